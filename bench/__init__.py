@@ -1,0 +1,1 @@
+"""Measurements: quality against speed, and our decoder beside a plain eager loop."""

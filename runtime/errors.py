@@ -1,0 +1,32 @@
+"""Errors that a user may see: what was received, what was expected, what to do, and the exit code."""
+
+
+class LopaError(Exception):
+    """Base of every error that this project raises on purpose.
+
+    `received`, `expected` and `remedy` are full phrases; the command line prints all three and exits with `exit_code`.
+    """
+
+    exit_code = 2
+
+    def __init__(self, received: str, *, expected: str, remedy: str) -> None:
+        super().__init__(f"{received}\n  expected: {expected}\n  what to do: {remedy}")
+        self.received = received
+        self.expected = expected
+        self.remedy = remedy
+
+
+class BadInputError(LopaError):
+    """A file, a flag or a value that cannot be used (exit code 2)."""
+
+
+class CheckFailedError(LopaError):
+    """A check ran to its end and failed (exit code 1)."""
+
+    exit_code = 1
+
+
+class MissingBackendError(LopaError):
+    """A library, a provider or a device that this machine does not have (exit code 3)."""
+
+    exit_code = 3

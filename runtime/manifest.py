@@ -1,0 +1,138 @@
+"""manifest.json: what a bundle is, checked strictly when read. Does not touch any other file of the bundle."""
+
+from typing import Literal
+
+import msgspec
+
+from lopa.runtime.contract import CONTRACT_VERSION
+from lopa.runtime.errors import BadInputError
+
+SCHEMA_VERSION = 1
+MANIFEST_NAME = "manifest.json"
+
+
+class _Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    pass
+
+
+class ModelDimensions(_Record):
+    """Sizes of the network; everything that a cache or a reference engine must know."""
+
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_size: int
+    max_positions: int
+    rope_theta: float
+    rms_norm_eps: float
+
+
+class SpecialTokens(_Record):
+    """Token ids with a meaning for the decoder."""
+
+    mask: int
+    eos: int
+    pad: int
+    bos: int | None
+
+
+class DecodingDefaults(_Record):
+    """What the checkpoint was trained for; GenerationConfig starts from these."""
+
+    block_size: int = 32
+    block_add_threshold: float = 0.1
+    decoded_token_threshold: float = 0.95
+    skip_threshold: float = 0.9
+    add_bos: bool = True
+
+
+class FileRecord(_Record):
+    """One file of the bundle; `path` is relative, with forward slashes."""
+
+    path: str
+    size: int
+    sha256: str
+
+
+class TensorRecord(_Record):
+    """Where one weight lies in the weights file; matrices are stored [inputs, outputs], row by row."""
+
+    dtype: Literal["float32", "float16"]
+    shape: list[int]
+    offset: int
+    length: int
+
+
+class Origin(_Record):
+    """Where the bundle came from: digests of the source files, by file name, and the tools that made it."""
+
+    checkpoint: dict[str, str]
+    adapter: dict[str, str]
+    tools: dict[str, str]
+
+
+class Manifest(_Record):
+    """The whole manifest.
+
+    `prediction_shift` 1: the statistics of a row speak of the next position (Dream); 0: of its own (LLaDA).
+    """
+
+    schema: int
+    contract: int
+    architecture: str
+    dialect: Literal["standard", "portable"]
+    dtype: Literal["float32", "float16"]
+    quantization: Literal["none"]
+    with_logits: bool
+    prediction_shift: Literal[0, 1]
+    dimensions: ModelDimensions
+    special_tokens: SpecialTokens
+    decoding: DecodingDefaults
+    graph: str
+    weights: str
+    tensors: dict[str, TensorRecord]
+    files: list[FileRecord]
+    origin: Origin
+
+
+class _Versions(msgspec.Struct):
+    schema: int
+    contract: int
+
+
+def manifest_from_json(text: bytes, *, source: str) -> Manifest:
+    """Read and check a manifest; `source` names it in errors.
+
+    Raises BadInputError for text that is not JSON, another schema or contract version, and missing, unknown or
+    mistyped fields.
+    """
+    remedy = "export the checkpoint again with this version of lopa-export"
+    try:
+        versions = msgspec.json.decode(text, type=_Versions)
+    except msgspec.MsgspecError as error:
+        raise BadInputError(
+            f"{source} is not a manifest: {error}", expected="a JSON object with schema and contract", remedy=remedy
+        ) from error
+    for name, found, known in (
+        ("schema", versions.schema, SCHEMA_VERSION),
+        ("contract", versions.contract, CONTRACT_VERSION),
+    ):
+        if found != known:
+            newer = "update lopa-export" if found > known else remedy
+            raise BadInputError(
+                f"{source} has {name} version {found}", expected=f"{name} version {known}", remedy=newer
+            )
+    try:
+        return msgspec.json.decode(text, type=Manifest)
+    except msgspec.MsgspecError as error:
+        raise BadInputError(
+            f"{source}: {error}", expected=f"the fields of schema version {SCHEMA_VERSION}", remedy=remedy
+        ) from error
+
+
+def json_from_manifest(manifest: Manifest) -> bytes:
+    """The text of manifest.json, indented for readers."""
+    return msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n"

@@ -1,0 +1,70 @@
+"""One engine on one device with its prefix caches, and the table of backends. Knows no decoding rule."""
+
+import importlib
+from typing import Protocol
+
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.contract import CacheRows, Statistics, WindowBatch
+from lopa.runtime.errors import BadInputError
+
+
+class Session(Protocol):
+    """What every backend offers. Not thread-safe: one caller at a time.
+
+    A request is a number that the caller chooses; its prefix starts empty at first sight and lives until `release`.
+    The new rows of a forward stay readable until the next forward.
+    """
+
+    @property
+    def device(self) -> str:
+        """The device as the user named it, e.g. "cpu"."""
+
+    def forward(self, batch: WindowBatch) -> Statistics:
+        """Run every window against its request's prefix; commits nothing."""
+
+    def commit(self, request: int, branch: int, count: int) -> None:
+        """Append the first `count` window rows of `branch` in the last forward to the request's prefix."""
+
+    def read_rows(self, request: int, branch: int, count: int) -> CacheRows:
+        """A copy of the first `count` new rows of `branch` in the last forward, for another session."""
+
+    def append_rows(self, request: int, rows: CacheRows) -> None:
+        """Append rows that another session computed to the request's prefix."""
+
+    def prefix_length(self, request: int) -> int:
+        """Committed rows of the request, 0 for an unknown one."""
+
+    def release(self, request: int) -> None:
+        """Forget the request and free its cache; an unknown one is no error."""
+
+    def close(self) -> None:
+        """Free everything; the session cannot be used afterwards."""
+
+
+class SessionFactory(Protocol):
+    """Opens a session; each backend module has one, named `open_session`."""
+
+    def __call__(self, bundle: Bundle, device: str, *, threads: int | None) -> Session:
+        """`device` as the user wrote it; `threads` None leaves the number to the engine."""
+
+
+# Device family (the part before the colon) -> module with open_session. Its heavy import happens there.
+BACKENDS: dict[str, str] = {
+    "cpu": "lopa.runtime.session_onnxruntime",
+    "cuda": "lopa.runtime.session_onnxruntime",
+    "numpy": "lopa.runtime.session_numpy",
+}
+
+
+def open_session(bundle: Bundle, device: str, *, threads: int | None = None) -> Session:
+    """Open `bundle` on `device`, e.g. "cpu", "cuda:0" or "numpy" (the readable reference, slow).
+
+    Raises BadInputError for an unknown device family, MissingBackendError when its library or device is absent.
+    """
+    family = device.split(":", 1)[0]
+    if family not in BACKENDS:
+        raise BadInputError(
+            f"device {device!r}", expected="one of " + ", ".join(sorted(BACKENDS)), remedy="choose one of these"
+        )
+    factory: SessionFactory = importlib.import_module(BACKENDS[family]).open_session
+    return factory(bundle, device, threads=threads)
