@@ -1,0 +1,95 @@
+"""Blocks of a sequence and their states: D2F's pipeline (lopa_semantics, sections 1 and 4). Pure; knows no tokens."""
+
+from dataclasses import dataclass, replace
+from enum import Enum
+from itertools import pairwise
+
+import numpy as np
+
+from lopa.runtime.contract import Bool
+
+
+class BlockState(Enum):
+    """Where a block stands: being decoded, decoded and due for the cache, or in the cache."""
+
+    ACTIVE = "active"
+    TO_CACHE = "to_cache"
+    IN_CACHE = "in_cache"
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Positions [start, end) of a sequence; the prompt is block 0. `masks` counts its undecided positions.
+
+    `complete` means that the block before is (nearly) decoded, so that this one may always fill a position. It is
+    never taken back.
+    """
+
+    start: int
+    end: int
+    masks: int
+    state: BlockState
+    complete: bool
+
+    @property
+    def progress(self) -> float:
+        """Decided share, 1 for an empty block."""
+        total = self.end - self.start
+        return (total - self.masks) / total if total else 1.0
+
+
+Blocks = tuple[Block, ...]
+
+
+def prompt_block(length: int) -> Block:
+    """Block 0: the prompt, decided, to be cached by the first forward."""
+    return Block(0, length, masks=0, state=BlockState.TO_CACHE, complete=True)
+
+
+def with_new_block(blocks: Blocks, size: int) -> Blocks:
+    """`blocks` and a fresh active block of `size` undecided positions behind them."""
+    end = blocks[-1].end
+    return (*blocks, Block(end, end + size, masks=size, state=BlockState.ACTIVE, complete=False))
+
+
+def with_complete_flags(blocks: Blocks, decoded_token_threshold: float) -> Blocks:
+    """`blocks`, each flagged complete whose predecessor has reached the threshold."""
+    return blocks[:1] + tuple(
+        block
+        if block.complete or before.end == before.start or before.progress < decoded_token_threshold
+        else replace(block, complete=True)
+        for before, block in pairwise(blocks)
+    )
+
+
+def active(blocks: Blocks) -> Blocks:
+    """The blocks being decoded."""
+    return tuple(block for block in blocks if block.state is BlockState.ACTIVE)
+
+
+def to_cache(blocks: Blocks) -> Blocks:
+    """The blocks due for the cache; always neighbours."""
+    return tuple(block for block in blocks if block.state is BlockState.TO_CACHE)
+
+
+def after_round(blocks: Blocks, decided: Bool, may_finish: frozenset[int]) -> Blocks:
+    """States after a round (section 6 K): what was due is cached, masks are recounted, finished blocks fall due.
+
+    `decided` [positions]; `may_finish` holds the starts of the blocks that were decided before a lookahead token was
+    written: one that only the lookahead completed falls due a round later. A block behind an active one stays active.
+    """
+    result: list[Block] = []
+    behind_active = False
+    for block in blocks:
+        if block.state is BlockState.TO_CACHE:
+            result.append(replace(block, state=BlockState.IN_CACHE))
+        elif block.state is BlockState.IN_CACHE:
+            result.append(block)
+        else:
+            masks = int(block.end - block.start - np.count_nonzero(decided[block.start : block.end]))
+            due = masks == 0 and block.start in may_finish and not behind_active
+            result.append(
+                Block(block.start, block.end, masks, BlockState.TO_CACHE if due else BlockState.ACTIVE, block.complete)
+            )
+            behind_active = behind_active or not due
+    return tuple(result)

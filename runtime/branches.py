@@ -1,0 +1,79 @@
+"""A branch: one hypothesis of the sequence, and its bookkeeping between rounds (lopa_semantics, sections 4 and 6).
+
+Pure functions of numpy arrays; knows no engine.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from lopa.runtime.blocks import Blocks, active, prompt_block, to_cache, with_complete_flags, with_new_block
+from lopa.runtime.contract import Bool, Int64
+from lopa.runtime.generation_config import GenerationConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Lookahead:
+    """The token that a lookahead branch wrote ahead of its verification; rank 0 was the most confident."""
+
+    rank: int
+    position: int
+    token: int
+    confidence: float
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """Prompt and generated blocks as one hypothesis has them; undecided positions hold the mask token.
+
+    `ended` tells that an end-of-text was written, after which no block is added. `lookahead` is None for the anchor.
+    """
+
+    tokens: Int64
+    """[positions]"""
+    decided: Bool
+    """[positions], true for the whole prompt whatever its tokens are."""
+    blocks: Blocks
+    ended: bool
+    lookahead: Lookahead | None
+
+
+def branch_from_prompt(prompt: Int64) -> Branch:
+    """The anchor before the first round: the prompt alone. `prompt` [length]."""
+    return Branch(prompt, np.ones(len(prompt), np.bool_), (prompt_block(len(prompt)),), ended=False, lookahead=None)
+
+
+def prepared(branch: Branch, config: GenerationConfig, mask_token: int) -> Branch:
+    """`branch` at the start of a round: at most one block added, completion flags set (section 4, points 1 and 2)."""
+    blocks, tokens, decided = branch.blocks, branch.tokens, branch.decided
+    generated = len(blocks) - 1
+    sizes = config.block_sizes
+    if generated < len(sizes) and not branch.ended and blocks[-1].progress >= config.add_threshold:
+        size = sizes[generated]
+        blocks = with_new_block(blocks, size)
+        tokens = np.concatenate([tokens, np.full(size, mask_token, np.int64)])
+        decided = np.concatenate([decided, np.zeros(size, np.bool_)])
+    return replace(
+        branch,
+        tokens=tokens,
+        decided=decided,
+        blocks=with_complete_flags(blocks, config.decoded_token_threshold),
+    )
+
+
+def nothing_left(branch: Branch, config: GenerationConfig, mask_token: int) -> bool:
+    """True when a prepared branch needs no further round (section 4, point 3).
+
+    The published loop also looks for the mask token in the prompt, and then caches the last block once more (quirk 4).
+    """
+    if active(branch.blocks):
+        return False
+    prompt_end = branch.blocks[0].end
+    recache = config.published and bool((branch.tokens[:prompt_end] == mask_token).any())
+    return not (recache and to_cache(branch.blocks))
+
+
+def committed_length(branch: Branch) -> int:
+    """Generated positions that can no longer change: those before the first undecided one."""
+    generated = branch.decided[branch.blocks[0].end :]
+    return len(generated) if generated.all() else int(np.argmin(generated))

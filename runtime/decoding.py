@@ -1,0 +1,163 @@
+"""One request being decoded: LoPA's loop (lopa_semantics, section 6; D2F, threshold and vanilla are its special cases).
+
+Knows token ids only: no tokenizer, no text, no file.
+"""
+
+import time
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+
+from lopa.runtime.branches import Branch, branch_from_prompt, committed_length, nothing_left, prepared
+from lopa.runtime.candidates import Candidates, RowStatistics, candidates_from_rows, rows_of_request
+from lopa.runtime.competition import branch_confidence, winner_of
+from lopa.runtime.contract import Int64
+from lopa.runtime.filling import Fills, filled, fills_from_candidates
+from lopa.runtime.generation_config import PUBLISHED_STEP_LIMIT, GenerationConfig
+from lopa.runtime.manifest import Manifest
+from lopa.runtime.session import Session
+from lopa.runtime.spawning import Lookahead, branches_from_winner, lookaheads_from_candidates
+from lopa.runtime.windows import Windows, batch_from_windows, windows_from_branches
+
+StopReason = Literal["eos", "length", "stop_string", "time_limit", "step_limit"]
+
+
+@dataclass
+class Stopwatch:
+    """Seconds per phase of one step."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+    _last: float = field(default_factory=time.perf_counter)
+
+    def lap(self, phase: str) -> None:
+        """The time since the last lap belongs to `phase`."""
+        now = time.perf_counter()
+        self.seconds[phase] = self.seconds.get(phase, 0.0) + now - self._last
+        self._last = now
+
+
+@dataclass(frozen=True)
+class Step:
+    """What happened in one step."""
+
+    number: int
+    """1 for the first."""
+    branches: tuple[Branch, ...]
+    """As verified, the anchor last."""
+    windows: Windows
+    confidences: tuple[float, ...]
+    winner: int
+    fills: Fills
+    lookaheads: tuple[Lookahead, ...]
+    """Of the next step."""
+    seconds: dict[str, float]
+
+
+class Decoding:
+    """The state of one request between steps, and the step.
+
+    `stop_reason` is None while there is something to do. The caller releases the request's cache in the session.
+    """
+
+    def __init__(
+        self, session: Session, request: int, prompt: Int64, config: GenerationConfig, manifest: Manifest
+    ) -> None:
+        """`prompt` [length], at least one token; `request` is a number unused in the session."""
+        self._session, self._request, self._config = session, request, config
+        self._shift = manifest.prediction_shift
+        self._pad, self._mask = manifest.special_tokens.pad, manifest.special_tokens.mask
+        self._eos = manifest.special_tokens.eos if config.stop_at_eos else None
+        self._kept: RowStatistics | None = None
+        self.prompt_length = len(prompt)
+        self.steps = 0
+        self.stop_reason: StopReason | None = None
+        self._branches = (branch_from_prompt(prompt),)
+        self._prepare_round()
+
+    def step(self) -> Step:
+        """One round: verify all branches in one forward, keep the most confident, fill it, branch again."""
+        watch, branches = Stopwatch(), self._branches
+        windows = windows_from_branches(branches, self._config, prediction_shift=self._shift, pad_token=self._pad)
+        batch = batch_from_windows(windows, self._request, self._config.temperature)
+        watch.lap("windows")
+        statistics = self._session.forward(batch)
+        watch.lap("forward")
+        self.steps += 1
+        rows = self._with_kept_row(rows_of_request(statistics, 0), windows)
+        candidates = self._candidates(rows, windows)
+        confidences = tuple(branch_confidence(candidate.confidences) for candidate in candidates)
+        winner = winner_of(confidences)
+        watch.lap("select")
+        if windows.commit:
+            self._session.commit(self._request, winner, windows.commit)
+            self._kept = rows[winner, 0]
+        watch.lap("commit")
+        undecided, proposed = windows.undecided[winner], candidates[winner]
+        fills = fills_from_candidates(branches[winner], undecided, proposed, self._config)
+        chosen = filled(branches[winner], fills, mask_token=self._mask, eos_token=self._eos)
+        lookaheads = lookaheads_from_candidates(
+            undecided[~fills.chosen], proposed[~fills.chosen], self._config.lookaheads
+        )
+        self._branches = branches_from_winner(
+            chosen, lookaheads, self._config, mask_token=self._mask, eos_token=self._eos
+        )
+        self._prepare_round()
+        watch.lap("spawn")
+        return Step(self.steps, branches, windows, confidences, winner, fills, lookaheads, watch.seconds)
+
+    def stop(self, reason: StopReason) -> None:
+        """End the request from outside, e.g. at a time limit."""
+        self.stop_reason = reason
+
+    @property
+    def anchor(self) -> Branch:
+        """The sequence as accepted so far."""
+        return self._branches[-1]
+
+    def committed(self) -> Int64:
+        """Generated ids that can no longer change, up to and including an end-of-text where that ends the answer."""
+        ids = self.anchor.tokens[self.prompt_length :][: committed_length(self.anchor)]
+        ends = np.flatnonzero(ids == self._eos) if self._eos is not None else ()
+        return ids[: ends[0] + 1] if len(ends) else ids
+
+    def generated(self) -> Int64:
+        """Every generated position, undecided ones as the mask token."""
+        return self.anchor.tokens[self.prompt_length :]
+
+    def _candidates(self, rows: RowStatistics, windows: Windows) -> list[Candidates]:
+        """Per branch the candidates of its undecided positions."""
+        every = candidates_from_rows(rows, windows.wanted, self._config, step=self.steps, mask_token=self._mask)
+        return [
+            every[row, windows.kept : windows.kept + len(positions)] for row, positions in enumerate(windows.undecided)
+        ]
+
+    def _with_kept_row(self, rows: RowStatistics, windows: Windows) -> RowStatistics:
+        """`rows` [B, Q] with the row kept at the last commit in place of those that the window cannot predict."""
+        lacking = windows.wanted - self._shift < windows.start
+        if windows.commit or self._kept is None or not lacking.any():
+            return rows
+        return RowStatistics(
+            np.where(lacking[..., None], self._kept.topk_ids, rows.topk_ids),
+            np.where(lacking[..., None], self._kept.topk_logprobs, rows.topk_logprobs),
+            np.where(lacking, self._kept.entropy, rows.entropy),
+        )
+
+    def _prepare_round(self) -> None:
+        """Open blocks, set flags, and see whether anything is left to do."""
+        config = self._config
+        self._branches = tuple(prepared(branch, config, self._mask) for branch in self._branches)
+        if not config.published:
+            # A branch with nothing left to decide would win the next round whatever the others do, and fill nothing.
+            whole = [branch for branch in self._branches if branch.decided.all() and len(branch.blocks) > 1]
+            self._branches = (whole[0],) if whole else self._branches
+        ended = self._eos is not None and bool((self.committed() == self._eos).any())
+        if config.published:
+            if all(nothing_left(branch, config, self._mask) for branch in self._branches):
+                self.stop_reason = "eos" if ended else "length"
+            elif self.steps >= PUBLISHED_STEP_LIMIT:
+                self.stop_reason = "step_limit"
+        elif ended:
+            self.stop_reason = "eos"
+        elif self.anchor.decided.all() and len(self.anchor.blocks) > len(config.block_sizes):
+            self.stop_reason = "length"

@@ -1,0 +1,50 @@
+"""What a request gives back: events while it is decoded, a result at its end."""
+
+from dataclasses import dataclass
+
+from lopa.runtime.decoding import StopReason
+
+
+@dataclass(frozen=True)
+class GenerationResult:
+    """The answer to one prompt and what it took.
+
+    `tokens` counts ids up to and including the first end-of-text, `window_tokens` all generated positions as the paper
+    does; `steps` counts forward rounds. `token_ids` are the ids that `tokens` counts; in published mode all generated
+    positions. `text` ends before an end-of-text or a stop string. `seconds` is wall time.
+    """
+
+    prompt_ids: tuple[int, ...]
+    token_ids: tuple[int, ...]
+    text: str
+    steps: int
+    tokens: int
+    window_tokens: int
+    tokens_per_forward: float
+    stop_reason: StopReason
+    seconds: float
+
+
+@dataclass(frozen=True)
+class TextEvent:
+    """Text that can no longer change, behind what was sent before."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class DraftEvent:
+    """The whole answer as it stands after a step, undecided positions shown as a light block; may still change."""
+
+    step: int
+    text: str
+
+
+@dataclass(frozen=True)
+class DoneEvent:
+    """The last event."""
+
+    result: GenerationResult
+
+
+Event = TextEvent | DraftEvent | DoneEvent

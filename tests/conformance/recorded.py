@@ -1,0 +1,152 @@
+"""The recorded traces of the published implementation, and our steps held against them."""
+
+import gzip
+import json
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from lopa.runtime.contract import Int64
+from lopa.runtime.decoding import Step
+from lopa.runtime.generation_config import GenerationConfig
+
+TRACES = Path(__file__).resolve().parents[1] / "reference" / "traces"
+NEAR_TIE = 1e-4
+"""A recorded margin below this may be decided the other way by another float32 rounding."""
+CONFIDENCE_TOLERANCE = 1e-4
+
+_CONFIDENCE = {"neg_entropy": "neg_entropy", "default": "probability", "margin": "margin"}
+
+
+def trace_files() -> list[Path]:
+    return sorted(TRACES.glob("*.jsonl.gz"))
+
+
+def read_traces(path: Path) -> tuple[GenerationConfig, list[dict[str, Any]]]:
+    """The file's decoding options in our terms, and its traces."""
+    with gzip.open(path, "rt") as lines:
+        header, *traces = map(json.loads, lines)
+    assert header["type"] == "config"
+    params = header["params"]
+    lopa = params["use_uncertainty_logic"]
+    lookaheads = params["branching_factor"] if lopa and params["branching_factor"] > 1 else 0
+    config = GenerationConfig.reference(
+        strategy="lopa" if lopa else "d2f",
+        branches=lookaheads + 1 if lopa else None,
+        block_size=params["block_size"],
+        block_add_threshold=params["block_add_threshold"],
+        decoded_token_threshold=params["decoded_token_threshold"],
+        skip_threshold=params["skip_threshold"],
+        confidence=_CONFIDENCE[params["sampling_strategy"]],
+        window="full" if params["use_full_attention"] else "block_causal",
+        max_new_tokens=params["max_new_tokens"],
+        stop_at_eos=header["eos_token_id"] >= 0,
+    )
+    return config, traces
+
+
+@dataclass
+class Comparison:
+    """What came of comparing one trace: a decision may differ only at a recorded near-tie, which ends the comparison."""
+
+    steps: int = 0
+    near_ties: int = 0
+    diverged_at: int | None = None
+    mismatch: str | None = None
+
+    @property
+    def whole(self) -> bool:
+        return self.mismatch is None and self.diverged_at is None
+
+
+def compare(trace: dict[str, Any], steps: list[Step], generated: Int64) -> Comparison:
+    """Hold `steps` against the recorded ones, in order, then the ids and the number of steps."""
+    result = Comparison()
+    for recorded, step in zip(trace["steps"], steps, strict=False):
+        result.steps += 1
+        near_tie = _smallest_margin(recorded) < NEAR_TIE
+        result.near_ties += near_tie
+        wrong = next(_differences(recorded, step), None)
+        if wrong is None:
+            continue
+        if near_tie and _one_of_the_tied(recorded, step):
+            result.diverged_at = step.number
+        else:
+            result.mismatch = f"prompt {trace['i']} step {step.number}: {wrong}"
+        return result
+    if len(steps) != trace["forward_rounds"]:
+        result.mismatch = f"prompt {trace['i']}: {len(steps)} steps, recorded {trace['forward_rounds']}"
+    elif generated.tolist() != trace["generated_ids"]:
+        result.mismatch = f"prompt {trace['i']}: other ids than recorded"
+    return result
+
+
+def _differences(recorded: dict[str, Any], step: Step) -> Iterator[str]:
+    """Every way in which a step differs from the recorded one, states and inputs before decisions."""
+    windows, branches = step.windows, recorded["branches"]
+    ours = {
+        "number of branches": (len(step.branches), recorded["n_branches"]),
+        "window start": (windows.start, recorded["input_start"]),
+        "prefix": (windows.start, recorded["cache_len"]),
+        "commit": (windows.commit, recorded["update_kvcache_len"]),
+        "window lengths": (list(windows.lengths), [branch["input_len"] for branch in branches]),
+        "undecided": ([len(each) for each in windows.undecided], [branch["masks_in_window"] for branch in branches]),
+        "ended": ([branch.ended for branch in step.branches], [branch["eos"] for branch in branches]),
+        "tokens": ([_crc(branch.tokens) for branch in step.branches], [branch["x_crc"] for branch in branches]),
+        "blocks": (_blocks(step), [block[1:] for block in recorded["blocks"]]),
+    }
+    for name, (found, expected) in ours.items():
+        if found != expected:
+            yield f"{name} {found}, recorded {expected}"
+    for number, (confidence, branch) in enumerate(zip(step.confidences, branches, strict=False)):
+        if "conf" in branch and abs(confidence - branch["conf"]) > CONFIDENCE_TOLERANCE:
+            yield f"confidence of branch {number} {confidence}, recorded {branch['conf']}"
+    winner = recorded.get("winner", 0)
+    if step.winner != winner:
+        yield f"winner {step.winner}, recorded {winner}"
+    fills = [list(pair) for pair in zip(step.fills.positions.tolist(), step.fills.tokens.tolist(), strict=True)]
+    if fills != recorded["fills"]:
+        yield f"fills {fills}, recorded {recorded['fills']}"
+    if "spawn" in recorded:
+        found = [[each.position, each.token] for each in step.lookaheads]
+        expected = [each[:2] for each in recorded["spawn"]["lookaheads"]]
+        if found != expected:
+            yield f"lookaheads {found}, recorded {expected}"
+
+
+def _one_of_the_tied(recorded: dict[str, Any], step: Step) -> bool:
+    """Our winner's recorded confidence is within the near-tie of the best."""
+    branches = recorded["branches"]
+    if "conf" not in branches[0]:
+        return True
+    return step.winner < len(branches) and branches[step.winner]["conf"] > recorded["winner_conf"] - NEAR_TIE
+
+
+def _smallest_margin(recorded: dict[str, Any]) -> float:
+    spawn = recorded.get("spawn", {})
+    margins = [
+        None if recorded.get("dup_base") else recorded.get("margin"),
+        recorded.get("thr_margin"),
+        recorded.get("fallback_margin"),
+        recorded.get("fill_token_margin"),
+        *spawn.get("rank_margins", []),
+        *spawn.get("token_margins", []),
+    ]
+    return min((margin for margin in margins if margin is not None), default=float("inf"))
+
+
+def _crc(tokens: Int64) -> int:
+    return zlib.crc32(tokens.astype("<i4").tobytes())
+
+
+def _blocks(step: Step) -> list[list[Any]]:
+    return [
+        [block.start, block.end, block.masks, block.state.value, block.complete] for block in step.branches[-1].blocks
+    ]
+
+
+def prompt_of(trace: dict[str, Any]) -> Int64:
+    return np.array(trace["prompt_ids"], np.int64)
