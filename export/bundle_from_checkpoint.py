@@ -1,0 +1,177 @@
+"""Checkpoint (and adapter) in, bundle out: the whole export in order. Does not decode, verify or build engines."""
+
+import importlib.metadata
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx_ir as ir
+
+from lopa.export.checkpoint import INDEX_NAME, StoredTensor, tensors_from_checkpoint
+from lopa.export.config import CONFIG_NAME, CheckpointConfig, config_from_checkpoint
+from lopa.export.graph import graph_from_dimensions
+from lopa.export.lora import ADAPTER_CONFIG_NAME, ADAPTER_WEIGHTS_NAME, NO_ADAPTER, Adapter, adapter_from_folder
+from lopa.export.progress import Progress, silent
+from lopa.export.staging import check_destination, staged_folder
+from lopa.export.tokenizer_files import (
+    TOKENIZER_CONFIG_NAME,
+    TOKENIZER_NAME,
+    TokenizerFiles,
+    tokenizer_files_from_checkpoint,
+)
+from lopa.export.weight_plan import (
+    Dtype,
+    PlannedWeight,
+    check_stored_tensors,
+    planned_weights_from_config,
+    tensor_records_from_plan,
+)
+from lopa.export.weights import write_weights
+from lopa.runtime.bundle import Bundle, sha256_of_file
+from lopa.runtime.contract import CONTRACT_VERSION
+from lopa.runtime.errors import BadInputError
+from lopa.runtime.manifest import (
+    MANIFEST_NAME,
+    SCHEMA_VERSION,
+    DecodingDefaults,
+    FileRecord,
+    Manifest,
+    Origin,
+    TensorRecord,
+    json_from_manifest,
+)
+
+GRAPH_NAME = "model.onnx"
+WEIGHTS_NAME = "model.onnx.data"
+_TOOLS = ("lopa-export", "torch", "onnxscript", "onnx-ir", "safetensors", "tokenizers")
+
+
+@dataclass(frozen=True)
+class Source:
+    """Everything an export reads, checked as far as it can be without reading weights."""
+
+    checkpoint: Path
+    lora: Path | None
+    config: CheckpointConfig
+    tokenizer: TokenizerFiles
+    stored: dict[str, StoredTensor]
+    planned: list[PlannedWeight]
+    adapter: Adapter
+
+
+def bundle_from_checkpoint(
+    checkpoint: Path,
+    destination: Path,
+    *,
+    lora: Path | None = None,
+    dtype: Dtype = "float32",
+    with_logits: bool = False,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+) -> Bundle:
+    """Export the folder `checkpoint`, merged with the adapter folder `lora`, to the new folder `destination`.
+
+    `with_logits` adds the logits to the outputs, for verification. Raises BadInputError for anything wrong with the
+    source or the destination; then nothing is left behind, and a bundle that was to be overwritten is untouched.
+    """
+    tell = progress or silent
+    check_destination(destination, overwrite=overwrite)
+    source = source_from_checkpoint(checkpoint, lora)
+    records = tensor_records_from_plan(source.planned, dtype)
+    with staged_folder(destination, overwrite=overwrite) as folder:
+        total = max(record.offset + record.length for record in records.values())
+        _check_room(folder, total)
+        tell("tracing the graph", 0, 0)
+        graph = graph_from_dimensions(
+            source.config.dimensions, records, WEIGHTS_NAME, dtype=dtype, with_logits=with_logits
+        )
+        ir.save(graph, folder / GRAPH_NAME)
+        weights = write_weights(
+            folder / WEIGHTS_NAME,
+            source.planned,
+            records,
+            source.stored,
+            source.adapter,
+            lambda done: tell("writing weights", done, total),
+        )
+        (folder / TOKENIZER_NAME).write_bytes(source.tokenizer.tokenizer)
+        (folder / TOKENIZER_CONFIG_NAME).write_bytes(source.tokenizer.tokenizer_config)
+        others = [_file_record(folder / name) for name in (GRAPH_NAME, TOKENIZER_NAME, TOKENIZER_CONFIG_NAME)]
+        tell("hashing the source", 0, 0)
+        manifest = _manifest(source, records, [weights, *others], dtype=dtype, with_logits=with_logits)
+        (folder / MANIFEST_NAME).write_bytes(json_from_manifest(manifest))
+    return Bundle.open(destination)
+
+
+def source_from_checkpoint(checkpoint: Path, lora: Path | None) -> Source:
+    """Open a checkpoint and its adapter and check that they belong together.
+
+    Raises BadInputError for whatever is missing, broken, contradictory or unsupported.
+    """
+    config = config_from_checkpoint(checkpoint)
+    tokenizer = tokenizer_files_from_checkpoint(checkpoint, config)
+    stored = tensors_from_checkpoint(checkpoint)
+    planned = planned_weights_from_config(config)
+    # A tied checkpoint may still carry its head.
+    ignored = {config.architecture.outer_names["head.weight"]} if config.tied_embeddings else set()
+    check_stored_tensors(planned, stored, ignored=ignored, source=str(checkpoint))
+    shapes = {weight.source: weight.source_shape for weight in planned}
+    adapter = NO_ADAPTER if lora is None else adapter_from_folder(lora, shapes)
+    return Source(checkpoint, lora, config, tokenizer, stored, planned, adapter)
+
+
+def _check_room(folder: Path, needed: int) -> None:
+    free = shutil.disk_usage(folder).free
+    if free < needed:
+        raise BadInputError(
+            f"{folder.parent} has {free / 1e9:.2f} GB free",
+            expected=f"{needed / 1e9:.2f} GB for the weights",
+            remedy="free some space or choose another place",
+        )
+
+
+def _manifest(
+    source: Source, records: dict[str, TensorRecord], files: list[FileRecord], *, dtype: Dtype, with_logits: bool
+) -> Manifest:
+    architecture = source.config.architecture
+    return Manifest(
+        schema=SCHEMA_VERSION,
+        contract=CONTRACT_VERSION,
+        architecture=architecture.name,
+        dialect="standard",
+        dtype=dtype,
+        quantization="none",
+        with_logits=with_logits,
+        prediction_shift=architecture.prediction_shift,
+        dimensions=source.config.dimensions,
+        special_tokens=source.tokenizer.special_tokens,
+        decoding=DecodingDefaults(add_bos=architecture.add_bos),
+        graph=GRAPH_NAME,
+        weights=WEIGHTS_NAME,
+        tensors=records,
+        files=files,
+        origin=_origin(source),
+    )
+
+
+def _origin(source: Source) -> Origin:
+    shards = {tensor.file for tensor in source.stored.values()}
+    described = [source.checkpoint / name for name in (CONFIG_NAME, INDEX_NAME, TOKENIZER_NAME)]
+    adapter = [source.lora / name for name in (ADAPTER_CONFIG_NAME, ADAPTER_WEIGHTS_NAME)] if source.lora else []
+    return Origin(
+        checkpoint={path.name: sha256_of_file(path) for path in (*described, *sorted(shards)) if path.is_file()},
+        adapter={path.name: sha256_of_file(path) for path in adapter},
+        tools={name: version for name in _TOOLS if (version := _version(name)) is not None},
+    )
+
+
+def _version(package: str) -> str | None:
+    """None for a package that is not installed: lopa-export itself, when run from its source tree."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _file_record(path: Path) -> FileRecord:
+    return FileRecord(path=path.name, size=path.stat().st_size, sha256=sha256_of_file(path))

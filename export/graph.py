@@ -1,0 +1,117 @@
+"""Model dimensions -> the ONNX graph of the engine contract, its weights referring to a file that is written elsewhere.
+
+Traces lopa.export.module with tensors that have shapes and no values, so the memory needed does not depend on the
+model. Does not know any weight's value.
+"""
+
+import logging
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import onnx_ir as ir
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from lopa.export.graph_passes import tidy
+from lopa.export.module import ContractForward, inverse_frequencies
+from lopa.export.weight_plan import Dtype
+from lopa.runtime.contract import input_names, output_names
+from lopa.runtime.manifest import ModelDimensions, TensorRecord
+
+OPSET = 23
+"""The first ai.onnx opset with Attention, RotaryEmbedding and RMSNormalization."""
+_IR_VERSION = 11
+_TORCH_DTYPES: dict[Dtype, torch.dtype] = {"float32": torch.float32, "float16": torch.float16}
+# Example sizes of requests, branches, window, prefix and rows: the exporter takes a size of 1 for a constant, and
+# equal sizes for one axis.
+_REQUESTS, _BRANCHES, _WINDOW, _PREFIX, _ROWS = 2, 3, 11, 13, 7
+
+
+def graph_from_dimensions(
+    dimensions: ModelDimensions,
+    records: Mapping[str, TensorRecord],
+    weights_name: str,
+    *,
+    dtype: Dtype,
+    with_logits: bool,
+) -> ir.Model:
+    """The graph whose initializers are `records`, each in the file `weights_name` beside the graph's own."""
+    names = input_names(dimensions.layers)
+    with FakeTensorMode(), _quiet_exporter():
+        module = ContractForward(dimensions, dtype=_TORCH_DTYPES[dtype], with_logits=with_logits).eval()
+        program = torch.onnx.export(
+            module,
+            _example_inputs(dimensions, _TORCH_DTYPES[dtype]),
+            dynamo=True,
+            opset_version=OPSET,
+            input_names=names,
+            output_names=output_names(dimensions.layers, with_logits=with_logits),
+            dynamic_shapes=_dynamic_axes(dimensions.layers),
+            optimize=False,
+            verbose=False,
+        )
+    assert program is not None
+    model: ir.Model = program.model
+    initializers = model.graph.initializers
+    for name, record in records.items():
+        initializers[name].const_value = _external_tensor(name, record, weights_name)
+    initializers["inverse_frequencies"].const_value = ir.tensor(
+        inverse_frequencies(dimensions).numpy(), name="inverse_frequencies"
+    )
+    return tidy(model)
+
+
+def _external_tensor(name: str, record: TensorRecord, weights_name: str) -> ir.ExternalTensor:
+    return ir.ExternalTensor(
+        location=weights_name,
+        offset=record.offset,
+        length=record.length,
+        dtype=ir.DataType.FLOAT if record.dtype == "float32" else ir.DataType.FLOAT16,
+        shape=ir.Shape(record.shape),
+        name=name,
+    )
+
+
+def _example_inputs(dimensions: ModelDimensions, dtype: torch.dtype) -> tuple[object, ...]:
+    window = torch.zeros(_REQUESTS, _BRANCHES, _WINDOW, dtype=torch.int64)
+    past = torch.zeros(_REQUESTS, dimensions.kv_heads, _PREFIX, dimensions.head_size, dtype=dtype)
+    return (
+        window,
+        torch.zeros_like(window),
+        torch.ones(_REQUESTS, _BRANCHES, _WINDOW, _WINDOW, dtype=torch.bool),
+        torch.ones(_REQUESTS, _PREFIX, dtype=torch.bool),
+        torch.zeros(_REQUESTS, _BRANCHES, _ROWS, dtype=torch.int64),
+        torch.ones(_REQUESTS),
+        [torch.zeros_like(past) for _ in range(2 * dimensions.layers)],
+    )
+
+
+def _dynamic_axes(layers: int) -> tuple[object, ...]:
+    requests, branches, window, prefix, rows = (
+        torch.export.Dim(name) for name in ("requests", "branches", "window", "prefix", "rows")
+    )
+    row = {0: requests, 1: branches, 2: window}
+    return (
+        row,
+        row,
+        {**row, 3: window},
+        {0: requests, 1: prefix},
+        {0: requests, 1: branches, 2: rows},
+        {0: requests},
+        [{0: requests, 2: prefix}] * (2 * layers),
+    )
+
+
+@contextmanager
+def _quiet_exporter() -> Iterator[None]:
+    """The exporter warns about its own deprecated calls, axes that share a name, and an absent torchvision."""
+    logger = logging.getLogger("torch.onnx._internal.exporter._registration")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)

@@ -1,0 +1,123 @@
+"""The tokenizer of a checkpoint -> the tokenizer files of a bundle and the special token ids.
+
+Reads tokenizer.json and tokenizer_config.json as data; does not run any code of the checkpoint.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer
+
+from lopa.export.config import CONFIG_NAME, CheckpointConfig
+from lopa.export.json_file import json_object_from_file
+from lopa.runtime.errors import BadInputError
+from lopa.runtime.manifest import SpecialTokens
+
+TOKENIZER_NAME = "tokenizer.json"
+TOKENIZER_CONFIG_NAME = "tokenizer_config.json"
+CHAT_TEMPLATE_NAME = "chat_template.jinja"
+
+
+@dataclass(frozen=True)
+class TokenizerFiles:
+    """What goes into the bundle, and the ids that the decoder needs."""
+
+    tokenizer: bytes
+    """tokenizer.json, unchanged."""
+    tokenizer_config: bytes
+    """tokenizer_config.json, with the chat template in it."""
+    special_tokens: SpecialTokens
+
+
+def tokenizer_files_from_checkpoint(checkpoint: Path, config: CheckpointConfig) -> TokenizerFiles:
+    """Read the tokenizer in the folder `checkpoint`.
+
+    The beginning-of-text token is the tokenizer's, since prompts are made with it; the others are config.json's, and
+    the tokenizer's where config.json has none. Raises BadInputError for a missing or broken tokenizer and for token
+    ids that are missing, contradict each other or lie outside the vocabulary.
+    """
+    path = checkpoint / TOKENIZER_NAME
+    if not path.is_file():
+        raise BadInputError(
+            f"{checkpoint} has no {TOKENIZER_NAME}",
+            expected=f"a checkpoint with a {TOKENIZER_NAME} (the format of the tokenizers library)",
+            remedy="make one from the vocabulary files: transformers.Qwen2Tokenizer.from_pretrained(CHECKPOINT)"
+            ".save_pretrained(FOLDER), then copy tokenizer.json into the checkpoint",
+        )
+    text = path.read_bytes()
+    try:
+        tokenizer = Tokenizer.from_str(text.decode("utf-8"))
+    except Exception as error:  # the library raises bare Exception
+        raise BadInputError(
+            f"{path} is not a tokenizer: {error}",
+            expected="a file of the tokenizers library",
+            remedy="copy the checkpoint again",
+        ) from error
+    settings = _settings_with_chat_template(checkpoint)
+    return TokenizerFiles(
+        tokenizer=text,
+        tokenizer_config=json.dumps(settings, indent=2, ensure_ascii=False).encode("utf-8") + b"\n",
+        special_tokens=_special_tokens(config, tokenizer, settings, checkpoint),
+    )
+
+
+def _settings_with_chat_template(checkpoint: Path) -> dict[str, Any]:
+    path = checkpoint / TOKENIZER_CONFIG_NAME
+    settings = json_object_from_file(path, remedy="copy the checkpoint again") if path.is_file() else {}
+    template = checkpoint / CHAT_TEMPLATE_NAME
+    if template.is_file():
+        settings["chat_template"] = template.read_text(encoding="utf-8")
+    return settings
+
+
+def _special_tokens(
+    config: CheckpointConfig, tokenizer: Tokenizer, settings: dict[str, Any], checkpoint: Path
+) -> SpecialTokens:
+    from_config = config.token_ids
+    from_tokenizer = {
+        name: found for name in ("mask", "eos", "pad", "bos") if (found := _id(tokenizer, settings, name)) is not None
+    }
+    mask = from_config.get("mask", from_tokenizer.get("mask"))
+    if mask is None:
+        raise BadInputError(
+            f"{checkpoint} names no mask token",
+            expected=f"mask_token_id in {CONFIG_NAME}, or mask_token in {TOKENIZER_CONFIG_NAME}",
+            remedy="add mask_token_id to config.json; an autoregressive checkpoint has none and cannot be used",
+        )
+    if mask != from_tokenizer.get("mask", mask):
+        raise BadInputError(
+            f"{checkpoint}: mask_token_id {mask} in {CONFIG_NAME}, but the tokenizer's mask token has the id "
+            f"{from_tokenizer['mask']}",
+            expected="the same mask token in both",
+            remedy="correct mask_token_id, or copy the tokenizer that belongs to this checkpoint",
+        )
+    eos = from_config.get("eos", from_tokenizer.get("eos"))
+    if eos is None:
+        raise BadInputError(
+            f"{checkpoint} names no end-of-text token",
+            expected=f"eos_token_id in {CONFIG_NAME}, or eos_token in {TOKENIZER_CONFIG_NAME}",
+            remedy="add eos_token_id to config.json",
+        )
+    tokens = SpecialTokens(
+        mask=mask,
+        eos=eos,
+        pad=from_config.get("pad", from_tokenizer.get("pad", eos)),
+        bos=from_tokenizer.get("bos", from_config.get("bos")),
+    )
+    for found in (tokens.mask, tokens.eos, tokens.pad, tokens.bos):
+        if found is not None and not 0 <= found < config.dimensions.vocab_size:
+            raise BadInputError(
+                f"{checkpoint}: {tokens}",
+                expected=f"ids from 0 to {config.dimensions.vocab_size - 1} (vocab_size)",
+                remedy="copy the config.json and the tokenizer that belong to this checkpoint",
+            )
+    return tokens
+
+
+def _id(tokenizer: Tokenizer, settings: dict[str, Any], name: str) -> int | None:
+    """Id of e.g. mask_token, which is a string or an object with the string as `content`; None without one."""
+    token = settings.get(f"{name}_token")
+    content = token.get("content") if isinstance(token, dict) else token
+    return tokenizer.token_to_id(content) if isinstance(content, str) else None
