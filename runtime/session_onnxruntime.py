@@ -5,6 +5,7 @@ Knows how inputs and outputs are bound without copies. Does not know which reque
 
 import math
 import re
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,8 +21,14 @@ from lopa.runtime.manifest import Manifest
 from lopa.runtime.prefix_cache import Prefix, cache_shape_from_manifest
 
 Array = npt.NDArray[Any]
+WindowSizes = tuple[int, int, int, int]
+"""R, B, W, Q"""
+Layout = dict[str, tuple[tuple[int, ...], np.dtype[Any]]]
+"""Shape and type by name."""
 
 _ERRORS_ONLY = 3
+_MOST_BUFFERS = 64
+"""Sets of views kept: creating one costs more than binding it, and a decode comes back to few sizes."""
 _CUDA = "CUDAExecutionProvider"
 
 
@@ -52,20 +59,21 @@ class OnnxRuntimeEngine:
         self._sizes = manifest.dimensions
         self._cache_type = np.dtype(manifest.dtype)
         self._with_logits = manifest.with_logits
-        self._memory: dict[str, _ReusedMemory] = {}
-        self._arrays: dict[str, Array] = {}
-        """Bound now, by name: the small inputs and all outputs, of the sizes in `_bound_window`."""
-        self._bound_window: tuple[int, int, int, int] | None = None
+        self._past_names = contract.past_names(self._sizes.layers)
+        self._window_names = contract.window_names(self._sizes.layers)
+        self._memory: dict[str, Array] = {}
+        """One flat array for each input and output but the prefix, as large as the largest window so far needed it."""
+        self._buffers: dict[WindowSizes, _Buffers] = {}
+        """Views of `_memory` for the sizes seen since it last grew; only those of the last run hold its results."""
+        self._bound_window: WindowSizes | None = None
         self._bound_prefix: Prefix | None = None
 
     def run(self, batch: WindowBatch, prefix: Prefix) -> tuple[Statistics, tuple[Floats, ...]]:
         """Engine.run: one call for all branches of all requests. The rows are overwritten by the next run."""
-        window = (*batch.input_ids.shape, batch.logits_index.shape[-1])
-        if window != self._bound_window:
-            self._bind_window(*window)
+        sizes = (*batch.input_ids.shape, batch.logits_index.shape[-1])
+        arrays = self._bound_arrays(sizes)
         if prefix is not self._bound_prefix:
             self._bind_prefix(prefix)
-        arrays = self._arrays
         arrays[contract.INPUT_IDS][...] = batch.input_ids
         arrays[contract.POSITION_IDS][...] = batch.position_ids
         arrays[contract.WINDOW_MASK][...] = batch.window_mask
@@ -78,7 +86,7 @@ class OnnxRuntimeEngine:
             entropy=arrays[contract.ENTROPY].copy(),
             logits=arrays[contract.LOGITS].copy() if self._with_logits else None,
         )
-        return statistics, tuple(arrays[name] for name in contract.window_names(self._sizes.layers))
+        return statistics, tuple(arrays[name] for name in self._window_names)
 
     def forget_prefix(self) -> None:
         """Unbind all inputs, so that a released cache is freed."""
@@ -90,61 +98,79 @@ class OnnxRuntimeEngine:
         """Free the graph, the bindings and their memory."""
         del self._binding, self._session
         self._memory.clear()
-        self._arrays.clear()
+        self._buffers.clear()
         self._bound_prefix = None
 
-    def _bind_window(self, requests: int, branches: int, width: int, queries: int) -> None:
-        """Bind everything but the prefix to memory of these sizes: W is `width`, Q is `queries`."""
-        self._bound_window = None  # until all are bound
+    def _bound_arrays(self, sizes: WindowSizes) -> dict[str, Array]:
+        """The bound arrays of these sizes, by the names of the contract: all inputs and outputs but the prefix."""
+        if sizes not in self._buffers:
+            self._add_buffers(sizes)
+        buffers = self._buffers[sizes]
+        if sizes != self._bound_window:
+            self._bound_window = None  # until all are bound
+            for name, value in buffers.inputs:
+                self._binding.bind_ortvalue_input(name, value)
+            for name, value in buffers.outputs:
+                self._binding.bind_ortvalue_output(name, value)
+            self._bound_window = sizes
+        return buffers.arrays
+
+    def _add_buffers(self, sizes: WindowSizes) -> None:
+        self._bound_window = None  # its views may go
+        inputs, outputs = self._layout(sizes)
+        if len(self._buffers) == _MOST_BUFFERS:
+            self._buffers.clear()
+        for name, (shape, dtype) in (inputs | outputs).items():
+            size = math.prod(shape)
+            if name not in self._memory or self._memory[name].size < size:
+                self._memory[name] = np.empty(size, dtype)
+                self._buffers.clear()  # views of the smaller memory would keep it
+        arrays = {
+            name: self._memory[name][: math.prod(shape)].reshape(shape)
+            for name, (shape, _) in (inputs | outputs).items()
+        }
+        values = {name: ort.OrtValue.ortvalue_from_numpy(array) for name, array in arrays.items()}
+        self._buffers[sizes] = _Buffers(
+            arrays, [(name, values[name]) for name in inputs], [(name, values[name]) for name in outputs]
+        )
+
+    def _layout(self, sizes: WindowSizes) -> tuple[Layout, Layout]:
+        """Shapes and types of the inputs but the prefix, and of all outputs."""
+        requests, branches, width, queries = sizes
         rows = (requests, branches, width)
         wanted = (requests, branches, queries)
-        inputs: dict[str, tuple[tuple[int, ...], npt.DTypeLike]] = {
-            contract.INPUT_IDS: (rows, np.int64),
-            contract.POSITION_IDS: (rows, np.int64),
-            contract.WINDOW_MASK: ((*rows, width), np.bool_),
-            contract.LOGITS_INDEX: (wanted, np.int64),
-            contract.TEMPERATURE: ((requests,), np.float32),
+        inputs: Layout = {
+            contract.INPUT_IDS: (rows, np.dtype(np.int64)),
+            contract.POSITION_IDS: (rows, np.dtype(np.int64)),
+            contract.WINDOW_MASK: ((*rows, width), np.dtype(np.bool_)),
+            contract.LOGITS_INDEX: (wanted, np.dtype(np.int64)),
+            contract.TEMPERATURE: ((requests,), np.dtype(np.float32)),
         }
-        outputs: dict[str, tuple[tuple[int, ...], npt.DTypeLike]] = {
-            contract.TOPK_IDS: ((*wanted, contract.TOP_K), np.int64),
-            contract.TOPK_LOGPROBS: ((*wanted, contract.TOP_K), np.float32),
-            contract.ENTROPY: (wanted, np.float32),
+        outputs: Layout = {
+            contract.TOPK_IDS: ((*wanted, contract.TOP_K), np.dtype(np.int64)),
+            contract.TOPK_LOGPROBS: ((*wanted, contract.TOP_K), np.dtype(np.float32)),
+            contract.ENTROPY: (wanted, np.dtype(np.float32)),
         }
-        new_rows = (requests, branches, self._sizes.kv_heads, width, self._sizes.head_size)
-        for name in contract.window_names(self._sizes.layers):
-            outputs[name] = (new_rows, self._cache_type)
+        for name in self._window_names:
+            outputs[name] = ((requests, branches, self._sizes.kv_heads, width, self._sizes.head_size), self._cache_type)
         if self._with_logits:
-            outputs[contract.LOGITS] = ((*wanted, self._sizes.vocab_size), np.float32)
-        for name, (shape, dtype) in inputs.items():
-            self._binding.bind_ortvalue_input(name, self._bindable(name, shape, dtype))
-        for name, (shape, dtype) in outputs.items():
-            self._binding.bind_ortvalue_output(name, self._bindable(name, shape, dtype))
-        self._bound_window = (requests, branches, width, queries)
-
-    def _bindable(self, name: str, shape: tuple[int, ...], dtype: npt.DTypeLike) -> ort.OrtValue:
-        memory = self._memory.setdefault(name, _ReusedMemory(np.dtype(dtype)))
-        self._arrays[name] = memory.view(shape)
-        return ort.OrtValue.ortvalue_from_numpy(self._arrays[name])
+            outputs[contract.LOGITS] = ((*wanted, self._sizes.vocab_size), np.dtype(np.float32))
+        return inputs, outputs
 
     def _bind_prefix(self, prefix: Prefix) -> None:
-        names = [contract.PREFIX_MASK, *contract.past_names(self._sizes.layers)]
+        names = [contract.PREFIX_MASK, *self._past_names]
         for name, array in zip(names, (prefix.mask, *prefix.arrays), strict=True):
             self._binding.bind_ortvalue_input(name, ort.OrtValue.ortvalue_from_numpy(array))
         self._bound_prefix = prefix
 
 
-class _ReusedMemory:
-    """Memory of one input or output: as large as the largest shape so far, so that changing shapes allocate nothing."""
+@dataclass(frozen=True, eq=False)
+class _Buffers:
+    """Everything bound for one window but the prefix: the arrays, and the engine's handles of the same memory."""
 
-    def __init__(self, dtype: np.dtype[Any]) -> None:
-        self._flat: Array = np.empty(0, dtype)
-
-    def view(self, shape: tuple[int, ...]) -> Array:
-        """A C-contiguous array of this shape over the memory; earlier views of the same memory lose their contents."""
-        size = math.prod(shape)
-        if size > self._flat.size:
-            self._flat = np.empty(size, self._flat.dtype)
-        return self._flat[:size].reshape(shape)
+    arrays: dict[str, Array]
+    inputs: list[tuple[str, ort.OrtValue]]
+    outputs: list[tuple[str, ort.OrtValue]]
 
 
 def _providers_from_device(device: str) -> list[tuple[str, dict[str, Any]]]:
