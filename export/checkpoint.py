@@ -59,7 +59,7 @@ def tensors_from_file(path: Path) -> dict[str, StoredTensor]:
     Raises BadInputError for a file that is missing, truncated or of another format.
     """
     try:
-        handle = safe_open(path, framework="pt")
+        handle: Any = safe_open(path, framework="pt")
     except FileNotFoundError as error:
         raise BadInputError(f"{path} does not exist", expected="a safetensors file", remedy=_COPY) from error
     except (SafetensorError, OSError) as error:
@@ -68,7 +68,8 @@ def tensors_from_file(path: Path) -> dict[str, StoredTensor]:
             expected="a whole safetensors file",
             remedy=_COPY,
         ) from error
-    return {name: StoredTensor(name, tuple(handle.get_slice(name).get_shape()), path, handle) for name in handle.keys()}
+    names: list[str] = handle.keys()
+    return {name: StoredTensor(name, tuple(handle.get_slice(name).get_shape()), path, handle) for name in names}
 
 
 def _tensors_from_index(index: Path) -> dict[str, StoredTensor]:

@@ -8,6 +8,7 @@ import logging
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import cast
 
 import onnx_ir as ir
 import torch
@@ -21,7 +22,6 @@ from lopa.runtime.manifest import ModelDimensions, TensorRecord
 
 OPSET = 23
 """The first ai.onnx opset with Attention, RotaryEmbedding and RMSNormalization."""
-_IR_VERSION = 11
 _TORCH_DTYPES: dict[Dtype, torch.dtype] = {"float32": torch.float32, "float16": torch.float16}
 # Example sizes of requests, branches, window, prefix and rows: the exporter takes a size of 1 for a constant, and
 # equal sizes for one axis.
@@ -51,8 +51,8 @@ def graph_from_dimensions(
             optimize=False,
             verbose=False,
         )
-    assert program is not None
-    model: ir.Model = program.model
+    model: ir.Model = cast(torch.onnx.ONNXProgram, program).model  # None only without dynamo
+    model.producer_name, model.producer_version = "lopa-export", None
     initializers = model.graph.initializers
     for name, record in records.items():
         initializers[name].const_value = _external_tensor(name, record, weights_name)

@@ -158,7 +158,7 @@ def _product(
     stored: Mapping[str, StoredTensor],
     base_shapes: Mapping[str, tuple[int, ...]],
 ) -> LowRankProduct:
-    rank = _of_pattern(config, "rank_pattern", module, "r", path)
+    rank = int(_of_pattern(config, "rank_pattern", module, "r", path))
     alpha = _of_pattern(config, "alpha_pattern", module, "lora_alpha", path)
     outputs, inputs = base_shapes[f"{module}.weight"]
     pair = []
@@ -181,17 +181,18 @@ def _product(
     return LowRankProduct(down=pair[0], up=pair[1], scale=alpha / root)
 
 
-def _of_pattern(config: dict[str, Any], table: str, module: str, default: str, path: Path) -> Any:
+def _of_pattern(config: dict[str, Any], table: str, module: str, default: str, path: Path) -> float:
     """The value for the module: of the first pattern that matches its name or the end of it, else the default."""
     patterns = config.get(table) or {}
     value = next(
         (found for key, found in patterns.items() if _pattern(rf"(.*\.)?({key})", path).fullmatch(module)),
         config.get(default),
     )
-    whole = isinstance(value, int) and not isinstance(value, bool)
-    if not (whole or (default == "lora_alpha" and isinstance(value, float))) or (default == "r" and value < 1):
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < math.inf:
         raise BadInputError(
-            f"{path} gives {module} {default} = {value!r}", expected="a number", remedy="save the adapter again"
+            f"{path} gives {module} {default} = {value!r}",
+            expected="a positive number",
+            remedy="save the adapter again",
         )
     return value
 

@@ -90,11 +90,12 @@ class Attention(nn.Module):
             attn_mask=rows.mask,
             enable_gqa=True,
         )
-        return self.output(attended.transpose(1, 2).flatten(2)), key, value
+        output: Tensor = self.output(attended.transpose(1, 2).flatten(2))
+        return output, key, value
 
     def _heads(self, x: Tensor) -> Tensor:
         """[N, W, heads * D] -> [N, heads, W, D]"""
-        return x.unflatten(2, (-1, self.head_size)).transpose(1, 2)
+        return x.reshape(*x.shape[:2], -1, self.head_size).transpose(1, 2)
 
 
 class GatedMlp(nn.Module):
@@ -109,7 +110,8 @@ class GatedMlp(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[N, W, H] -> [N, W, H]"""
-        return self.down(functional.silu(self.gate(x)) * self.up(x))
+        product: Tensor = self.down(functional.silu(self.gate(x)) * self.up(x))
+        return product
 
 
 class Layer(nn.Module):
@@ -132,6 +134,8 @@ class Layer(nn.Module):
 class ContractForward(nn.Module):
     """One forward of the contract: inputs and outputs in the order of lopa.runtime.contract."""
 
+    inverse_frequencies: Tensor
+
     def __init__(self, dimensions: ModelDimensions, *, dtype: torch.dtype, with_logits: bool) -> None:
         super().__init__()
         self.with_logits = with_logits
@@ -152,13 +156,13 @@ class ContractForward(nn.Module):
         past_key_values: list[Tensor],
     ) -> tuple[Tensor, ...]:
         """Shapes as in the contract: the statistics, then each layer's new key and value, then logits if wanted."""
-        requests_branches = input_ids.shape[:2]
+        requests, branches = input_ids.shape[:2]
         rows = self._rows(position_ids, window_mask, prefix_mask)
         x = self.embedding(input_ids.flatten(0, 1))
         window = []
         for i, layer in enumerate(self.layers):
             x, key, value = layer(x, past_key_values[2 * i], past_key_values[2 * i + 1], rows)
-            window += [key.unflatten(0, requests_branches), value.unflatten(0, requests_branches)]
+            window += [new.reshape(requests, branches, *new.shape[1:]) for new in (key, value)]
         logits = self.head(self.final_norm(_wanted_rows(x, logits_index))).float()
         statistics = statistics_of_logits(logits, temperature)
         return (*statistics, *window, logits) if self.with_logits else (*statistics, *window)
@@ -166,7 +170,7 @@ class ContractForward(nn.Module):
     def _rows(self, position_ids: Tensor, window_mask: Tensor, prefix_mask: Tensor) -> Rows:
         requests, branches, width = position_ids.shape
         angles = position_ids.flatten(0, 1).unsqueeze(-1).float() * self.inverse_frequencies
-        prefix = prefix_mask[:, None, None, :].expand(requests, branches, width, prefix_mask.shape[1])
+        prefix = prefix_mask.unsqueeze(1).unsqueeze(1).expand(requests, branches, width, prefix_mask.shape[1])
         mask = torch.cat([prefix, window_mask], dim=-1).flatten(0, 1).unsqueeze(1)
         dtype = self.embedding.weight.dtype
         return Rows(angles.cos().to(dtype), angles.sin().to(dtype), mask, branches)
@@ -180,13 +184,14 @@ def inverse_frequencies(dimensions: ModelDimensions) -> Tensor:
 
 def statistics_of_logits(logits: Tensor, temperature: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """float32 [R, B, Q, V] and [R] -> topk_ids, topk_logprobs [R, B, Q, K] and entropy [R, B, Q]."""
-    z = logits / temperature[:, None, None, None]
+    z = logits / temperature.reshape(-1, 1, 1, 1)
     top, ids = torch.topk(z, TOP_K, dim=-1)
-    above = z - top[..., :1]  # the first candidate is the maximum
+    greatest = top.narrow(-1, 0, 1)
+    above = z - greatest
     weights = above.exp()
     total = weights.sum(dim=-1, keepdim=True)
     log_total = total.log()
-    logprobs = top - top[..., :1] - log_total
+    logprobs = top - greatest - log_total
     entropy = log_total - (weights * above).sum(dim=-1, keepdim=True) / total
     return ids, logprobs, entropy.squeeze(-1)
 
@@ -204,4 +209,4 @@ def _of_branches(past: Tensor, branches: int) -> Tensor:
 def _wanted_rows(x: Tensor, index: Tensor) -> Tensor:
     """[N, W, H] and int64 [R, B, Q] -> [R, B, Q, H]: the vocabulary product runs on these rows only."""
     first = torch.arange(x.shape[0], device=x.device) * x.shape[1]
-    return functional.embedding(index + first.unflatten(0, index.shape[:2]).unsqueeze(-1), x.flatten(0, 1))
+    return functional.embedding(index + first.reshape(*index.shape[:2], 1), x.flatten(0, 1))

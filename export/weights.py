@@ -1,4 +1,4 @@
-"""Writes the weights file of a bundle: each tensor is read, merged with the adapter, cast, checked and written in pieces.
+"""Writes the weights file of a bundle: reads each tensor, merges the adapter, casts, checks and writes it, in pieces.
 
 One pass, never more than one piece of one tensor in memory beside the mapped source. Does not know the graph.
 """
@@ -39,8 +39,7 @@ def write_weights(
     with path.open("wb") as file:
         for weight in planned:
             record = records[weight.name]
-            padding = b"\0" * (record.offset - written)
-            for data in (padding, *_pieces_of_weight(weight, record, stored, adapter)):
+            for data in _pieces_of_weight(weight, record, stored, adapter, padding=record.offset - written):
                 file.write(data)
                 digest.update(data)
                 written += len(data)
@@ -49,9 +48,15 @@ def write_weights(
 
 
 def _pieces_of_weight(
-    weight: PlannedWeight, record: TensorRecord, stored: Mapping[str, StoredTensor], adapter: Adapter
-) -> Iterator[memoryview]:
-    """The tensor's bytes as they lie in the bundle, some rows at a time."""
+    weight: PlannedWeight,
+    record: TensorRecord,
+    stored: Mapping[str, StoredTensor],
+    adapter: Adapter,
+    *,
+    padding: int,
+) -> Iterator[bytes | memoryview]:
+    """`padding` zeros and then the tensor's bytes as they lie in the bundle, some rows at a time."""
+    yield b"\0" * padding
     origin = adapter.replaced.get(weight.source, stored[weight.source])
     source = origin.read()
     if source.dtype not in _SOURCE_DTYPES:
@@ -64,7 +69,7 @@ def _pieces_of_weight(
     rows = max(1, _PIECE_ITEMS * weight.shape[0] // source.numel())
     for start in range(0, weight.shape[0], rows):
         merged = _merged_rows(source, product, slice(start, start + rows), transposed=weight.transposed)
-        yield memoryview(_checked_cast(merged, record.dtype, weight).numpy()).cast("B")
+        yield _checked_cast(merged, record.dtype, weight).numpy().data.cast("B")
 
 
 def _merged_rows(
