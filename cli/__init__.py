@@ -1,1 +1,4 @@
-"""The command lopa-export: one file a command. Imports the runtime at once, torch only inside the commands that export."""
+"""The command lopa-export, one file a command.
+
+Imports the runtime at once, torch only inside the commands that export.
+"""

@@ -4,11 +4,14 @@ The published rules are those of lopa_semantics, section 3. Pure; knows no branc
 """
 
 from dataclasses import dataclass
+from types import EllipsisType
 
 import numpy as np
 
-from lopa.runtime.contract import TOP_K, Float32, Int64, Statistics
+from lopa.runtime.contract import TOP_K, Bool, Float32, Int64, Statistics
 from lopa.runtime.generation_config import GenerationConfig
+
+Index = int | slice | EllipsisType | Bool | Int64 | tuple[int | slice, ...]
 
 
 @dataclass(frozen=True)
@@ -19,8 +22,8 @@ class Candidates:
     probabilities: Float32
     confidences: Float32
 
-    def __getitem__(self, index: object) -> "Candidates":
-        return Candidates(self.tokens[index], self.probabilities[index], self.confidences[index])  # type: ignore[index]
+    def __getitem__(self, index: Index) -> "Candidates":
+        return Candidates(self.tokens[index], self.probabilities[index], self.confidences[index])
 
 
 @dataclass(frozen=True)
@@ -31,8 +34,8 @@ class RowStatistics:
     topk_logprobs: Float32
     entropy: Float32
 
-    def __getitem__(self, index: object) -> "RowStatistics":
-        return RowStatistics(self.topk_ids[index], self.topk_logprobs[index], self.entropy[index])  # type: ignore[index]
+    def __getitem__(self, index: Index) -> "RowStatistics":
+        return RowStatistics(self.topk_ids[index], self.topk_logprobs[index], self.entropy[index])
 
 
 def rows_of_request(statistics: Statistics, request: int) -> RowStatistics:

@@ -38,9 +38,7 @@ class Decoder:
         Raises BadInputError for a bundle that cannot be used, MissingBackendError for a device that is not there.
         """
         if isinstance(devices, str) or len(devices) != 1:
-            raise BadInputError(
-                f"devices {devices!r}", expected="a list of one device", remedy='e.g. devices=["cpu"]'
-            )
+            raise BadInputError(f"devices {devices!r}", expected="a list of one device", remedy='e.g. devices=["cpu"]')
         bundle = Bundle.open(path)
         tokenizer = Tokenizer.open(bundle)
         return cls(bundle, open_session(bundle, devices[0], threads=threads), tokenizer)
@@ -58,9 +56,7 @@ class Decoder:
             }
         )
 
-    def generate(
-        self, prompts: Iterable[Prompt], config: GenerationConfig | None = None
-    ) -> Iterator[GenerationResult]:
+    def generate(self, prompts: Iterable[Prompt], config: GenerationConfig | None = None) -> Iterator[GenerationResult]:
         """Decode prompts one after another; results come in the same order, each as soon as it is done."""
         for prompt in prompts:
             *_, last = self.stream(prompt, config)

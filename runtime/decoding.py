@@ -9,7 +9,7 @@ from typing import Literal
 
 import numpy as np
 
-from lopa.runtime.branches import Branch, branch_from_prompt, committed_length, nothing_left, prepared
+from lopa.runtime.branches import Branch, Lookahead, branch_from_prompt, committed_length, nothing_left, prepared
 from lopa.runtime.candidates import Candidates, RowStatistics, candidates_from_rows, rows_of_request
 from lopa.runtime.competition import branch_confidence, winner_of
 from lopa.runtime.contract import Int64
@@ -17,7 +17,7 @@ from lopa.runtime.filling import Fills, filled, fills_from_candidates
 from lopa.runtime.generation_config import PUBLISHED_STEP_LIMIT, GenerationConfig
 from lopa.runtime.manifest import Manifest
 from lopa.runtime.session import Session
-from lopa.runtime.spawning import Lookahead, branches_from_winner, lookaheads_from_candidates
+from lopa.runtime.spawning import branches_from_winner, lookaheads_from_candidates
 from lopa.runtime.windows import Windows, batch_from_windows, windows_from_branches
 
 StopReason = Literal["eos", "length", "stop_string", "time_limit", "step_limit"]
@@ -72,7 +72,7 @@ class Decoding:
         self.prompt_length = len(prompt)
         self.steps = 0
         self.stop_reason: StopReason | None = None
-        self._branches = (branch_from_prompt(prompt),)
+        self._branches: tuple[Branch, ...] = (branch_from_prompt(prompt),)
         self._prepare_round()
 
     def step(self) -> Step:
@@ -118,8 +118,9 @@ class Decoding:
     def committed(self) -> Int64:
         """Generated ids that can no longer change, up to and including an end-of-text where that ends the answer."""
         ids = self.anchor.tokens[self.prompt_length :][: committed_length(self.anchor)]
-        ends = np.flatnonzero(ids == self._eos) if self._eos is not None else ()
-        return ids[: ends[0] + 1] if len(ends) else ids
+        if self._eos is None or self._eos not in ids:
+            return ids
+        return ids[: int(np.argmax(ids == self._eos)) + 1]
 
     def generated(self) -> Int64:
         """Every generated position, undecided ones as the mask token."""

@@ -11,11 +11,7 @@ SCHEMA_VERSION = 1
 MANIFEST_NAME = "manifest.json"
 
 
-class _Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    pass
-
-
-class ModelDimensions(_Record):
+class ModelDimensions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Sizes of the network; everything that a cache or a reference engine must know."""
 
     vocab_size: int
@@ -30,7 +26,7 @@ class ModelDimensions(_Record):
     rms_norm_eps: float
 
 
-class SpecialTokens(_Record):
+class SpecialTokens(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Token ids with a meaning for the decoder."""
 
     mask: int
@@ -39,7 +35,7 @@ class SpecialTokens(_Record):
     bos: int | None
 
 
-class DecodingDefaults(_Record):
+class DecodingDefaults(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What the checkpoint was trained for; GenerationConfig starts from these."""
 
     block_size: int = 32
@@ -49,7 +45,7 @@ class DecodingDefaults(_Record):
     add_bos: bool = True
 
 
-class FileRecord(_Record):
+class FileRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One file of the bundle; `path` is relative, with forward slashes."""
 
     path: str
@@ -57,7 +53,7 @@ class FileRecord(_Record):
     sha256: str
 
 
-class TensorRecord(_Record):
+class TensorRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Where one weight lies in the weights file; matrices are stored [inputs, outputs], row by row."""
 
     dtype: Literal["float32", "float16"]
@@ -66,7 +62,7 @@ class TensorRecord(_Record):
     length: int
 
 
-class Origin(_Record):
+class Origin(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Where the bundle came from: digests of the source files, by file name, and the tools that made it."""
 
     checkpoint: dict[str, str]
@@ -74,7 +70,7 @@ class Origin(_Record):
     tools: dict[str, str]
 
 
-class Manifest(_Record):
+class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The whole manifest.
 
     `prediction_shift` 1: the statistics of a row speak of the next position (Dream); 0: of its own (LLaDA).

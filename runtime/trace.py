@@ -39,8 +39,7 @@ def record_from_step(step: Step) -> dict[str, Any]:
         ],
         "winner": step.winner,
         "fills": [
-            [int(position), int(token)]
-            for position, token in zip(step.fills.positions, step.fills.tokens, strict=True)
+            [int(position), int(token)] for position, token in zip(step.fills.positions, step.fills.tokens, strict=True)
         ],
         "seconds": step.seconds,
     }

@@ -1,0 +1,55 @@
+"""The flags of GenerationConfig, made from its fields so that no name is written twice."""
+
+import dataclasses
+import types
+from collections.abc import Callable
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+import click
+
+from lopa.runtime.generation_config import GenerationConfig
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+_PUBLISHED = "published"
+
+
+def config_options(command: _Command) -> _Command:
+    """Add a flag for every field of GenerationConfig, and --reference for `published`.
+
+    A flag that was not given is None (an empty tuple for --stop), so that the bundle's own defaults hold.
+    """
+    hints = get_type_hints(GenerationConfig)
+    command = click.option(
+        "--reference", _PUBLISHED, is_flag=True, default=None, help="The published behaviour, quirks included."
+    )(command)
+    for field in reversed(dataclasses.fields(GenerationConfig)):
+        if field.name != _PUBLISHED:
+            command = _option_from_field(field, hints[field.name])(command)
+    return command
+
+
+def config_overrides(values: dict[str, Any]) -> dict[str, Any]:
+    """Of a command's keyword arguments, those that are config flags and were given."""
+    names = {field.name for field in dataclasses.fields(GenerationConfig)}
+    return {name: value for name, value in values.items() if name in names and value is not None and value != ()}
+
+
+def _option_from_field(field: dataclasses.Field[Any], hint: Any) -> Callable[[_Command], _Command]:
+    flag = "--" + field.name.replace("_", "-")
+    text = str(field.metadata["help"])
+    if field.default is not None and field.default != ():
+        text += f" [default: {field.default}]"
+    kind = _without_none(hint)
+    if kind is bool:
+        return click.option(f"{flag}/--no-{flag[2:]}", field.name, default=None, help=text)
+    if get_origin(kind) is tuple:
+        return click.option(flag, field.name, multiple=True, metavar="TEXT", help=text)
+    if get_origin(kind) is Literal:
+        return click.option(flag, field.name, type=click.Choice(get_args(kind)), help=text)
+    return click.option(flag, field.name, type=kind, help=text)
+
+
+def _without_none(hint: Any) -> Any:
+    if get_origin(hint) in (Union, types.UnionType):
+        return next(part for part in get_args(hint) if part is not type(None))
+    return hint

@@ -1,0 +1,58 @@
+"""lopa-export doctor: what this machine can export, build and run, and what to install for the rest."""
+
+import importlib.metadata
+import importlib.util
+import os
+import platform
+
+import click
+
+# What a user can do -> the distributions it takes -> how to get them.
+_ABILITIES = (
+    ("decode (runtime)", ("numpy", "onnxruntime", "tokenizers"), "pip install lopa-export"),
+    (
+        "export and verify",
+        ("torch", "transformers", "safetensors", "onnx", "onnxscript"),
+        'pip install "lopa-export[export]"',
+    ),
+    ("plot measurements", ("matplotlib",), 'pip install "lopa-export[plot]"'),
+    ("run the tests", ("pytest", "hypothesis", "mypy", "ruff"), 'pip install "lopa-export[test]"'),
+)
+
+
+@click.command(name="doctor")
+def command() -> None:
+    """Say what this machine can export, build and run, and what is missing for the rest."""
+    click.echo(f"machine     {platform.machine()}, {os.cpu_count()} cores, {platform.system()} {platform.release()}")
+    click.echo(f"python      {platform.python_version()}")
+    for ability, distributions, remedy in _ABILITIES:
+        versions = {name: _version(name) for name in distributions}
+        missing = [name for name, version in versions.items() if version is None]
+        found = ", ".join(f"{name} {version}" for name, version in versions.items() if version is not None)
+        click.echo(f"{'missing' if missing else 'ok':11} {ability}: {found or 'nothing of it'}")
+        if missing:
+            click.echo(f"{'':11} needs {', '.join(missing)}: {remedy}")
+    for device, state in _devices():
+        click.echo(f"{'device':11} {device}: {state}")
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _devices() -> list[tuple[str, str]]:
+    devices = [("numpy", "ready (the readable reference, slow)")]
+    if importlib.util.find_spec("onnxruntime") is None:
+        return [*devices, ("cpu, cuda", "needs onnxruntime: pip install lopa-export")]
+    import onnxruntime
+
+    providers = onnxruntime.get_available_providers()
+    devices.append(("cpu", f"ready (ONNX Runtime {onnxruntime.__version__})"))
+    cuda = "CUDAExecutionProvider" in providers
+    devices.append(
+        ("cuda:N", "ready" if cuda else 'no CUDA provider in ONNX Runtime: pip install "lopa-export[gpu]" beside a GPU')
+    )
+    return devices

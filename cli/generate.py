@@ -1,0 +1,126 @@
+"""lopa-export generate: text from a bundle, for one prompt as it comes or for a file of prompts."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from lopa.cli.config_options import config_options, config_overrides
+from lopa.cli.draft_view import DraftView
+from lopa.cli.jsonl import PromptLine, json_from_result, lines_into, prompts_from_lines
+from lopa.cli.trace_file import TraceWriter, trace_into
+from lopa.runtime.decoder import Decoder, Prompt
+from lopa.runtime.errors import BadInputError
+from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.result import DoneEvent, DraftEvent, GenerationResult, TextEvent
+
+
+@click.command(name="generate")
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.argument("prompt", required=False)
+@click.option(
+    "--prompts", type=click.Path(path_type=Path), help='JSON lines: {"prompt": text} or {"prompt_ids": [int]}.'
+)
+@click.option(
+    "--output", type=click.Path(path_type=Path), help="Results of --prompts as JSON lines [default: standard output]."
+)
+@click.option("--chat", is_flag=True, help="Wrap the prompt as a user's message by the bundle's chat template.")
+@click.option("--device", "devices", multiple=True, default=("cpu",), show_default=True, help="cpu, cuda:N or numpy.")
+@click.option("--threads", type=click.IntRange(min=1), help="Threads of the engine [default: its own choice].")
+@click.option("--drafts", is_flag=True, help="Show the answer after every step, undecided positions as blocks.")
+@click.option("--trace", "trace", type=click.Path(path_type=Path), help="Write every step to FILE as JSON lines.")
+@config_options
+def command(
+    bundle: Path,
+    prompt: str | None,
+    prompts: Path | None,
+    output: Path | None,
+    chat: bool,
+    devices: tuple[str, ...],
+    threads: int | None,
+    drafts: bool,
+    trace: Path | None,
+    **config_values: Any,
+) -> int:
+    """Decode PROMPT (or standard input) and print the text as it is committed, or decode a file of prompts.
+
+    Options that are not given come from the bundle, then from the defaults shown. Speed is reported on standard error.
+    """
+    _check_usage(prompt, prompts, output, chat, drafts)
+    with Decoder.open(bundle, devices, threads=threads) as decoder:
+        config = decoder.config(**config_overrides(config_values))
+        with trace_into(trace, decoder.bundle.manifest, config) as tracer:
+            if prompts is not None:
+                return _decode_file(decoder, config, prompts, output, tracer)
+            text = sys.stdin.read() if prompt is None else prompt
+            asked: Prompt = text
+            if chat:
+                asked = decoder.prompt_from_messages([{"role": "user", "content": text}])
+            _decode_one(decoder, config, asked, drafts, tracer)
+            return 0
+
+
+def _check_usage(prompt: str | None, prompts: Path | None, output: Path | None, chat: bool, drafts: bool) -> None:
+    if prompts is not None and (prompt is not None or chat or drafts):
+        raise click.UsageError("--prompts goes without PROMPT, --chat and --drafts")
+    if output is not None and prompts is None:
+        raise click.UsageError("--output goes with --prompts")
+    if prompt is None and prompts is None and sys.stdin.isatty():
+        raise click.UsageError("give a PROMPT, --prompts FILE, or text on standard input")
+
+
+def _decode_one(
+    decoder: Decoder, config: GenerationConfig, prompt: Prompt, drafts: bool, tracer: TraceWriter | None
+) -> None:
+    on_step = None if tracer is None else tracer.request(0)
+    with DraftView(enabled=drafts) as view:
+        for event in decoder.stream(prompt, config, drafts=drafts, on_step=on_step):
+            if isinstance(event, DraftEvent):
+                view.show(event.step, event.text)
+            elif isinstance(event, TextEvent) and not drafts:
+                click.echo(event.text, nl=False)
+            elif isinstance(event, DoneEvent):
+                result = event.result
+    click.echo(result.text if drafts else "")
+    click.echo(_summary(result), err=True)
+
+
+def _decode_file(
+    decoder: Decoder, config: GenerationConfig, prompts: Path, output: Path | None, tracer: TraceWriter | None
+) -> int:
+    """Every line in order; a bad one becomes a line with "error", and the exit code is 2 at the end."""
+    try:
+        text = prompts.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInputError(
+            f"{prompts}: {error}", expected="a UTF-8 file of JSON lines", remedy="check the path and the encoding"
+        ) from error
+    bad = 0
+    with lines_into(output) as write:
+        for line in prompts_from_lines(text):
+            try:
+                write(_decode_line(decoder, config, line, tracer))
+            except BadInputError as error:
+                bad += 1
+                click.echo(f"error: {prompts} line {line.number}: {error}", err=True)
+                write(json.dumps({"line": line.number, "error": str(error)}, ensure_ascii=False))
+    return 2 if bad else 0
+
+
+def _decode_line(decoder: Decoder, config: GenerationConfig, line: PromptLine, tracer: TraceWriter | None) -> str:
+    if isinstance(line.prompt, BadInputError):
+        raise line.prompt
+    on_step = None if tracer is None else tracer.request(line.number)
+    *_, last = decoder.stream(line.prompt, config, on_step=on_step)
+    assert isinstance(last, DoneEvent)
+    return json_from_result(last.result)
+
+
+def _summary(result: GenerationResult) -> str:
+    rate = result.tokens / result.seconds if result.seconds else 0.0
+    return (
+        f"{result.tokens} tokens in {result.steps} steps, {result.tokens_per_forward:.2f} tokens per forward, "
+        f"{rate:.0f} tokens per second, stopped by {result.stop_reason}"
+    )
