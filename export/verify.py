@@ -1,0 +1,78 @@
+"""Bundle (and the checkpoint it was made from) in, report of errors out. Does not print.
+
+Imports torch and transformers only when there is a checkpoint to compare with.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from lopa.export.origin_check import check_origin
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.check_engine import NumpyReference, Reference, Report, report_from_session
+from lopa.runtime.errors import BadInputError, CheckFailedError, MissingBackendError
+from lopa.runtime.manifest import Manifest
+from lopa.runtime.session import open_session
+
+Progress = Callable[[str, int, int], None]
+"""Told a short phrase for the stage, and how many of its cases are done (0 of 0 where there are none)."""
+_EXTRA = ("torch", "transformers", "safetensors")
+
+
+def report_from_bundle(
+    bundle: Bundle,
+    *,
+    checkpoint: Path | None = None,
+    lora: Path | None = None,
+    device: str = "cpu",
+    progress: Progress = lambda _stage, _done, _total: None,
+) -> Report:
+    """Check the files of `bundle`, then compare its engine on `device` with every reference there is.
+
+    The references are numpy on the bundle's own weights and, with `checkpoint`, transformers' Qwen2 on the checkpoint
+    merged with the adapter `lora`. Raises CheckFailedError when files were altered, when checkpoint or adapter are
+    others than the bundle was made from, or when the engine fails; errors beyond tolerance are in the report. Raises
+    MissingBackendError when transformers is needed and absent, BadInputError for a missing folder or argument.
+    """
+    if checkpoint is None and lora is not None:
+        raise BadInputError(
+            "--lora without --checkpoint", expected="the adapter's base too", remedy="add --checkpoint DIR"
+        )
+    progress("digests", 0, 0)
+    _check_files(bundle)
+    references: list[Reference] = [NumpyReference(bundle)]
+    if checkpoint is not None:
+        progress("digests of the checkpoint", 0, 0)
+        check_origin(bundle.manifest.origin, checkpoint, lora)
+        progress("loading the checkpoint", 0, 0)
+        references.append(_reference_from_checkpoint(bundle.manifest, checkpoint, lora))
+    session = open_session(bundle, device)
+    try:
+        return report_from_session(
+            session, bundle.manifest, references, lambda done, total: progress("comparing", done, total)
+        )
+    finally:
+        session.close()
+
+
+def _check_files(bundle: Bundle) -> None:
+    altered = bundle.altered_files()
+    if altered:
+        raise CheckFailedError(
+            f"{', '.join(altered)} in {bundle.path} changed since the export: another sha256 than the manifest's",
+            expected="the files that the export wrote",
+            remedy="copy the bundle again, or export the checkpoint again",
+        )
+
+
+def _reference_from_checkpoint(manifest: Manifest, checkpoint: Path, lora: Path | None) -> Reference:
+    try:
+        from lopa.export.reference_model import reference_from_checkpoint
+    except ModuleNotFoundError as error:
+        if error.name not in _EXTRA:
+            raise
+        raise MissingBackendError(
+            f"--checkpoint, and {error.name} is not installed",
+            expected="torch, transformers and safetensors, for an implementation that is not ours",
+            remedy='pip install "lopa-export[export]", or leave --checkpoint out to check against numpy',
+        ) from error
+    return reference_from_checkpoint(manifest, checkpoint, lora)
