@@ -1,0 +1,32 @@
+# `make demo` and `make test` set up what they need in .venv; nothing else is installed anywhere.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+SOURCES := pyproject.toml constraints.txt
+
+.PHONY: demo test clean
+
+demo: $(VENV)/demo-ready
+	$(BIN)/lopa-export demo
+
+test: $(VENV)/test-ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/pytest -n 2 --dist worksteal
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache
+
+$(VENV)/python-ready:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.11")'
+	$(PYTHON) -m venv $(VENV)
+	touch $@
+
+$(VENV)/demo-ready: $(VENV)/python-ready $(SOURCES)
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[export]"
+	touch $@
+
+$(VENV)/test-ready: $(VENV)/python-ready $(SOURCES)
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[export,plot,test]"
+	touch $@

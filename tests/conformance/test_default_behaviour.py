@@ -1,0 +1,71 @@
+"""The default behaviour gives the published answer up to its first end-of-text, in no more steps."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.decoding import Decoding
+from lopa.runtime.session import open_session
+
+from tests.conformance.recorded import TRACES, prompt_of, read_traces
+
+# Options that the default behaviour shares with the published one; x_..new120 is not here because its last block is
+# shorter than a block, which the published loop drops.
+FILES = [
+    "d2f_bs16_block",
+    "d2f_bs32_full",
+    "d2f_bs32_full_margin",
+    "lopa_bf2_bs32_full",
+    "lopa_bf4_bs16_full",
+    "lopa_bf4_bs32_block",
+    "lopa_bf4_bs32_full_default",
+    "lopa_bf8_bs32_full",
+    "x_lopa_bf4_decoded05_add05",
+    "x_long_lopa_bf4_bs32_full",
+]
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_same_answer_in_fewer_steps(name: str, tiny_bundle: Path, record_property) -> None:
+    published, traces = read_traces(TRACES / f"{name}.jsonl.gz")
+    config = dataclasses.replace(published, published=False)
+    bundle = Bundle.open(tiny_bundle)
+    session = open_session(bundle, "cpu", threads=1)
+    eos = bundle.manifest.special_tokens.eos if config.stop_at_eos else None
+    ours = theirs = 0
+    for number, trace in enumerate(traces):
+        if trace["min_margins"]["winner"] is not None and trace["min_margins"]["winner"] < 1e-4:
+            continue
+        decoding = Decoding(session, number, prompt_of(trace), config, bundle.manifest)
+        while decoding.stop_reason is None:
+            decoding.step()
+        session.release(number)
+        ids = trace["generated_ids"]
+        answer = ids[: ids.index(eos) + 1] if eos in ids else ids
+        assert decoding.committed().tolist() == answer
+        assert decoding.steps <= trace["forward_rounds"]
+        assert decoding.stop_reason == ("eos" if eos in ids else "length")
+        ours += decoding.steps
+        theirs += trace["forward_rounds"]
+    session.close()
+    if config.strategy == "lopa":
+        assert ours < theirs, "no step was saved over a whole file"
+    print(f"{name}: {ours} steps, published {theirs}")
+    record_property("steps", ours)
+    record_property("published_steps", theirs)
+
+
+def test_the_last_block_may_be_shorter(tiny_bundle: Path) -> None:
+    """120 new tokens in blocks of 32 are 3 blocks and 24 positions here, 96 positions in the published loop."""
+    published, traces = read_traces(TRACES / "x_lopa_bf4_new120_bs32.jsonl.gz")
+    config = dataclasses.replace(published, published=False, stop_at_eos=False)
+    bundle = Bundle.open(tiny_bundle)
+    session = open_session(bundle, "cpu", threads=1)
+    decoding = Decoding(session, 0, prompt_of(traces[0]), config, bundle.manifest)
+    while decoding.stop_reason is None:
+        decoding.step()
+    session.close()
+    assert (published.block_sizes, config.block_sizes) == ((32, 32, 32), (32, 32, 32, 24))
+    assert len(decoding.committed()) == 120
+    assert decoding.stop_reason == "length"
