@@ -101,8 +101,9 @@ def _filtered(logprobs: Float32, config: GenerationConfig) -> tuple[Float32, boo
 
 
 def _neg_entropy_of_kept(logprobs: Float32) -> Float32:
-    probabilities = np.exp(logprobs)
-    return np.where(probabilities > 0, probabilities * logprobs, 0).sum(axis=-1, dtype=np.float32)  # type: ignore[no-any-return]
+    finite = np.where(np.isneginf(logprobs), np.float32(0), logprobs)
+    kept: Float32 = (np.exp(logprobs) * finite).sum(axis=-1, dtype=np.float32)
+    return kept
 
 
 def _gumbel_noise(seed: int, step: int, positions: Int64) -> Float32:

@@ -4,11 +4,11 @@ import dataclasses
 from pathlib import Path
 
 import pytest
+from tests.conformance.recorded import TRACES, prompt_of, read_traces
+
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.decoding import Decoding
 from lopa.runtime.session import open_session
-
-from tests.conformance.recorded import TRACES, prompt_of, read_traces
 
 # Options that the default behaviour shares with the published one; x_..new120 is not here because its last block is
 # shorter than a block, which the published loop drops.
