@@ -1,0 +1,154 @@
+"""The network in plain PyTorch eager mode, as one would write it from the published code: one branch a call.
+
+Serves as the other side of the speed benchmark and shares no forward code with lopa.export. Every call concatenates
+the cached keys and values with the window's, as transformers' DynamicCache does, runs SDPA with an additive mask and
+computes the logits of every window row. It does not know branches, blocks or statistics.
+
+Beside the published code it is spared three costs: the adapter is merged (there LoRA runs unmerged beside every
+matrix), dtype and device never change on the way, and there is no model wrapper around the layers.
+
+Shapes: W window rows, C cached rows, H hidden size, D head size, V vocabulary.
+"""
+
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from lopa.export.bundle_from_checkpoint import Source, source_from_checkpoint
+from lopa.runtime.manifest import ModelDimensions
+
+KeyValue = tuple[Tensor, Tensor]
+"""One layer's keys and values, each [1, Hkv, rows, D]."""
+
+
+class RmsNorm(nn.Module):
+    """Divides by the root mean square."""
+
+    def __init__(self, size: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(size))
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., size] -> [..., size]"""
+        return self.weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps))
+
+
+class Attention(nn.Module):
+    """Grouped-query attention over the cache and the window."""
+
+    def __init__(self, sizes: ModelDimensions) -> None:
+        super().__init__()
+        self.heads, self.kv_heads, self.head_size = sizes.heads, sizes.kv_heads, sizes.head_size
+        self.query = nn.Linear(sizes.hidden_size, sizes.heads * sizes.head_size)
+        self.key = nn.Linear(sizes.hidden_size, sizes.kv_heads * sizes.head_size)
+        self.value = nn.Linear(sizes.hidden_size, sizes.kv_heads * sizes.head_size)
+        self.output = nn.Linear(sizes.heads * sizes.head_size, sizes.hidden_size, bias=False)
+
+    def forward(
+        self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor, past: KeyValue | None
+    ) -> tuple[Tensor, KeyValue]:
+        """[1, W, H] -> [1, W, H] and the window's own rows; `mask` [1, 1, W, C + W] is added to the scores."""
+        window = x.shape[1]
+        query = _rotated(self.query(x).view(1, window, self.heads, self.head_size).transpose(1, 2), cos, sin)
+        key = _rotated(self.key(x).view(1, window, self.kv_heads, self.head_size).transpose(1, 2), cos, sin)
+        value = self.value(x).view(1, window, self.kv_heads, self.head_size).transpose(1, 2)
+        keys = key if past is None else torch.cat([past[0], key], dim=2)
+        values = value if past is None else torch.cat([past[1], value], dim=2)
+        mixed = functional.scaled_dot_product_attention(query, keys, values, attn_mask=mask, enable_gqa=True)
+        return self.output(mixed.transpose(1, 2).reshape(1, window, -1)), (key, value)
+
+
+class Mlp(nn.Module):
+    """down(silu(gate(x)) * up(x))"""
+
+    def __init__(self, sizes: ModelDimensions) -> None:
+        super().__init__()
+        self.gate = nn.Linear(sizes.hidden_size, sizes.intermediate_size, bias=False)
+        self.up = nn.Linear(sizes.hidden_size, sizes.intermediate_size, bias=False)
+        self.down = nn.Linear(sizes.intermediate_size, sizes.hidden_size, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[1, W, H] -> [1, W, H]"""
+        hidden: Tensor = self.down(functional.silu(self.gate(x)) * self.up(x))
+        return hidden
+
+
+class Layer(nn.Module):
+    """Attention and MLP, each on a normalized copy that is added back."""
+
+    def __init__(self, sizes: ModelDimensions) -> None:
+        super().__init__()
+        self.attention_norm = RmsNorm(sizes.hidden_size, sizes.rms_norm_eps)
+        self.attention = Attention(sizes)
+        self.mlp_norm = RmsNorm(sizes.hidden_size, sizes.rms_norm_eps)
+        self.mlp = Mlp(sizes)
+
+    def forward(
+        self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor, past: KeyValue | None
+    ) -> tuple[Tensor, KeyValue]:
+        """As Attention.forward."""
+        attended, rows = self.attention(self.attention_norm(x), cos, sin, mask, past)
+        x = x + attended
+        return x + self.mlp(self.mlp_norm(x)), rows
+
+
+class EagerModel(nn.Module):
+    """Token ids in, logits of every row out. The parameters are named as a bundle's tensors are."""
+
+    def __init__(self, sizes: ModelDimensions) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(sizes.vocab_size, sizes.hidden_size)
+        self.layers = nn.ModuleList(Layer(sizes) for _ in range(sizes.layers))
+        self.final_norm = RmsNorm(sizes.hidden_size, sizes.rms_norm_eps)
+        self.head = nn.Linear(sizes.hidden_size, sizes.vocab_size, bias=False)
+        # On the CPU also when the parameters are made on "meta", since no checkpoint has these numbers.
+        exponents = torch.arange(0, sizes.head_size, 2, device="cpu").float() / sizes.head_size
+        self.frequencies = 1.0 / (sizes.rope_theta**exponents)
+
+    def forward(
+        self, ids: Tensor, positions: Tensor, mask: Tensor, past: list[KeyValue] | None
+    ) -> tuple[Tensor, list[KeyValue]]:
+        """Ids and absolute positions [1, W], `mask` [1, 1, W, C + W]; gives logits [1, W, V] and the window's rows."""
+        angles = positions[:, None, :, None].float() * self.frequencies
+        angles = torch.cat([angles, angles], dim=-1)  # [1, 1, W, D]
+        cos, sin = angles.cos(), angles.sin()
+        x = self.embedding(ids)
+        rows = []
+        for i, layer in enumerate(self.layers):
+            x, new = layer(x, cos, sin, mask, None if past is None else past[i])
+            rows.append(new)
+        return self.head(self.final_norm(x)), rows
+
+
+def eager_model_from_checkpoint(checkpoint: Path, lora: Path | None) -> EagerModel:
+    """The float32 model of a checkpoint folder with its adapter merged.
+
+    Raises BadInputError as an export of the same folders would.
+    """
+    source = source_from_checkpoint(checkpoint, lora)
+    with torch.device("meta"):
+        model = EagerModel(source.config.dimensions)
+    model.load_state_dict(_merged_weights(source), assign=True)
+    return model.eval()
+
+
+def _merged_weights(source: Source) -> dict[str, Tensor]:
+    """Every tensor in float32 by its name in a bundle, matrices [outputs, inputs] as nn.Linear has them."""
+    weights = {}
+    for planned in source.planned:
+        stored = source.adapter.replaced.get(planned.source, source.stored[planned.source])
+        weight = stored.read().float()
+        product = source.adapter.products.get(planned.source)
+        if product is not None:
+            weight = weight + product.scale * (product.up.read().float() @ product.down.read().float())
+        weights[planned.name] = weight
+    return weights
+
+
+def _rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """[1, heads, W, D], the first half of the channels paired with the second."""
+    first, second = x.chunk(2, dim=-1)
+    return x * cos + torch.cat([-second, first], dim=-1) * sin
