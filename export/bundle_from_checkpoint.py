@@ -133,7 +133,7 @@ def _check_room(folder: Path, needed: int) -> None:
 def _manifest(
     source: Source, records: dict[str, TensorRecord], files: list[FileRecord], *, dtype: Dtype, with_logits: bool
 ) -> Manifest:
-    architecture = source.config.architecture
+    architecture, tokens = source.config.architecture, source.tokenizer.special_tokens
     return Manifest(
         schema=SCHEMA_VERSION,
         contract=CONTRACT_VERSION,
@@ -144,8 +144,8 @@ def _manifest(
         with_logits=with_logits,
         prediction_shift=architecture.prediction_shift,
         dimensions=source.config.dimensions,
-        special_tokens=source.tokenizer.special_tokens,
-        decoding=DecodingDefaults(add_bos=architecture.add_bos),
+        special_tokens=tokens,
+        decoding=DecodingDefaults(add_bos=architecture.add_bos and tokens.bos is not None),
         graph=GRAPH_NAME,
         weights=WEIGHTS_NAME,
         tensors=records,

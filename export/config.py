@@ -45,12 +45,12 @@ def config_from_checkpoint(checkpoint: Path) -> CheckpointConfig:
 
 
 def _check_supported(config: dict[str, Any], path: Path) -> None:
-    rope = config.get("rope_parameters") or {}
     unsupported = {
         "hidden_act": config.get("hidden_act", "silu") != "silu",
-        "rope_scaling": config.get("rope_scaling") is not None,
-        "rope_parameters": not isinstance(rope, dict) or rope.get("rope_type", "default") != "default",
+        "rope_scaling": _is_scaled(config.get("rope_scaling")),
+        "rope_parameters": _is_scaled(config.get("rope_parameters")),
         "use_sliding_window": bool(config.get("use_sliding_window", False)),
+        "layer_types": any(kind != "full_attention" for kind in config.get("layer_types") or ()),
     }
     for name, found in unsupported.items():
         if found:
@@ -59,6 +59,13 @@ def _check_supported(config: dict[str, Any], path: Path) -> None:
                 expected="hidden_act silu, unscaled rotary positions and no sliding window",
                 remedy="export a checkpoint without this setting; it is not supported",
             )
+
+
+def _is_scaled(rope: object) -> bool:
+    """Whether rope_scaling, or rope_parameters as newer files call it, asks for more than plain rotary positions."""
+    if rope is None:
+        return False
+    return not isinstance(rope, dict) or rope.get("rope_type", rope.get("type", "default")) != "default"
 
 
 def _dimensions(config: dict[str, Any], path: Path) -> ModelDimensions:
@@ -80,7 +87,7 @@ def _dimensions(config: dict[str, Any], path: Path) -> ModelDimensions:
         rms_norm_eps=_positive_number(config, "rms_norm_eps", path),
     )
     for wrong, expected in (
-        ("head_dim" not in config and hidden % heads != 0, "hidden_size a multiple of num_attention_heads"),
+        (config.get("head_dim") is None and hidden % heads != 0, "hidden_size a multiple of num_attention_heads"),
         (heads % kv_heads != 0, "num_attention_heads a multiple of num_key_value_heads"),
         (head_size % 2 != 0, "an even head size"),
         (dimensions.vocab_size < TOP_K, f"vocab_size at least {TOP_K}"),

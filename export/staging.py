@@ -37,27 +37,43 @@ def staged_folder(destination: Path, *, overwrite: bool) -> Iterator[Path]:
     check_destination does, and for an OSError inside (a full disk, no permission).
     """
     destination = destination.resolve()
-    missing_parents = [parent for parent in destination.parents if not parent.exists()]
-    folder = destination.with_name(f".{destination.name}.partial-{os.getpid()}")
-    try:
-        destination.parent.mkdir(parents=True, exist_ok=True)
+    with _errors_of_writing(destination), _parents_of(destination):
         _clear_leftovers(destination)
         check_destination(destination, overwrite=overwrite)
+        folder = destination.with_name(f".{destination.name}.partial-{os.getpid()}")
         folder.mkdir()
-        yield folder
-        _sync(folder)
-        _put_in_place(folder, destination, overwrite=overwrite)
-    except BaseException as error:
-        shutil.rmtree(folder, ignore_errors=True)
-        for parent in missing_parents:
+        try:
+            yield folder
+            _sync(folder)
+            _put_in_place(folder, destination, overwrite=overwrite)
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+
+
+@contextmanager
+def _errors_of_writing(destination: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise BadInputError(
+            f"{destination} cannot be written: {error.strerror or error}",
+            expected="a place that can be written, with room for the bundle",
+            remedy="free some space or choose another place, then export again; nothing was left behind",
+        ) from error
+
+
+@contextmanager
+def _parents_of(destination: Path) -> Iterator[None]:
+    """Makes the folders above `destination`, and removes those that it made when the block fails."""
+    missing = [parent for parent in destination.parents if not parent.exists()]
+    try:
+        destination.parent.mkdir(parents=True, exist_ok=True)
+        yield
+    except BaseException:
+        for parent in missing:
             with suppress(OSError):
                 parent.rmdir()
-        if isinstance(error, OSError):
-            raise BadInputError(
-                f"{destination} cannot be written: {error.strerror or error}",
-                expected="a place that can be written, with room for the bundle",
-                remedy="free some space or choose another place, then export again; nothing was left behind",
-            ) from error
         raise
 
 
@@ -66,21 +82,28 @@ def _put_in_place(folder: Path, destination: Path, *, overwrite: bool) -> None:
     check_destination(destination, overwrite=overwrite)
     if destination.exists():
         destination.rename(replaced)
-    folder.rename(destination)
-    _sync_entry(destination.parent)
+    try:
+        folder.rename(destination)
+    except OSError:
+        if replaced.exists():
+            replaced.rename(destination)
+        raise
+    with suppress(OSError):  # not every file system can sync a folder, and the bundle is in place
+        _sync_entry(destination.parent)
     shutil.rmtree(replaced, ignore_errors=True)
 
 
 def _clear_leftovers(destination: Path) -> None:
     """Remove what ended processes left; bring back a bundle whose replacement was never put in place."""
-    for leftover in destination.parent.glob(f".{destination.name}.*-*"):
-        kind, _, process = leftover.name.removeprefix(f".{destination.name}.").rpartition("-")
+    prefix = f".{destination.name}."
+    for leftover in [path for path in destination.parent.iterdir() if path.name.startswith(prefix)]:
+        kind, _, process = leftover.name.removeprefix(prefix).rpartition("-")
         if kind not in ("partial", "replaced") or not process.isdecimal() or _is_running(int(process)):
             continue
         if kind == "replaced" and not destination.exists():
             leftover.rename(destination)
         else:
-            shutil.rmtree(leftover)
+            shutil.rmtree(leftover, ignore_errors=True)
 
 
 def _is_running(process: int) -> bool:
@@ -99,7 +122,6 @@ def _is_running(process: int) -> bool:
 def _sync(folder: Path) -> None:
     for path in folder.iterdir():
         _sync_entry(path)
-    _sync_entry(folder)
 
 
 def _sync_entry(path: Path) -> None:

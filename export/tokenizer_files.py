@@ -55,12 +55,23 @@ def tokenizer_files_from_checkpoint(checkpoint: Path, config: CheckpointConfig) 
             expected="a file of the tokenizers library",
             remedy="copy the checkpoint again",
         ) from error
+    _check_vocabulary(tokenizer, config, path)
     settings = _settings_with_chat_template(checkpoint)
     return TokenizerFiles(
         tokenizer=text,
         tokenizer_config=json.dumps(settings, indent=2, ensure_ascii=False).encode("utf-8") + b"\n",
         special_tokens=_special_tokens(config, tokenizer, settings, checkpoint),
     )
+
+
+def _check_vocabulary(tokenizer: Tokenizer, config: CheckpointConfig, path: Path) -> None:
+    greatest = max(tokenizer.get_vocab(with_added_tokens=True).values(), default=0)
+    if greatest >= config.dimensions.vocab_size:
+        raise BadInputError(
+            f"{path} has a token with the id {greatest}",
+            expected=f"ids from 0 to {config.dimensions.vocab_size - 1} (vocab_size in {CONFIG_NAME})",
+            remedy="copy the tokenizer that belongs to this checkpoint",
+        )
 
 
 def _settings_with_chat_template(checkpoint: Path) -> dict[str, Any]:

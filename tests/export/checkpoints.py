@@ -1,0 +1,128 @@
+"""Small Dream-format checkpoints with random weights, whole and spoilt, and exports that must fail."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer, models
+
+from lopa.cli.main import main
+from lopa.export.checkpoint import INDEX_NAME, SINGLE_NAME
+
+CONFIG: dict[str, Any] = {
+    "architectures": ["DreamModel"],
+    "model_type": "Dream",
+    "bos_token_id": 1,
+    "eos_token_id": 0,
+    "pad_token_id": 0,
+    "mask_token_id": 2,
+    "hidden_act": "silu",
+    "max_position_embeddings": 512,
+    "rope_scaling": None,
+    "sliding_window": None,
+    "use_sliding_window": False,
+    "tie_word_embeddings": False,
+    "vocab_size": 24,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 10000.0,
+}
+SPECIAL = {"<|end|>": 0, "<|begin|>": 1, "<|mask|>": 2}
+TOKENIZER_CONFIG = {"bos_token": "<|begin|>", "eos_token": "<|end|>", "pad_token": "<|end|>", "mask_token": "<|mask|>"}
+
+
+def small_checkpoint(folder: Path, *, seed: int = 0, changes: Mapping[str, Any] | None = None) -> Path:
+    """A whole checkpoint in `folder`, its config.json with `changes`."""
+    config = {**CONFIG, **(changes or {})}
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(config))
+    save_file(random_weights(config, seed), folder / SINGLE_NAME)
+    vocabulary = {**SPECIAL, **{f"w{i}": i for i in range(len(SPECIAL), config["vocab_size"])}}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<|end|>"))
+    (folder / "tokenizer.json").write_text(tokenizer.to_str())
+    (folder / "tokenizer_config.json").write_text(json.dumps(TOKENIZER_CONFIG))
+    return folder
+
+
+def random_weights(config: Mapping[str, Any], seed: int) -> dict[str, torch.Tensor]:
+    """Every tensor of a Dream checkpoint under its own name, float32."""
+    generator = torch.Generator().manual_seed(seed)
+    hidden, inner = config["hidden_size"], config["intermediate_size"]
+    keys = hidden // config["num_attention_heads"] * config["num_key_value_heads"]
+    shapes: dict[str, tuple[int, ...]] = {
+        "model.embed_tokens.weight": (config["vocab_size"], hidden),
+        "model.norm.weight": (hidden,),
+        "lm_head.weight": (config["vocab_size"], hidden),
+    }
+    for i in range(config["num_hidden_layers"]):
+        layer = f"model.layers.{i}"
+        shapes |= {
+            f"{layer}.input_layernorm.weight": (hidden,),
+            f"{layer}.post_attention_layernorm.weight": (hidden,),
+            f"{layer}.self_attn.q_proj.weight": (hidden, hidden),
+            f"{layer}.self_attn.q_proj.bias": (hidden,),
+            f"{layer}.self_attn.k_proj.weight": (keys, hidden),
+            f"{layer}.self_attn.k_proj.bias": (keys,),
+            f"{layer}.self_attn.v_proj.weight": (keys, hidden),
+            f"{layer}.self_attn.v_proj.bias": (keys,),
+            f"{layer}.self_attn.o_proj.weight": (hidden, hidden),
+            f"{layer}.mlp.gate_proj.weight": (inner, hidden),
+            f"{layer}.mlp.up_proj.weight": (inner, hidden),
+            f"{layer}.mlp.down_proj.weight": (hidden, inner),
+        }
+    return {name: torch.randn(shape, generator=generator) / 4 for name, shape in shapes.items()}
+
+
+def edit_config(checkpoint: Path, **changes: Any) -> None:
+    """Change config.json; a value of None writes null."""
+    path = checkpoint / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+def edit_weights(checkpoint: Path, changes: Mapping[str, torch.Tensor | None]) -> None:
+    """Replace or add tensors of the single file, and drop those that are None."""
+    path = checkpoint / SINGLE_NAME
+    tensors = load_file(path)
+    for name, value in changes.items():
+        if value is None:
+            del tensors[name]
+        else:
+            tensors[name] = value
+    save_file(tensors, path)
+
+
+def shard(checkpoint: Path, *, count: int = 3) -> list[Path]:
+    """Turn the single file into `count` shards with an index; gives their paths."""
+    single = checkpoint / SINGLE_NAME
+    tensors = load_file(single)
+    single.unlink()
+    names = [f"model-{i + 1:05d}-of-{count:05d}.safetensors" for i in range(count)]
+    weight_map = {name: names[i % count] for i, name in enumerate(sorted(tensors))}
+    for file in names:
+        save_file({name: tensors[name] for name, home in weight_map.items() if home == file}, checkpoint / file)
+    (checkpoint / INDEX_NAME).write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
+    return [checkpoint / file for file in names]
+
+
+def failed_export(capsys: pytest.CaptureFixture[str], checkpoint: Path, *arguments: str | Path) -> str:
+    """Run `lopa-export onnx` beside the checkpoint, see it fail as bad input with nothing left; gives its message."""
+    place = checkpoint.parent / "bundles"
+    place.mkdir(exist_ok=True)
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as ended:
+        main(["onnx", str(checkpoint), "-o", str(place / "bundle"), *map(str, arguments)])
+    printed = capsys.readouterr()
+    assert ended.value.code == 2
+    assert "Traceback" not in printed.err
+    assert "expected:" in printed.err
+    assert "what to do:" in printed.err
+    assert list(place.iterdir()) == []
+    return printed.err
