@@ -1,0 +1,37 @@
+import json
+import math
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.errors import BadInputError
+from lopa.runtime.weights import weights_from_bundle
+
+
+def test_every_tensor_lies_where_the_manifest_says(tiny_bundle: Path) -> None:
+    bundle = Bundle.open(tiny_bundle)
+    content = bundle.weights.read_bytes()
+    weights = weights_from_bundle(bundle)
+    assert set(weights) == set(bundle.manifest.tensors)
+    for name, record in bundle.manifest.tensors.items():
+        expected = np.frombuffer(content, record.dtype, math.prod(record.shape), record.offset)
+        np.testing.assert_array_equal(weights[name], expected.reshape(record.shape))
+        assert not weights[name].flags.writeable
+    assert weights["layers.0.mlp.down.weight"].shape == (512, 192)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"offset": -4}, {"offset": 10**12}, {"length": 4}, {"shape": [192, 1000]}, {"dtype": "float16"}]
+)
+def test_a_record_that_does_not_fit_is_named(tiny_bundle: Path, tmp_path: Path, wrong: dict[str, Any]) -> None:
+    shutil.copytree(tiny_bundle, tmp_path / "copy")
+    path = tmp_path / "copy" / "manifest.json"
+    manifest = json.loads(path.read_bytes())
+    manifest["tensors"]["head.weight"].update(wrong)
+    path.write_text(json.dumps(manifest), encoding="utf-8")
+    with pytest.raises(BadInputError, match=r"puts head\.weight"):
+        weights_from_bundle(Bundle.open(tmp_path / "copy"))
