@@ -1,0 +1,74 @@
+"""Every recorded model call of the published implementation, repeated by our engines."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.conformance.recorded import TRACES, prompt_of, read_traces
+
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.contract import Statistics, WindowBatch
+from lopa.runtime.decoding import Decoding
+from lopa.runtime.session import Session, open_session
+
+PROBABILITY_TOLERANCE = 3e-5
+"""The record's rounding of probabilities is 1e-7; float32 kernels differ by a few 1e-6."""
+LOGIT_SUM_TOLERANCE = 5e-5
+"""Relative to the sum of the magnitudes that went into it."""
+
+
+class _AllRows:
+    """A session that also keeps the statistics of every window row of each forward."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self.forwards: list[tuple[WindowBatch, Statistics]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._session, name)
+
+    def forward(self, batch: WindowBatch) -> Statistics:
+        rows = np.broadcast_to(np.arange(batch.input_ids.shape[2]), batch.input_ids.shape)
+        self.forwards.append((batch, self._session.forward(dataclasses.replace(batch, logits_index=rows))))
+        return self._session.forward(batch)
+
+
+@pytest.mark.parametrize("device", ["cpu", "numpy"])
+@pytest.mark.parametrize(
+    "name", ["lopa_bf4_bs32_full", "lopa_bf3_bs32_block", "lopa_bf8_bs16_block", "x_long_lopa_bf4_bs16_block"]
+)
+def test_recorded_calls(name: str, device: str, tiny_bundle_logits: Path) -> None:
+    config, traces = read_traces(TRACES / f"{name}.jsonl.gz")
+    trace = next(trace for trace in traces if "numeric" in trace)
+    bundle = Bundle.open(tiny_bundle_logits)
+    session = _AllRows(open_session(bundle, device, threads=1))
+    decoding = Decoding(session, 0, prompt_of(trace), config, bundle.manifest)
+    while decoding.stop_reason is None:
+        decoding.step()
+    session.close()
+
+    calls = iter(trace["numeric"])
+    rows = compared = 0
+    for batch, statistics in session.forwards:
+        for branch in range(batch.input_ids.shape[1]):
+            call = next(calls)
+            width = len(call["input_ids"])
+            rows += width
+            assert batch.input_ids[0, branch, :width].tolist() == call["input_ids"]
+            found = np.exp(statistics.topk_logprobs[0, branch, :width, :3])
+            recorded = np.array(call["top3_prob"])
+            np.testing.assert_allclose(found, recorded, atol=PROBABILITY_TOLERANCE)
+            # A candidate's id is known where its probability is apart from its neighbours' by more than the tolerance.
+            apart = recorded[:, :2] - recorded[:, 1:] > 2 * PROBABILITY_TOLERANCE
+            clear = np.stack([apart[:, 0], apart.all(axis=-1)], axis=-1)
+            assert (statistics.topk_ids[0, branch, :width, :2] == np.array(call["top3_ids"])[:, :2])[clear].all()
+            compared += int(clear[:, 0].sum())
+            assert statistics.logits is not None
+            logits = statistics.logits[0, branch, :width].astype(np.float64)
+            error = np.abs(logits.sum(-1) - np.array(call["logit_sum"])) / np.abs(logits).sum(-1)
+            assert error.max() < LOGIT_SUM_TOLERANCE
+    assert next(calls, None) is None
+    assert rows > 500
+    assert compared > 0.95 * rows
