@@ -1,0 +1,197 @@
+"""The decoder on a real bundle and a real engine."""
+
+import dataclasses
+import itertools
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lopa import tiny
+from lopa.runtime.decoder import UNDECIDED, Decoder
+from lopa.runtime.decoding import Step
+from lopa.runtime.errors import BadInputError
+from lopa.runtime.result import DoneEvent, DraftEvent, GenerationResult, TextEvent
+
+
+@pytest.fixture(scope="module")
+def decoder(tiny_bundle: Path) -> Iterator[Decoder]:
+    with Decoder.open(tiny_bundle, threads=1) as decoder:
+        yield decoder
+
+
+@pytest.fixture(scope="module")
+def prompts() -> list[str]:
+    with tiny.EVAL.open(encoding="utf-8") as lines:
+        return [json.loads(line)["prompt"] for line in itertools.islice(lines, 6)]
+
+
+def decode(decoder: Decoder, prompt: Any, **options: Any) -> GenerationResult:
+    return next(decoder.generate([prompt], decoder.config(**options)))
+
+
+def steps_of(decoder: Decoder, prompt: Any, **options: Any) -> list[Step]:
+    steps: list[Step] = []
+    list(decoder.stream(prompt, decoder.config(**options), on_step=steps.append))
+    return steps
+
+
+def test_streamed_text_is_the_result_and_is_never_taken_back(decoder: Decoder, prompts: list[str]) -> None:
+    for prompt in prompts:
+        *events, last = decoder.stream(prompt, drafts=True)
+        assert isinstance(last, DoneEvent)
+        result = last.result
+        shown = ""
+        for event in events:
+            if isinstance(event, TextEvent):
+                assert event.text
+                shown += event.text
+            elif isinstance(event, DraftEvent):
+                assert event.text.startswith(shown)
+        assert shown == result.text
+        assert result.token_ids[-1] == decoder.bundle.manifest.special_tokens.eos
+        assert result.text == decoder.tokenizer.decode(list(result.token_ids))
+        drafts = [event for event in events if isinstance(event, DraftEvent)]
+        assert [draft.step for draft in drafts] == list(range(1, result.steps + 1))
+        assert UNDECIDED in drafts[0].text
+
+
+def test_counts_are_those_of_the_steps(decoder: Decoder, prompts: list[str]) -> None:
+    steps: list[Step] = []
+    *_, last = decoder.stream(prompts[0], on_step=steps.append)
+    assert isinstance(last, DoneEvent)
+    result = last.result
+    assert result.steps == len(steps)
+    assert result.tokens == len(result.token_ids)
+    assert result.tokens_per_forward == result.tokens / result.steps
+    assert result.window_tokens % 32 == 0
+    assert result.window_tokens >= result.tokens
+    assert result.stop_reason == "eos"
+    assert all(step.seconds["forward"] > 0 for step in steps)
+    assert max(len(step.branches) for step in steps) == 4
+
+
+def test_one_branch_is_d2f(decoder: Decoder, prompts: list[str]) -> None:
+    for prompt in prompts[:3]:
+        one, d2f = decode(decoder, prompt, branches=1), decode(decoder, prompt, strategy="d2f")
+        assert (one.token_ids, one.steps) == (d2f.token_ids, d2f.steps)
+
+
+def test_vanilla_decides_one_position_a_step_and_threshold_those_above_it(decoder: Decoder, prompts: list[str]) -> None:
+    vanilla = steps_of(decoder, prompts[0], strategy="vanilla")
+    assert {len(step.fills.positions) for step in vanilla} == {1}
+    threshold = steps_of(decoder, prompts[0], strategy="threshold", skip_threshold=0.8)
+    assert len(threshold) < len(vanilla)
+    for step in [*vanilla, *threshold]:
+        assert len(step.branches) == 1
+        prompt_length = step.branches[0].blocks[0].end
+        assert len({(position - prompt_length) // 32 for position in step.windows.undecided[0].tolist()}) == 1
+
+
+def test_the_numpy_engine_decodes_the_same(decoder: Decoder, tiny_bundle: Path, prompts: list[str]) -> None:
+    with Decoder.open(tiny_bundle, ["numpy"]) as reference:
+        for prompt in prompts[:2]:
+            ours, theirs = decode(decoder, prompt), decode(reference, prompt)
+            assert dataclasses.replace(ours, seconds=0) == dataclasses.replace(theirs, seconds=0)
+
+
+def test_a_stop_string_ends_the_answer_before_it(decoder: Decoder, prompts: list[str]) -> None:
+    whole = decode(decoder, prompts[0])
+    stop = whole.text[20:24]
+    cut = decode(decoder, prompts[0], stop=(stop, "never there"))
+    assert cut.stop_reason == "stop_string"
+    assert cut.text == whole.text[: whole.text.index(stop)]
+    assert cut.token_ids == whole.token_ids[: len(cut.token_ids)]
+    assert stop in decoder.tokenizer.decode(list(cut.token_ids))
+    assert stop not in decoder.tokenizer.decode(list(cut.token_ids[:-1]))
+    assert cut.steps <= whole.steps
+
+
+def test_a_time_limit_returns_what_is_committed(decoder: Decoder, prompts: list[str]) -> None:
+    whole = decode(decoder, prompts[0])
+    cut = decode(decoder, prompts[0], time_limit=1e-9)
+    assert (cut.stop_reason, cut.steps) == ("time_limit", 1)
+    assert whole.text.startswith(cut.text)
+    assert cut.token_ids == whole.token_ids[: cut.tokens]
+
+
+def test_max_new_tokens_bounds_the_answer_whatever_the_block_size(decoder: Decoder, prompts: list[str]) -> None:
+    for most in (1, 7, 33):
+        result = decode(decoder, prompts[0], max_new_tokens=most)
+        assert (result.tokens, result.window_tokens, result.stop_reason) == (most, most, "length")
+    assert decode(decoder, prompts[0], max_new_tokens=31, published=True).token_ids == ()
+
+
+def test_draws_repeat_with_their_seed(decoder: Decoder, prompts: list[str]) -> None:
+    def draw(seed: int) -> tuple[int, ...]:
+        return decode(decoder, prompts[0], temperature=2.0, seed=seed, skip_threshold=0.5).token_ids
+
+    assert draw(1) == draw(1)
+    assert len({draw(seed) for seed in range(4)}) > 1
+
+
+def test_a_prompt_may_hold_the_text_of_the_mask_token(decoder: Decoder, prompts: list[str]) -> None:
+    mask = decoder.bundle.manifest.special_tokens.mask
+    result = decode(decoder, "Say <|mask|> twice. " + prompts[0])
+    assert mask in result.prompt_ids
+    assert mask not in result.token_ids
+    assert result.stop_reason == "eos"
+    published = decode(decoder, "Say <|mask|> twice. " + prompts[0], published=True, branches=5)
+    plain = decode(decoder, "Say <|mask|> twice. " + prompts[0], branches=5)
+    assert published.token_ids[: plain.tokens] == plain.token_ids
+
+
+def test_a_mask_token_in_the_prompt_costs_the_published_loop_one_more_step(
+    decoder: Decoder, prompts: list[str]
+) -> None:
+    """Quirk 4: after the last block is full it is cached once more before the loop ends."""
+    steps = steps_of(decoder, "<|mask|>" + prompts[0], published=True, strategy="d2f")
+    assert steps[-1].windows.undecided[0].tolist() == []
+    assert steps[-1].windows.commit == 32
+    assert len(steps_of(decoder, "<|mask|>" + prompts[0], strategy="d2f")) < len(steps)
+
+
+def test_ids_are_taken_as_they_are(decoder: Decoder, prompts: list[str]) -> None:
+    text = decode(decoder, prompts[0])
+    assert text.prompt_ids[0] == decoder.bundle.manifest.special_tokens.bos
+    ids = decode(decoder, text.prompt_ids)
+    assert dataclasses.replace(ids, seconds=0) == dataclasses.replace(text, seconds=0)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "received"),
+    [
+        ("", "an empty prompt"),
+        ([], "an empty prompt"),
+        ([5, 1024], "prompt ids [5, 1024]"),
+        ([-1], "prompt ids [-1]"),
+        ([1.5], "prompt ids [1.5]"),
+        ([7] * 1793, "a prompt of 1793 tokens with max_new_tokens 256"),
+    ],
+)
+def test_bad_prompts_are_refused(decoder: Decoder, prompt: Any, received: str) -> None:
+    with pytest.raises(BadInputError) as caught:
+        decoder.stream(prompt)
+    assert caught.value.received == received
+
+
+def test_closing_the_stream_frees_the_request(decoder: Decoder, prompts: list[str]) -> None:
+    steps: list[Step] = []
+    stream = decoder.stream(prompts[0], drafts=True, on_step=steps.append)
+    while not steps:
+        next(stream)
+    request = decoder._requests
+    assert decoder.session.prefix_length(request) == steps[0].windows.commit > 0
+    stream.close()
+    assert decoder.session.prefix_length(request) == 0
+    assert decode(decoder, prompts[0]).stop_reason == "eos"
+
+
+def test_one_device_is_asked_for(tiny_bundle: Path) -> None:
+    for devices in ((), ("cpu", "cpu"), "cpu"):
+        with pytest.raises(BadInputError):
+            Decoder.open(tiny_bundle, devices)
+    with pytest.raises(BadInputError, match="device 'tpu'"):
+        Decoder.open(tiny_bundle, ["tpu"])
