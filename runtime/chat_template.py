@@ -34,7 +34,9 @@ def text_from_messages(
     environment.globals["strftime_now"] = _time_now
     plain = [dict(message) for message in messages]
     try:
-        return environment.from_string(template).render(messages=plain, add_generation_prompt=True, **special_tokens)
+        return environment.from_string(template).render(
+            messages=plain, tools=None, documents=None, add_generation_prompt=True, **special_tokens
+        )
     except Exception as error:  # an expression of the template can raise anything
         raise BadInputError(
             f"the chat template of {source} failed: {error or type(error).__name__}",

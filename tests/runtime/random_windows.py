@@ -38,11 +38,11 @@ def random_batch(
 ) -> WindowBatch:
     """Windows of random ids that begin at the positions `starts`, one for each request."""
     shape = (len(requests), branches, width)
-    starts = np.broadcast_to(np.asarray(starts), len(requests))
+    first = np.broadcast_to(np.asarray(starts), len(requests))
     return WindowBatch(
         requests=tuple(requests),
         input_ids=rng.integers(0, VOCABULARY, shape),
-        position_ids=np.broadcast_to(starts[:, None, None] + np.arange(width), shape).copy(),
+        position_ids=np.broadcast_to(first[:, None, None] + np.arange(width), shape).copy(),
         window_mask=scattered_mask(rng, shape) if mask is None else mask,
         logits_index=rng.integers(0, width, (*shape[:2], queries)),
         temperature=rng.uniform(0.5, 2, len(requests)).astype(np.float32),

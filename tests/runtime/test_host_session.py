@@ -131,8 +131,7 @@ def test_several_requests_at_once_equal_one_by_one(session: Session) -> None:
     for _ in range(3):
         batch = random_batch(rng, requests, 3, 12, 6, starts=starts)
         together = session.forward(batch)
-        rows = [session.read_rows(request, 2, 9) for request in requests]
-        session.commit(1, 2, 0)
+        new_rows = [session.read_rows(request, 2, 9) for request in requests]
         for slot, request in enumerate(requests):
             alone = session.forward(batch_of_one(batch, slot))
             one = slice(slot, slot + 1)
@@ -145,7 +144,7 @@ def test_several_requests_at_once_equal_one_by_one(session: Session) -> None:
                 ),
                 alone,
             )
-            for found, expected in zip(rows[slot].layers, session.read_rows(request, 2, 9).layers, strict=True):
+            for found, expected in zip(new_rows[slot].layers, session.read_rows(request, 2, 9).layers, strict=True):
                 assert_close(found, expected)
         # Only some of the requests move on, one of them into another tile.
         fill_prefix(session, rng, 3, 30)

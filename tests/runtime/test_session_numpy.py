@@ -46,7 +46,9 @@ def logits_by_torch(
         layer = {name.removeprefix(f"layers.{i}."): w for name, w in weights.items() if name.startswith(f"layers.{i}.")}
         normal = norm(x, layer["attention_norm.weight"])
         query, key, value = (
-            (normal @ layer[f"attention.{part}.weight"] + layer[f"attention.{part}.bias"]).split(sizes.head_size, dim=1)
+            torch.split(
+                normal @ layer[f"attention.{part}.weight"] + layer[f"attention.{part}.bias"], sizes.head_size, 1
+            )
             for part in ("query", "key", "value")
         )
         heads = []

@@ -18,7 +18,6 @@ from tests.runtime.random_windows import (
     scattered_mask,
 )
 
-from lopa.runtime import session_onnxruntime
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import Bool
 from lopa.runtime.errors import BadInputError, MissingBackendError
@@ -205,7 +204,7 @@ def test_the_number_of_threads_reaches_the_engine(tiny_bundle: Path) -> None:
             super().__init__(path, options, **rest)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(session_onnxruntime.ort, "InferenceSession", Recorded)
+        patch.setattr(ort, "InferenceSession", Recorded)
         for threads in (1, 2, None):
             open_session(Bundle.open(tiny_bundle), "cpu", threads=threads).close()
     assert seen == [1, 2, 0]

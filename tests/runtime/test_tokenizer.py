@@ -1,0 +1,156 @@
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.errors import BadInputError
+from lopa.runtime.tokenizer import Tokenizer
+from lopa.tiny import CHECKPOINT
+
+EOS, BOS, MASK = 0, 1, 2
+MESSAGES = [{"role": "user", "content": "What is 2 + 3?"}]
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tiny_bundle: Path) -> Tokenizer:
+    return Tokenizer.open(Bundle.open(tiny_bundle))
+
+
+def changed_bundle(source: Path, target: Path, name: str, content: bytes) -> Bundle:
+    """A copy in which the file `name` has other content."""
+    shutil.copytree(source, target)
+    (target / name).write_bytes(content)
+    path = target / "manifest.json"
+    manifest = json.loads(path.read_bytes())
+    for record in manifest["files"]:
+        if record["path"] == name:
+            record["size"] = len(content)
+    path.write_text(json.dumps(manifest), encoding="utf-8")
+    return Bundle.open(target)
+
+
+def with_settings(source: Path, target: Path, **settings: Any) -> Tokenizer:
+    old = json.loads((source / "tokenizer_config.json").read_bytes())
+    content = json.dumps(old | settings).encode()
+    return Tokenizer.open(changed_bundle(source, target, "tokenizer_config.json", content))
+
+
+def test_ids_are_those_of_hugging_face(tokenizer: Tokenizer) -> None:
+    transformers = pytest.importorskip("transformers")
+    theirs = transformers.PreTrainedTokenizerFast(tokenizer_file=str(CHECKPOINT / "tokenizer.json"))
+    for text in ("Question: 12 balloons?\nAnswer:", " two  spaces", "é€😀 日本", "a<|mask|>b<|endoftext|>", ""):
+        ids = tokenizer.encode(text, add_bos=False)
+        assert ids == theirs(text, add_special_tokens=False)["input_ids"]
+        assert tokenizer.decode(ids) == theirs.decode(
+            [i for i in ids if i not in (EOS, BOS, MASK)], clean_up_tokenization_spaces=False
+        )
+
+
+@given(text=st.text(st.characters(exclude_categories=["Cs"])))
+def test_any_text_comes_back(tokenizer: Tokenizer, text: str) -> None:
+    ids = tokenizer.encode(text, add_bos=True)
+    assert ids[0] == BOS
+    assert tokenizer.decode(ids) == text
+
+
+def test_beginning_of_text_comes_once(tokenizer: Tokenizer) -> None:
+    plain = tokenizer.encode("Hello", add_bos=False)
+    assert tokenizer.encode("Hello", add_bos=True) == [BOS, *plain]
+    assert tokenizer.encode("<|beginoftext|>Hello", add_bos=True) == [BOS, *plain]
+    assert tokenizer.encode("", add_bos=True) == [BOS]
+
+
+def test_a_bundle_without_beginning_of_text(tiny_bundle: Path, tmp_path: Path) -> None:
+    shutil.copytree(tiny_bundle, tmp_path / "copy")
+    path = tmp_path / "copy" / "manifest.json"
+    manifest = json.loads(path.read_bytes())
+    manifest["special_tokens"]["bos"] = None
+    path.write_text(json.dumps(manifest), encoding="utf-8")
+    tokenizer = Tokenizer.open(Bundle.open(path.parent))
+    assert tokenizer.encode("Hello", add_bos=True) == tokenizer.encode("Hello", add_bos=False)
+
+
+def test_special_tokens_are_read_and_not_written(tokenizer: Tokenizer) -> None:
+    ids = tokenizer.encode("a<|mask|>b<|endoftext|>", add_bos=False)
+    assert ids[1] == MASK
+    assert ids[3] == EOS
+    assert tokenizer.decode(ids) == "ab"
+    assert tokenizer.special_ids == {EOS, BOS, MASK}
+
+
+def test_ids_without_a_token_have_no_text(tokenizer: Tokenizer) -> None:
+    assert tokenizer.decode([1023, *tokenizer.encode("ab", add_bos=False), 975]) == "ab"
+
+
+def test_truncation_and_padding_of_the_file_are_not_followed(tiny_bundle: Path, tmp_path: Path) -> None:
+    content = json.loads((tiny_bundle / "tokenizer.json").read_bytes())
+    content["truncation"] = {"direction": "Right", "max_length": 4, "strategy": "LongestFirst", "stride": 0}
+    content["padding"] = {
+        **{"strategy": {"Fixed": 90}, "direction": "Right", "pad_to_multiple_of": None},
+        **{"pad_id": 0, "pad_type_id": 0, "pad_token": "<|endoftext|>"},
+    }
+    bundle = changed_bundle(tiny_bundle, tmp_path / "copy", "tokenizer.json", json.dumps(content).encode())
+    ids = Tokenizer.open(bundle).encode("one two three four five six", add_bos=False)
+    assert ids == Tokenizer.open(Bundle.open(tiny_bundle)).encode("one two three four five six", add_bos=False)
+    assert len(ids) > 4
+
+
+def test_text_that_is_no_unicode(tokenizer: Tokenizer) -> None:
+    with pytest.raises(BadInputError, match="not Unicode"):
+        tokenizer.encode("caf\udce9", add_bos=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("tokenizer.json", b"{}"),
+        ("tokenizer.json", b"\xff\xfe"),
+        ("tokenizer_config.json", b"[1]"),
+        ("tokenizer_config.json", b"not json"),
+    ],
+)
+def test_broken_files(tiny_bundle: Path, tmp_path: Path, name: str, content: bytes) -> None:
+    bundle = changed_bundle(tiny_bundle, tmp_path / "copy", name, content)
+    with pytest.raises(BadInputError, match=name):
+        Tokenizer.open(bundle)
+
+
+def test_a_missing_file(tiny_bundle: Path, tmp_path: Path) -> None:
+    shutil.copytree(tiny_bundle, tmp_path / "copy")
+    bundle = Bundle.open(tmp_path / "copy")
+    (tmp_path / "copy" / "tokenizer.json").unlink()
+    with pytest.raises(BadInputError, match=r"tokenizer\.json"):
+        Tokenizer.open(bundle)
+
+
+def test_chat_has_its_template_and_no_second_beginning(tiny_bundle: Path, tmp_path: Path) -> None:
+    template = "{{ bos_token }}{% for m in messages %}{{ m.content }}{{ eos_token }}{% endfor %}{{ sep_token }}>"
+    found = with_settings(
+        tiny_bundle, tmp_path / "copy", chat_template=template, sep_token={"content": "##", "special": True}
+    )
+    assert found.chat_text(MESSAGES) == "<|beginoftext|>What is 2 + 3?<|endoftext|>##>"
+    middle = found.encode("What is 2 + 3?", add_bos=False)
+    assert found.chat(MESSAGES) == [BOS, *middle, EOS, *found.encode("##>", add_bos=False)]
+
+
+def test_a_template_without_beginning_gets_none(tiny_bundle: Path, tmp_path: Path) -> None:
+    found = with_settings(tiny_bundle, tmp_path / "copy", chat_template="{{ messages[0].content }}")
+    assert found.chat(MESSAGES) == found.encode("What is 2 + 3?", add_bos=False)
+
+
+def test_of_named_templates_the_default(tiny_bundle: Path, tmp_path: Path) -> None:
+    named = [{"name": "tool_use", "template": "tools"}, {"name": "default", "template": "plain"}]
+    assert with_settings(tiny_bundle, tmp_path / "copy", chat_template=named).chat_text(MESSAGES) == "plain"
+
+
+@pytest.mark.parametrize("settings", [{}, {"chat_template": None}, {"chat_template": [{"name": "x", "template": "y"}]}])
+def test_no_template(tiny_bundle: Path, tmp_path: Path, settings: dict[str, Any]) -> None:
+    found = with_settings(tiny_bundle, tmp_path / "copy", **settings)
+    with pytest.raises(BadInputError, match="no chat template") as caught:
+        found.chat(MESSAGES)
+    assert caught.value.exit_code == 2
