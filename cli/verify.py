@@ -1,0 +1,72 @@
+"""lopa-export verify: is a bundle whole, and does its engine compute what its checkpoint says?"""
+
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from lopa.cli.verify_progress import VerifyProgress
+from lopa.export.verify import report_from_bundle
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.check_engine import Report
+from lopa.runtime.errors import CheckFailedError
+
+_FOLDER = click.Path(path_type=Path)
+_HEADER = ("output", "reference", "max abs", "max rel", "tolerance", "ok")
+
+
+@click.command(name="verify")
+@click.argument("bundle", type=_FOLDER)
+@click.option("--checkpoint", type=_FOLDER, metavar="DIR", help="What BUNDLE was made from (needs transformers).")
+@click.option("--lora", type=_FOLDER, metavar="DIR", help="The adapter that BUNDLE was made with.")
+@click.option("--device", default="cpu", show_default=True, help="The engine to check: cpu, cuda:N or numpy.")
+def command(bundle: Path, checkpoint: Path | None, lora: Path | None, device: str) -> None:
+    """Check BUNDLE: the digests of its files, then its engine on random windows with and without a prefix.
+
+    The engine is compared with numpy on the bundle's own weights and, with --checkpoint, with transformers' Qwen2 on
+    the checkpoint and its adapter, in float32. Exits with 1 when anything is wrong.
+    """
+    opened = Bundle.open(bundle)
+    with VerifyProgress() as progress:
+        report = report_from_bundle(opened, checkpoint=checkpoint, lora=lora, device=device, progress=progress)
+    _print_table(_rows(report))
+    if not report.ok:
+        wrong = [f"{error.output} against {error.reference}" for error in report.errors if not error.ok]
+        raise CheckFailedError(
+            f"{len(wrong)} of {len(report.errors)} outputs are beyond tolerance on {device}: {', '.join(wrong)}",
+            expected="differences that rounding explains",
+            remedy="do not use this bundle on this device; export the checkpoint again and verify that",
+        )
+    files = len(opened.manifest.files)
+    click.echo(f"ok: {files} files as exported; {device} agrees with the references in {report.cases} cases")
+    if checkpoint is None:
+        click.echo("The weights were not compared with a checkpoint: add --checkpoint DIR for that.")
+
+
+def _rows(report: Report) -> list[tuple[str, ...]]:
+    return [
+        (
+            error.output,
+            error.reference,
+            f"{error.difference.absolute:.1e}",
+            f"{error.difference.relative:.1e}",
+            f"{error.tolerance:.0e}",
+            "yes" if error.ok else "NO",
+        )
+        for error in report.errors
+    ]
+
+
+def _print_table(rows: list[tuple[str, ...]]) -> None:
+    """A drawn table on a terminal, aligned columns elsewhere."""
+    console = Console(highlight=False)
+    if console.is_terminal:
+        table = Table(*_HEADER)
+        for row in rows:
+            table.add_row(*row, style=None if row[-1] == "yes" else "bold red")
+        console.print(table)
+        return
+    widths = [max(map(len, column)) for column in zip(_HEADER, *rows, strict=True)]
+    for row in (_HEADER, *rows):
+        click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
