@@ -72,11 +72,11 @@ def measured_speed(
     turns: list[tuple[Decoded, Decoded]] = []
     with torch_threads(threads), engine_calls_timed() as calls:
         # The first decode on each side pays for memory that all others find ready.
-        for side in (ours, eager):
-            _decoded(side, items[0], config, calls)
+        _decoded(ours, items[0], config, calls)
+        _decoded(eager, items[0], config, None)
         for _ in range(ROUNDS):
             for item in items:
-                turns.append((_decoded(ours, item, config, calls), _decoded(eager, item, config, calls)))
+                turns.append((_decoded(ours, item, config, calls), _decoded(eager, item, config, None)))
                 progress(len(turns))
     return measured_from_turns(turns, prompts=len(items), branches=config.lookaheads + 1)
 
@@ -92,14 +92,16 @@ def torch_threads(threads: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _decoded(decoder: Decoder, item: EvalItem, config: GenerationConfig, calls: list[float]) -> Decoded:
-    """One prompt on one side; `calls` is where the engine's clock writes."""
-    calls.clear()
+def _decoded(decoder: Decoder, item: EvalItem, config: GenerationConfig, calls: list[float] | None) -> Decoded:
+    """One prompt on one side; `calls` is where the engine's clock writes, None for the side without an engine."""
+    if calls is not None:
+        calls.clear()
     steps: list[Step] = []
     *_, last = decoder.stream(item.prompt, config, on_step=steps.append)
     assert isinstance(last, DoneEvent)
-    # Our side makes one engine call a step, whatever the number of branches; the eager side makes none.
-    seconds: Sequence[float | None] = calls if calls else [None] * len(steps)
+    if calls is not None and len(calls) != len(steps):
+        raise RuntimeError(f"received {len(calls)} engine calls in {len(steps)} steps, expected one call a step")
+    seconds: Sequence[float | None] = [None] * len(steps) if calls is None else calls
     return Decoded(
         ids=last.result.token_ids,
         steps=tuple(

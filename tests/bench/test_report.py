@@ -1,0 +1,118 @@
+"""Reports: JSON that reads back as what was measured, tables, the plot, and files that are whole or absent."""
+
+import struct
+from dataclasses import replace
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from lopa.bench.eval_set import eval_set_from_jsonl
+from lopa.bench.machine import date_now, machine_now
+from lopa.bench.plot import png_from_quality
+from lopa.bench.quality import QualityReport, quality_rows, shared_settings
+from lopa.bench.quality_table import tables_from_quality
+from lopa.bench.report import json_from_report, make_folder, prompt_file, run_now, write_report, write_whole
+from lopa.bench.table import Table, markdown_from_table
+from lopa.runtime.bundle import sha256_of_file
+from lopa.runtime.decoder import Decoder
+from lopa.runtime.errors import BadInputError
+from lopa.tiny import EVAL
+
+
+@pytest.fixture(scope="module")
+def report(tiny_bundle: Path) -> QualityReport:
+    items = eval_set_from_jsonl(EVAL, limit=1)
+    with Decoder.open(tiny_bundle, threads=1) as decoder:
+        run = run_now(decoder.bundle, device="cpu", threads=1, arguments=["lopa-export", "bench", "a bundle"])
+        rows = quality_rows(decoder, items)
+        return QualityReport("quality", run, prompt_file(EVAL, 1), shared_settings(decoder), rows)
+
+
+def test_json_reads_back_as_the_report(report: QualityReport) -> None:
+    text = json_from_report(report)
+    assert json_from_report(msgspec.json.decode(text, type=QualityReport)) == text
+    assert msgspec.json.decode(text, type=QualityReport).rows == report.rows
+    plain = msgspec.json.decode(text)
+    assert list(plain) == ["benchmark", "run", "prompts", "settings", "rows"]
+    assert set(plain["rows"][0]["default"]) >= {"score", "steps", "tokens_per_forward", "tokens_per_second", "seconds"}
+
+
+def test_the_run_names_bundle_prompts_and_machine(report: QualityReport, tiny_bundle: Path) -> None:
+    run = report.run
+    assert run.bundle == tiny_bundle.name
+    assert run.bundle_sha256 == sha256_of_file(tiny_bundle / "manifest.json")
+    assert run.command == "lopa-export bench 'a bundle'"
+    assert report.prompts.sha256 == sha256_of_file(EVAL)
+    assert run.machine.versions["onnxruntime"] == version("onnxruntime")
+    assert run.machine.cpu
+    assert run.machine.cores >= 1
+
+
+def test_date_is_now_in_utc() -> None:
+    found = datetime.fromisoformat(date_now())
+    assert found.utcoffset() == datetime.now(UTC).utcoffset()
+    assert abs((datetime.now(UTC) - found).days) == 0
+    assert machine_now().versions["numpy"] == version("numpy")
+
+
+def test_tables_show_the_rows(report: QualityReport) -> None:
+    math, code = tables_from_quality(report)
+    assert "score % (95 %)" in math.columns
+    assert "score % (95 %)" not in code.columns
+    for table, kind in ((math, "math"), (code, "code")):
+        rows = [row for row in report.rows if row.kind == kind]
+        assert [line[0] for line in table.rows] == [row.config for row in rows]
+        assert all(len(line) == len(table.columns) for line in table.rows)
+        steps = table.columns.index("steps")
+        assert [line[steps] for line in table.rows] == [str(row.default.steps) for row in rows]
+        published = table.columns.index("published steps")
+        assert [line[published] for line in table.rows][:3] == ["-", "-", str(rows[2].published.steps)]  # type: ignore[union-attr]
+
+
+def test_markdown_is_aligned() -> None:
+    text = markdown_from_table(Table("title", ("name", "n"), (("a", "1"), ("long name", "1000"))))
+    assert text.splitlines() == [
+        "title",
+        "",
+        "| name      |    n |",
+        "| :-------- | ---: |",
+        "| a         |    1 |",
+        "| long name | 1000 |",
+    ]
+
+
+def test_the_plot_is_a_png_that_depends_on_the_scores(report: QualityReport) -> None:
+    data = png_from_quality(report)
+    assert data[:8] == b"\x89PNG\r\n\x1a\n"
+    width, height = struct.unpack(">II", data[16:24])
+    assert (width, height) == (1080, 720)
+    moved = [
+        replace(row, default=replace(row.default, tokens_per_forward=row.default.tokens_per_forward * 2))
+        if row.config == "lopa-8"
+        else row
+        for row in report.rows
+    ]
+    assert png_from_quality(report) == data
+    assert png_from_quality(replace(report, rows=tuple(moved))) != data
+
+
+def test_files_are_written_whole(tmp_path: Path, report: QualityReport) -> None:
+    folder = tmp_path / "new" / "folder"
+    make_folder(folder)
+    write_report(folder, "quality", report, tables_from_quality(report))
+    assert sorted(path.name for path in folder.iterdir()) == ["quality.json", "quality.md"]
+    assert (folder / "quality.json").read_bytes() == json_from_report(report)
+    assert (folder / "quality.md").read_text().count("| lopa-8") == 2
+
+
+def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(BadInputError, match="cannot write"):
+        make_folder(tmp_path / "file" / "folder")
+    (tmp_path / "taken").mkdir()
+    with pytest.raises(BadInputError, match="taken"):
+        write_whole(tmp_path / "taken", b"data")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "taken"]

@@ -1,0 +1,135 @@
+"""lopa-export bench as a user runs it: tables, files, and what it says when something is missing."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lopa.tiny import ADAPTER, CHECKPOINT, EVAL
+
+ROOT = Path(__file__).resolve().parents[2]
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+
+
+def lopa_export(*arguments: object, refuse: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+    """Run the command in a process of its own in which the packages in `refuse` cannot be imported."""
+    program = (
+        "import sys\n"
+        "class Refuse:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        f"        if name.partition('.')[0] in {refuse!r}:\n"
+        "            raise ModuleNotFoundError(f'{name} is refused', name=name)\n"
+        "sys.meta_path.insert(0, Refuse())\n"
+        "from lopa.cli.main import main\n"
+        "main()\n"
+    )
+    words = [sys.executable, "-c", program, "bench", *map(str, arguments)]
+    return subprocess.run(words, env=ENVIRONMENT, capture_output=True, text=True, timeout=300, check=False)
+
+
+def test_quality_writes_json_table_and_plot(tiny_bundle: Path, tmp_path: Path) -> None:
+    output, plot = tmp_path / "out", tmp_path / "plots" / "quality.png"
+    done = lopa_export(
+        tiny_bundle,
+        "--quality",
+        EVAL,
+        "--limit",
+        1,
+        "--threads",
+        1,
+        "--output",
+        output,
+        "--plot",
+        plot,
+        refuse=("torch",),
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == (output / "quality.md").read_text() + "\n"
+    assert done.stdout.count("| vanilla") == 2
+    assert "2 of 2 prompts" in done.stderr
+    assert plot.read_bytes().startswith(b"\x89PNG")
+    report = json.loads((output / "quality.json").read_bytes())
+    assert len(report["rows"]) == 16
+    assert report["run"]["threads"] == 1
+    assert sorted(path.name for path in output.iterdir()) == ["quality.json", "quality.md"]
+
+
+def test_speed_writes_json_and_table(tiny_bundle: Path, tmp_path: Path) -> None:
+    done = lopa_export(
+        *(tiny_bundle, "--speed", "--checkpoint", CHECKPOINT, "--lora", ADAPTER),
+        *("--branches", 3, "--limit", 1, "--output", tmp_path),
+    )
+    assert done.returncode == 0, done.stderr
+    assert "same tokens on both sides" in done.stdout
+    assert "outside the call" in done.stdout
+    report = json.loads((tmp_path / "speed.json").read_bytes())
+    assert report["settings"]["branches"] == 3
+    assert report["settings"]["published"] is True
+    assert report["run"]["threads"] == 1
+    assert report["measured"]["same_tokens"] is True
+    assert (tmp_path / "speed.md").read_text() in done.stdout
+
+
+def test_a_plot_without_matplotlib_is_refused_before_measuring(tiny_bundle: Path, tmp_path: Path) -> None:
+    asked = (tiny_bundle, "--quality", EVAL, "--limit", 1, "--output", tmp_path / "out")
+    done = lopa_export(*asked, "--plot", tmp_path / "q.png", refuse=("matplotlib",))
+    assert done.returncode == 3
+    assert 'pip install "lopa-export[plot]"' in done.stderr
+    assert "Traceback" not in done.stderr
+    assert list(tmp_path.iterdir()) == []
+    assert lopa_export(*asked, refuse=("matplotlib",)).returncode == 0
+
+
+def test_speed_without_torch_names_the_extra(tiny_bundle: Path) -> None:
+    done = lopa_export(tiny_bundle, "--speed", "--checkpoint", CHECKPOINT, refuse=("torch",))
+    assert done.returncode == 3
+    assert 'pip install "lopa-export[export]"' in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_speed_of_another_checkpoint(tiny_bundle: Path, tmp_path: Path) -> None:
+    done = lopa_export(tiny_bundle, "--speed", "--checkpoint", CHECKPOINT, "--output", tmp_path)
+    assert done.returncode == 2
+    assert "not that of the bundle" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((), "either --quality EVAL or --speed"),
+        (("--quality", EVAL, "--speed"), "either --quality EVAL or --speed"),
+        (("--quality", EVAL, "--branches", 3), "go with --speed"),
+        (("--speed",), "needs --checkpoint"),
+        (("--speed", "--checkpoint", CHECKPOINT, "--plot", "x.png"), "goes with --quality"),
+        (("--speed", "--checkpoint", CHECKPOINT, "--device", "numpy"), "CPU only"),
+        (("--speed", "--checkpoint", CHECKPOINT, "--branches", 0), "branches 0"),
+        (("--quality", "no-such-file.jsonl"), "no-such-file.jsonl"),
+        (("--quality", EVAL, "--limit", 0), "limit"),
+    ],
+)
+def test_wrong_usage(tiny_bundle: Path, arguments: tuple[object, ...], said: str) -> None:
+    done = lopa_export(tiny_bundle, *arguments)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_bad_line_of_the_prompts(tiny_bundle: Path, tmp_path: Path) -> None:
+    path = tmp_path / "eval.jsonl"
+    path.write_text('{"prompt": "p", "answer": "a", "kind": "code"}\nnot json\n')
+    done = lopa_export(tiny_bundle, "--quality", path, "--output", tmp_path / "out")
+    assert done.returncode == 2
+    assert f"{path} line 2 is not JSON" in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_plot_of_prompts_without_a_score(tiny_bundle: Path, tmp_path: Path) -> None:
+    path = tmp_path / "eval.jsonl"
+    path.write_text('{"prompt": "p", "answer": "a", "kind": "code"}\n')
+    done = lopa_export(tiny_bundle, "--quality", path, "--plot", tmp_path / "q.png")
+    assert done.returncode == 2
+    assert "no prompt of kind math" in done.stderr
