@@ -1,0 +1,149 @@
+"""lopa-export generate, as a user runs it: a process, its streams and its exit code."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lopa import tiny
+
+PROMPT = json.loads(tiny.EVAL.read_text(encoding="utf-8").splitlines()[0])["prompt"]
+
+
+def lopa_export(*arguments: object, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "lopa.cli.main", *map(str, arguments)],
+        input=stdin,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_the_prompt_comes_as_argument_or_on_standard_input(tiny_bundle: Path) -> None:
+    argument = lopa_export("generate", tiny_bundle, PROMPT)
+    stdin = lopa_export("generate", tiny_bundle, stdin=PROMPT)
+    assert (argument.returncode, stdin.returncode) == (0, 0)
+    assert argument.stdout == stdin.stdout
+    assert "####" in argument.stdout
+    assert "tokens per forward" in argument.stderr
+    assert "stopped by eos" in argument.stderr
+
+
+def test_flags_are_those_of_the_config(tiny_bundle: Path, tmp_path: Path) -> None:
+    trace = tmp_path / "trace.jsonl"
+    result = lopa_export(
+        "generate", tiny_bundle, PROMPT, "--strategy", "lopa", "--branches", 3, "--block-size", 16, "--stop", "=",
+        "--confidence", "margin", "--window", "block_causal", "--no-stop-at-eos", "--reference", "--trace", trace,
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr
+    config = json.loads(trace.read_text().splitlines()[0])["config"]
+    given = {"branches": 3, "block_size": 16, "stop": ["="], "confidence": "margin", "window": "block_causal"}
+    assert {**config, **given, "stop_at_eos": False, "published": True} == config
+    assert "=" not in result.stdout
+
+
+def test_a_trace_has_a_header_and_every_step(tiny_bundle: Path, tmp_path: Path) -> None:
+    trace = tmp_path / "trace.jsonl"
+    result = lopa_export("generate", tiny_bundle, PROMPT, "--branches", 5, "--trace", trace)
+    header, *steps = map(json.loads, trace.read_text().splitlines())
+    manifest = json.loads((tiny_bundle / "manifest.json").read_text())
+    assert header["bundle"] == {file["path"]: file["sha256"] for file in manifest["files"]}
+    assert f"in {len(steps)} steps" in result.stderr
+    assert [step["step"] for step in steps] == list(range(1, len(steps) + 1))
+    for step in steps:
+        confidences = [branch["confidence"] for branch in step["branches"]]
+        assert step["winner"] == confidences.index(max(confidences))
+        assert set(step["seconds"]) == {"windows", "forward", "select", "commit", "spawn"}
+        assert step["branches"][-1]["lookahead"] is None
+        assert all(branch["window"] <= step["window"] for branch in step["branches"])
+    assert sum(len(step["fills"]) for step in steps) > 20
+
+
+def test_drafts_are_shown_after_every_step(tiny_bundle: Path) -> None:
+    plain = lopa_export("generate", tiny_bundle, PROMPT)
+    drafts = lopa_export("generate", tiny_bundle, PROMPT, "--drafts")
+    assert drafts.stdout == plain.stdout
+    assert "░" in drafts.stderr
+    assert drafts.stderr.count("\n") == plain.stderr.count("\n") + int(plain.stderr.split(" steps")[0].split()[-1])
+
+
+def test_json_lines_keep_their_order_and_bad_lines_their_place(tiny_bundle: Path, tmp_path: Path) -> None:
+    prompts, output = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    good = json.dumps({"prompt": PROMPT})
+    prompts.write_text(
+        "\n".join([good, "{oops", '{"prompt": ""}', '{"prompt_ids": [1, 5000]}', "", '{"prompt": 3}', good]) + "\n"
+    )
+    result = lopa_export("generate", tiny_bundle, "--prompts", prompts, "--output", output, "--strategy", "d2f")
+    assert result.returncode == 2
+    lines = [json.loads(line) for line in output.read_text().splitlines()]
+    assert [line.get("line") for line in lines] == [None, 2, 3, 4, 6, None]
+    assert [sorted(line) == ["error", "line"] for line in lines] == [False, True, True, True, True, False]
+    for number in (2, 3, 4, 6):
+        assert f"line {number}: " in result.stderr
+    assert set(lines[0]) == {
+        "prompt_ids", "token_ids", "text", "steps", "tokens", "window_tokens", "tokens_per_forward", "stop_reason",
+        "seconds",
+    }  # fmt: skip
+    assert lines[0]["token_ids"] == lines[-1]["token_ids"]
+    assert lopa_export("generate", tiny_bundle, stdin=PROMPT).returncode == 0
+
+
+def test_ids_in_give_the_same_text_as_the_prompt(tiny_bundle: Path, tmp_path: Path) -> None:
+    prompts = tmp_path / "in.jsonl"
+    prompts.write_text(json.dumps({"prompt": PROMPT}) + "\n")
+    first = json.loads(lopa_export("generate", tiny_bundle, "--prompts", prompts).stdout)
+    prompts.write_text(json.dumps({"prompt_ids": first["prompt_ids"]}) + "\n")
+    second = json.loads(lopa_export("generate", tiny_bundle, "--prompts", prompts).stdout)
+    assert {**first, "seconds": 0} == {**second, "seconds": 0}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["--branches", "0"], 2, "branches 0"),
+        (["--skip-threshold", "1.5"], 2, "skip_threshold 1.5"),
+        (["--block-size", "x"], 2, "'x' is not a valid integer"),
+        (["--colour", "red"], 2, "No such option"),
+        (["--device", "cuda:0"], 3, "CUDAExecutionProvider"),
+        (["--device", "cuda"], 2, "device 'cuda'"),
+        (["--device", "tpu"], 2, "device 'tpu'"),
+        (["--output", "out.jsonl"], 2, "--output goes with --prompts"),
+        (["--chat"], 2, "chat template"),
+        (["--trace", "no/such/folder/trace.jsonl"], 2, "cannot write no/such/folder/trace.jsonl"),
+    ],
+)
+def test_bad_usage_is_one_clear_message(tiny_bundle: Path, arguments: list[str], code: int, said: str) -> None:
+    result = lopa_export("generate", tiny_bundle, PROMPT, *arguments)
+    assert (result.returncode, result.stdout) == (code, "")
+    assert said in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_an_empty_prompt_and_one_that_is_too_long(tiny_bundle: Path) -> None:
+    empty = lopa_export("generate", tiny_bundle, "")
+    assert (empty.returncode, "an empty prompt" in empty.stderr) == (2, True)
+    long = lopa_export("generate", tiny_bundle, stdin="word " * 3000)
+    assert long.returncode == 2
+    assert "positions in all" in long.stderr
+
+
+def test_an_interrupted_run_leaves_no_half_written_output(tiny_bundle: Path, tmp_path: Path) -> None:
+    """A real process, interrupted while it writes; --prompts with many lines so that it is in the middle."""
+    prompts, output = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    prompts.write_text((json.dumps({"prompt": PROMPT}) + "\n") * 5000)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "lopa.cli.main", "generate", str(tiny_bundle), "--prompts", prompts, "--output", output],
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    partial = tmp_path / ".out.jsonl.partial"
+    while not partial.exists() and process.poll() is None:
+        pass
+    process.send_signal(2)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Traceback" not in errors
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.jsonl"]

@@ -1,0 +1,62 @@
+"""The runtime and the command line start and decode where torch, transformers and onnx cannot be imported."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from lopa import tiny
+
+_REFUSE = """
+import sys
+
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {"torch", "transformers", "onnx", "onnxscript", "safetensors", "tensorrt", "acl"}:
+            raise ModuleNotFoundError(f"{name} is refused", name=name)
+
+sys.meta_path.insert(0, Refuse())
+"""
+
+
+def run(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-c", _REFUSE + code, *arguments], capture_output=True, text=True, check=False
+    )
+
+
+def test_every_module_imports_and_both_engines_decode(tiny_bundle: Path) -> None:
+    result = run(
+        """
+import importlib, pkgutil
+import lopa.cli, lopa.plugins, lopa.runtime
+for package in (lopa.runtime, lopa.plugins, lopa.cli):
+    for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
+        importlib.import_module(module.name)
+from lopa.runtime.decoder import Decoder
+for device in ("cpu", "numpy"):
+    with Decoder.open(sys.argv[1], [device]) as decoder:
+        result = next(decoder.generate(["Question: 2 + 3?"], decoder.config(max_new_tokens=8)))
+        print(device, result.tokens)
+assert not {"torch", "transformers", "onnx", "matplotlib"} & set(sys.modules)
+""",
+        str(tiny_bundle),
+    )
+    assert result.returncode == 0, result.stderr
+    assert result.stdout == "cpu 8\nnumpy 8\n"
+
+
+def test_the_refusal_works() -> None:
+    assert "torch is refused" in run("import torch").stderr
+
+
+def test_commands_that_export_say_what_to_install(tiny_bundle: Path, tmp_path: Path) -> None:
+    for arguments in (
+        ["onnx", "checkpoint", "-o", str(tmp_path / "bundle")],
+        ["verify", str(tiny_bundle), "--checkpoint", str(tiny.CHECKPOINT), "--lora", str(tiny.ADAPTER)],
+        ["demo", "-o", str(tmp_path / "bundle")],
+    ):
+        result = run("from lopa.cli.main import main\nmain(sys.argv[1:])", *arguments)
+        assert result.returncode == 3, result.stderr
+        assert 'pip install "lopa-export[export]"' in result.stderr
+        assert "Traceback" not in result.stderr
+    assert not (tmp_path / "bundle").exists()
