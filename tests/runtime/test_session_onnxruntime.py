@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -208,3 +209,18 @@ def test_the_number_of_threads_reaches_the_engine(tiny_bundle: Path) -> None:
         for threads in (1, 2, None):
             open_session(Bundle.open(tiny_bundle), "cpu", threads=threads).close()
     assert seen == [1, 2, 0]
+
+
+def test_memory_is_that_of_the_largest_window(tiny_bundle: Path, opened: Callable[[Path, str], Session]) -> None:
+    """Rows of 10 arrays, 5 branches, 2 heads of 32 numbers of 4 bytes; a mask byte for each pair of rows."""
+    rng = np.random.default_rng(0)
+    session = opened(tiny_bundle, "cpu")
+    largest = 5 * 400 * (10 * 2 * 32 * 4 + 400)
+    tracemalloc.start()
+    try:
+        for width in (50, 100, 200, 300, 400, 350, 120):
+            session.forward(random_batch(rng, [1], 5, width, 1))
+        held = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert largest < held < 1.2 * largest

@@ -4,8 +4,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+import tokenizers
 from hypothesis import example, given
 from hypothesis import strategies as st
+from tokenizers import decoders, models, pre_tokenizers
 
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.errors import BadInputError
@@ -27,6 +29,27 @@ CUTS = st.lists(st.integers(1, 6), max_size=40)
 @pytest.fixture(scope="module")
 def tokenizer(tiny_bundle: Path) -> Tokenizer:
     return Tokenizer.open(Bundle.open(tiny_bundle))
+
+
+@pytest.fixture(scope="module")
+def mixed() -> Tokenizer:
+    """Bytes, and tokens that end or begin in the middle of a character, as vocabularies of real size have them."""
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    joined = ["\u0120\u00e2", "a\u00f0", "\u00acb", "\u00e2\u0124", "\u00b8\u0122"]  # written as byte letters
+    words = [*letters, *joined]
+    backend = tokenizers.Tokenizer(models.BPE({word: i for i, word in enumerate(words)}, []))
+    backend.decoder = decoders.ByteLevel()
+    return Tokenizer(backend, {}, None, source="mixed")
+
+
+@pytest.fixture(scope="module")
+def spaced() -> Tokenizer:
+    """Words with a mark for the space before them; the decoder leaves out that of the first word."""
+    words = ["\u2581the", "\u2581cat", "s", "\u2581", "."]
+    backend = tokenizers.Tokenizer(models.BPE({word: i for i, word in enumerate(words)}, []))
+    backend.decoder = decoders.Metaspace()
+    backend.add_special_tokens(["<end>"])
+    return Tokenizer(backend, {}, None, source="spaced")
 
 
 def pieces_of(ids: list[int], cuts: list[int]) -> list[list[int]]:
@@ -72,6 +95,28 @@ def test_any_ids_in_any_pieces(tokenizer: Tokenizer, ids: list[int], cuts: list[
         given_out += stream.push(piece)
         assert whole.startswith(given_out)
     assert given_out + stream.finish() == whole
+
+
+@given(ids=st.lists(st.one_of(st.integers(0, 260), st.integers(256, 260)), max_size=30), cuts=CUTS)
+@example(ids=[257, 256, 258], cuts=[])
+def test_tokens_that_cut_characters(mixed: Tokenizer, ids: list[int], cuts: list[int]) -> None:
+    whole = mixed.decode(ids)
+    stream = TextStream(mixed)
+    given_out = ""
+    seen = 0
+    for piece in pieces_of(ids, cuts):
+        given_out += stream.push(piece)
+        seen += len(piece)
+        assert given_out == mixed.decode(ids[:seen]).rstrip("\ufffd")
+    assert given_out + stream.finish() == whole
+
+
+@given(ids=st.lists(st.integers(0, 5), max_size=12), cuts=CUTS)
+def test_a_decoder_that_treats_the_first_token_in_a_special_way(
+    spaced: Tokenizer, ids: list[int], cuts: list[int]
+) -> None:
+    stream = TextStream(spaced)
+    assert "".join(stream.push(piece) for piece in pieces_of(ids, cuts)) + stream.finish() == spaced.decode(ids)
 
 
 @given(text=TRICKY)

@@ -100,6 +100,29 @@ def test_truncation_and_padding_of_the_file_are_not_followed(tiny_bundle: Path, 
     assert len(ids) > 4
 
 
+def test_the_file_adds_no_tokens_of_its_own(tiny_bundle: Path, tmp_path: Path) -> None:
+    """Many files write a beginning-of-text in front; here add_bos alone decides."""
+    content = json.loads((tiny_bundle / "tokenizer.json").read_bytes())
+    content["post_processor"] = {
+        "type": "TemplateProcessing",
+        "single": [{"SpecialToken": {"id": "B", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+        "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
+        "special_tokens": {"B": {"id": "B", "ids": [BOS], "tokens": ["<|beginoftext|>"]}},
+    }
+    bundle = changed_bundle(tiny_bundle, tmp_path / "copy", "tokenizer.json", json.dumps(content).encode())
+    assert BOS not in Tokenizer.open(bundle).encode("Hello", add_bos=False)
+
+
+def test_an_added_token_that_is_not_special_has_text(tiny_bundle: Path, tmp_path: Path) -> None:
+    content = json.loads((tiny_bundle / "tokenizer.json").read_bytes())
+    content["added_tokens"].append({**content["added_tokens"][2], "id": 975, "content": "<think>", "special": False})
+    bundle = changed_bundle(tiny_bundle, tmp_path / "copy", "tokenizer.json", json.dumps(content).encode())
+    tokenizer = Tokenizer.open(bundle)
+    assert tokenizer.encode("<think>", add_bos=False) == [975]
+    assert tokenizer.decode([975]) == "<think>"
+    assert tokenizer.special_ids == {EOS, BOS, MASK}
+
+
 def test_text_that_is_no_unicode(tokenizer: Tokenizer) -> None:
     with pytest.raises(BadInputError, match="not Unicode"):
         tokenizer.encode("caf\udce9", add_bos=True)
