@@ -196,7 +196,12 @@ def _providers_from_device(device: str) -> list[tuple[str, dict[str, Any]]]:
 def _inference_session(
     bundle: Bundle, providers: list[tuple[str, dict[str, Any]]], threads: int | None
 ) -> ort.InferenceSession:
-    """Open the graph from its file, so that external data beside it is found and mapped."""
+    """Open the graph from its file, so that external data beside it is found and mapped.
+
+    Measured on the tiny model with 1 to 5 branches: the arena, the memory pattern, prepacking and the full optimization
+    are as fast as without or faster on one thread, so they stay on. Threads that spin while they wait are faster on
+    cores of their own (1.7 against 2.6 ms for the smallest window) and slower on shared ones; they stay on as well.
+    """
     options = ort.SessionOptions()
     options.log_severity_level = _ERRORS_ONLY
     if threads is not None:
