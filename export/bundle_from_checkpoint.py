@@ -81,11 +81,7 @@ def bundle_from_checkpoint(
     with staged_folder(destination, overwrite=overwrite) as folder:
         total = max(record.offset + record.length for record in records.values())
         _check_room(folder, total)
-        tell("tracing the graph", 0, 0)
-        graph = graph_from_dimensions(
-            source.config.dimensions, records, WEIGHTS_NAME, dtype=dtype, with_logits=with_logits
-        )
-        ir.save(graph, folder / GRAPH_NAME)
+        # Weights before the graph: what a user can have wrong, bad values or a full disk, shows sooner.
         weights = write_weights(
             folder / WEIGHTS_NAME,
             source.planned,
@@ -94,6 +90,11 @@ def bundle_from_checkpoint(
             source.adapter,
             lambda done: tell("writing weights", done, total),
         )
+        tell("tracing the graph", 0, 0)
+        graph = graph_from_dimensions(
+            source.config.dimensions, records, WEIGHTS_NAME, dtype=dtype, with_logits=with_logits
+        )
+        ir.save(graph, folder / GRAPH_NAME)
         (folder / TOKENIZER_NAME).write_bytes(source.tokenizer.tokenizer)
         (folder / TOKENIZER_CONFIG_NAME).write_bytes(source.tokenizer.tokenizer_config)
         others = [_file_record(folder / name) for name in (GRAPH_NAME, TOKENIZER_NAME, TOKENIZER_CONFIG_NAME)]

@@ -58,6 +58,8 @@ class DirectShapesPass(ir.passes.InPlacePass):
             squeeze = node.inputs[0].producer() if node.op_type == "Reshape" and node.inputs[0] is not None else None
             if squeeze is None or squeeze.op_type != "Squeeze" or _ints(node.inputs[1]) != [-1]:
                 continue
+            if not node.outputs[0].uses() or node.outputs[0].is_graph_output():
+                continue
             size = squeeze.inputs[0]
             if size is not None and (shape := size.producer()) is not None and _is_one_size(shape):
                 node.outputs[0].replace_all_uses_with(size)

@@ -15,7 +15,8 @@ from lopa.runtime.session import open_session
 
 Progress = Callable[[str, int, int], None]
 """Told a short phrase for the stage, and how many of its cases are done (0 of 0 where there are none)."""
-_EXTRA = ("torch", "transformers", "safetensors")
+# What the extra `export` brings; an absent module of any other name is a fault of ours and stays a traceback.
+_EXTRA_MODULES = {"torch", "transformers", "safetensors"}
 
 
 def report_from_bundle(
@@ -68,7 +69,7 @@ def _reference_from_checkpoint(manifest: Manifest, checkpoint: Path, lora: Path 
     try:
         from lopa.export.reference_model import reference_from_checkpoint
     except ModuleNotFoundError as error:
-        if error.name not in _EXTRA:
+        if (error.name or "").partition(".")[0] not in _EXTRA_MODULES:
             raise
         raise MissingBackendError(
             f"--checkpoint, and {error.name} is not installed",

@@ -20,37 +20,11 @@ from lopa.tiny import ADAPTER, CHECKPOINT
 
 Arrays = dict[str, np.ndarray]
 LAYERS = 5
-ALLOWED = set(
-    [
-        "Add",
-        "Attention",
-        "Cast",
-        "Concat",
-        "Constant",
-        "Cos",
-        "Div",
-        "Exp",
-        "Expand",
-        "Gather",
-        "Log",
-        "MatMul",
-        "Mul",
-        "RMSNormalization",
-        "Range",
-        "ReduceSum",
-        "Reshape",
-        "RotaryEmbedding",
-        "Shape",
-        "Sigmoid",
-        "Sin",
-        "Slice",
-        "Squeeze",
-        "Sub",
-        "TopK",
-        "Transpose",
-        "Unsqueeze",
-    ]
-)
+ALLOWED = {
+    *("Add", "Attention", "Cast", "Concat", "Constant", "Cos", "Div", "Exp", "Expand", "Gather", "Log", "MatMul"),
+    *("Mul", "RMSNormalization", "Range", "ReduceSum", "Reshape", "RotaryEmbedding", "Shape", "Sigmoid", "Sin"),
+    *("Slice", "Squeeze", "Sub", "TopK", "Transpose", "Unsqueeze"),
+}
 
 
 def _session(bundle: Path) -> onnxruntime.InferenceSession:

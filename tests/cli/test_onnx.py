@@ -1,0 +1,79 @@
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.export.checkpoints import failed_export, small_checkpoint
+
+from lopa.cli.export_progress import ExportProgress
+from lopa.cli.main import main
+from lopa.runtime.bundle import Bundle
+
+ROOT = Path(__file__).parents[2]
+
+WITHOUT_TORCH = """
+import sys
+
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("torch", "onnx", "onnxscript", "onnx_ir", "transformers", "safetensors"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Absent())
+from lopa.cli.main import main
+main(sys.argv[1:])
+"""
+
+
+def test_an_export_with_every_flag(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    checkpoint = small_checkpoint(tmp_path / "checkpoint", changes={"num_hidden_layers": 1})
+    place = tmp_path / "place" / "bundle"
+    place.mkdir(parents=True)
+    (place / "manifest.json").write_text("an older bundle")
+    arguments = ["onnx", str(checkpoint), "-o", str(place), "--dtype", "fp16", "--with-logits", "--overwrite"]
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 0
+    manifest = Bundle.open(place).manifest
+    assert (manifest.dtype, manifest.with_logits) == ("float16", True)
+    printed = capsys.readouterr()
+    assert printed.out == f"{place}: 15 tensors, 0.1 MB, float16\n"
+    assert printed.err.startswith("writing weights 0 %\n")
+    assert printed.err.endswith("writing weights 100 %\ntracing the graph\nhashing the source\n")
+
+
+@pytest.mark.parametrize("arguments", [[], ["nowhere"], ["nowhere", "-o", "x", "--dtype", "fp8"]])
+def test_bad_usage(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["onnx", *arguments])
+    assert ended.value.code == 2
+    assert "Usage:" in capsys.readouterr().err
+
+
+def test_a_checkpoint_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "config.json does not exist" in failed_export(capsys, tmp_path / "nowhere")
+
+
+def _without_torch(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    command = [sys.executable, "-c", WITHOUT_TORCH, *arguments]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_without_torch(tmp_path: Path) -> None:
+    ended = _without_torch("onnx", str(tmp_path), "-o", str(tmp_path / "bundle"))
+    assert ended.returncode == 3
+    assert 'pip install "lopa-export[export]"' in ended.stderr
+    assert "Traceback" not in ended.stderr
+    helped = _without_torch("onnx", "--help")
+    assert helped.returncode == 0
+    assert "--with-logits" in helped.stdout
+
+
+def test_lines_of_progress_are_not_repeated(capsys: pytest.CaptureFixture[str]) -> None:
+    with ExportProgress() as progress:
+        progress("tracing", 0, 0)
+        for done in range(0, 101, 4):
+            progress("writing", done, 100)
+    assert capsys.readouterr().err.splitlines() == ["tracing", *(f"writing {tenth} %" for tenth in range(0, 101, 10))]

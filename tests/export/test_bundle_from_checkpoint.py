@@ -1,0 +1,158 @@
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import onnxruntime
+import pytest
+from tests.export.checkpoints import edit_config, shard, small_checkpoint
+
+from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.errors import BadInputError
+from lopa.tiny import ADAPTER, CHECKPOINT
+
+ROOT = Path(__file__).parents[2]
+ENVIRONMENT = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
+ONE_LAYER = {"num_hidden_layers": 1}
+
+# Exports until the first weights are written, then waits to be killed.
+STALLING_EXPORT = """
+import sys, time
+from pathlib import Path
+from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint
+
+def stall(stage, done, total):
+    if done:
+        print("writing", flush=True)
+        time.sleep(600)
+
+bundle_from_checkpoint(Path(sys.argv[1]), Path(sys.argv[2]), overwrite=len(sys.argv) > 3, progress=stall)
+"""
+# The file size limit stands for a full disk: the write itself fails, in the middle of the weights.
+LIMITED_EXPORT = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
+from lopa.cli.main import main
+main(["onnx", sys.argv[1], "-o", sys.argv[2]])
+"""
+
+
+def _files(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_the_tiny_bundle_is_whole(tiny_bundle: Path) -> None:
+    bundle = Bundle.open(tiny_bundle)
+    assert bundle.altered_files() == []
+    manifest = bundle.manifest
+    names = {"manifest.json", "model.onnx", "model.onnx.data", "tokenizer.json", "tokenizer_config.json"}
+    assert set(_files(tiny_bundle)) == names
+    assert {record.path for record in manifest.files} == names - {"manifest.json"}
+    assert (manifest.architecture, manifest.dialect, manifest.dtype) == ("dream", "standard", "float32")
+    assert (manifest.prediction_shift, manifest.with_logits, manifest.decoding.add_bos) == (1, False, True)
+    tokens = manifest.special_tokens
+    assert (tokens.mask, tokens.eos, tokens.pad, tokens.bos) == (2, 0, 0, 1)
+    for folder, digests in ((CHECKPOINT, manifest.origin.checkpoint), (ADAPTER, manifest.origin.adapter)):
+        for name, digest in digests.items():
+            assert hashlib.sha256((folder / name).read_bytes()).hexdigest() == digest
+    assert set(manifest.origin.checkpoint) == {"config.json", "model.safetensors", "tokenizer.json"}
+    assert set(manifest.origin.adapter) == {"adapter_config.json", "adapter_model.safetensors"}
+    assert {"torch", "onnxscript"} <= set(manifest.origin.tools)
+
+
+def test_shards_give_the_bundle_of_the_single_file(tmp_path: Path) -> None:
+    """And two exports give the same bytes, but for the manifest's note of its origin."""
+    checkpoint = small_checkpoint(tmp_path / "checkpoint", changes=ONE_LAYER)
+    single = _files(bundle_from_checkpoint(checkpoint, tmp_path / "single").path)
+    shards = shard(checkpoint)
+    sharded = _files(bundle_from_checkpoint(checkpoint, tmp_path / "sharded").path)
+    origin = json.loads(sharded.pop("manifest.json"))["origin"]["checkpoint"]
+    single.pop("manifest.json")
+    assert sharded == single
+    described = {"config.json", "model.safetensors.index.json", "tokenizer.json"}
+    assert set(origin) == described | {path.name for path in shards}
+
+
+def test_a_checkpoint_without_a_beginning_of_text(tmp_path: Path) -> None:
+    checkpoint = small_checkpoint(tmp_path / "checkpoint", changes={**ONE_LAYER, "bos_token_id": None})
+    (checkpoint / "tokenizer_config.json").unlink()
+    stages: list[tuple[str, int, int]] = []
+    bundle = bundle_from_checkpoint(
+        checkpoint, tmp_path / "bundle", progress=lambda stage, done, total: stages.append((stage, done, total))
+    )
+    assert bundle.manifest.special_tokens.bos is None
+    assert bundle.manifest.decoding.add_bos is False
+    assert bundle.file("tokenizer_config.json").read_bytes() == b"{}\n"
+    written = [(done, total) for stage, done, total in stages if stage == "writing weights"]
+    assert written == sorted(written)
+    assert written[-1][0] == written[-1][1] == bundle.weights.stat().st_size
+    onnxruntime.InferenceSession(bundle.graph, providers=["CPUExecutionProvider"])
+
+
+def test_an_existing_destination_is_refused_before_any_work(tmp_path: Path, tiny_bundle: Path) -> None:
+    with pytest.raises(BadInputError, match="exists"):
+        bundle_from_checkpoint(tmp_path / "no checkpoint", tiny_bundle)
+
+
+def test_an_overwrite_that_fails_leaves_the_old_bundle(tmp_path: Path) -> None:
+    checkpoint = small_checkpoint(tmp_path / "checkpoint", changes=ONE_LAYER)
+    destination = tmp_path / "place" / "bundle"
+    before = _files(bundle_from_checkpoint(checkpoint, destination).path)
+    edit_config(checkpoint, model_type="llama")
+    with pytest.raises(BadInputError, match="llama"):
+        bundle_from_checkpoint(checkpoint, destination, overwrite=True)
+    assert _files(destination) == before
+
+
+def _wait_until_writing(process: "subprocess.Popen[str]", place: Path) -> None:
+    assert process.stdout is not None
+    assert process.stdout.readline() == "writing\n"
+    assert [path.name for path in place.iterdir() if "partial" in path.name] == [f".bundle.partial-{process.pid}"]
+
+
+def _stalled_export(checkpoint: Path, destination: Path, *arguments: str) -> "subprocess.Popen[str]":
+    command = [sys.executable, "-c", STALLING_EXPORT, str(checkpoint), str(destination), *arguments]
+    return subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True)
+
+
+def test_an_export_that_is_killed_leaves_no_bundle_and_the_next_succeeds(tmp_path: Path) -> None:
+    checkpoint = small_checkpoint(tmp_path / "checkpoint", changes=ONE_LAYER)
+    place = tmp_path / "place"
+    place.mkdir()
+    with _stalled_export(checkpoint, place / "bundle") as killed:
+        _wait_until_writing(killed, place)
+        killed.send_signal(signal.SIGKILL)
+    assert killed.returncode == -signal.SIGKILL
+    assert not (place / "bundle").exists()
+    assert [path.name for path in place.iterdir()] == [f".bundle.partial-{killed.pid}"]
+    bundle = bundle_from_checkpoint(checkpoint, place / "bundle")
+    assert bundle.altered_files() == []
+    assert [path.name for path in place.iterdir()] == ["bundle"]
+
+
+def test_an_export_that_is_interrupted_leaves_nothing(tmp_path: Path) -> None:
+    checkpoint = small_checkpoint(tmp_path / "checkpoint", changes=ONE_LAYER)
+    place = tmp_path / "place"
+    with _stalled_export(checkpoint, place / "bundle") as interrupted:
+        _wait_until_writing(interrupted, place)
+        time.sleep(0.2)  # into the sleep, where Ctrl-C finds a real export: between two writes
+        interrupted.send_signal(signal.SIGINT)
+    assert interrupted.returncode != 0
+    assert not place.exists()
+
+
+def test_a_full_disk(tmp_path: Path) -> None:
+    place = tmp_path / "place"
+    command = [sys.executable, "-c", LIMITED_EXPORT, str(CHECKPOINT), str(place / "bundle")]
+    ended = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=False)
+    assert ended.returncode == 2
+    assert f"error: {place / 'bundle'} cannot be written: File too large" in ended.stderr
+    assert "writing weights" in ended.stderr
+    assert "free some space" in ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert not place.exists()
