@@ -119,13 +119,15 @@ class Decoder:
                 if drafts:
                     yield DraftEvent(step.number, self._draft(decoding))
                 if stream.stopped is not None:
-                    decoding.stop("stop_string")
-                elif config.time_limit is not None and time.perf_counter() - began >= config.time_limit:
+                    break
+                if config.time_limit is not None and time.perf_counter() - began >= config.time_limit:
                     decoding.stop(decoding.stop_reason or "time_limit")
             rest = stream.finish()
             if rest:
                 text += rest
                 yield TextEvent(rest)
+            if stream.stopped is not None:
+                decoding.stop("stop_string")
         finally:
             self.session.release(request)
         ended_by_text = stream.token_count if stream.stopped is not None else None

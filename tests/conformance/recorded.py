@@ -11,8 +11,10 @@ from typing import Any
 import numpy as np
 
 from lopa.runtime.contract import Int64
-from lopa.runtime.decoding import Step
+from lopa.runtime.decoding import Decoding, Step
 from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.manifest import Manifest
+from lopa.runtime.session import Session
 
 TRACES = Path(__file__).resolve().parents[1] / "reference" / "traces"
 NEAR_TIE = 1e-4
@@ -86,6 +88,20 @@ def compare(trace: dict[str, Any], steps: list[Step], generated: Int64) -> Compa
     elif generated.tolist() != trace["generated_ids"]:
         result.mismatch = f"prompt {trace['i']}: other ids than recorded"
     return result
+
+
+def comparisons_of_file(path: Path, session: Session, manifest: Manifest) -> list[Comparison]:
+    """Decode every prompt of a file of traces and compare."""
+    config, traces = read_traces(path)
+    comparisons = []
+    for number, trace in enumerate(traces):
+        decoding = Decoding(session, number, prompt_of(trace), config, manifest)
+        steps = []
+        while decoding.stop_reason is None:
+            steps.append(decoding.step())
+        session.release(number)
+        comparisons.append(compare(trace, steps, decoding.generated()))
+    return comparisons
 
 
 def _differences(recorded: dict[str, Any], step: Step) -> Iterator[str]:

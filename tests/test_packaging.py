@@ -1,0 +1,56 @@
+"""The wheel, installed without extras into an environment of its own, decodes; it holds every module and data file."""
+
+import subprocess
+import sys
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+PROJECT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    subprocess.run(
+        [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", str(folder), str(PROJECT)], check=True
+    )
+    return next(folder.glob("*.whl"))
+
+
+def test_the_wheel_holds_everything(wheel: Path) -> None:
+    held = set(zipfile.ZipFile(wheel).namelist())
+    for package in ("export", "runtime", "plugins", "cli", "bench", "tiny"):
+        for path in (PROJECT / package).rglob("*"):
+            if path.is_file() and path.suffix != ".pyc":
+                assert f"lopa/{path.relative_to(PROJECT)}" in held
+    assert not any(name.startswith(("export/", "runtime/", "tests/")) for name in held)
+
+
+def test_the_runtime_alone_decodes(wheel: Path, tiny_bundle: Path, tmp_path: Path) -> None:
+    home = tmp_path / "venv"
+    venv.create(home, with_pip=True)
+    python = home / "bin" / "python"
+    constraints = PROJECT / "constraints.txt"
+    subprocess.run([python, "-m", "pip", "install", "--quiet", "-c", constraints, wheel], check=True)
+    installed = subprocess.run([python, "-m", "pip", "list"], capture_output=True, text=True, check=True).stdout
+    names = {line.split()[0].lower() for line in installed.splitlines()[2:]}
+    assert not names & {"torch", "transformers", "onnx", "onnxscript", "matplotlib"}
+
+    def lopa_export(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [home / "bin" / "lopa-export", *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+
+    generated = lopa_export("generate", str(tiny_bundle), "Question: 2 + 3?", "--max-new-tokens", "16")
+    assert generated.returncode == 0, generated.stderr
+    assert "16 tokens in" in generated.stderr or "stopped by eos" in generated.stderr
+    assert lopa_export("inspect", str(tiny_bundle)).returncode == 0
+    verified = lopa_export("verify", str(tiny_bundle))
+    assert verified.returncode == 0, verified.stderr
+    doctor = lopa_export("doctor")
+    assert "missing     export and verify" in doctor.stdout
+    assert 'pip install "lopa-export[export]"' in doctor.stdout
+    refused = lopa_export("onnx", "checkpoint", "-o", "bundle")
+    assert refused.returncode == 3
