@@ -9,11 +9,12 @@ SOURCES := pyproject.toml constraints.txt
 demo: $(VENV)/demo-ready
 	$(BIN)/lopa-export demo
 
+# One thread for each of the two test processes: libraries that start a thread per core slow each other down.
 test: $(VENV)/test-ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/pytest -n 2 --dist worksteal
+	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache
