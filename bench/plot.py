@@ -35,7 +35,9 @@ def png_from_quality(report: QualityReport) -> bytes:
         assert score is not None
         bars = [[100 * (score.share - score.low)], [100 * (score.high - score.share)]]
         axes.errorbar(_across(row), _up(row), yerr=bars, fmt="o", capsize=2, color=_COLOURS[row.strategy], zorder=2)
-        axes.annotate(row.config, (_across(row), _up(row)), xytext=(6, 6), textcoords="offset points", fontsize=9)
+        above = (_across(row), 100 * score.high)
+        axes.annotate(row.config, above, xytext=(0, 4), textcoords="offset points", ha="center", fontsize=9)
+    axes.margins(x=0.08, y=0.1)
     axes.set_xlabel("tokens per forward, up to the end of the text")
     axes.set_ylabel(f"right answers of {rows[0].default.prompts}, %")
     axes.set_title(f"{report.run.bundle}: quality against parallelism")

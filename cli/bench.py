@@ -107,10 +107,8 @@ def _bench_quality(
                 expected="prompts with a score to draw",
                 remedy="leave --plot out, or give other prompts",
             )
-        make_folder(plot.parent)
-    if output is not None:
-        make_folder(output)
     with Decoder.open(path, [device], threads=threads) as decoder:
+        _make_folders(output, None if plot is None else plot.parent)
         run = run_now(decoder.bundle, device=device, threads=threads, arguments=_arguments())
         with progress_shown("prompts", len(items)) as progress:
             rows = quality_rows(decoder, items, progress)
@@ -134,8 +132,6 @@ def _bench_speed(
     output: Path | None,
     threads: int,
 ) -> None:
-    if output is not None:
-        make_folder(output)
     try:
         from lopa.bench.speed import eager_decoder, measured_speed
     except ModuleNotFoundError as error:
@@ -150,6 +146,7 @@ def _bench_speed(
     with Decoder.open(path, ["cpu"], threads=threads) as ours:
         config = ours.config(published=True, branches=branches)
         eager = eager_decoder(ours, checkpoint, lora)
+        _make_folders(output)
         run = run_now(ours.bundle, device="cpu", threads=threads, arguments=_arguments())
         with progress_shown("prompts on both sides", ROUNDS * len(items)) as progress:
             measured = measured_speed(ours, eager, items, config, threads=threads, progress=progress)
@@ -159,6 +156,13 @@ def _bench_speed(
         show_table(table)
     if output is not None:
         write_report(output, "speed", report, tables)
+
+
+def _make_folders(*folders: Path | None) -> None:
+    """Before the measurement, so that a place that cannot be written is known early, and after all input is read."""
+    for folder in folders:
+        if folder is not None:
+            make_folder(folder)
 
 
 def _arguments() -> list[str]:

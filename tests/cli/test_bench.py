@@ -91,7 +91,7 @@ def test_speed_without_torch_names_the_extra(tiny_bundle: Path) -> None:
 
 
 def test_speed_of_another_checkpoint(tiny_bundle: Path, tmp_path: Path) -> None:
-    done = lopa_export(tiny_bundle, "--speed", "--checkpoint", CHECKPOINT, "--output", tmp_path)
+    done = lopa_export(tiny_bundle, "--speed", "--checkpoint", CHECKPOINT, "--output", tmp_path / "out")
     assert done.returncode == 2
     assert "not that of the bundle" in done.stderr
     assert list(tmp_path.iterdir()) == []
@@ -116,6 +116,15 @@ def test_wrong_usage(tiny_bundle: Path, arguments: tuple[object, ...], said: str
     assert done.returncode == 2
     assert said in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_folder_that_is_no_bundle(tmp_path: Path) -> None:
+    done = lopa_export(
+        tmp_path, "--quality", EVAL, "--output", tmp_path / "out", "--plot", tmp_path / "plots" / "q.png"
+    )
+    assert done.returncode == 2
+    assert "manifest.json" in done.stderr
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_bad_line_of_the_prompts(tiny_bundle: Path, tmp_path: Path) -> None:
