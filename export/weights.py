@@ -84,17 +84,18 @@ def _merged_rows(
 
 
 def _checked_cast(values: torch.Tensor, dtype: Dtype, weight: PlannedWeight) -> torch.Tensor:
-    if not torch.isfinite(values).all():
+    # The least and the greatest value tell it all: either is NaN if any value is, and rounding keeps the order.
+    extremes = torch.stack(torch.aminmax(values))
+    if not torch.isfinite(extremes).all():
         raise BadInputError(
             f"the tensor {weight.source} has values that are NaN or infinite",
             expected="finite weights, after merging the adapter",
             remedy="copy the checkpoint and the adapter again; if that does not help, their training diverged",
         )
-    cast = values.to(_TORCH_DTYPES[dtype])
-    if not torch.isfinite(cast).all():
+    if not torch.isfinite(extremes.to(_TORCH_DTYPES[dtype])).all():
         raise BadInputError(
-            f"the tensor {weight.source} has a value of {values.abs().max().item():g}",
+            f"the tensor {weight.source} has a value of {extremes.abs().max().item():g}",
             expected=f"values that {dtype} can hold",
             remedy="export with --dtype fp32",
         )
-    return cast
+    return values.to(_TORCH_DTYPES[dtype])
