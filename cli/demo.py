@@ -28,7 +28,7 @@ _SECONDS_PER_FRAME = 0.15
 
 @click.command(name="demo")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Keep the bundle here [default: it is removed].")
-@click.option("--prompts", "count", type=click.IntRange(1, 300), default=6, show_default=True, help="Prompts to decode.")
+@click.option("--prompts", "count", type=click.IntRange(1, 300), default=6, show_default=True, help="How many prompts.")
 @click.pass_context
 def command(context: click.Context, output: Path | None, count: int) -> None:
     """Export the embedded tiny checkpoint, verify the bundle, and decode prompts with D2F and with LoPA."""
