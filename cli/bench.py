@@ -15,14 +15,13 @@ from lopa.bench.report import make_folder, prompt_file, run_now, write_report, w
 from lopa.bench.speed_report import FORWARD_INCLUDES, ROUNDS, SpeedReport
 from lopa.bench.speed_table import tables_from_speed
 from lopa.bench.table import show_table
+from lopa.export.extra import export_extra_needed
 from lopa.runtime.decoder import Decoder
-from lopa.runtime.errors import BadInputError, MissingBackendError
+from lopa.runtime.errors import BadInputError
 from lopa.tiny import EVAL
 
 _SPEED_PROMPTS = 8
 _SPEED_BRANCHES = 5
-# What the extra `export` brings, which the eager loop needs too.
-_EXTRA_MODULES = {"torch", "safetensors", "onnx", "onnx_ir", "onnxscript"}
 
 
 @click.command(name="bench")
@@ -132,16 +131,8 @@ def _bench_speed(
     output: Path | None,
     threads: int,
 ) -> None:
-    try:
+    with export_extra_needed("the eager loop"):
         from lopa.bench.speed import eager_decoder, measured_speed
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in _EXTRA_MODULES:
-            raise
-        raise MissingBackendError(
-            f"{error.name} is not installed",
-            expected="PyTorch and the libraries that read a checkpoint, for the eager loop",
-            remedy='pip install "lopa-export[export]"',
-        ) from error
     items = eval_set_from_jsonl(EVAL, limit=limit)
     with Decoder.open(path, ["cpu"], threads=threads) as ours:
         config = ours.config(published=True, branches=branches)

@@ -6,14 +6,12 @@ from typing import TYPE_CHECKING
 import click
 
 from lopa.cli.export_progress import ExportProgress
-from lopa.runtime.errors import MissingBackendError
+from lopa.export.extra import export_extra_needed
 
 if TYPE_CHECKING:
     from lopa.export.weight_plan import Dtype
 
 _DTYPES: dict[str, "Dtype"] = {"fp32": "float32", "fp16": "float16"}
-# What the extra `export` brings; an absent module of any other name is a fault of ours and stays a traceback.
-_EXTRA_MODULES = {"torch", "safetensors", "onnx", "onnx_ir", "onnxscript"}
 
 
 @click.command(name="onnx")
@@ -27,16 +25,8 @@ _EXTRA_MODULES = {"torch", "safetensors", "onnx", "onnx_ir", "onnxscript"}
 @click.option("--overwrite", is_flag=True, help="Replace BUNDLE if it is a bundle.")
 def command(checkpoint: Path, output: Path, lora: Path | None, dtype: str, with_logits: bool, overwrite: bool) -> None:
     """Export CHECKPOINT, a folder in Hugging Face's format, to a bundle."""
-    try:
+    with export_extra_needed("exporting"):
         from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in _EXTRA_MODULES:
-            raise
-        raise MissingBackendError(
-            f"{error.name} is not installed",
-            expected="the libraries that exporting needs",
-            remedy='pip install "lopa-export[export]"',
-        ) from error
     with ExportProgress() as progress:
         bundle = bundle_from_checkpoint(
             checkpoint,

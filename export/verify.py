@@ -6,17 +6,16 @@ Imports torch and transformers only when there is a checkpoint to compare with.
 from collections.abc import Callable
 from pathlib import Path
 
+from lopa.export.extra import export_extra_needed
 from lopa.export.origin_check import check_origin
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.check_engine import NumpyReference, Reference, Report, report_from_session
-from lopa.runtime.errors import BadInputError, CheckFailedError, MissingBackendError
+from lopa.runtime.errors import BadInputError, CheckFailedError
 from lopa.runtime.manifest import Manifest
 from lopa.runtime.session import open_session
 
 Progress = Callable[[str, int, int], None]
 """Told a short phrase for the stage, and how many of its cases are done (0 of 0 where there are none)."""
-# What the extra `export` brings; an absent module of any other name is a fault of ours and stays a traceback.
-_EXTRA_MODULES = {"torch", "transformers", "safetensors"}
 
 
 def report_from_bundle(
@@ -66,14 +65,6 @@ def _check_files(bundle: Bundle) -> None:
 
 
 def _reference_from_checkpoint(manifest: Manifest, checkpoint: Path, lora: Path | None) -> Reference:
-    try:
+    with export_extra_needed("comparing with the checkpoint"):
         from lopa.export.reference_model import reference_from_checkpoint
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in _EXTRA_MODULES:
-            raise
-        raise MissingBackendError(
-            f"--checkpoint, and {error.name} is not installed",
-            expected="torch, transformers and safetensors, for an implementation that is not ours",
-            remedy='pip install "lopa-export[export]", or leave --checkpoint out to check against numpy',
-        ) from error
     return reference_from_checkpoint(manifest, checkpoint, lora)
