@@ -1,0 +1,146 @@
+"""costs.json: what a forward costs on one device, measured by `lopa-export bench --costs`, and the time between points.
+
+The table lies in the bundle beside the manifest, one file for each device (`costs_name`). Does not measure.
+"""
+
+import bisect
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import msgspec
+
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.contract import CONTRACT_VERSION
+from lopa.runtime.errors import BadInputError
+
+COSTS_SCHEMA = 1
+_REMEDY = "measure again: lopa-export bench BUNDLE --costs"
+
+
+class ForwardCost(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One point: the median seconds of a forward of one request whose every window row is wanted."""
+
+    branches: int
+    window: int
+    prefix: int
+    seconds: float
+
+
+class Costs(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The table of one device. The points form a full grid over branches, window and prefix."""
+
+    schema: int
+    contract: int
+    device: str
+    machine: str
+    """The processor or accelerator, for people."""
+    threads: int | None
+    weights_sha256: str
+    """Of the bundle that was measured."""
+    measured: str
+    """ISO date and time."""
+    points: list[ForwardCost]
+
+
+def costs_name(device: str) -> str:
+    """File name of the table of `device`: costs.cpu.json, costs.cuda-0.json."""
+    return f"costs.{device.replace(':', '-')}.json"
+
+
+def costs_from_bundle(bundle: Bundle, device: str, threads: int | None) -> "CostTable":
+    """The table that was measured for `bundle` on `device` with `threads`.
+
+    Raises BadInputError when there is none, when it cannot be read, and when it is of another device, number of
+    threads, contract or bundle.
+    """
+    path = bundle.path / costs_name(device)
+    if not path.is_file():
+        raise BadInputError(f"{path} does not exist", expected="a cost table for this device", remedy=_REMEDY)
+    return CostTable(checked_costs(_costs_from_file(path), bundle, device, threads, source=str(path)))
+
+
+def checked_costs(costs: Costs, bundle: Bundle, device: str, threads: int | None, *, source: str) -> Costs:
+    """`costs`, or BadInputError when they were measured for something else."""
+    for name, found, expected in (
+        ("schema", costs.schema, COSTS_SCHEMA),
+        ("contract", costs.contract, CONTRACT_VERSION),
+        ("device", costs.device, device),
+        ("threads", costs.threads, threads),
+        ("weights", costs.weights_sha256, weights_digest(bundle)),
+    ):
+        if found != expected:
+            raise BadInputError(
+                f"{source} was measured for {name} {found}", expected=f"{name} {expected}", remedy=_REMEDY
+            )
+    return costs
+
+
+def weights_digest(bundle: Bundle) -> str:
+    """The sha256 of the bundle's weights as its manifest has it."""
+    manifest = bundle.manifest
+    return next(record.sha256 for record in manifest.files if record.path == manifest.weights)
+
+
+@dataclass(frozen=True)
+class CostTable:
+    """Seconds of a forward by branches, window and prefix, between and beyond the measured points.
+
+    Linear between neighbouring points along each axis; beyond the last point in proportion to it along that axis, since
+    work grows at least so there; below the first the first.
+    """
+
+    costs: Costs
+
+    def seconds(self, branches: int, window: int, prefix: int) -> float:
+        """Expected seconds of one forward; `prefix` in rows of allocated cache."""
+        asked, total = (branches, window, prefix), 0.0
+        shares = [_shares(axis, value) for axis, value in zip(self._axes, asked, strict=True)]
+        for b, share_b in shares[0]:
+            for w, share_w in shares[1]:
+                for p, share_p in shares[2]:
+                    total += share_b * share_w * share_p * self._grid[b, w, p]
+        return total
+
+    @cached_property
+    def _grid(self) -> dict[tuple[int, int, int], float]:
+        return {(point.branches, point.window, point.prefix): point.seconds for point in self.costs.points}
+
+    @cached_property
+    def _axes(self) -> tuple[list[int], list[int], list[int]]:
+        branches, windows, prefixes = (sorted(set(axis)) for axis in zip(*self._grid, strict=True))
+        return branches, windows, prefixes
+
+
+def _shares(axis: Sequence[int], value: int) -> list[tuple[int, float]]:
+    """Which points of `axis` stand for `value`, and with what weight."""
+    after = bisect.bisect_left(axis, value)
+    if after == 0:
+        return [(axis[0], 1.0)]
+    if after == len(axis):
+        return [(axis[-1], value / axis[-1])]
+    low, high = axis[after - 1], axis[after]
+    share = (value - low) / (high - low)
+    return [(low, 1 - share), (high, share)]
+
+
+def _costs_from_file(path: Path) -> Costs:
+    try:
+        costs = msgspec.json.decode(path.read_bytes(), type=Costs)
+    except (OSError, msgspec.MsgspecError) as error:
+        raise BadInputError(f"{path}: {error}", expected="a cost table", remedy=_REMEDY) from error
+    axes = [sorted({getattr(point, name) for point in costs.points}) for name in ("branches", "window", "prefix")]
+    full = len(axes[0]) * len(axes[1]) * len(axes[2])
+    if not costs.points or len(costs.points) != full or min(point.seconds for point in costs.points) <= 0:
+        raise BadInputError(
+            f"{path} has {len(costs.points)} points",
+            expected="positive seconds at every combination of its branches, windows and prefixes",
+            remedy=_REMEDY,
+        )
+    return costs
+
+
+def json_from_costs(costs: Costs) -> bytes:
+    """The text of a cost table."""
+    return msgspec.json.format(msgspec.json.encode(costs), indent=2) + b"\n"
