@@ -1,6 +1,7 @@
 """The tokenizer of a checkpoint -> the tokenizer files of a bundle and the special token ids.
 
-Reads tokenizer.json and tokenizer_config.json as data; does not run any code of the checkpoint.
+Reads tokenizer.json and tokenizer_config.json as data, and vocab.json and merges.txt where there is no tokenizer.json;
+does not run any code of the checkpoint.
 """
 
 import json
@@ -12,6 +13,7 @@ from tokenizers import Tokenizer
 
 from lopa.export.config import CONFIG_NAME, CheckpointConfig
 from lopa.export.json_file import json_object_from_file
+from lopa.export.tokenizer_from_vocabulary import MERGES_NAME, VOCABULARY_NAME, tokenizer_from_vocabulary
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.manifest import SpecialTokens
 
@@ -25,7 +27,7 @@ class TokenizerFiles:
     """What goes into the bundle, and the ids that the decoder needs."""
 
     tokenizer: bytes
-    """tokenizer.json, unchanged."""
+    """tokenizer.json: the checkpoint's, unchanged, or the one made from its vocabulary files."""
     tokenizer_config: bytes
     """tokenizer_config.json, with the chat template in it."""
     special_tokens: SpecialTokens
@@ -38,30 +40,57 @@ def tokenizer_files_from_checkpoint(checkpoint: Path, config: CheckpointConfig) 
     the tokenizer's where config.json has none. Raises BadInputError for a missing or broken tokenizer and for token
     ids that are missing, contradict each other or lie outside the vocabulary.
     """
+    settings = _settings_with_chat_template(checkpoint)
     path = checkpoint / TOKENIZER_NAME
-    if not path.is_file():
-        raise BadInputError(
-            f"{checkpoint} has no {TOKENIZER_NAME}",
-            expected=f"a checkpoint with a {TOKENIZER_NAME} (the format of the tokenizers library)",
-            remedy="make one from the vocabulary files: transformers.Qwen2Tokenizer.from_pretrained(CHECKPOINT)"
-            ".save_pretrained(FOLDER), then copy tokenizer.json into the checkpoint",
-        )
-    text = path.read_bytes()
+    if path.is_file():
+        text = path.read_bytes()
+        tokenizer = _tokenizer_from_bytes(text, path)
+        _check_vocabulary(tokenizer, config, path)
+    else:
+        tokenizer = _tokenizer_without_file(checkpoint, settings)
+        text = tokenizer.to_str().encode("utf-8")
+        _check_vocabulary(tokenizer, config, checkpoint)
+        _check_config_ids(tokenizer, config, checkpoint)
+    return TokenizerFiles(
+        tokenizer=text,
+        tokenizer_config=json.dumps(settings, indent=2, ensure_ascii=False).encode("utf-8") + b"\n",
+        special_tokens=_special_tokens(config, tokenizer, settings, checkpoint),
+    )
+
+
+def _tokenizer_from_bytes(text: bytes, path: Path) -> Tokenizer:
     try:
-        tokenizer = Tokenizer.from_str(text.decode("utf-8"))
+        return Tokenizer.from_str(text.decode("utf-8"))
     except Exception as error:  # the library raises bare Exception
         raise BadInputError(
             f"{path} is not a tokenizer: {error}",
             expected="a file of the tokenizers library",
             remedy="copy the checkpoint again",
         ) from error
-    _check_vocabulary(tokenizer, config, path)
-    settings = _settings_with_chat_template(checkpoint)
-    return TokenizerFiles(
-        tokenizer=text,
-        tokenizer_config=json.dumps(settings, indent=2, ensure_ascii=False).encode("utf-8") + b"\n",
-        special_tokens=_special_tokens(config, tokenizer, settings, checkpoint),
-    )
+
+
+def _tokenizer_without_file(checkpoint: Path, settings: dict[str, Any]) -> Tokenizer:
+    if not any((checkpoint / name).is_file() for name in (VOCABULARY_NAME, MERGES_NAME)):
+        raise BadInputError(
+            f"{checkpoint} has no {TOKENIZER_NAME}",
+            expected=f"a checkpoint with a {TOKENIZER_NAME} (the format of the tokenizers library), or with the "
+            f"{VOCABULARY_NAME} and {MERGES_NAME} of Qwen2's tokenizer",
+            remedy="copy the tokenizer's files into the checkpoint; of a tokenizer in another format make a "
+            f"{TOKENIZER_NAME} first: transformers.AutoTokenizer.from_pretrained(CHECKPOINT).save_pretrained(FOLDER)",
+        )
+    return tokenizer_from_vocabulary(checkpoint, settings)
+
+
+def _check_config_ids(tokenizer: Tokenizer, config: CheckpointConfig, checkpoint: Path) -> None:
+    """The roles may differ (Dream's config.json has its end-of-text id as bos_token_id), what the ids are may not."""
+    added = tokenizer.get_added_tokens_decoder()
+    for name, token_id in config.token_ids.items():
+        if token_id not in added or not added[token_id].special:
+            raise BadInputError(
+                f"{checkpoint}: {name}_token_id {token_id} in {CONFIG_NAME} is the id of no special token",
+                expected=f"one of {sorted(i for i, token in added.items() if token.special)}",
+                remedy=f"correct {CONFIG_NAME}, or copy the tokenizer that belongs to this checkpoint",
+            )
 
 
 def _check_vocabulary(tokenizer: Tokenizer, config: CheckpointConfig, path: Path) -> None:

@@ -3,11 +3,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import transformers
 from tests.export.checkpoints import TOKENIZER_CONFIG, edit_config, failed_export, small_checkpoint
+from tests.export.slow_tokenizer import CONFIG_IDS, IDS, NOT_SPECIAL, SETTINGS, TEXTS, slow_tokenizer
 
+from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint
 from lopa.export.config import config_from_checkpoint
 from lopa.export.tokenizer_files import TokenizerFiles, tokenizer_files_from_checkpoint
+from lopa.runtime.bundle import Bundle
 from lopa.runtime.manifest import SpecialTokens
+from lopa.runtime.tokenizer import Tokenizer
 
 
 def _files(checkpoint: Path) -> TokenizerFiles:
@@ -101,3 +106,66 @@ def test_a_broken_tokenizer(tmp_path: Path, capsys: pytest.CaptureFixture[str], 
     checkpoint = small_checkpoint(tmp_path / "checkpoint")
     (checkpoint / "tokenizer.json").write_bytes(text)
     assert "is not a tokenizer" in failed_export(capsys, checkpoint)
+
+
+def _slow_checkpoint(folder: Path, **changes: Any) -> Path:
+    """Dream's files: no tokenizer.json, special tokens beyond vocab.json; `changes` are to config.json."""
+    return slow_tokenizer(small_checkpoint(folder, changes={"num_hidden_layers": 1, **CONFIG_IDS, **changes}))
+
+
+def test_a_checkpoint_with_a_slow_tokenizer_becomes_a_bundle(tmp_path: Path) -> None:
+    checkpoint = _slow_checkpoint(tmp_path / "checkpoint")
+    bundle_from_checkpoint(checkpoint, tmp_path / "bundle")
+    bundle = Bundle.open(tmp_path / "bundle")
+    mask, eos, bos = (IDS[content] for content in ("<|mask|>", "<|endoftext|>", "<|beginoftext|>"))
+    assert bundle.manifest.special_tokens == SpecialTokens(mask=mask, eos=eos, pad=eos, bos=bos)
+    tokenizer = Tokenizer.open(bundle)
+    theirs = transformers.Qwen2Tokenizer.from_pretrained(checkpoint)
+    assert tokenizer.special_ids == {i for content, i in IDS.items() if content not in NOT_SPECIAL}
+    for text in (*TEXTS, "a<|mask|>b<tool_call>", ""):
+        assert tokenizer.encode(text, add_bos=True) == [bos, *theirs.encode(text)]
+        assert tokenizer.decode(tokenizer.encode(text, add_bos=True)) == text.replace("<|mask|>", "")
+    assert not [path for path in bundle.path.iterdir() if path.suffix in (".py", ".txt")]
+
+
+def test_the_same_slow_tokenizer_gives_the_same_bytes(tmp_path: Path) -> None:
+    one, two = (_files(_slow_checkpoint(tmp_path / name)) for name in ("one", "two"))
+    assert one == two
+
+
+def test_a_tokenizer_json_goes_before_the_vocabulary_files(tmp_path: Path) -> None:
+    checkpoint = _slow_checkpoint(tmp_path / "checkpoint")
+    made = _files(checkpoint).tokenizer
+    (checkpoint / "tokenizer.json").write_bytes(made + b"\n")
+    (checkpoint / "merges.txt").write_bytes(b"broken")
+    assert _files(checkpoint).tokenizer == made + b"\n"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"mask_token_id": IDS["<|im_end|>"]}, "but the tokenizer's mask token has the id"),
+        ({"mask_token_id": 5}, "mask_token_id 5 in config.json is the id of no special token"),
+        ({"eos_token_id": IDS["<tool_call>"]}, "eos_token_id 483 in config.json is the id of no special token"),
+        ({"pad_token_id": 511}, "pad_token_id 511 in config.json is the id of no special token"),
+        ({"bos_token_id": 0}, "bos_token_id 0 in config.json is the id of no special token"),
+        ({"vocab_size": 486}, "has a token with the id 486"),
+    ],
+)
+def test_a_config_that_contradicts_a_slow_tokenizer(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], changes: dict[str, Any], message: str
+) -> None:
+    assert message in failed_export(capsys, _slow_checkpoint(tmp_path / "checkpoint", **changes))
+
+
+@pytest.mark.parametrize("name", ["vocab.json", "merges.txt"])
+def test_half_a_slow_tokenizer(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
+    checkpoint = _slow_checkpoint(tmp_path / "checkpoint")
+    (checkpoint / name).unlink()
+    assert f"{name} does not exist" in failed_export(capsys, checkpoint)
+
+
+def test_a_slow_tokenizer_of_another_kind(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    checkpoint = _slow_checkpoint(tmp_path / "checkpoint")
+    _write_settings(checkpoint, {**SETTINGS, "tokenizer_class": "GPT2Tokenizer"})
+    assert "tokenizer_class = 'GPT2Tokenizer'" in failed_export(capsys, checkpoint)
