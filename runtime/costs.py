@@ -41,6 +41,8 @@ class Costs(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     """Of the bundle that was measured."""
     measured: str
     """ISO date and time."""
+    host_seconds: float
+    """Median seconds of a decoding step outside its forward."""
     points: list[ForwardCost]
 
 
