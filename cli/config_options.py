@@ -40,6 +40,8 @@ def _option_from_field(field: dataclasses.Field[Any], hint: Any) -> Callable[[_C
     if field.default is not None and field.default != ():
         text += f" [default: {field.default}]"
     kind = _without_none(hint)
+    if get_origin(kind) in (Union, types.UnionType):
+        return click.option(flag, field.name, type=_NumberOrWord(), help=text)
     if kind is bool:
         return click.option(f"{flag}/--no-{flag[2:]}", field.name, default=None, help=text)
     if get_origin(kind) is tuple:
@@ -49,7 +51,18 @@ def _option_from_field(field: dataclasses.Field[Any], hint: Any) -> Callable[[_C
     return click.option(flag, field.name, type=kind, help=text)
 
 
+class _NumberOrWord(click.ParamType[int | str]):
+    """A whole number, or a word that GenerationConfig judges."""
+
+    name = "INTEGER|auto"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> int | str:  # noqa: ARG002
+        return int(value) if value.lstrip("-").isdigit() else value
+
+
 def _without_none(hint: Any) -> Any:
-    if get_origin(hint) in (Union, types.UnionType):
-        return next(part for part in get_args(hint) if part is not type(None))
-    return hint
+    """`hint` without None: int | None gives int."""
+    if get_origin(hint) not in (Union, types.UnionType):
+        return hint
+    parts = [part for part in get_args(hint) if part is not type(None)]
+    return Union[tuple(parts)]  # noqa: UP007 (made at run time)

@@ -46,10 +46,8 @@ def branch_from_prompt(prompt: Int64) -> Branch:
 def prepared(branch: Branch, config: GenerationConfig, mask_token: int) -> Branch:
     """`branch` at the start of a round: at most one block added, completion flags set (section 4, points 1 and 2)."""
     blocks, tokens, decided = branch.blocks, branch.tokens, branch.decided
-    generated = len(blocks) - 1
-    sizes = config.block_sizes
-    if generated < len(sizes) and not branch.ended and blocks[-1].progress >= config.add_threshold:
-        size = sizes[generated]
+    size = size_of_next_block(branch, blocks[-1].progress, config)
+    if size:
         blocks = with_new_block(blocks, size)
         tokens = np.concatenate([tokens, np.full(size, mask_token, np.int64)])
         decided = np.concatenate([decided, np.zeros(size, np.bool_)])
@@ -59,6 +57,14 @@ def prepared(branch: Branch, config: GenerationConfig, mask_token: int) -> Branc
         decided=decided,
         blocks=with_complete_flags(blocks, config.decoded_token_threshold),
     )
+
+
+def size_of_next_block(branch: Branch, progress: float, config: GenerationConfig) -> int:
+    """Positions of the block to open when the last block's decided share is `progress`; 0 when none is to be."""
+    generated, sizes = len(branch.blocks) - 1, config.block_sizes
+    if generated == len(sizes) or branch.ended or progress < config.add_threshold:
+        return 0
+    return sizes[generated]
 
 
 def nothing_left(branch: Branch, config: GenerationConfig, mask_token: int) -> bool:

@@ -97,7 +97,18 @@ class CostTable:
 
     def seconds(self, branches: int, window: int, prefix: int) -> float:
         """Expected seconds of one forward; `prefix` in rows of allocated cache."""
-        asked, total = (branches, window, prefix), 0.0
+        asked = (branches, window, prefix)
+        if asked not in self._known:
+            self._known[asked] = self._interpolated(asked)
+        return self._known[asked]
+
+    @cached_property
+    def _known(self) -> dict[tuple[int, int, int], float]:
+        """What was asked before: a decode comes back to few sizes, and asks in every step."""
+        return {}
+
+    def _interpolated(self, asked: tuple[int, int, int]) -> float:
+        total = 0.0
         shares = [_shares(axis, value) for axis, value in zip(self._axes, asked, strict=True)]
         for b, share_b in shares[0]:
             for w, share_w in shares[1]:

@@ -2,14 +2,17 @@
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
 
+from lopa.runtime.branch_budget import BranchBudget
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import Int64
+from lopa.runtime.costs import CostTable, costs_from_bundle
 from lopa.runtime.decoding import Decoding, Step
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import GenerationConfig
@@ -25,10 +28,11 @@ UNDECIDED = "░"
 class Decoder:
     """Decodes prompts with one bundle on one device; one request at a time, one caller at a time."""
 
-    def __init__(self, bundle: Bundle, session: Session, tokenizer: Tokenizer) -> None:
+    def __init__(self, bundle: Bundle, session: Session, tokenizer: Tokenizer, *, threads: int | None = None) -> None:
         self.bundle = bundle
         self.session = session
         self.tokenizer = tokenizer
+        self._threads = threads
         self._requests = 0
 
     @classmethod
@@ -41,7 +45,7 @@ class Decoder:
             raise BadInputError(f"devices {devices!r}", expected="a list of one device", remedy='e.g. devices=["cpu"]')
         bundle = Bundle.open(path)
         tokenizer = Tokenizer.open(bundle)
-        return cls(bundle, open_session(bundle, devices[0], threads=threads), tokenizer)
+        return cls(bundle, open_session(bundle, devices[0], threads=threads), tokenizer, threads=threads)
 
     def config(self, **overrides: Any) -> GenerationConfig:
         """A config that starts from what the bundle's checkpoint was trained for."""
@@ -74,11 +78,13 @@ class Decoder:
         """Decode one prompt: text events as text is committed, drafts if wanted, the result last.
 
         `prompt` is text, to which a beginning-of-text is added as the bundle says, or ids, taken as they are. Closing
-        the iterator cancels the request. Raises BadInputError for an empty prompt or one that does not fit.
+        the iterator cancels the request. Raises BadInputError for an empty prompt, one that does not fit, and
+        branches="auto" without a cost table of this device in the bundle.
         """
         config = self.config() if config is None else config
         prompt_ids = self._ids_from_prompt(prompt, config)
-        return self._events(prompt_ids, config, drafts, on_step)
+        budget = BranchBudget(self._cost_table) if config.branches == "auto" else None
+        return self._events(prompt_ids, config, budget, drafts, on_step)
 
     def prompt_from_messages(self, messages: Sequence[dict[str, str]]) -> list[int]:
         """Ids of a chat ({"role", "content"} each) by the bundle's chat template, ready for `stream`."""
@@ -96,13 +102,23 @@ class Decoder:
     ) -> None:
         self.close()
 
+    @cached_property
+    def _cost_table(self) -> CostTable:
+        """Of this bundle on this device; read when first needed."""
+        return costs_from_bundle(self.bundle, self.session.device, self._threads)
+
     def _events(
-        self, prompt_ids: Int64, config: GenerationConfig, drafts: bool, on_step: Callable[[Step], None] | None
+        self,
+        prompt_ids: Int64,
+        config: GenerationConfig,
+        budget: BranchBudget | None,
+        drafts: bool,
+        on_step: Callable[[Step], None] | None,
     ) -> Iterator[Event]:
         began = time.perf_counter()
         self._requests += 1
         request = self._requests
-        decoding = Decoding(self.session, request, prompt_ids, config, self.bundle.manifest)
+        decoding = Decoding(self.session, request, prompt_ids, config, self.bundle.manifest, budget)
         stream = TextStream(self.tokenizer, config.stop)
         text, pushed = "", 0
         try:

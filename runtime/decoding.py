@@ -9,10 +9,20 @@ from typing import Literal
 
 import numpy as np
 
-from lopa.runtime.branches import Branch, Lookahead, branch_from_prompt, committed_length, nothing_left, prepared
+from lopa.runtime.blocks import active
+from lopa.runtime.branch_budget import BranchBudget, tokens_brought
+from lopa.runtime.branches import (
+    Branch,
+    Lookahead,
+    branch_from_prompt,
+    committed_length,
+    nothing_left,
+    prepared,
+    size_of_next_block,
+)
 from lopa.runtime.candidates import Candidates, RowStatistics, candidates_from_rows, rows_of_request
 from lopa.runtime.competition import branch_confidence, winner_of
-from lopa.runtime.contract import Int64
+from lopa.runtime.contract import Int64, tiles
 from lopa.runtime.filling import Fills, filled, fills_from_candidates
 from lopa.runtime.generation_config import PUBLISHED_STEP_LIMIT, GenerationConfig
 from lopa.runtime.manifest import Manifest
@@ -61,10 +71,19 @@ class Decoding:
     """
 
     def __init__(
-        self, session: Session, request: int, prompt: Int64, config: GenerationConfig, manifest: Manifest
+        self,
+        session: Session,
+        request: int,
+        prompt: Int64,
+        config: GenerationConfig,
+        manifest: Manifest,
+        budget: BranchBudget | None = None,
     ) -> None:
-        """`prompt` [length], at least one token; `request` is a number unused in the session."""
-        self._session, self._request, self._config = session, request, config
+        """`prompt` [length], at least one token; `request` is a number unused in the session.
+
+        `budget`, fresh for every request, decides on the number of branches; without it the config does.
+        """
+        self._session, self._request, self._config, self._budget = session, request, config, budget
         self._shift = manifest.prediction_shift
         self._pad, self._mask = manifest.special_tokens.pad, manifest.special_tokens.mask
         self._eos = manifest.special_tokens.eos if config.stop_at_eos else None
@@ -96,9 +115,8 @@ class Decoding:
         undecided, proposed = windows.undecided[winner], candidates[winner]
         fills = fills_from_candidates(branches[winner], undecided, proposed, self._config)
         chosen = filled(branches[winner], fills, mask_token=self._mask, eos_token=self._eos)
-        lookaheads = lookaheads_from_candidates(
-            undecided[~fills.chosen], proposed[~fills.chosen], self._config.lookaheads
-        )
+        count = self._lookahead_count(chosen, branches, confidences, windows, candidates)
+        lookaheads = lookaheads_from_candidates(undecided[~fills.chosen], proposed[~fills.chosen], count)
         self._branches = branches_from_winner(
             chosen, lookaheads, self._config, mask_token=self._mask, eos_token=self._eos
         )
@@ -132,6 +150,34 @@ class Decoding:
         return [
             every[row, windows.kept : windows.kept + len(positions)] for row, positions in enumerate(windows.undecided)
         ]
+
+    def _lookahead_count(
+        self,
+        chosen: Branch,
+        branches: tuple[Branch, ...],
+        confidences: tuple[float, ...],
+        windows: Windows,
+        candidates: list[Candidates],
+    ) -> int:
+        """How many lookaheads the next round may have: the config's number, or what the budget makes of this round.
+
+        `chosen` is the winner after its fills.
+        """
+        if self._budget is None:
+            return self._config.lookaheads
+        brought = [
+            tokens_brought(branch, fills_from_candidates(branch, undecided, each, self._config), self._eos)
+            for branch, undecided, each in zip(branches, windows.undecided, candidates, strict=True)
+        ]
+        self._budget.observe(confidences, brought)
+        left = int(np.count_nonzero(~chosen.decided))
+        if not left:
+            return 0
+        start, last = active(chosen.blocks)[0].start, chosen.blocks[-1]
+        if left == 1 and not size_of_next_block(chosen, 1.0, self._config):
+            return 1  # decides the last position, so that no forward is needed any more
+        grown = size_of_next_block(chosen, float(chosen.decided[last.start :].mean()), self._config)
+        return self._budget.branches(undecided=left, window=len(chosen.tokens) + grown - start, prefix=tiles(start)) - 1
 
     def _with_kept_row(self, rows: RowStatistics, windows: Windows) -> RowStatistics:
         """`rows` [B, Q] with the row kept at the last commit in place of those that the window cannot predict."""

@@ -13,6 +13,7 @@ Confidence = Literal["neg_entropy", "probability", "margin"]
 Window = Literal["full", "block_causal"]
 
 DEFAULT_BRANCHES = 4
+MOST_AUTO_BRANCHES = 8
 PUBLISHED_STEP_LIMIT = 1001
 """The published D2F loop gives up after this step; its LoPA loop would go on for ever (lopa_semantics, quirk 3)."""
 
@@ -31,9 +32,11 @@ class GenerationConfig:
             "lopa (lookahead branches), d2f (pipelined blocks), threshold (Fast-dLLM) or vanilla (one token a step)"
         ),
     )
-    branches: int | None = field(
+    branches: int | Literal["auto"] | None = field(
         default=None,
-        metadata=_help(f"branches per step, anchor included (lopa only; {DEFAULT_BRANCHES})"),
+        metadata=_help(
+            f"branches per step, anchor included (lopa only; {DEFAULT_BRANCHES}), or auto: as many as pay here"
+        ),
     )
     block_size: int = field(default=32, metadata=_help("positions per block"))
     block_add_threshold: float = field(
@@ -70,12 +73,19 @@ class GenerationConfig:
         _check_whole("max_new_tokens", self.max_new_tokens, least=1)
         _check_whole("seed", self.seed, least=0, most=2**63 - 1)
         if self.branches is not None:
-            _check_whole("branches", self.branches, least=1)
-            if self.strategy != "lopa" and self.branches > 1:
+            if self.branches != "auto":
+                _check_whole("branches", self.branches, least=1)
+            if self.strategy != "lopa" and self.branches != 1:
                 raise BadInputError(
                     f"branches {self.branches} with strategy {self.strategy!r}",
                     expected="one branch, since only lopa looks ahead",
                     remedy="leave branches out, or use strategy lopa",
+                )
+            if self.branches == "auto" and self.published:
+                raise BadInputError(
+                    "branches 'auto' in published mode",
+                    expected="a number of branches, since the published loop has a fixed one",
+                    remedy="give a number",
                 )
         for name in ("block_add_threshold", "decoded_token_threshold", "skip_threshold"):
             _check_number(name, getattr(self, name), least=0.0, most=1.0)
@@ -115,6 +125,8 @@ class GenerationConfig:
         """Branches beside the anchor that a step may make."""
         if self.strategy != "lopa":
             return 0
+        if self.branches == "auto":
+            return MOST_AUTO_BRANCHES - 1
         return (DEFAULT_BRANCHES if self.branches is None else self.branches) - 1
 
     @property

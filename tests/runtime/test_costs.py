@@ -1,0 +1,99 @@
+"""Cost tables: what is refused, and the time between and beyond measured points."""
+
+import shutil
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.costs import (
+    Costs,
+    CostTable,
+    ForwardCost,
+    costs_from_bundle,
+    costs_name,
+    json_from_costs,
+    weights_digest,
+)
+from lopa.runtime.errors import BadInputError
+
+
+def costs_of(bundle: Bundle, **changes: object) -> Costs:
+    """Seconds are branches x window x (1000 + prefix) microseconds: linear along each axis."""
+    points = [
+        ForwardCost(branches=b, window=w, prefix=p, seconds=b * w * (1000 + p) * 1e-6)
+        for b in (1, 2, 4)
+        for w in (32, 64)
+        for p in (64, 128)
+    ]
+    costs = Costs(
+        schema=1,
+        contract=1,
+        device="cpu",
+        machine="test",
+        threads=1,
+        weights_sha256=weights_digest(bundle),
+        measured="2026-11-21",
+        host_seconds=1e-4,
+        points=points,
+    )
+    return msgspec.structs.replace(costs, **changes)
+
+
+@pytest.fixture
+def bundle(tiny_bundle: Path, tmp_path: Path) -> Bundle:
+    return Bundle.open(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
+
+
+def test_between_points_the_time_is_linear_and_beyond_it_grows_in_proportion(bundle: Bundle) -> None:
+    table = CostTable(costs_of(bundle))
+
+    def expected(branches: float, window: float, prefix: float) -> float:
+        return branches * window * (1000 + prefix) * 1e-6
+
+    for asked in ((1, 32, 64), (4, 64, 128), (3, 48, 96), (2, 33, 127)):
+        assert table.seconds(*asked) == pytest.approx(expected(*asked))
+    assert table.seconds(8, 128, 128) == pytest.approx(expected(8, 128, 128))
+    assert table.seconds(1, 32, 256) == pytest.approx(2 * expected(1, 32, 128))
+    assert table.seconds(1, 1, 64) == pytest.approx(expected(1, 32, 64))
+    assert table.seconds(3, 48, 96) == table.seconds(3, 48, 96)
+
+
+def test_a_table_is_read_back(bundle: Bundle) -> None:
+    costs = costs_of(bundle)
+    (bundle.path / costs_name("cpu")).write_bytes(json_from_costs(costs))
+    assert costs_from_bundle(bundle, "cpu", 1).costs == costs
+    assert costs_name("cuda:0") == "costs.cuda-0.json"
+
+
+@pytest.mark.parametrize(
+    ("changes", "received"),
+    [
+        ({"device": "cuda:0"}, "device cuda:0"),
+        ({"contract": 2}, "contract 2"),
+        ({"schema": 7}, "schema 7"),
+        ({"threads": 2}, "threads 2"),
+        ({"weights_sha256": "0" * 64}, "weights 000"),
+    ],
+)
+def test_a_table_of_something_else_is_refused(bundle: Bundle, changes: dict[str, object], received: str) -> None:
+    (bundle.path / costs_name("cpu")).write_bytes(json_from_costs(costs_of(bundle, **changes)))
+    with pytest.raises(BadInputError) as caught:
+        costs_from_bundle(bundle, "cpu", 1)
+    assert received in caught.value.received
+    assert "bench BUNDLE --costs" in caught.value.remedy
+
+
+def test_a_table_that_cannot_be_used_is_refused(bundle: Bundle) -> None:
+    path = bundle.path / costs_name("cpu")
+    with pytest.raises(BadInputError, match="does not exist"):
+        costs_from_bundle(bundle, "cpu", 1)
+    costs = costs_of(bundle)
+    for points in ([], costs.points[1:], [*costs.points[1:], msgspec.structs.replace(costs.points[0], seconds=0.0)]):
+        path.write_bytes(json_from_costs(msgspec.structs.replace(costs, points=points)))
+        with pytest.raises(BadInputError, match="points"):
+            costs_from_bundle(bundle, "cpu", 1)
+    path.write_text('{"schema": 1}')
+    with pytest.raises(BadInputError, match="contract"):
+        costs_from_bundle(bundle, "cpu", 1)
