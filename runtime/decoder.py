@@ -203,7 +203,7 @@ def _result(
         text=text,
         steps=decoding.steps,
         tokens=len(answer),
-        window_tokens=len(every),
+        window_tokens=decoding.window_tokens,
         tokens_per_forward=len(answer) / decoding.steps if decoding.steps else 0.0,
         stop_reason=decoding.stop_reason,
         seconds=seconds,

@@ -23,6 +23,7 @@ from lopa.runtime.branches import (
 from lopa.runtime.candidates import Candidates, RowStatistics, candidates_from_rows, rows_of_request
 from lopa.runtime.competition import branch_confidence, winner_of
 from lopa.runtime.contract import Int64, tiles
+from lopa.runtime.early_exit import without_rows_after_end
 from lopa.runtime.filling import Fills, filled, fills_from_candidates
 from lopa.runtime.generation_config import PUBLISHED_STEP_LIMIT, GenerationConfig
 from lopa.runtime.manifest import Manifest
@@ -90,6 +91,8 @@ class Decoding:
         self._kept: RowStatistics | None = None
         self.prompt_length = len(prompt)
         self.steps = 0
+        self.window_tokens = 0
+        """Generated positions at their most, which is what the paper counts."""
         self.stop_reason: StopReason | None = None
         self._branches: tuple[Branch, ...] = (branch_from_prompt(prompt),)
         self._prepare_round()
@@ -115,8 +118,11 @@ class Decoding:
         undecided, proposed = windows.undecided[winner], candidates[winner]
         fills = fills_from_candidates(branches[winner], undecided, proposed, self._config)
         chosen = filled(branches[winner], fills, mask_token=self._mask, eos_token=self._eos)
+        if self._eos is not None and self._config.drops_rows_after_end:
+            chosen = without_rows_after_end(chosen, self._eos)
+        left = ~fills.chosen & (undecided < len(chosen.tokens))
         count = self._lookahead_count(chosen, branches, confidences, windows, candidates)
-        lookaheads = lookaheads_from_candidates(undecided[~fills.chosen], proposed[~fills.chosen], count)
+        lookaheads = lookaheads_from_candidates(undecided[left], proposed[left], count)
         self._branches = branches_from_winner(
             chosen, lookaheads, self._config, mask_token=self._mask, eos_token=self._eos
         )
@@ -194,6 +200,7 @@ class Decoding:
         """Open blocks, set flags, and see whether anything is left to do."""
         config = self._config
         self._branches = tuple(prepared(branch, config, self._mask) for branch in self._branches)
+        self.window_tokens = max(self.window_tokens, len(self.anchor.tokens) - self.prompt_length)
         if not config.published:
             # A branch with nothing left to decide would win the next round whatever the others do, and fill nothing.
             whole = [branch for branch in self._branches if branch.decided.all() and len(branch.blocks) > 1]

@@ -62,6 +62,9 @@ class GenerationConfig:
     seed: int = field(default=0, metadata=_help("seed of the draws"))
     stop: tuple[str, ...] = field(default=(), metadata=_help("text that ends the answer (may be given several times)"))
     stop_at_eos: bool = field(default=True, metadata=_help("end-of-text ends the answer"))
+    drop_after_eos: bool = field(
+        default=True, metadata=_help("rows behind a decided end-of-text leave the window (never in published mode)")
+    )
     time_limit: float | None = field(default=None, metadata=_help("seconds after which the committed text is returned"))
     published: bool = field(default=False, metadata=_help("the published implementation's behaviour, quirks included"))
 
@@ -138,6 +141,11 @@ class GenerationConfig:
     def fill_threshold(self) -> float:
         """Probability above which a position is filled at once; vanilla never does so."""
         return math.inf if self.strategy == "vanilla" else self.skip_threshold
+
+    @property
+    def drops_rows_after_end(self) -> bool:
+        """Whether rows behind a decided end-of-text leave the window."""
+        return self.drop_after_eos and self.stop_at_eos and not self.published
 
     @property
     def block_sizes(self) -> tuple[int, ...]:
