@@ -28,7 +28,7 @@ def png_from_quality(report: QualityReport) -> bytes:
     rows = [row for row in report.rows if row.kind == SCORED_KIND]
     figure = Figure(figsize=(7.2, 4.8), layout="constrained")
     axes = figure.add_subplot()
-    looking_ahead = [row for row in rows if row.strategy in ("d2f", "lopa")]
+    looking_ahead = [row for row in rows if row.strategy in ("d2f", "lopa") and row.branches != "auto"]
     axes.plot([_across(row) for row in looking_ahead], [_up(row) for row in looking_ahead], color="0.8", zorder=1)
     for row in rows:
         score = row.default.score

@@ -8,10 +8,11 @@ import math
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Literal
 
 from lopa.bench.eval_set import SCORED_KIND, EvalItem, is_correct
 from lopa.bench.report import PromptFile, Run
+from lopa.runtime.costs import costs_name
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.generation_config import GenerationConfig, Strategy
 from lopa.runtime.result import GenerationResult
@@ -27,12 +28,12 @@ class Variant:
 
     name: str
     strategy: Strategy
-    branches: int | None = None
+    branches: int | Literal["auto"] | None = None
 
     @property
     def has_published_twin(self) -> bool:
         """Whether the published implementation has this strategy, so that its steps can be compared."""
-        return self.strategy in ("d2f", "lopa")
+        return self.strategy in ("d2f", "lopa") and self.branches != "auto"
 
 
 VARIANTS = (
@@ -41,6 +42,8 @@ VARIANTS = (
     Variant("d2f", "d2f"),
     *(Variant(f"lopa-{branches}", "lopa", branches) for branches in (2, 3, 4, 6, 8)),
 )
+AUTO_VARIANT = Variant("lopa-auto", "lopa", "auto")
+"""As many branches as pay; measured where the bundle has a cost table of the device."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +84,7 @@ class Row:
 
     config: str
     strategy: Strategy
-    branches: int | None
+    branches: int | Literal["auto"] | None
     kind: str
     default: Measure
     published: Measure | None
@@ -109,9 +112,10 @@ def quality_rows(
 
     `progress` hears how many prompts are done. Raises BadInputError for a prompt that does not fit the model.
     """
+    has_table = (decoder.bundle.path / costs_name(decoder.session.device)).is_file()
     configs = {
         (variant, published): variant_config(decoder, variant, published=published)
-        for variant in VARIANTS
+        for variant in (*VARIANTS, *((AUTO_VARIANT,) if has_table else ()))
         for published in ((False, True) if variant.has_published_twin else (False,))
     }
     # The first decode of a process pays for memory that all others find ready.
@@ -148,7 +152,7 @@ def rows_from_results(
             key: measure_from_results([items[i] for i in chosen], [found[i] for i in chosen])
             for key, found in results.items()
         }
-        for variant in VARIANTS:
+        for variant in dict.fromkeys(variant for variant, _ in results):
             default, published = measures[variant, False], measures.get((variant, True))
             rows.append(
                 Row(

@@ -2,10 +2,12 @@
 
 import gzip
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.runtime.test_branch_budget import costs_with
 
 from lopa.bench.eval_set import EvalItem, is_correct
 from lopa.bench.quality import (
@@ -17,6 +19,8 @@ from lopa.bench.quality import (
     shared_settings,
     variant_config,
 )
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.costs import costs_name, json_from_costs, weights_digest
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.generation_config import GenerationConfig
 
@@ -125,3 +129,17 @@ def test_configs_start_from_the_bundle(decoder: Decoder) -> None:
     for variant in VARIANTS:
         config = variant_config(decoder, variant, published=True)
         assert config == GenerationConfig.reference(**settings, strategy=variant.strategy, branches=variant.branches)
+
+
+def test_auto_is_measured_where_the_bundle_has_a_cost_table(
+    tiny_bundle: Path, tmp_path: Path, items: list[EvalItem]
+) -> None:
+    copy = Path(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
+    digest = weights_digest(Bundle.open(copy))
+    (copy / costs_name("cpu")).write_bytes(json_from_costs(costs_with(digest, first=0.0, each=1.0)))
+    with Decoder.open(copy, threads=1) as decoder:
+        rows = {row.config: row for row in quality_rows(decoder, items[:1])}
+    assert set(rows) == {*(variant.name for variant in VARIANTS), "lopa-auto"}
+    # With a table on which branches cost and bring nothing else, auto decodes as d2f or saves its last round.
+    assert rows["d2f"].default.steps - 1 <= rows["lopa-auto"].default.steps <= rows["d2f"].default.steps
+    assert rows["lopa-auto"].published is None
