@@ -1,22 +1,23 @@
 """The safetensors files of a checkpoint as one lazy table of tensors. Does not know what a tensor is for.
 
-Nothing is read but the headers until a tensor is asked for, and then it is mapped from the file, not copied.
+Nothing is read but the headers until values are asked for, and then they are read into memory of the caller's choice:
+a mapped file would count as memory as a whole.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 
 from lopa.export.json_file import json_object_from_file
+from lopa.export.safetensors_header import TensorHeader, headers_from_file
 from lopa.runtime.errors import BadInputError
 
 SINGLE_NAME = "model.safetensors"
 INDEX_NAME = "model.safetensors.index.json"
 _COPY = "copy the checkpoint again; a download may have stopped half-way"
+_TORCH_DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
 
 @dataclass(frozen=True)
@@ -24,21 +25,59 @@ class StoredTensor:
     """One tensor in one file: its header now, its values on request."""
 
     name: str
-    shape: tuple[int, ...]
     file: Path
-    _handle: Any
+    header: TensorHeader
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Sizes of the axes."""
+        return self.header.shape
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of its numbers."""
+        return _TORCH_DTYPES[self.header.dtype]
 
     def read(self) -> torch.Tensor:
-        """The values, in the file's dtype and mapped from the file."""
-        tensor: torch.Tensor = self._handle.get_tensor(self.name)
-        return tensor
+        """All values, in the file's dtype. Raises BadInputError as read_rows does."""
+        values = torch.empty(self.header.length, dtype=torch.uint8)
+        self._fill(values, self.header.offset)
+        return values.view(self.dtype).reshape(self.shape)
+
+    def read_rows(self, start: int, rows: torch.Tensor) -> None:
+        """Fill `rows` with the tensor's rows from number `start` on.
+
+        `rows` is contiguous, [n, *shape[1:]], of the tensor's dtype. Raises BadInputError when the file cannot be read
+        or has become shorter since its header was.
+        """
+        row_size = self.header.length // self.shape[0]
+        self._fill(rows.view(-1).view(torch.uint8), self.header.offset + start * row_size)
+
+    def _fill(self, target: torch.Tensor, offset: int) -> None:
+        """Fill `target`, uint8 [n], with the file's bytes from `offset` on."""
+        view = target.numpy().data
+        try:
+            with self.file.open("rb", buffering=0) as file:
+                file.seek(offset)
+                done = 0
+                while done < len(view):
+                    count = file.readinto(view[done:])
+                    if not count:
+                        raise OSError(None, f"it ends before byte {offset + len(view)}")
+                    done += count
+        except OSError as error:
+            raise BadInputError(
+                f"{self.file} cannot be read for {self.name}: {error.strerror}",
+                expected="a file that stays as it is until the export is done",
+                remedy=_COPY,
+            ) from error
 
 
 def tensors_from_checkpoint(checkpoint: Path) -> dict[str, StoredTensor]:
     """Every tensor of the folder `checkpoint`, from model.safetensors or from the shards that its index names.
 
-    Raises BadInputError for a folder without weights, a missing or truncated shard, and an index that names a tensor
-    which its shard does not have.
+    Raises BadInputError for a folder without weights, a missing or truncated shard, an index that names a tensor which
+    its shard does not have, and weights that are not floating-point numbers.
     """
     index = checkpoint / INDEX_NAME
     if index.is_file():
@@ -56,20 +95,10 @@ def tensors_from_checkpoint(checkpoint: Path) -> dict[str, StoredTensor]:
 def tensors_from_file(path: Path) -> dict[str, StoredTensor]:
     """Every tensor of one safetensors file.
 
-    Raises BadInputError for a file that is missing, truncated or of another format.
+    Raises BadInputError for a file that is missing, truncated or of another format, and for weights that are not
+    floating-point numbers.
     """
-    try:
-        handle: Any = safe_open(path, framework="pt")
-    except FileNotFoundError as error:
-        raise BadInputError(f"{path} does not exist", expected="a safetensors file", remedy=_COPY) from error
-    except (SafetensorError, OSError) as error:
-        raise BadInputError(
-            f"{path} is truncated or is not a safetensors file: {error}",
-            expected="a whole safetensors file",
-            remedy=_COPY,
-        ) from error
-    names: list[str] = handle.keys()
-    return {name: StoredTensor(name, tuple(handle.get_slice(name).get_shape()), path, handle) for name in names}
+    return {name: StoredTensor(name, path, header) for name, header in headers_from_file(path).items()}
 
 
 def _tensors_from_index(index: Path) -> dict[str, StoredTensor]:

@@ -1,12 +1,14 @@
 import json
+import os
 from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from tests.export.checkpoints import edit_weights, failed_export, shard, small_checkpoint
 
 from lopa.export.checkpoint import INDEX_NAME, SINGLE_NAME, tensors_from_checkpoint
+from lopa.runtime.errors import BadInputError
 
 
 def test_shards_give_the_tensors_of_the_single_file(tmp_path: Path) -> None:
@@ -20,6 +22,29 @@ def test_shards_give_the_tensors_of_the_single_file(tmp_path: Path) -> None:
         for name, tensor in expected.items():
             assert stored[name].shape == tuple(tensor.shape)
             assert torch.equal(stored[name].read(), tensor)
+
+
+def test_some_rows_of_a_tensor(tmp_path: Path) -> None:
+    checkpoint = small_checkpoint(tmp_path)
+    weights = {"matrix": torch.randn(7, 3, 5).bfloat16(), "other": torch.randn(11)}
+    save_file(weights, checkpoint / SINGLE_NAME)
+    stored = tensors_from_checkpoint(checkpoint)["matrix"]
+    rows = torch.empty(3, 3, 5, dtype=stored.dtype)
+    for start in (0, 2, 4):
+        stored.read_rows(start, rows)
+        assert torch.equal(rows, weights["matrix"][start : start + 3])
+
+
+@pytest.mark.parametrize("change", ["shorter", "gone"])
+def test_a_file_that_changes_after_its_header_was_read(tmp_path: Path, change: str) -> None:
+    checkpoint = small_checkpoint(tmp_path)
+    stored = tensors_from_checkpoint(checkpoint)
+    if change == "gone":
+        (checkpoint / SINGLE_NAME).unlink()
+    else:
+        os.truncate(checkpoint / SINGLE_NAME, 100)
+    with pytest.raises(BadInputError, match=r"cannot be read for lm_head\.weight"):
+        stored["lm_head.weight"].read()
 
 
 def test_a_missing_shard(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
