@@ -1,10 +1,13 @@
 """The contract on ONNX Runtime: the CPU, or a CUDA device with caches and windows bound from host memory.
 
-Knows how inputs and outputs are bound without copies. Does not know which requests live, nor what a window means.
+Knows how inputs and outputs are bound without copies, and that all sessions of a process on one bundle, device and
+number of threads share one graph. Does not know which requests live, nor what a window means.
 """
 
 import math
 import re
+import threading
+import weakref
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +33,9 @@ _ERRORS_ONLY = 3
 _MOST_BUFFERS = 64
 """Sets of views kept: creating one costs more than binding it, and a decode comes back to few sizes."""
 _CUDA = "CUDAExecutionProvider"
+_open_graphs: weakref.WeakValueDictionary["_GraphKey", ort.InferenceSession] = weakref.WeakValueDictionary()
+"""Graphs in use. A graph holds its weights once more, packed for the processor; it is freed with its last session."""
+_opening = threading.Lock()
 
 
 def open_session(bundle: Bundle, device: str, *, threads: int | None) -> HostSession:
@@ -39,7 +45,7 @@ def open_session(bundle: Bundle, device: str, *, threads: int | None) -> HostSes
     has no CUDA provider or it does not start.
     """
     providers = _providers_from_device(device)
-    session = _inference_session(bundle, providers, threads)
+    session = _shared_inference_session(bundle, providers, threads)
     if session.get_providers()[0] != providers[0][0]:
         raise MissingBackendError(
             f"device {device!r}: the CUDA provider did not start, ONNX Runtime fell back to {session.get_providers()}",
@@ -191,6 +197,35 @@ def _providers_from_device(device: str) -> list[tuple[str, dict[str, Any]]]:
             remedy="pip uninstall onnxruntime, then pip install onnxruntime-gpu (CUDA 13 and cuDNN 9), or use cpu",
         )
     return [(_CUDA, {"device_id": found[1]}), cpu]
+
+
+@dataclass(frozen=True)
+class _GraphKey:
+    """What makes two opened graphs the same. The files' identity tells a bundle from another put in its place."""
+
+    files: tuple[tuple[int, ...], ...]
+    """Device, inode, size and time of change of the graph and of the weights."""
+    provider: str
+    device: str | None
+    threads: int | None
+
+
+def _shared_inference_session(
+    bundle: Bundle, providers: list[tuple[str, dict[str, Any]]], threads: int | None
+) -> ort.InferenceSession:
+    """The graph that another session of this process has open already, or a new one.
+
+    Its `run_with_iobinding` may be called from several threads at once, each with a binding of its own.
+    """
+    states = [path.stat() for path in (bundle.graph, bundle.weights)]
+    files = tuple((state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns) for state in states)
+    name, options = providers[0]
+    key = _GraphKey(files, name, options.get("device_id"), threads)
+    with _opening:
+        session = _open_graphs.get(key)
+        if session is None:
+            session = _open_graphs[key] = _inference_session(bundle, providers, threads)
+    return session
 
 
 def _inference_session(

@@ -194,8 +194,9 @@ def test_a_graph_that_is_not_the_manifests(tiny_bundle: Path, tmp_path: Path) ->
         open_session(changed_bundle(tiny_bundle, tmp_path / "more", more_outputs), "cpu")
 
 
-def test_the_number_of_threads_reaches_the_engine(tiny_bundle: Path) -> None:
-    """Seen in the options with which ONNX Runtime opens the graph; 0 is its own choice."""
+def test_the_number_of_threads_reaches_the_engine(tiny_bundle: Path, tmp_path: Path) -> None:
+    """Seen in the options with which ONNX Runtime opens the graph; 0 is its own choice. A copy is open nowhere else."""
+    bundle = changed_bundle(tiny_bundle, tmp_path / "copy", lambda _: None)
     seen: list[int] = []
     original = ort.InferenceSession
 
@@ -207,7 +208,7 @@ def test_the_number_of_threads_reaches_the_engine(tiny_bundle: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ort, "InferenceSession", Recorded)
         for threads in (1, 2, None):
-            open_session(Bundle.open(tiny_bundle), "cpu", threads=threads).close()
+            open_session(bundle, "cpu", threads=threads).close()
     assert seen == [1, 2, 0]
 
 
