@@ -12,6 +12,7 @@ from lopa.export.config import CONFIG_NAME, CheckpointConfig, config_from_checkp
 from lopa.export.graph import graph_from_dimensions
 from lopa.export.lora import ADAPTER_CONFIG_NAME, ADAPTER_WEIGHTS_NAME, NO_ADAPTER, Adapter, adapter_from_folder
 from lopa.export.progress import Progress, silent
+from lopa.export.quantization import QuantizationChoice, quantized_plan
 from lopa.export.staging import check_destination, staged_folder
 from lopa.export.tokenizer_files import (
     TOKENIZER_CONFIG_NAME,
@@ -65,26 +66,29 @@ def bundle_from_checkpoint(
     *,
     lora: Path | None = None,
     dtype: Dtype = "float32",
+    quantization: QuantizationChoice | None = None,
     with_logits: bool = False,
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> Bundle:
     """Export the folder `checkpoint`, merged with the adapter folder `lora`, to the new folder `destination`.
 
-    `with_logits` adds the logits to the outputs, for verification. Raises BadInputError for anything wrong with the
+    `dtype` is that of the tensors that `quantization` does not make integers. `with_logits` adds the logits to the
+    outputs, for verification. Raises BadInputError for anything wrong with the
     source or the destination; then nothing is left behind, and a bundle that was to be overwritten is untouched.
     """
     tell = progress or silent
     check_destination(destination, overwrite=overwrite)
     source = source_from_checkpoint(checkpoint, lora)
-    records = tensor_records_from_plan(source.planned, dtype)
+    planned = source.planned if quantization is None else quantized_plan(source.planned, quantization)
+    records = tensor_records_from_plan(planned, dtype)
     with staged_folder(destination, overwrite=overwrite) as folder:
         total = max(record.offset + record.length for record in records.values())
         _check_room(folder, total)
         # Weights before the graph: what a user can have wrong, bad values or a full disk, shows sooner.
         weights = write_weights(
             folder / WEIGHTS_NAME,
-            source.planned,
+            planned,
             records,
             source.stored,
             source.adapter,
@@ -99,7 +103,9 @@ def bundle_from_checkpoint(
         (folder / TOKENIZER_CONFIG_NAME).write_bytes(source.tokenizer.tokenizer_config)
         others = [_file_record(folder / name) for name in (GRAPH_NAME, TOKENIZER_NAME, TOKENIZER_CONFIG_NAME)]
         tell("hashing the source", 0, 0)
-        manifest = _manifest(source, records, [weights, *others], dtype=dtype, with_logits=with_logits)
+        manifest = _manifest(
+            source, records, [weights, *others], dtype=dtype, quantization=quantization, with_logits=with_logits
+        )
         (folder / MANIFEST_NAME).write_bytes(json_from_manifest(manifest))
     return Bundle.open(destination)
 
@@ -132,7 +138,13 @@ def _check_room(folder: Path, needed: int) -> None:
 
 
 def _manifest(
-    source: Source, records: dict[str, TensorRecord], files: list[FileRecord], *, dtype: Dtype, with_logits: bool
+    source: Source,
+    records: dict[str, TensorRecord],
+    files: list[FileRecord],
+    *,
+    dtype: Dtype,
+    quantization: QuantizationChoice | None,
+    with_logits: bool,
 ) -> Manifest:
     architecture, tokens = source.config.architecture, source.tokenizer.special_tokens
     return Manifest(
@@ -141,7 +153,7 @@ def _manifest(
         architecture=architecture.name,
         dialect="standard",
         dtype=dtype,
-        quantization="none",
+        quantization=None if quantization is None else quantization.record,
         with_logits=with_logits,
         prediction_shift=architecture.prediction_shift,
         dimensions=source.config.dimensions,

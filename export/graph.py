@@ -16,13 +16,20 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from lopa.export.graph_passes import tidy
 from lopa.export.module import ContractForward, inverse_frequencies
-from lopa.export.weight_plan import Dtype
+from lopa.export.quantize_graph import QuantizedMatricesPass, QuantizedMatrix
+from lopa.export.weight_plan import Dtype, IntegerDtype
 from lopa.runtime.contract import input_names, output_names
-from lopa.runtime.manifest import ModelDimensions, TensorRecord
+from lopa.runtime.manifest import ModelDimensions, TensorRecord, scale_name
 
 OPSET = 23
 """The first ai.onnx opset with Attention, RotaryEmbedding and RMSNormalization."""
 _TORCH_DTYPES: dict[Dtype, torch.dtype] = {"float32": torch.float32, "float16": torch.float16}
+_IR_DTYPES: dict[Dtype | IntegerDtype, ir.DataType] = {
+    "float32": ir.DataType.FLOAT,
+    "float16": ir.DataType.FLOAT16,
+    "int8": ir.DataType.INT8,
+    "int4": ir.DataType.INT4,
+}
 # Example sizes of requests, branches, window, prefix and rows: the exporter takes a size of 1 for a constant, and
 # equal sizes for one axis.
 _REQUESTS, _BRANCHES, _WINDOW, _PREFIX, _ROWS = 2, 3, 11, 13, 7
@@ -54,12 +61,21 @@ def graph_from_dimensions(
     model: ir.Model = cast(torch.onnx.ONNXProgram, program).model  # None only without dynamo
     model.producer_name, model.producer_version = "lopa-export", None
     initializers = model.graph.initializers
-    for name, record in records.items():
-        initializers[name].const_value = _external_tensor(name, record, weights_name)
+    tensors = {name: _external_tensor(name, record, weights_name) for name, record in records.items()}
+    # The others are integers and scales, which take the places of traced matrices at the end.
+    for name in initializers.keys() & tensors.keys():
+        if records[name].dtype == dtype:
+            initializers[name].const_value = tensors[name]
     initializers["inverse_frequencies"].const_value = ir.tensor(
         inverse_frequencies(dimensions).numpy(), name="inverse_frequencies"
     )
-    return tidy(model)
+    quantized = {
+        name: QuantizedMatrix(tensors[name], tensors[scale_name(name)])
+        for name, record in records.items()
+        if record.dtype in ("int8", "int4")
+    }
+    model = tidy(model)
+    return QuantizedMatricesPass(quantized)(model).model if quantized else model
 
 
 def _external_tensor(name: str, record: TensorRecord, weights_name: str) -> ir.ExternalTensor:
@@ -67,7 +83,7 @@ def _external_tensor(name: str, record: TensorRecord, weights_name: str) -> ir.E
         location=weights_name,
         offset=record.offset,
         length=record.length,
-        dtype=ir.DataType.FLOAT if record.dtype == "float32" else ir.DataType.FLOAT16,
+        dtype=_IR_DTYPES[record.dtype],
         shape=ir.Shape(record.shape),
         name=name,
     )

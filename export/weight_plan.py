@@ -10,10 +10,14 @@ from typing import Literal, Protocol
 
 from lopa.export.config import CheckpointConfig
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.manifest import ModelDimensions, TensorRecord
+from lopa.runtime.manifest import ModelDimensions, TensorRecord, scale_name
 
 Dtype = Literal["float32", "float16"]
-ITEM_SIZE: dict[Dtype, int] = {"float32": 4, "float16": 2}
+IntegerDtype = Literal["int8", "int4"]
+ITEM_BITS: dict[Dtype | IntegerDtype, int] = {"float32": 32, "float16": 16, "int8": 8, "int4": 4}
+HEAD_NAME = "head.weight"
+BLOCK = 32
+"""Inputs that share an int4 scale."""
 ALIGNMENT = 4096
 """Bytes: every tensor starts at a multiple, so that it can be mapped by itself."""
 
@@ -36,6 +40,8 @@ class PlannedWeight:
     source_shape: tuple[int, ...]
     transposed: bool
     """The checkpoint has [outputs, inputs], the bundle [inputs, outputs]."""
+    quantized: IntegerDtype | None = None
+    """Written as integers, with its scales as a tensor of their own behind it."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -52,7 +58,7 @@ def planned_weights_from_config(config: CheckpointConfig) -> list[PlannedWeight]
     layer_shapes = _layer_shapes(sizes)
     outer = dict(names.outer_names)
     if config.tied_embeddings:
-        outer["head.weight"] = outer["embedding.weight"]
+        outer[HEAD_NAME] = outer["embedding.weight"]
     vocabulary = (sizes.vocab_size, sizes.hidden_size)
     planned = [PlannedWeight("embedding.weight", outer["embedding.weight"], vocabulary, transposed=False)]
     for layer in range(sizes.layers):
@@ -63,18 +69,29 @@ def planned_weights_from_config(config: CheckpointConfig) -> list[PlannedWeight]
     planned.append(
         PlannedWeight("final_norm.weight", outer["final_norm.weight"], (sizes.hidden_size,), transposed=False)
     )
-    planned.append(PlannedWeight("head.weight", outer["head.weight"], vocabulary, transposed=True))
+    planned.append(PlannedWeight(HEAD_NAME, outer[HEAD_NAME], vocabulary, transposed=True))
     return planned
 
 
 def tensor_records_from_plan(planned: Sequence[PlannedWeight], dtype: Dtype) -> dict[str, TensorRecord]:
-    """Offset and length of every tensor, one behind the other at multiples of ALIGNMENT."""
+    """Offset and length of every tensor, one behind the other at multiples of ALIGNMENT.
+
+    `dtype` is that of the tensors that are not quantized, and of int4 scales. Scales of int8 are float32, since the graph multiplies by them behind a product in float32.
+    """
     records: dict[str, TensorRecord] = {}
     offset = 0
     for weight in planned:
-        length = math.prod(weight.shape) * ITEM_SIZE[dtype]
-        records[weight.name] = TensorRecord(dtype=dtype, shape=list(weight.shape), offset=offset, length=length)
-        offset += -(-length // ALIGNMENT) * ALIGNMENT
+        tensors: list[tuple[str, Dtype | IntegerDtype, tuple[int, ...]]]
+        if weight.quantized is None:
+            tensors = [(weight.name, dtype, weight.shape)]
+        else:
+            scales = (weight.shape[1],) if weight.quantized == "int8" else (weight.shape[0] // BLOCK, weight.shape[1])
+            scale_dtype: Dtype = "float32" if weight.quantized == "int8" else dtype
+            tensors = [(weight.name, weight.quantized, weight.shape), (scale_name(weight.name), scale_dtype, scales)]
+        for name, item, shape in tensors:
+            length = -(-math.prod(shape) * ITEM_BITS[item] // 8)
+            records[name] = TensorRecord(dtype=item, shape=list(shape), offset=offset, length=length)
+            offset += -(-length // ALIGNMENT) * ALIGNMENT
     return records
 
 

@@ -11,9 +11,10 @@ import torch
 
 from lopa.export.checkpoint import StoredTensor
 from lopa.export.lora import Adapter, LowRankProduct
-from lopa.export.weight_plan import Dtype, PlannedWeight
+from lopa.export.quantize_tensor import integer_pieces
+from lopa.export.weight_plan import BLOCK, Dtype, PlannedWeight
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.manifest import FileRecord, TensorRecord
+from lopa.runtime.manifest import FileRecord, TensorRecord, scale_name
 
 _PIECE_ITEMS = 1 << 24
 """Numbers merged at a time: 64 MiB in float32."""
@@ -38,25 +39,46 @@ def write_weights(
     written = 0
     with path.open("wb") as file:
         for weight in planned:
-            record = records[weight.name]
-            for data in _pieces_of_weight(weight, record, stored, adapter, padding=record.offset - written):
-                file.write(data)
-                digest.update(data)
-                written += len(data)
+            for offset, data in _pieces_of_weight(weight, records, stored, adapter):
+                for part in (bytes(max(0, offset - written)), data):
+                    file.write(part)
+                    digest.update(part)
+                    written += len(part)
                 progress(written)
     return FileRecord(path=path.name, size=written, sha256=digest.hexdigest())
 
 
 def _pieces_of_weight(
-    weight: PlannedWeight,
-    record: TensorRecord,
-    stored: Mapping[str, StoredTensor],
-    adapter: Adapter,
-    *,
-    padding: int,
-) -> Iterator[bytes | memoryview]:
-    """`padding` zeros and then the tensor's bytes as they lie in the bundle, some rows at a time."""
-    yield b"\0" * padding
+    weight: PlannedWeight, records: Mapping[str, TensorRecord], stored: Mapping[str, StoredTensor], adapter: Adapter
+) -> Iterator[tuple[int, memoryview]]:
+    """The tensor's bytes as they lie in the bundle, some rows at a time, each with the offset where its tensor begins.
+
+    A quantized tensor is followed by its scales; int8 ones are known only when all rows were read, which are then read
+    again.
+    """
+    record = records[weight.name]
+    if weight.quantized is None:
+        dtype = _float_dtype(record)
+        for piece in _merged_pieces(weight, stored, adapter):
+            yield record.offset, _bytes(_checked(piece, dtype, weight).to(_TORCH_DTYPES[dtype]))
+        return
+    scale_record = records[scale_name(weight.name)]
+    scale_dtype = _float_dtype(scale_record)
+
+    def checked_pieces() -> Iterator[torch.Tensor]:
+        return (_checked(piece, scale_dtype, weight) for piece in _merged_pieces(weight, stored, adapter))
+
+    scales: list[torch.Tensor] = []
+    for piece in integer_pieces(weight.quantized, checked_pieces, scale_dtype, scales):
+        yield record.offset, _bytes(piece)
+    for piece in scales:
+        yield scale_record.offset, _bytes(piece)
+
+
+def _merged_pieces(
+    weight: PlannedWeight, stored: Mapping[str, StoredTensor], adapter: Adapter
+) -> Iterator[torch.Tensor]:
+    """Rows of the bundle's tensor in float32, with the adapter; of a matrix, whole blocks of rows."""
     origin = adapter.replaced.get(weight.source, stored[weight.source])
     source = origin.read()
     if source.dtype not in _SOURCE_DTYPES:
@@ -67,9 +89,10 @@ def _pieces_of_weight(
         )
     product = adapter.products.get(weight.source)
     rows = max(1, _PIECE_ITEMS * weight.shape[0] // source.numel())
+    if weight.quantized == "int4":
+        rows = -(-rows // BLOCK) * BLOCK
     for start in range(0, weight.shape[0], rows):
-        merged = _merged_rows(source, product, slice(start, start + rows), transposed=weight.transposed)
-        yield _checked_cast(merged, record.dtype, weight).numpy().data.cast("B")
+        yield _merged_rows(source, product, slice(start, start + rows), transposed=weight.transposed)
 
 
 def _merged_rows(
@@ -83,7 +106,8 @@ def _merged_rows(
     return (merged.t() if transposed else merged).contiguous()
 
 
-def _checked_cast(values: torch.Tensor, dtype: Dtype, weight: PlannedWeight) -> torch.Tensor:
+def _checked(values: torch.Tensor, dtype: Dtype, weight: PlannedWeight) -> torch.Tensor:
+    """`values`, or BadInputError when they are not finite or beyond `dtype`."""
     # The least and the greatest value tell it all: either is NaN if any value is, and rounding keeps the order.
     extremes = torch.stack(torch.aminmax(values))
     if not torch.isfinite(extremes).all():
@@ -98,4 +122,14 @@ def _checked_cast(values: torch.Tensor, dtype: Dtype, weight: PlannedWeight) -> 
             expected=f"values that {dtype} can hold",
             remedy="export with --dtype fp32",
         )
-    return values.to(_TORCH_DTYPES[dtype])
+    return values
+
+
+def _float_dtype(record: TensorRecord) -> Dtype:
+    if record.dtype == "int8" or record.dtype == "int4":
+        raise ValueError(f"received a record of {record.dtype}, expected one of a floating-point type")
+    return record.dtype
+
+
+def _bytes(values: torch.Tensor) -> memoryview:
+    return values.numpy().data.cast("B")

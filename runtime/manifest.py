@@ -54,12 +54,33 @@ class FileRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
 
 class TensorRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Where one weight lies in the weights file; matrices are stored [inputs, outputs], row by row."""
+    """Where one weight lies in the weights file; matrices are stored [inputs, outputs], row by row.
 
-    dtype: Literal["float32", "float16"]
+    Two neighbouring int4 numbers share a byte, the first in its low half. The scales of an integer tensor are the
+    tensor that `scale_name` names.
+    """
+
+    dtype: Literal["float32", "float16", "int8", "int4"]
     shape: list[int]
     offset: int
     length: int
+
+
+class Quantization(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """How the matrices with integer types were quantized: value = integer x scale, no zero point (docs/bundles.md).
+
+    The embedding, norms and biases never are.
+    """
+
+    kind: Literal["int8", "int4"]
+    block: int | None
+    """Inputs that share a scale, for each output; None: all of them."""
+    activation: Literal["none", "int8_per_row"]
+    """What the graph does with the other factor of a product: nothing, or int8 with a scale for each row."""
+    head: bool
+    """Whether the product with the vocabulary is quantized too."""
+    excluded: list[str]
+    """The patterns of tensor names that were left as they are."""
 
 
 class Origin(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -81,7 +102,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     architecture: str
     dialect: Literal["standard", "portable"]
     dtype: Literal["float32", "float16"]
-    quantization: Literal["none"]
+    quantization: Quantization | None
     with_logits: bool
     prediction_shift: Literal[0, 1]
     dimensions: ModelDimensions
@@ -92,6 +113,11 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     tensors: dict[str, TensorRecord]
     files: list[FileRecord]
     origin: Origin
+
+
+def scale_name(name: str) -> str:
+    """Name of the tensor that holds the scales of the integer tensor `name`."""
+    return f"{name}_scale"
 
 
 class _Versions(msgspec.Struct):

@@ -1,31 +1,93 @@
 """The weights of a bundle as memory-mapped arrays. Does not know what they mean."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import Floats
+from lopa.runtime.dequantize import int4_from_bytes, values_from_integers
 from lopa.runtime.errors import BadInputError
+from lopa.runtime.manifest import TensorRecord, scale_name
+
+_BITS = {"float32": 32, "float16": 16, "int8": 8, "int4": 4}
+_INTEGERS = ("int8", "int4")
 
 
-def weights_from_bundle(bundle: Bundle) -> Mapping[str, Floats]:
-    """Every tensor of manifest.tensors by name, read-only, as stored (matrices [inputs, outputs]); pages load on use.
+class BundleWeights(Mapping[str, Floats]):
+    """The weights by name (matrices [inputs, outputs]), read-only; pages load on use.
 
-    Raises BadInputError when a record does not fit the file or itself.
+    A floating-point tensor is a view of the file. A quantized one is dequantized to float32 on every access, so that
+    never more than the caller holds is in memory; its scales have no entry of their own.
+    """
+
+    def __init__(self, data: npt.NDArray[np.uint8], records: Mapping[str, TensorRecord]) -> None:
+        self._data = data
+        self._records = records
+        scales = {scale_name(name) for name, record in records.items() if record.dtype in _INTEGERS}
+        self._names = [name for name in records if name not in scales]
+
+    def __getitem__(self, name: str) -> Floats:
+        record = self._records[name]
+        stored = self._stored(record)
+        if record.dtype not in _INTEGERS:
+            return stored.reshape(record.shape)
+        shape = tuple(record.shape)
+        integers = int4_from_bytes(stored, shape) if record.dtype == "int4" else stored.reshape(shape)
+        scales = self._records[scale_name(name)]
+        return values_from_integers(integers, self._stored(scales).reshape(scales.shape))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def scales(self, name: str) -> Floats | None:
+        """[outputs] or [inputs / block, outputs] of a quantized tensor, None for another."""
+        if self._records[name].dtype not in _INTEGERS:
+            return None
+        record = self._records[scale_name(name)]
+        return self._stored(record).reshape(record.shape)
+
+    def _stored(self, record: TensorRecord) -> npt.NDArray[Any]:
+        dtype = np.dtype(np.uint8 if record.dtype == "int4" else record.dtype)
+        return self._data[record.offset : record.offset + record.length].view(dtype)
+
+
+def weights_from_bundle(bundle: Bundle) -> BundleWeights:
+    """Every weight of manifest.tensors.
+
+    Raises BadInputError when a record does not fit the file or itself, or when scales are missing or do not fit.
     """
     data = np.memmap(bundle.weights, np.uint8, mode="r")
-    weights: dict[str, Floats] = {}
-    for name, record in bundle.manifest.tensors.items():
-        dtype = np.dtype(record.dtype)
+    records = bundle.manifest.tensors
+    for name, record in records.items():
         end = record.offset + record.length
-        if not 0 <= record.offset <= end <= data.size or record.length != math.prod(record.shape) * dtype.itemsize:
+        length = -(-math.prod(record.shape) * _BITS[record.dtype] // 8)
+        if not 0 <= record.offset <= end <= data.size or record.length != length:
             raise BadInputError(
                 f"the manifest of {bundle.path} puts {name} {record.dtype} {record.shape} at {record.offset}, "
                 f"{record.length} bytes long",
                 expected=f"a length that fits the shape, inside the {data.size} bytes of {bundle.weights.name}",
                 remedy="export the checkpoint again",
             )
-        weights[name] = data[record.offset : end].view(dtype).reshape(record.shape)
-    return weights
+        if record.dtype in _INTEGERS:
+            _check_scales(bundle, name, record, records.get(scale_name(name)))
+    return BundleWeights(data, records)
+
+
+def _check_scales(bundle: Bundle, name: str, record: TensorRecord, scales: TensorRecord | None) -> None:
+    inputs, outputs = record.shape if len(record.shape) == 2 else (0, 0)
+    block = bundle.manifest.quantization.block if bundle.manifest.quantization is not None else None
+    expected = [outputs] if block is None else [inputs // max(block, 1), outputs]
+    if scales is None or scales.dtype in _INTEGERS or scales.shape != expected or (block and inputs % block):
+        found = "none" if scales is None else f"{scales.dtype} {scales.shape}"
+        raise BadInputError(
+            f"the manifest of {bundle.path} has for {name} {record.dtype} {record.shape} the scales {found}",
+            expected=f"floating-point scales {expected}",
+            remedy="export the checkpoint again",
+        )

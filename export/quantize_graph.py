@@ -1,0 +1,157 @@
+"""A pass that puts integer matrices and their scales in the place of floating-point ones. Standard operators only.
+
+int8: each row of the other factor is divided by its own scale (its largest magnitude / 127) and rounded to int8; the
+product of the integers, times the scales of the columns, is in float32 and is multiplied by the rows' scales again.
+Written as QuantizeLinear with scale 1 and DequantizeLinear around MatMul, it is one integer product in ONNX Runtime
+(MatMulIntegerToFloat on the CPU) and one that TensorRT's parser takes. A row's result depends on that row alone, so a
+request decodes the same in any company. Rows of a factor that several products share are rounded once.
+
+int4: DequantizeLinear in blocks, which ONNX Runtime joins with MatMul to MatMulNBits; the other factor stays as it is.
+
+Does not know any value, nor how the integers were chosen.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+_GREATEST = 127.0
+_LEAST_MAGNITUDE = 1e-30
+"""Stands for the largest magnitude of a row of zeros."""
+
+
+@dataclass(frozen=True, eq=False)
+class QuantizedMatrix:
+    """What takes the place of one matrix [inputs, outputs]."""
+
+    integers: ir.TensorProtocol
+    """int8 or int4 [inputs, outputs]"""
+    scales: ir.TensorProtocol
+    """[outputs] for int8, [inputs / block, outputs] for int4"""
+
+    @property
+    def block(self) -> int:
+        """Inputs that share an int4 scale."""
+        return self.integers.shape.numpy()[0] // self.scales.shape.numpy()[0]
+
+
+@dataclass(frozen=True, eq=False)
+class _Rows:
+    """A factor, each row divided by its scale and rounded."""
+
+    integers: ir.Value
+    """As float32 [.., rows, inputs], from -127 to 127."""
+    scales: ir.Value
+    """float32 [.., rows, 1]"""
+
+
+class QuantizedMatricesPass(ir.passes.InPlacePass):
+    """Replaces MatMul(x, W) by the product with W's integers and scales, for every W of `matrices`, by name."""
+
+    def __init__(self, matrices: Mapping[str, QuantizedMatrix]) -> None:
+        super().__init__()
+        self._matrices = matrices
+
+    def requires(self, model: ir.Model) -> None:
+        """Raise PreconditionError unless every matrix is an initializer that is only ever a MatMul's second factor."""
+        for name in self._matrices:
+            value = model.graph.initializers.get(name)
+            if value is None:
+                raise ir.passes.PreconditionError(f"the graph has no initializer {name} to quantize")
+            others = [use.node.name for use in value.uses() if use.node.op_type != "MatMul" or use.idx != 1]
+            if others or not value.uses():
+                raise ir.passes.PreconditionError(f"{name} is not only the second factor of products: {others}")
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        """Replace; the initializers keep their names."""
+        rows: dict[ir.Value, _Rows] = {}
+        constants: dict[str, ir.Value] = {}
+        for name, matrix in self._matrices.items():
+            original = model.graph.initializers.pop(name)
+            integers = _initializer(model, matrix.integers)
+            scales = _initializer(model, matrix.scales)
+            for use in tuple(original.uses()):
+                if matrix.integers.dtype == ir.DataType.INT8:
+                    _multiply_int8(model, use.node, integers, scales, rows, constants)
+                else:
+                    _multiply_int4(use.node, integers, scales, matrix.block)
+        return ir.passes.PassResult(model, modified=bool(self._matrices))
+
+    def ensures(self, model: ir.Model) -> None:
+        """Raise PostconditionError unless every matrix is integers now, and only dequantized."""
+        for name in self._matrices:
+            value = model.graph.initializers[name]
+            operators = {use.node.op_type for use in value.uses()}
+            if value.dtype not in (ir.DataType.INT8, ir.DataType.INT4) or operators != {"DequantizeLinear"}:
+                raise ir.passes.PostconditionError(f"{name} is {value.dtype}, used by {sorted(operators)}")
+
+
+def _multiply_int4(product: ir.Node, integers: ir.Value, scales: ir.Value, block: int) -> None:
+    """MatMul(x, W) -> MatMul(x, DequantizeLinear(W)), with `block` inputs a scale."""
+    dequantized = ir.node(
+        "DequantizeLinear", [integers, scales], {"axis": 0, "block_size": block}, name=f"{product.name}/weight"
+    )
+    product.prepend(dequantized)
+    product.replace_input_with(1, dequantized.outputs[0])
+
+
+def _multiply_int8(
+    model: ir.Model,
+    product: ir.Node,
+    integers: ir.Value,
+    scales: ir.Value,
+    known: dict[ir.Value, _Rows],
+    constants: dict[str, ir.Value],
+) -> None:
+    """MatMul(x, W) -> MatMul(rounded rows of x, DequantizeLinear(W)) * scales of the rows; all in float32."""
+    factor, result = product.inputs[0], product.outputs[0]
+    if factor is None or result.dtype is None:
+        raise ir.passes.PassError(f"{product.name} has no first factor, or a result of unknown type")
+    if factor not in known:
+        known[factor] = _rounded_rows(model, product, factor, constants)
+    rows = known[factor]
+    dequantized = ir.node("DequantizeLinear", [integers, scales], {"axis": 1}, name=f"{product.name}/weight")
+    of_integers = ir.node("MatMul", [rows.integers, dequantized.outputs[0]], name=product.name)
+    scaled = ir.node("Mul", [of_integers.outputs[0], rows.scales], name=f"{product.name}/scaled")
+    nodes = [dequantized, of_integers, scaled]
+    if result.dtype != ir.DataType.FLOAT:
+        nodes.append(ir.node("Cast", [scaled.outputs[0]], {"to": result.dtype}, name=f"{product.name}/narrowed"))
+    last = nodes[-1].outputs[0]
+    last.name, last.shape, last.type = result.name, result.shape, result.type
+    product.prepend(nodes)
+    ir.convenience.replace_all_uses_with(result, last, replace_graph_outputs=True)
+    model.graph.remove(product, safe=True)
+
+
+def _rounded_rows(model: ir.Model, before: ir.Node, factor: ir.Value, constants: dict[str, ir.Value]) -> _Rows:
+    """New nodes in front of `before`, where `factor` is known."""
+    owner = factor.producer()
+    name = f"{owner.name if owner is not None else before.name}/rows"
+
+    def constant(key: str, array: "np.ndarray[tuple[int, ...], np.dtype[np.generic]]") -> ir.Value:
+        if key not in constants:
+            constants[key] = _initializer(model, ir.tensor(array, name=f"quantize.{key}"))
+        return constants[key]
+
+    def add(op: str, inputs: list[ir.Value], attributes: dict[str, int] | None = None) -> ir.Value:
+        node = ir.node(op, inputs, attributes or {}, name=f"{name}/{op}")
+        before.prepend(node)
+        return node.outputs[0]
+
+    one = constant("one", np.array(1.0, np.float32))
+    zero = constant("zero", np.array(128, np.uint8))
+    x = factor if factor.dtype == ir.DataType.FLOAT else add("Cast", [factor], {"to": ir.DataType.FLOAT})
+    magnitude = add("ReduceMax", [add("Abs", [x]), constant("last_axis", np.array([-1], np.int64))], {"keepdims": 1})
+    not_zero = add("Max", [magnitude, constant("least", np.array(_LEAST_MAGNITUDE, np.float32))])
+    scales = add("Mul", [not_zero, constant("step", np.array(1.0 / _GREATEST, np.float32))])
+    integers = add("QuantizeLinear", [add("Div", [x, scales]), one, zero])
+    return _Rows(add("DequantizeLinear", [integers, one, zero]), scales)
+
+
+def _initializer(model: ir.Model, tensor: ir.TensorProtocol) -> ir.Value:
+    shape = ir.Shape(tensor.shape.numpy())
+    value = ir.Value(name=tensor.name, shape=shape, type=ir.TensorType(tensor.dtype), const_value=tensor)
+    model.graph.initializers.add(value)
+    return value

@@ -1,0 +1,78 @@
+"""Values to integers and scales, for matrices [inputs, outputs] that come in pieces. Pure; knows no files, no graph.
+
+Every error is at most half a step (its scale), a step being as small as that allows without a zero point.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+
+import torch
+from torch import Tensor
+
+from lopa.export.weight_plan import BLOCK, Dtype, IntegerDtype
+
+Pieces = Callable[[], Iterable[Tensor]]
+"""Reads a matrix from its beginning: float32 [some inputs, outputs] at a time."""
+_TORCH_DTYPES: dict[Dtype, torch.dtype] = {"float32": torch.float32, "float16": torch.float16}
+_LEAST_SCALE: dict[Dtype, float] = {"float32": 2.0**-126, "float16": 2.0**-24}
+"""The least that the type holds without being flushed to zero: the scale where all values are (nearly) zero."""
+_INT8_STEPS = 127
+# An int4 reaches from -8 to 7, and rounding to either end may err by half a step as anywhere else.
+_INT4_STEPS_BELOW, _INT4_STEPS_ABOVE = 8.5, 7.5
+
+
+def int8_scales_from_pieces(pieces: Iterable[Tensor]) -> Tensor:
+    """float32 [outputs] from the float32 [.., outputs] pieces of one matrix, of which there is at least one."""
+    greatest: Tensor | None = None
+    for piece in pieces:
+        found = piece.abs().amax(dim=0)
+        greatest = found if greatest is None else torch.maximum(greatest, found)
+    if greatest is None:
+        raise ValueError("received no piece, expected at least one")
+    return (greatest / _INT8_STEPS).clamp_min(_LEAST_SCALE["float32"])
+
+
+def int8_from_values(values: Tensor, scales: Tensor) -> Tensor:
+    """int8 [inputs, outputs], from -127 to 127, from as many float32 values and the scales [outputs]."""
+    return (values / scales).round_().clamp_(-_INT8_STEPS, _INT8_STEPS).to(torch.int8)
+
+
+def int4_from_values(values: Tensor, scale_dtype: Dtype) -> tuple[Tensor, Tensor]:
+    """Integers int8 [inputs, outputs], from -8 to 7, and scales [inputs / BLOCK, outputs] of the type `scale_dtype`.
+
+    `values` is float32 [inputs, outputs], with inputs a multiple of BLOCK; any number of whole blocks of a matrix.
+    """
+    inputs, outputs = values.shape
+    blocks = values.reshape(inputs // BLOCK, BLOCK, outputs)
+    least, greatest = torch.aminmax(blocks, dim=1)
+    scales = _rounded_up(torch.maximum(greatest / _INT4_STEPS_ABOVE, least / -_INT4_STEPS_BELOW), scale_dtype)
+    integers = (blocks / scales.float()[:, None]).round_().clamp_(-8, 7).to(torch.int8)
+    return integers.reshape(inputs, outputs), scales
+
+
+def bytes_from_int4(integers: Tensor) -> Tensor:
+    """uint8: two numbers a byte, the first in the low half, in the order of the rows. Takes an even number of them."""
+    halves = integers.reshape(-1).bitwise_and(15).to(torch.uint8)
+    return halves[0::2] | (halves[1::2] << 4)
+
+
+def integer_pieces(kind: IntegerDtype, pieces: Pieces, scale_dtype: Dtype, scales: list[Tensor]) -> Iterator[Tensor]:
+    """Every piece as int8, or as int4 bytes, in order; appends the scales to `scales`, which together are the matrix's.
+
+    The pieces of an int4 matrix are whole blocks. Those of an int8 one are read twice, since a scale needs them all.
+    """
+    if kind == "int8":
+        found = int8_scales_from_pieces(pieces())
+        scales.append(found)
+        yield from (int8_from_values(piece, found) for piece in pieces())
+    else:
+        for piece in pieces():
+            integers, found = int4_from_values(piece, scale_dtype)
+            scales.append(found)
+            yield bytes_from_int4(integers)
+
+
+def _rounded_up(scales: Tensor, dtype: Dtype) -> Tensor:
+    """`scales` in `dtype`, never less than they were: a smaller scale would clip the greatest value."""
+    rounded = scales.to(_TORCH_DTYPES[dtype])
+    above = torch.nextafter(rounded, torch.full_like(rounded, torch.inf))
+    return torch.where(rounded.float() < scales, above, rounded).clamp_min(_LEAST_SCALE[dtype])
