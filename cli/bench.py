@@ -1,12 +1,17 @@
-"""lopa-export bench: quality against speed of every strategy, or our decoder beside a PyTorch eager loop."""
+"""lopa-export bench: quality against speed, our decoder beside a PyTorch eager loop, a cost table, a cold start."""
 
+import os
 import sys
 from dataclasses import asdict
 from pathlib import Path
 
 import click
 
+from lopa.bench.cold_start import STARTS, measured_cold_start, report_from_starts, table_from_cold
+from lopa.bench.costs import measured_costs, plan_for_decoder
+from lopa.bench.costs_report import report_from_costs, tables_from_costs
 from lopa.bench.eval_set import SCORED_KIND, eval_set_from_jsonl
+from lopa.bench.machine_rates import measured_rates
 from lopa.bench.plot import check_matplotlib, png_from_quality
 from lopa.bench.progress import progress_shown
 from lopa.bench.quality import QualityReport, quality_rows, shared_settings
@@ -16,12 +21,22 @@ from lopa.bench.speed_report import FORWARD_INCLUDES, ROUNDS, SpeedReport
 from lopa.bench.speed_table import tables_from_speed
 from lopa.bench.table import show_table
 from lopa.export.extra import export_extra_needed
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.costs import costs_name, json_from_costs
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.errors import BadInputError
 from lopa.tiny import EVAL
 
 _SPEED_PROMPTS = 8
 _SPEED_BRANCHES = 5
+_GOES_WITH = {
+    "--plot": ("--quality",),
+    "--checkpoint": ("--speed",),
+    "--lora": ("--speed",),
+    "--branches": ("--speed",),
+    "--limit": ("--quality", "--speed"),
+}
+"""Options that some benchmarks alone know."""
 
 
 @click.command(name="bench")
@@ -33,6 +48,13 @@ _SPEED_BRANCHES = 5
     help='Score and speed of every strategy on the prompts of a JSON-lines file: {"prompt", "answer", "kind"}.',
 )
 @click.option("--speed", is_flag=True, help="Seconds per step beside a PyTorch eager loop on the same weights (CPU).")
+@click.option(
+    "--costs",
+    is_flag=True,
+    help="Seconds of a forward by branches, window and prefix beside what the machine could do; stored in the bundle "
+    "for --branches auto. Takes up to some ten minutes.",
+)
+@click.option("--cold", is_flag=True, help="Seconds from the import of the runtime to the first forward.")
 @click.option(
     "--plot", type=click.Path(path_type=Path), metavar="PNG", help="With --quality: draw score against speed."
 )
@@ -53,6 +75,8 @@ def command(
     bundle: Path,
     quality: Path | None,
     speed: bool,
+    costs: bool,
+    cold: bool,
     plot: Path | None,
     checkpoint: Path | None,
     lora: Path | None,
@@ -62,16 +86,25 @@ def command(
     device: str,
     threads: int | None,
 ) -> None:
-    """Measure BUNDLE: either --quality or --speed. The tables go to standard output."""
-    if (quality is not None) == speed:
-        raise click.UsageError("give either --quality EVAL or --speed")
+    """Measure BUNDLE by one of --quality, --speed, --costs and --cold. The tables go to standard output."""
+    asked = {"--quality": quality is not None, "--speed": speed, "--costs": costs, "--cold": cold}
+    given = {
+        "--plot": plot is not None,
+        "--checkpoint": checkpoint is not None,
+        "--lora": lora is not None,
+        "--branches": branches is not None,
+        "--limit": limit is not None,
+    }
+    _check_usage([name for name in asked if asked[name]], [name for name in given if given[name]])
     if quality is not None:
-        if checkpoint is not None or lora is not None or branches is not None:
-            raise click.UsageError("--checkpoint, --lora and --branches go with --speed")
         _bench_quality(bundle, quality, plot=plot, limit=limit, output=output, device=device, threads=threads)
         return
-    if plot is not None:
-        raise click.UsageError("--plot goes with --quality")
+    if costs:
+        _bench_costs(bundle, output=output, device=device, threads=threads)
+        return
+    if cold:
+        _bench_cold(bundle, output=output, device=device, threads=threads)
+        return
     if checkpoint is None:
         raise click.UsageError("--speed needs --checkpoint, from which the eager loop reads its weights")
     if device != "cpu":
@@ -85,6 +118,15 @@ def command(
         output=output,
         threads=1 if threads is None else threads,
     )
+
+
+def _check_usage(asked: list[str], given: list[str]) -> None:
+    """`asked` are the benchmarks on the command line, `given` the options that not all of them know."""
+    if len(asked) != 1:
+        raise click.UsageError("give one of --quality EVAL, --speed, --costs and --cold")
+    for name in given:
+        if asked[0] not in _GOES_WITH[name]:
+            raise click.UsageError(f"{name} goes with {' and '.join(_GOES_WITH[name])}")
 
 
 def _bench_quality(
@@ -147,6 +189,43 @@ def _bench_speed(
         show_table(table)
     if output is not None:
         write_report(output, "speed", report, tables)
+
+
+def _bench_costs(path: Path, *, output: Path | None, device: str, threads: int | None) -> None:
+    with Decoder.open(path, [device], threads=threads) as decoder:
+        bundle = decoder.bundle
+        target = bundle.path / costs_name(device)
+        if not os.access(bundle.path, os.W_OK):
+            raise BadInputError(
+                f"{bundle.path} cannot be written",
+                expected=f"a bundle that can hold {target.name}",
+                remedy="copy the bundle to a place of your own",
+            )
+        _make_folders(output)
+        run = run_now(bundle, device=device, threads=threads, arguments=_arguments())
+        rates = measured_rates(run.machine.cores if threads is None else threads) if device == "cpu" else None
+        plan = plan_for_decoder(decoder)
+        with progress_shown("forwards", plan.forwards) as progress:
+            costs = measured_costs(decoder, plan, threads=threads, progress=progress)
+    write_whole(target, json_from_costs(costs))
+    report = report_from_costs(costs, run, rates, bundle.manifest)
+    tables = tables_from_costs(report)
+    for table in tables:
+        show_table(table)
+    if output is not None:
+        write_report(output, "costs", report, tables)
+
+
+def _bench_cold(path: Path, *, output: Path | None, device: str, threads: int | None) -> None:
+    bundle = Bundle.open(path)
+    _make_folders(output)
+    run = run_now(bundle, device=device, threads=threads, arguments=_arguments())
+    starts = tuple(measured_cold_start(bundle.path, device, threads) for _ in range(STARTS))
+    report = report_from_starts(run, starts)
+    table = table_from_cold(report)
+    show_table(table)
+    if output is not None:
+        write_report(output, "cold", report, [table])
 
 
 def _make_folders(*folders: Path | None) -> None:

@@ -2,20 +2,30 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.costs import costs_from_bundle
 from lopa.tiny import ADAPTER, CHECKPOINT, EVAL
 
 ROOT = Path(__file__).resolve().parents[2]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
 
 
-def lopa_export(*arguments: object, refuse: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
-    """Run the command in a process of its own in which the packages in `refuse` cannot be imported."""
+COARSE = "import lopa.bench.costs as costs; costs.GRIDS = costs.GRIDS[-1:]"
+"""The whole grid takes a minute."""
+
+
+def lopa_export(*arguments: object, refuse: tuple[str, ...] = (), first: str = "") -> subprocess.CompletedProcess[str]:
+    """Run the command in a process of its own in which the packages in `refuse` cannot be imported.
+
+    `first` is Python to run before the command, in the same process.
+    """
     program = (
         "import sys\n"
         "class Refuse:\n"
@@ -23,6 +33,7 @@ def lopa_export(*arguments: object, refuse: tuple[str, ...] = ()) -> subprocess.
         f"        if name.partition('.')[0] in {refuse!r}:\n"
         "            raise ModuleNotFoundError(f'{name} is refused', name=name)\n"
         "sys.meta_path.insert(0, Refuse())\n"
+        f"{first}\n"
         "from lopa.cli.main import main\n"
         "main()\n"
     )
@@ -73,6 +84,52 @@ def test_speed_writes_json_and_table(tiny_bundle: Path, tmp_path: Path) -> None:
     assert (tmp_path / "speed.md").read_text() in done.stdout
 
 
+def test_costs_are_stored_in_the_bundle_beside_the_roofline(tiny_bundle: Path, tmp_path: Path) -> None:
+    bundle, output = Path(shutil.copytree(tiny_bundle, tmp_path / "bundle")), tmp_path / "out"
+    done = lopa_export(
+        *(bundle, "--costs", "--threads", 1, "--output", output),
+        refuse=("torch", "onnx", "transformers"),
+        first=COARSE,
+    )
+    assert done.returncode == 0, done.stderr
+    assert sorted(path.name for path in bundle.iterdir() if path.name not in os.listdir(tiny_bundle)) == [
+        "costs.cpu.json"
+    ]
+    table = costs_from_bundle(Bundle.open(bundle), "cpu", 1)
+    report = json.loads((output / "costs.json").read_bytes())
+    assert [(p["branches"], p["window"], p["prefix"], p["seconds"]) for p in report["points"]] == [
+        (p.branches, p.window, p.prefix, p.seconds) for p in table.costs.points
+    ]
+    assert all(point["floor"] > 0 for point in report["points"])
+    assert all(rate > 0 for rate in report["rates"].values())
+    assert "GFLOP/s" in done.stdout
+    assert "median / floor" in done.stdout
+    assert sorted(path.name for path in output.iterdir()) == ["costs.json", "costs.md"]
+
+
+def test_a_failed_measurement_leaves_the_old_table(tiny_bundle: Path, tmp_path: Path) -> None:
+    bundle = Path(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
+    (bundle / "costs.cpu.json").write_text("old")
+    (bundle / "model.onnx").write_bytes(bytes(range(256)) * ((bundle / "model.onnx").stat().st_size // 256 + 1))
+    os.truncate(bundle / "model.onnx", (tiny_bundle / "model.onnx").stat().st_size)
+    done = lopa_export(bundle, "--costs", "--threads", 1)
+    assert done.returncode == 2
+    assert "cannot open" in done.stderr
+    assert (bundle / "costs.cpu.json").read_text() == "old"
+
+
+def test_cold_starts_fresh_processes(tiny_bundle: Path, tmp_path: Path) -> None:
+    done = lopa_export(
+        tiny_bundle, "--cold", "--threads", 1, "--output", tmp_path, refuse=("torch", "onnx", "transformers")
+    )
+    assert done.returncode == 0, done.stderr
+    assert "import to first forward" in done.stdout
+    report = json.loads((tmp_path / "cold.json").read_bytes())
+    assert len(report["starts"]) == 5
+    for start in report["starts"]:
+        assert 0 < start["imported"] + start["opened"] + start["forward"] < start["process"]
+
+
 def test_a_plot_without_matplotlib_is_refused_before_measuring(tiny_bundle: Path, tmp_path: Path) -> None:
     asked = (tiny_bundle, "--quality", EVAL, "--limit", 1, "--output", tmp_path / "out")
     done = lopa_export(*asked, "--plot", tmp_path / "q.png", refuse=("matplotlib",))
@@ -100,9 +157,14 @@ def test_speed_of_another_checkpoint(tiny_bundle: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ((), "either --quality EVAL or --speed"),
-        (("--quality", EVAL, "--speed"), "either --quality EVAL or --speed"),
-        (("--quality", EVAL, "--branches", 3), "go with --speed"),
+        ((), "one of --quality EVAL, --speed, --costs and --cold"),
+        (("--quality", EVAL, "--speed"), "one of --quality EVAL, --speed, --costs and --cold"),
+        (("--costs", "--cold"), "one of --quality EVAL, --speed, --costs and --cold"),
+        (("--quality", EVAL, "--branches", 3), "--branches goes with --speed"),
+        (("--quality", EVAL, "--lora", ADAPTER), "--lora goes with --speed"),
+        (("--costs", "--limit", 3), "--limit goes with --quality and --speed"),
+        (("--cold", "--checkpoint", CHECKPOINT), "--checkpoint goes with --speed"),
+        (("--costs", "--device", "cpu:0"), "cpu, or cuda:N"),
         (("--speed",), "needs --checkpoint"),
         (("--speed", "--checkpoint", CHECKPOINT, "--plot", "x.png"), "goes with --quality"),
         (("--speed", "--checkpoint", CHECKPOINT, "--device", "numpy"), "CPU only"),

@@ -1,0 +1,108 @@
+"""From nothing to the first forward: fresh processes that import the runtime, open a bundle and run one step."""
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from lopa.bench.report import Run
+from lopa.bench.table import Table
+from lopa.runtime.errors import CheckFailedError
+
+STARTS = 5
+_PROGRAM = """
+import time
+began = time.perf_counter()
+import json, sys
+from lopa.runtime import Decoder
+imported = time.perf_counter()
+path, device, threads = json.loads(sys.argv[1])
+decoder = Decoder.open(path, [device], threads=threads)
+opened = time.perf_counter()
+steps = []
+config = decoder.config(strategy="vanilla", max_new_tokens=1)
+for _ in decoder.stream("1", config, on_step=lambda step: steps.append(time.perf_counter())):
+    pass
+print(json.dumps([imported - began, opened - imported, steps[0] - opened]))
+"""
+
+
+@dataclass(frozen=True)
+class ColdStart:
+    """Seconds of one start."""
+
+    imported: float
+    """Of importing lopa.runtime."""
+    opened: float
+    """Of opening the bundle on the device."""
+    forward: float
+    """Of the first step of a decode, one forward."""
+    process: float
+    """Of the whole process, from its start to its end, the interpreter included."""
+
+    @property
+    def to_first_forward(self) -> float:
+        """From the import to the end of the first forward."""
+        return self.imported + self.opened + self.forward
+
+
+@dataclass(frozen=True)
+class ColdReport:
+    """Everything that `lopa-export bench --cold` measured."""
+
+    benchmark: str
+    run: Run
+    starts: tuple[ColdStart, ...]
+    to_first_forward_median: float
+
+
+def report_from_starts(run: Run, starts: tuple[ColdStart, ...]) -> ColdReport:
+    """The starts and the median that counts."""
+    return ColdReport("cold", run, starts, statistics.median(start.to_first_forward for start in starts))
+
+
+def measured_cold_start(bundle: Path, device: str, threads: int | None) -> ColdStart:
+    """Start once. The files are warm if they were read before: the disk is not measured.
+
+    Raises CheckFailedError, with what the process said, when it does not come to its forward.
+    """
+    began = time.perf_counter()
+    done = subprocess.run(
+        [sys.executable, "-c", _PROGRAM, json.dumps([str(bundle), device, threads])],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    process = time.perf_counter() - began
+    if done.returncode:
+        raise CheckFailedError(
+            f"a fresh process could not run {bundle} on {device}: {done.stderr.strip()[-500:]}",
+            expected="one forward",
+            remedy="try lopa-export generate with the same bundle and device",
+        )
+    imported, opened, forward = json.loads(done.stdout)
+    return ColdStart(imported, opened, forward, process)
+
+
+def table_from_cold(report: ColdReport) -> Table:
+    """The medians over the starts."""
+    return Table(
+        title=f"Cold start: median milliseconds of {len(report.starts)} fresh processes, {report.run.machine.cpu}",
+        columns=("from", "milliseconds"),
+        rows=(
+            ("import of the runtime", _median(report, "imported")),
+            ("opening the bundle", _median(report, "opened")),
+            ("the first forward", _median(report, "forward")),
+            ("import to first forward", _median(report, "to_first_forward")),
+            ("the whole process", _median(report, "process")),
+        ),
+    )
+
+
+def _median(report: ColdReport, name: str) -> str:
+    return f"{statistics.median(getattr(start, name) for start in report.starts) * 1e3:.0f}"

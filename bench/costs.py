@@ -1,0 +1,184 @@
+"""Measures the cost table of a bundle on a device: what a forward costs by branches, window and prefix.
+
+The shapes of a round come in random order, so that a machine that slows down slows no part of the table more than
+another. Does not know what the table is used for.
+"""
+
+import itertools
+import random
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+
+from lopa.bench.eval_set import eval_set_from_jsonl
+from lopa.bench.forward_work import ForwardShape
+from lopa.bench.machine import date_now, machine_now
+from lopa.bench.random_forward import append_random_prefix, random_window
+from lopa.runtime.contract import CONTRACT_VERSION
+from lopa.runtime.costs import COSTS_SCHEMA, Costs, ForwardCost, weights_digest
+from lopa.runtime.decoder import Decoder
+from lopa.runtime.decoding import Step
+from lopa.runtime.errors import BadInputError
+from lopa.runtime.manifest import Manifest
+from lopa.tiny import EVAL
+
+BUDGET = 600.0
+"""Seconds that a table may take: a slower model gets a coarser grid."""
+_LEAST_ROUNDS, _MOST_ROUNDS = 3, 25
+_HOST_STEPS = 24
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The points of a table: all combinations. `blocks` are window sizes in blocks."""
+
+    branches: tuple[int, ...]
+    blocks: tuple[int, ...]
+    prefixes: tuple[int, ...]
+
+
+GRIDS = (
+    Grid((1, 2, 3, 4, 6, 8), (1, 2, 3, 4), (64, 128, 256, 512, 1024, 2048)),
+    Grid((1, 2, 3, 4, 6, 8), (1, 2, 3, 4), (64, 256, 1024)),
+    Grid((1, 2, 4, 8), (1, 2, 4), (64, 512)),
+    Grid((1, 4, 8), (1, 4), (64, 512)),
+)
+"""Finest first."""
+
+Seconds = dict[ForwardShape, list[float]]
+"""Of every forward of a shape."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What will be timed: every shape once a round."""
+
+    shapes: tuple[ForwardShape, ...]
+    rounds: int
+
+    @property
+    def forwards(self) -> int:
+        """Timed forwards in all."""
+        return self.rounds * len(self.shapes)
+
+
+def plan_for_decoder(decoder: Decoder, budget: float = BUDGET) -> Plan:
+    """The finest grid of which _LEAST_ROUNDS rounds fit in about `budget` seconds, by the time of one large forward.
+
+    The coarsest where none fits. Raises BadInputError for a model with too few positions.
+    """
+    manifest = decoder.bundle.manifest
+    seconds_a_row = _seconds_a_row(decoder, shapes_of_grid(GRIDS[-1], manifest)[-1])
+    for grid in GRIDS:
+        shapes = shapes_of_grid(grid, manifest)
+        seconds_a_round = seconds_a_row * sum(shape.branches * shape.window for shape in shapes)
+        if _LEAST_ROUNDS * seconds_a_round <= budget:
+            break
+    return Plan(tuple(shapes), int(min(max(budget / seconds_a_round, _LEAST_ROUNDS), _MOST_ROUNDS)))
+
+
+def measured_costs(
+    decoder: Decoder, plan: Plan, *, threads: int | None, progress: Callable[[int], None] = lambda _: None
+) -> Costs:
+    """The table of `decoder`'s session, which was opened with `threads`.
+
+    `progress` hears how many forwards are done.
+    """
+    return Costs(
+        schema=COSTS_SCHEMA,
+        contract=CONTRACT_VERSION,
+        device=decoder.session.device,
+        machine=machine_now().cpu,
+        threads=threads,
+        weights_sha256=weights_digest(decoder.bundle),
+        measured=date_now(),
+        host_seconds=host_seconds(decoder),
+        points=points_from_seconds(timed_forwards(decoder, plan, progress)),
+    )
+
+
+def shapes_of_grid(grid: Grid, manifest: Manifest) -> list[ForwardShape]:
+    """The shapes of `grid` whose positions the model has, largest last; every row is wanted."""
+    block = manifest.decoding.block_size
+    most = manifest.dimensions.max_positions - block * max(grid.blocks)
+    prefixes = [prefix for prefix in grid.prefixes if prefix <= most]
+    if not prefixes:
+        raise BadInputError(
+            f"a model of {manifest.dimensions.max_positions} positions",
+            expected=f"at least {min(grid.prefixes) + block * max(grid.blocks)}, the smallest prefix and {grid.blocks}"
+            f" blocks of {block}",
+            remedy="choose the number of branches yourself",
+        )
+    return [
+        ForwardShape(branches, blocks * block, prefix, wanted=blocks * block)
+        for prefix, branches, blocks in itertools.product(prefixes, grid.branches, grid.blocks)
+    ]
+
+
+def timed_forwards(decoder: Decoder, plan: Plan, progress: Callable[[int], None] = lambda _: None) -> Seconds:
+    """Seconds of session.forward for every shape, once a round."""
+    rng, order = np.random.default_rng(0), random.Random(0)
+    seconds: Seconds = {shape: [] for shape in plan.shapes}
+    done = 0
+    with _prefixes(decoder, sorted({shape.prefix for shape in plan.shapes}), rng) as requests:
+        for _ in range(plan.rounds):
+            for prefix in order.sample(sorted(requests), len(requests)):
+                chosen = [shape for shape in plan.shapes if shape.prefix == prefix]
+                # The first forward on another prefix also binds it, which a decode does once in many steps.
+                _forward_seconds(decoder, requests[prefix], min(chosen, key=lambda s: s.branches * s.window), rng)
+                for shape in order.sample(chosen, len(chosen)):
+                    seconds[shape].append(_forward_seconds(decoder, requests[prefix], shape, rng))
+                    done += 1
+                    progress(done)
+    return seconds
+
+
+def points_from_seconds(seconds: Mapping[ForwardShape, Sequence[float]]) -> list[ForwardCost]:
+    """The median of every shape."""
+    return [
+        ForwardCost(branches=shape.branches, window=shape.window, prefix=shape.prefix, seconds=statistics.median(found))
+        for shape, found in seconds.items()
+    ]
+
+
+def host_seconds(decoder: Decoder) -> float:
+    """Median seconds of a decoding step outside its forward, over some steps of the first embedded prompt."""
+    steps: list[Step] = []
+    prompt = eval_set_from_jsonl(EVAL, limit=1)[0].prompt
+    # A draft comes with every step, so the request can be left after any.
+    for _ in decoder.stream(prompt, drafts=True, on_step=steps.append):
+        if len(steps) == _HOST_STEPS:
+            break
+    return statistics.median(sum(step.seconds.values()) - step.seconds["forward"] for step in steps)
+
+
+def _seconds_a_row(decoder: Decoder, shape: ForwardShape) -> float:
+    """Of a forward of `shape`, once its memory is there."""
+    rng = np.random.default_rng(0)
+    with _prefixes(decoder, [shape.prefix], rng) as requests:
+        _forward_seconds(decoder, requests[shape.prefix], shape, rng)
+        return _forward_seconds(decoder, requests[shape.prefix], shape, rng) / (shape.branches * shape.window)
+
+
+@contextmanager
+def _prefixes(decoder: Decoder, lengths: Sequence[int], rng: np.random.Generator) -> Iterator[dict[int, int]]:
+    """A request with a random prefix of every length: request numbers (negative, so not the decoder's) by length."""
+    requests = {length: -1 - number for number, length in enumerate(lengths)}
+    try:
+        for length, request in requests.items():
+            append_random_prefix(decoder.session, decoder.bundle.manifest, request, length, rng)
+        yield requests
+    finally:
+        for request in requests.values():
+            decoder.session.release(request)
+
+
+def _forward_seconds(decoder: Decoder, request: int, shape: ForwardShape, rng: np.random.Generator) -> float:
+    batch = random_window(decoder.bundle.manifest, request, shape, rng)
+    began = time.perf_counter()
+    decoder.session.forward(batch)
+    return time.perf_counter() - began

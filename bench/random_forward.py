@@ -1,0 +1,34 @@
+"""Forwards of chosen sizes on a session: random tokens over a random prefix. Does not decode and does not time."""
+
+import numpy as np
+
+from lopa.bench.forward_work import ForwardShape
+from lopa.runtime.contract import CacheRows, WindowBatch
+from lopa.runtime.manifest import Manifest
+from lopa.runtime.session import Session
+
+
+def append_random_prefix(
+    session: Session, manifest: Manifest, request: int, rows: int, rng: np.random.Generator
+) -> None:
+    """Give `request` a prefix of `rows` random rows, of the size that normalized keys and values have."""
+    sizes = manifest.dimensions
+    shape = (sizes.kv_heads, rows, sizes.head_size)
+    dtype = np.dtype(manifest.dtype)
+    layers = tuple(rng.standard_normal(shape, np.float32).astype(dtype) for _ in range(2 * sizes.layers))
+    session.append_rows(request, CacheRows(layers))
+
+
+def random_window(manifest: Manifest, request: int, shape: ForwardShape, rng: np.random.Generator) -> WindowBatch:
+    """Random tokens right behind the prefix; every row sees its whole window, the last `wanted` rows are asked for."""
+    rows = (1, shape.branches, shape.window)
+    positions = np.arange(shape.prefix, shape.prefix + shape.window)
+    wanted = np.arange(shape.window - shape.wanted, shape.window)
+    return WindowBatch(
+        requests=(request,),
+        input_ids=rng.integers(manifest.dimensions.vocab_size, size=rows),
+        position_ids=np.ascontiguousarray(np.broadcast_to(positions, rows)),
+        window_mask=np.ones((*rows, shape.window), np.bool_),
+        logits_index=np.ascontiguousarray(np.broadcast_to(wanted, (1, shape.branches, shape.wanted))),
+        temperature=np.ones(1, np.float32),
+    )

@@ -1,0 +1,160 @@
+"""The grid that is chosen, the forwards that are made, and the table that comes out of their seconds."""
+
+import shutil
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from lopa.bench import costs
+from lopa.bench.costs import GRIDS, Plan, host_seconds, measured_costs, plan_for_decoder, shapes_of_grid, timed_forwards
+from lopa.bench.forward_work import ForwardShape
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.contract import Statistics, WindowBatch
+from lopa.runtime.costs import costs_from_bundle, costs_name, json_from_costs, weights_digest
+from lopa.runtime.decoder import Decoder
+from lopa.runtime.decoding import Step
+from lopa.runtime.errors import BadInputError
+
+SMALL = Plan(
+    tuple(
+        ForwardShape(branches, window, prefix, window)
+        for prefix in (64, 128)
+        for branches in (1, 3)
+        for window in (5, 9)
+    ),
+    rounds=3,
+)
+
+
+@pytest.fixture
+def decoder(tiny_bundle: Path) -> Iterator[Decoder]:
+    with Decoder.open(tiny_bundle, threads=1) as opened:
+        yield opened
+
+
+@pytest.fixture
+def forwards(decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -> list[ForwardShape]:
+    """The shape of every forward of the decoder's session, in order."""
+    seen: list[ForwardShape] = []
+    original = decoder.session.forward
+
+    def noted(batch: WindowBatch) -> Statistics:
+        (request,) = batch.requests
+        _, branches, window = batch.input_ids.shape
+        seen.append(ForwardShape(branches, window, decoder.session.prefix_length(request), batch.logits_index.shape[2]))
+        assert batch.position_ids[0, 0, 0] == seen[-1].prefix
+        return original(batch)
+
+    monkeypatch.setattr(decoder.session, "forward", noted)
+    return seen
+
+
+def test_every_shape_runs_once_a_round(decoder: Decoder, forwards: list[ForwardShape]) -> None:
+    heard: list[int] = []
+    seconds = timed_forwards(decoder, SMALL, heard.append)
+    assert heard == list(range(1, SMALL.forwards + 1))
+    assert {shape: len(found) for shape, found in seconds.items()} == dict.fromkeys(SMALL.shapes, 3)
+    assert all(second > 0 for found in seconds.values() for second in found)
+    # Besides, the smallest shape once whenever another prefix has been bound.
+    extra = {shape: 3 if (shape.branches, shape.window) == (1, 5) else 0 for shape in SMALL.shapes}
+    assert Counter(forwards) == {shape: 3 + extra[shape] for shape in SMALL.shapes}
+    rounds = [forwards[start : start + 10] for start in (0, 10, 20)]
+    assert rounds[0] != rounds[1] or rounds[1] != rounds[2], "another order every round"
+    assert [decoder.session.prefix_length(request) for request in range(-4, 4)] == [0] * 8
+
+
+def test_prefixes_are_released_after_a_failure(decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(batch: WindowBatch) -> Statistics:
+        raise KeyError
+
+    monkeypatch.setattr(decoder.session, "forward", fail)
+    with pytest.raises(KeyError):
+        timed_forwards(decoder, SMALL)
+    assert [decoder.session.prefix_length(request) for request in range(-4, 4)] == [0] * 8
+
+
+def test_points_are_medians(decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    shape = ForwardShape(2, 32, 64, 32)
+    monkeypatch.setattr(costs, "timed_forwards", lambda *_: {shape: [0.5, 0.1, 0.2]})
+    found = measured_costs(decoder, SMALL, threads=1)
+    (point,) = found.points
+    assert (point.branches, point.window, point.prefix, point.seconds) == (2, 32, 64, 0.2)
+    assert (found.device, found.threads, found.weights_sha256) == ("cpu", 1, weights_digest(decoder.bundle))
+
+
+def test_a_measured_table_is_read_back(tiny_bundle: Path, tmp_path: Path) -> None:
+    path = Path(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
+    with Decoder.open(path, threads=1) as decoder:
+        found = measured_costs(decoder, SMALL, threads=1)
+    (path / costs_name("cpu")).write_bytes(json_from_costs(found))
+    table = costs_from_bundle(Bundle.open(path), "cpu", 1)
+    assert table.costs == found
+    assert table.seconds(3, 9, 128) == next(
+        point.seconds for point in found.points if (point.branches, point.window, point.prefix) == (3, 9, 128)
+    )
+    with pytest.raises(BadInputError, match="threads"):
+        costs_from_bundle(Bundle.open(path), "cpu", 2)
+
+
+@pytest.mark.parametrize(
+    ("seconds_a_row", "grid", "rounds"),
+    [
+        (1e-5, 0, 25),
+        # 46,080 rows a round of the finest grid: at 4 ms a row 184 s, three of which fit ten minutes.
+        (0.004, 0, 3),
+        (0.0044, 1, 5),
+        (0.01, 2, 8),
+        (0.04, 3, 3),
+        (10.0, 3, 3),
+    ],
+)
+def test_a_slower_model_gets_a_coarser_grid(
+    decoder: Decoder, monkeypatch: pytest.MonkeyPatch, seconds_a_row: float, grid: int, rounds: int
+) -> None:
+    manifest = decoder.bundle.manifest
+    roomy = replace_positions(decoder, 1 << 17)
+    monkeypatch.setattr(costs, "_seconds_a_row", lambda *_: seconds_a_row)
+    plan = plan_for_decoder(roomy)
+    assert plan == Plan(tuple(shapes_of_grid(GRIDS[grid], roomy.bundle.manifest)), rounds)
+    assert plan.shapes[-1].window == manifest.decoding.block_size * max(GRIDS[grid].blocks)
+
+
+def test_prefixes_beyond_the_model_are_left_out(decoder: Decoder) -> None:
+    for positions, prefixes in ((2048, [64, 128, 256, 512, 1024]), (192, [64]), (2176, [*GRIDS[0].prefixes])):
+        manifest = replace_positions(decoder, positions).bundle.manifest
+        shapes = shapes_of_grid(GRIDS[0], manifest)
+        assert sorted({shape.prefix for shape in shapes}) == prefixes
+        assert len(shapes) == 6 * 4 * len(prefixes)
+    with pytest.raises(BadInputError, match="191 positions"):
+        shapes_of_grid(GRIDS[0], replace_positions(decoder, 191).bundle.manifest)
+
+
+def test_the_hosts_share_is_the_median_outside_the_forward(decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Real steps whose seconds are replaced: 1, 2, 3, .. outside a forward of 100."""
+    steps: list[Step] = []
+    original = Decoder.stream
+
+    def timed(self: Decoder, *arguments: Any, on_step: Any, **named: Any) -> Any:
+        def renumbered(step: Step) -> None:
+            steps.append(step)
+            on_step(replace(step, seconds={"forward": 100.0, "select": 0.5 * len(steps), "spawn": 0.5 * len(steps)}))
+
+        return original(self, *arguments, on_step=renumbered, **named)
+
+    monkeypatch.setattr(Decoder, "stream", timed)
+    found = host_seconds(decoder)
+    assert 3 < len(steps) <= 24
+    assert found == pytest.approx((len(steps) + 1) / 2)
+
+
+def replace_positions(decoder: Decoder, positions: int) -> Decoder:
+    """A decoder whose bundle says that its model has so many positions."""
+    manifest = decoder.bundle.manifest
+    dimensions = msgspec.structs.replace(manifest.dimensions, max_positions=positions)
+    bundle = Bundle(decoder.bundle.path, msgspec.structs.replace(manifest, dimensions=dimensions))
+    return Decoder(bundle, decoder.session, decoder.tokenizer)
