@@ -3,15 +3,13 @@
 Every error is at most half a step (its scale), a step being as small as that allows without a zero point.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor
 
 from lopa.export.weight_plan import BLOCK, Dtype, IntegerDtype
 
-Pieces = Callable[[], Iterable[Tensor]]
-"""Reads a matrix from its beginning: float32 [some inputs, outputs] at a time."""
 _TORCH_DTYPES: dict[Dtype, torch.dtype] = {"float32": torch.float32, "float16": torch.float16}
 _LEAST_SCALE: dict[Dtype, float] = {"float32": 2.0**-126, "float16": 2.0**-24}
 """The least that the type holds without being flushed to zero: the scale where all values are (nearly) zero."""
@@ -55,20 +53,16 @@ def bytes_from_int4(integers: Tensor) -> Tensor:
     return halves[0::2] | (halves[1::2] << 4)
 
 
-def integer_pieces(kind: IntegerDtype, pieces: Pieces, scale_dtype: Dtype, scales: list[Tensor]) -> Iterator[Tensor]:
-    """Every piece as int8, or as int4 bytes, in order; appends the scales to `scales`, which together are the matrix's.
+def integers_from_values(kind: IntegerDtype, values: Tensor, scale_dtype: Dtype) -> tuple[Tensor, Tensor]:
+    """Integers int8 [inputs, outputs] and their scales, for all inputs of any number of a matrix's outputs.
 
-    The pieces of an int4 matrix are whole blocks. Those of an int8 one are read twice, since a scale needs them all.
+    `values` is float32 [inputs, outputs]; the scales are [outputs] in float32 for int8, as int4_from_values gives them
+    for int4.
     """
-    if kind == "int8":
-        found = int8_scales_from_pieces(pieces())
-        scales.append(found)
-        yield from (int8_from_values(piece, found) for piece in pieces())
-    else:
-        for piece in pieces():
-            integers, found = int4_from_values(piece, scale_dtype)
-            scales.append(found)
-            yield bytes_from_int4(integers)
+    if kind == "int4":
+        return int4_from_values(values, scale_dtype)
+    scales = int8_scales_from_pieces([values])
+    return int8_from_values(values, scales), scales
 
 
 def _rounded_up(scales: Tensor, dtype: Dtype) -> Tensor:

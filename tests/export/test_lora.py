@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from tests.export.checkpoints import failed_export, small_checkpoint
 from torch import nn
 
-from lopa.export import weights
+from lopa.export import merged_blocks
 from lopa.export.bundle_from_checkpoint import Source, source_from_checkpoint
 from lopa.export.weight_plan import tensor_records_from_plan
 from lopa.export.weights import write_weights
@@ -108,10 +108,10 @@ def test_the_merge_is_peft_s(tmp_path: Path, settings: dict[str, Any]) -> None:
         torch.testing.assert_close(merged[name], tensor, rtol=1e-6, atol=1e-6, msg=lambda text, n=name: f"{n}: {text}")
 
 
-@pytest.mark.parametrize("piece", [5000, 1 << 24])
-def test_the_tiny_adapter_in_double_precision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece: int) -> None:
-    """Also when a matrix is merged in several pieces, the last one shorter."""
-    monkeypatch.setattr(weights, "_PIECE_ITEMS", piece)
+@pytest.mark.parametrize("block", [5000, 1 << 24])
+def test_the_tiny_adapter_in_double_precision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int) -> None:
+    """Also when a matrix is merged in several blocks, the last one shorter."""
+    monkeypatch.setattr(merged_blocks, "_BLOCK_ITEMS", block)
     source = source_from_checkpoint(CHECKPOINT, ADAPTER)
     merged = _merged_by_us(source, tmp_path)
     base = load_file(CHECKPOINT / "model.safetensors")

@@ -7,8 +7,9 @@ import torch
 from safetensors.torch import load_file
 from tests.export.checkpoints import edit_config, edit_weights, failed_export, shard, small_checkpoint
 
-from lopa.export import weights
+from lopa.export import merged_blocks, weights
 from lopa.export.bundle_from_checkpoint import source_from_checkpoint
+from lopa.export.quantization import QuantizationChoice, quantized_plan
 from lopa.export.weight_plan import ALIGNMENT, Dtype, tensor_records_from_plan
 from lopa.export.weights import write_weights
 from lopa.runtime.errors import BadInputError
@@ -17,12 +18,16 @@ from lopa.runtime.manifest import FileRecord, TensorRecord
 UP = "model.layers.1.mlp.up_proj.weight"
 
 
-def _written(checkpoint: Path, dtype: Dtype = "float32") -> tuple[bytes, dict[str, TensorRecord], FileRecord]:
+def _written(
+    checkpoint: Path, dtype: Dtype = "float32", *, quantization: QuantizationChoice | None = None
+) -> tuple[bytes, dict[str, TensorRecord], FileRecord]:
     source = source_from_checkpoint(checkpoint, None)
-    records = tensor_records_from_plan(source.planned, dtype)
+    planned = source.planned if quantization is None else quantized_plan(source.planned, quantization)
+    records = tensor_records_from_plan(planned, dtype)
     path = checkpoint.parent / "data"
+    path.unlink(missing_ok=True)
     seen: list[int] = []
-    file = write_weights(path, source.planned, records, source.stored, source.adapter, seen.append)
+    file = write_weights(path, planned, records, source.stored, source.adapter, seen.append)
     assert seen == sorted(seen)
     assert seen[-1] == file.size == path.stat().st_size
     return path.read_bytes(), records, file
@@ -34,11 +39,12 @@ def _values(data: bytes, record: TensorRecord) -> np.ndarray:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
-@pytest.mark.parametrize("piece", [1, 100, 1 << 24])
+@pytest.mark.parametrize(("block", "strip"), [(1, 1), (100, 1000), (1 << 20, 1 << 30)])
 def test_every_tensor_lies_where_its_record_says(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: Dtype, piece: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: Dtype, block: int, strip: int
 ) -> None:
-    monkeypatch.setattr(weights, "_PIECE_ITEMS", piece)
+    monkeypatch.setattr(merged_blocks, "_BLOCK_ITEMS", block)
+    monkeypatch.setattr(weights, "_STRIP_BYTES", strip)
     checkpoint = small_checkpoint(tmp_path / "checkpoint")
     base = load_file(checkpoint / "model.safetensors")
     data, records, file = _written(checkpoint, dtype)
@@ -56,6 +62,27 @@ def test_every_tensor_lies_where_its_record_says(
     ):
         expected = base[source].T if transposed else base[source]
         np.testing.assert_array_equal(_values(data, records[name]), expected.numpy().astype(dtype))
+
+
+@pytest.mark.parametrize("kind", ["int8", "int4"])
+def test_integers_do_not_depend_on_the_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    checkpoint = small_checkpoint(tmp_path / "checkpoint", changes={"intermediate_size": 64})
+    quantization = QuantizationChoice("int8" if kind == "int8" else "int4")
+    whole = _written(checkpoint, quantization=quantization)[0]
+    monkeypatch.setattr(merged_blocks, "_BLOCK_ITEMS", 200)
+    monkeypatch.setattr(weights, "_PACKED_ITEMS", 1)
+    assert _written(checkpoint, quantization=quantization)[0] == whole
+
+
+def test_torch_has_its_threads_back(tmp_path: Path) -> None:
+    checkpoint = small_checkpoint(tmp_path / "checkpoint")
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        _written(checkpoint)
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_shards_and_bfloat16_give_the_same_bytes(tmp_path: Path) -> None:
