@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.manifest import Manifest, json_from_manifest
+from lopa.runtime.manifest import Manifest, json_from_manifest, scale_name
 
 
 @click.command(name="inspect")
@@ -19,9 +19,11 @@ def command(bundle: Path, as_json: bool) -> None:
 
 def _summary(manifest: Manifest) -> str:
     model, tokens = manifest.dimensions, manifest.special_tokens
-    parameters = sum(_product(tensor.shape) for tensor in manifest.tensors.values())
+    scales = {scale_name(name) for name in manifest.tensors}
+    parameters = sum(_product(tensor.shape) for name, tensor in manifest.tensors.items() if name not in scales)
     rows = [
-        ("model", f"{manifest.architecture}, {parameters:,} parameters, {manifest.dtype}, {manifest.quantization}"),
+        ("model", f"{manifest.architecture}, {parameters:,} parameters, {manifest.dtype}"),
+        ("quantized", _quantization(manifest)),
         ("layers", f"{model.layers} of hidden size {model.hidden_size}, MLP {model.intermediate_size}"),
         ("attention", f"{model.heads} heads, {model.kv_heads} key-value heads of {model.head_size}"),
         ("positions", f"{model.max_positions}, RoPE theta {model.rope_theta:g}"),
@@ -33,6 +35,22 @@ def _summary(manifest: Manifest) -> str:
         ("made with", ", ".join(f"{name} {version}" for name, version in manifest.origin.tools.items())),
     ]
     return "\n".join(f"{name:11} {value}" for name, value in rows)
+
+
+def _quantization(manifest: Manifest) -> str:
+    found = manifest.quantization
+    if found is None:
+        return "no"
+    integers = [tensor for tensor in manifest.tensors.values() if tensor.dtype == found.kind]
+    return ", ".join(
+        [
+            f"{len(integers)} matrices to {found.kind}",
+            "a scale for each output" if found.block is None else f"a scale for each output and {found.block} inputs",
+            *(["rows of activations to int8"] if found.activation == "int8_per_row" else []),
+            *([] if found.head else ["without the head"]),
+            *(f"without {pattern}" for pattern in found.excluded),
+        ]
+    )
 
 
 def _fields(manifest: Manifest) -> list[tuple[str, object]]:

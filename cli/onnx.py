@@ -9,9 +9,11 @@ from lopa.cli.export_progress import ExportProgress
 from lopa.export.extra import export_extra_needed
 
 if TYPE_CHECKING:
-    from lopa.export.weight_plan import Dtype
+    from lopa.export.weight_plan import Dtype, IntegerDtype
 
 _DTYPES: dict[str, "Dtype"] = {"fp32": "float32", "fp16": "float16"}
+
+_INTEGERS: dict[str, "IntegerDtype | None"] = {"none": None, "int8": "int8", "int4": "int4"}
 
 
 @click.command(name="onnx")
@@ -20,22 +22,65 @@ _DTYPES: dict[str, "Dtype"] = {"fp32": "float32", "fp16": "float16"}
     "-o", "--output", required=True, type=click.Path(path_type=Path), metavar="BUNDLE", help="The folder to make."
 )
 @click.option("--lora", type=click.Path(path_type=Path), metavar="DIR", help="A PEFT LoRA adapter to merge.")
-@click.option("--dtype", type=click.Choice(list(_DTYPES)), default="fp32", show_default=True, help="Of the weights.")
+@click.option(
+    "--dtype",
+    type=click.Choice(list(_DTYPES)),
+    default="fp32",
+    show_default=True,
+    help="Of the weights that stay floats.",
+)
+@click.option(
+    "--quantize",
+    "kind",
+    type=click.Choice(list(_INTEGERS)),
+    default="none",
+    show_default=True,
+    help="Matrices as integers: int8 with int8 products, or int4 in blocks of 32 for the least memory.",
+)
+@click.option(
+    "--quantize-exclude",
+    "exclude",
+    multiple=True,
+    metavar="PATTERN",
+    help="Leave the tensors of these names as they are, e.g. 'layers.*.mlp.down.weight'. Repeatable.",
+)
+@click.option(
+    "--quantize-head/--no-quantize-head",
+    "head",
+    default=None,
+    help="Whether the product with the vocabulary is quantized too [default: yes].",
+)
 @click.option("--with-logits", is_flag=True, help="Add the logits to the outputs, for verification.")
 @click.option("--overwrite", is_flag=True, help="Replace BUNDLE if it is a bundle.")
-def command(checkpoint: Path, output: Path, lora: Path | None, dtype: str, with_logits: bool, overwrite: bool) -> None:
+def command(
+    checkpoint: Path,
+    output: Path,
+    lora: Path | None,
+    dtype: str,
+    kind: str,
+    exclude: tuple[str, ...],
+    head: bool | None,
+    with_logits: bool,
+    overwrite: bool,
+) -> None:
     """Export CHECKPOINT, a folder in Hugging Face's format, to a bundle."""
+    if kind == "none" and (exclude or head is not None):
+        raise click.UsageError("--quantize-exclude and --quantize-head go with --quantize int8 or int4")
     with export_extra_needed("exporting"):
         from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint
+        from lopa.export.quantization import QuantizationChoice
+    integers = _INTEGERS[kind]
     with ExportProgress() as progress:
         bundle = bundle_from_checkpoint(
             checkpoint,
             output,
             lora=lora,
             dtype=_DTYPES[dtype],
+            quantization=None if integers is None else QuantizationChoice(integers, head is not False, exclude),
             with_logits=with_logits,
             overwrite=overwrite,
             progress=progress,
         )
     size = sum(record.size for record in bundle.manifest.files)
-    click.echo(f"{output}: {len(bundle.manifest.tensors)} tensors, {size / 1e6:,.1f} MB, {bundle.manifest.dtype}")
+    kinds = bundle.manifest.dtype if integers is None else f"{bundle.manifest.dtype} and {integers}"
+    click.echo(f"{output}: {len(bundle.manifest.tensors)} tensors, {size / 1e6:,.1f} MB, {kinds}")
