@@ -1,12 +1,13 @@
 """Checkpoint (and adapter) in, bundle out: the whole export in order. Does not decode, verify or build engines."""
 
 import importlib.metadata
-import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import onnx_ir as ir
 
+from lopa.export.background_digests import digests_in_background
 from lopa.export.checkpoint import INDEX_NAME, StoredTensor, tensors_from_checkpoint
 from lopa.export.config import CONFIG_NAME, CheckpointConfig, config_from_checkpoint
 from lopa.export.graph import graph_from_dimensions
@@ -30,7 +31,6 @@ from lopa.export.weight_plan import (
 from lopa.export.weights import write_weights
 from lopa.runtime.bundle import Bundle, sha256_of_file
 from lopa.runtime.contract import CONTRACT_VERSION
-from lopa.runtime.errors import BadInputError
 from lopa.runtime.manifest import (
     MANIFEST_NAME,
     SCHEMA_VERSION,
@@ -44,6 +44,8 @@ from lopa.runtime.manifest import (
 
 GRAPH_NAME = "model.onnx"
 WEIGHTS_NAME = "model.onnx.data"
+_ROOM_BESIDE_WEIGHTS = 1 << 26
+"""Bytes: more than the graph and the tokenizer of any model take."""
 _TOOLS = ("lopa-export", "torch", "onnxscript", "onnx-ir", "safetensors", "tokenizers")
 
 
@@ -82,9 +84,12 @@ def bundle_from_checkpoint(
     source = source_from_checkpoint(checkpoint, lora)
     planned = source.planned if quantization is None else quantized_plan(source.planned, quantization)
     records = tensor_records_from_plan(planned, dtype)
-    with staged_folder(destination, overwrite=overwrite) as folder:
-        total = max(record.offset + record.length for record in records.values())
-        _check_room(folder, total)
+    total = max(record.offset + record.length for record in records.values())
+    read = [*_files_of_adapter(source), *_files_of_checkpoint(source)]
+    with (
+        staged_folder(destination, overwrite=overwrite, room=total + _ROOM_BESIDE_WEIGHTS) as folder,
+        digests_in_background(read) as digests,
+    ):
         # Weights before the graph: what a user can have wrong, bad values or a full disk, shows sooner.
         weights = write_weights(
             folder / WEIGHTS_NAME,
@@ -103,8 +108,9 @@ def bundle_from_checkpoint(
         (folder / TOKENIZER_CONFIG_NAME).write_bytes(source.tokenizer.tokenizer_config)
         others = [_file_record(folder / name) for name in (GRAPH_NAME, TOKENIZER_NAME, TOKENIZER_CONFIG_NAME)]
         tell("hashing the source", 0, 0)
+        origin = _origin(source, digests.result())
         manifest = _manifest(
-            source, records, [weights, *others], dtype=dtype, quantization=quantization, with_logits=with_logits
+            source, records, [weights, *others], origin, dtype=dtype, quantization=quantization, with_logits=with_logits
         )
         (folder / MANIFEST_NAME).write_bytes(json_from_manifest(manifest))
     return Bundle.open(destination)
@@ -127,20 +133,11 @@ def source_from_checkpoint(checkpoint: Path, lora: Path | None) -> Source:
     return Source(checkpoint, lora, config, tokenizer, stored, planned, adapter)
 
 
-def _check_room(folder: Path, needed: int) -> None:
-    free = shutil.disk_usage(folder).free
-    if free < needed:
-        raise BadInputError(
-            f"{folder.parent} has {free / 1e9:.2f} GB free",
-            expected=f"{needed / 1e9:.2f} GB for the weights",
-            remedy="free some space or choose another place",
-        )
-
-
 def _manifest(
     source: Source,
     records: dict[str, TensorRecord],
     files: list[FileRecord],
+    origin: Origin,
     *,
     dtype: Dtype,
     quantization: QuantizationChoice | None,
@@ -163,17 +160,25 @@ def _manifest(
         weights=WEIGHTS_NAME,
         tensors=records,
         files=files,
-        origin=_origin(source),
+        origin=origin,
     )
 
 
-def _origin(source: Source) -> Origin:
-    shards = {tensor.file for tensor in source.stored.values()}
+def _files_of_checkpoint(source: Source) -> list[Path]:
+    """What the manifest gives digests of; the weights in the order in which they are read, more or less."""
     described = [source.checkpoint / name for name in (CONFIG_NAME, INDEX_NAME, TOKENIZER_NAME)]
-    adapter = [source.lora / name for name in (ADAPTER_CONFIG_NAME, ADAPTER_WEIGHTS_NAME)] if source.lora else []
+    shards = sorted({tensor.file for tensor in source.stored.values()})
+    return [path for path in (*described, *shards) if path.is_file()]
+
+
+def _files_of_adapter(source: Source) -> list[Path]:
+    return [source.lora / name for name in (ADAPTER_CONFIG_NAME, ADAPTER_WEIGHTS_NAME)] if source.lora else []
+
+
+def _origin(source: Source, digests: Mapping[Path, str]) -> Origin:
     return Origin(
-        checkpoint={path.name: sha256_of_file(path) for path in (*described, *sorted(shards)) if path.is_file()},
-        adapter={path.name: sha256_of_file(path) for path in adapter},
+        checkpoint={path.name: digests[path] for path in _files_of_checkpoint(source)},
+        adapter={path.name: digests[path] for path in _files_of_adapter(source)},
         tools={name: version for name in _TOOLS if (version := _version(name)) is not None},
     )
 

@@ -30,16 +30,18 @@ def check_destination(destination: Path, *, overwrite: bool) -> None:
 
 
 @contextmanager
-def staged_folder(destination: Path, *, overwrite: bool) -> Iterator[Path]:
+def staged_folder(destination: Path, *, overwrite: bool, room: int = 0) -> Iterator[Path]:
     """A new empty folder that becomes `destination` when the block ends well, and is removed when it does not.
 
     What exports whose process is gone have left beside the destination is cleared first. Raises BadInputError as
-    check_destination does, and for an OSError inside (a full disk, no permission).
+    check_destination does, when the disk has less than `room` bytes free, and for an OSError inside (a full disk, no
+    permission).
     """
     destination = destination.resolve()
     with _errors_of_writing(destination), _parents_of(destination):
         _clear_leftovers(destination)
         check_destination(destination, overwrite=overwrite)
+        _check_room(destination, room)
         folder = destination.with_name(f".{destination.name}.partial-{os.getpid()}")
         folder.mkdir()
         try:
@@ -49,6 +51,16 @@ def staged_folder(destination: Path, *, overwrite: bool) -> Iterator[Path]:
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise
+
+
+def _check_room(destination: Path, needed: int) -> None:
+    free = shutil.disk_usage(destination.parent).free
+    if free < needed:
+        raise BadInputError(
+            f"{destination.parent} has {free} bytes free ({free / 1e9:.1f} GB)",
+            expected=f"{needed} bytes ({needed / 1e9:.1f} GB) for the bundle, beside one that is to be overwritten",
+            remedy="free some space or choose another place",
+        )
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """Small Dream-format checkpoints with random weights, whole and spoilt, and exports that must fail."""
 
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -97,6 +98,21 @@ def edit_weights(checkpoint: Path, changes: Mapping[str, torch.Tensor | None]) -
         else:
             tensors[name] = value
     save_file(tensors, path)
+
+
+def enlarge_vocabulary(checkpoint: Path, rows: int) -> None:
+    """Give embedding and head `rows` rows of zeros; they take no room on a disk that can have holes in files."""
+    tensors = load_file(checkpoint / SINGLE_NAME)
+    entries: dict[str, Any] = {}
+    end = 0
+    for name, tensor in sorted(tensors.items()):
+        shape = [rows, tensor.shape[1]] if len(tensor) == CONFIG["vocab_size"] else list(tensor.shape)
+        start, end = end, end + 4 * math.prod(shape)
+        entries[name] = {"dtype": "F32", "shape": shape, "data_offsets": [start, end]}
+    header = json.dumps(entries).encode()
+    with (checkpoint / SINGLE_NAME).open("wb") as file:
+        file.write(len(header).to_bytes(8, "little") + header)
+        file.truncate(8 + len(header) + end)
 
 
 def shard(checkpoint: Path, *, count: int = 3) -> list[Path]:

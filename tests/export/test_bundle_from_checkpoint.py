@@ -1,6 +1,8 @@
 import hashlib
 import json
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -9,7 +11,7 @@ from pathlib import Path
 
 import onnxruntime
 import pytest
-from tests.export.checkpoints import edit_config, shard, small_checkpoint
+from tests.export.checkpoints import CONFIG, edit_config, enlarge_vocabulary, failed_export, shard, small_checkpoint
 
 from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint
 from lopa.runtime.bundle import Bundle
@@ -144,6 +146,19 @@ def test_an_export_that_is_interrupted_leaves_nothing(tmp_path: Path) -> None:
         interrupted.send_signal(signal.SIGINT)
     assert interrupted.returncode != 0
     assert not place.exists()
+
+
+def test_a_disk_with_too_little_room(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A sparse checkpoint whose bundle would take twice what is free: refused before anything is read or written."""
+    free = shutil.disk_usage(tmp_path).free
+    checkpoint = small_checkpoint(tmp_path / "checkpoint", changes=ONE_LAYER)
+    rows = free // CONFIG["hidden_size"] // 4
+    edit_config(checkpoint, vocab_size=rows)
+    enlarge_vocabulary(checkpoint, rows)
+    message = failed_export(capsys, checkpoint)
+    stated = [int(number) for number in re.findall(r"(\d+) bytes", message)]
+    assert stated[0] == pytest.approx(free, rel=0.2)
+    assert stated[1] >= 2 * 4 * rows * CONFIG["hidden_size"]
 
 
 def test_a_full_disk(tmp_path: Path) -> None:
