@@ -17,7 +17,7 @@ import numpy as np
 from lopa.bench.eval_set import eval_set_from_jsonl
 from lopa.bench.forward_work import ForwardShape
 from lopa.bench.machine import date_now, machine_now
-from lopa.bench.random_forward import append_random_prefix, random_window
+from lopa.bench.random_forward import random_prefix_rows, random_window
 from lopa.runtime.contract import CONTRACT_VERSION
 from lopa.runtime.costs import COSTS_SCHEMA, Costs, ForwardCost, weights_digest
 from lopa.runtime.decoder import Decoder
@@ -170,7 +170,7 @@ def _prefixes(decoder: Decoder, lengths: Sequence[int], rng: np.random.Generator
     requests = {length: -1 - number for number, length in enumerate(lengths)}
     try:
         for length, request in requests.items():
-            append_random_prefix(decoder.session, decoder.bundle.manifest, request, length, rng)
+            decoder.session.append_rows(request, random_prefix_rows(decoder.bundle.manifest, length, rng))
         yield requests
     finally:
         for request in requests.values():

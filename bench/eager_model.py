@@ -1,13 +1,13 @@
-"""The network in plain PyTorch eager mode, as one would write it from the published code: one branch a call.
+"""The network in plain PyTorch eager mode, as one would write it from the published code: windows on one cache.
 
-Serves as the other side of the speed benchmark and shares no forward code with lopa.export. Every call concatenates
+Serves as the other side of the speed benchmarks and shares no forward code with lopa.export. Every call concatenates
 the cached keys and values with the window's, as transformers' DynamicCache does, runs SDPA with an additive mask and
-computes the logits of every window row. It does not know branches, blocks or statistics.
+computes the logits of every window row. It does not know blocks or statistics.
 
 Beside the published code it is spared three costs: the adapter is merged (there LoRA runs unmerged beside every
 matrix), dtype and device never change on the way, and there is no model wrapper around the layers.
 
-Shapes: W window rows, C cached rows, H hidden size, D head size, V vocabulary.
+Shapes: N windows, W window rows, C cached rows, H hidden size, D head size, V vocabulary.
 """
 
 from pathlib import Path
@@ -20,7 +20,7 @@ from lopa.export.bundle_from_checkpoint import Source, source_from_checkpoint
 from lopa.runtime.manifest import ModelDimensions
 
 KeyValue = tuple[Tensor, Tensor]
-"""One layer's keys and values, each [1, Hkv, rows, D]."""
+"""One layer's keys and values, each [1, Hkv, rows, D] in a cache and [N, Hkv, rows, D] of a window."""
 
 
 class RmsNorm(nn.Module):
@@ -50,15 +50,15 @@ class Attention(nn.Module):
     def forward(
         self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor, past: KeyValue | None
     ) -> tuple[Tensor, KeyValue]:
-        """[1, W, H] -> [1, W, H] and the window's own rows; `mask` [1, 1, W, C + W] is added to the scores."""
-        window = x.shape[1]
-        query = _rotated(self.query(x).view(1, window, self.heads, self.head_size).transpose(1, 2), cos, sin)
-        key = _rotated(self.key(x).view(1, window, self.kv_heads, self.head_size).transpose(1, 2), cos, sin)
-        value = self.value(x).view(1, window, self.kv_heads, self.head_size).transpose(1, 2)
-        keys = key if past is None else torch.cat([past[0], key], dim=2)
-        values = value if past is None else torch.cat([past[1], value], dim=2)
+        """[N, W, H] -> [N, W, H] and the windows' own rows; `mask` [N or 1, 1, W, C + W] is added to the scores."""
+        number, window, _ = x.shape
+        query = _rotated(self.query(x).view(number, window, self.heads, self.head_size).transpose(1, 2), cos, sin)
+        key = _rotated(self.key(x).view(number, window, self.kv_heads, self.head_size).transpose(1, 2), cos, sin)
+        value = self.value(x).view(number, window, self.kv_heads, self.head_size).transpose(1, 2)
+        keys = key if past is None else torch.cat([past[0].expand(number, -1, -1, -1), key], dim=2)
+        values = value if past is None else torch.cat([past[1].expand(number, -1, -1, -1), value], dim=2)
         mixed = functional.scaled_dot_product_attention(query, keys, values, attn_mask=mask, enable_gqa=True)
-        return self.output(mixed.transpose(1, 2).reshape(1, window, -1)), (key, value)
+        return self.output(mixed.transpose(1, 2).reshape(number, window, -1)), (key, value)
 
 
 class Mlp(nn.Module):
@@ -71,7 +71,7 @@ class Mlp(nn.Module):
         self.down = nn.Linear(sizes.intermediate_size, sizes.hidden_size, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """[1, W, H] -> [1, W, H]"""
+        """[N, W, H] -> [N, W, H]"""
         hidden: Tensor = self.down(functional.silu(self.gate(x)) * self.up(x))
         return hidden
 
@@ -111,11 +111,11 @@ class EagerModel(nn.Module):
     def forward(
         self, ids: Tensor, positions: Tensor, mask: Tensor, past: list[KeyValue] | None
     ) -> tuple[Tensor, list[KeyValue]]:
-        """Ids and absolute positions [1, W], `mask` [1, 1, W, C + W]; gives logits [1, W, V] and the window's rows."""
+        """Ids and positions [N, W], `mask` [N or 1, 1, W, C + W]; gives logits [N, W, V] and the windows' rows."""
         angles = positions[:, None, :, None].float() * self.frequencies
-        angles = torch.cat([angles, angles], dim=-1)  # [1, 1, W, D]
-        cos, sin = angles.cos(), angles.sin()
+        angles = torch.cat([angles, angles], dim=-1)  # [N, 1, W, D]
         x = self.embedding(ids)
+        cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
         rows = []
         for i, layer in enumerate(self.layers):
             x, new = layer(x, cos, sin, mask, None if past is None else past[i])
@@ -149,6 +149,6 @@ def _merged_weights(source: Source) -> dict[str, Tensor]:
 
 
 def _rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """[1, heads, W, D], the first half of the channels paired with the second."""
+    """[N, heads, W, D], the first half of the channels paired with the second."""
     first, second = x.chunk(2, dim=-1)
     return x * cos + torch.cat([-second, first], dim=-1) * sin

@@ -3,7 +3,8 @@
 With it our own loop decides on the eager model's numbers, so that both sides of the speed benchmark make the same steps
 and differ in the forward alone. What one forward does:
 
-- one call of the model for each branch, at that branch's own length, without padding;
+- one call of the model for each branch, at that branch's own length, without padding (or, if asked for, one call for
+  all branches of a request, which the published code does not do);
 - the cached rows are concatenated with the window's in every layer of every call;
 - logits of all window rows; softmax, best tokens and entropy of the undecided ones, from those full logits.
 
@@ -32,10 +33,13 @@ class _BranchStatistics:
 
 
 class EagerSession:
-    """lopa.runtime.session.Session on the CPU, float32."""
+    """lopa.runtime.session.Session on the CPU, in the model's own dtype."""
 
-    def __init__(self, model: EagerModel) -> None:
+    def __init__(self, model: EagerModel, *, together: bool = False) -> None:
+        """With `together` the branches of a request are one batch; otherwise they run one after another."""
         self._model = model
+        self._together = together
+        self._dtype = model.embedding.weight.dtype
         self._caches: dict[int, list[KeyValue]] = {}
         self._rows: dict[tuple[int, int], list[KeyValue]] = {}
         """Of the last forward, by request and branch."""
@@ -46,12 +50,16 @@ class EagerSession:
         return "eager"
 
     def forward(self, batch: WindowBatch) -> Statistics:
-        """Run every branch of every request, one after another."""
+        """Run every branch of every request, one after another or by request."""
         self._rows.clear()
         branches = batch.input_ids.shape[1]
+        calls = [range(branches)] if self._together else [range(branch, branch + 1) for branch in range(branches)]
         with torch.inference_mode():
             found = [
-                self._branch(batch, slot, branch) for slot in range(len(batch.requests)) for branch in range(branches)
+                each
+                for slot in range(len(batch.requests))
+                for chosen in calls
+                for each in self._branches(batch, slot, chosen)
             ]
             wanted = batch.logits_index.shape
             return Statistics(
@@ -65,13 +73,13 @@ class EagerSession:
         self.append_rows(request, self.read_rows(request, branch, count))
 
     def read_rows(self, request: int, branch: int, count: int) -> CacheRows:
-        """The first `count` new rows of `branch` in the last forward."""
+        """The first `count` new rows of `branch` in the last forward, in float32."""
         rows = self._rows[request, branch]
-        return CacheRows(tuple(part[0, :, :count].numpy() for layer in rows for part in layer))
+        return CacheRows(tuple(part[0, :, :count].float().numpy() for layer in rows for part in layer))
 
     def append_rows(self, request: int, rows: CacheRows) -> None:
         """Append rows [Hkv, n, D] of every layer, key before value, to the request's cache."""
-        parts = [torch.from_numpy(array)[None] for array in rows.layers]
+        parts = [torch.from_numpy(array)[None].to(self._dtype) for array in rows.layers]
         new = list(zip(parts[::2], parts[1::2], strict=True))
         past = self._caches.get(request)
         with torch.inference_mode():
@@ -95,23 +103,26 @@ class EagerSession:
         self._caches.clear()
         self._rows.clear()
 
-    def _branch(self, batch: WindowBatch, slot: int, branch: int) -> _BranchStatistics:
+    def _branches(self, batch: WindowBatch, slot: int, chosen: range) -> list[_BranchStatistics]:
+        """One call of the model for the branches `chosen`, N of them."""
         request = batch.requests[slot]
-        index = batch.logits_index[slot, branch]
-        seen = batch.window_mask[slot, branch]
-        length = real_length(seen, index)
+        index = batch.logits_index[slot, chosen.start : chosen.stop]
+        seen = batch.window_mask[slot, chosen.start : chosen.stop]
+        length = max(real_length(one, wanted) for one, wanted in zip(seen, index, strict=True))
         past = self._caches.get(request)
         cached = self.prefix_length(request)
-        mask = torch.zeros(1, 1, length, cached + length)
-        mask[..., cached:].masked_fill_(~torch.tensor(seen[:length, :length]), float("-inf"))
+        mask = torch.zeros(len(chosen), 1, length, cached + length, dtype=self._dtype)
+        mask[..., cached:].masked_fill_(~torch.tensor(seen[:, None, :length, :length]), float("-inf"))
         logits, rows = self._model(
-            torch.tensor(batch.input_ids[slot, branch, None, :length]),
-            torch.tensor(batch.position_ids[slot, branch, None, :length]),
+            torch.tensor(batch.input_ids[slot, chosen.start : chosen.stop, :length]),
+            torch.tensor(batch.position_ids[slot, chosen.start : chosen.stop, :length]),
             mask,
             past,
         )
-        self._rows[request, branch] = rows
-        return _statistics_from_logits(logits[0, torch.tensor(index)], float(batch.temperature[slot]))
+        temperature = float(batch.temperature[slot])
+        for n, branch in enumerate(chosen):
+            self._rows[request, branch] = [(key[n : n + 1], value[n : n + 1]) for key, value in rows]
+        return [_statistics_from_logits(logits[n, torch.tensor(index[n])], temperature) for n in range(len(chosen))]
 
 
 def real_length(seen: Bool, wanted: Int64) -> int:
@@ -126,7 +137,7 @@ def real_length(seen: Bool, wanted: Int64) -> int:
 
 def _statistics_from_logits(logits: Tensor, temperature: float) -> _BranchStatistics:
     """Of rows [Q, V]."""
-    logprobs = torch.log_softmax(logits / temperature, dim=-1)
+    logprobs = torch.log_softmax(logits.float() / temperature, dim=-1)
     best = torch.topk(logprobs, TOP_K, dim=-1)
     entropy = -(logprobs.exp() * logprobs).sum(dim=-1)
     return _BranchStatistics(best.indices, best.values, entropy)

@@ -1,22 +1,18 @@
-"""Forwards of chosen sizes on a session: random tokens over a random prefix. Does not decode and does not time."""
+"""Inputs of a forward of chosen sizes: random tokens over a random prefix. Does not run it."""
 
 import numpy as np
 
 from lopa.bench.forward_work import ForwardShape
 from lopa.runtime.contract import CacheRows, WindowBatch
 from lopa.runtime.manifest import Manifest
-from lopa.runtime.session import Session
 
 
-def append_random_prefix(
-    session: Session, manifest: Manifest, request: int, rows: int, rng: np.random.Generator
-) -> None:
-    """Give `request` a prefix of `rows` random rows, of the size that normalized keys and values have."""
+def random_prefix_rows(manifest: Manifest, rows: int, rng: np.random.Generator) -> CacheRows:
+    """Rows to append to a request's prefix, of the size that normalized keys and values have."""
     sizes = manifest.dimensions
     shape = (sizes.kv_heads, rows, sizes.head_size)
     dtype = np.dtype(manifest.dtype)
-    layers = tuple(rng.standard_normal(shape, np.float32).astype(dtype) for _ in range(2 * sizes.layers))
-    session.append_rows(request, CacheRows(layers))
+    return CacheRows(tuple(rng.standard_normal(shape, np.float32).astype(dtype) for _ in range(2 * sizes.layers)))
 
 
 def random_window(manifest: Manifest, request: int, shape: ForwardShape, rng: np.random.Generator) -> WindowBatch:

@@ -1,9 +1,12 @@
 """The eager loop computes what the exported engine computes, on random windows and in a whole decode."""
 
+import copy
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from lopa.bench.eager_model import EagerModel, eager_model_from_checkpoint
 from lopa.bench.eager_session import EagerSession, real_length
@@ -63,11 +66,17 @@ def assert_same_forward(ours: Session, eager: Session, batch: WindowBatch, lengt
     ("requests", "lengths", "queries"),
     [((1,), (1,), 1), ((1,), (7,), 3), ((1,), (32, 64, 64), 9), ((1,), (64, 33, 64, 17, 64), 31), ((1, 2), (20, 5), 4)],
 )
+@pytest.mark.parametrize("together", [False, True])
 def test_statistics_and_rows_are_the_engines(
-    tiny_bundle: Path, model: EagerModel, requests: tuple[int, ...], lengths: tuple[int, ...], queries: int
+    tiny_bundle: Path,
+    model: EagerModel,
+    requests: tuple[int, ...],
+    lengths: tuple[int, ...],
+    queries: int,
+    together: bool,
 ) -> None:
     rng = np.random.default_rng(len(lengths) * 100 + queries)
-    ours, eager = open_session(Bundle.open(tiny_bundle), "cpu", threads=1), EagerSession(model)
+    ours, eager = open_session(Bundle.open(tiny_bundle), "cpu", threads=1), EagerSession(model, together=together)
     starts = [0] * len(requests)
     for _ in range(3):
         batch = random_batch(rng, requests, lengths, queries, starts)
@@ -84,6 +93,38 @@ def test_statistics_and_rows_are_the_engines(
     eager.release(99)
     ours.close()
     eager.close()
+
+
+def test_the_model_is_called_once_for_each_branch_or_request(
+    model: EagerModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    called: list[tuple[int, ...]] = []
+    original = EagerModel.forward
+
+    def noted(self: EagerModel, ids: torch.Tensor, *rest: Any) -> Any:
+        called.append(tuple(ids.shape))
+        return original(self, ids, *rest)
+
+    monkeypatch.setattr(EagerModel, "forward", noted)
+    batch = random_batch(np.random.default_rng(7), (1, 2), (9, 24, 16), 6, [0, 0])
+    EagerSession(model).forward(batch)
+    EagerSession(model, together=True).forward(batch)
+    assert called == [(1, 9), (1, 24), (1, 16)] * 2 + [(3, 24)] * 2
+
+
+def test_bfloat16_comes_near(model: EagerModel) -> None:
+    """8 bits of precision: the most probable tokens agree where one is clearly ahead."""
+    rng = np.random.default_rng(8)
+    exact, rounded = EagerSession(model), EagerSession(copy.deepcopy(model).bfloat16(), together=True)
+    for start in (0, 20):
+        batch = random_batch(rng, (1,), (24, 20), 12, [start])
+        expected, found = exact.forward(batch), rounded.forward(batch)
+        assert 0 < np.abs(found.entropy - expected.entropy).max() < 0.3
+        clear = expected.topk_logprobs[..., 0] - expected.topk_logprobs[..., 1] > 0.5
+        assert clear.sum() > 4
+        np.testing.assert_array_equal(found.topk_ids[clear][:, 0], expected.topk_ids[clear][:, 0])
+        for session in (exact, rounded):
+            session.commit(1, 0, 20)
 
 
 def test_rows_of_another_session_can_be_appended(model: EagerModel) -> None:
