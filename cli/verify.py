@@ -14,6 +14,8 @@ from lopa.runtime.errors import CheckFailedError
 
 _FOLDER = click.Path(path_type=Path)
 _HEADER = ("output", "reference", "max abs", "max rel", "tolerance", "ok")
+_RMS_HEADER = ("output", "reference", "max abs", "max rel", "rms rel", "tolerance", "ok")
+"""For a bundle with integers, whose outputs have a tolerance of the root mean square."""
 
 
 @click.command(name="verify")
@@ -25,12 +27,14 @@ def command(bundle: Path, checkpoint: Path | None, lora: Path | None, device: st
     """Check BUNDLE: the digests of its files, then its engine on random windows with and without a prefix.
 
     The engine is compared with numpy on the bundle's own weights and, with --checkpoint, with transformers' Qwen2 on
-    the checkpoint and its adapter, in float32. Exits with 1 when anything is wrong.
+    the checkpoint and its adapter, in float32. Of a quantized bundle the weights themselves are compared with the
+    checkpoint's, an integer in steps: rounding errs by at most half a step. Exits with 1 when anything is wrong.
     """
     opened = Bundle.open(bundle)
     with VerifyProgress() as progress:
         report = report_from_bundle(opened, checkpoint=checkpoint, lora=lora, device=device, progress=progress)
-    _print_table(_rows(report))
+    by_rms = any(error.by_rms for error in report.errors)
+    _print_table(_RMS_HEADER if by_rms else _HEADER, _rows(report, with_rms=by_rms))
     if not report.ok:
         wrong = [f"{error.output} against {error.reference}" for error in report.errors if not error.ok]
         raise CheckFailedError(
@@ -44,13 +48,14 @@ def command(bundle: Path, checkpoint: Path | None, lora: Path | None, device: st
         click.echo("The weights were not compared with a checkpoint: add --checkpoint DIR for that.")
 
 
-def _rows(report: Report) -> list[tuple[str, ...]]:
+def _rows(report: Report, *, with_rms: bool) -> list[tuple[str, ...]]:
     return [
         (
             error.output,
             error.reference,
             f"{error.difference.absolute:.1e}",
             f"{error.difference.relative:.1e}",
+            *([f"{error.difference.relative_rms:.1e}"] if with_rms else []),
             f"{error.tolerance:.0e}",
             "yes" if error.ok else "NO",
         )
@@ -58,15 +63,15 @@ def _rows(report: Report) -> list[tuple[str, ...]]:
     ]
 
 
-def _print_table(rows: list[tuple[str, ...]]) -> None:
+def _print_table(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
     """A drawn table on a terminal, aligned columns elsewhere."""
     console = Console(highlight=False)
     if console.is_terminal:
-        table = Table(*_HEADER)
+        table = Table(*header)
         for row in rows:
             table.add_row(*row, style=None if row[-1] == "yes" else "bold red")
         console.print(table)
         return
-    widths = [max(map(len, column)) for column in zip(_HEADER, *rows, strict=True)]
-    for row in (_HEADER, *rows):
+    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+    for row in (header, *rows):
         click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())

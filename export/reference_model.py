@@ -1,7 +1,7 @@
 """transformers' Qwen2 with a checkpoint's weights: a reference for whole sequences under any mask.
 
-Dream is Qwen2 without the causal mask, and its tensors have the same names. Nothing of our own network or of the
-bundle's files is used. Does not know engines, caches or windows.
+Dream is Qwen2 without the causal mask, and its tensors have the same names. Nothing of our own network is used. Does
+not know engines, caches or windows, nor how weights were quantized.
 """
 
 from pathlib import Path
@@ -65,10 +65,10 @@ class TransformersReference:
         )
 
 
-def reference_from_checkpoint(manifest: Manifest, checkpoint: Path, lora: Path | None) -> TransformersReference:
-    """The network of the files from which the bundle of `manifest` was made; check_origin says whether they still are.
+def weights_from_origin(manifest: Manifest, checkpoint: Path, lora: Path | None) -> dict[str, torch.Tensor]:
+    """The float32 weights, by their names in the checkpoint, of the files from which the bundle of `manifest` was made.
 
-    Raises BadInputError for an architecture without such a reference and for tensors that do not fit it.
+    check_origin says whether they still are. Raises BadInputError for an architecture without a reference.
     """
     if manifest.architecture not in _ARCHITECTURES:
         raise BadInputError(
@@ -76,12 +76,23 @@ def reference_from_checkpoint(manifest: Manifest, checkpoint: Path, lora: Path |
             expected="one of " + ", ".join(_ARCHITECTURES),
             remedy="verify it without --checkpoint: against its own weights in numpy",
         )
-    settings = json_object_from_file(checkpoint / "config.json", remedy="give the checkpoint's folder")
     files = [checkpoint / name for name in manifest.origin.checkpoint if name.endswith(".safetensors")]
     weights = weights_from_files(files, lora)
-    if settings.get("tie_word_embeddings"):
+    if _settings(checkpoint).get("tie_word_embeddings"):
         weights["lm_head.weight"] = weights["model.embed_tokens.weight"]
-    return TransformersReference(_model_from_weights(settings, weights, source=checkpoint))
+    return weights
+
+
+def reference_from_weights(checkpoint: Path, weights: dict[str, torch.Tensor]) -> TransformersReference:
+    """The network of the checkpoint's config.json with `weights`.
+
+    Raises BadInputError for tensors that do not fit it.
+    """
+    return TransformersReference(_model_from_weights(_settings(checkpoint), weights, source=checkpoint))
+
+
+def _settings(checkpoint: Path) -> dict[str, Any]:
+    return json_object_from_file(checkpoint / "config.json", remedy="give the checkpoint's folder")
 
 
 def _model_from_weights(settings: dict[str, Any], weights: dict[str, torch.Tensor], *, source: Path) -> Any:

@@ -4,14 +4,15 @@ Imports torch and transformers only when there is a checkpoint to compare with.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from lopa.export.extra import export_extra_needed
 from lopa.export.origin_check import check_origin
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.check_engine import NumpyReference, Reference, Report, report_from_session
+from lopa.runtime.check_errors import OutputError
 from lopa.runtime.errors import BadInputError, CheckFailedError
-from lopa.runtime.manifest import Manifest
 from lopa.runtime.session import open_session
 
 Progress = Callable[[str, int, int], None]
@@ -29,9 +30,12 @@ def report_from_bundle(
     """Check the files of `bundle`, then compare its engine on `device` with every reference there is.
 
     The references are numpy on the bundle's own weights and, with `checkpoint`, transformers' Qwen2 on the checkpoint
-    merged with the adapter `lora`. Raises CheckFailedError when files were altered, when checkpoint or adapter are
-    others than the bundle was made from, or when the engine fails; errors beyond tolerance are in the report. Raises
-    MissingBackendError when transformers is needed and absent, BadInputError for a missing folder or argument.
+    merged with the adapter `lora`. Of a quantized bundle the weights themselves are compared with the checkpoint's, and
+    Qwen2 takes what the bundle's integers stand for, so that rounding weights and computing are judged apart.
+
+    Raises CheckFailedError when files were altered, when checkpoint or adapter are others than the bundle was made
+    from, or when the engine fails; errors beyond tolerance are in the report. Raises MissingBackendError when
+    transformers is needed and absent, BadInputError for a missing folder or argument.
     """
     if checkpoint is None and lora is not None:
         raise BadInputError(
@@ -40,16 +44,19 @@ def report_from_bundle(
     progress("digests", 0, 0)
     _check_files(bundle)
     references: list[Reference] = [NumpyReference(bundle)]
+    of_weights: tuple[OutputError, ...] = ()
     if checkpoint is not None:
         progress("digests of the checkpoint", 0, 0)
         check_origin(bundle.manifest.origin, checkpoint, lora)
         progress("loading the checkpoint", 0, 0)
-        references.append(_reference_from_checkpoint(bundle.manifest, checkpoint, lora))
+        reference, of_weights = _reference_from_checkpoint(bundle, checkpoint, lora)
+        references.append(reference)
     session = open_session(bundle, device)
     try:
-        return report_from_session(
+        report = report_from_session(
             session, bundle.manifest, references, lambda done, total: progress("comparing", done, total)
         )
+        return replace(report, errors=(*of_weights, *report.errors))
     finally:
         session.close()
 
@@ -64,7 +71,16 @@ def _check_files(bundle: Bundle) -> None:
         )
 
 
-def _reference_from_checkpoint(manifest: Manifest, checkpoint: Path, lora: Path | None) -> Reference:
+def _reference_from_checkpoint(
+    bundle: Bundle, checkpoint: Path, lora: Path | None
+) -> tuple[Reference, tuple[OutputError, ...]]:
+    """Qwen2, and how far the bundle's weights are from the checkpoint's: empty for a bundle that is not quantized."""
     with export_extra_needed("comparing with the checkpoint"):
-        from lopa.export.reference_model import reference_from_checkpoint
-    return reference_from_checkpoint(manifest, checkpoint, lora)
+        from lopa.export.quantize_check import dequantized_weights, errors_of_weights
+        from lopa.export.reference_model import reference_from_weights, weights_from_origin
+    weights = weights_from_origin(bundle.manifest, checkpoint, lora)
+    errors: tuple[OutputError, ...] = ()
+    if bundle.manifest.quantization is not None:
+        errors = errors_of_weights(bundle, weights)
+        weights.update(dequantized_weights(bundle))
+    return reference_from_weights(checkpoint, weights), errors

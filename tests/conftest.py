@@ -3,6 +3,7 @@
 import fcntl
 import os
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -21,7 +22,19 @@ def tiny_bundle_logits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return _bundle_made_once(tmp_path_factory, "tiny-logits", with_logits=True)
 
 
-def _bundle_made_once(tmp_path_factory: pytest.TempPathFactory, name: str, *, with_logits: bool) -> Path:
+@pytest.fixture(scope="session", params=["int8", "int4"])
+def tiny_quantized(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
+    """As tiny_bundle, its matrices and the head as integers: a test runs with int8 and with int4."""
+    return _bundle_made_once(tmp_path_factory, f"tiny-{request.param}", with_logits=False, quantize=request.param)
+
+
+def _bundle_made_once(
+    tmp_path_factory: pytest.TempPathFactory,
+    name: str,
+    *,
+    with_logits: bool,
+    quantize: Literal["int8", "int4"] | None = None,
+) -> Path:
     """Workers of pytest-xdist have base folders of their own inside one that they share."""
     base = tmp_path_factory.getbasetemp()
     shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
@@ -31,6 +44,8 @@ def _bundle_made_once(tmp_path_factory: pytest.TempPathFactory, name: str, *, wi
         if not bundle.exists():
             # Imported here because the runtime's tests also run where torch is not installed.
             from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint
+            from lopa.export.quantization import QuantizationChoice
 
-            bundle_from_checkpoint(CHECKPOINT, bundle, lora=ADAPTER, with_logits=with_logits)
+            choice = None if quantize is None else QuantizationChoice(quantize)
+            bundle_from_checkpoint(CHECKPOINT, bundle, lora=ADAPTER, quantization=choice, with_logits=with_logits)
     return bundle

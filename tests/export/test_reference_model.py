@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from lopa.export.reference_model import TransformersReference, reference_from_checkpoint
+from lopa.export.reference_model import TransformersReference, reference_from_weights, weights_from_origin
 from lopa.export.reference_weights import weights_from_files
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.check_cases import Sequences
@@ -28,7 +28,7 @@ def manifest(tiny_bundle: Path) -> Manifest:
 
 @pytest.fixture(scope="module")
 def reference(manifest: Manifest) -> TransformersReference:
-    return reference_from_checkpoint(manifest, CHECKPOINT, ADAPTER)
+    return reference_from_weights(CHECKPOINT, weights_from_origin(manifest, CHECKPOINT, ADAPTER))
 
 
 def sequences() -> Sequences:
@@ -114,7 +114,7 @@ def test_keys_are_rotated_and_values_are_not(reference: TransformersReference) -
 
 def test_other_architectures_have_no_such_reference(manifest: Manifest) -> None:
     with pytest.raises(BadInputError, match="architecture 'llada'"):
-        reference_from_checkpoint(msgspec.structs.replace(manifest, architecture="llada"), CHECKPOINT, ADAPTER)
+        weights_from_origin(msgspec.structs.replace(manifest, architecture="llada"), CHECKPOINT, ADAPTER)
 
 
 def test_tensors_must_fit(manifest: Manifest, tmp_path: Path) -> None:
@@ -123,4 +123,4 @@ def test_tensors_must_fit(manifest: Manifest, tmp_path: Path) -> None:
     config = copy / "config.json"
     config.write_text(config.read_text().replace('"num_hidden_layers": 5', '"num_hidden_layers": 6'))
     with pytest.raises(BadInputError, match="do not fit transformers' Qwen2"):
-        reference_from_checkpoint(manifest, copy, ADAPTER)
+        reference_from_weights(copy, weights_from_origin(manifest, copy, ADAPTER))

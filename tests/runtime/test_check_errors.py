@@ -93,10 +93,29 @@ def test_differences_are_relative_to_the_largest_value_of_the_reference() -> Non
 
 
 def test_several_comparisons_keep_the_largest_of_each() -> None:
-    both = Difference(0.1, 8.0).with_another(Difference(0.4, 2.0))
-    assert both == Difference(0.4, 8.0)
+    both = Difference(0.1, 8.0, 0.01, 100.0).with_another(Difference(0.4, 2.0, 0.35, 44.0))
+    assert both == Difference(0.4, 8.0, 0.36, 144.0)
+    assert both.relative_rms == pytest.approx(0.05)
 
 
 @pytest.mark.parametrize(("absolute", "ok"), [(0.9e-4, True), (1.1e-4, False), (math.nan, False)])
 def test_tolerance(absolute: float, *, ok: bool) -> None:
-    assert OutputError("numpy", "entropy", Difference(absolute, 1.0), 1e-4).ok is ok
+    assert OutputError("numpy", "entropy", Difference(absolute, 1.0, 0.0, 1.0), 1e-4).ok is ok
+
+
+@pytest.mark.parametrize(("squares", "ok"), [(0.9e-8, True), (1.1e-8, False), (math.inf, False), (math.nan, False)])
+def test_tolerance_of_the_root_mean_square(squares: float, *, ok: bool) -> None:
+    error = OutputError("numpy", "entropy", Difference(0.5, 1.0, squares, 1.0), 1e-4, by_rms=True)
+    assert error.measured == error.difference.relative_rms or math.isnan(squares)
+    assert error.ok is ok
+
+
+def test_root_mean_squares_are_relative_to_the_reference() -> None:
+    found = difference_of(np.array([1.0, 2.0, 2.5, 4.0]), np.array([1.0, 2.0, 2.0, 4.0]))
+    assert found.relative_rms == pytest.approx(0.5 / 5)
+    assert difference_of(np.array([0.3, 0.1]), np.array([0.1, 0.1]), least_magnitude=1.0).relative_rms == pytest.approx(
+        0.2 / math.sqrt(2)
+    )
+    assert difference_of(np.zeros(3), np.zeros(3)).relative_rms == 0
+    assert difference_of(np.array([math.nan, 1.0]), np.ones(2)).relative_rms == math.inf
+    assert difference_of(np.ones((2, 1)), np.ones((2, 2))).relative_rms == math.inf
