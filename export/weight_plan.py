@@ -76,7 +76,8 @@ def planned_weights_from_config(config: CheckpointConfig) -> list[PlannedWeight]
 def tensor_records_from_plan(planned: Sequence[PlannedWeight], dtype: Dtype) -> dict[str, TensorRecord]:
     """Offset and length of every tensor, one behind the other at multiples of ALIGNMENT.
 
-    `dtype` is that of the tensors that are not quantized, and of int4 scales. Scales of int8 are float32, since the graph multiplies by them behind a product in float32.
+    `dtype` is that of the tensors that are not quantized, and of int4 scales. Scales of int8 are float32, since the
+    graph multiplies by them behind a product in float32.
     """
     records: dict[str, TensorRecord] = {}
     offset = 0
