@@ -11,7 +11,7 @@ from lopa.export.extra import export_extra_needed
 if TYPE_CHECKING:
     from lopa.export.weight_plan import Dtype, IntegerDtype
 
-_DTYPES: dict[str, "Dtype"] = {"fp32": "float32", "fp16": "float16"}
+_DTYPES: dict[str, "Dtype"] = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 
 _INTEGERS: dict[str, "IntegerDtype | None"] = {"none": None, "int8": "int8", "int4": "int4"}
 

@@ -17,16 +17,17 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from lopa.export.graph_passes import tidy
 from lopa.export.module import ContractForward, inverse_frequencies
 from lopa.export.quantize_graph import QuantizedMatricesPass, QuantizedMatrix
+from lopa.export.torch_dtypes import TORCH_DTYPES
 from lopa.export.weight_plan import Dtype, IntegerDtype
 from lopa.runtime.contract import input_names, output_names
 from lopa.runtime.manifest import ModelDimensions, TensorRecord, scale_name
 
 OPSET = 23
 """The first ai.onnx opset with Attention, RotaryEmbedding and RMSNormalization."""
-_TORCH_DTYPES: dict[Dtype, torch.dtype] = {"float32": torch.float32, "float16": torch.float16}
 _IR_DTYPES: dict[Dtype | IntegerDtype, ir.DataType] = {
     "float32": ir.DataType.FLOAT,
     "float16": ir.DataType.FLOAT16,
+    "bfloat16": ir.DataType.BFLOAT16,
     "int8": ir.DataType.INT8,
     "int4": ir.DataType.INT4,
 }
@@ -46,10 +47,10 @@ def graph_from_dimensions(
     """The graph whose initializers are `records`, each in the file `weights_name` beside the graph's own."""
     names = input_names(dimensions.layers)
     with FakeTensorMode(), _quiet_exporter():
-        module = ContractForward(dimensions, dtype=_TORCH_DTYPES[dtype], with_logits=with_logits).eval()
+        module = ContractForward(dimensions, dtype=TORCH_DTYPES[dtype], with_logits=with_logits).eval()
         program = torch.onnx.export(
             module,
-            _example_inputs(dimensions, _TORCH_DTYPES[dtype]),
+            _example_inputs(dimensions, TORCH_DTYPES[dtype]),
             dynamo=True,
             opset_version=OPSET,
             input_names=names,

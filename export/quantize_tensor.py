@@ -1,37 +1,25 @@
-"""Values to integers and scales, for matrices [inputs, outputs] that come in pieces. Pure; knows no files, no graph.
+"""Values to integers and scales, for matrices [inputs, outputs]. Pure; knows no files, no graph.
 
 Every error is at most half a step (its scale), a step being as small as that allows without a zero point.
 """
 
-from collections.abc import Iterable
-
 import torch
 from torch import Tensor
 
+from lopa.export.torch_dtypes import TORCH_DTYPES
 from lopa.export.weight_plan import BLOCK, Dtype, IntegerDtype
 
-_TORCH_DTYPES: dict[Dtype, torch.dtype] = {"float32": torch.float32, "float16": torch.float16}
-_LEAST_SCALE: dict[Dtype, float] = {"float32": 2.0**-126, "float16": 2.0**-24}
+_LEAST_SCALE: dict[Dtype, float] = {"float32": 2.0**-126, "float16": 2.0**-24, "bfloat16": 2.0**-126}
 """The least that the type holds without being flushed to zero: the scale where all values are (nearly) zero."""
 _INT8_STEPS = 127
 # An int4 reaches from -8 to 7, and rounding to either end may err by half a step as anywhere else.
 _INT4_STEPS_BELOW, _INT4_STEPS_ABOVE = 8.5, 7.5
 
 
-def int8_scales_from_pieces(pieces: Iterable[Tensor]) -> Tensor:
-    """float32 [outputs] from the float32 [.., outputs] pieces of one matrix, of which there is at least one."""
-    greatest: Tensor | None = None
-    for piece in pieces:
-        found = piece.abs().amax(dim=0)
-        greatest = found if greatest is None else torch.maximum(greatest, found)
-    if greatest is None:
-        raise ValueError("received no piece, expected at least one")
-    return (greatest / _INT8_STEPS).clamp_min(_LEAST_SCALE["float32"])
-
-
-def int8_from_values(values: Tensor, scales: Tensor) -> Tensor:
-    """int8 [inputs, outputs], from -127 to 127, from as many float32 values and the scales [outputs]."""
-    return (values / scales).round_().clamp_(-_INT8_STEPS, _INT8_STEPS).to(torch.int8)
+def int8_from_values(values: Tensor) -> tuple[Tensor, Tensor]:
+    """Integers int8 [inputs, outputs], from -127 to 127, and scales float32 [outputs], of float32 [inputs, outputs]."""
+    scales = (values.abs().amax(dim=0) / _INT8_STEPS).clamp_min(_LEAST_SCALE["float32"])
+    return (values / scales).round_().clamp_(-_INT8_STEPS, _INT8_STEPS).to(torch.int8), scales
 
 
 def int4_from_values(values: Tensor, scale_dtype: Dtype) -> tuple[Tensor, Tensor]:
@@ -56,17 +44,13 @@ def bytes_from_int4(integers: Tensor) -> Tensor:
 def integers_from_values(kind: IntegerDtype, values: Tensor, scale_dtype: Dtype) -> tuple[Tensor, Tensor]:
     """Integers int8 [inputs, outputs] and their scales, for all inputs of any number of a matrix's outputs.
 
-    `values` is float32 [inputs, outputs]; the scales are [outputs] in float32 for int8, as int4_from_values gives them
-    for int4.
+    `values` is float32 [inputs, outputs]; scales of int4 are of the type `scale_dtype`, those of int8 always float32.
     """
-    if kind == "int4":
-        return int4_from_values(values, scale_dtype)
-    scales = int8_scales_from_pieces([values])
-    return int8_from_values(values, scales), scales
+    return int8_from_values(values) if kind == "int8" else int4_from_values(values, scale_dtype)
 
 
 def _rounded_up(scales: Tensor, dtype: Dtype) -> Tensor:
     """`scales` in `dtype`, never less than they were: a smaller scale would clip the greatest value."""
-    rounded = scales.to(_TORCH_DTYPES[dtype])
+    rounded = scales.to(TORCH_DTYPES[dtype])
     above = torch.nextafter(rounded, torch.full_like(rounded, torch.inf))
     return torch.where(rounded.float() < scales, above, rounded).clamp_min(_LEAST_SCALE[dtype])

@@ -12,9 +12,9 @@ from lopa.export.config import CheckpointConfig
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.manifest import ModelDimensions, TensorRecord, scale_name
 
-Dtype = Literal["float32", "float16"]
+Dtype = Literal["float32", "float16", "bfloat16"]
 IntegerDtype = Literal["int8", "int4"]
-ITEM_BITS: dict[Dtype | IntegerDtype, int] = {"float32": 32, "float16": 16, "int8": 8, "int4": 4}
+ITEM_BITS: dict[Dtype | IntegerDtype, int] = {"float32": 32, "float16": 16, "bfloat16": 16, "int8": 8, "int4": 4}
 HEAD_NAME = "head.weight"
 BLOCK = 32
 """Inputs that share an int4 scale."""

@@ -16,6 +16,7 @@ from lopa.export.hashed_file import HashedFile
 from lopa.export.lora import Adapter, LowRankProduct
 from lopa.export.merged_blocks import merged_blocks
 from lopa.export.quantize_tensor import bytes_from_int4, integers_from_values
+from lopa.export.torch_dtypes import TORCH_DTYPES
 from lopa.export.weight_plan import BLOCK, Dtype, IntegerDtype, PlannedWeight
 from lopa.export.workspace import Workspace
 from lopa.runtime.errors import BadInputError
@@ -25,7 +26,6 @@ _STRIP_BYTES = 1_100_000_000
 """The most that is turned round at a time: just what the head of a 7B model takes in 16 bits."""
 _PACKED_ITEMS = 1 << 20
 """int4 numbers packed at a time."""
-_TORCH_DTYPES: dict[Dtype, torch.dtype] = {"float32": torch.float32, "float16": torch.float16}
 
 
 def write_weights(
@@ -98,7 +98,7 @@ def _rows(
 ) -> Iterator[Tensor]:
     """Of a tensor that lies in the bundle as it does in the checkpoint."""
     for _row, values in merged_blocks(origin, product):
-        yield _checked(values, dtype, weight).to(_TORCH_DTYPES[dtype])
+        yield _checked(values, dtype, weight).to(TORCH_DTYPES[dtype])
 
 
 def _strips(
@@ -106,14 +106,14 @@ def _strips(
 ) -> Iterator[Tensor]:
     """[some inputs, outputs] of a matrix that the checkpoint has as [outputs, inputs]; mostly all of it."""
     inputs, outputs = weight.shape
-    count = -(-inputs * outputs * _TORCH_DTYPES[dtype].itemsize // _STRIP_BYTES)
+    count = -(-inputs * outputs * TORCH_DTYPES[dtype].itemsize // _STRIP_BYTES)
     width = -(-inputs // count)
     for first in range(0, inputs, width):
         columns = slice(first, min(first + width, inputs))
-        strip = workspace.tensor((columns.stop - first, outputs), _TORCH_DTYPES[dtype])
+        strip = workspace.tensor((columns.stop - first, outputs), TORCH_DTYPES[dtype])
         for row, values in merged_blocks(origin, product, columns):
             # Cast first: turning round is the slow step, and has less to move then.
-            cast = _checked(values, dtype, weight).to(_TORCH_DTYPES[dtype])
+            cast = _checked(values, dtype, weight).to(TORCH_DTYPES[dtype])
             strip[:, row : row + len(cast)] = cast.t()
         yield strip
 
@@ -130,7 +130,7 @@ def _integers_and_scales(
     """A block of the checkpoint's rows has all inputs of some outputs, and so all that their scales depend on."""
     scale_dtype = _float_dtype(scale_record)
     integers = workspace.tensor(weight.shape, torch.int8)
-    scales = torch.empty(scale_record.shape, dtype=_TORCH_DTYPES[scale_dtype])
+    scales = torch.empty(scale_record.shape, dtype=TORCH_DTYPES[scale_dtype])
     for row, values in merged_blocks(origin, product):
         outputs = slice(row, row + len(values))
         integers[:, outputs], scales[..., outputs] = integers_from_values(
@@ -155,7 +155,7 @@ def _checked(values: Tensor, dtype: Dtype, weight: PlannedWeight) -> Tensor:
             expected="finite weights, after merging the adapter",
             remedy="copy the checkpoint and the adapter again; if that does not help, their training diverged",
         )
-    if not torch.isfinite(extremes.to(_TORCH_DTYPES[dtype])).all():
+    if not torch.isfinite(extremes.to(TORCH_DTYPES[dtype])).all():
         raise BadInputError(
             f"the tensor {weight.source} has a value of {extremes.abs().max().item():g}",
             expected=f"values that {dtype} can hold",

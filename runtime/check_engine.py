@@ -16,18 +16,20 @@ import numpy as np
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.check_cases import Case, Sequences, cases_from_manifest
 from lopa.runtime.check_errors import (
+    RMS_TOLERANCES,
     TOLERANCES,
     Difference,
     OutputError,
     difference_of,
     differences_of_statistics,
 )
-from lopa.runtime.contract import TILE, CacheRows, Float32, Floats, Statistics, WindowBatch, window_names
+from lopa.runtime.contract import TILE, CacheRows, Float32, Rows, Statistics, WindowBatch, window_names
 from lopa.runtime.errors import CheckFailedError, LopaError
 from lopa.runtime.manifest import Manifest
 from lopa.runtime.prefix_cache import cache_shape_from_manifest
 from lopa.runtime.session import Session
 from lopa.runtime.session_numpy import NumpyEngine
+from lopa.runtime.stored_floats import float32_from_stored
 from lopa.runtime.weights import weights_from_bundle
 
 
@@ -37,7 +39,7 @@ class WholeForward:
 
     logits: Float32
     """[B, Q, V] of the wanted rows, before any temperature."""
-    rows: tuple[Floats, ...]
+    rows: tuple[Rows, ...]
     """Key and value of all L rows after RoPE, in the order of contract.window_names: each [B, Hkv, L, D]."""
 
 
@@ -66,7 +68,10 @@ class Report:
 
 
 class NumpyReference:
-    """The bundle's own weights through lopa.runtime.session_numpy, in float32 whatever the bundle's type."""
+    """The bundle's own weights through lopa.runtime.session_numpy, in float32 whatever the bundle's type.
+
+    Of a quantized bundle it takes what the integers stand for, and rounds no activation.
+    """
 
     name = "numpy"
 
@@ -108,11 +113,12 @@ def report_from_session(
         for reference in references:
             _compare(answer, case, reference, found[reference.name])
     progress(len(cases), len(cases))
-    tolerance = TOLERANCES[manifest.dtype]
+    quantization = manifest.quantization
+    tolerance = TOLERANCES[manifest.dtype] if quantization is None else RMS_TOLERANCES[quantization.kind]
     return Report(
         cases=len(cases),
         errors=tuple(
-            OutputError(name, output, difference, tolerance)
+            OutputError(name, output, difference, tolerance, by_rms=quantization is not None)
             for name, differences in found.items()
             for output, difference in differences.worst_of_layers().items()
         ),
@@ -196,7 +202,7 @@ def _compare(answer: _Answer, case: Case, reference: Reference, differences: _Di
         for branch, window in enumerate(answer.rows[slot]):
             pieces = [rows.layers for rows in (*answer.committed[slot], window)]
             for i, (name, whole) in enumerate(zip(names, expected.rows, strict=True)):
-                rows = np.concatenate([layers[i] for layers in pieces], axis=1)  # [Hkv, L, D]
+                rows = float32_from_stored(np.concatenate([layers[i] for layers in pieces], axis=1))  # [Hkv, L, D]
                 differences.add(name, difference_of(rows, whole[branch]))
 
 

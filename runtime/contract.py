@@ -19,6 +19,8 @@ Int64 = npt.NDArray[np.int64]
 Float32 = npt.NDArray[np.float32]
 Bool = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.floating]
+Rows = npt.NDArray[np.floating | np.uint16]
+"""Key or value rows as caches hold them: float32, float16, or the bits of bfloat16 (lopa.runtime.stored_floats)."""
 
 INPUT_IDS = "input_ids"
 POSITION_IDS = "position_ids"
@@ -92,7 +94,7 @@ class Statistics:
 class CacheRows:
     """Key and value rows of one branch, ready to append to another session's prefix of the same request."""
 
-    layers: tuple[Floats, ...]
+    layers: tuple[Rows, ...]
     """In the order of `past_names`: each dtype [Hkv, rows, D]."""
 
     @property

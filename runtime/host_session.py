@@ -8,14 +8,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from lopa.runtime.contract import CacheRows, Floats, Statistics, WindowBatch
+from lopa.runtime.contract import CacheRows, Rows, Statistics, WindowBatch
 from lopa.runtime.prefix_cache import CacheShape, Prefix, PrefixCache, PrefixStack
 
 
 class Engine(Protocol):
     """One forward of the contract, without memory of requests."""
 
-    def run(self, batch: WindowBatch, prefix: Prefix) -> tuple[Statistics, tuple[Floats, ...]]:
+    def run(self, batch: WindowBatch, prefix: Prefix) -> tuple[Statistics, tuple[Rows, ...]]:
         """Statistics that the caller may keep, and the new rows in the order of contract.window_names.
 
         The rows are each dtype [R, B, Hkv, W, D] and may be overwritten by the next run.
@@ -33,7 +33,7 @@ class _Window:
     """What the last forward left."""
 
     requests: tuple[int, ...]
-    rows: tuple[Floats, ...]
+    rows: tuple[Rows, ...]
     """Each dtype [R, B, Hkv, W, D]."""
 
 
@@ -114,7 +114,7 @@ class HostSession:
             self._caches[request] = PrefixCache(self._shape)
         return self._caches[request]
 
-    def _rows(self, request: int, branch: int, count: int) -> Sequence[Floats]:
+    def _rows(self, request: int, branch: int, count: int) -> Sequence[Rows]:
         """Views [Hkv, count, D] of the last forward's new rows."""
         self._open_engine()
         window = self._window

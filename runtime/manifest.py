@@ -60,7 +60,7 @@ class TensorRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     tensor that `scale_name` names.
     """
 
-    dtype: Literal["float32", "float16", "int8", "int4"]
+    dtype: Literal["float32", "float16", "bfloat16", "int8", "int4"]
     shape: list[int]
     offset: int
     length: int
@@ -101,7 +101,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     contract: int
     architecture: str
     dialect: Literal["standard", "portable"]
-    dtype: Literal["float32", "float16"]
+    dtype: Literal["float32", "float16", "bfloat16"]
     quantization: Quantization | None
     with_logits: bool
     prediction_shift: Literal[0, 1]

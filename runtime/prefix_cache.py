@@ -5,18 +5,20 @@ Knows arrays only: which rows are worth keeping, and who computes them, is decid
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from lopa.runtime.contract import TILE, Bool, Floats, tiles
+from lopa.runtime.contract import TILE, Bool, Rows, tiles
 from lopa.runtime.manifest import Manifest
+from lopa.runtime.stored_floats import stored_dtype
 
 
 @dataclass(frozen=True, eq=False)
 class Prefix:
     """What a forward reads. The same object means the same memory; its contents change when rows are committed."""
 
-    arrays: tuple[Floats, ...]
+    arrays: tuple[Rows, ...]
     """In the order of contract.past_names: each dtype [R, Hkv, P, D], C-contiguous, zero where nothing is committed."""
     mask: Bool
     """[R, P], true for committed rows."""
@@ -30,7 +32,8 @@ class CacheShape:
     """Two for each layer: key and value."""
     kv_heads: int
     head_size: int
-    dtype: np.dtype[np.floating]
+    dtype: np.dtype[Any]
+    """As stored_dtype gives it."""
 
     def zeros(self, requests: int, rows: int) -> Prefix:
         """An empty prefix of `rows` rows for each request; zeros, since a NaN in a masked row would leak."""
@@ -44,7 +47,7 @@ class CacheShape:
 def cache_shape_from_manifest(manifest: Manifest) -> CacheShape:
     """Cache sizes of a bundle; its rows have the type of its weights."""
     sizes = manifest.dimensions
-    return CacheShape(2 * sizes.layers, sizes.kv_heads, sizes.head_size, np.dtype(manifest.dtype))
+    return CacheShape(2 * sizes.layers, sizes.kv_heads, sizes.head_size, stored_dtype(manifest.dtype))
 
 
 class PrefixCache:
@@ -70,7 +73,7 @@ class PrefixCache:
         """Rows of memory, committed or zero: a multiple of TILE."""
         return int(self._prefix.mask.shape[1])
 
-    def append(self, rows: Sequence[Floats]) -> None:
+    def append(self, rows: Sequence[Rows]) -> None:
         """Copy rows behind the committed ones: one array [Hkv, n, D] for each cache array, all with the same n.
 
         Raises ValueError when the number of arrays, a shape or a type differs; nothing is changed then.

@@ -1,6 +1,7 @@
 """The contract computed with numpy from the bundle's weights, in float32: the readable reference, slow.
 
-Every other backend is held against this one. Does not know ONNX, nor which requests live.
+Every other backend is held against this one. Integer matrices are taken for the values that they stand for; activations
+are never rounded to integers here. Does not know ONNX, nor which requests live.
 
 Shapes: R requests, B branches, W window rows, P prefix rows, Q wanted rows, H hidden size, V vocabulary, D head size,
 G query heads for each of the Hkv key-value heads.
@@ -11,11 +12,12 @@ from collections.abc import Mapping
 import numpy as np
 
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.contract import TOP_K, Bool, Float32, Floats, Int64, Statistics, WindowBatch
+from lopa.runtime.contract import TOP_K, Bool, Float32, Floats, Int64, Rows, Statistics, WindowBatch
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.host_session import HostSession
 from lopa.runtime.manifest import Manifest
 from lopa.runtime.prefix_cache import Prefix, cache_shape_from_manifest
+from lopa.runtime.stored_floats import float32_from_stored, stored_dtype, stored_from_float32
 from lopa.runtime.weights import weights_from_bundle
 
 
@@ -36,7 +38,7 @@ class NumpyEngine:
     def __init__(self, weights: Mapping[str, Floats], manifest: Manifest) -> None:
         self._weights = weights
         self._sizes = manifest.dimensions
-        self._cache_type = np.dtype(manifest.dtype)
+        self._cache_type = stored_dtype(manifest.dtype)
         self._with_logits = manifest.with_logits
         missing = sorted(set(_weight_names(self._sizes.layers)) - set(weights))
         if missing:
@@ -46,20 +48,20 @@ class NumpyEngine:
                 remedy="export the checkpoint again",
             )
 
-    def run(self, batch: WindowBatch, prefix: Prefix) -> tuple[Statistics, tuple[Floats, ...]]:
+    def run(self, batch: WindowBatch, prefix: Prefix) -> tuple[Statistics, tuple[Rows, ...]]:
         """Engine.run; see contract.WindowBatch and contract.Statistics for the shapes."""
         sizes = self._sizes
         cos, sin = rotation(batch.position_ids, sizes.head_size, sizes.rope_theta)
         mask = attention_mask(prefix.mask, batch.window_mask)
         x: Float32 = self._weight("embedding.weight")[batch.input_ids]  # [R, B, W, H]
-        new_rows: list[Floats] = []
+        new_rows: list[Rows] = []
         for i in range(sizes.layers):
             normal = self._normal(f"layers.{i}.attention_norm", x)
             query = rotated(self._heads(f"layers.{i}.attention.query", normal, sizes.heads), cos, sin)
             key = rotated(self._heads(f"layers.{i}.attention.key", normal, sizes.kv_heads), cos, sin)
             value = self._heads(f"layers.{i}.attention.value", normal, sizes.kv_heads)
             # The window is attended in the precision in which it may be committed and attended later.
-            rows = (key.astype(self._cache_type), value.astype(self._cache_type))
+            rows = (stored_from_float32(key, self._cache_type), stored_from_float32(value, self._cache_type))
             new_rows += rows
             attended = attention(query, prefix.arrays[2 * i : 2 * i + 2], rows, mask)
             x = x + product(attended, self._weight(f"layers.{i}.attention.output.weight"))
@@ -131,15 +133,15 @@ def attention_mask(prefix_mask: Bool, window_mask: Bool) -> Bool:
     return np.concatenate([prefix, window_mask], axis=-1)[:, :, None, None]
 
 
-def attention(query: Float32, prefix: tuple[Floats, ...], window: tuple[Floats, ...], mask: Bool) -> Float32:
+def attention(query: Float32, prefix: tuple[Rows, ...], window: tuple[Rows, ...], mask: Bool) -> Float32:
     """Attention of the window rows over prefix and window: [R, B, W, heads * D].
 
     `query` [R, B, heads, W, D]; `prefix` key and value [R, Hkv, P, D], one for all branches; `window` key and value
     [R, B, Hkv, W, D]. A row that may attend to nothing gets zeros.
     """
     requests, branches, heads, width, head_size = query.shape
-    prefix_key, prefix_value = (part[:, None, :, None].astype(np.float32) for part in prefix)  # [R, 1, Hkv, 1, P, D]
-    key, value = (part[:, :, :, None].astype(np.float32) for part in window)  # [R, B, Hkv, 1, W, D]
+    prefix_key, prefix_value = (float32_from_stored(part)[:, None, :, None] for part in prefix)  # [R, 1, Hkv, 1, P, D]
+    key, value = (float32_from_stored(part)[:, :, :, None] for part in window)  # [R, B, Hkv, 1, W, D]
     prefix_rows = prefix_key.shape[-2]
     grouped = query.reshape(requests, branches, key.shape[2], -1, width, head_size)  # [R, B, Hkv, G, W, D]
     products = [product(grouped, part.swapaxes(-1, -2)) for part in (prefix_key, key)]

@@ -17,11 +17,12 @@ import onnxruntime as ort
 
 from lopa.runtime import contract
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.contract import Floats, Statistics, WindowBatch
+from lopa.runtime.contract import Rows, Statistics, WindowBatch
 from lopa.runtime.errors import BadInputError, MissingBackendError
 from lopa.runtime.host_session import HostSession
 from lopa.runtime.manifest import Manifest
 from lopa.runtime.prefix_cache import Prefix, cache_shape_from_manifest
+from lopa.runtime.stored_floats import stored_dtype
 
 Array = npt.NDArray[Any]
 WindowSizes = tuple[int, int, int, int]
@@ -33,6 +34,9 @@ _ERRORS_ONLY = 3
 _MOST_BUFFERS = 64
 """Sets of views kept: creating one costs more than binding it, and a decode comes back to few sizes."""
 _CUDA = "CUDAExecutionProvider"
+_BFLOAT16_BITS = stored_dtype("bfloat16")
+_BFLOAT16_IN_ONNX = 16
+"""TensorProto.BFLOAT16"""
 _open_graphs: weakref.WeakValueDictionary["_GraphKey", ort.InferenceSession] = weakref.WeakValueDictionary()
 """Graphs in use. A graph holds its weights once more, packed for the processor; it is freed with its last session."""
 _opening = threading.Lock()
@@ -41,10 +45,16 @@ _opening = threading.Lock()
 def open_session(bundle: Bundle, device: str, *, threads: int | None) -> HostSession:
     """Open the bundle's graph on "cpu" or "cuda:N"; `threads` None leaves their number to ONNX Runtime.
 
-    Raises BadInputError for another device or a graph that cannot be used, MissingBackendError when ONNX Runtime here
-    has no CUDA provider or it does not start.
+    Raises BadInputError for another device, a bfloat16 bundle on the CPU or a graph that cannot be used,
+    MissingBackendError when ONNX Runtime here has no CUDA provider or it does not start.
     """
     providers = _providers_from_device(device)
+    if device == "cpu" and bundle.manifest.dtype == "bfloat16":
+        raise BadInputError(
+            f"device {device!r} for {bundle.path}, a bundle in bfloat16",
+            expected="a bundle in float32 or float16: ONNX Runtime has no bfloat16 operators for the CPU",
+            remedy="export the checkpoint with --dtype fp32 or fp16, or use --device cuda:N (or numpy, which is slow)",
+        )
     session = _shared_inference_session(bundle, providers, threads)
     if session.get_providers()[0] != providers[0][0]:
         raise MissingBackendError(
@@ -63,7 +73,7 @@ class OnnxRuntimeEngine:
         self._session = session
         self._binding = session.io_binding()
         self._sizes = manifest.dimensions
-        self._cache_type = np.dtype(manifest.dtype)
+        self._cache_type = stored_dtype(manifest.dtype)
         self._with_logits = manifest.with_logits
         self._past_names = contract.past_names(self._sizes.layers)
         self._window_names = contract.window_names(self._sizes.layers)
@@ -74,7 +84,7 @@ class OnnxRuntimeEngine:
         self._bound_window: WindowSizes | None = None
         self._bound_prefix: Prefix | None = None
 
-    def run(self, batch: WindowBatch, prefix: Prefix) -> tuple[Statistics, tuple[Floats, ...]]:
+    def run(self, batch: WindowBatch, prefix: Prefix) -> tuple[Statistics, tuple[Rows, ...]]:
         """Engine.run: one call for all branches of all requests. The rows are overwritten by the next run."""
         sizes = (*batch.input_ids.shape, batch.logits_index.shape[-1])
         arrays = self._bound_arrays(sizes)
@@ -135,7 +145,7 @@ class OnnxRuntimeEngine:
             name: self._memory[name][: math.prod(shape)].reshape(shape)
             for name, (shape, _) in (inputs | outputs).items()
         }
-        values = {name: ort.OrtValue.ortvalue_from_numpy(array) for name, array in arrays.items()}
+        values = {name: _value_of(array) for name, array in arrays.items()}
         self._buffers[sizes] = _Buffers(
             arrays, [(name, values[name]) for name in inputs], [(name, values[name]) for name in outputs]
         )
@@ -166,7 +176,7 @@ class OnnxRuntimeEngine:
     def _bind_prefix(self, prefix: Prefix) -> None:
         names = [contract.PREFIX_MASK, *self._past_names]
         for name, array in zip(names, (prefix.mask, *prefix.arrays), strict=True):
-            self._binding.bind_ortvalue_input(name, ort.OrtValue.ortvalue_from_numpy(array))
+            self._binding.bind_ortvalue_input(name, _value_of(array))
         self._bound_prefix = prefix
 
 
@@ -177,6 +187,13 @@ class _Buffers:
     arrays: dict[str, Array]
     inputs: list[tuple[str, ort.OrtValue]]
     outputs: list[tuple[str, ort.OrtValue]]
+
+
+def _value_of(array: Array) -> ort.OrtValue:
+    """The engine's handle of the array's own memory."""
+    if array.dtype == _BFLOAT16_BITS:
+        return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(array, _BFLOAT16_IN_ONNX)
+    return ort.OrtValue.ortvalue_from_numpy(array)
 
 
 def _providers_from_device(device: str) -> list[tuple[str, dict[str, Any]]]:

@@ -12,16 +12,17 @@ from lopa.runtime.contract import Floats
 from lopa.runtime.dequantize import int4_from_bytes, values_from_integers
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.manifest import TensorRecord, scale_name
+from lopa.runtime.stored_floats import float32_from_stored, stored_dtype
 
-_BITS = {"float32": 32, "float16": 16, "int8": 8, "int4": 4}
+_BITS = {"float32": 32, "float16": 16, "bfloat16": 16, "int8": 8, "int4": 4}
 _INTEGERS = ("int8", "int4")
 
 
 class BundleWeights(Mapping[str, Floats]):
     """The weights by name (matrices [inputs, outputs]), read-only; pages load on use.
 
-    A floating-point tensor is a view of the file. A quantized one is dequantized to float32 on every access, so that
-    never more than the caller holds is in memory; its scales have no entry of their own.
+    A float32 or float16 tensor is a view of the file. One in bfloat16, and a quantized one, becomes float32 on every
+    access, so that never more than the caller holds is in memory; scales have no entry of their own.
     """
 
     def __init__(self, data: npt.NDArray[np.uint8], records: Mapping[str, TensorRecord]) -> None:
@@ -34,11 +35,11 @@ class BundleWeights(Mapping[str, Floats]):
         record = self._records[name]
         stored = self._stored(record)
         if record.dtype not in _INTEGERS:
-            return stored.reshape(record.shape)
+            return _floats(stored, record)
         shape = tuple(record.shape)
         integers = int4_from_bytes(stored, shape) if record.dtype == "int4" else stored.reshape(shape)
         scales = self._records[scale_name(name)]
-        return values_from_integers(integers, self._stored(scales).reshape(scales.shape))
+        return values_from_integers(integers, _floats(self._stored(scales), scales))
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)
@@ -51,11 +52,17 @@ class BundleWeights(Mapping[str, Floats]):
         if self._records[name].dtype not in _INTEGERS:
             return None
         record = self._records[scale_name(name)]
-        return self._stored(record).reshape(record.shape)
+        return _floats(self._stored(record), record)
 
     def _stored(self, record: TensorRecord) -> npt.NDArray[Any]:
-        dtype = np.dtype(np.uint8 if record.dtype == "int4" else record.dtype)
+        dtype = np.dtype(np.uint8) if record.dtype == "int4" else stored_dtype(record.dtype)
         return self._data[record.offset : record.offset + record.length].view(dtype)
+
+
+def _floats(stored: npt.NDArray[Any], record: TensorRecord) -> Floats:
+    """numpy's own types as they are, bfloat16 as float32."""
+    floats = float32_from_stored(stored) if record.dtype == "bfloat16" else stored
+    return floats.reshape(record.shape)
 
 
 def weights_from_bundle(bundle: Bundle) -> BundleWeights:
