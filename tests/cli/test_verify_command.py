@@ -15,7 +15,7 @@ import pytest
 
 from lopa.cli.main import main
 from lopa.runtime.bundle import Bundle, sha256_of_file
-from lopa.runtime.manifest import FileRecord, json_from_manifest
+from lopa.runtime.manifest import FileRecord, json_from_manifest, scale_name
 from lopa.tiny import ADAPTER, CHECKPOINT
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -117,6 +117,75 @@ def test_altered_weights_with_a_rewritten_digest_fail(altered: Path, verify: Ver
     assert {reference for _, reference in failed_rows(output)} == {"transformers"}  # numpy has the same wrong weights
     assert "outputs are beyond tolerance on cpu: " in errors
     assert "entropy against transformers" in errors
+
+
+@pytest.fixture
+def altered_integers(tiny_quantized: Path, tmp_path: Path) -> Path:
+    """As `altered`, of a bundle with integers."""
+    return Path(shutil.copytree(tiny_quantized, tmp_path / "altered"))
+
+
+def test_a_right_quantized_bundle_passes(tiny_quantized: Path, verify: Verify) -> None:
+    code, output, _ = verify(tiny_quantized, *SOURCE)
+    lines = output.splitlines()
+    assert code == 0
+    assert lines[0].split() == ["output", "reference", "max", "abs", "max", "rel", "rms", "rel", "tolerance", "ok"]
+    assert " in steps  checkpoint " in lines[1]
+    assert lines[2].split()[1] == "checkpoint"
+    assert [line.split()[1] for line in lines[3:13]] == ["numpy"] * 5 + ["transformers"] * 5
+    # Rounded activations show: a table of zeros would mean that a reference rounds as the engine does.
+    assert all(1e-3 < float(line.split()[-3]) < float(line.split()[-2]) for line in lines[3:13])
+
+
+def test_an_altered_integer_fails(altered_integers: Path, verify: Verify) -> None:
+    """Too small a change for any output to show, which is why the integers themselves are compared."""
+    record = Bundle.open(altered_integers).manifest.tensors["layers.3.mlp.down.weight"]
+    data = np.memmap(altered_integers / "model.onnx.data", np.uint8, mode="r+")
+    found = data[record.offset + 5]
+    data[record.offset + 5] = found - 2 if found & 0x7 > 3 else found + 2
+    data.flush()
+    rewrite_digests(altered_integers)
+    assert verify(altered_integers)[0] == 0
+    code, output, errors = verify(altered_integers, *SOURCE)
+    assert code == 1
+    assert [row for row in output.splitlines() if row.endswith(" NO")] == [output.splitlines()[1]]
+    assert "layers.3.mlp.down.weight in steps against checkpoint" in errors
+
+
+def test_a_scale_of_another_column_fails(altered_integers: Path, verify: Verify) -> None:
+    records = Bundle.open(altered_integers).manifest.tensors
+    record = records[scale_name("layers.2.attention.output.weight")]
+    data = np.memmap(altered_integers / "model.onnx.data", np.uint8, mode="r+")
+    scales = data[record.offset : record.offset + record.length].view(record.dtype).reshape(record.shape)
+    scales[..., [3, 4]] = scales[..., [4, 3]]
+    data.flush()
+    rewrite_digests(altered_integers)
+    code, _, errors = verify(altered_integers, *SOURCE)
+    assert code == 1
+    assert "layers.2.attention.output.weight in steps against checkpoint" in errors
+
+
+def test_a_quantized_graph_with_another_mask_fails(altered_integers: Path, verify: Verify) -> None:
+    rewrite_graph(altered_integers, causal_attention)
+    code, output, _ = verify(altered_integers)
+    assert code == 1
+    assert ("entropy", "numpy") in failed_rows(output)
+
+
+@pytest.mark.parametrize("tiny_quantized", ["int8"], indirect=True)
+def test_activations_in_coarser_steps_fail(altered_integers: Path, verify: Verify) -> None:
+    rewrite_graph(altered_integers, another_step)
+    code, output, _ = verify(altered_integers)
+    assert code == 1
+    assert ("entropy", "numpy") in failed_rows(output)
+
+
+def another_step(graph: onnx.GraphProto) -> int:
+    """Activations divided by a twentieth of their greatest instead of a 127th: five bits."""
+    found = [tensor for tensor in graph.initializer if tensor.name == "quantize.step"]
+    for tensor in found:
+        tensor.CopyFrom(onnx.numpy_helper.from_array(np.array(1 / 20, np.float32), tensor.name))
+    return len(found)
 
 
 def another_rope_theta(graph: onnx.GraphProto) -> int:
