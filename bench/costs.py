@@ -8,6 +8,7 @@ import itertools
 import random
 import statistics
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,13 +24,16 @@ from lopa.runtime.costs import COSTS_SCHEMA, Costs, ForwardCost, weights_digest
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.decoding import Step
 from lopa.runtime.errors import BadInputError
+from lopa.runtime.generation_config import MOST_AUTO_BRANCHES
 from lopa.runtime.manifest import Manifest
 from lopa.tiny import EVAL
 
 BUDGET = 600.0
 """Seconds that a table may take: a slower model gets a coarser grid."""
 _LEAST_ROUNDS, _MOST_ROUNDS = 3, 25
-_HOST_STEPS = 24
+_HOST_PROMPTS = 4
+_HOST_SECONDS = 10.0
+"""A prompt may take so long: the host's share is small in a slow model, and need not be known well."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +92,7 @@ def measured_costs(
 
     `progress` hears how many forwards are done.
     """
+    host_seconds, host_seconds_a_branch = host_cost(decoder)
     return Costs(
         schema=COSTS_SCHEMA,
         contract=CONTRACT_VERSION,
@@ -96,7 +101,8 @@ def measured_costs(
         threads=threads,
         weights_sha256=weights_digest(decoder.bundle),
         measured=date_now(),
-        host_seconds=host_seconds(decoder),
+        host_seconds=host_seconds,
+        host_seconds_a_branch=host_seconds_a_branch,
         points=points_from_seconds(timed_forwards(decoder, plan, progress)),
     )
 
@@ -145,15 +151,26 @@ def points_from_seconds(seconds: Mapping[ForwardShape, Sequence[float]]) -> list
     ]
 
 
-def host_seconds(decoder: Decoder) -> float:
-    """Median seconds of a decoding step outside its forward, over some steps of the first embedded prompt."""
+def host_cost(decoder: Decoder) -> tuple[float, float]:
+    """Median seconds of a decoding step outside its forward with one branch, and what every further branch adds."""
+    one, _ = _host_steps(decoder, 1)
+    many, branches = _host_steps(decoder, MOST_AUTO_BRANCHES)
+    further = branches - 1
+    return one, max(0.0, (many - one) / further) if further else 0.0
+
+
+def _host_steps(decoder: Decoder, branches: int) -> tuple[float, float]:
+    """Medians over steps of the first embedded prompts: seconds outside the forward, and the number of branches.
+
+    Steps that had fewer than the others, as the first of a request, are left out.
+    """
+    config = decoder.config(branches=branches, time_limit=_HOST_SECONDS)
     steps: list[Step] = []
-    prompt = eval_set_from_jsonl(EVAL, limit=1)[0].prompt
-    # A draft comes with every step, so the request can be left after any.
-    for _ in decoder.stream(prompt, drafts=True, on_step=steps.append):
-        if len(steps) == _HOST_STEPS:
-            break
-    return statistics.median(sum(step.seconds.values()) - step.seconds["forward"] for step in steps)
+    for item in eval_set_from_jsonl(EVAL, limit=_HOST_PROMPTS):
+        deque(decoder.stream(item.prompt, config, on_step=steps.append), maxlen=0)
+    most = statistics.median_high(len(step.branches) for step in steps)
+    usual = [step for step in steps if len(step.branches) == most]
+    return statistics.median(sum(step.seconds.values()) - step.seconds["forward"] for step in usual), most
 
 
 def _seconds_a_row(decoder: Decoder, shape: ForwardShape) -> float:

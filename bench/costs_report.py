@@ -1,6 +1,5 @@
 """A measured cost table beside the roofline of the machine. Does not measure."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lopa.bench.forward_work import ForwardShape, floor_seconds, work_of_forward
@@ -32,6 +31,7 @@ class CostsReport:
     rates: MachineRates | None
     """Of the CPU; None for another device."""
     host_seconds: float
+    host_seconds_a_branch: float
     points: tuple[RoofedCost, ...]
 
 
@@ -41,13 +41,13 @@ def report_from_costs(costs: Costs, run: Run, rates: MachineRates | None, manife
         RoofedCost(point.branches, point.window, point.prefix, point.seconds, _floor(point, rates, manifest))
         for point in costs.points
     )
-    return CostsReport("costs", run, rates, costs.host_seconds, points)
+    return CostsReport("costs", run, rates, costs.host_seconds, costs.host_seconds_a_branch, points)
 
 
 def tables_from_costs(report: CostsReport) -> list[Table]:
     """The machine's rates, and every point with its floor and its share of it."""
     where = f"{report.run.device}, {_threads(report.run.threads)}, {report.run.machine.cpu}"
-    return [*_rates_table(report.rates, where), _points_table(report.points, report.host_seconds, where)]
+    return [*_rates_table(report.rates, where), _points_table(report, where)]
 
 
 def _rates_table(rates: MachineRates | None, where: str) -> list[Table]:
@@ -66,10 +66,10 @@ def _rates_table(rates: MachineRates | None, where: str) -> list[Table]:
     ]
 
 
-def _points_table(points: Sequence[RoofedCost], host_seconds: float, where: str) -> Table:
+def _points_table(report: CostsReport, where: str) -> Table:
     return Table(
-        title=f"Milliseconds of a forward whose every row is wanted: {where}; a step takes {host_seconds * 1e3:.2f} ms "
-        "outside its forward",
+        title=f"Milliseconds of a forward whose every row is wanted: {where}; outside its forward a step takes "
+        f"{report.host_seconds * 1e3:.2f} ms, and {report.host_seconds_a_branch * 1e3:.2f} ms for each further branch",
         columns=("branches x window, prefix", "floor", "median", "median / floor"),
         rows=tuple(
             (
@@ -78,7 +78,7 @@ def _points_table(points: Sequence[RoofedCost], host_seconds: float, where: str)
                 f"{point.seconds * 1e3:.2f}",
                 "-" if point.floor is None else f"{point.seconds / point.floor:.2f}",
             )
-            for point in points
+            for point in report.points
         ),
     )
 

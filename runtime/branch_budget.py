@@ -18,7 +18,7 @@ _PRIOR_SHARES = (1.0, 1.47, 1.68, 1.81, 1.89, 1.95, 1.99, 2.03)
 evaluation prompts, mean of both kinds (docs/measurements, 2026-11-21; 5 and 7 are between their neighbours)."""
 _PRIOR_TOKENS = 4.4
 """Tokens of a round with one branch before anything is known, from the same prompts."""
-_PRIOR_ROUNDS = 32.0
+_PRIOR_ROUNDS = 64.0
 """How many observed rounds the prior weighs as much as: what a round brings varies by more than its mean."""
 
 
@@ -52,7 +52,7 @@ class BranchBudget:
         most = min(MOST_AUTO_BRANCHES, undecided + 1)
 
         def tokens_per_second(count: int) -> float:
-            seconds = self._table.seconds(count, window, prefix) + self._table.costs.host_seconds
+            seconds = self._table.seconds(count, window, prefix) + self._table.host_seconds(count)
             return min(self._expected_tokens(count), undecided) / seconds
 
         return max(range(1, most + 1), key=tokens_per_second)
@@ -60,12 +60,14 @@ class BranchBudget:
     def _expected_tokens(self, count: int) -> float:
         """Mean tokens of a round with `count` branches: the observed ones and the prior, by weight.
 
-        The prior keeps its shape and takes its height from the rounds with one branch, which every round tells of.
+        The prior of each number of branches is what one branch less is expected to bring, times what the next brought
+        in general: so rounds also tell of numbers that were never tried.
         """
-        one = (_PRIOR_ROUNDS * _PRIOR_TOKENS + self._tokens[0]) / (_PRIOR_ROUNDS + self._rounds[0])
-        prior = one * _PRIOR_SHARES[count - 1]
-        observed, rounds = self._tokens[count - 1], self._rounds[count - 1]
-        return (_PRIOR_ROUNDS * prior + observed) / (_PRIOR_ROUNDS + rounds)
+        expected = _PRIOR_TOKENS
+        for number in range(count):
+            expected *= _PRIOR_SHARES[number] / _PRIOR_SHARES[max(number - 1, 0)]
+            expected = (_PRIOR_ROUNDS * expected + self._tokens[number]) / (_PRIOR_ROUNDS + self._rounds[number])
+        return expected
 
 
 def tokens_brought(branch: Branch, fills: Fills, eos_token: int | None) -> int:

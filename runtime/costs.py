@@ -15,7 +15,7 @@ from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import CONTRACT_VERSION
 from lopa.runtime.errors import BadInputError
 
-COSTS_SCHEMA = 1
+COSTS_SCHEMA = 2
 _REMEDY = "measure again: lopa-export bench BUNDLE --costs"
 
 
@@ -42,7 +42,9 @@ class Costs(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     measured: str
     """ISO date and time."""
     host_seconds: float
-    """Median seconds of a decoding step outside its forward."""
+    """Median seconds of a decoding step with one branch outside its forward."""
+    host_seconds_a_branch: float
+    """What every further branch adds to them."""
     points: list[ForwardCost]
 
 
@@ -101,6 +103,10 @@ class CostTable:
         if asked not in self._known:
             self._known[asked] = self._interpolated(asked)
         return self._known[asked]
+
+    def host_seconds(self, branches: int) -> float:
+        """Expected seconds of a step outside its forward."""
+        return self.costs.host_seconds + (branches - 1) * self.costs.host_seconds_a_branch
 
     @cached_property
     def _known(self) -> dict[tuple[int, int, int], float]:

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from lopa.bench import costs
-from lopa.bench.costs import GRIDS, Plan, host_seconds, measured_costs, plan_for_decoder, shapes_of_grid, timed_forwards
+from lopa.bench.costs import GRIDS, Plan, host_cost, measured_costs, plan_for_decoder, shapes_of_grid, timed_forwards
 from lopa.bench.forward_work import ForwardShape
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import Statistics, WindowBatch
@@ -134,22 +134,19 @@ def test_prefixes_beyond_the_model_are_left_out(decoder: Decoder) -> None:
         shapes_of_grid(GRIDS[0], replace_positions(decoder, 191).bundle.manifest)
 
 
-def test_the_hosts_share_is_the_median_outside_the_forward(decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Real steps whose seconds are replaced: 1, 2, 3, .. outside a forward of 100."""
-    steps: list[Step] = []
+def test_the_hosts_share_and_what_a_branch_adds(decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Real steps whose seconds are replaced: 7 outside a forward of 100, and 2 for each further branch."""
     original = Decoder.stream
 
     def timed(self: Decoder, *arguments: Any, on_step: Any, **named: Any) -> Any:
-        def renumbered(step: Step) -> None:
-            steps.append(step)
-            on_step(replace(step, seconds={"forward": 100.0, "select": 0.5 * len(steps), "spawn": 0.5 * len(steps)}))
+        def replaced(step: Step) -> None:
+            further = len(step.branches) - 1
+            on_step(replace(step, seconds={"forward": 100.0, "select": 7.0, "spawn": 2.0 * further}))
 
-        return original(self, *arguments, on_step=renumbered, **named)
+        return original(self, *arguments, on_step=replaced, **named)
 
     monkeypatch.setattr(Decoder, "stream", timed)
-    found = host_seconds(decoder)
-    assert 3 < len(steps) <= 24
-    assert found == pytest.approx((len(steps) + 1) / 2)
+    assert host_cost(decoder) == pytest.approx((7.0, 2.0))
 
 
 def replace_positions(decoder: Decoder, positions: int) -> Decoder:

@@ -22,8 +22,8 @@ from lopa.runtime.filling import Fills
 from lopa.runtime.generation_config import GenerationConfig
 
 
-def costs_with(digest: str, *, first: float, each: float) -> Costs:
-    """A forward of b branches costs first + b x each, whatever its window."""
+def costs_with(digest: str, *, first: float, each: float, host_each: float = 0.0) -> Costs:
+    """A forward of b branches costs first + b x each, whatever its window; the host adds host_each a branch."""
     return Costs(
         schema=COSTS_SCHEMA,
         contract=CONTRACT_VERSION,
@@ -33,6 +33,7 @@ def costs_with(digest: str, *, first: float, each: float) -> Costs:
         weights_sha256=digest,
         measured="2026-11-21",
         host_seconds=0.0,
+        host_seconds_a_branch=host_each,
         points=[ForwardCost(branches=b, window=32, prefix=64, seconds=first + b * each) for b in (1, 8)]
         + [ForwardCost(branches=b, window=256, prefix=64, seconds=first + b * each) for b in (1, 8)],
     )
@@ -47,6 +48,8 @@ def test_free_branches_are_all_taken_and_dear_ones_none() -> None:
     assert budget_with(first=0.0, each=1.0).branches(undecided=100, window=64, prefix=64) == 1
     between = budget_with(first=1.0, each=0.3).branches(undecided=100, window=64, prefix=64)
     assert 1 < between < 8
+    host = CostTable(costs_with("", first=1.0, each=0.0, host_each=0.3))
+    assert BranchBudget(host).branches(undecided=100, window=64, prefix=64) == between
 
 
 def test_no_more_branches_than_there_is_to_decide() -> None:

@@ -28,7 +28,7 @@ def costs_of(bundle: Bundle, **changes: object) -> Costs:
         for p in (64, 128)
     ]
     costs = Costs(
-        schema=1,
+        schema=2,
         contract=1,
         device="cpu",
         machine="test",
@@ -36,6 +36,7 @@ def costs_of(bundle: Bundle, **changes: object) -> Costs:
         weights_sha256=weights_digest(bundle),
         measured="2026-11-21",
         host_seconds=1e-4,
+        host_seconds_a_branch=2e-5,
         points=points,
     )
     return msgspec.structs.replace(costs, **changes)
@@ -58,6 +59,7 @@ def test_between_points_the_time_is_linear_and_beyond_it_grows_in_proportion(bun
     assert table.seconds(1, 32, 256) == pytest.approx(2 * expected(1, 32, 128))
     assert table.seconds(1, 1, 64) == pytest.approx(expected(1, 32, 64))
     assert table.seconds(3, 48, 96) == table.seconds(3, 48, 96)
+    assert [table.host_seconds(branches) for branches in (1, 4)] == pytest.approx([1e-4, 1.6e-4])
 
 
 def test_a_table_is_read_back(bundle: Bundle) -> None:
