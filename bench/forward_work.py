@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from lopa.bench.machine_rates import MachineRates
 from lopa.runtime.manifest import Manifest
+from lopa.runtime.stored_floats import stored_dtype
 
 _EMBEDDING, _HEAD = "embedding.weight", "head.weight"
 
@@ -38,7 +39,7 @@ def work_of_forward(manifest: Manifest, shape: ForwardShape) -> Work:
     """The work of one forward; products with integer matrices count as integer ones."""
     sizes = manifest.dimensions
     rows = shape.branches * shape.window
-    cache_item = 2 if manifest.dtype == "float16" else 4
+    cache_item = stored_dtype(manifest.dtype).itemsize
     cache_row = 2 * sizes.layers * sizes.kv_heads * sizes.head_size * cache_item
     # Scores and the sum of values: each one product of a query with every row that it may see.
     float32 = 4 * rows * (shape.prefix + shape.window) * sizes.heads * sizes.head_size * sizes.layers

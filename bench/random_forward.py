@@ -5,14 +5,16 @@ import numpy as np
 from lopa.bench.forward_work import ForwardShape
 from lopa.runtime.contract import CacheRows, WindowBatch
 from lopa.runtime.manifest import Manifest
+from lopa.runtime.stored_floats import stored_dtype, stored_from_float32
 
 
 def random_prefix_rows(manifest: Manifest, rows: int, rng: np.random.Generator) -> CacheRows:
     """Rows to append to a request's prefix, of the size that normalized keys and values have."""
     sizes = manifest.dimensions
     shape = (sizes.kv_heads, rows, sizes.head_size)
-    dtype = np.dtype(manifest.dtype)
-    return CacheRows(tuple(rng.standard_normal(shape, np.float32).astype(dtype) for _ in range(2 * sizes.layers)))
+    dtype = stored_dtype(manifest.dtype)
+    arrays = (rng.standard_normal(shape, np.float32) for _ in range(2 * sizes.layers))
+    return CacheRows(tuple(stored_from_float32(array, dtype) for array in arrays))
 
 
 def random_window(manifest: Manifest, request: int, shape: ForwardShape, rng: np.random.Generator) -> WindowBatch:

@@ -25,8 +25,10 @@ from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.result import DoneEvent
 from lopa.runtime.weights import weights_from_bundle
 
-_WEIGHT_TOLERANCE = {"float32": 1e-6, "float16": 1e-3}
+_WEIGHT_TOLERANCE = {"float32": 1e-6, "float16": 1e-3, "bfloat16": 8e-3}
 """Of the larger of 1 and the weight's largest value: the rounding of the bundle's dtype and of merging the adapter."""
+_HALF_A_STEP = 0.51
+"""Of the largest scale: the rounding to integers."""
 
 
 def eager_decoder(decoder: Decoder, checkpoint: Path, lora: Path | None) -> Decoder:
@@ -48,7 +50,9 @@ def check_same_weights(model: EagerModel, bundle: Bundle) -> None:
         theirs = parameter.detach().numpy()
         # A bundle has matrices [inputs, outputs]; nn.Linear has [outputs, inputs]; the embedding is the same in both.
         theirs = theirs.T if theirs.ndim == 2 and name != "embedding.weight" else theirs
-        if ours.shape != theirs.shape or np.abs(ours - theirs).max() > tolerance * max(1.0, np.abs(theirs).max()):
+        scales = stored.scales(name) if name in stored else None
+        allowed = tolerance * max(1.0, np.abs(theirs).max()) if scales is None else _HALF_A_STEP * scales.max()
+        if ours.shape != theirs.shape or np.abs(ours - theirs).max() > allowed:
             raise BadInputError(
                 f"{name} of the checkpoint is not that of the bundle {bundle.path}",
                 expected="the checkpoint, and the adapter if any, that the bundle was made from",
