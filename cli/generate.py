@@ -2,7 +2,7 @@
 
 import json
 import sys
-from contextlib import nullcontext
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,7 @@ from lopa.runtime.result import DoneEvent, DraftEvent, GenerationResult, TextEve
     multiple=True,
     default=("cpu",),
     show_default=True,
-    help="cpu, cuda:N, numpy; mpi or mpi:cuda under mpirun.",
+    help="cpu, cuda:N or numpy; mpi or mpi:cuda under mpirun.",
 )
 @click.option("--threads", type=click.IntRange(min=1), help="Threads of the engine [default: its own choice].")
 @click.option("--drafts", is_flag=True, help="Show the answer after every step, undecided positions as blocks.")
@@ -59,26 +59,11 @@ def command(
     Options that are not given come from the bundle, then from the defaults shown. Speed is reported on standard error.
     """
     _check_usage(prompt, prompts, output, chat, drafts)
-    with rank_of_job() if on_mpi(devices) else nullcontext(0) as rank:
-        if rank > 0:
+    with ExitStack() as opened:
+        if on_mpi(devices) and opened.enter_context(rank_of_job()) > 0:
             serve(bundle, devices[0], threads=threads)
             return 0
-        return _decode(bundle, prompt, prompts, output, chat, devices, threads, drafts, trace, config_values)
-
-
-def _decode(
-    bundle: Path,
-    prompt: str | None,
-    prompts: Path | None,
-    output: Path | None,
-    chat: bool,
-    devices: tuple[str, ...],
-    threads: int | None,
-    drafts: bool,
-    trace: Path | None,
-    config_values: dict[str, Any],
-) -> int:
-    with Decoder.open(bundle, devices, threads=threads) as decoder:
+        decoder = opened.enter_context(Decoder.open(bundle, devices, threads=threads))
         config = decoder.config(**config_overrides(config_values))
         with trace_into(trace, decoder.bundle.manifest, config) as tracer:
             if prompts is not None:
