@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -22,10 +23,10 @@ _MISSING = [
 ]
 
 
-def needs_mpi[T](test: T) -> T:
+def needs_mpi(test: Callable[..., None]) -> Callable[..., None]:
     """Mark a test that starts MPI jobs; it says why it is skipped."""
-    skip = pytest.mark.skipif(bool(_MISSING), reason=f"no {' and no '.join(_MISSING)} here: pip install mpi4py mpich")
-    return pytest.mark.mpi(skip(test))
+    reason = f"no {' and no '.join(_MISSING)} here: pip install mpi4py mpich"
+    return pytest.mark.mpi(pytest.mark.skipif(bool(_MISSING), reason=reason)(test))
 
 
 def job(*groups: tuple[int, list[object]]) -> subprocess.CompletedProcess[str]:

@@ -14,7 +14,7 @@ from lopa.runtime.shared_rows import rows_are_shared
 
 
 def batch_with_equal_beginnings(seed: int, equal: int, *, branches: int = 3) -> WindowBatch:
-    """Blocks of 4 rows in windows of 12; the first `equal` tokens of request 1 (of 0 and 1) are those of its branch 0."""
+    """Blocks of 4 rows, windows of 12; the branches of the second request share their first `equal` tokens."""
     rng = np.random.default_rng(seed)
     shape = (2, branches, 12)
     batch = random_batch(rng, [5, 9], branches, 12, 2, mask=block_causal_mask(shape, 4))
