@@ -53,7 +53,7 @@ class Link:
             raise BadInputError(
                 f"device {device!r} in a job of one rank",
                 expected="at least two ranks, started by the mpirun of the MPI that mpi4py found, "
-                + mpi.Get_library_version().strip().splitlines()[0],
+                + " ".join(mpi.Get_library_version().splitlines()[0].split()),
                 remedy=f"mpirun -n 2 lopa-export generate ... --device {device}, or --device cpu for one process",
             )
         machine = self._comm.Split_type(mpi.COMM_TYPE_SHARED)

@@ -65,3 +65,11 @@ def test_a_rank_that_fails_ends_the_job(
     assert code in (None, result.returncode)
     assert said in result.stdout + result.stderr
     assert ("the engine broke" in result.stderr) is (kind == "raise")
+
+
+@needs_mpi
+def test_a_rank_that_ends_before_mpi_starts_is_not_waited_for_for_ever() -> None:
+    wait = "import lopa.runtime.mpi_link as link; link._START_SECONDS = 2; link.rank_of_job().__enter__()"
+    result = job((1, ["-c", wait]), (1, ["-c", "raise SystemExit(3)"]))
+    assert result.returncode != 0
+    assert "Timeout" in result.stderr or "exited" in result.stderr
