@@ -11,7 +11,7 @@ from lopa.runtime.decoder import Decoder
 
 RANKS = "tests.runtime.mpi_ranks"
 CONFIGS = [
-    {"strategy": strategy, "window": window, **branches}
+    {"strategy": strategy, "window": window, "block_size": 8, **branches}
     for strategy, branches in (("lopa", {"branches": 5}), ("d2f", {}))
     for window in ("full", "block_causal")
 ]
