@@ -15,26 +15,40 @@ from tests.runtime.random_windows import assert_close, assert_same_statistics, b
 
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.decoder import Decoder
+from lopa.runtime.decoding import Step
 from lopa.runtime.host_session import HostSession
 from lopa.runtime.mpi_link import Link, rank_of_job
 from lopa.runtime.mpi_server import serve
 from lopa.runtime.mpi_session import MpiSession
+from lopa.runtime.result import DoneEvent
 from lopa.runtime.session import Session, open_session
 from lopa.runtime.tokenizer import Tokenizer
 
 
 def decode(bundle: Path, work: str) -> None:
-    """Print a line for every prompt under every config of `work`, with how many commits and broadcasts it took."""
-    count = {"commits": 0, "broadcasts": 0}
-    _counted(count, "commits", MpiSession, "commit")
-    _counted(count, "broadcasts", Link, "broadcast")
+    """Print a line for every prompt under every config of `work`: the result, and for each commit its branches."""
+    broadcasts = _calls_of(Link, "broadcast")
     given = json.loads(Path(work).read_text(encoding="utf-8"))
     with Decoder.open(bundle, ["mpi"], threads=1) as decoder:
         for overrides in given["configs"]:
             for prompt in given["prompts"]:
-                count.update(commits=0, broadcasts=0)
-                result = next(decoder.generate([prompt], decoder.config(**overrides)))
-                print(json.dumps({"ids": result.token_ids, "steps": result.steps, **count}), flush=True)
+                committing: list[int] = []
+                broadcasts.clear()
+                *_, done = decoder.stream(prompt, decoder.config(**overrides), on_step=_committing_into(committing))
+                assert isinstance(done, DoneEvent)
+                ids, steps = done.result.token_ids, done.result.steps
+                line = {"ids": ids, "steps": steps, "committing": committing, "broadcasts": len(broadcasts)}
+                print(json.dumps(line), flush=True)
+
+
+def _committing_into(branches: list[int]) -> Callable[[Step], None]:
+    """Note the number of branches of every step that commits."""
+
+    def note(step: Step) -> None:
+        if step.windows.commit:
+            branches.append(len(step.branches))
+
+    return note
 
 
 def session(bundle: Path) -> None:
@@ -114,10 +128,10 @@ def _same_rows(rng: np.random.Generator, ours: Session, alone: Session) -> None:
 def fault(bundle: Path, rank: str, kind: str, method: str) -> None:
     """Decode without end on rank 0, while `rank` dies, raises or stands still at its third call of `method`."""
     if kind == "stop":
-        opened, link, own = Bundle.open(bundle), Link("mpi"), Bundle.open(bundle).manifest
+        opened = Bundle.open(bundle)
         engine = open_session(opened, "cpu", threads=1)
-        session: Session = MpiSession(link, engine, own, "mpi", opened_in=1.0, patience=1.0)
-        decoder = Decoder(opened, session, Tokenizer.open(opened))
+        impatient = MpiSession(Link("mpi"), engine, opened.manifest, "mpi", opened_in=1.0, patience=1.0)
+        decoder = Decoder(opened, impatient, Tokenizer.open(opened))
     else:
         decoder = Decoder.open(bundle, ["mpi"], threads=1)
     with decoder:
@@ -126,36 +140,39 @@ def fault(bundle: Path, rank: str, kind: str, method: str) -> None:
             print(next(decoder.generate(["Question: 2 + 3?"], config)).tokens, flush=True)
 
 
-def _with_fault(number: int, kind: str, method: str) -> None:
+def _with_fault(kind: str, method: str) -> None:
     calls = 0
     original = getattr(HostSession, method)
 
     def faulty(self: HostSession, *arguments: Any) -> Any:
         nonlocal calls
         calls += 1
+        if calls == 3 and kind == "raise":
+            raise RuntimeError("the engine broke")
         if calls == 3:
-            if kind == "raise":
-                raise RuntimeError("the engine broke")
             os.kill(os.getpid(), signal.SIGKILL if kind == "kill" else signal.SIGSTOP)
         return original(self, *arguments)
 
     setattr(HostSession, method, faulty)
 
 
-def _counted(count: dict[str, int], name: str, kind: type, method: str) -> None:
+def _calls_of(kind: type, method: str) -> list[tuple[Any, ...]]:
+    """The arguments of every call from now on."""
+    calls: list[tuple[Any, ...]] = []
     original: Callable[..., Any] = getattr(kind, method)
 
-    def counting(self: object, *arguments: Any) -> Any:
-        count[name] += 1
+    def noting(self: object, *arguments: Any) -> Any:
+        calls.append(arguments)
         return original(self, *arguments)
 
-    setattr(kind, method, counting)
+    setattr(kind, method, noting)
+    return calls
 
 
 def main(case: str, bundle: str, *arguments: str) -> None:
     with rank_of_job() as rank:
         if case == "fault" and rank == int(arguments[0]):
-            _with_fault(rank, *arguments[1:])
+            _with_fault(*arguments[1:])
         if rank > 0:
             serve(bundle, "mpi", threads=1)
         else:
