@@ -107,6 +107,10 @@ def _same_errors(rng: np.random.Generator, ours: Session) -> None:
     ours.release(3)
     with pytest.raises(RuntimeError, match="after no forward"):
         ours.commit(2, 0, 1)
+    bad = batch.input_ids.copy()
+    bad[:, 0, 0] = 1_000_000
+    with pytest.raises(Exception, match=r"(?i)out of bounds|indices"):
+        ours.forward(replace(batch, input_ids=bad))  # rank 0 computes branch 0; what follows is right all the same
 
 
 def _same_rows(rng: np.random.Generator, ours: Session, alone: Session) -> None:
