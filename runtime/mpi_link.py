@@ -17,8 +17,6 @@ from typing import Any
 from lopa.runtime.errors import BadInputError, LopaError, MissingBackendError
 from lopa.runtime.mpi_messages import Bytes
 
-PATIENCE = 60.0
-"""Seconds that a rank may take for anything, beside the time that follows from the work."""
 _START_SECONDS = 120.0
 """All ranks must have started by then. MPI itself waits for ever when one of them ends before that."""
 _SHORTEST_SLEEP, _LONGEST_SLEEP = 20e-6, 5e-3

@@ -15,7 +15,7 @@ from lopa.runtime.contract import CacheRows, Statistics, WindowBatch
 from lopa.runtime.errors import BadInputError, MissingBackendError
 from lopa.runtime.host_session import check_batch
 from lopa.runtime.manifest import Manifest
-from lopa.runtime.mpi_link import PATIENCE, Link, Transfer, rank_of_job, wait_for_ranks
+from lopa.runtime.mpi_link import Link, Transfer, rank_of_job, wait_for_ranks
 from lopa.runtime.mpi_messages import (
     FIRST_CAPACITY,
     HELLO_SIZE,
@@ -40,6 +40,10 @@ from lopa.runtime.session import Session
 from lopa.runtime.session import open_session as open_engine
 from lopa.runtime.shared_rows import rows_are_shared
 
+_OPENING_SECONDS = 600.0
+"""For the engines of the others after rank 0's own: a large bundle may come over a network there."""
+_PATIENCE = 60.0
+"""Seconds that a rank may take for anything, beside the time of the work itself."""
 _TIMES_OF_RANK_0 = 20
 """How much longer than rank 0 another may compute: its device may be slower, or just starting."""
 
@@ -58,28 +62,20 @@ def open_session(bundle: Bundle, device: str, *, threads: int | None) -> Session
                 expected="rank 0 alone to do so",
                 remedy="use lopa-export generate, or call lopa.runtime.mpi_server.serve on the other ranks",
             )
-        began = time.perf_counter()
         engine = open_engine(bundle, link.engine_device, threads=link.engine_threads(threads))
-        return MpiSession(link, engine, bundle.manifest, device, opened_in=time.perf_counter() - began)
+        return MpiSession(link, engine, bundle.manifest, device)
 
 
 class MpiSession:
     """The Session protocol over all ranks of a job. This rank, 0, computes the first share of the branches itself."""
 
     def __init__(
-        self,
-        link: Link,
-        engine: Session,
-        manifest: Manifest,
-        device: str,
-        *,
-        opened_in: float,
-        patience: float = PATIENCE,
+        self, link: Link, engine: Session, manifest: Manifest, device: str, *, patience: float = _PATIENCE
     ) -> None:
-        """Wait until every rank has opened its engine; rank 0 needed `opened_in` seconds for `engine`.
+        """Wait until every rank has opened its engine; this one's is `engine`.
 
         `patience` is the time in seconds that a rank may take beside that of the work itself. Raises BadInputError when
-        a rank has another bundle.
+        a rank has another bundle, MissingBackendError when one does not come.
         """
         self._link, self._engine, self._device, self._patience = link, engine, device, patience
         self._shape = cache_shape_from_manifest(manifest)
@@ -91,7 +87,7 @@ class MpiSession:
         """Not waited for yet."""
         self._arriving: _Arriving | None = None
         self._open = True
-        self._check_hellos(hello_from_manifest(manifest), opened_in)
+        self._check_hellos(hello_from_manifest(manifest))
 
     @property
     def device(self) -> str:
@@ -187,9 +183,9 @@ class MpiSession:
             self._settle()
         self._give_up()
 
-    def _check_hellos(self, own: Bytes, opened_in: float) -> None:
+    def _check_hellos(self, own: Bytes) -> None:
         hellos = {rank: np.empty(HELLO_SIZE, np.uint8) for rank in self._others}
-        self._wait([self._link.receive(hello, rank) for rank, hello in hellos.items()], opened_in)
+        wait_for_ranks([self._link.receive(hello, rank) for rank, hello in hellos.items()], _OPENING_SECONDS)
         different = [rank for rank, hello in hellos.items() if not np.array_equal(hello, own)]
         if different:
             raise BadInputError(

@@ -134,7 +134,7 @@ def fault(bundle: Path, rank: str, kind: str, method: str) -> None:
     if kind == "stop":
         opened = Bundle.open(bundle)
         engine = open_session(opened, "cpu", threads=1)
-        impatient = MpiSession(Link("mpi"), engine, opened.manifest, "mpi", opened_in=1.0, patience=1.0)
+        impatient = MpiSession(Link("mpi"), engine, opened.manifest, "mpi", patience=1.0)
         decoder = Decoder(opened, impatient, Tokenizer.open(opened))
     else:
         decoder = Decoder.open(bundle, ["mpi"], threads=1)

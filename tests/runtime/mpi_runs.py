@@ -1,10 +1,12 @@
 """Real MPI jobs for tests: mpirun, what it prints and its exit code."""
 
+import contextlib
 import importlib.util
 import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -32,6 +34,7 @@ def needs_mpi(test: Callable[..., None]) -> Callable[..., None]:
 def job(*groups: tuple[int, list[object]]) -> subprocess.CompletedProcess[str]:
     """Run a job of groups of ranks, each a number and the arguments of python; raises TimeoutExpired when it hangs."""
     assert MPIRUN is not None
+    _remove_what_dead_jobs_left()
     command = [MPIRUN]
     for number, arguments in groups:
         command += [":"] if len(command) > 1 else []
@@ -52,3 +55,11 @@ def job(*groups: tuple[int, list[object]]) -> subprocess.CompletedProcess[str]:
         timeout=_HANG,
         check=False,
     )
+
+
+def _remove_what_dead_jobs_left() -> None:
+    """MPICH's shared memory outlives a job that is killed. A living job has long opened a file as old as these."""
+    for path in Path("/dev/shm").glob("mpich_shm_*"):
+        with contextlib.suppress(FileNotFoundError, PermissionError):  # another worker was faster; another user's
+            if path.stat().st_mtime < time.time() - _HANG:
+                path.unlink()
