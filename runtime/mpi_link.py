@@ -140,7 +140,9 @@ def rank_of_job() -> Iterator[int]:
             print(f"error: {where}: {error}", file=sys.stderr, flush=True)
         else:
             print(f"error: {where}:\n{traceback.format_exc()}", file=sys.stderr, flush=True)
-        comm.Abort(error.exit_code if isinstance(error, LopaError) else 1)
+        code = error.exit_code if isinstance(error, LopaError) else 1
+        comm.Abort(code)
+        os._exit(code)  # MPICH's Abort sometimes returns, and nothing may run after it
 
 
 def _mpi() -> Any:
