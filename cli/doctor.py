@@ -15,6 +15,7 @@ _ABILITIES = (
         ("torch", "transformers", "safetensors", "onnx", "onnxscript"),
         'pip install "lopa-export[export]"',
     ),
+    ("decode over processes (MPI)", ("mpi4py",), 'pip install "lopa-export[mpi]" mpich'),
     ("plot measurements", ("matplotlib",), 'pip install "lopa-export[plot]"'),
     ("run the tests", ("pytest", "hypothesis", "mypy", "ruff"), 'pip install "lopa-export[test]"'),
 )

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from lopa.cli.trace_file import TraceWriter, trace_into
 from lopa.runtime.decoder import Decoder, Prompt
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.mpi_link import on_mpi, rank_of_job
+from lopa.runtime.mpi_server import serve
 from lopa.runtime.result import DoneEvent, DraftEvent, GenerationResult, TextEvent
 
 
@@ -27,7 +30,14 @@ from lopa.runtime.result import DoneEvent, DraftEvent, GenerationResult, TextEve
     "--output", type=click.Path(path_type=Path), help="Results of --prompts as JSON lines [default: standard output]."
 )
 @click.option("--chat", is_flag=True, help="Wrap the prompt as a user's message by the bundle's chat template.")
-@click.option("--device", "devices", multiple=True, default=("cpu",), show_default=True, help="cpu, cuda:N or numpy.")
+@click.option(
+    "--device",
+    "devices",
+    multiple=True,
+    default=("cpu",),
+    show_default=True,
+    help="cpu, cuda:N or numpy; mpi or mpi:cuda under mpirun.",
+)
 @click.option("--threads", type=click.IntRange(min=1), help="Threads of the engine [default: its own choice].")
 @click.option("--drafts", is_flag=True, help="Show the answer after every step, undecided positions as blocks.")
 @click.option("--trace", "trace", type=click.Path(path_type=Path), help="Write every step to FILE as JSON lines.")
@@ -49,7 +59,11 @@ def command(
     Options that are not given come from the bundle, then from the defaults shown. Speed is reported on standard error.
     """
     _check_usage(prompt, prompts, output, chat, drafts)
-    with Decoder.open(bundle, devices, threads=threads) as decoder:
+    with ExitStack() as opened:
+        if on_mpi(devices) and opened.enter_context(rank_of_job()) > 0:
+            serve(bundle, devices[0], threads=threads)
+            return 0
+        decoder = opened.enter_context(Decoder.open(bundle, devices, threads=threads))
         config = decoder.config(**config_overrides(config_values))
         with trace_into(trace, decoder.bundle.manifest, config) as tracer:
             if prompts is not None:

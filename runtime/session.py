@@ -52,12 +52,13 @@ class SessionFactory(Protocol):
 BACKENDS: dict[str, str] = {
     "cpu": "lopa.runtime.session_onnxruntime",
     "cuda": "lopa.runtime.session_onnxruntime",
+    "mpi": "lopa.runtime.mpi_session",
     "numpy": "lopa.runtime.session_numpy",
 }
 
 
 def open_session(bundle: Bundle, device: str, *, threads: int | None = None) -> Session:
-    """Open `bundle` on `device`, e.g. "cpu", "cuda:0" or "numpy" (the readable reference, slow).
+    """Open `bundle` on `device`, e.g. "cpu", "cuda:0", "numpy" (the readable reference, slow) or "mpi" (docs/mpi.md).
 
     Raises BadInputError for an unknown device family, MissingBackendError when its library or device is absent.
     """

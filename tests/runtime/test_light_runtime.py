@@ -9,9 +9,11 @@ from lopa import tiny
 _REFUSE = """
 import sys
 
+REFUSED = {"torch", "transformers", "onnx", "onnxscript", "safetensors", "tensorrt", "acl", "mpi4py"}
+
 class Refuse:
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in {"torch", "transformers", "onnx", "onnxscript", "safetensors", "tensorrt", "acl"}:
+        if name.partition(".")[0] in REFUSED:
             raise ModuleNotFoundError(f"{name} is refused", name=name)
 
 sys.meta_path.insert(0, Refuse())
