@@ -4,7 +4,7 @@ Knows when caches begin, grow and end, and what the last forward left to commit.
 computed.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -103,6 +103,10 @@ class HostSession:
         self._window = None
         self._caches.clear()
         self._stack = PrefixStack(self._shape)
+
+    def put_in_front(self, make: Callable[[Engine, CacheShape], Engine]) -> None:
+        """Run every later forward through what `make` builds on this session's engine, e.g. to pad it."""
+        self._engine = make(self._open_engine(), self._shape)
 
     def _open_engine(self) -> Engine:
         if self._engine is None:
