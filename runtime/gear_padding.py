@@ -1,7 +1,7 @@
 """A forward padded to the shape of a gear, and its answer cut back. Pure; knows arrays only.
 
-Padding is inert. A padding row sees itself alone and no real row sees it; a padding branch is made of such rows; so is a
-padding request, which has no committed prefix row either. What padding computes is cut off.
+Padding is inert. A padding row sees itself alone and no real row sees it; a padding branch is made of such rows, and so
+is a padding request, which has no committed prefix row either. What padding computes is cut off.
 """
 
 from collections.abc import Iterable, Iterator
@@ -21,7 +21,8 @@ Part = tuple[slice, slice]
 
 def sizes_of_forward(batch: WindowBatch, prefix_mask: Bool) -> ForwardSizes:
     """The axes of a forward; `prefix_mask` [R, P]."""
-    return ForwardSizes(*batch.input_ids.shape, prefix_mask.shape[1], batch.logits_index.shape[2])
+    requests, branches, width = batch.input_ids.shape
+    return ForwardSizes(requests, branches, width, prefix_mask.shape[1], batch.logits_index.shape[2])
 
 
 def parts_of_forward(sizes: ForwardSizes, gear: Gear) -> Iterator[Part]:
@@ -94,7 +95,10 @@ def cut_rows(rows: tuple[Rows, ...], sizes: ForwardSizes) -> tuple[Rows, ...]:
 def joined_answers(
     sizes: ForwardSizes, answers: Iterable[tuple[Part, Statistics, tuple[Rows, ...]]]
 ) -> tuple[Statistics, tuple[Rows, ...]]:
-    """The answers of all parts of a forward as one. Each is copied before the next is asked for, which may overwrite it."""
+    """The answers of all parts of a forward as one.
+
+    Each is copied before the next is asked for, which may overwrite it.
+    """
     whole: list[npt.NDArray[Any]] = []
     for part, statistics, rows in answers:
         logits = () if statistics.logits is None else (statistics.logits,)
@@ -103,5 +107,6 @@ def joined_answers(
             whole = [np.empty((sizes.requests, sizes.branches, *array.shape[2:]), array.dtype) for array in arrays]
         for target, array in zip(whole, arrays, strict=True):
             target[part] = array
-    count = 3 + len(rows)
-    return Statistics(*whole[:3], logits=whole[count] if logits else None), tuple(whole[3:count])
+    topk_ids, topk_logprobs, entropy, *others = whole
+    statistics = Statistics(topk_ids, topk_logprobs, entropy, logits=others[len(rows)] if logits else None)
+    return statistics, tuple(others[: len(rows)])

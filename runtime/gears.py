@@ -1,7 +1,7 @@
 """gears.json: the few shapes that engines are built for (gears), and which of them serves a forward.
 
-A forward runs in the smallest padded shape that was planned: rows, branches and requests that are not there are padding.
-Does not make a plan (lopa.bench.gear_planner), does not pad (gear_padding), knows no engine.
+A forward runs in a shape that was planned for: rows, branches and requests that it does not have are padding. Does not
+make a plan (lopa.bench.gear_planner), does not pad (gear_padding), knows no engine.
 """
 
 from collections.abc import Sequence
@@ -163,8 +163,8 @@ def plan_from_file(path: Path, bundle: Bundle) -> GearPlan:
     if not gears_can_be_used(plan.gears):
         raise BadInputError(
             f"{path} has the gears {[_sizes_text(gear) for gear in plan.gears]}",
-            expected=f"sizes of at least 1, prefixes in multiples of {TILE}, wanted rows as many as window rows up to a "
-            "common limit, and one gear with the longest window and the longest prefix",
+            expected=f"sizes of at least 1, prefixes in multiples of {TILE}, as many wanted rows as window rows up "
+            "to a common limit, and one gear with the longest window and the longest prefix",
             remedy=_REMEDY,
         )
     return plan

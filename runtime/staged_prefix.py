@@ -6,7 +6,10 @@ from lopa.runtime.prefix_cache import CacheShape, Prefix
 
 
 class StagedPrefix:
-    """The prefix of some requests, padded. While it comes from the same memory, only newly committed rows are copied."""
+    """The prefix of some requests, padded.
+
+    While it comes from the same memory, only newly committed rows are copied.
+    """
 
     def __init__(self, shape: CacheShape, requests: int, rows: int) -> None:
         self._staged = shape.zeros(requests, rows)

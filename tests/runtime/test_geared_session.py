@@ -1,0 +1,157 @@
+"""Decoding through gears: the engine sees gear shapes only, answers are the same, and padding cannot be felt."""
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.conformance.recorded import TRACES, comparisons_of_file, read_traces
+from tests.runtime.random_windows import assert_close, assert_same_statistics, random_batch
+
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.check_cases import cases_from_manifest
+from lopa.runtime.contract import CacheRows, Rows, Statistics, WindowBatch
+from lopa.runtime.errors import BadInputError
+from lopa.runtime.gears import Gear
+from lopa.runtime.geared_session import geared_session
+from lopa.runtime.host_session import Engine, HostSession
+from lopa.runtime.prefix_cache import CacheShape, Prefix
+from lopa.runtime.session_numpy import open_session as open_numpy
+from lopa.runtime.session_onnxruntime import open_session as open_onnxruntime
+
+
+def gear(requests: int, branches: int, window: int, prefix: int, seconds: float | None = None) -> Gear:
+    """By default the seconds are the rows of the gear."""
+    rows = float(requests * branches * window)
+    return Gear(
+        requests=requests,
+        branches=branches,
+        window=window,
+        prefix=prefix,
+        wanted=min(window, 96),
+        seconds=rows if seconds is None else seconds,
+    )
+
+
+GEARS = [gear(1, 1, 80, 64), gear(1, 3, 64, 128), gear(1, 5, 48, 64), gear(2, 6, 256, 448)]
+
+
+class Watched:
+    """An engine that notes the shapes it is given, and writes random garbage into all padding first.
+
+    What is padding it learns from `real`, the batch and the prefix before they were padded.
+    """
+
+    def __init__(self, engine: Engine, vocab_size: int, *, garbage: bool) -> None:
+        self._engine, self._vocab_size, self._garbage = engine, vocab_size, garbage
+        self._rng = np.random.default_rng(7)
+        self.shapes: set[tuple[int, ...]] = set()
+        self.real: tuple[WindowBatch, Prefix] | None = None
+        self.changed = 0
+
+    def run(self, batch: WindowBatch, prefix: Prefix) -> tuple[Statistics, tuple[Rows, ...]]:
+        self.shapes.add((*batch.input_ids.shape, prefix.mask.shape[1], batch.logits_index.shape[2]))
+        assert prefix.mask.shape[0] == len(batch.requests) == len(set(batch.requests))
+        assert all(np.isfinite(array).all() for array in prefix.arrays)
+        unused = ~prefix.mask[:, None, :]
+        assert all(not array[np.broadcast_to(unused, array.shape[:3])].any() for array in prefix.arrays)
+        if self._garbage:
+            batch, prefix = self._with_garbage(batch, prefix)
+        return self._engine.run(batch, prefix)
+
+    def forget_prefix(self) -> None:
+        self._engine.forget_prefix()
+
+    def close(self) -> None:
+        self._engine.close()
+
+    def _with_garbage(self, batch: WindowBatch, prefix: Prefix) -> tuple[WindowBatch, Prefix]:
+        """Only for forwards that were not split, which the gears of these tests see to."""
+        assert self.real is not None
+        real_batch, real_prefix = self.real
+        rng, shape = self._rng, batch.input_ids.shape
+        r, b, w = real_batch.input_ids.shape
+        real = np.zeros(shape, np.bool_)
+        real[:r, :b, :w] = True
+        asked = np.zeros(batch.logits_index.shape, np.bool_)
+        asked[:r, :b, : real_batch.logits_index.shape[2]] = True
+        temperature = batch.temperature.copy()
+        temperature[r:] = rng.uniform(0.1, 9, shape[0] - r)
+        # A padding row may see anything: real rows, other padding rows.
+        mask = np.where(real[..., None], batch.window_mask, rng.random(batch.window_mask.shape) < 0.5)
+        arrays = tuple(
+            np.where(
+                prefix.mask[:, None, :, None], array, rng.standard_normal(array.shape).astype(array.dtype)
+            )
+            for array in prefix.arrays
+        )
+        prefix_mask = prefix.mask.copy()
+        prefix_mask[r:] = rng.random(prefix_mask[r:].shape) < 0.5
+        self.changed += int((~real).sum())
+        changed = dataclasses.replace(
+            batch,
+            input_ids=np.where(real, batch.input_ids, rng.integers(self._vocab_size, size=shape)),
+            position_ids=np.where(real, batch.position_ids, rng.integers(2048, size=shape)),
+            window_mask=mask,
+            logits_index=np.where(asked, batch.logits_index, rng.integers(shape[2], size=asked.shape)),
+            temperature=temperature,
+        )
+        return changed, Prefix(arrays, prefix_mask)
+
+
+class Noting:
+    """In front of the padding: tells `watched` what is real."""
+
+    def __init__(self, engine: Engine, watched: Watched) -> None:
+        self._engine, self._watched = engine, watched
+
+    def run(self, batch: WindowBatch, prefix: Prefix) -> tuple[Statistics, tuple[Rows, ...]]:
+        self._watched.real = (batch, prefix)
+        return self._engine.run(batch, prefix)
+
+    def forget_prefix(self) -> None:
+        self._engine.forget_prefix()
+
+    def close(self) -> None:
+        self._engine.close()
+
+
+def watched_session(
+    bundle: Bundle, gears: list[Gear], *, garbage: bool = False, device: str = "cpu"
+) -> tuple[HostSession, Watched]:
+    opener = open_onnxruntime if device == "cpu" else open_numpy
+    session = opener(bundle, device, threads=1)
+    kept: list[Watched] = []
+
+    def watch(engine: Engine, shape: CacheShape) -> Engine:
+        kept.append(Watched(engine, bundle.manifest.dimensions.vocab_size, garbage=garbage))
+        return kept[0]
+
+    session.put_in_front(watch)
+    geared_session(session, gears)
+    session.put_in_front(lambda engine, shape: Noting(engine, kept[0]))
+    return session, kept[0]
+
+
+def shapes_of(gears: list[Gear]) -> set[tuple[int, ...]]:
+    return {(each.requests, each.branches, each.window, each.prefix, each.wanted) for each in gears}
+
+
+@pytest.fixture
+def bundle(tiny_bundle: Path) -> Iterator[Bundle]:
+    yield Bundle.open(tiny_bundle)
+
+
+@pytest.mark.parametrize("garbage", [False, True], ids=["plain", "garbage"])
+@pytest.mark.parametrize("name", ["lopa_bf4_bs32_full", "lopa_bf2_bs16_block", "x_long_lopa_bf4_bs32_full"])
+def test_recorded_traces_are_reproduced_through_four_gears(name: str, garbage: bool, bundle: Bundle) -> None:
+    session, watched = watched_session(bundle, GEARS, garbage=garbage)
+    comparisons = comparisons_of_file(TRACES / f"{name}.jsonl.gz", session, bundle.manifest)
+    session.close()
+
+    assert not [each.mismatch for each in comparisons if each.mismatch is not None]
+    assert sum(each.whole for each in comparisons) > 0.9 * len(comparisons)
+    assert watched.shapes <= shapes_of(GEARS)
+    assert len(watched.shapes) > 1
+    assert (watched.changed > 0) == garbage
