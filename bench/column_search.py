@@ -107,7 +107,9 @@ def _bounded(costs: Floats, node: _Node, most: int, upper: float, steps: int) ->
         slope = 1 - (costs[:, chosen] < multipliers[:, None]).sum(axis=1)
         if not slope.any() or best_bound >= upper * (1 - _TOLERANCE):
             break
-        multipliers = np.maximum(multipliers + length * (min(upper, found_total) - bound) / (slope @ slope) * slope, 0.0)
+        multipliers = np.maximum(
+            multipliers + length * (min(upper, found_total) - bound) / (slope @ slope) * slope, 0.0
+        )
     taken, free = _ruled_out(best_gains, best_bound, taken, free, most, upper)
     narrowed = _Node(taken, free, best_multipliers, best_bound)
     return narrowed, narrowed.largest_choice(most) if narrowed.is_leaf(most) else found
@@ -127,9 +129,7 @@ def _chosen(gains: Floats, taken: Bools, free: Bools, most: int) -> list[int]:
     return [*np.flatnonzero(taken).tolist(), *best.tolist()]
 
 
-def _ruled_out(
-    gains: Floats, bound: float, taken: Bools, free: Bools, most: int, upper: float
-) -> tuple[Bools, Bools]:
+def _ruled_out(gains: Floats, bound: float, taken: Bools, free: Bools, most: int, upper: float) -> tuple[Bools, Bools]:
     """Columns without which, or with which, no choice is better than `upper` become taken, or are no longer free."""
     chosen = _chosen(gains, taken, free, most)
     inside = np.zeros_like(free)

@@ -62,7 +62,7 @@ def costs_from_bundle(bundle: Bundle, device: str, threads: int | None) -> "Cost
     path = bundle.path / costs_name(device)
     if not path.is_file():
         raise BadInputError(f"{path} does not exist", expected="a cost table for this device", remedy=_REMEDY)
-    return CostTable(checked_costs(_costs_from_file(path), bundle, device, threads, source=str(path)))
+    return CostTable(checked_costs(costs_from_file(path), bundle, device, threads, source=str(path)))
 
 
 def checked_costs(costs: Costs, bundle: Bundle, device: str, threads: int | None, *, source: str) -> Costs:
@@ -144,7 +144,8 @@ def _shares(axis: Sequence[int], value: int) -> list[tuple[int, float]]:
     return [(low, 1 - share), (high, share)]
 
 
-def _costs_from_file(path: Path) -> Costs:
+def costs_from_file(path: Path) -> Costs:
+    """The costs in a file, whatever they were measured for. Raises BadInputError when they cannot be read."""
     try:
         costs = msgspec.json.decode(path.read_bytes(), type=Costs)
     except (OSError, msgspec.MsgspecError) as error:

@@ -1,20 +1,16 @@
 """Decoding through gears: the engine sees gear shapes only, answers are the same, and padding cannot be felt."""
 
 import dataclasses
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.conformance.recorded import TRACES, comparisons_of_file, read_traces
-from tests.runtime.random_windows import assert_close, assert_same_statistics, random_batch
+from tests.conformance.recorded import TRACES, comparisons_of_file
 
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.check_cases import cases_from_manifest
-from lopa.runtime.contract import CacheRows, Rows, Statistics, WindowBatch
-from lopa.runtime.errors import BadInputError
-from lopa.runtime.gears import Gear
+from lopa.runtime.contract import Rows, Statistics, WindowBatch
 from lopa.runtime.geared_session import geared_session
+from lopa.runtime.gears import Gear
 from lopa.runtime.host_session import Engine, HostSession
 from lopa.runtime.prefix_cache import CacheShape, Prefix
 from lopa.runtime.session_numpy import open_session as open_numpy
@@ -40,14 +36,14 @@ GEARS = [gear(1, 1, 80, 64), gear(1, 3, 64, 128), gear(1, 5, 48, 64), gear(2, 6,
 class Watched:
     """An engine that notes the shapes it is given, and writes random garbage into all padding first.
 
-    What is padding it learns from `real`, the batch and the prefix before they were padded.
+    What is padding it learns from `real`, the batch before it was padded.
     """
 
     def __init__(self, engine: Engine, vocab_size: int, *, garbage: bool) -> None:
         self._engine, self._vocab_size, self._garbage = engine, vocab_size, garbage
         self._rng = np.random.default_rng(7)
         self.shapes: set[tuple[int, ...]] = set()
-        self.real: tuple[WindowBatch, Prefix] | None = None
+        self.real: WindowBatch | None = None
         self.changed = 0
 
     def run(self, batch: WindowBatch, prefix: Prefix) -> tuple[Statistics, tuple[Rows, ...]]:
@@ -69,7 +65,7 @@ class Watched:
     def _with_garbage(self, batch: WindowBatch, prefix: Prefix) -> tuple[WindowBatch, Prefix]:
         """Only for forwards that were not split, which the gears of these tests see to."""
         assert self.real is not None
-        real_batch, real_prefix = self.real
+        real_batch = self.real
         rng, shape = self._rng, batch.input_ids.shape
         r, b, w = real_batch.input_ids.shape
         real = np.zeros(shape, np.bool_)
@@ -81,9 +77,7 @@ class Watched:
         # A padding row may see anything: real rows, other padding rows.
         mask = np.where(real[..., None], batch.window_mask, rng.random(batch.window_mask.shape) < 0.5)
         arrays = tuple(
-            np.where(
-                prefix.mask[:, None, :, None], array, rng.standard_normal(array.shape).astype(array.dtype)
-            )
+            np.where(prefix.mask[:, None, :, None], array, rng.standard_normal(array.shape).astype(array.dtype))
             for array in prefix.arrays
         )
         prefix_mask = prefix.mask.copy()
@@ -107,7 +101,7 @@ class Noting:
         self._engine, self._watched = engine, watched
 
     def run(self, batch: WindowBatch, prefix: Prefix) -> tuple[Statistics, tuple[Rows, ...]]:
-        self._watched.real = (batch, prefix)
+        self._watched.real = batch
         return self._engine.run(batch, prefix)
 
     def forget_prefix(self) -> None:
@@ -130,7 +124,7 @@ def watched_session(
 
     session.put_in_front(watch)
     geared_session(session, gears)
-    session.put_in_front(lambda engine, shape: Noting(engine, kept[0]))
+    session.put_in_front(lambda engine, _: Noting(engine, kept[0]))
     return session, kept[0]
 
 
@@ -139,8 +133,8 @@ def shapes_of(gears: list[Gear]) -> set[tuple[int, ...]]:
 
 
 @pytest.fixture
-def bundle(tiny_bundle: Path) -> Iterator[Bundle]:
-    yield Bundle.open(tiny_bundle)
+def bundle(tiny_bundle: Path) -> Bundle:
+    return Bundle.open(tiny_bundle)
 
 
 @pytest.mark.parametrize("garbage", [False, True], ids=["plain", "garbage"])

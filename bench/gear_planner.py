@@ -1,0 +1,174 @@
+"""The gears for a set of forwards: those few shapes in which they all run in the least expected time.
+
+Exact for the sizes that occur: every combination of occurring requests, branches, windows and prefixes is a candidate,
+and the search for the best few of them is exact (column_search). Knows no file and no engine.
+"""
+
+import itertools
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from lopa.bench.column_search import Floats, cheapest_columns
+from lopa.bench.gear_costs import GearCosts
+from lopa.runtime.contract import TILE
+from lopa.runtime.errors import BadInputError
+from lopa.runtime.gears import ForwardSizes, Gear
+from lopa.runtime.generation_config import GenerationConfig
+
+WINDOW_MULTIPLE = 16
+"""Windows are rounded up to this: blocks are multiples of it, and so are the tiles of matrix units."""
+MOST_CELLS = 1_000_000
+"""Entries of the table of costs, shapes by candidates; more are avoided by rounding to larger multiples."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The gears found, small ones first."""
+
+    gears: tuple[Gear, ...]
+    total_seconds: float
+    """Of all forwards, each in the gear that is cheapest for it."""
+    least_seconds: float
+    """Proven: no choice of as many candidates takes less. Equal to `total_seconds` when the search came to its end."""
+    window_multiple: int
+    prefix_multiple: int
+
+
+def limits_from_configs(
+    configs: Sequence[GenerationConfig], forwards: Mapping[ForwardSizes, int], prompt: int
+) -> ForwardSizes:
+    """The largest sizes that decodes with `configs`, at least one, and prompts of up to `prompt` tokens can have.
+
+    The first window is the prompt and a block; a later one holds generated positions only, as does every wanted row,
+    beside the one kept row.
+    """
+    generated = max(sum(config.block_sizes) for config in configs)
+    first = prompt + max(config.block_sizes[0] for config in configs if config.block_sizes)
+    occurring = list(forwards)
+    return ForwardSizes(
+        requests=max(sizes.requests for sizes in occurring),
+        branches=max([config.lookaheads + 1 for config in configs] + [sizes.branches for sizes in occurring]),
+        window=_up(max([first, generated] + [sizes.window for sizes in occurring]), WINDOW_MULTIPLE),
+        prefix=_up(max([prompt + generated] + [sizes.prefix for sizes in occurring]), TILE),
+        wanted=max([generated + 1] + [sizes.wanted for sizes in occurring]),
+    )
+
+
+def chosen_gears(
+    forwards: Mapping[ForwardSizes, int],
+    limits: ForwardSizes,
+    costs: GearCosts,
+    *,
+    most: int,
+    most_bytes: int | None,
+    bytes_of: Callable[[ForwardSizes], int],
+    seconds: float,
+) -> Choice:
+    """At most `most` gears for `forwards` (how often each shape runs), found in about `seconds`.
+
+    One of them takes everything within `limits`; where memory is too small for that, the longest window and prefix with
+    as many requests and branches as were found best, so that larger forwards are split. Raises BadInputError when not
+    even one branch of one request fits `most_bytes`.
+    """
+    window_multiple, prefix_multiple = WINDOW_MULTIPLE, TILE
+    while True:
+        shapes = _rounded(forwards, limits, window_multiple, prefix_multiple)
+        candidates = _candidates(shapes, limits, most_bytes, bytes_of)
+        if len(shapes) * len(candidates) <= MOST_CELLS or min(window_multiple, prefix_multiple) >= limits.prefix:
+            break
+        window_multiple, prefix_multiple = 2 * window_multiple, 2 * prefix_multiple
+    gears = [_gear(sizes, costs) for sizes in candidates]
+    table = np.vstack([cost_table(shapes, gears), _must_cover(candidates, limits)])
+    found = cheapest_columns(table, most, seconds=seconds)
+    chosen = sorted(
+        (gears[column] for column in found.columns), key=lambda gear: (gear.prefix, gear.window, gear.seconds)
+    )
+    return Choice(tuple(chosen), found.total, found.least, window_multiple, prefix_multiple)
+
+
+def cost_table(shapes: Mapping[ForwardSizes, int], gears: Sequence[Gear]) -> Floats:
+    """Seconds [shapes, gears] of all forwards of a shape in a gear; infinite where its rows do not fit."""
+    needed = np.array([(s.requests, s.branches, s.window, s.prefix, s.wanted) for s in shapes])[:, None, :]
+    given = np.array([(g.requests, g.branches, g.window, g.prefix, g.wanted) for g in gears])[None, :, :]
+    each = np.prod(-(-needed[..., :2] // given[..., :2]), axis=-1)
+    counts = np.array(list(shapes.values()))[:, None]
+    seconds = np.array([gear.seconds for gear in gears])[None, :]
+    fits = (needed[..., 2:] <= given[..., 2:]).all(axis=-1)
+    table: Floats = np.where(fits, counts * each * seconds, np.inf)
+    return table
+
+
+def _rounded(
+    forwards: Mapping[ForwardSizes, int], limits: ForwardSizes, window: int, prefix: int
+) -> Counter[ForwardSizes]:
+    """The shapes with windows and prefixes rounded up, but never above the limits.
+
+    Wanted rows follow the window (see `_gear`), so shapes that differ in them alone are one.
+    """
+    shapes: Counter[ForwardSizes] = Counter()
+    for sizes, count in forwards.items():
+        rows = max(sizes.window, sizes.wanted)
+        up = replace(
+            sizes, window=min(_up(rows, window), limits.window), prefix=min(_up(sizes.prefix, prefix), limits.prefix)
+        )
+        shapes[replace(up, wanted=0)] += count
+    return shapes
+
+
+def _candidates(
+    shapes: Mapping[ForwardSizes, int],
+    limits: ForwardSizes,
+    most_bytes: int | None,
+    bytes_of: Callable[[ForwardSizes], int],
+) -> list[ForwardSizes]:
+    """Every combination of sizes that occur, of the limits, and of one request and one branch; smaller memory first."""
+    axes = [
+        sorted({getattr(limits, name), *least, *(getattr(sizes, name) for sizes in shapes)})
+        for name, least in (("requests", [1]), ("branches", [1]), ("window", []), ("prefix", []))
+    ]
+    every = [
+        ForwardSizes(requests, branches, window, prefix, wanted=min(window, limits.wanted))
+        for requests, branches, window, prefix in itertools.product(*axes)
+    ]
+    needed = {sizes: bytes_of(sizes) for sizes in every}
+    if most_bytes is None:
+        return sorted(every, key=needed.__getitem__)
+    least = min(needed[sizes] for sizes in every if (sizes.window, sizes.prefix) == (limits.window, limits.prefix))
+    if least > most_bytes:
+        raise BadInputError(
+            f"{most_bytes / 2**30:.3f} GiB of memory for the largest gear",
+            expected=f"at least {least / 2**30:.3f} GiB: one branch of one request over a window of "
+            f"{limits.window} and a prefix of {limits.prefix} rows",
+            remedy="raise --memory, or plan for shorter prompts with --max-prompt",
+        )
+    return sorted((sizes for sizes in every if needed[sizes] <= most_bytes), key=needed.__getitem__)
+
+
+def _must_cover(candidates: Sequence[ForwardSizes], limits: ForwardSizes) -> Floats:
+    """A row [1, candidates] that costs nothing, and that only the gear which takes everything can serve.
+
+    Any with the longest window and prefix where memory leaves that one out.
+    """
+    whole = (limits.requests, limits.branches, limits.window, limits.prefix)
+    covers = np.array([(c.requests, c.branches, c.window, c.prefix) == whole for c in candidates])
+    if not covers.any():
+        covers = np.array([(c.window, c.prefix) == whole[2:] for c in candidates])
+    return np.where(covers, 0.0, np.inf)[None, :]
+
+
+def _gear(sizes: ForwardSizes, costs: GearCosts) -> Gear:
+    return Gear(
+        requests=sizes.requests,
+        branches=sizes.branches,
+        window=sizes.window,
+        prefix=sizes.prefix,
+        wanted=sizes.wanted,
+        seconds=costs.seconds(sizes),
+    )
+
+
+def _up(rows: int, multiple: int) -> int:
+    return -(-rows // multiple) * multiple
