@@ -6,7 +6,7 @@ from itertools import chain
 
 from lopa.bench.gear_costs import GearCosts
 from lopa.runtime.contract import TILE
-from lopa.runtime.gears import ForwardSizes, Gear, GearTable
+from lopa.runtime.gears import ForwardSizes, Gear, GearTable, sizes_of_gear
 
 _VLLM_ASCEND = (1, 2, 4, *range(8, 256, 8), *range(256, 1 << 20, 16))
 """Tokens of a forward: 1, 2, 4, then by 8 to 255, then by 16."""
@@ -35,8 +35,7 @@ def outcome_of_gears(
 
     def run(sizes: ForwardSizes) -> list[ForwardSizes]:
         gear = table.gear_for(sizes)
-        shape = ForwardSizes(gear.requests, gear.branches, gear.window, gear.prefix, gear.wanted)
-        return [shape] * gear.forwards(sizes)
+        return [sizes_of_gear(gear)] * gear.forwards(sizes)
 
     return _outcome(name, {sizes: run(sizes) for sizes in forwards}, forwards, costs)
 

@@ -12,6 +12,7 @@ COMMANDS = {
     "demo": "lopa.cli.demo",
     "onnx": "lopa.cli.onnx",
     "verify": "lopa.cli.verify",
+    "plan": "lopa.cli.plan",
     "inspect": "lopa.cli.inspect",
     "generate": "lopa.cli.generate",
     "bench": "lopa.cli.bench",

@@ -56,6 +56,11 @@ class Gear(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
         return sizes.window <= self.window and sizes.prefix <= self.prefix and sizes.wanted <= self.wanted
 
 
+def sizes_of_gear(gear: Gear) -> ForwardSizes:
+    """The gear's shape alone."""
+    return ForwardSizes(gear.requests, gear.branches, gear.window, gear.prefix, gear.wanted)
+
+
 class Source(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What the shapes of a plan were counted in: a file of traces, or prompts that were decoded for it."""
 
@@ -109,18 +114,19 @@ class GearPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
 
 class GearTable:
-    """Chooses among gears in constant time: everything is looked up in tables that are made once."""
+    """Chooses among gears in constant time: what serves which sizes is worked out once."""
 
     def __init__(self, gears: Sequence[Gear]) -> None:
-        """`gears`: one of them at least takes the longest window, the longest prefix and the most wanted rows."""
+        """`gears` as `gears_can_be_used` wants them."""
+        self._gears = tuple(gears)
         self._most = ForwardSizes(*(max(getattr(gear, name) for gear in gears) for name in ForwardSizes.__slots__))
         windows = sorted({gear.window for gear in gears})
         prefixes = sorted({gear.prefix for gear in gears})
         self._window_up = _rounded_up(windows, self._most.window)
         self._prefix_up = _rounded_up([prefix // TILE for prefix in prefixes], self._most.prefix // TILE)
         requests, branches = range(1, self._most.requests + 1), range(1, self._most.branches + 1)
-        self._gears = {
-            key: _cheapest(gears, ForwardSizes(*key, wanted=0))
+        self._cheapest = {
+            key: self._gear_from_sizes(ForwardSizes(*key, wanted=0))
             for key in product(requests, branches, windows, prefixes)
         }
 
@@ -135,16 +141,19 @@ class GearTable:
         if sizes.window > most.window or sizes.prefix > most.prefix or sizes.wanted > most.wanted:
             raise BadInputError(
                 f"a forward over {sizes.window} window rows, {sizes.prefix} prefix rows and {sizes.wanted} wanted rows",
-                expected=f"at most {most.window}, {most.prefix} and {most.wanted}, the largest gear; the rows of a "
-                "window see each other and so cannot be run in parts",
+                expected=f"at most {most.window}, {most.prefix} and {most.wanted}, as the largest gear; the rows of a "
+                "window see each other and cannot be run in parts",
                 remedy="shorten the prompt or lower max_new_tokens, or plan again with a larger --max-prompt",
             )
-        return self._gears[
-            min(sizes.requests, most.requests),
-            min(sizes.branches, most.branches),
-            self._window_up[max(sizes.window, sizes.wanted)],
-            self._prefix_up[-(-sizes.prefix // TILE)] * TILE,
-        ]
+        window = self._window_up[max(sizes.window, sizes.wanted)]
+        prefix = TILE * self._prefix_up[-(-sizes.prefix // TILE)]
+        found = self._cheapest.get((sizes.requests, sizes.branches, window, prefix))
+        return self._gear_from_sizes(sizes) if found is None else found  # more than any gear takes at once
+
+    def _gear_from_sizes(self, sizes: ForwardSizes) -> Gear:
+        """Of equally cheap ones that with the fewest forwards, then the first."""
+        fitting = [gear for gear in self._gears if gear.holds_rows(sizes)]
+        return min(fitting, key=lambda gear: (gear.forwards(sizes) * gear.seconds, gear.forwards(sizes)))
 
 
 def plan_from_file(path: Path, bundle: Bundle) -> GearPlan:
@@ -192,12 +201,6 @@ def gears_can_be_used(gears: Sequence[Gear]) -> bool:
         for gear in gears
     )
     return sound and any((gear.window, gear.prefix) == (window, prefix) for gear in gears)
-
-
-def _cheapest(gears: Sequence[Gear], sizes: ForwardSizes) -> Gear:
-    """Equal ones: the fewer forwards, then the first."""
-    fitting = [gear for gear in gears if gear.holds_rows(sizes)]
-    return min(fitting, key=lambda gear: (gear.forwards(sizes) * gear.seconds, gear.forwards(sizes)))
 
 
 def _rounded_up(values: Sequence[int], most: int) -> list[int]:
