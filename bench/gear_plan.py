@@ -32,7 +32,7 @@ def plan_from_choice(
         expected=Expected(
             seconds=outcome.seconds,
             no_padding_seconds=no_padding.seconds,
-            least_seconds=outcome.seconds * choice.least_seconds / choice.total_seconds,
+            least_seconds=outcome.seconds * choice.least_share,
             padding=outcome.padding,
         ),
         gears=list(choice.gears),

@@ -15,7 +15,7 @@ from lopa.bench.column_search import Floats, cheapest_columns
 from lopa.bench.gear_costs import GearCosts
 from lopa.runtime.contract import TILE
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.gears import ForwardSizes, Gear
+from lopa.runtime.gears import SPLIT_COST, ForwardSizes, Gear
 from lopa.runtime.generation_config import GenerationConfig
 
 WINDOW_MULTIPLE = 16
@@ -29,10 +29,8 @@ class Choice:
     """The gears found, small ones first."""
 
     gears: tuple[Gear, ...]
-    total_seconds: float
-    """Of all forwards, each in the gear that is cheapest for it."""
-    least_seconds: float
-    """Proven: no choice of as many candidates takes less. Equal to `total_seconds` when the search came to its end."""
+    least_share: float
+    """Proven: any choice of as many candidates takes at least this share of its time; 1 when the search ended."""
     window_multiple: int
     prefix_multiple: int
 
@@ -81,23 +79,23 @@ def chosen_gears(
             break
         window_multiple, prefix_multiple = 2 * window_multiple, 2 * prefix_multiple
     gears = [_gear(sizes, costs) for sizes in candidates]
-    table = np.vstack([cost_table(shapes, gears), _must_cover(candidates, limits)])
+    table = np.vstack([_table_of_costs(shapes, gears), _must_cover(candidates, limits)])
     found = cheapest_columns(table, most, seconds=seconds)
     chosen = sorted(
         (gears[column] for column in found.columns), key=lambda gear: (gear.prefix, gear.window, gear.seconds)
     )
-    return Choice(tuple(chosen), found.total, found.least, window_multiple, prefix_multiple)
+    return Choice(tuple(chosen), found.least / found.total, window_multiple, prefix_multiple)
 
 
-def cost_table(shapes: Mapping[ForwardSizes, int], gears: Sequence[Gear]) -> Floats:
+def _table_of_costs(shapes: Mapping[ForwardSizes, int], gears: Sequence[Gear]) -> Floats:
     """Seconds [shapes, gears] of all forwards of a shape in a gear; infinite where its rows do not fit."""
-    needed = np.array([(s.requests, s.branches, s.window, s.prefix, s.wanted) for s in shapes])[:, None, :]
-    given = np.array([(g.requests, g.branches, g.window, g.prefix, g.wanted) for g in gears])[None, :, :]
+    needed = np.array([(s.requests, s.branches, s.window, s.prefix) for s in shapes])[:, None, :]
+    given = np.array([(g.requests, g.branches, g.window, g.prefix) for g in gears])[None, :, :]
     each = np.prod(-(-needed[..., :2] // given[..., :2]), axis=-1)
     counts = np.array(list(shapes.values()))[:, None]
     seconds = np.array([gear.seconds for gear in gears])[None, :]
     fits = (needed[..., 2:] <= given[..., 2:]).all(axis=-1)
-    table: Floats = np.where(fits, counts * each * seconds, np.inf)
+    table: Floats = np.where(fits, counts * seconds * np.where(each > 1, SPLIT_COST * each, 1.0), np.inf)
     return table
 
 

@@ -27,17 +27,16 @@ class Outcome:
     """Padding rows (requests x branches x window) for each real one."""
 
 
-def outcome_of_gears(
-    name: str, gears: Sequence[Gear], forwards: Mapping[ForwardSizes, int], costs: GearCosts
-) -> Outcome:
+def outcome_of_gears(name: str, gears: Sequence[Gear], forwards: Mapping[ForwardSizes, int]) -> Outcome:
     """Every forward in its gear, or split over several forwards in it."""
     table = GearTable(gears)
-
-    def run(sizes: ForwardSizes) -> list[ForwardSizes]:
-        gear = table.gear_for(sizes)
-        return [sizes_of_gear(gear)] * gear.forwards(sizes)
-
-    return _outcome(name, {sizes: run(sizes) for sizes in forwards}, forwards, costs)
+    chosen = {sizes: table.gear_for(sizes) for sizes in forwards}
+    return _outcome(
+        name,
+        forwards,
+        ran={sizes: [sizes_of_gear(gear)] * gear.forwards(sizes) for sizes, gear in chosen.items()},
+        seconds={sizes: gear.seconds_for(sizes) for sizes, gear in chosen.items()},
+    )
 
 
 def rival_outcomes(forwards: Mapping[ForwardSizes, int], limits: ForwardSizes, costs: GearCosts) -> tuple[Outcome, ...]:
@@ -49,25 +48,27 @@ def rival_outcomes(forwards: Mapping[ForwardSizes, int], limits: ForwardSizes, c
         "powers of two": lambda sizes: _powers_of_two(sizes, limits),
         "always largest": lambda _: limits,
     }
-    return tuple(
-        _outcome(name, {sizes: [way(sizes)] for sizes in forwards}, forwards, costs) for name, way in ways.items()
-    )
+    outcomes = []
+    for name, way in ways.items():
+        ran = {sizes: way(sizes) for sizes in forwards}
+        seconds = {sizes: costs.seconds(shape) for sizes, shape in ran.items()}
+        outcomes.append(_outcome(name, forwards, {sizes: [shape] for sizes, shape in ran.items()}, seconds))
+    return tuple(outcomes)
 
 
 def _outcome(
     name: str,
-    ran: Mapping[ForwardSizes, Sequence[ForwardSizes]],
     forwards: Mapping[ForwardSizes, int],
-    costs: GearCosts,
+    ran: Mapping[ForwardSizes, Sequence[ForwardSizes]],
+    seconds: Mapping[ForwardSizes, float],
 ) -> Outcome:
-    """`ran`: the shapes in which each forward ran."""
-    count = sum(forwards.values())
+    """`ran`: the shapes in which each forward ran, `seconds` what it took."""
     rows = sum(count * sum(map(_rows, ran[sizes])) for sizes, count in forwards.items())
     return Outcome(
         name=name,
         shapes=len({(s.requests, s.branches, s.window, s.prefix) for s in chain.from_iterable(ran.values())}),
-        seconds=sum(n * sum(map(costs.seconds, ran[sizes])) for sizes, n in forwards.items()) / count,
-        padding=rows / sum(n * _rows(sizes) for sizes, n in forwards.items()) - 1,
+        seconds=sum(count * seconds[sizes] for sizes, count in forwards.items()) / sum(forwards.values()),
+        padding=rows / sum(count * _rows(sizes) for sizes, count in forwards.items()) - 1,
     )
 
 

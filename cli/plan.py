@@ -1,5 +1,6 @@
 """lopa-export plan: the few shapes (gears) that engines of a bundle should be built for."""
 
+import math
 from pathlib import Path
 
 import click
@@ -26,6 +27,7 @@ from lopa.runtime.bundle import Bundle, sha256_of_file
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.gears import GEARS_NAME, Source, json_from_plan
+from lopa.runtime.session import BACKENDS
 from lopa.tiny import EVAL
 
 _GEARS = 8
@@ -33,6 +35,12 @@ _PROMPTS = 8
 """Of each kind, decoded where no trace is given."""
 _SEARCH_SECONDS = 60.0
 _GIB = 2**30
+
+
+def _positive(context: click.Context, parameter: click.Parameter, value: float | None) -> float | None:  # noqa: ARG001
+    if value is not None and not 0 < value < math.inf:
+        raise click.BadParameter(f"{value} is not a positive number")
+    return value
 
 
 @click.command(name="plan")
@@ -53,9 +61,17 @@ _GIB = 2**30
 )
 @click.option("--device", default="cpu", show_default=True, help="The device that is planned for.")
 @click.option("--gears", type=click.IntRange(min=1), default=_GEARS, show_default=True, help="At most so many.")
-@click.option("--memory", type=float, metavar="GIB", help="For inputs, outputs and caches of the largest gear.")
-@click.option("--build-seconds", type=float, help="For building all gears; needs --build-seconds-per-gear.")
-@click.option("--build-seconds-per-gear", type=float, help="What building an engine takes there.")
+@click.option(
+    "--memory",
+    type=float,
+    callback=_positive,
+    metavar="GIB",
+    help="For inputs, outputs and caches of the largest gear.",
+)
+@click.option(
+    "--build-seconds", type=float, callback=_positive, help="For building all gears; needs --build-seconds-per-gear."
+)
+@click.option("--build-seconds-per-gear", type=float, callback=_positive, help="What building an engine takes there.")
 @click.option("--max-prompt", type=click.IntRange(min=1), help="Tokens [default: the longest prompt recorded].")
 @click.option(
     "--parallel", type=click.IntRange(min=1), default=1, show_default=True, help="Requests under way at once."
@@ -102,7 +118,7 @@ def command(
         bytes_of=lambda sizes: bytes_of_gear(manifest, sizes),
         seconds=_SEARCH_SECONDS,
     )
-    outcome = outcome_of_gears(f"this plan, {len(choice.gears)} gears", choice.gears, forwards, seconds)
+    outcome = outcome_of_gears(f"this plan, {len(choice.gears)} gears", choice.gears, forwards)
     rivals = rival_outcomes(forwards, limits, seconds)
     plan = plan_from_choice(choice, opened, recording.sources, seconds, outcome, rivals[0])
     target = opened.path / GEARS_NAME if output is None else output
@@ -127,20 +143,21 @@ def _affordable_gears(seconds: float | None, each: float | None, wanted: int) ->
         raise click.UsageError("--build-seconds and --build-seconds-per-gear go together")
     if seconds is None or each is None:
         return wanted
-    if each <= 0 or seconds < each:
+    if seconds < each:
         raise BadInputError(
             f"{seconds:g} seconds to build gears that take {each:g} each",
-            expected="a positive time for each gear, and time for one at least",
+            expected=f"at least {each:g} seconds, for the one gear that takes everything",
             remedy="raise --build-seconds",
         )
     return int(seconds // each)
 
 
 def _recording(bundle: Bundle, traces: tuple[Path, ...], device: str) -> Recording:
-    """From the traces, or of prompts that are decoded now."""
+    """From the traces, or of prompts that are decoded now: on the CPU where nothing here runs on `device`."""
     if traces:
         return joined_recordings([recording_from_trace(path, bundle) for path in traces])
     items = eval_set_from_jsonl(EVAL, limit=_PROMPTS)
+    device = device if device.split(":", 1)[0] in BACKENDS else "cpu"
     with Decoder.open(bundle.path, [device]) as decoder, progress_shown("prompts", len(items)) as progress:
         return recording_from_decoder(
             decoder,

@@ -19,6 +19,9 @@ from lopa.runtime.errors import BadInputError
 GEARS_SCHEMA = 1
 GEARS_NAME = "gears.json"
 """Its place in a bundle, beside the manifest."""
+SPLIT_COST = 1.1
+"""By how much a forward that is one of several counts more than alone: answers are copied together, and the host does
+more. It also keeps differences within the error of a measurement from splitting anything."""
 _REMEDY = "plan again: lopa-export plan BUNDLE"
 
 
@@ -50,6 +53,11 @@ class Gear(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
         Requests and branches do not see each other, so that they can be split; the rows of a window do.
         """
         return -(-sizes.requests // self.requests) * -(-sizes.branches // self.branches)
+
+    def seconds_for(self, sizes: ForwardSizes) -> float:
+        """Expected for all these forwards, and for putting their answers together."""
+        forwards = self.forwards(sizes)
+        return self.seconds * (forwards if forwards == 1 else SPLIT_COST * forwards)
 
     def holds_rows(self, sizes: ForwardSizes) -> bool:
         """Whether window, prefix and wanted rows fit."""
@@ -131,11 +139,11 @@ class GearTable:
         }
 
     def gear_for(self, sizes: ForwardSizes) -> Gear:
-        """The gear with the least expected seconds for `sizes`, over all the forwards that it needs.
+        """The gear with the least `seconds_for` these sizes.
 
-        That is one forward where a gear covers everything; where it does not, requests and branches are split. Raises
-        BadInputError when no gear holds the window, the prefix or the wanted rows: those cannot be split, since a
-        window's rows see each other.
+        That is mostly one that covers them. Where none does, or where forwards of parts are much cheaper, requests and
+        branches are split. Raises BadInputError when no gear holds the window, the prefix or the wanted rows: those
+        cannot be split, since a window's rows see each other.
         """
         most = self._most
         if sizes.window > most.window or sizes.prefix > most.prefix or sizes.wanted > most.wanted:
@@ -151,9 +159,8 @@ class GearTable:
         return self._gear_from_sizes(sizes) if found is None else found  # more than any gear takes at once
 
     def _gear_from_sizes(self, sizes: ForwardSizes) -> Gear:
-        """Of equally cheap ones that with the fewest forwards, then the first."""
-        fitting = [gear for gear in self._gears if gear.holds_rows(sizes)]
-        return min(fitting, key=lambda gear: (gear.forwards(sizes) * gear.seconds, gear.forwards(sizes)))
+        """Of equally cheap ones the first."""
+        return min((gear for gear in self._gears if gear.holds_rows(sizes)), key=lambda gear: gear.seconds_for(sizes))
 
 
 def plan_from_file(path: Path, bundle: Bundle) -> GearPlan:
