@@ -10,8 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from lopa.runtime.contract import Int64
+from lopa.bench.gear_recording import Recording
+from lopa.runtime.bundle import sha256_of_file
+from lopa.runtime.contract import Int64, tiles
 from lopa.runtime.decoding import Decoding, Step
+from lopa.runtime.gears import ForwardSizes, Source
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.manifest import Manifest
 from lopa.runtime.session import Session
@@ -102,6 +105,26 @@ def comparisons_of_file(path: Path, session: Session, manifest: Manifest) -> lis
         session.release(number)
         comparisons.append(compare(trace, steps, decoding.generated()))
     return comparisons
+
+
+def recording_of_file(path: Path) -> Recording:
+    """The forwards of a file of traces, as the gear planner takes them."""
+    config, traces = read_traces(path)
+    requests = tuple(tuple(map(_sizes_of_recorded, trace["steps"])) for trace in traces)
+    source = Source(name=path.name, sha256=sha256_of_file(path), forwards=sum(map(len, requests)))
+    return Recording(requests, (config,), max(len(trace["prompt_ids"]) for trace in traces), (source,))
+
+
+def _sizes_of_recorded(step: dict[str, Any]) -> ForwardSizes:
+    branches = step["branches"]
+    undecided = max(branch["masks_in_window"] for branch in branches)
+    return ForwardSizes(
+        requests=1,
+        branches=len(branches),
+        window=max(branch["input_len"] for branch in branches),
+        prefix=tiles(step["cache_len"]),
+        wanted=max(1, undecided + bool(step["update_kvcache_len"])),
+    )
 
 
 def _differences(recorded: dict[str, Any], step: Step) -> Iterator[str]:

@@ -1,0 +1,59 @@
+"""The exact search held against trying every choice."""
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lopa.bench.column_search import Floats, cheapest_columns
+
+
+def best_by_trying(costs: Floats, most: int) -> float:
+    choices = itertools.combinations(range(costs.shape[1]), min(most, costs.shape[1]))
+    return min(float(costs[:, list(choice)].min(axis=1).sum()) for choice in choices)
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> tuple[Floats, int]:
+    """Small tables: of few different numbers (many ties), of any, and with columns that cannot serve some rows."""
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    rows, columns = draw(st.integers(1, 14)), draw(st.integers(1, 10))
+    costs = rng.integers(0, 12, (rows, columns)).astype(float) if draw(st.booleans()) else rng.random((rows, columns))
+    if draw(st.booleans()):
+        costs[rng.random((rows, columns)) < 0.4] = np.inf
+        costs[:, rng.integers(columns)] = 3 * rng.random(rows)
+    return costs, draw(st.integers(1, columns + 1))
+
+
+@settings(max_examples=150, deadline=None)
+@given(tables())
+def test_no_choice_is_better(table: tuple[Floats, int]) -> None:
+    costs, most = table
+    found = cheapest_columns(costs, most, seconds=30)
+    assert found.total == pytest.approx(best_by_trying(costs, most), rel=1e-9)
+    assert found.least == found.total
+    assert 1 <= len(set(found.columns)) == len(found.columns) <= most
+    assert costs[:, list(found.columns)].min(axis=1).sum() == pytest.approx(found.total)
+
+
+def test_a_larger_table_needs_branching_and_is_still_best() -> None:
+    costs = np.random.default_rng(3).random((40, 22))
+    found = cheapest_columns(costs, 5, seconds=60)
+    assert found.least == found.total == pytest.approx(best_by_trying(costs, 5))
+
+
+def test_without_time_the_bound_says_how_far_the_best_can_be() -> None:
+    costs = np.random.default_rng(4).random((30, 18))
+    best = best_by_trying(costs, 4)
+    found = cheapest_columns(costs, 4, seconds=0)
+    assert found.least <= best <= found.total
+    assert found.least < found.total
+
+
+def test_rows_that_no_choice_serves_are_an_error() -> None:
+    costs = np.array([[1.0, np.inf], [np.inf, 1.0]])
+    with pytest.raises(ValueError, match="serve all"):
+        cheapest_columns(costs, 1, seconds=1)
+    assert cheapest_columns(costs, 2, seconds=1).columns == (0, 1)
