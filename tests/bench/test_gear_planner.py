@@ -52,7 +52,7 @@ def some_forwards(draw: st.DrawFn) -> Counter[ForwardSizes]:
         window = draw(st.sampled_from([1, 16, 40, 64, 100]))
         sizes = ForwardSizes(
             draw(st.sampled_from([1, 2])), draw(st.sampled_from([1, 3, 4])), window, draw(st.sampled_from([64, 192])),
-            draw(st.integers(1, window)),
+            draw(st.integers(1, min(window, 97))),
         )  # fmt: skip
         forwards[sizes] += draw(st.integers(1, 50))
     return forwards
@@ -83,7 +83,7 @@ def test_no_choice_of_gears_is_better_at_run_time(
     whole = [gear for gear in longest if (gear.requests, gear.branches) == (LIMITS.requests, LIMITS.branches)]
     rng = np.random.default_rng(0)
     others = [list(each) for each in itertools.combinations(fitting, most - 1)]
-    tried = [others[i] for i in rng.permutation(len(others))[:150]]
+    tried = [others[i] for i in rng.permutation(len(others))[:400]]
     best = min(seconds_at_run_time([gear, *rest], forwards) for gear in whole or longest for rest in tried)
     assert seconds_at_run_time(list(found.gears), forwards) <= best * (1 + 1e-9)
 

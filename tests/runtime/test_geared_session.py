@@ -1,14 +1,18 @@
 """Decoding through gears: the engine sees gear shapes only, answers are the same, and padding cannot be felt."""
 
 import dataclasses
+import weakref
 from pathlib import Path
 
 import numpy as np
 import pytest
 from tests.conformance.recorded import TRACES, comparisons_of_file
+from tests.runtime.random_windows import assert_close, assert_same_statistics, random_batch
 
 from lopa.runtime.bundle import Bundle
+from lopa.runtime.check_cases import cases_from_manifest
 from lopa.runtime.contract import Rows, Statistics, WindowBatch
+from lopa.runtime.errors import BadInputError
 from lopa.runtime.geared_session import geared_session
 from lopa.runtime.gears import Gear
 from lopa.runtime.host_session import Engine, HostSession
@@ -30,7 +34,8 @@ def gear(requests: int, branches: int, window: int, prefix: int, seconds: float 
     )
 
 
-GEARS = [gear(1, 1, 80, 64), gear(1, 3, 64, 128), gear(1, 5, 48, 64), gear(2, 6, 256, 448)]
+GEARS = [gear(1, 1, 80, 64), gear(1, 3, 64, 128), gear(1, 5, 48, 64), gear(2, 5, 96, 192)]
+LONG_GEARS = [gear(1, 5, 64, 192), gear(1, 1, 272, 64), gear(1, 5, 96, 384), gear(1, 6, 272, 384)]
 
 
 class Watched:
@@ -45,8 +50,11 @@ class Watched:
         self.shapes: set[tuple[int, ...]] = set()
         self.real: WindowBatch | None = None
         self.changed = 0
+        self.prefix: weakref.ref[Prefix] | None = None
+        """Of the last run."""
 
     def run(self, batch: WindowBatch, prefix: Prefix) -> tuple[Statistics, tuple[Rows, ...]]:
+        self.prefix = weakref.ref(prefix)
         self.shapes.add((*batch.input_ids.shape, prefix.mask.shape[1], batch.logits_index.shape[2]))
         assert prefix.mask.shape[0] == len(batch.requests) == len(set(batch.requests))
         assert all(np.isfinite(array).all() for array in prefix.arrays)
@@ -137,15 +145,123 @@ def bundle(tiny_bundle: Path) -> Bundle:
     return Bundle.open(tiny_bundle)
 
 
-@pytest.mark.parametrize("garbage", [False, True], ids=["plain", "garbage"])
-@pytest.mark.parametrize("name", ["lopa_bf4_bs32_full", "lopa_bf2_bs16_block", "x_long_lopa_bf4_bs32_full"])
-def test_recorded_traces_are_reproduced_through_four_gears(name: str, garbage: bool, bundle: Bundle) -> None:
-    session, watched = watched_session(bundle, GEARS, garbage=garbage)
+@pytest.mark.parametrize(
+    ("name", "gears", "garbage"),
+    [
+        ("lopa_bf4_bs32_full", GEARS, False),
+        ("lopa_bf4_bs32_full", GEARS, True),
+        ("lopa_bf2_bs16_block", GEARS, True),
+        ("x_long_lopa_bf4_bs32_full", LONG_GEARS, False),
+    ],
+    ids=["plain", "garbage", "block-causal, garbage", "long"],
+)
+def test_recorded_traces_are_reproduced_through_four_gears(
+    name: str, gears: list[Gear], garbage: bool, bundle: Bundle
+) -> None:
+    session, watched = watched_session(bundle, gears, garbage=garbage)
     comparisons = comparisons_of_file(TRACES / f"{name}.jsonl.gz", session, bundle.manifest)
     session.close()
 
     assert not [each.mismatch for each in comparisons if each.mismatch is not None]
     assert sum(each.whole for each in comparisons) > 0.9 * len(comparisons)
-    assert watched.shapes <= shapes_of(GEARS)
+    assert watched.shapes <= shapes_of(gears)
     assert len(watched.shapes) > 1
     assert (watched.changed > 0) == garbage
+
+
+def one_gear(requests: int, branches: int, window: int) -> list[Gear]:
+    return [gear(requests, branches, window, 256)]
+
+
+@pytest.mark.parametrize(
+    ("gears", "garbage"),
+    [(one_gear(5, 9, 80), True), (one_gear(2, 2, 80), False), (one_gear(1, 1, 80), False)],
+    ids=["whole, garbage", "split in twos", "split singly"],
+)
+def test_every_shape_of_forward_gives_the_same_statistics_and_rows(
+    gears: list[Gear], garbage: bool, tiny_bundle_logits: Path
+) -> None:
+    """All requests, branches, masks, padding rows and prefixes on which engines are checked."""
+    bundle = Bundle.open(tiny_bundle_logits)
+    plain = open_onnxruntime(bundle, "cpu", threads=1)
+    session, watched = watched_session(bundle, gears, garbage=garbage)
+    splits = 0
+    for case in cases_from_manifest(bundle.manifest, seed=3):
+        for each in (plain, session):
+            for slot, request in enumerate(case.window.requests):
+                for batch in case.prefix_batches(slot):
+                    each.forward(batch)
+                    each.commit(request, 0, batch.input_ids.shape[2])
+        expected, found = plain.forward(case.window), session.forward(case.window)
+        assert_same_statistics(found, expected)
+        for request in case.window.requests:
+            for branch in range(case.shape.branches):
+                length = case.shape.width
+                rows = zip(
+                    session.read_rows(request, branch, length).layers,
+                    plain.read_rows(request, branch, length).layers,
+                    strict=True,
+                )
+                for ours, theirs in rows:
+                    assert_close(ours, theirs)
+            for each in (plain, session):
+                each.release(request)
+        splits += case.window.input_ids.shape[0] > gears[0].requests
+    plain.close()
+    session.close()
+    assert watched.shapes == shapes_of(gears)
+    assert (splits > 0) == (gears[0].requests < 4)
+
+
+def test_committed_rows_follow_a_prefix_through_gears_and_requests(bundle: Bundle) -> None:
+    """Two requests, together and alone, through gears of three prefix lengths; a released number begins anew."""
+    gears = [gear(1, 1, 40, 64), gear(1, 1, 40, 128), gear(2, 2, 40, 256)]
+    plain = open_onnxruntime(bundle, "cpu", threads=1)
+    session, watched = watched_session(bundle, gears)
+    rng = np.random.default_rng(11)
+    lengths = {0: 0, 1: 0}
+    for turn, requests in enumerate([(0,), (1,), (0, 1), (1, 0), (0,), (1,), (0,), (0, 1), (1,), (0, 1), (0,)]):
+        if turn == 6:
+            for each in (plain, session):
+                each.release(0)
+            lengths[0] = 0
+        starts = [lengths[request] for request in requests]
+        batch = random_batch(rng, requests, 1 + turn % 2, 30, 20, starts=starts)
+        assert_same_statistics(session.forward(batch), plain.forward(batch))
+        for request in requests:
+            count = int(rng.integers(10, 31))
+            for each in (plain, session):
+                each.commit(request, 0, count)
+            lengths[request] += count
+            assert session.prefix_length(request) == plain.prefix_length(request) == lengths[request]
+    plain.close()
+    session.close()
+    assert watched.shapes == shapes_of(gears)
+
+
+def test_a_window_or_a_prefix_beyond_all_gears_is_a_clear_error(bundle: Bundle) -> None:
+    session = geared_session(open_onnxruntime(bundle, "cpu", threads=1), [gear(1, 2, 40, 64)])
+    rng = np.random.default_rng(0)
+    with pytest.raises(BadInputError, match="a forward over 41 window rows"):
+        session.forward(random_batch(rng, (0,), 1, 41, 1))
+    for _ in range(2):
+        session.forward(random_batch(rng, (0,), 5, 40, 1))  # three forwards of two branches at most
+        session.commit(0, 4, 40)
+    with pytest.raises(BadInputError, match="128 prefix rows"):
+        session.forward(random_batch(rng, (0,), 1, 40, 1, starts=80))
+    session.release(0)
+    session.forward(random_batch(rng, (0,), 1, 40, 1))
+    session.close()
+    with pytest.raises(RuntimeError, match=r"after close\(\)"):
+        session.forward(random_batch(rng, (0,), 1, 40, 1))
+
+
+def test_released_prefixes_are_freed(bundle: Bundle) -> None:
+    session, watched = watched_session(bundle, [gear(1, 1, 40, 128)])
+    session.forward(random_batch(np.random.default_rng(0), (0,), 1, 40, 1))
+    held = watched.prefix
+    assert held is not None
+    assert held() is not None
+    session.release(0)
+    assert held() is None
+    session.close()

@@ -1,0 +1,67 @@
+"""Recorded requests alone and in company, and what a decode leaves."""
+
+from collections import Counter
+from pathlib import Path
+
+from lopa.bench.gear_recording import (
+    Recording,
+    forwards_of_recording,
+    joined_recordings,
+    recording_from_decoder,
+)
+from lopa.runtime.decoder import Decoder
+from lopa.runtime.decoding import Step
+from lopa.runtime.gears import ForwardSizes, Source
+from lopa.runtime.generation_config import GenerationConfig
+
+CONFIG = GenerationConfig()
+FIRST, LATER, SMALL = (
+    ForwardSizes(1, 1, 60, 64, 33),
+    ForwardSizes(1, 4, 64, 128, 40),
+    ForwardSizes(1, 1, 16, 192, 9),
+)
+
+
+def recording(*requests: tuple[ForwardSizes, ...]) -> Recording:
+    return Recording(requests, (CONFIG,), 28, (Source(name="test", sha256="", forwards=sum(map(len, requests))),))
+
+
+def test_alone_every_step_is_a_forward() -> None:
+    asked = recording((FIRST, LATER, LATER), (), (FIRST,))
+    assert forwards_of_recording(asked, 1) == Counter({FIRST: 2, LATER: 2})
+
+
+def test_in_company_like_shapes_share_a_forward_and_others_do_not() -> None:
+    asked = recording((FIRST, LATER), (FIRST, SMALL), (FIRST,))
+    # First all three; then LATER and SMALL, which would be mostly padding together.
+    assert forwards_of_recording(asked, 3) == Counter({ForwardSizes(3, 1, 60, 64, 33): 1, LATER: 1, SMALL: 1})
+    # Two at a time: the third joins when nothing is left of the others.
+    assert forwards_of_recording(asked, 2) == Counter({ForwardSizes(2, 1, 60, 64, 33): 1, LATER: 1, SMALL: 1, FIRST: 1})
+
+
+def test_a_common_forward_has_the_largest_of_every_size() -> None:
+    one, other = ForwardSizes(1, 4, 60, 64, 40), ForwardSizes(1, 4, 64, 192, 12)
+    assert forwards_of_recording(recording((one,), (other,)), 2) == Counter({ForwardSizes(2, 4, 64, 192, 40): 1})
+
+
+def test_joined() -> None:
+    joined = joined_recordings([recording((FIRST,)), recording((LATER, LATER), (SMALL,))])
+    assert joined.requests == ((FIRST,), (LATER, LATER), (SMALL,))
+    assert (len(joined.configs), len(joined.sources), joined.longest_prompt) == (2, 2, 28)
+
+
+def test_a_decode_is_recorded_as_its_steps_were(tiny_bundle: Path) -> None:
+    heard: list[int] = []
+    prompts = ["Question: 2 + 3?", "Question: Omar has 6 balloons and buys 3 more. How many?"]
+    with Decoder.open(tiny_bundle, threads=1) as decoder:
+        found = recording_from_decoder(
+            decoder, prompts, lambda forwards: Source(name="two", sha256="", forwards=forwards), heard.append
+        )
+        steps: list[Step] = []
+        results = [list(decoder.stream(prompt, on_step=steps.append))[-1].result for prompt in prompts]
+    assert heard == [1, 2]
+    assert [len(request) for request in found.requests] == [result.steps for result in results]
+    assert found.longest_prompt == max(len(result.prompt_ids) for result in results)
+    assert found.sources[0].forwards == len(steps)
+    assert [sizes.branches for request in found.requests for sizes in request] == [len(step.branches) for step in steps]
+    assert found.requests[0][0].window == len(results[0].prompt_ids) + 32
