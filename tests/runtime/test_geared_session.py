@@ -49,11 +49,12 @@ class Watched:
         self._rng = np.random.default_rng(7)
         self.shapes: set[tuple[int, ...]] = set()
         self.real: WindowBatch | None = None
-        self.changed = 0
+        self.runs = self.changed = 0
         self.prefix: weakref.ref[Prefix] | None = None
         """Of the last run."""
 
     def run(self, batch: WindowBatch, prefix: Prefix) -> tuple[Statistics, tuple[Rows, ...]]:
+        self.runs += 1
         self.prefix = weakref.ref(prefix)
         self.shapes.add((*batch.input_ids.shape, prefix.mask.shape[1], batch.logits_index.shape[2]))
         assert prefix.mask.shape[0] == len(batch.requests) == len(set(batch.requests))
@@ -169,24 +170,25 @@ def test_recorded_traces_are_reproduced_through_four_gears(
     assert (watched.changed > 0) == garbage
 
 
-def one_gear(requests: int, branches: int, window: int) -> list[Gear]:
-    return [gear(requests, branches, window, 256)]
-
-
 @pytest.mark.parametrize(
-    ("gears", "garbage"),
-    [(one_gear(5, 9, 80), True), (one_gear(2, 2, 80), False), (one_gear(1, 1, 80), False)],
+    ("gears", "garbage", "split"),
+    [
+        ([gear(1, 1, 160, 256, 1.0), gear(4, 9, 96, 256, 2.0)], True, False),
+        ([gear(2, 2, 160, 256)], False, True),
+        ([gear(1, 1, 160, 256)], False, True),
+    ],
     ids=["whole, garbage", "split in twos", "split singly"],
 )
 def test_every_shape_of_forward_gives_the_same_statistics_and_rows(
-    gears: list[Gear], garbage: bool, tiny_bundle_logits: Path
+    gears: list[Gear], garbage: bool, split: bool, tiny_bundle_logits: Path
 ) -> None:
     """All requests, branches, masks, padding rows and prefixes on which engines are checked."""
     bundle = Bundle.open(tiny_bundle_logits)
     plain = open_onnxruntime(bundle, "cpu", threads=1)
     session, watched = watched_session(bundle, gears, garbage=garbage)
-    splits = 0
+    forwards = 0
     for case in cases_from_manifest(bundle.manifest, seed=3):
+        forwards += 1 + sum(map(len, case.shape.prefixes))
         for each in (plain, session):
             for slot, request in enumerate(case.window.requests):
                 for batch in case.prefix_batches(slot):
@@ -204,13 +206,13 @@ def test_every_shape_of_forward_gives_the_same_statistics_and_rows(
                 )
                 for ours, theirs in rows:
                     assert_close(ours, theirs)
-            for each in (plain, session):
-                each.release(request)
-        splits += case.window.input_ids.shape[0] > gears[0].requests
+        for request in case.window.requests:
+            plain.release(request)
+            session.release(request)
     plain.close()
     session.close()
     assert watched.shapes == shapes_of(gears)
-    assert (splits > 0) == (gears[0].requests < 4)
+    assert (watched.runs > forwards) == split
 
 
 def test_committed_rows_follow_a_prefix_through_gears_and_requests(bundle: Bundle) -> None:
