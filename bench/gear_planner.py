@@ -5,6 +5,7 @@ and the search for the best few of them is exact (column_search). Knows no file 
 """
 
 import itertools
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -137,8 +138,8 @@ def _candidates(
     least = min(needed[sizes] for sizes in every if (sizes.window, sizes.prefix) == (limits.window, limits.prefix))
     if least > most_bytes:
         raise BadInputError(
-            f"{most_bytes / 2**30:.3f} GiB of memory for the largest gear",
-            expected=f"at least {least / 2**30:.3f} GiB: one branch of one request over a window of "
+            f"{most_bytes / 2**30:g} GiB of memory for the largest gear",
+            expected=f"at least {math.ceil(1e6 * least / 2**30) / 1e6:.6f} GiB: one branch of one request over a window of "
             f"{limits.window} and a prefix of {limits.prefix} rows",
             remedy="raise --memory, or plan for shorter prompts with --max-prompt",
         )

@@ -118,7 +118,7 @@ def test_traces_that_cannot_be_used(bundle: Path, trace: Path, tmp_path: Path, d
     [
         (["--gears", 0], "--gears"),
         (["--memory", "nan"], "--memory"),
-        (["--memory", "0.0000001"], "at least 0.000"),
+        (["--memory", "0.0000001"], "GiB: one branch of one request over a window of 256"),
         (["--build-seconds", 10], "go together"),
         (["--build-seconds", 10, "--build-seconds-per-gear", 11], "at least 11 seconds"),
         (["--max-prompt", 0], "--max-prompt"),
@@ -132,6 +132,14 @@ def test_bad_usage_is_one_clear_message(bundle: Path, trace: Path, arguments: li
     assert (done.returncode, done.stdout) == (2, "")
     assert said in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_the_least_memory_that_is_named_is_enough(bundle: Path, trace: Path, tmp_path: Path) -> None:
+    arguments = ("plan", bundle, "--trace", trace, "--json", "-o", tmp_path / "plan.json", "--memory")
+    least = lopa_export(*arguments, 1e-6).stderr.split("at least ")[1].split()[0]
+    done = lopa_export(*arguments, least)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["gear_bytes"] <= float(least) * 2**30
 
 
 def test_costs_of_another_device_are_refused(bundle: Path, trace: Path, tmp_path: Path) -> None:
