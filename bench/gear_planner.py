@@ -139,8 +139,8 @@ def _candidates(
     if least > most_bytes:
         raise BadInputError(
             f"{most_bytes / 2**30:g} GiB of memory for the largest gear",
-            expected=f"at least {math.ceil(1e6 * least / 2**30) / 1e6:.6f} GiB: one branch of one request over a window of "
-            f"{limits.window} and a prefix of {limits.prefix} rows",
+            expected=f"at least {math.ceil(1e6 * least / 2**30) / 1e6:.6f} GiB: one branch of one request over a "
+            f"window of {limits.window} and a prefix of {limits.prefix} rows",
             remedy="raise --memory, or plan for shorter prompts with --max-prompt",
         )
     return sorted((sizes for sizes in every if needed[sizes] <= most_bytes), key=needed.__getitem__)

@@ -108,9 +108,7 @@ def test_memory_takes_branches_from_the_largest_gear_first() -> None:
     assert max(rows_of(sizes_of_gear(gear)) for gear in found.gears) <= 256
     split = GearTable(found.gears).gear_for(ForwardSizes(1, 4, 128, 192, 33))
     assert split.forwards(ForwardSizes(1, 4, 128, 192, 33)) > 1
-    with pytest.raises(
-        BadInputError, match=r"at least 0\.000001 GiB: one branch of one request over a window of 128"
-    ):
+    with pytest.raises(BadInputError, match=r"at least 0\.000001 GiB: one branch of one request over a window of 128"):
         plan(forwards, LIMITS, costs_of(1), 2, most_bytes=127)
 
 
