@@ -26,8 +26,7 @@ def plan_from_choice(
         made=date_now(),
         sources=list(sources),
         costs=costs.about,
-        window_multiple=choice.window_multiple,
-        prefix_multiple=choice.prefix_multiple,
+        every_size=choice.every_size,
         gear_bytes=max(bytes_of_gear(bundle.manifest, sizes_of_gear(gear)) for gear in choice.gears),
         expected=Expected(
             seconds=outcome.seconds,

@@ -4,25 +4,22 @@ Exact for the sizes that occur: every combination of occurring requests, branche
 and the search for the best few of them is exact (column_search). Knows no file and no engine.
 """
 
-import itertools
 import math
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from lopa.bench.column_search import Floats, cheapest_columns
 from lopa.bench.gear_costs import GearCosts
+from lopa.bench.gear_sizes import WINDOW_MULTIPLE, axes_of_forwards, axes_within
 from lopa.runtime.contract import TILE
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.gears import SPLIT_COST, ForwardSizes, Gear
 from lopa.runtime.generation_config import GenerationConfig
 
-WINDOW_MULTIPLE = 16
-"""Windows are rounded up to this: blocks are multiples of it, and so are the tiles of matrix units."""
-MOST_CELLS = 1_000_000
-"""Entries of the table of costs, shapes by candidates; more are avoided by rounding to larger multiples."""
+MOST_CELLS = 4_000_000
+"""Entries of the table of costs, shapes by candidates."""
 
 
 @dataclass(frozen=True)
@@ -32,8 +29,8 @@ class Choice:
     gears: tuple[Gear, ...]
     least_share: float
     """Proven: any choice of as many candidates takes at least this share of its time; 1 when the search ended."""
-    window_multiple: int
-    prefix_multiple: int
+    every_size: bool
+    """Whether all sizes that occur were considered; otherwise they were too many, and some were rounded up first."""
 
 
 def limits_from_configs(
@@ -72,20 +69,17 @@ def chosen_gears(
     as many requests and branches as were found best, so that larger forwards are split. Raises BadInputError when not
     even one branch of one request fits `most_bytes`.
     """
-    window_multiple, prefix_multiple = WINDOW_MULTIPLE, TILE
-    while True:
-        shapes = _rounded(forwards, limits, window_multiple, prefix_multiple)
-        candidates = _candidates(shapes, limits, most_bytes, bytes_of)
-        if len(shapes) * len(candidates) <= MOST_CELLS or min(window_multiple, prefix_multiple) >= limits.prefix:
-            break
-        window_multiple, prefix_multiple = 2 * window_multiple, 2 * prefix_multiple
+    occurring = axes_of_forwards(forwards, limits)
+    axes = axes_within(occurring, forwards, MOST_CELLS)
+    shapes = axes.rounded(forwards)
+    candidates = _affordable(axes.combinations(limits.wanted), limits, most_bytes, bytes_of)
     gears = [_gear(sizes, costs) for sizes in candidates]
     table = np.vstack([_table_of_costs(shapes, gears), _must_cover(candidates, limits)])
     found = cheapest_columns(table, most, seconds=seconds)
     chosen = sorted(
         (gears[column] for column in found.columns), key=lambda gear: (gear.prefix, gear.window, gear.seconds)
     )
-    return Choice(tuple(chosen), found.least / found.total, window_multiple, prefix_multiple)
+    return Choice(tuple(chosen), found.least / found.total, every_size=axes == occurring)
 
 
 def _table_of_costs(shapes: Mapping[ForwardSizes, int], gears: Sequence[Gear]) -> Floats:
@@ -100,38 +94,13 @@ def _table_of_costs(shapes: Mapping[ForwardSizes, int], gears: Sequence[Gear]) -
     return table
 
 
-def _rounded(
-    forwards: Mapping[ForwardSizes, int], limits: ForwardSizes, window: int, prefix: int
-) -> Counter[ForwardSizes]:
-    """The shapes with windows and prefixes rounded up, but never above the limits.
-
-    Wanted rows follow the window (see `_gear`), so shapes that differ in them alone are one.
-    """
-    shapes: Counter[ForwardSizes] = Counter()
-    for sizes, count in forwards.items():
-        rows = max(sizes.window, sizes.wanted)
-        up = replace(
-            sizes, window=min(_up(rows, window), limits.window), prefix=min(_up(sizes.prefix, prefix), limits.prefix)
-        )
-        shapes[replace(up, wanted=0)] += count
-    return shapes
-
-
-def _candidates(
-    shapes: Mapping[ForwardSizes, int],
+def _affordable(
+    every: Sequence[ForwardSizes],
     limits: ForwardSizes,
     most_bytes: int | None,
     bytes_of: Callable[[ForwardSizes], int],
 ) -> list[ForwardSizes]:
-    """Every combination of sizes that occur, of the limits, and of one request and one branch; smaller memory first."""
-    axes = [
-        sorted({getattr(limits, name), *least, *(getattr(sizes, name) for sizes in shapes)})
-        for name, least in (("requests", [1]), ("branches", [1]), ("window", []), ("prefix", []))
-    ]
-    every = [
-        ForwardSizes(requests, branches, window, prefix, wanted=min(window, limits.wanted))
-        for requests, branches, window, prefix in itertools.product(*axes)
-    ]
+    """Those that fit `most_bytes`, smaller ones first."""
     needed = {sizes: bytes_of(sizes) for sizes in every}
     if most_bytes is None:
         return sorted(every, key=needed.__getitem__)

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from lopa.bench.gear_planner import WINDOW_MULTIPLE
+from lopa.bench.gear_sizes import WINDOW_MULTIPLE
 from lopa.runtime.gears import ForwardSizes, Gear
 
 

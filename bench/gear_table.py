@@ -39,10 +39,10 @@ def table_of_outcomes(plan: GearPlan, outcomes: Sequence[Outcome]) -> Table:
     unpadded = outcomes[0]
     expected = plan.expected
     gap = 1 - expected.least_seconds / expected.seconds
+    considered = "all sizes that occur" if plan.every_size else "a part of the sizes that occur, which are too many,"
     proof = "no better choice exists" if gap <= 0 else f"a better choice saves at most {100 * gap:.2f} %"
     return Table(
-        title=f"Expected time of a forward; of gears of these sizes (windows by {plan.window_multiple}, prefixes by "
-        f"{plan.prefix_multiple}) {proof}",
+        title=f"Expected time of a forward; among gears of {considered} {proof}",
         columns=("shapes", "different", "padding rows", "ms", "over no padding"),
         rows=tuple(
             (

@@ -111,9 +111,8 @@ class GearPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     """ISO date and time."""
     sources: list[Source]
     costs: PlanCosts
-    window_multiple: int
-    """Windows were rounded up to this."""
-    prefix_multiple: int
+    every_size: bool
+    """Whether all sizes that occur were considered; otherwise they were too many, and some were rounded up first."""
     gear_bytes: int
     """Of the inputs and outputs of the largest gear, caches included (not weights, nor an engine's workspace)."""
     expected: Expected
