@@ -33,6 +33,6 @@ class MissingBackendError(LopaError):
 
 
 class DevicesLostError(LopaError):
-    """Every device failed in mid-decode (exit code 3: what is missing is a device, neither input nor check is wrong)."""
+    """Every device failed in mid-decode (exit code 3: a device is missing now; neither input nor check is wrong)."""
 
     exit_code = 3

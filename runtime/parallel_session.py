@@ -55,7 +55,7 @@ class BranchParallelSession:
     def __init__(self, sessions: Sequence[Session], *, stall_seconds: float = STALL_SECONDS) -> None:
         """Raises ValueError without any session, or for a limit that is not positive."""
         if not sessions or not stall_seconds > 0:
-            raise ValueError(f"received {len(sessions)} sessions and a limit of {stall_seconds} s, expected some of each")
+            raise ValueError(f"received {len(sessions)} sessions and {stall_seconds} seconds, expected some of both")
         self._devices = [SessionThread(session) for session in sessions]
         """Those in use."""
         self._name = ",".join(session.device for session in sessions)
@@ -136,6 +136,7 @@ class BranchParallelSession:
         When that device fails, the rows are gone: RuntimeError; another forward computes them again.
         """
         self._check_usable()
+        self._finish_transfers()
         _, _, owner, local = self._owner(request, branch, count)
         found = self._results({owner: partial(owner.session.read_rows, request, local, count)})
         if found is None:
@@ -202,8 +203,9 @@ class BranchParallelSession:
     def _results(self, calls: Mapping[SessionThread, Callable[[], T]]) -> list[T] | None:
         """What the devices answer to their calls; None when one of these devices was lost.
 
-        Waits for all devices, also for what they were given before: whoever failed at that is lost as well. Raises
-        ValueError and BadInputError of a call.
+        Waits for all devices, also for what they were given before: whoever failed at that is lost as well. Comes after
+        `_finish_transfers`, so that none of them waits for rows of another. Raises ValueError and BadInputError of a
+        call.
         """
         futures = {device: device.submit(partial(_result_or_callers_error, call)) for device, call in calls.items()}
         jobs = {device: device.take_jobs() for device in self._devices}
