@@ -203,7 +203,9 @@ def _bench_speed(
         write_report(output, "speed", report, tables)
 
 
-def _bench_costs(path: Path, *, output: Path | None, device: str, threads: int | None) -> None:
+def _bench_costs(
+    path: Path, *, output: Path | None, devices: tuple[str, ...], device_timeout: float, threads: int | None
+) -> None:
     with Decoder.open(path, devices, threads=threads, device_timeout=device_timeout) as decoder:
         bundle = decoder.bundle
         target = bundle.path / costs_name(decoder.session.device)
