@@ -13,12 +13,13 @@ from tests.runtime.random_windows import full_mask, random_batch
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.decoding import Decoding
 from lopa.runtime.errors import DevicesLostError
-from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.parallel_session import BranchParallelSession
 from lopa.runtime.session import Session, open_session
 
 STALL_SECONDS = 1.5
 """Long beside a forward of the tiny model, also on a busy machine."""
+
+LONG = {"full": "bs32_full", "block_causal": "bs16_block"}
 
 
 @pytest.fixture(scope="module")
@@ -31,10 +32,10 @@ def sessions(bundle: Bundle, count: int) -> list[Session]:
 
 
 def decode(session: Session, bundle: Bundle, window: str) -> tuple[list[int], list[int]]:
-    """Ids and winners of one prompt with five branches; it commits rows eight times and more."""
-    _, traces = read_traces(TRACES / f"lopa_bf4_bs16_{'full' if window == 'full' else 'block'}.jsonl.gz")
-    config = GenerationConfig.reference(branches=5, block_size=16, max_new_tokens=96, window=window)
-    decoding = Decoding(session, 3, prompt_of(traces[1]), config, bundle.manifest)
+    """Ids and winners of a prompt that takes 13 rounds or more, with five branches."""
+    config, traces = read_traces(TRACES / f"x_long_lopa_bf4_{LONG[window]}.jsonl.gz")
+    longest = max(traces, key=lambda trace: trace["forward_rounds"])
+    decoding = Decoding(session, 3, prompt_of(longest), config, bundle.manifest)
     winners = []
     while decoding.stop_reason is None:
         winners.append(decoding.step().winner)
