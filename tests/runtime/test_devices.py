@@ -1,6 +1,5 @@
 """From device names to a session: which kind, on which cores, sharing which graph; and what cannot be opened."""
 
-import gc
 import os
 import re
 import shutil
@@ -19,7 +18,7 @@ from lopa.runtime.devices import session_from_devices
 from lopa.runtime.errors import BadInputError, MissingBackendError
 from lopa.runtime.host_session import HostSession
 from lopa.runtime.parallel_session import BranchParallelSession
-from lopa.runtime.session import open_session
+from lopa.runtime.session import Session, open_session
 
 linux = pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="needs Linux, where threads stay on cores")
 
@@ -150,12 +149,19 @@ def test_a_decoder_on_several_devices_gives_the_same_text(tiny_bundle: Path, cor
     assert results[1:] == results[:1] * 2
 
 
-def test_what_was_opened_is_closed_when_a_device_is_missing(tiny_bundle: Path) -> None:
-    before = {thread.name for thread in threading.enumerate()}
+def test_what_was_opened_is_closed_when_a_device_is_missing(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[Session] = []
+
+    def recorded(*arguments: Any, **named: Any) -> Session:
+        opened.append(open_session(*arguments, **named))
+        return opened[-1]
+
+    monkeypatch.setattr("lopa.runtime.devices.open_session", recorded)
     with pytest.raises((BadInputError, MissingBackendError), match="cuda:99"):
         session_from_devices(Bundle.open(tiny_bundle), ["numpy", "cuda:99"])
-    gc.collect()
-    assert {thread.name for thread in threading.enumerate()} == before
+    (first,) = opened
+    with pytest.raises(RuntimeError, match=r"after close\(\)"):
+        first.forward(random_batch(np.random.default_rng(0), [1], 1, 4, 1))
 
 
 @pytest.mark.parametrize(
