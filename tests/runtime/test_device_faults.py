@@ -160,6 +160,19 @@ def test_rows_of_several_requests_are_recovered(bundle: Bundle) -> None:
     one.close()
 
 
+def test_a_second_commit_does_not_overtake_lost_rows(bundle: Bundle) -> None:
+    """Of one request and one forward: by then that forward's rows are gone, which is said, not mixed up."""
+    batch = random_batch(np.random.default_rng(6), [1], 3, 9, 2, mask=full_mask((1, 3, 9)))
+    with failing_devices(sessions(bundle, 3), {0: Failure("read_rows", 1)}) as devices:
+        session = BranchParallelSession(devices)
+        session.forward(batch)
+        session.commit(1, 0, 4)
+        with pytest.raises(RuntimeError, match="after no forward"):
+            session.commit(1, 2, 5)
+        assert session.prefix_length(1) == 4
+        session.close()
+
+
 def test_a_request_released_while_its_rows_are_lost(bundle: Bundle) -> None:
     batch = random_batch(np.random.default_rng(2), [1, 2], 2, 9, 2, mask=full_mask((2, 2, 9)))
     with failing_devices(sessions(bundle, 2), {1: Failure("read_rows", 1, "hangs")}) as devices:
