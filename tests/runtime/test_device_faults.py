@@ -16,7 +16,7 @@ from lopa.runtime.errors import DevicesLostError
 from lopa.runtime.parallel_session import BranchParallelSession
 from lopa.runtime.session import Session, open_session
 
-STALL_SECONDS = 1.5
+STALL_SECONDS = 2.5
 """Long beside a forward of the tiny model, also on a busy machine."""
 
 LONG = {"full": "bs32_full", "block_causal": "bs16_block"}
@@ -176,7 +176,7 @@ def test_a_second_commit_does_not_overtake_lost_rows(bundle: Bundle) -> None:
 def test_a_request_released_while_its_rows_are_lost(bundle: Bundle) -> None:
     batch = random_batch(np.random.default_rng(2), [1, 2], 2, 9, 2, mask=full_mask((2, 2, 9)))
     with failing_devices(sessions(bundle, 2), {1: Failure("read_rows", 1, "hangs")}) as devices:
-        session = BranchParallelSession(devices, stall_seconds=0.5)
+        session = BranchParallelSession(devices, stall_seconds=STALL_SECONDS)
         session.forward(batch)
         session.commit(1, 1, 9)
         session.release(1)
