@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from lopa.cli.config_options import config_options, config_overrides
+from lopa.cli.device_options import device_options
 from lopa.cli.draft_view import DraftView
 from lopa.cli.jsonl import PromptLine, json_from_result, lines_into, prompts_from_lines
 from lopa.cli.trace_file import TraceWriter, trace_into
@@ -30,14 +31,7 @@ from lopa.runtime.result import DoneEvent, DraftEvent, GenerationResult, TextEve
     "--output", type=click.Path(path_type=Path), help="Results of --prompts as JSON lines [default: standard output]."
 )
 @click.option("--chat", is_flag=True, help="Wrap the prompt as a user's message by the bundle's chat template.")
-@click.option(
-    "--device",
-    "devices",
-    multiple=True,
-    default=("cpu",),
-    show_default=True,
-    help="cpu, cuda:N or numpy; mpi or mpi:cuda under mpirun.",
-)
+@device_options
 @click.option("--threads", type=click.IntRange(min=1), help="Threads of the engine [default: its own choice].")
 @click.option("--drafts", is_flag=True, help="Show the answer after every step, undecided positions as blocks.")
 @click.option("--trace", "trace", type=click.Path(path_type=Path), help="Write every step to FILE as JSON lines.")
@@ -49,6 +43,7 @@ def command(
     output: Path | None,
     chat: bool,
     devices: tuple[str, ...],
+    device_timeout: float,
     threads: int | None,
     drafts: bool,
     trace: Path | None,
@@ -63,7 +58,7 @@ def command(
         if on_mpi(devices) and opened.enter_context(rank_of_job()) > 0:
             serve(bundle, devices[0], threads=threads)
             return 0
-        decoder = opened.enter_context(Decoder.open(bundle, devices, threads=threads))
+        decoder = opened.enter_context(Decoder.open(bundle, devices, threads=threads, device_timeout=device_timeout))
         config = decoder.config(**config_overrides(config_values))
         with trace_into(trace, decoder.bundle.manifest, config) as tracer:
             if prompts is not None:

@@ -4,7 +4,7 @@ Knows numpy, onnxruntime and tokenizers. Does not know torch, transformers or on
 """
 
 from lopa.runtime.decoder import Decoder
-from lopa.runtime.errors import BadInputError, CheckFailedError, LopaError, MissingBackendError
+from lopa.runtime.errors import BadInputError, CheckFailedError, DevicesLostError, LopaError, MissingBackendError
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.result import DoneEvent, DraftEvent, Event, GenerationResult, TextEvent
 
@@ -12,6 +12,7 @@ __all__ = [
     "BadInputError",
     "CheckFailedError",
     "Decoder",
+    "DevicesLostError",
     "DoneEvent",
     "DraftEvent",
     "Event",

@@ -13,11 +13,14 @@ from lopa.runtime.branch_budget import BranchBudget
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import Int64
 from lopa.runtime.costs import CostTable, costs_from_bundle
+from lopa.runtime.cpu_cores import check_devices
 from lopa.runtime.decoding import Decoding, Step
+from lopa.runtime.devices import session_from_devices
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.parallel_session import STALL_SECONDS
 from lopa.runtime.result import DoneEvent, DraftEvent, Event, GenerationResult, TextEvent
-from lopa.runtime.session import Session, open_session
+from lopa.runtime.session import Session
 from lopa.runtime.text_stream import TextStream
 from lopa.runtime.tokenizer import Tokenizer
 
@@ -26,7 +29,7 @@ UNDECIDED = "░"
 
 
 class Decoder:
-    """Decodes prompts with one bundle on one device; one request at a time, one caller at a time."""
+    """Decodes prompts with one bundle on one device or several; one request at a time, one caller at a time."""
 
     def __init__(self, bundle: Bundle, session: Session, tokenizer: Tokenizer, *, threads: int | None = None) -> None:
         self.bundle = bundle
@@ -36,16 +39,27 @@ class Decoder:
         self._requests = 0
 
     @classmethod
-    def open(cls, path: Path | str, devices: Sequence[str] = ("cpu",), *, threads: int | None = None) -> Self:
-        """Open the bundle at `path` on one device ("cpu", "cuda:0", "numpy"); `threads` None lets the engine choose.
+    def open(
+        cls,
+        path: Path | str,
+        devices: Sequence[str] = ("cpu",),
+        *,
+        threads: int | None = None,
+        device_timeout: float = STALL_SECONDS,
+    ) -> Self:
+        """Open the bundle at `path` on devices ("cpu", "cpu:0-3", "cuda:0", "numpy") that share the branches.
 
-        Raises BadInputError for a bundle that cannot be used, MissingBackendError for a device that is not there.
+        `threads` of each device; None lets the engine choose. With several devices, or one named as cores, a device
+        that takes longer than `device_timeout` seconds for a forward is given up (docs/devices.md).
+
+        Raises BadInputError for a bundle or devices that cannot be used, MissingBackendError for a device that is not
+        there; decoding raises DevicesLostError when the last device fails.
         """
-        if isinstance(devices, str) or len(devices) != 1:
-            raise BadInputError(f"devices {devices!r}", expected="a list of one device", remedy='e.g. devices=["cpu"]')
+        check_devices(devices)
         bundle = Bundle.open(path)
         tokenizer = Tokenizer.open(bundle)
-        return cls(bundle, open_session(bundle, devices[0], threads=threads), tokenizer, threads=threads)
+        session = session_from_devices(bundle, devices, threads=threads, stall_seconds=device_timeout)
+        return cls(bundle, session, tokenizer, threads=threads)
 
     def config(self, **overrides: Any) -> GenerationConfig:
         """A config that starts from what the bundle's checkpoint was trained for."""

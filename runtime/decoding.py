@@ -25,6 +25,7 @@ from lopa.runtime.competition import branch_confidence, winner_of
 from lopa.runtime.contract import Int64, tiles
 from lopa.runtime.early_exit import without_rows_after_end
 from lopa.runtime.filling import Fills, filled, fills_from_candidates
+from lopa.runtime.forward_split import ForwardSplit
 from lopa.runtime.generation_config import PUBLISHED_STEP_LIMIT, GenerationConfig
 from lopa.runtime.manifest import Manifest
 from lopa.runtime.session import Session
@@ -63,6 +64,8 @@ class Step:
     lookaheads: tuple[Lookahead, ...]
     """Of the next step."""
     seconds: dict[str, float]
+    split: ForwardSplit | None = None
+    """Where the seconds of the forward went, when several devices computed it."""
 
 
 class Decoding:
@@ -128,7 +131,9 @@ class Decoding:
         )
         self._prepare_round()
         watch.lap("spawn")
-        return Step(self.steps, branches, windows, confidences, winner, fills, lookaheads, watch.seconds)
+        return Step(
+            self.steps, branches, windows, confidences, winner, fills, lookaheads, watch.seconds, statistics.split
+        )
 
     def stop(self, reason: StopReason) -> None:
         """End the request from outside, e.g. at a time limit."""

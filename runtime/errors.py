@@ -30,3 +30,9 @@ class MissingBackendError(LopaError):
     """A library, a provider or a device that this machine does not have (exit code 3)."""
 
     exit_code = 3
+
+
+class DevicesLostError(LopaError):
+    """Every device failed in mid-decode (exit code 3: a device is missing now; neither input nor check is wrong)."""
+
+    exit_code = 3

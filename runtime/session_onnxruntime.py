@@ -5,9 +5,11 @@ number of threads share one graph. Does not know which requests live, nor what a
 """
 
 import math
+import os
 import re
 import threading
 import weakref
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +20,7 @@ import onnxruntime as ort
 from lopa.runtime import contract
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import Rows, Statistics, WindowBatch
+from lopa.runtime.cpu_cores import check_cpu_device, cores_from_device
 from lopa.runtime.errors import BadInputError, MissingBackendError
 from lopa.runtime.host_session import HostSession
 from lopa.runtime.manifest import Manifest
@@ -43,19 +46,24 @@ _opening = threading.Lock()
 
 
 def open_session(bundle: Bundle, device: str, *, threads: int | None) -> HostSession:
-    """Open the bundle's graph on "cpu" or "cuda:N"; `threads` None leaves their number to ONNX Runtime.
+    """Open the bundle's graph on "cpu", cores ("cpu:0-3") or "cuda:N"; `threads` None leaves their number to ONNX
+    Runtime, or is one for each core named.
+
+    ONNX Runtime's own threads stay on the cores; the thread that calls counts as one of them, and is the caller's to
+    keep there (lopa.runtime.session_thread does).
 
     Raises BadInputError for another device, a bfloat16 bundle on the CPU or a graph that cannot be used,
     MissingBackendError when ONNX Runtime here has no CUDA provider or it does not start.
     """
     providers = _providers_from_device(device)
-    if device == "cpu" and bundle.manifest.dtype == "bfloat16":
+    cpu = device.split(":", 1)[0] == "cpu"
+    if cpu and bundle.manifest.dtype == "bfloat16":
         raise BadInputError(
             f"device {device!r} for {bundle.path}, a bundle in bfloat16",
             expected="a bundle in float32 or float16: ONNX Runtime has no bfloat16 operators for the CPU",
             remedy="export the checkpoint with --dtype fp32 or fp16, or use --device cuda:N (or numpy, which is slow)",
         )
-    session = _shared_inference_session(bundle, providers, threads)
+    session = _shared_inference_session(bundle, providers, _threading_from_device(device, threads))
     if session.get_providers()[0] != providers[0][0]:
         raise MissingBackendError(
             f"device {device!r}: the CUDA provider did not start, ONNX Runtime fell back to {session.get_providers()}",
@@ -199,12 +207,15 @@ def _value_of(array: Array) -> ort.OrtValue:
 def _providers_from_device(device: str) -> list[tuple[str, dict[str, Any]]]:
     """Execution providers, first choice first. Raises as `open_session` does."""
     cpu: tuple[str, dict[str, Any]] = ("CPUExecutionProvider", {})
-    if device == "cpu":
+    if device.split(":", 1)[0] == "cpu":
+        check_cpu_device(device, available_cores())
         return [cpu]
     found = re.fullmatch(r"cuda:(\d{1,4})", device, re.ASCII)
     if found is None:
         raise BadInputError(
-            f"device {device!r}", expected="cpu, or cuda:N with N the number of the device", remedy="e.g. cpu or cuda:0"
+            f"device {device!r}",
+            expected="cpu, cpu:N, or cuda:N with N the number of the device",
+            remedy="e.g. cpu or cuda:0",
         )
     available = ort.get_available_providers()
     if _CUDA not in available:
@@ -216,6 +227,31 @@ def _providers_from_device(device: str) -> list[tuple[str, dict[str, Any]]]:
     return [(_CUDA, {"device_id": found[1]}), cpu]
 
 
+def available_cores() -> Collection[int]:
+    """Numbers of the cores that this process may use."""
+    return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
+
+
+@dataclass(frozen=True)
+class _Threading:
+    """ONNX Runtime's settings of its threads."""
+
+    threads: int | None
+    """The calling one included; None: its own choice."""
+    affinities: str | None
+    """Cores of its own threads, those but the calling one; None: any."""
+
+
+def _threading_from_device(device: str, threads: int | None) -> _Threading:
+    """A device of one core and one thread has no thread of its own to keep there: it is as any other of one thread."""
+    cores = cores_from_device(device)
+    if cores is None:
+        return _Threading(threads, None)
+    count = len(cores) if threads is None else threads
+    allowed = ",".join(str(core + 1) for core in cores)  # ONNX Runtime counts cores from 1
+    return _Threading(count, ";".join([allowed] * (count - 1)) or None)
+
+
 @dataclass(frozen=True)
 class _GraphKey:
     """What makes two opened graphs the same. The files' identity tells a bundle from another put in its place."""
@@ -224,11 +260,11 @@ class _GraphKey:
     """Device, inode, size and time of change of the graph and of the weights."""
     provider: str
     device: str | None
-    threads: int | None
+    threads: _Threading
 
 
 def _shared_inference_session(
-    bundle: Bundle, providers: list[tuple[str, dict[str, Any]]], threads: int | None
+    bundle: Bundle, providers: list[tuple[str, dict[str, Any]]], threads: _Threading
 ) -> ort.InferenceSession:
     """The graph that another session of this process has open already, or a new one.
 
@@ -246,7 +282,7 @@ def _shared_inference_session(
 
 
 def _inference_session(
-    bundle: Bundle, providers: list[tuple[str, dict[str, Any]]], threads: int | None
+    bundle: Bundle, providers: list[tuple[str, dict[str, Any]]], threads: _Threading
 ) -> ort.InferenceSession:
     """Open the graph from its file, so that external data beside it is found and mapped.
 
@@ -256,8 +292,10 @@ def _inference_session(
     """
     options = ort.SessionOptions()
     options.log_severity_level = _ERRORS_ONLY
-    if threads is not None:
-        options.intra_op_num_threads = threads
+    if threads.threads is not None:
+        options.intra_op_num_threads = threads.threads
+    if threads.affinities is not None:
+        options.add_session_config_entry("session.intra_op_thread_affinities", threads.affinities)
     try:
         return ort.InferenceSession(str(bundle.graph), options, providers=providers)
     except Exception as error:  # ONNX Runtime's exceptions have no common base of their own

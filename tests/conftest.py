@@ -2,12 +2,18 @@
 
 import fcntl
 import os
+import signal
 from pathlib import Path
 from typing import Literal
 
 import pytest
 
 from lopa.tiny import ADAPTER, CHECKPOINT
+
+
+def pytest_configure() -> None:
+    """A shell that starts the tests in the background has Ctrl-C ignored, and so would every process they interrupt."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

@@ -110,6 +110,9 @@ def test_ids_in_give_the_same_text_as_the_prompt(tiny_bundle: Path, tmp_path: Pa
         (["--device", "cuda:0"], 3, "CUDAExecutionProvider"),
         (["--device", "cuda"], 2, "device 'cuda'"),
         (["--device", "tpu"], 2, "device 'tpu'"),
+        (["--device", "cpu:0", "--device", "cpu:0"], 2, "device 'cpu:0' twice"),
+        (["--device", "cpu", "--device", "cpu:0"], 2, "cpu has every core"),
+        (["--device", "cpu:0", "--device", "numpy", "--device-timeout", "-1"], 2, "time limit of -1.0 seconds"),
         (["--output", "out.jsonl"], 2, "--output goes with --prompts"),
         (["--chat"], 2, "chat template"),
         (["--trace", "no/such/folder/trace.jsonl"], 2, "cannot write no/such/folder/trace.jsonl"),
@@ -147,3 +150,61 @@ def test_an_interrupted_run_leaves_no_half_written_output(tiny_bundle: Path, tmp
     assert process.returncode == 130
     assert "Traceback" not in errors
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.jsonl"]
+
+
+def test_several_devices_give_the_same_text_and_their_share_of_each_forward(tiny_bundle: Path, tmp_path: Path) -> None:
+    trace = tmp_path / "trace.jsonl"
+    one = lopa_export("generate", tiny_bundle, PROMPT, "--branches", 5)
+    two = lopa_export(
+        "generate", tiny_bundle, PROMPT, "--branches", 5, "--device", "cpu:0", "--device", "numpy", "--trace", trace
+    )
+    assert two.returncode == 0, two.stderr
+    assert two.stdout == one.stdout
+    for line in trace.read_text().splitlines()[1:]:
+        step = json.loads(line)
+        devices = step["split"]["devices"]
+        assert [device["device"] for device in devices] == ["cpu:0", "numpy"][: len(step["branches"])]
+        assert sum(device["branches"] for device in devices) == len(step["branches"])
+        assert all(device["seconds"] > 0 for device in devices)
+        assert step["split"]["gather"] > 0
+
+
+BROKEN_DEVICES = """
+import sys
+from lopa.cli.main import main
+from lopa.runtime.host_session import HostSession
+
+class Broken(HostSession):
+    "A test stand-in: the devices in the first argument fail in their third forward."
+    forwards = 0
+    def forward(self, batch):
+        self.forwards += 1
+        if self.forwards == 3 and self.device in sys.argv[1]:
+            raise OSError("the fan stopped")
+        return super().forward(batch)
+
+from lopa.runtime import session_numpy, session_onnxruntime
+session_numpy.HostSession = session_onnxruntime.HostSession = Broken
+main(sys.argv[2:])
+"""
+
+
+def generate_with_broken(devices: str, bundle: Path) -> subprocess.CompletedProcess[str]:
+    program = [sys.executable, "-c", BROKEN_DEVICES, devices, "generate", str(bundle), PROMPT, "--branches", "5"]
+    return subprocess.run(
+        [*program, "--device", "numpy", "--device", "cpu:0"], capture_output=True, text=True, check=False
+    )
+
+
+def test_a_device_that_fails_is_a_warning_and_the_text_the_same(tiny_bundle: Path) -> None:
+    done = generate_with_broken("numpy", tiny_bundle)
+    assert (done.returncode, done.stdout) == (0, lopa_export("generate", tiny_bundle, PROMPT, "--branches", 5).stdout)
+    assert done.stderr.startswith("device numpy was lost, the others go on without it: OSError: the fan stopped\n")
+
+
+def test_the_last_device_failing_is_an_error(tiny_bundle: Path) -> None:
+    done = generate_with_broken("numpy cpu:0", tiny_bundle)
+    assert done.returncode == 3
+    assert "error: no device is left" in done.stderr
+    assert "cpu:0: OSError: the fan stopped" in done.stderr
+    assert "Traceback" not in done.stderr
