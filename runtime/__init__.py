@@ -4,8 +4,18 @@ Knows numpy, onnxruntime and tokenizers. Does not know torch, transformers or on
 """
 
 from lopa.runtime.decoder import Decoder
-from lopa.runtime.errors import BadInputError, CheckFailedError, LopaError, MissingBackendError
+from lopa.runtime.engine import Engine
+from lopa.runtime.errors import (
+    BadInputError,
+    CheckFailedError,
+    EngineClosedError,
+    EngineFailedError,
+    LopaError,
+    MissingBackendError,
+    QueueFullError,
+)
 from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.request_handle import RequestHandle
 from lopa.runtime.result import DoneEvent, DraftEvent, Event, GenerationResult, TextEvent
 
 __all__ = [
@@ -14,10 +24,15 @@ __all__ = [
     "Decoder",
     "DoneEvent",
     "DraftEvent",
+    "Engine",
+    "EngineClosedError",
+    "EngineFailedError",
     "Event",
     "GenerationConfig",
     "GenerationResult",
     "LopaError",
     "MissingBackendError",
+    "QueueFullError",
+    "RequestHandle",
     "TextEvent",
 ]

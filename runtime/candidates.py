@@ -8,7 +8,7 @@ from types import EllipsisType
 
 import numpy as np
 
-from lopa.runtime.contract import TOP_K, Bool, Float32, Int64, Statistics
+from lopa.runtime.contract import TOP_K, Bool, Float32, Int64
 from lopa.runtime.generation_config import GenerationConfig
 
 Index = int | slice | EllipsisType | Bool | Int64 | tuple[int | slice, ...]
@@ -37,10 +37,9 @@ class RowStatistics:
     def __getitem__(self, index: Index) -> "RowStatistics":
         return RowStatistics(self.topk_ids[index], self.topk_logprobs[index], self.entropy[index])
 
-
-def rows_of_request(statistics: Statistics, request: int) -> RowStatistics:
-    """The rows [B, Q] of one request of a batch."""
-    return RowStatistics(statistics.topk_ids[request], statistics.topk_logprobs[request], statistics.entropy[request])
+    def copy(self) -> "RowStatistics":
+        """The same in memory of its own, so that the statistics it was cut from can be freed."""
+        return RowStatistics(self.topk_ids.copy(), self.topk_logprobs.copy(), self.entropy.copy())
 
 
 def candidates_from_rows(
