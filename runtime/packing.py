@@ -34,8 +34,10 @@ def groups_from_windows(windows: Sequence[Windows], most_padding: float = MOST_P
 
 
 def _fits(windows: Sequence[Windows], group: Sequence[int], most_padding: float) -> bool:
-    branches, width = (max(windows[i].input_ids.shape[axis] for i in group) for axis in (0, 1))
-    return len(group) * branches * width <= (1 + most_padding) * sum(windows[i].input_ids.size for i in group)
+    shapes = [windows[i].input_ids.shape for i in group]
+    rows = len(group) * max(branches for branches, _ in shapes) * max(width for _, width in shapes)
+    real: int = sum(branches * width for branches, width in shapes)
+    return rows <= (1 + most_padding) * real
 
 
 def batch_from_windows(
