@@ -95,8 +95,10 @@ def _filtered(logprobs: Float32, config: GenerationConfig) -> tuple[Float32, boo
         keep &= (np.cumsum(probabilities, axis=-1) - probabilities) < config.top_p
     if config.top_k is not None:
         keep[..., config.top_k :] = False
-    mass = np.where(keep, probabilities, 0).sum(axis=-1, keepdims=True)
-    return np.where(keep, logprobs - np.log(mass), np.float32(-np.inf)).astype(np.float32), True
+    # Relative to the best candidate, which is always kept: one that is left alone has log-probability 0, not almost 0,
+    # so that positions with a single candidate are tied and no rounding ranks them.
+    relative = np.where(keep, logprobs - logprobs[..., :1], np.float32(-np.inf))
+    return (relative - np.log(np.exp(relative).sum(axis=-1, keepdims=True))).astype(np.float32), True
 
 
 def _neg_entropy_of_kept(logprobs: Float32) -> Float32:

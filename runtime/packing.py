@@ -16,7 +16,7 @@ MOST_PADDING = 0.5
 """Padding that a forward may have, as a share of its real rows (measured: docs/engine.md)."""
 
 
-def groups_from_windows(windows: Sequence[Windows], most_padding: float = MOST_PADDING) -> tuple[tuple[int, ...], ...]:
+def groups_from_windows(windows: Sequence[Windows], most_padding: float) -> tuple[tuple[int, ...], ...]:
     """Which requests share a forward: every index of `windows` once.
 
     The largest come first, each into the first group whose padding stays within the share. Requests of one size

@@ -15,7 +15,7 @@ from lopa.runtime.contract import Int64
 from lopa.runtime.decoding import Decoding, Step, StopReason
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.manifest import Manifest
-from lopa.runtime.packing import batch_from_windows, groups_from_windows, rows_of_windows
+from lopa.runtime.packing import MOST_PADDING, batch_from_windows, groups_from_windows, rows_of_windows
 from lopa.runtime.prompt_store import PromptStore, StoredPrompt
 from lopa.runtime.request_handle import RequestHandle
 from lopa.runtime.session import Session, unused_request
@@ -60,8 +60,18 @@ class RequestPool:
     leaves the pool to be closed.
     """
 
-    def __init__(self, session: Session, manifest: Manifest, tokenizer: Tokenizer, prompts: PromptStore) -> None:
+    def __init__(
+        self,
+        session: Session,
+        manifest: Manifest,
+        tokenizer: Tokenizer,
+        prompts: PromptStore,
+        *,
+        most_padding: float = MOST_PADDING,
+    ) -> None:
+        """`most_padding` is how much padding a forward may have, as a share of its real rows."""
         self._session, self._manifest, self._tokenizer, self._prompts = session, manifest, tokenizer, prompts
+        self._most_padding = most_padding
         self._running: list[_Running] = []
 
     def __len__(self) -> int:
@@ -79,7 +89,7 @@ class RequestPool:
         """One round of every request: windows, few forwards, each followed by its requests' choices."""
         self._let_go_of_ended()
         rounds = [(running, running.decoding.open_round()) for running in self._running]
-        for group in groups_from_windows([windows for _, windows in rounds]):
+        for group in groups_from_windows([windows for _, windows in rounds], self._most_padding):
             members = [rounds[index] for index in group]
             batch = batch_from_windows(
                 [windows for _, windows in members],

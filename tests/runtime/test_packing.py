@@ -13,6 +13,8 @@ from lopa.bench.random_configs import random_config, random_prompt
 from lopa.runtime.contract import TOP_K, Statistics, WindowBatch
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.packing import MOST_PADDING, batch_from_windows, groups_from_windows, rows_of_windows
+from lopa.runtime.prompt_store import PromptStore
+from lopa.runtime.request_pool import RequestPool
 from lopa.runtime.result import DoneEvent
 from lopa.runtime.windows import Windows
 
@@ -61,7 +63,7 @@ def test_without_padding_every_size_has_a_forward() -> None:
     rng = np.random.default_rng(1)
     windows = [random_windows(rng, *shape) for shape in [(1, 5), (4, 8), (1, 5), (4, 8), (2, 8)]]
     assert groups_from_windows(windows, 0) == ((1, 3), (4,), (0, 2))
-    assert groups_from_windows([]) == ()
+    assert groups_from_windows([], 0) == ()
 
 
 @settings(deadline=None, max_examples=40)
@@ -128,12 +130,17 @@ def test_garbage_in_padding_changes_no_token(tiny_bundle: Path, monkeypatch: pyt
         )
 
     monkeypatch.setattr("lopa.runtime.request_pool.batch_from_windows", batch_with_garbage)
-    monkeypatch.setattr("lopa.runtime.request_pool.groups_from_windows", lambda windows: (tuple(range(len(windows))),))
     rng = np.random.default_rng(5)
     with Decoder.open(tiny_bundle, threads=1) as decoder:
         for _ in range(3):
             asked = [(random_prompt(rng, decoder), random_config(rng, decoder)) for _ in range(5)]
-            pool = decoder.pool()
+            pool = RequestPool(
+                decoder.session,
+                decoder.bundle.manifest,
+                decoder.tokenizer,
+                PromptStore(0),
+                most_padding=float("inf"),
+            )
             jobs = [decoder.job(prompt, config) for prompt, config in asked]
             for job in jobs:
                 pool.add(job)
