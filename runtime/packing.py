@@ -12,7 +12,7 @@ from lopa.runtime.candidates import RowStatistics
 from lopa.runtime.contract import Statistics, WindowBatch
 from lopa.runtime.windows import Windows
 
-MOST_PADDING = 0.5
+MOST_PADDING = 0.25
 """Padding that a forward may have, as a share of its real rows (measured: docs/engine.md)."""
 
 
