@@ -35,7 +35,7 @@ def groups_from_windows(windows: Sequence[Windows], most_padding: float) -> tupl
 
 def _fits(windows: Sequence[Windows], group: Sequence[int], most_padding: float) -> bool:
     shapes = [windows[i].input_ids.shape for i in group]
-    rows = len(group) * max(branches for branches, _ in shapes) * max(width for _, width in shapes)
+    rows: int = len(group) * max(branches for branches, _ in shapes) * max(width for _, width in shapes)
     real: int = sum(branches * width for branches, width in shapes)
     return rows <= (1 + most_padding) * real
 
