@@ -97,13 +97,15 @@ def _share(padding: float) -> str:
 def main(bundle: Path, branches: int, limit: int, rounds: int, threads: int) -> None:
     """Print both tables."""
     prompts = [item.prompt for item in eval_set_from_jsonl(EVAL, limit=limit)]
-    again = [prompt for prompt in prompts[: max(1, limit // 2)] for _ in range(_ANSWERS_PER_PROMPT)]
+    shots = ["\n\n".join(prompts[i:] + prompts[:i]) for i in range(0, len(prompts), 4)]
+    again = [prompt for prompt in shots for _ in range(_ANSWERS_PER_PROMPT)]
     columns = ("tokens/s", "tokens/s of processor time", "forwards", "window rows")
     with Decoder.open(bundle, threads=threads) as decoder:
         config = decoder.config(branches=branches)
         short = decoder.config(branches=branches, window="block_causal", max_new_tokens=32)
         mixes = [(together, padding) for together in _TOGETHER for padding in (_PADDINGS if together > 1 else (0.0,))]
         decoded(decoder, prompts[:2], config, 2, 0.0, 0)  # memory that all others find ready
+        ids = [len(decoder.tokenizer.encode(prompt, add_bos=True)) for prompt in shots]
         many: dict[tuple[int, float], list[Run]] = {mix: [] for mix in mixes}
         reuse: dict[int, list[Run]] = {0: [], PROMPT_ROWS: []}
         for _ in range(rounds):
@@ -118,9 +120,10 @@ def main(bundle: Path, branches: int, limit: int, rounds: int, threads: int) -> 
             tuple(row_of(f"{together}, {_share(padding)}", runs) for (together, padding), runs in many.items()),
         )
     )
+    title = f"{len(again)} requests, {_ANSWERS_PER_PROMPT} for each prompt of {min(ids)} to {max(ids)} ids"
     show_table(
         Table(
-            f"{len(again)} requests, {_ANSWERS_PER_PROMPT} for each prompt, block_causal, 32 new tokens, one at a time",
+            f"{title}, block_causal, 32 new tokens, one at a time",
             ("prompts", *columns),
             tuple(row_of("used again" if rows else "computed every time", runs) for rows, runs in reuse.items()),
         )
