@@ -41,12 +41,11 @@ class PromptStore:
 
     def takes(self, prompt: Int64, config: GenerationConfig) -> bool:
         """Whether the rows of this prompt may be stored and are not."""
-        storable = config.window == "block_causal" and not config.published and len(prompt) <= self._most_rows
-        return storable and _key(prompt, config) not in self._prompts
+        return _reusable(config) and len(prompt) <= self._most_rows and _key(prompt, config) not in self._prompts
 
     def find(self, prompt: Int64, config: GenerationConfig) -> StoredPrompt | None:
         """What was stored for the very same prompt, if the config may use it."""
-        if config.window != "block_causal" or config.published:
+        if not _reusable(config):
             return None
         found = self._prompts.get(_key(prompt, config))
         if found is not None:
@@ -61,6 +60,10 @@ class PromptStore:
         while self.rows > self._most_rows:
             _, oldest = self._prompts.popitem(last=False)
             self.rows -= oldest.rows.count
+
+
+def _reusable(config: GenerationConfig) -> bool:
+    return config.window == "block_causal" and not config.published
 
 
 def _key(prompt: Int64, config: GenerationConfig) -> tuple[bytes, float]:

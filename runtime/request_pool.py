@@ -5,8 +5,8 @@ from; one caller at a time, as the session itself.
 """
 
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from lopa.runtime.answer import Answer
@@ -80,15 +80,19 @@ class RequestPool:
     def add(self, job: Job) -> None:
         """Let a request join the next step."""
         stored = self._prompts.find(job.prompt_ids, job.config)
-        running = self._opened(job, stored)
-        self._running.append(running)
-        if stored is not None:
+        with _own_errors(job):
+            running = self._opened(job, stored)
+            self._running.append(running)
+        if stored is not None and not job.handle.done:
             self._session.append_rows(running.decoding.request, stored.rows)
 
     def step(self) -> None:
         """One round of every request: windows, few forwards, each followed by its requests' choices."""
         self._let_go_of_ended()
-        rounds = [(running, running.decoding.open_round()) for running in self._running]
+        rounds: list[tuple[_Running, Windows]] = []
+        for running in self._running:
+            with _own_errors(running.job):
+                rounds.append((running, running.decoding.open_round()))
         for group in groups_from_windows([windows for _, windows in rounds], self._most_padding):
             members = [rounds[index] for index in group]
             batch = batch_from_windows(
@@ -98,18 +102,17 @@ class RequestPool:
             )
             statistics = self._session.forward(batch)
             for slot, (running, windows) in enumerate(members):
-                try:
+                with _own_errors(running.job):
                     step = running.decoding.finish_round(windows, rows_of_windows(statistics, slot, windows))
                     self._after_round(running, windows, step)
-                except Exception as error:  # whatever it is, it is this request's alone
-                    running.job.handle.put_error(error)
         self._let_go_of_ended()
 
     def end_unstarted(self, job: Job, reason: StopReason) -> None:
         """Give a request that never ran its empty result."""
-        running = self._opened(job, None)
-        running.decoding.stop(reason)
-        self._finish(running)
+        with _own_errors(job):
+            running = self._opened(job, None)
+            running.decoding.stop(reason)
+            job.handle.put_events(running.answer.last_events())
 
     def cancel_all(self) -> None:
         """End every request as cancelled."""
@@ -156,10 +159,14 @@ class RequestPool:
         for running in ended:
             self._session.release(running.decoding.request)
             if not running.job.handle.done:
-                self._finish(running)
+                with _own_errors(running.job):
+                    running.job.handle.put_events(running.answer.last_events())
 
-    def _finish(self, running: _Running) -> None:
-        try:
-            running.job.handle.put_events(running.answer.last_events())
-        except Exception as error:  # as in a step
-            running.job.handle.put_error(error)
+
+@contextmanager
+def _own_errors(job: Job) -> Iterator[None]:
+    """Whatever is raised inside is this request's alone, and ends it."""
+    try:
+        yield
+    except Exception as error:
+        job.handle.put_error(error)

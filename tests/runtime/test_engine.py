@@ -27,7 +27,7 @@ from lopa.runtime import (
     TextEvent,
 )
 from lopa.runtime.contract import CacheRows, Statistics, WindowBatch
-from lopa.runtime.decoding import Step
+from lopa.runtime.decoding import Decoding, Step
 from lopa.runtime.request_handle import RequestHandle
 from lopa.tiny import EVAL
 
@@ -223,6 +223,42 @@ def test_a_request_that_fails_harms_no_other(decoder: Decoder, prompt: tuple[int
         assert [result_of(handle) for handle in [*good, more]] == [expected] * 3
         assert not engine.closed
     assert not decoder.session._caches  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("method", ["__init__", "open_round", "finish_round"])
+def test_an_error_anywhere_in_a_request_is_its_own(
+    decoder: Decoder, prompt: tuple[int, ...], method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    good, bad = decoder.config(max_new_tokens=24), decoder.config(max_new_tokens=24, seed=666)
+    expected = alone(decoder, prompt, good)
+
+    class Faulty(Decoding):
+        """Breaks for one config alone."""
+
+        def __init__(self, session: Any, request: int, ids: Any, config: GenerationConfig, *others: Any) -> None:
+            self._breaks_in = method if config is bad else ""
+            self._perhaps("__init__")
+            super().__init__(session, request, ids, config, *others)
+
+        def open_round(self) -> Any:
+            self._perhaps("open_round")
+            return super().open_round()
+
+        def finish_round(self, windows: Any, rows: Any) -> Step:
+            self._perhaps("finish_round")
+            return super().finish_round(windows, rows)
+
+        def _perhaps(self, place: str) -> None:
+            if place == self._breaks_in:
+                raise ZeroDivisionError("its own fault")
+
+    monkeypatch.setattr("lopa.runtime.request_pool.Decoding", Faulty)
+    with Engine(decoder, slots=3) as engine:
+        handles = [engine.submit(prompt, config) for config in (good, bad, good)]
+        with pytest.raises(ZeroDivisionError, match="its own fault"):
+            handles[1].result(WAIT)
+        assert [result_of(handles[i]) for i in (0, 2)] == [expected] * 2
+        assert not engine.closed
 
 
 @pytest.mark.parametrize("method", ["forward", "append_rows", "release"])
