@@ -11,13 +11,15 @@ import click
 from lopa.cli.config_options import config_options, config_overrides
 from lopa.cli.device_options import device_options
 from lopa.cli.draft_view import DraftView
-from lopa.cli.jsonl import PromptLine, json_from_result, lines_into, prompts_from_lines
+from lopa.cli.jsonl import json_from_result, lines_into, prompts_from_lines
 from lopa.cli.trace_file import TraceWriter, trace_into
-from lopa.runtime.decoder import Decoder, Prompt
+from lopa.runtime.decoder import Decoder
+from lopa.runtime.decoding import Step
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.mpi_link import on_mpi, rank_of_job
 from lopa.runtime.mpi_server import serve
+from lopa.runtime.prompt_ids import Prompt
 from lopa.runtime.result import DoneEvent, DraftEvent, GenerationResult, TextEvent
 
 
@@ -35,6 +37,7 @@ from lopa.runtime.result import DoneEvent, DraftEvent, GenerationResult, TextEve
 @click.option("--threads", type=click.IntRange(min=1), help="Threads of the engine [default: its own choice].")
 @click.option("--drafts", is_flag=True, help="Show the answer after every step, undecided positions as blocks.")
 @click.option("--trace", "trace", type=click.Path(path_type=Path), help="Write every step to FILE as JSON lines.")
+@click.option("--parallel", type=click.IntRange(min=1), help="Prompts of --prompts decoded at once [default: 1].")
 @config_options
 def command(
     bundle: Path,
@@ -47,13 +50,14 @@ def command(
     threads: int | None,
     drafts: bool,
     trace: Path | None,
+    parallel: int | None,
     **config_values: Any,
 ) -> int:
     """Decode PROMPT (or standard input) and print the text as it is committed, or decode a file of prompts.
 
     Options that are not given come from the bundle, then from the defaults shown. Speed is reported on standard error.
     """
-    _check_usage(prompt, prompts, output, chat, drafts)
+    _check_usage(prompt, prompts, output, chat, drafts, parallel)
     with ExitStack() as opened:
         if on_mpi(devices) and opened.enter_context(rank_of_job()) > 0:
             serve(bundle, devices[0], threads=threads)
@@ -62,7 +66,7 @@ def command(
         config = decoder.config(**config_overrides(config_values))
         with trace_into(trace, decoder.bundle.manifest, config) as tracer:
             if prompts is not None:
-                return _decode_file(decoder, config, prompts, output, tracer)
+                return _decode_file(decoder, config, prompts, output, tracer, parallel or 1)
             text = sys.stdin.read() if prompt is None else prompt
             asked: Prompt = text
             if chat:
@@ -71,11 +75,15 @@ def command(
             return 0
 
 
-def _check_usage(prompt: str | None, prompts: Path | None, output: Path | None, chat: bool, drafts: bool) -> None:
+def _check_usage(
+    prompt: str | None, prompts: Path | None, output: Path | None, chat: bool, drafts: bool, parallel: int | None
+) -> None:
     if prompts is not None and (prompt is not None or chat or drafts):
         raise click.UsageError("--prompts goes without PROMPT, --chat and --drafts")
     if output is not None and prompts is None:
         raise click.UsageError("--output goes with --prompts")
+    if parallel is not None and prompts is None:
+        raise click.UsageError("--parallel goes with --prompts")
     if prompt is None and prompts is None and sys.stdin.isatty():
         raise click.UsageError("give a PROMPT, --prompts FILE, or text on standard input")
 
@@ -97,7 +105,12 @@ def _decode_one(
 
 
 def _decode_file(
-    decoder: Decoder, config: GenerationConfig, prompts: Path, output: Path | None, tracer: TraceWriter | None
+    decoder: Decoder,
+    config: GenerationConfig,
+    prompts: Path,
+    output: Path | None,
+    tracer: TraceWriter | None,
+    parallel: int,
 ) -> int:
     """Every line in order; a bad one becomes a line with "error", and the exit code is 2 at the end."""
     try:
@@ -106,25 +119,23 @@ def _decode_file(
         raise BadInputError(
             f"{prompts}: {error}", expected="a UTF-8 file of JSON lines", remedy="check the path and the encoding"
         ) from error
+    lines = list(prompts_from_lines(text))
+
+    def on_step(index: int, step: Step) -> None:
+        if tracer is not None:
+            tracer.request(lines[index].number)(step)
+
+    outcomes = decoder.outcomes((line.prompt for line in lines), config, parallel=parallel, on_step=on_step)
     bad = 0
     with lines_into(output) as write:
-        for line in prompts_from_lines(text):
-            try:
-                write(_decode_line(decoder, config, line, tracer))
-            except BadInputError as error:
+        for line, outcome in zip(lines, outcomes, strict=True):
+            if isinstance(outcome, BadInputError):
                 bad += 1
-                click.echo(f"error: {prompts} line {line.number}: {error}", err=True)
-                write(json.dumps({"line": line.number, "error": str(error)}, ensure_ascii=False))
+                click.echo(f"error: {prompts} line {line.number}: {outcome}", err=True)
+                write(json.dumps({"line": line.number, "error": str(outcome)}, ensure_ascii=False))
+            else:
+                write(json_from_result(outcome))
     return 2 if bad else 0
-
-
-def _decode_line(decoder: Decoder, config: GenerationConfig, line: PromptLine, tracer: TraceWriter | None) -> str:
-    if isinstance(line.prompt, BadInputError):
-        raise line.prompt
-    on_step = None if tracer is None else tracer.request(line.number)
-    *_, last = decoder.stream(line.prompt, config, on_step=on_step)
-    assert isinstance(last, DoneEvent)
-    return json_from_result(last.result)
 
 
 def _summary(result: GenerationResult) -> str:

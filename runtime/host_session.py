@@ -12,7 +12,7 @@ from lopa.runtime.contract import CacheRows, Rows, Statistics, WindowBatch
 from lopa.runtime.prefix_cache import CacheShape, Prefix, PrefixCache, PrefixStack
 
 
-class Engine(Protocol):
+class ForwardEngine(Protocol):
     """One forward of the contract, without memory of requests."""
 
     def run(self, batch: WindowBatch, prefix: Prefix) -> tuple[Statistics, tuple[Rows, ...]]:
@@ -40,8 +40,8 @@ class _Window:
 class HostSession:
     """The Session protocol: prefix caches in host memory, forwards by `engine`."""
 
-    def __init__(self, engine: Engine, device: str, shape: CacheShape) -> None:
-        self._engine: Engine | None = engine
+    def __init__(self, engine: ForwardEngine, device: str, shape: CacheShape) -> None:
+        self._engine: ForwardEngine | None = engine
         self._device = device
         self._shape = shape
         self._caches: dict[int, PrefixCache] = {}
@@ -104,7 +104,7 @@ class HostSession:
         self._caches.clear()
         self._stack = PrefixStack(self._shape)
 
-    def _open_engine(self) -> Engine:
+    def _open_engine(self) -> ForwardEngine:
         if self._engine is None:
             raise RuntimeError(f"the session on {self._device} was used after close(); expected an open session")
         return self._engine

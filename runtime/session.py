@@ -1,6 +1,7 @@
 """One engine on one device with its prefix caches, and the table of backends. Knows no decoding rule."""
 
 import importlib
+import itertools
 from typing import Protocol
 
 from lopa.runtime.bundle import Bundle
@@ -55,6 +56,13 @@ BACKENDS: dict[str, str] = {
     "mpi": "lopa.runtime.mpi_session",
     "numpy": "lopa.runtime.session_numpy",
 }
+
+_numbers = itertools.count(1)
+
+
+def unused_request() -> int:
+    """A request number that nothing else in this process was given, whoever shares a session."""
+    return next(_numbers)
 
 
 def open_session(bundle: Bundle, device: str, *, threads: int | None = None) -> Session:

@@ -93,7 +93,7 @@ class OnnxRuntimeEngine:
         self._bound_prefix: Prefix | None = None
 
     def run(self, batch: WindowBatch, prefix: Prefix) -> tuple[Statistics, tuple[Rows, ...]]:
-        """Engine.run: one call for all branches of all requests. The rows are overwritten by the next run."""
+        """ForwardEngine.run: one call for all branches of all requests. The rows are overwritten by the next run."""
         sizes = (*batch.input_ids.shape, batch.logits_index.shape[-1])
         arrays = self._bound_arrays(sizes)
         if prefix is not self._bound_prefix:

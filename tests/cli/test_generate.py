@@ -91,6 +91,27 @@ def test_json_lines_keep_their_order_and_bad_lines_their_place(tiny_bundle: Path
     assert lopa_export("generate", tiny_bundle, stdin=PROMPT).returncode == 0
 
 
+def test_prompts_decoded_at_once_give_the_same_lines_and_steps(tiny_bundle: Path, tmp_path: Path) -> None:
+    prompts = tmp_path / "in.jsonl"
+    lines = [json.dumps({"prompt": PROMPT[:length]}) for length in (40, 60, 20, 80)]
+    prompts.write_text("\n".join([*lines[:2], "{oops", '{"prompt": ""}', *lines[2:]]) + "\n")
+    found = []
+    for parallel in (1, 3):
+        output, trace = tmp_path / f"out{parallel}.jsonl", tmp_path / f"trace{parallel}.jsonl"
+        result = lopa_export(
+            "generate", tiny_bundle, "--prompts", prompts, "--output", output, "--trace", trace,
+            "--parallel", parallel, "--max-new-tokens", 40,
+        )  # fmt: skip
+        assert result.returncode == 2
+        assert "line 3: " in result.stderr
+        assert "line 4: an empty prompt" in result.stderr
+        answers = [{**json.loads(line), "seconds": 0} for line in output.read_text().splitlines()]
+        steps = [json.loads(line) for line in trace.read_text().splitlines()[1:]]
+        found.append((answers, sorted((step["request"], step["step"], json.dumps(step["fills"])) for step in steps)))
+        assert {step["request"] for step in steps} == {1, 2, 5, 6}
+    assert found[0] == found[1]
+
+
 def test_ids_in_give_the_same_text_as_the_prompt(tiny_bundle: Path, tmp_path: Path) -> None:
     prompts = tmp_path / "in.jsonl"
     prompts.write_text(json.dumps({"prompt": PROMPT}) + "\n")
@@ -114,6 +135,7 @@ def test_ids_in_give_the_same_text_as_the_prompt(tiny_bundle: Path, tmp_path: Pa
         (["--device", "cpu", "--device", "cpu:0"], 2, "cpu has every core"),
         (["--device", "cpu:0", "--device", "numpy", "--device-timeout", "-1"], 2, "time limit of -1.0 seconds"),
         (["--output", "out.jsonl"], 2, "--output goes with --prompts"),
+        (["--parallel", "2"], 2, "--parallel goes with --prompts"),
         (["--chat"], 2, "chat template"),
         (["--trace", "no/such/folder/trace.jsonl"], 2, "cannot write no/such/folder/trace.jsonl"),
     ],
