@@ -10,6 +10,7 @@ import click
 from lopa.cli.config_options import config_options, config_overrides
 from lopa.cli.draft_view import DraftView
 from lopa.cli.jsonl import PromptLine, json_from_result, lines_into, prompts_from_lines
+from lopa.cli.timeline_file import HostLane, timeline_into
 from lopa.cli.trace_file import TraceWriter, trace_into
 from lopa.runtime.decoder import Decoder, Prompt
 from lopa.runtime.errors import BadInputError
@@ -27,10 +28,14 @@ from lopa.runtime.result import DoneEvent, DraftEvent, GenerationResult, TextEve
     "--output", type=click.Path(path_type=Path), help="Results of --prompts as JSON lines [default: standard output]."
 )
 @click.option("--chat", is_flag=True, help="Wrap the prompt as a user's message by the bundle's chat template.")
-@click.option("--device", "devices", multiple=True, default=("cpu",), show_default=True, help="cpu, cuda:N or numpy.")
+@click.option("--device", "devices", multiple=True, default=("cpu",), show_default=True, help="cpu, cuda:N, numpy, or a pipeline as cuda:0+cuda:1.")
 @click.option("--threads", type=click.IntRange(min=1), help="Threads of the engine [default: its own choice].")
 @click.option("--drafts", is_flag=True, help="Show the answer after every step, undecided positions as blocks.")
 @click.option("--trace", "trace", type=click.Path(path_type=Path), help="Write every step to FILE as JSON lines.")
+@click.option(
+    "--timeline", "timeline_path", type=click.Path(path_type=Path), metavar="FILE",
+    help="Write who worked when, for ui.perfetto.dev or chrome://tracing.",
+)
 @config_options
 def command(
     bundle: Path,
@@ -42,6 +47,7 @@ def command(
     threads: int | None,
     drafts: bool,
     trace: Path | None,
+    timeline_path: Path | None,
     **config_values: Any,
 ) -> int:
     """Decode PROMPT (or standard input) and print the text as it is committed, or decode a file of prompts.

@@ -12,6 +12,7 @@ from torch.nn import functional
 
 from lopa.runtime.contract import TOP_K
 from lopa.runtime.manifest import ModelDimensions
+from lopa.runtime.model_part import ModelPart, whole_model
 
 
 @dataclass(frozen=True)
@@ -132,37 +133,50 @@ class Layer(nn.Module):
 
 
 class ContractForward(nn.Module):
-    """One forward of the contract: inputs and outputs in the order of lopa.runtime.contract."""
+    """One forward of the contract, or a part of one: inputs and outputs in the order of lopa.runtime.model_part."""
 
     inverse_frequencies: Tensor
 
-    def __init__(self, dimensions: ModelDimensions, *, dtype: torch.dtype, with_logits: bool) -> None:
+    def __init__(
+        self, dimensions: ModelDimensions, *, dtype: torch.dtype, with_logits: bool, part: ModelPart | None = None
+    ) -> None:
+        """`part` None: the whole model. A part has only its own weights, by the names that they have in the whole."""
         super().__init__()
-        self.with_logits = with_logits
-        self.embedding = Embedding(dimensions, dtype)
-        self.layers = nn.ModuleList(Layer(dimensions, dtype) for _ in range(dimensions.layers))
-        self.final_norm = Norm(dimensions.hidden_size, dimensions.rms_norm_eps, dtype)
-        self.head = Matrix(dimensions.hidden_size, dimensions.vocab_size, bias=False, dtype=dtype)
+        part = part or whole_model(dimensions.layers)
+        self.dtype, self.with_logits = dtype, with_logits
+        self.embedding = Embedding(dimensions, dtype) if part.is_first else None
+        self.layers = nn.ModuleDict({str(i): Layer(dimensions, dtype) for i in range(part.first, part.end)})
+        self.final_norm = Norm(dimensions.hidden_size, dimensions.rms_norm_eps, dtype) if part.is_last else None
+        head = Matrix(dimensions.hidden_size, dimensions.vocab_size, bias=False, dtype=dtype) if part.is_last else None
+        self.head = head
         self.register_buffer("inverse_frequencies", inverse_frequencies(dimensions), persistent=False)
 
     def forward(
         self,
-        input_ids: Tensor,
+        source: Tensor,
         position_ids: Tensor,
         window_mask: Tensor,
         prefix_mask: Tensor,
-        logits_index: Tensor,
-        temperature: Tensor,
+        logits_index: Tensor | None,
+        temperature: Tensor | None,
         past_key_values: list[Tensor],
     ) -> tuple[Tensor, ...]:
-        """Shapes as in the contract: the statistics, then each layer's new key and value, then logits if wanted."""
-        requests, branches = input_ids.shape[:2]
+        """Shapes as in the contract: the statistics, then each layer's new key and value, then logits if wanted.
+
+        `source` is input_ids, or hidden rows [R, B, W, H] for a part without the embedding. One without the head takes
+        neither `logits_index` nor `temperature`, and has hidden rows in the place of the statistics.
+        """
+        requests, branches = position_ids.shape[:2]
         rows = self._rows(position_ids, window_mask, prefix_mask)
-        x = self.embedding(input_ids.flatten(0, 1))
+        x = source.flatten(0, 1)
+        if self.embedding is not None:
+            x = self.embedding(x)
         window = []
-        for i, layer in enumerate(self.layers):
+        for i, layer in enumerate(self.layers.values()):
             x, key, value = layer(x, past_key_values[2 * i], past_key_values[2 * i + 1], rows)
             window += [new.reshape(requests, branches, *new.shape[1:]) for new in (key, value)]
+        if self.head is None or self.final_norm is None or logits_index is None or temperature is None:
+            return (x.reshape(requests, branches, *x.shape[1:]), *window)
         logits = self.head(self.final_norm(_wanted_rows(x, logits_index))).float()
         statistics = statistics_of_logits(logits, temperature)
         return (*statistics, *window, logits) if self.with_logits else (*statistics, *window)
@@ -172,8 +186,7 @@ class ContractForward(nn.Module):
         angles = position_ids.flatten(0, 1).unsqueeze(-1).float() * self.inverse_frequencies
         prefix = prefix_mask.unsqueeze(1).unsqueeze(1).expand(requests, branches, width, prefix_mask.shape[1])
         mask = torch.cat([prefix, window_mask], dim=-1).flatten(0, 1).unsqueeze(1)
-        dtype = self.embedding.weight.dtype
-        return Rows(angles.cos().to(dtype), angles.sin().to(dtype), mask, branches)
+        return Rows(angles.cos().to(self.dtype), angles.sin().to(self.dtype), mask, branches)
 
 
 def inverse_frequencies(dimensions: ModelDimensions) -> Tensor:

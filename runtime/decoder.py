@@ -19,6 +19,7 @@ from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.result import DoneEvent, DraftEvent, Event, GenerationResult, TextEvent
 from lopa.runtime.session import Session, open_session
 from lopa.runtime.text_stream import TextStream
+from lopa.runtime.timeline import Timeline
 from lopa.runtime.tokenizer import Tokenizer
 
 Prompt = str | Sequence[int]
@@ -36,8 +37,18 @@ class Decoder:
         self._requests = 0
 
     @classmethod
-    def open(cls, path: Path | str, devices: Sequence[str] = ("cpu",), *, threads: int | None = None) -> Self:
-        """Open the bundle at `path` on one device ("cpu", "cuda:0", "numpy"); `threads` None lets the engine choose.
+    def open(
+        cls,
+        path: Path | str,
+        devices: Sequence[str] = ("cpu",),
+        *,
+        threads: int | None = None,
+        timeline: Timeline | None = None,
+    ) -> Self:
+        """Open the bundle at `path` on one device ("cpu", "cuda:0", "numpy", or a pipeline, "cuda:0+cuda:1").
+
+        `threads` None lets the engine choose; those of each stage in a pipeline, whose stages tell `timeline` when they
+        work.
 
         Raises BadInputError for a bundle that cannot be used, MissingBackendError for a device that is not there.
         """
@@ -45,7 +56,8 @@ class Decoder:
             raise BadInputError(f"devices {devices!r}", expected="a list of one device", remedy='e.g. devices=["cpu"]')
         bundle = Bundle.open(path)
         tokenizer = Tokenizer.open(bundle)
-        return cls(bundle, open_session(bundle, devices[0], threads=threads), tokenizer, threads=threads)
+        session = open_session(bundle, devices[0], threads=threads, timeline=timeline)
+        return cls(bundle, session, tokenizer, threads=threads)
 
     def config(self, **overrides: Any) -> GenerationConfig:
         """A config that starts from what the bundle's checkpoint was trained for."""
