@@ -2,6 +2,8 @@
 
 import json
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +15,13 @@ from lopa.cli.jsonl import PromptLine, json_from_result, lines_into, prompts_fro
 from lopa.cli.timeline_file import HostLane, timeline_into
 from lopa.cli.trace_file import TraceWriter, trace_into
 from lopa.runtime.decoder import Decoder, Prompt
+from lopa.runtime.decoding import Step
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.result import DoneEvent, DraftEvent, GenerationResult, TextEvent
+
+Watch = Callable[[int], Callable[[Step], None]]
+"""From the number of a request to what is told of its steps."""
 
 
 @click.command(name="generate")
@@ -28,12 +34,22 @@ from lopa.runtime.result import DoneEvent, DraftEvent, GenerationResult, TextEve
     "--output", type=click.Path(path_type=Path), help="Results of --prompts as JSON lines [default: standard output]."
 )
 @click.option("--chat", is_flag=True, help="Wrap the prompt as a user's message by the bundle's chat template.")
-@click.option("--device", "devices", multiple=True, default=("cpu",), show_default=True, help="cpu, cuda:N, numpy, or a pipeline as cuda:0+cuda:1.")
+@click.option(
+    "--device",
+    "devices",
+    multiple=True,
+    default=("cpu",),
+    show_default=True,
+    help="cpu, cuda:N, numpy, or a pipeline of stages: cuda:0+cuda:1.",
+)
 @click.option("--threads", type=click.IntRange(min=1), help="Threads of the engine [default: its own choice].")
 @click.option("--drafts", is_flag=True, help="Show the answer after every step, undecided positions as blocks.")
 @click.option("--trace", "trace", type=click.Path(path_type=Path), help="Write every step to FILE as JSON lines.")
 @click.option(
-    "--timeline", "timeline_path", type=click.Path(path_type=Path), metavar="FILE",
+    "--timeline",
+    "timeline_path",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
     help="Write who worked when, for ui.perfetto.dev or chrome://tracing.",
 )
 @config_options
@@ -55,16 +71,21 @@ def command(
     Options that are not given come from the bundle, then from the defaults shown. Speed is reported on standard error.
     """
     _check_usage(prompt, prompts, output, chat, drafts)
-    with Decoder.open(bundle, devices, threads=threads) as decoder:
+    with (
+        timeline_into(timeline_path) as timeline,
+        Decoder.open(bundle, devices, threads=threads, timeline=timeline) as decoder,
+    ):
         config = decoder.config(**config_overrides(config_values))
+        host = None if timeline is None else HostLane(timeline)
         with trace_into(trace, decoder.bundle.manifest, config) as tracer:
+            watch = partial(_watcher, tracer, host)
             if prompts is not None:
-                return _decode_file(decoder, config, prompts, output, tracer)
+                return _decode_file(decoder, config, prompts, output, watch)
             text = sys.stdin.read() if prompt is None else prompt
             asked: Prompt = text
             if chat:
                 asked = decoder.prompt_from_messages([{"role": "user", "content": text}])
-            _decode_one(decoder, config, asked, drafts, tracer)
+            _decode_one(decoder, config, asked, drafts, watch)
             return 0
 
 
@@ -77,12 +98,22 @@ def _check_usage(prompt: str | None, prompts: Path | None, output: Path | None, 
         raise click.UsageError("give a PROMPT, --prompts FILE, or text on standard input")
 
 
-def _decode_one(
-    decoder: Decoder, config: GenerationConfig, prompt: Prompt, drafts: bool, tracer: TraceWriter | None
-) -> None:
-    on_step = None if tracer is None else tracer.request(0)
+def _watcher(tracer: TraceWriter | None, host: HostLane | None, request: int) -> Callable[[Step], None]:
+    """A function that tells everyone who asked of the steps of `request`, as TraceWriter numbers it."""
+    asked = [] if tracer is None else [tracer.request(request)]
+    if host is not None:
+        asked.insert(0, host.add)  # first, since it takes the step to have just ended
+
+    def tell(step: Step) -> None:
+        for each in asked:
+            each(step)
+
+    return tell
+
+
+def _decode_one(decoder: Decoder, config: GenerationConfig, prompt: Prompt, drafts: bool, watch: Watch) -> None:
     with DraftView(enabled=drafts) as view:
-        for event in decoder.stream(prompt, config, drafts=drafts, on_step=on_step):
+        for event in decoder.stream(prompt, config, drafts=drafts, on_step=watch(0)):
             if isinstance(event, DraftEvent):
                 view.show(event.step, event.text)
             elif isinstance(event, TextEvent) and not drafts:
@@ -93,9 +124,7 @@ def _decode_one(
     click.echo(_summary(result), err=True)
 
 
-def _decode_file(
-    decoder: Decoder, config: GenerationConfig, prompts: Path, output: Path | None, tracer: TraceWriter | None
-) -> int:
+def _decode_file(decoder: Decoder, config: GenerationConfig, prompts: Path, output: Path | None, watch: Watch) -> int:
     """Every line in order; a bad one becomes a line with "error", and the exit code is 2 at the end."""
     try:
         text = prompts.read_text(encoding="utf-8")
@@ -107,7 +136,7 @@ def _decode_file(
     with lines_into(output) as write:
         for line in prompts_from_lines(text):
             try:
-                write(_decode_line(decoder, config, line, tracer))
+                write(_decode_line(decoder, config, line, watch))
             except BadInputError as error:
                 bad += 1
                 click.echo(f"error: {prompts} line {line.number}: {error}", err=True)
@@ -115,11 +144,10 @@ def _decode_file(
     return 2 if bad else 0
 
 
-def _decode_line(decoder: Decoder, config: GenerationConfig, line: PromptLine, tracer: TraceWriter | None) -> str:
+def _decode_line(decoder: Decoder, config: GenerationConfig, line: PromptLine, watch: Watch) -> str:
     if isinstance(line.prompt, BadInputError):
         raise line.prompt
-    on_step = None if tracer is None else tracer.request(line.number)
-    *_, last = decoder.stream(line.prompt, config, on_step=on_step)
+    *_, last = decoder.stream(line.prompt, config, on_step=watch(line.number))
     assert isinstance(last, DoneEvent)
     return json_from_result(last.result)
 

@@ -15,7 +15,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from lopa.export.graph_passes import tidy
-from lopa.export.module import ContractForward, inverse_frequencies
+from lopa.export.module import ContractForward, HiddenForward, inverse_frequencies
 from lopa.export.quantize_graph import QuantizedMatricesPass, QuantizedMatrix
 from lopa.export.torch_dtypes import TORCH_DTYPES
 from lopa.export.weight_plan import Dtype, IntegerDtype
@@ -51,9 +51,8 @@ def graph_from_dimensions(
     """
     part = part or whole_model(dimensions.layers)
     with FakeTensorMode(), _quiet_exporter():
-        module = ContractForward(dimensions, dtype=TORCH_DTYPES[dtype], with_logits=with_logits, part=part).eval()
         program = torch.onnx.export(
-            module,
+            _module_of_part(dimensions, TORCH_DTYPES[dtype], part, with_logits=with_logits).eval(),
             _example_inputs(dimensions, TORCH_DTYPES[dtype], part),
             dynamo=True,
             opset_version=OPSET,
@@ -94,17 +93,25 @@ def _external_tensor(name: str, record: TensorRecord, weights_name: str) -> ir.E
     )
 
 
+def _module_of_part(
+    dimensions: ModelDimensions, dtype: torch.dtype, part: ModelPart, *, with_logits: bool
+) -> ContractForward | HiddenForward:
+    if part.is_last:
+        return ContractForward(dimensions, dtype=dtype, with_logits=with_logits, part=part)
+    return HiddenForward(dimensions, dtype, part)
+
+
 def _example_inputs(dimensions: ModelDimensions, dtype: torch.dtype, part: ModelPart) -> tuple[object, ...]:
     window = torch.zeros(_REQUESTS, _BRANCHES, _WINDOW, dtype=torch.int64)
     hidden = torch.zeros(*window.shape, dimensions.hidden_size, dtype=dtype)
     past = torch.zeros(_REQUESTS, dimensions.kv_heads, _PREFIX, dimensions.head_size, dtype=dtype)
+    wanted = (torch.zeros(_REQUESTS, _BRANCHES, _ROWS, dtype=torch.int64), torch.ones(_REQUESTS))
     return (
         window if part.is_first else hidden,
         torch.zeros_like(window),
         torch.ones(_REQUESTS, _BRANCHES, _WINDOW, _WINDOW, dtype=torch.bool),
         torch.ones(_REQUESTS, _PREFIX, dtype=torch.bool),
-        torch.zeros(_REQUESTS, _BRANCHES, _ROWS, dtype=torch.int64) if part.is_last else None,
-        torch.ones(_REQUESTS) if part.is_last else None,
+        *(wanted if part.is_last else ()),
         [torch.zeros_like(past) for _ in part.past_names],
     )
 
@@ -114,13 +121,13 @@ def _dynamic_axes(part: ModelPart) -> tuple[object, ...]:
         torch.export.Dim(name) for name in ("requests", "branches", "window", "prefix", "rows")
     )
     row = {0: requests, 1: branches, 2: window}
+    wanted = ({0: requests, 1: branches, 2: rows}, {0: requests})
     return (
         row,
         row,
         {**row, 3: window},
         {0: requests, 1: prefix},
-        {0: requests, 1: branches, 2: rows} if part.is_last else None,
-        {0: requests} if part.is_last else None,
+        *(wanted if part.is_last else ()),
         [{0: requests, 2: prefix}] * len(part.past_names),
     )
 

@@ -132,40 +132,22 @@ class Layer(nn.Module):
         return x + self.mlp(self.mlp_norm(x)), key, value
 
 
-class ContractForward(nn.Module):
-    """One forward of the contract, or a part of one: inputs and outputs in the order of lopa.runtime.model_part."""
+class _Layers(nn.Module):
+    """The layers of a part, with the embedding if it is the first; weights by their names in the whole model."""
 
     inverse_frequencies: Tensor
 
-    def __init__(
-        self, dimensions: ModelDimensions, *, dtype: torch.dtype, with_logits: bool, part: ModelPart | None = None
-    ) -> None:
-        """`part` None: the whole model. A part has only its own weights, by the names that they have in the whole."""
+    def __init__(self, dimensions: ModelDimensions, dtype: torch.dtype, part: ModelPart) -> None:
         super().__init__()
-        part = part or whole_model(dimensions.layers)
-        self.dtype, self.with_logits = dtype, with_logits
+        self.dtype = dtype
         self.embedding = Embedding(dimensions, dtype) if part.is_first else None
         self.layers = nn.ModuleDict({str(i): Layer(dimensions, dtype) for i in range(part.first, part.end)})
-        self.final_norm = Norm(dimensions.hidden_size, dimensions.rms_norm_eps, dtype) if part.is_last else None
-        head = Matrix(dimensions.hidden_size, dimensions.vocab_size, bias=False, dtype=dtype) if part.is_last else None
-        self.head = head
         self.register_buffer("inverse_frequencies", inverse_frequencies(dimensions), persistent=False)
 
-    def forward(
-        self,
-        source: Tensor,
-        position_ids: Tensor,
-        window_mask: Tensor,
-        prefix_mask: Tensor,
-        logits_index: Tensor | None,
-        temperature: Tensor | None,
-        past_key_values: list[Tensor],
-    ) -> tuple[Tensor, ...]:
-        """Shapes as in the contract: the statistics, then each layer's new key and value, then logits if wanted.
-
-        `source` is input_ids, or hidden rows [R, B, W, H] for a part without the embedding. One without the head takes
-        neither `logits_index` nor `temperature`, and has hidden rows in the place of the statistics.
-        """
+    def through_layers(
+        self, source: Tensor, position_ids: Tensor, window_mask: Tensor, prefix_mask: Tensor, past: list[Tensor]
+    ) -> tuple[Tensor, list[Tensor]]:
+        """Hidden rows [N, W, H] and each layer's new key and value, from ids [R, B, W] or hidden rows [R, B, W, H]."""
         requests, branches = position_ids.shape[:2]
         rows = self._rows(position_ids, window_mask, prefix_mask)
         x = source.flatten(0, 1)
@@ -173,13 +155,9 @@ class ContractForward(nn.Module):
             x = self.embedding(x)
         window = []
         for i, layer in enumerate(self.layers.values()):
-            x, key, value = layer(x, past_key_values[2 * i], past_key_values[2 * i + 1], rows)
+            x, key, value = layer(x, past[2 * i], past[2 * i + 1], rows)
             window += [new.reshape(requests, branches, *new.shape[1:]) for new in (key, value)]
-        if self.head is None or self.final_norm is None or logits_index is None or temperature is None:
-            return (x.reshape(requests, branches, *x.shape[1:]), *window)
-        logits = self.head(self.final_norm(_wanted_rows(x, logits_index))).float()
-        statistics = statistics_of_logits(logits, temperature)
-        return (*statistics, *window, logits) if self.with_logits else (*statistics, *window)
+        return x, window
 
     def _rows(self, position_ids: Tensor, window_mask: Tensor, prefix_mask: Tensor) -> Rows:
         requests, branches, width = position_ids.shape
@@ -187,6 +165,51 @@ class ContractForward(nn.Module):
         prefix = prefix_mask.unsqueeze(1).unsqueeze(1).expand(requests, branches, width, prefix_mask.shape[1])
         mask = torch.cat([prefix, window_mask], dim=-1).flatten(0, 1).unsqueeze(1)
         return Rows(angles.cos().to(self.dtype), angles.sin().to(self.dtype), mask, branches)
+
+
+class HiddenForward(_Layers):
+    """A part without the head: inputs and outputs in the order of lopa.runtime.model_part."""
+
+    def forward(
+        self,
+        source: Tensor,
+        position_ids: Tensor,
+        window_mask: Tensor,
+        prefix_mask: Tensor,
+        past_key_values: list[Tensor],
+    ) -> tuple[Tensor, ...]:
+        """Hidden rows [R, B, W, H] behind these layers, then each layer's new key and value."""
+        x, window = self.through_layers(source, position_ids, window_mask, prefix_mask, past_key_values)
+        return x.reshape(*position_ids.shape[:2], *x.shape[1:]), *window
+
+
+class ContractForward(_Layers):
+    """One forward of the contract, inputs and outputs in its order; or the last part of one, on hidden rows."""
+
+    def __init__(
+        self, dimensions: ModelDimensions, *, dtype: torch.dtype, with_logits: bool, part: ModelPart | None = None
+    ) -> None:
+        """`part` None: the whole model."""
+        super().__init__(dimensions, dtype, part or whole_model(dimensions.layers))
+        self.with_logits = with_logits
+        self.final_norm = Norm(dimensions.hidden_size, dimensions.rms_norm_eps, dtype)
+        self.head = Matrix(dimensions.hidden_size, dimensions.vocab_size, bias=False, dtype=dtype)
+
+    def forward(
+        self,
+        source: Tensor,
+        position_ids: Tensor,
+        window_mask: Tensor,
+        prefix_mask: Tensor,
+        logits_index: Tensor,
+        temperature: Tensor,
+        past_key_values: list[Tensor],
+    ) -> tuple[Tensor, ...]:
+        """Shapes as in the contract: the statistics, then each layer's new key and value, then logits if wanted."""
+        x, window = self.through_layers(source, position_ids, window_mask, prefix_mask, past_key_values)
+        logits = self.head(self.final_norm(_wanted_rows(x, logits_index))).float()
+        statistics = statistics_of_logits(logits, temperature)
+        return (*statistics, *window, logits) if self.with_logits else (*statistics, *window)
 
 
 def inverse_frequencies(dimensions: ModelDimensions) -> Tensor:

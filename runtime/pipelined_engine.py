@@ -37,7 +37,7 @@ class Work:
     prefix: Prefix
     """Of the whole model and all requests."""
     rows: tuple[Rows, ...]
-    """Of the whole model and all windows, dtype [R, B, Hkv, W, D]; each stage writes what is of its layers and `piece`."""
+    """Of the whole model and all windows, dtype [R, B, Hkv, W, D]; a stage writes what is of its layers and `piece`."""
 
 
 class PipelineStage:
@@ -108,7 +108,8 @@ class PipelinedEngine:
         """
         self._steps += 1
         rows = self._rows_of(batch)
-        pieces = micro_batches(*batch.input_ids.shape[:2], len(self._stages))
+        requests, branches, _ = batch.input_ids.shape
+        pieces = micro_batches(requests, branches, len(self._stages))
         submitted: list[Future[Answer]] = []
         ends: list[Future[Answer]] = []
         try:
