@@ -103,7 +103,7 @@ def _module_of_part(
 
 def _example_inputs(dimensions: ModelDimensions, dtype: torch.dtype, part: ModelPart) -> tuple[object, ...]:
     window = torch.zeros(_REQUESTS, _BRANCHES, _WINDOW, dtype=torch.int64)
-    hidden = torch.zeros(*window.shape, dimensions.hidden_size, dtype=dtype)
+    hidden = torch.zeros(*window.shape, dimensions.hidden_size)
     past = torch.zeros(_REQUESTS, dimensions.kv_heads, _PREFIX, dimensions.head_size, dtype=dtype)
     wanted = (torch.zeros(_REQUESTS, _BRANCHES, _ROWS, dtype=torch.int64), torch.ones(_REQUESTS))
     return (

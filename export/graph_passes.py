@@ -18,7 +18,7 @@ def tidy(model: ir.Model) -> ir.Model:
 
     Raises onnx_ir.passes.PassError when a pass finds its contract broken.
     """
-    onnxscript.optimizer.fold_constants(model)
+    onnxscript.optimizer.fold_constants(model, should_fold=_unless_a_weight)
     passes = ir.passes.Sequential(
         NodeNamesPass(),
         common.IdentityEliminationPass(),
@@ -33,6 +33,12 @@ def tidy(model: ir.Model) -> ir.Model:
         StandardOperatorsPass(),
     )
     return passes(model).model
+
+
+def _unless_a_weight(node: ir.Node) -> bool | None:
+    """Not what is computed from a weight (a cast, in a part of float16 layers); for the rest, the folder's own rules."""
+    weights = [value for value in node.inputs if value and isinstance(value.const_value, ir.ExternalTensor)]
+    return False if weights else None
 
 
 class NodeNamesPass(ir.passes.InPlacePass):

@@ -52,8 +52,9 @@ class Norm(nn.Module):
         self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
-        """[..., size] -> [..., size]"""
-        return functional.rms_norm(x, self.weight.shape, self.weight, self.eps)
+        """[..., size] -> [..., size] of the weight's type; x of this type or wider."""
+        normalized = functional.rms_norm(x, self.weight.shape, self.weight.to(x.dtype), self.eps)
+        return normalized.to(self.weight.dtype)
 
 
 class Embedding(nn.Module):
@@ -126,9 +127,9 @@ class Layer(nn.Module):
         self.mlp = GatedMlp(dimensions, dtype)
 
     def forward(self, x: Tensor, past_key: Tensor, past_value: Tensor, rows: Rows) -> tuple[Tensor, Tensor, Tensor]:
-        """As Attention.forward."""
+        """As Attention.forward; x may be float32 in any type, as another graph left it (HiddenForward)."""
         attended, key, value = self.attention(self.attention_norm(x), past_key, past_value, rows)
-        x = x + attended
+        x = x.to(attended.dtype) + attended
         return x + self.mlp(self.mlp_norm(x)), key, value
 
 
@@ -147,7 +148,7 @@ class _Layers(nn.Module):
     def through_layers(
         self, source: Tensor, position_ids: Tensor, window_mask: Tensor, prefix_mask: Tensor, past: list[Tensor]
     ) -> tuple[Tensor, list[Tensor]]:
-        """Hidden rows [N, W, H] and each layer's new key and value, from ids [R, B, W] or hidden rows [R, B, W, H]."""
+        """From ids [R, B, W] or float32 hidden rows [R, B, W, H] to [N, W, H] and each layer's new key and value."""
         requests, branches = position_ids.shape[:2]
         rows = self._rows(position_ids, window_mask, prefix_mask)
         x = source.flatten(0, 1)
@@ -178,9 +179,13 @@ class HiddenForward(_Layers):
         prefix_mask: Tensor,
         past_key_values: list[Tensor],
     ) -> tuple[Tensor, ...]:
-        """Hidden rows [R, B, W, H] behind these layers, then each layer's new key and value."""
+        """float32 hidden rows [R, B, W, H] behind these layers, then each layer's new key and value.
+
+        float32 in every type: an engine without float16 arithmetic (ONNX Runtime's CPU) computes in float32 and leaves
+        out casts to float16 and back. With the way back in another graph it would round where the whole does not.
+        """
         x, window = self.through_layers(source, position_ids, window_mask, prefix_mask, past_key_values)
-        return x.reshape(*position_ids.shape[:2], *x.shape[1:]), *window
+        return x.float().reshape(*position_ids.shape[:2], *x.shape[1:]), *window
 
 
 class ContractForward(_Layers):

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from lopa.runtime import contract
 
 HIDDEN = "hidden"
-"""dtype [R, B, W, H]: the window's rows as the layers before leave them; the input of every part but the first."""
+"""float32 [R, B, W, H]: the window's rows as the layers before leave them; the input of every part but the first."""
 NEXT_HIDDEN = "next_hidden"
-"""dtype [R, B, W, H]: the same behind this part's layers; the output of every part but the last."""
+"""float32 [R, B, W, H]: the same behind this part's layers; the output of every part but the last."""
 
 
 @dataclass(frozen=True)

@@ -8,20 +8,18 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from lopa.runtime.contract import Rows, Statistics, WindowBatch
+from lopa.runtime.contract import Float32, Rows, Statistics, WindowBatch
 from lopa.runtime.micro_batches import MicroBatch, micro_batches, piece_of_batch, statistics_from_pieces
 from lopa.runtime.model_part import NEXT_HIDDEN, ModelPart
 from lopa.runtime.prefix_cache import CacheShape, Prefix
 from lopa.runtime.session_onnxruntime import OnnxRuntimeEngine
 from lopa.runtime.timeline import Span, Timeline
 
-Answer = npt.NDArray[Any] | Statistics
-"""Of a stage for one micro-batch: hidden rows dtype [R, B, W, H], or from the last stage statistics."""
+Answer = Float32 | Statistics
+"""Of a stage for one micro-batch: hidden rows float32 [R, B, W, H], or from the last stage statistics."""
 
 
 @dataclass(frozen=True, eq=False)
