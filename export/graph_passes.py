@@ -36,9 +36,9 @@ def tidy(model: ir.Model) -> ir.Model:
 
 
 def _unless_a_weight(node: ir.Node) -> bool | None:
-    """Not what is computed from a weight (a cast, in a part of float16 layers); for the rest, the folder's own rules."""
-    weights = [value for value in node.inputs if value and isinstance(value.const_value, ir.ExternalTensor)]
-    return False if weights else None
+    """Not what is computed from a weight (a cast, in a part of float16 layers); for the rest the folder's own rules."""
+    constants = [value.const_value for value in node.inputs if value is not None]
+    return False if any(isinstance(constant, ir.ExternalTensor) for constant in constants) else None
 
 
 class NodeNamesPass(ir.passes.InPlacePass):
