@@ -76,7 +76,7 @@ def test_the_same_as_the_whole_graph(session: Session, whole: Session, seed: int
     assert session.device == DEVICE
 
 
-@pytest.mark.parametrize("name", ["lopa_bf4_bs32_full", "lopa_bf3_bs16_block"])
+@pytest.mark.parametrize("name", ["lopa_bf4_bs32_full", "lopa_bf3_bs32_block"])
 def test_published_traces_are_reproduced(bundle: Bundle, session: Session, name: str) -> None:
     path = next(TRACES.glob(f"*{name}.jsonl.gz"))
     comparisons = comparisons_of_file(path, session, bundle.manifest)
