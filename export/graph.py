@@ -103,7 +103,7 @@ def _module_of_part(
 
 def _example_inputs(dimensions: ModelDimensions, dtype: torch.dtype, part: ModelPart) -> tuple[object, ...]:
     window = torch.zeros(_REQUESTS, _BRANCHES, _WINDOW, dtype=torch.int64)
-    hidden = torch.zeros(*window.shape, dimensions.hidden_size)
+    hidden = torch.zeros(2, *window.shape, dimensions.hidden_size)
     past = torch.zeros(_REQUESTS, dimensions.kv_heads, _PREFIX, dimensions.head_size, dtype=dtype)
     wanted = (torch.zeros(_REQUESTS, _BRANCHES, _ROWS, dtype=torch.int64), torch.ones(_REQUESTS))
     return (
@@ -123,7 +123,7 @@ def _dynamic_axes(part: ModelPart) -> tuple[object, ...]:
     row = {0: requests, 1: branches, 2: window}
     wanted = ({0: requests, 1: branches, 2: rows}, {0: requests})
     return (
-        row,
+        row if part.is_first else {1: requests, 2: branches, 3: window},
         row,
         {**row, 3: window},
         {0: requests, 1: prefix},

@@ -18,7 +18,7 @@ def tidy(model: ir.Model) -> ir.Model:
 
     Raises onnx_ir.passes.PassError when a pass finds its contract broken.
     """
-    onnxscript.optimizer.fold_constants(model, should_fold=_unless_a_weight)
+    onnxscript.optimizer.fold_constants(model)
     passes = ir.passes.Sequential(
         NodeNamesPass(),
         common.IdentityEliminationPass(),
@@ -33,12 +33,6 @@ def tidy(model: ir.Model) -> ir.Model:
         StandardOperatorsPass(),
     )
     return passes(model).model
-
-
-def _unless_a_weight(node: ir.Node) -> bool | None:
-    """Not what is computed from a weight (a cast, in a part of float16 layers); for the rest the folder's own rules."""
-    constants = [value.const_value for value in node.inputs if value is not None]
-    return False if any(isinstance(constant, ir.ExternalTensor) for constant in constants) else None
 
 
 class NodeNamesPass(ir.passes.InPlacePass):

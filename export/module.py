@@ -52,9 +52,8 @@ class Norm(nn.Module):
         self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
-        """[..., size] -> [..., size] of the weight's type; x of this type or wider."""
-        normalized = functional.rms_norm(x, self.weight.shape, self.weight.to(x.dtype), self.eps)
-        return normalized.to(self.weight.dtype)
+        """[..., size] -> [..., size]"""
+        return functional.rms_norm(x, self.weight.shape, self.weight, self.eps)
 
 
 class Embedding(nn.Module):
@@ -126,11 +125,13 @@ class Layer(nn.Module):
         self.mlp_norm = Norm(dimensions.hidden_size, dimensions.rms_norm_eps, dtype)
         self.mlp = GatedMlp(dimensions, dtype)
 
-    def forward(self, x: Tensor, past_key: Tensor, past_value: Tensor, rows: Rows) -> tuple[Tensor, Tensor, Tensor]:
-        """As Attention.forward; x may be float32 in any type, as another graph left it (HiddenForward)."""
+    def forward(
+        self, x: Tensor, past_key: Tensor, past_value: Tensor, rows: Rows
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """As Attention.forward, but the rows come out as two parts, [N, W, H] each, whose sum they are."""
         attended, key, value = self.attention(self.attention_norm(x), past_key, past_value, rows)
-        x = x.to(attended.dtype) + attended
-        return x + self.mlp(self.mlp_norm(x)), key, value
+        x = x + attended
+        return x, self.mlp(self.mlp_norm(x)), key, value
 
 
 class _Layers(nn.Module):
@@ -147,18 +148,24 @@ class _Layers(nn.Module):
 
     def through_layers(
         self, source: Tensor, position_ids: Tensor, window_mask: Tensor, prefix_mask: Tensor, past: list[Tensor]
-    ) -> tuple[Tensor, list[Tensor]]:
-        """From ids [R, B, W] or float32 hidden rows [R, B, W, H] to [N, W, H] and each layer's new key and value."""
+    ) -> tuple[Tensor, Tensor, list[Tensor]]:
+        """From ids [R, B, W], or hidden rows [2, R, B, W, H], to the two parts of the rows behind the layers.
+
+        These are [N, W, H] each; then each layer's new key and value.
+        """
         requests, branches = position_ids.shape[:2]
         rows = self._rows(position_ids, window_mask, prefix_mask)
-        x = source.flatten(0, 1)
         if self.embedding is not None:
-            x = self.embedding(x)
+            x, added = self.embedding(source.flatten(0, 1)), None
+        else:
+            x, added = source.flatten(1, 2).to(self.dtype)
         window = []
         for i, layer in enumerate(self.layers.values()):
-            x, key, value = layer(x, past[2 * i], past[2 * i + 1], rows)
+            x = x if added is None else x + added
+            x, added, key, value = layer(x, past[2 * i], past[2 * i + 1], rows)
             window += [new.reshape(requests, branches, *new.shape[1:]) for new in (key, value)]
-        return x, window
+        assert added is not None  # a part has at least one layer
+        return x, added, window
 
     def _rows(self, position_ids: Tensor, window_mask: Tensor, prefix_mask: Tensor) -> Rows:
         requests, branches, width = position_ids.shape
@@ -179,13 +186,15 @@ class HiddenForward(_Layers):
         prefix_mask: Tensor,
         past_key_values: list[Tensor],
     ) -> tuple[Tensor, ...]:
-        """float32 hidden rows [R, B, W, H] behind these layers, then each layer's new key and value.
+        """Hidden rows, float32 [2, R, B, W, H], then each layer's new key and value.
 
-        float32 in every type: an engine without float16 arithmetic (ONNX Runtime's CPU) computes in float32 and leaves
-        out casts to float16 and back. With the way back in another graph it would round where the whole does not.
+        The last sum is left to the next part and the rows are float32 in every type, for the sake of the same bits: an
+        engine without float16 arithmetic (ONNX Runtime's CPU) sums in float32 and leaves out casts to float16 and back,
+        where it finds both; and it computes a norm in the type that suits what is before and behind it.
         """
-        x, window = self.through_layers(source, position_ids, window_mask, prefix_mask, past_key_values)
-        return x.float().reshape(*position_ids.shape[:2], *x.shape[1:]), *window
+        x, added, window = self.through_layers(source, position_ids, window_mask, prefix_mask, past_key_values)
+        hidden = torch.stack([x.float(), added.float()])
+        return hidden.reshape(2, *position_ids.shape[:2], *x.shape[1:]), *window
 
 
 class ContractForward(_Layers):
@@ -211,8 +220,8 @@ class ContractForward(_Layers):
         past_key_values: list[Tensor],
     ) -> tuple[Tensor, ...]:
         """Shapes as in the contract: the statistics, then each layer's new key and value, then logits if wanted."""
-        x, window = self.through_layers(source, position_ids, window_mask, prefix_mask, past_key_values)
-        logits = self.head(self.final_norm(_wanted_rows(x, logits_index))).float()
+        x, added, window = self.through_layers(source, position_ids, window_mask, prefix_mask, past_key_values)
+        logits = self.head(self.final_norm(_wanted_rows(x + added, logits_index))).float()
         statistics = statistics_of_logits(logits, temperature)
         return (*statistics, *window, logits) if self.with_logits else (*statistics, *window)
 

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from lopa.runtime import contract
 
 HIDDEN = "hidden"
-"""float32 [R, B, W, H]: the window's rows as the layers before leave them; the input of every part but the first."""
+"""float32 [2, R, B, W, H]: two parts, whose sum the window's rows are behind the layers before; the input of every part
+but the first. The sum is left to whoever goes on, so that it is rounded as in the whole graph (lopa.export.module)."""
 NEXT_HIDDEN = "next_hidden"
-"""float32 [R, B, W, H]: the same behind this part's layers; the output of every part but the last."""
+"""float32 [2, R, B, W, H]: the same behind this part's layers; the output of every part but the last."""
 
 
 @dataclass(frozen=True)

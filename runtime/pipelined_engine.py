@@ -19,7 +19,7 @@ from lopa.runtime.session_onnxruntime import OnnxRuntimeEngine
 from lopa.runtime.timeline import Span, Timeline
 
 Answer = Float32 | Statistics
-"""Of a stage for one micro-batch: hidden rows float32 [R, B, W, H], or from the last stage statistics."""
+"""Of a stage for one micro-batch: hidden rows (model_part.NEXT_HIDDEN), or from the last stage statistics."""
 
 
 @dataclass(frozen=True, eq=False)

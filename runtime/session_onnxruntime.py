@@ -99,7 +99,7 @@ class OnnxRuntimeEngine:
     def run_part(self, batch: WindowBatch, hidden: Array | None, prefix: Prefix) -> dict[str, Array]:
         """All outputs by name, in memory that the next run overwrites.
 
-        `prefix` has the arrays of this part's layers; `hidden` float32 [R, B, W, H] for any but the first.
+        `prefix` has the arrays of this part's layers; `hidden` as HIDDEN for any but the first.
         """
         arrays = self._bound_arrays((*batch.input_ids.shape, batch.logits_index.shape[-1] if self._part.is_last else 0))
         if prefix is not self._bound_prefix:
@@ -176,7 +176,7 @@ class OnnxRuntimeEngine:
         requests, branches, width, queries = sizes
         rows = (requests, branches, width)
         wanted = (requests, branches, queries)
-        hidden = ((*rows, self._sizes.hidden_size), np.dtype(np.float32))
+        hidden = ((2, *rows, self._sizes.hidden_size), np.dtype(np.float32))
         window = ((requests, branches, self._sizes.kv_heads, width, self._sizes.head_size), self._cache_type)
         known: Layout = {
             contract.INPUT_IDS: (rows, np.dtype(np.int64)),

@@ -147,7 +147,11 @@ def test_the_signature_of_a_stage(tiny_staged: Path) -> None:
             value.name: [axis.dim_param or axis.dim_value for axis in value.type.tensor_type.shape.dim]
             for value in (*graph.input, *graph.output)
         }
-        assert shapes[HIDDEN if stage.first_layer else NEXT_HIDDEN] == [*rows, bundle.manifest.dimensions.hidden_size]
+        assert shapes[HIDDEN if stage.first_layer else NEXT_HIDDEN] == [
+            2,
+            *rows,
+            bundle.manifest.dimensions.hidden_size,
+        ]
         assert shapes[f"past_key_values.{stage.first_layer}.key"] == ["requests", 2, "prefix", 32]
         assert shapes[f"window_key_values.{stage.first_layer}.key"] == ["requests", "branches", 2, "window", 32]
 
