@@ -158,7 +158,7 @@ class _Layers(nn.Module):
         if self.embedding is not None:
             x, added = self.embedding(source.flatten(0, 1)), None
         else:
-            x, added = source.flatten(1, 2).to(self.dtype)
+            x, added = (part.flatten(0, 1).to(self.dtype) for part in (source[0], source[1]))
         window = []
         for i, layer in enumerate(self.layers.values()):
             x = x if added is None else x + added
