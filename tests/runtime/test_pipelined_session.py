@@ -2,6 +2,7 @@
 
 import shutil
 import threading
+import time
 import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
@@ -84,36 +85,64 @@ def test_published_traces_are_reproduced(bundle: Bundle, session: Session, name:
     assert sum(each.whole for each in comparisons) > 0.9 * len(comparisons)
 
 
-class _Waits:
-    """An engine that meets another one on its call number `call`."""
+class _Slowed:
+    """An engine that waits for `go` before it runs, tells when it has run twice, and only then ends the second call."""
 
-    def __init__(self, engine: OnnxRuntimeEngine, call: int, meeting: threading.Barrier) -> None:
-        self._engine, self._call, self._meeting = engine, call, meeting
-        self._calls = 0
+    def __init__(self, engine: OnnxRuntimeEngine, go: threading.Event | None) -> None:
+        self._engine, self._go = engine, go
+        self.runs = 0
+        self.ran_twice, self.ended_twice = threading.Event(), threading.Event()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._engine, name)
 
     def run_part(self, *arguments: Any) -> Any:
-        self._calls += 1
-        if self._calls == self._call:
-            self._meeting.wait(timeout=60)
-        return self._engine.run_part(*arguments)
+        assert self._go is None or self._go.wait(timeout=60)
+        outputs = self._engine.run_part(*arguments)
+        self.runs += 1
+        if self.runs == 2:
+            self.ran_twice.set()
+            time.sleep(0.3)
+            self.ended_twice.set()
+        return outputs
 
 
-def test_stages_work_at_the_same_time(bundle: Bundle, whole: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first stage's second micro-batch meets the second stage's first one."""
-    meeting = threading.Barrier(2)
-    calls = iter([2, 1])
+@pytest.fixture
+def slowed(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Session, _Slowed]]:
+    """A session whose second stage starts only when the first has run two micro-batches, and the first stage's engine.
+
+    The first stage's second call goes on for a while then.
+    """
     original = pipelined.engine_from_bundle
-    monkeypatch.setattr(
-        pipelined, "engine_from_bundle", lambda *given, **named: _Waits(original(*given, **named), next(calls), meeting)
-    )
+    engines: list[_Slowed] = []
+
+    def slow_engine(*given: Any, **named: Any) -> _Slowed:
+        engines.append(_Slowed(original(*given, **named), engines[0].ran_twice if engines else None))
+        return engines[-1]
+
+    monkeypatch.setattr(pipelined, "engine_from_bundle", slow_engine)
     session = open_session(bundle, DEVICE, threads=1)
+    yield session, engines[0]
+    session.close()
+
+
+def test_a_stage_does_not_wait_for_the_next(slowed: tuple[Session, _Slowed], whole: Session) -> None:
+    """And what it passed on before stays as it was."""
+    session, _ = slowed
     batch = random_batch(np.random.default_rng(5), [1], 4, 20, 3)
     assert_same_statistics(session.forward(batch), whole.forward(batch), SAME)
-    session.close()
-    assert not meeting.broken
+    for branch in range(4):
+        assert_same_rows(session.read_rows(1, branch, 20), whole.read_rows(1, branch, 20))
+
+
+def test_nothing_runs_any_more_when_an_error_is_raised(slowed: tuple[Session, _Slowed]) -> None:
+    """The second stage fails on the first micro-batch while the first stage is busy with the second one."""
+    session, first = slowed
+    batch = random_batch(np.random.default_rng(6), [1], 4, 20, 3)
+    batch.logits_index[0, 0, 0] = 10**6
+    with pytest.raises(Exception, match=r"out of (data )?bounds"):
+        session.forward(batch)
+    assert first.ended_twice.is_set()
 
 
 @pytest.mark.parametrize("stage", [0, 1])
