@@ -122,7 +122,7 @@ def _multiply_int8(
         for widened in [use.node for use in result.uses() if _is_cast_to_float32(use.node)]:
             _take_place(scaled.outputs[0], widened.outputs[0])  # not rounded on the way
             model.graph.remove(widened, safe=True)
-        if result.uses():
+        if result.uses() or result.is_graph_output():
             narrowed = ir.node("Cast", [scaled.outputs[0]], {"to": result.dtype}, name=f"{product.name}/narrowed")
             product.prepend(narrowed)
             _take_place(narrowed.outputs[0], result)

@@ -40,7 +40,7 @@ def test_an_export_with_every_flag(tmp_path: Path, capsys: pytest.CaptureFixture
     assert (manifest.dtype, manifest.with_logits) == ("float16", True)
     assert [stage.end_layer for stage in manifest.stages] == [1, 2]
     printed = capsys.readouterr()
-    assert printed.out == f"{place}: 27 tensors, 0.1 MB, float16\n"
+    assert printed.out == f"{place}: 27 tensors, 0.2 MB, float16\n"
     assert printed.err.startswith("writing weights 0 %\n")
     assert printed.err.endswith("writing weights 100 %\ntracing the graph\nhashing the source\n")
 
