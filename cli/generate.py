@@ -2,7 +2,9 @@
 
 import json
 import sys
+from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from lopa.cli.config_options import config_options, config_overrides
 from lopa.cli.device_options import device_options
 from lopa.cli.draft_view import DraftView
 from lopa.cli.jsonl import json_from_result, lines_into, prompts_from_lines
+from lopa.cli.timeline_file import HostLane, timeline_into
 from lopa.cli.trace_file import TraceWriter, trace_into
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.decoding import Step
@@ -21,6 +24,9 @@ from lopa.runtime.mpi_link import on_mpi, rank_of_job
 from lopa.runtime.mpi_server import serve
 from lopa.runtime.prompt_ids import Prompt
 from lopa.runtime.result import DoneEvent, DraftEvent, GenerationResult, TextEvent
+
+Watch = Callable[[int], Callable[[Step], None]]
+"""From the number of a request to what is told of its steps."""
 
 
 @click.command(name="generate")
@@ -38,6 +44,13 @@ from lopa.runtime.result import DoneEvent, DraftEvent, GenerationResult, TextEve
 @click.option("--drafts", is_flag=True, help="Show the answer after every step, undecided positions as blocks.")
 @click.option("--trace", "trace", type=click.Path(path_type=Path), help="Write every step to FILE as JSON lines.")
 @click.option("--parallel", type=click.IntRange(min=1), help="Prompts of --prompts decoded at once [default: 1].")
+@click.option(
+    "--timeline",
+    "timeline_path",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write who worked when, for ui.perfetto.dev or chrome://tracing.",
+)
 @config_options
 def command(
     bundle: Path,
@@ -51,32 +64,44 @@ def command(
     drafts: bool,
     trace: Path | None,
     parallel: int | None,
+    timeline_path: Path | None,
     **config_values: Any,
 ) -> int:
     """Decode PROMPT (or standard input) and print the text as it is committed, or decode a file of prompts.
 
     Options that are not given come from the bundle, then from the defaults shown. Speed is reported on standard error.
     """
-    _check_usage(prompt, prompts, output, chat, drafts, parallel)
+    _check_usage(prompt, prompts, output, chat, drafts, parallel, timeline_path)
     with ExitStack() as opened:
         if on_mpi(devices) and opened.enter_context(rank_of_job()) > 0:
             serve(bundle, devices[0], threads=threads)
             return 0
-        decoder = opened.enter_context(Decoder.open(bundle, devices, threads=threads, device_timeout=device_timeout))
+        timeline = opened.enter_context(timeline_into(timeline_path))
+        decoder = opened.enter_context(
+            Decoder.open(bundle, devices, threads=threads, device_timeout=device_timeout, timeline=timeline)
+        )
         config = decoder.config(**config_overrides(config_values))
+        host = None if timeline is None else HostLane(timeline)
         with trace_into(trace, decoder.bundle.manifest, config) as tracer:
+            watch = partial(_watcher, tracer, host)
             if prompts is not None:
-                return _decode_file(decoder, config, prompts, output, tracer, parallel or 1)
+                return _decode_file(decoder, config, prompts, output, watch, parallel or 1)
             text = sys.stdin.read() if prompt is None else prompt
             asked: Prompt = text
             if chat:
                 asked = decoder.prompt_from_messages([{"role": "user", "content": text}])
-            _decode_one(decoder, config, asked, drafts, tracer)
+            _decode_one(decoder, config, asked, drafts, watch)
             return 0
 
 
 def _check_usage(
-    prompt: str | None, prompts: Path | None, output: Path | None, chat: bool, drafts: bool, parallel: int | None
+    prompt: str | None,
+    prompts: Path | None,
+    output: Path | None,
+    chat: bool,
+    drafts: bool,
+    parallel: int | None,
+    timeline: Path | None,
 ) -> None:
     if prompts is not None and (prompt is not None or chat or drafts):
         raise click.UsageError("--prompts goes without PROMPT, --chat and --drafts")
@@ -84,16 +109,28 @@ def _check_usage(
         raise click.UsageError("--output goes with --prompts")
     if parallel is not None and prompts is None:
         raise click.UsageError("--parallel goes with --prompts")
+    if timeline is not None and (parallel or 1) > 1:
+        raise click.UsageError("--timeline goes without --parallel: requests that share a forward share its time")
     if prompt is None and prompts is None and sys.stdin.isatty():
         raise click.UsageError("give a PROMPT, --prompts FILE, or text on standard input")
 
 
-def _decode_one(
-    decoder: Decoder, config: GenerationConfig, prompt: Prompt, drafts: bool, tracer: TraceWriter | None
-) -> None:
-    on_step = None if tracer is None else tracer.request(0)
+def _watcher(tracer: TraceWriter | None, host: HostLane | None, request: int) -> Callable[[Step], None]:
+    """A function that tells everyone who asked of the steps of `request`, as TraceWriter numbers it."""
+    asked = [] if tracer is None else [tracer.request(request)]
+    if host is not None:
+        asked.insert(0, host.add)  # first, since it takes the step to have just ended
+
+    def tell(step: Step) -> None:
+        for each in asked:
+            each(step)
+
+    return tell
+
+
+def _decode_one(decoder: Decoder, config: GenerationConfig, prompt: Prompt, drafts: bool, watch: Watch) -> None:
     with DraftView(enabled=drafts) as view:
-        for event in decoder.stream(prompt, config, drafts=drafts, on_step=on_step):
+        for event in decoder.stream(prompt, config, drafts=drafts, on_step=watch(0)):
             if isinstance(event, DraftEvent):
                 view.show(event.step, event.text)
             elif isinstance(event, TextEvent) and not drafts:
@@ -105,12 +142,7 @@ def _decode_one(
 
 
 def _decode_file(
-    decoder: Decoder,
-    config: GenerationConfig,
-    prompts: Path,
-    output: Path | None,
-    tracer: TraceWriter | None,
-    parallel: int,
+    decoder: Decoder, config: GenerationConfig, prompts: Path, output: Path | None, watch: Watch, parallel: int
 ) -> int:
     """Every line in order; a bad one becomes a line with "error", and the exit code is 2 at the end."""
     try:
@@ -122,8 +154,7 @@ def _decode_file(
     lines = list(prompts_from_lines(text))
 
     def on_step(index: int, step: Step) -> None:
-        if tracer is not None:
-            tracer.request(lines[index].number)(step)
+        watch(lines[index].number)(step)
 
     outcomes = decoder.outcomes((line.prompt for line in lines), config, parallel=parallel, on_step=on_step)
     bad = 0

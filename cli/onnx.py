@@ -51,6 +51,13 @@ _INTEGERS: dict[str, "IntegerDtype | None"] = {"none": None, "int8": "int8", "in
     help="Whether the product with the vocabulary is quantized too [default: yes].",
 )
 @click.option("--with-logits", is_flag=True, help="Add the logits to the outputs, for verification.")
+@click.option(
+    "--stages",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Above 1: also the graphs of a pipeline of N stages, over the same weights.",
+)
 @click.option("--overwrite", is_flag=True, help="Replace BUNDLE if it is a bundle.")
 def command(
     checkpoint: Path,
@@ -61,6 +68,7 @@ def command(
     exclude: tuple[str, ...],
     head: bool | None,
     with_logits: bool,
+    stages: int,
     overwrite: bool,
 ) -> None:
     """Export CHECKPOINT, a folder in Hugging Face's format, to a bundle."""
@@ -78,6 +86,7 @@ def command(
             dtype=_DTYPES[dtype],
             quantization=None if integers is None else QuantizationChoice(integers, head is not False, exclude),
             with_logits=with_logits,
+            stages=stages,
             overwrite=overwrite,
             progress=progress,
         )

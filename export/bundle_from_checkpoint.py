@@ -14,6 +14,7 @@ from lopa.export.graph import graph_from_dimensions
 from lopa.export.lora import ADAPTER_CONFIG_NAME, ADAPTER_WEIGHTS_NAME, NO_ADAPTER, Adapter, adapter_from_folder
 from lopa.export.progress import Progress, silent
 from lopa.export.quantization import QuantizationChoice, quantized_plan
+from lopa.export.stage_split import parts_from_records
 from lopa.export.staging import check_destination, staged_folder
 from lopa.export.tokenizer_files import (
     TOKENIZER_CONFIG_NAME,
@@ -38,9 +39,11 @@ from lopa.runtime.manifest import (
     FileRecord,
     Manifest,
     Origin,
+    Stage,
     TensorRecord,
     json_from_manifest,
 )
+from lopa.runtime.model_part import whole_model
 
 GRAPH_NAME = "model.onnx"
 WEIGHTS_NAME = "model.onnx.data"
@@ -70,20 +73,23 @@ def bundle_from_checkpoint(
     dtype: Dtype = "float32",
     quantization: QuantizationChoice | None = None,
     with_logits: bool = False,
+    stages: int = 1,
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> Bundle:
     """Export the folder `checkpoint`, merged with the adapter folder `lora`, to the new folder `destination`.
 
     `dtype` is that of the tensors that `quantization` does not make integers. `with_logits` adds the logits to the
-    outputs, for verification. Raises BadInputError for anything wrong with the
-    source or the destination; then nothing is left behind, and a bundle that was to be overwritten is untouched.
+    outputs, for verification. `stages` above 1 adds the graphs of a pipeline of so many stages over the same weights.
+    Raises BadInputError for anything wrong with the source or the destination; then nothing is left behind, and a
+    bundle that was to be overwritten is untouched.
     """
     tell = progress or silent
     check_destination(destination, overwrite=overwrite)
     source = source_from_checkpoint(checkpoint, lora)
     planned = source.planned if quantization is None else quantized_plan(source.planned, quantization)
     records = tensor_records_from_plan(planned, dtype)
+    parts = parts_from_records(records, source.config.dimensions.layers, stages)
     total = max(record.offset + record.length for record in records.values())
     read = [*_files_of_adapter(source), *_files_of_checkpoint(source)]
     with (
@@ -100,20 +106,36 @@ def bundle_from_checkpoint(
             lambda done: tell("writing weights", done, total),
         )
         tell("tracing the graph", 0, 0)
-        graph = graph_from_dimensions(
-            source.config.dimensions, records, WEIGHTS_NAME, dtype=dtype, with_logits=with_logits
-        )
-        ir.save(graph, folder / GRAPH_NAME)
+        graphs = {GRAPH_NAME: whole_model(source.config.dimensions.layers)}
+        if stages > 1:
+            graphs |= {stage_name(number, stages): part for number, part in enumerate(parts)}
+        for name, part in graphs.items():
+            graph = graph_from_dimensions(
+                source.config.dimensions, records, WEIGHTS_NAME, dtype=dtype, with_logits=with_logits, part=part
+            )
+            ir.save(graph, folder / name)
         (folder / TOKENIZER_NAME).write_bytes(source.tokenizer.tokenizer)
         (folder / TOKENIZER_CONFIG_NAME).write_bytes(source.tokenizer.tokenizer_config)
-        others = [_file_record(folder / name) for name in (GRAPH_NAME, TOKENIZER_NAME, TOKENIZER_CONFIG_NAME)]
+        others = [_file_record(folder / name) for name in (*graphs, TOKENIZER_NAME, TOKENIZER_CONFIG_NAME)]
         tell("hashing the source", 0, 0)
         origin = _origin(source, digests.result())
         manifest = _manifest(
-            source, records, [weights, *others], origin, dtype=dtype, quantization=quantization, with_logits=with_logits
+            source,
+            records,
+            [weights, *others],
+            [Stage(graph=name, first_layer=part.first, end_layer=part.end) for name, part in [*graphs.items()][1:]],
+            origin,
+            dtype=dtype,
+            quantization=quantization,
+            with_logits=with_logits,
         )
         (folder / MANIFEST_NAME).write_bytes(json_from_manifest(manifest))
     return Bundle.open(destination)
+
+
+def stage_name(number: int, stages: int) -> str:
+    """File name of a stage's graph. It lies beside the weights: ONNX lets no graph refer to a folder above its own."""
+    return f"model.stage-{number}-of-{stages}.onnx"
 
 
 def source_from_checkpoint(checkpoint: Path, lora: Path | None) -> Source:
@@ -137,6 +159,7 @@ def _manifest(
     source: Source,
     records: dict[str, TensorRecord],
     files: list[FileRecord],
+    stages: list[Stage],
     origin: Origin,
     *,
     dtype: Dtype,
@@ -158,6 +181,7 @@ def _manifest(
         decoding=DecodingDefaults(add_bos=architecture.add_bos and tokens.bos is not None),
         graph=GRAPH_NAME,
         weights=WEIGHTS_NAME,
+        stages=stages,
         tensors=records,
         files=files,
         origin=origin,

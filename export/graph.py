@@ -15,12 +15,12 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from lopa.export.graph_passes import tidy
-from lopa.export.module import ContractForward, inverse_frequencies
+from lopa.export.module import ContractForward, HiddenForward, inverse_frequencies
 from lopa.export.quantize_graph import QuantizedMatricesPass, QuantizedMatrix
 from lopa.export.torch_dtypes import TORCH_DTYPES
 from lopa.export.weight_plan import Dtype, IntegerDtype
-from lopa.runtime.contract import input_names, output_names
 from lopa.runtime.manifest import ModelDimensions, TensorRecord, scale_name
+from lopa.runtime.model_part import ModelPart, whole_model
 
 OPSET = 23
 """The first ai.onnx opset with Attention, RotaryEmbedding and RMSNormalization."""
@@ -43,19 +43,22 @@ def graph_from_dimensions(
     *,
     dtype: Dtype,
     with_logits: bool,
+    part: ModelPart | None = None,
 ) -> ir.Model:
-    """The graph whose initializers are `records`, each in the file `weights_name` beside the graph's own."""
-    names = input_names(dimensions.layers)
+    """The graph whose initializers are `records`, each in the file `weights_name` beside the graph's own.
+
+    With `part`, the graph of these layers, with their tensors of `records`.
+    """
+    part = part or whole_model(dimensions.layers)
     with FakeTensorMode(), _quiet_exporter():
-        module = ContractForward(dimensions, dtype=TORCH_DTYPES[dtype], with_logits=with_logits).eval()
         program = torch.onnx.export(
-            module,
-            _example_inputs(dimensions, TORCH_DTYPES[dtype]),
+            _module_of_part(dimensions, TORCH_DTYPES[dtype], part, with_logits=with_logits).eval(),
+            _example_inputs(dimensions, TORCH_DTYPES[dtype], part),
             dynamo=True,
             opset_version=OPSET,
-            input_names=names,
-            output_names=output_names(dimensions.layers, with_logits=with_logits),
-            dynamic_shapes=_dynamic_axes(dimensions.layers),
+            input_names=part.input_names,
+            output_names=part.output_names(with_logits=with_logits),
+            dynamic_shapes=_dynamic_axes(part),
             optimize=False,
             verbose=False,
         )
@@ -73,7 +76,7 @@ def graph_from_dimensions(
     quantized = {
         name: QuantizedMatrix(tensors[name], tensors[scale_name(name)])
         for name, record in records.items()
-        if record.dtype in ("int8", "int4")
+        if record.dtype in ("int8", "int4") and name in initializers
     }
     model = tidy(model)
     return QuantizedMatricesPass(quantized)(model).model if quantized else model
@@ -90,33 +93,42 @@ def _external_tensor(name: str, record: TensorRecord, weights_name: str) -> ir.E
     )
 
 
-def _example_inputs(dimensions: ModelDimensions, dtype: torch.dtype) -> tuple[object, ...]:
+def _module_of_part(
+    dimensions: ModelDimensions, dtype: torch.dtype, part: ModelPart, *, with_logits: bool
+) -> ContractForward | HiddenForward:
+    if part.is_last:
+        return ContractForward(dimensions, dtype=dtype, with_logits=with_logits, part=part)
+    return HiddenForward(dimensions, dtype, part)
+
+
+def _example_inputs(dimensions: ModelDimensions, dtype: torch.dtype, part: ModelPart) -> tuple[object, ...]:
     window = torch.zeros(_REQUESTS, _BRANCHES, _WINDOW, dtype=torch.int64)
+    hidden = torch.zeros(2, *window.shape, dimensions.hidden_size)
     past = torch.zeros(_REQUESTS, dimensions.kv_heads, _PREFIX, dimensions.head_size, dtype=dtype)
+    wanted = (torch.zeros(_REQUESTS, _BRANCHES, _ROWS, dtype=torch.int64), torch.ones(_REQUESTS))
     return (
-        window,
+        window if part.is_first else hidden,
         torch.zeros_like(window),
         torch.ones(_REQUESTS, _BRANCHES, _WINDOW, _WINDOW, dtype=torch.bool),
         torch.ones(_REQUESTS, _PREFIX, dtype=torch.bool),
-        torch.zeros(_REQUESTS, _BRANCHES, _ROWS, dtype=torch.int64),
-        torch.ones(_REQUESTS),
-        [torch.zeros_like(past) for _ in range(2 * dimensions.layers)],
+        *(wanted if part.is_last else ()),
+        [torch.zeros_like(past) for _ in part.past_names],
     )
 
 
-def _dynamic_axes(layers: int) -> tuple[object, ...]:
+def _dynamic_axes(part: ModelPart) -> tuple[object, ...]:
     requests, branches, window, prefix, rows = (
         torch.export.Dim(name) for name in ("requests", "branches", "window", "prefix", "rows")
     )
     row = {0: requests, 1: branches, 2: window}
+    wanted = ({0: requests, 1: branches, 2: rows}, {0: requests})
     return (
-        row,
+        row if part.is_first else {1: requests, 2: branches, 3: window},
         row,
         {**row, 3: window},
         {0: requests, 1: prefix},
-        {0: requests, 1: branches, 2: rows},
-        {0: requests},
-        [{0: requests, 2: prefix}] * (2 * layers),
+        *(wanted if part.is_last else ()),
+        [{0: requests, 2: prefix}] * len(part.past_names),
     )
 
 

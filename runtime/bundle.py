@@ -34,11 +34,12 @@ class Bundle:
         for record in bundle.manifest.files:
             bundle._check_present(record)
         listed = {record.path for record in bundle.manifest.files}
-        for name in (bundle.manifest.graph, bundle.manifest.weights):
+        graphs = (bundle.manifest.graph, *(stage.graph for stage in bundle.manifest.stages))
+        for name in (*graphs, bundle.manifest.weights):
             if name not in listed:
                 raise BadInputError(
                     f"{manifest_path} names {name!r}, which is not in its list of files",
-                    expected="graph and weights among the files",
+                    expected="graphs and weights among the files",
                     remedy="export the checkpoint again",
                 )
         return bundle

@@ -46,22 +46,29 @@ def check_devices(devices: Sequence[str]) -> None:
             f"devices {devices!r}", expected="a list of at least one device", remedy='e.g. devices=["cpu"]'
         )
     for first, second in combinations(devices, 2):
-        cores, others = cores_from_device(first), cores_from_device(second)
-        if first == second:
-            problem = f"device {first!r} twice"
-        elif cores and others and set(cores) & set(others):
-            problem = f"devices {first!r} and {second!r}, which share core {_listed(sorted(set(cores) & set(others)))}"
-        elif "cpu" in (first, second) and (cores or others):
-            problem = f"devices {first!r} and {second!r}, of which cpu has every core"
-        elif "mpi" in (first.partition(":")[0], second.partition(":")[0]):
-            problem = f"devices {first!r} and {second!r}, of which mpi is all ranks of a job"
-        else:
+        problems = (_problem(one, other) for one in first.split("+") for other in second.split("+"))
+        problem = next((problem for problem in problems if problem is not None), None)
+        if problem is None:
             continue
         raise BadInputError(
             problem,
             expected="devices that share nothing, so that they compute at the same time",
             remedy="name each device once, and CPU devices by cores of their own: --device cpu:0 --device cpu:1",
         )
+
+
+def _problem(first: str, second: str) -> str | None:
+    """Why two devices, or stages of two pipelines, cannot be used at once."""
+    cores, others = cores_from_device(first), cores_from_device(second)
+    if first == second:
+        return f"device {first!r} twice"
+    if cores and others and set(cores) & set(others):
+        return f"devices {first!r} and {second!r}, which share core {_listed(sorted(set(cores) & set(others)))}"
+    if "cpu" in (first, second) and (cores or others):
+        return f"devices {first!r} and {second!r}, of which cpu has every core"
+    if "mpi" in (first.partition(":")[0], second.partition(":")[0]):
+        return f"devices {first!r} and {second!r}, of which mpi is all ranks of a job"
+    return None
 
 
 def _listed(cores: Sequence[int]) -> str:

@@ -26,6 +26,7 @@ from lopa.runtime.request_handle import RequestHandle
 from lopa.runtime.request_pool import Job, RequestPool
 from lopa.runtime.result import Event, GenerationResult
 from lopa.runtime.session import Session, unused_request
+from lopa.runtime.timeline import Timeline
 from lopa.runtime.tokenizer import Tokenizer
 
 
@@ -49,6 +50,7 @@ class Decoder:
         *,
         threads: int | None = None,
         device_timeout: float = STALL_SECONDS,
+        timeline: Timeline | None = None,
     ) -> Self:
         """Open the bundle at `path` on devices ("cpu", "cpu:0-3", "cuda:0", "numpy") that share the branches.
 
@@ -61,7 +63,9 @@ class Decoder:
         check_devices(devices)
         bundle = Bundle.open(path)
         tokenizer = Tokenizer.open(bundle)
-        session = session_from_devices(bundle, devices, threads=threads, stall_seconds=device_timeout)
+        session = session_from_devices(
+            bundle, devices, threads=threads, stall_seconds=device_timeout, timeline=timeline
+        )
         return cls(bundle, session, tokenizer, threads=threads)
 
     def config(self, **overrides: Any) -> GenerationConfig:

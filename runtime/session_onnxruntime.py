@@ -24,6 +24,7 @@ from lopa.runtime.cpu_cores import check_cpu_device, cores_from_device
 from lopa.runtime.errors import BadInputError, MissingBackendError
 from lopa.runtime.host_session import HostSession
 from lopa.runtime.manifest import Manifest
+from lopa.runtime.model_part import HIDDEN, NEXT_HIDDEN, ModelPart, whole_model
 from lopa.runtime.prefix_cache import Prefix, cache_shape_from_manifest
 from lopa.runtime.stored_floats import stored_dtype
 
@@ -55,6 +56,13 @@ def open_session(bundle: Bundle, device: str, *, threads: int | None) -> HostSes
     Raises BadInputError for another device, a bfloat16 bundle on the CPU or a graph that cannot be used,
     MissingBackendError when ONNX Runtime here has no CUDA provider or it does not start.
     """
+    manifest = bundle.manifest
+    engine = engine_from_bundle(bundle, whole_model(manifest.dimensions.layers), device, threads=threads)
+    return HostSession(engine, device, cache_shape_from_manifest(manifest))
+
+
+def engine_from_bundle(bundle: Bundle, part: ModelPart, device: str, *, threads: int | None) -> "OnnxRuntimeEngine":
+    """Open the graph of `bundle`, which is that of `part`; arguments and errors as for `open_session`."""
     providers = _providers_from_device(device)
     cpu = device.split(":", 1)[0] == "cpu"
     if cpu and bundle.manifest.dtype == "bfloat16":
@@ -70,21 +78,20 @@ def open_session(bundle: Bundle, device: str, *, threads: int | None) -> HostSes
             expected="a CUDA device of this number, and the CUDA 13 and cuDNN 9 libraries on the loader path",
             remedy="check nvidia-smi and the CUDA libraries, or use --device cpu",
         )
-    _check_contract(bundle, session)
-    return HostSession(OnnxRuntimeEngine(session, bundle.manifest), device, cache_shape_from_manifest(bundle.manifest))
+    _check_contract(bundle, session, part)
+    return OnnxRuntimeEngine(session, bundle.manifest, part)
 
 
 class OnnxRuntimeEngine:
     """One forward through ONNX Runtime with every input and output bound to memory that is used again."""
 
-    def __init__(self, session: ort.InferenceSession, manifest: Manifest) -> None:
+    def __init__(self, session: ort.InferenceSession, manifest: Manifest, part: ModelPart) -> None:
         self._session = session
+        self._part = part
         self._binding = session.io_binding()
         self._sizes = manifest.dimensions
         self._cache_type = stored_dtype(manifest.dtype)
         self._with_logits = manifest.with_logits
-        self._past_names = contract.past_names(self._sizes.layers)
-        self._window_names = contract.window_names(self._sizes.layers)
         self._memory: dict[str, Array] = {}
         """One flat array for each input and output but the prefix, as large as the largest window so far needed it."""
         self._buffers: dict[WindowSizes, _Buffers] = {}
@@ -94,23 +101,37 @@ class OnnxRuntimeEngine:
 
     def run(self, batch: WindowBatch, prefix: Prefix) -> tuple[Statistics, tuple[Rows, ...]]:
         """ForwardEngine.run: one call for all branches of all requests. The rows are overwritten by the next run."""
-        sizes = (*batch.input_ids.shape, batch.logits_index.shape[-1])
-        arrays = self._bound_arrays(sizes)
+        arrays = self.run_part(batch, None, prefix)
+        return self.statistics_from_outputs(arrays), tuple(arrays[name] for name in self._part.window_names)
+
+    def run_part(self, batch: WindowBatch, hidden: Array | None, prefix: Prefix) -> dict[str, Array]:
+        """All outputs by name, in memory that the next run overwrites.
+
+        `prefix` has the arrays of this part's layers; `hidden` as HIDDEN for any but the first.
+        """
+        arrays = self._bound_arrays((*batch.input_ids.shape, batch.logits_index.shape[-1] if self._part.is_last else 0))
         if prefix is not self._bound_prefix:
             self._bind_prefix(prefix)
-        arrays[contract.INPUT_IDS][...] = batch.input_ids
+        if hidden is None:
+            arrays[contract.INPUT_IDS][...] = batch.input_ids
+        else:
+            arrays[HIDDEN][...] = hidden
         arrays[contract.POSITION_IDS][...] = batch.position_ids
         arrays[contract.WINDOW_MASK][...] = batch.window_mask
-        arrays[contract.LOGITS_INDEX][...] = batch.logits_index
-        arrays[contract.TEMPERATURE][...] = batch.temperature
+        if self._part.is_last:
+            arrays[contract.LOGITS_INDEX][...] = batch.logits_index
+            arrays[contract.TEMPERATURE][...] = batch.temperature
         self._session.run_with_iobinding(self._binding)
-        statistics = Statistics(
+        return arrays
+
+    def statistics_from_outputs(self, arrays: dict[str, Array]) -> Statistics:
+        """Copies of the statistics among what `run_part` of a last part gave."""
+        return Statistics(
             topk_ids=arrays[contract.TOPK_IDS].copy(),
             topk_logprobs=arrays[contract.TOPK_LOGPROBS].copy(),
             entropy=arrays[contract.ENTROPY].copy(),
             logits=arrays[contract.LOGITS].copy() if self._with_logits else None,
         )
-        return statistics, tuple(arrays[name] for name in self._window_names)
 
     def forget_prefix(self) -> None:
         """Unbind all inputs, so that a released cache is freed."""
@@ -163,26 +184,27 @@ class OnnxRuntimeEngine:
         requests, branches, width, queries = sizes
         rows = (requests, branches, width)
         wanted = (requests, branches, queries)
-        inputs: Layout = {
+        hidden = ((2, *rows, self._sizes.hidden_size), np.dtype(np.float32))
+        window = ((requests, branches, self._sizes.kv_heads, width, self._sizes.head_size), self._cache_type)
+        known: Layout = {
             contract.INPUT_IDS: (rows, np.dtype(np.int64)),
+            HIDDEN: hidden,
             contract.POSITION_IDS: (rows, np.dtype(np.int64)),
             contract.WINDOW_MASK: ((*rows, width), np.dtype(np.bool_)),
             contract.LOGITS_INDEX: (wanted, np.dtype(np.int64)),
             contract.TEMPERATURE: ((requests,), np.dtype(np.float32)),
-        }
-        outputs: Layout = {
+            NEXT_HIDDEN: hidden,
             contract.TOPK_IDS: ((*wanted, contract.TOP_K), np.dtype(np.int64)),
             contract.TOPK_LOGPROBS: ((*wanted, contract.TOP_K), np.dtype(np.float32)),
             contract.ENTROPY: (wanted, np.dtype(np.float32)),
+            contract.LOGITS: ((*wanted, self._sizes.vocab_size), np.dtype(np.float32)),
+            **dict.fromkeys(self._part.window_names, window),
         }
-        for name in self._window_names:
-            outputs[name] = ((requests, branches, self._sizes.kv_heads, width, self._sizes.head_size), self._cache_type)
-        if self._with_logits:
-            outputs[contract.LOGITS] = ((*wanted, self._sizes.vocab_size), np.dtype(np.float32))
-        return inputs, outputs
+        inputs = {name: known[name] for name in self._part.input_names if name in known}
+        return inputs, {name: known[name] for name in self._part.output_names(with_logits=self._with_logits)}
 
     def _bind_prefix(self, prefix: Prefix) -> None:
-        names = [contract.PREFIX_MASK, *self._past_names]
+        names = [contract.PREFIX_MASK, *self._part.past_names]
         for name, array in zip(names, (prefix.mask, *prefix.arrays), strict=True):
             self._binding.bind_ortvalue_input(name, _value_of(array))
         self._bound_prefix = prefix
@@ -306,12 +328,11 @@ def _inference_session(
         ) from error
 
 
-def _check_contract(bundle: Bundle, session: ort.InferenceSession) -> None:
+def _check_contract(bundle: Bundle, session: ort.InferenceSession, part: ModelPart) -> None:
     """Raise BadInputError unless the graph has exactly the inputs and outputs of the contract."""
-    layers = bundle.manifest.dimensions.layers
     for what, found, expected in (
-        ("inputs", session.get_inputs(), contract.input_names(layers)),
-        ("outputs", session.get_outputs(), contract.output_names(layers, with_logits=bundle.manifest.with_logits)),
+        ("inputs", session.get_inputs(), part.input_names),
+        ("outputs", session.get_outputs(), part.output_names(with_logits=bundle.manifest.with_logits)),
     ):
         names = {value.name for value in found}
         if names != set(expected):

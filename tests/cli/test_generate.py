@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from lopa import tiny
+from lopa.runtime.timeline import lanes_of_spans, spans_from_json
 
 PROMPT = json.loads(tiny.EVAL.read_text(encoding="utf-8").splitlines()[0])["prompt"]
 
@@ -60,6 +61,32 @@ def test_a_trace_has_a_header_and_every_step(tiny_bundle: Path, tmp_path: Path) 
         assert step["branches"][-1]["lookahead"] is None
         assert all(branch["window"] <= step["window"] for branch in step["branches"])
     assert sum(len(step["fills"]) for step in steps) > 20
+
+
+def test_a_timeline_of_a_pipeline(tiny_staged: Path, tmp_path: Path) -> None:
+    file = tmp_path / "timeline.json"
+    given = ("generate", tiny_staged, PROMPT, "--branches", 4, "--threads", 1)
+    whole = lopa_export(*given)
+    result = lopa_export(*given, "--device", "cpu+cpu", "--timeline", file)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout == whole.stdout
+    spans = spans_from_json(file.read_text())
+    steps = range(1, int(result.stderr.split(" steps")[0].split()[-1]) + 1)
+    lanes = {lane: [span for span in spans if span.lane == lane] for lane in lanes_of_spans(spans)}
+    assert list(lanes) == ["host", "cpu+cpu, stage 0", "cpu+cpu, stage 1"]
+    phases = ["windows", "forward", "select", "commit", "spawn"]
+    assert [(span.step, span.work) for span in lanes["host"]] == [(step, phase) for step in steps for phase in phases]
+    first, second = ([(span.step, span.work) for span in lanes[f"cpu+cpu, stage {number}"]] for number in (0, 1))
+    assert first == second
+    assert first[:3] == [(1, "micro-batch 0"), (2, "micro-batch 0"), (2, "micro-batch 1")]
+    assert {step for step, _ in first} == set(steps)
+
+
+def test_a_pipeline_needs_a_bundle_of_as_many_stages(tiny_staged: Path, tmp_path: Path) -> None:
+    result = lopa_export("generate", tiny_staged, PROMPT, "--device", "cpu+cpu+cpu", "--timeline", tmp_path / "t.json")
+    assert result.returncode == 2
+    assert "--stages 3" in result.stderr
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_drafts_are_shown_after_every_step(tiny_bundle: Path) -> None:

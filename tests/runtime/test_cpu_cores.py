@@ -37,7 +37,14 @@ def test_cores_that_do_not_exist_are_named() -> None:
 
 @pytest.mark.parametrize(
     "devices",
-    [["cpu"], ["cpu:0", "cpu:1"], ["cpu:0-3", "cpu:4-5", "cuda:0", "cuda:1"], ["cpu", "cuda:0"], ["numpy", "cpu:1"]],
+    [
+        ["cpu"],
+        ["cpu:0", "cpu:1"],
+        ["cpu:0-3", "cpu:4-5", "cuda:0", "cuda:1"],
+        ["cpu", "cuda:0"],
+        ["numpy", "cpu:1"],
+        ["cuda:0+cuda:1", "cuda:2+cuda:3"],
+    ],
 )
 def test_devices_that_go_together(devices: list[str]) -> None:
     check_devices(devices)
@@ -52,6 +59,8 @@ def test_devices_that_go_together(devices: list[str]) -> None:
         (["cpu:1", "cpu:1-1"], "which share core 1"),
         (["cpu:0", "cpu"], "cpu has every core"),
         (["cpu", "cuda:0", "cpu:5"], "cpu has every core"),
+        (["cpu:0+cpu:1", "cpu:1"], "device 'cpu:1' twice"),
+        (["cpu:0+cpu:1", "cuda:0+cpu:0-1"], "which share core 0"),
         (["cpu:0", "mpi"], "mpi is all ranks"),
         (["mpi:cuda", "cuda:0"], "mpi is all ranks"),
         ([], "devices []"),
