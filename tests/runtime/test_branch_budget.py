@@ -125,7 +125,7 @@ def test_the_choice_does_not_depend_on_the_company(copy: Path) -> None:
         together: list[list[int]] = [[] for _ in prompts]
         list(decoder.outcomes(prompts, auto, parallel=3, on_step=lambda i, s: together[i].append(len(s.branches))))
     assert together == alone
-    assert len({count for counts in alone for count in counts}) > 2
+    assert len({count for counts in alone for count in counts}) > 1
 
 
 def test_auto_needs_a_table_and_is_not_published(tiny_bundle: Path) -> None:
