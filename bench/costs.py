@@ -88,6 +88,13 @@ def measured_costs(
 
     `progress` hears how many forwards are done.
     """
+    return costs_from_seconds(
+        decoder, timed_forwards(decoder, plan, progress), threads=threads, host_seconds=host_seconds(decoder)
+    )
+
+
+def costs_from_seconds(decoder: Decoder, seconds: Seconds, *, threads: int | None, host_seconds: float) -> Costs:
+    """The table of what `timed_forwards` found for `decoder`."""
     return Costs(
         schema=COSTS_SCHEMA,
         contract=CONTRACT_VERSION,
@@ -96,8 +103,8 @@ def measured_costs(
         threads=threads,
         weights_sha256=weights_digest(decoder.bundle),
         measured=date_now(),
-        host_seconds=host_seconds(decoder),
-        points=points_from_seconds(timed_forwards(decoder, plan, progress)),
+        host_seconds=host_seconds,
+        points=points_from_seconds(seconds),
     )
 
 
@@ -124,7 +131,7 @@ def timed_forwards(decoder: Decoder, plan: Plan, progress: Callable[[int], None]
     rng, order = np.random.default_rng(0), random.Random(0)
     seconds: Seconds = {shape: [] for shape in plan.shapes}
     done = 0
-    with _prefixes(decoder, sorted({shape.prefix for shape in plan.shapes}), rng) as requests:
+    with random_prefixes(decoder, sorted({shape.prefix for shape in plan.shapes}), rng) as requests:
         for _ in range(plan.rounds):
             for prefix in order.sample(sorted(requests), len(requests)):
                 chosen = [shape for shape in plan.shapes if shape.prefix == prefix]
@@ -159,13 +166,13 @@ def host_seconds(decoder: Decoder) -> float:
 def _seconds_a_row(decoder: Decoder, shape: ForwardShape) -> float:
     """Of a forward of `shape`, once its memory is there."""
     rng = np.random.default_rng(0)
-    with _prefixes(decoder, [shape.prefix], rng) as requests:
+    with random_prefixes(decoder, [shape.prefix], rng) as requests:
         _forward_seconds(decoder, requests[shape.prefix], shape, rng)
         return _forward_seconds(decoder, requests[shape.prefix], shape, rng) / (shape.branches * shape.window)
 
 
 @contextmanager
-def _prefixes(decoder: Decoder, lengths: Sequence[int], rng: np.random.Generator) -> Iterator[dict[int, int]]:
+def random_prefixes(decoder: Decoder, lengths: Sequence[int], rng: np.random.Generator) -> Iterator[dict[int, int]]:
     """A request with a random prefix of every length: request numbers (negative, so not the decoder's) by length."""
     requests = {length: -1 - number for number, length in enumerate(lengths)}
     try:
