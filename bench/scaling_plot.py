@@ -53,6 +53,7 @@ def _draw_split(axes: Any, report: ScalingReport) -> None:
         heights = [1e3 * getattr(each.parts, part) for each in report.measured]
         axes.bar(names, heights, bottom=below, width=0.6, label=part)
         below = [low + height for low, height in zip(below, heights, strict=True)]
+    axes.set_ylim(top=1.25 * max(below))  # room for the legend
     axes.set_xlabel("devices, measured")
     axes.set_ylabel("milliseconds of a step, median of each part")
-    axes.legend(fontsize=8)
+    axes.legend(fontsize=8, ncols=3, loc="upper center")

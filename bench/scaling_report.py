@@ -41,7 +41,7 @@ class ShareCost:
 
 
 @dataclass(frozen=True)
-class Costs:
+class ModelCosts:
     """Everything that the model is fed with, beside the recorded steps."""
 
     link: Link
@@ -148,7 +148,7 @@ def commonest_full_shape(decodes: Sequence[Decode]) -> ForwardShape:
 
 
 def measured_scale(
-    devices: int, decodes: Sequence[Decode], single: Sequence[Decode], costs: Costs, tokens: int
+    devices: int, decodes: Sequence[Decode], single: Sequence[Decode], costs: ModelCosts, tokens: int
 ) -> Measured:
     """`decodes` were measured on `devices` devices, `single` are the same on one, from which the model replays them."""
     steps = [step.parts for decode in decodes for step in decode]
@@ -169,7 +169,7 @@ def measured_scale(
 
 
 def projected_scale(
-    single: Sequence[Decode], counts: Sequence[int], links: Sequence[Link], costs: Costs, tokens: int
+    single: Sequence[Decode], counts: Sequence[int], links: Sequence[Link], costs: ModelCosts, tokens: int
 ) -> list[Projected]:
     """The decodes on every number of devices over every link.
 
@@ -191,7 +191,9 @@ def slowdown_of(slowdowns: Mapping[int, float], devices: int) -> float:
     return slowdowns[max(known)] if known else 1.0
 
 
-def _replayed(single: Sequence[Decode], devices: int, link: Link, costs: Costs, slowdown: float) -> list[StepParts]:
+def _replayed(
+    single: Sequence[Decode], devices: int, link: Link, costs: ModelCosts, slowdown: float
+) -> list[StepParts]:
     return [
         step
         for decode in single

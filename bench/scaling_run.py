@@ -21,7 +21,7 @@ from lopa.bench.scaling import (
 )
 from lopa.bench.scaling_model import sizes_from_manifest
 from lopa.bench.scaling_report import (
-    Costs,
+    ModelCosts,
     ScalingReport,
     commonest_full_shape,
     measured_scale,
@@ -85,7 +85,7 @@ def scaling_report(
         table = measured_table(plain, plan, progress)
     with progress_shown("rounds of shares", SHARE_ROUNDS) as progress:
         shares = measured_shares(decoders, counts, commonest_full_shape(decodes[1]), progress)
-    costs = Costs(
+    costs = ModelCosts(
         link=shared_memory_link(max(available_cores())),
         sizes=sizes_from_manifest(one.bundle.manifest),
         engine=table.seconds,
