@@ -139,7 +139,7 @@ def test_steps_of_a_plain_session_are_refused(tiny_bundle: Path, items: tuple[Ev
 
 
 def test_the_table_has_what_every_number_of_devices_needs(one: Decoder) -> None:
-    """Blocks of the bundle are 16; the long window of the prompt's only branch is left out."""
+    """Whole blocks cover the windows; the long one of the prompt's only branch is left out."""
     block = one.bundle.manifest.decoding.block_size
     prompt = replace(SHAPE, branches=1, window=9 * block)
     decodes = [
