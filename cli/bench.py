@@ -1,7 +1,8 @@
-"""lopa-export bench: quality against speed, our decoder beside a PyTorch eager loop, a cost table, a cold start."""
+"""lopa-export bench: quality against speed, our decoder beside an eager loop, scaling, a cost table, a cold start."""
 
 import os
 import sys
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 
@@ -17,10 +18,13 @@ from lopa.bench.progress import progress_shown
 from lopa.bench.quality import QualityReport, quality_rows, shared_settings
 from lopa.bench.quality_table import tables_from_quality
 from lopa.bench.report import make_folder, prompt_file, run_now, write_report, write_whole
+from lopa.bench.scaling_plot import png_from_scaling
+from lopa.bench.scaling_run import decoders_on_cores, scaling_report
+from lopa.bench.scaling_table import tables_from_scaling
 from lopa.bench.speed_report import FORWARD_INCLUDES, ROUNDS, SpeedReport
 from lopa.bench.speed_table import tables_from_speed
 from lopa.bench.table import show_table
-from lopa.cli.device_options import device_options
+from lopa.cli.device_options import counts_from_text, device_options
 from lopa.export.extra import export_extra_needed
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.costs import costs_name, json_from_costs
@@ -30,12 +34,14 @@ from lopa.tiny import EVAL
 
 _SPEED_PROMPTS = 8
 _SPEED_BRANCHES = 5
+_SCALING_PROMPTS = 4
+_SCALING_BRANCHES = 8
 _GOES_WITH = {
-    "--plot": ("--quality",),
+    "--plot": ("--quality", "--devices"),
     "--checkpoint": ("--speed",),
     "--lora": ("--speed",),
-    "--branches": ("--speed",),
-    "--limit": ("--quality", "--speed"),
+    "--branches": ("--speed", "--devices"),
+    "--limit": ("--quality", "--speed", "--devices"),
 }
 """Options that some benchmarks alone know."""
 
@@ -57,27 +63,45 @@ _GOES_WITH = {
 )
 @click.option("--cold", is_flag=True, help="Seconds from the import of the runtime to the first forward.")
 @click.option(
-    "--plot", type=click.Path(path_type=Path), metavar="PNG", help="With --quality: draw score against speed."
+    "--devices",
+    "counts",
+    metavar="1,2,..",
+    help="Steps and tokens per second on so many devices of one core each, beside the model of docs/scaling.md, and "
+    "what it projects for more devices and other links.",
+)
+@click.option(
+    "--plot",
+    type=click.Path(path_type=Path),
+    metavar="PNG",
+    help="With --quality: draw score against speed. With --devices: draw speed against devices.",
 )
 @click.option("--checkpoint", type=click.Path(path_type=Path), metavar="DIR", help="With --speed: the bundle's origin.")
 @click.option("--lora", type=click.Path(path_type=Path), metavar="DIR", help="With --speed: its adapter.")
-@click.option("--branches", type=int, help=f"With --speed: branches per step [default: {_SPEED_BRANCHES}].")
+@click.option(
+    "--branches",
+    type=int,
+    help=f"Branches per step [default: --speed {_SPEED_BRANCHES}, --devices {_SCALING_BRANCHES}].",
+)
 @click.option(
     "--limit",
     type=click.IntRange(min=1),
-    help=f"At most so many prompts of each kind [default: all; with --speed {_SPEED_PROMPTS}].",
+    help=f"At most so many prompts of each kind [default: --quality all, --speed {_SPEED_PROMPTS}, --devices "
+    f"{_SCALING_PROMPTS}].",
 )
 @click.option(
     "--output", type=click.Path(path_type=Path), metavar="DIR", help="Write the report there: JSON, Markdown."
 )
 @device_options
-@click.option("--threads", type=click.IntRange(min=1), help="Threads [default: the engine's choice; with --speed 1].")
+@click.option(
+    "--threads", type=click.IntRange(min=1), help="Threads [default: the engine's choice; --speed and --devices 1]."
+)
 def command(
     bundle: Path,
     quality: Path | None,
     speed: bool,
     costs: bool,
     cold: bool,
+    counts: str | None,
     plot: Path | None,
     checkpoint: Path | None,
     lora: Path | None,
@@ -88,8 +112,14 @@ def command(
     device_timeout: float,
     threads: int | None,
 ) -> None:
-    """Measure BUNDLE by one of --quality, --speed, --costs and --cold. The tables go to standard output."""
-    asked = {"--quality": quality is not None, "--speed": speed, "--costs": costs, "--cold": cold}
+    """Measure BUNDLE by one of --quality, --speed, --costs, --cold and --devices. The tables go to standard output."""
+    asked = {
+        "--quality": quality is not None,
+        "--speed": speed,
+        "--costs": costs,
+        "--cold": cold,
+        "--devices": counts is not None,
+    }
     given = {
         "--plot": plot is not None,
         "--checkpoint": checkpoint is not None,
@@ -116,6 +146,19 @@ def command(
     if cold:
         _bench_cold(bundle, output=output, devices=devices, threads=threads)
         return
+    if counts is not None:
+        if devices != ("cpu",) or threads not in (None, 1):
+            raise click.UsageError("--devices names devices of one core each itself: leave --device and --threads out")
+        _bench_scaling(
+            bundle,
+            counts_from_text(counts),
+            plot=plot,
+            branches=_SCALING_BRANCHES if branches is None else branches,
+            limit=_SCALING_PROMPTS if limit is None else limit,
+            output=output,
+            device_timeout=device_timeout,
+        )
+        return
     if checkpoint is None:
         raise click.UsageError("--speed needs --checkpoint, from which the eager loop reads its weights")
     if devices != ("cpu",):
@@ -134,7 +177,7 @@ def command(
 def _check_usage(asked: list[str], given: list[str]) -> None:
     """`asked` are the benchmarks on the command line, `given` the options that not all of them know."""
     if len(asked) != 1:
-        raise click.UsageError("give one of --quality EVAL, --speed, --costs and --cold")
+        raise click.UsageError("give one of --quality EVAL, --speed, --costs, --cold and --devices 1,2,..")
     for name in given:
         if asked[0] not in _GOES_WITH[name]:
             raise click.UsageError(f"{name} goes with {' and '.join(_GOES_WITH[name])}")
@@ -240,6 +283,35 @@ def _bench_cold(path: Path, *, output: Path | None, devices: tuple[str, ...], th
     show_table(table)
     if output is not None:
         write_report(output, "cold", report, [table])
+
+
+def _bench_scaling(
+    path: Path,
+    counts: tuple[int, ...],
+    *,
+    plot: Path | None,
+    branches: int,
+    limit: int,
+    output: Path | None,
+    device_timeout: float,
+) -> None:
+    if plot is not None:
+        check_matplotlib()
+    items = eval_set_from_jsonl(EVAL, limit=limit)
+    with ExitStack() as opened:
+        decoders = decoders_on_cores(opened, path, counts, device_timeout=device_timeout)
+        config = decoders[1].config(branches=branches)
+        _make_folders(output, None if plot is None else plot.parent)
+        report = scaling_report(
+            decoders, config, items, prompt_file(EVAL, limit), counts=counts, arguments=_arguments()
+        )
+    tables = tables_from_scaling(report)
+    for table in tables:
+        show_table(table)
+    if output is not None:
+        write_report(output, "scaling", report, tables)
+    if plot is not None:
+        write_whole(plot, png_from_scaling(report))
 
 
 def _make_folders(*folders: Path | None) -> None:
