@@ -146,7 +146,7 @@ class Decoding:
         if self._eos is not None and self._config.drops_rows_after_end:
             chosen = without_rows_after_end(chosen, self._eos)
         left = ~fills.chosen & (undecided < len(chosen.tokens))
-        count = self._lookahead_count(chosen, branches, confidences, windows, candidates)
+        count = self._lookahead_count(chosen, branches, confidences, windows, candidates, winner, fills)
         lookaheads = lookaheads_from_candidates(undecided[left], proposed[left], count)
         self._branches = branches_from_winner(
             chosen, lookaheads, self._config, mask_token=self._mask, eos_token=self._eos
@@ -189,17 +189,20 @@ class Decoding:
         confidences: tuple[float, ...],
         windows: Windows,
         candidates: list[Candidates],
+        winner: int,
+        fills: Fills,
     ) -> int:
         """How many lookaheads the next round may have: the config's number, or what the budget makes of this round.
 
-        `chosen` is the winner after its fills.
+        `chosen` is the winner after its `fills`.
         """
         if self._budget is None:
             return self._config.lookaheads
-        brought = [
-            tokens_brought(branch, fills_from_candidates(branch, undecided, each, self._config), self._eos)
-            for branch, undecided, each in zip(branches, windows.undecided, candidates, strict=True)
+        every = [
+            fills if row == winner else fills_from_candidates(branch, undecided, each, self._config)
+            for row, (branch, undecided, each) in enumerate(zip(branches, windows.undecided, candidates, strict=True))
         ]
+        brought = [tokens_brought(branch, each, self._eos) for branch, each in zip(branches, every, strict=True)]
         self._budget.observe(confidences, brought)
         left = int(np.count_nonzero(~chosen.decided))
         if not left:

@@ -4,6 +4,7 @@ import asyncio
 import dataclasses
 import json
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -32,6 +33,8 @@ from lopa.runtime.request_handle import RequestHandle
 from lopa.tiny import EVAL
 
 WAIT = 60.0
+DEADLINE = 1.0
+"""Long enough for a request to join on a busy machine."""
 """Seconds after which a handle counts as lost."""
 
 
@@ -178,12 +181,13 @@ def test_cancel_and_deadline_end_what_runs_and_what_waits(decoder: Decoder, prom
     with Engine(decoder, slots=2) as engine:
         running = [
             engine.submit(prompt, config, on_step=gates[0]),
-            engine.submit(prompt, config, deadline=0.01, on_step=gates[1]),
+            engine.submit(prompt, config, deadline=DEADLINE, on_step=gates[1]),
         ]
-        waiting = [engine.submit(prompt, config), engine.submit(prompt, config, deadline=0.01)]
+        waiting = [engine.submit(prompt, config), engine.submit(prompt, config, deadline=DEADLINE)]
         last = engine.submit(prompt, config)
         gates[0].open()
         assert gates[1].reached.wait(WAIT)
+        time.sleep(DEADLINE)
         running[0].cancel()
         waiting[0].cancel()
         while not (waiting[1].done or gates[1]._open.is_set()):
@@ -244,9 +248,9 @@ def test_an_error_anywhere_in_a_request_is_its_own(
             self._perhaps("open_round")
             return super().open_round()
 
-        def finish_round(self, windows: Any, rows: Any) -> Step:
+        def finish_round(self, windows: Any, rows: Any, split: Any) -> Step:
             self._perhaps("finish_round")
-            return super().finish_round(windows, rows)
+            return super().finish_round(windows, rows, split)
 
         def _perhaps(self, place: str) -> None:
             if place == self._breaks_in:
