@@ -1,7 +1,7 @@
 """The grid that is chosen, the forwards that are made, and the table that comes out of their seconds."""
 
-import shutil
 import math
+import shutil
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
