@@ -1,10 +1,12 @@
 """Many short requests of random options through one engine, with cancels, deadlines and failures, checked one by one.
 
-Usage: python tools/soak.py BUNDLE [--requests N] [--distinct N] [--slots N] [--submitters N] [--seed N]
+Usage: python tools/soak.py BUNDLE [--requests N] [--distinct N] [--slots N] [--submitters N] [--seed N] [--failing N]
 
 Every request that ends by itself must give what its prompt and config give when decoded alone; one that was cut short
 the beginning of it; one whose callback raised must raise just that. No handle may stay without an end, no cache in the
-session, and memory must not grow. Prints figures as JSON; exit code 1 when a check failed.
+session, and memory must not grow. With --failing N the branches are dealt over N + 1 devices (sessions on the same
+cores), of which N fail one after another, in a forward, a commit or while rows are read or appended: no answer may
+change. Prints figures as JSON; exit code 1 when a check failed.
 """
 
 import gc
@@ -20,9 +22,15 @@ from pathlib import Path
 import click
 import numpy as np
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from tests.runtime.failing_device import FailingDevice, Failure
+
 from lopa.bench.random_configs import random_config, random_prompt
 from lopa.runtime import BadInputError, Decoder, DoneEvent, Engine, GenerationConfig, GenerationResult, QueueFullError
 from lopa.runtime.decoding import Step
+from lopa.runtime.parallel_session import BranchParallelSession
+from lopa.runtime.session import Session, open_session
 
 _LONGEST_SECONDS = 120.0
 """A handle that has not ended by then counts as lost."""
@@ -49,11 +57,14 @@ class Reference:
 @click.option("--slots", default=6, show_default=True)
 @click.option("--submitters", default=4, show_default=True, help="Threads that submit and wait.")
 @click.option("--seed", default=0, show_default=True)
-def main(bundle: Path, requests: int, distinct: int, slots: int, submitters: int, seed: int) -> None:
-    """Run the soak on the CPU with one thread."""
+@click.option("--failing", type=click.IntRange(min=0), default=0, show_default=True, help="Devices that fail.")
+def main(bundle: Path, requests: int, distinct: int, slots: int, submitters: int, seed: int, failing: int) -> None:
+    """Run the soak on the CPU with one thread for each device."""
     rng = np.random.default_rng(seed)
-    with Decoder.open(bundle, threads=1) as decoder:
-        references = [_decoded_alone(decoder, rng) for _ in range(distinct)]
+    with Decoder.open(bundle, threads=1) as whole:
+        references = [_decoded_alone(whole, rng) for _ in range(distinct)]
+        session, devices = _session_of_failing(whole, failing, requests, rng)
+        decoder = Decoder(whole.bundle, session, whole.tokenizer, threads=1)
         began, memory = time.perf_counter(), []
         found: Counter[str] = Counter()
         with Engine(decoder, slots=slots, queue_limit=slots) as engine:
@@ -62,11 +73,15 @@ def main(bundle: Path, requests: int, distinct: int, slots: int, submitters: int
                 found += _soaked(engine, references, share, submitters, seed=seed * 100 + number + 1)
                 gc.collect()
                 memory.append(_resident_megabytes())
-        left = sum(decoder.session.prefix_length(number) > 0 for number in range(1, 4 * requests + 1000))
+        failed = sum(device.failed for device in devices)
+        left = sum(session.prefix_length(number) > 0 for number in range(1, 4 * requests + 1000))
+        if failing:
+            session.close()
     report = {
         "requests": requests,
         "seconds": round(time.perf_counter() - began, 1),
         "outcomes": dict(sorted(found.items())),
+        "devices_failed": failed,
         "caches_left": left,
         "threads_left": threading.active_count() - 1,
         "resident_megabytes_after_each_tenth": memory,
@@ -74,7 +89,23 @@ def main(bundle: Path, requests: int, distinct: int, slots: int, submitters: int
     print(json.dumps(report, indent=2))
     bad = found["lost"] + found["different"] + found["wrong error"]
     grown = memory[-1] - memory[len(memory) // 2]
+    bad += failed != failing
     sys.exit(1 if bad or left or report["threads_left"] or grown > 0.1 * memory[-1] else 0)
+
+
+def _session_of_failing(
+    decoder: Decoder, failing: int, requests: int, rng: np.random.Generator
+) -> tuple[Session, list[FailingDevice]]:
+    """The decoder's own session, or one over several of which all but the last fail, spread over the soak."""
+    if not failing:
+        return decoder.session, []
+    devices = []
+    for number in range(failing + 1):
+        method = str(rng.choice(["forward", "commit", "read_rows", "append_rows"]))
+        call = (1 + 2 * number) * requests // (4 * failing + 4) + 1
+        failure = Failure(method, call) if number < failing else None
+        devices.append(FailingDevice(open_session(decoder.bundle, "cpu", threads=1), f"device {number}", failure))
+    return BranchParallelSession(devices), devices
 
 
 def _decoded_alone(decoder: Decoder, rng: np.random.Generator) -> Reference:

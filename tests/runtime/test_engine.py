@@ -33,9 +33,9 @@ from lopa.runtime.request_handle import RequestHandle
 from lopa.tiny import EVAL
 
 WAIT = 60.0
+"""Seconds after which a handle counts as lost."""
 DEADLINE = 1.0
 """Long enough for a request to join on a busy machine."""
-"""Seconds after which a handle counts as lost."""
 
 
 @pytest.fixture(scope="module")

@@ -19,6 +19,7 @@ from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import CacheRows
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.manifest import MANIFEST_NAME, json_from_manifest
+from lopa.runtime.parallel_session import BranchParallelSession
 from lopa.runtime.session import Session, open_session
 from lopa.runtime.session_onnxruntime import OnnxRuntimeEngine
 
@@ -83,6 +84,17 @@ def test_published_traces_are_reproduced(bundle: Bundle, session: Session, name:
     comparisons = comparisons_of_file(path, session, bundle.manifest)
     assert [each.mismatch for each in comparisons if each.mismatch is not None] == []
     assert sum(each.whole for each in comparisons) > 0.9 * len(comparisons)
+
+
+@pytest.mark.parametrize("name", ["x_long_lopa_bf4_bs32_full", "x_long_lopa_bf4_bs16_block"])
+def test_pipelines_that_share_the_branches(name: str, bundle: Bundle) -> None:
+    pipelines = [open_session(bundle, DEVICE, threads=1) for _ in range(2)]
+    session = BranchParallelSession(pipelines)
+    comparisons = comparisons_of_file(TRACES / f"{name}.jsonl.gz", session, bundle.manifest, limit=2)
+    session.close()
+    assert session.lost == ()
+    assert [each.mismatch for each in comparisons if each.mismatch is not None] == []
+    assert sum(each.steps for each in comparisons) > 10
 
 
 class _Slowed:

@@ -33,6 +33,15 @@ def test_a_short_soak_loses_nothing_and_mixes_nothing_up(tiny_bundle: Path) -> N
     assert (report["caches_left"], report["threads_left"]) == (0, 0)
 
 
+def test_devices_that_fail_change_no_answer(tiny_bundle: Path) -> None:
+    done = run_tool("soak.py", tiny_bundle, "--requests", 80, "--distinct", 10, "--seed", 2, "--failing", 2)
+    assert done.returncode == 0, done.stdout + done.stderr
+    report = json.loads(done.stdout)
+    assert report["devices_failed"] == 2
+    assert report["outcomes"]["the same as alone"] > 40
+    assert done.stderr.count("was lost, the others go on without it") == 2
+
+
 def test_the_engine_report_counts_what_prompts_used_again_save(tiny_bundle: Path) -> None:
     done = run_tool("engine_report.py", tiny_bundle, "--limit", 2, "--rounds", 1, "--branches", 2)
     assert done.returncode == 0, done.stderr
