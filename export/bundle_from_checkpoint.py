@@ -1,7 +1,7 @@
 """Checkpoint (and adapter) in, bundle out: the whole export in order. Does not decode, verify or build engines."""
 
 import importlib.metadata
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from lopa.export.checkpoint import INDEX_NAME, StoredTensor, tensors_from_checkp
 from lopa.export.config import CONFIG_NAME, CheckpointConfig, config_from_checkpoint
 from lopa.export.graph import graph_from_dimensions
 from lopa.export.lora import ADAPTER_CONFIG_NAME, ADAPTER_WEIGHTS_NAME, NO_ADAPTER, Adapter, adapter_from_folder
+from lopa.export.portable_lint import check_portable
 from lopa.export.progress import Progress, silent
 from lopa.export.quantization import QuantizationChoice, quantized_plan
 from lopa.export.staging import check_destination, staged_folder
@@ -31,10 +32,12 @@ from lopa.export.weight_plan import (
 from lopa.export.weights import write_weights
 from lopa.runtime.bundle import Bundle, sha256_of_file
 from lopa.runtime.contract import CONTRACT_VERSION
+from lopa.runtime.errors import BadInputError
 from lopa.runtime.manifest import (
     MANIFEST_NAME,
     SCHEMA_VERSION,
     DecodingDefaults,
+    Dialect,
     FileRecord,
     Manifest,
     Origin,
@@ -42,7 +45,7 @@ from lopa.runtime.manifest import (
     json_from_manifest,
 )
 
-GRAPH_NAME = "model.onnx"
+GRAPH_NAMES: dict[Dialect, str] = {"standard": "model.onnx", "portable": "portable.onnx"}
 WEIGHTS_NAME = "model.onnx.data"
 _ROOM_BESIDE_WEIGHTS = 1 << 26
 """Bytes: more than the graph and the tokenizer of any model take."""
@@ -69,17 +72,21 @@ def bundle_from_checkpoint(
     lora: Path | None = None,
     dtype: Dtype = "float32",
     quantization: QuantizationChoice | None = None,
+    dialects: Sequence[Dialect] = ("standard",),
     with_logits: bool = False,
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> Bundle:
     """Export the folder `checkpoint`, merged with the adapter folder `lora`, to the new folder `destination`.
 
-    `dtype` is that of the tensors that `quantization` does not make integers. `with_logits` adds the logits to the
-    outputs, for verification. Raises BadInputError for anything wrong with the
-    source or the destination; then nothing is left behind, and a bundle that was to be overwritten is untouched.
+    `dtype` is that of the tensors that `quantization` does not make integers. There is a graph for each of `dialects`
+    (standard, portable, or both in this order) over one file of weights. `with_logits` adds the logits to the outputs,
+    for verification. Raises BadInputError for anything wrong with the source, the destination or the combination of
+    options, CheckFailedError for a portable graph that breaks its dialect's rules; then nothing is left behind, and a
+    bundle that was to be overwritten is untouched.
     """
     tell = progress or silent
+    _check_dialects(dialects, quantization)
     check_destination(destination, overwrite=overwrite)
     source = source_from_checkpoint(checkpoint, lora)
     planned = source.planned if quantization is None else quantized_plan(source.planned, quantization)
@@ -100,17 +107,28 @@ def bundle_from_checkpoint(
             lambda done: tell("writing weights", done, total),
         )
         tell("tracing the graph", 0, 0)
-        graph = graph_from_dimensions(
-            source.config.dimensions, records, WEIGHTS_NAME, dtype=dtype, with_logits=with_logits
-        )
-        ir.save(graph, folder / GRAPH_NAME)
+        for dialect in dialects:
+            graph = graph_from_dimensions(
+                source.config.dimensions, records, WEIGHTS_NAME, dialect=dialect, dtype=dtype, with_logits=with_logits
+            )
+            if dialect == "portable":
+                check_portable(ir.to_proto(graph), GRAPH_NAMES[dialect])
+            ir.save(graph, folder / GRAPH_NAMES[dialect])
         (folder / TOKENIZER_NAME).write_bytes(source.tokenizer.tokenizer)
         (folder / TOKENIZER_CONFIG_NAME).write_bytes(source.tokenizer.tokenizer_config)
-        others = [_file_record(folder / name) for name in (GRAPH_NAME, TOKENIZER_NAME, TOKENIZER_CONFIG_NAME)]
+        graphs = [GRAPH_NAMES[dialect] for dialect in dialects]
+        others = [_file_record(folder / name) for name in (*graphs, TOKENIZER_NAME, TOKENIZER_CONFIG_NAME)]
         tell("hashing the source", 0, 0)
         origin = _origin(source, digests.result())
         manifest = _manifest(
-            source, records, [weights, *others], origin, dtype=dtype, quantization=quantization, with_logits=with_logits
+            source,
+            records,
+            [weights, *others],
+            origin,
+            dialects,
+            dtype=dtype,
+            quantization=quantization,
+            with_logits=with_logits,
         )
         (folder / MANIFEST_NAME).write_bytes(json_from_manifest(manifest))
     return Bundle.open(destination)
@@ -133,11 +151,24 @@ def source_from_checkpoint(checkpoint: Path, lora: Path | None) -> Source:
     return Source(checkpoint, lora, config, tokenizer, stored, planned, adapter)
 
 
+def _check_dialects(dialects: Sequence[Dialect], quantization: QuantizationChoice | None) -> None:
+    if tuple(dialects) not in (("standard",), ("portable",), ("standard", "portable")):
+        raise ValueError(f"received dialects {dialects}, expected standard, portable, or both in this order")
+    if "portable" in dialects and quantization is not None:
+        raise BadInputError(
+            f"a portable graph with matrices in {quantization.kind}",
+            expected="a portable graph in floats: its operators know no integer products",
+            remedy="leave --quantize out (for Ascend, ATC's own tools quantize a float model), or export with "
+            "--dialect standard",
+        )
+
+
 def _manifest(
     source: Source,
     records: dict[str, TensorRecord],
     files: list[FileRecord],
     origin: Origin,
+    dialects: Sequence[Dialect],
     *,
     dtype: Dtype,
     quantization: QuantizationChoice | None,
@@ -148,7 +179,7 @@ def _manifest(
         schema=SCHEMA_VERSION,
         contract=CONTRACT_VERSION,
         architecture=architecture.name,
-        dialect="standard",
+        dialect=dialects[0],
         dtype=dtype,
         quantization=None if quantization is None else quantization.record,
         with_logits=with_logits,
@@ -156,7 +187,8 @@ def _manifest(
         dimensions=source.config.dimensions,
         special_tokens=tokens,
         decoding=DecodingDefaults(add_bos=architecture.add_bos and tokens.bos is not None),
-        graph=GRAPH_NAME,
+        graph=GRAPH_NAMES[dialects[0]],
+        portable_graph=GRAPH_NAMES["portable"] if len(dialects) > 1 else None,
         weights=WEIGHTS_NAME,
         tensors=records,
         files=files,

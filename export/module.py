@@ -5,6 +5,7 @@ Matrices are stored [inputs, outputs], so that a product in the traced graph is 
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -80,18 +81,26 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor, past_key: Tensor, past_value: Tensor, rows: Rows) -> tuple[Tensor, Tensor, Tensor]:
         """[N, W, H] and two [R, Hkv, P, D] -> [N, W, H] and the window's own key and value, [N, Hkv, W, D]."""
-        query = _rotated(self._heads(self.query(x)), rows)
-        key = _rotated(self._heads(self.key(x)), rows)
+        query = self.rotated(self._heads(self.query(x)), rows)
+        key = self.rotated(self._heads(self.key(x)), rows)
         value = self._heads(self.value(x))
-        attended = functional.scaled_dot_product_attention(
-            query,
-            torch.cat([_of_branches(past_key, rows.branches), key], dim=2),
-            torch.cat([_of_branches(past_value, rows.branches), value], dim=2),
-            attn_mask=rows.mask,
-            enable_gqa=True,
-        )
+        keys = torch.cat([self.of_branches(past_key, rows.branches), key], dim=2)
+        values = torch.cat([self.of_branches(past_value, rows.branches), value], dim=2)
+        attended = self.attended(query, keys, values, rows.mask)
         output: Tensor = self.output(attended.transpose(1, 2).flatten(2))
         return output, key, value
+
+    def of_branches(self, past: Tensor, branches: int) -> Tensor:
+        """[R, Hkv, P, D] -> [R * B, Hkv, P, D]"""
+        return past.unsqueeze(1).expand(-1, branches, -1, -1, -1).flatten(0, 1)
+
+    def rotated(self, x: Tensor, rows: Rows) -> Tensor:
+        """[N, heads, W, D], the first half of the channels paired with the second."""
+        return torch.onnx.ops.rotary_embedding(x, rows.cosine, rows.sine)
+
+    def attended(self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
+        """[N, heads, W, D], twice [N, Hkv, P + W, D] and Rows.mask -> [N, heads, W, D]"""
+        return functional.scaled_dot_product_attention(query, keys, values, attn_mask=mask, enable_gqa=True)
 
     def _heads(self, x: Tensor) -> Tensor:
         """[N, W, heads * D] -> [N, heads, W, D]"""
@@ -117,11 +126,14 @@ class GatedMlp(nn.Module):
 class Layer(nn.Module):
     """Attention and MLP, each on a normalized copy that is added back."""
 
+    attention_type: ClassVar[type[Attention]] = Attention
+    norm_type: ClassVar[type[Norm]] = Norm
+
     def __init__(self, dimensions: ModelDimensions, dtype: torch.dtype) -> None:
         super().__init__()
-        self.attention_norm = Norm(dimensions.hidden_size, dimensions.rms_norm_eps, dtype)
-        self.attention = Attention(dimensions, dtype)
-        self.mlp_norm = Norm(dimensions.hidden_size, dimensions.rms_norm_eps, dtype)
+        self.attention_norm = self.norm_type(dimensions.hidden_size, dimensions.rms_norm_eps, dtype)
+        self.attention = self.attention_type(dimensions, dtype)
+        self.mlp_norm = self.norm_type(dimensions.hidden_size, dimensions.rms_norm_eps, dtype)
         self.mlp = GatedMlp(dimensions, dtype)
 
     def forward(self, x: Tensor, past_key: Tensor, past_value: Tensor, rows: Rows) -> tuple[Tensor, Tensor, Tensor]:
@@ -134,14 +146,15 @@ class Layer(nn.Module):
 class ContractForward(nn.Module):
     """One forward of the contract: inputs and outputs in the order of lopa.runtime.contract."""
 
+    layer_type: ClassVar[type[Layer]] = Layer
     inverse_frequencies: Tensor
 
     def __init__(self, dimensions: ModelDimensions, *, dtype: torch.dtype, with_logits: bool) -> None:
         super().__init__()
         self.with_logits = with_logits
         self.embedding = Embedding(dimensions, dtype)
-        self.layers = nn.ModuleList(Layer(dimensions, dtype) for _ in range(dimensions.layers))
-        self.final_norm = Norm(dimensions.hidden_size, dimensions.rms_norm_eps, dtype)
+        self.layers = nn.ModuleList(self.layer_type(dimensions, dtype) for _ in range(dimensions.layers))
+        self.final_norm = self.layer_type.norm_type(dimensions.hidden_size, dimensions.rms_norm_eps, dtype)
         self.head = Matrix(dimensions.hidden_size, dimensions.vocab_size, bias=False, dtype=dtype)
         self.register_buffer("inverse_frequencies", inverse_frequencies(dimensions), persistent=False)
 
@@ -158,14 +171,19 @@ class ContractForward(nn.Module):
         """Shapes as in the contract: the statistics, then each layer's new key and value, then logits if wanted."""
         requests, branches = input_ids.shape[:2]
         rows = self._rows(position_ids, window_mask, prefix_mask)
-        x = self.embedding(input_ids.flatten(0, 1))
+        x, window = self.layers_forward(self.embedding(input_ids.flatten(0, 1)), past_key_values, rows)
+        window = [new.reshape(requests, branches, *new.shape[1:]) for new in window]
+        logits = self.head(self.final_norm(_wanted_rows(x, logits_index))).float()
+        statistics = statistics_of_logits(logits, temperature.reshape(-1, 1, 1, 1))
+        return (*statistics, *window, logits) if self.with_logits else (*statistics, *window)
+
+    def layers_forward(self, x: Tensor, past_key_values: list[Tensor], rows: Rows) -> tuple[Tensor, list[Tensor]]:
+        """[N, W, H] through all layers -> [N, W, H] and each layer's new key and value, [N, Hkv, W, D]."""
         window = []
         for i, layer in enumerate(self.layers):
             x, key, value = layer(x, past_key_values[2 * i], past_key_values[2 * i + 1], rows)
-            window += [new.reshape(requests, branches, *new.shape[1:]) for new in (key, value)]
-        logits = self.head(self.final_norm(_wanted_rows(x, logits_index))).float()
-        statistics = statistics_of_logits(logits, temperature)
-        return (*statistics, *window, logits) if self.with_logits else (*statistics, *window)
+            window += [key, value]
+        return x, window
 
     def _rows(self, position_ids: Tensor, window_mask: Tensor, prefix_mask: Tensor) -> Rows:
         requests, branches, width = position_ids.shape
@@ -183,8 +201,8 @@ def inverse_frequencies(dimensions: ModelDimensions) -> Tensor:
 
 
 def statistics_of_logits(logits: Tensor, temperature: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """float32 [R, B, Q, V] and [R] -> topk_ids, topk_logprobs [R, B, Q, K] and entropy [R, B, Q]."""
-    z = logits / temperature.reshape(-1, 1, 1, 1)
+    """float32 [.., V] and a divisor that fits it -> topk_ids, topk_logprobs [.., K] and entropy [..]."""
+    z = logits / temperature
     top, ids = torch.topk(z, TOP_K, dim=-1)
     greatest = top.narrow(-1, 0, 1)
     above = z - greatest
@@ -194,16 +212,6 @@ def statistics_of_logits(logits: Tensor, temperature: Tensor) -> tuple[Tensor, T
     logprobs = top - greatest - log_total
     entropy = log_total - (weights * above).sum(dim=-1, keepdim=True) / total
     return ids, logprobs, entropy.squeeze(-1)
-
-
-def _rotated(x: Tensor, rows: Rows) -> Tensor:
-    """[N, heads, W, D], the first half of the channels paired with the second."""
-    return torch.onnx.ops.rotary_embedding(x, rows.cosine, rows.sine)
-
-
-def _of_branches(past: Tensor, branches: int) -> Tensor:
-    """[R, Hkv, P, D] -> [R * B, Hkv, P, D]"""
-    return past.unsqueeze(1).expand(-1, branches, -1, -1, -1).flatten(0, 1)
 
 
 def _wanted_rows(x: Tensor, index: Tensor) -> Tensor:

@@ -21,6 +21,7 @@ from lopa.runtime.contract import Rows, Statistics, WindowBatch
 from lopa.runtime.errors import BadInputError, MissingBackendError
 from lopa.runtime.host_session import HostSession
 from lopa.runtime.manifest import Manifest
+from lopa.runtime.portable_form import portable_inputs, rows_from_portable, statistics_from_portable
 from lopa.runtime.prefix_cache import Prefix, cache_shape_from_manifest
 from lopa.runtime.stored_floats import stored_dtype
 
@@ -55,6 +56,13 @@ def open_session(bundle: Bundle, device: str, *, threads: int | None) -> HostSes
             expected="a bundle in float32 or float16: ONNX Runtime has no bfloat16 operators for the CPU",
             remedy="export the checkpoint with --dtype fp32 or fp16, or use --device cuda:N (or numpy, which is slow)",
         )
+    portable = bundle.manifest.dialect == "portable"
+    if portable and bundle.manifest.dtype == "bfloat16":
+        raise BadInputError(
+            f"device {device!r} for {bundle.path}, a portable graph in bfloat16",
+            expected="a graph in the standard dialect, or in float32 or float16",
+            remedy="export the checkpoint with --dialect both, or use the device that the portable graph was made for",
+        )
     session = _shared_inference_session(bundle, providers, threads)
     if session.get_providers()[0] != providers[0][0]:
         raise MissingBackendError(
@@ -63,7 +71,37 @@ def open_session(bundle: Bundle, device: str, *, threads: int | None) -> HostSes
             remedy="check nvidia-smi and the CUDA libraries, or use --device cpu",
         )
     _check_contract(bundle, session)
-    return HostSession(OnnxRuntimeEngine(session, bundle.manifest), device, cache_shape_from_manifest(bundle.manifest))
+    engine = PortableEngine(session) if portable else OnnxRuntimeEngine(session, bundle.manifest)
+    return HostSession(engine, device, cache_shape_from_manifest(bundle.manifest))
+
+
+class PortableEngine:
+    """One forward through a graph of the portable dialect, with new arrays for every run.
+
+    Shows what such a graph computes; it is made for other devices, so it is not tuned here.
+    """
+
+    def __init__(self, session: ort.InferenceSession) -> None:
+        self._session: ort.InferenceSession | None = session
+        self._outputs = [value.name for value in session.get_outputs()]
+
+    def run(self, batch: WindowBatch, prefix: Prefix) -> tuple[Statistics, tuple[Rows, ...]]:
+        """Engine.run; the arrays are the caller's."""
+        assert self._session is not None  # HostSession runs nothing after close()
+        layers = len(prefix.arrays) // 2
+        past = dict(zip(contract.past_names(layers), prefix.arrays, strict=True))
+        inputs = portable_inputs(batch, prefix.mask) | past
+        outputs = dict(zip(self._outputs, self._session.run(self._outputs, inputs), strict=True))
+        branches = batch.input_ids.shape[1]
+        rows = tuple(rows_from_portable(outputs[name], branches) for name in contract.window_names(layers))
+        return statistics_from_portable(outputs, batch), rows
+
+    def forget_prefix(self) -> None:
+        """Nothing to forget: a run keeps no reference to its prefix."""
+
+    def close(self) -> None:
+        """Free the graph."""
+        self._session = None
 
 
 class OnnxRuntimeEngine:
