@@ -31,6 +31,7 @@ _IR_DTYPES: dict[Dtype | IntegerDtype, ir.DataType] = {
     "int4": ir.DataType.INT4,
 }
 
+
 def graph_from_dimensions(
     dimensions: ModelDimensions,
     records: Mapping[str, TensorRecord],

@@ -10,7 +10,7 @@ from lopa.runtime.errors import BadInputError
 SCHEMA_VERSION = 1
 MANIFEST_NAME = "manifest.json"
 Dialect = Literal["standard", "portable"]
-"""How a graph is written: ai.onnx 23 in the contract's shapes, or ai.onnx 17 in the portable form (docs/contract.md)."""
+"""How a graph is written (docs/contract.md): ai.onnx 23 in the contract's shapes, or 17 in the portable form."""
 
 
 class ModelDimensions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
