@@ -1,6 +1,6 @@
 """Decode every recorded prompt of the published implementation and print how the steps compare.
 
-Usage: python tools/conformance_report.py BUNDLE [DEVICE]
+Usage: python tools/conformance_report.py BUNDLE [DEVICE] [--dialect portable]
 """
 
 import sys
@@ -13,15 +13,19 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from tests.conformance.recorded import comparisons_of_file, trace_files
 
 from lopa.runtime.bundle import Bundle
+from lopa.runtime.manifest import Dialect
 from lopa.runtime.session import open_session
 
 
 @click.command()
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.argument("device", default="cpu")
-def main(bundle: Path, device: str) -> None:
+@click.option("--dialect", type=click.Choice(["standard", "portable"]), help="Which graph, where there are two.")
+def main(bundle: Path, device: str, dialect: Dialect | None) -> None:
     """Print a line per recorded configuration, and the sums."""
     opened = Bundle.open(bundle)
+    if dialect is not None:
+        opened = opened.of_dialect(dialect)
     session = open_session(opened, device, threads=1)
     header = ("configuration", "traces", "steps", "near-ties", "decided otherwise at one", "mismatches")
     click.echo("| " + " | ".join(header) + " |\n|" + "---|" * len(header))
