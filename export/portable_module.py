@@ -32,7 +32,7 @@ class PortableAttention(Attention):
 
     def rotated(self, x: Tensor, rows: Rows) -> Tensor:
         """[R, heads, S, D], the first half of the channels paired with the second."""
-        first, second = x.split(self.head_size // 2, dim=-1)
+        first, second = x.chunk(2, dim=-1)
         cosine, sine = rows.cosine.unsqueeze(1), rows.sine.unsqueeze(1)
         return torch.cat([first * cosine - second * sine, second * cosine + first * sine], dim=-1)
 

@@ -28,7 +28,7 @@ class Opset17Pass(ir.passes.InPlacePass):
         """Raises PassError for a reduction over computed axes, which opset 17 cannot say."""
         for node in model.graph:
             if node.op_type in _AXES_AS_ATTRIBUTE and len(node.inputs) > 1:
-                axes = ir.convenience.get_const_tensor(node.inputs[1])
+                axes = None if node.inputs[1] is None else ir.convenience.get_const_tensor(node.inputs[1])
                 if axes is None:
                     raise ir.passes.PassError(f"{node.name}: opset 17 needs constant axes of {node.op_type}")
                 node.attributes["axes"] = ir.AttrInt64s("axes", [int(axis) for axis in axes.numpy().reshape(-1)])
