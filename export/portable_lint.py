@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import onnx
+import onnx.helper
 import onnx.numpy_helper
 import onnx.shape_inference
 
@@ -141,7 +142,7 @@ class _Graph:
     @cached_property
     def shapes(self) -> dict[str, list[int | None]]:
         """Sizes by value, None for a dynamic one; a value of unknown rank is not there."""
-        inferred = onnx.shape_inference.infer_shapes(self.model).graph
+        inferred = onnx.shape_inference.infer_shapes(_with_one_import_each(self.model)).graph
         typed = (*inferred.input, *inferred.value_info, *inferred.output)
         found = {
             value.name: [
@@ -169,6 +170,18 @@ class _Graph:
         operator = "" if node is None else node.op_type
         place = name if node is None else node.name or next(iter(node.output), "")
         return Violation(rule, place, operator, self.opset, rank, found, mend)
+
+
+def _with_one_import_each(model: onnx.ModelProto) -> onnx.ModelProto:
+    """A copy for shape inference, which refuses a model with a domain that is imported twice or never."""
+    versions = dict.fromkeys((node.domain for node in model.graph.node), 1) | {"": OPSET}
+    versions |= {each.domain: each.version for each in model.opset_import}
+    versions[""] = max(versions[""], versions.pop("ai.onnx", 0))  # two names of one domain
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    del copy.opset_import[:]
+    copy.opset_import.extend(onnx.helper.make_opsetid(domain, version) for domain, version in versions.items())
+    return copy
 
 
 def _opset_imports(graph: _Graph) -> Iterator[Violation]:

@@ -307,8 +307,9 @@ def _inference_session(
 
 
 def _check_contract(bundle: Bundle, session: ort.InferenceSession) -> None:
-    """Raise BadInputError unless the graph has exactly the inputs and outputs of the contract."""
+    """Raise BadInputError unless the graph has exactly the contract's inputs and outputs, in its dialect's form."""
     layers = bundle.manifest.dimensions.layers
+    remedy = "export the checkpoint again"
     for what, found, expected in (
         ("inputs", session.get_inputs(), contract.input_names(layers)),
         ("outputs", session.get_outputs(), contract.output_names(layers, with_logits=bundle.manifest.with_logits)),
@@ -318,5 +319,13 @@ def _check_contract(bundle: Bundle, session: ort.InferenceSession) -> None:
             raise BadInputError(
                 f"{bundle.graph} has other {what} than its manifest says: {sorted(names ^ set(expected))}",
                 expected=f"the {what} of contract version {contract.CONTRACT_VERSION}",
-                remedy="export the checkpoint again",
+                remedy=remedy,
             )
+    axes = {value.name: len(value.shape) for value in session.get_inputs()}[contract.INPUT_IDS]
+    dialect = bundle.manifest.dialect
+    if axes != (2 if dialect == "portable" else 3):
+        raise BadInputError(
+            f"{bundle.graph}: its {contract.INPUT_IDS} has {axes} axes",
+            expected=f"the shapes of the {dialect} dialect, which the manifest names",
+            remedy=remedy,
+        )
