@@ -40,13 +40,16 @@ def test_both_dialects_in_one_bundle(tmp_path: Path, lopa_export: Command) -> No
     assert output.startswith(f"ok: {bundle / 'portable.onnx'}: ")
 
 
-def test_a_portable_bundle_has_one_graph_and_generates(tiny_portable: Path, lopa_export: Command) -> None:
+def test_a_portable_bundle_generates_the_same_text(
+    tiny_portable: Path, tiny_bundle: Path, lopa_export: Command
+) -> None:
     assert not (tiny_portable / "model.onnx").exists()
     assert "version 1, portable dialect" in lopa_export("inspect", tiny_portable)[1]
     prompt = "Question: Omar has 6 balloons and buys 3 more. How many balloons are there?"
-    code, output, _ = lopa_export("generate", tiny_portable, prompt, "--branches", "3")
-    assert code == 0
-    assert "9" in output
+    texts = [lopa_export("generate", bundle, prompt, "--branches", "3")[:2] for bundle in (tiny_portable, tiny_bundle)]
+    assert texts[0] == texts[1]
+    assert texts[0][0] == 0
+    assert "balloons" in texts[0][1]
 
 
 def test_lint_of_a_standard_graph_says_what_to_change(tiny_bundle: Path, lopa_export: Command) -> None:
