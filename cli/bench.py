@@ -20,6 +20,7 @@ from lopa.bench.report import make_folder, prompt_file, run_now, write_report, w
 from lopa.bench.speed_report import FORWARD_INCLUDES, ROUNDS, SpeedReport
 from lopa.bench.speed_table import tables_from_speed
 from lopa.bench.table import show_table
+from lopa.cli.device_options import device_options
 from lopa.export.extra import export_extra_needed
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.costs import costs_name, json_from_costs
@@ -69,7 +70,7 @@ _GOES_WITH = {
 @click.option(
     "--output", type=click.Path(path_type=Path), metavar="DIR", help="Write the report there: JSON, Markdown."
 )
-@click.option("--device", default="cpu", show_default=True, help="cpu, cuda:N or numpy.")
+@device_options
 @click.option("--threads", type=click.IntRange(min=1), help="Threads [default: the engine's choice; with --speed 1].")
 def command(
     bundle: Path,
@@ -83,7 +84,8 @@ def command(
     branches: int | None,
     limit: int | None,
     output: Path | None,
-    device: str,
+    devices: tuple[str, ...],
+    device_timeout: float,
     threads: int | None,
 ) -> None:
     """Measure BUNDLE by one of --quality, --speed, --costs and --cold. The tables go to standard output."""
@@ -97,17 +99,26 @@ def command(
     }
     _check_usage([name for name in asked if asked[name]], [name for name in given if given[name]])
     if quality is not None:
-        _bench_quality(bundle, quality, plot=plot, limit=limit, output=output, device=device, threads=threads)
+        _bench_quality(
+            bundle,
+            quality,
+            plot=plot,
+            limit=limit,
+            output=output,
+            devices=devices,
+            device_timeout=device_timeout,
+            threads=threads,
+        )
         return
     if costs:
-        _bench_costs(bundle, output=output, device=device, threads=threads)
+        _bench_costs(bundle, output=output, devices=devices, device_timeout=device_timeout, threads=threads)
         return
     if cold:
-        _bench_cold(bundle, output=output, device=device, threads=threads)
+        _bench_cold(bundle, output=output, devices=devices, threads=threads)
         return
     if checkpoint is None:
         raise click.UsageError("--speed needs --checkpoint, from which the eager loop reads its weights")
-    if device != "cpu":
+    if devices != ("cpu",):
         raise click.UsageError("--speed compares on the CPU only: leave --device out")
     _bench_speed(
         bundle,
@@ -136,7 +147,8 @@ def _bench_quality(
     plot: Path | None,
     limit: int | None,
     output: Path | None,
-    device: str,
+    devices: tuple[str, ...],
+    device_timeout: float,
     threads: int | None,
 ) -> None:
     items = eval_set_from_jsonl(prompts, limit=limit)
@@ -148,9 +160,9 @@ def _bench_quality(
                 expected="prompts with a score to draw",
                 remedy="leave --plot out, or give other prompts",
             )
-    with Decoder.open(path, [device], threads=threads) as decoder:
+    with Decoder.open(path, devices, threads=threads, device_timeout=device_timeout) as decoder:
         _make_folders(output, None if plot is None else plot.parent)
-        run = run_now(decoder.bundle, device=device, threads=threads, arguments=_arguments())
+        run = run_now(decoder.bundle, device=",".join(devices), threads=threads, arguments=_arguments())
         with progress_shown("prompts", len(items)) as progress:
             rows = quality_rows(decoder, items, progress)
         report = QualityReport("quality", run, prompt_file(prompts, limit), shared_settings(decoder), rows)
@@ -191,10 +203,12 @@ def _bench_speed(
         write_report(output, "speed", report, tables)
 
 
-def _bench_costs(path: Path, *, output: Path | None, device: str, threads: int | None) -> None:
-    with Decoder.open(path, [device], threads=threads) as decoder:
+def _bench_costs(
+    path: Path, *, output: Path | None, devices: tuple[str, ...], device_timeout: float, threads: int | None
+) -> None:
+    with Decoder.open(path, devices, threads=threads, device_timeout=device_timeout) as decoder:
         bundle = decoder.bundle
-        target = bundle.path / costs_name(device)
+        target = bundle.path / costs_name(decoder.session.device)
         if not os.access(bundle.path, os.W_OK):
             raise BadInputError(
                 f"{bundle.path} cannot be written",
@@ -202,8 +216,8 @@ def _bench_costs(path: Path, *, output: Path | None, device: str, threads: int |
                 remedy="copy the bundle to a place of your own",
             )
         _make_folders(output)
-        run = run_now(bundle, device=device, threads=threads, arguments=_arguments())
-        rates = measured_rates(run.machine.cores if threads is None else threads) if device == "cpu" else None
+        run = run_now(bundle, device=",".join(devices), threads=threads, arguments=_arguments())
+        rates = measured_rates(run.machine.cores if threads is None else threads) if devices == ("cpu",) else None
         plan = plan_for_decoder(decoder)
         with progress_shown("forwards", plan.forwards) as progress:
             costs = measured_costs(decoder, plan, threads=threads, progress=progress)
@@ -216,11 +230,11 @@ def _bench_costs(path: Path, *, output: Path | None, device: str, threads: int |
         write_report(output, "costs", report, tables)
 
 
-def _bench_cold(path: Path, *, output: Path | None, device: str, threads: int | None) -> None:
+def _bench_cold(path: Path, *, output: Path | None, devices: tuple[str, ...], threads: int | None) -> None:
     bundle = Bundle.open(path)
     _make_folders(output)
-    run = run_now(bundle, device=device, threads=threads, arguments=_arguments())
-    starts = tuple(measured_cold_start(bundle.path, device, threads) for _ in range(STARTS))
+    run = run_now(bundle, device=",".join(devices), threads=threads, arguments=_arguments())
+    starts = tuple(measured_cold_start(bundle.path, devices, threads) for _ in range(STARTS))
     report = report_from_starts(run, starts)
     table = table_from_cold(report)
     show_table(table)

@@ -65,6 +65,13 @@ _DIALECTS: dict[str, tuple["Dialect", ...]] = {
     help="Of the graph: standard for ONNX Runtime, portable (opset 17, plain operators) for Ascend and old compilers.",
 )
 @click.option("--with-logits", is_flag=True, help="Add the logits to the outputs, for verification.")
+@click.option(
+    "--stages",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Above 1: also the graphs of a pipeline of N stages, over the same weights.",
+)
 @click.option("--overwrite", is_flag=True, help="Replace BUNDLE if it is a bundle.")
 def command(
     checkpoint: Path,
@@ -76,6 +83,7 @@ def command(
     head: bool | None,
     dialect: str,
     with_logits: bool,
+    stages: int,
     overwrite: bool,
 ) -> None:
     """Export CHECKPOINT, a folder in Hugging Face's format, to a bundle."""
@@ -94,6 +102,7 @@ def command(
             quantization=None if integers is None else QuantizationChoice(integers, head is not False, exclude),
             dialects=_DIALECTS[dialect],
             with_logits=with_logits,
+            stages=stages,
             overwrite=overwrite,
             progress=progress,
         )

@@ -1,7 +1,7 @@
 """Model dimensions -> the ONNX graph of the engine contract, its weights referring to a file that is written elsewhere.
 
-Traces lopa.export.module with tensors that have shapes and no values, so the memory needed does not depend on the
-model. Does not know any weight's value.
+Traces a module of lopa.export.traced_forms with tensors that have shapes and no values, so the memory needed does not
+depend on the model. Does not know any weight's value.
 """
 
 import logging
@@ -20,8 +20,8 @@ from lopa.export.quantize_graph import QuantizedMatricesPass, QuantizedMatrix
 from lopa.export.torch_dtypes import TORCH_DTYPES
 from lopa.export.traced_forms import TRACED_FORMS
 from lopa.export.weight_plan import Dtype, IntegerDtype
-from lopa.runtime.contract import input_names, output_names
 from lopa.runtime.manifest import Dialect, ModelDimensions, TensorRecord, scale_name
+from lopa.runtime.model_part import ModelPart, whole_model
 
 _IR_DTYPES: dict[Dtype | IntegerDtype, ir.DataType] = {
     "float32": ir.DataType.FLOAT,
@@ -40,19 +40,23 @@ def graph_from_dimensions(
     dialect: Dialect,
     dtype: Dtype,
     with_logits: bool,
+    part: ModelPart | None = None,
 ) -> ir.Model:
-    """The graph whose initializers are `records`, each in the file `weights_name` beside the graph's own."""
+    """The graph whose initializers are `records`, each in the file `weights_name` beside the graph's own.
+
+    With `part`, the graph of these layers, with their tensors of `records`; in the standard dialect only.
+    """
+    part = part or whole_model(dimensions.layers)
     form = TRACED_FORMS[dialect]
     with FakeTensorMode(), _quiet_exporter():
-        module = form.module(dimensions, dtype=TORCH_DTYPES[dtype], with_logits=with_logits).eval()
         program = torch.onnx.export(
-            module,
-            form.example_inputs(dimensions, TORCH_DTYPES[dtype]),
+            form.module(dimensions, TORCH_DTYPES[dtype], part, with_logits).eval(),
+            form.example_inputs(dimensions, TORCH_DTYPES[dtype], part),
             dynamo=True,
             opset_version=form.traced_opset,
-            input_names=input_names(dimensions.layers),
-            output_names=output_names(dimensions.layers, with_logits=with_logits),
-            dynamic_shapes=form.dynamic_axes(dimensions.layers),
+            input_names=part.input_names,
+            output_names=part.output_names(with_logits=with_logits),
+            dynamic_shapes=form.dynamic_axes(part),
             optimize=False,
             verbose=False,
         )
@@ -70,7 +74,7 @@ def graph_from_dimensions(
     quantized = {
         name: QuantizedMatrix(tensors[name], tensors[scale_name(name)])
         for name, record in records.items()
-        if record.dtype in ("int8", "int4")
+        if record.dtype in ("int8", "int4") and name in initializers
     }
     model = form.finish(tidy(model))
     return QuantizedMatricesPass(quantized)(model).model if quantized else model

@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from lopa.runtime.contract import TOP_K
 from lopa.runtime.manifest import ModelDimensions
+from lopa.runtime.model_part import ModelPart, whole_model
 
 
 @dataclass(frozen=True)
@@ -136,31 +137,104 @@ class Layer(nn.Module):
         self.mlp_norm = self.norm_type(dimensions.hidden_size, dimensions.rms_norm_eps, dtype)
         self.mlp = GatedMlp(dimensions, dtype)
 
-    def forward(self, x: Tensor, past_key: Tensor, past_value: Tensor, rows: Rows) -> tuple[Tensor, Tensor, Tensor]:
-        """As Attention.forward."""
+    def forward(
+        self, x: Tensor, past_key: Tensor, past_value: Tensor, rows: Rows
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """As Attention.forward, but the rows come out as two parts, [N, W, H] each, whose sum they are."""
         attended, key, value = self.attention(self.attention_norm(x), past_key, past_value, rows)
         x = x + attended
-        return x + self.mlp(self.mlp_norm(x)), key, value
+        return x, self.mlp(self.mlp_norm(x)), key, value
 
 
-class ContractForward(nn.Module):
-    """One forward of the contract: inputs and outputs in the order of lopa.runtime.contract."""
+class _Layers(nn.Module):
+    """The layers of a part, with the embedding if it is the first; weights by their names in the whole model."""
 
     layer_type: ClassVar[type[Layer]] = Layer
     inverse_frequencies: Tensor
 
-    def __init__(self, dimensions: ModelDimensions, *, dtype: torch.dtype, with_logits: bool) -> None:
+    def __init__(self, dimensions: ModelDimensions, dtype: torch.dtype, part: ModelPart) -> None:
         super().__init__()
-        self.with_logits = with_logits
-        self.embedding = Embedding(dimensions, dtype)
-        self.layers = nn.ModuleList(self.layer_type(dimensions, dtype) for _ in range(dimensions.layers))
-        self.final_norm = self.layer_type.norm_type(dimensions.hidden_size, dimensions.rms_norm_eps, dtype)
-        self.head = Matrix(dimensions.hidden_size, dimensions.vocab_size, bias=False, dtype=dtype)
+        self.dtype = dtype
+        self.embedding = Embedding(dimensions, dtype) if part.is_first else None
+        self.layers = nn.ModuleDict({str(i): self.layer_type(dimensions, dtype) for i in range(part.first, part.end)})
         self.register_buffer("inverse_frequencies", inverse_frequencies(dimensions), persistent=False)
+
+    def through_layers(
+        self, source: Tensor, position_ids: Tensor, window_mask: Tensor, prefix_mask: Tensor, past: list[Tensor]
+    ) -> tuple[Tensor, Tensor, list[Tensor]]:
+        """From ids [R, B, W], or hidden rows [2, R, B, W, H], to the two parts of the rows behind the layers.
+
+        These are [N, W, H] each; then each layer's new key and value.
+        """
+        requests, branches = position_ids.shape[:2]
+        rows = self._rows(position_ids, window_mask, prefix_mask)
+        if self.embedding is not None:
+            x, added = self.embedding(source.flatten(0, 1)), None
+        else:
+            x, added = (part.flatten(0, 1).to(self.dtype) for part in (source[0], source[1]))
+        x, added, window = self.layer_by_layer(x, added, past, rows)
+        return x, added, [new.reshape(requests, branches, *new.shape[1:]) for new in window]
+
+    def layer_by_layer(
+        self, x: Tensor, added: Tensor | None, past: list[Tensor], rows: Rows
+    ) -> tuple[Tensor, Tensor, list[Tensor]]:
+        """From the parts of the rows in front of the layers to those behind them, and new keys and values.
+
+        The parts are [N, W, H] each, new keys and values [N, Hkv, W, D].
+        """
+        window = []
+        for i, layer in enumerate(self.layers.values()):
+            x = x if added is None else x + added
+            x, added, key, value = layer(x, past[2 * i], past[2 * i + 1], rows)
+            window += [key, value]
+        assert added is not None  # a part has at least one layer
+        return x, added, window
+
+    def _rows(self, position_ids: Tensor, window_mask: Tensor, prefix_mask: Tensor) -> Rows:
+        requests, branches, width = position_ids.shape
+        angles = position_ids.flatten(0, 1).unsqueeze(-1).float() * self.inverse_frequencies
+        prefix = prefix_mask.unsqueeze(1).unsqueeze(1).expand(requests, branches, width, prefix_mask.shape[1])
+        mask = torch.cat([prefix, window_mask], dim=-1).flatten(0, 1).unsqueeze(1)
+        return Rows(angles.cos().to(self.dtype), angles.sin().to(self.dtype), mask, branches)
+
+
+class HiddenForward(_Layers):
+    """A part without the head: inputs and outputs in the order of lopa.runtime.model_part."""
 
     def forward(
         self,
-        input_ids: Tensor,
+        source: Tensor,
+        position_ids: Tensor,
+        window_mask: Tensor,
+        prefix_mask: Tensor,
+        past_key_values: list[Tensor],
+    ) -> tuple[Tensor, ...]:
+        """Hidden rows, float32 [2, R, B, W, H], then each layer's new key and value.
+
+        The last sum is left to the next part and the rows are float32 in every type, for the sake of the same bits: an
+        engine without float16 arithmetic (ONNX Runtime's CPU) sums in float32 and leaves out casts to float16 and back,
+        where it finds both; and it computes a norm in the type that suits what is before and behind it.
+        """
+        x, added, window = self.through_layers(source, position_ids, window_mask, prefix_mask, past_key_values)
+        hidden = torch.stack([x.float(), added.float()])
+        return hidden.reshape(2, *position_ids.shape[:2], *x.shape[1:]), *window
+
+
+class ContractForward(_Layers):
+    """One forward of the contract, inputs and outputs in its order; or the last part of one, on hidden rows."""
+
+    def __init__(
+        self, dimensions: ModelDimensions, *, dtype: torch.dtype, with_logits: bool, part: ModelPart | None = None
+    ) -> None:
+        """`part` None: the whole model."""
+        super().__init__(dimensions, dtype, part or whole_model(dimensions.layers))
+        self.with_logits = with_logits
+        self.final_norm = self.layer_type.norm_type(dimensions.hidden_size, dimensions.rms_norm_eps, dtype)
+        self.head = Matrix(dimensions.hidden_size, dimensions.vocab_size, bias=False, dtype=dtype)
+
+    def forward(
+        self,
+        source: Tensor,
         position_ids: Tensor,
         window_mask: Tensor,
         prefix_mask: Tensor,
@@ -169,29 +243,10 @@ class ContractForward(nn.Module):
         past_key_values: list[Tensor],
     ) -> tuple[Tensor, ...]:
         """Shapes as in the contract: the statistics, then each layer's new key and value, then logits if wanted."""
-        requests, branches = input_ids.shape[:2]
-        rows = self._rows(position_ids, window_mask, prefix_mask)
-        x, window = self.layers_forward(self.embedding(input_ids.flatten(0, 1)), past_key_values, rows)
-        window = [new.reshape(requests, branches, *new.shape[1:]) for new in window]
-        logits = self.head(self.final_norm(_wanted_rows(x, logits_index))).float()
+        x, added, window = self.through_layers(source, position_ids, window_mask, prefix_mask, past_key_values)
+        logits = self.head(self.final_norm(_wanted_rows(x + added, logits_index))).float()
         statistics = statistics_of_logits(logits, temperature.reshape(-1, 1, 1, 1))
         return (*statistics, *window, logits) if self.with_logits else (*statistics, *window)
-
-    def layers_forward(self, x: Tensor, past_key_values: list[Tensor], rows: Rows) -> tuple[Tensor, list[Tensor]]:
-        """[N, W, H] through all layers -> [N, W, H] and each layer's new key and value, [N, Hkv, W, D]."""
-        window = []
-        for i, layer in enumerate(self.layers):
-            x, key, value = layer(x, past_key_values[2 * i], past_key_values[2 * i + 1], rows)
-            window += [key, value]
-        return x, window
-
-    def _rows(self, position_ids: Tensor, window_mask: Tensor, prefix_mask: Tensor) -> Rows:
-        requests, branches, width = position_ids.shape
-        angles = position_ids.flatten(0, 1).unsqueeze(-1).float() * self.inverse_frequencies
-        prefix = prefix_mask.unsqueeze(1).unsqueeze(1).expand(requests, branches, width, prefix_mask.shape[1])
-        mask = torch.cat([prefix, window_mask], dim=-1).flatten(0, 1).unsqueeze(1)
-        dtype = self.embedding.weight.dtype
-        return Rows(angles.cos().to(dtype), angles.sin().to(dtype), mask, branches)
 
 
 def inverse_frequencies(dimensions: ModelDimensions) -> Tensor:

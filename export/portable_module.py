@@ -64,7 +64,7 @@ class PortableForward(ContractForward):
 
     def forward(
         self,
-        input_ids: Tensor,
+        source: Tensor,
         position_ids: Tensor,
         window_mask: Tensor,
         prefix_mask: Tensor,
@@ -74,8 +74,9 @@ class PortableForward(ContractForward):
     ) -> tuple[Tensor, ...]:
         """Shapes as in the portable form: the statistics, each layer's new key and value, then logits if wanted."""
         rows = self._portable_rows(position_ids, window_mask, prefix_mask)
-        x, window = self.layers_forward(self.embedding(input_ids), past_key_values, rows)
-        wanted = nn.functional.embedding(logits_index, x.flatten(0, 1))  # [M, H]
+        assert self.embedding is not None  # the whole model
+        x, added, window = self.layer_by_layer(self.embedding(source), None, past_key_values, rows)
+        wanted = nn.functional.embedding(logits_index, (x + added).flatten(0, 1))  # [M, H]
         logits = self.head(self.final_norm(wanted)).float()
         ids, logprobs, entropy = statistics_of_logits(logits, temperature)
         # ATC's TopK gives int32 where ONNX has int64 (error E89999): said explicitly, both agree.
@@ -86,5 +87,6 @@ class PortableForward(ContractForward):
         angles = position_ids.unsqueeze(-1).float() * self.inverse_frequencies
         # Adding a column of zeros repeats the prefix's mask for every row without an Expand.
         prefix = prefix_mask + window_mask[..., :1] * 0.0
-        dtype = self.embedding.weight.dtype
-        return Rows(angles.cos().to(dtype), angles.sin().to(dtype), torch.cat([prefix, window_mask], dim=-1), 1)
+        return Rows(
+            angles.cos().to(self.dtype), angles.sin().to(self.dtype), torch.cat([prefix, window_mask], dim=-1), 1
+        )

@@ -66,7 +66,7 @@ def report_from_bundle(
 
 def _bundles_of_one_graph(bundle: Bundle, device: str) -> list[Bundle]:
     """The bundle for each of its graphs that the device can be made to run, the first one first."""
-    runs_graphs = BACKENDS.get(device.split(":", 1)[0]) == BACKENDS["cpu"]
+    runs_graphs = "+" not in device and BACKENDS.get(device.split(":", 1)[0]) == BACKENDS["cpu"]  # and no pipeline
     return [bundle.of_dialect(dialect) for dialect in bundle.dialects] if runs_graphs else [bundle]
 
 

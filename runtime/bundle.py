@@ -36,11 +36,13 @@ class Bundle:
         for record in bundle.manifest.files:
             bundle._check_present(record)
         listed = {record.path for record in bundle.manifest.files}
-        for name in (bundle.manifest.graph, bundle.manifest.portable_graph, bundle.manifest.weights):
-            if name is not None and name not in listed:
+        graphs = [bundle.manifest.graph, *(stage.graph for stage in bundle.manifest.stages)]
+        graphs += [] if bundle.manifest.portable_graph is None else [bundle.manifest.portable_graph]
+        for name in (*graphs, bundle.manifest.weights):
+            if name not in listed:
                 raise BadInputError(
                     f"{manifest_path} names {name!r}, which is not in its list of files",
-                    expected="graph and weights among the files",
+                    expected="graphs and weights among the files",
                     remedy="export the checkpoint again",
                 )
         return bundle
@@ -65,7 +67,8 @@ class Bundle:
                 remedy=f"export the checkpoint again with --dialect {dialect} or --dialect both",
             )
         graph = self.manifest.graph if dialect == self.manifest.dialect else self.manifest.portable_graph
-        alone = msgspec.structs.replace(self.manifest, dialect=dialect, graph=graph, portable_graph=None)
+        stages = self.manifest.stages if dialect == "standard" else []  # which are standard graphs
+        alone = msgspec.structs.replace(self.manifest, dialect=dialect, graph=graph, portable_graph=None, stages=stages)
         return replace(self, manifest=alone)
 
     @property

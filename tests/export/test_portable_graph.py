@@ -161,3 +161,16 @@ def test_integers_are_refused_before_any_work(tmp_path: Path, dialects, kind) ->
 def test_other_sets_of_dialects_are_a_fault_of_the_caller(tmp_path: Path, dialects) -> None:
     with pytest.raises(ValueError, match="received dialects"):
         bundle_from_checkpoint(tmp_path, tmp_path / "bundle", dialects=dialects)
+
+
+def test_stages_are_standard_graphs(tmp_path: Path) -> None:
+    checkpoint = small_checkpoint(tmp_path / "checkpoint")
+    with pytest.raises(BadInputError, match="2 stages in the portable dialect alone"):
+        bundle_from_checkpoint(checkpoint, tmp_path / "bundle", dialects=("portable",), stages=2)
+    assert not (tmp_path / "bundle").exists()
+    bundle = bundle_from_checkpoint(checkpoint, tmp_path / "bundle", dialects=("standard", "portable"), stages=2)
+    names = {record.path for record in bundle.manifest.files if record.path.endswith(".onnx")}
+    assert names == {"model.onnx", "portable.onnx", "model.stage-0-of-2.onnx", "model.stage-1-of-2.onnx"}
+    assert bundle.of_dialect("portable").manifest.stages == []
+    assert len(bundle.of_dialect("standard").manifest.stages) == 2
+    assert report_from_bundle(bundle, device="cpu+cpu").ok
