@@ -8,6 +8,7 @@ from tests.cli.test_verify_command import rewrite_graph
 from tests.export.checkpoints import small_checkpoint
 
 from lopa.cli.main import main
+from lopa.runtime.bundle import Bundle
 
 Command = Callable[..., tuple[int, str, str]]
 
@@ -25,15 +26,21 @@ def lopa_export(capsys: pytest.CaptureFixture[str]) -> Command:
     return run
 
 
-def test_both_dialects_in_one_bundle(tmp_path: Path, lopa_export: Command) -> None:
-    checkpoint = small_checkpoint(tmp_path / "checkpoint", changes={"num_hidden_layers": 1})
+def test_both_dialects_and_stages_in_one_bundle(tmp_path: Path, lopa_export: Command) -> None:
+    checkpoint = small_checkpoint(tmp_path / "checkpoint")
     bundle = tmp_path / "bundle"
-    assert lopa_export("onnx", checkpoint, "-o", bundle, "--dialect", "both")[0] == 0
+    assert lopa_export("onnx", checkpoint, "-o", bundle, "--dialect", "both", "--stages", "2")[0] == 0
+    opened = Bundle.open(bundle)
+    assert opened.of_dialect("portable").manifest.stages == []
+    assert len(opened.of_dialect("standard").manifest.stages) == 2
     code, output, errors = lopa_export("verify", bundle)
     assert (code, errors.splitlines()) == (0, ["digests", "comparing", "comparing the portable graph"])
     rows = output.splitlines()[1:11]
     assert [row.startswith("portable/") for row in rows] == [False] * 5 + [True] * 5
-    assert "ok: 5 files as exported; cpu agrees with the references in 36 cases" in output
+    assert "ok: 7 files as exported; cpu agrees with the references in 36 cases" in output
+    code, output, _ = lopa_export("verify", bundle, "--device", "cpu+cpu")
+    assert code == 0
+    assert "portable/" not in output  # a pipeline runs the stages, which are standard graphs
     assert "standard and portable dialect" in lopa_export("inspect", bundle)[1]
     code, output, _ = lopa_export("inspect", bundle, "--lint")
     assert code == 0
