@@ -37,7 +37,7 @@ def graph_from_dimensions(
     records: Mapping[str, TensorRecord],
     weights_name: str,
     *,
-    dialect: Dialect,
+    dialect: Dialect = "standard",
     dtype: Dtype,
     with_logits: bool,
     part: ModelPart | None = None,
