@@ -5,6 +5,7 @@ Matrices are stored [inputs, outputs], so that a product in the traced graph is 
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -81,18 +82,26 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor, past_key: Tensor, past_value: Tensor, rows: Rows) -> tuple[Tensor, Tensor, Tensor]:
         """[N, W, H] and two [R, Hkv, P, D] -> [N, W, H] and the window's own key and value, [N, Hkv, W, D]."""
-        query = _rotated(self._heads(self.query(x)), rows)
-        key = _rotated(self._heads(self.key(x)), rows)
+        query = self.rotated(self._heads(self.query(x)), rows)
+        key = self.rotated(self._heads(self.key(x)), rows)
         value = self._heads(self.value(x))
-        attended = functional.scaled_dot_product_attention(
-            query,
-            torch.cat([_of_branches(past_key, rows.branches), key], dim=2),
-            torch.cat([_of_branches(past_value, rows.branches), value], dim=2),
-            attn_mask=rows.mask,
-            enable_gqa=True,
-        )
+        keys = torch.cat([self.of_branches(past_key, rows.branches), key], dim=2)
+        values = torch.cat([self.of_branches(past_value, rows.branches), value], dim=2)
+        attended = self.attended(query, keys, values, rows.mask)
         output: Tensor = self.output(attended.transpose(1, 2).flatten(2))
         return output, key, value
+
+    def of_branches(self, past: Tensor, branches: int) -> Tensor:
+        """[R, Hkv, P, D] -> [R * B, Hkv, P, D]"""
+        return past.unsqueeze(1).expand(-1, branches, -1, -1, -1).flatten(0, 1)
+
+    def rotated(self, x: Tensor, rows: Rows) -> Tensor:
+        """[N, heads, W, D], the first half of the channels paired with the second."""
+        return torch.onnx.ops.rotary_embedding(x, rows.cosine, rows.sine)
+
+    def attended(self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
+        """[N, heads, W, D], twice [N, Hkv, P + W, D] and Rows.mask -> [N, heads, W, D]"""
+        return functional.scaled_dot_product_attention(query, keys, values, attn_mask=mask, enable_gqa=True)
 
     def _heads(self, x: Tensor) -> Tensor:
         """[N, W, heads * D] -> [N, heads, W, D]"""
@@ -118,11 +127,14 @@ class GatedMlp(nn.Module):
 class Layer(nn.Module):
     """Attention and MLP, each on a normalized copy that is added back."""
 
+    attention_type: ClassVar[type[Attention]] = Attention
+    norm_type: ClassVar[type[Norm]] = Norm
+
     def __init__(self, dimensions: ModelDimensions, dtype: torch.dtype) -> None:
         super().__init__()
-        self.attention_norm = Norm(dimensions.hidden_size, dimensions.rms_norm_eps, dtype)
-        self.attention = Attention(dimensions, dtype)
-        self.mlp_norm = Norm(dimensions.hidden_size, dimensions.rms_norm_eps, dtype)
+        self.attention_norm = self.norm_type(dimensions.hidden_size, dimensions.rms_norm_eps, dtype)
+        self.attention = self.attention_type(dimensions, dtype)
+        self.mlp_norm = self.norm_type(dimensions.hidden_size, dimensions.rms_norm_eps, dtype)
         self.mlp = GatedMlp(dimensions, dtype)
 
     def forward(
@@ -137,13 +149,14 @@ class Layer(nn.Module):
 class _Layers(nn.Module):
     """The layers of a part, with the embedding if it is the first; weights by their names in the whole model."""
 
+    layer_type: ClassVar[type[Layer]] = Layer
     inverse_frequencies: Tensor
 
     def __init__(self, dimensions: ModelDimensions, dtype: torch.dtype, part: ModelPart) -> None:
         super().__init__()
         self.dtype = dtype
         self.embedding = Embedding(dimensions, dtype) if part.is_first else None
-        self.layers = nn.ModuleDict({str(i): Layer(dimensions, dtype) for i in range(part.first, part.end)})
+        self.layers = nn.ModuleDict({str(i): self.layer_type(dimensions, dtype) for i in range(part.first, part.end)})
         self.register_buffer("inverse_frequencies", inverse_frequencies(dimensions), persistent=False)
 
     def through_layers(
@@ -159,11 +172,21 @@ class _Layers(nn.Module):
             x, added = self.embedding(source.flatten(0, 1)), None
         else:
             x, added = (part.flatten(0, 1).to(self.dtype) for part in (source[0], source[1]))
+        x, added, window = self.layer_by_layer(x, added, past, rows)
+        return x, added, [new.reshape(requests, branches, *new.shape[1:]) for new in window]
+
+    def layer_by_layer(
+        self, x: Tensor, added: Tensor | None, past: list[Tensor], rows: Rows
+    ) -> tuple[Tensor, Tensor, list[Tensor]]:
+        """From the parts of the rows in front of the layers to those behind them, and new keys and values.
+
+        The parts are [N, W, H] each, new keys and values [N, Hkv, W, D].
+        """
         window = []
         for i, layer in enumerate(self.layers.values()):
             x = x if added is None else x + added
             x, added, key, value = layer(x, past[2 * i], past[2 * i + 1], rows)
-            window += [new.reshape(requests, branches, *new.shape[1:]) for new in (key, value)]
+            window += [key, value]
         assert added is not None  # a part has at least one layer
         return x, added, window
 
@@ -206,7 +229,7 @@ class ContractForward(_Layers):
         """`part` None: the whole model."""
         super().__init__(dimensions, dtype, part or whole_model(dimensions.layers))
         self.with_logits = with_logits
-        self.final_norm = Norm(dimensions.hidden_size, dimensions.rms_norm_eps, dtype)
+        self.final_norm = self.layer_type.norm_type(dimensions.hidden_size, dimensions.rms_norm_eps, dtype)
         self.head = Matrix(dimensions.hidden_size, dimensions.vocab_size, bias=False, dtype=dtype)
 
     def forward(
@@ -222,7 +245,7 @@ class ContractForward(_Layers):
         """Shapes as in the contract: the statistics, then each layer's new key and value, then logits if wanted."""
         x, added, window = self.through_layers(source, position_ids, window_mask, prefix_mask, past_key_values)
         logits = self.head(self.final_norm(_wanted_rows(x + added, logits_index))).float()
-        statistics = statistics_of_logits(logits, temperature)
+        statistics = statistics_of_logits(logits, temperature.reshape(-1, 1, 1, 1))
         return (*statistics, *window, logits) if self.with_logits else (*statistics, *window)
 
 
@@ -233,8 +256,8 @@ def inverse_frequencies(dimensions: ModelDimensions) -> Tensor:
 
 
 def statistics_of_logits(logits: Tensor, temperature: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """float32 [R, B, Q, V] and [R] -> topk_ids, topk_logprobs [R, B, Q, K] and entropy [R, B, Q]."""
-    z = logits / temperature.reshape(-1, 1, 1, 1)
+    """float32 [.., V] and a divisor that fits it -> topk_ids, topk_logprobs [.., K] and entropy [..]."""
+    z = logits / temperature
     top, ids = torch.topk(z, TOP_K, dim=-1)
     greatest = top.narrow(-1, 0, 1)
     above = z - greatest
@@ -244,16 +267,6 @@ def statistics_of_logits(logits: Tensor, temperature: Tensor) -> tuple[Tensor, T
     logprobs = top - greatest - log_total
     entropy = log_total - (weights * above).sum(dim=-1, keepdim=True) / total
     return ids, logprobs, entropy.squeeze(-1)
-
-
-def _rotated(x: Tensor, rows: Rows) -> Tensor:
-    """[N, heads, W, D], the first half of the channels paired with the second."""
-    return torch.onnx.ops.rotary_embedding(x, rows.cosine, rows.sine)
-
-
-def _of_branches(past: Tensor, branches: int) -> Tensor:
-    """[R, Hkv, P, D] -> [R * B, Hkv, P, D]"""
-    return past.unsqueeze(1).expand(-1, branches, -1, -1, -1).flatten(0, 1)
 
 
 def _wanted_rows(x: Tensor, index: Tensor) -> Tensor:

@@ -9,6 +9,8 @@ from lopa.runtime.errors import BadInputError
 
 SCHEMA_VERSION = 2
 MANIFEST_NAME = "manifest.json"
+Dialect = Literal["standard", "portable"]
+"""How a graph is written (docs/contract.md): ai.onnx 23 in the contract's shapes, or 17 in the portable form."""
 
 
 class ModelDimensions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -100,7 +102,7 @@ class Origin(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     tools: dict[str, str]
 
 
-class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
     """The whole manifest.
 
     `prediction_shift` 1: the statistics of a row speak of the next position (Dream); 0: of its own (LLaDA).
@@ -109,7 +111,8 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     schema: int
     contract: int
     architecture: str
-    dialect: Literal["standard", "portable"]
+    dialect: Dialect
+    """Of `graph`."""
     dtype: Literal["float32", "float16", "bfloat16"]
     quantization: Quantization | None
     with_logits: bool
@@ -124,6 +127,8 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     tensors: dict[str, TensorRecord]
     files: list[FileRecord]
     origin: Origin
+    portable_graph: str | None = None
+    """A second graph in the portable dialect, over the same weights, beside a standard `graph`."""
 
 
 def scale_name(name: str) -> str:

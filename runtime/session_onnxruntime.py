@@ -22,9 +22,10 @@ from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import Rows, Statistics, WindowBatch
 from lopa.runtime.cpu_cores import check_cpu_device, cores_from_device
 from lopa.runtime.errors import BadInputError, MissingBackendError
-from lopa.runtime.host_session import HostSession
+from lopa.runtime.host_session import ForwardEngine, HostSession
 from lopa.runtime.manifest import Manifest
 from lopa.runtime.model_part import HIDDEN, NEXT_HIDDEN, ModelPart, whole_model
+from lopa.runtime.portable_engine import PortableEngine
 from lopa.runtime.prefix_cache import Prefix, cache_shape_from_manifest
 from lopa.runtime.stored_floats import stored_dtype
 
@@ -57,12 +58,24 @@ def open_session(bundle: Bundle, device: str, *, threads: int | None) -> HostSes
     MissingBackendError when ONNX Runtime here has no CUDA provider or it does not start.
     """
     manifest = bundle.manifest
-    engine = engine_from_bundle(bundle, whole_model(manifest.dimensions.layers), device, threads=threads)
+    part = whole_model(manifest.dimensions.layers)
+    engine: ForwardEngine
+    if manifest.dialect == "portable":
+        engine = PortableEngine(_inference_session_of_part(bundle, part, device, threads))
+    else:
+        engine = engine_from_bundle(bundle, part, device, threads=threads)
     return HostSession(engine, device, cache_shape_from_manifest(manifest))
 
 
 def engine_from_bundle(bundle: Bundle, part: ModelPart, device: str, *, threads: int | None) -> "OnnxRuntimeEngine":
-    """Open the graph of `bundle`, which is that of `part`; arguments and errors as for `open_session`."""
+    """Open the graph of `bundle`, which is the standard one of `part`; arguments and errors as for `open_session`."""
+    return OnnxRuntimeEngine(_inference_session_of_part(bundle, part, device, threads), bundle.manifest, part)
+
+
+def _inference_session_of_part(
+    bundle: Bundle, part: ModelPart, device: str, threads: int | None
+) -> ort.InferenceSession:
+    """ONNX Runtime's session on the graph of `bundle`, checked; errors as for `open_session`."""
     providers = _providers_from_device(device)
     cpu = device.split(":", 1)[0] == "cpu"
     if cpu and bundle.manifest.dtype == "bfloat16":
@@ -70,6 +83,12 @@ def engine_from_bundle(bundle: Bundle, part: ModelPart, device: str, *, threads:
             f"device {device!r} for {bundle.path}, a bundle in bfloat16",
             expected="a bundle in float32 or float16: ONNX Runtime has no bfloat16 operators for the CPU",
             remedy="export the checkpoint with --dtype fp32 or fp16, or use --device cuda:N (or numpy, which is slow)",
+        )
+    if bundle.manifest.dialect == "portable" and bundle.manifest.dtype == "bfloat16":
+        raise BadInputError(
+            f"device {device!r} for {bundle.path}, a portable graph in bfloat16",
+            expected="a graph in the standard dialect, or in float32 or float16",
+            remedy="export the checkpoint with --dialect both, or use the device that the portable graph was made for",
         )
     session = _shared_inference_session(bundle, providers, _threading_from_device(device, threads))
     if session.get_providers()[0] != providers[0][0]:
@@ -79,7 +98,7 @@ def engine_from_bundle(bundle: Bundle, part: ModelPart, device: str, *, threads:
             remedy="check nvidia-smi and the CUDA libraries, or use --device cpu",
         )
     _check_contract(bundle, session, part)
-    return OnnxRuntimeEngine(session, bundle.manifest, part)
+    return session
 
 
 class OnnxRuntimeEngine:
@@ -329,7 +348,8 @@ def _inference_session(
 
 
 def _check_contract(bundle: Bundle, session: ort.InferenceSession, part: ModelPart) -> None:
-    """Raise BadInputError unless the graph has exactly the inputs and outputs of the contract."""
+    """Raise BadInputError unless the graph has exactly the contract's inputs and outputs, in its dialect's form."""
+    remedy = "export the checkpoint again"
     for what, found, expected in (
         ("inputs", session.get_inputs(), part.input_names),
         ("outputs", session.get_outputs(), part.output_names(with_logits=bundle.manifest.with_logits)),
@@ -339,5 +359,12 @@ def _check_contract(bundle: Bundle, session: ort.InferenceSession, part: ModelPa
             raise BadInputError(
                 f"{bundle.graph} has other {what} than its manifest says: {sorted(names ^ set(expected))}",
                 expected=f"the {what} of contract version {contract.CONTRACT_VERSION}",
-                remedy="export the checkpoint again",
+                remedy=remedy,
             )
+    dialect, source = bundle.manifest.dialect, session.get_inputs()[0]
+    if part.is_first and len(source.shape) != (2 if dialect == "portable" else 3):
+        raise BadInputError(
+            f"{bundle.graph}: its {source.name} has {len(source.shape)} axes",
+            expected=f"the shapes of the {dialect} dialect, which the manifest names",
+            remedy=remedy,
+        )

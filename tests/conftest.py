@@ -34,6 +34,12 @@ def tiny_staged(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return _bundle_made_once(tmp_path_factory, "tiny-staged", with_logits=False, stages=2)
 
 
+@pytest.fixture(scope="session")
+def tiny_portable(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """As tiny_bundle_logits, its one graph in the portable dialect."""
+    return _bundle_made_once(tmp_path_factory, "tiny-portable", with_logits=True, dialect="portable")
+
+
 @pytest.fixture(scope="session", params=["int8", "int4"])
 def tiny_quantized(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
     """As tiny_bundle, its matrices and the head as integers: a test runs with int8 and with int4."""
@@ -47,6 +53,7 @@ def _bundle_made_once(
     with_logits: bool,
     quantize: Literal["int8", "int4"] | None = None,
     stages: int = 1,
+    dialect: Literal["standard", "portable"] = "standard",
 ) -> Path:
     """Workers of pytest-xdist have base folders of their own inside one that they share."""
     base = tmp_path_factory.getbasetemp()
@@ -61,6 +68,12 @@ def _bundle_made_once(
 
             choice = None if quantize is None else QuantizationChoice(quantize)
             bundle_from_checkpoint(
-                CHECKPOINT, bundle, lora=ADAPTER, quantization=choice, with_logits=with_logits, stages=stages
+                CHECKPOINT,
+                bundle,
+                lora=ADAPTER,
+                quantization=choice,
+                dialects=(dialect,),
+                with_logits=with_logits,
+                stages=stages,
             )
     return bundle

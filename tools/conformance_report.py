@@ -1,6 +1,6 @@
 """Decode every recorded prompt of the published implementation and print how the steps compare.
 
-Usage: python tools/conformance_report.py BUNDLE [DEVICE] [--devices 1,2,4]
+Usage: python tools/conformance_report.py BUNDLE [DEVICE] [--devices 1,2,4] [--dialect portable]
 """
 
 import sys
@@ -13,6 +13,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from tests.conformance.recorded import Comparison, comparisons_of_file, trace_files
 
 from lopa.runtime.bundle import Bundle
+from lopa.runtime.manifest import Dialect
 from lopa.runtime.parallel_session import BranchParallelSession
 from lopa.runtime.session import Session, open_session
 
@@ -35,9 +36,12 @@ _HEADER = (
     "--devices", default="1", show_default=True, help="Numbers of sessions on DEVICE that share the branches."
 )
 @click.option("--limit", type=click.IntRange(min=1), help="At most so many traces of each configuration.")
-def main(bundle: Path, device: str, devices: str, limit: int | None) -> None:
+@click.option("--dialect", type=click.Choice(["standard", "portable"]), help="Which graph, where there are two.")
+def main(bundle: Path, device: str, devices: str, limit: int | None, dialect: Dialect | None) -> None:
     """Print a line per recorded configuration and number of devices, and the sums."""
     opened = Bundle.open(bundle)
+    if dialect is not None:
+        opened = opened.of_dialect(dialect)
     counts = [int(count) for count in devices.split(",")]
     click.echo("| " + " | ".join(_HEADER) + " |\n|" + "---|" * len(_HEADER))
     sums = {count: [0] * (len(_HEADER) - 2) for count in counts}
