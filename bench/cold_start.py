@@ -6,6 +6,7 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,8 +21,8 @@ began = time.perf_counter()
 import json, sys
 from lopa.runtime import Decoder
 imported = time.perf_counter()
-path, device, threads = json.loads(sys.argv[1])
-decoder = Decoder.open(path, [device], threads=threads)
+path, devices, threads = json.loads(sys.argv[1])
+decoder = Decoder.open(path, devices, threads=threads)
 opened = time.perf_counter()
 steps = []
 config = decoder.config(strategy="vanilla", max_new_tokens=1)
@@ -65,14 +66,14 @@ def report_from_starts(run: Run, starts: tuple[ColdStart, ...]) -> ColdReport:
     return ColdReport("cold", run, starts, statistics.median(start.to_first_forward for start in starts))
 
 
-def measured_cold_start(bundle: Path, device: str, threads: int | None) -> ColdStart:
+def measured_cold_start(bundle: Path, devices: Sequence[str], threads: int | None) -> ColdStart:
     """Start once. The files are warm if they were read before: the disk is not measured.
 
     Raises CheckFailedError, with what the process said, when it does not come to its forward.
     """
     began = time.perf_counter()
     done = subprocess.run(
-        [sys.executable, "-c", _PROGRAM, json.dumps([str(bundle), device, threads])],
+        [sys.executable, "-c", _PROGRAM, json.dumps([str(bundle), list(devices), threads])],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
         capture_output=True,
         text=True,
@@ -81,9 +82,9 @@ def measured_cold_start(bundle: Path, device: str, threads: int | None) -> ColdS
     process = time.perf_counter() - began
     if done.returncode:
         raise CheckFailedError(
-            f"a fresh process could not run {bundle} on {device}: {done.stderr.strip()[-500:]}",
+            f"a fresh process could not run {bundle} on {', '.join(devices)}: {done.stderr.strip()[-500:]}",
             expected="one forward",
-            remedy="try lopa-export generate with the same bundle and device",
+            remedy="try lopa-export generate with the same bundle and devices",
         )
     imported, opened, forward = json.loads(done.stdout)
     return ColdStart(imported, opened, forward, process)

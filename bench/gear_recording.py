@@ -5,10 +5,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from lopa.runtime.contract import tiles
-from lopa.runtime.decoder import Decoder, Prompt
+from lopa.runtime.decoder import Decoder
 from lopa.runtime.decoding import Step
 from lopa.runtime.gears import ForwardSizes, Source
 from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.prompt_ids import Prompt
 
 MOST_PADDING = 0.25
 """Padding rows that requests in one forward may cause, as a share of the real ones: as the engine packs them."""

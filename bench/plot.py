@@ -1,6 +1,7 @@
 """Score against tokens per forward, one point for each configuration, as in the paper's Figure 4."""
 
 import io
+from typing import Any
 
 from lopa.bench.eval_set import SCORED_KIND
 from lopa.bench.quality import QualityReport, Row
@@ -42,6 +43,11 @@ def png_from_quality(report: QualityReport) -> bytes:
     axes.set_ylabel(f"right answers of {rows[0].default.prompts}, %")
     axes.set_title(f"{report.run.bundle}: quality against parallelism")
     axes.grid(alpha=0.3)
+    return png_from_figure(figure)
+
+
+def png_from_figure(figure: Any) -> bytes:
+    """A matplotlib figure as a PNG file."""
     file = io.BytesIO()
     figure.savefig(file, format="png", dpi=150)
     return file.getvalue()

@@ -5,6 +5,7 @@ all of them. Does not know how a report is shown.
 """
 
 import math
+import random
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -121,9 +122,11 @@ def quality_rows(
     # The first decode of a process pays for memory that all others find ready.
     _decode(decoder, items[0], configs[VARIANTS[-1], False])
     results: dict[tuple[Variant, bool], list[GenerationResult]] = {key: [] for key in configs}
+    # In another order for every prompt: what a decode finds in the processor's caches depends on the one before.
+    order = random.Random(0)
     for done, item in enumerate(items, start=1):
-        for key, config in configs.items():
-            results[key].append(_decode(decoder, item, config))
+        for key in order.sample(list(configs), len(configs)):
+            results[key].append(_decode(decoder, item, configs[key]))
         progress(done)
     return rows_from_results(items, results)
 

@@ -1,7 +1,8 @@
-"""lopa-export bench: quality against speed, our decoder beside a PyTorch eager loop, a cost table, a cold start."""
+"""lopa-export bench: quality against speed, our decoder beside an eager loop, scaling, a cost table, a cold start."""
 
 import os
 import sys
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 
@@ -17,9 +18,13 @@ from lopa.bench.progress import progress_shown
 from lopa.bench.quality import QualityReport, quality_rows, shared_settings
 from lopa.bench.quality_table import tables_from_quality
 from lopa.bench.report import make_folder, prompt_file, run_now, write_report, write_whole
+from lopa.bench.scaling_plot import png_from_scaling
+from lopa.bench.scaling_run import decoders_on_cores, scaling_report
+from lopa.bench.scaling_table import tables_from_scaling
 from lopa.bench.speed_report import FORWARD_INCLUDES, ROUNDS, SpeedReport
 from lopa.bench.speed_table import tables_from_speed
 from lopa.bench.table import show_table
+from lopa.cli.device_options import counts_from_text, device_options
 from lopa.export.extra import export_extra_needed
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.costs import costs_name, json_from_costs
@@ -29,12 +34,14 @@ from lopa.tiny import EVAL
 
 _SPEED_PROMPTS = 8
 _SPEED_BRANCHES = 5
+_SCALING_PROMPTS = 4
+_SCALING_BRANCHES = 8
 _GOES_WITH = {
-    "--plot": ("--quality",),
+    "--plot": ("--quality", "--devices"),
     "--checkpoint": ("--speed",),
     "--lora": ("--speed",),
-    "--branches": ("--speed",),
-    "--limit": ("--quality", "--speed"),
+    "--branches": ("--speed", "--devices"),
+    "--limit": ("--quality", "--speed", "--devices"),
 }
 """Options that some benchmarks alone know."""
 
@@ -56,38 +63,63 @@ _GOES_WITH = {
 )
 @click.option("--cold", is_flag=True, help="Seconds from the import of the runtime to the first forward.")
 @click.option(
-    "--plot", type=click.Path(path_type=Path), metavar="PNG", help="With --quality: draw score against speed."
+    "--devices",
+    "counts",
+    metavar="1,2,..",
+    help="Steps and tokens per second on so many devices of one core each, beside the model of docs/scaling.md, and "
+    "what it projects for more devices and other links.",
+)
+@click.option(
+    "--plot",
+    type=click.Path(path_type=Path),
+    metavar="PNG",
+    help="With --quality: draw score against speed. With --devices: draw speed against devices.",
 )
 @click.option("--checkpoint", type=click.Path(path_type=Path), metavar="DIR", help="With --speed: the bundle's origin.")
 @click.option("--lora", type=click.Path(path_type=Path), metavar="DIR", help="With --speed: its adapter.")
-@click.option("--branches", type=int, help=f"With --speed: branches per step [default: {_SPEED_BRANCHES}].")
+@click.option(
+    "--branches",
+    type=int,
+    help=f"Branches per step [default: --speed {_SPEED_BRANCHES}, --devices {_SCALING_BRANCHES}].",
+)
 @click.option(
     "--limit",
     type=click.IntRange(min=1),
-    help=f"At most so many prompts of each kind [default: all; with --speed {_SPEED_PROMPTS}].",
+    help=f"At most so many prompts of each kind [default: --quality all, --speed {_SPEED_PROMPTS}, --devices "
+    f"{_SCALING_PROMPTS}].",
 )
 @click.option(
     "--output", type=click.Path(path_type=Path), metavar="DIR", help="Write the report there: JSON, Markdown."
 )
-@click.option("--device", default="cpu", show_default=True, help="cpu, cuda:N or numpy.")
-@click.option("--threads", type=click.IntRange(min=1), help="Threads [default: the engine's choice; with --speed 1].")
+@device_options
+@click.option(
+    "--threads", type=click.IntRange(min=1), help="Threads [default: the engine's choice; --speed and --devices 1]."
+)
 def command(
     bundle: Path,
     quality: Path | None,
     speed: bool,
     costs: bool,
     cold: bool,
+    counts: str | None,
     plot: Path | None,
     checkpoint: Path | None,
     lora: Path | None,
     branches: int | None,
     limit: int | None,
     output: Path | None,
-    device: str,
+    devices: tuple[str, ...],
+    device_timeout: float,
     threads: int | None,
 ) -> None:
-    """Measure BUNDLE by one of --quality, --speed, --costs and --cold. The tables go to standard output."""
-    asked = {"--quality": quality is not None, "--speed": speed, "--costs": costs, "--cold": cold}
+    """Measure BUNDLE by one of --quality, --speed, --costs, --cold and --devices. The tables go to standard output."""
+    asked = {
+        "--quality": quality is not None,
+        "--speed": speed,
+        "--costs": costs,
+        "--cold": cold,
+        "--devices": counts is not None,
+    }
     given = {
         "--plot": plot is not None,
         "--checkpoint": checkpoint is not None,
@@ -97,17 +129,39 @@ def command(
     }
     _check_usage([name for name in asked if asked[name]], [name for name in given if given[name]])
     if quality is not None:
-        _bench_quality(bundle, quality, plot=plot, limit=limit, output=output, device=device, threads=threads)
+        _bench_quality(
+            bundle,
+            quality,
+            plot=plot,
+            limit=limit,
+            output=output,
+            devices=devices,
+            device_timeout=device_timeout,
+            threads=threads,
+        )
         return
     if costs:
-        _bench_costs(bundle, output=output, device=device, threads=threads)
+        _bench_costs(bundle, output=output, devices=devices, device_timeout=device_timeout, threads=threads)
         return
     if cold:
-        _bench_cold(bundle, output=output, device=device, threads=threads)
+        _bench_cold(bundle, output=output, devices=devices, threads=threads)
+        return
+    if counts is not None:
+        if devices != ("cpu",) or threads not in (None, 1):
+            raise click.UsageError("--devices names devices of one core each itself: leave --device and --threads out")
+        _bench_scaling(
+            bundle,
+            counts_from_text(counts),
+            plot=plot,
+            branches=_SCALING_BRANCHES if branches is None else branches,
+            limit=_SCALING_PROMPTS if limit is None else limit,
+            output=output,
+            device_timeout=device_timeout,
+        )
         return
     if checkpoint is None:
         raise click.UsageError("--speed needs --checkpoint, from which the eager loop reads its weights")
-    if device != "cpu":
+    if devices != ("cpu",):
         raise click.UsageError("--speed compares on the CPU only: leave --device out")
     _bench_speed(
         bundle,
@@ -123,7 +177,7 @@ def command(
 def _check_usage(asked: list[str], given: list[str]) -> None:
     """`asked` are the benchmarks on the command line, `given` the options that not all of them know."""
     if len(asked) != 1:
-        raise click.UsageError("give one of --quality EVAL, --speed, --costs and --cold")
+        raise click.UsageError("give one of --quality EVAL, --speed, --costs, --cold and --devices 1,2,..")
     for name in given:
         if asked[0] not in _GOES_WITH[name]:
             raise click.UsageError(f"{name} goes with {' and '.join(_GOES_WITH[name])}")
@@ -136,7 +190,8 @@ def _bench_quality(
     plot: Path | None,
     limit: int | None,
     output: Path | None,
-    device: str,
+    devices: tuple[str, ...],
+    device_timeout: float,
     threads: int | None,
 ) -> None:
     items = eval_set_from_jsonl(prompts, limit=limit)
@@ -148,9 +203,9 @@ def _bench_quality(
                 expected="prompts with a score to draw",
                 remedy="leave --plot out, or give other prompts",
             )
-    with Decoder.open(path, [device], threads=threads) as decoder:
+    with Decoder.open(path, devices, threads=threads, device_timeout=device_timeout) as decoder:
         _make_folders(output, None if plot is None else plot.parent)
-        run = run_now(decoder.bundle, device=device, threads=threads, arguments=_arguments())
+        run = run_now(decoder.bundle, device=",".join(devices), threads=threads, arguments=_arguments())
         with progress_shown("prompts", len(items)) as progress:
             rows = quality_rows(decoder, items, progress)
         report = QualityReport("quality", run, prompt_file(prompts, limit), shared_settings(decoder), rows)
@@ -191,10 +246,12 @@ def _bench_speed(
         write_report(output, "speed", report, tables)
 
 
-def _bench_costs(path: Path, *, output: Path | None, device: str, threads: int | None) -> None:
-    with Decoder.open(path, [device], threads=threads) as decoder:
+def _bench_costs(
+    path: Path, *, output: Path | None, devices: tuple[str, ...], device_timeout: float, threads: int | None
+) -> None:
+    with Decoder.open(path, devices, threads=threads, device_timeout=device_timeout) as decoder:
         bundle = decoder.bundle
-        target = bundle.path / costs_name(device)
+        target = bundle.path / costs_name(decoder.session.device)
         if not os.access(bundle.path, os.W_OK):
             raise BadInputError(
                 f"{bundle.path} cannot be written",
@@ -202,8 +259,8 @@ def _bench_costs(path: Path, *, output: Path | None, device: str, threads: int |
                 remedy="copy the bundle to a place of your own",
             )
         _make_folders(output)
-        run = run_now(bundle, device=device, threads=threads, arguments=_arguments())
-        rates = measured_rates(run.machine.cores if threads is None else threads) if device == "cpu" else None
+        run = run_now(bundle, device=",".join(devices), threads=threads, arguments=_arguments())
+        rates = measured_rates(run.machine.cores if threads is None else threads) if devices == ("cpu",) else None
         plan = plan_for_decoder(decoder)
         with progress_shown("forwards", plan.forwards) as progress:
             costs = measured_costs(decoder, plan, threads=threads, progress=progress)
@@ -216,16 +273,45 @@ def _bench_costs(path: Path, *, output: Path | None, device: str, threads: int |
         write_report(output, "costs", report, tables)
 
 
-def _bench_cold(path: Path, *, output: Path | None, device: str, threads: int | None) -> None:
+def _bench_cold(path: Path, *, output: Path | None, devices: tuple[str, ...], threads: int | None) -> None:
     bundle = Bundle.open(path)
     _make_folders(output)
-    run = run_now(bundle, device=device, threads=threads, arguments=_arguments())
-    starts = tuple(measured_cold_start(bundle.path, device, threads) for _ in range(STARTS))
+    run = run_now(bundle, device=",".join(devices), threads=threads, arguments=_arguments())
+    starts = tuple(measured_cold_start(bundle.path, devices, threads) for _ in range(STARTS))
     report = report_from_starts(run, starts)
     table = table_from_cold(report)
     show_table(table)
     if output is not None:
         write_report(output, "cold", report, [table])
+
+
+def _bench_scaling(
+    path: Path,
+    counts: tuple[int, ...],
+    *,
+    plot: Path | None,
+    branches: int,
+    limit: int,
+    output: Path | None,
+    device_timeout: float,
+) -> None:
+    if plot is not None:
+        check_matplotlib()
+    items = eval_set_from_jsonl(EVAL, limit=limit)
+    with ExitStack() as opened:
+        decoders = decoders_on_cores(opened, path, counts, device_timeout=device_timeout)
+        config = decoders[1].config(branches=branches)
+        _make_folders(output, None if plot is None else plot.parent)
+        report = scaling_report(
+            decoders, config, items, prompt_file(EVAL, limit), counts=counts, arguments=_arguments()
+        )
+    tables = tables_from_scaling(report)
+    for table in tables:
+        show_table(table)
+    if output is not None:
+        write_report(output, "scaling", report, tables)
+    if plot is not None:
+        write_whole(plot, png_from_scaling(report))
 
 
 def _make_folders(*folders: Path | None) -> None:

@@ -1,23 +1,57 @@
-"""lopa-export inspect: what a bundle holds."""
+"""lopa-export inspect: what a bundle holds, and whether compilers of the portable dialect can read its graph."""
 
+from collections import Counter
 from pathlib import Path
 
 import click
 
+from lopa.export.extra import export_extra_needed
 from lopa.runtime.bundle import Bundle
+from lopa.runtime.errors import CheckFailedError
 from lopa.runtime.manifest import Manifest, json_from_manifest, scale_name
 
 
 @click.command(name="inspect")
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Print the manifest itself.")
-def command(bundle: Path, as_json: bool) -> None:
+@click.option("--lint", is_flag=True, help="Say instead what in its portable graph (or else its only one) ATC refuses.")
+def command(bundle: Path, as_json: bool, lint: bool) -> None:
     """Show what BUNDLE holds: the model, its files, its origin, its decoding defaults."""
-    manifest = Bundle.open(bundle).manifest
-    click.echo(json_from_manifest(manifest).decode() if as_json else _summary(manifest), nl=not as_json)
+    if as_json and lint:
+        raise click.UsageError("--json and --lint: choose one")
+    opened = Bundle.open(bundle)
+    if lint:
+        _lint(opened)
+    else:
+        click.echo(json_from_manifest(opened.manifest).decode() if as_json else _summary(opened), nl=not as_json)
 
 
-def _summary(manifest: Manifest) -> str:
+def _lint(bundle: Bundle) -> None:
+    """Print every violation of the portable dialect, equal ones once. Raises CheckFailedError if there is any."""
+    with export_extra_needed("reading ONNX graphs"):
+        import onnx
+
+        from lopa.export.operator_table import ascend_operators
+        from lopa.export.portable_lint import violations_of_model
+    graph = bundle.of_dialect("portable" if "portable" in bundle.dialects else "standard").graph
+    model = onnx.load(graph, load_external_data=False)
+    violations = violations_of_model(model, ascend_operators())
+    alike = Counter((each.rule, each.operator) for each in violations)
+    for violation in violations:
+        more = alike.pop((violation.rule, violation.operator), 0) - 1  # the first of its kind stands for all
+        if more >= 0:
+            click.echo(f"{violation.rule}: {violation}" + (f" (and {more} more)" if more else ""))
+    if violations:
+        raise CheckFailedError(
+            f"{graph} breaks the rules of the portable dialect at {len(violations)} places",
+            expected="a graph that Ascend's ATC can read",
+            remedy="export the checkpoint with --dialect portable or both",
+        )
+    click.echo(f"ok: {graph}: {len(model.graph.node)} nodes keep all rules of the portable dialect")
+
+
+def _summary(bundle: Bundle) -> str:
+    manifest = bundle.manifest
     model, tokens = manifest.dimensions, manifest.special_tokens
     scales = {scale_name(name) for name in manifest.tensors}
     parameters = sum(_product(tensor.shape) for name, tensor in manifest.tensors.items() if name not in scales)
@@ -28,7 +62,11 @@ def _summary(manifest: Manifest) -> str:
         ("attention", f"{model.heads} heads, {model.kv_heads} key-value heads of {model.head_size}"),
         ("positions", f"{model.max_positions}, RoPE theta {model.rope_theta:g}"),
         ("vocabulary", f"{model.vocab_size}; mask {tokens.mask}, eos {tokens.eos}, pad {tokens.pad}, bos {tokens.bos}"),
-        ("contract", f"version {manifest.contract}, {manifest.dialect} dialect, logits {manifest.with_logits}"),
+        (
+            "contract",
+            f"version {manifest.contract}, {' and '.join(bundle.dialects)} dialect, logits {manifest.with_logits}",
+        ),
+        *(("stage", f"{each.graph}  layers {each.first_layer} to {each.end_layer - 1}") for each in manifest.stages),
         ("decoding", ", ".join(f"{name} {value}" for name, value in _fields(manifest))),
         *(("file", f"{file.path}  {file.size:,} bytes  sha256 {file.sha256[:12]}…") for file in manifest.files),
         *(("from", f"{name}  sha256 {digest[:12]}…") for name, digest in _sources(manifest)),

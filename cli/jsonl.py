@@ -9,8 +9,8 @@ from pathlib import Path
 
 import click
 
-from lopa.runtime.decoder import Prompt
 from lopa.runtime.errors import BadInputError
+from lopa.runtime.prompt_ids import Prompt
 from lopa.runtime.result import GenerationResult
 
 _EXPECTED = '{"prompt": text} or {"prompt_ids": [whole numbers]}'

@@ -10,10 +10,17 @@ from lopa.export.extra import export_extra_needed
 
 if TYPE_CHECKING:
     from lopa.export.weight_plan import Dtype, IntegerDtype
+    from lopa.runtime.manifest import Dialect
 
 _DTYPES: dict[str, "Dtype"] = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 
 _INTEGERS: dict[str, "IntegerDtype | None"] = {"none": None, "int8": "int8", "int4": "int4"}
+
+_DIALECTS: dict[str, tuple["Dialect", ...]] = {
+    "standard": ("standard",),
+    "portable": ("portable",),
+    "both": ("standard", "portable"),
+}
 
 
 @click.command(name="onnx")
@@ -50,7 +57,21 @@ _INTEGERS: dict[str, "IntegerDtype | None"] = {"none": None, "int8": "int8", "in
     default=None,
     help="Whether the product with the vocabulary is quantized too [default: yes].",
 )
+@click.option(
+    "--dialect",
+    type=click.Choice(list(_DIALECTS)),
+    default="standard",
+    show_default=True,
+    help="Of the graph: standard for ONNX Runtime, portable (opset 17, plain operators) for Ascend and old compilers.",
+)
 @click.option("--with-logits", is_flag=True, help="Add the logits to the outputs, for verification.")
+@click.option(
+    "--stages",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Above 1: also the graphs of a pipeline of N stages, over the same weights.",
+)
 @click.option("--overwrite", is_flag=True, help="Replace BUNDLE if it is a bundle.")
 def command(
     checkpoint: Path,
@@ -60,7 +81,9 @@ def command(
     kind: str,
     exclude: tuple[str, ...],
     head: bool | None,
+    dialect: str,
     with_logits: bool,
+    stages: int,
     overwrite: bool,
 ) -> None:
     """Export CHECKPOINT, a folder in Hugging Face's format, to a bundle."""
@@ -77,7 +100,9 @@ def command(
             lora=lora,
             dtype=_DTYPES[dtype],
             quantization=None if integers is None else QuantizationChoice(integers, head is not False, exclude),
+            dialects=_DIALECTS[dialect],
             with_logits=with_logits,
+            stages=stages,
             overwrite=overwrite,
             progress=progress,
         )

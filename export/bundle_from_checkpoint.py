@@ -1,7 +1,7 @@
 """Checkpoint (and adapter) in, bundle out: the whole export in order. Does not decode, verify or build engines."""
 
 import importlib.metadata
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,8 +12,10 @@ from lopa.export.checkpoint import INDEX_NAME, StoredTensor, tensors_from_checkp
 from lopa.export.config import CONFIG_NAME, CheckpointConfig, config_from_checkpoint
 from lopa.export.graph import graph_from_dimensions
 from lopa.export.lora import ADAPTER_CONFIG_NAME, ADAPTER_WEIGHTS_NAME, NO_ADAPTER, Adapter, adapter_from_folder
+from lopa.export.portable_lint import check_portable
 from lopa.export.progress import Progress, silent
 from lopa.export.quantization import QuantizationChoice, quantized_plan
+from lopa.export.stage_split import parts_from_records
 from lopa.export.staging import check_destination, staged_folder
 from lopa.export.tokenizer_files import (
     TOKENIZER_CONFIG_NAME,
@@ -31,18 +33,22 @@ from lopa.export.weight_plan import (
 from lopa.export.weights import write_weights
 from lopa.runtime.bundle import Bundle, sha256_of_file
 from lopa.runtime.contract import CONTRACT_VERSION
+from lopa.runtime.errors import BadInputError
 from lopa.runtime.manifest import (
     MANIFEST_NAME,
     SCHEMA_VERSION,
     DecodingDefaults,
+    Dialect,
     FileRecord,
     Manifest,
     Origin,
+    Stage,
     TensorRecord,
     json_from_manifest,
 )
+from lopa.runtime.model_part import ModelPart, whole_model
 
-GRAPH_NAME = "model.onnx"
+GRAPH_NAMES: dict[Dialect, str] = {"standard": "model.onnx", "portable": "portable.onnx"}
 WEIGHTS_NAME = "model.onnx.data"
 _ROOM_BESIDE_WEIGHTS = 1 << 26
 """Bytes: more than the graph and the tokenizer of any model take."""
@@ -69,21 +75,28 @@ def bundle_from_checkpoint(
     lora: Path | None = None,
     dtype: Dtype = "float32",
     quantization: QuantizationChoice | None = None,
+    dialects: Sequence[Dialect] = ("standard",),
     with_logits: bool = False,
+    stages: int = 1,
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> Bundle:
     """Export the folder `checkpoint`, merged with the adapter folder `lora`, to the new folder `destination`.
 
-    `dtype` is that of the tensors that `quantization` does not make integers. `with_logits` adds the logits to the
-    outputs, for verification. Raises BadInputError for anything wrong with the
-    source or the destination; then nothing is left behind, and a bundle that was to be overwritten is untouched.
+    `dtype` is that of the tensors that `quantization` does not make integers. There is a graph for each of `dialects`
+    (standard, portable, or both in this order) over one file of weights. `with_logits` adds the logits to the outputs,
+    for verification. `stages` above 1 adds the standard graphs of a pipeline of so many stages over the same weights.
+    Raises BadInputError for anything wrong with the source, the destination or the combination of options,
+    CheckFailedError for a portable graph that breaks its dialect's rules; then nothing is left behind, and a
+    bundle that was to be overwritten is untouched.
     """
     tell = progress or silent
+    _check_dialects(dialects, quantization, stages)
     check_destination(destination, overwrite=overwrite)
     source = source_from_checkpoint(checkpoint, lora)
     planned = source.planned if quantization is None else quantized_plan(source.planned, quantization)
     records = tensor_records_from_plan(planned, dtype)
+    parts = parts_from_records(records, source.config.dimensions.layers, stages)
     total = max(record.offset + record.length for record in records.values())
     read = [*_files_of_adapter(source), *_files_of_checkpoint(source)]
     with (
@@ -100,20 +113,48 @@ def bundle_from_checkpoint(
             lambda done: tell("writing weights", done, total),
         )
         tell("tracing the graph", 0, 0)
-        graph = graph_from_dimensions(
-            source.config.dimensions, records, WEIGHTS_NAME, dtype=dtype, with_logits=with_logits
-        )
-        ir.save(graph, folder / GRAPH_NAME)
+        whole = whole_model(source.config.dimensions.layers)
+        graphs = [(GRAPH_NAMES[dialect], dialect, whole) for dialect in dialects]
+        of_stages: list[tuple[str, Dialect, ModelPart]] = [
+            (stage_name(number, stages), "standard", part) for number, part in enumerate(parts) if stages > 1
+        ]
+        for name, dialect, part in (*graphs, *of_stages):
+            graph = graph_from_dimensions(
+                source.config.dimensions,
+                records,
+                WEIGHTS_NAME,
+                dialect=dialect,
+                dtype=dtype,
+                with_logits=with_logits,
+                part=part,
+            )
+            if dialect == "portable":
+                check_portable(ir.to_proto(graph), name)
+            ir.save(graph, folder / name)
         (folder / TOKENIZER_NAME).write_bytes(source.tokenizer.tokenizer)
         (folder / TOKENIZER_CONFIG_NAME).write_bytes(source.tokenizer.tokenizer_config)
-        others = [_file_record(folder / name) for name in (GRAPH_NAME, TOKENIZER_NAME, TOKENIZER_CONFIG_NAME)]
+        names = [name for name, _, _ in (*graphs, *of_stages)]
+        others = [_file_record(folder / name) for name in (*names, TOKENIZER_NAME, TOKENIZER_CONFIG_NAME)]
         tell("hashing the source", 0, 0)
         origin = _origin(source, digests.result())
         manifest = _manifest(
-            source, records, [weights, *others], origin, dtype=dtype, quantization=quantization, with_logits=with_logits
+            source,
+            records,
+            [weights, *others],
+            [Stage(graph=name, first_layer=part.first, end_layer=part.end) for name, _, part in of_stages],
+            origin,
+            dialects,
+            dtype=dtype,
+            quantization=quantization,
+            with_logits=with_logits,
         )
         (folder / MANIFEST_NAME).write_bytes(json_from_manifest(manifest))
     return Bundle.open(destination)
+
+
+def stage_name(number: int, stages: int) -> str:
+    """File name of a stage's graph. It lies beside the weights: ONNX lets no graph refer to a folder above its own."""
+    return f"model.stage-{number}-of-{stages}.onnx"
 
 
 def source_from_checkpoint(checkpoint: Path, lora: Path | None) -> Source:
@@ -133,11 +174,31 @@ def source_from_checkpoint(checkpoint: Path, lora: Path | None) -> Source:
     return Source(checkpoint, lora, config, tokenizer, stored, planned, adapter)
 
 
+def _check_dialects(dialects: Sequence[Dialect], quantization: QuantizationChoice | None, stages: int) -> None:
+    if tuple(dialects) not in (("standard",), ("portable",), ("standard", "portable")):
+        raise ValueError(f"received dialects {dialects}, expected standard, portable, or both in this order")
+    if "portable" in dialects and quantization is not None:
+        raise BadInputError(
+            f"a portable graph with matrices in {quantization.kind}",
+            expected="a portable graph in floats: its operators know no integer products",
+            remedy="leave --quantize out (for Ascend, ATC's own tools quantize a float model), or export with "
+            "--dialect standard",
+        )
+    if stages > 1 and "standard" not in dialects:
+        raise BadInputError(
+            f"{stages} stages in the portable dialect alone",
+            expected="stages in the standard dialect: the portable graph is always whole",
+            remedy="leave --stages out, or export with --dialect both",
+        )
+
+
 def _manifest(
     source: Source,
     records: dict[str, TensorRecord],
     files: list[FileRecord],
+    stages: list[Stage],
     origin: Origin,
+    dialects: Sequence[Dialect],
     *,
     dtype: Dtype,
     quantization: QuantizationChoice | None,
@@ -148,7 +209,7 @@ def _manifest(
         schema=SCHEMA_VERSION,
         contract=CONTRACT_VERSION,
         architecture=architecture.name,
-        dialect="standard",
+        dialect=dialects[0],
         dtype=dtype,
         quantization=None if quantization is None else quantization.record,
         with_logits=with_logits,
@@ -156,8 +217,10 @@ def _manifest(
         dimensions=source.config.dimensions,
         special_tokens=tokens,
         decoding=DecodingDefaults(add_bos=architecture.add_bos and tokens.bos is not None),
-        graph=GRAPH_NAME,
+        graph=GRAPH_NAMES[dialects[0]],
+        portable_graph=GRAPH_NAMES["portable"] if len(dialects) > 1 else None,
         weights=WEIGHTS_NAME,
+        stages=stages,
         tensors=records,
         files=files,
         origin=origin,

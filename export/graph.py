@@ -1,7 +1,7 @@
 """Model dimensions -> the ONNX graph of the engine contract, its weights referring to a file that is written elsewhere.
 
-Traces lopa.export.module with tensors that have shapes and no values, so the memory needed does not depend on the
-model. Does not know any weight's value.
+Traces a module of lopa.export.traced_forms with tensors that have shapes and no values, so the memory needed does not
+depend on the model. Does not know any weight's value.
 """
 
 import logging
@@ -15,15 +15,14 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from lopa.export.graph_passes import tidy
-from lopa.export.module import ContractForward, inverse_frequencies
+from lopa.export.module import inverse_frequencies
 from lopa.export.quantize_graph import QuantizedMatricesPass, QuantizedMatrix
 from lopa.export.torch_dtypes import TORCH_DTYPES
+from lopa.export.traced_forms import TRACED_FORMS
 from lopa.export.weight_plan import Dtype, IntegerDtype
-from lopa.runtime.contract import input_names, output_names
-from lopa.runtime.manifest import ModelDimensions, TensorRecord, scale_name
+from lopa.runtime.manifest import Dialect, ModelDimensions, TensorRecord, scale_name
+from lopa.runtime.model_part import ModelPart, whole_model
 
-OPSET = 23
-"""The first ai.onnx opset with Attention, RotaryEmbedding and RMSNormalization."""
 _IR_DTYPES: dict[Dtype | IntegerDtype, ir.DataType] = {
     "float32": ir.DataType.FLOAT,
     "float16": ir.DataType.FLOAT16,
@@ -31,9 +30,6 @@ _IR_DTYPES: dict[Dtype | IntegerDtype, ir.DataType] = {
     "int8": ir.DataType.INT8,
     "int4": ir.DataType.INT4,
 }
-# Example sizes of requests, branches, window, prefix and rows: the exporter takes a size of 1 for a constant, and
-# equal sizes for one axis.
-_REQUESTS, _BRANCHES, _WINDOW, _PREFIX, _ROWS = 2, 3, 11, 13, 7
 
 
 def graph_from_dimensions(
@@ -41,21 +37,26 @@ def graph_from_dimensions(
     records: Mapping[str, TensorRecord],
     weights_name: str,
     *,
+    dialect: Dialect = "standard",
     dtype: Dtype,
     with_logits: bool,
+    part: ModelPart | None = None,
 ) -> ir.Model:
-    """The graph whose initializers are `records`, each in the file `weights_name` beside the graph's own."""
-    names = input_names(dimensions.layers)
+    """The graph whose initializers are `records`, each in the file `weights_name` beside the graph's own.
+
+    With `part`, the graph of these layers, with their tensors of `records`; in the standard dialect only.
+    """
+    part = part or whole_model(dimensions.layers)
+    form = TRACED_FORMS[dialect]
     with FakeTensorMode(), _quiet_exporter():
-        module = ContractForward(dimensions, dtype=TORCH_DTYPES[dtype], with_logits=with_logits).eval()
         program = torch.onnx.export(
-            module,
-            _example_inputs(dimensions, TORCH_DTYPES[dtype]),
+            form.module(dimensions, TORCH_DTYPES[dtype], part, with_logits).eval(),
+            form.example_inputs(dimensions, TORCH_DTYPES[dtype], part),
             dynamo=True,
-            opset_version=OPSET,
-            input_names=names,
-            output_names=output_names(dimensions.layers, with_logits=with_logits),
-            dynamic_shapes=_dynamic_axes(dimensions.layers),
+            opset_version=form.traced_opset,
+            input_names=part.input_names,
+            output_names=part.output_names(with_logits=with_logits),
+            dynamic_shapes=form.dynamic_axes(part),
             optimize=False,
             verbose=False,
         )
@@ -73,9 +74,9 @@ def graph_from_dimensions(
     quantized = {
         name: QuantizedMatrix(tensors[name], tensors[scale_name(name)])
         for name, record in records.items()
-        if record.dtype in ("int8", "int4")
+        if record.dtype in ("int8", "int4") and name in initializers
     }
-    model = tidy(model)
+    model = form.finish(tidy(model))
     return QuantizedMatricesPass(quantized)(model).model if quantized else model
 
 
@@ -87,36 +88,6 @@ def _external_tensor(name: str, record: TensorRecord, weights_name: str) -> ir.E
         dtype=_IR_DTYPES[record.dtype],
         shape=ir.Shape(record.shape),
         name=name,
-    )
-
-
-def _example_inputs(dimensions: ModelDimensions, dtype: torch.dtype) -> tuple[object, ...]:
-    window = torch.zeros(_REQUESTS, _BRANCHES, _WINDOW, dtype=torch.int64)
-    past = torch.zeros(_REQUESTS, dimensions.kv_heads, _PREFIX, dimensions.head_size, dtype=dtype)
-    return (
-        window,
-        torch.zeros_like(window),
-        torch.ones(_REQUESTS, _BRANCHES, _WINDOW, _WINDOW, dtype=torch.bool),
-        torch.ones(_REQUESTS, _PREFIX, dtype=torch.bool),
-        torch.zeros(_REQUESTS, _BRANCHES, _ROWS, dtype=torch.int64),
-        torch.ones(_REQUESTS),
-        [torch.zeros_like(past) for _ in range(2 * dimensions.layers)],
-    )
-
-
-def _dynamic_axes(layers: int) -> tuple[object, ...]:
-    requests, branches, window, prefix, rows = (
-        torch.export.Dim(name) for name in ("requests", "branches", "window", "prefix", "rows")
-    )
-    row = {0: requests, 1: branches, 2: window}
-    return (
-        row,
-        row,
-        {**row, 3: window},
-        {0: requests, 1: prefix},
-        {0: requests, 1: branches, 2: rows},
-        {0: requests},
-        [{0: requests, 2: prefix}] * (2 * layers),
     )
 
 

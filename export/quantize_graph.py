@@ -115,14 +115,27 @@ def _multiply_int8(
     dequantized = ir.node("DequantizeLinear", [integers, scales], {"axis": 1}, name=f"{product.name}/weight")
     of_integers = ir.node("MatMul", [rows.integers, dequantized.outputs[0]], name=product.name)
     scaled = ir.node("Mul", [of_integers.outputs[0], rows.scales], name=f"{product.name}/scaled")
-    nodes = [dequantized, of_integers, scaled]
-    if result.dtype != ir.DataType.FLOAT:
-        nodes.append(ir.node("Cast", [scaled.outputs[0]], {"to": result.dtype}, name=f"{product.name}/narrowed"))
-    last = nodes[-1].outputs[0]
-    last.name, last.shape, last.type = result.name, result.shape, result.type
-    product.prepend(nodes)
-    ir.convenience.replace_all_uses_with(result, last, replace_graph_outputs=True)
+    product.prepend([dequantized, of_integers, scaled])
+    if result.dtype == ir.DataType.FLOAT:
+        _take_place(scaled.outputs[0], result)
+    else:
+        for widened in [use.node for use in result.uses() if _is_cast_to_float32(use.node)]:
+            _take_place(scaled.outputs[0], widened.outputs[0])  # not rounded on the way
+            model.graph.remove(widened, safe=True)
+        if result.uses() or result.is_graph_output():
+            narrowed = ir.node("Cast", [scaled.outputs[0]], {"to": result.dtype}, name=f"{product.name}/narrowed")
+            product.prepend(narrowed)
+            _take_place(narrowed.outputs[0], result)
     model.graph.remove(product, safe=True)
+
+
+def _take_place(new: ir.Value, old: ir.Value) -> None:
+    new.name, new.shape, new.type = old.name, old.shape, old.type
+    ir.convenience.replace_all_uses_with(old, new, replace_graph_outputs=True)
+
+
+def _is_cast_to_float32(node: ir.Node) -> bool:
+    return node.op_type == "Cast" and node.attributes["to"].as_int() == ir.DataType.FLOAT
 
 
 def _rounded_rows(model: ir.Model, before: ir.Node, factor: ir.Value, constants: dict[str, ir.Value]) -> _Rows:

@@ -3,7 +3,7 @@
 Imports torch and transformers only when there is a checkpoint to compare with.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from lopa.runtime.bundle import Bundle
 from lopa.runtime.check_engine import NumpyReference, Reference, Report, report_from_session
 from lopa.runtime.check_errors import OutputError
 from lopa.runtime.errors import BadInputError, CheckFailedError
-from lopa.runtime.session import open_session
+from lopa.runtime.session import BACKENDS, open_session
 
 Progress = Callable[[str, int, int], None]
 """Told a short phrase for the stage, and how many of its cases are done (0 of 0 where there are none)."""
@@ -29,9 +29,11 @@ def report_from_bundle(
 ) -> Report:
     """Check the files of `bundle`, then compare its engine on `device` with every reference there is.
 
-    The references are numpy on the bundle's own weights and, with `checkpoint`, transformers' Qwen2 on the checkpoint
-    merged with the adapter `lora`. Of a quantized bundle the weights themselves are compared with the checkpoint's, and
-    Qwen2 takes what the bundle's integers stand for, so that rounding weights and computing are judged apart.
+    A bundle with two graphs has both compared where the device runs graphs as they are (ONNX Runtime); outputs of the
+    second are called e.g. portable/entropy. The references are numpy on the bundle's own weights and, with
+    `checkpoint`, transformers' Qwen2 on the checkpoint merged with the adapter `lora`. Of a quantized bundle the
+    weights themselves are compared with the checkpoint's, and Qwen2 takes what the bundle's integers stand for, so that
+    rounding weights and computing are judged apart.
 
     Raises CheckFailedError when files were altered, when checkpoint or adapter are others than the bundle was made
     from, or when the engine fails; errors beyond tolerance are in the report. Raises MissingBackendError when
@@ -51,12 +53,31 @@ def report_from_bundle(
         progress("loading the checkpoint", 0, 0)
         reference, of_weights = _reference_from_checkpoint(bundle, checkpoint, lora)
         references.append(reference)
+    first, *others = _bundles_of_one_graph(bundle, device)
+    report = _report_from_graph(first, device, references, "comparing", progress)
+    errors, cases = [*of_weights, *report.errors], report.cases
+    for other in others:
+        dialect = other.manifest.dialect
+        report = _report_from_graph(other, device, references, f"comparing the {dialect} graph", progress)
+        errors += [replace(error, output=f"{dialect}/{error.output}") for error in report.errors]
+        cases += report.cases
+    return Report(cases, tuple(errors))
+
+
+def _bundles_of_one_graph(bundle: Bundle, device: str) -> list[Bundle]:
+    """The bundle for each of its graphs that the device can be made to run, the first one first."""
+    runs_graphs = "+" not in device and BACKENDS.get(device.split(":", 1)[0]) == BACKENDS["cpu"]  # and no pipeline
+    return [bundle.of_dialect(dialect) for dialect in bundle.dialects] if runs_graphs else [bundle]
+
+
+def _report_from_graph(
+    bundle: Bundle, device: str, references: Sequence[Reference], stage: str, progress: Progress
+) -> Report:
     session = open_session(bundle, device)
     try:
-        report = report_from_session(
-            session, bundle.manifest, references, lambda done, total: progress("comparing", done, total)
+        return report_from_session(
+            session, bundle.manifest, references, lambda done, total: progress(stage, done, total)
         )
-        return replace(report, errors=(*of_weights, *report.errors))
     finally:
         session.close()
 

@@ -4,20 +4,37 @@ Knows numpy, onnxruntime and tokenizers. Does not know torch, transformers or on
 """
 
 from lopa.runtime.decoder import Decoder
-from lopa.runtime.errors import BadInputError, CheckFailedError, LopaError, MissingBackendError
+from lopa.runtime.engine import Engine
+from lopa.runtime.errors import (
+    BadInputError,
+    CheckFailedError,
+    DevicesLostError,
+    EngineClosedError,
+    EngineFailedError,
+    LopaError,
+    MissingBackendError,
+    QueueFullError,
+)
 from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.request_handle import RequestHandle
 from lopa.runtime.result import DoneEvent, DraftEvent, Event, GenerationResult, TextEvent
 
 __all__ = [
     "BadInputError",
     "CheckFailedError",
     "Decoder",
+    "DevicesLostError",
     "DoneEvent",
     "DraftEvent",
+    "Engine",
+    "EngineClosedError",
+    "EngineFailedError",
     "Event",
     "GenerationConfig",
     "GenerationResult",
     "LopaError",
     "MissingBackendError",
+    "QueueFullError",
+    "RequestHandle",
     "TextEvent",
 ]

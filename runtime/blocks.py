@@ -41,9 +41,9 @@ class Block:
 Blocks = tuple[Block, ...]
 
 
-def prompt_block(length: int) -> Block:
-    """Block 0: the prompt, decided, to be cached by the first forward."""
-    return Block(0, length, masks=0, state=BlockState.TO_CACHE, complete=True)
+def prompt_block(length: int, *, cached: bool = False) -> Block:
+    """Block 0: the prompt, decided, to be cached by the first forward unless it is `cached` already."""
+    return Block(0, length, masks=0, state=BlockState.IN_CACHE if cached else BlockState.TO_CACHE, complete=True)
 
 
 def with_new_block(blocks: Blocks, size: int) -> Blocks:

@@ -5,7 +5,7 @@ learns, round by round, what each number of branches would have brought; it asks
 tokens per second. Knows nothing of other requests, so a request decodes the same alone and in any company.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from lopa.runtime.branches import Branch
 from lopa.runtime.competition import winner_of
@@ -49,25 +49,25 @@ class BranchBudget:
 
         `undecided` positions are left in the window: no round can decide more.
         """
-        most = min(MOST_AUTO_BRANCHES, undecided + 1)
-
-        def tokens_per_second(count: int) -> float:
+        best, most_tokens_per_second = 1, 0.0
+        for count, tokens in enumerate(self._expected_tokens(min(MOST_AUTO_BRANCHES, undecided + 1)), start=1):
             seconds = self._table.seconds(count, window, prefix) + self._table.host_seconds(count)
-            return min(self._expected_tokens(count), undecided) / seconds
+            tokens_per_second = min(tokens, undecided) / seconds
+            if tokens_per_second > most_tokens_per_second:
+                best, most_tokens_per_second = count, tokens_per_second
+        return best
 
-        return max(range(1, most + 1), key=tokens_per_second)
-
-    def _expected_tokens(self, count: int) -> float:
-        """Mean tokens of a round with `count` branches: the observed ones and the prior, by weight.
+    def _expected_tokens(self, most: int) -> Iterator[float]:
+        """Mean tokens of a round with 1 .. `most` branches: the observed ones and the prior, by weight.
 
         The prior of each number of branches is what one branch less is expected to bring, times what the next brought
         in general: so rounds also tell of numbers that were never tried.
         """
         expected = _PRIOR_TOKENS
-        for number in range(count):
+        for number in range(most):
             expected *= _PRIOR_SHARES[number] / _PRIOR_SHARES[max(number - 1, 0)]
             expected = (_PRIOR_ROUNDS * expected + self._tokens[number]) / (_PRIOR_ROUNDS + self._rounds[number])
-        return expected
+            yield expected
 
 
 def tokens_brought(branch: Branch, fills: Fills, eos_token: int | None) -> int:

@@ -4,7 +4,6 @@ Pure; knows arrays only, no session and no device.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -23,14 +22,15 @@ def shares_of_branches(branches: int, devices: int) -> tuple[slice, ...]:
     return tuple(slice(first, last) for first, last in pairwise(edges))
 
 
-def part_of_batch(batch: WindowBatch, share: slice) -> WindowBatch:
-    """The windows of some branches of every request."""
-    return replace(
-        batch,
-        input_ids=batch.input_ids[:, share],
-        position_ids=batch.position_ids[:, share],
-        window_mask=batch.window_mask[:, share],
-        logits_index=batch.logits_index[:, share],
+def part_of_batch(batch: WindowBatch, share: slice, slots: slice = slice(None)) -> WindowBatch:
+    """The windows of some branches of every request, or of those in `slots`."""
+    return WindowBatch(
+        requests=batch.requests[slots],
+        input_ids=batch.input_ids[slots, share],
+        position_ids=batch.position_ids[slots, share],
+        window_mask=batch.window_mask[slots, share],
+        logits_index=batch.logits_index[slots, share],
+        temperature=batch.temperature[slots],
     )
 
 

@@ -38,9 +38,10 @@ class Branch:
     lookahead: Lookahead | None
 
 
-def branch_from_prompt(prompt: Int64) -> Branch:
-    """The anchor before the first round: the prompt alone. `prompt` [length]."""
-    return Branch(prompt, np.ones(len(prompt), np.bool_), (prompt_block(len(prompt)),), ended=False, lookahead=None)
+def branch_from_prompt(prompt: Int64, *, cached: bool = False) -> Branch:
+    """The anchor before the first round: the prompt alone, its rows `cached` already or not. `prompt` [length]."""
+    block = prompt_block(len(prompt), cached=cached)
+    return Branch(prompt, np.ones(len(prompt), np.bool_), (block,), ended=False, lookahead=None)
 
 
 def prepared(branch: Branch, config: GenerationConfig, mask_token: int) -> Branch:

@@ -1,11 +1,13 @@
 """A bundle on disk: its manifest and the way to its files. Does not know how one is made or run."""
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
+import msgspec
+
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.manifest import MANIFEST_NAME, FileRecord, Manifest, manifest_from_json
+from lopa.runtime.manifest import MANIFEST_NAME, Dialect, FileRecord, Manifest, manifest_from_json
 
 
 @dataclass(frozen=True)
@@ -34,19 +36,40 @@ class Bundle:
         for record in bundle.manifest.files:
             bundle._check_present(record)
         listed = {record.path for record in bundle.manifest.files}
-        for name in (bundle.manifest.graph, bundle.manifest.weights):
+        graphs = [bundle.manifest.graph, *(stage.graph for stage in bundle.manifest.stages)]
+        graphs += [] if bundle.manifest.portable_graph is None else [bundle.manifest.portable_graph]
+        for name in (*graphs, bundle.manifest.weights):
             if name not in listed:
                 raise BadInputError(
                     f"{manifest_path} names {name!r}, which is not in its list of files",
-                    expected="graph and weights among the files",
+                    expected="graphs and weights among the files",
                     remedy="export the checkpoint again",
                 )
         return bundle
 
     @property
     def graph(self) -> Path:
-        """The ONNX file."""
+        """The ONNX file, in the dialect that the manifest says."""
         return self.file(self.manifest.graph)
+
+    @property
+    def dialects(self) -> tuple[Dialect, ...]:
+        """Those in which there is a graph, that of `graph` first."""
+        second: tuple[Dialect, ...] = () if self.manifest.portable_graph is None else ("portable",)
+        return (self.manifest.dialect, *second)
+
+    def of_dialect(self, dialect: Dialect) -> "Bundle":
+        """The same bundle with the graph of one dialect alone. Raises BadInputError when it has none."""
+        if dialect not in self.dialects:
+            raise BadInputError(
+                f"{self.path} has only a graph in the {self.manifest.dialect} dialect",
+                expected=f"a graph in the {dialect} dialect",
+                remedy=f"export the checkpoint again with --dialect {dialect} or --dialect both",
+            )
+        graph = self.manifest.graph if dialect == self.manifest.dialect else self.manifest.portable_graph
+        stages = self.manifest.stages if dialect == "standard" else []  # which are standard graphs
+        alone = msgspec.structs.replace(self.manifest, dialect=dialect, graph=graph, portable_graph=None, stages=stages)
+        return replace(self, manifest=alone)
 
     @property
     def weights(self) -> Path:

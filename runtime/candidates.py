@@ -8,7 +8,7 @@ from types import EllipsisType
 
 import numpy as np
 
-from lopa.runtime.contract import TOP_K, Bool, Float32, Int64, Statistics
+from lopa.runtime.contract import TOP_K, Bool, Float32, Int64
 from lopa.runtime.generation_config import GenerationConfig
 
 Index = int | slice | EllipsisType | Bool | Int64 | tuple[int | slice, ...]
@@ -37,10 +37,9 @@ class RowStatistics:
     def __getitem__(self, index: Index) -> "RowStatistics":
         return RowStatistics(self.topk_ids[index], self.topk_logprobs[index], self.entropy[index])
 
-
-def rows_of_request(statistics: Statistics, request: int) -> RowStatistics:
-    """The rows [B, Q] of one request of a batch."""
-    return RowStatistics(statistics.topk_ids[request], statistics.topk_logprobs[request], statistics.entropy[request])
+    def copy(self) -> "RowStatistics":
+        """The same in memory of its own, so that the statistics it was cut from can be freed."""
+        return RowStatistics(self.topk_ids.copy(), self.topk_logprobs.copy(), self.entropy.copy())
 
 
 def candidates_from_rows(
@@ -96,8 +95,10 @@ def _filtered(logprobs: Float32, config: GenerationConfig) -> tuple[Float32, boo
         keep &= (np.cumsum(probabilities, axis=-1) - probabilities) < config.top_p
     if config.top_k is not None:
         keep[..., config.top_k :] = False
-    mass = np.where(keep, probabilities, 0).sum(axis=-1, keepdims=True)
-    return np.where(keep, logprobs - np.log(mass), np.float32(-np.inf)).astype(np.float32), True
+    # Relative to the best candidate, which is always kept: one that is left alone has log-probability 0, not almost 0,
+    # so that positions with a single candidate are tied and no rounding ranks them.
+    relative = np.where(keep, logprobs - logprobs[..., :1], np.float32(-np.inf))
+    return (relative - np.log(np.exp(relative).sum(axis=-1, keepdims=True))).astype(np.float32), True
 
 
 def _neg_entropy_of_kept(logprobs: Float32) -> Float32:

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from lopa.runtime.forward_split import ForwardSplit
+
 CONTRACT_VERSION = 1
 TILE = 64
 """Prefix rows come in multiples of this, and at least one tile."""
@@ -88,6 +90,8 @@ class Statistics:
     """[R, B, Q], in nats, over the whole vocabulary."""
     logits: Float32 | None = None
     """[R, B, Q, V] before the temperature, only from a bundle made with --with-logits."""
+    split: ForwardSplit | None = None
+    """Where the time went, from a session of several devices."""
 
 
 @dataclass(frozen=True)

@@ -1,51 +1,72 @@
 """Text in, text out: a bundle opened on a device, and the requests decoded on it."""
 
+import math
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, partial
+from itertools import islice
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-import numpy as np
-
+from lopa.runtime.answer import Answer
 from lopa.runtime.branch_budget import BranchBudget
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.contract import Int64
 from lopa.runtime.costs import CostTable, costs_from_bundle
+from lopa.runtime.cpu_cores import check_devices
 from lopa.runtime.decoding import Decoding, Step
+from lopa.runtime.devices import session_from_devices
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import GenerationConfig
-from lopa.runtime.result import DoneEvent, DraftEvent, Event, GenerationResult, TextEvent
-from lopa.runtime.session import Session, open_session
-from lopa.runtime.text_stream import TextStream
+from lopa.runtime.parallel_session import STALL_SECONDS
+from lopa.runtime.prompt_ids import Prompt, ids_from_prompt
+from lopa.runtime.prompt_store import PROMPT_ROWS, PromptStore
+from lopa.runtime.request_handle import RequestHandle
+from lopa.runtime.request_pool import Job, RequestPool
+from lopa.runtime.result import Event, GenerationResult
+from lopa.runtime.session import Session, unused_request
+from lopa.runtime.timeline import Timeline
 from lopa.runtime.tokenizer import Tokenizer
-
-Prompt = str | Sequence[int]
-UNDECIDED = "░"
 
 
 class Decoder:
-    """Decodes prompts with one bundle on one device; one request at a time, one caller at a time."""
+    """Decodes prompts with one bundle on one device or several.
+
+    One caller at a time; lopa.runtime.Engine takes any number.
+    """
 
     def __init__(self, bundle: Bundle, session: Session, tokenizer: Tokenizer, *, threads: int | None = None) -> None:
         self.bundle = bundle
         self.session = session
         self.tokenizer = tokenizer
         self._threads = threads
-        self._requests = 0
 
     @classmethod
-    def open(cls, path: Path | str, devices: Sequence[str] = ("cpu",), *, threads: int | None = None) -> Self:
-        """Open the bundle at `path` on one device ("cpu", "cuda:0", "numpy"); `threads` None lets the engine choose.
+    def open(
+        cls,
+        path: Path | str,
+        devices: Sequence[str] = ("cpu",),
+        *,
+        threads: int | None = None,
+        device_timeout: float = STALL_SECONDS,
+        timeline: Timeline | None = None,
+    ) -> Self:
+        """Open the bundle at `path` on devices ("cpu", "cpu:0-3", "cuda:0", "numpy") that share the branches.
 
-        Raises BadInputError for a bundle that cannot be used, MissingBackendError for a device that is not there.
+        `threads` of each device; None lets the engine choose. With several devices, or one named as cores, a device
+        that takes longer than `device_timeout` seconds for a forward is given up (docs/devices.md).
+
+        Raises BadInputError for a bundle or devices that cannot be used, MissingBackendError for a device that is not
+        there; decoding raises DevicesLostError when the last device fails.
         """
-        if isinstance(devices, str) or len(devices) != 1:
-            raise BadInputError(f"devices {devices!r}", expected="a list of one device", remedy='e.g. devices=["cpu"]')
+        check_devices(devices)
         bundle = Bundle.open(path)
         tokenizer = Tokenizer.open(bundle)
-        return cls(bundle, open_session(bundle, devices[0], threads=threads), tokenizer, threads=threads)
+        session = session_from_devices(
+            bundle, devices, threads=threads, stall_seconds=device_timeout, timeline=timeline
+        )
+        return cls(bundle, session, tokenizer, threads=threads)
 
     def config(self, **overrides: Any) -> GenerationConfig:
         """A config that starts from what the bundle's checkpoint was trained for."""
@@ -60,12 +81,48 @@ class Decoder:
             }
         )
 
-    def generate(self, prompts: Iterable[Prompt], config: GenerationConfig | None = None) -> Iterator[GenerationResult]:
-        """Decode prompts one after another; results come in the same order, each as soon as it is done."""
-        for prompt in prompts:
-            *_, last = self.stream(prompt, config)
-            assert isinstance(last, DoneEvent)
-            yield last.result
+    def generate(
+        self, prompts: Iterable[Prompt], config: GenerationConfig | None = None, *, parallel: int = 1
+    ) -> Iterator[GenerationResult]:
+        """Decode prompts; results come in the same order, each as soon as it and those before it are done.
+
+        `parallel` requests share every forward; the answers do not depend on it (docs/engine.md). Raises as `stream`
+        does at the first prompt that cannot be used, and BadInputError for `parallel` below 1.
+        """
+        for outcome in self.outcomes(prompts, config, parallel=parallel):
+            if isinstance(outcome, BadInputError):
+                raise outcome
+            yield outcome
+
+    def outcomes(
+        self,
+        prompts: Iterable[Prompt | BadInputError],
+        config: GenerationConfig | None = None,
+        *,
+        parallel: int = 1,
+        on_step: Callable[[int, Step], None] | None = None,
+    ) -> Iterator[GenerationResult | BadInputError]:
+        """As `generate`, with an error in the place of a prompt that cannot be used, or that is an error already.
+
+        `on_step` hears of every step, with the number of its prompt, from 0.
+        """
+        if isinstance(parallel, bool) or not isinstance(parallel, int) or parallel < 1:
+            raise BadInputError(f"parallel {parallel!r}", expected="a whole number at least 1", remedy="correct it")
+        pool = self.pool()
+        entries = enumerate(prompts)
+        pending: deque[RequestHandle] = deque()
+        try:
+            while True:
+                while pending and pending[0].done:
+                    yield _outcome(pending.popleft())
+                for number, prompt in islice(entries, parallel - len(pool)):
+                    heard = None if on_step is None else partial(on_step, number)
+                    pending.append(self._joined(pool, prompt, config, heard))
+                if not pending:
+                    return
+                pool.step()
+        finally:
+            pool.close()
 
     def stream(
         self,
@@ -81,10 +138,44 @@ class Decoder:
         the iterator cancels the request. Raises BadInputError for an empty prompt, one that does not fit, and
         branches="auto" without a cost table of this device in the bundle.
         """
+        return self._events(self.job(prompt, config, drafts=drafts, on_step=on_step))
+
+    def job(
+        self,
+        prompt: Prompt,
+        config: GenerationConfig | None = None,
+        *,
+        deadline: float | None = None,
+        drafts: bool = False,
+        on_step: Callable[[Step], None] | None = None,
+    ) -> Job:
+        """A request, checked; `deadline` in seconds from now. Raises as `stream` does, and for a bad deadline."""
+        submitted = time.perf_counter()
         config = self.config() if config is None else config
-        prompt_ids = self._ids_from_prompt(prompt, config)
-        budget = BranchBudget(self._cost_table) if config.branches == "auto" else None
-        return self._events(prompt_ids, config, budget, drafts, on_step)
+        if not isinstance(config, GenerationConfig):
+            raise BadInputError(
+                f"a config of type {type(config).__name__}",
+                expected="a GenerationConfig, or None for the bundle's own",
+                remedy="make one with decoder.config(...)",
+            )
+        if deadline is not None and not (isinstance(deadline, int | float) and 0 <= deadline < math.inf):
+            raise BadInputError(
+                f"deadline {deadline!r}", expected="seconds from now, 0 or more", remedy="correct it or leave it out"
+            )
+        return Job(
+            prompt_ids=ids_from_prompt(prompt, config, self.tokenizer, self.bundle.manifest),
+            config=config,
+            budget=BranchBudget(self._cost_table) if config.branches == "auto" else None,
+            handle=RequestHandle(),
+            drafts=drafts,
+            on_step=on_step,
+            submitted=submitted,
+            deadline=None if deadline is None else submitted + deadline,
+        )
+
+    def pool(self, prompt_rows: int = PROMPT_ROWS) -> RequestPool:
+        """An empty pool on this decoder's session, which keeps up to `prompt_rows` rows of prompts for reuse."""
+        return RequestPool(self.session, self.bundle.manifest, self.tokenizer, PromptStore(prompt_rows))
 
     def prompt_from_messages(self, messages: Sequence[dict[str, str]]) -> list[int]:
         """Ids of a chat ({"role", "content"} each) by the bundle's chat template, ready for `stream`."""
@@ -107,104 +198,43 @@ class Decoder:
         """Of this bundle on this device; read when first needed."""
         return costs_from_bundle(self.bundle, self.session.device, self._threads)
 
-    def _events(
-        self,
-        prompt_ids: Int64,
-        config: GenerationConfig,
-        budget: BranchBudget | None,
-        drafts: bool,
-        on_step: Callable[[Step], None] | None,
-    ) -> Iterator[Event]:
-        began = time.perf_counter()
-        self._requests += 1
-        request = self._requests
-        decoding = Decoding(self.session, request, prompt_ids, config, self.bundle.manifest, budget)
-        stream = TextStream(self.tokenizer, config.stop)
-        text, pushed = "", 0
+    def _events(self, job: Job) -> Iterator[Event]:
+        request = unused_request()
+        decoding = Decoding(self.session, request, job.prompt_ids, job.config, self.bundle.manifest, job.budget)
+        answer = Answer(decoding, job.prompt_ids, job.config, self.tokenizer, drafts=job.drafts)
         try:
-            while decoding.stop_reason is None:
+            while not answer.ended:
                 step = decoding.step()
-                if on_step is not None:
-                    on_step(step)
-                committed = decoding.committed()
-                new = stream.push(committed[pushed:].tolist())
-                pushed = len(committed)
-                if new:
-                    text += new
-                    yield TextEvent(new)
-                if drafts:
-                    yield DraftEvent(step.number, self._draft(decoding))
-                if stream.stopped is not None:
-                    break
-                if config.time_limit is not None and time.perf_counter() - began >= config.time_limit:
-                    decoding.stop(decoding.stop_reason or "time_limit")
-            rest = stream.finish()
-            if rest:
-                text += rest
-                yield TextEvent(rest)
-            if stream.stopped is not None:
-                decoding.stop("stop_string")
+                if job.on_step is not None:
+                    job.on_step(step)
+                yield from answer.events_from_step(step)
         finally:
             self.session.release(request)
-        ended_by_text = stream.token_count if stream.stopped is not None else None
-        yield DoneEvent(_result(decoding, prompt_ids, config, text, ended_by_text, time.perf_counter() - began))
+        yield from answer.last_events()
 
-    def _draft(self, decoding: Decoding) -> str:
-        """The answer so far; a run of undecided positions becomes as many light blocks."""
-        ids = decoding.generated()
-        decided = decoding.anchor.decided[decoding.prompt_length :]
-        edges = np.flatnonzero(np.diff(decided.astype(np.int8))) + 1
-        runs = zip(np.split(ids, edges), np.split(decided, edges), strict=True)
-        return "".join(
-            self.tokenizer.decode(run.tolist()) if is_decided.all() else UNDECIDED * len(run)
-            for run, is_decided in runs
-        )
-
-    def _ids_from_prompt(self, prompt: Prompt, config: GenerationConfig) -> Int64:
-        manifest = self.bundle.manifest
-        ids = self.tokenizer.encode(prompt, add_bos=manifest.decoding.add_bos) if isinstance(prompt, str) else prompt
-        if not len(prompt) or not len(ids):
-            raise BadInputError(
-                "an empty prompt", expected="at least one character or one id", remedy="give a text to continue"
-            )
-        array = np.asarray(ids)
-        vocabulary = manifest.dimensions.vocab_size
-        if array.ndim != 1 or array.dtype.kind not in "iu" or array.min() < 0 or array.max() >= vocabulary:
-            raise BadInputError(
-                f"prompt ids {str(list(ids))[:80]}",
-                expected=f"a list of whole numbers from 0 to {vocabulary - 1}",
-                remedy="encode the text with the bundle's own tokenizer",
-            )
-        most, generated = manifest.dimensions.max_positions, sum(config.block_sizes)
-        if len(array) + generated > most:
-            raise BadInputError(
-                f"a prompt of {len(array)} tokens with max_new_tokens {generated}",
-                expected=f"at most {most} positions in all, which is what the model was trained for",
-                remedy="shorten the prompt or lower max_new_tokens",
-            )
-        return array.astype(np.int64)
+    def _joined(
+        self,
+        pool: RequestPool,
+        prompt: Prompt | BadInputError,
+        config: GenerationConfig | None,
+        on_step: Callable[[Step], None] | None,
+    ) -> RequestHandle:
+        """The handle of a prompt that joined the pool, or that failed at once."""
+        try:
+            if isinstance(prompt, BadInputError):
+                raise prompt
+            job = self.job(prompt, config, on_step=on_step)
+        except BadInputError as error:
+            handle = RequestHandle()
+            handle.put_error(error)
+            return handle
+        pool.add(job)
+        return job.handle
 
 
-def _result(
-    decoding: Decoding,
-    prompt_ids: Int64,
-    config: GenerationConfig,
-    text: str,
-    ended_by_text: int | None,
-    seconds: float,
-) -> GenerationResult:
-    """The result; `ended_by_text` is the number of ids up to the end of a stop string, if one ended the answer."""
-    assert decoding.stop_reason is not None
-    answer = decoding.committed()[:ended_by_text]
-    every = decoding.generated()
-    return GenerationResult(
-        prompt_ids=tuple(prompt_ids.tolist()),
-        token_ids=tuple((every if config.published else answer).tolist()),
-        text=text,
-        steps=decoding.steps,
-        tokens=len(answer),
-        window_tokens=decoding.window_tokens,
-        tokens_per_forward=len(answer) / decoding.steps if decoding.steps else 0.0,
-        stop_reason=decoding.stop_reason,
-        seconds=seconds,
-    )
+def _outcome(handle: RequestHandle) -> GenerationResult | BadInputError:
+    """The result of a request that is done, or what was wrong with it; other errors are raised."""
+    try:
+        return handle.result()
+    except BadInputError as error:
+        return error

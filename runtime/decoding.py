@@ -20,18 +20,20 @@ from lopa.runtime.branches import (
     prepared,
     size_of_next_block,
 )
-from lopa.runtime.candidates import Candidates, RowStatistics, candidates_from_rows, rows_of_request
+from lopa.runtime.candidates import Candidates, RowStatistics, candidates_from_rows
 from lopa.runtime.competition import branch_confidence, winner_of
 from lopa.runtime.contract import Int64, tiles
 from lopa.runtime.early_exit import without_rows_after_end
 from lopa.runtime.filling import Fills, filled, fills_from_candidates
+from lopa.runtime.forward_split import ForwardSplit
 from lopa.runtime.generation_config import PUBLISHED_STEP_LIMIT, GenerationConfig
 from lopa.runtime.manifest import Manifest
+from lopa.runtime.packing import batch_from_windows, rows_of_windows
 from lopa.runtime.session import Session
 from lopa.runtime.spawning import branches_from_winner, lookaheads_from_candidates
-from lopa.runtime.windows import Windows, batch_from_windows, windows_from_branches
+from lopa.runtime.windows import Windows, windows_from_branches
 
-StopReason = Literal["eos", "length", "stop_string", "time_limit", "step_limit"]
+StopReason = Literal["eos", "length", "stop_string", "time_limit", "step_limit", "cancelled"]
 
 
 @dataclass
@@ -63,6 +65,8 @@ class Step:
     lookaheads: tuple[Lookahead, ...]
     """Of the next step."""
     seconds: dict[str, float]
+    split: ForwardSplit | None = None
+    """Where the seconds of the forward went, when several devices computed it."""
 
 
 class Decoding:
@@ -79,41 +83,62 @@ class Decoding:
         config: GenerationConfig,
         manifest: Manifest,
         budget: BranchBudget | None = None,
+        prompt_row: RowStatistics | None = None,
     ) -> None:
         """`prompt` [length], at least one token; `request` is a number unused in the session.
 
-        `budget`, fresh for every request, decides on the number of branches; without it the config does.
+        `budget`, fresh for every request, decides on the number of branches; without it the config does. `prompt_row`
+        [K] is what predicts behind the prompt where its rows are in the session already; without it the first round
+        computes and commits them.
         """
-        self._session, self._request, self._config, self._budget = session, request, config, budget
+        self._session, self._config, self._budget = session, config, budget
         self._shift = manifest.prediction_shift
         self._pad, self._mask = manifest.special_tokens.pad, manifest.special_tokens.mask
         self._eos = manifest.special_tokens.eos if config.stop_at_eos else None
-        self._kept: RowStatistics | None = None
+        self.kept_row = prompt_row
+        """[K], the statistics of the last committed row."""
+        self.request = request
         self.prompt_length = len(prompt)
         self.steps = 0
         self.window_tokens = 0
         """Generated positions at their most, which is what the paper counts."""
         self.stop_reason: StopReason | None = None
-        self._branches: tuple[Branch, ...] = (branch_from_prompt(prompt),)
+        self._watch = Stopwatch()
+        self._branches: tuple[Branch, ...] = (branch_from_prompt(prompt, cached=prompt_row is not None),)
         self._prepare_round()
 
     def step(self) -> Step:
         """One round: verify all branches in one forward, keep the most confident, fill it, branch again."""
-        watch, branches = Stopwatch(), self._branches
-        windows = windows_from_branches(branches, self._config, prediction_shift=self._shift, pad_token=self._pad)
-        batch = batch_from_windows(windows, self._request, self._config.temperature)
-        watch.lap("windows")
+        windows = self.open_round()
+        batch = batch_from_windows([windows], [self.request], [self._config.temperature])
         statistics = self._session.forward(batch)
+        return self.finish_round(windows, rows_of_windows(statistics, 0, windows), statistics.split)
+
+    def open_round(self) -> Windows:
+        """The windows whose statistics `finish_round` takes; nothing is decided yet."""
+        self._watch = Stopwatch()
+        windows = windows_from_branches(self._branches, self._config, prediction_shift=self._shift, pad_token=self._pad)
+        self._watch.lap("windows")
+        return windows
+
+    def finish_round(self, windows: Windows, rows: RowStatistics, split: ForwardSplit | None) -> Step:
+        """Take the statistics `rows` [B, Q] of the round's windows: choose, commit, fill, branch.
+
+        `split` is how the devices shared the forward, for the step that is returned.
+
+        Called before the session's next forward, which overwrites the rows that are committed here.
+        """
+        watch, branches = self._watch, self._branches
         watch.lap("forward")
         self.steps += 1
-        rows = self._with_kept_row(rows_of_request(statistics, 0), windows)
+        rows = self._with_kept_row(rows, windows)
         candidates = self._candidates(rows, windows)
         confidences = tuple(branch_confidence(candidate.confidences) for candidate in candidates)
         winner = winner_of(confidences)
         watch.lap("select")
         if windows.commit:
-            self._session.commit(self._request, winner, windows.commit)
-            self._kept = rows[winner, 0]
+            self._session.commit(self.request, winner, windows.commit)
+            self.kept_row = rows[winner, 0]
         watch.lap("commit")
         undecided, proposed = windows.undecided[winner], candidates[winner]
         fills = fills_from_candidates(branches[winner], undecided, proposed, self._config)
@@ -121,14 +146,14 @@ class Decoding:
         if self._eos is not None and self._config.drops_rows_after_end:
             chosen = without_rows_after_end(chosen, self._eos)
         left = ~fills.chosen & (undecided < len(chosen.tokens))
-        count = self._lookahead_count(chosen, branches, confidences, windows, candidates)
+        count = self._lookahead_count(chosen, branches, confidences, windows, candidates, winner, fills)
         lookaheads = lookaheads_from_candidates(undecided[left], proposed[left], count)
         self._branches = branches_from_winner(
             chosen, lookaheads, self._config, mask_token=self._mask, eos_token=self._eos
         )
         self._prepare_round()
         watch.lap("spawn")
-        return Step(self.steps, branches, windows, confidences, winner, fills, lookaheads, watch.seconds)
+        return Step(self.steps, branches, windows, confidences, winner, fills, lookaheads, watch.seconds, split)
 
     def stop(self, reason: StopReason) -> None:
         """End the request from outside, e.g. at a time limit."""
@@ -164,17 +189,20 @@ class Decoding:
         confidences: tuple[float, ...],
         windows: Windows,
         candidates: list[Candidates],
+        winner: int,
+        fills: Fills,
     ) -> int:
         """How many lookaheads the next round may have: the config's number, or what the budget makes of this round.
 
-        `chosen` is the winner after its fills.
+        `chosen` is the winner after its `fills`.
         """
         if self._budget is None:
             return self._config.lookaheads
-        brought = [
-            tokens_brought(branch, fills_from_candidates(branch, undecided, each, self._config), self._eos)
-            for branch, undecided, each in zip(branches, windows.undecided, candidates, strict=True)
+        every = [
+            fills if row == winner else fills_from_candidates(branch, undecided, each, self._config)
+            for row, (branch, undecided, each) in enumerate(zip(branches, windows.undecided, candidates, strict=True))
         ]
+        brought = [tokens_brought(branch, each, self._eos) for branch, each in zip(branches, every, strict=True)]
         self._budget.observe(confidences, brought)
         left = int(np.count_nonzero(~chosen.decided))
         if not left:
@@ -188,12 +216,12 @@ class Decoding:
     def _with_kept_row(self, rows: RowStatistics, windows: Windows) -> RowStatistics:
         """`rows` [B, Q] with the row kept at the last commit in place of those that the window cannot predict."""
         lacking = windows.wanted - self._shift < windows.start
-        if windows.commit or self._kept is None or not lacking.any():
+        if windows.commit or self.kept_row is None or not lacking.any():
             return rows
         return RowStatistics(
-            np.where(lacking[..., None], self._kept.topk_ids, rows.topk_ids),
-            np.where(lacking[..., None], self._kept.topk_logprobs, rows.topk_logprobs),
-            np.where(lacking, self._kept.entropy, rows.entropy),
+            np.where(lacking[..., None], self.kept_row.topk_ids, rows.topk_ids),
+            np.where(lacking[..., None], self.kept_row.topk_logprobs, rows.topk_logprobs),
+            np.where(lacking, self.kept_row.entropy, rows.entropy),
         )
 
     def _prepare_round(self) -> None:

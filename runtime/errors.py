@@ -30,3 +30,23 @@ class MissingBackendError(LopaError):
     """A library, a provider or a device that this machine does not have (exit code 3)."""
 
     exit_code = 3
+
+
+class DevicesLostError(LopaError):
+    """Every device failed in mid-decode (exit code 3: a device is missing now; neither input nor check is wrong)."""
+
+    exit_code = 3
+
+
+class QueueFullError(BadInputError):
+    """An engine has as many unfinished requests as it was opened for."""
+
+
+class EngineClosedError(BadInputError):
+    """A request for an engine that was closed, or that ended because its device failed."""
+
+
+class EngineFailedError(LopaError):
+    """A device failed in the middle of a forward, and with it every request that was running (exit code 3)."""
+
+    exit_code = 3

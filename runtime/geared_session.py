@@ -14,7 +14,7 @@ from lopa.runtime.gear_padding import (
     sizes_of_forward,
 )
 from lopa.runtime.gears import Gear, GearTable
-from lopa.runtime.host_session import Engine, HostSession
+from lopa.runtime.host_session import ForwardEngine, HostSession
 from lopa.runtime.prefix_cache import CacheShape, Prefix
 from lopa.runtime.staged_prefix import StagedPrefix
 
@@ -26,9 +26,9 @@ def geared_session(session: HostSession, gears: Sequence[Gear]) -> HostSession:
 
 
 class GearedEngine:
-    """The Engine protocol: pads every forward to its gear, runs it by `engine`, cuts the answer back."""
+    """The ForwardEngine protocol: pads every forward to its gear, runs it by `engine`, cuts the answer back."""
 
-    def __init__(self, engine: Engine, gears: Sequence[Gear], shape: CacheShape) -> None:
+    def __init__(self, engine: ForwardEngine, gears: Sequence[Gear], shape: CacheShape) -> None:
         self._engine = engine
         self._table = GearTable(gears)
         self._shape = shape
@@ -36,7 +36,7 @@ class GearedEngine:
         """By R and P of a gear, and the first request of the part that is staged."""
 
     def run(self, batch: WindowBatch, prefix: Prefix) -> tuple[Statistics, tuple[Rows, ...]]:
-        """Engine.run. Raises BadInputError for a window or a prefix that no gear holds."""
+        """ForwardEngine.run. Raises BadInputError for a window or a prefix that no gear holds."""
         sizes = sizes_of_forward(batch, prefix.mask)
         gear = self._table.gear_for(sizes)
         parts = parts_of_forward(sizes, gear)

@@ -12,7 +12,7 @@ from lopa.runtime.contract import CacheRows, Rows, Statistics, WindowBatch
 from lopa.runtime.prefix_cache import CacheShape, Prefix, PrefixCache, PrefixStack
 
 
-class Engine(Protocol):
+class ForwardEngine(Protocol):
     """One forward of the contract, without memory of requests."""
 
     def run(self, batch: WindowBatch, prefix: Prefix) -> tuple[Statistics, tuple[Rows, ...]]:
@@ -40,8 +40,8 @@ class _Window:
 class HostSession:
     """The Session protocol: prefix caches in host memory, forwards by `engine`."""
 
-    def __init__(self, engine: Engine, device: str, shape: CacheShape) -> None:
-        self._engine: Engine | None = engine
+    def __init__(self, engine: ForwardEngine, device: str, shape: CacheShape) -> None:
+        self._engine: ForwardEngine | None = engine
         self._device = device
         self._shape = shape
         self._caches: dict[int, PrefixCache] = {}
@@ -104,11 +104,11 @@ class HostSession:
         self._caches.clear()
         self._stack = PrefixStack(self._shape)
 
-    def put_in_front(self, make: Callable[[Engine, CacheShape], Engine]) -> None:
+    def put_in_front(self, make: Callable[[ForwardEngine, CacheShape], ForwardEngine]) -> None:
         """Run every later forward through what `make` builds on this session's engine, e.g. to pad it."""
         self._engine = make(self._open_engine(), self._shape)
 
-    def _open_engine(self) -> Engine:
+    def _open_engine(self) -> ForwardEngine:
         if self._engine is None:
             raise RuntimeError(f"the session on {self._device} was used after close(); expected an open session")
         return self._engine
@@ -122,16 +122,30 @@ class HostSession:
         """Views [Hkv, count, D] of the last forward's new rows."""
         self._open_engine()
         window = self._window
-        if window is None or request not in window.requests:
-            ran = "no forward" if window is None else f"a forward of requests {list(window.requests)}"
-            raise RuntimeError(f"rows of request {request} wanted after {ran}, expected a forward that runs it before")
-        _, branches, _, width, _ = window.rows[0].shape
-        if not 0 <= branch < branches:
-            raise ValueError(f"received branch {branch}, expected one from 0 to {branches - 1}")
-        if not 0 <= count <= width:
-            raise ValueError(f"received count {count}, expected one from 0 to {width}, the rows of the window")
-        slot = window.requests.index(request)
+        ran = None
+        if window is not None:
+            _, branches, _, width, _ = window.rows[0].shape
+            ran = (window.requests, branches, width)
+        slot = slot_of_rows(ran, request, branch, count)
+        assert window is not None
         return [array[slot, branch, :, :count] for array in window.rows]
+
+
+def slot_of_rows(ran: tuple[tuple[int, ...], int, int] | None, request: int, branch: int, count: int) -> int:
+    """The place of `request` in the last forward, which ran these requests with so many branches and window rows.
+
+    Raises RuntimeError when it did not run the request (None: there was no forward), ValueError for a branch or a count
+    that it does not have.
+    """
+    if ran is None or request not in ran[0]:
+        what = "no forward" if ran is None else f"a forward of requests {list(ran[0])}"
+        raise RuntimeError(f"rows of request {request} wanted after {what}, expected a forward that runs it before")
+    requests, branches, width = ran
+    if not 0 <= branch < branches:
+        raise ValueError(f"received branch {branch}, expected one from 0 to {branches - 1}")
+    if not 0 <= count <= width:
+        raise ValueError(f"received count {count}, expected one from 0 to {width}, the rows of the window")
+    return requests.index(request)
 
 
 def check_batch(batch: WindowBatch) -> None:

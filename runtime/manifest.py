@@ -7,8 +7,10 @@ import msgspec
 from lopa.runtime.contract import CONTRACT_VERSION
 from lopa.runtime.errors import BadInputError
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 MANIFEST_NAME = "manifest.json"
+Dialect = Literal["standard", "portable"]
+"""How a graph is written (docs/contract.md): ai.onnx 23 in the contract's shapes, or 17 in the portable form."""
 
 
 class ModelDimensions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -83,6 +85,15 @@ class Quantization(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     """The patterns of tensor names that were left as they are."""
 
 
+class Stage(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One stage of a pipeline: a graph of some of the layers (lopa.runtime.model_part) over the bundle's weights."""
+
+    graph: str
+    first_layer: int
+    end_layer: int
+    """One behind the last."""
+
+
 class Origin(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Where the bundle came from: digests of the source files, by file name, and the tools that made it."""
 
@@ -91,7 +102,7 @@ class Origin(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     tools: dict[str, str]
 
 
-class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
     """The whole manifest.
 
     `prediction_shift` 1: the statistics of a row speak of the next position (Dream); 0: of its own (LLaDA).
@@ -100,7 +111,8 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     schema: int
     contract: int
     architecture: str
-    dialect: Literal["standard", "portable"]
+    dialect: Dialect
+    """Of `graph`."""
     dtype: Literal["float32", "float16", "bfloat16"]
     quantization: Quantization | None
     with_logits: bool
@@ -110,9 +122,13 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     decoding: DecodingDefaults
     graph: str
     weights: str
+    stages: list[Stage]
+    """In order, all layers together; empty in a bundle made without --stages."""
     tensors: dict[str, TensorRecord]
     files: list[FileRecord]
     origin: Origin
+    portable_graph: str | None = None
+    """A second graph in the portable dialect, over the same weights, beside a standard `graph`."""
 
 
 def scale_name(name: str) -> str:
@@ -148,11 +164,21 @@ def manifest_from_json(text: bytes, *, source: str) -> Manifest:
                 f"{source} has {name} version {found}", expected=f"{name} version {known}", remedy=newer
             )
     try:
-        return msgspec.json.decode(text, type=Manifest)
+        manifest = msgspec.json.decode(text, type=Manifest)
     except msgspec.MsgspecError as error:
         raise BadInputError(
             f"{source}: {error}", expected=f"the fields of schema version {SCHEMA_VERSION}", remedy=remedy
         ) from error
+    edges = [0, *(stage.end_layer for stage in manifest.stages)]
+    firsts = [stage.first_layer for stage in manifest.stages]
+    if firsts and (firsts != edges[:-1] or edges != sorted(set(edges)) or edges[-1] != manifest.dimensions.layers):
+        ranges = [f"{stage.first_layer}-{stage.end_layer}" for stage in manifest.stages]
+        raise BadInputError(
+            f"{source} has stages of the layers {', '.join(ranges)}",
+            expected=f"all {manifest.dimensions.layers} layers, each in one stage",
+            remedy=remedy,
+        )
+    return manifest
 
 
 def json_from_manifest(manifest: Manifest) -> bytes:

@@ -1,11 +1,13 @@
 """One engine on one device with its prefix caches, and the table of backends. Knows no decoding rule."""
 
 import importlib
+import itertools
 from typing import Protocol
 
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import CacheRows, Statistics, WindowBatch
 from lopa.runtime.errors import BadInputError
+from lopa.runtime.timeline import Timeline
 
 
 class Session(Protocol):
@@ -48,6 +50,13 @@ class SessionFactory(Protocol):
         """`device` as the user wrote it; `threads` None leaves the number to the engine."""
 
 
+class PipelineFactory(Protocol):
+    """Opens a session on several devices, each with some of the layers."""
+
+    def __call__(self, bundle: Bundle, device: str, *, threads: int | None, timeline: Timeline | None) -> Session:
+        """As SessionFactory; `timeline` gathers when the stages work, None records nothing."""
+
+
 # Device family (the part before the colon) -> module with open_session. Its heavy import happens there.
 BACKENDS: dict[str, str] = {
     "cpu": "lopa.runtime.session_onnxruntime",
@@ -55,13 +64,28 @@ BACKENDS: dict[str, str] = {
     "mpi": "lopa.runtime.mpi_session",
     "numpy": "lopa.runtime.session_numpy",
 }
+PIPELINE = "lopa.runtime.pipelined_session"
+"""For devices joined by +."""
+
+_numbers = itertools.count(1)
 
 
-def open_session(bundle: Bundle, device: str, *, threads: int | None = None) -> Session:
-    """Open `bundle` on `device`, e.g. "cpu", "cuda:0", "numpy" (the readable reference, slow) or "mpi" (docs/mpi.md).
+def unused_request() -> int:
+    """A request number that nothing else in this process was given, whoever shares a session."""
+    return next(_numbers)
+
+
+def open_session(
+    bundle: Bundle, device: str, *, threads: int | None = None, timeline: Timeline | None = None
+) -> Session:
+    """Open `bundle` on `device`, e.g. "cpu", "cuda:0", "numpy" (the readable reference, slow), "mpi" (docs/mpi.md),
+    or a pipeline of devices as "cuda:0+cuda:1", whose stages tell `timeline` when they work.
 
     Raises BadInputError for an unknown device family, MissingBackendError when its library or device is absent.
     """
+    if "+" in device:
+        pipelined: PipelineFactory = importlib.import_module(PIPELINE).open_session
+        return pipelined(bundle, device, threads=threads, timeline=timeline)
     family = device.split(":", 1)[0]
     if family not in BACKENDS:
         raise BadInputError(

@@ -49,7 +49,7 @@ class NumpyEngine:
             )
 
     def run(self, batch: WindowBatch, prefix: Prefix) -> tuple[Statistics, tuple[Rows, ...]]:
-        """Engine.run; see contract.WindowBatch and contract.Statistics for the shapes."""
+        """ForwardEngine.run; see contract.WindowBatch and contract.Statistics for the shapes."""
         sizes = self._sizes
         cos, sin = rotation(batch.position_ids, sizes.head_size, sizes.rope_theta)
         mask = attention_mask(prefix.mask, batch.window_mask)

@@ -5,9 +5,11 @@ number of threads share one graph. Does not know which requests live, nor what a
 """
 
 import math
+import os
 import re
 import threading
 import weakref
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,9 +20,12 @@ import onnxruntime as ort
 from lopa.runtime import contract
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import Rows, Statistics, WindowBatch
+from lopa.runtime.cpu_cores import check_cpu_device, cores_from_device
 from lopa.runtime.errors import BadInputError, MissingBackendError
-from lopa.runtime.host_session import HostSession
+from lopa.runtime.host_session import ForwardEngine, HostSession
 from lopa.runtime.manifest import Manifest
+from lopa.runtime.model_part import HIDDEN, NEXT_HIDDEN, ModelPart, whole_model
+from lopa.runtime.portable_engine import PortableEngine
 from lopa.runtime.prefix_cache import Prefix, cache_shape_from_manifest
 from lopa.runtime.stored_floats import stored_dtype
 
@@ -43,40 +48,69 @@ _opening = threading.Lock()
 
 
 def open_session(bundle: Bundle, device: str, *, threads: int | None) -> HostSession:
-    """Open the bundle's graph on "cpu" or "cuda:N"; `threads` None leaves their number to ONNX Runtime.
+    """Open the bundle's graph on "cpu", cores ("cpu:0-3") or "cuda:N"; `threads` None leaves their number to ONNX
+    Runtime, or is one for each core named.
+
+    ONNX Runtime's own threads stay on the cores; the thread that calls counts as one of them, and is the caller's to
+    keep there (lopa.runtime.session_thread does).
 
     Raises BadInputError for another device, a bfloat16 bundle on the CPU or a graph that cannot be used,
     MissingBackendError when ONNX Runtime here has no CUDA provider or it does not start.
     """
+    manifest = bundle.manifest
+    part = whole_model(manifest.dimensions.layers)
+    engine: ForwardEngine
+    if manifest.dialect == "portable":
+        engine = PortableEngine(_inference_session_of_part(bundle, part, device, threads))
+    else:
+        engine = engine_from_bundle(bundle, part, device, threads=threads)
+    return HostSession(engine, device, cache_shape_from_manifest(manifest))
+
+
+def engine_from_bundle(bundle: Bundle, part: ModelPart, device: str, *, threads: int | None) -> "OnnxRuntimeEngine":
+    """Open the graph of `bundle`, which is the standard one of `part`; arguments and errors as for `open_session`."""
+    return OnnxRuntimeEngine(_inference_session_of_part(bundle, part, device, threads), bundle.manifest, part)
+
+
+def _inference_session_of_part(
+    bundle: Bundle, part: ModelPart, device: str, threads: int | None
+) -> ort.InferenceSession:
+    """ONNX Runtime's session on the graph of `bundle`, checked; errors as for `open_session`."""
     providers = _providers_from_device(device)
-    if device == "cpu" and bundle.manifest.dtype == "bfloat16":
+    cpu = device.split(":", 1)[0] == "cpu"
+    if cpu and bundle.manifest.dtype == "bfloat16":
         raise BadInputError(
             f"device {device!r} for {bundle.path}, a bundle in bfloat16",
             expected="a bundle in float32 or float16: ONNX Runtime has no bfloat16 operators for the CPU",
             remedy="export the checkpoint with --dtype fp32 or fp16, or use --device cuda:N (or numpy, which is slow)",
         )
-    session = _shared_inference_session(bundle, providers, threads)
+    if bundle.manifest.dialect == "portable" and bundle.manifest.dtype == "bfloat16":
+        raise BadInputError(
+            f"device {device!r} for {bundle.path}, a portable graph in bfloat16",
+            expected="a graph in the standard dialect, or in float32 or float16",
+            remedy="export the checkpoint with --dialect both, or use the device that the portable graph was made for",
+        )
+    session = _shared_inference_session(bundle, providers, _threading_from_device(device, threads))
     if session.get_providers()[0] != providers[0][0]:
         raise MissingBackendError(
             f"device {device!r}: the CUDA provider did not start, ONNX Runtime fell back to {session.get_providers()}",
             expected="a CUDA device of this number, and the CUDA 13 and cuDNN 9 libraries on the loader path",
             remedy="check nvidia-smi and the CUDA libraries, or use --device cpu",
         )
-    _check_contract(bundle, session)
-    return HostSession(OnnxRuntimeEngine(session, bundle.manifest), device, cache_shape_from_manifest(bundle.manifest))
+    _check_contract(bundle, session, part)
+    return session
 
 
 class OnnxRuntimeEngine:
     """One forward through ONNX Runtime with every input and output bound to memory that is used again."""
 
-    def __init__(self, session: ort.InferenceSession, manifest: Manifest) -> None:
+    def __init__(self, session: ort.InferenceSession, manifest: Manifest, part: ModelPart) -> None:
         self._session = session
+        self._part = part
         self._binding = session.io_binding()
         self._sizes = manifest.dimensions
         self._cache_type = stored_dtype(manifest.dtype)
         self._with_logits = manifest.with_logits
-        self._past_names = contract.past_names(self._sizes.layers)
-        self._window_names = contract.window_names(self._sizes.layers)
         self._memory: dict[str, Array] = {}
         """One flat array for each input and output but the prefix, as large as the largest window so far needed it."""
         self._buffers: dict[WindowSizes, _Buffers] = {}
@@ -85,24 +119,38 @@ class OnnxRuntimeEngine:
         self._bound_prefix: Prefix | None = None
 
     def run(self, batch: WindowBatch, prefix: Prefix) -> tuple[Statistics, tuple[Rows, ...]]:
-        """Engine.run: one call for all branches of all requests. The rows are overwritten by the next run."""
-        sizes = (*batch.input_ids.shape, batch.logits_index.shape[-1])
-        arrays = self._bound_arrays(sizes)
+        """ForwardEngine.run: one call for all branches of all requests. The rows are overwritten by the next run."""
+        arrays = self.run_part(batch, None, prefix)
+        return self.statistics_from_outputs(arrays), tuple(arrays[name] for name in self._part.window_names)
+
+    def run_part(self, batch: WindowBatch, hidden: Array | None, prefix: Prefix) -> dict[str, Array]:
+        """All outputs by name, in memory that the next run overwrites.
+
+        `prefix` has the arrays of this part's layers; `hidden` as HIDDEN for any but the first.
+        """
+        arrays = self._bound_arrays((*batch.input_ids.shape, batch.logits_index.shape[-1] if self._part.is_last else 0))
         if prefix is not self._bound_prefix:
             self._bind_prefix(prefix)
-        arrays[contract.INPUT_IDS][...] = batch.input_ids
+        if hidden is None:
+            arrays[contract.INPUT_IDS][...] = batch.input_ids
+        else:
+            arrays[HIDDEN][...] = hidden
         arrays[contract.POSITION_IDS][...] = batch.position_ids
         arrays[contract.WINDOW_MASK][...] = batch.window_mask
-        arrays[contract.LOGITS_INDEX][...] = batch.logits_index
-        arrays[contract.TEMPERATURE][...] = batch.temperature
+        if self._part.is_last:
+            arrays[contract.LOGITS_INDEX][...] = batch.logits_index
+            arrays[contract.TEMPERATURE][...] = batch.temperature
         self._session.run_with_iobinding(self._binding)
-        statistics = Statistics(
+        return arrays
+
+    def statistics_from_outputs(self, arrays: dict[str, Array]) -> Statistics:
+        """Copies of the statistics among what `run_part` of a last part gave."""
+        return Statistics(
             topk_ids=arrays[contract.TOPK_IDS].copy(),
             topk_logprobs=arrays[contract.TOPK_LOGPROBS].copy(),
             entropy=arrays[contract.ENTROPY].copy(),
             logits=arrays[contract.LOGITS].copy() if self._with_logits else None,
         )
-        return statistics, tuple(arrays[name] for name in self._window_names)
 
     def forget_prefix(self) -> None:
         """Unbind all inputs, so that a released cache is freed."""
@@ -155,26 +203,27 @@ class OnnxRuntimeEngine:
         requests, branches, width, queries = sizes
         rows = (requests, branches, width)
         wanted = (requests, branches, queries)
-        inputs: Layout = {
+        hidden = ((2, *rows, self._sizes.hidden_size), np.dtype(np.float32))
+        window = ((requests, branches, self._sizes.kv_heads, width, self._sizes.head_size), self._cache_type)
+        known: Layout = {
             contract.INPUT_IDS: (rows, np.dtype(np.int64)),
+            HIDDEN: hidden,
             contract.POSITION_IDS: (rows, np.dtype(np.int64)),
             contract.WINDOW_MASK: ((*rows, width), np.dtype(np.bool_)),
             contract.LOGITS_INDEX: (wanted, np.dtype(np.int64)),
             contract.TEMPERATURE: ((requests,), np.dtype(np.float32)),
-        }
-        outputs: Layout = {
+            NEXT_HIDDEN: hidden,
             contract.TOPK_IDS: ((*wanted, contract.TOP_K), np.dtype(np.int64)),
             contract.TOPK_LOGPROBS: ((*wanted, contract.TOP_K), np.dtype(np.float32)),
             contract.ENTROPY: (wanted, np.dtype(np.float32)),
+            contract.LOGITS: ((*wanted, self._sizes.vocab_size), np.dtype(np.float32)),
+            **dict.fromkeys(self._part.window_names, window),
         }
-        for name in self._window_names:
-            outputs[name] = ((requests, branches, self._sizes.kv_heads, width, self._sizes.head_size), self._cache_type)
-        if self._with_logits:
-            outputs[contract.LOGITS] = ((*wanted, self._sizes.vocab_size), np.dtype(np.float32))
-        return inputs, outputs
+        inputs = {name: known[name] for name in self._part.input_names if name in known}
+        return inputs, {name: known[name] for name in self._part.output_names(with_logits=self._with_logits)}
 
     def _bind_prefix(self, prefix: Prefix) -> None:
-        names = [contract.PREFIX_MASK, *self._past_names]
+        names = [contract.PREFIX_MASK, *self._part.past_names]
         for name, array in zip(names, (prefix.mask, *prefix.arrays), strict=True):
             self._binding.bind_ortvalue_input(name, _value_of(array))
         self._bound_prefix = prefix
@@ -199,12 +248,15 @@ def _value_of(array: Array) -> ort.OrtValue:
 def _providers_from_device(device: str) -> list[tuple[str, dict[str, Any]]]:
     """Execution providers, first choice first. Raises as `open_session` does."""
     cpu: tuple[str, dict[str, Any]] = ("CPUExecutionProvider", {})
-    if device == "cpu":
+    if device.split(":", 1)[0] == "cpu":
+        check_cpu_device(device, available_cores())
         return [cpu]
     found = re.fullmatch(r"cuda:(\d{1,4})", device, re.ASCII)
     if found is None:
         raise BadInputError(
-            f"device {device!r}", expected="cpu, or cuda:N with N the number of the device", remedy="e.g. cpu or cuda:0"
+            f"device {device!r}",
+            expected="cpu, cpu:N, or cuda:N with N the number of the device",
+            remedy="e.g. cpu or cuda:0",
         )
     available = ort.get_available_providers()
     if _CUDA not in available:
@@ -216,6 +268,31 @@ def _providers_from_device(device: str) -> list[tuple[str, dict[str, Any]]]:
     return [(_CUDA, {"device_id": found[1]}), cpu]
 
 
+def available_cores() -> Collection[int]:
+    """Numbers of the cores that this process may use."""
+    return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
+
+
+@dataclass(frozen=True)
+class _Threading:
+    """ONNX Runtime's settings of its threads."""
+
+    threads: int | None
+    """The calling one included; None: its own choice."""
+    affinities: str | None
+    """Cores of its own threads, those but the calling one; None: any."""
+
+
+def _threading_from_device(device: str, threads: int | None) -> _Threading:
+    """A device of one core and one thread has no thread of its own to keep there: it is as any other of one thread."""
+    cores = cores_from_device(device)
+    if cores is None:
+        return _Threading(threads, None)
+    count = len(cores) if threads is None else threads
+    allowed = ",".join(str(core + 1) for core in cores)  # ONNX Runtime counts cores from 1
+    return _Threading(count, ";".join([allowed] * (count - 1)) or None)
+
+
 @dataclass(frozen=True)
 class _GraphKey:
     """What makes two opened graphs the same. The files' identity tells a bundle from another put in its place."""
@@ -224,11 +301,11 @@ class _GraphKey:
     """Device, inode, size and time of change of the graph and of the weights."""
     provider: str
     device: str | None
-    threads: int | None
+    threads: _Threading
 
 
 def _shared_inference_session(
-    bundle: Bundle, providers: list[tuple[str, dict[str, Any]]], threads: int | None
+    bundle: Bundle, providers: list[tuple[str, dict[str, Any]]], threads: _Threading
 ) -> ort.InferenceSession:
     """The graph that another session of this process has open already, or a new one.
 
@@ -246,7 +323,7 @@ def _shared_inference_session(
 
 
 def _inference_session(
-    bundle: Bundle, providers: list[tuple[str, dict[str, Any]]], threads: int | None
+    bundle: Bundle, providers: list[tuple[str, dict[str, Any]]], threads: _Threading
 ) -> ort.InferenceSession:
     """Open the graph from its file, so that external data beside it is found and mapped.
 
@@ -256,8 +333,10 @@ def _inference_session(
     """
     options = ort.SessionOptions()
     options.log_severity_level = _ERRORS_ONLY
-    if threads is not None:
-        options.intra_op_num_threads = threads
+    if threads.threads is not None:
+        options.intra_op_num_threads = threads.threads
+    if threads.affinities is not None:
+        options.add_session_config_entry("session.intra_op_thread_affinities", threads.affinities)
     try:
         return ort.InferenceSession(str(bundle.graph), options, providers=providers)
     except Exception as error:  # ONNX Runtime's exceptions have no common base of their own
@@ -268,17 +347,24 @@ def _inference_session(
         ) from error
 
 
-def _check_contract(bundle: Bundle, session: ort.InferenceSession) -> None:
-    """Raise BadInputError unless the graph has exactly the inputs and outputs of the contract."""
-    layers = bundle.manifest.dimensions.layers
+def _check_contract(bundle: Bundle, session: ort.InferenceSession, part: ModelPart) -> None:
+    """Raise BadInputError unless the graph has exactly the contract's inputs and outputs, in its dialect's form."""
+    remedy = "export the checkpoint again"
     for what, found, expected in (
-        ("inputs", session.get_inputs(), contract.input_names(layers)),
-        ("outputs", session.get_outputs(), contract.output_names(layers, with_logits=bundle.manifest.with_logits)),
+        ("inputs", session.get_inputs(), part.input_names),
+        ("outputs", session.get_outputs(), part.output_names(with_logits=bundle.manifest.with_logits)),
     ):
         names = {value.name for value in found}
         if names != set(expected):
             raise BadInputError(
                 f"{bundle.graph} has other {what} than its manifest says: {sorted(names ^ set(expected))}",
                 expected=f"the {what} of contract version {contract.CONTRACT_VERSION}",
-                remedy="export the checkpoint again",
+                remedy=remedy,
             )
+    dialect, source = bundle.manifest.dialect, session.get_inputs()[0]
+    if part.is_first and len(source.shape) != (2 if dialect == "portable" else 3):
+        raise BadInputError(
+            f"{bundle.graph}: its {source.name} has {len(source.shape)} axes",
+            expected=f"the shapes of the {dialect} dialect, which the manifest names",
+            remedy=remedy,
+        )

@@ -1,12 +1,16 @@
 """A step as one line of JSON: what `generate --trace` writes, for readers, plots and the gear planner."""
 
+from dataclasses import asdict
 from typing import Any
 
 from lopa.runtime.decoding import Step
 
 
 def record_from_step(step: Step) -> dict[str, Any]:
-    """The step's branches, windows, confidences, winner, fills and seconds per phase, as plain JSON values."""
+    """The step's branches, windows, confidences, winner, fills and seconds, as plain JSON values.
+
+    "seconds" are those of each phase; "split", with several devices only, tells the forward's by device.
+    """
     windows = step.windows
     return {
         "step": step.number,
@@ -42,4 +46,5 @@ def record_from_step(step: Step) -> dict[str, Any]:
             [int(position), int(token)] for position, token in zip(step.fills.positions, step.fills.tokens, strict=True)
         ],
         "seconds": step.seconds,
+        **({} if step.split is None else {"split": asdict(step.split)}),
     }

@@ -9,7 +9,7 @@ import numpy as np
 
 from lopa.runtime.blocks import active, to_cache
 from lopa.runtime.branches import Branch
-from lopa.runtime.contract import Bool, Int64, WindowBatch
+from lopa.runtime.contract import Bool, Int64
 from lopa.runtime.generation_config import GenerationConfig
 
 
@@ -40,11 +40,6 @@ class Windows:
     """[B, Q]: the window rows that predict them."""
     kept: int
     """Columns before those of `undecided`: 0 or 1."""
-
-    @property
-    def positions(self) -> Int64:
-        """[W] absolute positions of the rows."""
-        return np.arange(self.start, self.start + self.input_ids.shape[1])
 
 
 def windows_from_branches(
@@ -77,18 +72,6 @@ def windows_from_branches(
     # No row of the window predicts its first position when nothing is committed: the kept row of an earlier round does.
     logits_index = np.maximum(wanted - prediction_shift - start, 0)
     return Windows(start, commit, input_ids, mask, lengths, undecided, wanted, logits_index, kept)
-
-
-def batch_from_windows(windows: Windows, request: int, temperature: float) -> WindowBatch:
-    """The forward of one request alone; greedy decoding (temperature 0) leaves the logits as they are."""
-    return WindowBatch(
-        requests=(request,),
-        input_ids=windows.input_ids[None],
-        position_ids=np.ascontiguousarray(np.broadcast_to(windows.positions, windows.input_ids.shape))[None],
-        window_mask=windows.mask[None],
-        logits_index=windows.logits_index[None],
-        temperature=np.array([temperature or 1.0], np.float32),
-    )
 
 
 def _seen(branches: tuple[Branch, ...], start: int, width: int, config: GenerationConfig) -> Bool:

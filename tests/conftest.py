@@ -2,12 +2,18 @@
 
 import fcntl
 import os
+import signal
 from pathlib import Path
 from typing import Literal
 
 import pytest
 
 from lopa.tiny import ADAPTER, CHECKPOINT
+
+
+def pytest_configure() -> None:
+    """A shell that starts the tests in the background has Ctrl-C ignored, and so would every process they interrupt."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
@@ -22,6 +28,18 @@ def tiny_bundle_logits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return _bundle_made_once(tmp_path_factory, "tiny-logits", with_logits=True)
 
 
+@pytest.fixture(scope="session")
+def tiny_staged(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """As tiny_bundle, with the graphs of a pipeline of two stages: 3 layers and 2."""
+    return _bundle_made_once(tmp_path_factory, "tiny-staged", with_logits=False, stages=2)
+
+
+@pytest.fixture(scope="session")
+def tiny_portable(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """As tiny_bundle_logits, its one graph in the portable dialect."""
+    return _bundle_made_once(tmp_path_factory, "tiny-portable", with_logits=True, dialect="portable")
+
+
 @pytest.fixture(scope="session", params=["int8", "int4"])
 def tiny_quantized(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
     """As tiny_bundle, its matrices and the head as integers: a test runs with int8 and with int4."""
@@ -34,6 +52,8 @@ def _bundle_made_once(
     *,
     with_logits: bool,
     quantize: Literal["int8", "int4"] | None = None,
+    stages: int = 1,
+    dialect: Literal["standard", "portable"] = "standard",
 ) -> Path:
     """Workers of pytest-xdist have base folders of their own inside one that they share."""
     base = tmp_path_factory.getbasetemp()
@@ -47,5 +67,13 @@ def _bundle_made_once(
             from lopa.export.quantization import QuantizationChoice
 
             choice = None if quantize is None else QuantizationChoice(quantize)
-            bundle_from_checkpoint(CHECKPOINT, bundle, lora=ADAPTER, quantization=choice, with_logits=with_logits)
+            bundle_from_checkpoint(
+                CHECKPOINT,
+                bundle,
+                lora=ADAPTER,
+                quantization=choice,
+                dialects=(dialect,),
+                with_logits=with_logits,
+                stages=stages,
+            )
     return bundle

@@ -12,21 +12,21 @@ from lopa.runtime.errors import CheckFailedError
 
 
 def test_a_start_has_phases_within_its_process(tiny_bundle: Path) -> None:
-    start = measured_cold_start(tiny_bundle, "cpu", 1)
+    start = measured_cold_start(tiny_bundle, ["cpu"], 1)
     assert min(start.imported, start.opened, start.forward) > 0
     assert start.to_first_forward < start.process
 
 
 def test_the_device_reaches_the_process(tiny_bundle: Path) -> None:
-    with pytest.raises(CheckFailedError, match="cpu:7"):
-        measured_cold_start(tiny_bundle, "cpu:7", 1)
+    with pytest.raises(CheckFailedError, match="cpu:x"):
+        measured_cold_start(tiny_bundle, ["cpu:x"], 1)
 
 
 def test_a_bundle_that_does_not_open(tiny_bundle: Path, tmp_path: Path) -> None:
     path = Path(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
     (path / "tokenizer.json").unlink()
     with pytest.raises(CheckFailedError, match=r"tokenizer\.json") as caught:
-        measured_cold_start(path, "cpu", 1)
+        measured_cold_start(path, ["cpu"], 1)
     assert caught.value.exit_code == 1
 
 

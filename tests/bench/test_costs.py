@@ -1,5 +1,6 @@
 """The grid that is chosen, the forwards that are made, and the table that comes out of their seconds."""
 
+import math
 import shutil
 from collections import Counter
 from collections.abc import Iterator
@@ -54,7 +55,12 @@ def forwards(decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -> list[ForwardS
     return seen
 
 
-def test_every_shape_runs_once_a_round(decoder: Decoder, forwards: list[ForwardShape]) -> None:
+@pytest.mark.parametrize(("short", "runs"), [(0.0, 1), (math.inf, 2)])
+def test_every_shape_is_timed_once_a_round(
+    decoder: Decoder, forwards: list[ForwardShape], monkeypatch: pytest.MonkeyPatch, short: float, runs: int
+) -> None:
+    """A short forward runs once before it is timed."""
+    monkeypatch.setattr(costs, "_SHORT", short)
     heard: list[int] = []
     seconds = timed_forwards(decoder, SMALL, heard.append)
     assert heard == list(range(1, SMALL.forwards + 1))
@@ -62,8 +68,9 @@ def test_every_shape_runs_once_a_round(decoder: Decoder, forwards: list[ForwardS
     assert all(second > 0 for found in seconds.values() for second in found)
     # Besides, the smallest shape once whenever another prefix has been bound.
     extra = {shape: 3 if (shape.branches, shape.window) == (1, 5) else 0 for shape in SMALL.shapes}
-    assert Counter(forwards) == {shape: 3 + extra[shape] for shape in SMALL.shapes}
-    rounds = [forwards[start : start + 10] for start in (0, 10, 20)]
+    assert Counter(forwards) == {shape: runs * (3 + extra[shape]) for shape in SMALL.shapes}
+    timed = forwards[runs - 1 :: runs]
+    rounds = [timed[start : start + 10] for start in (0, 10, 20)]
     assert rounds[0] != rounds[1] or rounds[1] != rounds[2], "another order every round"
     assert [decoder.session.prefix_length(request) for request in range(-4, 4)] == [0] * 8
 

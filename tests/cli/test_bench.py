@@ -11,6 +11,7 @@ import pytest
 
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.costs import costs_from_bundle
+from lopa.runtime.session_onnxruntime import available_cores
 from lopa.tiny import ADAPTER, CHECKPOINT, EVAL
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -117,6 +118,27 @@ def test_a_failed_measurement_leaves_the_old_table(tiny_bundle: Path, tmp_path: 
     assert (bundle / "costs.cpu.json").read_text() == "old"
 
 
+def test_devices_are_measured_projected_and_drawn(tiny_bundle: Path, tmp_path: Path) -> None:
+    cores = len(available_cores())
+    plot = tmp_path / "plots" / "scaling.png"
+    asked = (tiny_bundle, "--devices", "1,2,64", "--limit", 1, "--branches", 4, "--output", tmp_path / "out")
+    done = lopa_export(*asked, "--plot", plot, refuse=("torch", "onnx", "transformers"))
+    assert done.returncode == 0, done.stderr
+    report = json.loads((tmp_path / "out" / "scaling.json").read_bytes())
+    assert [each["devices"] for each in report["measured"]] == [count for count in (1, 2) if count <= cores]
+    assert report["not_measured"] == [count for count in (2, 64) if count > cores]
+    assert report["other_tokens"] == []
+    assert report["settings"]["branches"] == 4
+    for each in report["measured"]:
+        parts = each["parts"]
+        assert 0 < parts["engine"] < each["step"]
+        assert each["predicted"] > 0
+    assert "projected only" in done.stdout
+    assert "arXiv 2512.16229" in done.stdout
+    assert (tmp_path / "out" / "scaling.md").read_text() + "\n" == done.stdout
+    assert plot.read_bytes().startswith(b"\x89PNG")
+
+
 def test_cold_starts_fresh_processes(tiny_bundle: Path, tmp_path: Path) -> None:
     done = lopa_export(
         tiny_bundle, "--cold", "--threads", 1, "--output", tmp_path, refuse=("torch", "onnx", "transformers")
@@ -156,14 +178,25 @@ def test_speed_of_another_checkpoint(tiny_bundle: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ((), "one of --quality EVAL, --speed, --costs and --cold"),
-        (("--quality", EVAL, "--speed"), "one of --quality EVAL, --speed, --costs and --cold"),
-        (("--costs", "--cold"), "one of --quality EVAL, --speed, --costs and --cold"),
-        (("--quality", EVAL, "--branches", 3), "--branches goes with --speed"),
+        ((), "one of --quality EVAL, --speed, --costs, --cold and --devices"),
+        (("--quality", EVAL, "--speed"), "one of --quality EVAL, --speed, --costs, --cold and --devices"),
+        (("--costs", "--cold"), "one of --quality EVAL, --speed, --costs, --cold and --devices"),
+        (("--quality", EVAL, "--branches", 3), "--branches goes with --speed and --devices"),
         (("--quality", EVAL, "--lora", ADAPTER), "--lora goes with --speed"),
-        (("--costs", "--limit", 3), "--limit goes with --quality and --speed"),
+        (("--costs", "--limit", 3), "--limit goes with --quality and --speed and --devices"),
         (("--cold", "--checkpoint", CHECKPOINT), "--checkpoint goes with --speed"),
-        (("--costs", "--device", "cpu:0"), "cpu, or cuda:N"),
+        (("--costs", "--device", "cpu:x"), "cpu:N or cpu:N-M"),
+        (("--costs", "--device", "cpu:0", "--device", "cpu:0"), "device 'cpu:0' twice"),
+        (("--devices", "1,0"), "with no device"),
+        (("--devices", "1,2,2"), "a number given twice"),
+        (("--devices", "1,two"), "whole numbers from 1 on"),
+        (("--devices", "1,,2"), "whole numbers from 1 on"),
+        (("--devices", "-1"), "whole numbers from 1 on"),
+        (("--devices", ""), "whole numbers from 1 on"),
+        (("--devices", "1,2", "--device", "cpu:0"), "leave --device and --threads out"),
+        (("--devices", "1,2", "--threads", 2), "leave --device and --threads out"),
+        (("--devices", "1", "--branches", 0), "branches 0"),
+        (("--devices", "1", "--costs"), "one of --quality EVAL, --speed, --costs, --cold and --devices"),
         (("--speed",), "needs --checkpoint"),
         (("--speed", "--checkpoint", CHECKPOINT, "--plot", "x.png"), "goes with --quality"),
         (("--speed", "--checkpoint", CHECKPOINT, "--device", "numpy"), "CPU only"),

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from lopa import tiny
+from lopa.runtime.timeline import lanes_of_spans, spans_from_json
 
 PROMPT = json.loads(tiny.EVAL.read_text(encoding="utf-8").splitlines()[0])["prompt"]
 
@@ -62,6 +63,32 @@ def test_a_trace_has_a_header_and_every_step(tiny_bundle: Path, tmp_path: Path) 
     assert sum(len(step["fills"]) for step in steps) > 20
 
 
+def test_a_timeline_of_a_pipeline(tiny_staged: Path, tmp_path: Path) -> None:
+    file = tmp_path / "timeline.json"
+    given = ("generate", tiny_staged, PROMPT, "--branches", 4, "--threads", 1)
+    whole = lopa_export(*given)
+    result = lopa_export(*given, "--device", "cpu+cpu", "--timeline", file)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout == whole.stdout
+    spans = spans_from_json(file.read_text())
+    steps = range(1, int(result.stderr.split(" steps")[0].split()[-1]) + 1)
+    lanes = {lane: [span for span in spans if span.lane == lane] for lane in lanes_of_spans(spans)}
+    assert list(lanes) == ["host", "cpu+cpu, stage 0", "cpu+cpu, stage 1"]
+    phases = ["windows", "forward", "select", "commit", "spawn"]
+    assert [(span.step, span.work) for span in lanes["host"]] == [(step, phase) for step in steps for phase in phases]
+    first, second = ([(span.step, span.work) for span in lanes[f"cpu+cpu, stage {number}"]] for number in (0, 1))
+    assert first == second
+    assert first[:3] == [(1, "micro-batch 0"), (2, "micro-batch 0"), (2, "micro-batch 1")]
+    assert {step for step, _ in first} == set(steps)
+
+
+def test_a_pipeline_needs_a_bundle_of_as_many_stages(tiny_staged: Path, tmp_path: Path) -> None:
+    result = lopa_export("generate", tiny_staged, PROMPT, "--device", "cpu+cpu+cpu", "--timeline", tmp_path / "t.json")
+    assert result.returncode == 2
+    assert "--stages 3" in result.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_drafts_are_shown_after_every_step(tiny_bundle: Path) -> None:
     plain = lopa_export("generate", tiny_bundle, PROMPT)
     drafts = lopa_export("generate", tiny_bundle, PROMPT, "--drafts")
@@ -91,6 +118,27 @@ def test_json_lines_keep_their_order_and_bad_lines_their_place(tiny_bundle: Path
     assert lopa_export("generate", tiny_bundle, stdin=PROMPT).returncode == 0
 
 
+def test_prompts_decoded_at_once_give_the_same_lines_and_steps(tiny_bundle: Path, tmp_path: Path) -> None:
+    prompts = tmp_path / "in.jsonl"
+    lines = [json.dumps({"prompt": PROMPT[:length]}) for length in (40, 60, 20, 80)]
+    prompts.write_text("\n".join([*lines[:2], "{oops", '{"prompt": ""}', *lines[2:]]) + "\n")
+    found = []
+    for parallel in (1, 3):
+        output, trace = tmp_path / f"out{parallel}.jsonl", tmp_path / f"trace{parallel}.jsonl"
+        result = lopa_export(
+            "generate", tiny_bundle, "--prompts", prompts, "--output", output, "--trace", trace,
+            "--parallel", parallel, "--max-new-tokens", 40,
+        )  # fmt: skip
+        assert result.returncode == 2
+        assert "line 3: " in result.stderr
+        assert "line 4: an empty prompt" in result.stderr
+        answers = [{**json.loads(line), "seconds": 0} for line in output.read_text().splitlines()]
+        steps = [json.loads(line) for line in trace.read_text().splitlines()[1:]]
+        found.append((answers, sorted((step["request"], step["step"], json.dumps(step["fills"])) for step in steps)))
+        assert {step["request"] for step in steps} == {1, 2, 5, 6}
+    assert found[0] == found[1]
+
+
 def test_ids_in_give_the_same_text_as_the_prompt(tiny_bundle: Path, tmp_path: Path) -> None:
     prompts = tmp_path / "in.jsonl"
     prompts.write_text(json.dumps({"prompt": PROMPT}) + "\n")
@@ -110,7 +158,11 @@ def test_ids_in_give_the_same_text_as_the_prompt(tiny_bundle: Path, tmp_path: Pa
         (["--device", "cuda:0"], 3, "CUDAExecutionProvider"),
         (["--device", "cuda"], 2, "device 'cuda'"),
         (["--device", "tpu"], 2, "device 'tpu'"),
+        (["--device", "cpu:0", "--device", "cpu:0"], 2, "device 'cpu:0' twice"),
+        (["--device", "cpu", "--device", "cpu:0"], 2, "cpu has every core"),
+        (["--device", "cpu:0", "--device", "numpy", "--device-timeout", "-1"], 2, "time limit of -1.0 seconds"),
         (["--output", "out.jsonl"], 2, "--output goes with --prompts"),
+        (["--parallel", "2"], 2, "--parallel goes with --prompts"),
         (["--chat"], 2, "chat template"),
         (["--trace", "no/such/folder/trace.jsonl"], 2, "cannot write no/such/folder/trace.jsonl"),
     ],
@@ -147,3 +199,61 @@ def test_an_interrupted_run_leaves_no_half_written_output(tiny_bundle: Path, tmp
     assert process.returncode == 130
     assert "Traceback" not in errors
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.jsonl"]
+
+
+def test_several_devices_give_the_same_text_and_their_share_of_each_forward(tiny_bundle: Path, tmp_path: Path) -> None:
+    trace = tmp_path / "trace.jsonl"
+    one = lopa_export("generate", tiny_bundle, PROMPT, "--branches", 5)
+    two = lopa_export(
+        "generate", tiny_bundle, PROMPT, "--branches", 5, "--device", "cpu:0", "--device", "numpy", "--trace", trace
+    )
+    assert two.returncode == 0, two.stderr
+    assert two.stdout == one.stdout
+    for line in trace.read_text().splitlines()[1:]:
+        step = json.loads(line)
+        devices = step["split"]["devices"]
+        assert [device["device"] for device in devices] == ["cpu:0", "numpy"][: len(step["branches"])]
+        assert sum(device["branches"] for device in devices) == len(step["branches"])
+        assert all(device["seconds"] > 0 for device in devices)
+        assert step["split"]["gather"] > 0
+
+
+BROKEN_DEVICES = """
+import sys
+from lopa.cli.main import main
+from lopa.runtime.host_session import HostSession
+
+class Broken(HostSession):
+    "A test stand-in: the devices in the first argument fail in their third forward."
+    forwards = 0
+    def forward(self, batch):
+        self.forwards += 1
+        if self.forwards == 3 and self.device in sys.argv[1]:
+            raise OSError("the fan stopped")
+        return super().forward(batch)
+
+from lopa.runtime import session_numpy, session_onnxruntime
+session_numpy.HostSession = session_onnxruntime.HostSession = Broken
+main(sys.argv[2:])
+"""
+
+
+def generate_with_broken(devices: str, bundle: Path) -> subprocess.CompletedProcess[str]:
+    program = [sys.executable, "-c", BROKEN_DEVICES, devices, "generate", str(bundle), PROMPT, "--branches", "5"]
+    return subprocess.run(
+        [*program, "--device", "numpy", "--device", "cpu:0"], capture_output=True, text=True, check=False
+    )
+
+
+def test_a_device_that_fails_is_a_warning_and_the_text_the_same(tiny_bundle: Path) -> None:
+    done = generate_with_broken("numpy", tiny_bundle)
+    assert (done.returncode, done.stdout) == (0, lopa_export("generate", tiny_bundle, PROMPT, "--branches", 5).stdout)
+    assert done.stderr.startswith("device numpy was lost, the others go on without it: OSError: the fan stopped\n")
+
+
+def test_the_last_device_failing_is_an_error(tiny_bundle: Path) -> None:
+    done = generate_with_broken("numpy cpu:0", tiny_bundle)
+    assert done.returncode == 3
+    assert "error: no device is left" in done.stderr
+    assert "cpu:0: OSError: the fan stopped" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -31,7 +31,7 @@ def test_bundles_that_differ_are_refused(tiny_bundle: Path, tiny_bundle_logits: 
         (2, [*GENERATE, tiny_bundle, PROMPT, "--device", "mpi"]),
         (1, [*GENERATE, tiny_bundle_logits, PROMPT, "--device", "mpi"]),
     )
-    assert (result.returncode, result.stdout) == (2, "")
+    assert (result.returncode, result.stdout) == (2, ""), result.stderr
     assert "rank 2 of the MPI job has another bundle than rank 0" in result.stderr
     assert "copy the bundle of rank 0" in result.stderr
 
@@ -42,7 +42,7 @@ def test_a_bundle_that_one_machine_lacks_ends_the_job(lacking: int, tiny_bundle:
     paths = [tiny_bundle, tiny_bundle]
     paths[lacking] = tmp_path / "nothing"
     result = job(*((1, [*GENERATE, path, PROMPT, "--device", "mpi"]) for path in paths))
-    assert (result.returncode, result.stdout) == (2, "")
+    assert (result.returncode, result.stdout) == (2, ""), result.stderr
     assert f"error: rank {lacking} of 2 on " in result.stderr
     assert f"{paths[lacking]} has no manifest.json" in result.stderr
 
@@ -73,7 +73,7 @@ def test_ranks_that_only_generate_knows_are_refused_elsewhere(tiny_bundle: Path)
 @needs_mpi
 def test_without_mpirun_it_says_how_to_start(tiny_bundle: Path) -> None:
     result = _generate([], tiny_bundle)
-    assert (result.returncode, result.stdout) == (2, "")
+    assert (result.returncode, result.stdout) == (2, ""), result.stderr
     assert "in a job of one rank" in result.stderr
     assert "mpirun -n 2 lopa-export generate" in result.stderr
 

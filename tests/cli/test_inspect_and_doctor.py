@@ -27,7 +27,7 @@ def test_inspect_refuses_what_is_no_bundle(tiny_bundle: Path, tmp_path: Path) ->
     assert "what to do:" in nothing.stderr
     bundle = Path(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
     manifest = json.loads((bundle / "manifest.json").read_text())
-    (bundle / "manifest.json").write_text(json.dumps({**manifest, "schema": 2}))
+    (bundle / "manifest.json").write_text(json.dumps({**manifest, "schema": 3}))
     newer = lopa_export("inspect", bundle)
     assert newer.returncode == 2
     assert "update lopa-export" in newer.stderr

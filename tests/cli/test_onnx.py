@@ -27,18 +27,20 @@ main(sys.argv[1:])
 
 
 def test_an_export_with_every_flag(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    checkpoint = small_checkpoint(tmp_path / "checkpoint", changes={"num_hidden_layers": 1})
+    checkpoint = small_checkpoint(tmp_path / "checkpoint", changes={"num_hidden_layers": 2})
     place = tmp_path / "place" / "bundle"
     place.mkdir(parents=True)
     (place / "manifest.json").write_text("an older bundle")
     arguments = ["onnx", str(checkpoint), "-o", str(place), "--dtype", "fp16", "--with-logits", "--overwrite"]
+    arguments += ["--stages", "2"]
     with pytest.raises(SystemExit) as ended:
         main(arguments)
     assert ended.value.code == 0
     manifest = Bundle.open(place).manifest
     assert (manifest.dtype, manifest.with_logits) == ("float16", True)
+    assert [stage.end_layer for stage in manifest.stages] == [1, 2]
     printed = capsys.readouterr()
-    assert printed.out == f"{place}: 15 tensors, 0.1 MB, float16\n"
+    assert printed.out == f"{place}: 27 tensors, 0.2 MB, float16\n"
     assert printed.err.startswith("writing weights 0 %\n")
     assert printed.err.endswith("writing weights 100 %\ntracing the graph\nhashing the source\n")
 
@@ -53,6 +55,11 @@ def test_bad_usage(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> 
 
 def test_a_checkpoint_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "config.json does not exist" in failed_export(capsys, tmp_path / "nowhere")
+
+
+def test_more_stages_than_layers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    checkpoint = small_checkpoint(tmp_path / "checkpoint", changes={"num_hidden_layers": 1})
+    assert "2 stages for a checkpoint of 1 layers" in failed_export(capsys, checkpoint, "--stages", "2")
 
 
 def _without_torch(*arguments: str) -> "subprocess.CompletedProcess[str]":

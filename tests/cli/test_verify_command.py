@@ -53,15 +53,15 @@ def rewrite_digests(path: Path) -> None:
     (path / "manifest.json").write_bytes(json_from_manifest(msgspec.structs.replace(manifest, files=files)))
 
 
-def rewrite_graph(path: Path, change: Callable[[onnx.GraphProto], int]) -> None:
+def rewrite_graph(path: Path, change: Callable[[onnx.GraphProto], int], *, name: str = "model.onnx") -> None:
     """Apply `change`, which says how many places it changed, and make the manifest agree with size and digest."""
-    graph = path / "model.onnx"
+    graph = path / name
     model = onnx.load(graph, load_external_data=False)
     assert change(model.graph) > 0
     onnx.save(model, graph)
     manifest = msgspec.json.decode((path / "manifest.json").read_bytes())
     for record in manifest["files"]:
-        if record["path"] == "model.onnx":
+        if record["path"] == name:
             record["size"] = graph.stat().st_size
     (path / "manifest.json").write_bytes(msgspec.json.encode(manifest))
     rewrite_digests(path)

@@ -4,7 +4,7 @@ import gzip
 import json
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +65,8 @@ class Comparison:
     near_ties: int = 0
     diverged_at: int | None = None
     mismatch: str | None = None
+    decided: list[Any] = field(default_factory=list)
+    """What each step chose, then the ids: to be held against another run of the same prompt."""
 
     @property
     def whole(self) -> bool:
@@ -93,17 +95,21 @@ def compare(trace: dict[str, Any], steps: list[Step], generated: Int64) -> Compa
     return result
 
 
-def comparisons_of_file(path: Path, session: Session, manifest: Manifest) -> list[Comparison]:
-    """Decode every prompt of a file of traces and compare."""
+def comparisons_of_file(
+    path: Path, session: Session, manifest: Manifest, *, limit: int | None = None
+) -> list[Comparison]:
+    """Decode every prompt of a file of traces, or the first ones, and compare."""
     config, traces = read_traces(path)
     comparisons = []
-    for number, trace in enumerate(traces):
+    for number, trace in enumerate(traces[:limit]):
         decoding = Decoding(session, number, prompt_of(trace), config, manifest)
         steps = []
         while decoding.stop_reason is None:
             steps.append(decoding.step())
         session.release(number)
-        comparisons.append(compare(trace, steps, decoding.generated()))
+        comparison = compare(trace, steps, decoding.generated())
+        comparison.decided = [*map(decision, steps), decoding.generated().tolist()]
+        comparisons.append(comparison)
     return comparisons
 
 
@@ -125,6 +131,13 @@ def _sizes_of_recorded(step: dict[str, Any]) -> ForwardSizes:
         prefix=tiles(step["cache_len"]),
         wanted=max(1, undecided + bool(step["update_kvcache_len"])),
     )
+
+
+def decision(step: Step) -> Any:
+    """The tokens of the winner, its fills and the next lookaheads: equal where two runs go on in the same way."""
+    lookaheads = [(each.position, each.token) for each in step.lookaheads]
+    fills = (step.fills.positions.tolist(), step.fills.tokens.tolist())
+    return len(step.branches), _crc(step.branches[step.winner].tokens), fills, lookaheads
 
 
 def _differences(recorded: dict[str, Any], step: Step) -> Iterator[str]:

@@ -93,7 +93,9 @@ def _check_against_torch(found: list[np.ndarray], expected: list[np.ndarray], *,
             assert clear.any()
             np.testing.assert_array_equal(ours[clear], theirs[clear])
         else:
-            np.testing.assert_allclose(ours, theirs, rtol=tolerance, atol=tolerance, err_msg=name)
+            # Of sums of large numbers a small one may be the result: it has the error of the large ones.
+            allowed = tolerance * max(1.0, float(np.abs(theirs).max()))
+            np.testing.assert_allclose(ours, theirs, rtol=0, atol=allowed, err_msg=name)
 
 
 SIZES = [

@@ -110,6 +110,24 @@ def test_whole_decodes_follow_the_table(copy: Path, first: float, each: float, m
             assert results[0].result.token_ids == results[1].result.token_ids
 
 
+def test_the_choice_does_not_depend_on_the_company(copy: Path) -> None:
+    digest = weights_digest(Bundle.open(copy))
+    (copy / costs_name("cpu")).write_bytes(json_from_costs(costs_with(digest, first=1.0, each=0.3)))
+    with tiny.EVAL.open(encoding="utf-8") as lines:
+        prompts = [json.loads(line)["prompt"] for line in itertools.islice(lines, 5)]
+    with Decoder.open(copy, threads=1) as decoder:
+        auto = decoder.config(branches="auto", max_new_tokens=64)
+        alone: list[list[int]] = []
+        for prompt in prompts:
+            steps: list[Step] = []
+            list(decoder.stream(prompt, auto, on_step=steps.append))
+            alone.append([len(step.branches) for step in steps])
+        together: list[list[int]] = [[] for _ in prompts]
+        list(decoder.outcomes(prompts, auto, parallel=3, on_step=lambda i, s: together[i].append(len(s.branches))))
+    assert together == alone
+    assert len({count for counts in alone for count in counts}) > 1
+
+
 def test_auto_needs_a_table_and_is_not_published(tiny_bundle: Path) -> None:
     with Decoder.open(tiny_bundle, threads=1) as decoder, pytest.raises(BadInputError, match="does not exist"):
         decoder.stream("a prompt", decoder.config(branches="auto"))

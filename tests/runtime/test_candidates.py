@@ -97,3 +97,13 @@ def test_a_draw_depends_on_seed_step_and_position_alone(logits: np.ndarray) -> N
     assert (draw(1, 4, shuffled) == first[shuffled]).all()
     assert (draw(2, 4, straight) != first).any()
     assert (draw(1, 5, straight) != first).any()
+
+
+@pytest.mark.parametrize("confidence", ["probability", "margin", "neg_entropy"])
+def test_a_candidate_left_alone_is_certain_to_the_last_bit(logits: np.ndarray, confidence: str) -> None:
+    """Positions with one candidate each are tied: rounding, which differs from mix to mix, must not rank them."""
+    config = GenerationConfig(temperature=1.0, top_p=1e-3, confidence=confidence)
+    rows, positions = rows_from_logits(logits), np.arange(150).reshape(3, 50)
+    found = candidates_from_rows(rows, positions, config, step=1, mask_token=-1)
+    assert (found.probabilities == 1).all()
+    assert (found.confidences == (0 if confidence == "neg_entropy" else 1)).all()

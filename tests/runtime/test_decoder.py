@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 
 from lopa import tiny
-from lopa.runtime.decoder import UNDECIDED, Decoder
+from lopa.runtime.answer import UNDECIDED
+from lopa.runtime.decoder import Decoder
 from lopa.runtime.decoding import Step
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.result import DoneEvent, DraftEvent, GenerationResult, TextEvent
+from lopa.runtime.session import unused_request
 
 
 @pytest.fixture(scope="module")
@@ -182,7 +184,7 @@ def test_closing_the_stream_frees_the_request(decoder: Decoder, prompts: list[st
     stream = decoder.stream(prompts[0], drafts=True, on_step=steps.append)
     while not steps:
         next(stream)
-    request = decoder._requests
+    request = unused_request() - 1  # the number before this one
     assert decoder.session.prefix_length(request) == steps[0].windows.commit > 0
     stream.close()
     assert decoder.session.prefix_length(request) == 0

@@ -1,4 +1,4 @@
-"""What every session with caches in host memory does, on both engines that exist."""
+"""What every session with caches in host memory does, on both engines that exist and on several devices at once."""
 
 import tracemalloc
 from collections.abc import Iterator
@@ -18,6 +18,7 @@ from tests.runtime.random_windows import (
 
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import CacheRows, WindowBatch
+from lopa.runtime.parallel_session import BranchParallelSession
 from lopa.runtime.session import Session, open_session
 
 
@@ -26,17 +27,27 @@ def bundle(tiny_bundle: Path) -> Bundle:
     return Bundle.open(tiny_bundle)
 
 
-@pytest.fixture(params=["cpu", "numpy"])
+def open_devices(bundle: Bundle, devices: str) -> Session:
+    """One session, or with commas several that share the branches."""
+    sessions = [open_session(bundle, device, threads=1) for device in devices.split(",")]
+    return BranchParallelSession(sessions) if len(sessions) > 1 else sessions[0]
+
+
+@pytest.fixture(params=["cpu", "numpy", "cpu,cpu", "cpu,numpy,cpu"])
 def session(request: pytest.FixtureRequest, bundle: Bundle) -> Iterator[Session]:
-    session = open_session(bundle, request.param, threads=1)
+    session = open_devices(bundle, request.param)
     yield session
     session.close()
+
+
+one_device = pytest.mark.parametrize("session", ["cpu", "numpy"], indirect=True)
+"""For what several devices do otherwise: tests/runtime/test_parallel_session.py."""
 
 
 @pytest.fixture
 def other(session: Session, bundle: Bundle) -> Iterator[Session]:
     """Another session of the same kind."""
-    other = open_session(bundle, session.device, threads=1)
+    other = open_devices(bundle, session.device)
     yield other
     other.close()
 
@@ -242,6 +253,7 @@ def test_release_leaves_other_requests_alone(session: Session) -> None:
     assert_same_statistics(session.forward(batch), expected)
 
 
+@one_device
 @pytest.mark.parametrize("ending", ["release", "close"])
 def test_a_cache_is_freed(session: Session, ending: str) -> None:
     """Measured as what Python and numpy hold; a cache of 16384 rows holds 42 MB."""
@@ -306,6 +318,7 @@ def test_arrays_that_do_not_fit_are_named(session: Session) -> None:
             session.forward(wrong)
 
 
+@one_device
 def test_a_forward_that_fails_leaves_no_rows_to_commit(session: Session) -> None:
     batch = random_batch(rng_of(16), [1], 2, 5, 2)
     session.forward(batch)

@@ -134,9 +134,9 @@ def test_half_precision(half_bundle: Path, opened: Callable[[Path, str], Session
         reference.append_rows(1, rows)
 
 
-@pytest.mark.parametrize("device", ["cuda", "cuda:", "cuda:-1", "cuda:x", "cuda:1.0", "cuda:٣", "cpu:0", "cpu:"])
+@pytest.mark.parametrize("device", ["cuda", "cuda:", "cuda:-1", "cuda:x", "cuda:1.0", "cuda:٣", "cpu:x", "cpu:"])
 def test_a_malformed_device(tiny_bundle: Path, device: str) -> None:
-    with pytest.raises(BadInputError, match="cuda:N") as caught:
+    with pytest.raises(BadInputError, match=r"cuda:N|cpu:N-M") as caught:
         open_session(Bundle.open(tiny_bundle), device)
     assert repr(device) in caught.value.received
 

@@ -1,0 +1,75 @@
+"""CPU devices as sets of cores: "cpu" is the whole processor, "cpu:2" one core, "cpu:0-3" four of them.
+
+Pure; knows names and numbers, not the machine: which cores exist is told by the caller.
+"""
+
+import re
+from collections.abc import Collection, Sequence
+from itertools import combinations
+
+from lopa.runtime.errors import BadInputError
+
+_CORES = re.compile(r"cpu:(\d{1,5})(?:-(\d{1,5}))?", re.ASCII)
+
+
+def cores_from_device(device: str) -> tuple[int, ...] | None:
+    """The cores that `device` names, ascending; None for "cpu" and for every other name."""
+    found = _CORES.fullmatch(device)
+    if found is None:
+        return None
+    first, last = int(found[1]), int(found[2] or found[1])
+    return tuple(range(first, last + 1)) or None
+
+
+def check_cpu_device(device: str, available: Collection[int]) -> None:
+    """Raise BadInputError unless `device` is "cpu" or names cores that are all among the `available` ones."""
+    cores = cores_from_device(device)
+    if device != "cpu" and cores is None:
+        raise BadInputError(
+            f"device {device!r}",
+            expected="cpu, cpu:N or cpu:N-M with N and M the first and the last core",
+            remedy="e.g. cpu:0, or cpu:0-3",
+        )
+    missing = [core for core in cores or () if core not in available]
+    if missing:
+        raise BadInputError(
+            f"device {device!r}, but this process has no core {_listed(missing)}",
+            expected=f"cores among {_listed(sorted(available))}",
+            remedy="name cores that exist; taskset or a container may have taken the others away",
+        )
+
+
+def check_devices(devices: Sequence[str]) -> None:
+    """Raise BadInputError unless there is at least one device and no two of them are, or share, the same hardware."""
+    if isinstance(devices, str) or not devices:
+        raise BadInputError(
+            f"devices {devices!r}", expected="a list of at least one device", remedy='e.g. devices=["cpu"]'
+        )
+    for first, second in combinations(devices, 2):
+        problems = (_problem(one, other) for one in first.split("+") for other in second.split("+"))
+        problem = next((problem for problem in problems if problem is not None), None)
+        if problem is None:
+            continue
+        raise BadInputError(
+            problem,
+            expected="devices that share nothing, so that they compute at the same time",
+            remedy="name each device once, and CPU devices by cores of their own: --device cpu:0 --device cpu:1",
+        )
+
+
+def _problem(first: str, second: str) -> str | None:
+    """Why two devices, or stages of two pipelines, cannot be used at once."""
+    cores, others = cores_from_device(first), cores_from_device(second)
+    if first == second:
+        return f"device {first!r} twice"
+    if cores and others and set(cores) & set(others):
+        return f"devices {first!r} and {second!r}, which share core {_listed(sorted(set(cores) & set(others)))}"
+    if "cpu" in (first, second) and (cores or others):
+        return f"devices {first!r} and {second!r}, of which cpu has every core"
+    if "mpi" in (first.partition(":")[0], second.partition(":")[0]):
+        return f"devices {first!r} and {second!r}, of which mpi is all ranks of a job"
+    return None
+
+
+def _listed(cores: Sequence[int]) -> str:
+    return ", ".join(map(str, cores))

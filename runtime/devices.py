@@ -1,0 +1,44 @@
+"""From the devices that a user names to one session. Knows no backend and no decoding rule."""
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.cpu_cores import check_devices, cores_from_device
+from lopa.runtime.errors import BadInputError
+from lopa.runtime.parallel_session import STALL_SECONDS, BranchParallelSession
+from lopa.runtime.session import Session, open_session
+from lopa.runtime.timeline import Timeline
+
+
+def session_from_devices(
+    bundle: Bundle,
+    devices: Sequence[str],
+    *,
+    threads: int | None = None,
+    stall_seconds: float = STALL_SECONDS,
+    timeline: Timeline | None = None,
+) -> Session:
+    """Open `bundle` on every device, with `threads` on each; several of them share the branches of a forward.
+
+    One device alone is its own session, driven by the caller's thread, unless it is named as cores: then a thread that
+    stays on them drives it. `stall_seconds` is how long a device that has a thread may take for a forward. The stages
+    of pipelines tell `timeline` when they work.
+
+    Raises BadInputError for devices that cannot go together and for a limit that is not positive, otherwise as
+    `open_session`; what was opened is closed then.
+    """
+    check_devices(devices)
+    if not stall_seconds > 0:
+        raise BadInputError(
+            f"a time limit of {stall_seconds} seconds for a device", expected="a positive number", remedy="e.g. 60"
+        )
+    if len(devices) == 1 and cores_from_device(devices[0]) is None:
+        return open_session(bundle, devices[0], threads=threads, timeline=timeline)
+    with ExitStack() as opened:
+        sessions = []
+        for device in devices:
+            sessions.append(open_session(bundle, device, threads=threads, timeline=timeline))
+            opened.callback(sessions[-1].close)
+        opened.pop_all()
+    return BranchParallelSession(sessions, stall_seconds=stall_seconds)

@@ -1,0 +1,36 @@
+"""One forward through a graph of the portable dialect on ONNX Runtime. Knows neither how it was opened nor who asks.
+
+Shows what such a graph computes; it is made for other devices, so it is not tuned here: every run has new arrays.
+"""
+
+import onnxruntime as ort
+
+from lopa.runtime.contract import Rows, Statistics, WindowBatch, past_names, window_names
+from lopa.runtime.portable_form import portable_inputs, rows_from_portable, statistics_from_portable
+from lopa.runtime.prefix_cache import Prefix
+
+
+class PortableEngine:
+    """The ForwardEngine of an opened portable graph in float32 or float16."""
+
+    def __init__(self, session: ort.InferenceSession) -> None:
+        self._session: ort.InferenceSession | None = session
+        self._outputs = [value.name for value in session.get_outputs()]
+
+    def run(self, batch: WindowBatch, prefix: Prefix) -> tuple[Statistics, tuple[Rows, ...]]:
+        """ForwardEngine.run; the arrays are the caller's."""
+        assert self._session is not None  # HostSession runs nothing after close()
+        layers = len(prefix.arrays) // 2
+        past = dict(zip(past_names(layers), prefix.arrays, strict=True))
+        inputs = portable_inputs(batch, prefix.mask) | past
+        outputs = dict(zip(self._outputs, self._session.run(self._outputs, inputs), strict=True))
+        branches = batch.input_ids.shape[1]
+        rows = tuple(rows_from_portable(outputs[name], branches) for name in window_names(layers))
+        return statistics_from_portable(outputs, batch), rows
+
+    def forget_prefix(self) -> None:
+        """Nothing to forget: a run keeps no reference to its prefix."""
+
+    def close(self) -> None:
+        """Free the graph."""
+        self._session = None

@@ -1,0 +1,188 @@
+"""From device names to a session: which kind, on which cores, sharing which graph; and what cannot be opened."""
+
+import os
+import re
+import shutil
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.runtime.random_windows import assert_same_statistics, random_batch
+
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.decoder import Decoder
+from lopa.runtime.devices import session_from_devices
+from lopa.runtime.errors import BadInputError, MissingBackendError
+from lopa.runtime.host_session import HostSession
+from lopa.runtime.parallel_session import BranchParallelSession
+from lopa.runtime.session import Session, open_session
+
+linux = pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="needs Linux, where threads stay on cores")
+
+
+@pytest.fixture
+def copied_bundle(tiny_bundle: Path, tmp_path: Path) -> Bundle:
+    """A bundle that no other test has open, so that its graph is opened anew."""
+    return Bundle.open(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
+
+
+@pytest.fixture
+def cores() -> list[int]:
+    """Numbers of the cores here."""
+    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [0]
+
+
+def tasks() -> set[int]:
+    return {int(path.name) for path in Path("/proc/self/task").iterdir()}
+
+
+def allowed_cores(task: int) -> str:
+    status = Path(f"/proc/self/task/{task}/status").read_text()
+    return re.search(r"Cpus_allowed_list:\s+(\S+)", status)[1]  # type: ignore[index]
+
+
+def core_last_run_on(task: int) -> int:
+    """Field 39 of proc(5)'s stat; the second one, a name in brackets, may hold spaces."""
+    return int(Path(f"/proc/self/task/{task}/stat").read_text().rpartition(")")[2].split()[36])
+
+
+def test_one_device_is_its_own_session(tiny_bundle: Path) -> None:
+    session = session_from_devices(Bundle.open(tiny_bundle), ["cpu"], threads=1)
+    assert isinstance(session, HostSession)
+    assert session.device == "cpu"
+    session.close()
+
+
+@linux
+def test_cores_alone_are_driven_by_a_thread_that_stays_there(tiny_bundle: Path, cores: list[int]) -> None:
+    """In /proc: where the device's thread may run, and where it ran during forwards."""
+    core = cores[-1]
+    mine = os.sched_getaffinity(0)
+    session = session_from_devices(Bundle.open(tiny_bundle), [f"cpu:{core}"])
+    assert isinstance(session, BranchParallelSession)
+    (thread,) = (thread for thread in threading.enumerate() if thread.name == f"lopa cpu:{core}")
+    ran_on = set()
+    for seed in range(20):
+        session.forward(random_batch(np.random.default_rng(seed), [1], 4, 40, 1))
+        ran_on.add(core_last_run_on(thread.native_id))
+    assert allowed_cores(thread.native_id) == str(core)
+    assert ran_on == {core}
+    assert os.sched_getaffinity(0) == mine
+    session.close()
+
+
+@linux
+def test_the_engines_own_threads_stay_on_the_cores(copied_bundle: Bundle, cores: list[int]) -> None:
+    """Four threads on one core: the caller's, and three that ONNX Runtime starts."""
+    before = tasks()
+    session = open_session(copied_bundle, f"cpu:{cores[-1]}", threads=4)
+    own = tasks() - before
+    assert len(own) == 3
+    session.forward(random_batch(np.random.default_rng(0), [1], 4, 40, 1))
+    assert {allowed_cores(task) for task in own} == {str(cores[-1])}
+    assert {core_last_run_on(task) for task in own} == {cores[-1]}
+    session.close()
+
+
+@linux
+def test_as_many_threads_as_cores(copied_bundle: Bundle, cores: list[int]) -> None:
+    if len(cores) < 2:
+        pytest.skip("needs two cores")
+    before = tasks()
+    session = open_session(copied_bundle, f"cpu:{cores[0]}-{cores[1]}")
+    (own,) = tasks() - before
+    assert allowed_cores(own) in (f"{cores[0]}-{cores[1]}", f"{cores[0]},{cores[1]}")
+    session.close()
+
+
+@pytest.fixture
+def opened_graphs() -> Iterator[list[Any]]:
+    import onnxruntime as ort
+
+    seen: list[Any] = []
+    original = ort.InferenceSession
+
+    class Recorded(original):  # type: ignore[misc, valid-type]
+        def __init__(self, path: str, options: Any, **named: Any) -> None:
+            seen.append(options.intra_op_num_threads)
+            super().__init__(path, options, **named)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ort, "InferenceSession", Recorded)
+        yield seen
+
+
+@linux
+def test_devices_of_one_core_share_a_graph(copied_bundle: Bundle, cores: list[int], opened_graphs: list[Any]) -> None:
+    """A graph of one thread has no threads of its own to keep anywhere, so any device may run it: its weights, packed
+    for the processor, are held once. One with threads on some cores is another graph."""
+    if len(cores) < 2:
+        pytest.skip("needs two cores")
+    session = session_from_devices(copied_bundle, [f"cpu:{core}" for core in cores[:2]])
+    assert opened_graphs == [1]
+    alone = open_session(copied_bundle, "cpu", threads=1)
+    assert opened_graphs == [1]
+    pair = open_session(copied_bundle, f"cpu:{cores[0]}-{cores[1]}")
+    assert opened_graphs == [1, 2]
+    batch = random_batch(np.random.default_rng(0), [1], 4, 20, 5)
+    expected = alone.forward(batch)
+    for other in (session, pair):
+        assert_same_statistics(other.forward(batch), expected)
+        other.close()
+    alone.close()
+
+
+@linux
+@pytest.mark.parametrize("window", ["full", "block_causal"])
+def test_a_decoder_on_several_devices_gives_the_same_text(tiny_bundle: Path, cores: list[int], window: str) -> None:
+    prompt = "Question: Tom has 3 apples and buys 4 more. How many apples does he have?\nAnswer:"
+    results = []
+    for devices in (["cpu"], [f"cpu:{core}" for core in cores], [f"cpu:{cores[0]}", "numpy"]):
+        with Decoder.open(tiny_bundle, devices, threads=1) as decoder:
+            config = decoder.config(branches=5, window=window, max_new_tokens=64)
+            (result,) = decoder.generate([prompt], config)
+            assert decoder.session.device == ",".join(devices)
+            results.append((result.token_ids, result.steps, result.text))
+    assert results[1:] == results[:1] * 2
+
+
+def test_what_was_opened_is_closed_when_a_device_is_missing(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[Session] = []
+
+    def recorded(*arguments: Any, **named: Any) -> Session:
+        opened.append(open_session(*arguments, **named))
+        return opened[-1]
+
+    monkeypatch.setattr("lopa.runtime.devices.open_session", recorded)
+    with pytest.raises((BadInputError, MissingBackendError), match="cuda:99"):
+        session_from_devices(Bundle.open(tiny_bundle), ["numpy", "cuda:99"])
+    (first,) = opened
+    with pytest.raises(RuntimeError, match=r"after close\(\)"):
+        first.forward(random_batch(np.random.default_rng(0), [1], 1, 4, 1))
+
+
+@pytest.mark.parametrize(
+    ("devices", "said"),
+    [
+        (["cpu:0", "cpu:0"], "twice"),
+        (["cpu", "cpu:0"], "every core"),
+        (["cpu:0-1", "cpu:1"], "share core 1"),
+        (["cpu:99999"], "no core 99999"),
+        (["cpu:x"], "device 'cpu:x'"),
+        (["tpu"], "device 'tpu'"),
+        ("cpu", "devices 'cpu'"),
+        ([], r"devices \[\]"),
+    ],
+)
+def test_devices_that_cannot_be_opened(tiny_bundle: Path, devices: Any, said: str) -> None:
+    with pytest.raises(BadInputError, match=said):
+        Decoder.open(tiny_bundle, devices)
+
+
+@pytest.mark.parametrize("seconds", [0.0, -1.0, float("nan")])
+def test_a_time_limit_that_is_none(tiny_bundle: Path, seconds: float) -> None:
+    with pytest.raises(BadInputError, match="time limit of"):
+        Decoder.open(tiny_bundle, ["cpu:0", "numpy"], device_timeout=seconds)

@@ -1,0 +1,414 @@
+"""The engine on a real bundle: the same answers in any company, and an end for every request."""
+
+import asyncio
+import dataclasses
+import json
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lopa.bench.random_configs import random_config, random_prompt
+from lopa.runtime import (
+    BadInputError,
+    Decoder,
+    DoneEvent,
+    DraftEvent,
+    Engine,
+    EngineClosedError,
+    EngineFailedError,
+    GenerationConfig,
+    GenerationResult,
+    QueueFullError,
+    TextEvent,
+)
+from lopa.runtime.contract import CacheRows, Statistics, WindowBatch
+from lopa.runtime.decoding import Decoding, Step
+from lopa.runtime.request_handle import RequestHandle
+from lopa.tiny import EVAL
+
+WAIT = 60.0
+"""Seconds after which a handle counts as lost."""
+DEADLINE = 1.0
+"""Long enough for a request to join on a busy machine."""
+
+
+@pytest.fixture(scope="module")
+def decoder(tiny_bundle: Path) -> Iterator[Decoder]:
+    with Decoder.open(tiny_bundle, threads=1) as decoder:
+        yield decoder
+
+
+@pytest.fixture(scope="module")
+def prompt(decoder: Decoder) -> tuple[int, ...]:
+    text = json.loads(EVAL.read_text(encoding="utf-8").splitlines()[0])["prompt"]
+    return tuple(decoder.tokenizer.encode(text, add_bos=True))
+
+
+def alone(decoder: Decoder, prompt: Any, config: GenerationConfig) -> GenerationResult:
+    *_, last = decoder.stream(prompt, config)
+    assert isinstance(last, DoneEvent)
+    return dataclasses.replace(last.result, seconds=0)
+
+
+def result_of(handle: RequestHandle) -> GenerationResult:
+    return dataclasses.replace(handle.result(WAIT), seconds=0)
+
+
+class Gate:
+    """Stands in the way of a request's first step until opened."""
+
+    def __init__(self) -> None:
+        self.reached, self._open = threading.Event(), threading.Event()
+
+    def __call__(self, _: Step) -> None:
+        self.reached.set()
+        assert self._open.wait(WAIT)
+
+    def open(self) -> None:
+        self._open.set()
+
+
+class FailingSession:
+    """A real session that raises in one method once told to."""
+
+    def __init__(self, session: Any, method: str) -> None:
+        self._session, self._method = session, method
+        self.broken = False
+
+    def __getattr__(self, name: str) -> Any:
+        if self.broken and name == self._method:
+            raise OSError("the device is gone")
+        return getattr(self._session, name)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_random_mix_gives_what_each_gives_alone(decoder: Decoder, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    asked = [(random_prompt(rng, decoder), random_config(rng, decoder)) for _ in range(12)]
+    expected = [alone(decoder, *each) for each in asked]
+    with Engine(decoder, slots=int(rng.integers(2, 9)), queue_limit=100) as engine:
+        for _ in range(2):
+            order = rng.permutation(len(asked))
+            with ThreadPoolExecutor(3) as threads:
+                handles = list(threads.map(lambda i: engine.submit(*asked[i]), order.tolist()))
+            for index, handle in zip(order, handles, strict=True):
+                assert result_of(handle) == expected[index]
+
+
+def test_draws_do_not_depend_on_the_company(decoder: Decoder, prompt: tuple[int, ...]) -> None:
+    configs = [decoder.config(temperature=1.5, skip_threshold=0.4, seed=seed, max_new_tokens=24) for seed in range(5)]
+    expected = [alone(decoder, prompt, config) for config in configs]
+    assert len({each.token_ids for each in expected}) > 1
+    with Engine(decoder, slots=3) as engine:
+        handles = [engine.submit(prompt, config) for config in configs]
+        assert [result_of(handle) for handle in handles] == expected
+
+
+def test_events_are_those_of_the_decoder(decoder: Decoder, prompt: tuple[int, ...]) -> None:
+    config = decoder.config(max_new_tokens=40)
+    *expected, _ = decoder.stream(prompt, config, drafts=True)
+    with Engine(decoder, slots=2) as engine:
+        company = engine.submit(prompt[:-1], config)
+        handle = engine.submit(prompt, config, drafts=True)
+        *events, last = handle
+        assert events == expected
+        assert {type(event) for event in events} == {TextEvent, DraftEvent}
+        assert isinstance(last, DoneEvent)
+        company.result(WAIT)
+
+        async def read() -> list[Any]:
+            return [event async for event in engine.submit(prompt, config, drafts=True)]
+
+        assert asyncio.run(read())[:-1] == expected
+
+
+def test_a_request_joins_while_others_run_and_leaves_before_them(decoder: Decoder, prompt: tuple[int, ...]) -> None:
+    long, short = decoder.config(strategy="vanilla", max_new_tokens=48), decoder.config(max_new_tokens=4)
+    gate, order = Gate(), []
+    with Engine(decoder, slots=2) as engine:
+        first = engine.submit(prompt, dataclasses.replace(long, stop_at_eos=False), on_step=gate)
+        assert gate.reached.wait(WAIT)
+        second = engine.submit(prompt, short, on_step=lambda _: order.append(first.done))
+        gate.open()
+        assert result_of(second) == alone_outside(decoder, prompt, short, engine, first)
+    assert order
+    assert not any(order)
+
+
+def alone_outside(
+    decoder: Decoder, prompt: Any, config: GenerationConfig, engine: Engine, running: RequestHandle
+) -> GenerationResult:
+    """What the request gives alone: decoded once the engine no longer uses the decoder."""
+    assert running.result(WAIT).steps == 48
+    engine.close()
+    return alone(decoder, prompt, config)
+
+
+def test_requests_run_in_the_order_in_which_they_came(decoder: Decoder, prompt: tuple[int, ...]) -> None:
+    gate, started = Gate(), []
+    config = decoder.config(max_new_tokens=4)
+    with Engine(decoder, slots=1, queue_limit=5) as engine:
+        handles = [engine.submit(prompt, config, on_step=gate)]
+        assert gate.reached.wait(WAIT)
+        for number in range(5):
+            handles.append(engine.submit(prompt, config, on_step=lambda _, number=number: started.append(number)))
+        with pytest.raises(QueueFullError) as caught:
+            engine.submit(prompt, config)
+        assert caught.value.exit_code == 2
+        gate.open()
+        for handle in handles:
+            handle.result(WAIT)
+        assert engine.submit(prompt, config).result(WAIT).steps > 0
+    assert list(dict.fromkeys(started)) == [0, 1, 2, 3, 4]
+
+
+def test_the_place_of_a_finished_request_is_free_at_once(decoder: Decoder, prompt: tuple[int, ...]) -> None:
+    with Engine(decoder, slots=1, queue_limit=0) as engine:
+        for _ in range(20):
+            engine.submit(prompt, decoder.config(max_new_tokens=1)).result(WAIT)
+
+
+def test_cancel_and_deadline_end_what_runs_and_what_waits(decoder: Decoder, prompt: tuple[int, ...]) -> None:
+    config = decoder.config(strategy="vanilla", max_new_tokens=40)
+    whole = alone(decoder, prompt, config)
+    gates = [Gate(), Gate()]
+    with Engine(decoder, slots=2) as engine:
+        running = [
+            engine.submit(prompt, config, on_step=gates[0]),
+            engine.submit(prompt, config, deadline=DEADLINE, on_step=gates[1]),
+        ]
+        waiting = [engine.submit(prompt, config), engine.submit(prompt, config, deadline=DEADLINE)]
+        last = engine.submit(prompt, config)
+        gates[0].open()
+        assert gates[1].reached.wait(WAIT)
+        time.sleep(DEADLINE)
+        running[0].cancel()
+        waiting[0].cancel()
+        while not (waiting[1].done or gates[1]._open.is_set()):
+            gates[1].open()
+        results = [handle.result(WAIT) for handle in (*running, *waiting)]
+        assert [each.stop_reason for each in results] == ["cancelled", "time_limit"] * 2
+        for each in results:
+            assert whole.token_ids[: each.tokens] == each.token_ids
+            assert whole.text.startswith(each.text)
+        assert [each.steps for each in results[2:]] == [0, 0]
+        assert [each.text for each in results[2:]] == ["", ""]
+        assert result_of(last) == whole
+        last.cancel()
+        assert result_of(last) == whole
+
+
+def test_the_time_limit_of_the_config_counts_from_the_first_round(decoder: Decoder, prompt: tuple[int, ...]) -> None:
+    with Engine(decoder, slots=1) as engine:
+        cut = engine.submit(prompt, decoder.config(time_limit=1e-9)).result(WAIT)
+        assert (cut.stop_reason, cut.steps) == ("time_limit", 1)
+
+
+def test_a_request_that_fails_harms_no_other(decoder: Decoder, prompt: tuple[int, ...]) -> None:
+    config = decoder.config(max_new_tokens=32)
+    expected = alone(decoder, prompt, config)
+
+    def fail(step: Step) -> None:
+        if step.number == 2:
+            raise ZeroDivisionError("its own fault")
+
+    with Engine(decoder, slots=3) as engine:
+        good = [engine.submit(prompt, config) for _ in range(2)]
+        bad = engine.submit(prompt, config, on_step=fail)
+        more = engine.submit(prompt, config)
+        with pytest.raises(ZeroDivisionError, match="its own fault"):
+            bad.result(WAIT)
+        assert [result_of(handle) for handle in [*good, more]] == [expected] * 3
+        assert not engine.closed
+    assert not decoder.session._caches  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("method", ["__init__", "open_round", "finish_round"])
+def test_an_error_anywhere_in_a_request_is_its_own(
+    decoder: Decoder, prompt: tuple[int, ...], method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    good, bad = decoder.config(max_new_tokens=24), decoder.config(max_new_tokens=24, seed=666)
+    expected = alone(decoder, prompt, good)
+
+    class Faulty(Decoding):
+        """Breaks for one config alone."""
+
+        def __init__(self, session: Any, request: int, ids: Any, config: GenerationConfig, *others: Any) -> None:
+            self._breaks_in = method if config is bad else ""
+            self._perhaps("__init__")
+            super().__init__(session, request, ids, config, *others)
+
+        def open_round(self) -> Any:
+            self._perhaps("open_round")
+            return super().open_round()
+
+        def finish_round(self, windows: Any, rows: Any, split: Any) -> Step:
+            self._perhaps("finish_round")
+            return super().finish_round(windows, rows, split)
+
+        def _perhaps(self, place: str) -> None:
+            if place == self._breaks_in:
+                raise ZeroDivisionError("its own fault")
+
+    monkeypatch.setattr("lopa.runtime.request_pool.Decoding", Faulty)
+    with Engine(decoder, slots=3) as engine:
+        handles = [engine.submit(prompt, config) for config in (good, bad, good)]
+        with pytest.raises(ZeroDivisionError, match="its own fault"):
+            handles[1].result(WAIT)
+        assert [result_of(handles[i]) for i in (0, 2)] == [expected] * 2
+        assert not engine.closed
+
+
+@pytest.mark.parametrize("method", ["forward", "append_rows", "release"])
+def test_a_device_that_fails_ends_every_request_and_the_engine(
+    decoder: Decoder, prompt: tuple[int, ...], method: str
+) -> None:
+    session = FailingSession(decoder.session, method)
+    broken = Decoder(decoder.bundle, session, decoder.tokenizer, threads=1)  # type: ignore[arg-type]
+    config = decoder.config(max_new_tokens=32, window="block_causal")
+    gate = Gate()
+    with Engine(broken, slots=2) as engine:
+        engine.submit(prompt, config).result(WAIT)  # its prompt is stored, so that the next ones append rows
+        running = engine.submit(prompt, config, on_step=gate)
+        assert gate.reached.wait(WAIT)
+        handles = [running, engine.submit(prompt, config), engine.submit(prompt, config)]
+        session.broken = True
+        gate.open()
+        for handle in handles[1:]:
+            with pytest.raises(EngineFailedError) as caught:
+                handle.result(WAIT)
+            assert "the device is gone" in caught.value.received
+            assert isinstance(caught.value.__cause__, OSError)
+            assert caught.value.exit_code == 3
+        with pytest.raises(EngineFailedError):
+            list(running)
+        while not engine.closed:
+            pass
+        with pytest.raises(EngineClosedError, match="the device is gone"):
+            engine.submit(prompt, config)
+    assert not any(thread.name == "lopa-engine" for thread in threading.enumerate())
+    session.broken = False
+    for number in list(decoder.session._caches):  # type: ignore[attr-defined]
+        decoder.session.release(number)
+
+
+def test_a_commit_that_fails_is_its_requests_error(decoder: Decoder, prompt: tuple[int, ...]) -> None:
+    session = FailingSession(decoder.session, "commit")
+    broken = Decoder(decoder.bundle, session, decoder.tokenizer, threads=1)  # type: ignore[arg-type]
+    session.broken = True
+    with Engine(broken) as engine:
+        with pytest.raises(OSError, match="the device is gone"):
+            engine.submit(prompt).result(WAIT)
+        session.broken = False
+        assert engine.submit(prompt, decoder.config(max_new_tokens=4)).result(WAIT).tokens > 0
+
+
+def test_closing_cancels_what_runs_and_what_waits(decoder: Decoder, prompt: tuple[int, ...]) -> None:
+    gate = Gate()
+    engine = Engine(decoder, slots=1)
+    config = decoder.config(strategy="vanilla", max_new_tokens=40)
+    handles = [engine.submit(prompt, config, on_step=gate), engine.submit(prompt, config)]
+    assert gate.reached.wait(WAIT)
+    closing = threading.Thread(target=engine.close)
+    closing.start()
+    while not engine.closed:
+        pass
+    gate.open()
+    closing.join()
+    assert [handle.result(0).stop_reason for handle in handles] == ["cancelled", "cancelled"]
+    assert [handle.result(0).steps for handle in handles] == [1, 0]
+    with pytest.raises(EngineClosedError) as caught:
+        engine.submit(prompt, config)
+    assert caught.value.exit_code == 2
+    engine.close()
+    assert not decoder.session._caches  # type: ignore[attr-defined]
+    assert alone(decoder, prompt, config).stop_reason != "cancelled"  # the decoder is still open
+
+
+def test_an_engine_opened_by_itself_closes_its_decoder(tiny_bundle: Path, prompt: tuple[int, ...]) -> None:
+    with Engine.open(tiny_bundle, threads=1, slots=2) as engine:
+        assert engine.submit(prompt, engine.config(max_new_tokens=4)).result(WAIT).tokens > 0
+    with pytest.raises(RuntimeError, match="used after close"):
+        next(iter(engine._decoder.stream(prompt)))
+    with pytest.raises(BadInputError, match="slots 0"):
+        Engine.open(tiny_bundle, slots=0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "received"),
+    [
+        ({"prompt": ""}, "an empty prompt"),
+        ({"prompt": []}, "an empty prompt"),
+        ({"prompt": [5, 1024]}, "prompt ids"),
+        ({"deadline": -1}, "deadline -1"),
+        ({"deadline": float("nan")}, "deadline nan"),
+        ({"deadline": "soon"}, "deadline 'soon'"),
+        ({"config": {"branches": 3}}, "a config of type dict"),
+        ({"config": GenerationConfig(branches="auto")}, "costs.cpu.json"),
+    ],
+)
+def test_bad_requests_are_refused_when_submitted(decoder: Decoder, arguments: dict[str, Any], received: str) -> None:
+    with Engine(decoder) as engine, pytest.raises(BadInputError, match=received):
+        engine.submit(**{"prompt": [5], **arguments})
+
+
+@pytest.mark.parametrize("options", [{"slots": 0}, {"slots": 1.5}, {"queue_limit": -1}, {"prompt_rows": True}])
+def test_bad_options_are_refused(decoder: Decoder, options: dict[str, Any]) -> None:
+    with pytest.raises(BadInputError, match=next(iter(options))):
+        Engine(decoder, **options)
+
+
+class CountingSession:
+    """A real session that notes the requests of every forward."""
+
+    def __init__(self, session: Any) -> None:
+        self._session = session
+        self.forwards: list[tuple[int, ...]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._session, name)
+
+    def forward(self, batch: WindowBatch) -> Statistics:
+        self.forwards.append(batch.requests)
+        return self._session.forward(batch)  # type: ignore[no-any-return]
+
+    def append_rows(self, request: int, rows: CacheRows) -> None:
+        self._session.append_rows(request, rows)
+
+
+def test_prompts_decoded_together_share_forwards_and_keep_their_order(
+    decoder: Decoder, prompt: tuple[int, ...]
+) -> None:
+    session = CountingSession(decoder.session)
+    counted = Decoder(decoder.bundle, session, decoder.tokenizer, threads=1)  # type: ignore[arg-type]
+    config = decoder.config(max_new_tokens=24)
+    prompts = [prompt[:length] for length in range(5, 12)]
+    one = [dataclasses.replace(each, seconds=0) for each in counted.generate(prompts, config)]
+    separate, session.forwards = len(session.forwards), []
+    together = [dataclasses.replace(each, seconds=0) for each in counted.generate(prompts, config, parallel=4)]
+    assert together == one == [alone(decoder, each, config) for each in prompts]
+    assert max(map(len, session.forwards)) == 4
+    assert len(session.forwards) < separate
+    assert not decoder.session._caches  # type: ignore[attr-defined]
+
+
+def test_a_bad_prompt_among_those_decoded_together(decoder: Decoder, prompt: tuple[int, ...]) -> None:
+    config = decoder.config(max_new_tokens=8)
+    outcomes = list(decoder.outcomes([prompt, [], prompt], config, parallel=2))
+    assert [isinstance(each, BadInputError) for each in outcomes] == [False, True, False]
+    results = decoder.generate([prompt, [], prompt], config, parallel=2)
+    assert next(results).tokens > 0
+    with pytest.raises(BadInputError, match="an empty prompt"):
+        next(results)
+    with pytest.raises(BadInputError, match="parallel 0"):
+        next(decoder.generate([prompt], parallel=0))
+    unfinished = decoder.generate([prompt] * 3, decoder.config(), parallel=2)
+    next(unfinished)
+    unfinished.close()
+    assert not decoder.session._caches  # type: ignore[attr-defined]
