@@ -79,20 +79,22 @@ def json_from_surface(surface: dict[str, Any]) -> str:
 
 
 def _class_surface(owner: type) -> dict[str, Any]:
-    """Methods with the signatures of their overloads, properties with their type, and whether they can be set."""
-    surface: dict[str, Any] = {}
+    """Methods with the signatures of their overloads, properties with their type, and whether they can be set.
+
+    Values are what a class itself holds: the type of each, or the members of an enum.
+    """
     bases = [base.__name__ for base in owner.__bases__ if base.__name__ not in ("object", "pybind11_object")]
     members = list(getattr(owner, "__members__", ()))
-    methods, properties = {}, {}
+    methods, properties, values = {}, {}, {}
     for name, value in sorted(vars(owner).items()):
         if isinstance(value, property):
             properties[name] = _returned(value.fget) + (" settable" if value.fset else "")
         elif (name == "__init__" or _public(name)) and inspect.isroutine(value) and not members:
             methods[name] = list(_signatures(name, getattr(owner, name)))
-    for name, part in (("bases", bases), ("members", members), ("methods", methods), ("properties", properties)):
-        if part and not (members and name in ("methods", "properties")):
-            surface[name] = part
-    return surface
+        elif _public(name) and not members:
+            values[name] = list(value.__members__) if inspect.isclass(value) else type(value).__name__
+    parts = {"bases": bases, "members": members, "methods": methods, "properties": properties, "values": values}
+    return {name: part for name, part in parts.items() if part and not (members and name != "members")}
 
 
 def _signatures(name: str, function: Any) -> Iterator[str]:
