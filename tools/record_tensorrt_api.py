@@ -84,7 +84,7 @@ def _class_surface(owner: type) -> dict[str, Any]:
     Values are what a class itself holds: the type of each, or the members of an enum.
     """
     bases = [base.__name__ for base in owner.__bases__ if base.__name__ not in ("object", "pybind11_object")]
-    members = list(getattr(owner, "__members__", ()))
+    members = list(vars(owner).get("__members__", ()))
     methods, properties, values = {}, {}, {}
     for name, value in sorted(vars(owner).items()):
         if isinstance(value, property):
