@@ -5,6 +5,7 @@ Decides what is built and writes it down; the build itself is tensorrt_builder's
 
 import datetime
 import hashlib
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ import msgspec
 
 from lopa.export.progress import Progress
 from lopa.export.staging import Product, staged_folder
-from lopa.export.tensorrt_builder import Built, BuildRequest, built_from_request
+from lopa.export.tensorrt_builder import BuildRequest, Built, built_from_request
 from lopa.export.tensorrt_graph import model_for_parser
 from lopa.export.tensorrt_lint import check_parser_takes
 from lopa.runtime.bundle import Bundle
@@ -107,6 +108,7 @@ def engine_from_job(
     if there is not None:
         return Made(there, cached=True)
     cache = timing_cache or _timing_cache_beside(job.bundle, device, trt.__version__)
+    _check_writable(cache)
     room = job.bundle.weights.stat().st_size + _ROOM_BESIDE_WEIGHTS
     with staged_folder(folder, overwrite=True, room=room, product=_ENGINE) as staged:
         built = built_from_request(trt, _request(job, cache), tell)
@@ -175,15 +177,33 @@ def _written_files(folder: Path, built: Built) -> list[FileRecord]:
     return records
 
 
+def _check_writable(cache: Path) -> None:
+    """Before the minutes of a build: that its times can be kept."""
+    try:
+        cache.parent.mkdir(parents=True, exist_ok=True)
+        partial = _partial(cache)
+        partial.touch()
+        partial.unlink()
+    except OSError as error:
+        raise BadInputError(
+            f"{cache} cannot be written: {error.strerror}",
+            expected="a place for the timing cache that can be written",
+            remedy="give another --timing-cache",
+        ) from error
+
+
 def _replace(path: Path, content: bytes) -> None:
     """Never half a file: it is written beside `path` and renamed."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.partial")
+    partial = _partial(path)
     try:
         partial.write_bytes(content)
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def _partial(path: Path) -> Path:
+    return path.with_name(f".{path.name}.partial-{os.getpid()}")
 
 
 def _digest(bundle: Bundle, name: str) -> str:

@@ -25,7 +25,7 @@ def names_of_flags(flags: BuildFlags) -> list[str]:
 def configure(trt: ModuleType, config: Any, flags: BuildFlags) -> None:
     """Set up an IBuilderConfig of the module `trt`, but for profiles, timing cache and progress."""
     for name in names_of_flags(flags):
-        config.set_flag(trt.BuilderFlag[name])
+        config.set_flag(getattr(trt.BuilderFlag, name))
     # On by default, and then products of float32 keep 10 bits of each number: a bundle in float32 means float32.
     config.clear_flag(trt.BuilderFlag.TF32)
     if flags.workspace is not None:

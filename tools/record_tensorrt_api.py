@@ -84,7 +84,7 @@ def _class_surface(owner: type) -> dict[str, Any]:
     Values are what a class itself holds: the type of each, or the members of an enum.
     """
     bases = [base.__name__ for base in owner.__bases__ if base.__name__ not in ("object", "pybind11_object")]
-    members = list(vars(owner).get("__members__", ()))
+    members = _members(owner)
     methods, properties, values = {}, {}, {}
     for name, value in sorted(vars(owner).items()):
         if isinstance(value, property):
@@ -92,9 +92,13 @@ def _class_surface(owner: type) -> dict[str, Any]:
         elif (name == "__init__" or _public(name)) and inspect.isroutine(value) and not members:
             methods[name] = list(_signatures(name, getattr(owner, name)))
         elif _public(name) and not members:
-            values[name] = list(value.__members__) if inspect.isclass(value) else type(value).__name__
+            values[name] = _members(value) if inspect.isclass(value) else type(value).__name__
     parts = {"bases": bases, "members": members, "methods": methods, "properties": properties, "values": values}
     return {name: part for name, part in parts.items() if part and not (members and name != "members")}
+
+
+def _members(owner: Any) -> list[str]:
+    return list(getattr(owner, "__members__", ()))
 
 
 def _signatures(name: str, function: Any) -> Iterator[str]:
