@@ -61,7 +61,7 @@ def forwards(draw: st.DrawFn, gears: list[Gear]) -> ForwardSizes:
     )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(data=st.data())
 def test_every_forward_has_exactly_one_profile(data: st.DataObject) -> None:
     gears = data.draw(gear_plans())

@@ -97,7 +97,7 @@ def test_the_stand_in_refuses_what_is_not_recorded(major: int) -> None:
     with pytest.raises(TypeError, match="create_network"):
         builder.create_network(1, 2)
     with pytest.raises(AttributeError, match="create_engine"):
-        builder.create_engine
+        builder.create_engine()
     config = builder.create_builder_config()
     config.builder_optimization_level = 3
     with pytest.raises(AttributeError, match="no property 'optimization_level'"):
@@ -114,7 +114,7 @@ def test_the_stand_in_wants_overriding_classes_as_pybind11_does(major: int) -> N
     with pytest.raises(AssertionError, match="another number"):
 
         class Wrong(trt.IProgressMonitor):
-            def step_complete(self, phase_name: str) -> bool:
+            def step_complete(self, _phase_name: str) -> bool:
                 return True
 
     class Unconstructed(trt.ILogger):
