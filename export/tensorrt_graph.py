@@ -44,14 +44,18 @@ def _let_attention_decompose(model: onnx.ModelProto) -> None:
 
 
 def _sign_rounded_rows(model: onnx.ModelProto) -> None:
-    """Zero points of 128 in uint8 become 0 in int8; those of QuantizeLinear and DequantizeLinear are nothing else's."""
-    used = {
-        node.input[2]
-        for node in model.graph.node
-        if node.op_type in ("QuantizeLinear", "DequantizeLinear") and len(node.input) > 2
-    }
+    """Zero points of 128 in uint8 become 0 in int8, and so do the types of what is quantized with them."""
+    signed = set()
     for tensor in model.graph.initializer:
-        if tensor.name in used and tensor.data_type == onnx.TensorProto.UINT8:
-            middle = onnx.numpy_helper.to_array(tensor)
-            if (middle == _MIDDLE).all():
-                tensor.CopyFrom(onnx.numpy_helper.from_array(np.zeros(middle.shape, np.int8), tensor.name))
+        if tensor.data_type == onnx.TensorProto.UINT8 and (onnx.numpy_helper.to_array(tensor) == _MIDDLE).all():
+            zeros = np.zeros(tuple(tensor.dims), np.int8)
+            tensor.CopyFrom(onnx.numpy_helper.from_array(zeros, tensor.name))
+            signed.add(tensor.name)
+    quantized = {
+        node.output[0]
+        for node in model.graph.node
+        if node.op_type == "QuantizeLinear" and len(node.input) > 2 and node.input[2] in signed
+    }
+    for value in model.graph.value_info:
+        if value.name in quantized:
+            value.type.tensor_type.elem_type = onnx.TensorProto.INT8

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
 import onnx
 import onnx.helper
 import onnx.numpy_helper
@@ -27,6 +28,8 @@ _MENDS = {
 _FLOAT_BUNDLE = "export the checkpoint in floats (--quantize none): scales worked out from the rows are not constant"
 _OTHERWISE = "write it with operators that the parser has"
 _MOST_TOP_K = 3840
+_NUMBERS = {"value", "value_int", "value_ints", "value_float", "value_floats"}
+"""Forms of a Constant that are numbers."""
 
 
 @dataclass(frozen=True)
@@ -85,8 +88,10 @@ class _Graph:
         self.opset = max((each.version for each in model.opset_import if each.domain in ("", "ai.onnx")), default=0)
         self.constants = {tensor.name: tensor for tensor in model.graph.initializer}
         for node in self.nodes:
-            if node.op_type == "Constant" and node.attribute[0].name == "value":
-                self.constants[node.output[0]] = node.attribute[0].t
+            if node.op_type == "Constant" and node.attribute[0].name in _NUMBERS:
+                value = onnx.helper.get_attribute_value(node.attribute[0])
+                made = isinstance(value, onnx.TensorProto)
+                self.constants[node.output[0]] = value if made else onnx.numpy_helper.from_array(np.array(value))
 
     @cached_property
     def types(self) -> dict[str, onnx.TypeProto.Tensor]:

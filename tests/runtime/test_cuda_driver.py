@@ -16,7 +16,11 @@ static const int counted = COUNT;
 int cuInit(unsigned flags) { return flags == 0 && counted > 0 ? 0 : 100; }
 int cuDeviceGetCount(int *count) { *count = counted; return 0; }
 int cuDeviceGet(int *device, int number) { *device = 40 + number; return number < counted ? 0 : 101; }
-int cuDeviceGetName(char *name, int length, int device) { strncpy(name, "Stand-in GPU 0", length); name[13] += device - 40; return 0; }
+int cuDeviceGetName(char *name, int length, int device) {
+    strncpy(name, "Stand-in GPU 0", length);
+    name[13] += device - 40;
+    return 0;
+}
 int cuDeviceGetAttribute(int *value, int attribute, int device) {
     *value = attribute == 75 ? 8 + device - 40 : attribute == 76 ? 9 : -1;
     return device == 42 ? 3 : 0;
