@@ -57,5 +57,5 @@ def _sign_rounded_rows(model: onnx.ModelProto) -> None:
         if node.op_type == "QuantizeLinear" and len(node.input) > 2 and node.input[2] in signed
     }
     for value in model.graph.value_info:
-        if value.name in quantized:
+        if value.name in signed | quantized:
             value.type.tensor_type.elem_type = onnx.TensorProto.INT8

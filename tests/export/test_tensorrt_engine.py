@@ -113,10 +113,6 @@ def _other_gears(job: EngineJob) -> EngineJob:
     return replace(job, gears=GEARS[1:])
 
 
-def _other_graph(job: EngineJob) -> EngineJob:
-    return replace(job, model=job.model + b"")  # replaced below by other bytes
-
-
 @pytest.mark.parametrize("change", [_other_flags, _other_gears])
 def test_a_changed_request_replaces_the_engine(job: EngineJob, change: Callable[[EngineJob], EngineJob]) -> None:
     first = engine_from_job(job, TRT, DEVICE, None, silent)
@@ -196,6 +192,7 @@ def test_an_interrupted_build_ends_and_leaves_nothing(
     """Ctrl-C comes while the calling thread waits for the build, which ends at its next step."""
     started, interrupted = threading.Event(), threading.Event()
     done: list[int] = []
+    waited: list[threading.Thread] = []
     join = threading.Thread.join
 
     def tell(_stage: str, step: int, _total: int) -> None:
@@ -204,10 +201,12 @@ def test_an_interrupted_build_ends_and_leaves_nothing(
         assert interrupted.wait(20)
 
     def interrupted_join(thread: threading.Thread, timeout: float | None = None) -> None:
-        if thread.name == "tensorrt-build" and not interrupted.is_set():
+        """The first wait for the build is interrupted; by the second it has been told to end."""
+        if thread.name == "tensorrt-build" and not waited:
+            waited.append(thread)
             assert started.wait(20)
-            threading.Timer(0.2, interrupted.set).start()  # after the build was told to end
             raise KeyboardInterrupt
+        interrupted.set()
         join(thread, timeout)
 
     monkeypatch.setattr(threading.Thread, "join", interrupted_join)

@@ -3,19 +3,20 @@
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import onnx
+import onnx_ir as ir
 import onnxruntime as ort
 import pytest
 
-from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint
+from lopa.export.graph import graph_from_dimensions
 from lopa.export.tensorrt_graph import model_for_parser
 from lopa.export.tensorrt_lint import check_parser_takes, refusals_of_model
 from lopa.export.tensorrt_operators import tensorrt_operators
 from lopa.export.weight_plan import Dtype
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.errors import BadInputError
-from lopa.tiny import CHECKPOINT
 
 F32, F16, BF16, I64 = (
     onnx.TensorProto.FLOAT,
@@ -151,12 +152,26 @@ def test_a_refusal_names_node_operator_opset_type_axes_and_mend() -> None:
         check_parser_takes(_attention(softcap=2.0), "model.onnx")
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
-def test_exported_graphs_are_taken(tmp_path: Path, dtype: Dtype) -> None:
-    bundle = bundle_from_checkpoint(CHECKPOINT, tmp_path / "bundle", dtype=dtype, with_logits=True)
-    model = model_for_parser(bundle)
+def test_exported_graphs_are_taken(tiny_bundle_logits: Path) -> None:
+    model = model_for_parser(Bundle.open(tiny_bundle_logits))
     assert refusals_of_model(model, tensorrt_operators()) == []
     assert {node.op_type for node in model.graph.node} >= {"Attention", "RMSNormalization", "RotaryEmbedding", "TopK"}
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_graphs_of_16_bits_are_taken(tiny_bundle: Path, dtype: Dtype) -> None:
+    manifest = Bundle.open(tiny_bundle).manifest
+    records = {
+        name: msgspec.structs.replace(record, dtype=dtype)
+        for name, record in manifest.tensors.items()
+        if not name.startswith("layers.") or name.startswith("layers.0.")
+    }
+    dimensions = msgspec.structs.replace(manifest.dimensions, layers=1)
+    graph = graph_from_dimensions(dimensions, records, "w", dtype=dtype, with_logits=True)
+    model = onnx.ModelProto.FromString(ir.to_proto(graph).SerializeToString())
+    assert refusals_of_model(model, tensorrt_operators()) == []
+    types = {tensor.data_type for tensor in model.graph.initializer}
+    assert (F16 if dtype == "float16" else BF16) in types
 
 
 def test_stages_are_taken(tiny_staged: Path) -> None:
