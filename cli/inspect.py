@@ -5,6 +5,7 @@ from pathlib import Path
 
 import click
 
+from lopa.cli.tensorrt_lines import tensorrt_lines
 from lopa.export.extra import export_extra_needed
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.errors import CheckFailedError
@@ -68,6 +69,7 @@ def _summary(bundle: Bundle) -> str:
         ),
         *(("stage", f"{each.graph}  layers {each.first_layer} to {each.end_layer - 1}") for each in manifest.stages),
         ("decoding", ", ".join(f"{name} {value}" for name, value in _fields(manifest))),
+        *(("engine", line) for line in tensorrt_lines(bundle)),
         *(("file", f"{file.path}  {file.size:,} bytes  sha256 {file.sha256[:12]}…") for file in manifest.files),
         *(("from", f"{name}  sha256 {digest[:12]}…") for name, digest in _sources(manifest)),
         ("made with", ", ".join(f"{name} {version}" for name, version in manifest.origin.tools.items())),

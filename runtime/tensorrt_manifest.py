@@ -4,7 +4,6 @@ It lies beside the plan in engines/tensorrt-*/ of a bundle. Does not build and d
 """
 
 import hashlib
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -107,15 +106,25 @@ def engine_for_device(bundle: Bundle, device: CudaDevice, version: str) -> Found
     """The engine of `bundle` that runs on `device` with this version of TensorRT.
 
     One built by this very version comes before one built to run with later ones. Raises BadInputError when there is
-    none, saying what each that is there was built for, and for one that is of another bundle or not whole.
+    none, saying of each that is there why it is not the one.
     """
-    found = list(engines_of_bundle(bundle))
-    reasons = [(each, reason_against(each.engine, bundle.manifest, device, version)) for each in found]
-    usable = [each for each, reason in reasons if reason is None]
+    usable: list[FoundEngine] = []
+    reasons: list[str] = []
+    for folder in engine_folders(bundle):
+        try:
+            found = engine_from_folder(folder)
+        except BadInputError as error:
+            reasons.append(f"{folder.name} cannot be used, {error.received}")
+            continue
+        reason = reason_against(found.engine, bundle.manifest, device, version)
+        if reason is None:
+            usable.append(found)
+        else:
+            reasons.append(f"{found.name} {reason}")
     if not usable:
         raise BadInputError(
             f"no engine of {bundle.path} runs on {device.name} (compute capability {device.capability}) with "
-            f"TensorRT {version}: " + ("; ".join(f"{each.name} {why}" for each, why in reasons) or "it has none"),
+            f"TensorRT {version}: " + ("; ".join(reasons) or "it has none"),
             expected="an engine that was built of this bundle, by this version, on such a GPU",
             remedy=REBUILD,
         )
@@ -137,11 +146,10 @@ def reason_against(engine: TensorRTEngine, manifest: Manifest, device: CudaDevic
     return None
 
 
-def engines_of_bundle(bundle: Bundle) -> Iterator[FoundEngine]:
-    """Every TensorRT engine in the bundle, by name. Raises BadInputError for one that cannot be read."""
+def engine_folders(bundle: Bundle) -> list[Path]:
+    """The folders of all TensorRT engines in the bundle, by name, whatever is in them."""
     folders = (bundle.path / ENGINES_FOLDER).glob(f"{_PREFIX}*")
-    for folder in sorted(folder for folder in folders if folder.is_dir()):
-        yield engine_from_folder(folder)
+    return sorted(folder for folder in folders if folder.is_dir())
 
 
 def engine_from_folder(folder: Path) -> FoundEngine:

@@ -1,5 +1,6 @@
 """lopa-export tensorrt, over the recorded API of TensorRT."""
 
+import json
 import sys
 from pathlib import Path
 
@@ -30,9 +31,9 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lopa.cli.tensorrt.cuda_device", lambda _number: DEVICE)
 
 
-def run(*arguments: object) -> int:
+def run(*arguments: object, command: str = "tensorrt") -> int:
     with pytest.raises(SystemExit) as caught:
-        main(["tensorrt", *map(str, arguments)])
+        main([command, *map(str, arguments)])
     return int(caught.value.code or 0)
 
 
@@ -87,3 +88,19 @@ def test_without_a_gpu(bundle: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
 def test_a_portable_bundle(tiny_portable: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(tiny_portable) == 2
     assert "--dialect standard or --dialect both" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("machine")
+def test_inspect_lists_engines(bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run(bundle)
+    assert run(bundle, command="inspect") == 0
+    line = "engine      tensorrt-sm90-11.4.0.106  for Stand-in GPU, TensorRT 11.4.0.106, 4 gears, not verified"
+    assert f"{line}, of these weights" in capsys.readouterr().out
+    engine = bundle / "engines" / "tensorrt-sm90-11.4.0.106" / "engine.json"
+    fields = json.loads(engine.read_bytes())
+    engine.write_text(json.dumps(fields | {"weights_sha256": "00"}))
+    assert run(bundle, command="inspect") == 0
+    assert f"{line}, of OTHER weights: build it again" in capsys.readouterr().out
+    engine.write_text("{")
+    assert run(bundle, command="inspect") == 0
+    assert "tensorrt-sm90-11.4.0.106  cannot be used: " in capsys.readouterr().out

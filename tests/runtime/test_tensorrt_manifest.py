@@ -19,9 +19,9 @@ from lopa.runtime.tensorrt_manifest import (
     BuildFlags,
     TensorRTEngine,
     engine_folder,
+    engine_folders,
     engine_for_device,
     engine_from_folder,
-    engines_of_bundle,
     json_from_engine,
 )
 from lopa.runtime.tensorrt_profiles import prefill_range
@@ -73,7 +73,7 @@ def test_an_engine_is_found_and_its_plan_read(bundle: Bundle) -> None:
     assert folder == bundle.path / "engines" / "tensorrt-sm90-10.15.1.29"
     found = engine_for_device(bundle, DEVICE, VERSION)
     assert (found.engine, found.folder, found.plan()) == (engine, folder, PLAN)
-    assert [each.name for each in engines_of_bundle(bundle)] == ["tensorrt-sm90-10.15.1.29"]
+    assert engine_folders(bundle) == [folder]
 
 
 def test_no_engine(bundle: Bundle) -> None:
@@ -107,6 +107,14 @@ def test_version_compatible_engines_run_later_and_the_exact_version_comes_first(
     assert engine_for_device(bundle, DEVICE, "11.4.0.106").engine.tensorrt == VERSION
     _write(bundle, _engine(bundle, flags=flags, tensorrt="10.16.1.11"))
     assert engine_for_device(bundle, DEVICE, "11.4.0.106").engine.tensorrt == "10.16.1.11"
+    assert engine_for_device(bundle, DEVICE, VERSION).engine.tensorrt == VERSION
+
+
+def test_a_broken_engine_does_not_hide_another(bundle: Bundle) -> None:
+    _forget(_write(bundle, _engine(bundle, tensorrt="9.0")))
+    with pytest.raises(BadInputError, match=r"tensorrt-sm90-9\.0 cannot be used, .*engine\.json"):
+        engine_for_device(bundle, DEVICE, VERSION)
+    _write(bundle, _engine(bundle))
     assert engine_for_device(bundle, DEVICE, VERSION).engine.tensorrt == VERSION
 
 

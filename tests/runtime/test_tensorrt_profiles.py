@@ -8,11 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.tensorrt.gears import GEARS, WANTED, gear
 
+from lopa.bench.eval_set import eval_set_from_jsonl
+from lopa.bench.gear_recording import forwards_of_recording, recording_from_decoder
 from lopa.runtime import contract
 from lopa.runtime.contract import TILE, WindowBatch
+from lopa.runtime.decoder import Decoder
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.gear_padding import padded_batch, parts_of_forward
-from lopa.runtime.gears import ForwardSizes, Gear
+from lopa.runtime.gears import ForwardSizes, Gear, Source
 from lopa.runtime.manifest import ModelDimensions, manifest_from_json
 from lopa.runtime.tensorrt_profiles import (
     ProfileRange,
@@ -22,6 +25,7 @@ from lopa.runtime.tensorrt_profiles import (
     prefill_range,
     profiles_of_gears,
 )
+from lopa.tiny import EVAL
 
 PREFILL = prefill_range(GEARS)
 TABLE = ProfileTable(GEARS, PREFILL)
@@ -102,6 +106,23 @@ def test_every_forward_has_exactly_one_profile(data: st.DataObject) -> None:
 def test_long_windows_of_one_branch_run_in_the_range(sizes: ForwardSizes, profile: int, window: int) -> None:
     number, shape = TABLE.profile_for(sizes)
     assert (number, shape.window) == (profile, window)
+
+
+def test_the_forwards_of_real_decodes_have_profiles(tiny_bundle: Path) -> None:
+    """By the bundle's own defaults, alone and three requests in a forward."""
+    prompts = [item.prompt for item in eval_set_from_jsonl(EVAL, limit=1)]
+    with Decoder.open(tiny_bundle, ["cpu"], threads=1) as decoder:
+        recording = recording_from_decoder(
+            decoder, prompts, lambda forwards: Source(name="now", sha256="", forwards=forwards), lambda _done: None
+        )
+    profiles = profiles_of_gears(GEARS, PREFILL)
+    for parallel in (1, 3):
+        forwards = forwards_of_recording(recording, parallel)
+        assert len(forwards) > 5
+        for sizes in forwards:
+            number, shape = TABLE.profile_for(sizes)
+            assert profiles[number].holds(shape)
+            assert shape.holds_rows(sizes)
 
 
 def test_what_no_profile_holds_is_refused() -> None:
