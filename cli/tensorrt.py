@@ -37,6 +37,8 @@ _GIB = 2**30
 )
 @click.option("--strip-weights", is_flag=True, help="Leave the weights out of the plan; they come from BUNDLE again.")
 @click.option("--version-compatible", is_flag=True, help="Let later versions of TensorRT run it, more slowly.")
+@click.option("--int8", is_flag=True, help="Products with weights in int8; BUNDLE is in floats.")
+@click.option("--fp8", is_flag=True, help="Products with weights in fp8; BUNDLE is in floats.")
 def command(
     bundle: Path,
     gears: Path | None,
@@ -45,12 +47,16 @@ def command(
     weight_streaming: bool,
     strip_weights: bool,
     version_compatible: bool,
+    int8: bool,
+    fp8: bool,
 ) -> None:
     """Build the standard graph of BUNDLE for the gears of a plan into BUNDLE/engines, for the first CUDA device.
 
     Whatever TensorRT's parser is known to refuse is said before it is called. An engine that is there and would come
     out the same is left as it is.
     """
+    if int8 and fp8:
+        raise click.UsageError("--int8 and --fp8: choose one")
     with export_extra_needed("reading ONNX graphs"):
         from lopa.export.gear_coverage import check_gears_cover_defaults
         from lopa.export.tensorrt_engine import engine_from_job, job_from_bundle
@@ -62,6 +68,7 @@ def command(
         weight_streaming=weight_streaming,
         strip_weights=strip_weights,
         version_compatible=version_compatible,
+        products="int8" if int8 else "fp8" if fp8 else "graph",
     )
     job = job_from_bundle(opened, plan.gears, flags)
     trt, device = tensorrt_library(), cuda_device(0)

@@ -13,18 +13,23 @@ from pathlib import Path
 from types import ModuleType
 
 import msgspec
+import numpy as np
+import onnx
 
 from lopa.export.progress import Progress
 from lopa.export.staging import Product, staged_folder
 from lopa.export.tensorrt_builder import BuildRequest, Built, built_from_request
 from lopa.export.tensorrt_graph import model_for_parser
 from lopa.export.tensorrt_lint import check_parser_takes
+from lopa.export.tensorrt_products import Products, magnitudes_of_columns, quantize_products
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.contract import CONTRACT_VERSION
+from lopa.runtime.contract import CONTRACT_VERSION, Float32
 from lopa.runtime.cuda_driver import CudaDevice
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.gears import Gear
 from lopa.runtime.manifest import FileRecord
+from lopa.runtime.stored_floats import float32_from_stored, stored_dtype
+from lopa.runtime.tensorrt_library import version_numbers
 from lopa.runtime.tensorrt_manifest import (
     ENGINE_NAME,
     ENGINE_SCHEMA,
@@ -41,6 +46,8 @@ from lopa.runtime.tensorrt_manifest import (
 from lopa.runtime.tensorrt_profiles import ProfileRange, prefill_range, profiles_of_gears
 
 _ENGINE = Product("TensorRT engine", ENGINE_NAME)
+_FIRST_WITH_FP8 = (8, 9)
+"""Compute capability."""
 _ROOM_BESIDE_WEIGHTS = 1 << 28
 """Bytes: a plan holds the weights once, kernels, and little else."""
 
@@ -84,14 +91,44 @@ class Made:
 
 
 def job_from_bundle(bundle: Bundle, gears: Sequence[Gear], flags: BuildFlags) -> EngineJob:
-    """Check everything that can be checked without TensorRT.
+    """Check everything that can be checked without TensorRT; for 8-bit products the weights are read.
 
-    Raises BadInputError for a bundle without a standard graph, and for what the parser would refuse.
+    Raises BadInputError for a bundle without a standard graph, for 8-bit products of one that has integers already, and
+    for what the parser would refuse.
     """
     standard = bundle.of_dialect("standard")
     model = model_for_parser(standard)
+    if flags.products != "graph":
+        _quantize(model, standard, flags.products)
     check_parser_takes(model, str(standard.graph))
-    return EngineJob(standard, model.SerializeToString(), gears, prefill_range(gears), flags)
+    return EngineJob(standard, model.SerializeToString(deterministic=True), gears, prefill_range(gears), flags)
+
+
+def _quantize(model: onnx.ModelProto, bundle: Bundle, products: Products) -> None:
+    manifest = bundle.manifest
+    if manifest.quantization is not None:
+        raise BadInputError(
+            f"--{products} for {bundle.path}, whose matrices are {manifest.quantization.kind}",
+            expected="a bundle in floats, whose products become 8-bit ones here",
+            remedy=f"leave --{products} out, or export with --quantize none",
+        )
+
+    def magnitudes(name: str) -> Float32:
+        record = manifest.tensors[name]
+        shape = tuple(record.shape)
+        stored = np.memmap(bundle.weights, stored_dtype(record.dtype), "r", record.offset, shape)
+        return magnitudes_of_columns(stored, float32_from_stored)
+
+    quantize_products(model, products, manifest.tensors, magnitudes)
+
+
+def _check_has_fp8(device: CudaDevice) -> None:
+    if version_numbers(device.capability) < _FIRST_WITH_FP8:
+        raise BadInputError(
+            f"--fp8 for {device.name}, of compute capability {device.capability}",
+            expected="compute capability 8.9 or later",
+            remedy="use --int8, or leave it out",
+        )
 
 
 def engine_from_job(
@@ -102,6 +139,8 @@ def engine_from_job(
     `timing_cache` None: a file of this GPU and version beside the engines. Raises as built_from_request does, and
     BadInputError when something cannot be written; an engine that was there before is then untouched.
     """
+    if job.flags.products == "fp8":
+        _check_has_fp8(device)
     folder = engine_folder(job.bundle, device, trt.__version__)
     key = job.cache_key(device, trt.__version__)
     there = _engine_with_key(folder, key)

@@ -6,6 +6,7 @@ It lies beside the plan in engines/tensorrt-*/ of a bundle. Does not build and d
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
@@ -39,6 +40,8 @@ class BuildFlags(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     """The plan has no weights; they are put in from the bundle when it is opened."""
     version_compatible: bool = False
     """Later versions of TensorRT may run the plan."""
+    products: Literal["graph", "int8", "fp8"] = "graph"
+    """Products with weights: in the types of the bundle's graph, or in 8 bits by Q/DQ nodes put in for the build."""
 
 
 class TensorRTEngine(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -260,3 +260,35 @@ def test_rounded_rows_are_signed_in_what_is_built(tiny_quantized: Path, tmp_path
 def test_a_portable_bundle_is_refused(tiny_portable: Path) -> None:
     with pytest.raises(BadInputError, match="only a graph in the portable dialect"):
         job_from_bundle(Bundle.open(tiny_portable), GEARS, BuildFlags())
+
+
+def test_an_int8_build_is_what_an_int8_bundle_computes(tiny_bundle: Path, tmp_path: Path) -> None:
+    """By ONNX Runtime, both as the parser is given them but for the attribute that is TensorRT's own."""
+    quantized = bundle_from_checkpoint(
+        CHECKPOINT, tmp_path / "int8", lora=ADAPTER, quantization=QuantizationChoice("int8")
+    )
+    built = job_from_bundle(Bundle.open(tiny_bundle), GEARS, BuildFlags(products="int8"))
+    outputs = [
+        _forward(model.replace(b"TRT_decomposable", b"is_causal_no_mat"), bundle)
+        for model, bundle in (
+            (built.model, built.bundle),
+            (job_from_bundle(quantized, GEARS, BuildFlags()).model, quantized),
+        )
+    ]
+    for ours, theirs in zip(*outputs, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("products", ["int8", "fp8"])
+def test_8_bit_products_of_integers_are_refused(tiny_quantized: Path, products: Products) -> None:
+    with pytest.raises(BadInputError, match=f"--{products} for .*, whose matrices are int"):
+        job_from_bundle(Bundle.open(tiny_quantized), GEARS, BuildFlags(products=products))
+
+
+def test_fp8_needs_a_gpu_that_has_it(bundle: Bundle) -> None:
+    job = job_from_bundle(bundle, GEARS, BuildFlags(products="fp8"))
+    with pytest.raises(BadInputError, match=r"--fp8 for Stand-in GPU, of compute capability 8\.6"):
+        engine_from_job(job, TRT, replace(DEVICE, capability="8.6"), None, silent)
+    for capability in ("8.9", "10.0"):
+        made = engine_from_job(job, TRT, replace(DEVICE, capability=capability), None, silent)
+        assert made.found.engine.flags.products == "fp8"
