@@ -47,7 +47,9 @@ def test_build_and_build_again(bundle: Path, capsys: pytest.CaptureFixture[str])
     assert (bundle / "engines" / "tensorrt-sm90-11.4.0.106" / "engine.plan").is_file()
     assert run(bundle, "--workspace", "0.5", "--weight-streaming") == 0
     assert "unchanged, nothing was built" in capsys.readouterr().out
-    assert run(bundle, "--strip-weights", "--version-compatible") == 0
+    assert run(bundle, "--int8", "--fp8") == 2
+    assert "choose one" in capsys.readouterr().err
+    assert run(bundle, "--strip-weights", "--version-compatible", "--int8") == 0
     assert "unchanged" not in capsys.readouterr().out
 
 

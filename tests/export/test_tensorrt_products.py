@@ -46,7 +46,8 @@ def _model(dtype: str, weights: dict[str, Array]) -> onnx.ModelProto:
         )
         for name, values in weights.items()
     ]
-    outputs = [onnx.helper.make_tensor_value_info(name, kind, None) for name in "yzp"]
+    shapes = {"y": ["n", OUTPUTS], "z": ["n", OUTPUTS], "p": ["n", "n"]}
+    outputs = [onnx.helper.make_tensor_value_info(name, kind, shape) for name, shape in shapes.items()]
     graph = onnx.helper.make_graph(
         nodes, "g", [onnx.helper.make_tensor_value_info("x", kind, ["n", INPUTS])], outputs, initializers
     )
