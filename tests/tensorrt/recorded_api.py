@@ -152,7 +152,7 @@ def _property(module: ModuleType, owner: str, name: str, type_name: str, behavio
         does = behaviours.get(f"{owner}.{name}")
         if does is not None:
             return does(self)
-        return self.__dict__.get(name, _default(module, kind))
+        return self.__dict__.get(name, kind != "bool" and _default(module, kind))  # switches are off until set
 
     def put(self: Recorded, value: Any) -> None:
         module.__dict__["calls"].append(f"{owner}.{name} =")
