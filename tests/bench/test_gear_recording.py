@@ -79,7 +79,7 @@ def test_what_is_recorded_is_what_the_engine_ran(tiny_bundle: Path) -> None:
         decoder.session.put_in_front(lambda engine, _: Noting(engine, ran))
         found = recording_from_decoder(
             decoder,
-            ["Question: 2 + 3?"],
+            ["Question: Omar has 6 balloons and buys 3 more. How many balloons are there? " * 2],
             lambda forwards: Source(name="one", sha256="", forwards=forwards),
             heard.append,
         )
