@@ -69,7 +69,7 @@ def engine_outputs(model: onnx.ModelProto) -> list[EngineOutput]:
     return [EngineOutput(name=value.name, dtype=_dtype(value)) for value in model.graph.output]
 
 
-def _sizes_of_axes(gear: Gear) -> dict[Axis, int]:
+def _sizes_of_axes(gear: Gear) -> dict[str, int]:
     """Of the portable form's axes, by the names that the exporter gives them."""
     return {
         "requests": gear.requests,
@@ -85,7 +85,7 @@ def _axes(value: onnx.ValueInfoProto) -> list[Axis]:
     ]
 
 
-def _dim(axis: Axis, fixed: dict[Axis, int]) -> int:
+def _dim(axis: Axis, fixed: dict[str, int]) -> int:
     return axis if isinstance(axis, int) else fixed.get(axis, OPEN)
 
 

@@ -17,8 +17,8 @@ class Soc:
 
 _MOST_GEARS = 100
 _FAMILIES = (
-    # (names, bfloat16, most gears). The names of A2, A3 and 310P are those of the graph engine's source. Of the 950 only
-    # those are listed that other public source names.
+    # (names, bfloat16, most gears). The names of A2, A3 and 310P are those of the graph engine's source. Of the 950
+    # only those are listed that other public source names.
     (("Ascend910B1", "Ascend910B2", "Ascend910B2C", "Ascend910B3", "Ascend910B4", "Ascend910B4-1"), True, _MOST_GEARS),
     (tuple(f"Ascend910_{number}" for number in (9362, 9363, 9372, 9381, 9382, 9391, 9392)), True, _MOST_GEARS),
     (("Ascend310P1", "Ascend310P3", "Ascend310P5", "Ascend310P7"), False, _MOST_GEARS),
