@@ -11,6 +11,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+import msgspec
+
+from lopa.export.ascend_build_folder import check_build_folder
 from lopa.export.ascend_call import CACHE_FOLDER, ENGINE_FOLDER, MODEL_FOLDER, AtcCall
 from lopa.export.ascend_contract import codes_of_output, failure_of_output
 from lopa.export.ascend_job import AscendJob
@@ -78,6 +81,25 @@ def engine_from_job(bundle: Bundle, job: AscendJob, progress: Progress) -> Built
     return Built(engine_from_folder(destination), cached=False)
 
 
+def engine_from_build_folder(bundle: Bundle, job: AscendJob, source: Path) -> Built:
+    """The engine of `job` from what its commands made elsewhere, in a folder by ascend_build_folder.
+
+    Raises BadInputError when the folder has other commands, another graph or weights, or lacks an OM.
+    """
+    check_build_folder(source, job)
+    lacking = [call.name for call in job.calls if _om_of_call(source / ENGINE_FOLDER, call) is None]
+    if lacking:
+        raise BadInputError(
+            f"{source / ENGINE_FOLDER} has no {', '.join(f'{name}.om' for name in lacking)}",
+            expected="an OM for each command",
+            remedy="run the commands there (README.txt), and copy the whole folder back",
+        )
+    with staged_folder(engine_folder(bundle, job.soc_version), overwrite=True, product=_ENGINE) as folder:
+        shutil.copytree(source / ENGINE_FOLDER, folder, dirs_exist_ok=True)
+        (folder / ENGINE_NAME).write_bytes(json_from_engine(_described(job, folder, None)))
+    return Built(engine_from_folder(engine_folder(bundle, job.soc_version)), cached=False)
+
+
 def _present_engine(folder: Path, cache_key: str) -> FoundEngine | None:
     """The engine in `folder` if it was made from the same things and is as it was made; its digests are checked."""
     try:
@@ -102,17 +124,24 @@ def _lay_out(work: Path, job: AscendJob) -> None:
 def _compile(atc: Path, command: list[str], call: AtcCall, work: Path, failed: Path, progress: Progress) -> None:
     """Run ATC once. Raises when it fails or makes no OM, and keeps its logs in `failed`."""
     log = work / ATC_LOG
-    start = log.stat().st_size if log.exists() else 0
     stage = f"{call.name} for {call.soc_version}"
     progress(stage, 0.0)
-    code = run_command(
-        command,
-        program=atc,
-        folder=work,
-        log=log,
-        environment={_LOG_VARIABLE: str(work / LOG_FOLDER), **os.environ},
-        elapsed=lambda seconds: progress(stage, seconds),
-    )
+    with log.open("ab") as file:
+        file.write(msgspec.json.encode(command) + b"\n")
+        start = file.tell()
+    try:
+        code = run_command(
+            command,
+            program=atc,
+            folder=work,
+            log=log,
+            environment={_LOG_VARIABLE: str(work / LOG_FOLDER), **os.environ},
+            elapsed=lambda seconds: progress(stage, seconds),
+        )
+    except OSError as error:
+        raise MissingBackendError(
+            f"{atc} cannot be run: {error.strerror}", expected="ATC of CANN", remedy="install the toolkit again"
+        ) from error
     if code == 0 and _om_of_call(work / ENGINE_FOLDER, call) is not None:
         return
     output = log.read_bytes()[start:].decode(errors="replace")

@@ -70,7 +70,7 @@ def _check_room(destination: Path, needed: int, product: Product) -> None:
     if free < needed:
         raise BadInputError(
             f"{destination.parent} has {free} bytes free ({free / 1e9:.1f} GB)",
-            expected=f"{needed} bytes ({needed / 1e9:.1f} GB) for the {product.noun}, beside one that is to be overwritten",
+            expected=f"{needed} bytes ({needed / 1e9:.1f} GB) for the {product.noun}, beside one that is overwritten",
             remedy="free some space or choose another place",
         )
 
