@@ -1,4 +1,4 @@
-"""lopa-export ascend: an engine for Ascend NPUs, compiled by CANN's ATC, or all that it takes to compile it elsewhere."""
+"""lopa-export ascend: an engine for Ascend NPUs, compiled by CANN's ATC, or what it takes to compile it elsewhere."""
 
 from pathlib import Path
 

@@ -52,7 +52,7 @@ cache/         operators that ATC has compiled, for another run
 _INT8_STEP = """\
 2. Quantize model/{graph} with AMCT (amct_onnx, of CANN) to model/{int8}: the "deploy" graph, its inputs and outputs
    as they are, with weights beside it. AMCT needs inputs to calibrate with; this project has none recorded and has not
-   run AMCT.
+   run AMCT. In the last step add: --int8-graph THIS_FOLDER/model/{int8}
 """
 
 
