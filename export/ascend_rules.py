@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import onnx
 
-from lopa.export.ascend_call import AtcCall
+from lopa.export.ascend_call import MOST_DIMS, AtcCall, number_of_dims
 from lopa.export.ascend_inputs import OPEN
 from lopa.export.ascend_socs import SOCS
 from lopa.export.operator_table import ascend_operators
@@ -101,6 +101,12 @@ def sizes_of_inputs(call: AtcCall) -> Iterator[Fault]:
         yield Fault("", "a size of zero or less", _PLAN)
 
 
+def dims_at_run_time(call: AtcCall) -> Iterator[Fault]:
+    """With gears pyACL must be able to pass the dims of all inputs; ATC itself would not notice."""
+    if call.tuples and (dims := number_of_dims(call.inputs)) > MOST_DIMS:
+        yield Fault("", f"gears with {dims} dims, of which pyACL sets {MOST_DIMS}", "an OM of fixed shape for each")
+
+
 def integers_with_gears(call: AtcCall) -> Iterator[Fault]:
     """Dynamic shapes are not possible for a quantized graph."""
     if call.int8 and call.tuples:
@@ -142,6 +148,7 @@ _RULES: tuple[Callable[[AtcCall], Iterator[Fault]], ...] = (
     repeated_tuples,
     numbers_for_open_axes,
     sizes_of_inputs,
+    dims_at_run_time,
     integers_with_gears,
     integers_with_origin,
 )

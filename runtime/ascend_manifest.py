@@ -3,7 +3,6 @@
 It lies beside the OM files in engines/ascend-*/ of a bundle. Does not compile and does not run anything.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -111,11 +110,9 @@ def engine_folder(bundle: Bundle, soc_version: str) -> Path:
     return bundle.path / ENGINES_FOLDER / f"{_PREFIX}{soc_version.removeprefix('Ascend')}"
 
 
-def engines_of_bundle(bundle: Bundle) -> Iterator[FoundEngine]:
-    """Every engine for Ascend in the bundle, by name. Raises BadInputError for one that cannot be used."""
-    folders = (bundle.path / ENGINES_FOLDER).glob(f"{_PREFIX}*")
-    for folder in sorted(folder for folder in folders if folder.is_dir()):
-        yield engine_from_folder(folder)
+def engine_folders(bundle: Bundle) -> list[Path]:
+    """Where the bundle has engines for Ascend, by name."""
+    return sorted(folder for folder in (bundle.path / ENGINES_FOLDER).glob(f"{_PREFIX}*") if folder.is_dir())
 
 
 def engine_from_folder(folder: Path) -> FoundEngine:

@@ -56,12 +56,12 @@ OPERATORS = Path(__file__).parents[2] / "export" / "ascend_operators.json"
 QUANTIZED = ("AscendQuant", "AscendDequant", "AscendAntiQuant")
 
 
-class Refused(Exception):
+class RefusedError(Exception):
     """A code and a text."""
 
 
 def refuse(code: str, text: str) -> NoReturn:
-    raise Refused(f"{code}: {text}")
+    raise RefusedError(f"{code}: {text}")
 
 
 def options_of_arguments(arguments: list[str]) -> dict[str, str]:
@@ -234,9 +234,9 @@ def main(arguments: list[str]) -> int:
                 Path("children.txt").write_text(f"{os.getpid()} {child.pid}")
                 time.sleep(float(seconds))
         if text := os.environ.get("STAND_IN_ATC_FAIL"):
-            raise Refused(text)
+            raise RefusedError(text)
         model_of_options(options_of_arguments(arguments), arguments)
-    except Refused as error:
+    except RefusedError as error:
         print(FAILURE)
         print(error)
         write_log(f"[ERROR] GE: {error}")
