@@ -31,10 +31,9 @@ def soc_from_name(name: str) -> Soc:
     """The chip called `name`. Raises BadInputError, with the nearest names, for one that is not known."""
     if name in SOCS:
         return SOCS[name]
-    by_lower = {known.lower(): known for known in SOCS}
-    lower = name.lower()
-    asked = lower if lower.startswith("ascend") else f"ascend{lower}"
-    near = [by_lower[each] for each in difflib.get_close_matches(asked, by_lower, n=3, cutoff=0.6)]
+    short_names = {known.lower().removeprefix("ascend"): known for known in SOCS}
+    asked = name.lower().removeprefix("ascend")
+    near = [short_names[each] for each in difflib.get_close_matches(asked, short_names, n=3, cutoff=0.6)]
     raise BadInputError(
         f"soc version {name!r}",
         expected=("perhaps " + ", ".join(near)) if near else "one of " + ", ".join(SOCS),
