@@ -3,7 +3,6 @@
 The folder is laid out as ascend_build lays out its own, so the commands are the same to the letter.
 """
 
-import os
 import shutil
 from pathlib import Path
 
@@ -57,7 +56,7 @@ _INT8_STEP = """\
 
 
 def build_folder_from_job(job: AscendJob, destination: Path) -> None:
-    """Write the folder; one that is there is replaced. Weights are hard links where that is possible.
+    """Write the folder; one that is there is replaced. Weights are copied.
 
     Raises BadInputError when `destination` is something else or cannot be written.
     """
@@ -69,7 +68,7 @@ def build_folder_from_job(job: AscendJob, destination: Path) -> None:
         for path in files:
             target = folder / MODEL_FOLDER / path.relative_to(job.graph.parent)
             target.parent.mkdir(parents=True, exist_ok=True)
-            _link_or_copy(path, target)
+            shutil.copyfile(path, target)  # no hard link: ONNX refuses weights with two names, the bundle's as well
         _write_json(folder / COMMANDS_NAME, {"commands": job.commands})
         _write_json(
             folder / "gears.json",
@@ -118,13 +117,6 @@ def _readme(job: AscendJob) -> str:
         run=3 if waits else 2,
         back=4 if waits else 3,
     )
-
-
-def _link_or_copy(source: Path, target: Path) -> None:
-    try:
-        os.link(source, target)
-    except OSError:  # another disk, or one without links
-        shutil.copyfile(source, target)
 
 
 def _write_json(path: Path, value: object) -> None:

@@ -15,8 +15,7 @@ from lopa.runtime.gears import GEARS_NAME, json_from_plan
 @pytest.fixture
 def planned_bundle(tiny_portable: Path, tmp_path: Path) -> Path:
     """A portable bundle of the test's own, with a plan of three gears."""
-    path = tmp_path / "bundle"
-    shutil.copytree(tiny_portable, path, copy_function=os.link)
+    path = Path(shutil.copytree(tiny_portable, tmp_path / "bundle"))
     (path / GEARS_NAME).write_bytes(json_from_plan(plan_of(Bundle.open(path))))
     return path
 

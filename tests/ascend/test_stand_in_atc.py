@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -24,9 +25,7 @@ def toolkit(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def run(toolkit: Path, tiny_portable: Path, tmp_path: Path) -> Run:
     """Runs atc in a folder laid out for the golden arguments."""
-    (tmp_path / "model").mkdir()
-    for path in tiny_portable.iterdir():
-        os.link(path, tmp_path / "model" / path.name)
+    shutil.copytree(tiny_portable, tmp_path / "model")
     for name in ("engine", "cache", "log"):
         (tmp_path / name).mkdir()
 
