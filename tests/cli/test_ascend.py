@@ -2,12 +2,15 @@
 
 import json
 import os
+import pty
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -229,6 +232,50 @@ def test_a_failing_command_of_a_build_folder(
     )
     assert done.returncode == 1
     assert "exit code 255" in done.stderr
+
+
+def test_a_build_folder_without_atc(
+    planned_bundle: Path, ascend: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert ascend(planned_bundle, *SOC, "--dry-run", "-o", tmp_path / "build")[0] == 0
+    monkeypatch.setenv("PATH", str(tmp_path))
+    done = subprocess.run([sys.executable, tmp_path / "build" / "run.py"], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith("atc is not on PATH")
+
+
+def test_a_model_with_too_many_layers_for_one_om(
+    planned_bundle: Path, atc_calls: Path, ascend: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tiny one has 5, whose inputs have 55 dims."""
+    monkeypatch.setattr("lopa.export.ascend_call.MOST_DIMS", 54)
+    code, output, errors = ascend(planned_bundle, *SOC)
+    assert code == 0
+    assert "3 gears, 3 OM" in output
+    assert "pyACL cannot set the dims of so many inputs" in errors
+    engine = engine_from_folder(planned_bundle / "engines" / "ascend-910B1").engine
+    assert (engine.dynamic, engine.int8, engine.precision) == (False, False, "origin")
+    assert [each.dims[:3] for each in engine.gears] == [[1, 256, 1], [1, 96, 1], [2, 384, 2]]
+    assert len(runs(atc_calls)) == 3
+
+
+def test_a_terminal_shows_a_clock(planned_bundle: Path, atc_calls: Path) -> None:
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, "STAND_IN_ATC_SLEEP": "2", "TERM": "xterm", "COLUMNS": "120"}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "lopa.cli.main", "ascend", planned_bundle, *SOC],
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=theirs,
+    )
+    os.close(theirs)
+    shown = b""
+    with suppress(OSError):  # the end of a terminal whose last user has left
+        while part := os.read(ours, 4096):
+            shown += part
+    os.close(ours)
+    assert process.wait() == 0
+    assert re.search(rb"atc gears for Ascend910B1: [1-9] s", shown)
 
 
 def test_a_dry_run_for_int8_says_what_has_to_be_made(planned_bundle: Path, ascend: Command, tmp_path: Path) -> None:
