@@ -38,7 +38,7 @@ class EagerSession:
 
     def __init__(self, model: EagerModel, *, together: bool = False) -> None:
         """With `together` the branches of a request are one batch; otherwise they run one after another."""
-        self._model = model
+        self.model = model
         self._together = together
         self._dtype = model.embedding.weight.dtype
         self._place = model.embedding.weight.device
@@ -81,7 +81,9 @@ class EagerSession:
 
     def append_rows(self, request: int, rows: CacheRows) -> None:
         """Append rows [Hkv, n, D] of every layer, key before value, to the request's cache."""
-        parts = [torch.from_numpy(float32_from_stored(array))[None].to(self._place, self._dtype) for array in rows.layers]
+        parts = [
+            torch.from_numpy(float32_from_stored(array))[None].to(self._place, self._dtype) for array in rows.layers
+        ]
         new = list(zip(parts[::2], parts[1::2], strict=True))
         past = self._caches.get(request)
         with torch.inference_mode():
@@ -115,7 +117,7 @@ class EagerSession:
         cached = self.prefix_length(request)
         mask = torch.zeros(len(chosen), 1, length, cached + length, dtype=self._dtype, device=self._place)
         mask[..., cached:].masked_fill_(~self._tensor(seen[:, None, :length, :length]), float("-inf"))
-        logits, rows = self._model(
+        logits, rows = self.model(
             self._tensor(batch.input_ids[slot, chosen.start : chosen.stop, :length]),
             self._tensor(batch.position_ids[slot, chosen.start : chosen.stop, :length]),
             mask,
