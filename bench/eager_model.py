@@ -59,7 +59,13 @@ class Attention(nn.Module):
         value = self.value(x).view(number, window, self.kv_heads, self.head_size).transpose(1, 2)
         keys = key if past is None else torch.cat([past[0].expand(number, -1, -1, -1), key], dim=2)
         values = value if past is None else torch.cat([past[1].expand(number, -1, -1, -1), value], dim=2)
-        mixed = functional.scaled_dot_product_attention(query, keys, values, attn_mask=mask, enable_gqa=True)
+        if (
+            query.is_cuda
+        ):  # where the fused kernels take either a mask or grouped heads; the published code repeats, too
+            keys, values = (repeated_heads(part, self.heads // self.kv_heads) for part in (keys, values))
+        mixed = functional.scaled_dot_product_attention(
+            query, keys, values, attn_mask=mask, enable_gqa=not query.is_cuda
+        )
         return self.output(mixed.transpose(1, 2).reshape(number, window, -1)), (key, value)
 
 
@@ -166,6 +172,11 @@ def rotation_from_positions(positions: Tensor, frequencies: Tensor, dtype: torch
     angles = positions[:, None, :, None].float() * frequencies
     angles = torch.cat([angles, angles], dim=-1)
     return angles.cos().to(dtype), angles.sin().to(dtype)
+
+
+def repeated_heads(rows: Tensor, times: int) -> Tensor:
+    """[N, Hkv, rows, D] -> [N, Hkv * times, rows, D]: every head as often as query heads share it, one after another."""
+    return rows.repeat_interleave(times, dim=1)
 
 
 def _model_from_weights(

@@ -68,6 +68,12 @@ def memory_in_use(device: str) -> int:
     return total - free
 
 
+def free_unused(device: str) -> None:
+    """Give memory that torch keeps for later back to the device, where others may need it."""
+    if device != "cpu":
+        torch.cuda.empty_cache()
+
+
 def _driver_version() -> str | None:
     """As nvidia-smi says; None where it does not."""
     program = shutil.which("nvidia-smi")

@@ -6,7 +6,7 @@ on from there.
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
@@ -161,12 +161,13 @@ def results_from_file(path: Path) -> GpuResults | None:
 def with_record(results: GpuResults, record: Record) -> GpuResults:
     """`results` and one record more."""
     name = _FIELDS[type(record)]
-    return replace(results, **{name: (*getattr(results, name), record)})
+    changed: dict[str, Any] = {name: (*getattr(results, name), record)}
+    return replace(results, **changed)
 
 
 def without_stage(results: GpuResults, stage: Literal["open"] | Stage, dtype: Dtype) -> GpuResults:
     """`results` as they were before the stage first ran in this dtype: no old figure stands beside new ones."""
-    fields = {
+    fields: dict[str, Any] = {
         name: tuple(each for each in getattr(results, name) if each.dtype != dtype) for name in _FIELDS_OF_STAGE[stage]
     }
     failures = tuple(each for each in results.failures if (each.stage, each.dtype) != (stage, dtype))

@@ -30,7 +30,8 @@ cache). Where the most probable token is another one, it is a near-tie if float3
 best by at most the tolerance; beyond that the row disagrees. torch eager in the same dtype shows what rounding does."""
 _STEPS = """\
 Random prompts of 100 tokens, a fixed number of LoPA steps on each, 4 branches, after a first decode of the same prompt;
-the prompt's own step is not counted. The host's share is all of a step that is not Session.forward."""
+the prompt's own step is not counted. The host's share is all of a step that is not Session.forward,
+its median."""
 _OPENING = """\
 Memory is what the device has in use more than before: weights and the most that a forward of the largest shape
 needed."""

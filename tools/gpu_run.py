@@ -108,6 +108,14 @@ class GpuRun:
         """Seconds until nothing new is started."""
         return self.settings.limit_seconds - (time.perf_counter() - self._began)
 
+    def may_start(self, stage: Stage) -> bool:
+        """Whether the stage is asked for and there is time left; says so when there is not."""
+        if stage not in self.settings.stages:
+            return False
+        if self.left <= 0:
+            self.tell(f"{stage}: not started, {self.settings.limit_seconds:g} seconds were spent")
+        return self.left > 0
+
     def put(self, results: GpuResults) -> None:
         """Keep and write `results`."""
         self.results = results
@@ -127,7 +135,11 @@ class GpuRun:
 
     def failed(self, dtype: Dtype, side: str, stage: Literal["open"] | Stage, what: str, error: Exception) -> None:
         """Keep, write and say what could not be measured."""
-        reason = error.received if isinstance(error, LopaError) else f"{type(error).__name__}: {error}"
+        reason = (
+            f"{error.received}; expected {error.expected}"
+            if isinstance(error, LopaError)
+            else f"{type(error).__name__}: {error}"
+        )
         failure = Failure(dtype, side, stage, what, " ".join(reason.split())[:_REASON_LENGTH])
         self.add(failure)
         self.tell(f"{stage} {' '.join(filter(None, (what, dtype)))}, {side}: {failure.reason}")

@@ -13,13 +13,14 @@ from tools.gpu_run import GpuRun
 from lopa.bench.eager_model import compiled_model, eager_model_from_checkpoint
 from lopa.bench.eager_session import EagerSession
 from lopa.bench.forward_work import ForwardShape
-from lopa.bench.gpu_device import memory_in_use
+from lopa.bench.gpu_device import free_unused, memory_in_use
 from lopa.bench.gpu_results import OpenedSide, without_stage
 from lopa.bench.gpu_text import ENGINE_PREFIX
 from lopa.bench.random_forward import random_prefix_rows, random_window
 from lopa.export.torch_dtypes import TORCH_DTYPES
 from lopa.export.weight_plan import Dtype
 from lopa.runtime.bundle import Bundle
+from lopa.runtime.errors import BadInputError
 from lopa.runtime.manifest import Manifest
 from lopa.runtime.session import Session, open_session, unused_request
 
@@ -44,6 +45,12 @@ def opened_sides(run: GpuRun, dtype: Dtype) -> Iterator[Sides]:
     Raises BadInputError where the work folder has no bundle of this dtype.
     """
     settings = run.settings
+    if not settings.bundle(dtype).exists():
+        raise BadInputError(
+            f"{settings.work} has no bundle of {settings.name} in {dtype}",
+            expected="one that the stage export made",
+            remedy="run the stages checkpoint and export first, or leave --stage out",
+        )
     sides = Sides(Bundle.open(settings.bundle(dtype)))
     run.put(without_stage(run.results, "open", dtype))
     with ExitStack() as opened:
@@ -90,6 +97,7 @@ def _opened_side(run: GpuRun, bundle: Bundle, name: str, opening: Callable[[], O
         run.failed(dtype, name, "open", "", error)
         if session is not None:
             session.close()
+        free_unused(settings.device)
         return None
     seconds, memory = time.perf_counter() - began, memory_in_use(settings.device) - before
     run.add(OpenedSide(dtype, name, seconds, memory))

@@ -14,13 +14,14 @@ from tools.make_checkpoint import checkpoint_from_likeness
 
 from lopa.bench.forward_comparison import compared_forwards
 from lopa.bench.forward_work import ForwardShape, floor_seconds, work_of_forward
-from lopa.bench.gpu_device import check_device
+from lopa.bench.gpu_device import check_device, free_unused
 from lopa.bench.gpu_results import (
     CheckResult,
     DecodeResult,
     ForwardResult,
     GpuResults,
     RatesResult,
+    Stage,
     without_stage,
 )
 from lopa.bench.gpu_text import ENGINE_PREFIX
@@ -50,15 +51,17 @@ def gpu_report(settings: Settings, tell: Callable[[str], None] = print) -> GpuRe
     for folder in (settings.out, settings.work):
         make_folder(folder)
     run = GpuRun.begun(settings, tell)
-    if "checkpoint" in settings.stages and run.left > 0:
+    if run.may_start("checkpoint"):
         _checkpoint(run)
     for dtype in settings.dtypes:
-        if "export" in settings.stages and run.left > 0:
+        if run.may_start("export"):
             _export(run, dtype)
     for dtype in settings.dtypes:
-        if {"check", "decode", "forward"} & set(settings.stages) and run.left > 0:
+        if any(run.may_start(stage) for stage in _OPEN_STAGES):
             with opened_sides(run, dtype) as sides:
-                _on_open_sides(run, dtype, sides)
+                for stage, measure in _OPEN_STAGES.items():
+                    if run.may_start(stage):
+                        measure(run, dtype, sides)
     return run.results
 
 
@@ -106,16 +109,6 @@ def _export(run: GpuRun, dtype: Dtype) -> None:
     run.ended("export", dtype, began, _MADE)
 
 
-def _on_open_sides(run: GpuRun, dtype: Dtype, sides: Sides) -> None:
-    stages = run.settings.stages
-    if "check" in stages and run.left > 0:
-        _check(run, dtype, sides)
-    if "decode" in stages and run.left > 0:
-        _decode(run, dtype, sides)
-    if "forward" in stages and run.left > 0:
-        _forward(run, dtype, sides)
-
-
 def _check(run: GpuRun, dtype: Dtype, sides: Sides) -> None:
     """Tokens of every engine, and of torch in the same dtype, beside float32."""
     began = time.perf_counter()
@@ -146,6 +139,7 @@ def _forward(run: GpuRun, dtype: Dtype, sides: Sides) -> None:
     began, shapes = time.perf_counter(), run.settings.shapes
     run.put(without_stage(run.results, "forward", dtype))
     rates = measured_torch_rates(run.settings.device, TORCH_DTYPES[dtype])
+    free_unused(run.settings.device)
     run.add(RatesResult(dtype, rates))
     done = 0
     for shape in shapes:
@@ -182,3 +176,11 @@ def _forward_of_shape(run: GpuRun, dtype: Dtype, sides: Sides, shape: ForwardSha
 
 def _only(sides: dict[str, Session], name: str) -> dict[str, Session]:
     return {name: sides[name]} if name in sides else {}
+
+
+_OPEN_STAGES: dict[Stage, Callable[[GpuRun, Dtype, Sides], None]] = {
+    "check": _check,
+    "decode": _decode,
+    "forward": _forward,
+}
+"""Those that need open sides, in order."""
