@@ -63,7 +63,7 @@ def reference_from_checkpoint(manifest: Manifest, checkpoint: Path, device: str)
 def agreement_from_session(session: Session, reference: TokenReference) -> TokenAgreement:
     """Run every window on `session` and compare the most probable tokens."""
     ids = [found for case in reference.cases for found in _best_ids(session, case)]
-    behind = torch.cat([_behind_best(found, logits) for found, logits in zip(ids, reference.logits, strict=True)])
+    behind = torch.cat([behind_best(found, logits) for found, logits in zip(ids, reference.logits, strict=True)])
     tolerance = TOLERANCES[reference.dtype]
     return TokenAgreement(
         rows=len(behind),
@@ -88,7 +88,7 @@ def _best_ids(session: Session, case: Case) -> Sequence[Int64]:
             session.release(request)
 
 
-def _behind_best(ids: Int64, logits: Tensor) -> Tensor:
+def behind_best(ids: Int64, logits: Tensor) -> Tensor:
     """[B * Q] on the CPU: how much less probable the reference finds `ids` [B, Q] than its best; inf for no token."""
     possible = (ids >= 0) & (ids < logits.shape[-1])
     chosen = torch.tensor(np.where(possible, ids, 0), device=logits.device)
