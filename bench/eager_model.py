@@ -59,13 +59,10 @@ class Attention(nn.Module):
         value = self.value(x).view(number, window, self.kv_heads, self.head_size).transpose(1, 2)
         keys = key if past is None else torch.cat([past[0].expand(number, -1, -1, -1), key], dim=2)
         values = value if past is None else torch.cat([past[1].expand(number, -1, -1, -1), value], dim=2)
-        if (
-            query.is_cuda
-        ):  # where the fused kernels take either a mask or grouped heads; the published code repeats, too
+        grouped = not query.is_cuda
+        if not grouped:  # fused CUDA kernels take either a mask or grouped heads; the published code repeats them, too
             keys, values = (repeated_heads(part, self.heads // self.kv_heads) for part in (keys, values))
-        mixed = functional.scaled_dot_product_attention(
-            query, keys, values, attn_mask=mask, enable_gqa=not query.is_cuda
-        )
+        mixed = functional.scaled_dot_product_attention(query, keys, values, attn_mask=mask, enable_gqa=grouped)
         return self.output(mixed.transpose(1, 2).reshape(number, window, -1)), (key, value)
 
 
@@ -175,7 +172,7 @@ def rotation_from_positions(positions: Tensor, frequencies: Tensor, dtype: torch
 
 
 def repeated_heads(rows: Tensor, times: int) -> Tensor:
-    """[N, Hkv, rows, D] -> [N, Hkv * times, rows, D]: every head as often as query heads share it, one after another."""
+    """[N, Hkv, rows, D] -> [N, Hkv * times, rows, D]: every head as often as query heads share it, in a row."""
     return rows.repeat_interleave(times, dim=1)
 
 

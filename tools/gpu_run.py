@@ -135,11 +135,10 @@ class GpuRun:
 
     def failed(self, dtype: Dtype, side: str, stage: Literal["open"] | Stage, what: str, error: Exception) -> None:
         """Keep, write and say what could not be measured."""
-        reason = (
-            f"{error.received}; expected {error.expected}"
-            if isinstance(error, LopaError)
-            else f"{type(error).__name__}: {error}"
-        )
+        if isinstance(error, LopaError):
+            reason = f"{error.received}; expected {error.expected}"
+        else:
+            reason = f"{type(error).__name__}: {error}"
         failure = Failure(dtype, side, stage, what, " ".join(reason.split())[:_REASON_LENGTH])
         self.add(failure)
         self.tell(f"{stage} {' '.join(filter(None, (what, dtype)))}, {side}: {failure.reason}")

@@ -52,6 +52,7 @@ def opened_sides(run: GpuRun, dtype: Dtype) -> Iterator[Sides]:
             remedy="run the stages checkpoint and export first, or leave --stage out",
         )
     sides = Sides(Bundle.open(settings.bundle(dtype)))
+    free_unused(settings.device)
     run.put(without_stage(run.results, "open", dtype))
     with ExitStack() as opened:
         for device in settings.engines:
@@ -62,7 +63,7 @@ def opened_sides(run: GpuRun, dtype: Dtype) -> Iterator[Sides]:
                 sides.engines[name] = session
         eager = _opened_side(run, sides.bundle, EAGER, partial(_eager_session, run, dtype))
         if eager is not None:
-            opened.callback(eager.close)
+            opened.callback(sides.torch.clear)  # and with them the weights
             compiled = compiled_model(eager.model, sides.bundle.manifest.dimensions)
             sides.torch.update({EAGER: eager, COMPILED: EagerSession(compiled, together=True)})
         yield sides

@@ -167,7 +167,11 @@ def _forward_of_shape(run: GpuRun, dtype: Dtype, sides: Sides, shape: ForwardSha
         else:
             able[name] = session
     floor = floor_seconds(work_of_forward(manifest, shape), rates)
-    found = compared_forwards(able, manifest, [shape], run.settings.rounds) if able else ()
+    try:
+        found = compared_forwards(able, manifest, [shape], run.settings.rounds) if able else ()
+    except Exception as error:  # of one of them, after it had run the shape once
+        run.failed(dtype, "all sides", "forward", what, error)
+        return
     for each in found:
         run.add(ForwardResult(dtype, each.side, shape, each.median, each.least, floor, each.median / floor))
     times = ", ".join(f"{each.side} {each.median * 1e3:.2f}" for each in found)

@@ -15,7 +15,7 @@ from lopa.runtime.session import open_session
 def test_steps_of_the_second_decode_without_the_prompts(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bundle = Bundle.open(tiny_bundle)
     session = open_session(bundle, "cpu", threads=1)
-    monkeypatch.setattr(host_share, "_STEPS", 6)
+    monkeypatch.setattr(host_share, "_STEPS", 4)
     decodes: dict[int, list[int]] = {}
     step = Decoding.step
 
@@ -33,7 +33,7 @@ def test_steps_of_the_second_decode_without_the_prompts(tiny_bundle: Path, monke
     numbers = list(decodes.values())
     assert len(numbers) == 6, "three prompts, each decoded twice"
     assert numbers[::2] == numbers[1::2]
-    assert max(map(len, numbers)) == 6
+    assert max(map(len, numbers)) == 4
     counted = sum(len(each) - 1 for each in numbers[1::2])
     assert found.steps == counted
     assert found.branches == 4
@@ -48,18 +48,18 @@ def test_a_prompt_has_no_special_tokens(tiny_bundle: Path) -> None:
     manifest = Bundle.open(tiny_bundle).manifest
     seen: list[int] = []
 
-    class Recorded(Exception):
+    class RecordedError(Exception):
         pass
 
     class Session:
         def forward(self, batch: WindowBatch) -> Statistics:
             seen.extend(batch.input_ids[0, 0, :100].tolist())
-            raise Recorded
+            raise RecordedError
 
         def release(self, request: int) -> None:
             seen.append(-request)
 
-    with pytest.raises(Recorded):
+    with pytest.raises(RecordedError):
         measured_steps(Session(), manifest)  # type: ignore[arg-type]
     special = manifest.special_tokens
     assert len(seen) == 101
