@@ -10,15 +10,21 @@ from pathlib import Path
 
 import pytest
 import torch
-from tools.checkpoint_likeness import Likeness
+from tools import gpu_stages
+from tools.checkpoint_likeness import LIKENESSES, Likeness
+from tools.gpu_report import main
 from tools.gpu_run import GpuRun, Settings
 from tools.gpu_stages import check_results, gpu_report
 
+from lopa.bench.eager_session import EagerSession
+from lopa.bench.forward_comparison import SideResult
 from lopa.bench.forward_work import ForwardShape
 from lopa.bench.gpu_results import STAGES, GpuResults, results_from_file
+from lopa.bench.machine_rates import MachineRates
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.errors import BadInputError, CheckFailedError, MissingBackendError
-from lopa.runtime.manifest import ModelDimensions
+from lopa.runtime.manifest import Manifest, ModelDimensions
+from lopa.runtime.session import Session
 
 ROOT = Path(__file__).resolve().parents[2]
 MINIATURE = Likeness(
@@ -69,7 +75,7 @@ def cut_off(tmp_path_factory: pytest.TempPathFactory) -> tuple[Settings, GpuResu
 
 
 def test_every_stage_leaves_its_figures(cut_off: tuple[Settings, GpuResults, list[str]]) -> None:
-    settings, results, told = cut_off
+    _, results, told = cut_off
     check_results(results)
     assert [(run.stage, run.note) for run in results.stages[:4]] == [
         ("checkpoint", "made"),
@@ -226,18 +232,69 @@ def test_folders_of_something_else(tmp_path: Path) -> None:
         gpu_report(settings_in(tmp_path, stages=("checkpoint",)), lambda _: None)
 
 
+def test_a_side_that_fails_at_a_shape_is_left_out_of_it(
+    cut_off: tuple[Settings, GpuResults, list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings, _, _ = cut_off
+    shutil.copytree(settings.work, tmp_path / "work")
+    run_once, compared_forwards = gpu_stages.run_once, gpu_stages.compared_forwards
+
+    def without_compiler(session: Session, manifest: Manifest, shape: ForwardShape) -> None:
+        if isinstance(session, EagerSession) and session.model.layers[0]._compiled_call_impl is not None:
+            raise RuntimeError("no compiler\nhere")
+        run_once(session, manifest, shape)
+
+    def until_the_second_shape(
+        sides: dict[str, Session], manifest: Manifest, shapes: list[ForwardShape], rounds: int
+    ) -> tuple[SideResult, ...]:
+        if shapes == [LATER_SHAPE]:
+            raise RuntimeError("lost")
+        return compared_forwards(sides, manifest, shapes, rounds)
+
+    monkeypatch.setattr(gpu_stages, "run_once", without_compiler)
+    monkeypatch.setattr(gpu_stages, "compared_forwards", until_the_second_shape)
+    monkeypatch.setattr(gpu_stages, "measured_torch_rates", lambda *_: MachineRates(1e9, 1e9, 1e9))
+    results = gpu_report(settings_in(tmp_path, stages=("forward",)), lambda _: None)
+    assert [(each.side, each.shape) for each in results.forwards] == [(side, SHAPE) for side in SIDES[:2]]
+    assert [(each.side, each.what, each.reason) for each in results.failures] == [
+        ("torch.compile", "2 x 8, 64", "RuntimeError: no compiler here"),
+        ("torch.compile", "4 x 64, 64", "RuntimeError: no compiler here"),
+        ("all sides", "4 x 64, 64", "RuntimeError: lost"),
+    ]
+    assert results.stages[-1].note == "2 of 2 shapes"
+
+
 @pytest.mark.parametrize(
-    ("arguments", "code", "said"),
+    ("arguments", "said"),
     [
-        pytest.param([], 3, "CUDA device", marks=pytest.mark.skipif(torch.cuda.is_available(), reason="has a GPU")),
-        (["--device", "tensorrt:0"], 2, "'tensorrt:0'"),
-        (["--device", "cpu", "--stage", "checkpoint,eat"], 2, "'eat'"),
-        (["--device", "cpu", "--limit-seconds", "0"], 2, "--limit-seconds"),
+        (["--device", "tensorrt:0"], "'tensorrt:0'"),
+        (["--device", "cpu", "--stage", "checkpoint,eat"], "'eat'"),
+        (["--device", "cpu", "--limit-seconds", "0"], "--limit-seconds"),
+        (["--device", "cpu", "--limit-seconds", "nan"], "--limit-seconds"),
     ],
 )
-def test_wrong_arguments(arguments: list[str], code: int, said: str, tmp_path: Path) -> None:
+def test_wrong_arguments(arguments: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(BadInputError, match=said):
+        main(["--out", "out", "--work", "work", *arguments], standalone_mode=False)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setitem(LIKENESSES, "dream-0.5b", MINIATURE)
+    monkeypatch.chdir(tmp_path)
+    arguments = ["--out", "out", "--work", "work", "--device", "cpu", "--dtype", "fp32", "--like", "dream-0.5b"]
+    main([*arguments, "--stage", "checkpoint"], standalone_mode=False)
+    said = capsys.readouterr()
+    assert said.out == (tmp_path / "out" / "gpu.md").read_text() + "\n"
+    assert said.err.startswith("checkpoint: made; ")
+    assert sorted(path.name for path in (tmp_path / "work").iterdir()) == ["checkpoint-dream-0.5b", "gpu.json"]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="has a GPU")
+def test_without_a_gpu_it_says_what_is_missing(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, ROOT / "tools/gpu_report.py", "--out", "out", "--work", "work", *arguments],
+        [sys.executable, ROOT / "tools/gpu_report.py", "--out", "out"],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
         capture_output=True,
@@ -245,7 +302,7 @@ def test_wrong_arguments(arguments: list[str], code: int, said: str, tmp_path: P
         timeout=120,
         check=False,
     )
-    assert done.returncode == code, done.stderr
-    assert said in done.stderr
+    assert done.returncode == 3, done.stderr
+    assert "a CUDA device of this number" in done.stderr
     assert "Traceback" not in done.stderr
     assert list(tmp_path.iterdir()) == []
