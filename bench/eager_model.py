@@ -26,7 +26,7 @@ KeyValue = tuple[Tensor, Tensor]
 
 
 class RmsNorm(nn.Module):
-    """Divides by the root mean square."""
+    """Divides by the root mean square, in float32 whatever the type, as published."""
 
     def __init__(self, size: int, eps: float) -> None:
         super().__init__()
@@ -35,7 +35,8 @@ class RmsNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., size] -> [..., size]"""
-        return self.weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps))
+        exact = x.float()
+        return self.weight * (exact * torch.rsqrt(exact.pow(2).mean(-1, keepdim=True) + self.eps)).to(x.dtype)
 
 
 class Attention(nn.Module):
