@@ -7,6 +7,7 @@ import torch
 import triton
 
 from lopa.plugins.branch_attention_kernel import branch_attention_kernel
+from lopa.plugins.kernel_factors import factors_from_dtype
 
 LEAST_CHANNELS = 16
 """The smallest side of a product of tiles."""
@@ -71,6 +72,7 @@ def branch_attention(
         KV_HEADS=kv_heads,
         SIZE=size,
         SCALE=1.0 / math.sqrt(size),
+        FACTORS=factors_from_dtype(query.dtype),
         CHANNELS=max(LEAST_CHANNELS, triton.next_power_of_2(size)),
         ROWS=tiles.rows,
         COLUMNS=tiles.columns,
