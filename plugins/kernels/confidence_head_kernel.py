@@ -28,7 +28,7 @@ def confidence_partials_kernel(
     TOP: tl.constexpr,  # candidates, a power of two
     FACTORS: tl.constexpr,  # type of the factors of products: that of hidden; wider only for the interpreter
     ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,  # of the vocabulary, at a time; at least TOP
+    COLUMNS: tl.constexpr,  # of the vocabulary, at a time
     INNER: tl.constexpr,  # of HIDDEN, at a time
 ):
     """Grid: (tiles of ROWS, SPLITS): the programs of one split run side by side and share its weights in the cache."""
@@ -60,7 +60,7 @@ def confidence_partials_kernel(
             greatest, total, weighted, tl.max(z, 1), z, tl.where(there[None, :], 1.0, 0.0), tl.zeros_like(z)
         )
         keys = tl.where(there[None, :], _keys(z, column[None, :]), -(2**63))
-        best = tl.topk(tl.reshape(tl.join(best, tl.topk(keys, TOP)), [ROWS, 2 * TOP]), TOP)
+        best = _best_keys(keys, best, TOP)
 
     slot = row.to(tl.int64) * SPLITS + split
     tl.store(greatest_of_splits + slot, greatest, mask=real)
@@ -108,7 +108,7 @@ def confidence_merge_kernel(
     number = tl.load(id_of_splits + row * SPLITS * TOP + place, mask=known, other=0)
     # What a split of fewer than TOP tokens had left over has a negative id.
     keys = tl.where(known & (number >= 0), _keys(logit, number), -(2**63))
-    best = tl.topk(tl.reshape(keys, [1, PLACES * TOP]), TOP)
+    best = _best_keys(keys[None, :], tl.full([1, TOP], -(2**63), tl.int64), TOP)
     slots = row * TOP + tl.arange(0, TOP)[None, :]
     tl.store(ids + slots, _ids(best))
     tl.store(logprobs + slots, _logits(best) - top[:, None] - tl.log(whole)[:, None])
@@ -139,6 +139,19 @@ def _keys(z, column):
     bits = tl.where(z == 0.0, 0.0, z).to(tl.int32, bitcast=True)  # -0 is 0
     order = bits ^ ((bits >> 31) & 0x7FFFFFFF)
     return (order.to(tl.int64) << 32) | (0x7FFFFFFF - column).to(tl.int64)
+
+
+@triton.jit
+def _best_keys(keys, known, TOP: tl.constexpr):
+    """The TOP greatest of both, greatest first: one after the other is found and taken out. No two keys are equal."""
+    place = tl.arange(0, TOP)[None, :]
+    best = tl.full(known.shape, -(2**63), tl.int64)
+    for k in tl.static_range(TOP):
+        greatest = tl.maximum(tl.max(keys, 1), tl.max(known, 1))[:, None]
+        keys = tl.where(keys == greatest, -(2**63), keys)
+        known = tl.where(known == greatest, -(2**63), known)
+        best = tl.where(place == k, greatest, best)
+    return best
 
 
 @triton.jit

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import torch
 import triton
 
-from lopa.plugins.branch_attention_kernel import branch_attention_kernel
-from lopa.plugins.kernel_factors import factors_from_dtype
+from lopa.plugins.kernels.branch_attention_kernel import branch_attention_kernel
+from lopa.plugins.kernels.factors import factors_from_dtype
 
 LEAST_CHANNELS = 16
 """The smallest side of a product of tiles."""

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import torch
 import triton
 
-from lopa.plugins.confidence_head_kernel import confidence_merge_kernel, confidence_partials_kernel
-from lopa.plugins.kernel_factors import factors_from_dtype
+from lopa.plugins.kernels.confidence_head_kernel import confidence_merge_kernel, confidence_partials_kernel
+from lopa.plugins.kernels.factors import factors_from_dtype
 from lopa.runtime.contract import TOP_K
 
 MOST_SPLITS = 128
