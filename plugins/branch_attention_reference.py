@@ -24,7 +24,7 @@ def branch_attention_reference(
     Returns float64 [R, B, Hq, W, D]; a row that may see nothing is zero.
     """
     q, k, v, past_k, past_v = (np.asarray(x, np.float64) for x in (query, key, value, past_key, past_value))
-    requests, branches, heads, width, size = q.shape
+    requests, branches, heads, _, size = q.shape
     kv_heads = k.shape[2]
     # [R, B, Hkv, G x W, D]: the query heads that share a key-value head, one behind the other
     rows = q.reshape(requests, branches, kv_heads, -1, size) / np.sqrt(size)
@@ -42,4 +42,5 @@ def branch_attention_reference(
     mixed = np.einsum("rbhmp,rhpd->rbhmd", weights[..., :prefix], past_v)
     mixed += np.einsum("rbhmw,rbhwd->rbhmd", weights[..., prefix:], v)
     total = weights.sum(-1, keepdims=True)
-    return (mixed / np.where(total > 0, total, 1.0)).reshape(q.shape)
+    attended: Float64 = (mixed / np.where(total > 0, total, 1.0)).reshape(q.shape)
+    return attended

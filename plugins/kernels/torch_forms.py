@@ -1,4 +1,4 @@
-"""The three operators in plain torch, on any device: what the kernels compete with, and are checked against on a GPU."""
+"""The three operators in plain torch, on any device: what the kernels compete with."""
 
 from collections.abc import Sequence
 

@@ -7,7 +7,6 @@ from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
 import pytest
-
 from tests.plugins import kernel_calls
 
 Kernels = Callable[..., Any]

@@ -2,12 +2,12 @@
 
 import numpy as np
 import pytest
-
-from lopa.plugins.commit_reference import commit_reference
 from tests.plugins import kernel_calls
 from tests.plugins.conftest import Kernels
 from tests.plugins.test_branch_attention import attention_inputs
 from tests.plugins.test_confidence_head import head_inputs
+
+from lopa.plugins.commit_reference import commit_reference
 
 Array = np.ndarray
 
