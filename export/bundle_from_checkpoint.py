@@ -88,7 +88,8 @@ def bundle_from_checkpoint(
     `dtype` is that of the tensors that `quantization` does not make integers. There is a graph for each of `dialects`
     (standard, portable, or both in this order) over one file of weights. `with_logits` adds the logits to the outputs,
     for verification. `stages` above 1 adds the standard graphs of a pipeline of so many stages over the same weights.
-    `plugins` puts the functions of domain `lopa` into the standard graphs (docs/plugins.md). Raises BadInputError for anything wrong with the source, the destination or the combination of options,
+    `plugins` puts the functions of domain `lopa` into the standard graphs (docs/plugins.md).
+    Raises BadInputError for anything wrong with the source, the destination or the combination of options,
     CheckFailedError for a portable graph that breaks its dialect's rules; then nothing is left behind, and a
     bundle that was to be overwritten is untouched.
     """

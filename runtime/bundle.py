@@ -67,8 +67,8 @@ class Bundle:
                 remedy=f"export the checkpoint again with --dialect {dialect} or --dialect both",
             )
         graph = self.manifest.graph if dialect == self.manifest.dialect else self.manifest.portable_graph
-        stages = self.manifest.stages if dialect == "standard" else []  # which are standard graphs
-        alone = msgspec.structs.replace(self.manifest, dialect=dialect, graph=graph, portable_graph=None, stages=stages)
+        of_standard = {} if dialect == "standard" else {"stages": [], "plugins": []}  # which are in standard graphs
+        alone = msgspec.structs.replace(self.manifest, dialect=dialect, graph=graph, portable_graph=None, **of_standard)
         return replace(self, manifest=alone)
 
     @property
