@@ -67,8 +67,9 @@ class Bundle:
                 remedy=f"export the checkpoint again with --dialect {dialect} or --dialect both",
             )
         graph = self.manifest.graph if dialect == self.manifest.dialect else self.manifest.portable_graph
-        of_standard = {} if dialect == "standard" else {"stages": [], "plugins": []}  # which are in standard graphs
-        alone = msgspec.structs.replace(self.manifest, dialect=dialect, graph=graph, portable_graph=None, **of_standard)
+        alone = msgspec.structs.replace(self.manifest, dialect=dialect, graph=graph, portable_graph=None)
+        if dialect != "standard":
+            alone = msgspec.structs.replace(alone, stages=[], plugins=[])  # which are of standard graphs
         return replace(self, manifest=alone)
 
     @property
