@@ -1,26 +1,13 @@
 """Launches the branch attention kernel on torch tensors. Knows sizes and tiles; the kernel knows the rest."""
 
 import math
-from dataclasses import dataclass
 
 import torch
 import triton
 
 from lopa.plugins.kernels.branch_attention_kernel import branch_attention_kernel
-from lopa.plugins.kernels.factors import factors_from_dtype
-
-LEAST_CHANNELS = 16
-"""The smallest side of a product of tiles."""
-
-
-@dataclass(frozen=True)
-class AttentionTiles:
-    """Sizes of a program's tiles, powers of two from 16."""
-
-    rows: int = 64
-    """Packed rows of a program: branches x query heads of a group x window rows."""
-    columns: int = 64
-    """Keys of a step."""
+from lopa.plugins.kernels.factors import factors_from_dtype, floats_from_dtype
+from lopa.plugins.launch_sizes import LEAST_CHANNELS, AttentionTiles, attention_tiles
 
 
 def branch_attention(
@@ -38,7 +25,7 @@ def branch_attention(
     All tensors are contiguous, on one device, in float32, float16 or bfloat16, masks bool. Raises ValueError for shapes
     that do not fit.
     """
-    tiles = tiles or AttentionTiles()
+    tiles = tiles or attention_tiles(floats_from_dtype(query.dtype))
     requests, branches, heads, width, size = query.shape
     kv_heads, prefix = past_key.shape[1], past_key.shape[2]
     expected = {

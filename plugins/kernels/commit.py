@@ -8,8 +8,8 @@ import triton
 import triton.language as tl
 
 from lopa.plugins.kernels.commit_kernel import commit_kernel
+from lopa.plugins.launch_sizes import COMMIT_ROWS
 
-_ROWS = 32
 _WORDS = {2: tl.int16, 4: tl.int32}
 
 
@@ -56,7 +56,7 @@ def commit(table: CommitTable, *, request: int, branch: int, slot: int, offset: 
         )
     if count == 0:
         return
-    commit_kernel[(len(table.windows), kv_heads, triton.cdiv(count, _ROWS))](
+    commit_kernel[(len(table.windows), kv_heads, triton.cdiv(count, COMMIT_ROWS))](
         table.addresses,
         request * branches + branch,
         slot,
@@ -68,5 +68,5 @@ def commit(table: CommitTable, *, request: int, branch: int, slot: int, offset: 
         KV_HEADS=kv_heads,
         SIZE=size,
         CHANNELS=triton.next_power_of_2(size),
-        ROWS=_ROWS,
+        ROWS=COMMIT_ROWS,
     )

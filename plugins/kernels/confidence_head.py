@@ -1,27 +1,12 @@
 """Launches the confidence head's kernels on torch tensors. Knows sizes and tiles; the kernels know the rest."""
 
-from dataclasses import dataclass
-
 import torch
 import triton
 
 from lopa.plugins.kernels.confidence_head_kernel import confidence_merge_kernel, confidence_partials_kernel
-from lopa.plugins.kernels.factors import factors_from_dtype
+from lopa.plugins.kernels.factors import factors_from_dtype, floats_from_dtype
+from lopa.plugins.launch_sizes import HeadTiles, head_tiles, splits_from_vocabulary
 from lopa.runtime.contract import TOP_K
-
-MOST_SPLITS = 128
-"""Of the vocabulary: about as many programs as a large GPU runs at once, for the fewest rows."""
-
-
-@dataclass(frozen=True)
-class HeadTiles:
-    """Sizes of a program's tiles, powers of two from 16."""
-
-    rows: int = 64
-    columns: int = 64
-    """Of the vocabulary."""
-    inner: int = 32
-    """Of the hidden size."""
 
 
 def confidence_head(
@@ -33,7 +18,7 @@ def confidence_head(
     float32. Temperatures may be fewer than rows: [N / n], each for n rows one behind the other. Raises ValueError for
     shapes that do not fit.
     """
-    tiles = tiles or HeadTiles()
+    tiles = tiles or head_tiles(floats_from_dtype(hidden.dtype))
     rows, size = hidden.shape
     vocabulary, temperatures = weight.shape[1], temperature.shape[0]
     contiguous = hidden.is_contiguous() and weight.is_contiguous() and temperature.is_contiguous()
@@ -42,7 +27,7 @@ def confidence_head(
             f"received {tuple(hidden.shape)} x {tuple(weight.shape)} / {tuple(temperature.shape)}, "
             f"expected contiguous [N, H], [H, V] with V >= {TOP_K}, and [N] or a divisor of it"
         )
-    splits = splits_from_vocabulary(vocabulary, tiles.columns)
+    splits = splits_from_vocabulary(vocabulary)
     sums = [torch.empty(rows, splits, dtype=torch.float32, device=hidden.device) for _ in range(3)]
     logits = torch.empty(rows, splits, TOP_K, dtype=torch.float32, device=hidden.device)
     numbers = torch.empty(rows, splits, TOP_K, dtype=torch.int32, device=hidden.device)
@@ -79,8 +64,3 @@ def confidence_head(
         PLACES=triton.next_power_of_2(splits),
     )
     return ids.long(), logprobs, entropy
-
-
-def splits_from_vocabulary(vocabulary: int, columns: int) -> int:
-    """Into how many parts the vocabulary is cut: one for each tile, MOST_SPLITS at most."""
-    return min(MOST_SPLITS, -(-vocabulary // columns))

@@ -42,13 +42,15 @@ def _array(tensor: Any) -> Array:
 
 
 def run_branch_attention(arrays: list[Array], rows: int, columns: int) -> Array:
-    from lopa.plugins.kernels.branch_attention import AttentionTiles, branch_attention
+    from lopa.plugins.kernels.branch_attention import branch_attention
+    from lopa.plugins.launch_sizes import AttentionTiles
 
     return _array(branch_attention(*_tensors(*arrays), AttentionTiles(rows, columns)))
 
 
 def run_confidence_head(arrays: list[Array], tiles: tuple[int, int, int]) -> list[Array]:
-    from lopa.plugins.kernels.confidence_head import HeadTiles, confidence_head
+    from lopa.plugins.kernels.confidence_head import confidence_head
+    from lopa.plugins.launch_sizes import HeadTiles
 
     return [_array(tensor) for tensor in confidence_head(*_tensors(*arrays), HeadTiles(*tiles))]
 
