@@ -4,6 +4,7 @@ import multiprocessing
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -15,11 +16,24 @@ Kernels = Callable[..., Any]
 @pytest.fixture(scope="session", params=["interpreted", pytest.param("native", marks=pytest.mark.cuda)])
 def kernels(request: pytest.FixtureRequest) -> Iterator[Kernels]:
     """Calls a function of kernel_calls with its arguments, in a process that loaded Triton one way."""
+    interpreted = request.param == "interpreted"
+    with _process(interpreted=interpreted) as call:
+        if not interpreted and not call(kernel_calls.has_gpu):
+            pytest.skip("no CUDA device, or torch without CUDA: here the kernels run interpreted only")
+        yield call
+
+
+@pytest.fixture(scope="session")
+def compiler() -> Iterator[Kernels]:
+    """As `kernels`, native: for calls that compile and run nothing."""
+    with _process(interpreted=False) as call:
+        yield call
+
+
+@contextmanager
+def _process(*, interpreted: bool) -> Iterator[Kernels]:
     if sys.platform != "linux":
         pytest.skip("Triton is there for Linux only")
     context = multiprocessing.get_context("spawn")
-    interpreted = request.param == "interpreted"
     with ProcessPoolExecutor(1, context, initializer=kernel_calls.choose, initargs=(interpreted,)) as pool:
-        if not interpreted and not pool.submit(kernel_calls.has_gpu).result():
-            pytest.skip("no CUDA device, or torch without CUDA: here the kernels run interpreted only")
         yield lambda call, *arguments: pool.submit(call, *arguments).result()

@@ -4,6 +4,9 @@ Imported by that process; the tests call through the fixture `kernels`.
 """
 
 import os
+import subprocess
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -76,3 +79,25 @@ def run_torch_forms(
         [_array(x) for x in statistics],
         [_array(x) for x in held],
     )
+
+
+def compile_operator(name: str, arguments: tuple[Any, ...]) -> tuple[str, int, int, str]:
+    """Name, threads, shared bytes and PTX, which the assembler of Triton's wheel has taken."""
+    from lopa.plugins.kernels import compiled_operators
+
+    compiled = getattr(compiled_operators, name)(*arguments)
+    assemble(compiled.ptx)
+    return compiled.name, compiled.threads, compiled.shared_bytes, compiled.ptx
+
+
+def assemble(ptx: str) -> None:
+    """Raises CalledProcessError for PTX that is none."""
+    import triton.backends.nvidia
+
+    folder = Path(triton.backends.nvidia.__file__).parent / "bin"
+    target = ptx.split(".target ")[1].split()[0]
+    assembler = folder / ("ptxas-blackwell" if target.startswith("sm_1") else "ptxas")
+    with tempfile.NamedTemporaryFile("w", suffix=".ptx") as file:
+        file.write(ptx)
+        file.flush()
+        subprocess.run([assembler, f"-arch={target}", "-o", os.devnull, file.name], check=True, capture_output=True)
