@@ -16,9 +16,7 @@ from tools.record_tensorrt_api import bindings_over_stand_ins
 
 trt: Any = bindings_over_stand_ins(Path(sys.argv[1]))
 sys.modules["tensorrt"] = trt
-trt.get_plugin_registry = lambda: SimpleNamespace(
-    register_creator=lambda creator, namespace: True, get_creator=lambda name, version, namespace: None
-)
+trt.get_plugin_registry = lambda: SimpleNamespace(register_creator=lambda *_: True, get_creator=lambda *_: None)
 
 from tensorrt.plugin import _lib, _tensor  # noqa: E402
 

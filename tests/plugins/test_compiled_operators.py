@@ -1,4 +1,4 @@
-"""Kernels compiled ahead of time, without a GPU: PTX that the assembler takes, with the arguments that are documented."""
+"""Kernels compiled ahead of time, without a GPU: PTX that assembles, with the arguments documented."""
 
 import re
 import sys
@@ -54,4 +54,4 @@ def test_parameters_for_scratch_memory_are_taken_away_only_if_nothing_reads_them
 
 def test_tiles_that_need_too_much_shared_memory(compiler: Kernels) -> None:
     with pytest.raises(ValueError, match="bytes of shared memory, expected at most 49152"):
-        compiler(kernel_calls.compile_operator, "compiled_branch_attention", ("fp32", 4, 4, 512, (9, 0)))
+        compiler(kernel_calls.compile_operator, "compiled_branch_attention", ("fp32", 4, 4, 256, (8, 0)))
