@@ -71,9 +71,16 @@ def test_any_sizes_and_tiles(
     _check(kernels, head_inputs(*sizes, seed=seed), tiles)
 
 
-def test_more_tiles_than_splits(kernels: Kernels) -> None:
-    """130 tiles of 16 for 128 splits: two of them take two tiles."""
-    _check(kernels, head_inputs(3, 16, 2075, seed=9), (16, 16, 16))
+def test_splits_of_several_tiles(kernels: Kernels) -> None:
+    """17 tiles for 3 splits."""
+    _check(kernels, head_inputs(3, 16, 270, seed=9), (16, 16, 16))
+
+
+def test_a_split_of_fewer_tokens_than_candidates(kernels: Kernels) -> None:
+    """The second split has 2 of 130; all logits are below zero."""
+    inputs = head_inputs(3, 16, 130, seed=10)
+    inputs[0], inputs[1] = np.abs(inputs[0]), -np.abs(inputs[1])
+    _check(kernels, inputs, (16, 128, 16))
 
 
 def test_equal_logits_by_lower_id(kernels: Kernels) -> None:
@@ -84,8 +91,10 @@ def test_equal_logits_by_lower_id(kernels: Kernels) -> None:
     ids, logprobs, _ = kernels(kernel_calls.run_confidence_head, inputs, TILES)
     assert ids[:, :7].tolist() == [[3, 20, 21, 64, 70, 130, 290]] * 5
     assert (logprobs[:, :7] == logprobs[:, :1]).all()
-    inputs[1] = np.where(np.arange(300) % 2, np.float32(-0.0), np.float32(0.0)) * np.ones((20, 1), np.float32)
-    ids, logprobs, entropy = kernels(kernel_calls.run_confidence_head, inputs, TILES)
+    # Less than zero by the smallest number there is, which a temperature of 4 makes -0.
+    inputs[1] = np.where((np.arange(300) % 2 == 1) & (np.arange(20)[:, None] == 0), np.float32(-1e-45), np.float32(0))
+    ones, fours = np.ones_like(inputs[0]), np.full(5, 4, np.float32)
+    ids, logprobs, entropy = kernels(kernel_calls.run_confidence_head, [ones, inputs[1], fours], TILES)
     assert ids.tolist() == [list(range(TOP_K))] * 5
     np.testing.assert_allclose(logprobs, -np.log(300), rtol=1e-6)
     np.testing.assert_allclose(entropy, np.log(300), rtol=1e-6)
