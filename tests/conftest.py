@@ -41,6 +41,12 @@ def tiny_portable(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return _bundle_made_once(tmp_path_factory, "tiny-portable", with_logits=True, dialect="portable")
 
 
+@pytest.fixture(scope="session")
+def tiny_plugins(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """As tiny_bundle, with the functions of domain lopa in its graph."""
+    return _bundle_made_once(tmp_path_factory, "tiny-plugins", with_logits=False, plugins=True)
+
+
 @pytest.fixture(scope="session", params=["int8", "int4"])
 def tiny_quantized(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
     """As tiny_bundle, its matrices and the head as integers: a test runs with int8 and with int4."""
@@ -82,6 +88,7 @@ def _bundle_made_once(
     quantize: Literal["int8", "int4"] | None = None,
     stages: int = 1,
     dialect: Literal["standard", "portable"] = "standard",
+    plugins: bool = False,
 ) -> Path:
     """Workers of pytest-xdist have base folders of their own inside one that they share."""
     base = tmp_path_factory.getbasetemp()
@@ -103,5 +110,6 @@ def _bundle_made_once(
                 dialects=(dialect,),
                 with_logits=with_logits,
                 stages=stages,
+                plugins=plugins,
             )
     return bundle
