@@ -57,8 +57,9 @@ class _Node:
 def cheapest_columns(costs: Floats, most: int, *, seconds: float) -> Choice:
     """At most `most` columns (at least 1) of `costs` [rows, columns] with the least sum of row minima.
 
-    An entry may be infinite: that column cannot serve that row. The search ends after about `seconds`, then with what
-    is best so far and the bound that is proven. Raises ValueError when no choice serves all rows.
+    Entries are at least 0 and may be infinite: that column cannot serve that row. The search ends after about
+    `seconds`, then with what is best so far and the bound that is proven. Raises ValueError when no choice serves all
+    rows.
     """
     end = time.perf_counter() + seconds
     few = costs.shape[0] * costs.shape[1] ** 2 <= _MOST_COMPARISONS
@@ -68,7 +69,9 @@ def cheapest_columns(costs: Floats, most: int, *, seconds: float) -> Choice:
     upper = _total(costs, best)
     if not np.isfinite(upper):
         raise ValueError(f"no {most} columns that were tried serve all {len(costs)} rows")
-    root = _Node(np.zeros(len(kept), np.bool_), np.ones(len(kept), np.bool_), costs[:, best].min(axis=1), 0.0)
+    everything = np.ones(len(kept), np.bool_)
+    # Its bound must be one that its multipliers give: what they rule out is worked out from both.
+    root = _Node(~everything, everything, costs[:, best].min(axis=1), -np.inf)
     order = itertools.count()
     nodes = [(0.0, next(order), root)]
     while nodes and nodes[0][0] < upper * (1 - _TOLERANCE) and time.perf_counter() < end:
@@ -81,7 +84,7 @@ def cheapest_columns(costs: Floats, most: int, *, seconds: float) -> Choice:
         if node.bound < upper * (1 - _TOLERANCE) and not node.is_leaf(most):
             for child in _halves(costs, node):
                 heapq.heappush(nodes, (child.bound, next(order), child))
-    least = min(upper, nodes[0][0]) if nodes else upper
+    least = max(min(upper, nodes[0][0]), 0.0) if nodes else upper
     if least >= upper * (1 - _TOLERANCE):
         least = upper
     return Choice(tuple(sorted(kept[best].tolist())), upper, least)

@@ -12,6 +12,7 @@ from lopa.runtime.gears import ForwardSizes, Gear
 def png_from_gears(forwards: Mapping[ForwardSizes, int], gears: Sequence[Gear], *, title: str) -> bytes:
     """The PNG file. Up: requests x branches; across: window rows; a gear takes what is left of and below its corner."""
     from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
 
     width = max(gear.window for gear in gears) // WINDOW_MULTIPLE
     height = max(gear.requests * gear.branches for gear in gears)
@@ -22,9 +23,7 @@ def png_from_gears(forwards: Mapping[ForwardSizes, int], gears: Sequence[Gear], 
     figure = Figure(figsize=(8.0, 5.0), layout="constrained")
     axes = figure.add_subplot()
     shown = np.ma.masked_equal(100 * counts / counts.sum(), 0)
-    image = axes.pcolormesh(
-        np.arange(width + 1) * WINDOW_MULTIPLE, np.arange(height + 1) + 0.5, shown, cmap="Blues", norm="log"
-    )
+    image = axes.pcolormesh(np.arange(width + 1) * WINDOW_MULTIPLE, np.arange(height + 1) + 0.5, shown, cmap="Blues")
     figure.colorbar(image, label="forwards, %")
     prefixes_of_corner: dict[tuple[int, int], list[str]] = {}
     for gear in gears:
@@ -33,10 +32,16 @@ def png_from_gears(forwards: Mapping[ForwardSizes, int], gears: Sequence[Gear], 
         axes.plot([0, window, window], [sequences + 0.5, sequences + 0.5, 0.5], color="tab:orange", lw=1, alpha=0.6)
         axes.plot([window], [sequences + 0.5], "o", color="tab:orange", ms=4)
         axes.annotate(
-            f"P {', '.join(prefixes)}", (window, sequences + 0.5), xytext=(3, 3), textcoords="offset points", fontsize=8
+            f"P {', '.join(prefixes)}",
+            (window, sequences + 0.5),
+            xytext=(2, 2),
+            textcoords="offset points",
+            fontsize=8,
+            rotation=40,
         )
     axes.set_xlim(0, width * WINDOW_MULTIPLE * 1.08)
-    axes.set_ylim(0.5, height + 1)
+    axes.set_ylim(0.5, 0.5 + 1.15 * height)  # room for the topmost labels
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel("window rows")
     axes.set_ylabel("requests x branches")
     axes.set_title(title)

@@ -14,6 +14,7 @@ COMMANDS = {
     "verify": "lopa.cli.verify",
     "plan": "lopa.cli.plan",
     "tensorrt": "lopa.cli.tensorrt",
+    "ascend": "lopa.cli.ascend",
     "inspect": "lopa.cli.inspect",
     "generate": "lopa.cli.generate",
     "bench": "lopa.cli.bench",

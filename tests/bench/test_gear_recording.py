@@ -9,10 +9,14 @@ from lopa.bench.gear_recording import (
     joined_recordings,
     recording_from_decoder,
 )
+from lopa.runtime.contract import Rows, Statistics, WindowBatch
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.decoding import Step
+from lopa.runtime.gear_padding import sizes_of_forward
 from lopa.runtime.gears import ForwardSizes, Source
 from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.host_session import ForwardEngine, HostSession
+from lopa.runtime.prefix_cache import Prefix
 
 CONFIG = GenerationConfig()
 FIRST, LATER, SMALL = (
@@ -48,6 +52,39 @@ def test_joined() -> None:
     joined = joined_recordings([recording((FIRST,)), recording((LATER, LATER), (SMALL,))])
     assert joined.requests == ((FIRST,), (LATER, LATER), (SMALL,))
     assert (len(joined.configs), len(joined.sources), joined.longest_prompt) == (2, 2, 28)
+
+
+class Noting:
+    """The ForwardEngine protocol: notes the sizes of what it runs."""
+
+    def __init__(self, engine: ForwardEngine, ran: list[ForwardSizes]) -> None:
+        self._engine, self._ran = engine, ran
+
+    def run(self, batch: WindowBatch, prefix: Prefix) -> tuple[Statistics, tuple[Rows, ...]]:
+        self._ran.append(sizes_of_forward(batch, prefix.mask))
+        return self._engine.run(batch, prefix)
+
+    def forget_prefix(self) -> None:
+        self._engine.forget_prefix()
+
+    def close(self) -> None:
+        self._engine.close()
+
+
+def test_what_is_recorded_is_what_the_engine_ran(tiny_bundle: Path) -> None:
+    ran: list[ForwardSizes] = []
+    heard: list[int] = []
+    with Decoder.open(tiny_bundle, threads=1) as decoder:
+        assert isinstance(decoder.session, HostSession)
+        decoder.session.put_in_front(lambda engine, _: Noting(engine, ran))
+        found = recording_from_decoder(
+            decoder,
+            ["Question: Omar has 6 balloons and buys 3 more. How many balloons are there? " * 2],
+            lambda forwards: Source(name="one", sha256="", forwards=forwards),
+            heard.append,
+        )
+    assert list(found.requests[0]) == ran
+    assert len({sizes.prefix for sizes in ran}) > 1
 
 
 def test_a_decode_is_recorded_as_its_steps_were(tiny_bundle: Path) -> None:

@@ -15,7 +15,7 @@ from lopa.runtime.contract import Rows, Statistics, WindowBatch
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.geared_session import geared_session
 from lopa.runtime.gears import Gear
-from lopa.runtime.host_session import Engine, HostSession
+from lopa.runtime.host_session import ForwardEngine, HostSession
 from lopa.runtime.prefix_cache import CacheShape, Prefix
 from lopa.runtime.session_numpy import open_session as open_numpy
 from lopa.runtime.session_onnxruntime import open_session as open_onnxruntime
@@ -44,7 +44,7 @@ class Watched:
     What is padding it learns from `real`, the batch before it was padded.
     """
 
-    def __init__(self, engine: Engine, vocab_size: int, *, garbage: bool) -> None:
+    def __init__(self, engine: ForwardEngine, vocab_size: int, *, garbage: bool) -> None:
         self._engine, self._vocab_size, self._garbage = engine, vocab_size, garbage
         self._rng = np.random.default_rng(7)
         self.shapes: set[tuple[int, ...]] = set()
@@ -106,7 +106,7 @@ class Watched:
 class Noting:
     """In front of the padding: tells `watched` what is real."""
 
-    def __init__(self, engine: Engine, watched: Watched) -> None:
+    def __init__(self, engine: ForwardEngine, watched: Watched) -> None:
         self._engine, self._watched = engine, watched
 
     def run(self, batch: WindowBatch, prefix: Prefix) -> tuple[Statistics, tuple[Rows, ...]]:
@@ -127,7 +127,7 @@ def watched_session(
     session = opener(bundle, device, threads=1)
     kept: list[Watched] = []
 
-    def watch(engine: Engine, shape: CacheShape) -> Engine:
+    def watch(engine: ForwardEngine, shape: CacheShape) -> ForwardEngine:
         kept.append(Watched(engine, bundle.manifest.dimensions.vocab_size, garbage=garbage))
         return kept[0]
 

@@ -86,6 +86,11 @@ def test_the_table_agrees_with_trying_every_gear() -> None:
             assert found in fitting
 
 
+def test_more_branches_than_any_gear_has_get_room_for_what_is_wanted() -> None:
+    gears = [gear(1, 1, 16, 64, 0.1), gear(1, 1, 64, 64, 1.0)]
+    assert GearTable(gears).gear_for(ForwardSizes(1, 2, 10, 64, 40)) == gears[1]
+
+
 def test_a_single_forward_is_preferred_to_a_split_that_gains_little() -> None:
     gears = [gear(1, 1, 96, 128, 1.0), gear(1, 2, 96, 128, 2.1)]
     assert GearTable(gears).gear_for(ForwardSizes(1, 2, 96, 128, 1)) == gears[1]
