@@ -13,6 +13,7 @@ COMMANDS = {
     "onnx": "lopa.cli.onnx",
     "verify": "lopa.cli.verify",
     "plan": "lopa.cli.plan",
+    "ascend": "lopa.cli.ascend",
     "inspect": "lopa.cli.inspect",
     "generate": "lopa.cli.generate",
     "bench": "lopa.cli.bench",

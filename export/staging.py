@@ -7,30 +7,42 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.manifest import MANIFEST_NAME
 
 
-def check_destination(destination: Path, *, overwrite: bool) -> None:
-    """Raise BadInputError if `destination` exists, unless it is a bundle and may be overwritten."""
+@dataclass(frozen=True)
+class Product:
+    """What a folder is made to be, and the file in it that tells."""
+
+    noun: str
+    marker: str
+
+
+BUNDLE = Product("bundle", MANIFEST_NAME)
+
+
+def check_destination(destination: Path, *, overwrite: bool, product: Product = BUNDLE) -> None:
+    """Raise BadInputError if `destination` exists, unless it is such a product and may be overwritten."""
     if not destination.exists():
         return
     if not overwrite:
         raise BadInputError(
             f"{destination} exists", expected="a destination that does not", remedy="choose another, or --overwrite"
         )
-    if not (destination / MANIFEST_NAME).is_file():
+    if not (destination / product.marker).is_file():
         raise BadInputError(
-            f"{destination} is not a bundle",
-            expected="a bundle to overwrite, or a destination that does not exist",
-            remedy="choose another destination; only bundles are overwritten",
+            f"{destination} is not a {product.noun}",
+            expected=f"a {product.noun} to overwrite, or a destination that does not exist",
+            remedy=f"choose another destination; only a {product.noun} is overwritten",
         )
 
 
 @contextmanager
-def staged_folder(destination: Path, *, overwrite: bool, room: int = 0) -> Iterator[Path]:
+def staged_folder(destination: Path, *, overwrite: bool, room: int = 0, product: Product = BUNDLE) -> Iterator[Path]:
     """A new empty folder that becomes `destination` when the block ends well, and is removed when it does not.
 
     What exports whose process is gone have left beside the destination is cleared first. Raises BadInputError as
@@ -38,40 +50,40 @@ def staged_folder(destination: Path, *, overwrite: bool, room: int = 0) -> Itera
     permission).
     """
     destination = destination.resolve()
-    with _errors_of_writing(destination), _parents_of(destination):
+    with _errors_of_writing(destination, product), _parents_of(destination):
         _clear_leftovers(destination)
-        check_destination(destination, overwrite=overwrite)
-        _check_room(destination, room)
+        check_destination(destination, overwrite=overwrite, product=product)
+        _check_room(destination, room, product)
         folder = destination.with_name(f".{destination.name}.partial-{os.getpid()}")
         folder.mkdir()
         try:
             yield folder
             _sync(folder)
-            _put_in_place(folder, destination, overwrite=overwrite)
+            _put_in_place(folder, destination, overwrite=overwrite, product=product)
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise
 
 
-def _check_room(destination: Path, needed: int) -> None:
+def _check_room(destination: Path, needed: int, product: Product) -> None:
     free = shutil.disk_usage(destination.parent).free
     if free < needed:
         raise BadInputError(
             f"{destination.parent} has {free} bytes free ({free / 1e9:.1f} GB)",
-            expected=f"{needed} bytes ({needed / 1e9:.1f} GB) for the bundle, beside one that is to be overwritten",
+            expected=f"{needed} bytes ({needed / 1e9:.1f} GB) for the {product.noun}, beside one that is overwritten",
             remedy="free some space or choose another place",
         )
 
 
 @contextmanager
-def _errors_of_writing(destination: Path) -> Iterator[None]:
+def _errors_of_writing(destination: Path, product: Product) -> Iterator[None]:
     try:
         yield
     except OSError as error:
         raise BadInputError(
             f"{destination} cannot be written: {error.strerror or error}",
-            expected="a place that can be written, with room for the bundle",
-            remedy="free some space or choose another place, then export again; nothing was left behind",
+            expected=f"a place that can be written, with room for the {product.noun}",
+            remedy="free some space or choose another place, then try again; nothing was left behind",
         ) from error
 
 
@@ -89,9 +101,9 @@ def _parents_of(destination: Path) -> Iterator[None]:
         raise
 
 
-def _put_in_place(folder: Path, destination: Path, *, overwrite: bool) -> None:
+def _put_in_place(folder: Path, destination: Path, *, overwrite: bool, product: Product) -> None:
     replaced = destination.with_name(f".{destination.name}.replaced-{os.getpid()}")
-    check_destination(destination, overwrite=overwrite)
+    check_destination(destination, overwrite=overwrite, product=product)
     if destination.exists():
         destination.rename(replaced)
     try:
@@ -132,7 +144,7 @@ def _is_running(process: int) -> bool:
 
 
 def _sync(folder: Path) -> None:
-    for path in folder.iterdir():
+    for path in folder.rglob("*"):
         _sync_entry(path)
 
 

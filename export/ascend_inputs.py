@@ -1,0 +1,93 @@
+"""The inputs of a portable graph in the shapes of gears, as ATC wants them: dims with -1, and a tuple for each gear.
+
+S = B x W and M = R x B x Q are folded (docs/contract.md), so that two gears can have one tuple. Knows no command line.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import onnx
+import onnx.helper
+
+from lopa.runtime.ascend_manifest import EngineInput, EngineOutput
+from lopa.runtime.errors import BadInputError
+from lopa.runtime.gears import Gear
+
+OPEN = -1
+Axis = int | str
+
+
+@dataclass(frozen=True)
+class GearedInputs:
+    """All inputs, and what stands in place of their open axes in each gear."""
+
+    inputs: tuple[EngineInput, ...]
+    tuples: tuple[tuple[int, ...], ...]
+    """For every gear, in their order, a number for every -1 of the inputs, in theirs."""
+
+    @property
+    def different(self) -> tuple[tuple[int, ...], ...]:
+        """The tuples without repetition."""
+        return tuple(dict.fromkeys(self.tuples))
+
+    def filled(self, numbers: Sequence[int]) -> tuple[EngineInput, ...]:
+        """The inputs in one fixed shape, that of a tuple."""
+        left = iter(numbers)
+        return tuple(
+            EngineInput(
+                name=each.name, dtype=each.dtype, dims=[next(left) if dim == OPEN else dim for dim in each.dims]
+            )
+            for each in self.inputs
+        )
+
+
+def geared_inputs(model: onnx.ModelProto, gears: Sequence[Gear]) -> GearedInputs:
+    """The inputs of a portable graph for `gears`. An axis that is the same in all gears becomes a number.
+
+    Raises BadInputError for a graph with an axis that is none of the portable form's.
+    """
+    sizes = [_sizes_of_axes(gear) for gear in gears]
+    shapes = {value.name: _axes(value) for value in model.graph.input}
+    unknown = sorted({axis for axes in shapes.values() for axis in axes if isinstance(axis, str)} - set(sizes[0]))
+    if unknown:
+        raise BadInputError(
+            f"a graph with the dynamic axes {', '.join(unknown)}",
+            expected="those of the portable form: " + ", ".join(sizes[0]),
+            remedy="export the checkpoint again with --dialect portable or both",
+        )
+    fixed = {axis: number for axis, number in sizes[0].items() if all(each[axis] == number for each in sizes)}
+    inputs = tuple(
+        EngineInput(name=value.name, dtype=_dtype(value), dims=[_dim(axis, fixed) for axis in shapes[value.name]])
+        for value in model.graph.input
+    )
+    open_axes = [axis for axes in shapes.values() for axis in axes if isinstance(axis, str) and axis not in fixed]
+    return GearedInputs(inputs, tuple(tuple(each[axis] for axis in open_axes) for each in sizes))
+
+
+def engine_outputs(model: onnx.ModelProto) -> list[EngineOutput]:
+    """Names and types of what the graph gives."""
+    return [EngineOutput(name=value.name, dtype=_dtype(value)) for value in model.graph.output]
+
+
+def _sizes_of_axes(gear: Gear) -> dict[str, int]:
+    """Of the portable form's axes, by the names that the exporter gives them."""
+    return {
+        "requests": gear.requests,
+        "window": gear.branches * gear.window,
+        "prefix": gear.prefix,
+        "rows": gear.requests * gear.branches * gear.wanted,
+    }
+
+
+def _axes(value: onnx.ValueInfoProto) -> list[Axis]:
+    return [
+        axis.dim_value if axis.HasField("dim_value") else axis.dim_param for axis in value.type.tensor_type.shape.dim
+    ]
+
+
+def _dim(axis: Axis, fixed: dict[str, int]) -> int:
+    return axis if isinstance(axis, int) else fixed.get(axis, OPEN)
+
+
+def _dtype(value: onnx.ValueInfoProto) -> str:
+    return str(onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type).name)
