@@ -68,6 +68,7 @@ class PipelineFactory(Protocol):
 
 # Device family (the part before the colon) -> module with open_session. Its heavy import happens there.
 BACKENDS: dict[str, str] = {
+    "ascend": "lopa.runtime.session_ascend",
     "cpu": "lopa.runtime.session_onnxruntime",
     "cuda": "lopa.runtime.session_onnxruntime",
     "mpi": "lopa.runtime.mpi_session",
