@@ -66,9 +66,10 @@ class AclEngine:
         """Before a forward meets a gear that the OM does not have."""
         if not found.engine.dynamic:
             return
+        gears = {name: model.gears for name, model in self._models.items()}
         for each in found.engine.gears:
             dims = self._runs[each.gear][1]
-            if dims not in self._models[each.model].gears:
+            if dims not in gears[each.model]:
                 raise BadInputError(
                     f"{found.model(each)} has no gear with the dims {dims}",
                     expected="the gears that engine.json lists",

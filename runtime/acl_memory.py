@@ -15,6 +15,8 @@ COPY_ALIGNMENT = 64
 """Bytes; both addresses of an asynchronous copy are multiples."""
 _HUGE_FIRST_P2P = 3
 """Huge pages where possible, in memory that other devices can copy from."""
+_STAGING_BLOCK = 1 << 20
+"""Bytes of page-locked memory at a time, at least."""
 _TO_DEVICE, _TO_HOST, _ON_DEVICES = 1, 2, 3
 
 
@@ -27,9 +29,7 @@ class AclMemory:
         self._device = device
         self._acl: AclCalls = process.calls()
         self._allocated: set[int] = set()
-        self._staging: list[_HostBlock] = []
-        self._used = 0
-        """Blocks of `_staging` in use until the stream was waited for."""
+        self._staging = _Staging(self._acl)
         self._arriving: list[tuple[Array, int]] = []
         """Arrays to fill after that, and where their contents arrive."""
         self._context: Any = None
@@ -65,13 +65,13 @@ class AclMemory:
 
     def upload(self, target: int, source: Array) -> None:
         """DeviceMemory.upload."""
-        block = self._host_block(source.nbytes)
+        block = self._staging.take(source.nbytes)
         ctypes.memmove(block, source.ctypes.data, source.nbytes)
         self._copy(target, block, source.nbytes, _TO_DEVICE)
 
     def download(self, target: Array, source: int) -> None:
         """DeviceMemory.download."""
-        block = self._host_block(target.nbytes)
+        block = self._staging.take(target.nbytes)
         self._copy(block, source, target.nbytes, _TO_HOST)
         self._arriving.append((target, block))
 
@@ -86,11 +86,11 @@ class AclMemory:
 
     def synchronize(self) -> None:
         """DeviceMemory.synchronize."""
+        arriving, self._arriving = self._arriving, []
         self._acl("rt.synchronize_stream", self._stream)
-        for target, block in self._arriving:
+        for target, block in arriving:
             ctypes.memmove(target.ctypes.data, block, target.nbytes)
-        self._arriving.clear()
-        self._used = 0
+        self._staging.give_back()
 
     def reach(self, peer: DeviceMemory) -> bool:
         """DeviceMemory.reach: another Ascend device of this process, or the same one."""
@@ -102,11 +102,10 @@ class AclMemory:
         """DeviceMemory.close; goes on to the end whatever fails, and raises the first failure."""
         steps: list[tuple[Any, ...]] = [("rt.synchronize_stream", self._stream)] if self._stream is not None else []
         steps += [("rt.free", address) for address in self._allocated]
-        steps += [("rt.free_host", block.address) for block in self._staging]
+        steps += [("rt.free_host", address) for address in self._staging.addresses]
         steps += [("rt.destroy_stream", self._stream)] if self._stream is not None else []
         steps += [("rt.destroy_context", self._context)] if self._context is not None else []
         self._allocated.clear()
-        self._staging.clear()
         self._arriving.clear()
         self._stream = self._context = None
         try:
@@ -117,21 +116,34 @@ class AclMemory:
     def _copy(self, target: int, source: int, size: int, kind: int) -> None:
         self._acl("rt.memcpy_async", target, size, source, size, kind, self._stream)
 
-    def _host_block(self, size: int) -> int:
-        """Page-locked memory that nothing else uses until the stream was waited for."""
-        if self._used == len(self._staging):
-            self._staging.append(_HostBlock(self._acl, size))
-        elif self._staging[self._used].size < size:
-            outgrown = self._staging[self._used]
-            self._staging[self._used] = _HostBlock(self._acl, size)
-            self._acl("rt.free_host", outgrown.address)
-        self._used += 1
-        return self._staging[self._used - 1].address
 
+class _Staging:
+    """Page-locked memory of the host, in a few blocks that are used again once the stream was waited for."""
 
-class _HostBlock:
-    """Some page-locked memory."""
+    def __init__(self, acl: AclCalls) -> None:
+        self._acl = acl
+        self._blocks: list[tuple[int, int]] = []
+        """Address and size."""
+        self._block = 0
+        """The one that is being filled."""
+        self._filled = 0
 
-    def __init__(self, acl: AclCalls, size: int) -> None:
-        self.size = max(size, 1)
-        self.address = int(acl("rt.malloc_host", self.size))
+    @property
+    def addresses(self) -> list[int]:
+        """Of all blocks."""
+        return [address for address, _ in self._blocks]
+
+    def take(self, size: int) -> int:
+        """The address of some memory that nothing else uses until `give_back`."""
+        while self._block < len(self._blocks) and self._filled + size > self._blocks[self._block][1]:
+            self._block, self._filled = self._block + 1, 0
+        if self._block == len(self._blocks):
+            room = max(size, _STAGING_BLOCK)
+            self._blocks.append((int(self._acl("rt.malloc_host", room)), room))
+        address = self._blocks[self._block][0] + self._filled
+        self._filled += -(-size // COPY_ALIGNMENT) * COPY_ALIGNMENT
+        return address
+
+    def give_back(self) -> None:
+        """All that was taken."""
+        self._block = self._filled = 0

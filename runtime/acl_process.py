@@ -45,14 +45,13 @@ class AclProcess:
             self._users[device] = self._users.get(device, 0) + 1
 
     def leave_device(self, device: int) -> None:
-        """Reset it when nobody uses it any more."""
+        """Reset it once; CANN counts, and frees what it has when it was reset as often as it was set."""
         calls = self.calls()
         with self._lock:
             self._users[device] -= 1
-            if self._users[device]:
-                return
-            del self._users[device]
-            self._peers = {pair for pair in self._peers if device not in pair}
+            if not self._users[device]:
+                del self._users[device]
+                self._peers = {pair for pair in self._peers if device not in pair}
             calls("rt.reset_device", device)
 
     def enable_peer(self, device: int, peer: int) -> bool:
