@@ -4,6 +4,7 @@ import importlib.metadata
 import importlib.util
 import os
 import platform
+import shutil
 
 import click
 
@@ -33,6 +34,12 @@ def command() -> None:
         click.echo(f"{'missing' if missing else 'ok':11} {ability}: {found or 'nothing of it'}")
         if missing:
             click.echo(f"{'':11} needs {', '.join(missing)}: {remedy}")
+    atc = shutil.which("atc")
+    click.echo(f"{'missing' if atc is None else 'ok':11} build engines for Ascend: {atc or 'nothing of it'}")
+    if atc is None:
+        click.echo(
+            f"{'':11} needs atc: CANN's toolkit and its set_env.sh, or another machine (docs/ascend.md, --dry-run)"
+        )
     for device, state in _devices():
         click.echo(f"{'device':11} {device}: {state}")
 

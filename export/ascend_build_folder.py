@@ -22,9 +22,12 @@ _RUN = '''\
 
 import json
 import pathlib
+import shutil
 import subprocess
 import sys
 
+if shutil.which("atc") is None:
+    sys.exit("atc is not on PATH: source set_env.sh of the toolkit first")
 here = pathlib.Path(__file__).resolve().parent
 for number, command in enumerate(json.loads((here / "commands.json").read_text())["commands"], 1):
     print(f"command {number}: atc takes minutes for each gear", flush=True)

@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import shutil
 import signal
 from pathlib import Path
 from typing import Literal
@@ -44,6 +45,33 @@ def tiny_portable(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def tiny_quantized(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
     """As tiny_bundle, its matrices and the head as integers: a test runs with int8 and with int4."""
     return _bundle_made_once(tmp_path_factory, f"tiny-{request.param}", with_logits=False, quantize=request.param)
+
+
+@pytest.fixture
+def planned_bundle(tiny_portable: Path, tmp_path: Path) -> Path:
+    """A portable bundle of the test's own, with a plan of three gears."""
+    from tests.runtime.test_gears import plan_of
+
+    from lopa.runtime.bundle import Bundle
+    from lopa.runtime.gears import GEARS_NAME, json_from_plan
+
+    path = Path(shutil.copytree(tiny_portable, tmp_path / "bundle"))
+    (path / GEARS_NAME).write_bytes(json_from_plan(plan_of(Bundle.open(path))))
+    return path
+
+
+@pytest.fixture
+def atc_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Puts the stand-in atc on PATH; the file to which it adds its calls."""
+    from tests.ascend.stand_in_toolkit import stand_in_toolkit
+
+    calls = tmp_path / "calls.jsonl"
+    monkeypatch.setenv("PATH", str(stand_in_toolkit(tmp_path / "toolkit")), prepend=os.pathsep)
+    monkeypatch.setenv("STAND_IN_ATC_CALLS", str(calls))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for name in ("ASCEND_PROCESS_LOG_PATH", "ASCEND_TOOLKIT_HOME", "ASCEND_HOME_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    return calls
 
 
 def _bundle_made_once(

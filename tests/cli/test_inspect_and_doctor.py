@@ -36,7 +36,7 @@ def test_inspect_refuses_what_is_no_bundle(tiny_bundle: Path, tmp_path: Path) ->
 def test_doctor_lists_abilities_and_devices() -> None:
     result = lopa_export("doctor")
     assert result.returncode == 0
-    for part in ("python", "decode (runtime): numpy", "export and verify: torch", "cpu: ready", "cuda:N:"):
+    for part in ("python", "decode (runtime): numpy", "export and verify: torch", "Ascend", "cpu: ready", "cuda:N:"):
         assert part in result.stdout
 
 
