@@ -3,14 +3,15 @@
 Makes no call by itself, and knows neither devices nor bundles.
 """
 
+import threading
 from collections.abc import Callable, Sequence
+from itertools import zip_longest
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import msgspec
 
 from lopa.runtime.acl_contract import AclContract, Call, Code, Rule
-
 
 Entry = TypeVar("Entry", Call, Rule, Code)
 
@@ -25,6 +26,8 @@ class RecordedCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The type, or types with commas between."""
     code: int | None
     """None where the table says that there is none."""
+    thread: str = "MainThread"
+    """Its name."""
 
 
 class Transcript(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -59,7 +62,7 @@ class RecordingAcl:
     def _noted(self, call: Call, function: Callable[..., Any]) -> Callable[..., Any]:
         def noted(*arguments: Any) -> Any:
             result = function(*arguments)
-            self.calls.append(_recorded(call, arguments, result))
+            self.calls.append(_recorded(call, arguments, result, threading.current_thread().name))
             return result
 
         return noted
@@ -88,13 +91,16 @@ def differences_from_contract(transcript: Transcript, contract: AclContract) -> 
 
 
 def differences_of_transcripts(found: Transcript, earlier: Transcript) -> list[str]:
-    """Where the order of the calls, their types or codes begin to differ."""
-    for number, (one, other) in enumerate(zip(found.calls, earlier.calls, strict=False)):
-        if one != other:
-            return [f"call {number}: {_text(one)}, earlier {_text(other)}"]
-    if len(found.calls) != len(earlier.calls):
-        return [f"{len(found.calls)} calls, earlier {len(earlier.calls)}"]
-    return [
+    """Where, on each thread, the order of the calls, their types or codes begin to differ; and other codes."""
+    differences = []
+    for thread in dict.fromkeys(call.thread for call in (*found.calls, *earlier.calls)):
+        ours, theirs = ([call for call in each.calls if call.thread == thread] for each in (found, earlier))
+        pairs = enumerate(zip_longest(ours, theirs))
+        first = next(((number, one, other) for number, (one, other) in pairs if one != other), None)
+        if first is not None:
+            number, one, other = first
+            differences.append(f"call {number} on {thread}: {_text(one)}, earlier {_text(other)}")
+    return differences + [
         f"{name} made to fail returned {found.provoked.get(name)}, earlier {code}"
         for name, code in earlier.provoked.items()
         if found.provoked.get(name) != code
@@ -120,11 +126,11 @@ def _marked(entry: Entry, seen: bool) -> Entry:
     return msgspec.structs.replace(entry, evidence="recorded") if seen else entry
 
 
-def _recorded(call: Call, arguments: Sequence[Any], result: Any) -> RecordedCall:
+def _recorded(call: Call, arguments: Sequence[Any], result: Any, thread: str) -> RecordedCall:
     kinds = [type(each).__name__ for each in result] if isinstance(result, tuple) else [type(result).__name__]
     last = result[-1] if isinstance(result, tuple) else result
     code = last if call.returns != "value" and isinstance(last, int) else None
-    return RecordedCall(call.name, [_argument(each) for each in arguments], ", ".join(kinds), code)
+    return RecordedCall(call.name, [_argument(each) for each in arguments], ", ".join(kinds), code, thread)
 
 
 def _argument(argument: Any) -> str:
@@ -133,5 +139,7 @@ def _argument(argument: Any) -> str:
     return type(argument).__name__
 
 
-def _text(call: RecordedCall) -> str:
+def _text(call: RecordedCall | None) -> str:
+    if call is None:
+        return "none"
     return f"{call.name}({', '.join(call.arguments)}) -> {call.returned}, code {call.code}"
