@@ -23,8 +23,12 @@ class Noting:
     def __getattr__(self, name: str) -> Any:
         if name in ("lend_rows", "meet"):
             raise AttributeError(name)  # this one does not lend
-        self._threads.setdefault(name, set()).add(threading.current_thread().name)
-        return getattr(self._session, name)
+
+        def noted(*arguments: Any) -> Any:
+            self._threads.setdefault(name, set()).add(threading.current_thread().name)
+            return getattr(self._session, name)(*arguments)
+
+        return noted
 
 
 @pytest.fixture
