@@ -17,6 +17,7 @@ from tests.conformance.recorded import TRACES, comparisons_of_file
 from tests.runtime.random_windows import assert_same_statistics, random_batch
 
 from lopa.runtime.acl_calls import AclError
+from lopa.runtime.acl_process import THE_PROCESS
 from lopa.runtime.ascend_manifest import ENGINE_NAME, engine_from_folder, json_from_engine
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.check_cases import cases_from_manifest
@@ -205,18 +206,22 @@ def test_a_failing_call_is_named_with_its_code(
 
 
 @pytest.mark.parametrize(
-    ("call", "code"),
+    ("call", "code", "before"),
     [
-        ("rt.create_context", 507000),
-        ("rt.create_stream", 507000),
-        ("mdl.load_from_file", 545001),
-        ("mdl.get_desc", 100011),
-        ("rt.malloc", 207001),
-        ("mdl.get_input_dynamic_dims", 145000),
+        ("rt.create_context", 507000, 0),
+        ("rt.create_stream", 507000, 0),
+        ("mdl.load_from_file", 545001, 0),
+        ("mdl.get_desc", 100011, 0),
+        ("rt.malloc", 207001, 0),
+        ("mdl.get_input_dynamic_dims", 145000, 0),
+        ("rt.malloc", 207001, 1),
     ],
 )
-def test_what_cannot_be_opened_leaves_nothing(call: str, code: int, bundle: Bundle, machine: StandInAcl) -> None:
-    machine.codes[call] = [code]
+def test_what_cannot_be_opened_leaves_nothing(
+    call: str, code: int, before: int, bundle: Bundle, machine: StandInAcl
+) -> None:
+    """`before` such calls succeed."""
+    machine.codes[call] = [*[None] * before, code]
     with pytest.raises(AclError, match=str(code)):
         open_session(bundle, "ascend:0")
     open_session(bundle, "ascend:0").close()
@@ -277,6 +282,22 @@ def test_the_decoder_and_two_sessions_on_one_device(bundle: Bundle, machine: Sta
     assert machine.trace.count("init()") == 1
     with pytest.raises(RuntimeError, match=r"after close\(\)"):
         other.forward(random_batch(np.random.default_rng(0), (0,), 2, 40, 8))
+
+
+def test_another_library_that_initialized_pyacl_finalizes_it(bundle: Bundle, machine: StandInAcl) -> None:
+    machine.init()
+    open_session(bundle, "ascend:0").close()
+    THE_PROCESS.finalize()
+    assert "finalize()" not in machine.trace
+    machine.finalize()
+
+
+def test_nothing_is_finalized_under_an_open_session(bundle: Bundle, machine: StandInAcl) -> None:
+    session = open_session(bundle, "ascend:0")
+    THE_PROCESS.finalize()
+    assert "finalize()" not in machine.trace
+    session.forward(random_batch(np.random.default_rng(0), (0,), 1, 40, 8))
+    session.close()
 
 
 @pytest.mark.parametrize("device", ["ascend", "ascend:", "ascend:x", "ascend:-1", "ascend:0-1"])
