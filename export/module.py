@@ -155,6 +155,7 @@ class _Layers(nn.Module):
     def __init__(self, dimensions: ModelDimensions, dtype: torch.dtype, part: ModelPart) -> None:
         super().__init__()
         self.dtype = dtype
+        self.kv_heads = dimensions.kv_heads
         self.embedding = Embedding(dimensions, dtype) if part.is_first else None
         self.layers = nn.ModuleDict({str(i): self.layer_type(dimensions, dtype) for i in range(part.first, part.end)})
         self.register_buffer("inverse_frequencies", inverse_frequencies(dimensions), persistent=False)
