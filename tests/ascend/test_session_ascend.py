@@ -324,7 +324,7 @@ def test_of_several_engines_the_chip_decides(tiny_portable: Path, machine: Stand
     [
         ({"weights_sha256": "0" * 64}, "made of other weights"),
         ({"outputs": []}, "has the outputs"),
-        ({"inputs": "one less"}, "inputs and"),
+        ({"inputs": "one less"}, "6 inputs, the last temperature"),
         ({"gears": "another"}, "has no gear with the dims"),
     ],
 )
