@@ -9,7 +9,7 @@ lays its windows out that way (lopa.runtime.portable_form does).
 import torch
 from torch import Tensor, nn
 
-from lopa.export.module import Attention, ContractForward, Layer, Norm, Rows, statistics_of_logits
+from lopa.export.module import Attention, Layer, LayersWithHead, Norm, Rows, statistics_of_logits
 
 
 class PortableNorm(Norm):
@@ -57,7 +57,7 @@ class PortableLayer(Layer):
     norm_type = PortableNorm
 
 
-class PortableForward(ContractForward):
+class PortableForward(LayersWithHead):
     """One forward in the portable form (docs/contract.md): the contract's inputs and outputs, folded."""
 
     layer_type = PortableLayer

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import onnx_ir as ir
 import torch
@@ -114,7 +115,7 @@ def _past(dimensions: ModelDimensions, dtype: torch.dtype, part: ModelPart) -> l
     return [torch.zeros_like(past) for _ in part.past_names]
 
 
-def _axes(*names: str) -> tuple[object, ...]:
+def _axes(*names: str) -> tuple[Any, ...]:
     return tuple(torch.export.Dim(name) for name in names)
 
 
