@@ -58,11 +58,6 @@ def command(
     opened = Bundle.open(bundle)
     request = AscendRequest(soc_version, _plan(opened, gears).gears, precision, int8, int8_graph)
     job = job_from_bundle(opened, request)
-    if len(job.calls) > 1 and not int8:
-        click.echo(
-            "An OM of fixed shape for each gear: pyACL cannot set the dims of so many inputs before a forward.",
-            err=True,
-        )
     if dry_run:
         target = Path(f"{engine_folder(opened, job.soc_version).name}-build") if output is None else output
         build_folder_from_job(job, target)

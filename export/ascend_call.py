@@ -13,8 +13,6 @@ MODEL_FOLDER = "model"
 """The graph and its weights, below the folder that ATC runs in."""
 ENGINE_FOLDER = "engine"
 CACHE_FOLDER = "cache"
-MOST_DIMS = 128
-"""Dims of all inputs together that can be set before a forward: pyACL passes them in an aclmdlIODims of so many."""
 PRECISION_MODES: dict[Precision, str] = {
     "origin": "origin",
     # Not "fp16", which computes everything in float16 and rounds positions and norms.
@@ -45,21 +43,15 @@ def calls_from_inputs(
 ) -> list[AtcCall]:
     """One call with all gears; or, where gears are not possible, a call of a fixed shape for each tuple.
 
-    They are not for integers, nor where all gears have one tuple, nor with more dims than could be set at run time:
-    8 for each layer and 15 more, so more than 14 layers.
+    They are not for integers, nor where all gears have one tuple.
     """
 
     def call(name: str, inputs: tuple[EngineInput, ...], tuples: tuple[tuple[int, ...], ...]) -> AtcCall:
         return AtcCall(graph, name, soc_version, precision, int8, inputs, tuples)
 
-    if len(geared.different) > 1 and not int8 and number_of_dims(geared.inputs) <= MOST_DIMS:
+    if len(geared.different) > 1 and not int8:
         return [call("gears", geared.inputs, geared.different)]
     return [call(f"gear-{i}", geared.filled(numbers), ()) for i, numbers in enumerate(geared.different)]
-
-
-def number_of_dims(inputs: Sequence[EngineInput]) -> int:
-    """Of all inputs together."""
-    return sum(len(each.dims) for each in inputs)
 
 
 def arguments_from_call(call: AtcCall) -> list[str]:

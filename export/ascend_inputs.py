@@ -3,6 +3,7 @@
 S = B x W and M = R x B x Q are folded (docs/contract.md), so that two gears can have one tuple. Knows no command line.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -12,9 +13,11 @@ import onnx.helper
 from lopa.runtime.ascend_manifest import EngineInput, EngineOutput
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.gears import Gear
+from lopa.runtime.portable_form import portable_input_names
 
 OPEN = -1
 Axis = int | str
+_COUNTED = re.compile(r"(?:(\d+)\*)?(requests|window|prefix|rows)", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -44,17 +47,12 @@ class GearedInputs:
 def geared_inputs(model: onnx.ModelProto, gears: Sequence[Gear]) -> GearedInputs:
     """The inputs of a portable graph for `gears`. An axis that is the same in all gears becomes a number.
 
-    Raises BadInputError for a graph with an axis that is none of the portable form's.
+    Raises BadInputError for a graph with other inputs or axes than the portable form's.
     """
-    sizes = [_sizes_of_axes(gear) for gear in gears]
     shapes = {value.name: _axes(value) for value in model.graph.input}
-    unknown = sorted({axis for axes in shapes.values() for axis in axes if isinstance(axis, str)} - set(sizes[0]))
-    if unknown:
-        raise BadInputError(
-            f"a graph with the dynamic axes {', '.join(unknown)}",
-            expected="those of the portable form: " + ", ".join(sizes[0]),
-            remedy="export the checkpoint again with --dialect portable or both",
-        )
+    named = list(dict.fromkeys(axis for axes in shapes.values() for axis in axes if isinstance(axis, str)))
+    _check_portable(list(shapes), named)
+    sizes = [{axis: _size_of_axis(axis, gear) for axis in named} for gear in gears]
     fixed = {axis: number for axis, number in sizes[0].items() if all(each[axis] == number for each in sizes)}
     inputs = tuple(
         EngineInput(name=value.name, dtype=_dtype(value), dims=[_dim(axis, fixed) for axis in shapes[value.name]])
@@ -69,14 +67,28 @@ def engine_outputs(model: onnx.ModelProto) -> list[EngineOutput]:
     return [EngineOutput(name=value.name, dtype=_dtype(value)) for value in model.graph.output]
 
 
-def _sizes_of_axes(gear: Gear) -> dict[str, int]:
-    """Of the portable form's axes, by the names that the exporter gives them."""
-    return {
+def _check_portable(inputs: Sequence[str], axes: Sequence[str]) -> None:
+    unknown = [axis for axis in axes if _COUNTED.fullmatch(axis) is None]
+    if list(inputs) != portable_input_names() or unknown:
+        what = f"dynamic axes {', '.join(unknown)}" if unknown else f"{len(inputs)} inputs, the last {inputs[-1]}"
+        raise BadInputError(
+            f"a graph with the {what}",
+            expected=f"the portable form: {', '.join(portable_input_names())} over requests, window, prefix and rows",
+            remedy="export the checkpoint again with --dialect portable or both",
+        )
+
+
+def _size_of_axis(axis: str, gear: Gear) -> int:
+    """By the name that the exporter gives it: window, or 2*requests for the heads of all requests."""
+    found = _COUNTED.fullmatch(axis)
+    assert found is not None
+    sizes = {
         "requests": gear.requests,
         "window": gear.branches * gear.window,
         "prefix": gear.prefix,
         "rows": gear.requests * gear.branches * gear.wanted,
     }
+    return int(found[1] or 1) * sizes[found[2]]
 
 
 def _axes(value: onnx.ValueInfoProto) -> list[Axis]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import onnx
 
-from lopa.export.ascend_call import MOST_DIMS, AtcCall, number_of_dims
+from lopa.export.ascend_call import AtcCall
 from lopa.export.ascend_inputs import OPEN
 from lopa.export.ascend_socs import SOCS
 from lopa.export.operator_table import ascend_operators
@@ -19,6 +19,8 @@ from lopa.export.portable_lint import MOST_AXES, violations_of_model
 from lopa.runtime.errors import BadInputError
 
 LEAST_GEARS = 2
+MOST_DIMS = 128
+"""Dims of all inputs together that can be set before a forward: pyACL passes them in an aclmdlIODims of so many."""
 _PLAN = "plan again: lopa-export plan BUNDLE --gears N"
 _EXPORT = "export the checkpoint again with --dialect portable or both"
 # Rules of the linter that hold for a graph that AMCT has rewritten, and the codes that ATC gives for them. AMCT's own
@@ -103,8 +105,8 @@ def sizes_of_inputs(call: AtcCall) -> Iterator[Fault]:
 
 def dims_at_run_time(call: AtcCall) -> Iterator[Fault]:
     """With gears pyACL must be able to pass the dims of all inputs; ATC itself would not notice."""
-    if call.tuples and (dims := number_of_dims(call.inputs)) > MOST_DIMS:
-        yield Fault("", f"gears with {dims} dims, of which pyACL sets {MOST_DIMS}", "an OM of fixed shape for each")
+    if call.tuples and (dims := sum(len(each.dims) for each in call.inputs)) > MOST_DIMS:
+        yield Fault("", f"gears with {dims} dims, of which pyACL sets {MOST_DIMS}", _EXPORT)
 
 
 def integers_with_gears(call: AtcCall) -> Iterator[Fault]:

@@ -57,9 +57,9 @@ def graph_from_dimensions(
             form.example_inputs(dimensions, TORCH_DTYPES[dtype], part),
             dynamo=True,
             opset_version=form.traced_opset,
-            input_names=part.input_names,
+            input_names=form.input_names(part),
             output_names=part.output_names(with_logits=with_logits),
-            dynamic_shapes=form.dynamic_axes(part),
+            dynamic_shapes=form.dynamic_axes(dimensions, part),
             optimize=False,
             verbose=False,
         )

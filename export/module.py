@@ -155,6 +155,7 @@ class _Layers(nn.Module):
     def __init__(self, dimensions: ModelDimensions, dtype: torch.dtype, part: ModelPart) -> None:
         super().__init__()
         self.dtype = dtype
+        self.kv_heads = dimensions.kv_heads
         self.embedding = Embedding(dimensions, dtype) if part.is_first else None
         self.layers = nn.ModuleDict({str(i): self.layer_type(dimensions, dtype) for i in range(part.first, part.end)})
         self.register_buffer("inverse_frequencies", inverse_frequencies(dimensions), persistent=False)
@@ -220,8 +221,8 @@ class HiddenForward(_Layers):
         return hidden.reshape(2, *position_ids.shape[:2], *x.shape[1:]), *window
 
 
-class ContractForward(_Layers):
-    """One forward of the contract, inputs and outputs in its order; or the last part of one, on hidden rows."""
+class LayersWithHead(_Layers):
+    """The layers of a whole model, or of its last part, and what makes statistics of their rows."""
 
     def __init__(
         self, dimensions: ModelDimensions, *, dtype: torch.dtype, with_logits: bool, part: ModelPart | None = None
@@ -231,6 +232,10 @@ class ContractForward(_Layers):
         self.with_logits = with_logits
         self.final_norm = self.layer_type.norm_type(dimensions.hidden_size, dimensions.rms_norm_eps, dtype)
         self.head = Matrix(dimensions.hidden_size, dimensions.vocab_size, bias=False, dtype=dtype)
+
+
+class ContractForward(LayersWithHead):
+    """One forward of the contract, inputs and outputs in its order; or the last part of one, on hidden rows."""
 
     def forward(
         self,

@@ -9,7 +9,7 @@ lays its windows out that way (lopa.runtime.portable_form does).
 import torch
 from torch import Tensor, nn
 
-from lopa.export.module import Attention, ContractForward, Layer, Norm, Rows, statistics_of_logits
+from lopa.export.module import Attention, Layer, LayersWithHead, Norm, Rows, statistics_of_logits
 
 
 class PortableNorm(Norm):
@@ -57,7 +57,7 @@ class PortableLayer(Layer):
     norm_type = PortableNorm
 
 
-class PortableForward(ContractForward):
+class PortableForward(LayersWithHead):
     """One forward in the portable form (docs/contract.md): the contract's inputs and outputs, folded."""
 
     layer_type = PortableLayer
@@ -70,18 +70,28 @@ class PortableForward(ContractForward):
         prefix_mask: Tensor,
         logits_index: Tensor,
         temperature: Tensor,
-        past_key_values: list[Tensor],
+        past_key_values: Tensor,
     ) -> tuple[Tensor, ...]:
         """Shapes as in the portable form: the statistics, each layer's new key and value, then logits if wanted."""
         rows = self._portable_rows(position_ids, window_mask, prefix_mask)
+        past = self._past_arrays(past_key_values)
         assert self.embedding is not None  # the whole model
-        x, added, window = self.layer_by_layer(self.embedding(source), None, past_key_values, rows)
+        x, added, window = self.layer_by_layer(self.embedding(source), None, past, rows)
         wanted = nn.functional.embedding(logits_index, (x + added).flatten(0, 1))  # [M, H]
         logits = self.head(self.final_norm(wanted)).float()
         ids, logprobs, entropy = statistics_of_logits(logits, temperature)
         # ATC's TopK gives int32 where ONNX has int64 (error E89999): said explicitly, both agree.
         statistics = (ids.int().long(), logprobs, entropy)
         return (*statistics, *window, logits) if self.with_logits else (*statistics, *window)
+
+    def _past_arrays(self, past_key_values: Tensor) -> list[Tensor]:
+        """[2L, R * Hkv, P, D] -> each layer's key and value, [R, Hkv, P, D].
+
+        A slice keeps its axis: the Reshape behind it copies P from where it is and infers R.
+        """
+        arrays, _, prefix, head_size = past_key_values.shape
+        shape = (-1, self.kv_heads, prefix, head_size)
+        return [past_key_values[i : i + 1].reshape(shape) for i in range(arrays)]
 
     def _portable_rows(self, position_ids: Tensor, window_mask: Tensor, prefix_mask: Tensor) -> Rows:
         angles = position_ids.unsqueeze(-1).float() * self.inverse_frequencies

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import onnx_ir as ir
 import torch
@@ -12,6 +13,7 @@ from lopa.export.portable_module import PortableForward
 from lopa.export.portable_passes import as_portable
 from lopa.runtime.manifest import Dialect, ModelDimensions
 from lopa.runtime.model_part import ModelPart, whole_model
+from lopa.runtime.portable_form import portable_input_names
 
 # Example sizes of requests, branches, window, prefix and rows: the exporter takes a size of 1 for a constant, and
 # equal sizes for one axis.
@@ -26,7 +28,8 @@ class TracedForm:
     """Of sizes, type and part, and whether logits come out."""
     traced_opset: int
     example_inputs: Callable[[ModelDimensions, torch.dtype, ModelPart], tuple[object, ...]]
-    dynamic_axes: Callable[[ModelPart], tuple[object, ...]]
+    input_names: Callable[[ModelPart], list[str]]
+    dynamic_axes: Callable[[ModelDimensions, ModelPart], tuple[object, ...]]
     finish: Callable[[ir.Model], ir.Model]
     """From the tidied graph to the dialect's."""
 
@@ -51,7 +54,11 @@ def _standard_inputs(dimensions: ModelDimensions, dtype: torch.dtype, part: Mode
     )
 
 
-def _standard_axes(part: ModelPart) -> tuple[object, ...]:
+def _standard_names(part: ModelPart) -> list[str]:
+    return part.input_names
+
+
+def _standard_axes(_: ModelDimensions, part: ModelPart) -> tuple[object, ...]:
     requests, branches, window, prefix, rows = _axes("requests", "branches", "window", "prefix", "rows")
     row = {0: requests, 1: branches, 2: window}
     wanted = ({0: requests, 1: branches, 2: rows}, {0: requests})
@@ -73,6 +80,7 @@ def _portable_module(dimensions: ModelDimensions, dtype: torch.dtype, part: Mode
 
 def _portable_inputs(dimensions: ModelDimensions, dtype: torch.dtype, part: ModelPart) -> tuple[object, ...]:
     window = torch.zeros(_REQUESTS, _WINDOW, dtype=torch.int64)
+    past = (len(part.past_names), _REQUESTS * dimensions.kv_heads, _PREFIX, dimensions.head_size)
     return (
         window,
         torch.zeros_like(window),
@@ -80,11 +88,15 @@ def _portable_inputs(dimensions: ModelDimensions, dtype: torch.dtype, part: Mode
         torch.zeros(_REQUESTS, 1, 1, _PREFIX),
         torch.zeros(_ROWS, dtype=torch.int64),
         torch.ones(_ROWS, 1),
-        _past(dimensions, dtype, part),
+        torch.zeros(past, dtype=dtype),
     )
 
 
-def _portable_axes(part: ModelPart) -> tuple[object, ...]:
+def _portable_names(_: ModelPart) -> list[str]:
+    return portable_input_names()
+
+
+def _portable_axes(dimensions: ModelDimensions, _: ModelPart) -> tuple[object, ...]:
     requests, window, prefix, rows = _axes("requests", "window", "prefix", "rows")
     row = {0: requests, 1: window}
     return (
@@ -94,7 +106,7 @@ def _portable_axes(part: ModelPart) -> tuple[object, ...]:
         {0: requests, 3: prefix},
         {0: rows},
         {0: rows},
-        [{0: requests, 2: prefix}] * len(part.past_names),
+        {1: dimensions.kv_heads * requests, 2: prefix},
     )
 
 
@@ -103,7 +115,7 @@ def _past(dimensions: ModelDimensions, dtype: torch.dtype, part: ModelPart) -> l
     return [torch.zeros_like(past) for _ in part.past_names]
 
 
-def _axes(*names: str) -> tuple[object, ...]:
+def _axes(*names: str) -> tuple[Any, ...]:
     return tuple(torch.export.Dim(name) for name in names)
 
 
@@ -114,6 +126,6 @@ def _unchanged(model: ir.Model) -> ir.Model:
 # 23 is the first ai.onnx opset with Attention, RotaryEmbedding and RMSNormalization; 18 the lowest that torch's
 # exporter writes.
 TRACED_FORMS: dict[Dialect, TracedForm] = {
-    "standard": TracedForm(_standard_module, 23, _standard_inputs, _standard_axes, _unchanged),
-    "portable": TracedForm(_portable_module, 18, _portable_inputs, _portable_axes, as_portable),
+    "standard": TracedForm(_standard_module, 23, _standard_inputs, _standard_names, _standard_axes, _unchanged),
+    "portable": TracedForm(_portable_module, 18, _portable_inputs, _portable_names, _portable_axes, as_portable),
 }

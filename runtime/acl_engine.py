@@ -9,11 +9,11 @@ from lopa.runtime.acl_calls import AclCalls
 from lopa.runtime.acl_memory import AclMemory
 from lopa.runtime.acl_model import AclModel
 from lopa.runtime.ascend_manifest import EngineGear, EngineInput, FoundEngine
-from lopa.runtime.contract import past_names
 from lopa.runtime.device_memory import Buffer
 from lopa.runtime.engine_form import PortableForm
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.gears import Gear
+from lopa.runtime.portable_form import PAST
 
 
 class AclEngine:
@@ -38,11 +38,10 @@ class AclEngine:
         except BaseException:
             self.close()
             raise
-        past = set(past_names(len(inputs)))
         self.sizes = {
             name: max(model.sizes[name] for model in self._models.values())
             for name in (*inputs, *outputs)
-            if name not in past
+            if name != PAST
         }
 
     def enqueue(self, gear: Gear, buffers: Mapping[str, Buffer]) -> None:

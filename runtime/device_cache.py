@@ -6,7 +6,7 @@ Knows addresses and lengths: which rows are worth keeping, and who computes them
 from collections.abc import Callable, Sequence
 
 from lopa.runtime.contract import Rows
-from lopa.runtime.device_memory import Buffer, BufferSet, DeviceMemory, RowPlace, copy_rows, upload_rows
+from lopa.runtime.device_memory import BufferSet, DeviceMemory, RowPlace, copy_rows, upload_rows
 from lopa.runtime.prefix_cache import CacheShape
 
 
@@ -44,14 +44,14 @@ class DeviceCache:
         self.capacity = 0
 
     @property
-    def buffers(self) -> tuple[Buffer, ...]:
-        """Each [1, Hkv, capacity, D], in the order of contract.past_names; none without rows."""
-        return () if self._buffers is None else self._buffers.buffers
+    def buffers(self) -> BufferSet:
+        """Each [1, Hkv, capacity, D], in the order of contract.past_names, of a cache that has rows."""
+        assert self._buffers is not None
+        return self._buffers
 
     def place(self, start: int) -> RowPlace:
         """Where row `start` lies, of a cache that has rows."""
-        assert self._buffers is not None
-        return place_of_rows(self._buffers, self._shape, 0, self.capacity, start)
+        return place_of_rows(self.buffers, self._shape, 0, self.capacity, start)
 
     def append(self, source: RowPlace, count: int) -> None:
         """Append rows that lie on this device, or on one that it reaches."""
@@ -108,7 +108,7 @@ class StackedCaches:
         self._caches: tuple[DeviceCache, ...] = ()
         self._copied: list[int] = []
 
-    def stacked(self, caches: Sequence[DeviceCache]) -> tuple[Buffer, ...]:
+    def stacked(self, caches: Sequence[DeviceCache]) -> BufferSet:
         """The rows of `caches`, in this order, always in the same memory."""
         if len(caches) != len(self._caches) or any(a is not b for a, b in zip(caches, self._caches, strict=True)):
             if any(self._copied):
@@ -120,7 +120,7 @@ class StackedCaches:
             if copied < cache.length:
                 target = place_of_rows(self._buffers, self._shape, slot, self._rows, copied)
                 copy_rows(self._memory, target, cache.place(copied), (cache.length - copied) * size, heads)
-        return self._buffers.buffers
+        return self._buffers
 
     def has(self, cache: DeviceCache) -> bool:
         """Whether its rows were copied here."""

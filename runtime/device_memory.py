@@ -80,6 +80,13 @@ class BufferSet:
             Buffer(self._address + start, size) for start, size in zip(starts[:-1], sizes, strict=True)
         )
 
+    @property
+    def whole(self) -> Buffer:
+        """All of them as one array, in order. Raises ValueError where their alignment leaves holes between them."""
+        if any(each.size % ALIGNMENT for each in self.buffers[:-1]):
+            raise ValueError(f"received arrays of {self.buffers[0].size} bytes, expected a multiple of {ALIGNMENT}")
+        return Buffer(self._address, self._size)
+
     def fill_zero(self) -> None:
         """Write zeros into all of them."""
         self._memory.fill_zero(self._address, self._size)

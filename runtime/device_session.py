@@ -11,7 +11,7 @@ from typing import Protocol
 import numpy as np
 
 from lopa.runtime import contract
-from lopa.runtime.contract import Bool, CacheRows, Rows, Statistics, WindowBatch, past_names, tiles, window_names
+from lopa.runtime.contract import Bool, CacheRows, Rows, Statistics, WindowBatch, tiles, window_names
 from lopa.runtime.device_cache import DeviceCache, StackedCaches, buffers_of_rows, row_bytes
 from lopa.runtime.device_memory import Buffer, BufferSet, DeviceMemory, RowPlace, copy_rows, download_rows
 from lopa.runtime.device_rows import DeviceRows, Lender, RowLoan
@@ -62,7 +62,7 @@ class DeviceSession:
         self._shape = shape
         self._table = GearTable(engine.gears)
         self._prefixes = sorted({gear.prefix for gear in engine.gears})
-        self._past_names, self._window_names = past_names(shape.arrays // 2), window_names(shape.arrays // 2)
+        self._window_names = window_names(shape.arrays // 2)
         self._statistics = _statistics_arrays(vocab_size, with_logits=contract.LOGITS in engine.sizes)
         small = {name: size for name, size in engine.sizes.items() if name not in self._window_names}
         self._small = BufferSet(self._memory, list(small.values()))
@@ -213,10 +213,10 @@ class DeviceSession:
         padded = padded_batch(batch, gear)
         for name, array in engine.form.inputs(padded, mask).items():
             memory.upload(self._buffers[name].address, array)
-        past = self._prefix_buffers([self._cache(request) for request in batch.requests], first, gear)
+        past = self._prefix_arrays([self._cache(request) for request in batch.requests], first, gear)
         buffers = {
             **self._buffers,
-            **dict(zip(self._past_names, past, strict=True)),
+            **engine.form.past(past),
             **dict(zip(self._window_names, self._row_buffers(number), strict=True)),
         }
         engine.enqueue(gear, buffers)
@@ -229,7 +229,7 @@ class DeviceSession:
         memory.synchronize()
         return cut_statistics(_statistics_from_outputs(outputs), _sizes(batch, gear.prefix))
 
-    def _prefix_buffers(self, caches: Sequence[DeviceCache], first: int, gear: Gear) -> tuple[Buffer, ...]:
+    def _prefix_arrays(self, caches: Sequence[DeviceCache], first: int, gear: Gear) -> BufferSet:
         """The committed rows in the shape of `gear`: a request's own cache where it has that, otherwise a copy."""
         if gear.requests == 1 and caches[0].capacity == gear.prefix:
             return caches[0].buffers

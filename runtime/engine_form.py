@@ -1,6 +1,7 @@
 """What an engine's graph takes and gives for one forward: the contract's own shapes, or those of the portable dialect.
 
-Both have the same names, and the same order of numbers in every output but the new rows. Knows arrays only.
+Both have the same names but for the prefix, and the same order of numbers in every output but the new rows. Knows
+arrays only.
 """
 
 from dataclasses import dataclass
@@ -10,9 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from lopa.runtime import contract
-from lopa.runtime.contract import Bool, WindowBatch
+from lopa.runtime.contract import Bool, WindowBatch, past_names
+from lopa.runtime.device_memory import Buffer, BufferSet
 from lopa.runtime.gears import Gear
-from lopa.runtime.portable_form import portable_inputs
+from lopa.runtime.portable_form import PAST, portable_inputs
 
 Array = npt.NDArray[Any]
 
@@ -31,6 +33,9 @@ class EngineForm(Protocol):
 
     def inputs(self, batch: WindowBatch, prefix_mask: Bool) -> dict[str, Array]:
         """All inputs but the prefix rows, C-contiguous, by name; `prefix_mask` [R, P]."""
+
+    def past(self, arrays: BufferSet) -> dict[str, Buffer]:
+        """The prefix rows by name; `arrays` each dtype [R, Hkv, P, D], in the order of contract.past_names."""
 
     def row_steps(self, gear: Gear, kv_heads: int) -> RowSteps:
         """Where the new rows lie after a forward in the shape of `gear`."""
@@ -51,6 +56,10 @@ class ContractForm:
         }
         return {name: np.ascontiguousarray(array) for name, array in arrays.items()}
 
+    def past(self, arrays: BufferSet) -> dict[str, Buffer]:
+        """EngineForm.past: an input for each array."""
+        return dict(zip(past_names(len(arrays.buffers) // 2), arrays.buffers, strict=True))
+
     def row_steps(self, gear: Gear, kv_heads: int) -> RowSteps:
         """EngineForm.row_steps."""
         return RowSteps(gear.branches * kv_heads * gear.window, kv_heads * gear.window, gear.window)
@@ -62,6 +71,10 @@ class PortableForm:
     def inputs(self, batch: WindowBatch, prefix_mask: Bool) -> dict[str, Array]:
         """EngineForm.inputs."""
         return portable_inputs(batch, prefix_mask)
+
+    def past(self, arrays: BufferSet) -> dict[str, Buffer]:
+        """EngineForm.past: one input. Raises ValueError as BufferSet.whole does."""
+        return {PAST: arrays.whole}
 
     def row_steps(self, gear: Gear, kv_heads: int) -> RowSteps:
         """EngineForm.row_steps."""

@@ -97,8 +97,7 @@ class PipelineStage:
             self._prefix, self._views = prefix, {}
         key = (requests.start, requests.stop)
         if key not in self._views:
-            arrays = tuple(array[requests] for array in prefix.arrays[self._part.cache_arrays])
-            self._views[key] = Prefix(arrays, prefix.mask[requests])
+            self._views[key] = Prefix(prefix.block[self._part.cache_arrays, requests], prefix.mask[requests])
         return self._views[key]
 
 

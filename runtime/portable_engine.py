@@ -5,8 +5,14 @@ Shows what such a graph computes; it is made for other devices, so it is not tun
 
 import onnxruntime as ort
 
-from lopa.runtime.contract import Rows, Statistics, WindowBatch, past_names, window_names
-from lopa.runtime.portable_form import portable_inputs, rows_from_portable, statistics_from_portable
+from lopa.runtime.contract import Rows, Statistics, WindowBatch, window_names
+from lopa.runtime.portable_form import (
+    PAST,
+    portable_inputs,
+    portable_past,
+    rows_from_portable,
+    statistics_from_portable,
+)
 from lopa.runtime.prefix_cache import Prefix
 
 
@@ -20,12 +26,10 @@ class PortableEngine:
     def run(self, batch: WindowBatch, prefix: Prefix) -> tuple[Statistics, tuple[Rows, ...]]:
         """ForwardEngine.run; the arrays are the caller's."""
         assert self._session is not None  # HostSession runs nothing after close()
-        layers = len(prefix.arrays) // 2
-        past = dict(zip(past_names(layers), prefix.arrays, strict=True))
-        inputs = portable_inputs(batch, prefix.mask) | past
+        inputs = portable_inputs(batch, prefix.mask) | {PAST: portable_past(prefix.block)}
         outputs = dict(zip(self._outputs, self._session.run(self._outputs, inputs), strict=True))
         branches = batch.input_ids.shape[1]
-        rows = tuple(rows_from_portable(outputs[name], branches) for name in window_names(layers))
+        rows = tuple(rows_from_portable(outputs[name], branches) for name in window_names(len(prefix.block) // 2))
         return statistics_from_portable(outputs, batch), rows
 
     def forget_prefix(self) -> None:

@@ -18,10 +18,17 @@ Array = npt.NDArray[Any]
 
 MASKED = -1e4
 """Added to the score of what a row may not attend to. Finite in float16 too: a row that sees nothing stays finite."""
+PAST = "past_key_values"
+"""The prefix cache as one input: dtype [2L, R * Hkv, P, D], the contract's arrays one behind the other."""
+
+
+def portable_input_names() -> list[str]:
+    """All inputs of a portable graph, in order."""
+    return [*contract.input_names(0), PAST]
 
 
 def portable_inputs(batch: WindowBatch, prefix_mask: Bool) -> dict[str, Array]:
-    """All inputs but the prefix rows, which both forms have in common; `prefix_mask` [R, P].
+    """All inputs but the prefix rows (`portable_past`); `prefix_mask` [R, P].
 
     The arrays are new and C-contiguous.
     """
@@ -36,6 +43,12 @@ def portable_inputs(batch: WindowBatch, prefix_mask: Bool) -> dict[str, Array]:
         contract.LOGITS_INDEX: (batch.logits_index + first_row).reshape(-1),
         contract.TEMPERATURE: np.repeat(batch.temperature, branches * queries)[:, None],
     }
+
+
+def portable_past(block: Rows) -> Rows:
+    """The contract's prefix arrays [2L, R, Hkv, P, D], in the order of contract.past_names: the same memory as PAST."""
+    arrays, _, _, rows, head_size = block.shape
+    return block.reshape(arrays, -1, rows, head_size)
 
 
 def statistics_from_portable(outputs: Mapping[str, Array], batch: WindowBatch) -> Statistics:

@@ -5,6 +5,7 @@ Knows arrays only: which rows are worth keeping, and who computes them, is decid
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -18,10 +19,18 @@ from lopa.runtime.stored_floats import stored_dtype
 class Prefix:
     """What a forward reads. The same object means the same memory; its contents change when rows are committed."""
 
-    arrays: tuple[Rows, ...]
-    """In the order of contract.past_names: each dtype [R, Hkv, P, D], C-contiguous, zero where nothing is committed."""
+    block: Rows
+    """dtype [arrays, R, Hkv, P, D], zero where nothing is committed: all arrays, in the order of contract.past_names.
+
+    A portable graph takes it whole, which is why it is one piece of memory.
+    """
     mask: Bool
     """[R, P], true for committed rows."""
+
+    @cached_property
+    def arrays(self) -> tuple[Rows, ...]:
+        """Views of `block`, each dtype [R, Hkv, P, D] and C-contiguous."""
+        return tuple(self.block)
 
 
 @dataclass(frozen=True)
@@ -37,11 +46,8 @@ class CacheShape:
 
     def zeros(self, requests: int, rows: int) -> Prefix:
         """An empty prefix of `rows` rows for each request; zeros, since a NaN in a masked row would leak."""
-        shape = (requests, self.kv_heads, rows, self.head_size)
-        return Prefix(
-            arrays=tuple(np.zeros(shape, self.dtype) for _ in range(self.arrays)),
-            mask=np.zeros((requests, rows), np.bool_),
-        )
+        shape = (self.arrays, requests, self.kv_heads, rows, self.head_size)
+        return Prefix(block=np.zeros(shape, self.dtype), mask=np.zeros((requests, rows), np.bool_))
 
 
 def cache_shape_from_manifest(manifest: Manifest) -> CacheShape:
@@ -139,6 +145,5 @@ def _copy_rows(target: Prefix, slot: int, source: Prefix, start: int, end: int) 
     """Copy rows start..end of the single request in `source` to request `slot` of `target`."""
     if start == end:
         return
-    for array, rows in zip(target.arrays, source.arrays, strict=True):
-        array[slot, :, start:end] = rows[0, :, start:end]
+    target.block[:, slot, :, start:end] = source.block[:, 0, :, start:end]
     target.mask[slot, start:end] = True

@@ -17,6 +17,7 @@ from lopa.runtime.contract import window_names
 from lopa.runtime.device_cache import row_bytes
 from lopa.runtime.device_session import DeviceSession
 from lopa.runtime.errors import BadInputError
+from lopa.runtime.portable_form import portable_input_names
 from lopa.runtime.prefix_cache import CacheShape
 from lopa.runtime.stored_floats import stored_dtype
 from lopa.runtime.threaded_session import ThreadedSession
@@ -80,11 +81,19 @@ def _cache_shape(found: FoundEngine, bundle: Bundle) -> CacheShape:
 
 def _check_engine(found: FoundEngine, bundle: Bundle) -> None:
     """Raise BadInputError unless the engine is of this bundle and its arrays are as the session takes them."""
+    remedy = f"build it again: {_BUILD.format(bundle.path).replace('SOC', found.engine.soc_version)}"
     if not found.fits(bundle):
         raise BadInputError(
             f"{found.folder} was made of other weights than those of {bundle.path}",
             expected="an engine of this bundle",
-            remedy=f"build it again: {_BUILD.format(bundle.path).replace('SOC', found.engine.soc_version)}",
+            remedy=remedy,
+        )
+    inputs = [each.name for each in found.engine.inputs]
+    if inputs != portable_input_names():
+        raise BadInputError(
+            f"{found.folder} has {len(inputs)} inputs, the last {inputs[-1] if inputs else None}",
+            expected=", ".join(portable_input_names()),
+            remedy=f"export the checkpoint again, then {remedy}",
         )
     names = contract.output_names(bundle.manifest.dimensions.layers, with_logits=bundle.manifest.with_logits)
     dtypes = {each.name: each.dtype for each in found.engine.outputs}
@@ -93,8 +102,9 @@ def _check_engine(found: FoundEngine, bundle: Bundle) -> None:
         raise BadInputError(
             f"{found.folder} has the outputs {dtypes}",
             expected=f"{', '.join(names)}, of them {_STATISTICS}",
-            remedy=f"build it again: {_BUILD.format(bundle.path).replace('SOC', found.engine.soc_version)}",
+            remedy=remedy,
         )
+    # A tile of such rows is a multiple of device_memory.ALIGNMENT, so that a cache's arrays are one without holes.
     size = row_bytes(_cache_shape(found, bundle))
     if size % COPY_ALIGNMENT:
         raise BadInputError(

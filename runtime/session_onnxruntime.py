@@ -26,6 +26,7 @@ from lopa.runtime.host_session import ForwardEngine, HostSession
 from lopa.runtime.manifest import Manifest
 from lopa.runtime.model_part import HIDDEN, NEXT_HIDDEN, ModelPart, whole_model
 from lopa.runtime.portable_engine import PortableEngine
+from lopa.runtime.portable_form import portable_input_names
 from lopa.runtime.prefix_cache import Prefix, cache_shape_from_manifest
 from lopa.runtime.stored_floats import stored_dtype
 
@@ -36,6 +37,8 @@ Layout = dict[str, tuple[tuple[int, ...], np.dtype[Any]]]
 """Shape and type by name."""
 
 _ERRORS_ONLY = 3
+_SHOWN = 3
+"""Names in an error."""
 _MOST_BUFFERS = 64
 """Sets of views kept: creating one costs more than binding it, and a decode comes back to few sizes."""
 _CUDA = "CUDAExecutionProvider"
@@ -349,22 +352,18 @@ def _inference_session(
 
 def _check_contract(bundle: Bundle, session: ort.InferenceSession, part: ModelPart) -> None:
     """Raise BadInputError unless the graph has exactly the contract's inputs and outputs, in its dialect's form."""
-    remedy = "export the checkpoint again"
+    dialect = bundle.manifest.dialect
+    inputs = portable_input_names() if dialect == "portable" else part.input_names
     for what, found, expected in (
-        ("inputs", session.get_inputs(), part.input_names),
+        ("inputs", session.get_inputs(), inputs),
         ("outputs", session.get_outputs(), part.output_names(with_logits=bundle.manifest.with_logits)),
     ):
         names = {value.name for value in found}
         if names != set(expected):
+            others = sorted(names ^ set(expected))
+            more = f" and {len(others) - _SHOWN} more" if len(others) > _SHOWN else ""
             raise BadInputError(
-                f"{bundle.graph} has other {what} than its manifest says: {sorted(names ^ set(expected))}",
-                expected=f"the {what} of contract version {contract.CONTRACT_VERSION}",
-                remedy=remedy,
+                f"{bundle.graph} has other {what} than its manifest says: {others[:_SHOWN]}{more}",
+                expected=f"the {what} of contract version {contract.CONTRACT_VERSION} in the {dialect} dialect",
+                remedy="export the checkpoint again",
             )
-    dialect, source = bundle.manifest.dialect, session.get_inputs()[0]
-    if part.is_first and len(source.shape) != (2 if dialect == "portable" else 3):
-        raise BadInputError(
-            f"{bundle.graph}: its {source.name} has {len(source.shape)} axes",
-            expected=f"the shapes of the {dialect} dialect, which the manifest names",
-            remedy=remedy,
-        )

@@ -26,10 +26,9 @@ class StagedPrefix:
         for slot, copied in enumerate(self._copied):
             length = lengths[slot] if slot < len(lengths) else 0
             start = copied if same else 0
-            for target, array in zip(self._staged.arrays, source.arrays, strict=True):
-                target[slot, :, length:copied] = 0
-                if start < length:
-                    target[slot, :, start:length] = array[requests][slot, :, start:length]
+            self._staged.block[:, slot, :, length:copied] = 0
+            if start < length:
+                self._staged.block[:, slot, :, start:length] = source.block[:, requests][:, slot, :, start:length]
             self._staged.mask[slot] = np.arange(self._staged.mask.shape[1]) < length
             self._copied[slot] = length
         self._source = source

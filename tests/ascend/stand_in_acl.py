@@ -542,13 +542,13 @@ class StandInAcl:
         shapes = _shapes(om, dims)
         inputs = [int(np.prod(shape)) * _itemsize(each.dtype) for shape, each in zip(shapes, om.inputs, strict=True)]
         by_name = {each.name: shape for each, shape in zip(om.inputs, shapes, strict=True)}
-        (requests, rows), wanted = by_name["input_ids"], by_name["logits_index"][0]
-        _, heads, _, size = next(shape for name, shape in by_name.items() if name.startswith("past_key_values"))
+        rows, wanted = by_name["input_ids"][1], by_name["logits_index"][0]
+        _, heads_of_all, _, size = by_name["past_key_values"]
         numbers = {"topk_ids": 8 * wanted, "topk_logprobs": 8 * wanted, "entropy": wanted}
         outputs = []
         for each in om.outputs:
             if each.name.startswith("window_key_values"):
-                count = requests * heads * rows * size
+                count = heads_of_all * rows * size
             elif each.name == "logits":
                 count = wanted * _vocabulary(om)
             else:

@@ -59,7 +59,7 @@ def test_a_good_run(run: Run, tmp_path: Path) -> None:
     ]
     model = read_om(tmp_path / "engine" / "gears.om")
     assert model.atc_cmdline == arguments
-    assert [len(gear) for gear in model.gears] == [31] * 3
+    assert [len(gear) for gear in model.gears] == [13] * 3
     graph = onnx.load_from_string(model.graph)
     locations = {entry.value for t in graph.graph.initializer for entry in t.external_data if entry.key == "location"}
     assert locations == set(model.weights)

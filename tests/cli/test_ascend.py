@@ -244,21 +244,6 @@ def test_a_build_folder_without_atc(
     assert done.stderr.startswith("atc is not on PATH")
 
 
-def test_a_model_with_too_many_layers_for_one_om(
-    planned_bundle: Path, atc_calls: Path, ascend: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The tiny one has 5, whose inputs have 55 dims."""
-    monkeypatch.setattr("lopa.export.ascend_call.MOST_DIMS", 54)
-    code, output, errors = ascend(planned_bundle, *SOC)
-    assert code == 0
-    assert "3 gears, 3 OM" in output
-    assert "pyACL cannot set the dims of so many inputs" in errors
-    engine = engine_from_folder(planned_bundle / "engines" / "ascend-910B1").engine
-    assert (engine.dynamic, engine.int8, engine.precision) == (False, False, "origin")
-    assert [each.dims[:3] for each in engine.gears] == [[1, 256, 1], [1, 96, 1], [2, 384, 2]]
-    assert len(runs(atc_calls)) == 3
-
-
 def test_a_terminal_shows_a_clock(planned_bundle: Path, atc_calls: Path) -> None:
     ours, theirs = pty.openpty()
     environment = {**os.environ, "STAND_IN_ATC_SLEEP": "2", "TERM": "xterm", "COLUMNS": "120"}

@@ -7,9 +7,10 @@ import onnx
 import pytest
 from tests.runtime.test_gears import GEARS, gear
 
-from lopa.export.ascend_call import AtcCall, arguments_from_call, calls_from_inputs, number_of_dims
+from lopa.export.ascend_call import AtcCall, arguments_from_call, calls_from_inputs
 from lopa.export.ascend_contract import atc_contract
-from lopa.export.ascend_inputs import GearedInputs, geared_inputs
+from lopa.export.ascend_inputs import geared_inputs
+from lopa.export.ascend_rules import check_call
 from lopa.runtime.ascend_manifest import EngineInput, Precision
 from lopa.runtime.bundle import Bundle
 
@@ -58,15 +59,13 @@ def test_a_scalar_has_no_numbers() -> None:
     assert "--dynamic_dims=8;16" in arguments
 
 
-@pytest.mark.parametrize(("layers", "calls"), [(14, 1), (15, 3)])
-def test_more_dims_than_can_be_set_take_an_om_for_each_gear(layers: int, calls: int) -> None:
-    """Of the portable form's other inputs there are 15 dims."""
-    ranks = [2, 2, 4, 4, 1, 2] + [4] * 2 * layers
-    inputs = tuple(EngineInput(name=f"i{i}", dtype="float32", dims=[-1] * rank) for i, rank in enumerate(ranks))
-    total = number_of_dims(inputs)
-    assert total == 15 + 8 * layers
-    geared = GearedInputs(inputs, tuple((size,) * total for size in (1, 2, 3)))
-    found = calls_from_inputs(geared, graph="g.onnx", soc_version="Ascend910B1", precision="origin", int8=False)
-    assert len(found) == calls
-    assert [call.name for call in found] == (["gears"] if calls == 1 else ["gear-0", "gear-1", "gear-2"])
-    assert all(bool(call.tuples) == (calls == 1) for call in found)
+def test_a_model_of_28_layers_is_one_om(tiny_portable: Path) -> None:
+    """The number of inputs, and so that of their dims, does not grow with the layers."""
+    model = onnx.load(Bundle.open(tiny_portable).graph, load_external_data=False)
+    model.graph.input[-1].type.tensor_type.shape.dim[0].dim_value = 2 * 28
+    geared = geared_inputs(model, GEARS)
+    (call,) = calls_from_inputs(geared, graph="g.onnx", soc_version="Ascend910B1", precision="origin", int8=False)
+    assert call.tuples == geared.tuples
+    assert call.inputs[-1].dims == [56, -1, -1, 32]
+    assert sum(len(each.dims) for each in call.inputs) == 19
+    check_call(call, "bfloat16")

@@ -16,6 +16,7 @@ from lopa.runtime.device_memory import ALIGNMENT, Array, Buffer, DeviceMemory
 from lopa.runtime.device_session import DeviceSession
 from lopa.runtime.engine_form import ContractForm, EngineForm, PortableForm
 from lopa.runtime.gears import Gear
+from lopa.runtime.portable_form import PAST
 from lopa.runtime.prefix_cache import cache_shape_from_manifest
 
 _APART = 1 << 44
@@ -122,16 +123,16 @@ class OnnxRuntimeDeviceEngine:
         self.memory, self.gears = memory, gears
         self._dimensions = bundle.manifest.dimensions
         self._inputs = [value.name for value in self._session.get_inputs()]
+        self._past = [name for name in self._inputs if name.startswith(PAST)]
         self._outputs = [value.name for value in self._session.get_outputs()]
         self._rng = np.random.default_rng(3)
         self.runs: list[Gear] = []
         self.closed = False
         shapes = [self._shapes(gear) for gear in gears]
-        past = past_names(self._dimensions.layers)
         self.sizes = {
             name: max(_bytes(*each[name]) for each in shapes)
             for name in (*self._inputs, *self._outputs)
-            if name not in past
+            if name not in self._past
         }
 
     def enqueue(self, gear: Gear, buffers: Mapping[str, Buffer]) -> None:
@@ -160,9 +161,12 @@ class OnnxRuntimeDeviceEngine:
         """Prefix rows that are not committed: they must be zeros, and may be anything without being felt."""
         mask = inputs["prefix_mask"].reshape(-1, inputs["prefix_mask"].shape[-1])[:, None, :, None]
         committed = mask == 0 if self.portable else mask
-        for name in past_names(self._dimensions.layers):
-            assert not np.where(committed, 0, inputs[name]).any()
-            inputs[name] = np.where(committed, inputs[name], self._rng.standard_normal(inputs[name].shape, np.float32))
+        for name in self._past:
+            shape = inputs[name].shape
+            past = inputs[name].reshape(-1, len(committed), self._dimensions.kv_heads, *shape[-2:])
+            assert not np.where(committed, 0, past).any()
+            past = np.where(committed, past, self._rng.standard_normal(past.shape, np.float32))
+            inputs[name] = past.reshape(shape)
 
     def _shapes(self, gear: Gear) -> dict[str, tuple[tuple[int, ...], np.dtype]]:
         r, b, w, p, q = gear.requests, gear.branches, gear.window, gear.prefix, gear.wanted
@@ -178,6 +182,7 @@ class OnnxRuntimeDeviceEngine:
                 "logits_index": (m, int64),
                 "temperature": ((*m, 1), float32),
             }
+            past = {PAST: ((2 * self._dimensions.layers, r * heads, p, size), float32)}
             window, wanted = (r, heads, s, size), m
         else:
             known = {
@@ -188,6 +193,7 @@ class OnnxRuntimeDeviceEngine:
                 "logits_index": ((r, b, q), int64),
                 "temperature": ((r,), float32),
             }
+            past = dict.fromkeys(past_names(self._dimensions.layers), ((r, heads, p, size), float32))
             window, wanted = (r, b, heads, w, size), (r, b, q)
         return {
             **known,
@@ -195,7 +201,7 @@ class OnnxRuntimeDeviceEngine:
             "topk_logprobs": ((*wanted, TOP_K), float32),
             "entropy": (wanted, float32),
             "logits": ((*wanted, self._dimensions.vocab_size), float32),
-            **dict.fromkeys(past_names(self._dimensions.layers), ((r, heads, p, size), float32)),
+            **past,
             **dict.fromkeys(window_names(self._dimensions.layers), (window, float32)),
         }
 

@@ -11,6 +11,7 @@ from tests.runtime.random_windows import assert_close, assert_same_statistics, r
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.check_cases import cases_from_manifest
 from lopa.runtime.contract import CacheRows
+from lopa.runtime.device_memory import Buffer, BufferSet
 from lopa.runtime.device_rows import DeviceRows
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.gears import Gear
@@ -127,6 +128,14 @@ def test_prefixes_grow_through_gears_and_requests(bundle: Bundle) -> None:
     assert len({str(each) for each in engine.runs}) == 3
     plain.close()
     session.close()
+
+
+def test_arrays_are_one_unless_there_are_holes_between_them() -> None:
+    memory = HostMemory()
+    whole = BufferSet(memory, [1024, 512, 512])
+    assert whole.whole == Buffer(whole.buffers[0].address, 2048)
+    with pytest.raises(ValueError, match="received arrays of 520 bytes, expected a multiple of 512"):
+        _ = BufferSet(memory, [520, 520]).whole
 
 
 def test_only_small_things_travel(bundle: Bundle) -> None:

@@ -85,10 +85,8 @@ class Watched:
         temperature[r:] = rng.uniform(0.1, 9, shape[0] - r)
         # A padding row may see anything: real rows, other padding rows.
         mask = np.where(real[..., None], batch.window_mask, rng.random(batch.window_mask.shape) < 0.5)
-        arrays = tuple(
-            np.where(prefix.mask[:, None, :, None], array, rng.standard_normal(array.shape).astype(array.dtype))
-            for array in prefix.arrays
-        )
+        garbage = rng.standard_normal(prefix.block.shape).astype(prefix.block.dtype)
+        block = np.where(prefix.mask[:, None, :, None], prefix.block, garbage)
         prefix_mask = prefix.mask.copy()
         prefix_mask[r:] = rng.random(prefix_mask[r:].shape) < 0.5
         self.changed += int((~real).sum())
@@ -100,7 +98,7 @@ class Watched:
             logits_index=np.where(asked, batch.logits_index, rng.integers(shape[2], size=asked.shape)),
             temperature=temperature,
         )
-        return changed, Prefix(arrays, prefix_mask)
+        return changed, Prefix(block, prefix_mask)
 
 
 class Noting:

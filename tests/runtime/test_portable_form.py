@@ -10,7 +10,14 @@ from tests.runtime.random_windows import random_batch
 
 from lopa.runtime import contract
 from lopa.runtime.contract import WindowBatch
-from lopa.runtime.portable_form import MASKED, portable_inputs, rows_from_portable, statistics_from_portable
+from lopa.runtime.portable_form import (
+    MASKED,
+    portable_inputs,
+    portable_past,
+    rows_from_portable,
+    statistics_from_portable,
+)
+from lopa.runtime.prefix_cache import CacheShape
 
 SIZES = st.tuples(*(st.integers(1, most) for most in (3, 4, 5, 4)))
 
@@ -51,6 +58,19 @@ def test_inputs(sizes: tuple[int, ...], seed: int) -> None:
         assert flat_ids[found["logits_index"][number]] == batch.input_ids[r, b, batch.logits_index[r, b, q]]
         assert found["logits_index"][number] // rows == r
         assert found["temperature"][number] == batch.temperature[r]
+
+
+def test_the_prefix_is_the_same_memory() -> None:
+    """Head h of request r is at r x Hkv + h in every array."""
+    rng = np.random.default_rng(8)
+    prefix = CacheShape(arrays=6, kv_heads=3, head_size=4, dtype=np.dtype(np.float32)).zeros(2, 64)
+    prefix.block[...] = rng.standard_normal(prefix.block.shape)
+    past = portable_past(prefix.block)
+    assert past.shape == (6, 6, 64, 4)
+    assert np.shares_memory(past, prefix.block)
+    for number, array in enumerate(prefix.arrays):
+        for r, h in product(range(2), range(3)):
+            np.testing.assert_array_equal(past[number, 3 * r + h], array[r, h])
 
 
 @settings(max_examples=20, deadline=None)

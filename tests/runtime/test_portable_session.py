@@ -6,11 +6,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
+import onnx
 import onnxruntime as ort
 import pytest
 from tests.runtime.random_windows import assert_close, assert_same_statistics, full_mask, random_batch, scattered_mask
 from tests.runtime.test_session_onnxruntime import changed_bundle, random_mask
 
+from lopa.runtime import contract
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.session import Session, open_session
@@ -120,10 +122,27 @@ def test_a_row_that_sees_nothing_stays_finite(tiny_portable: Path, opened: Calla
 
 
 def test_a_portable_graph_under_a_standard_manifest_is_refused(tiny_portable: Path, tmp_path: Path) -> None:
-    """Names alone would not tell: the shapes do, and not before a forward."""
     bundle = changed_bundle(tiny_portable, tmp_path / "copy", lambda manifest: manifest.update(dialect="standard"))
-    with pytest.raises(BadInputError, match="input_ids has 2 axes"):
+    with pytest.raises(BadInputError, match=r"other inputs .*past_key_values'"):
         open_session(bundle, "cpu")
+
+
+def test_a_graph_with_an_input_for_each_array_is_refused(tiny_portable: Path, tmp_path: Path) -> None:
+    """As the portable form once was. The message says what to do, and not the names of all the arrays."""
+    bundle = changed_bundle(tiny_portable, tmp_path / "copy", lambda _: None)
+    model = onnx.load(bundle.graph, load_external_data=False)
+    past = model.graph.input.pop()
+    names = contract.past_names(5)
+    for name in names:
+        model.graph.input.add().CopyFrom(past)
+        model.graph.input[-1].name = name
+        model.graph.input[-1].type.tensor_type.shape.dim[0].dim_value = 1
+    model.graph.node.insert(0, onnx.helper.make_node("Concat", names, [past.name], axis=0))
+    bundle.graph.write_bytes(model.SerializeToString())
+    with pytest.raises(BadInputError, match=r"'past_key_values\.0\.key', .* and 8 more") as caught:
+        open_session(bundle, "cpu")
+    assert "portable dialect" in caught.value.expected
+    assert caught.value.remedy == "export the checkpoint again"
 
 
 def test_bfloat16_has_no_engine_here(tiny_portable: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,6 +39,15 @@ def test_append_puts_rows_behind_each_other_and_leaves_zeros(counts: list[int], 
         assert array.flags.c_contiguous
 
 
+def test_the_arrays_are_one_piece_of_memory_in_their_order() -> None:
+    """As a portable graph takes it: byte for byte the arrays one behind the other."""
+    rng = np.random.default_rng(0)
+    prefix = PrefixStack(SHAPE).prefix([cache_of(rng, 3), cache_of(rng, 70)])
+    assert prefix.block.flags.c_contiguous
+    assert b"".join(array.tobytes() for array in prefix.arrays) == prefix.block.tobytes()
+    assert all(np.shares_memory(array, prefix.block) for array in prefix.arrays)
+
+
 def test_the_prefix_is_the_same_object_until_it_grows() -> None:
     rng = np.random.default_rng(0)
     cache = cache_of(rng, 1)
