@@ -25,7 +25,7 @@ def table_of_gears(plan: GearPlan, forwards: Mapping[ForwardSizes, int], manifes
             (
                 f"{gear.requests} x {gear.branches} x {gear.window}, {gear.prefix}",
                 f"{gear.wanted}",
-                f"{gear.seconds * 1e3:.2f}",
+                f"{gear.seconds * 1e3:#.3g}",
                 f"{100 * runs[gear] / every:.1f} %",
                 f"{bytes_of_gear(manifest, sizes_of_gear(gear)) / 2**20:.1f}",
             )
@@ -49,7 +49,7 @@ def table_of_outcomes(plan: GearPlan, outcomes: Sequence[Outcome]) -> Table:
                 each.name,
                 f"{each.shapes}",
                 f"{100 * each.padding:.1f} %",
-                f"{each.seconds * 1e3:.3f}",
+                f"{each.seconds * 1e3:#.4g}",
                 f"{100 * (each.seconds / unpadded.seconds - 1):+.1f} %",
             )
             for each in outcomes

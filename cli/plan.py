@@ -1,5 +1,6 @@
 """lopa-export plan: the few shapes (gears) that engines of a bundle should be built for."""
 
+import contextlib
 import math
 from pathlib import Path
 
@@ -25,9 +26,9 @@ from lopa.bench.table import show_table
 from lopa.cli.recording_from_trace import recording_from_trace
 from lopa.runtime.bundle import Bundle, sha256_of_file
 from lopa.runtime.decoder import Decoder
-from lopa.runtime.errors import BadInputError
+from lopa.runtime.errors import BadInputError, MissingBackendError
 from lopa.runtime.gears import GEARS_NAME, Source, json_from_plan
-from lopa.runtime.session import BACKENDS
+from lopa.runtime.session import family_from_device
 from lopa.tiny import EVAL
 
 _GEARS = 8
@@ -35,6 +36,8 @@ _PROMPTS = 8
 """Of each kind, decoded where no trace is given."""
 _SEARCH_SECONDS = 60.0
 _GIB = 2**30
+_COMPILED = ("ascend", "tensorrt")
+"""Families of devices that run what is compiled for a plan's gears: before the plan there is nothing to run."""
 
 
 def _positive(context: click.Context, parameter: click.Parameter, value: float | None) -> float | None:  # noqa: ARG001
@@ -103,8 +106,9 @@ def command(
     manifest = opened.manifest
     if plot is not None:
         check_matplotlib()
+    family = family_from_device(device)
     seconds = gear_costs(opened, device, costs)
-    recording = _recording(opened, traces, device)
+    recording = _recording(opened, traces, "cpu" if family in _COMPILED else device)
     forwards = forwards_of_recording(recording, parallel)
     limits = limits_from_configs(
         recording.configs, forwards, recording.longest_prompt if max_prompt is None else max_prompt
@@ -153,12 +157,11 @@ def _affordable_gears(seconds: float | None, each: float | None, wanted: int) ->
 
 
 def _recording(bundle: Bundle, traces: tuple[Path, ...], device: str) -> Recording:
-    """From the traces, or of prompts that are decoded now: on the CPU where nothing here runs on `device`."""
+    """From the traces, or of prompts that are decoded now."""
     if traces:
         return joined_recordings([recording_from_trace(path, bundle) for path in traces])
     items = eval_set_from_jsonl(EVAL, limit=_PROMPTS)
-    device = device if device.split(":", 1)[0] in BACKENDS else "cpu"
-    with Decoder.open(bundle.path, [device]) as decoder, progress_shown("prompts", len(items)) as progress:
+    with _decoder(bundle, device) as decoder, progress_shown("prompts", len(items)) as progress:
         return recording_from_decoder(
             decoder,
             [item.prompt for item in items],
@@ -167,3 +170,10 @@ def _recording(bundle: Bundle, traces: tuple[Path, ...], device: str) -> Recordi
             ),
             progress,
         )
+
+
+def _decoder(bundle: Bundle, device: str) -> Decoder:
+    """On `device`, or on the CPU where its library is not here: the sizes of a decode hardly depend on it."""
+    with contextlib.suppress(MissingBackendError):
+        return Decoder.open(bundle.path, [device])
+    return Decoder.open(bundle.path, ["cpu"])

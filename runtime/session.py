@@ -91,6 +91,16 @@ def unused_request() -> int:
     return next(_numbers)
 
 
+def family_from_device(device: str) -> str:
+    """The part before the colon. Raises BadInputError when no backend has that name."""
+    family = device.split(":", 1)[0]
+    if family not in BACKENDS:
+        raise BadInputError(
+            f"device {device!r}", expected="one of " + ", ".join(sorted(BACKENDS)), remedy="choose one of these"
+        )
+    return family
+
+
 def open_session(
     bundle: Bundle, device: str, *, threads: int | None = None, timeline: Timeline | None = None
 ) -> Session:
@@ -102,10 +112,6 @@ def open_session(
     if "+" in device:
         pipelined: PipelineFactory = importlib.import_module(PIPELINE).open_session
         return pipelined(bundle, device, threads=threads, timeline=timeline)
-    family = device.split(":", 1)[0]
-    if family not in BACKENDS:
-        raise BadInputError(
-            f"device {device!r}", expected="one of " + ", ".join(sorted(BACKENDS)), remedy="choose one of these"
-        )
+    family = family_from_device(device)
     factory: SessionFactory = importlib.import_module(BACKENDS[family]).open_session
     return factory(bundle, device, threads=threads)

@@ -69,6 +69,17 @@ def test_without_a_trace_prompts_are_decoded_and_the_plan_can_go_elsewhere_as_js
     assert max(gear["requests"] for gear in plan["gears"]) == 4
 
 
+@pytest.mark.parametrize("device", ["ascend:0", "tensorrt:0"])
+def test_for_a_device_whose_engines_are_not_there_yet_prompts_are_decoded_on_the_cpu(
+    bundle: Path, tmp_path: Path, device: str
+) -> None:
+    done = lopa_export("plan", bundle, "--device", device, "--gears", 3, "-o", tmp_path / "plan.json")
+    assert done.returncode == 0, done.stderr
+    plan = json.loads((tmp_path / "plan.json").read_text())
+    assert (plan["costs"]["device"], plan["costs"]["kind"]) == (device, "modelled")
+    assert plan["sources"][0]["forwards"] > 16
+
+
 def test_building_time_limits_the_gears(bundle: Path, trace: Path, tmp_path: Path) -> None:
     arguments = ("plan", bundle, "--trace", trace, "--json", "-o", tmp_path / "plan.json")
     done = lopa_export(*arguments, "--build-seconds", 500, "--build-seconds-per-gear", 240)
@@ -123,6 +134,7 @@ def test_traces_that_cannot_be_used(bundle: Path, trace: Path, tmp_path: Path, d
         (["--build-seconds", 10, "--build-seconds-per-gear", 11], "at least 11 seconds"),
         (["--max-prompt", 0], "--max-prompt"),
         (["--trace", "no/such.jsonl"], "no/such.jsonl"),
+        (["--device", "warp:0", "-o", "plan.json"], "device 'warp:0'"),
         (["--costs", "no/such.json"], "no/such.json"),
         (["-o", "/proc/gears.json"], "cannot write"),
     ],
