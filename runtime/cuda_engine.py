@@ -19,6 +19,8 @@ from lopa.runtime.engine_form import ContractForm, EngineForm, PortableForm
 from lopa.runtime.errors import BadInputError, EngineFailedError, MissingBackendError
 from lopa.runtime.gears import ForwardSizes, Gear, GearTable
 from lopa.runtime.manifest import Manifest
+from lopa.runtime.model_part import whole_model
+from lopa.runtime.session_onnxruntime import check_contract
 from lopa.runtime.stored_floats import stored_dtype
 
 PROVIDER = "CUDAExecutionProvider"
@@ -48,6 +50,8 @@ class CudaEngine:
         self._graphs: dict[tuple[Gear, tuple[int, ...]], tuple[Any, Any]] = {}
         """Binding and options of each captured run. A graph uses the addresses that it was captured with."""
         self._other = self._session.io_binding()
+        self._other_key: object = None
+        """What is bound there."""
         self._other_options = _run_options(_NO_GRAPH if gears else None)
 
     def sizes_of(self, gear: Gear) -> dict[str, int]:
@@ -70,12 +74,15 @@ class CudaEngine:
 
     def enqueue(self, gear: Gear, buffers: Mapping[str, Buffer]) -> None:
         """DeviceEngine.enqueue. Raises EngineFailedError when ONNX Runtime cannot run it."""
+        key = (gear, tuple(buffer.address for buffer in buffers.values()))
         if gear not in self.gears:
-            self._bind(self._other, gear, buffers)
+            if key != self._other_key:
+                self._other_key = None
+                self._bind(self._other, gear, buffers)
+                self._other_key = key
             with CAPTURES.forbidden():
                 self._run(self._other, self._other_options)
             return
-        key = (gear, tuple(buffer.address for buffer in buffers.values()))
         if key in self._graphs:
             with CAPTURES.forbidden():
                 self._run(*self._graphs[key])
@@ -157,4 +164,5 @@ def _session_of_bundle(bundle: Bundle, memory: CudaMemory, *, with_graphs: bool)
             expected="the CUDA 13 and cuDNN 9 libraries on the loader path",
             remedy="check nvidia-smi and the CUDA libraries, or use --device cpu",
         )
+    check_contract(bundle, session, whole_model(bundle.manifest.dimensions.layers))
     return session
