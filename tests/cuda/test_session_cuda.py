@@ -6,8 +6,11 @@ import sys
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import numpy as np
 import onnxruntime as ort
 import pytest
@@ -182,7 +185,7 @@ def test_several_requests_at_once(bundle: Bundle, machine: StandInOrt) -> None:
     def tokens(device: str) -> list[tuple[int, ...]]:
         with Decoder.open(bundle.path, [device], threads=1) as decoder:
             config = decoder.config(max_new_tokens=48, branches=3)
-            with Engine(decoder, max_requests=3) as engine:
+            with Engine(decoder, slots=3) as engine:
                 handles = [engine.submit(prompt, config) for prompt in prompts]
                 return [handle.result(60).token_ids for handle in handles]
 
@@ -208,12 +211,8 @@ def test_a_forward_that_fails(bundle: Bundle, machine: StandInOrt) -> None:
     session.close()
 
 
-def test_types_of_a_bundle_in_float16(tmp_path: Path, machine: StandInOrt) -> None:
-    pytest.importorskip("torch")
-    from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint
-    from lopa.tiny import ADAPTER, CHECKPOINT
-
-    bundle = bundle_from_checkpoint(CHECKPOINT, tmp_path / "half", lora=ADAPTER, dtype="float16")
+def test_rows_in_float16(tiny_half: Path, machine: StandInOrt) -> None:
+    bundle = Bundle.open(tiny_half)
     plain, session = open_session(bundle, "cpu", threads=1), open_session(bundle, "cuda:0")
     rng = np.random.default_rng(0)
     for start in (0, 30):
@@ -225,22 +224,18 @@ def test_types_of_a_bundle_in_float16(tmp_path: Path, machine: StandInOrt) -> No
     session.close()
 
 
-def test_types_of_a_bundle_in_bfloat16(
-    tiny_bundle: Path, tmp_path: Path, machine: StandInOrt, monkeypatch: pytest.MonkeyPatch
+def test_rows_in_bfloat16_are_bound_as_such(
+    tiny_bundle: Path, machine: StandInOrt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its rows are bound as ONNX's bfloat16, two bytes each. No computing: the CPU has no such operators."""
-    pytest.importorskip("torch")
-    from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint
-    from lopa.tiny import ADAPTER, CHECKPOINT
-
-    bundle = bundle_from_checkpoint(CHECKPOINT, tmp_path / "brain", lora=ADAPTER, dtype="bfloat16")
-    plain = ort.InferenceSession(str(Bundle.open(tiny_bundle).graph), providers=["CPUExecutionProvider"])
+    """As ONNX's bfloat16, two bytes each. Nothing is computed: the CPU has no such operators."""
+    opened = Bundle.open(tiny_bundle)
+    bundle = replace(opened, manifest=msgspec.structs.replace(opened.manifest, dtype="bfloat16"))
+    plain = ort.InferenceSession(str(opened.graph), providers=["CPUExecutionProvider"])
     bound: list[tuple[str, object, int]] = []
 
     class Recording:
-        def bind_input(
-            self, name: str, device: str, number: int, kind: object, shape: tuple[int, ...], at: int
-        ) -> None:
+        def bind_input(self, *arguments: Any) -> None:
+            name, _, _, kind, shape, _ = arguments
             bound.append((name, kind, int(np.prod(shape))))
 
         bind_output = bind_input
@@ -251,7 +246,7 @@ def test_types_of_a_bundle_in_bfloat16(
 
         get_inputs, get_outputs, io_binding = plain.get_inputs, plain.get_outputs, Recording
 
-        def run_with_iobinding(self, binding: object, options: object) -> None:
+        def run_with_iobinding(self, *_: Any) -> None:
             pass
 
     monkeypatch.setattr(ort, "InferenceSession", lambda *_, **__: Session())
