@@ -27,6 +27,8 @@ PROVIDER = "CUDAExecutionProvider"
 _ERRORS_ONLY = 3
 _NO_GRAPH = -1
 """ONNX Runtime's gpu_graph_id of a run that is neither captured nor replayed. 0 is reserved."""
+_WINDOW_STEP = 4
+"""ONNX Runtime's fused attention with a mask takes no other lengths (prefixes are multiples of 64)."""
 _BFLOAT16_IN_ONNX = 16
 """TensorProto.BFLOAT16"""
 
@@ -60,13 +62,13 @@ class CudaEngine:
         return {name: arrays[name].size for name in self._names_but_prefix()}
 
     def gear_for(self, sizes: ForwardSizes) -> Gear:
-        """The gear that serves a forward best, or its own shape where none has room for it."""
+        """The gear that serves a forward best, or nearly its own shape where none has room for it."""
         if self._table is not None and self._table.holds(sizes):
             return self._table.gear_for(sizes)
         return Gear(
             requests=sizes.requests,
             branches=sizes.branches,
-            window=sizes.window,
+            window=-(-sizes.window // _WINDOW_STEP) * _WINDOW_STEP,
             prefix=sizes.prefix,
             wanted=sizes.wanted,
             seconds=0.0,
