@@ -11,6 +11,7 @@ import msgspec
 
 from lopa.runtime.acl_contract import AclContract, Call, Code, Rule
 
+
 Entry = TypeVar("Entry", Call, Rule, Code)
 
 
