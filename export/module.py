@@ -275,6 +275,10 @@ def statistics_of_logits(logits: Tensor, temperature: Tensor) -> tuple[Tensor, T
 
 
 def _wanted_rows(x: Tensor, index: Tensor) -> Tensor:
-    """[N, W, H] and int64 [R, B, Q] -> [R, B, Q, H]: the vocabulary product runs on these rows only."""
-    first = torch.arange(x.shape[0], device=x.device) * x.shape[1]
+    """[N, W, H] and int64 [R, B, Q] -> [R, B, Q, H]: the vocabulary product runs on these rows only.
+
+    No product of an array with a size: engines keep sizes on the host, so that every forward would copy one to the
+    device, and ONNX Runtime captures no CUDA graph of a model that does.
+    """
+    first = torch.arange(0, x.shape[0] * x.shape[1], x.shape[1], device=x.device)
     return functional.embedding(index + first.reshape(*index.shape[:2], 1), x.flatten(0, 1))
