@@ -201,10 +201,8 @@ class DeviceSession:
         cache = self._caches.pop(request, None)
         if cache is None:
             return
-        for key in [key for key, stack in self._stacks.items() if stack.has(cache)]:
-            if self._fixed_addresses:
-                self._stacks[key].forget()
-            else:
+        if not self._fixed_addresses:
+            for key in [key for key, stack in self._stacks.items() if stack.has(cache)]:
                 self._stacks.pop(key).free()
         if self._other_stack is not None and self._other_stack[1].has(cache):
             self._free_other_stack()
