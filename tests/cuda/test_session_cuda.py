@@ -21,6 +21,7 @@ from tests.cuda.stand_in_ort import StandInBinding, StandInOrt, StandInSession
 from tests.runtime.random_windows import assert_close, assert_same_statistics, random_batch
 from tests.runtime.test_gears import plan_of
 
+from lopa.cli.doctor import command as doctor
 from lopa.runtime import Decoder, Engine
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.check_cases import cases_from_manifest
@@ -337,6 +338,20 @@ def test_captures_on_two_devices_at_once(tiny_bundle: Path, tmp_path: Path, mach
     assert len(machine.captures) == 12
     for session in sessions:
         session.close()
+
+
+def test_doctor(machine: StandInOrt, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def state() -> str:
+        doctor([], standalone_mode=False)
+        return capsys.readouterr().out.partition("cuda:N: ")[2].splitlines()[0]
+
+    assert state() == "ready (4 devices)"
+    machine.cudart.codes["cudaGetDeviceCount"] = [cudaError_t.cudaErrorInsufficientDriver]
+    assert state().startswith("cudaGetDeviceCount returned cudaErrorInsufficientDriver")
+    monkeypatch.setitem(sys.modules, MODULE, None)
+    assert state() == 'no cuda-bindings: pip install "lopa-export[gpu]"'
+    monkeypatch.setattr(ort, "get_available_providers", lambda: ["CPUExecutionProvider"])
+    assert state().startswith("no CUDA provider in ONNX Runtime: ")
 
 
 def test_stand_in_is_like_the_real_onnx_runtime() -> None:
