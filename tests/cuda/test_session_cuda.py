@@ -166,6 +166,21 @@ def test_graphs_and_memory_do_not_grow(tiny_bundle: Path, tmp_path: Path, machin
     session.close()
 
 
+def test_a_prefix_in_no_gear_is_given_back(tiny_bundle: Path, machine: StandInOrt) -> None:
+    session = open_session(Bundle.open(tiny_bundle), "cuda:0")
+    rng = np.random.default_rng(5)
+    left = []
+    for requests in ((1,), (2, 3), (4,)):
+        session.forward(random_batch(rng, requests, 2, 40, 8))
+        before = machine.cudart.allocated(0)
+        for request in requests:
+            session.release(request)
+        left.append(machine.cudart.allocated(0))
+        assert left[-1] < before
+    assert left[1] == left[2]
+    session.close()
+
+
 def test_only_statistics_come_back(tiny_bundle: Path, machine: StandInOrt) -> None:
     session = open_session(Bundle.open(tiny_bundle), "cuda:0")
     rng = np.random.default_rng(0)
