@@ -98,6 +98,9 @@ class DeviceSession:
         self._statistics = _statistics_arrays(vocab_size, with_logits=contract.LOGITS in engine.sizes)
         self._small = GrowingBuffers(self._memory)
         """Of the gears: everything but rows."""
+        self._small_sizes = {name: size for name, size in engine.sizes.items() if name not in self._window_names}
+        if engine.gears:
+            self._small.buffers(self._small_sizes)  # a device without room for them says so when it is opened
         self._new_rows: list[GrowingBuffers] = []
         """Of the parts of a forward in a gear, in order; kept for the next one."""
         self._other = GrowingBuffers(self._memory)
@@ -206,10 +209,8 @@ class DeviceSession:
         cache = self._caches.pop(request, None)
         if cache is None:
             return
-        for key in [key for key, stack in self._stacks.items() if stack.has(cache)]:
-            if self._fixed_addresses:
-                self._stacks[key].forget()
-            else:
+        if not self._fixed_addresses:
+            for key in [key for key, stack in self._stacks.items() if stack.has(cache)]:
                 self._stacks.pop(key).free()
         if self._other_stack is not None and self._other_stack[1].has(cache):
             self._free_other_stack()
@@ -301,8 +302,7 @@ class DeviceSession:
         if number == len(self._new_rows):
             self._new_rows.append(GrowingBuffers(self._memory))
         rows = {name: engine.sizes[name] for name in self._window_names}
-        small = {name: size for name, size in engine.sizes.items() if name not in rows}
-        return {**self._small.buffers(small), **self._new_rows[number].buffers(rows)}
+        return {**self._small.buffers(self._small_sizes), **self._new_rows[number].buffers(rows)}
 
     def _cache(self, request: int) -> DeviceCache:
         if request not in self._caches:
