@@ -28,8 +28,8 @@ def device_options(command: _Command) -> _Command:
         multiple=True,
         default=("cpu",),
         show_default=True,
-        help="cpu, cores of it (cpu:0, cpu:0-3), cuda:N, numpy, or a pipeline (cuda:0+cuda:1). Several of them"
-        " share the branches. mpi or mpi:cuda under mpirun.",
+        help="cpu, cores of it (cpu:0, cpu:0-3), cuda:N, ascend:N, numpy, or a pipeline (cuda:0+cuda:1). Several"
+        " of them share the branches. mpi or mpi:cuda under mpirun.",
     )(command)
 
 

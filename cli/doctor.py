@@ -63,4 +63,8 @@ def _devices() -> list[tuple[str, str]]:
     devices.append(
         ("cuda:N", "ready" if cuda else 'no CUDA provider in ONNX Runtime: pip install "lopa-export[gpu]" beside a GPU')
     )
+    acl = importlib.util.find_spec("acl") is not None
+    devices.append(
+        ("ascend:N", "pyACL is here" if acl else "needs pyACL, which comes with CANN, and an NPU (docs/ascend.md)")
+    )
     return devices

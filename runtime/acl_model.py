@@ -72,11 +72,11 @@ class AclModel:
     def enqueue(self, dims: Sequence[int], buffers: Mapping[str, Buffer]) -> None:
         """Put a forward in the stream's queue. `dims` are all those of all inputs, in order: one of `gears`."""
         inputs, outputs = self._datasets
-        given = [buffers[name] for name in self._inputs]
+        given = [self._fitted(name, buffers[name]) for name in self._inputs]
         if self._dims_index is not None:
             given.insert(self._dims_index, self._dims_buffer)
         inputs.bind(given)
-        outputs.bind([buffers[name] for name in self._outputs])
+        outputs.bind([self._fitted(name, buffers[name]) for name in self._outputs])
         if self._dims_index is not None:
             chosen = {"name": "", "dimCount": len(dims), "dims": list(dims)}
             self._acl("mdl.set_input_dynamic_dims", self._model, inputs.handle, self._dims_index, chosen)
@@ -87,6 +87,10 @@ class AclModel:
         steps = [step for dataset in self._datasets for step in dataset.steps_of_closing()]
         steps += [("mdl.destroy_desc", self._desc)] if self._desc is not None else []
         self._acl.all([*steps, ("mdl.unload", self._model)])
+
+    def _fitted(self, name: str, buffer: Buffer) -> Buffer:
+        """No larger than the model's own: one of fixed shapes is warned about that."""
+        return Buffer(buffer.address, min(buffer.size, self.sizes[name]))
 
     def _check_counts(self, inputs: int, outputs: int) -> None:
         found = self._acl("mdl.get_num_inputs", self._desc), self._acl("mdl.get_num_outputs", self._desc)

@@ -69,13 +69,13 @@ class AclProcess:
     def finalize(self) -> None:
         """The end of the process. Nothing is done while sessions are open: what they use would be gone."""
         with self._lock:
+            if self._calls is None or self._users:
+                return
             calls, self._calls = self._calls, None
-            if calls is not None and self._ours and not self._users:
-                calls("finalize")
-            self._ours = False
-            self._users.clear()
-            self._peers.clear()
             atexit.unregister(self.finalize)
+            if self._ours:
+                self._ours = False
+                calls("finalize")
 
 
 THE_PROCESS = AclProcess()

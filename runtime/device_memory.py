@@ -50,7 +50,10 @@ class DeviceMemory(Protocol):
         """Wait for everything in the queue. Raises what went wrong there."""
 
     def reach(self, peer: "DeviceMemory") -> bool:
-        """Prepare copies between this device and `peer`; whether they are possible. Both sides have to be asked."""
+        """Prepare copies between this device and `peer`; whether they are possible.
+
+        Both sides have to be asked, and best before the memory is allocated that is copied from or to.
+        """
 
     def close(self) -> None:
         """Free the stream, and whatever was not freed before."""

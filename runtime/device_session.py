@@ -118,12 +118,16 @@ class DeviceSession:
         self._memory.synchronize()
         return CacheRows(rows)
 
+    def meet(self, others: Sequence[Session]) -> None:
+        """LendingSession.meet."""
+        for other in others:
+            if isinstance(other, DeviceSession):
+                self._memory.reach(other.memory)
+
     def lend_rows(self, request: int, branch: int, count: int, borrowers: Sequence[Session]) -> CacheRows:
         """As read_rows, but the rows stay on the device when all sessions in `borrowers` can take them from there."""
         memories = [each.memory if isinstance(each, DeviceSession) else None for each in borrowers]
-        # A list, not a generator: every peer that can be reached is prepared, whatever the others are.
-        reached = [memory is not None and self._memory.reach(memory) for memory in memories]
-        if not count or not all(reached):
+        if not count or not all(memory is not None and self._memory.reach(memory) for memory in memories):
             return self.read_rows(request, branch, count)
         place = self._place(request, branch, count)
         buffers = buffers_of_rows(self._memory, self._shape, 1, count)

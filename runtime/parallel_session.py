@@ -23,7 +23,7 @@ from lopa.runtime.errors import BadInputError, DevicesLostError
 from lopa.runtime.forward_split import DeviceTime, ForwardSplit
 from lopa.runtime.host_session import check_batch, slot_of_rows
 from lopa.runtime.row_transfer import RowTransfer, transfer_of_lost_rows, transfer_of_rows
-from lopa.runtime.session import Session
+from lopa.runtime.session import LendingSession, Session
 from lopa.runtime.session_thread import SessionThread
 from lopa.runtime.shared_rows import rows_are_shared
 
@@ -58,6 +58,9 @@ class BranchParallelSession:
             raise ValueError(f"received {len(sessions)} sessions and {stall_seconds} seconds, expected some of both")
         self._devices = [SessionThread(session) for session in sessions]
         """Those in use."""
+        for device in self._devices:
+            if isinstance(device.session, LendingSession):
+                device.submit(partial(device.session.meet, [each for each in sessions if each is not device.session]))
         self._name = ",".join(session.device for session in sessions)
         self._stall_seconds = stall_seconds
         self._lost: list[LostDevice] = []

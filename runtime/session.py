@@ -48,6 +48,12 @@ class Session(Protocol):
 class LendingSession(Protocol):
     """A session whose rows others may take from where they lie."""
 
+    def meet(self, others: Sequence[Session]) -> None:
+        """Prepare to lend rows to these sessions and to borrow from them, where that is possible; before any forward.
+
+        All of them are told of all the others.
+        """
+
     def lend_rows(self, request: int, branch: int, count: int, borrowers: Sequence[Session]) -> CacheRows:
         """As Session.read_rows; what comes back need only be fit for `append_rows` of these sessions."""
 

@@ -45,12 +45,16 @@ class ThreadedSession:
         """Session.read_rows."""
         return self._run(partial(self.inner.read_rows, request, branch, count))
 
+    def meet(self, others: Sequence[Session]) -> None:
+        """LendingSession.meet, of an inner session that lends."""
+        if isinstance(self.inner, LendingSession):
+            self._run(partial(self.inner.meet, _inner_sessions(others)))
+
     def lend_rows(self, request: int, branch: int, count: int, borrowers: Sequence[Session]) -> CacheRows:
         """LendingSession.lend_rows, of an inner session that lends; otherwise as read_rows."""
         if not isinstance(self.inner, LendingSession):
             return self.read_rows(request, branch, count)
-        inner = [each.inner if isinstance(each, ThreadedSession) else each for each in borrowers]
-        return self._run(partial(self.inner.lend_rows, request, branch, count, inner))
+        return self._run(partial(self.inner.lend_rows, request, branch, count, _inner_sessions(borrowers)))
 
     def append_rows(self, request: int, rows: CacheRows) -> None:
         """Session.append_rows."""
@@ -78,3 +82,7 @@ class ThreadedSession:
         if self._closed:
             raise RuntimeError(f"the session on {self._device} was used after close(); expected an open session")
         return self._worker.submit(work).result()
+
+
+def _inner_sessions(sessions: Sequence[Session]) -> list[Session]:
+    return [each.inner if isinstance(each, ThreadedSession) else each for each in sessions]

@@ -405,6 +405,7 @@ class StandInAcl:
         for buffer, size in zip((*given[: len(om.inputs)], *wanted), needed, strict=True):
             block = self._block(buffer.address, buffer.size)
             self._require(size <= buffer.size, f"a buffer of {buffer.size} bytes for {size}")
+            self._require(bool(om.gears) or size == buffer.size, f"{buffer.size} bytes for {size} of a fixed shape")
             self._require(self._device_of(block) == stream.context.device, "a buffer on another device")
             self._require(buffer.address % 64 == 0, "a buffer that is not aligned")
             places.append((buffer.address, size))

@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+from itertools import permutations
 from pathlib import Path
 
 import msgspec
@@ -18,6 +19,7 @@ from tests.runtime.random_windows import assert_same_statistics, random_batch
 
 from lopa.runtime.acl_calls import AclError
 from lopa.runtime.acl_memory import COPY_ALIGNMENT
+from lopa.runtime.acl_process import THE_PROCESS
 from lopa.runtime.ascend_manifest import ENGINE_NAME, engine_from_folder, json_from_engine
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.check_cases import cases_from_manifest
@@ -60,9 +62,10 @@ def test_recorded_traces_on_four_devices(name: str, bundle: Bundle, machine: Sta
     assert not [each.mismatch for each in comparisons if each.mismatch is not None]
     assert sum(each.whole for each in comparisons) >= 4
     assert peer_copies(machine) > 0
-    pairs = machine.peer_calls
-    assert len(pairs) == len(set(pairs)) > 4
-    assert {(peer, device) for device, peer in pairs} == set(pairs)  # in both directions
+    assert sorted(machine.peer_calls) == sorted(permutations(range(4), 2))  # in both directions, once
+    copied = [number for number, line in enumerate(machine.trace) if ", 3, stream" in line]
+    enabled = [number for number, line in enumerate(machine.trace) if "enable_peer" in line]
+    assert max(enabled) < min(copied)
 
 
 def test_a_block_causal_commit_sends_nothing(bundle: Bundle, machine: StandInAcl) -> None:
@@ -207,18 +210,22 @@ def test_a_failing_call_is_named_with_its_code(
 
 
 @pytest.mark.parametrize(
-    ("call", "code"),
+    ("call", "code", "before"),
     [
-        ("rt.create_context", 507000),
-        ("rt.create_stream", 507000),
-        ("mdl.load_from_file", 545001),
-        ("mdl.get_desc", 100011),
-        ("rt.malloc", 207001),
-        ("mdl.get_input_dynamic_dims", 145000),
+        ("rt.create_context", 507000, 0),
+        ("rt.create_stream", 507000, 0),
+        ("mdl.load_from_file", 545001, 0),
+        ("mdl.get_desc", 100011, 0),
+        ("rt.malloc", 207001, 0),
+        ("mdl.get_input_dynamic_dims", 145000, 0),
+        ("rt.malloc", 207001, 1),
     ],
 )
-def test_what_cannot_be_opened_leaves_nothing(call: str, code: int, bundle: Bundle, machine: StandInAcl) -> None:
-    machine.codes[call] = [code]
+def test_what_cannot_be_opened_leaves_nothing(
+    call: str, code: int, before: int, bundle: Bundle, machine: StandInAcl
+) -> None:
+    """`before` such calls succeed."""
+    machine.codes[call] = [*[None] * before, code]
     with pytest.raises(AclError, match=str(code)):
         open_session(bundle, "ascend:0")
     open_session(bundle, "ascend:0").close()
@@ -279,6 +286,22 @@ def test_the_decoder_and_two_sessions_on_one_device(bundle: Bundle, machine: Sta
     assert machine.trace.count("init()") == 1
     with pytest.raises(RuntimeError, match=r"after close\(\)"):
         other.forward(random_batch(np.random.default_rng(0), (0,), 2, 40, 8))
+
+
+def test_another_library_that_initialized_pyacl_finalizes_it(bundle: Bundle, machine: StandInAcl) -> None:
+    machine.init()
+    open_session(bundle, "ascend:0").close()
+    THE_PROCESS.finalize()
+    assert "finalize()" not in machine.trace
+    machine.finalize()
+
+
+def test_nothing_is_finalized_under_an_open_session(bundle: Bundle, machine: StandInAcl) -> None:
+    session = open_session(bundle, "ascend:0")
+    THE_PROCESS.finalize()
+    assert "finalize()" not in machine.trace
+    session.forward(random_batch(np.random.default_rng(0), (0,), 1, 40, 8))
+    session.close()
 
 
 @pytest.mark.parametrize("device", ["ascend", "ascend:", "ascend:x", "ascend:-1", "ascend:0-1"])
