@@ -50,6 +50,18 @@ def cache_shape_from_manifest(manifest: Manifest) -> CacheShape:
     return CacheShape(2 * sizes.layers, sizes.kv_heads, sizes.head_size, stored_dtype(manifest.dtype))
 
 
+def check_rows(shape: CacheShape, rows: Sequence[Rows]) -> None:
+    """Raise ValueError unless there is one array [Hkv, n, D] for each of a cache's, all with one n and its type."""
+    count = rows[0].shape[1] if rows and rows[0].ndim == 3 else 0
+    expected = (shape.kv_heads, count, shape.head_size)
+    found = [(array.shape, array.dtype.name) for array in rows]
+    if found != [(expected, shape.dtype.name)] * shape.arrays:
+        raise ValueError(
+            f"received rows {found}, expected {shape.arrays} arrays of {shape.dtype.name} "
+            f"[{shape.kv_heads}, n, {shape.head_size}] with one n"
+        )
+
+
 class PrefixCache:
     """The prefix of one request. Its memory grows by tiles, so that engines see few prefix lengths."""
 
@@ -78,14 +90,8 @@ class PrefixCache:
 
         Raises ValueError when the number of arrays, a shape or a type differs; nothing is changed then.
         """
-        count = rows[0].shape[1] if rows and rows[0].ndim == 3 else 0
-        expected = (self._shape.kv_heads, count, self._shape.head_size)
-        found = [(array.shape, array.dtype.name) for array in rows]
-        if found != [(expected, self._shape.dtype.name)] * self._shape.arrays:
-            raise ValueError(
-                f"received rows {found}, expected {self._shape.arrays} arrays of {self._shape.dtype.name} "
-                f"[{self._shape.kv_heads}, n, {self._shape.head_size}] with one n"
-            )
+        check_rows(self._shape, rows)
+        count = rows[0].shape[1]
         start, end = self._length, self._length + count
         if end > self.capacity:
             self._grow(tiles(end))

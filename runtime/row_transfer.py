@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from lopa.runtime.contract import CacheRows, WindowBatch
-from lopa.runtime.session import Session
+from lopa.runtime.session import LendingSession, Session
 from lopa.runtime.session_thread import SessionThread
 
 
@@ -41,7 +41,8 @@ def transfer_of_rows(
     The owner commits them as well.
     """
     session, request = owner.session, batch.requests[0]
-    started = _started(batch, count, owner, receivers, partial(session.read_rows, request, branch, count))
+    read = partial(_rows_for, [receiver.session for receiver in receivers], session, request, branch, count)
+    started = _started(batch, count, owner, receivers, read)
     owner.submit(partial(session.commit, request, branch, count))
     return started
 
@@ -70,6 +71,13 @@ def _started(
     for receiver in receivers:
         receiver.submit(partial(_append_when_there, receiver.session, batch.requests[0], rows))
     return RowTransfer(batch, count, owner, receivers, done, rows)
+
+
+def _rows_for(receivers: Sequence[Session], owner: Session, request: int, branch: int, count: int) -> CacheRows:
+    """The owner's rows: lent, where it does that, so that devices that reach each other copy them directly."""
+    if isinstance(owner, LendingSession):
+        return owner.lend_rows(request, branch, count, receivers)
+    return owner.read_rows(request, branch, count)
 
 
 def _hand_over(read: Callable[[], CacheRows], rows: Future[CacheRows]) -> None:

@@ -2,7 +2,8 @@
 
 import importlib
 import itertools
-from typing import Protocol
+from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
 
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import CacheRows, Statistics, WindowBatch
@@ -43,6 +44,14 @@ class Session(Protocol):
         """Free everything; the session cannot be used afterwards."""
 
 
+@runtime_checkable
+class LendingSession(Protocol):
+    """A session whose rows others may take from where they lie."""
+
+    def lend_rows(self, request: int, branch: int, count: int, borrowers: Sequence[Session]) -> CacheRows:
+        """As Session.read_rows; what comes back need only be fit for `append_rows` of these sessions."""
+
+
 class SessionFactory(Protocol):
     """Opens a session; each backend module has one, named `open_session`."""
 
@@ -59,6 +68,7 @@ class PipelineFactory(Protocol):
 
 # Device family (the part before the colon) -> module with open_session. Its heavy import happens there.
 BACKENDS: dict[str, str] = {
+    "ascend": "lopa.runtime.session_ascend",
     "cpu": "lopa.runtime.session_onnxruntime",
     "cuda": "lopa.runtime.session_onnxruntime",
     "mpi": "lopa.runtime.mpi_session",

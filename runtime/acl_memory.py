@@ -1,0 +1,149 @@
+"""The memory of one Ascend device: the DeviceMemory protocol over pyACL, with a context and a stream of its own.
+
+Everything runs on the thread that made it. What travels between host and device goes through page-locked memory, since
+only then copies are asynchronous.
+"""
+
+import ctypes
+from typing import Any
+
+from lopa.runtime.acl_calls import AclCalls
+from lopa.runtime.acl_process import AclProcess
+from lopa.runtime.device_memory import Array, DeviceMemory
+
+COPY_ALIGNMENT = 64
+"""Bytes; both addresses of an asynchronous copy are multiples."""
+_HUGE_FIRST_P2P = 3
+"""Huge pages where possible, in memory that other devices can copy from."""
+_STAGING_BLOCK = 1 << 20
+"""Bytes of page-locked memory at a time, at least."""
+_TO_DEVICE, _TO_HOST, _ON_DEVICES = 1, 2, 3
+
+
+class AclMemory:
+    """The DeviceMemory protocol."""
+
+    def __init__(self, process: AclProcess, device: int) -> None:
+        """Raises AclError when the device cannot be used."""
+        self._process = process
+        self._device = device
+        self._acl: AclCalls = process.calls()
+        self._allocated: set[int] = set()
+        self._staging = _Staging(self._acl)
+        self._arriving: list[tuple[Array, int]] = []
+        """Arrays to fill after that, and where their contents arrive."""
+        self._context: Any = None
+        self._stream: Any = None
+        process.use_device(device)
+        try:
+            self._context = self._acl("rt.create_context", device)
+            self._stream = self._acl("rt.create_stream")
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def stream(self) -> Any:
+        """On which forwards run."""
+        return self._stream
+
+    @property
+    def device(self) -> int:
+        """Its number."""
+        return self._device
+
+    def allocate(self, size: int) -> int:
+        """DeviceMemory.allocate: CANN aligns more than is asked for. Raises AclError when there is none left."""
+        address = int(self._acl("rt.malloc", size, _HUGE_FIRST_P2P))
+        self._allocated.add(address)
+        return address
+
+    def free(self, address: int) -> None:
+        """DeviceMemory.free."""
+        self._allocated.remove(address)
+        self._acl("rt.free", address)
+
+    def upload(self, target: int, source: Array) -> None:
+        """DeviceMemory.upload."""
+        block = self._staging.take(source.nbytes)
+        ctypes.memmove(block, source.ctypes.data, source.nbytes)
+        self._copy(target, block, source.nbytes, _TO_DEVICE)
+
+    def download(self, target: Array, source: int) -> None:
+        """DeviceMemory.download."""
+        block = self._staging.take(target.nbytes)
+        self._copy(block, source, target.nbytes, _TO_HOST)
+        self._arriving.append((target, block))
+
+    def copy_pieces(self, target: int, target_step: int, source: int, source_step: int, size: int, count: int) -> None:
+        """DeviceMemory.copy_pieces: one call each, since copies with steps are not for device to device."""
+        for piece in range(count):
+            self._copy(target + piece * target_step, source + piece * source_step, size, _ON_DEVICES)
+
+    def fill_zero(self, target: int, size: int) -> None:
+        """DeviceMemory.fill_zero."""
+        self._acl("rt.memset_async", target, size, 0, size, self._stream)
+
+    def synchronize(self) -> None:
+        """DeviceMemory.synchronize."""
+        arriving, self._arriving = self._arriving, []
+        self._acl("rt.synchronize_stream", self._stream)
+        for target, block in arriving:
+            ctypes.memmove(target.ctypes.data, block, target.nbytes)
+        self._staging.give_back()
+
+    def reach(self, peer: DeviceMemory) -> bool:
+        """DeviceMemory.reach: another Ascend device of this process, or the same one."""
+        if not isinstance(peer, AclMemory):
+            return False
+        return peer.device == self._device or self._process.enable_peer(self._device, peer.device)
+
+    def close(self) -> None:
+        """DeviceMemory.close; goes on to the end whatever fails, and raises the first failure."""
+        steps: list[tuple[Any, ...]] = [("rt.synchronize_stream", self._stream)] if self._stream is not None else []
+        steps += [("rt.free", address) for address in self._allocated]
+        steps += [("rt.free_host", address) for address in self._staging.addresses]
+        steps += [("rt.destroy_stream", self._stream)] if self._stream is not None else []
+        steps += [("rt.destroy_context", self._context)] if self._context is not None else []
+        self._allocated.clear()
+        self._arriving.clear()
+        self._stream = self._context = None
+        try:
+            self._acl.all(steps)
+        finally:
+            self._process.leave_device(self._device)
+
+    def _copy(self, target: int, source: int, size: int, kind: int) -> None:
+        self._acl("rt.memcpy_async", target, size, source, size, kind, self._stream)
+
+
+class _Staging:
+    """Page-locked memory of the host, in a few blocks that are used again once the stream was waited for."""
+
+    def __init__(self, acl: AclCalls) -> None:
+        self._acl = acl
+        self._blocks: list[tuple[int, int]] = []
+        """Address and size."""
+        self._block = 0
+        """The one that is being filled."""
+        self._filled = 0
+
+    @property
+    def addresses(self) -> list[int]:
+        """Of all blocks."""
+        return [address for address, _ in self._blocks]
+
+    def take(self, size: int) -> int:
+        """The address of some memory that nothing else uses until `give_back`."""
+        while self._block < len(self._blocks) and self._filled + size > self._blocks[self._block][1]:
+            self._block, self._filled = self._block + 1, 0
+        if self._block == len(self._blocks):
+            room = max(size, _STAGING_BLOCK)
+            self._blocks.append((int(self._acl("rt.malloc_host", room)), room))
+        address = self._blocks[self._block][0] + self._filled
+        self._filled += -(-size // COPY_ALIGNMENT) * COPY_ALIGNMENT
+        return address
+
+    def give_back(self) -> None:
+        """All that was taken."""
+        self._block = self._filled = 0

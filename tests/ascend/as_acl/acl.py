@@ -1,0 +1,15 @@
+"""The stand-in of tests/ascend/stand_in_acl.py under pyACL's name, for programs with this folder on PYTHONPATH.
+
+Not pyACL: a machine with 8 devices of the chip that LOPA_STAND_IN_SOC names, on the CPU.
+"""
+
+import os
+from typing import Any
+
+from tests.ascend.stand_in_acl import StandInAcl
+
+MACHINE = StandInAcl(soc=os.environ.get("LOPA_STAND_IN_SOC", "Ascend910B1"))
+
+
+def __getattr__(name: str) -> Any:
+    return getattr(MACHINE, name)
