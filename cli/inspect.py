@@ -5,6 +5,7 @@ from pathlib import Path
 
 import click
 
+from lopa.cli.tensorrt_lines import tensorrt_lines
 from lopa.export.extra import export_extra_needed
 from lopa.runtime.ascend_manifest import engine_folders, engine_from_folder
 from lopa.runtime.bundle import Bundle
@@ -69,6 +70,7 @@ def _summary(bundle: Bundle) -> str:
         ),
         *(("stage", f"{each.graph}  layers {each.first_layer} to {each.end_layer - 1}") for each in manifest.stages),
         ("decoding", ", ".join(f"{name} {value}" for name, value in _fields(manifest))),
+        *(("engine", line) for line in tensorrt_lines(bundle)),
         *(("file", f"{file.path}  {file.size:,} bytes  sha256 {file.sha256[:12]}…") for file in manifest.files),
         *(("engine", f"{folder.name}  {_engine(bundle, folder)}") for folder in engine_folders(bundle)),
         *(("from", f"{name}  sha256 {digest[:12]}…") for name, digest in _sources(manifest)),

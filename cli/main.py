@@ -14,6 +14,7 @@ COMMANDS = {
     "verify": "lopa.cli.verify",
     "plan": "lopa.cli.plan",
     "ascend": "lopa.cli.ascend",
+    "tensorrt": "lopa.cli.tensorrt",
     "inspect": "lopa.cli.inspect",
     "generate": "lopa.cli.generate",
     "bench": "lopa.cli.bench",

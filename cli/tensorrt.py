@@ -1,0 +1,95 @@
+"""lopa-export tensorrt: an engine for this machine's NVIDIA GPU, built by TensorRT for the gears of a plan."""
+
+from pathlib import Path
+
+import click
+
+from lopa.cli.build_progress import BuildProgress
+from lopa.export.extra import export_extra_needed
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.cuda_driver import cuda_device
+from lopa.runtime.errors import BadInputError
+from lopa.runtime.gears import GEARS_NAME, GearPlan, plan_from_file
+from lopa.runtime.tensorrt_library import tensorrt_library
+from lopa.runtime.tensorrt_manifest import LAYERS_NAME, BuildFlags
+
+_PATH = click.Path(path_type=Path)
+_GIB = 2**30
+
+
+@click.command(name="tensorrt")
+@click.argument("bundle", type=_PATH)
+@click.option("--gears", type=_PATH, metavar="FILE", help=f"A plan by lopa-export plan [default: BUNDLE/{GEARS_NAME}].")
+@click.option(
+    "--workspace",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="GIB",
+    help="Memory that a kernel may use for its own work [default: all of the GPU's].",
+)
+@click.option(
+    "--timing-cache",
+    type=_PATH,
+    metavar="FILE",
+    help="Read if it exists, and written: what was timed is not timed again [default: one in BUNDLE/engines].",
+)
+@click.option(
+    "--weight-streaming", is_flag=True, help="Weights may stay in the host's memory, for a GPU that is small."
+)
+@click.option("--strip-weights", is_flag=True, help="Leave the weights out of the plan; they come from BUNDLE again.")
+@click.option("--version-compatible", is_flag=True, help="Let later versions of TensorRT run it, more slowly.")
+@click.option("--int8", is_flag=True, help="Products with weights in int8; BUNDLE is in floats.")
+@click.option("--fp8", is_flag=True, help="Products with weights in fp8; BUNDLE is in floats.")
+def command(
+    bundle: Path,
+    gears: Path | None,
+    workspace: float | None,
+    timing_cache: Path | None,
+    weight_streaming: bool,
+    strip_weights: bool,
+    version_compatible: bool,
+    int8: bool,
+    fp8: bool,
+) -> None:
+    """Build the standard graph of BUNDLE for the gears of a plan into BUNDLE/engines, for the first CUDA device.
+
+    Whatever TensorRT's parser is known to refuse is said before it is called. An engine that is there and would come
+    out the same is left as it is.
+    """
+    if int8 and fp8:
+        raise click.UsageError("--int8 and --fp8: choose one")
+    with export_extra_needed("reading ONNX graphs"):
+        from lopa.export.gear_coverage import check_gears_cover_defaults
+        from lopa.export.tensorrt_engine import engine_from_job, job_from_bundle
+    opened = Bundle.open(bundle).of_dialect("standard")
+    plan = _plan(opened, gears)
+    check_gears_cover_defaults(plan.gears, opened.manifest, "the plan")
+    flags = BuildFlags(
+        workspace=None if workspace is None else int(workspace * _GIB),
+        weight_streaming=weight_streaming,
+        strip_weights=strip_weights,
+        version_compatible=version_compatible,
+        products="int8" if int8 else "fp8" if fp8 else "graph",
+    )
+    job = job_from_bundle(opened, plan.gears, flags)
+    trt, device = tensorrt_library(), cuda_device(0)
+    with BuildProgress() as progress:
+        made = engine_from_job(job, trt, device, timing_cache, progress)
+    engine = made.found.engine
+    size = sum(record.size for record in engine.files)
+    state = "unchanged, nothing was built" if made.cached else f"layers in {LAYERS_NAME}"
+    verified = "verified" if engine.verified else "not verified"
+    click.echo(
+        f"{made.found.folder}: {len(engine.gears)} gears and a range for prompts, {size / 1e6:,.1f} MB, "
+        f"{engine.gpu}, TensorRT {engine.tensorrt}, {verified}; {state}"
+    )
+
+
+def _plan(bundle: Bundle, path: Path | None) -> GearPlan:
+    plan = bundle.path / GEARS_NAME if path is None else path
+    if not plan.is_file():
+        raise BadInputError(
+            f"{plan} does not exist",
+            expected="a plan of the gears to build for",
+            remedy=f"make one: lopa-export plan {bundle.path}",
+        )
+    return plan_from_file(plan, bundle)

@@ -1,0 +1,41 @@
+"""TensorRT's Python package, imported when it is asked for, in a known version. Builds and runs nothing."""
+
+import importlib
+from types import ModuleType
+
+from lopa.runtime.errors import MissingBackendError
+
+OLDEST = (10, 15)
+"""First version whose parser takes Attention, RotaryEmbedding and RMSNormalization of our graphs."""
+NEWEST_MAJOR = 11
+_INSTALL = 'pip install "lopa-export[tensorrt]" on a machine with an NVIDIA GPU (docs/tensorrt.md)'
+
+
+def tensorrt_library() -> ModuleType:
+    """The module tensorrt. Raises MissingBackendError when it is absent, does not load, or is of an unknown version."""
+    try:
+        trt = importlib.import_module("tensorrt")
+    except ImportError as error:
+        raise MissingBackendError(
+            f"TensorRT cannot be imported: {error}",
+            expected=f"TensorRT {_span()} with its libraries",
+            remedy=_INSTALL,
+        ) from error
+    version = version_numbers(trt.__version__)
+    if version < OLDEST or version[0] > NEWEST_MAJOR:
+        raise MissingBackendError(f"TensorRT {trt.__version__}", expected=f"TensorRT {_span()}", remedy=_INSTALL)
+    return trt
+
+
+def version_numbers(version: str) -> tuple[int, ...]:
+    """ "10.15.1.29" -> (10, 15, 1, 29); what follows the numbers is left out."""
+    numbers = []
+    for part in version.split("."):
+        if not part.isdecimal():
+            break
+        numbers.append(int(part))
+    return tuple(numbers)
+
+
+def _span() -> str:
+    return f"{'.'.join(map(str, OLDEST))} to {NEWEST_MAJOR}.x"

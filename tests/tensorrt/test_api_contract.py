@@ -1,0 +1,125 @@
+"""What our code uses of TensorRT is in the real Python bindings of the oldest and of the newest version known here."""
+
+import ast
+import fcntl
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.tensorrt.recorded_api import MAJORS, module_from_surface, surface
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCES = sorted(path for folder in ("export", "runtime", "cli", "plugins") for path in (ROOT / folder).glob("*.py"))
+PINS = (Path(__file__).parent / "bindings.txt").read_text().split()
+
+
+@pytest.mark.parametrize("pin", PINS)
+def test_the_record_is_what_the_real_bindings_have(pin: str, pytestconfig: pytest.Config) -> None:
+    if shutil.which("cc") is None:
+        pytest.skip("no C compiler for the stand-in libraries that the bindings are imported over")
+    version = pin.split("==")[1]
+    bindings = _installed(pin, pytestconfig.cache.mkdir(f"tensorrt-bindings-{version}"))
+    recorder = ROOT / "tools" / "record_tensorrt_api.py"
+    made = subprocess.run([sys.executable, recorder, bindings], capture_output=True, text=True, check=False)
+    assert made.returncode == 0, made.stderr
+    major = version.split(".")[0]
+    assert made.stdout == (Path(__file__).parent / f"api-{major}.json").read_text()
+
+
+def _installed(pin: str, folder: Path) -> Path:
+    """Skips where pip has no such wheel for this machine, or no network."""
+    target = folder / "bindings"
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not target.exists():
+            partial = folder / "partial"
+            shutil.rmtree(partial, ignore_errors=True)
+            command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", partial, pin]
+            try:
+                done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+            except subprocess.TimeoutExpired:
+                pytest.skip(f"pip did not fetch {pin} within two minutes")
+            if done.returncode != 0:
+                pytest.skip(f"pip cannot fetch {pin}: {done.stderr.strip().splitlines()[-1:]}")
+            partial.rename(target)
+    return target
+
+
+@pytest.mark.parametrize("major", MAJORS)
+def test_every_name_that_the_source_uses_is_there(major: int) -> None:
+    recorded = surface(major)
+    used = {name for path in SOURCES for name in _used_names(ast.parse(path.read_text()))}
+    assert {"Builder", "BuilderFlag.TF32", "NetworkDefinitionCreationFlag.STRONGLY_TYPED"} <= used
+    assert [name for name in sorted(used) if not _is_there(name, recorded)] == []
+
+
+@pytest.mark.parametrize("major", MAJORS)
+@pytest.mark.parametrize(
+    "source", ["trt.Bilder(x)", "trt.BuilderFlag.FP32", "trt.ILogger.FATAL", "trt.Builder.create_engine", "trt.float8"]
+)
+def test_a_name_that_is_not_there_is_seen(source: str, major: int) -> None:
+    assert [_is_there(name, surface(major)) for name in _used_names(ast.parse(source))] == [False]
+
+
+def test_what_11_removed_is_seen() -> None:
+    (flag,) = _used_names(ast.parse("trt.BuilderFlag.FP16"))
+    assert [_is_there(flag, surface(major)) for major in MAJORS] == [True, False]
+
+
+def _used_names(tree: ast.AST) -> Iterator[str]:
+    """Every `trt.A` and `trt.A.B` as A and A.B, each once and as long as it is written."""
+    inner = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and id(node) not in inner:
+            written = ast.unparse(node)
+            if written.startswith("trt.") and written.replace(".", "").replace("_", "").isalnum():
+                yield ".".join(written.split(".")[1:3])
+
+
+def _is_there(name: str, recorded: dict[str, Any]) -> bool:
+    outer, _, inner = name.partition(".")
+    if not inner:
+        return outer == "__version__" or any(outer in recorded[part] for part in ("classes", "functions", "values"))
+    one = recorded["classes"].get(outer, {})
+    return any(inner in one.get(part, ()) for part in ("members", "values", "methods", "properties"))
+
+
+@pytest.mark.parametrize("major", MAJORS)
+def test_the_stand_in_refuses_what_is_not_recorded(major: int) -> None:
+    trt = module_from_surface(surface(major), {})
+    builder = trt.Builder(trt.Logger(trt.Logger.INFO))
+    with pytest.raises(TypeError, match="the real one takes flags="):
+        builder.create_network(flag=1)
+    with pytest.raises(TypeError, match="create_network"):
+        builder.create_network(1, 2)
+    with pytest.raises(AttributeError, match="create_engine"):
+        builder.create_engine()
+    config = builder.create_builder_config()
+    config.builder_optimization_level = 3
+    with pytest.raises(AttributeError, match="no property 'optimization_level'"):
+        config.optimization_level = 3
+    with pytest.raises(AttributeError):
+        config.num_optimization_profiles = 3  # cannot be set
+    with pytest.raises(TypeError):
+        trt.BuilderFlag["TF32"]  # nor can that of pybind11
+
+
+@pytest.mark.parametrize("major", MAJORS)
+def test_the_stand_in_wants_overriding_classes_as_pybind11_does(major: int) -> None:
+    trt = module_from_surface(surface(major), {})
+    with pytest.raises(AssertionError, match="another number"):
+
+        class Wrong(trt.IProgressMonitor):
+            def step_complete(self, _phase_name: str) -> bool:
+                return True
+
+    class Unconstructed(trt.ILogger):
+        def __init__(self) -> None:
+            self.kept = 1
+
+    with pytest.raises(TypeError, match="must be called"):
+        trt.Builder(Unconstructed())
