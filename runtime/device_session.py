@@ -4,7 +4,7 @@ Knows when caches begin, grow and end, what is padded, and what the last forward
 and the statistics travel between host and device. Does not know whose device it is, nor how a forward is computed.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -55,12 +55,20 @@ class DeviceEngine(Protocol):
 class DeviceSession:
     """The Session protocol: caches in the memory of `engine`'s device."""
 
-    def __init__(self, engine: DeviceEngine, device: str, shape: CacheShape, vocab_size: int) -> None:
+    def __init__(
+        self,
+        engine: DeviceEngine,
+        device: str,
+        shape: CacheShape,
+        vocab_size: int,
+        gear_for: Callable[[ForwardSizes], Gear] | None = None,
+    ) -> None:
+        """`gear_for` says in which shape `engine` runs a forward; None: in that of the cheapest of its gears."""
         self._engine: DeviceEngine | None = engine
         self._memory = engine.memory
         self._device = device
         self._shape = shape
-        self._table = GearTable(engine.gears)
+        self._gear_for = gear_for or GearTable(engine.gears).gear_for
         self._prefixes = sorted({gear.prefix for gear in engine.gears})
         self._past_names, self._window_names = past_names(shape.arrays // 2), window_names(shape.arrays // 2)
         self._statistics = _statistics_arrays(vocab_size, with_logits=contract.LOGITS in engine.sizes)
@@ -91,7 +99,7 @@ class DeviceSession:
         self._lender.end_unused()
         longest = max(map(self.prefix_length, batch.requests))
         sizes = _sizes(batch, tiles(longest))
-        gear = self._table.gear_for(sizes)
+        gear = self._gear_for(sizes)
         parts = tuple(parts_of_forward(sizes, gear))
         answers = (
             (part, self._run_part(number, batch_of_part(batch, part), part[0].start, gear), ())
