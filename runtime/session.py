@@ -73,6 +73,7 @@ BACKENDS: dict[str, str] = {
     "cuda": "lopa.runtime.session_onnxruntime",
     "mpi": "lopa.runtime.mpi_session",
     "numpy": "lopa.runtime.session_numpy",
+    "tensorrt": "lopa.runtime.session_tensorrt",
 }
 PIPELINE = "lopa.runtime.pipelined_session"
 """For devices joined by +."""

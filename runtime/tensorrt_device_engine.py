@@ -11,15 +11,16 @@ from types import ModuleType
 from lopa.runtime import contract
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import TOP_K
-from lopa.runtime.cuda_graphs import StreamGraphs
-from lopa.runtime.device_memory import Buffer, BufferSet, DeviceMemory
+from lopa.runtime.cuda_graphs import CudaGraphs
+from lopa.runtime.cuda_memory import CudaMemory
+from lopa.runtime.device_memory import Buffer, BufferSet
 from lopa.runtime.engine_form import ContractForm
 from lopa.runtime.gears import ForwardSizes, Gear
 from lopa.runtime.manifest import Manifest
 from lopa.runtime.stored_floats import stored_dtype
 from lopa.runtime.tensorrt_gear import GearRunner
 from lopa.runtime.tensorrt_manifest import FoundEngine
-from lopa.runtime.tensorrt_plan import OpenedPlan
+from lopa.runtime.tensorrt_plan import OpenedPlan, ProfileContext
 from lopa.runtime.tensorrt_profiles import Axes, ProfileTable, axes_of_gear, input_shapes
 
 
@@ -31,11 +32,10 @@ class TensorRTDeviceEngine:
         trt: ModuleType,
         found: FoundEngine,
         bundle: Bundle,
-        memory: DeviceMemory,
-        stream: int,
-        graphs: StreamGraphs,
+        memory: CudaMemory,
+        graphs: CudaGraphs,
     ) -> None:
-        """Open the plan on the calling thread's device, whose `memory` works on `stream`.
+        """Open the plan on the calling thread's device, on the stream of its `memory`, of which `graphs` are too.
 
         Raises BadInputError as OpenedPlan does, EngineFailedError.
         """
@@ -49,12 +49,13 @@ class TensorRTDeviceEngine:
         self._scratch = BufferSet(memory, [max(1, self._plan.scratch_size)])
         (scratch,) = self._scratch.buffers
         self._runners: dict[Axes, GearRunner] = {}
+        self._prefill: ProfileContext | None = None
         try:
             for number, axes in enumerate(map(axes_of_gear, engine.gears)):
-                context = self._plan.new_context(number, stream, scratch)
+                context = self._plan.new_context(number, memory.stream, scratch)
                 context.set_shapes(input_shapes(axes, self._dimensions))
                 self._runners[axes] = GearRunner(context, graphs)
-            self._prefill = self._plan.new_context(len(engine.gears), stream, scratch)
+            self._prefill = self._plan.new_context(len(engine.gears), memory.stream, scratch)
             memory.synchronize()  # contexts begin with copies on the stream
         except BaseException:
             self.close()
@@ -72,6 +73,7 @@ class TensorRTDeviceEngine:
         if runner is not None:
             runner.enqueue(addresses)
             return
+        assert self._prefill is not None  # nothing runs on a closed engine
         self._prefill.set_shapes(input_shapes(axes, self._dimensions))
         self._prefill.set_addresses(addresses)
         self._prefill.enqueue()
@@ -83,7 +85,7 @@ class TensorRTDeviceEngine:
                 runner.forget_graph()
         finally:
             self._runners.clear()
-            self.__dict__.pop("_prefill", None)
+            self._prefill = None
             self._plan.close()
             self._scratch.free()
 

@@ -8,8 +8,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from lopa.runtime.cuda_graphs import CaptureError, StreamGraphs
-from lopa.runtime.errors import EngineFailedError
+from lopa.runtime.cuda_graphs import CaptureError, CudaGraphs
 from lopa.runtime.tensorrt_plan import ProfileContext
 
 _log = logging.getLogger(__name__)
@@ -21,7 +20,7 @@ class GearRunner:
     The plain run is what TensorRT asks for: what it puts off after a shape was set is done then.
     """
 
-    def __init__(self, context: ProfileContext, graphs: StreamGraphs) -> None:
+    def __init__(self, context: ProfileContext, graphs: CudaGraphs) -> None:
         """`context` knows the shapes of the gear."""
         self._context = context
         self._graphs = graphs
@@ -53,7 +52,7 @@ class GearRunner:
     def _capture(self) -> None:
         try:
             self._graph = self._graphs.captured(self._context.enqueue)
-        except (CaptureError, EngineFailedError) as error:
+        except CaptureError as error:
             # E.g. a layer that waits for the GPU. Such a gear is slower, and as right as before.
             self._can_be_captured = False
             _log.warning("a gear runs without a CUDA graph: %s", error)
