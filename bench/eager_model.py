@@ -10,6 +10,7 @@ matrix), dtype and device never change on the way, and there is no model wrapper
 Shapes: N windows, W window rows, C cached rows, H hidden size, D head size, V vocabulary.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from lopa.export.bundle_from_checkpoint import Source, source_from_checkpoint
+from lopa.export.weight_plan import PlannedWeight
 from lopa.runtime.manifest import ModelDimensions
 
 KeyValue = tuple[Tensor, Tensor]
@@ -24,7 +26,7 @@ KeyValue = tuple[Tensor, Tensor]
 
 
 class RmsNorm(nn.Module):
-    """Divides by the root mean square."""
+    """Divides by the root mean square, in float32 whatever the type, as published."""
 
     def __init__(self, size: int, eps: float) -> None:
         super().__init__()
@@ -33,7 +35,8 @@ class RmsNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., size] -> [..., size]"""
-        return self.weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps))
+        exact = x.float()
+        return self.weight * (exact * torch.rsqrt(exact.pow(2).mean(-1, keepdim=True) + self.eps)).to(x.dtype)
 
 
 class Attention(nn.Module):
@@ -57,7 +60,10 @@ class Attention(nn.Module):
         value = self.value(x).view(number, window, self.kv_heads, self.head_size).transpose(1, 2)
         keys = key if past is None else torch.cat([past[0].expand(number, -1, -1, -1), key], dim=2)
         values = value if past is None else torch.cat([past[1].expand(number, -1, -1, -1), value], dim=2)
-        mixed = functional.scaled_dot_product_attention(query, keys, values, attn_mask=mask, enable_gqa=True)
+        grouped = not query.is_cuda
+        if not grouped:  # fused CUDA kernels take either a mask or grouped heads; the published code repeats them, too
+            keys, values = (repeated_heads(part, self.heads // self.kv_heads) for part in (keys, values))
+        mixed = functional.scaled_dot_product_attention(query, keys, values, attn_mask=mask, enable_gqa=grouped)
         return self.output(mixed.transpose(1, 2).reshape(number, window, -1)), (key, value)
 
 
@@ -104,18 +110,15 @@ class EagerModel(nn.Module):
         self.layers = nn.ModuleList(Layer(sizes) for _ in range(sizes.layers))
         self.final_norm = RmsNorm(sizes.hidden_size, sizes.rms_norm_eps)
         self.head = nn.Linear(sizes.hidden_size, sizes.vocab_size, bias=False)
-        # On the CPU also when the parameters are made on "meta", since no checkpoint has these numbers.
-        exponents = torch.arange(0, sizes.head_size, 2, device="cpu").float() / sizes.head_size
-        self.frequencies = 1.0 / (sizes.rope_theta**exponents)
+        # Not a buffer: it stays float32 when the parameters are rounded.
+        self.frequencies = frequencies_from_dimensions(sizes)
 
     def forward(
         self, ids: Tensor, positions: Tensor, mask: Tensor, past: list[KeyValue] | None
     ) -> tuple[Tensor, list[KeyValue]]:
         """Ids and positions [N, W], `mask` [N or 1, 1, W, C + W]; gives logits [N, W, V] and the windows' rows."""
-        angles = positions[:, None, :, None].float() * self.frequencies
-        angles = torch.cat([angles, angles], dim=-1)  # [N, 1, W, D]
         x = self.embedding(ids)
-        cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
+        cos, sin = rotation_from_positions(positions, self.frequencies, x.dtype)
         rows = []
         for i, layer in enumerate(self.layers):
             x, new = layer(x, cos, sin, mask, None if past is None else past[i])
@@ -123,29 +126,66 @@ class EagerModel(nn.Module):
         return self.head(self.final_norm(x)), rows
 
 
-def eager_model_from_checkpoint(checkpoint: Path, lora: Path | None) -> EagerModel:
-    """The float32 model of a checkpoint folder with its adapter merged.
+def eager_model_from_checkpoint(
+    checkpoint: Path, lora: Path | None, *, dtype: torch.dtype = torch.float32, device: str = "cpu"
+) -> EagerModel:
+    """The model of a checkpoint folder with its adapter merged (in float32), in `dtype` on `device`.
 
     Raises BadInputError as an export of the same folders would.
     """
     source = source_from_checkpoint(checkpoint, lora)
+    weights = {each.name: merged_weight(source, each, device).to(dtype) for each in source.planned}
+    return _model_from_weights(source.config.dimensions, weights, device)
+
+
+def compiled_model(model: EagerModel, sizes: ModelDimensions) -> EagerModel:
+    """The same network on the same weights, every layer compiled by torch.compile for each size that it meets.
+
+    Layers share their code, so that a size is compiled once; what is outside of them stays eager.
+    """
+    twin = _model_from_weights(sizes, model.state_dict(), model.embedding.weight.device)
+    for layer in twin.layers:
+        layer.compile(dynamic=False)
+    return twin
+
+
+def merged_weight(source: Source, planned: PlannedWeight, device: str) -> Tensor:
+    """One tensor of `source` in float32 on `device`; matrices [outputs, inputs] as nn.Linear has them."""
+    stored = source.adapter.replaced.get(planned.source, source.stored[planned.source])
+    weight = stored.read().to(device).float()
+    product = source.adapter.products.get(planned.source)
+    if product is None:
+        return weight
+    return weight + product.scale * (product.up.read().to(device).float() @ product.down.read().to(device).float())
+
+
+def frequencies_from_dimensions(sizes: ModelDimensions) -> Tensor:
+    """[D / 2], float32 on the CPU (also where parameters are made on "meta"): how fast every pair of channels turns."""
+    exponents = torch.arange(0, sizes.head_size, 2, device="cpu").float() / sizes.head_size
+    return 1.0 / (sizes.rope_theta**exponents)
+
+
+def rotation_from_positions(positions: Tensor, frequencies: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Cosines and sines [N, 1, W, D] of positions [N, W]."""
+    angles = positions[:, None, :, None].float() * frequencies
+    angles = torch.cat([angles, angles], dim=-1)
+    return angles.cos().to(dtype), angles.sin().to(dtype)
+
+
+def repeated_heads(rows: Tensor, times: int) -> Tensor:
+    """[N, Hkv, rows, D] -> [N, Hkv * times, rows, D]: every head as often as query heads share it, in a row."""
+    return rows.repeat_interleave(times, dim=1)
+
+
+def _model_from_weights(
+    sizes: ModelDimensions, weights: Mapping[str, Tensor], device: str | torch.device
+) -> EagerModel:
+    """A model that holds `weights`, which are on `device`, without a copy."""
     with torch.device("meta"):
-        model = EagerModel(source.config.dimensions)
-    model.load_state_dict(_merged_weights(source), assign=True)
+        model = EagerModel(sizes)
+    model.load_state_dict(weights, assign=True)
+    model.frequencies = model.frequencies.to(device)
     return model.eval()
-
-
-def _merged_weights(source: Source) -> dict[str, Tensor]:
-    """Every tensor in float32 by its name in a bundle, matrices [outputs, inputs] as nn.Linear has them."""
-    weights = {}
-    for planned in source.planned:
-        stored = source.adapter.replaced.get(planned.source, source.stored[planned.source])
-        weight = stored.read().float()
-        product = source.adapter.products.get(planned.source)
-        if product is not None:
-            weight = weight + product.scale * (product.up.read().float() @ product.down.read().float())
-        weights[planned.name] = weight
-    return weights
 
 
 def _rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from lopa.bench.eager_model import EagerModel, KeyValue
 from lopa.runtime.contract import TOP_K, Bool, CacheRows, Int64, Statistics, WindowBatch
+from lopa.runtime.stored_floats import float32_from_stored
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,20 +34,21 @@ class _BranchStatistics:
 
 
 class EagerSession:
-    """lopa.runtime.session.Session on the CPU, in the model's own dtype."""
+    """lopa.runtime.session.Session where the model's weights are, in their dtype."""
 
     def __init__(self, model: EagerModel, *, together: bool = False) -> None:
         """With `together` the branches of a request are one batch; otherwise they run one after another."""
-        self._model = model
+        self.model = model
         self._together = together
         self._dtype = model.embedding.weight.dtype
+        self._place = model.embedding.weight.device
         self._caches: dict[int, list[KeyValue]] = {}
         self._rows: dict[tuple[int, int], list[KeyValue]] = {}
         """Of the last forward, by request and branch."""
 
     @property
     def device(self) -> str:
-        """Names the engine rather than the place: it runs on the CPU."""
+        """Names the engine rather than the place."""
         return "eager"
 
     def forward(self, batch: WindowBatch) -> Statistics:
@@ -63,9 +65,9 @@ class EagerSession:
             ]
             wanted = batch.logits_index.shape
             return Statistics(
-                topk_ids=torch.stack([each.topk_ids for each in found]).view(*wanted, TOP_K).numpy(),
-                topk_logprobs=torch.stack([each.topk_logprobs for each in found]).view(*wanted, TOP_K).numpy(),
-                entropy=torch.stack([each.entropy for each in found]).view(*wanted).numpy(),
+                topk_ids=torch.stack([each.topk_ids for each in found]).view(*wanted, TOP_K).cpu().numpy(),
+                topk_logprobs=torch.stack([each.topk_logprobs for each in found]).view(*wanted, TOP_K).cpu().numpy(),
+                entropy=torch.stack([each.entropy for each in found]).view(*wanted).cpu().numpy(),
             )
 
     def commit(self, request: int, branch: int, count: int) -> None:
@@ -75,11 +77,13 @@ class EagerSession:
     def read_rows(self, request: int, branch: int, count: int) -> CacheRows:
         """The first `count` new rows of `branch` in the last forward, in float32."""
         rows = self._rows[request, branch]
-        return CacheRows(tuple(part[0, :, :count].float().numpy() for layer in rows for part in layer))
+        return CacheRows(tuple(part[0, :, :count].float().cpu().numpy() for layer in rows for part in layer))
 
     def append_rows(self, request: int, rows: CacheRows) -> None:
         """Append rows [Hkv, n, D] of every layer, key before value, to the request's cache."""
-        parts = [torch.from_numpy(array)[None].to(self._dtype) for array in rows.layers]
+        parts = [
+            torch.from_numpy(float32_from_stored(array))[None].to(self._place, self._dtype) for array in rows.layers
+        ]
         new = list(zip(parts[::2], parts[1::2], strict=True))
         past = self._caches.get(request)
         with torch.inference_mode():
@@ -111,18 +115,22 @@ class EagerSession:
         length = max(real_length(one, wanted) for one, wanted in zip(seen, index, strict=True))
         past = self._caches.get(request)
         cached = self.prefix_length(request)
-        mask = torch.zeros(len(chosen), 1, length, cached + length, dtype=self._dtype)
-        mask[..., cached:].masked_fill_(~torch.tensor(seen[:, None, :length, :length]), float("-inf"))
-        logits, rows = self._model(
-            torch.tensor(batch.input_ids[slot, chosen.start : chosen.stop, :length]),
-            torch.tensor(batch.position_ids[slot, chosen.start : chosen.stop, :length]),
+        mask = torch.zeros(len(chosen), 1, length, cached + length, dtype=self._dtype, device=self._place)
+        mask[..., cached:].masked_fill_(~self._tensor(seen[:, None, :length, :length]), float("-inf"))
+        logits, rows = self.model(
+            self._tensor(batch.input_ids[slot, chosen.start : chosen.stop, :length]),
+            self._tensor(batch.position_ids[slot, chosen.start : chosen.stop, :length]),
             mask,
             past,
         )
         temperature = float(batch.temperature[slot])
         for n, branch in enumerate(chosen):
             self._rows[request, branch] = [(key[n : n + 1], value[n : n + 1]) for key, value in rows]
-        return [_statistics_from_logits(logits[n, torch.tensor(index[n])], temperature) for n in range(len(chosen))]
+        return [_statistics_from_logits(logits[n, self._tensor(index[n])], temperature) for n in range(len(chosen))]
+
+    def _tensor(self, array: Bool | Int64) -> Tensor:
+        """A copy where the model is."""
+        return torch.tensor(array, device=self._place)
 
 
 def real_length(seen: Bool, wanted: Int64) -> int:

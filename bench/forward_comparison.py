@@ -70,17 +70,19 @@ def compared_forwards(
         batch = random_window(manifest, _REQUEST, shape, rng)
         answers: dict[str, Statistics] = {}
         seconds: dict[str, list[float]] = {name: [] for name in sides}
-        for name, session in sides.items():
-            session.append_rows(_REQUEST, rows)
-            answers[name] = session.forward(batch)  # not counted: it pays for memory that all others find ready
-        for done in range(rounds):
+        try:
             for name, session in sides.items():
-                began = time.perf_counter()
-                session.forward(batch)
-                seconds[name].append(time.perf_counter() - began)
-            progress(number * rounds + done + 1)
-        for session in sides.values():
-            session.release(_REQUEST)
+                session.append_rows(_REQUEST, rows)
+                answers[name] = session.forward(batch)  # not counted: it pays for memory that all others find ready
+            for done in range(rounds):
+                for name, session in sides.items():
+                    began = time.perf_counter()
+                    session.forward(batch)
+                    seconds[name].append(time.perf_counter() - began)
+                progress(number * rounds + done + 1)
+        finally:
+            for session in sides.values():
+                session.release(_REQUEST)
         results += results_of_shape(shape, seconds, answers)
     return tuple(results)
 

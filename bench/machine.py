@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-_PACKAGES = ("lopa-export", "numpy", "onnxruntime", "onnxruntime-gpu", "tokenizers", "torch")
+_PACKAGES = ("lopa-export", "numpy", "onnxruntime", "onnxruntime-gpu", "tensorrt", "tokenizers", "torch", "triton")
 _CPU_INFO = Path("/proc/cpuinfo")
 
 

@@ -10,13 +10,12 @@ from typing import Any
 from lopa.runtime.acl_calls import AclCalls
 from lopa.runtime.acl_process import AclProcess
 from lopa.runtime.device_memory import Array, DeviceMemory
+from lopa.runtime.page_locked import PageLocked
 
 COPY_ALIGNMENT = 64
 """Bytes; both addresses of an asynchronous copy are multiples."""
 _HUGE_FIRST_P2P = 3
 """Huge pages where possible, in memory that other devices can copy from."""
-_STAGING_BLOCK = 1 << 20
-"""Bytes of page-locked memory at a time, at least."""
 _TO_DEVICE, _TO_HOST, _ON_DEVICES = 1, 2, 3
 
 
@@ -29,7 +28,7 @@ class AclMemory:
         self._device = device
         self._acl: AclCalls = process.calls()
         self._allocated: set[int] = set()
-        self._staging = _Staging(self._acl)
+        self._staging = PageLocked(lambda size: int(self._acl("rt.malloc_host", size)))
         self._arriving: list[tuple[Array, int]] = []
         """Arrays to fill after that, and where their contents arrive."""
         self._context: Any = None
@@ -115,35 +114,3 @@ class AclMemory:
 
     def _copy(self, target: int, source: int, size: int, kind: int) -> None:
         self._acl("rt.memcpy_async", target, size, source, size, kind, self._stream)
-
-
-class _Staging:
-    """Page-locked memory of the host, in a few blocks that are used again once the stream was waited for."""
-
-    def __init__(self, acl: AclCalls) -> None:
-        self._acl = acl
-        self._blocks: list[tuple[int, int]] = []
-        """Address and size."""
-        self._block = 0
-        """The one that is being filled."""
-        self._filled = 0
-
-    @property
-    def addresses(self) -> list[int]:
-        """Of all blocks."""
-        return [address for address, _ in self._blocks]
-
-    def take(self, size: int) -> int:
-        """The address of some memory that nothing else uses until `give_back`."""
-        while self._block < len(self._blocks) and self._filled + size > self._blocks[self._block][1]:
-            self._block, self._filled = self._block + 1, 0
-        if self._block == len(self._blocks):
-            room = max(size, _STAGING_BLOCK)
-            self._blocks.append((int(self._acl("rt.malloc_host", room)), room))
-        address = self._blocks[self._block][0] + self._filled
-        self._filled += -(-size // COPY_ALIGNMENT) * COPY_ALIGNMENT
-        return address
-
-    def give_back(self) -> None:
-        """All that was taken."""
-        self._block = self._filled = 0

@@ -1,6 +1,8 @@
 """Decode every recorded prompt of the published implementation and print how the steps compare.
 
 Usage: python tools/conformance_report.py BUNDLE [DEVICE] [--devices 1,2,4] [--dialect portable]
+
+{} in DEVICE is the number of a session: ascend:{} is ascend:0, ascend:1 and so on.
 """
 
 import sys
@@ -64,7 +66,7 @@ def main(bundle: Path, device: str, devices: str, limit: int | None, dialect: Di
 
 
 def _session(bundle: Bundle, device: str, count: int) -> Session:
-    sessions = [open_session(bundle, device, threads=1) for _ in range(count)]
+    sessions = [open_session(bundle, device.format(number), threads=1) for number in range(count)]
     return sessions[0] if count == 1 else BranchParallelSession(sessions)
 
 

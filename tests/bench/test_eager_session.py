@@ -7,9 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.nn.functional import scaled_dot_product_attention
 
-from lopa.bench.eager_model import EagerModel, eager_model_from_checkpoint
+from lopa.bench.eager_model import EagerModel, compiled_model, eager_model_from_checkpoint, repeated_heads
 from lopa.bench.eager_session import EagerSession, real_length
+from lopa.export.bundle_from_checkpoint import source_from_checkpoint
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import WindowBatch
 from lopa.runtime.session import Session, open_session
@@ -145,3 +147,23 @@ def test_padding_is_cut_and_real_rows_are_not() -> None:
         assert real_length(batch.window_mask[0, 0], np.array([0])) == length
     alone = np.eye(5, dtype=np.bool_)
     assert real_length(alone, np.array([0, 3])) == 4
+
+
+def test_repeated_heads_attend_as_grouped_ones(model: EagerModel) -> None:
+    """What the eager model does on CUDA in place of grouped heads."""
+    query, (key, value) = torch.randn(2, 6, 5, 8), torch.randn(2, 2, 2, 7, 8)
+    grouped = scaled_dot_product_attention(query, key, value, enable_gqa=True)
+    repeated = scaled_dot_product_attention(query, repeated_heads(key, 3), repeated_heads(value, 3))
+    torch.testing.assert_close(repeated, grouped)
+
+
+def test_a_model_is_loaded_in_a_type_and_shares_its_weights_with_the_compiled_one(model: EagerModel) -> None:
+    half = eager_model_from_checkpoint(CHECKPOINT, ADAPTER, dtype=torch.bfloat16)
+    for (name, exact), rounded in zip(model.named_parameters(), half.parameters(), strict=True):
+        assert rounded.dtype == torch.bfloat16
+        assert torch.equal(rounded, exact.bfloat16()), name
+    assert half.frequencies.dtype == torch.float32
+    compiled = compiled_model(half, source_from_checkpoint(CHECKPOINT, ADAPTER).config.dimensions)
+    assert [each.data_ptr() for each in compiled.parameters()] == [each.data_ptr() for each in half.parameters()]
+    assert all(layer._compiled_call_impl is not None for layer in compiled.layers)
+    assert all(layer._compiled_call_impl is None for layer in half.layers)

@@ -8,6 +8,7 @@ from typing import Any
 
 from tests.ascend.stand_in_acl import StandInAcl
 
+STAND_IN = True
 MACHINE = StandInAcl(soc=os.environ.get("LOPA_STAND_IN_SOC", "Ascend910B1"))
 
 
