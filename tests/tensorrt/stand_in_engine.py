@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 import onnxruntime as ort
-from tests.cuda.stand_in_cudart import StandInCudart
+from tests.tensorrt.stand_in_graphs import StandInGraphs
 
 _NUMPY = {"INT64": np.int64, "FLOAT": np.float32, "BOOL": np.bool_, "HALF": np.float16}
 SCRATCH = 4096
@@ -28,13 +28,13 @@ SCRATCH = 4096
 class StandInEngines:
     """What the methods of the runtime do. `violations` of rules whose breach TensorRT leaves undefined."""
 
-    def __init__(self, gpu: str, cuda: StandInCudart | None) -> None:
+    def __init__(self, gpu: str, cuda: StandInGraphs | None) -> None:
         self.trt = ModuleType("tensorrt")
         self._gpu = gpu
         self._cuda = cuda
         self.violations: list[str] = []
         self.forwards: list[tuple[int, str]] = []
-        """Profile and way (plain, captured, replayed) of every forward put in the queue."""
+        """Profile and way (plain or captured) of every forward that a context was told to run."""
         self.fails: set[str] = set()
         """Methods, as "Class.method", that say no."""
         self.cannot_be_captured = False
@@ -87,7 +87,6 @@ class StandInEngines:
             logger=runtime.state.logger,
             has_weights="STRIP_PLAN" not in plan["flags"],
             used_profiles=set(),
-            contexts=0,
         )
         return engine
 
@@ -110,7 +109,13 @@ class StandInEngines:
             assert engine.__dict__.get("weight_streaming_budget_v2"), "no budget, or set after the first context"
         context = self._made("IExecutionContext")
         context.state = SimpleNamespace(
-            engine=engine, profile=None, shapes={}, addresses={}, scratch=None, settled=False, logger=engine.state.logger
+            engine=engine,
+            profile=None,
+            shapes={},
+            addresses={},
+            scratch=None,
+            settled=False,
+            logger=engine.state.logger,
         )
         return context
 
@@ -128,7 +133,7 @@ class StandInEngines:
             return self._no(context, f"profile {profile_index} is in use, or is none")
         self._unchanged_under_graphs(context, "profile")
         assert self._cuda is not None
-        self._cuda.put(stream_handle, lambda: None)
+        self._cuda.enqueue(stream_handle, lambda: None, ())
         engine.used_profiles = engine.used_profiles - {context.state.profile} | {profile_index}
         context.state.profile, context.state.shapes, context.state.settled = profile_index, {}, False
         return True
@@ -171,7 +176,7 @@ class StandInEngines:
         capturing = cuda.is_capturing(stream_handle)
         if capturing:
             if self.cannot_be_captured:
-                cuda.invalidate_capture(stream_handle)
+                cuda.spoil_capture(stream_handle)
                 return self._no(context, "a layer waits for the stream")
             if not state.settled:
                 self.violations.append("captured without a plain forward after a shape was set")
@@ -179,7 +184,7 @@ class StandInEngines:
                 self.violations.append("a context was captured again while its graph lives")
         state.settled = True
         self.forwards.append((state.profile, "captured" if capturing else "plain"))
-        cuda.put(stream_handle, _Forward(self, context))
+        cuda.enqueue(stream_handle, _Forward(self, context), (*state.addresses.values(), state.scratch[0]))
         return True
 
     def new_refitter(self, refitter: Any, engine: Any, logger: Any) -> None:
@@ -227,8 +232,8 @@ class StandInEngines:
         assert self._cuda is not None
         return [
             graph
-            for graph in self._cuda.live_graphs()
-            if any(isinstance(work, _Forward) and work.context is context for work in graph)
+            for graph in self._cuda.graphs
+            if any(isinstance(work, _Forward) and work.context is context for work, _ in graph.works)
         ]
 
     def _unchanged_under_graphs(self, context: Any, what: str) -> None:
