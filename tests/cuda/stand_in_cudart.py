@@ -1,0 +1,307 @@
+"""A stand-in for `cuda.bindings.runtime` (NVIDIA's cuda-bindings): the functions that are used here, over host memory.
+
+Not vendor software and nothing recorded from it; a test holds its functions and numbers against the real package.
+Strict: what documentation forbids without saying what happens raises ViolationError, and is kept in `violations`; what
+has a documented code returns it. Nothing in a stream happens before it is waited for; memory begins with garbage.
+"""
+
+# Names as in cuda-bindings:
+# ruff: noqa: N801, N802, N803, N815
+
+import ctypes
+import threading
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+
+ALIGNED = 256
+"""Bytes: what cudaMalloc promises. Addresses here are no multiples of more."""
+MOST_PITCH = (1 << 31) - 1
+_DEVICE_SPACE = 1 << 44
+
+
+class cudaError_t(IntEnum):
+    cudaSuccess = 0
+    cudaErrorInvalidValue = 1
+    cudaErrorMemoryAllocation = 2
+    cudaErrorInvalidPitchValue = 12
+    cudaErrorInsufficientDriver = 35
+    cudaErrorNoDevice = 100
+    cudaErrorInvalidDevice = 101
+    cudaErrorPeerAccessUnsupported = 217
+    cudaErrorIllegalAddress = 700
+    cudaErrorPeerAccessAlreadyEnabled = 704
+
+
+class cudaMemcpyKind(IntEnum):
+    cudaMemcpyHostToHost = 0
+    cudaMemcpyHostToDevice = 1
+    cudaMemcpyDeviceToHost = 2
+    cudaMemcpyDeviceToDevice = 3
+    cudaMemcpyDefault = 4
+
+
+SUCCESS = cudaError_t.cudaSuccess
+
+
+class ViolationError(AssertionError):
+    """Something that the contract forbids."""
+
+
+class cudaStream_t:
+    def __init__(self, number: int) -> None:
+        self._number = number
+
+    def __int__(self) -> int:
+        return self._number
+
+
+@dataclass
+class Stream:
+    device: int
+    queue: list[tuple[Callable[[], None], tuple[int, ...]]] = field(default_factory=list)
+    """What to do, and the addresses that it uses."""
+
+
+@dataclass
+class Block:
+    data: np.ndarray
+    device: int | None
+    """None: page-locked memory of the host."""
+    keep: Any = None
+
+
+class StandInCudart:
+    """One process's CUDA runtime on a machine with some devices."""
+
+    cudaError_t = cudaError_t
+    cudaMemcpyKind = cudaMemcpyKind
+    cudaStreamNonBlocking = 1
+
+    def __init__(self, devices: int = 4, *, room: int = 1 << 34, peers: bool = True) -> None:
+        self.devices, self.room, self.peers = devices, room, peers
+        self.violations: list[str] = []
+        self.calls: dict[str, int] = defaultdict(int)
+        self.codes: dict[str, list[cudaError_t | None]] = {}
+        """What the next calls of a name are to return in place of doing anything; None: nothing special."""
+        self.peer_bytes = 0
+        """Copied from device to device."""
+        self.enabled: set[tuple[int, int]] = set()
+        """Devices and those whose memory they can use."""
+        self._lock = threading.RLock()
+        self._current: dict[int, int] = {}
+        self._streams: dict[int, Stream] = {}
+        self._blocks: dict[int, Block] = {}
+        self._next = [(number + 1) * _DEVICE_SPACE for number in range(devices)]
+        for name in dir(self):
+            if name.startswith("cuda") and name not in ("cudaError_t", "cudaMemcpyKind", "cudaStreamNonBlocking"):
+                setattr(self, name, self._guarded(name, getattr(self, name)))
+
+    def _guarded(self, name: str, function: Callable[..., tuple[Any, ...]]) -> Callable[..., tuple[Any, ...]]:
+        def call(*arguments: Any) -> tuple[Any, ...]:
+            with self._lock:
+                self.calls[name] += 1
+                waiting = self.codes.get(name)
+                code = waiting.pop(0) if waiting else None
+                if code is not None:
+                    return code, None
+                return function(*arguments)
+
+        call.__wrapped__ = function  # type: ignore[attr-defined] - for inspect.signature
+        return call
+
+    # -- errors and devices
+
+    def cudaGetErrorString(self, error: cudaError_t) -> tuple[Any, ...]:
+        return SUCCESS, f"what {error.name} means".encode()
+
+    def cudaGetDeviceCount(self) -> tuple[Any, ...]:
+        return SUCCESS, self.devices
+
+    def cudaSetDevice(self, device: int) -> tuple[Any, ...]:
+        if device not in range(self.devices):
+            return (cudaError_t.cudaErrorInvalidDevice,)
+        self._current[threading.get_ident()] = device
+        return (SUCCESS,)
+
+    def cudaDeviceCanAccessPeer(self, device: int, peerDevice: int) -> tuple[Any, ...]:
+        if not {device, peerDevice} <= set(range(self.devices)):
+            return cudaError_t.cudaErrorInvalidDevice, None
+        return SUCCESS, int(self.peers and device != peerDevice)
+
+    def cudaDeviceEnablePeerAccess(self, peerDevice: int, flags: int) -> tuple[Any, ...]:
+        if flags != 0:
+            return (cudaError_t.cudaErrorInvalidValue,)
+        if peerDevice not in range(self.devices) or peerDevice == self._device():
+            return (cudaError_t.cudaErrorInvalidDevice,)
+        if not self.peers:
+            return (cudaError_t.cudaErrorPeerAccessUnsupported,)
+        pair = (self._device(), peerDevice)
+        if pair in self.enabled:
+            return (cudaError_t.cudaErrorPeerAccessAlreadyEnabled,)
+        self.enabled.add(pair)
+        return (SUCCESS,)
+
+    # -- streams
+
+    def cudaStreamCreateWithFlags(self, flags: int) -> tuple[Any, ...]:
+        if flags not in (0, self.cudaStreamNonBlocking):
+            return cudaError_t.cudaErrorInvalidValue, None
+        number = (1 << 62) + self.calls["cudaStreamCreateWithFlags"]
+        self._streams[number] = Stream(self._device())
+        return SUCCESS, cudaStream_t(number)
+
+    def cudaStreamDestroy(self, stream: Any) -> tuple[Any, ...]:
+        self._require(not self._stream(stream).queue, "a stream destroyed with work in it")
+        del self._streams[int(stream)]
+        return (SUCCESS,)
+
+    def cudaStreamSynchronize(self, stream: Any) -> tuple[Any, ...]:
+        found = self._stream(stream)
+        queue, found.queue = found.queue, []
+        for work, _ in queue:
+            work()
+        return (SUCCESS,)
+
+    # -- memory
+
+    def cudaMalloc(self, size: int) -> tuple[Any, ...]:
+        device = self._device()
+        self._require(type(size) is int and size > 0, f"{size!r} bytes wanted")
+        used = sum(block.data.size for block in self._blocks.values() if block.device == device)
+        if used + size > self.room:
+            return cudaError_t.cudaErrorMemoryAllocation, None
+        # An odd multiple of what is promised. Bytes of ones are NaN in every float type: what was never written shows.
+        address = self._next[device] + ALIGNED
+        self._next[device] += -(-size // (2 * ALIGNED)) * 2 * ALIGNED + 2 * ALIGNED
+        self._blocks[address] = Block(np.full(size, 0xFF, np.uint8), device)
+        return SUCCESS, address
+
+    def cudaFree(self, devPtr: int) -> tuple[Any, ...]:
+        return self._free(devPtr, on_host=False)
+
+    def cudaMallocHost(self, size: int) -> tuple[Any, ...]:
+        self._device()
+        raw = ctypes.create_string_buffer(size + ALIGNED)
+        address = -(-ctypes.addressof(raw) // ALIGNED) * ALIGNED
+        data = np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(address))
+        data[:] = 0xFF
+        self._blocks[address] = Block(data, None, keep=raw)
+        return SUCCESS, address
+
+    def cudaFreeHost(self, ptr: int) -> tuple[Any, ...]:
+        return self._free(ptr, on_host=True)
+
+    def cudaMemcpyAsync(self, dst: int, src: int, count: int, kind: Any, stream: Any) -> tuple[Any, ...]:
+        return self._copy(dst, count, src, count, count, 1, kind, stream)
+
+    def cudaMemcpy2DAsync(
+        self, dst: int, dpitch: int, src: int, spitch: int, width: int, height: int, kind: Any, stream: Any
+    ) -> tuple[Any, ...]:
+        if not width <= min(dpitch, spitch) or max(dpitch, spitch) > MOST_PITCH:
+            return (cudaError_t.cudaErrorInvalidPitchValue,)
+        return self._copy(dst, dpitch, src, spitch, width, height, kind, stream)
+
+    def cudaMemsetAsync(self, devPtr: int, value: int, count: int, stream: Any) -> tuple[Any, ...]:
+        found = self._stream(stream)
+        self._require(self.device_of(devPtr, count) == found.device, "memory of another device, or of none, set")
+        self.enqueue(stream, lambda: self.view(devPtr, count).fill(value), (devPtr,))
+        return (SUCCESS,)
+
+    # -- for tests and for other stand-ins
+
+    def enqueue(self, stream: Any, work: Callable[[], None], addresses: tuple[int, ...]) -> None:
+        """Put something that uses memory at `addresses` into a stream."""
+        self._stream(stream).queue.append((work, addresses))
+
+    def view(self, address: int, size: int) -> np.ndarray:
+        """The bytes there. All of them must be in one allocation."""
+        start = max((each for each in self._blocks if each <= address), default=None)
+        self._require(start is not None, f"{address} is no memory")
+        block = self._blocks[start]
+        self._require(address + size <= start + block.data.size, f"{size} bytes at {address} are not all allocated")
+        return block.data[address - start : address - start + size]
+
+    def device_of(self, address: int, size: int) -> int | None:
+        """Whose memory that is; None: the host's."""
+        self.view(address, size)
+        return self._blocks[max(each for each in self._blocks if each <= address)].device
+
+    @property
+    def left(self) -> list[str]:
+        """What was not freed."""
+        return [*(f"stream {number}" for number in self._streams), *(f"memory {each}" for each in self._blocks)]
+
+    def allocated(self, device: int) -> int:
+        """Bytes on a device now."""
+        return sum(block.data.size for block in self._blocks.values() if block.device == device)
+
+    # -- within
+
+    def _require(self, held: bool, rule: str) -> None:
+        if not held:
+            self.violations.append(rule)
+            raise ViolationError(rule)
+
+    def _device(self) -> int:
+        device = self._current.get(threading.get_ident())
+        self._require(device is not None, "a call on a thread that set no device")
+        return device
+
+    def _stream(self, stream: Any) -> Stream:
+        self._require(int(stream) in self._streams, "a stream that is not there")
+        found = self._streams[int(stream)]
+        self._require(found.device == self._device(), "a stream used on a thread of another device")
+        return found
+
+    def _free(self, address: int, *, on_host: bool) -> tuple[Any, ...]:
+        self._device()
+        found = self._blocks.get(address)
+        if found is None or (found.device is None) != on_host:
+            return (cudaError_t.cudaErrorInvalidValue,)
+        end = address + found.data.size
+        used = any(
+            address <= each < end for stream in self._streams.values() for _, uses in stream.queue for each in uses
+        )
+        self._require(not used, "memory freed that a stream will use")
+        del self._blocks[address]
+        return (SUCCESS,)
+
+    def _copy(
+        self,
+        target: int,
+        target_step: int,
+        source: int,
+        source_step: int,
+        size: int,
+        count: int,
+        kind: Any,
+        handle: Any,
+    ) -> tuple[Any, ...]:
+        stream = self._stream(handle)
+        self._require(kind == cudaMemcpyKind.cudaMemcpyDefault, "a kind of copy that is not tried here")
+        if size and count:
+            owners = [
+                self.device_of(address, step * (count - 1) + size)
+                for address, step in ((target, target_step), (source, source_step))
+            ]
+            for owner in owners:
+                self._require(
+                    owner in (None, stream.device) or (stream.device, owner) in self.enabled,
+                    f"device {stream.device} uses memory of {owner}, which it may not",
+                )
+            if None not in owners and owners[0] != owners[1]:
+                self.peer_bytes += size * count
+        ends = target + target_step * (count - 1) + size, source + source_step * (count - 1) + size
+        self._require(ends[0] <= source or ends[1] <= target or not size, "a copy within the same memory")
+
+        def work() -> None:
+            for piece in range(count):
+                self.view(target + piece * target_step, size)[:] = self.view(source + piece * source_step, size)
+
+        self.enqueue(handle, work, (target, source))
+        return (SUCCESS,)
