@@ -31,6 +31,8 @@ from lopa.runtime.session import BACKENDS
 from lopa.tiny import EVAL
 
 _GEARS = 8
+_BUILT_FOR_GEARS = {"ascend", "tensorrt"}
+"""Devices whose engines come after the plan."""
 _PROMPTS = 8
 """Of each kind, decoded where no trace is given."""
 _SEARCH_SECONDS = 60.0
@@ -153,11 +155,11 @@ def _affordable_gears(seconds: float | None, each: float | None, wanted: int) ->
 
 
 def _recording(bundle: Bundle, traces: tuple[Path, ...], device: str) -> Recording:
-    """From the traces, or of prompts that are decoded now: on the CPU where nothing here runs on `device`."""
+    """From the traces, or of prompts that are decoded now: on the CPU where `device` needs an engine for gears."""
     if traces:
         return joined_recordings([recording_from_trace(path, bundle) for path in traces])
     items = eval_set_from_jsonl(EVAL, limit=_PROMPTS)
-    device = device if device.split(":", 1)[0] in BACKENDS else "cpu"
+    device = device if device.split(":", 1)[0] in BACKENDS.keys() - _BUILT_FOR_GEARS else "cpu"
     with Decoder.open(bundle.path, [device]) as decoder, progress_shown("prompts", len(items)) as progress:
         return recording_from_decoder(
             decoder,

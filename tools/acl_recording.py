@@ -11,7 +11,6 @@ import msgspec
 
 from lopa.runtime.acl_contract import AclContract, Call, Code, Rule
 
-
 Entry = TypeVar("Entry", Call, Rule, Code)
 
 
