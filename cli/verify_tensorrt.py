@@ -20,7 +20,7 @@ _NEW_TOKENS = 64
 
 
 def default_reference(bundle: Bundle, device: str) -> str:
-    """Where ONNX Runtime can run the bundle: the CPU, but for bfloat16, of which the CPU has no operators, the same GPU."""
+    """Where ONNX Runtime can run the bundle: the CPU, or in bfloat16, for which that has no operators, the same GPU."""
     return "cpu" if bundle.manifest.dtype != "bfloat16" else f"cuda:{device.split(':', 1)[1]}"
 
 

@@ -4,7 +4,7 @@ What a vendor's adapter offers is the Protocol; the rest are the few things that
 allocation, and rows of key and value arrays copied from place to place.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, Protocol
@@ -85,6 +85,31 @@ class BufferSet:
         """Waits for the stream, which may still use them."""
         self._memory.synchronize()
         self._memory.free(self._address)
+
+
+class GrowingBuffers:
+    """Arrays by name in one allocation, which is made again when one of them has to be larger than ever before."""
+
+    def __init__(self, memory: DeviceMemory) -> None:
+        self._memory = memory
+        self._set: BufferSet | None = None
+        self._buffers: dict[str, Buffer] = {}
+
+    def buffers(self, sizes: Mapping[str, int]) -> dict[str, Buffer]:
+        """At least so many bytes for each name, where they were if they had as many; otherwise all in a new place."""
+        had = {name: buffer.size for name, buffer in self._buffers.items()}
+        if any(size > had.get(name, 0) for name, size in sizes.items()):
+            self.free()
+            most = had | {name: max(size, had.get(name, 0)) for name, size in sizes.items()}
+            self._set = BufferSet(self._memory, list(most.values()))
+            self._buffers = dict(zip(most, self._set.buffers, strict=True))
+        return self._buffers
+
+    def free(self) -> None:
+        """Give the memory back, as BufferSet.free."""
+        if self._set is not None:
+            self._set.free()
+        self._set, self._buffers = None, {}
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""A Session whose prefix caches and new rows live in the memory of a device, over an engine built for a few gears.
+"""A Session whose prefix caches and new rows live in the memory of a device, over an engine with a few gears.
 
 Knows when caches begin, grow and end, what is padded, and what the last forward left to commit; only the small inputs
 and the statistics travel between host and device. Does not know whose device it is, nor how a forward is computed.
@@ -6,14 +6,21 @@ and the statistics travel between host and device. Does not know whose device it
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
 from lopa.runtime import contract
 from lopa.runtime.contract import Bool, CacheRows, Rows, Statistics, WindowBatch, past_names, tiles, window_names
 from lopa.runtime.device_cache import DeviceCache, StackedCaches, buffers_of_rows, row_bytes
-from lopa.runtime.device_memory import Buffer, BufferSet, DeviceMemory, RowPlace, copy_rows, download_rows
+from lopa.runtime.device_memory import (
+    Buffer,
+    DeviceMemory,
+    GrowingBuffers,
+    RowPlace,
+    copy_rows,
+    download_rows,
+)
 from lopa.runtime.device_rows import DeviceRows, Lender, RowLoan
 from lopa.runtime.engine_form import Array, EngineForm
 from lopa.runtime.gear_padding import batch_of_part, cut_statistics, joined_answers, padded_batch, parts_of_forward
@@ -52,6 +59,14 @@ class DeviceEngine(Protocol):
         """Free everything but the memory; nothing is in the queue."""
 
 
+@runtime_checkable
+class AnyShapeEngine(DeviceEngine, Protocol):
+    """An engine that runs shapes which are none of its gears too; it may have no gears at all."""
+
+    def sizes_of(self, gear: Gear) -> Mapping[str, int]:
+        """Bytes of every input and output but the prefix in any shape, by name."""
+
+
 class DeviceSession:
     """The Session protocol: caches in the memory of `engine`'s device."""
 
@@ -61,25 +76,38 @@ class DeviceSession:
         device: str,
         shape: CacheShape,
         vocab_size: int,
+        *,
+        fixed_addresses: bool = False,
         gear_for: Callable[[ForwardSizes], Gear] | None = None,
     ) -> None:
-        """`gear_for` says in which shape `engine` runs a forward; None: in that of the cheapest of its gears."""
+        """`fixed_addresses`: an input or output of a part of a forward in a gear lies in the same place every time.
+
+        That costs a second copy of the prefix rows in each gear's shape; it is what captured CUDA graphs need.
+        `gear_for` says in which shape `engine` runs a forward, a gear or one that holds it whole; None: in the cheapest
+        gear, or in the forward's own shape where none holds it and the engine takes any.
+        """
         self._engine: DeviceEngine | None = engine
         self._memory = engine.memory
         self._device = device
         self._shape = shape
-        self._gear_for = gear_for or GearTable(engine.gears).gear_for
+        self._fixed_addresses = fixed_addresses
+        self._gears = frozenset(engine.gears)
+        self._table = GearTable(engine.gears) if engine.gears else None
+        self._gear_for = gear_for or self._gear_from_sizes
         self._prefixes = sorted({gear.prefix for gear in engine.gears})
         self._past_names, self._window_names = past_names(shape.arrays // 2), window_names(shape.arrays // 2)
         self._statistics = _statistics_arrays(vocab_size, with_logits=contract.LOGITS in engine.sizes)
-        small = {name: size for name, size in engine.sizes.items() if name not in self._window_names}
-        self._small = BufferSet(self._memory, list(small.values()))
-        self._buffers = dict(zip(small, self._small.buffers, strict=True))
-        self._new_rows: list[BufferSet] = []
-        """Of the parts of a forward, in order; kept for the next one."""
+        self._small = GrowingBuffers(self._memory)
+        """Of the gears: everything but rows."""
+        self._new_rows: list[GrowingBuffers] = []
+        """Of the parts of a forward in a gear, in order; kept for the next one."""
+        self._other = GrowingBuffers(self._memory)
+        """Of other shapes: everything but the prefix."""
         self._caches: dict[int, DeviceCache] = {}
         self._stacks: dict[tuple[int, int, int], StackedCaches] = {}
         """By R and P of a gear, and the first request of the part that is there."""
+        self._other_stack: tuple[tuple[int, int], StackedCaches] | None = None
+        """Of another shape, with its R and P: the last one only, since there is no end of them."""
         self._lender = Lender()
         self._window: _Window | None = None
 
@@ -101,12 +129,14 @@ class DeviceSession:
         sizes = _sizes(batch, tiles(longest))
         gear = self._gear_for(sizes)
         parts = tuple(parts_of_forward(sizes, gear))
+        places = [self._buffers_of_part(number, gear) for number in range(len(parts))]
         answers = (
-            (part, self._run_part(number, batch_of_part(batch, part), part[0].start, gear), ())
-            for number, part in enumerate(parts)
+            (part, self._run_part(place, batch_of_part(batch, part), part[0].start, gear), ())
+            for part, place in zip(parts, places, strict=True)
         )
         statistics = joined_answers(sizes, answers)[0] if len(parts) > 1 else next(answers)[1]
-        self._window = _Window(batch.requests, sizes, gear)
+        rows = tuple(tuple(place[name] for name in self._window_names) for place in places)
+        self._window = _Window(batch.requests, sizes, gear, rows)
         return statistics
 
     def commit(self, request: int, branch: int, count: int) -> None:
@@ -174,7 +204,12 @@ class DeviceSession:
         if cache is None:
             return
         for key in [key for key, stack in self._stacks.items() if stack.has(cache)]:
-            self._stacks.pop(key).free()
+            if self._fixed_addresses:
+                self._stacks[key].forget()
+            else:
+                self._stacks.pop(key).free()
+        if self._other_stack is not None and self._other_stack[1].has(cache):
+            self._free_other_stack()
         cache.free()
 
     def close(self) -> None:
@@ -188,7 +223,8 @@ class DeviceSession:
                 cache.free()
             for stack in self._stacks.values():
                 stack.free()
-            for buffers in (*self._new_rows, self._small):
+            self._free_other_stack()
+            for buffers in (*self._new_rows, self._small, self._other):
                 buffers.free()
         finally:
             self._caches.clear()
@@ -209,45 +245,64 @@ class DeviceSession:
             raise RuntimeError(f"the session on {self._device} was used after close(); expected an open session")
         return self._engine
 
-    def _run_part(self, number: int, batch: WindowBatch, first: int, gear: Gear) -> Statistics:
-        """One forward in the shape of `gear`: the part with this number, whose first request is the `first`."""
+    def _gear_from_sizes(self, sizes: ForwardSizes) -> Gear:
+        """A gear of the engine, or the forward's own shape where none holds it and the engine takes any."""
+        if self._table is None or (isinstance(self._engine, AnyShapeEngine) and not self._table.holds(sizes)):
+            return gear_of_its_own(sizes)
+        return self._table.gear_for(sizes)
+
+    def _run_part(self, place: Mapping[str, Buffer], batch: WindowBatch, first: int, gear: Gear) -> Statistics:
+        """One forward in the shape of `gear`: a part whose first request is the `first`, and its arrays."""
         engine, memory = self._open_engine(), self._memory
         lengths = [self.prefix_length(request) for request in batch.requests]
         mask = _prefix_mask(lengths, gear.requests, gear.prefix)
         padded = padded_batch(batch, gear)
         for name, array in engine.form.inputs(padded, mask).items():
-            memory.upload(self._buffers[name].address, array)
+            memory.upload(place[name].address, array)
         past = self._prefix_buffers([self._cache(request) for request in batch.requests], first, gear)
-        buffers = {
-            **self._buffers,
-            **dict(zip(self._past_names, past, strict=True)),
-            **dict(zip(self._window_names, self._row_buffers(number), strict=True)),
-        }
-        engine.enqueue(gear, buffers)
+        engine.enqueue(gear, {**place, **dict(zip(self._past_names, past, strict=True))})
         rows = (gear.requests, gear.branches, gear.wanted)
         outputs: dict[str, Array] = {
             name: np.empty((*rows, *last), dtype) for name, (last, dtype) in self._statistics.items()
         }
         for name, target in outputs.items():
-            memory.download(target, self._buffers[name].address)
+            memory.download(target, place[name].address)
         memory.synchronize()
         return cut_statistics(_statistics_from_outputs(outputs), _sizes(batch, gear.prefix))
 
     def _prefix_buffers(self, caches: Sequence[DeviceCache], first: int, gear: Gear) -> tuple[Buffer, ...]:
         """The committed rows in the shape of `gear`: a request's own cache where it has that, otherwise a copy."""
-        if gear.requests == 1 and caches[0].capacity == gear.prefix:
+        planned = gear in self._gears
+        own = gear.requests == 1 and caches[0].capacity == gear.prefix
+        if own and not (planned and self._fixed_addresses):
             return caches[0].buffers
-        key = (gear.requests, gear.prefix, first)
+        shape = (gear.requests, gear.prefix)
+        if not planned:
+            if self._other_stack is None or self._other_stack[0] != shape:
+                self._free_other_stack()
+                self._other_stack = shape, StackedCaches(self._memory, self._shape, *shape)
+            return self._other_stack[1].stacked(caches)
+        key = (*shape, first)
         if key not in self._stacks:
-            self._stacks[key] = StackedCaches(self._memory, self._shape, gear.requests, gear.prefix)
+            self._stacks[key] = StackedCaches(self._memory, self._shape, *shape)
         return self._stacks[key].stacked(caches)
 
-    def _row_buffers(self, number: int) -> tuple[Buffer, ...]:
-        """Where a part of a forward leaves its new rows."""
+    def _free_other_stack(self) -> None:
+        other, self._other_stack = self._other_stack, None
+        if other is not None:
+            other[1].free()
+
+    def _buffers_of_part(self, number: int, gear: Gear) -> dict[str, Buffer]:
+        """Where a part of a forward has its inputs and outputs but the prefix."""
+        engine = self._open_engine()
+        if gear not in self._gears:
+            assert isinstance(engine, AnyShapeEngine)
+            return self._other.buffers(engine.sizes_of(gear))
         if number == len(self._new_rows):
-            sizes = [self._open_engine().sizes[name] for name in self._window_names]
-            self._new_rows.append(BufferSet(self._memory, sizes))
-        return self._new_rows[number].buffers
+            self._new_rows.append(GrowingBuffers(self._memory))
+        rows = {name: engine.sizes[name] for name in self._window_names}
+        small = {name: size for name, size in engine.sizes.items() if name not in rows}
+        return {**self._small.buffers(small), **self._new_rows[number].buffers(rows)}
 
     def _cache(self, request: int) -> DeviceCache:
         if request not in self._caches:
@@ -271,7 +326,7 @@ class DeviceSession:
         part = slot // gear.requests * across + branch // gear.branches
         steps, size = engine.form.row_steps(gear, self._shape.kv_heads), row_bytes(self._shape)
         offset = (slot % gear.requests * steps.request + branch % gear.branches * steps.branch) * size
-        addresses = tuple(buffer.address + offset for buffer in self._new_rows[part].buffers)
+        addresses = tuple(buffer.address + offset for buffer in window.rows[part])
         return RowPlace(addresses, steps.head * size)
 
 
@@ -282,6 +337,20 @@ class _Window:
     requests: tuple[int, ...]
     sizes: ForwardSizes
     gear: Gear
+    rows: tuple[tuple[Buffer, ...], ...]
+    """Where each part's new rows are, in the order of contract.window_names."""
+
+
+def gear_of_its_own(sizes: ForwardSizes) -> Gear:
+    """The shape of a forward itself."""
+    return Gear(
+        requests=sizes.requests,
+        branches=sizes.branches,
+        window=sizes.window,
+        prefix=sizes.prefix,
+        wanted=sizes.wanted,
+        seconds=0.0,
+    )
 
 
 def _sizes(batch: WindowBatch, prefix: int) -> ForwardSizes:

@@ -137,6 +137,11 @@ class GearTable:
             for key in product(requests, branches, windows, prefixes)
         }
 
+    def holds(self, sizes: ForwardSizes) -> bool:
+        """Whether some gear has room for the window, the prefix and the wanted rows, which cannot be split."""
+        most = self._most
+        return sizes.window <= most.window and sizes.prefix <= most.prefix and sizes.wanted <= most.wanted
+
     def gear_for(self, sizes: ForwardSizes) -> Gear:
         """The gear with the least `seconds_for` these sizes.
 
@@ -145,7 +150,7 @@ class GearTable:
         cannot be split, since a window's rows see each other.
         """
         most = self._most
-        if sizes.window > most.window or sizes.prefix > most.prefix or sizes.wanted > most.wanted:
+        if not self.holds(sizes):
             raise BadInputError(
                 f"a forward over {sizes.window} window rows, {sizes.prefix} prefix rows and {sizes.wanted} wanted rows",
                 expected=f"at most {most.window}, {most.prefix} and {most.wanted}, as the largest gear; the rows of a "

@@ -1,4 +1,4 @@
-"""A TensorRT engine on one CUDA device: the DeviceEngine protocol over a plan. Knows no request.
+"""A TensorRT engine on one CUDA device: the AnyShapeEngine protocol over a plan. Knows no request.
 
 A context for each gear, with a CUDA graph; one more for long prompts, whose shape is set before each forward. All of
 them share the weights, and the memory between layers, since they run one after the other on one stream.
@@ -25,7 +25,7 @@ from lopa.runtime.tensorrt_profiles import Axes, ProfileTable, axes_of_gear, inp
 
 
 class TensorRTDeviceEngine:
-    """The DeviceEngine protocol."""
+    """The AnyShapeEngine protocol, for shapes that `gear_for` gives."""
 
     def __init__(
         self,
@@ -43,7 +43,8 @@ class TensorRTDeviceEngine:
         self.memory = memory
         self.form = ContractForm()
         self.gears = list(engine.gears)
-        self.sizes = sizes_of_arrays([*map(axes_of_gear, engine.gears), engine.prefill.most], bundle.manifest)
+        self.sizes = sizes_of_arrays([axes_of_gear(gear) for gear in engine.gears], bundle.manifest)
+        self._prefill_sizes = sizes_of_arrays([engine.prefill.most], bundle.manifest)
         self._table = ProfileTable(engine.gears, engine.prefill)
         self._plan = OpenedPlan(trt, found, bundle)
         self._scratch = BufferSet(memory, [max(1, self._plan.scratch_size)])
@@ -64,6 +65,10 @@ class TensorRTDeviceEngine:
     def gear_for(self, sizes: ForwardSizes) -> Gear:
         """The shape in which a forward of `sizes` runs; raises as ProfileTable.profile_for."""
         return self._table.profile_for(sizes)[1]
+
+    def sizes_of(self, gear: Gear) -> Mapping[str, int]:  # noqa: ARG002
+        """AnyShapeEngine.sizes_of: the largest, so that memory is allocated once for all long prompts."""
+        return self._prefill_sizes
 
     def enqueue(self, gear: Gear, buffers: Mapping[str, Buffer]) -> None:
         """DeviceEngine.enqueue, of a gear or of a shape that `gear_for` gave."""

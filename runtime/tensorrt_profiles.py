@@ -91,17 +91,18 @@ class ProfileTable:
         self._prefill = prefill
 
     def profile_for(self, sizes: ForwardSizes) -> tuple[int, Gear]:
-        """Number of the profile that runs `sizes`, and the shape to pad to, in parts where it is smaller.
+        """Number of the profile that runs `sizes`, and the shape to pad to: in parts where it is a smaller gear.
 
         Raises BadInputError as GearTable.gear_for does, when no profile holds the window, the prefix or what is wanted.
         """
         gear = self._table.gear_for(sizes)
-        if sizes.branches > 1 or sizes.window < self._prefill.least.window:
-            return self._gears.index(gear), gear
         most = self._prefill.most
+        in_range = sizes.requests <= most.requests and sizes.branches == 1 and sizes.window >= self._prefill.least.window
+        if not in_range:
+            return self._gears.index(gear), gear
         window = min(_up(sizes.window, WINDOW_MULTIPLE), most.window)
         shape = Gear(
-            requests=min(sizes.requests, most.requests),
+            requests=sizes.requests,
             branches=1,
             window=window,
             # A cache in device memory has the prefix of a gear, and is taken as it is then.
