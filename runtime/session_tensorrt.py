@@ -60,9 +60,7 @@ def _opened(trt: ModuleType, cuda: CudaCalls, found: FoundEngine, bundle: Bundle
         engine = TensorRTDeviceEngine(trt, found, bundle, memory, CudaGraphs(cuda, memory.stream))
         opened.callback(engine.close)
         shape, vocabulary = cache_shape_from_manifest(bundle.manifest), bundle.manifest.dimensions.vocab_size
-        session = DeviceSession(
-            engine, device, shape, vocabulary, fixed_addresses=True, gear_for=engine.gear_for
-        )
+        session = DeviceSession(engine, device, shape, vocabulary, fixed_addresses=True, gear_for=engine.gear_for)
         opened.pop_all()
     return session
 

@@ -1,11 +1,12 @@
 """A TensorRT engine on one CUDA device: the AnyShapeEngine protocol over a plan. Knows no request.
 
-A context for each gear, with a CUDA graph; one more for long prompts, whose shape is set before each forward. All of
-them share the weights, and the memory between layers, since they run one after the other on one stream.
+A context for each gear, with a CUDA graph (tensorrt_gear); one more for long prompts, whose shape is set before each
+forward. All of them share the weights, and the memory between layers, since they run one after the other on one stream.
 """
 
 import math
 from collections.abc import Mapping
+from functools import partial
 from types import ModuleType
 
 from lopa.runtime import contract
@@ -48,16 +49,13 @@ class TensorRTDeviceEngine:
         self._table = ProfileTable(engine.gears, engine.prefill)
         self._plan = OpenedPlan(trt, found, bundle)
         self._scratch = BufferSet(memory, [max(1, self._plan.scratch_size)])
-        (scratch,) = self._scratch.buffers
         self._runners: dict[Axes, GearRunner] = {}
         self._prefill: ProfileContext | None = None
         try:
             for number, axes in enumerate(map(axes_of_gear, engine.gears)):
-                context = self._plan.new_context(number, memory.stream, scratch)
-                context.set_shapes(input_shapes(axes, self._dimensions))
-                self._runners[axes] = GearRunner(context, graphs)
-            self._prefill = self._plan.new_context(len(engine.gears), memory.stream, scratch)
-            memory.synchronize()  # contexts begin with copies on the stream
+                new_context = partial(self._context_of_gear, number, axes)
+                self._runners[axes] = GearRunner(new_context, graphs)
+            self._prefill = self._plan.new_context(len(engine.gears), memory.stream, self._scratch.buffers[0])
         except BaseException:
             self.close()
             raise
@@ -87,12 +85,17 @@ class TensorRTDeviceEngine:
         """DeviceEngine.close: graphs, contexts, plan, in this order."""
         try:
             for runner in self._runners.values():
-                runner.forget_graph()
+                runner.close()
         finally:
             self._runners.clear()
             self._prefill = None
             self._plan.close()
             self._scratch.free()
+
+    def _context_of_gear(self, profile: int, axes: Axes) -> ProfileContext:
+        context = self._plan.new_context(profile, self.memory.stream, self._scratch.buffers[0])
+        context.set_shapes(input_shapes(axes, self._dimensions))
+        return context
 
 
 def sizes_of_arrays(shapes: list[Axes], manifest: Manifest) -> dict[str, int]:

@@ -58,7 +58,7 @@ class OpenedPlan:
         """Bytes that a forward in any profile needs for what lies between its layers."""
 
     def new_context(self, profile: int, stream: int, scratch: Buffer) -> "ProfileContext":
-        """A context that stays with one profile; `stream` is waited for by the caller before its first forward.
+        """A context that stays with one profile, and runs on `stream` only.
 
         `scratch` has at least `scratch_size` bytes, which contexts share that never run at the same time.
         Raises EngineFailedError.

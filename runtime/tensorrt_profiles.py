@@ -97,7 +97,9 @@ class ProfileTable:
         """
         gear = self._table.gear_for(sizes)
         most = self._prefill.most
-        in_range = sizes.requests <= most.requests and sizes.branches == 1 and sizes.window >= self._prefill.least.window
+        in_range = (
+            sizes.requests <= most.requests and sizes.branches == 1 and sizes.window >= self._prefill.least.window
+        )
         if not in_range:
             return self._gears.index(gear), gear
         window = min(_up(sizes.window, WINDOW_MULTIPLE), most.window)

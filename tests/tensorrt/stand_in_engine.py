@@ -1,10 +1,9 @@
 """A stand-in for TensorRT's runtime: opens what stand_in_tensorrt.py "built", and enforces the documented rules.
 
 A plan of another version or GPU is refused; shapes are those of the context's profile, and set before a forward; every
-input and output has an address; a context has memory for what lies between layers; a profile belongs to one context;
-a context whose forward was captured is not changed while the graph lives, nor captured again; a capture needs a plain
-forward after shapes were set. What is computed comes from ONNX Runtime on the bundle's graph, when the stand-in stream
-gets there.
+input and output has an address; a context has memory for what lies between layers; one whose forward was captured is
+not changed while the graph lives, nor captured again; a capture needs a plain forward after shapes were set. What is
+computed comes from ONNX Runtime on the bundle's graph, when the stand-in stream gets there.
 """
 
 # ruff: noqa: ARG002 - the arguments are those of the real methods
@@ -86,7 +85,6 @@ class StandInEngines:
             graph=plan["graph"],
             logger=runtime.state.logger,
             has_weights="STRIP_PLAN" not in plan["flags"],
-            used_profiles=set(),
         )
         return engine
 
@@ -129,12 +127,11 @@ class StandInEngines:
         engine = context.state.engine.state
         if self._says_no("IExecutionContext.set_optimization_profile_async", context):
             return False
-        if not 0 <= profile_index < len(engine.profiles) or profile_index in engine.used_profiles:
-            return self._no(context, f"profile {profile_index} is in use, or is none")
+        if not 0 <= profile_index < len(engine.profiles):
+            return self._no(context, f"there is no profile {profile_index}")
         self._unchanged_under_graphs(context, "profile")
         assert self._cuda is not None
         self._cuda.enqueue(stream_handle, lambda: None, ())
-        engine.used_profiles = engine.used_profiles - {context.state.profile} | {profile_index}
         context.state.profile, context.state.shapes, context.state.settled = profile_index, {}, False
         return True
 
