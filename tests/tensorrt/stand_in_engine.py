@@ -66,6 +66,7 @@ class StandInEngines:
 
     def new_runtime(self, runtime: Any, logger: Any) -> None:
         runtime.state.logger = logger
+        runtime.engine_host_code_allowed = False
 
     def deserialize(self, runtime: Any, serialized_engine: bytes) -> Any:
         """None, and a message, where TensorRT would refuse the plan."""
@@ -181,7 +182,9 @@ class StandInEngines:
                 self.violations.append("a context was captured again while its graph lives")
         state.settled = True
         self.forwards.append((state.profile, "captured" if capturing else "plain"))
-        cuda.enqueue(stream_handle, _Forward(self, context), (*state.addresses.values(), state.scratch[0]))
+        cuda.enqueue(
+            stream_handle, _Forward(self, context, captured=capturing), (*state.addresses.values(), state.scratch[0])
+        )
         return True
 
     def new_refitter(self, refitter: Any, engine: Any, logger: Any) -> None:
@@ -207,7 +210,8 @@ class StandInEngines:
         """What a forward does when the stream gets to it: in its own memory, and nowhere else."""
         cuda, state = self._cuda, forward.state
         assert cuda is not None
-        if (forward.context.state.shapes, forward.context.state.addresses) != (state.shapes, state.addresses):
+        now = forward.context.state
+        if forward.captured and (now.shapes, now.addresses) != (state.shapes, state.addresses):
             self.violations.append("a graph ran after its context was told another shape or address")
         rng = np.random.default_rng(len(self.forwards))
         scratch = cuda.view(*state.scratch)
@@ -259,8 +263,9 @@ class StandInEngines:
 class _Forward:
     """One forward in a stream's queue, or in a graph, with what its context was told by then."""
 
-    def __init__(self, engines: StandInEngines, context: Any) -> None:
+    def __init__(self, engines: StandInEngines, context: Any, *, captured: bool) -> None:
         self._engines = engines
+        self.captured = captured
         self.context = context
         state = context.state
         self.state = SimpleNamespace(

@@ -53,7 +53,13 @@ def _installed(pin: str, folder: Path) -> Path:
 def test_every_name_that_the_source_uses_is_there(major: int) -> None:
     recorded = surface(major)
     used = {name for path in SOURCES for name in _used_names(ast.parse(path.read_text()))}
-    assert {"Builder", "BuilderFlag.TF32", "NetworkDefinitionCreationFlag.STRONGLY_TYPED"} <= used
+    assert {
+        "Builder",
+        "Refitter",
+        "ExecutionContextAllocationStrategy.USER_MANAGED",
+        "BuilderFlag.TF32",
+        "NetworkDefinitionCreationFlag.STRONGLY_TYPED",
+    } <= used
     assert [name for name in sorted(used) if not _is_there(name, recorded)] == []
 
 
@@ -71,11 +77,11 @@ def test_what_11_removed_is_seen() -> None:
 
 
 def _used_names(tree: ast.AST) -> Iterator[str]:
-    """Every `trt.A` and `trt.A.B` as A and A.B, each once and as long as it is written."""
+    """Every `trt.A` and `trt.A.B`, or with `self._trt`, as A and A.B, each once and as long as it is written."""
     inner = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and id(node) not in inner:
-            written = ast.unparse(node)
+            written = ast.unparse(node).removeprefix("self._")
             if written.startswith("trt.") and written.replace(".", "").replace("_", "").isalnum():
                 yield ".".join(written.split(".")[1:3])
 

@@ -1,5 +1,6 @@
 """The whole decoder on "tensorrt:N", over stand-ins of TensorRT's runtime and of the CUDA runtime."""
 
+import hashlib
 import json
 import logging
 import shutil
@@ -78,7 +79,7 @@ def test_every_shape_of_forward(bundle: Bundle, trt: ModuleType) -> None:
             plain.release(request)
             session.release(request)
     assert ran > 8
-    assert {profile for profile, _ in trt.engines.forwards} == {0, 1, 2, 3, 4}
+    assert {profile for profile, _ in trt.engines.forwards} == {0, 1, 3, 4}
     plain.close()
     session.close()
 
@@ -140,7 +141,7 @@ def test_parts_of_a_forward_have_a_graph_each(bundle: Bundle, cuda: StandInGraph
     for parts in (2, MOST_GRAPHS + 1):
         before = cuda.launches
         for _ in range(4):
-            batch = random_batch(rng, (0,), 5 * parts, 48, 4)
+            batch = random_batch(rng, (0,), 3 * parts, 60, 4)
             assert_same_statistics(session.forward(batch), plain.forward(batch))
         assert (cuda.launches - before == 3 * parts) == (parts == 2)
     assert len(cuda.graphs) <= MOST_GRAPHS
@@ -349,10 +350,8 @@ def test_a_plan_that_is_no_plan(bundle: Bundle) -> None:
 
 def write_plan(folder: Path, plan: bytes) -> None:
     """With the size and the digest that the description wants."""
-    import hashlib
-
     (folder / "engine.plan").write_bytes(plan)
-    engine = engine_from_json(folder)
+    engine = json.loads((folder / "engine.json").read_bytes())
     files = [
         {**record, "size": len(plan), "sha256": hashlib.sha256(plan).hexdigest()}
         if record["path"] == "engine.plan"
@@ -360,10 +359,6 @@ def write_plan(folder: Path, plan: bytes) -> None:
         for record in engine["files"]
     ]
     (folder / "engine.json").write_text(json.dumps(engine | {"files": files}))
-
-
-def engine_from_json(folder: Path) -> dict[str, Any]:
-    return dict(json.loads((folder / "engine.json").read_bytes()))
 
 
 def test_weights_that_cannot_be_put_in(bundle: Bundle, trt: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
