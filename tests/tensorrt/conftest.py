@@ -8,9 +8,9 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from tests.cuda.stand_in_graphs import StandInGraphs
 from tests.tensorrt.gears import DEVICE
 from tests.tensorrt.machines import built, with_verified
-from tests.tensorrt.stand_in_graphs import StandInGraphs
 from tests.tensorrt.stand_in_tensorrt import stand_in_tensorrt
 
 from lopa.runtime.bundle import Bundle

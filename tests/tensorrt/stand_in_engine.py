@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import onnxruntime as ort
-from tests.tensorrt.stand_in_graphs import StandInGraphs
+from tests.cuda.stand_in_graphs import StandInGraphs
 
 _NUMPY = {"INT64": np.int64, "FLOAT": np.float32, "BOOL": np.bool_, "HALF": np.float16}
 SCRATCH = 4096

@@ -14,9 +14,9 @@ from types import ModuleType
 from typing import Any
 
 import onnx
+from tests.cuda.stand_in_graphs import StandInGraphs
 from tests.tensorrt.recorded_api import module_from_surface, surface
 from tests.tensorrt.stand_in_engine import StandInEngines
-from tests.tensorrt.stand_in_graphs import StandInGraphs
 
 PHASES = {"Building engine": 3, "Computing profile costs": 2}
 """Outermost phases of a build and their steps; the first has a phase inside."""
