@@ -75,7 +75,7 @@ class Agreement:
         return decided > 0 and self.other_tokens == 0 and all(error.ok for error in self.errors)
 
 
-class _Tally:
+class Tally:
     """Gathers comparisons."""
 
     def __init__(self, tolerance: GateTolerance) -> None:
@@ -120,7 +120,7 @@ def agreement_of_sessions(
 
     `progress` is told how many of these are done.
     """
-    tally = _Tally(tolerance)
+    tally = Tally(tolerance)
     pair = PairedSession(reference, candidate, tally.compare)
     work = [
         *((_decode, (prompt, config, manifest)) for config in configs for prompt in prompts),
