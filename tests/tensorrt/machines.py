@@ -15,6 +15,8 @@ from lopa.runtime.tensorrt_manifest import ENGINE_NAME, BuildFlags, FoundEngine,
 
 GEARS = [gear(1, 1, 48, 64), gear(1, 3, 64, 128), gear(1, 5, 48, 64), gear(2, 5, 96, 192)]
 """Small ones, as the first prompts of the recorded traces want them."""
+GATE_GEARS = [gear(1, 5, 96, 128), gear(1, 2, 40, 256), gear(2, 3, 160, 256)]
+"""That hold what lopa-export verify decodes."""
 
 
 def built(path: Path, trt: ModuleType, gears: Sequence[Gear] = GEARS, flags: BuildFlags | None = None) -> FoundEngine:

@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.runtime.test_device_session import gear
-from tests.tensorrt.machines import built
+from tests.tensorrt.machines import GATE_GEARS, built
 
 from lopa.cli.main import main
 from lopa.cli.verify_tensorrt import agreement_of_engine
@@ -16,14 +15,11 @@ from lopa.runtime.bundle import Bundle
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.tensorrt_manifest import BuildFlags, engine_folders, engine_from_folder, mark_verified
 
-GEARS = [gear(1, 5, 96, 128), gear(1, 2, 40, 256), gear(2, 3, 160, 256)]
-
-
 @pytest.fixture
 def path(tiny_bundle: Path, tmp_path: Path, trt: ModuleType) -> Path:
     """A bundle of the test's own with an engine that was not verified."""
     copy = Path(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
-    built(copy, trt, GEARS)
+    built(copy, trt, GATE_GEARS)
     return copy
 
 
@@ -95,7 +91,7 @@ def test_products_of_8_bits_have_a_tolerance_of_their_own(
 ) -> None:
     """The stand-in computes in floats, which is well within it; rows that are far away are not."""
     path = Path(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
-    built(path, trt, GEARS, BuildFlags(products="int8"))
+    built(path, trt, GATE_GEARS, BuildFlags(products="int8"))
     trt.engines.spoil = lambda _profile, name, array: array - np.float32(5) if name == "topk_logprobs" else array
     assert run("verify", path, "--device", "tensorrt:0") == 1
     shown = capsys.readouterr()
@@ -126,7 +122,7 @@ def test_what_it_is_held_against(
 def test_an_engine_that_was_built_again_meanwhile(path: Path, trt: ModuleType) -> None:
     (folder,) = engine_folders(Bundle.open(path))
     found = engine_from_folder(folder)
-    built(path, trt, GEARS[2:])
+    built(path, trt, GATE_GEARS[2:])
     with pytest.raises(BadInputError, match="was changed while the engine was verified"):
         mark_verified(found)
     assert not verified(path)
