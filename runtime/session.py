@@ -89,8 +89,8 @@ def unused_request() -> int:
 def open_session(
     bundle: Bundle, device: str, *, threads: int | None = None, timeline: Timeline | None = None
 ) -> Session:
-    """Open `bundle` on `device`, e.g. "cpu", "cuda:0", "tensorrt:0", "numpy" (the readable reference, slow), "mpi" (docs/mpi.md),
-    or a pipeline of devices as "cuda:0+cuda:1", whose stages tell `timeline` when they work.
+    """Open `bundle` on `device`, e.g. "cpu", "cuda:0", "tensorrt:0", "numpy" (the readable reference, slow), "mpi"
+    (docs/mpi.md), or a pipeline of devices as "cuda:0+cuda:1", whose stages tell `timeline` when they work.
 
     Raises BadInputError for an unknown device family, MissingBackendError when its library or device is absent.
     """
