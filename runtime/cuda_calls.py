@@ -4,7 +4,9 @@ cuda-bindings has the CUDA runtime in itself: besides the package only the drive
 """
 
 import importlib
-from collections.abc import Iterable
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from lopa.runtime.errors import EngineFailedError, MissingBackendError
@@ -35,6 +37,50 @@ class CudaError(EngineFailedError):
         self.code = code
 
 
+class Captures:
+    """Keeps calls of other threads out while one captures a CUDA graph in the global mode, as ONNX Runtime does.
+
+    Then whatever may allocate or wait is forbidden in the whole process: it fails, and so does the capture.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._calls = 0
+        self._capturing: int | None = None
+        """The thread that does."""
+
+    @contextmanager
+    def forbidden(self) -> Iterator[None]:
+        """While a call is made during which no other thread may capture. Waits for one that does."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._capturing in (None, threading.get_ident()))
+            self._calls += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._calls -= 1
+                self._changed.notify_all()
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """While this thread captures. Waits for all calls and captures of others; not for use within a call."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._capturing is None)
+            self._capturing = threading.get_ident()  # from here on nothing begins
+            self._changed.wait_for(lambda: self._calls == 0)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._capturing = None
+                self._changed.notify_all()
+
+
+CAPTURES = Captures()
+"""Of this process."""
+
+
 class CudaCalls:
     """The module, by the names of its functions."""
 
@@ -47,7 +93,8 @@ class CudaCalls:
 
         Raises CudaError for any code but cudaSuccess and those in `allowed`.
         """
-        code, *values = getattr(self.runtime, name)(*arguments)
+        with CAPTURES.forbidden():
+            code, *values = getattr(self.runtime, name)(*arguments)
         if code != self.runtime.cudaError_t.cudaSuccess and code.name not in allowed:
             _, meaning = self.runtime.cudaGetErrorString(code)
             raise CudaError(name, code.name, meaning.decode())

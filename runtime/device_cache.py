@@ -126,10 +126,6 @@ class StackedCaches:
         """Whether its rows were copied here."""
         return any(cache is each for each in self._caches)
 
-    def forget(self) -> None:
-        """Hold no cache; the memory stays, and is cleared before it is used again."""
-        self._caches = ()
-
     def free(self) -> None:
         """Give the memory back."""
         self._buffers.free()

@@ -76,15 +76,14 @@ class DeviceSession:
         device: str,
         shape: CacheShape,
         vocab_size: int,
+        gear_for: Callable[[ForwardSizes], Gear] | None = None,
         *,
         fixed_addresses: bool = False,
-        gear_for: Callable[[ForwardSizes], Gear] | None = None,
     ) -> None:
-        """`fixed_addresses`: an input or output of a part of a forward in a gear lies in the same place every time.
+        """`gear_for` says in which shape `engine` runs a forward; None: in that of the cheapest of its gears.
 
+        `fixed_addresses`: every input and output of a part of a forward in a gear lies in the same place every time.
         That costs a second copy of the prefix rows in each gear's shape; it is what captured CUDA graphs need.
-        `gear_for` says in which shape `engine` runs a forward, a gear or one that holds it whole; None: in the cheapest
-        gear, or in the forward's own shape where none holds it and the engine takes any.
         """
         self._engine: DeviceEngine | None = engine
         self._memory = engine.memory
@@ -92,8 +91,7 @@ class DeviceSession:
         self._shape = shape
         self._fixed_addresses = fixed_addresses
         self._gears = frozenset(engine.gears)
-        self._table = GearTable(engine.gears) if engine.gears else None
-        self._gear_for = gear_for or self._gear_from_sizes
+        self._gear_for = gear_for or GearTable(engine.gears).gear_for
         self._prefixes = sorted({gear.prefix for gear in engine.gears})
         self._past_names, self._window_names = past_names(shape.arrays // 2), window_names(shape.arrays // 2)
         self._statistics = _statistics_arrays(vocab_size, with_logits=contract.LOGITS in engine.sizes)
@@ -203,10 +201,8 @@ class DeviceSession:
         cache = self._caches.pop(request, None)
         if cache is None:
             return
-        for key in [key for key, stack in self._stacks.items() if stack.has(cache)]:
-            if self._fixed_addresses:
-                self._stacks[key].forget()
-            else:
+        if not self._fixed_addresses:
+            for key in [key for key, stack in self._stacks.items() if stack.has(cache)]:
                 self._stacks.pop(key).free()
         if self._other_stack is not None and self._other_stack[1].has(cache):
             self._free_other_stack()
@@ -245,12 +241,6 @@ class DeviceSession:
             raise RuntimeError(f"the session on {self._device} was used after close(); expected an open session")
         return self._engine
 
-    def _gear_from_sizes(self, sizes: ForwardSizes) -> Gear:
-        """A gear of the engine, or the forward's own shape where none holds it and the engine takes any."""
-        if self._table is None or (isinstance(self._engine, AnyShapeEngine) and not self._table.holds(sizes)):
-            return gear_of_its_own(sizes)
-        return self._table.gear_for(sizes)
-
     def _run_part(self, place: Mapping[str, Buffer], batch: WindowBatch, first: int, gear: Gear) -> Statistics:
         """One forward in the shape of `gear`: a part whose first request is the `first`, and its arrays."""
         engine, memory = self._open_engine(), self._memory
@@ -272,12 +262,12 @@ class DeviceSession:
 
     def _prefix_buffers(self, caches: Sequence[DeviceCache], first: int, gear: Gear) -> tuple[Buffer, ...]:
         """The committed rows in the shape of `gear`: a request's own cache where it has that, otherwise a copy."""
-        planned = gear in self._gears
+        other = self._is_other(gear)
         own = gear.requests == 1 and caches[0].capacity == gear.prefix
-        if own and not (planned and self._fixed_addresses):
+        if own and (other or not self._fixed_addresses):
             return caches[0].buffers
         shape = (gear.requests, gear.prefix)
-        if not planned:
+        if other:
             if self._other_stack is None or self._other_stack[0] != shape:
                 self._free_other_stack()
                 self._other_stack = shape, StackedCaches(self._memory, self._shape, *shape)
@@ -287,6 +277,10 @@ class DeviceSession:
             self._stacks[key] = StackedCaches(self._memory, self._shape, *shape)
         return self._stacks[key].stacked(caches)
 
+    def _is_other(self, gear: Gear) -> bool:
+        """Whether it is no gear of the engine's, but one of the endless shapes that it takes too."""
+        return isinstance(self._engine, AnyShapeEngine) and gear not in self._gears
+
     def _free_other_stack(self) -> None:
         other, self._other_stack = self._other_stack, None
         if other is not None:
@@ -295,8 +289,7 @@ class DeviceSession:
     def _buffers_of_part(self, number: int, gear: Gear) -> dict[str, Buffer]:
         """Where a part of a forward has its inputs and outputs but the prefix."""
         engine = self._open_engine()
-        if gear not in self._gears:
-            assert isinstance(engine, AnyShapeEngine)
+        if isinstance(engine, AnyShapeEngine) and self._is_other(gear):
             return self._other.buffers(engine.sizes_of(gear))
         if number == len(self._new_rows):
             self._new_rows.append(GrowingBuffers(self._memory))
@@ -339,18 +332,6 @@ class _Window:
     gear: Gear
     rows: tuple[tuple[Buffer, ...], ...]
     """Where each part's new rows are, in the order of contract.window_names."""
-
-
-def gear_of_its_own(sizes: ForwardSizes) -> Gear:
-    """The shape of a forward itself."""
-    return Gear(
-        requests=sizes.requests,
-        branches=sizes.branches,
-        window=sizes.window,
-        prefix=sizes.prefix,
-        wanted=sizes.wanted,
-        seconds=0.0,
-    )
 
 
 def _sizes(batch: WindowBatch, prefix: int) -> ForwardSizes:

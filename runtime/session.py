@@ -70,7 +70,7 @@ class PipelineFactory(Protocol):
 BACKENDS: dict[str, str] = {
     "ascend": "lopa.runtime.session_ascend",
     "cpu": "lopa.runtime.session_onnxruntime",
-    "cuda": "lopa.runtime.session_onnxruntime",
+    "cuda": "lopa.runtime.session_cuda",
     "mpi": "lopa.runtime.mpi_session",
     "numpy": "lopa.runtime.session_numpy",
     "tensorrt": "lopa.runtime.session_tensorrt",

@@ -1,4 +1,4 @@
-"""The contract on ONNX Runtime: the CPU, or a CUDA device with caches and windows bound from host memory.
+"""The contract on ONNX Runtime, with caches and windows bound from host memory: the CPU, and stages on CUDA devices.
 
 Knows how inputs and outputs are bound without copies, and that all sessions of a process on one bundle, device and
 number of threads share one graph. Does not know which requests live, nor what a window means.
@@ -48,14 +48,13 @@ _opening = threading.Lock()
 
 
 def open_session(bundle: Bundle, device: str, *, threads: int | None) -> HostSession:
-    """Open the bundle's graph on "cpu", cores ("cpu:0-3") or "cuda:N"; `threads` None leaves their number to ONNX
-    Runtime, or is one for each core named.
+    """Open the bundle's graph on "cpu" or cores ("cpu:0-3"); `threads` None leaves their number to ONNX Runtime, or is
+    one for each core named.
 
     ONNX Runtime's own threads stay on the cores; the thread that calls counts as one of them, and is the caller's to
     keep there (lopa.runtime.session_thread does).
 
-    Raises BadInputError for another device, a bfloat16 bundle on the CPU or a graph that cannot be used,
-    MissingBackendError when ONNX Runtime here has no CUDA provider or it does not start.
+    Raises BadInputError for another device, a bfloat16 bundle or a graph that cannot be used.
     """
     manifest = bundle.manifest
     part = whole_model(manifest.dimensions.layers)
@@ -68,15 +67,32 @@ def open_session(bundle: Bundle, device: str, *, threads: int | None) -> HostSes
 
 
 def engine_from_bundle(bundle: Bundle, part: ModelPart, device: str, *, threads: int | None) -> "OnnxRuntimeEngine":
-    """Open the graph of `bundle`, which is the standard one of `part`; arguments and errors as for `open_session`."""
+    """Open the graph of `bundle`, which is the standard one of `part`, on a device for `open_session` or "cuda:N".
+
+    Raises as that, and MissingBackendError when ONNX Runtime here has no CUDA provider or it does not start.
+    """
     return OnnxRuntimeEngine(_inference_session_of_part(bundle, part, device, threads), bundle.manifest, part)
 
 
 def _inference_session_of_part(
     bundle: Bundle, part: ModelPart, device: str, threads: int | None
 ) -> ort.InferenceSession:
-    """ONNX Runtime's session on the graph of `bundle`, checked; errors as for `open_session`."""
+    """ONNX Runtime's session on the graph of `bundle`, checked; errors as for `engine_from_bundle`."""
     providers = _providers_from_device(device)
+    check_types(bundle, device)
+    session = _shared_inference_session(bundle, providers, _threading_from_device(device, threads))
+    if session.get_providers()[0] != providers[0][0]:
+        raise MissingBackendError(
+            f"device {device!r}: the CUDA provider did not start, ONNX Runtime fell back to {session.get_providers()}",
+            expected="a CUDA device of this number, and the CUDA 13 and cuDNN 9 libraries on the loader path",
+            remedy="check nvidia-smi and the CUDA libraries, or use --device cpu",
+        )
+    check_contract(bundle, session, part)
+    return session
+
+
+def check_types(bundle: Bundle, device: str) -> None:
+    """Raise BadInputError for a bundle in bfloat16 that ONNX Runtime cannot run on `device`."""
     cpu = device.split(":", 1)[0] == "cpu"
     if cpu and bundle.manifest.dtype == "bfloat16":
         raise BadInputError(
@@ -90,15 +106,6 @@ def _inference_session_of_part(
             expected="a graph in the standard dialect, or in float32 or float16",
             remedy="export the checkpoint with --dialect both, or use the device that the portable graph was made for",
         )
-    session = _shared_inference_session(bundle, providers, _threading_from_device(device, threads))
-    if session.get_providers()[0] != providers[0][0]:
-        raise MissingBackendError(
-            f"device {device!r}: the CUDA provider did not start, ONNX Runtime fell back to {session.get_providers()}",
-            expected="a CUDA device of this number, and the CUDA 13 and cuDNN 9 libraries on the loader path",
-            remedy="check nvidia-smi and the CUDA libraries, or use --device cpu",
-        )
-    _check_contract(bundle, session, part)
-    return session
 
 
 class OnnxRuntimeEngine:
@@ -258,14 +265,20 @@ def _providers_from_device(device: str) -> list[tuple[str, dict[str, Any]]]:
             expected="cpu, cpu:N, or cuda:N with N the number of the device",
             remedy="e.g. cpu or cuda:0",
         )
+    check_cuda_provider(device)
+    return [(_CUDA, {"device_id": found[1]}), cpu]
+
+
+def check_cuda_provider(device: str) -> None:
+    """Raise MissingBackendError for `device` when ONNX Runtime here has no CUDA provider."""
     available = ort.get_available_providers()
     if _CUDA not in available:
         raise MissingBackendError(
             f"device {device!r}, but ONNX Runtime here has only {', '.join(available)}",
             expected=f"an ONNX Runtime with {_CUDA}",
-            remedy="pip uninstall onnxruntime, then pip install onnxruntime-gpu (CUDA 13 and cuDNN 9), or use cpu",
+            remedy='pip uninstall onnxruntime, then pip install "lopa-export[gpu]" (onnxruntime-gpu, for CUDA 13 and '
+            "cuDNN 9), or use cpu",
         )
-    return [(_CUDA, {"device_id": found[1]}), cpu]
 
 
 def available_cores() -> Collection[int]:
@@ -347,7 +360,7 @@ def _inference_session(
         ) from error
 
 
-def _check_contract(bundle: Bundle, session: ort.InferenceSession, part: ModelPart) -> None:
+def check_contract(bundle: Bundle, session: ort.InferenceSession, part: ModelPart) -> None:
     """Raise BadInputError unless the graph has exactly the contract's inputs and outputs, in its dialect's form."""
     remedy = "export the checkpoint again"
     for what, found, expected in (

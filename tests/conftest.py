@@ -30,6 +30,13 @@ def tiny_bundle_logits(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def tiny_half(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """As tiny_bundle_logits, in float16."""
+    pytest.importorskip("torch")
+    return _bundle_made_once(tmp_path_factory, "tiny-half", with_logits=True, dtype="float16")
+
+
+@pytest.fixture(scope="session")
 def tiny_staged(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """As tiny_bundle, with the graphs of a pipeline of two stages: 3 layers and 2."""
     return _bundle_made_once(tmp_path_factory, "tiny-staged", with_logits=False, stages=2)
@@ -82,6 +89,7 @@ def _bundle_made_once(
     quantize: Literal["int8", "int4"] | None = None,
     stages: int = 1,
     dialect: Literal["standard", "portable"] = "standard",
+    dtype: Literal["float32", "float16"] = "float32",
 ) -> Path:
     """Workers of pytest-xdist have base folders of their own inside one that they share."""
     base = tmp_path_factory.getbasetemp()
@@ -101,6 +109,7 @@ def _bundle_made_once(
                 lora=ADAPTER,
                 quantization=choice,
                 dialects=(dialect,),
+                dtype=dtype,
                 with_logits=with_logits,
                 stages=stages,
             )

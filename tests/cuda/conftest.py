@@ -1,10 +1,11 @@
-"""What the tests for running on CUDA share: the stand-in where NVIDIA's cuda-bindings would be."""
+"""What the tests for running on CUDA share: stand-ins where cuda-bindings and ONNX Runtime's CUDA provider would be."""
 
 import sys
 from collections.abc import Iterator
 
 import pytest
 from tests.cuda.stand_in_cudart import StandInCudart
+from tests.cuda.stand_in_ort import StandInOrt
 
 from lopa.runtime.cuda_calls import MODULE
 
@@ -17,3 +18,11 @@ def cudart(monkeypatch: pytest.MonkeyPatch) -> Iterator[StandInCudart]:
     yield found
     assert found.violations == []
     assert found.left == []
+
+
+@pytest.fixture
+def machine(cudart: StandInCudart, monkeypatch: pytest.MonkeyPatch) -> StandInOrt:
+    """A machine with CUDA devices. What a test opened must be closed at its end."""
+    found = StandInOrt(cudart)
+    found.put_in_place(monkeypatch)
+    return found

@@ -11,7 +11,8 @@ has a documented code returns it. Nothing in a stream happens before it is waite
 import ctypes
 import threading
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
@@ -92,6 +93,8 @@ class StandInCudart:
         """Copied from device to device."""
         self.enabled: set[tuple[int, int]] = set()
         """Devices and those whose memory they can use."""
+        self._capturing: int | None = None
+        """The thread that captures a graph in the global mode."""
         self._lock = threading.RLock()
         self._current: dict[int, int] = {}
         self._streams: dict[int, Stream] = {}
@@ -104,6 +107,8 @@ class StandInCudart:
     def _guarded(self, name: str, function: Callable[..., tuple[Any, ...]]) -> Callable[..., tuple[Any, ...]]:
         def call(*arguments: Any) -> tuple[Any, ...]:
             with self._lock:
+                alone = self._capturing in (None, threading.get_ident())
+                self._require(alone, f"{name} while another thread captures a graph: it fails, and the capture too")
                 self.calls[name] += 1
                 waiting = self.codes.get(name)
                 code = waiting.pop(0) if waiting else None
@@ -217,6 +222,25 @@ class StandInCudart:
     def enqueue(self, stream: Any, work: Callable[[], None], addresses: tuple[int, ...]) -> None:
         """Put something that uses memory at `addresses` into a stream."""
         self._stream(stream).queue.append((work, addresses))
+
+    def drain(self, stream: int) -> None:
+        """Do what is in a stream's queue."""
+        self.cudaStreamSynchronize(stream)
+
+    def stream_device(self, stream: int) -> int:
+        """Of a stream that is there."""
+        return self._stream(stream).device
+
+    @contextmanager
+    def capturing(self) -> Iterator[None]:
+        """While the calling thread captures a graph in the global mode, other threads may not call anything."""
+        with self._lock:
+            self._require(self._capturing is None, "two captures at once")
+            self._capturing = threading.get_ident()
+        try:
+            yield
+        finally:
+            self._capturing = None
 
     def view(self, address: int, size: int) -> np.ndarray:
         """The bytes there. All of them must be in one allocation."""

@@ -1,0 +1,76 @@
+"""Shapes and types of everything that goes in and out of a graph for a forward in the shape of a gear.
+
+For engines that are told them with every address; both dialects (docs/contract.md). Knows no engine.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from lopa.runtime import contract
+from lopa.runtime.gears import Gear
+from lopa.runtime.manifest import Manifest
+from lopa.runtime.stored_floats import stored_dtype
+
+
+@dataclass(frozen=True)
+class ArrayForm:
+    """One input or output."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    """As stored_dtype gives it."""
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
+def inputs_of_gear(gear: Gear, manifest: Manifest) -> dict[str, ArrayForm]:
+    """All inputs of the graph in the manifest's dialect, by name."""
+    r, b, w, p, q = gear.requests, gear.branches, gear.window, gear.prefix, gear.wanted
+    s = b * w
+    ids, mask, temperature = np.dtype(np.int64), np.dtype(np.bool_), np.dtype(np.float32)
+    if manifest.dialect == "portable":
+        known = {
+            contract.INPUT_IDS: ArrayForm((r, s), ids),
+            contract.POSITION_IDS: ArrayForm((r, s), ids),
+            contract.WINDOW_MASK: ArrayForm((r, 1, s, s), temperature),
+            contract.PREFIX_MASK: ArrayForm((r, 1, 1, p), temperature),
+            contract.LOGITS_INDEX: ArrayForm((r * b * q,), ids),
+            contract.TEMPERATURE: ArrayForm((r * b * q, 1), temperature),
+        }
+    else:
+        known = {
+            contract.INPUT_IDS: ArrayForm((r, b, w), ids),
+            contract.POSITION_IDS: ArrayForm((r, b, w), ids),
+            contract.WINDOW_MASK: ArrayForm((r, b, w, w), mask),
+            contract.PREFIX_MASK: ArrayForm((r, p), mask),
+            contract.LOGITS_INDEX: ArrayForm((r, b, q), ids),
+            contract.TEMPERATURE: ArrayForm((r,), temperature),
+        }
+    sizes = manifest.dimensions
+    past = ArrayForm((r, sizes.kv_heads, p, sizes.head_size), stored_dtype(manifest.dtype))
+    return known | dict.fromkeys(contract.past_names(sizes.layers), past)
+
+
+def outputs_of_gear(gear: Gear, manifest: Manifest) -> dict[str, ArrayForm]:
+    """All outputs of the graph in the manifest's dialect, by name."""
+    r, b, w, q = gear.requests, gear.branches, gear.window, gear.wanted
+    sizes = manifest.dimensions
+    if manifest.dialect == "portable":
+        wanted: tuple[int, ...] = (r * b * q,)
+        rows: tuple[int, ...] = (r, sizes.kv_heads, b * w, sizes.head_size)
+    else:
+        wanted, rows = (r, b, q), (r, b, sizes.kv_heads, w, sizes.head_size)
+    ids, floats = np.dtype(np.int64), np.dtype(np.float32)
+    known = {
+        contract.TOPK_IDS: ArrayForm((*wanted, contract.TOP_K), ids),
+        contract.TOPK_LOGPROBS: ArrayForm((*wanted, contract.TOP_K), floats),
+        contract.ENTROPY: ArrayForm(wanted, floats),
+        **dict.fromkeys(contract.window_names(sizes.layers), ArrayForm(rows, stored_dtype(manifest.dtype))),
+    }
+    return known | ({contract.LOGITS: ArrayForm((*wanted, sizes.vocab_size), floats)} if manifest.with_logits else {})
