@@ -15,6 +15,7 @@ from lopa.runtime.bundle import Bundle
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.tensorrt_manifest import BuildFlags, engine_folders, engine_from_folder, mark_verified
 
+
 @pytest.fixture
 def path(tiny_bundle: Path, tmp_path: Path, trt: ModuleType) -> Path:
     """A bundle of the test's own with an engine that was not verified."""
