@@ -68,11 +68,12 @@ def _summary(bundle: Bundle) -> str:
             "contract",
             f"version {manifest.contract}, {' and '.join(bundle.dialects)} dialect, logits {manifest.with_logits}",
         ),
+        *([("plugins", ", ".join(manifest.plugins))] if manifest.plugins else []),
         *(("stage", f"{each.graph}  layers {each.first_layer} to {each.end_layer - 1}") for each in manifest.stages),
         ("decoding", ", ".join(f"{name} {value}" for name, value in _fields(manifest))),
-        *(("engine", line) for line in tensorrt_lines(bundle)),
         *(("file", f"{file.path}  {file.size:,} bytes  sha256 {file.sha256[:12]}…") for file in manifest.files),
         *(("engine", f"{folder.name}  {_engine(bundle, folder)}") for folder in engine_folders(bundle)),
+        *(("engine", line) for line in tensorrt_lines(bundle)),
         *(("from", f"{name}  sha256 {digest[:12]}…") for name, digest in _sources(manifest)),
         ("made with", ", ".join(f"{name} {version}" for name, version in manifest.origin.tools.items())),
     ]

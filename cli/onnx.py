@@ -72,6 +72,11 @@ _DIALECTS: dict[str, tuple["Dialect", ...]] = {
     show_default=True,
     help="Above 1: also the graphs of a pipeline of N stages, over the same weights.",
 )
+@click.option(
+    "--plugins",
+    is_flag=True,
+    help="Branch attention and confidence head as functions, which an engine may replace by its own kernels.",
+)
 @click.option("--overwrite", is_flag=True, help="Replace BUNDLE if it is a bundle.")
 def command(
     checkpoint: Path,
@@ -84,6 +89,7 @@ def command(
     dialect: str,
     with_logits: bool,
     stages: int,
+    plugins: bool,
     overwrite: bool,
 ) -> None:
     """Export CHECKPOINT, a folder in Hugging Face's format, to a bundle."""
@@ -103,6 +109,7 @@ def command(
             dialects=_DIALECTS[dialect],
             with_logits=with_logits,
             stages=stages,
+            plugins=plugins,
             overwrite=overwrite,
             progress=progress,
         )

@@ -12,6 +12,7 @@ from lopa.export.checkpoint import INDEX_NAME, StoredTensor, tensors_from_checkp
 from lopa.export.config import CONFIG_NAME, CheckpointConfig, config_from_checkpoint
 from lopa.export.graph import graph_from_dimensions
 from lopa.export.lora import ADAPTER_CONFIG_NAME, ADAPTER_WEIGHTS_NAME, NO_ADAPTER, Adapter, adapter_from_folder
+from lopa.export.plugin_passes import plugins_of
 from lopa.export.portable_lint import check_portable
 from lopa.export.progress import Progress, silent
 from lopa.export.quantization import QuantizationChoice, quantized_plan
@@ -78,6 +79,7 @@ def bundle_from_checkpoint(
     dialects: Sequence[Dialect] = ("standard",),
     with_logits: bool = False,
     stages: int = 1,
+    plugins: bool = False,
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> Bundle:
@@ -86,12 +88,13 @@ def bundle_from_checkpoint(
     `dtype` is that of the tensors that `quantization` does not make integers. There is a graph for each of `dialects`
     (standard, portable, or both in this order) over one file of weights. `with_logits` adds the logits to the outputs,
     for verification. `stages` above 1 adds the standard graphs of a pipeline of so many stages over the same weights.
+    `plugins` puts the functions of domain `lopa` into the standard graphs (docs/plugins.md).
     Raises BadInputError for anything wrong with the source, the destination or the combination of options,
     CheckFailedError for a portable graph that breaks its dialect's rules; then nothing is left behind, and a
     bundle that was to be overwritten is untouched.
     """
     tell = progress or silent
-    _check_dialects(dialects, quantization, stages)
+    _check_dialects(dialects, quantization, stages, plugins=plugins)
     check_destination(destination, overwrite=overwrite)
     source = source_from_checkpoint(checkpoint, lora)
     planned = source.planned if quantization is None else quantized_plan(source.planned, quantization)
@@ -118,6 +121,7 @@ def bundle_from_checkpoint(
         of_stages: list[tuple[str, Dialect, ModelPart]] = [
             (stage_name(number, stages), "standard", part) for number, part in enumerate(parts) if stages > 1
         ]
+        functions: set[str] = set()
         for name, dialect, part in (*graphs, *of_stages):
             graph = graph_from_dimensions(
                 source.config.dimensions,
@@ -127,7 +131,9 @@ def bundle_from_checkpoint(
                 dtype=dtype,
                 with_logits=with_logits,
                 part=part,
+                plugins=plugins and dialect == "standard",
             )
+            functions.update(plugins_of(graph))
             if dialect == "portable":
                 check_portable(ir.to_proto(graph), name)
             ir.save(graph, folder / name)
@@ -147,6 +153,7 @@ def bundle_from_checkpoint(
             dtype=dtype,
             quantization=quantization,
             with_logits=with_logits,
+            plugins=sorted(functions),
         )
         (folder / MANIFEST_NAME).write_bytes(json_from_manifest(manifest))
     return Bundle.open(destination)
@@ -174,7 +181,9 @@ def source_from_checkpoint(checkpoint: Path, lora: Path | None) -> Source:
     return Source(checkpoint, lora, config, tokenizer, stored, planned, adapter)
 
 
-def _check_dialects(dialects: Sequence[Dialect], quantization: QuantizationChoice | None, stages: int) -> None:
+def _check_dialects(
+    dialects: Sequence[Dialect], quantization: QuantizationChoice | None, stages: int, *, plugins: bool
+) -> None:
     if tuple(dialects) not in (("standard",), ("portable",), ("standard", "portable")):
         raise ValueError(f"received dialects {dialects}, expected standard, portable, or both in this order")
     if "portable" in dialects and quantization is not None:
@@ -190,6 +199,12 @@ def _check_dialects(dialects: Sequence[Dialect], quantization: QuantizationChoic
             expected="stages in the standard dialect: the portable graph is always whole",
             remedy="leave --stages out, or export with --dialect both",
         )
+    if plugins and "standard" not in dialects:
+        raise BadInputError(
+            "plugins in the portable dialect alone",
+            expected="plugins in the standard dialect: a portable graph has plain operators only",
+            remedy="leave --plugins out, or export with --dialect both",
+        )
 
 
 def _manifest(
@@ -203,6 +218,7 @@ def _manifest(
     dtype: Dtype,
     quantization: QuantizationChoice | None,
     with_logits: bool,
+    plugins: list[str],
 ) -> Manifest:
     architecture, tokens = source.config.architecture, source.tokenizer.special_tokens
     return Manifest(
@@ -224,6 +240,7 @@ def _manifest(
         tensors=records,
         files=files,
         origin=origin,
+        plugins=plugins,
     )
 
 

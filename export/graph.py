@@ -16,6 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from lopa.export.graph_passes import tidy
 from lopa.export.module import inverse_frequencies
+from lopa.export.plugin_passes import with_plugins
 from lopa.export.quantize_graph import QuantizedMatricesPass, QuantizedMatrix
 from lopa.export.torch_dtypes import TORCH_DTYPES
 from lopa.export.traced_forms import TRACED_FORMS
@@ -41,10 +42,12 @@ def graph_from_dimensions(
     dtype: Dtype,
     with_logits: bool,
     part: ModelPart | None = None,
+    plugins: bool = False,
 ) -> ir.Model:
     """The graph whose initializers are `records`, each in the file `weights_name` beside the graph's own.
 
-    With `part`, the graph of these layers, with their tensors of `records`; in the standard dialect only.
+    With `part`, the graph of these layers, with their tensors of `records`; with `plugins`, the functions of
+    lopa.export.plugin_functions where they can serve; both in the standard dialect only.
     """
     part = part or whole_model(dimensions.layers)
     form = TRACED_FORMS[dialect]
@@ -77,7 +80,8 @@ def graph_from_dimensions(
         if record.dtype in ("int8", "int4") and name in initializers
     }
     model = form.finish(tidy(model))
-    return QuantizedMatricesPass(quantized)(model).model if quantized else model
+    model = QuantizedMatricesPass(quantized)(model).model if quantized else model
+    return with_plugins(model) if plugins else model
 
 
 def _external_tensor(name: str, record: TensorRecord, weights_name: str) -> ir.ExternalTensor:

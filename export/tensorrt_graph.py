@@ -38,7 +38,7 @@ def model_for_parser(bundle: Bundle) -> onnx.ModelProto:
 
 
 def _let_attention_decompose(model: onnx.ModelProto) -> None:
-    for node in model.graph.node:
+    for node in (*model.graph.node, *(node for function in model.functions for node in function.node)):
         if node.op_type == "Attention":
             node.attribute.append(onnx.helper.make_attribute("TRT_decomposable", 1))
 

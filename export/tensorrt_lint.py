@@ -10,6 +10,7 @@ from functools import cached_property
 import numpy as np
 import onnx
 import onnx.helper
+import onnx.inliner
 import onnx.numpy_helper
 import onnx.shape_inference
 
@@ -61,9 +62,9 @@ class Refusal:
 def refusals_of_model(model: onnx.ModelProto, table: ParserTable) -> list[Refusal]:
     """Every place that the parser refuses, those of the whole model first, then rule by rule in the order of nodes.
 
-    `model` may be without its external data.
+    `model` may be without its external data. Its functions are looked at as the parser takes them: by their bodies.
     """
-    graph = _Graph(model, table)
+    graph = _Graph(onnx.inliner.inline_local_functions(model) if model.functions else model, table)
     return [refusal for rule in _RULES for refusal in rule(graph)]
 
 
@@ -132,8 +133,6 @@ def _opsets(graph: _Graph) -> Iterator[Refusal]:
     oldest, newest = graph.table.opsets
     if not oldest <= graph.opset <= newest:
         yield graph.refusal("opset", f"opset {graph.opset}", f"export it at an opset from {oldest} to {newest}")
-    for function in graph.model.functions:
-        yield graph.refusal("functions", f"has the function {function.domain}::{function.name}", "inline it")
 
 
 def _operators(graph: _Graph) -> Iterator[Refusal]:

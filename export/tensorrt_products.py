@@ -26,6 +26,8 @@ Products = Literal["int8", "fp8"]
 
 _LEAST_MAGNITUDE = 1e-30
 """Stands for the largest magnitude of a row or column of zeros."""
+_LEAST_FLOAT16 = 2.0**-14
+"""Smaller numbers lose digits in float16."""
 _CHUNK_ROWS = 1024
 """Of a weight, widened to float32 at a time."""
 _ONNX_TYPES = {
@@ -131,10 +133,10 @@ class _Writer:
         Q takes a scale of the weight's own type and DQ the same numbers in float32, which make its output float32.
         """
         columns = self._kind.a_scale_for_each_column
-        exact = (magnitudes if columns else magnitudes.max()).clip(_LEAST_MAGNITUDE) / np.float32(self._kind.greatest)
-        exact = np.asarray(exact, np.float32)
+        largest = np.maximum(magnitudes if columns else magnitudes.max(), np.float32(_LEAST_MAGNITUDE))
+        exact: Float32 = np.asarray(largest / np.float32(self._kind.greatest), np.float32)
         if dtype == "float16":
-            exact = exact.clip(2.0**-14)  # smaller ones lose digits, or are 0
+            exact = np.maximum(exact, np.float32(_LEAST_FLOAT16))
         stored = stored_from_float32(exact, stored_dtype(dtype))
         scale = self._raw_constant(f"{weight}/scale", _ONNX_TYPES[dtype], exact.shape, stored.tobytes())
         widened = onnx.numpy_helper.to_array(self._graph.initializer[-1]).astype(np.float32)

@@ -67,8 +67,9 @@ class Bundle:
                 remedy=f"export the checkpoint again with --dialect {dialect} or --dialect both",
             )
         graph = self.manifest.graph if dialect == self.manifest.dialect else self.manifest.portable_graph
-        stages = self.manifest.stages if dialect == "standard" else []  # which are standard graphs
-        alone = msgspec.structs.replace(self.manifest, dialect=dialect, graph=graph, portable_graph=None, stages=stages)
+        alone = msgspec.structs.replace(self.manifest, dialect=dialect, graph=graph, portable_graph=None)
+        if dialect != "standard":
+            alone = msgspec.structs.replace(alone, stages=[], plugins=[])  # which are of standard graphs
         return replace(self, manifest=alone)
 
     @property

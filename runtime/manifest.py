@@ -129,6 +129,8 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     origin: Origin
     portable_graph: str | None = None
     """A second graph in the portable dialect, over the same weights, beside a standard `graph`."""
+    plugins: list[str] = []
+    """Functions of domain `lopa` in `graph` and those of stages (docs/plugins.md); any backend may run their bodies."""
 
 
 def scale_name(name: str) -> str:

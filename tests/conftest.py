@@ -48,6 +48,12 @@ def tiny_portable(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return _bundle_made_once(tmp_path_factory, "tiny-portable", with_logits=True, dialect="portable")
 
 
+@pytest.fixture(scope="session")
+def tiny_plugins(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """As tiny_bundle, with the functions of domain lopa in its graph."""
+    return _bundle_made_once(tmp_path_factory, "tiny-plugins", with_logits=False, plugins=True)
+
+
 @pytest.fixture(scope="session", params=["int8", "int4"])
 def tiny_quantized(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
     """As tiny_bundle, its matrices and the head as integers: a test runs with int8 and with int4."""
@@ -90,6 +96,7 @@ def _bundle_made_once(
     stages: int = 1,
     dialect: Literal["standard", "portable"] = "standard",
     dtype: Literal["float32", "float16"] = "float32",
+    plugins: bool = False,
 ) -> Path:
     """Workers of pytest-xdist have base folders of their own inside one that they share."""
     base = tmp_path_factory.getbasetemp()
@@ -112,5 +119,6 @@ def _bundle_made_once(
                 dtype=dtype,
                 with_logits=with_logits,
                 stages=stages,
+                plugins=plugins,
             )
     return bundle

@@ -33,7 +33,8 @@ def main() -> None:
     parser.add_argument("bindings", type=Path, help="the folder that pip installed them to")
     parser.add_argument("-o", "--output", type=Path, help="the file to write [default: standard output]")
     given = parser.parse_args()
-    text = json_from_surface(surface_of_module(bindings_over_stand_ins(given.bindings)))
+    trt = bindings_over_stand_ins(given.bindings)
+    text = json_from_surface(surface_of_module(trt) | {"plugin": surface_of_plugin_module(trt)})
     if given.output is None:
         print(text, end="")
     else:
@@ -69,13 +70,35 @@ def surface_of_module(trt: ModuleType) -> dict[str, Any]:
     }
 
 
+def surface_of_plugin_module(trt: ModuleType) -> dict[str, Any]:
+    """What tensorrt.plugin defines, which is written in Python: parameters of functions, public names of classes."""
+    sys.modules["tensorrt"] = trt  # the name by which the submodule imports its own package
+    plugin = importlib.import_module(f"{trt.__name__}.plugin")
+    own = [(name, value) for name, value in sorted(vars(plugin).items()) if _public(name)]
+    return {
+        "functions": {name: _python_parameters(value) for name, value in own if inspect.isfunction(value)},
+        "classes": {
+            name: {
+                "parameters": _python_parameters(value.__init__)[1:],
+                "names": sorted(filter(_public, vars(value))),
+            }
+            for name, value in own
+            if inspect.isclass(value) and value.__module__.startswith(plugin.__name__)
+        },
+    }
+
+
 def json_from_surface(surface: dict[str, Any]) -> str:
     """One line for each class, so that a difference between versions can be read."""
     classes = ",\n".join(
         f"  {json.dumps(name)}: {json.dumps(one, separators=(',', ':'))}" for name, one in surface["classes"].items()
     )
-    others = {name: value for name, value in surface.items() if name != "classes"}
-    return f'{json.dumps(others, indent=1)[:-2]},\n "classes": {{\n{classes}\n }}\n}}\n'
+    others = "".join(
+        f" {json.dumps(name)}: {json.dumps(value, separators=(',', ':'))},\n"
+        for name, value in surface.items()
+        if name != "classes"
+    )
+    return f'{{\n{others} "classes": {{\n{classes}\n }}\n}}\n'
 
 
 def _class_surface(owner: type) -> dict[str, Any]:
@@ -95,6 +118,12 @@ def _class_surface(owner: type) -> dict[str, Any]:
             values[name] = _members(value) if inspect.isclass(value) else type(value).__name__
     parts = {"bases": bases, "members": members, "methods": methods, "properties": properties, "values": values}
     return {name: part for name, part in parts.items() if part and not (members and name != "members")}
+
+
+def _python_parameters(function: Any) -> list[str]:
+    """Those with a default marked by =."""
+    parameters = inspect.signature(function).parameters.values()
+    return [f"{each.name}{'' if each.default is inspect.Parameter.empty else '='}" for each in parameters]
 
 
 def _members(owner: Any) -> list[str]:

@@ -32,13 +32,14 @@ def test_an_export_with_every_flag(tmp_path: Path, capsys: pytest.CaptureFixture
     place.mkdir(parents=True)
     (place / "manifest.json").write_text("an older bundle")
     arguments = ["onnx", str(checkpoint), "-o", str(place), "--dtype", "fp16", "--with-logits", "--overwrite"]
-    arguments += ["--stages", "2"]
+    arguments += ["--stages", "2", "--plugins"]
     with pytest.raises(SystemExit) as ended:
         main(arguments)
     assert ended.value.code == 0
     manifest = Bundle.open(place).manifest
     assert (manifest.dtype, manifest.with_logits) == ("float16", True)
     assert [stage.end_layer for stage in manifest.stages] == [1, 2]
+    assert manifest.plugins == ["BranchAttention"]
     printed = capsys.readouterr()
     assert printed.out == f"{place}: 27 tensors, 0.2 MB, float16\n"
     assert printed.err.startswith("writing weights 0 %\n")

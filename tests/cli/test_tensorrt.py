@@ -1,6 +1,7 @@
 """lopa-export tensorrt, over the recorded API of TensorRT."""
 
 import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -15,11 +16,8 @@ from lopa.runtime.errors import MissingBackendError
 
 @pytest.fixture
 def bundle(tiny_bundle: Path, tmp_path: Path) -> Path:
-    """Of its own folder, with the files of the shared one and a plan."""
-    folder = tmp_path / "bundle"
-    folder.mkdir()
-    for path in tiny_bundle.iterdir():
-        (folder / path.name).hardlink_to(path)
+    """A copy with a plan."""
+    folder = shutil.copytree(tiny_bundle, tmp_path / "bundle")
     plan_file(Bundle.open(folder), folder / "gears.json")
     return folder
 

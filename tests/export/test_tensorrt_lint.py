@@ -10,6 +10,7 @@ import onnx_ir as ir
 import onnxruntime as ort
 import pytest
 
+from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint
 from lopa.export.graph import graph_from_dimensions
 from lopa.export.tensorrt_graph import model_for_parser
 from lopa.export.tensorrt_lint import check_parser_takes, refusals_of_model
@@ -17,6 +18,7 @@ from lopa.export.tensorrt_operators import tensorrt_operators
 from lopa.export.weight_plan import Dtype
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.errors import BadInputError
+from lopa.tiny import CHECKPOINT
 
 F32, F16, BF16, I64 = (
     onnx.TensorProto.FLOAT,
@@ -172,6 +174,17 @@ def test_graphs_of_16_bits_are_taken(tiny_bundle: Path, dtype: Dtype) -> None:
     assert refusals_of_model(model, tensorrt_operators()) == []
     types = {tensor.data_type for tensor in model.graph.initializer}
     assert (F16 if dtype == "float16" else BF16) in types
+
+
+def test_functions_are_looked_at_by_their_bodies(tmp_path: Path) -> None:
+    bundle = bundle_from_checkpoint(CHECKPOINT, tmp_path / "bundle", plugins=True)
+    model = model_for_parser(bundle)
+    inside = [node for function in model.functions for node in function.node if node.op_type == "Attention"]
+    assert inside
+    assert all(any(each.name == "TRT_decomposable" for each in node.attribute) for node in inside)
+    assert refusals_of_model(model, tensorrt_operators()) == []
+    inside[0].op_type = "MatMulInteger"
+    assert {each.rule for each in refusals_of_model(model, tensorrt_operators())} >= {"operator"}
 
 
 def test_stages_are_taken(tiny_staged: Path) -> None:

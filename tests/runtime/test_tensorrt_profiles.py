@@ -58,7 +58,7 @@ def forwards(draw: st.DrawFn, gears: list[Gear]) -> ForwardSizes:
     window = draw(st.integers(1, max(each.window for each in gears)))
     return ForwardSizes(
         requests=draw(st.integers(1, 8)),
-        branches=draw(st.integers(1, 10)),
+        branches=draw(st.one_of(st.just(1), st.integers(1, 10))),
         window=window,
         prefix=TILE * draw(st.integers(1, max(each.prefix for each in gears) // TILE)),
         wanted=draw(st.integers(1, min(window, WANTED))),
@@ -130,6 +130,12 @@ def test_what_no_profile_holds_is_refused() -> None:
     for sizes in (ForwardSizes(1, 1, 641, 64, 1), ForwardSizes(1, 1, 1, 960, 1), ForwardSizes(1, 1, 300, 64, 258)):
         with pytest.raises(BadInputError, match="as the largest gear"):
             TABLE.profile_for(sizes)
+
+
+def test_a_window_is_not_padded_beyond_the_range() -> None:
+    gears = [gear(1, 1, 10, 128, 1.0), gear(1, 1, 100, 128, 2.0)]
+    number, shape = ProfileTable(gears, prefill_range(gears)).profile_for(ForwardSizes(1, 1, 80, 64, 80))
+    assert (number, shape.window, shape.wanted) == (2, 100, 100)
 
 
 def test_one_window_in_all_gears_leaves_the_range_that_window() -> None:

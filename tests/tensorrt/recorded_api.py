@@ -14,6 +14,8 @@ from typing import Any
 MAJORS = (10, 11)
 _FOLDER = Path(__file__).parent
 _PLAIN: dict[str, Any] = {"bool": True, "int": 0, "float": 0.0, "str": ""}
+_DATA_TYPES = {"float32": "FLOAT", "float16": "HALF", "bfloat16": "BF16"}
+"""Values of the module that are called otherwise among the members of DataType."""
 _MADE_HERE = {"state", "_constructed"}
 
 Behaviours = Mapping[str, Callable[..., Any]]
@@ -31,6 +33,8 @@ def module_from_surface(recorded: Mapping[str, Any], behaviours: Behaviours) -> 
     module.__dict__["calls"] = []
     for name in recorded["classes"]:
         _add_class(module, recorded["classes"], name, behaviours)
+    for name in recorded["values"]:
+        module.__dict__[name] = getattr(module.__dict__["DataType"], _DATA_TYPES.get(name, name.upper()))
     known = {f"{owner}.{name}" for owner, one in recorded["classes"].items() for name in _names(one)}
     unknown = set(behaviours) - known - {"IHostMemory.__bytes__"}
     assert not unknown, f"behaviours of what is not recorded: {unknown}"
@@ -152,7 +156,7 @@ def _property(module: ModuleType, owner: str, name: str, type_name: str, behavio
         does = behaviours.get(f"{owner}.{name}")
         if does is not None:
             return does(self)
-        return self.__dict__.get(name, _default(module, kind))
+        return self.__dict__.get(name, kind != "bool" and _default(module, kind))  # switches are off until set
 
     def put(self: Recorded, value: Any) -> None:
         module.__dict__["calls"].append(f"{owner}.{name} =")

@@ -1,0 +1,17 @@
+"""Commit in numpy: what the kernel must do, bit for bit. Knows no engine."""
+
+from collections.abc import Sequence
+
+from lopa.runtime.contract import Rows
+
+
+def commit_reference(
+    windows: Sequence[Rows], caches: Sequence[Rows], *, request: int, branch: int, slot: int, offset: int, count: int
+) -> None:
+    """Copy the first `count` new rows of one branch behind the committed rows of a cache, for every layer, in place.
+
+    windows: key and value rows of every layer, each [R, B, Hkv, W, D]; caches: as many, each [slots, Hkv, P, D] of the
+    same type. The rows of `branch` of `request` go to offset .. offset + count of `slot`.
+    """
+    for rows, cache in zip(windows, caches, strict=True):
+        cache[slot, :, offset : offset + count] = rows[request, branch, :, :count]

@@ -1,0 +1,84 @@
+"""Compiles a kernel for a GPU that need not be there, to PTX that others than Triton can launch.
+
+Knows Triton's compiler; does not know what a kernel does nor who launches it.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+MOST_SHARED_BYTES = 48 * 1024
+"""Of shared memory that every launch may ask for; more only after the launcher has raised the limit of the kernel."""
+_THREADS_OF_WARP = 32
+_ALIGNED = [["tt.divisibility", 16]]
+"""What is promised of every pointer: tensors begin at multiples of 16 bytes."""
+
+
+@dataclass(frozen=True)
+class CompiledKernel:
+    """What a launch needs. Arguments: the kernel's own in their order, without its constants."""
+
+    name: str
+    ptx: str
+    threads: int
+    """In x, of a block."""
+    shared_bytes: int
+    """Of dynamic shared memory."""
+
+
+def compiled_kernel(
+    kernel: Any,
+    types: Mapping[str, str],
+    constants: Mapping[str, Any],
+    capability: tuple[int, int],
+    *,
+    warps: int = 4,
+    stages: int = 1,
+) -> CompiledKernel:
+    """Compile for a GPU of this compute capability, e.g. (9, 0).
+
+    `types` are those of the arguments by name, "*fp16" for a pointer, "i32" for a number; `constants` the rest.
+    Raises ValueError when it needs more shared memory than MOST_SHARED_BYTES: its tiles are too large.
+    """
+    arguments = [name for name in kernel.arg_names if name not in constants]
+    source = ASTSource(
+        fn=kernel,
+        signature={name: types.get(name, "constexpr") for name in kernel.arg_names},
+        constexprs=dict(constants),
+        attrs={
+            (place,): _ALIGNED for place, name in enumerate(kernel.arg_names) if types.get(name, "").startswith("*")
+        },
+    )
+    target = GPUTarget("cuda", 10 * capability[0] + capability[1], _THREADS_OF_WARP)
+    compiled = triton.compile(source, target=target, options={"num_warps": warps, "num_stages": stages})
+    metadata = compiled.metadata
+    if metadata.shared > MOST_SHARED_BYTES:
+        raise ValueError(
+            f"received tiles for which {metadata.name} needs {metadata.shared} bytes of shared memory, "
+            f"expected at most {MOST_SHARED_BYTES}"
+        )
+    ptx = ptx_with_arguments(compiled.asm["ptx"], len(arguments))
+    return CompiledKernel(metadata.name, ptx, metadata.num_warps * _THREADS_OF_WARP, metadata.shared)
+
+
+def ptx_with_arguments(ptx: str, count: int) -> str:
+    """The same kernel with its first `count` parameters.
+
+    Triton adds parameters for scratch memory behind them, which its own launcher fills. Raises ValueError when one of
+    these is used.
+    """
+    entry = re.search(r"\.entry\s+\w+\(([^)]*)\)", ptx)
+    if entry is None:
+        raise ValueError("received PTX without a kernel, expected one .entry")
+    parameters = entry[1].split(",")
+    for added in parameters[count:]:
+        name = added.split()[-1]
+        if len(re.findall(rf"\b{name}\b", ptx)) > 1:
+            raise ValueError(f"received a kernel that uses {name}, expected {count} arguments and no scratch memory")
+    kept = ",".join(parameters[:count]).rstrip() + "\n"
+    return ptx[: entry.start(1)] + kept + ptx[entry.end(1) :]

@@ -1,0 +1,66 @@
+"""Launches the confidence head's kernels on torch tensors. Knows sizes and tiles; the kernels know the rest."""
+
+import torch
+import triton
+
+from lopa.plugins.kernels.confidence_head_kernel import confidence_merge_kernel, confidence_partials_kernel
+from lopa.plugins.kernels.factors import factors_from_dtype, floats_from_dtype
+from lopa.plugins.launch_sizes import HeadTiles, head_tiles, splits_from_vocabulary
+from lopa.runtime.contract import TOP_K
+
+
+def confidence_head(
+    hidden: torch.Tensor, weight: torch.Tensor, temperature: torch.Tensor, tiles: HeadTiles | None = None
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Shapes and meaning as `confidence_head_reference`: ids int64, log-probabilities and entropy float32.
+
+    All tensors are contiguous, on one device; hidden and weight in one of float32, float16 and bfloat16, temperature
+    float32. Temperatures may be fewer than rows: [N / n], each for n rows one behind the other. Raises ValueError for
+    shapes that do not fit.
+    """
+    tiles = tiles or head_tiles(floats_from_dtype(hidden.dtype))
+    rows, size = hidden.shape
+    vocabulary, temperatures = weight.shape[1], temperature.shape[0]
+    contiguous = hidden.is_contiguous() and weight.is_contiguous() and temperature.is_contiguous()
+    if weight.shape[0] != size or rows % temperatures or vocabulary < TOP_K or not contiguous:
+        raise ValueError(
+            f"received {tuple(hidden.shape)} x {tuple(weight.shape)} / {tuple(temperature.shape)}, "
+            f"expected contiguous [N, H], [H, V] with V >= {TOP_K}, and [N] or a divisor of it"
+        )
+    splits = splits_from_vocabulary(vocabulary)
+    sums = [torch.empty(rows, splits, dtype=torch.float32, device=hidden.device) for _ in range(3)]
+    logits = torch.empty(rows, splits, TOP_K, dtype=torch.float32, device=hidden.device)
+    numbers = torch.empty(rows, splits, TOP_K, dtype=torch.int32, device=hidden.device)
+    confidence_partials_kernel[(triton.cdiv(rows, tiles.rows), splits)](
+        hidden,
+        weight,
+        temperature,
+        rows,
+        rows // temperatures,
+        *sums,
+        logits,
+        numbers,
+        HIDDEN=size,
+        VOCABULARY=vocabulary,
+        SPLITS=splits,
+        TOP=TOP_K,
+        FACTORS=factors_from_dtype(hidden.dtype),
+        ROWS=tiles.rows,
+        COLUMNS=tiles.columns,
+        INNER=tiles.inner,
+    )
+    ids = torch.empty(rows, TOP_K, dtype=torch.int32, device=hidden.device)
+    logprobs = torch.empty(rows, TOP_K, dtype=torch.float32, device=hidden.device)
+    entropy = torch.empty(rows, dtype=torch.float32, device=hidden.device)
+    confidence_merge_kernel[(rows,)](
+        *sums,
+        logits,
+        numbers,
+        ids,
+        logprobs,
+        entropy,
+        SPLITS=splits,
+        TOP=TOP_K,
+        PLACES=triton.next_power_of_2(splits),
+    )
+    return ids.long(), logprobs, entropy

@@ -1,0 +1,26 @@
+"""Types of torch, as the kernels call them and as they multiply tiles in them."""
+
+import torch
+import triton
+import triton.language as tl
+
+from lopa.plugins.launch_sizes import Floats
+
+_TYPES = {torch.float32: tl.float32, torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}
+_NAMES: dict[torch.dtype, Floats] = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}
+
+
+def floats_from_dtype(dtype: torch.dtype) -> Floats:
+    """Raises ValueError for a type that the kernels do not know."""
+    if dtype not in _NAMES:
+        raise ValueError(f"received {dtype}, expected one of {', '.join(map(str, _NAMES))}")
+    return _NAMES[dtype]
+
+
+def factors_from_dtype(dtype: torch.dtype) -> tl.dtype:
+    """Of a type that `floats_from_dtype` knows.
+
+    Triton's interpreter cannot multiply bfloat16; there it is float32, into which every product is summed anyway.
+    """
+    interpreted = dtype == torch.bfloat16 and triton.knobs.runtime.interpret
+    return tl.float32 if interpreted else _TYPES[dtype]

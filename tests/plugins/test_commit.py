@@ -1,0 +1,68 @@
+"""Commit: the kernel copies exactly the rows asked for, of every layer, and nothing else."""
+
+import numpy as np
+import pytest
+from tests.plugins import kernel_calls
+from tests.plugins.conftest import Kernels
+from tests.plugins.test_branch_attention import attention_inputs
+from tests.plugins.test_confidence_head import head_inputs
+
+from lopa.plugins.commit_reference import commit_reference
+
+Array = np.ndarray
+
+
+def _arrays(dtype: str, *, seed: int = 0) -> tuple[list[Array], list[Array]]:
+    """6 arrays: 2 requests, 3 branches, 2 heads, 40 rows of 24; caches of 2 slots and 64 rows. Random everywhere."""
+    rng = np.random.default_rng(seed)
+    windows = [rng.standard_normal((2, 3, 2, 40, 24)).astype(dtype) for _ in range(6)]
+    return windows, [rng.standard_normal((2, 2, 64, 24)).astype(dtype) for _ in range(6)]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize(
+    ("request_", "branch", "slot", "offset", "count"),
+    [(0, 0, 0, 0, 1), (1, 2, 0, 24, 40), (0, 1, 1, 63, 1), (1, 0, 1, 5, 33), (1, 1, 0, 64, 0)],
+)
+def test_the_rows_asked_for(
+    kernels: Kernels, dtype: str, request_: int, branch: int, slot: int, offset: int, count: int
+) -> None:
+    windows, caches = _arrays(dtype)
+    where = {"request": request_, "branch": branch, "slot": slot, "offset": offset, "count": count}
+    found = kernels(kernel_calls.run_commit, windows, caches, where)
+    wanted = [cache.copy() for cache in caches]
+    commit_reference(windows, wanted, **where)
+    assert (count > 0) == any((a != b).any() for a, b in zip(caches, wanted, strict=True))
+    for ours, theirs in zip(found, wanted, strict=True):
+        np.testing.assert_array_equal(ours, theirs.astype(np.float32))
+
+
+@pytest.mark.parametrize(
+    "change", [{"count": 41}, {"offset": 50}, {"offset": -1}, {"branch": 3}, {"request": 2}, {"slot": -1}]
+)
+def test_rows_that_are_not_there_or_do_not_fit(kernels: Kernels, change: dict[str, int]) -> None:
+    where = {"request": 0, "branch": 0, "slot": 0, "offset": 10, "count": 20} | change
+    with pytest.raises(ValueError, match="expected rows of"):
+        kernels(kernel_calls.run_commit, *_arrays("float32"), where)
+
+
+def test_arrays_that_differ(kernels: Kernels) -> None:
+    windows, caches = _arrays("float32")
+    where = {"request": 0, "branch": 0, "slot": 0, "offset": 0, "count": 1}
+    for wrong in (caches[:-1], [*caches[:-1], caches[-1][:, :, :60].copy()], [c[:, :1].copy() for c in caches]):
+        with pytest.raises(ValueError, match="of one type"):
+            kernels(kernel_calls.run_commit, windows, wrong, where)
+
+
+def test_plain_torch_gives_the_same(kernels: Kernels) -> None:
+    """What benchmarks hold the kernels against computes the same."""
+    attention = attention_inputs(2, 3, 6, 2, 9, 37, 16, seed=1)
+    head = head_inputs(9, 12, 50, seed=1)
+    windows, caches = _arrays("float32")
+    where = {"request": 1, "branch": 2, "slot": 1, "offset": 7, "count": 30}
+    attended, statistics, committed = kernels(kernel_calls.run_torch_forms, attention, head, windows, caches, where)
+    np.testing.assert_allclose(attended, kernels(kernel_calls.run_branch_attention, attention, 32, 32), atol=5e-6)
+    for plain, ours in zip(statistics, kernels(kernel_calls.run_confidence_head, head, (32, 32, 32)), strict=True):
+        np.testing.assert_allclose(plain, ours, atol=5e-6)
+    for plain, ours in zip(committed, kernels(kernel_calls.run_commit, windows, caches, where), strict=True):
+        np.testing.assert_array_equal(plain, ours)
