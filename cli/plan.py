@@ -155,12 +155,14 @@ def _affordable_gears(seconds: float | None, each: float | None, wanted: int) ->
 
 
 def _recording(bundle: Bundle, traces: tuple[Path, ...], device: str) -> Recording:
-    """From the traces, or of prompts that are decoded now: on the CPU where `device` needs an engine for gears."""
+    """From the traces, or of prompts that are decoded now."""
     if traces:
         return joined_recordings([recording_from_trace(path, bundle) for path in traces])
     items = eval_set_from_jsonl(EVAL, limit=_PROMPTS)
-    device = device if device.split(":", 1)[0] in BACKENDS.keys() - _BUILT_FOR_GEARS else "cpu"
-    with Decoder.open(bundle.path, [device]) as decoder, progress_shown("prompts", len(items)) as progress:
+    with (
+        Decoder.open(bundle.path, [decoding_device(device)]) as decoder,
+        progress_shown("prompts", len(items)) as progress,
+    ):
         return recording_from_decoder(
             decoder,
             [item.prompt for item in items],
@@ -169,3 +171,8 @@ def _recording(bundle: Bundle, traces: tuple[Path, ...], device: str) -> Recordi
             ),
             progress,
         )
+
+
+def decoding_device(device: str) -> str:
+    """Where prompts are decoded for a plan for `device`: there, or on the CPU where that needs an engine for gears."""
+    return device if device.split(":", 1)[0] in BACKENDS.keys() - _BUILT_FOR_GEARS else "cpu"

@@ -8,6 +8,7 @@ import pytest
 from tests.cli.test_generate import PROMPT, lopa_export
 from tests.runtime.test_costs import costs_of
 
+from lopa.cli.plan import decoding_device
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.costs import costs_name, json_from_costs
 from lopa.runtime.gears import GearTable, plan_from_file
@@ -148,3 +149,8 @@ def test_costs_of_another_device_are_refused(bundle: Path, trace: Path, tmp_path
     done = lopa_export("plan", bundle, "--trace", trace, "--costs", costs, "--device", "tensorrt:0")
     assert done.returncode == 2
     assert "measured for device cpu" in done.stderr
+
+
+def test_devices_whose_engines_come_after_the_plan_decode_on_the_cpu() -> None:
+    devices = ["cpu:0-1", "cuda:1", "tensorrt:0", "ascend:2", "unknown:0"]
+    assert [decoding_device(device) for device in devices] == ["cpu:0-1", "cuda:1", "cpu", "cpu", "cpu"]
