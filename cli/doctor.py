@@ -8,6 +8,9 @@ import shutil
 
 import click
 
+from lopa.runtime.cuda_calls import CudaError, calls_of_installed_cuda
+from lopa.runtime.errors import MissingBackendError
+
 # What a user can do -> the distributions it takes -> how to get them.
 _ABILITIES = (
     ("decode (runtime)", ("numpy", "onnxruntime", "tokenizers"), "pip install lopa-export"),
@@ -64,8 +67,19 @@ def _devices() -> list[tuple[str, str]]:
 
     providers = onnxruntime.get_available_providers()
     devices.append(("cpu", f"ready (ONNX Runtime {onnxruntime.__version__})"))
-    cuda = "CUDAExecutionProvider" in providers
-    devices.append(
-        ("cuda:N", "ready" if cuda else 'no CUDA provider in ONNX Runtime: pip install "lopa-export[gpu]" beside a GPU')
-    )
+    devices.append(("cuda:N", _cuda_state(providers)))
     return devices
+
+
+def _cuda_state(providers: list[str]) -> str:
+    """Whether "cuda:0" can be opened, as far as that is seen without opening a bundle."""
+    install = 'pip install "lopa-export[gpu]"'
+    if "CUDAExecutionProvider" not in providers:
+        return f"no CUDA provider in ONNX Runtime: pip uninstall onnxruntime, then {install} beside a GPU"
+    try:
+        count = calls_of_installed_cuda()("cudaGetDeviceCount")
+    except MissingBackendError:
+        return f"no cuda-bindings: {install}"
+    except CudaError as error:
+        return error.received
+    return f"ready ({count} device{'' if count == 1 else 's'})"

@@ -107,8 +107,7 @@ class StandInCudart:
     def _guarded(self, name: str, function: Callable[..., tuple[Any, ...]]) -> Callable[..., tuple[Any, ...]]:
         def call(*arguments: Any) -> tuple[Any, ...]:
             with self._lock:
-                alone = self._capturing in (None, threading.get_ident())
-                self._require(alone, f"{name} while another thread captures a graph: it fails, and the capture too")
+                self.require_alone(name)
                 self.calls[name] += 1
                 waiting = self.codes.get(name)
                 code = waiting.pop(0) if waiting else None
@@ -230,6 +229,11 @@ class StandInCudart:
     def stream_device(self, stream: int) -> int:
         """Of a stream that is there."""
         return self._stream(stream).device
+
+    def require_alone(self, what: str) -> None:
+        """That no other thread captures."""
+        alone = self._capturing in (None, threading.get_ident())
+        self._require(alone, f"{what} while another thread captures a graph: it fails, and the capture too")
 
     @contextmanager
     def capturing(self) -> Iterator[None]:

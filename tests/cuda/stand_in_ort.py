@@ -86,6 +86,7 @@ class StandInSession:
         require(all(isinstance(value, str) for value in options.values()), "options that are no text")
         require(options.get("do_copy_in_default_stream", "1") == "1", "copies in streams of their own: they race")
         self.machine, self.path = machine, path
+        machine.cudart.require_alone("opening a graph")
         self.device = int(options["device_id"])
         self.stream = int(options["user_compute_stream"])
         require(machine.cudart.stream_device(self.stream) == self.device, "a stream of another device")
@@ -115,6 +116,7 @@ class StandInSession:
         require, cudart = self.machine.require, self.machine.cudart
         if self.machine.failures:
             raise RuntimeError(self.machine.failures.pop())
+        cudart.require_alone("a forward")
         require(iobinding.session is self, "a binding of another session")
         require(set(iobinding.inputs) == {each.name for each in self._real.get_inputs()}, "inputs not all bound")
         require(set(iobinding.outputs) == {each.name for each in self._real.get_outputs()}, "outputs not all bound")

@@ -21,6 +21,7 @@ from tests.cuda.stand_in_ort import StandInBinding, StandInOrt, StandInSession
 from tests.runtime.random_windows import assert_close, assert_same_statistics, random_batch
 from tests.runtime.test_gears import plan_of
 
+from lopa.cli.doctor import command as doctor
 from lopa.runtime import Decoder, Engine
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.check_cases import cases_from_manifest
@@ -162,6 +163,21 @@ def test_graphs_and_memory_do_not_grow(tiny_bundle: Path, tmp_path: Path, machin
     assert [decode(number) for number in range(2, 8)] == [first] * 6
     assert machine.binds == binds
     session.close()
+    session.close()
+
+
+def test_a_prefix_in_no_gear_is_given_back(tiny_bundle: Path, machine: StandInOrt) -> None:
+    session = open_session(Bundle.open(tiny_bundle), "cuda:0")
+    rng = np.random.default_rng(5)
+    left = []
+    for requests in ((1,), (2, 3), (4,)):
+        session.forward(random_batch(rng, requests, 2, 40, 8))
+        before = machine.cudart.allocated(0)
+        for request in requests:
+            session.release(request)
+        left.append(machine.cudart.allocated(0))
+        assert left[-1] < before
+    assert left[1] == left[2]
     session.close()
 
 
@@ -337,6 +353,20 @@ def test_captures_on_two_devices_at_once(tiny_bundle: Path, tmp_path: Path, mach
     assert len(machine.captures) == 12
     for session in sessions:
         session.close()
+
+
+def test_doctor(machine: StandInOrt, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def state() -> str:
+        doctor([], standalone_mode=False)
+        return capsys.readouterr().out.partition("cuda:N: ")[2].splitlines()[0]
+
+    assert state() == "ready (4 devices)"
+    machine.cudart.codes["cudaGetDeviceCount"] = [cudaError_t.cudaErrorInsufficientDriver]
+    assert state().startswith("cudaGetDeviceCount returned cudaErrorInsufficientDriver")
+    monkeypatch.setitem(sys.modules, MODULE, None)
+    assert state() == 'no cuda-bindings: pip install "lopa-export[gpu]"'
+    monkeypatch.setattr(ort, "get_available_providers", lambda: ["CPUExecutionProvider"])
+    assert state().startswith("no CUDA provider in ONNX Runtime: ")
 
 
 def test_stand_in_is_like_the_real_onnx_runtime() -> None:

@@ -162,6 +162,16 @@ def call_during_a_capture(forward: Forward) -> None:
         on_a_new_thread(lambda: forward.cudart.cudaSetDevice(0))
 
 
+def forward_during_a_capture(forward: Forward) -> None:
+    with forward.cudart.capturing():
+        on_a_new_thread(lambda: forward.run(-1))
+
+
+def opening_during_a_capture(forward: Forward) -> None:
+    with forward.cudart.capturing():
+        on_a_new_thread(forward.open)
+
+
 def capture_during_a_capture(forward: Forward) -> None:
     with forward.cudart.capturing(), forward.cudart.capturing():
         pass
@@ -203,6 +213,8 @@ WRONG: dict[str, tuple[str, Callable[[Forward], object]]] = {
     "an option that is no text": ("no text", options_of(enable_cuda_graph=1)),
     "copies that race": ("race", options_of(do_copy_in_default_stream="0")),
     "a call during a capture": ("while another thread captures", call_during_a_capture),
+    "a forward during a capture": ("a forward while another thread captures", forward_during_a_capture),
+    "opening during a capture": ("opening a graph while another thread captures", opening_during_a_capture),
     "two captures at once": ("two captures", capture_during_a_capture),
 }
 
