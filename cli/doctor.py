@@ -20,7 +20,11 @@ _ABILITIES = (
         'pip install "lopa-export[export]"',
     ),
     ("decode over processes (MPI)", ("mpi4py",), 'pip install "lopa-export[mpi]" mpich'),
-    ("build engines with TensorRT", ("tensorrt",), 'pip install "lopa-export[tensorrt]" beside an NVIDIA GPU'),
+    (
+        "build and run engines with TensorRT",
+        ("tensorrt", "cuda-bindings"),
+        'pip install "lopa-export[tensorrt]" beside an NVIDIA GPU',
+    ),
     ("plot measurements", ("matplotlib",), 'pip install "lopa-export[plot]"'),
     ("run the tests", ("pytest", "hypothesis", "mypy", "ruff"), 'pip install "lopa-export[test]"'),
 )

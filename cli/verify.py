@@ -1,5 +1,6 @@
 """lopa-export verify: is a bundle whole, and does its engine compute what its checkpoint says?"""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -7,10 +8,14 @@ from rich.console import Console
 from rich.table import Table
 
 from lopa.cli.verify_progress import VerifyProgress
+from lopa.cli.verify_tensorrt import agreement_of_engine, default_reference
 from lopa.export.verify import report_from_bundle
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.check_engine import Report
+from lopa.runtime.check_errors import OutputError
 from lopa.runtime.errors import CheckFailedError
+from lopa.runtime.session_tensorrt import engine_from_device
+from lopa.runtime.tensorrt_manifest import mark_verified
+from lopa.runtime.token_gate import check_reference
 
 _FOLDER = click.Path(path_type=Path)
 _HEADER = ("output", "reference", "max abs", "max rel", "tolerance", "ok")
@@ -22,19 +27,32 @@ _RMS_HEADER = ("output", "reference", "max abs", "max rel", "rms rel", "toleranc
 @click.argument("bundle", type=_FOLDER)
 @click.option("--checkpoint", type=_FOLDER, metavar="DIR", help="What BUNDLE was made from (needs transformers).")
 @click.option("--lora", type=_FOLDER, metavar="DIR", help="The adapter that BUNDLE was made with.")
-@click.option("--device", default="cpu", show_default=True, help="The engine to check: cpu, cuda:N or numpy.")
-def command(bundle: Path, checkpoint: Path | None, lora: Path | None, device: str) -> None:
+@click.option(
+    "--device", default="cpu", show_default=True, help="The engine to check: cpu, cuda:N, tensorrt:N or numpy."
+)
+@click.option(
+    "--against",
+    metavar="DEVICE",
+    help="What the tokens of tensorrt:N are held against [default: cpu; in bfloat16 cuda:N].",
+)
+def command(bundle: Path, checkpoint: Path | None, lora: Path | None, device: str, against: str | None) -> None:
     """Check BUNDLE: the digests of its files, then its engine on random windows with and without a prefix.
 
     The engine is compared with numpy on the bundle's own weights and, with --checkpoint, with transformers' Qwen2 on
     the checkpoint and its adapter, in float32. Of a quantized bundle the weights themselves are compared with the
     checkpoint's, an integer in steps: rounding errs by at most half a step. Exits with 1 when anything is wrong.
+
+    An engine of TensorRT is also asked for tokens: every forward of some decodes, and one in each of its shapes, runs
+    on another device (--against) too. Only when these agree does the engine decode.
     """
     opened = Bundle.open(bundle)
+    gated = device.split(":", 1)[0] == "tensorrt"
+    if against is not None and not gated:
+        raise click.UsageError("--against is for --device tensorrt:N")
     with VerifyProgress() as progress:
         report = report_from_bundle(opened, checkpoint=checkpoint, lora=lora, device=device, progress=progress)
     by_rms = any(error.by_rms for error in report.errors)
-    _print_table(_RMS_HEADER if by_rms else _HEADER, _rows(report, with_rms=by_rms))
+    _print_table(_RMS_HEADER if by_rms else _HEADER, _rows(report.errors, with_rms=by_rms))
     if not report.ok:
         wrong = [f"{error.output} against {error.reference}" for error in report.errors if not error.ok]
         raise CheckFailedError(
@@ -42,13 +60,40 @@ def command(bundle: Path, checkpoint: Path | None, lora: Path | None, device: st
             expected="differences that rounding explains",
             remedy="do not use this bundle on this device; export the checkpoint again and verify that",
         )
+    if gated:
+        _gate(opened.of_dialect("standard"), device, against)
     files = len(opened.manifest.files)
     click.echo(f"ok: {files} files as exported; {device} agrees with the references in {report.cases} cases")
     if checkpoint is None:
         click.echo("The weights were not compared with a checkpoint: add --checkpoint DIR for that.")
 
 
-def _rows(report: Report, *, with_rms: bool) -> list[tuple[str, ...]]:
+def _gate(bundle: Bundle, device: str, against: str | None) -> None:
+    """Hold the engine's tokens against another device's, and let it decode when they agree."""
+    reference = default_reference(bundle, device) if against is None else against
+    check_reference(reference, device)
+    found = engine_from_device(bundle, device)
+    with VerifyProgress() as progress:
+        agreement = agreement_of_engine(
+            bundle, device, found, reference, lambda done, total: progress("comparing tokens", done, total)
+        )
+    by_rms = any(error.by_rms for error in agreement.errors)
+    _print_table(_RMS_HEADER if by_rms else _HEADER, _rows(agreement.errors, with_rms=by_rms))
+    counts = (
+        f"{agreement.rows} rows of {agreement.forwards} forwards, {agreement.near_ties} near-ties, "
+        f"{agreement.other_tokens} other tokens"
+    )
+    if not agreement.ok:
+        raise CheckFailedError(
+            f"{found.folder} on {device} beside {reference}: {counts}",
+            expected="the same token wherever the other device prefers one clearly, and statistics within tolerance",
+            remedy="do not use this engine: see docs/tensorrt.md, Troubleshooting, wrong tokens",
+        )
+    mark_verified(found)
+    click.echo(f"{found.folder}: verified, {counts}, beside {reference}")
+
+
+def _rows(errors: Sequence[OutputError], *, with_rms: bool) -> list[tuple[str, ...]]:
     return [
         (
             error.output,
@@ -59,7 +104,7 @@ def _rows(report: Report, *, with_rms: bool) -> list[tuple[str, ...]]:
             f"{error.tolerance:.0e}",
             "yes" if error.ok else "NO",
         )
-        for error in report.errors
+        for error in errors
     ]
 
 

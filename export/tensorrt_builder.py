@@ -13,13 +13,12 @@ from typing import Any
 
 from lopa.export.progress import Progress
 from lopa.export.tensorrt_flags import configure
-from lopa.export.tensorrt_progress import Cancellable, Messages, messages_logger, progress_monitor
+from lopa.export.tensorrt_progress import Cancellable, progress_monitor
 from lopa.runtime.errors import BadInputError, CheckFailedError
 from lopa.runtime.manifest import ModelDimensions
 from lopa.runtime.tensorrt_manifest import BuildFlags
+from lopa.runtime.tensorrt_messages import Messages, last_messages, messages_logger
 from lopa.runtime.tensorrt_profiles import ProfileRange, input_shapes
-
-_SHOWN_MESSAGES = 5
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,7 +135,7 @@ def _layers(trt: ModuleType, plan: bytes, messages: Messages, flags: BuildFlags)
     engine = runtime.deserialize_cuda_engine(plan)
     if engine is None:
         raise CheckFailedError(
-            "TensorRT built an engine that it cannot open" + _said(messages),
+            "TensorRT built an engine that it cannot open" + last_messages(messages),
             expected="an engine that opens on the GPU it was built on",
             remedy="free memory of the GPU, or leave out --version-compatible or --strip-weights, and build again",
         )
@@ -146,13 +145,8 @@ def _layers(trt: ModuleType, plan: bytes, messages: Messages, flags: BuildFlags)
 
 def _cannot_build(received: str, messages: Messages) -> BadInputError:
     return BadInputError(
-        received + _said(messages),
+        received + last_messages(messages),
         expected="a graph, types and gears that TensorRT has kernels for, and memory for the largest gear",
         remedy="see docs/tensorrt.md, Troubleshooting: free memory of the GPU, plan smaller gears "
         "(lopa-export plan --memory), or export in another dtype",
     )
-
-
-def _said(messages: Messages) -> str:
-    last = messages.kept[-_SHOWN_MESSAGES:]
-    return "".join(f"\n  TensorRT: {message}" for message in last)

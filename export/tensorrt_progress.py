@@ -1,20 +1,10 @@
-"""What TensorRT tells while it builds: phases and steps to our Progress, errors and warnings kept for messages."""
+"""What TensorRT tells while it builds: phases and steps, to our Progress."""
 
 import threading
 from types import ModuleType
-from typing import Any, Protocol
+from typing import Protocol
 
 from lopa.export.progress import Progress
-
-_KEPT = 20
-"""Messages: TensorRT repeats itself, and the last say why it gave up."""
-
-
-class Messages(Protocol):
-    """An ILogger that keeps errors and warnings."""
-
-    kept: list[str]
-    """The last ones, in order."""
 
 
 class Cancellable(Protocol):
@@ -22,21 +12,6 @@ class Cancellable(Protocol):
 
     def cancel(self) -> None:
         """End the build at its next step."""
-
-
-def messages_logger(trt: ModuleType) -> Messages:
-    """A logger of the module `trt`; may be called from any thread."""
-
-    class _Messages(trt.ILogger):  # type: ignore[misc, name-defined]
-        def __init__(self) -> None:
-            trt.ILogger.__init__(self)
-            self.kept: list[str] = []
-
-        def log(self, severity: Any, msg: str) -> None:
-            if severity in (trt.ILogger.INTERNAL_ERROR, trt.ILogger.ERROR, trt.ILogger.WARNING):
-                self.kept = [*self.kept, msg][-_KEPT:]
-
-    return _Messages()
 
 
 def progress_monitor(trt: ModuleType, tell: Progress) -> Cancellable:

@@ -13,7 +13,8 @@ from lopa.runtime.bundle import Bundle
 from lopa.runtime.check_engine import NumpyReference, Reference, Report, report_from_session
 from lopa.runtime.check_errors import OutputError
 from lopa.runtime.errors import BadInputError, CheckFailedError
-from lopa.runtime.session import BACKENDS, open_session
+from lopa.runtime.session import BACKENDS, Session, open_session
+from lopa.runtime.session_tensorrt import engine_from_device, session_from_engine
 
 Progress = Callable[[str, int, int], None]
 """Told a short phrase for the stage, and how many of its cases are done (0 of 0 where there are none)."""
@@ -73,13 +74,26 @@ def _bundles_of_one_graph(bundle: Bundle, device: str) -> list[Bundle]:
 def _report_from_graph(
     bundle: Bundle, device: str, references: Sequence[Reference], stage: str, progress: Progress
 ) -> Report:
-    session = open_session(bundle, device)
+    session = _session_to_check(bundle, device)
+    if session is None:
+        return Report(0, ())
     try:
         return report_from_session(
             session, bundle.manifest, references, lambda done, total: progress(stage, done, total)
         )
     finally:
         session.close()
+
+
+def _session_to_check(bundle: Bundle, device: str) -> Session | None:
+    """As open_session; of TensorRT an engine that was not verified yet too.
+
+    None for an engine whose products were made 8-bit ones when it was built: the references compute in floats.
+    """
+    if device.split(":", 1)[0] != "tensorrt":
+        return open_session(bundle, device)
+    found = engine_from_device(bundle, device)
+    return session_from_engine(bundle, device, found) if found.engine.flags.products == "graph" else None
 
 
 def _check_files(bundle: Bundle) -> None:

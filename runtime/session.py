@@ -79,6 +79,7 @@ BACKENDS: dict[str, str] = {
     "cuda": "lopa.runtime.session_cuda",
     "mpi": "lopa.runtime.mpi_session",
     "numpy": "lopa.runtime.session_numpy",
+    "tensorrt": "lopa.runtime.session_tensorrt",
 }
 PIPELINE = "lopa.runtime.pipelined_session"
 """For devices joined by +."""
@@ -104,8 +105,8 @@ def family_from_device(device: str) -> str:
 def open_session(
     bundle: Bundle, device: str, *, threads: int | None = None, timeline: Timeline | None = None
 ) -> Session:
-    """Open `bundle` on `device`, e.g. "cpu", "cuda:0", "numpy" (the readable reference, slow), "mpi" (docs/mpi.md),
-    or a pipeline of devices as "cuda:0+cuda:1", whose stages tell `timeline` when they work.
+    """Open `bundle` on `device`, e.g. "cpu", "cuda:0", "tensorrt:0", "numpy" (the readable reference, slow), "mpi"
+    (docs/mpi.md), or a pipeline of devices as "cuda:0+cuda:1", whose stages tell `timeline` when they work.
 
     Raises BadInputError for an unknown device family, MissingBackendError when its library or device is absent.
     """

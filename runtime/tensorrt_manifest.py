@@ -4,6 +4,7 @@ It lies beside the plan in engines/tensorrt-*/ of a bundle. Does not build and d
 """
 
 import hashlib
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -180,6 +181,24 @@ def engine_from_folder(folder: Path) -> FoundEngine:
 def json_from_engine(engine: TensorRTEngine) -> bytes:
     """The text of engine.json, indented for readers."""
     return msgspec.json.format(msgspec.json.encode(engine), indent=2) + b"\n"
+
+
+def mark_verified(found: FoundEngine) -> None:
+    """Write into engine.json that its tokens were verified; the file is the old one or the new one at any time.
+
+    Raises BadInputError when it is another engine's by now.
+    """
+    path = found.folder / ENGINE_NAME
+    if engine_from_folder(found.folder).engine != found.engine:
+        raise BadInputError(
+            f"{path} was changed while the engine was verified", expected="one build at a time", remedy="verify again"
+        )
+    partial = path.with_name(f".{path.name}.partial-{os.getpid()}")
+    try:
+        partial.write_bytes(json_from_engine(msgspec.structs.replace(found.engine, verified=True)))
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 class _Versions(msgspec.Struct):

@@ -46,9 +46,14 @@ class ProfileRange(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
         )
 
 
+def axes_of_gear(gear: Gear) -> Axes:
+    """The shape alone, without what it costs."""
+    return Axes(**{name: getattr(gear, name) for name in Axes.__struct_fields__})
+
+
 def exact_range(gear: Gear) -> ProfileRange:
     """The profile of a gear: its shape alone."""
-    axes = Axes(**{name: getattr(gear, name) for name in Axes.__struct_fields__})
+    axes = axes_of_gear(gear)
     return ProfileRange(least=axes, best=axes, most=axes)
 
 
@@ -82,23 +87,28 @@ class ProfileTable:
     def __init__(self, gears: Sequence[Gear], prefill: ProfileRange) -> None:
         self._gears = list(gears)
         self._table = GearTable(gears)
+        self._prefixes = sorted({TILE, *(gear.prefix for gear in gears)})
         self._prefill = prefill
 
     def profile_for(self, sizes: ForwardSizes) -> tuple[int, Gear]:
-        """Number of the profile that runs `sizes`, and the shape to pad to, in parts where it is smaller.
+        """Number of the profile that runs `sizes`, and the shape to pad to: in parts where it is a smaller gear.
 
         Raises BadInputError as GearTable.gear_for does, when no profile holds the window, the prefix or what is wanted.
         """
         gear = self._table.gear_for(sizes)
-        if sizes.branches > 1 or sizes.window < self._prefill.least.window:
-            return self._gears.index(gear), gear
         most = self._prefill.most
+        in_range = (
+            sizes.requests <= most.requests and sizes.branches == 1 and sizes.window >= self._prefill.least.window
+        )
+        if not in_range:
+            return self._gears.index(gear), gear
         window = min(_up(sizes.window, WINDOW_MULTIPLE), most.window)
         shape = Gear(
-            requests=min(sizes.requests, most.requests),
+            requests=sizes.requests,
             branches=1,
             window=window,
-            prefix=_up(sizes.prefix, TILE),
+            # A cache in device memory has the prefix of a gear, and is taken as it is then.
+            prefix=next(prefix for prefix in self._prefixes if prefix >= sizes.prefix),
             wanted=min(window, most.wanted),
             seconds=gear.seconds,
         )

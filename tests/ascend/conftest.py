@@ -1,4 +1,4 @@
-"""What the tests for running on Ascend share: a bundle with an engine, and the stand-in where pyACL would be."""
+"""What the tests of ascend:N share: a bundle with an engine, and the stand-in acl where the real one would be."""
 
 import sys
 from collections.abc import Iterator

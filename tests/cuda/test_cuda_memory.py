@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.cuda.stand_in_cudart import StandInCudart, cudaError_t, cudaMemcpyKind
+from tests.cuda.stand_in_graphs import CaptureCode, StandInGraphs
 from tests.runtime.host_memory import HostMemory
 
 import lopa.runtime
@@ -45,8 +46,8 @@ def test_calls_are_those_of_the_real_package(real: object) -> None:
 
 
 def test_stand_in_is_like_the_real_package(real: object) -> None:
-    stand_in = StandInCudart()
-    names = [name for name in dir(StandInCudart) if name.startswith("cuda")]
+    stand_in = StandInGraphs()
+    names = [name for name in dir(StandInGraphs) if name.startswith("cuda")]
     assert {name for name, _ in calls_in_source()} <= set(names)
     for name in names:
         theirs, ours = getattr(real, name), getattr(stand_in, name)
@@ -57,6 +58,10 @@ def test_stand_in_is_like_the_real_package(real: object) -> None:
         else:
             assert ours == theirs
     assert cudaMemcpyKind is StandInCudart.cudaMemcpyKind
+    for code in CaptureCode:
+        assert getattr(real.cudaError_t, code.name) == code  # type: ignore[attr-defined]
+    for name, number in vars(stand_in.cudaStreamCaptureMode).items():
+        assert getattr(real.cudaStreamCaptureMode, name) == number  # type: ignore[attr-defined]
 
 
 def test_real_package_gives_codes_and_their_meaning(real: object) -> None:

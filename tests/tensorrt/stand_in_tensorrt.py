@@ -14,17 +14,32 @@ from types import ModuleType
 from typing import Any
 
 import onnx
+from tests.cuda.stand_in_graphs import StandInGraphs
 from tests.tensorrt.recorded_api import module_from_surface, surface
+from tests.tensorrt.stand_in_engine import StandInEngines
 
 PHASES = {"Building engine": 3, "Computing profile costs": 2}
 """Outermost phases of a build and their steps; the first has a phase inside."""
 GPU = "Stand-in GPU"
+_TYPES = {
+    onnx.TensorProto.INT64: "INT64",
+    onnx.TensorProto.BOOL: "BOOL",
+    onnx.TensorProto.FLOAT: "FLOAT",
+    onnx.TensorProto.FLOAT16: "HALF",
+    onnx.TensorProto.BFLOAT16: "BF16",
+}
 
 
-def stand_in_tensorrt(major: int, *, gpu: str = GPU, cannot_build: str | None = None) -> ModuleType:
-    """The module. `cannot_build`: what is logged by a build that gives up."""
-    rules = _Rules(gpu, cannot_build)
+def stand_in_tensorrt(
+    major: int, *, gpu: str = GPU, cannot_build: str | None = None, cuda: StandInGraphs | None = None
+) -> ModuleType:
+    """The module. `cannot_build`: what is logged by a build that gives up; with `cuda` its engines run there.
+
+    `engines` in it is the StandInEngines.
+    """
+    rules, engines = _Rules(gpu, cannot_build), StandInEngines(gpu, cuda)
     named = {
+        **engines.behaviours,
         "Builder.__init__": rules.new_builder,
         "Builder.create_network": rules.create_network,
         "OnnxParser.__init__": rules.new_parser,
@@ -45,11 +60,11 @@ def stand_in_tensorrt(major: int, *, gpu: str = GPU, cannot_build: str | None = 
         "ITimingCache.serialize": rules.serialize,
         "Builder.build_serialized_network": rules.build,
         "IHostMemory.__bytes__": lambda memory: memory.state.data,
-        "Runtime.deserialize_cuda_engine": rules.deserialize,
         "ICudaEngine.create_engine_inspector": rules.create_inspector,
         "EngineInspector.get_engine_information": rules.get_engine_information,
     }
-    rules.trt = module_from_surface(surface(major), named)
+    rules.trt = engines.trt = module_from_surface(surface(major), named)
+    rules.trt.__dict__["engines"] = engines
     return rules.trt
 
 
@@ -92,7 +107,7 @@ class _Rules:
         if missing:
             parser.state.errors = missing
             return False
-        parser.state.network.state.model = parsed
+        parser.state.network.state.model, parser.state.network.state.path = parsed, path
         return True
 
     def get_error(self, parser: Any, index: int) -> Any:
@@ -170,19 +185,15 @@ class _Rules:
                 for tensor in model.graph.initializer
                 if tensor.name == "quantize.zero"
             ),
+            "graph": network.state.path,
+            "tensors": {
+                value.name: [mode, _TYPES[value.type.tensor_type.elem_type]]
+                for mode, values in (("INPUT", model.graph.input), ("OUTPUT", model.graph.output))
+                for value in values
+            },
             "nodes": hashlib.sha256(model.SerializeToString()).hexdigest(),
         }
         return self._memory(json.dumps(description).encode())
-
-    def deserialize(self, runtime: Any, serialized_engine: bytes) -> Any:
-        """None where TensorRT would refuse the plan."""
-        description = json.loads(serialized_engine)
-        lean = "VERSION_COMPATIBLE" in description["flags"]
-        if (description["version"], description["gpu"]) != (self.trt.__version__, self._gpu):
-            return None
-        if lean and not runtime.engine_host_code_allowed:
-            return None
-        return self._made("ICudaEngine")
 
     def create_inspector(self, engine: Any) -> Any:
         return self._made("EngineInspector")

@@ -55,7 +55,8 @@ def _installed(pin: str, folder: Path) -> Path:
 def test_every_name_that_the_source_uses_is_there(major: int) -> None:
     recorded = surface(major)
     used = {name for path in SOURCES for name in _used_names(ast.parse(path.read_text()))}
-    assert {"trt.Builder", "trt.BuilderFlag.TF32", "trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED"} <= used
+    known = {"trt.Builder", "trt.BuilderFlag.TF32", "trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED"}
+    assert known | {"trt.Refitter", "trt.ExecutionContextAllocationStrategy.USER_MANAGED"} <= used
     assert [name for name in sorted(used) if not _is_there(name, recorded)] == []
 
 
@@ -89,7 +90,7 @@ def _used_names(tree: ast.AST) -> Iterator[str]:
     inner = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and id(node) not in inner:
-            found = re.search(r"\b(trtp?\.\w+(\.\w+)?)(\.\w+)*$", ast.unparse(node))
+            found = re.search(r"(?:\b|_)(trtp?\.\w+(\.\w+)?)(\.\w+)*$", ast.unparse(node))
             if found is not None:
                 yield found[1]
 

@@ -1,0 +1,32 @@
+"""Engines for tests of tensorrt:N, built by the stand-in as lopa-export tensorrt would."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+
+import msgspec
+from tests.runtime.test_device_session import gear
+from tests.tensorrt.gears import DEVICE
+
+from lopa.export.tensorrt_engine import engine_from_job, job_from_bundle
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.gears import Gear
+from lopa.runtime.tensorrt_manifest import ENGINE_NAME, BuildFlags, FoundEngine, engine_from_folder, json_from_engine
+
+GEARS = [gear(1, 1, 48, 64), gear(1, 3, 64, 128), gear(1, 5, 48, 64), gear(2, 5, 96, 192)]
+"""Small ones, as the first prompts of the recorded traces want them."""
+GATE_GEARS = [gear(1, 5, 96, 128), gear(1, 2, 40, 256), gear(2, 3, 160, 256)]
+"""That hold what lopa-export verify decodes."""
+
+
+def built(path: Path, trt: ModuleType, gears: Sequence[Gear] = GEARS, flags: BuildFlags | None = None) -> FoundEngine:
+    """The engine of the bundle at `path`, not verified."""
+    job = job_from_bundle(Bundle.open(path), gears, flags or BuildFlags())
+    return engine_from_job(job, trt, DEVICE, None, lambda _phase, _done, _total: None).found
+
+
+def with_verified(found: FoundEngine) -> FoundEngine:
+    """The same, whose description says that it was."""
+    changed = msgspec.structs.replace(found.engine, verified=True)
+    (found.folder / ENGINE_NAME).write_bytes(json_from_engine(changed))
+    return engine_from_folder(found.folder)
