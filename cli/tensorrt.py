@@ -37,6 +37,7 @@ _GIB = 2**30
 )
 @click.option("--strip-weights", is_flag=True, help="Leave the weights out of the plan; they come from BUNDLE again.")
 @click.option("--version-compatible", is_flag=True, help="Let later versions of TensorRT run it, more slowly.")
+@click.option("--plugins", is_flag=True, help="Use the kernels of lopa.plugins; BUNDLE was exported with --plugins.")
 @click.option("--int8", is_flag=True, help="Products with weights in int8; BUNDLE is in floats.")
 @click.option("--fp8", is_flag=True, help="Products with weights in fp8; BUNDLE is in floats.")
 def command(
@@ -47,6 +48,7 @@ def command(
     weight_streaming: bool,
     strip_weights: bool,
     version_compatible: bool,
+    plugins: bool,
     int8: bool,
     fp8: bool,
 ) -> None:
@@ -68,6 +70,7 @@ def command(
         weight_streaming=weight_streaming,
         strip_weights=strip_weights,
         version_compatible=version_compatible,
+        plugins=plugins,
         products="int8" if int8 else "fp8" if fp8 else "graph",
     )
     job = job_from_bundle(opened, plan.gears, flags)

@@ -22,6 +22,7 @@ from lopa.export.tensorrt_builder import BuildRequest, Built, built_from_request
 from lopa.export.tensorrt_graph import model_for_parser
 from lopa.export.tensorrt_lint import check_parser_takes
 from lopa.export.tensorrt_products import Products, magnitudes_of_columns, quantize_products
+from lopa.plugins.tensorrt_plugins import register_plugins
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import CONTRACT_VERSION, Float32
 from lopa.runtime.cuda_driver import CudaDevice
@@ -93,10 +94,16 @@ class Made:
 def job_from_bundle(bundle: Bundle, gears: Sequence[Gear], flags: BuildFlags) -> EngineJob:
     """Check everything that can be checked without TensorRT; for 8-bit products the weights are read.
 
-    Raises BadInputError for a bundle without a standard graph, for 8-bit products of one that has integers already, and
-    for what the parser would refuse.
+    Raises BadInputError for a bundle without a standard graph, for 8-bit products of one that has integers already, for
+    plugins that its graph has no place for, and for what the parser would refuse.
     """
     standard = bundle.of_dialect("standard")
+    if flags.plugins and not standard.manifest.plugins:
+        raise BadInputError(
+            f"--plugins for {bundle.path}, whose graph calls none",
+            expected="a bundle made with lopa-export onnx --plugins",
+            remedy="leave --plugins out, or export the checkpoint again with it",
+        )
     model = model_for_parser(standard)
     if flags.products != "graph":
         _quantize(model, standard, flags.products)
@@ -138,6 +145,7 @@ def engine_from_job(
 
     `timing_cache` None: a file of this GPU and version beside the engines. Raises as built_from_request does, and
     BadInputError when something cannot be written; an engine that was there before is then untouched.
+    MissingBackendError for plugins without Triton.
     """
     if job.flags.products == "fp8":
         _check_has_fp8(device)
@@ -146,6 +154,9 @@ def engine_from_job(
     there = _engine_with_key(folder, key)
     if there is not None:
         return Made(there, cached=True)
+    if job.flags.plugins:
+        major, minor = version_numbers(device.capability)
+        register_plugins((major, minor), job.bundle.manifest.plugins)
     cache = timing_cache or _timing_cache_beside(job.bundle, device, trt.__version__)
     _check_writable(cache)
     room = job.bundle.weights.stat().st_size + _ROOM_BESIDE_WEIGHTS

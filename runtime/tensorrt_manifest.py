@@ -41,6 +41,8 @@ class BuildFlags(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     """The plan has no weights; they are put in from the bundle when it is opened."""
     version_compatible: bool = False
     """Later versions of TensorRT may run the plan."""
+    plugins: bool = False
+    """Kernels of lopa.plugins in place of the functions that the bundle's graph calls, which have bodies otherwise."""
     products: Literal["graph", "int8", "fp8"] = "graph"
     """Products with weights: in the types of the bundle's graph, or in 8 bits by Q/DQ nodes put in for the build."""
 

@@ -19,6 +19,7 @@ from tests.tensorrt.gears import DEVICE, GEARS
 from tests.tensorrt.recorded_api import MAJORS
 from tests.tensorrt.stand_in_tensorrt import PHASES, stand_in_tensorrt
 
+from lopa.export import tensorrt_engine
 from lopa.export.progress import silent
 from lopa.export.tensorrt_engine import EngineJob, engine_from_job, job_from_bundle
 from lopa.export.tensorrt_products import Products
@@ -65,6 +66,26 @@ def test_an_engine_is_built_and_found_again(bundle: Bundle, job: EngineJob, majo
     assert json.loads(found.plan()) == _description(found.folder)
     cache = f"timing-stand-in-gpu-{trt.__version__}.cache"
     assert _left(bundle) == [f"tensorrt-sm90-{trt.__version__}", cache]
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_plugins_are_registered_for_the_gpu_when_they_are_asked_for(
+    tiny_plugins: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wanted: bool
+) -> None:
+    registered: list[tuple[tuple[int, int], list[str]]] = []
+    monkeypatch.setattr(tensorrt_engine, "register_plugins", lambda *given: registered.append(given))
+    bundle = Bundle.open(shutil.copytree(tiny_plugins, tmp_path / "bundle"))
+    job = job_from_bundle(bundle, GEARS, BuildFlags(plugins=wanted))
+    made = engine_from_job(job, TRT, DEVICE, None, silent)
+    assert registered == ([((9, 0), ["BranchAttention", "ConfidenceHead"])] if wanted else [])
+    assert made.found.engine.flags.plugins == wanted
+    assert engine_from_job(job, TRT, DEVICE, None, silent).cached
+    assert len(registered) == wanted  # nothing is built, so nothing is needed
+
+
+def test_plugins_for_a_graph_without_them_are_refused(bundle: Bundle) -> None:
+    with pytest.raises(BadInputError, match="whose graph calls none"):
+        job_from_bundle(bundle, GEARS, BuildFlags(plugins=True))
 
 
 def test_profiles_are_those_of_the_gears_and_the_range(bundle: Bundle, job: EngineJob) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.tensorrt.bindings import PINS, installed_bindings
 
 from lopa.plugins.tensorrt_plugins import register_plugins
 from lopa.runtime.errors import MissingBackendError
@@ -34,11 +35,8 @@ CASE = {
 @pytest.fixture(scope="module", params=["10", "11"])
 def answers(request: pytest.FixtureRequest, pytestconfig: pytest.Config) -> dict[str, Any]:
     """Of driven_plugins, with the bindings of each major version."""
-    contract = pytest.importorskip("tests.tensorrt.test_api_contract", reason="no pins of TensorRT's bindings here")
-    (pin,) = (pin for pin in contract.PINS if f"=={request.param}." in pin)
-    version = pin.split("==")[1]
-    bindings = contract._installed(pin, pytestconfig.cache.mkdir(f"tensorrt-bindings-{version}"))
-    return _driven(bindings)
+    (pin,) = (pin for pin in PINS if f"=={request.param}." in pin)
+    return _driven(installed_bindings(pin, pytestconfig))
 
 
 def _driven(bindings: Path) -> dict[str, Any]:

@@ -1,7 +1,6 @@
 """What our code uses of TensorRT is in the real Python bindings of the oldest and of the newest version known here."""
 
 import ast
-import fcntl
 import re
 import shutil
 import subprocess
@@ -11,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.tensorrt.bindings import PINS, installed_bindings
 from tests.tensorrt.recorded_api import MAJORS, module_from_surface, surface
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = sorted(path for folder in ("export", "runtime", "cli", "plugins") for path in (ROOT / folder).glob("*.py"))
-PINS = (Path(__file__).parent / "bindings.txt").read_text().split()
 
 
 @pytest.mark.parametrize("pin", PINS)
@@ -23,32 +22,13 @@ def test_the_record_is_what_the_real_bindings_have(pin: str, pytestconfig: pytes
     if shutil.which("cc") is None:
         pytest.skip("no C compiler for the stand-in libraries that the bindings are imported over")
     version = pin.split("==")[1]
-    bindings = _installed(pin, pytestconfig.cache.mkdir(f"tensorrt-bindings-{version}"))
+    bindings = installed_bindings(pin, pytestconfig)
     recorder = ROOT / "tools" / "record_tensorrt_api.py"
     command = [sys.executable, recorder, bindings, "-o", tmp_path / "api.json"]
     made = subprocess.run(command, capture_output=True, text=True, check=False)
     assert made.returncode == 0, made.stderr
     major = version.split(".")[0]
     assert (tmp_path / "api.json").read_text() == (Path(__file__).parent / f"api-{major}.json").read_text()
-
-
-def _installed(pin: str, folder: Path) -> Path:
-    """Skips where pip has no such wheel for this machine, or no network."""
-    target = folder / "bindings"
-    with (folder / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not target.exists():
-            partial = folder / "partial"
-            shutil.rmtree(partial, ignore_errors=True)
-            command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", partial, pin]
-            try:
-                done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-            except subprocess.TimeoutExpired:
-                pytest.skip(f"pip did not fetch {pin} within two minutes")
-            if done.returncode != 0:
-                pytest.skip(f"pip cannot fetch {pin}: {done.stderr.strip().splitlines()[-1:]}")
-            partial.rename(target)
-    return target
 
 
 @pytest.mark.parametrize("major", MAJORS)
