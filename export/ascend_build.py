@@ -21,17 +21,16 @@ from lopa.export.ascend_process import run_command
 from lopa.export.ascend_toolkit import atc_of_machine, cann_version
 from lopa.export.staging import Product, staged_folder
 from lopa.runtime.ascend_manifest import (
-    ENGINE_NAME,
     ENGINE_SCHEMA,
     AscendEngine,
     EngineGear,
     FoundEngine,
     engine_folder,
     engine_from_folder,
-    json_from_engine,
 )
 from lopa.runtime.bundle import Bundle, sha256_of_file
 from lopa.runtime.contract import CONTRACT_VERSION
+from lopa.runtime.engine_file import ENGINE_NAME, text_of_engine
 from lopa.runtime.errors import BadInputError, CheckFailedError, LopaError, MissingBackendError
 from lopa.runtime.manifest import FileRecord
 
@@ -76,7 +75,7 @@ def engine_from_job(bundle: Bundle, job: AscendJob, progress: Progress) -> Built
         for path in [*(work / ENGINE_FOLDER).iterdir(), work / ATC_LOG]:
             path.rename(folder / path.name)
         shutil.rmtree(work)
-        (folder / ENGINE_NAME).write_bytes(json_from_engine(_described(job, folder, version)))
+        (folder / ENGINE_NAME).write_bytes(text_of_engine(_described(job, folder, version)))
     shutil.rmtree(failed, ignore_errors=True)  # what it tells is no longer so
     return Built(engine_from_folder(destination), cached=False)
 
@@ -96,7 +95,7 @@ def engine_from_build_folder(bundle: Bundle, job: AscendJob, source: Path) -> Bu
         )
     with staged_folder(engine_folder(bundle, job.soc_version), overwrite=True, product=_ENGINE) as folder:
         shutil.copytree(source / ENGINE_FOLDER, folder, dirs_exist_ok=True)
-        (folder / ENGINE_NAME).write_bytes(json_from_engine(_described(job, folder, None)))
+        (folder / ENGINE_NAME).write_bytes(text_of_engine(_described(job, folder, None)))
     return Built(engine_from_folder(engine_folder(bundle, job.soc_version)), cached=False)
 
 

@@ -26,15 +26,14 @@ from lopa.plugins.tensorrt_plugins import register_plugins
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import CONTRACT_VERSION, Float32
 from lopa.runtime.cuda_driver import CudaDevice
+from lopa.runtime.engine_file import ENGINE_NAME, ENGINES_FOLDER, text_of_engine
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.gears import Gear
 from lopa.runtime.manifest import FileRecord
 from lopa.runtime.stored_floats import float32_from_stored, stored_dtype
 from lopa.runtime.tensorrt_library import version_numbers
 from lopa.runtime.tensorrt_manifest import (
-    ENGINE_NAME,
     ENGINE_SCHEMA,
-    ENGINES_FOLDER,
     LAYERS_NAME,
     PLAN_NAME,
     BuildFlags,
@@ -42,7 +41,6 @@ from lopa.runtime.tensorrt_manifest import (
     TensorRTEngine,
     engine_folder,
     engine_from_folder,
-    json_from_engine,
 )
 from lopa.runtime.tensorrt_profiles import ProfileRange, prefill_range, profiles_of_gears
 
@@ -179,7 +177,7 @@ def engine_from_job(
             verified=False,
             files=files,
         )
-        (staged / ENGINE_NAME).write_bytes(json_from_engine(engine))
+        (staged / ENGINE_NAME).write_bytes(text_of_engine(engine))
         _replace(cache, built.timing_cache)
     return Made(engine_from_folder(folder), cached=False)
 

@@ -10,15 +10,13 @@ from typing import Literal
 import msgspec
 
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.contract import CONTRACT_VERSION
 from lopa.runtime.costs import weights_digest
+from lopa.runtime.engine_file import ENGINE_NAME, ENGINES_FOLDER, description_from_folder, folders_of_engines
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.gears import Gear
 from lopa.runtime.manifest import FileRecord
 
 ENGINE_SCHEMA = 1
-ENGINES_FOLDER = "engines"
-ENGINE_NAME = "engine.json"
 _PREFIX = "ascend-"
 _REMEDY = "build it again: lopa-export ascend BUNDLE --soc-version SOC"
 Precision = Literal["origin", "fp16", "bf16"]
@@ -112,7 +110,7 @@ def engine_folder(bundle: Bundle, soc_version: str) -> Path:
 
 def engine_folders(bundle: Bundle) -> list[Path]:
     """Where the bundle has engines for Ascend, by name."""
-    return sorted(folder for folder in (bundle.path / ENGINES_FOLDER).glob(f"{_PREFIX}*") if folder.is_dir())
+    return folders_of_engines(bundle, _PREFIX)
 
 
 def engine_from_folder(folder: Path) -> FoundEngine:
@@ -120,49 +118,12 @@ def engine_from_folder(folder: Path) -> FoundEngine:
 
     Raises BadInputError when it cannot be read, is of another schema or contract, or is not whole.
     """
-    path = folder / ENGINE_NAME
-    try:
-        text = path.read_bytes()
-        versions = msgspec.json.decode(text, type=_Versions)
-        for name, found, known in (
-            ("schema", versions.schema, ENGINE_SCHEMA),
-            ("contract", versions.contract, CONTRACT_VERSION),
-        ):
-            if found != known:
-                raise BadInputError(f"{path} has {name} version {found}", expected=f"version {known}", remedy=_REMEDY)
-        engine = msgspec.json.decode(text, type=AscendEngine)
-    except (OSError, msgspec.MsgspecError) as error:
-        raise BadInputError(f"{path}: {error}", expected="the description of an engine", remedy=_REMEDY) from error
-    _check_whole(folder, engine)
+    engine = description_from_folder(folder, AscendEngine, ENGINE_SCHEMA, _REMEDY)
+    _check_gears(folder, engine)
     return FoundEngine(folder, engine)
 
 
-def json_from_engine(engine: AscendEngine) -> bytes:
-    """The text of engine.json, indented for readers."""
-    return msgspec.json.format(msgspec.json.encode(engine), indent=2) + b"\n"
-
-
-class _Versions(msgspec.Struct):
-    schema: int
-    contract: int
-
-
-def _check_whole(folder: Path, engine: AscendEngine) -> None:
-    for record in engine.files:
-        path = folder / record.path
-        if not path.resolve().is_relative_to(folder.resolve()):
-            raise BadInputError(
-                f"{folder / ENGINE_NAME} names the file {record.path!r}",
-                expected="a relative path inside the engine's folder",
-                remedy="do not use this engine; " + _REMEDY,
-            )
-        found = path.stat().st_size if path.is_file() else None
-        if found != record.size:
-            raise BadInputError(
-                f"{path} " + ("is missing" if found is None else f"has {found} bytes"),
-                expected=f"a file of {record.size} bytes, as {ENGINE_NAME} says",
-                remedy=_REMEDY,
-            )
+def _check_gears(folder: Path, engine: AscendEngine) -> None:
     listed = {record.path for record in engine.files}
     holes = sum(dim == -1 for each in engine.inputs for dim in each.dims)
     wrong = [gear.model for gear in engine.gears if gear.model not in listed or len(gear.dims) != holes]

@@ -12,8 +12,14 @@ from typing import Literal
 import msgspec
 
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.contract import CONTRACT_VERSION
 from lopa.runtime.cuda_driver import CudaDevice
+from lopa.runtime.engine_file import (
+    ENGINE_NAME,
+    ENGINES_FOLDER,
+    description_from_folder,
+    folders_of_engines,
+    text_of_engine,
+)
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.gears import Gear, gears_can_be_used
 from lopa.runtime.manifest import FileRecord, Manifest
@@ -21,8 +27,6 @@ from lopa.runtime.tensorrt_library import version_numbers
 from lopa.runtime.tensorrt_profiles import ProfileRange
 
 ENGINE_SCHEMA = 1
-ENGINES_FOLDER = "engines"
-ENGINE_NAME = "engine.json"
 PLAN_NAME = "engine.plan"
 LAYERS_NAME = "layers.json"
 """What TensorRT made of the graph, layer by layer, for people."""
@@ -154,8 +158,7 @@ def reason_against(engine: TensorRTEngine, manifest: Manifest, device: CudaDevic
 
 def engine_folders(bundle: Bundle) -> list[Path]:
     """The folders of all TensorRT engines in the bundle, by name, whatever is in them."""
-    folders = (bundle.path / ENGINES_FOLDER).glob(f"{_PREFIX}*")
-    return sorted(folder for folder in folders if folder.is_dir())
+    return folders_of_engines(bundle, _PREFIX)
 
 
 def engine_from_folder(folder: Path) -> FoundEngine:
@@ -163,26 +166,14 @@ def engine_from_folder(folder: Path) -> FoundEngine:
 
     Raises BadInputError when it cannot be read, is of another schema or contract, or is not whole.
     """
-    path = folder / ENGINE_NAME
-    try:
-        text = path.read_bytes()
-        versions = msgspec.json.decode(text, type=_Versions)
-        for name, found, known in (
-            ("schema", versions.schema, ENGINE_SCHEMA),
-            ("contract", versions.contract, CONTRACT_VERSION),
-        ):
-            if found != known:
-                raise BadInputError(f"{path} has {name} version {found}", expected=f"version {known}", remedy=REBUILD)
-        engine = msgspec.json.decode(text, type=TensorRTEngine)
-    except (OSError, msgspec.MsgspecError) as error:
-        raise BadInputError(f"{path}: {error}", expected="the description of an engine", remedy=REBUILD) from error
-    _check_whole(folder, engine)
+    engine = description_from_folder(folder, TensorRTEngine, ENGINE_SCHEMA, REBUILD)
+    if PLAN_NAME not in {record.path for record in engine.files} or not gears_can_be_used(engine.gears):
+        raise BadInputError(
+            f"{folder / ENGINE_NAME} has no {PLAN_NAME} among its files, or gears that cannot be used",
+            expected="a plan and its gears",
+            remedy=REBUILD,
+        )
     return FoundEngine(folder, engine)
-
-
-def json_from_engine(engine: TensorRTEngine) -> bytes:
-    """The text of engine.json, indented for readers."""
-    return msgspec.json.format(msgspec.json.encode(engine), indent=2) + b"\n"
 
 
 def mark_verified(found: FoundEngine) -> None:
@@ -197,40 +188,11 @@ def mark_verified(found: FoundEngine) -> None:
         )
     partial = path.with_name(f".{path.name}.partial-{os.getpid()}")
     try:
-        partial.write_bytes(json_from_engine(msgspec.structs.replace(found.engine, verified=True)))
+        partial.write_bytes(text_of_engine(msgspec.structs.replace(found.engine, verified=True)))
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
 
 
-class _Versions(msgspec.Struct):
-    schema: int
-    contract: int
-
-
 def _digest(manifest: Manifest, name: str) -> str:
     return next(record.sha256 for record in manifest.files if record.path == name)
-
-
-def _check_whole(folder: Path, engine: TensorRTEngine) -> None:
-    for record in engine.files:
-        path = folder / record.path
-        if not path.resolve().is_relative_to(folder.resolve()):
-            raise BadInputError(
-                f"{folder / ENGINE_NAME} names the file {record.path!r}",
-                expected="a relative path inside the engine's folder",
-                remedy=f"do not use this engine; {REBUILD}",
-            )
-        found = path.stat().st_size if path.is_file() else None
-        if found != record.size:
-            raise BadInputError(
-                f"{path} " + ("is missing" if found is None else f"has {found} bytes"),
-                expected=f"a file of {record.size} bytes, as {ENGINE_NAME} says",
-                remedy=REBUILD,
-            )
-    if PLAN_NAME not in {record.path for record in engine.files} or not gears_can_be_used(engine.gears):
-        raise BadInputError(
-            f"{folder / ENGINE_NAME} has no {PLAN_NAME} among its files, or gears that cannot be used",
-            expected="a plan and its gears",
-            remedy=REBUILD,
-        )

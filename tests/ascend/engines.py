@@ -12,8 +12,9 @@ from tests.runtime.test_gears import plan_of
 
 from lopa.export.ascend_build import engine_from_job
 from lopa.export.ascend_job import AscendRequest, job_from_bundle
-from lopa.runtime.ascend_manifest import ENGINE_NAME, AscendEngine, FoundEngine, engine_from_folder, json_from_engine
+from lopa.runtime.ascend_manifest import AscendEngine, FoundEngine, engine_from_folder
 from lopa.runtime.bundle import Bundle
+from lopa.runtime.engine_file import ENGINE_NAME, text_of_engine
 from lopa.runtime.gears import GEARS_NAME, Gear, json_from_plan
 
 SOC = "Ascend910B1"
@@ -115,5 +116,5 @@ def engine_of_static_models(bundle: Path, gears: Sequence[Gear], soc: str = SOC)
             *(file for engine in found[:-1] for file in engine.files if file.path.endswith(".om")),
         ],
     )
-    (folder / ENGINE_NAME).write_bytes(json_from_engine(joined))
+    (folder / ENGINE_NAME).write_bytes(text_of_engine(joined))
     return engine_from_folder(folder)

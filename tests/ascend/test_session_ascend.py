@@ -20,13 +20,14 @@ from tests.runtime.random_windows import assert_same_statistics, random_batch
 from lopa.runtime.acl_calls import AclError
 from lopa.runtime.acl_memory import COPY_ALIGNMENT
 from lopa.runtime.acl_process import THE_PROCESS
-from lopa.runtime.ascend_manifest import ENGINE_NAME, engine_from_folder, json_from_engine
+from lopa.runtime.ascend_manifest import engine_from_folder
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.check_cases import cases_from_manifest
 from lopa.runtime.contract import TILE
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.device_memory import ALIGNMENT
 from lopa.runtime.devices import session_from_devices
+from lopa.runtime.engine_file import ENGINE_NAME, text_of_engine
 from lopa.runtime.errors import BadInputError, EngineFailedError, MissingBackendError
 from lopa.runtime.parallel_session import BranchParallelSession
 from lopa.runtime.session import open_session
@@ -368,7 +369,7 @@ def test_an_engine_that_does_not_fit(
     elif change == {"gears": "another"}:
         last = engine.gears[-1]
         change = {"gears": [*engine.gears[:-1], msgspec.structs.replace(last, dims=[dim + 1 for dim in last.dims])]}
-    (folder / ENGINE_NAME).write_bytes(json_from_engine(msgspec.structs.replace(engine, **change)))
+    (folder / ENGINE_NAME).write_bytes(text_of_engine(msgspec.structs.replace(engine, **change)))
     with pytest.raises(BadInputError, match=words):
         open_session(Bundle.open(path), "ascend:0")
 
@@ -383,7 +384,7 @@ def test_an_om_with_other_inputs_than_its_engine(ascend_bundle: Path, machine: S
         msgspec.structs.replace(each, size=model.stat().st_size) if each.path == model.name else each
         for each in found.engine.files
     ]
-    (found.folder / ENGINE_NAME).write_bytes(json_from_engine(msgspec.structs.replace(found.engine, files=files)))
+    (found.folder / ENGINE_NAME).write_bytes(text_of_engine(msgspec.structs.replace(found.engine, files=files)))
     with pytest.raises(BadInputError, match="has 7 inputs and 14 outputs") as caught:
         open_session(Bundle.open(path), "ascend:0")
     assert caught.value.expected.startswith("8 and 14")

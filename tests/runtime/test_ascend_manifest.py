@@ -6,7 +6,6 @@ import pytest
 from tests.runtime.test_gears import GEARS
 
 from lopa.runtime.ascend_manifest import (
-    ENGINE_NAME,
     AscendEngine,
     EngineGear,
     EngineInput,
@@ -14,10 +13,10 @@ from lopa.runtime.ascend_manifest import (
     engine_folder,
     engine_folders,
     engine_from_folder,
-    json_from_engine,
 )
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.costs import weights_digest
+from lopa.runtime.engine_file import ENGINE_NAME, text_of_engine
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.manifest import FileRecord
 
@@ -44,7 +43,7 @@ ENGINE = AscendEngine(
 def write(folder: Path, engine: AscendEngine = ENGINE) -> Path:
     folder.mkdir(parents=True)
     (folder / "gears.om").write_bytes(b"abc")
-    (folder / ENGINE_NAME).write_bytes(json_from_engine(engine))
+    (folder / ENGINE_NAME).write_bytes(text_of_engine(engine))
     return folder
 
 

@@ -12,10 +12,10 @@ from tests.tensorrt.gears import DEVICE, GEARS
 
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.cuda_driver import CudaDevice
+from lopa.runtime.engine_file import ENGINE_NAME, text_of_engine
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.manifest import FileRecord
 from lopa.runtime.tensorrt_manifest import (
-    ENGINE_NAME,
     PLAN_NAME,
     BuildFlags,
     TensorRTEngine,
@@ -23,7 +23,6 @@ from lopa.runtime.tensorrt_manifest import (
     engine_folders,
     engine_for_device,
     engine_from_folder,
-    json_from_engine,
 )
 from lopa.runtime.tensorrt_profiles import prefill_range
 
@@ -62,7 +61,7 @@ def _write(bundle: Bundle, engine: TensorRTEngine, device: CudaDevice = DEVICE) 
     folder = engine_folder(bundle, device, engine.tensorrt)
     folder.mkdir(parents=True)
     (folder / PLAN_NAME).write_bytes(PLAN)
-    (folder / ENGINE_NAME).write_bytes(json_from_engine(engine))
+    (folder / ENGINE_NAME).write_bytes(text_of_engine(engine))
     return folder
 
 

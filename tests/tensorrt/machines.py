@@ -10,8 +10,9 @@ from tests.tensorrt.gears import DEVICE
 
 from lopa.export.tensorrt_engine import engine_from_job, job_from_bundle
 from lopa.runtime.bundle import Bundle
+from lopa.runtime.engine_file import ENGINE_NAME, text_of_engine
 from lopa.runtime.gears import Gear
-from lopa.runtime.tensorrt_manifest import ENGINE_NAME, BuildFlags, FoundEngine, engine_from_folder, json_from_engine
+from lopa.runtime.tensorrt_manifest import BuildFlags, FoundEngine, engine_from_folder
 
 GEARS = [gear(1, 1, 48, 64), gear(1, 3, 64, 128), gear(1, 5, 48, 64), gear(2, 5, 96, 192)]
 """Small ones, as the first prompts of the recorded traces want them."""
@@ -28,5 +29,5 @@ def built(path: Path, trt: ModuleType, gears: Sequence[Gear] = GEARS, flags: Bui
 def with_verified(found: FoundEngine) -> FoundEngine:
     """The same, whose description says that it was."""
     changed = msgspec.structs.replace(found.engine, verified=True)
-    (found.folder / ENGINE_NAME).write_bytes(json_from_engine(changed))
+    (found.folder / ENGINE_NAME).write_bytes(text_of_engine(changed))
     return engine_from_folder(found.folder)
