@@ -5,11 +5,12 @@ from pathlib import Path
 import click
 
 from lopa.cli.atc_progress import AtcProgress
+from lopa.cli.plan_option import plan_from_option
 from lopa.export.extra import export_extra_needed
 from lopa.runtime.ascend_manifest import Precision, engine_folder
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.gears import GEARS_NAME, GearPlan, plan_from_file
+from lopa.runtime.gears import GEARS_NAME
 
 _PATH = click.Path(path_type=Path)
 _PRECISIONS: tuple[Precision, ...] = ("origin", "fp16", "bf16")
@@ -56,7 +57,7 @@ def command(
         from lopa.export.ascend_build_folder import build_folder_from_job
         from lopa.export.ascend_job import AscendRequest, job_from_bundle
     opened = Bundle.open(bundle)
-    request = AscendRequest(soc_version, _plan(opened, gears).gears, precision, int8, int8_graph)
+    request = AscendRequest(soc_version, plan_from_option(opened, gears).gears, precision, int8, int8_graph)
     job = job_from_bundle(opened, request)
     if dry_run:
         target = Path(f"{engine_folder(opened, job.soc_version).name}-build") if output is None else output
@@ -80,14 +81,3 @@ def command(
     size = sum(record.size for record in engine.files)
     state = "unchanged, nothing was run" if made.cached else f"{engine.soc_version}, {engine.precision}"
     click.echo(f"{made.found.folder}: {len(engine.gears)} gears, {len(models)} OM, {size / 1e6:,.1f} MB, {state}")
-
-
-def _plan(bundle: Bundle, path: Path | None) -> GearPlan:
-    plan = bundle.path / GEARS_NAME if path is None else path
-    if not plan.is_file():
-        raise BadInputError(
-            f"{plan} does not exist",
-            expected="a plan of the gears to compile for",
-            remedy=f"make one: lopa-export plan {bundle.path}",
-        )
-    return plan_from_file(plan, bundle)

@@ -5,11 +5,11 @@ from pathlib import Path
 import click
 
 from lopa.cli.build_progress import BuildProgress
+from lopa.cli.plan_option import plan_from_option
 from lopa.export.extra import export_extra_needed
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.cuda_driver import cuda_device
-from lopa.runtime.errors import BadInputError
-from lopa.runtime.gears import GEARS_NAME, GearPlan, plan_from_file
+from lopa.runtime.gears import GEARS_NAME
 from lopa.runtime.tensorrt_library import tensorrt_library
 from lopa.runtime.tensorrt_manifest import LAYERS_NAME, BuildFlags
 
@@ -63,7 +63,7 @@ def command(
         from lopa.export.gear_coverage import check_gears_cover_defaults
         from lopa.export.tensorrt_engine import engine_from_job, job_from_bundle
     opened = Bundle.open(bundle).of_dialect("standard")
-    plan = _plan(opened, gears)
+    plan = plan_from_option(opened, gears)
     check_gears_cover_defaults(plan.gears, opened.manifest, "the plan")
     flags = BuildFlags(
         workspace=None if workspace is None else int(workspace * _GIB),
@@ -85,14 +85,3 @@ def command(
         f"{made.found.folder}: {len(engine.gears)} gears and a range for prompts, {size / 1e6:,.1f} MB, "
         f"{engine.gpu}, TensorRT {engine.tensorrt}, {verified}; {state}"
     )
-
-
-def _plan(bundle: Bundle, path: Path | None) -> GearPlan:
-    plan = bundle.path / GEARS_NAME if path is None else path
-    if not plan.is_file():
-        raise BadInputError(
-            f"{plan} does not exist",
-            expected="a plan of the gears to build for",
-            remedy=f"make one: lopa-export plan {bundle.path}",
-        )
-    return plan_from_file(plan, bundle)
