@@ -63,13 +63,14 @@ def tiny_quantized(tmp_path_factory: pytest.TempPathFactory, request: pytest.Fix
 @pytest.fixture
 def planned_bundle(tiny_portable: Path, tmp_path: Path) -> Path:
     """A portable bundle of the test's own, with a plan of three gears."""
-    from tests.runtime.test_gears import plan_of
+    from tests.gears import plan_of
+    from tests.runtime.test_gears import GEARS
 
     from lopa.runtime.bundle import Bundle
     from lopa.runtime.gears import GEARS_NAME, json_from_plan
 
     path = Path(shutil.copytree(tiny_portable, tmp_path / "bundle"))
-    (path / GEARS_NAME).write_bytes(json_from_plan(plan_of(Bundle.open(path))))
+    (path / GEARS_NAME).write_bytes(json_from_plan(plan_of(Bundle.open(path), gears=GEARS)))
     return path
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import torch
 from tools.checkpoint_likeness import config_from_likeness
+from tools.gpu_gears import plan_of_shapes
 from tools.gpu_run import GpuRun, Settings
 from tools.gpu_sides import EAGER, Sides, opened_sides, run_once
 from tools.make_checkpoint import checkpoint_from_likeness
@@ -27,14 +28,16 @@ from lopa.bench.gpu_results import (
 from lopa.bench.gpu_text import ENGINE_PREFIX
 from lopa.bench.host_share import measured_steps
 from lopa.bench.machine_rates import MachineRates
-from lopa.bench.report import make_folder
+from lopa.bench.report import make_folder, write_whole
 from lopa.bench.token_agreement import agreement_from_session, reference_from_checkpoint
 from lopa.bench.torch_rates import measured_torch_rates
 from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint
 from lopa.export.json_file import json_object_from_file
 from lopa.export.torch_dtypes import TORCH_DTYPES
 from lopa.export.weight_plan import Dtype
+from lopa.runtime.bundle import Bundle
 from lopa.runtime.errors import BadInputError, CheckFailedError, MissingBackendError
+from lopa.runtime.gears import GEARS_NAME, json_from_plan, plan_from_file
 from lopa.runtime.session import Session
 
 _MADE, _REUSED = "made", "was there"
@@ -101,12 +104,17 @@ def _checkpoint(run: GpuRun) -> None:
 
 
 def _export(run: GpuRun, dtype: Dtype) -> None:
+    """The bundle, and in it a plan with the report's shapes as gears: engines make CUDA graphs of those."""
     settings, began = run.settings, time.perf_counter()
-    if settings.bundle(dtype).exists():
-        run.ended("export", dtype, began, _REUSED)
-        return
-    bundle_from_checkpoint(settings.checkpoint, settings.bundle(dtype), dtype=dtype)
-    run.ended("export", dtype, began, _MADE)
+    path = settings.bundle(dtype)
+    there = path.exists()
+    if not there:
+        bundle_from_checkpoint(settings.checkpoint, path, dtype=dtype)
+    bundle, gears = Bundle.open(path), path / GEARS_NAME
+    plan = plan_of_shapes(bundle, settings.shapes, settings.device)
+    if not gears.exists() or plan_from_file(gears, bundle).gears != plan.gears:
+        write_whole(gears, json_from_plan(plan))
+    run.ended("export", dtype, began, _REUSED if there else _MADE)
 
 
 def _check(run: GpuRun, dtype: Dtype, sides: Sides) -> None:

@@ -5,8 +5,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.ascend.engines import GEARS, bundle_with_engine
+from tests.ascend.engines import bundle_with_engine
 from tests.ascend.stand_in_acl import StandInAcl
+from tests.gears import GEARS
 
 from lopa.runtime.acl_process import THE_PROCESS
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from tests.ascend.stand_in_toolkit import stand_in_toolkit
-from tests.runtime.test_gears import plan_of
+from tests.gears import gear, plan_of
 
 from lopa.export.ascend_build import engine_from_job
 from lopa.export.ascend_job import AscendRequest, job_from_bundle
@@ -20,20 +20,6 @@ from lopa.runtime.gears import GEARS_NAME, Gear, json_from_plan
 SOC = "Ascend910B1"
 
 
-def gear(requests: int, branches: int, window: int, prefix: int, seconds: float | None = None) -> Gear:
-    """By default the seconds are the rows of the gear."""
-    rows = float(requests * branches * window)
-    return Gear(
-        requests=requests,
-        branches=branches,
-        window=window,
-        prefix=prefix,
-        wanted=min(window, 96),
-        seconds=rows if seconds is None else seconds,
-    )
-
-
-GEARS = [gear(1, 1, 80, 64), gear(1, 3, 64, 128), gear(1, 5, 48, 64), gear(2, 5, 96, 192)]
 ALL_TRACES_GEARS = [
     gear(1, 1, 80, 64),
     gear(1, 5, 64, 128),

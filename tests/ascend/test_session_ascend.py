@@ -11,10 +11,11 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
-from tests.ascend.engines import SOC, add_engine, bundle_with_engine, engine_of_static_models, gear
+from tests.ascend.engines import SOC, add_engine, bundle_with_engine, engine_of_static_models
 from tests.ascend.stand_in_acl import StandInAcl
 from tests.ascend.stand_in_om import read_om, write_om
 from tests.conformance.recorded import TRACES, comparisons_of_file
+from tests.gears import gear
 from tests.runtime.random_windows import assert_same_statistics, random_batch
 
 from lopa.runtime.acl_calls import AclError

@@ -14,12 +14,11 @@ import msgspec
 import numpy as np
 import onnxruntime as ort
 import pytest
-from tests.ascend.engines import gear
 from tests.conformance.recorded import TRACES, comparisons_of_file
 from tests.cuda.stand_in_cudart import cudaError_t
 from tests.cuda.stand_in_ort import StandInBinding, StandInOrt, StandInSession
+from tests.gears import gear, plan_of
 from tests.runtime.random_windows import assert_close, assert_same_statistics, random_batch
-from tests.runtime.test_gears import plan_of
 
 from lopa.cli.doctor import command as doctor
 from lopa.runtime import Decoder, Engine

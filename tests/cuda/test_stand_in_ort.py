@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import onnxruntime as ort
 import pytest
-from tests.ascend.engines import gear
 from tests.cuda.stand_in_cudart import StandInCudart, ViolationError
 from tests.cuda.stand_in_ort import StandInOrt
+from tests.gears import gear
 
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.engine_arrays import inputs_of_gear, outputs_of_gear

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.conformance.recorded import TRACES, comparisons_of_file
+from tests.gears import GEARS, gear
 from tests.runtime.host_memory import HostMemory, device_session
 from tests.runtime.random_windows import assert_close, assert_same_statistics, random_batch
 
@@ -17,22 +18,6 @@ from lopa.runtime.errors import BadInputError
 from lopa.runtime.gears import Gear
 from lopa.runtime.parallel_session import BranchParallelSession
 from lopa.runtime.session import Session, open_session
-
-
-def gear(requests: int, branches: int, window: int, prefix: int, seconds: float | None = None) -> Gear:
-    """By default the seconds are the rows of the gear."""
-    rows = float(requests * branches * window)
-    return Gear(
-        requests=requests,
-        branches=branches,
-        window=window,
-        prefix=prefix,
-        wanted=min(window, 96),
-        seconds=rows if seconds is None else seconds,
-    )
-
-
-GEARS = [gear(1, 1, 80, 64), gear(1, 3, 64, 128), gear(1, 5, 48, 64), gear(2, 5, 96, 192)]
 
 
 @pytest.fixture(params=["standard", "portable"])

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.conformance.recorded import TRACES, comparisons_of_file
+from tests.gears import GEARS, gear
 from tests.runtime.random_windows import assert_close, assert_same_statistics, random_batch
 
 from lopa.runtime.bundle import Bundle
@@ -20,21 +21,6 @@ from lopa.runtime.prefix_cache import CacheShape, Prefix
 from lopa.runtime.session_numpy import open_session as open_numpy
 from lopa.runtime.session_onnxruntime import open_session as open_onnxruntime
 
-
-def gear(requests: int, branches: int, window: int, prefix: int, seconds: float | None = None) -> Gear:
-    """By default the seconds are the rows of the gear."""
-    rows = float(requests * branches * window)
-    return Gear(
-        requests=requests,
-        branches=branches,
-        window=window,
-        prefix=prefix,
-        wanted=min(window, 96),
-        seconds=rows if seconds is None else seconds,
-    )
-
-
-GEARS = [gear(1, 1, 80, 64), gear(1, 3, 64, 128), gear(1, 5, 48, 64), gear(2, 5, 96, 192)]
 LONG_GEARS = [gear(1, 5, 64, 192), gear(1, 1, 272, 64), gear(1, 5, 96, 384), gear(1, 6, 272, 384)]
 
 

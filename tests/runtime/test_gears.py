@@ -1,50 +1,25 @@
 """The plan file and the choice of a gear."""
 
+from functools import partial
 from pathlib import Path
 
 import msgspec
 import numpy as np
 import pytest
+from tests.gears import gear as any_gear
+from tests.gears import plan_of
 
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.costs import weights_digest
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.gears import (
-    Expected,
     ForwardSizes,
-    Gear,
-    GearPlan,
     GearTable,
-    PlanCosts,
-    Source,
     json_from_plan,
     plan_from_file,
 )
 
-
-def gear(requests: int, branches: int, window: int, prefix: int, seconds: float = 1.0) -> Gear:
-    return Gear(
-        requests=requests, branches=branches, window=window, prefix=prefix, wanted=min(window, 64), seconds=seconds
-    )
-
-
+gear = partial(any_gear, wanted=64)
 GEARS = [gear(1, 4, 64, 64, 1.0), gear(1, 1, 96, 128, 1.5), gear(2, 4, 96, 128, 9.0)]
-
-
-def plan_of(bundle: Bundle, **changes: object) -> GearPlan:
-    plan = GearPlan(
-        schema=1,
-        contract=1,
-        weights_sha256=weights_digest(bundle),
-        made="2026-11-21",
-        sources=[Source(name="t.jsonl", sha256="00", forwards=10)],
-        costs=PlanCosts(kind="modelled", device="cpu", machine="test", measured=None),
-        every_size=True,
-        gear_bytes=1000,
-        expected=Expected(seconds=1.1, no_padding_seconds=1.0, least_seconds=1.1, padding=0.2),
-        gears=GEARS,
-    )
-    return msgspec.structs.replace(plan, **changes)
 
 
 @pytest.mark.parametrize(

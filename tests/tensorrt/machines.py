@@ -5,7 +5,7 @@ from pathlib import Path
 from types import ModuleType
 
 import msgspec
-from tests.runtime.test_device_session import gear
+from tests.gears import gear
 from tests.tensorrt.gears import DEVICE
 
 from lopa.export.tensorrt_engine import engine_from_job, job_from_bundle

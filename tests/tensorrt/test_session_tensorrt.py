@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from tests.conformance.recorded import TRACES, comparisons_of_file
 from tests.cuda.stand_in_graphs import StandInGraphs
+from tests.gears import gear
 from tests.runtime.random_windows import assert_same_statistics, random_batch
-from tests.runtime.test_device_session import gear
 from tests.tensorrt.machines import built, with_verified
 from tests.tensorrt.stand_in_tensorrt import stand_in_tensorrt
 

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from tests.cuda.stand_in_cudart import ViolationError
 from tests.cuda.stand_in_graphs import CaptureCode, StandInGraphs
+from tests.gears import gear
 from tests.runtime.random_windows import random_batch
-from tests.runtime.test_device_session import gear
 from tests.tensorrt.machines import built
 from tests.tensorrt.stand_in_engine import SCRATCH
 from tests.tensorrt.stand_in_tensorrt import stand_in_tensorrt

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from tests.ascend.engines import bundle_with_engine, gear
+from tests.ascend.engines import bundle_with_engine
+from tests.gears import gear
 from tools.acl_recording import (
     RecordedCall,
     RecordingAcl,
