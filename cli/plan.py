@@ -108,7 +108,7 @@ def command(
         check_matplotlib()
     family = family_from_device(device)
     seconds = gear_costs(opened, device, costs)
-    recording = _recording(opened, traces, "cpu" if family in _COMPILED else device)
+    recording = _recording(opened, traces, None if family in _COMPILED else device)
     forwards = forwards_of_recording(recording, parallel)
     limits = limits_from_configs(
         recording.configs, forwards, recording.longest_prompt if max_prompt is None else max_prompt
@@ -156,8 +156,8 @@ def _affordable_gears(seconds: float | None, each: float | None, wanted: int) ->
     return int(seconds // each)
 
 
-def _recording(bundle: Bundle, traces: tuple[Path, ...], device: str) -> Recording:
-    """From the traces, or of prompts that are decoded now."""
+def _recording(bundle: Bundle, traces: tuple[Path, ...], device: str | None) -> Recording:
+    """From the traces, or of prompts that are decoded now; `device` None: on this machine's processor."""
     if traces:
         return joined_recordings([recording_from_trace(path, bundle) for path in traces])
     items = eval_set_from_jsonl(EVAL, limit=_PROMPTS)
@@ -172,8 +172,12 @@ def _recording(bundle: Bundle, traces: tuple[Path, ...], device: str) -> Recordi
         )
 
 
-def _decoder(bundle: Bundle, device: str) -> Decoder:
-    """On `device`, or on the CPU where its library is not here: the sizes of a decode hardly depend on it."""
-    with contextlib.suppress(MissingBackendError):
-        return Decoder.open(bundle.path, [device])
-    return Decoder.open(bundle.path, ["cpu"])
+def _decoder(bundle: Bundle, device: str | None) -> Decoder:
+    """On `device`, or on the processor where its library is not here: the sizes of a decode hardly depend on it.
+
+    ONNX Runtime computes no bfloat16 on a processor, numpy does, slowly.
+    """
+    if device is not None:
+        with contextlib.suppress(MissingBackendError):
+            return Decoder.open(bundle.path, [device])
+    return Decoder.open(bundle.path, ["numpy" if bundle.manifest.dtype == "bfloat16" else "cpu"])

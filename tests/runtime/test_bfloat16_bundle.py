@@ -1,10 +1,12 @@
 """A bundle in bfloat16: computed by numpy, refused on the CPU by ONNX Runtime, meant for CUDA."""
 
+import json
 from pathlib import Path
 
 import numpy as np
 import onnxruntime as ort
 import pytest
+from tests.cli.test_generate import lopa_export
 from tests.runtime.random_windows import assert_close, random_batch
 
 from lopa.cli.main import main
@@ -117,3 +119,9 @@ def test_bfloat16_arrays_reach_the_engine_as_they_are() -> None:
 @pytest.mark.skipif(not HAS_CUDA, reason="ONNX Runtime here has no CUDA provider")
 def test_cuda_computes_it(bundle: Bundle) -> None:
     _follow(open_session(bundle, "cuda:0"), open_session(bundle, "numpy"), tolerance=0.1)
+
+
+def test_gears_are_planned_for_it_where_nothing_but_numpy_computes_it(bundle: Bundle, tmp_path: Path) -> None:
+    done = lopa_export("plan", bundle.path, "--device", "tensorrt:0", "-o", tmp_path / "plan.json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads((tmp_path / "plan.json").read_text())["sources"][0]["forwards"] > 16
