@@ -7,8 +7,11 @@ same stream.
 import ctypes
 from typing import Any
 
+import numpy as np
+
 from lopa.runtime.cuda_calls import CudaCalls
-from lopa.runtime.device_memory import ALIGNMENT, Array, DeviceMemory
+from lopa.runtime.cuda_row_kernel import RowKernel
+from lopa.runtime.device_memory import ALIGNMENT, Array, DeviceMemory, RowPlace
 from lopa.runtime.page_locked import PageLocked
 
 _NO_FLAGS = 0
@@ -26,6 +29,9 @@ class CudaMemory:
         self._staging = PageLocked(lambda size: int(cuda("cudaMallocHost", size)))
         self._arriving: list[tuple[Array, int]] = []
         """Arrays to fill after that, and where their contents arrive."""
+        self._row_kernel: RowKernel | None = None
+        self._table = 0
+        """Address of the kernel's table."""
         self._default = cuda.runtime.cudaMemcpyKind.cudaMemcpyDefault  # the addresses say what is copied where
         cuda("cudaSetDevice", device)
         # Not the legacy default stream, nor one that waits for it: another library's work is no concern of this one's.
@@ -80,6 +86,23 @@ class CudaMemory:
             "cudaMemcpy2DAsync", target, target_step, source, source_step, size, count, self._default, self._stream
         )
 
+    def use_row_kernel(self, kernel: RowKernel | None) -> None:
+        """Copy rows by `kernel` from now on, which is closed with this memory; None: array after array."""
+        if kernel is None:
+            return
+        self._row_kernel = kernel
+        self._table = self.allocate(kernel.arrays * 2 * np.dtype(np.int64).itemsize)
+
+    def copy_rows_at_once(self, target: RowPlace, source: RowPlace, size: int) -> bool:
+        """RowCopier.copy_rows_at_once: if there is a kernel for it."""
+        kernel = self._row_kernel
+        if kernel is None:
+            return False
+        self.upload(self._table, np.array([source.addresses, target.addresses], np.int64).T.copy())
+        row = kernel.row_bytes
+        kernel.launch(self._stream, self._table, source.head_step // row, target.head_step // row, size // row)
+        return True
+
     def fill_zero(self, target: int, size: int) -> None:
         """DeviceMemory.fill_zero."""
         self._cuda("cudaMemsetAsync", target, 0, size, self._stream)
@@ -112,10 +135,15 @@ class CudaMemory:
         steps += [("cudaFree", given) for given in self._allocated.values()]
         steps += [("cudaFreeHost", address) for address in self._staging.addresses]
         steps += [("cudaStreamDestroy", self._stream)]
+        kernel, self._row_kernel = self._row_kernel, None
         self._allocated.clear()
         self._arriving.clear()
         self._stream = None
-        self._cuda.all(steps)
+        try:
+            self._cuda.all(steps)
+        finally:
+            if kernel is not None:
+                kernel.close()
 
     def _copy(self, target: int, source: int, size: int) -> None:
         self._cuda("cudaMemcpyAsync", target, source, size, self._default, self._stream)

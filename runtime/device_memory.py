@@ -7,7 +7,7 @@ allocation, and rows of key and value arrays copied from place to place.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -132,9 +132,17 @@ class RowPlace:
     """Bytes from a head's first row to the next head's."""
 
 
+@runtime_checkable
+class RowCopier(Protocol):
+    """A memory that may copy the rows of all arrays at once."""
+
+    def copy_rows_at_once(self, target: RowPlace, source: RowPlace, size: int) -> bool:
+        """As copy_rows, of all heads of a cache; whether it was done."""
+
+
 def copy_rows(memory: DeviceMemory, target: RowPlace, source: RowPlace, size: int, heads: int) -> None:
     """Copy `size` bytes of rows of every head in every array."""
-    if size == 0:
+    if size == 0 or (isinstance(memory, RowCopier) and memory.copy_rows_at_once(target, source, size)):
         return
     for to, start in zip(target.addresses, source.addresses, strict=True):
         memory.copy_pieces(to, target.head_step, start, source.head_step, size, heads)

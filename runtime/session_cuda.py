@@ -13,6 +13,7 @@ from lopa.runtime.bundle import Bundle
 from lopa.runtime.cuda_calls import CudaCalls, calls_of_installed_cuda
 from lopa.runtime.cuda_engine import CudaEngine
 from lopa.runtime.cuda_memory import CudaMemory
+from lopa.runtime.cuda_row_kernel import row_kernel_from_plugins
 from lopa.runtime.device_session import DeviceSession
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.gears import GEARS_NAME, Gear, plan_from_file
@@ -44,12 +45,15 @@ def _opened(cuda: CudaCalls, bundle: Bundle, device: str, number: int, gears: Se
     with ExitStack() as opened:
         memory = CudaMemory(cuda, number)
         opened.callback(memory.close)
+        shape = cache_shape_from_manifest(bundle.manifest)
+        if bundle.manifest.plugins:
+            memory.use_row_kernel(row_kernel_from_plugins(cuda, number, shape))
         engine = CudaEngine(bundle, memory, gears)
         opened.callback(engine.close)
         session = DeviceSession(
             engine,
             device,
-            cache_shape_from_manifest(bundle.manifest),
+            shape,
             bundle.manifest.dimensions.vocab_size,
             engine.gear_for,
             fixed_addresses=bool(gears),

@@ -14,6 +14,7 @@ from lopa.runtime.cuda_calls import CudaCalls, calls_of_installed_cuda
 from lopa.runtime.cuda_driver import cuda_device
 from lopa.runtime.cuda_graphs import CudaGraphs
 from lopa.runtime.cuda_memory import CudaMemory
+from lopa.runtime.cuda_row_kernel import row_kernel_from_plugins
 from lopa.runtime.device_session import DeviceSession
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.prefix_cache import cache_shape_from_manifest
@@ -57,9 +58,11 @@ def _opened(trt: ModuleType, cuda: CudaCalls, found: FoundEngine, bundle: Bundle
     with ExitStack() as opened:
         memory = CudaMemory(cuda, _number(device))
         opened.callback(memory.close)
+        shape, vocabulary = cache_shape_from_manifest(bundle.manifest), bundle.manifest.dimensions.vocab_size
+        if found.engine.flags.plugins:
+            memory.use_row_kernel(row_kernel_from_plugins(cuda, _number(device), shape))
         engine = TensorRTDeviceEngine(trt, found, bundle, memory, CudaGraphs(cuda, memory.stream))
         opened.callback(engine.close)
-        shape, vocabulary = cache_shape_from_manifest(bundle.manifest), bundle.manifest.dimensions.vocab_size
         session = DeviceSession(engine, device, shape, vocabulary, fixed_addresses=True, gear_for=engine.gear_for)
         opened.pop_all()
     return session

@@ -46,6 +46,11 @@ class cudaMemcpyKind(IntEnum):
     cudaMemcpyDefault = 4
 
 
+class cudaDeviceAttr(IntEnum):
+    cudaDevAttrComputeCapabilityMajor = 75
+    cudaDevAttrComputeCapabilityMinor = 76
+
+
 SUCCESS = cudaError_t.cudaSuccess
 
 
@@ -81,6 +86,7 @@ class StandInCudart:
 
     cudaError_t = cudaError_t
     cudaMemcpyKind = cudaMemcpyKind
+    cudaDeviceAttr = cudaDeviceAttr
     cudaStreamNonBlocking = 1
 
     def __init__(self, devices: int = 4, *, room: int = 1 << 34, peers: bool = True) -> None:
@@ -101,7 +107,7 @@ class StandInCudart:
         self._blocks: dict[int, Block] = {}
         self._next = [(number + 1) * _DEVICE_SPACE for number in range(devices)]
         for name in dir(self):
-            if name.startswith("cuda") and name not in ("cudaError_t", "cudaMemcpyKind", "cudaStreamNonBlocking"):
+            if name.startswith("cuda") and callable(getattr(self, name)) and not isinstance(getattr(self, name), type):
                 setattr(self, name, self._guarded(name, getattr(self, name)))
 
     def _guarded(self, name: str, function: Callable[..., tuple[Any, ...]]) -> Callable[..., tuple[Any, ...]]:
@@ -131,6 +137,12 @@ class StandInCudart:
             return (cudaError_t.cudaErrorInvalidDevice,)
         self._current[threading.get_ident()] = device
         return (SUCCESS,)
+
+    def cudaDeviceGetAttribute(self, attr: cudaDeviceAttr, device: int) -> tuple[Any, ...]:
+        """Of an H100: 9.0."""
+        if device not in range(self.devices):
+            return cudaError_t.cudaErrorInvalidDevice, None
+        return SUCCESS, 9 if attr == cudaDeviceAttr.cudaDevAttrComputeCapabilityMajor else 0
 
     def cudaDeviceCanAccessPeer(self, device: int, peerDevice: int) -> tuple[Any, ...]:
         if not {device, peerDevice} <= set(range(self.devices)):
