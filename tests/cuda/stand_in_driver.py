@@ -43,11 +43,13 @@ class StandInDriver:
     def __init__(self, cudart: StandInCudart, head_size: int) -> None:
         self.cudart, self.head_size = cudart, head_size
         self.launches = 0
+        self.loads = 0
         self.modules: list[bytes] = []
 
     def cuModuleLoadData(self, image: bytes) -> tuple[Any, ...]:
         if not image.endswith(b"\0") or b".version" not in image:
             return CUresult.CUDA_ERROR_INVALID_PTX, None
+        self.loads += 1
         self.modules.append(image)
         return SUCCESS, image
 

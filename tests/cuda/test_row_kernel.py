@@ -89,7 +89,7 @@ def test_a_bundle_without_plugins_has_no_kernel(
     driver = driver_of(machine.cudart, monkeypatch, SIZE)
     bundle = with_gears(tiny_bundle, tmp_path / "b")
     session_from_devices(bundle, ["cuda:0"]).close()
-    assert driver.modules == []
+    assert driver.loads == 0
 
 
 def test_without_triton_rows_are_copied_array_after_array(

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.conformance.recorded import TRACES, comparisons_of_file
+from tests.cuda.stand_in_driver import StandInDriver
 from tests.cuda.stand_in_graphs import StandInGraphs
 from tests.gears import gear
 from tests.runtime.random_windows import assert_same_statistics, random_batch
@@ -171,6 +172,23 @@ def test_what_cannot_be_captured_runs_plainly(
     assert cuda.launches == 0
     assert "runs without a CUDA graph" in caplog.text
     assert "a layer waits for the stream" in caplog.text
+
+
+@pytest.mark.parametrize("plugins", [True, False])
+def test_an_engine_with_plugins_commits_by_the_kernel(
+    plugins: bool, tiny_plugins: Path, tmp_path: Path, cuda: StandInGraphs, trt: ModuleType, monkeypatch: Any
+) -> None:
+    pytest.importorskip("triton", reason="Triton, which compiles the kernel, is not here")
+    monkeypatch.setattr("lopa.export.tensorrt_engine.register_plugins", lambda *_: None)
+    bundle = copied(tiny_plugins, tmp_path)
+    driver = StandInDriver(cuda, bundle.manifest.dimensions.head_size)
+    monkeypatch.setitem(sys.modules, "cuda.bindings.driver", driver)
+    with_verified(built(bundle.path, trt, flags=BuildFlags(plugins=plugins)))
+    session = session_from_devices(bundle, ["tensorrt:0"])
+    comparisons = comparisons_of_file(TRACES / "lopa_bf4_bs32_full.jsonl.gz", session, bundle.manifest, limit=3)
+    session.close()
+    assert not [each.mismatch for each in comparisons if each.mismatch is not None]
+    assert (driver.launches > 5, cuda.calls["cudaMemcpy2DAsync"] == 0) == (plugins, plugins)
 
 
 @pytest.mark.parametrize("major", [10, 11])
