@@ -20,8 +20,8 @@ from lopa.bench.token_agreement import TokenAgreement
 from lopa.export.weight_plan import Dtype
 from lopa.runtime.errors import BadInputError
 
-Stage: TypeAlias = Literal["checkpoint", "export", "check", "decode", "forward"]
-STAGES: tuple[Stage, ...] = ("checkpoint", "export", "check", "decode", "forward")
+Stage: TypeAlias = Literal["checkpoint", "export", "engine", "check", "decode", "forward"]
+STAGES: tuple[Stage, ...] = ("checkpoint", "export", "engine", "check", "decode", "forward")
 """In order; the longest comes last, so that a cut-off loses least."""
 RESULTS_NAME = "gpu.json"
 

@@ -3,11 +3,13 @@
 Knows sessions through their protocol alone.
 """
 
+import subprocess
 import time
 from collections.abc import Callable
 
 import torch
 from tools.checkpoint_likeness import config_from_likeness
+from tools.gpu_engine import engine_of_bundle, has_tensorrt
 from tools.gpu_gears import plan_of_shapes
 from tools.gpu_run import GpuRun, Settings
 from tools.gpu_sides import EAGER, Sides, opened_sides, run_once
@@ -41,6 +43,8 @@ from lopa.runtime.gears import GEARS_NAME, json_from_plan, plan_from_file
 from lopa.runtime.session import Session
 
 _MADE, _REUSED = "made", "was there"
+_KEPT_SECONDS = 240.0
+"""For the stages behind a build with TensorRT, which can take as long as it likes."""
 
 
 def gpu_report(settings: Settings, tell: Callable[[str], None] = print) -> GpuResults:
@@ -59,6 +63,8 @@ def gpu_report(settings: Settings, tell: Callable[[str], None] = print) -> GpuRe
     for dtype in settings.dtypes:
         if run.may_start("export"):
             _export(run, dtype)
+        if run.may_start("engine"):
+            _engine(run, dtype)
     for dtype in settings.dtypes:
         if any(run.may_start(stage) for stage in _OPEN_STAGES):
             with opened_sides(run, dtype) as sides:
@@ -115,6 +121,26 @@ def _export(run: GpuRun, dtype: Dtype) -> None:
     if not gears.exists() or plan_from_file(gears, bundle).gears != plan.gears:
         write_whole(gears, json_from_plan(plan))
     run.ended("export", dtype, began, _REUSED if there else _MADE)
+
+
+def _engine(run: GpuRun, dtype: Dtype) -> None:
+    """TensorRT's engine, where TensorRT is; enough time stays for what the other engines are measured in."""
+    began, (family, _, number) = time.perf_counter(), run.settings.device.partition(":")
+    seconds = run.left - _KEPT_SECONDS
+    if family != "cuda" or not has_tensorrt():
+        run.ended("engine", dtype, began, "no TensorRT here")
+    elif seconds <= 0:
+        run.ended("engine", dtype, began, "no time to build with TensorRT", finished=False)
+    else:
+        try:
+            engine_of_bundle(run.settings.bundle(dtype), number, seconds)
+        except subprocess.TimeoutExpired:
+            note = f"TensorRT was not done in {seconds:.0f} seconds: raise --limit-seconds, or build it before"
+            run.ended("engine", dtype, began, note, finished=False)
+        except CheckFailedError as error:
+            run.failed(dtype, f"{ENGINE_PREFIX}tensorrt:{number}", "engine", "", error)
+        else:
+            run.ended("engine", dtype, began, "TensorRT's engine is built and verified")
 
 
 def _check(run: GpuRun, dtype: Dtype, sides: Sides) -> None:
