@@ -1,20 +1,17 @@
 """Shows how far TensorRT is: a bar for each phase on a terminal, a line for each elsewhere. On standard error."""
 
 import threading
-from types import TracebackType
-from typing import Self
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeElapsedColumn
+
+from lopa.cli.shown_bars import ShownBars
 
 
-class BuildProgress:
+class BuildProgress(ShownBars):
     """A lopa.export.progress.Progress, to be called inside its `with` block, from any thread."""
 
     def __init__(self) -> None:
-        self._console = Console(stderr=True, highlight=False)
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-        self._bars = Progress(*columns, console=self._console) if self._console.is_terminal else None
+        super().__init__(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         self._tasks: dict[str, TaskID] = {}
         self._lock = threading.Lock()
 
@@ -27,14 +24,3 @@ class BuildProgress:
                     self._console.print(f"TensorRT: {stage}", soft_wrap=True)
             if self._bars is not None:
                 self._bars.update(self._tasks[stage], completed=done, total=total)
-
-    def __enter__(self) -> Self:
-        if self._bars is not None:
-            self._bars.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._bars is not None:
-            self._bars.stop()

@@ -1,19 +1,15 @@
 """Shows how far an export is: a bar on a terminal, a line per tenth of the bytes elsewhere. On standard error."""
 
-from types import TracebackType
-from typing import Self
+from rich.progress import BarColumn, DownloadColumn, TaskID, TextColumn, TimeRemainingColumn
 
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from lopa.cli.shown_bars import ShownBars
 
 
-class ExportProgress:
+class ExportProgress(ShownBars):
     """A lopa.export.progress.Progress, to be called inside its `with` block."""
 
     def __init__(self) -> None:
-        self._console = Console(stderr=True, highlight=False)
-        columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-        self._bars = Progress(*columns, console=self._console) if self._console.is_terminal else None
+        super().__init__(TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
         self._tasks: dict[str, TaskID] = {}
         self._last_line = ""
 
@@ -28,14 +24,3 @@ class ExportProgress:
         if self._last_line != stage + tenths:
             self._last_line = stage + tenths
             self._console.print(self._last_line, soft_wrap=True)
-
-    def __enter__(self) -> Self:
-        if self._bars is not None:
-            self._bars.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._bars is not None:
-            self._bars.stop()

@@ -1,19 +1,15 @@
 """Shows how far a verification is: a bar on a terminal, a line per stage elsewhere. On standard error."""
 
-from types import TracebackType
-from typing import Self
+from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
+from lopa.cli.shown_bars import ShownBars
 
 
-class VerifyProgress:
+class VerifyProgress(ShownBars):
     """A lopa.export.verify.Progress, to be called inside its `with` block."""
 
     def __init__(self) -> None:
-        self._console = Console(stderr=True, highlight=False)
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("cases"))
-        self._bars = Progress(*columns, console=self._console) if self._console.is_terminal else None
+        super().__init__(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("cases"))
         self._task: TaskID | None = None
         self._last_stage = ""
 
@@ -26,14 +22,3 @@ class VerifyProgress:
         elif stage != self._last_stage:
             self._last_stage = stage
             self._console.print(stage, soft_wrap=True)
-
-    def __enter__(self) -> Self:
-        if self._bars is not None:
-            self._bars.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._bars is not None:
-            self._bars.stop()

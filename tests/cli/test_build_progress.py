@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from lopa.cli import build_progress
+from lopa.cli import shown_bars
 from lopa.cli.build_progress import BuildProgress
 
 
@@ -13,7 +13,7 @@ from lopa.cli.build_progress import BuildProgress
 def test_phases_are_shown(terminal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     shown = io.StringIO()
     console = Console(file=shown, force_terminal=terminal, width=80)
-    monkeypatch.setattr(build_progress, "Console", lambda **_options: console)
+    monkeypatch.setattr(shown_bars, "Console", lambda **_options: console)
     with BuildProgress() as progress:
         for phase, steps in (("Building engine", 3), ("Timing", 20)):
             for step in range(steps + 1):
