@@ -2,11 +2,13 @@
 
 import importlib
 from collections.abc import Iterable
+from functools import partial
 from operator import attrgetter
 from typing import Any
 
 from lopa.runtime.acl_contract import calls_by_name, code_of_number
 from lopa.runtime.errors import EngineFailedError, MissingBackendError
+from lopa.runtime.first_failure import take_all
 
 REPEATED_INIT = 100002
 """ACL_ERROR_REPEAT_INITIALIZE"""
@@ -51,14 +53,7 @@ class AclCalls:
 
     def all(self, steps: Iterable[tuple[Any, ...]]) -> None:
         """Make every call, a name and its arguments each, whatever fails; raise the first failure at the end."""
-        failures: list[Exception] = []
-        for name, *arguments in steps:
-            try:
-                self(name, *arguments)
-            except Exception as error:
-                failures.append(error)
-        if failures:
-            raise failures[0]
+        take_all(partial(self, *step) for step in steps)
 
 
 def calls_of_installed_acl() -> AclCalls:

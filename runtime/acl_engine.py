@@ -12,6 +12,7 @@ from lopa.runtime.ascend_manifest import EngineGear, EngineInput, FoundEngine
 from lopa.runtime.device_memory import Buffer
 from lopa.runtime.engine_form import PortableForm
 from lopa.runtime.errors import BadInputError
+from lopa.runtime.first_failure import take_all
 from lopa.runtime.gears import Gear
 from lopa.runtime.portable_form import PAST
 
@@ -51,15 +52,8 @@ class AclEngine:
 
     def close(self) -> None:
         """DeviceEngine.close; unloads all models whatever fails, and raises the first failure."""
-        failures: list[Exception] = []
-        while self._models:
-            _, model = self._models.popitem()
-            try:
-                model.close()
-            except Exception as error:
-                failures.append(error)
-        if failures:
-            raise failures[0]
+        models, self._models = self._models, {}
+        take_all(model.close for model in reversed(models.values()))
 
     def _check_gears(self, found: FoundEngine) -> None:
         """Before a forward meets a gear that the OM does not have."""

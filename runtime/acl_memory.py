@@ -4,7 +4,6 @@ Everything runs on the thread that made it. What travels between host and device
 only then copies are asynchronous.
 """
 
-import ctypes
 from typing import Any
 
 from lopa.runtime.acl_calls import AclCalls
@@ -29,8 +28,6 @@ class AclMemory:
         self._acl: AclCalls = process.calls()
         self._allocated: set[int] = set()
         self._staging = PageLocked(lambda size: int(self._acl("rt.malloc_host", size)))
-        self._arriving: list[tuple[Array, int]] = []
-        """Arrays to fill after that, and where their contents arrive."""
         self._context: Any = None
         self._stream: Any = None
         process.use_device(device)
@@ -64,15 +61,11 @@ class AclMemory:
 
     def upload(self, target: int, source: Array) -> None:
         """DeviceMemory.upload."""
-        block = self._staging.take(source.nbytes)
-        ctypes.memmove(block, source.ctypes.data, source.nbytes)
-        self._copy(target, block, source.nbytes, _TO_DEVICE)
+        self._copy(target, self._staging.copy_of(source), source.nbytes, _TO_DEVICE)
 
     def download(self, target: Array, source: int) -> None:
         """DeviceMemory.download."""
-        block = self._staging.take(target.nbytes)
-        self._copy(block, source, target.nbytes, _TO_HOST)
-        self._arriving.append((target, block))
+        self._copy(self._staging.piece_for(target), source, target.nbytes, _TO_HOST)
 
     def copy_pieces(self, target: int, target_step: int, source: int, source_step: int, size: int, count: int) -> None:
         """DeviceMemory.copy_pieces: one call each, since copies with steps are not for device to device."""
@@ -85,11 +78,9 @@ class AclMemory:
 
     def synchronize(self) -> None:
         """DeviceMemory.synchronize."""
-        arriving, self._arriving = self._arriving, []
+        arrived = self._staging.arrivals()
         self._acl("rt.synchronize_stream", self._stream)
-        for target, block in arriving:
-            ctypes.memmove(target.ctypes.data, block, target.nbytes)
-        self._staging.give_back()
+        arrived()
 
     def reach(self, peer: DeviceMemory) -> bool:
         """DeviceMemory.reach: another Ascend device of this process, or the same one."""
@@ -105,7 +96,6 @@ class AclMemory:
         steps += [("rt.destroy_stream", self._stream)] if self._stream is not None else []
         steps += [("rt.destroy_context", self._context)] if self._context is not None else []
         self._allocated.clear()
-        self._arriving.clear()
         self._stream = self._context = None
         try:
             self._acl.all(steps)

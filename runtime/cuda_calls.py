@@ -7,9 +7,11 @@ import importlib
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from lopa.runtime.errors import EngineFailedError, MissingBackendError
+from lopa.runtime.first_failure import take_all
 
 MODULE = "cuda.bindings.runtime"
 _REMEDIES = {
@@ -102,14 +104,7 @@ class CudaCalls:
 
     def all(self, steps: Iterable[tuple[Any, ...]]) -> None:
         """Make every call, a name and its arguments each, whatever fails; raise the first failure at the end."""
-        failures: list[CudaError] = []
-        for name, *arguments in steps:
-            try:
-                self(name, *arguments)
-            except CudaError as error:
-                failures.append(error)
-        if failures:
-            raise failures[0]
+        take_all(partial(self, *step) for step in steps)
 
 
 def calls_of_installed_cuda() -> CudaCalls:

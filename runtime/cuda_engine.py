@@ -14,7 +14,7 @@ from lopa.runtime.bundle import Bundle
 from lopa.runtime.cuda_calls import CAPTURES
 from lopa.runtime.cuda_memory import CudaMemory
 from lopa.runtime.device_memory import Buffer
-from lopa.runtime.engine_arrays import ArrayForm, inputs_of_gear, outputs_of_gear
+from lopa.runtime.engine_arrays import ArrayForm, bytes_but_prefix, inputs_of_gear, outputs_of_gear
 from lopa.runtime.engine_form import ContractForm, EngineForm, PortableForm
 from lopa.runtime.errors import BadInputError, EngineFailedError, MissingBackendError
 from lopa.runtime.gears import ForwardSizes, Gear, GearTable
@@ -58,8 +58,7 @@ class CudaEngine:
 
     def sizes_of(self, gear: Gear) -> dict[str, int]:
         """AnyShapeEngine.sizes_of."""
-        arrays = inputs_of_gear(gear, self._manifest) | outputs_of_gear(gear, self._manifest)
-        return {name: arrays[name].size for name in self._names_but_prefix()}
+        return bytes_but_prefix(gear, self._manifest)
 
     def gear_for(self, sizes: ForwardSizes) -> Gear:
         """The gear that serves a forward best, or nearly its own shape where none has room for it."""

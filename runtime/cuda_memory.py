@@ -4,7 +4,6 @@ Everything runs on the thread that made it, since which device is meant is a mat
 same stream.
 """
 
-import ctypes
 from typing import Any
 
 import numpy as np
@@ -27,8 +26,6 @@ class CudaMemory:
         self._allocated: dict[int, int] = {}
         """What cudaMalloc gave, by the address made of it."""
         self._staging = PageLocked(lambda size: int(cuda("cudaMallocHost", size)))
-        self._arriving: list[tuple[Array, int]] = []
-        """Arrays to fill after that, and where their contents arrive."""
         self._row_kernel: RowKernel | None = None
         self._table = 0
         """Address of the kernel's table."""
@@ -63,15 +60,11 @@ class CudaMemory:
 
     def upload(self, target: int, source: Array) -> None:
         """DeviceMemory.upload."""
-        block = self._staging.take(source.nbytes)
-        ctypes.memmove(block, source.ctypes.data, source.nbytes)
-        self._copy(target, block, source.nbytes)
+        self._copy(target, self._staging.copy_of(source), source.nbytes)
 
     def download(self, target: Array, source: int) -> None:
         """DeviceMemory.download."""
-        block = self._staging.take(target.nbytes)
-        self._copy(block, source, target.nbytes)
-        self._arriving.append((target, block))
+        self._copy(self._staging.piece_for(target), source, target.nbytes)
 
     def copy_pieces(self, target: int, target_step: int, source: int, source_step: int, size: int, count: int) -> None:
         """DeviceMemory.copy_pieces, in one call.
@@ -109,11 +102,9 @@ class CudaMemory:
 
     def synchronize(self) -> None:
         """DeviceMemory.synchronize."""
-        arriving, self._arriving = self._arriving, []
+        arrived = self._staging.arrivals()
         self._cuda("cudaStreamSynchronize", self._stream)
-        for target, block in arriving:
-            ctypes.memmove(target.ctypes.data, block, target.nbytes)
-        self._staging.give_back()
+        arrived()
 
     def reach(self, peer: DeviceMemory) -> bool:
         """DeviceMemory.reach: another CUDA device of this process, or the same one."""
@@ -137,7 +128,6 @@ class CudaMemory:
         steps += [("cudaStreamDestroy", self._stream)]
         kernel, self._row_kernel = self._row_kernel, None
         self._allocated.clear()
-        self._arriving.clear()
         self._stream = None
         try:
             self._cuda.all(steps)

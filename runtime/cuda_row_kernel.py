@@ -10,9 +10,11 @@ import logging
 from typing import Any
 
 from lopa.plugins.launch_sizes import COMMIT_ROWS
-from lopa.runtime.cuda_calls import CAPTURES, CudaCalls
+from lopa.runtime.cuda_calls import CAPTURES
+from lopa.runtime.cuda_driver import cuda_device
 from lopa.runtime.errors import EngineFailedError
 from lopa.runtime.prefix_cache import CacheShape
+from lopa.runtime.tensorrt_library import version_numbers
 
 MODULE = "cuda.bindings.driver"
 COMPILER = "lopa.plugins.kernels.compiled_operators"
@@ -61,7 +63,7 @@ class RowKernel:
         return values[0] if values else None
 
 
-def row_kernel_from_plugins(cuda: CudaCalls, device: int, shape: CacheShape) -> RowKernel | None:
+def row_kernel_from_plugins(device: int, shape: CacheShape) -> RowKernel | None:
     """Compile and load the kernel for this device, which is the thread's; None without Triton.
 
     Raises EngineFailedError when the driver does not take it.
@@ -71,11 +73,7 @@ def row_kernel_from_plugins(cuda: CudaCalls, device: int, shape: CacheShape) -> 
     except ImportError as error:
         _log.info("rows are copied one array after another, since the commit kernel cannot be compiled: %s", error)
         return None
-    attributes = cuda.runtime.cudaDeviceAttr
-    major, minor = (
-        int(cuda("cudaDeviceGetAttribute", attribute, device))
-        for attribute in (attributes.cudaDevAttrComputeCapabilityMajor, attributes.cudaDevAttrComputeCapabilityMinor)
-    )
+    major, minor = version_numbers(cuda_device(device).capability)
     floats = "fp32" if shape.dtype.itemsize == 4 else "fp16"  # rows are copied as bits
     compiled = compiler.compiled_commit(floats, shape.kv_heads, shape.head_size, (major, minor))
     return RowKernel(importlib.import_module(MODULE), compiled, shape)

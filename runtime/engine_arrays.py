@@ -5,15 +5,33 @@ For engines that are told them with every address; both dialects (docs/contract.
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from lopa.runtime import contract
-from lopa.runtime.gears import Gear
 from lopa.runtime.manifest import Manifest
 from lopa.runtime.portable_form import PAST
 from lopa.runtime.stored_floats import stored_dtype
+
+
+class Sizes(Protocol):
+    """R, B, W, P and Q of the contract, as a gear and others have them."""
+
+    @property
+    def requests(self) -> int: ...  # noqa: D102
+
+    @property
+    def branches(self) -> int: ...  # noqa: D102
+
+    @property
+    def window(self) -> int: ...  # noqa: D102
+
+    @property
+    def prefix(self) -> int: ...  # noqa: D102
+
+    @property
+    def wanted(self) -> int: ...  # noqa: D102
 
 
 @dataclass(frozen=True)
@@ -30,7 +48,7 @@ class ArrayForm:
         return math.prod(self.shape) * self.dtype.itemsize
 
 
-def inputs_of_gear(gear: Gear, manifest: Manifest) -> dict[str, ArrayForm]:
+def inputs_of_gear(gear: Sizes, manifest: Manifest) -> dict[str, ArrayForm]:
     """All inputs of the graph in the manifest's dialect, by name."""
     r, b, w, p, q = gear.requests, gear.branches, gear.window, gear.prefix, gear.wanted
     s = b * w
@@ -60,7 +78,7 @@ def inputs_of_gear(gear: Gear, manifest: Manifest) -> dict[str, ArrayForm]:
     return known
 
 
-def outputs_of_gear(gear: Gear, manifest: Manifest) -> dict[str, ArrayForm]:
+def outputs_of_gear(gear: Sizes, manifest: Manifest) -> dict[str, ArrayForm]:
     """All outputs of the graph in the manifest's dialect, by name."""
     r, b, w, q = gear.requests, gear.branches, gear.window, gear.wanted
     sizes = manifest.dimensions
@@ -77,3 +95,10 @@ def outputs_of_gear(gear: Gear, manifest: Manifest) -> dict[str, ArrayForm]:
         **dict.fromkeys(contract.window_names(sizes.layers), ArrayForm(rows, stored_dtype(manifest.dtype))),
     }
     return known | ({contract.LOGITS: ArrayForm((*wanted, sizes.vocab_size), floats)} if manifest.with_logits else {})
+
+
+def bytes_but_prefix(gear: Sizes, manifest: Manifest) -> dict[str, int]:
+    """Of every input and output but the prefix, by name."""
+    arrays = inputs_of_gear(gear, manifest) | outputs_of_gear(gear, manifest)
+    past = {PAST, *contract.past_names(manifest.dimensions.layers)}
+    return {name: array.size for name, array in arrays.items() if name not in past}

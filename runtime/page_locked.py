@@ -3,7 +3,10 @@
 A few blocks that are used again once the device was waited for. Knows no vendor: `allocate` is theirs.
 """
 
+import ctypes
 from collections.abc import Callable
+
+from lopa.runtime.device_memory import Array
 
 _BLOCK = 1 << 20
 """Bytes at a time, at least."""
@@ -22,11 +25,36 @@ class PageLocked:
         self._block = 0
         """The one that is being filled."""
         self._filled = 0
+        self._arriving: list[tuple[Array, int]] = []
+        """Arrays to fill, and the pieces in which their contents arrive."""
 
     @property
     def addresses(self) -> list[int]:
         """Of all blocks."""
         return [address for address, _ in self._blocks]
+
+    def copy_of(self, source: Array) -> int:
+        """The address of a piece with the contents of a C-contiguous array, which may be changed at once."""
+        piece = self.take(source.nbytes)
+        ctypes.memmove(piece, source.ctypes.data, source.nbytes)
+        return piece
+
+    def piece_for(self, target: Array) -> int:
+        """The address of a piece from which the next `arrivals` fill a C-contiguous array."""
+        piece = self.take(target.nbytes)
+        self._arriving.append((target, piece))
+        return piece
+
+    def arrivals(self) -> Callable[[], None]:
+        """What to do once the device was waited for: fills the arrays so far and gives all pieces back."""
+        arriving, self._arriving = self._arriving, []
+
+        def arrived() -> None:
+            for target, piece in arriving:
+                ctypes.memmove(target.ctypes.data, piece, target.nbytes)
+            self.give_back()
+
+        return arrived
 
     def take(self, size: int) -> int:
         """The address of a piece of `size` bytes."""

@@ -47,7 +47,7 @@ def _opened(cuda: CudaCalls, bundle: Bundle, device: str, number: int, gears: Se
         opened.callback(memory.close)
         shape = cache_shape_from_manifest(bundle.manifest)
         if bundle.manifest.plugins:
-            memory.use_row_kernel(row_kernel_from_plugins(cuda, number, shape))
+            memory.use_row_kernel(row_kernel_from_plugins(number, shape))
         engine = CudaEngine(bundle, memory, gears)
         opened.callback(engine.close)
         session = DeviceSession(

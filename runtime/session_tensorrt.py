@@ -60,7 +60,7 @@ def _opened(trt: ModuleType, cuda: CudaCalls, found: FoundEngine, bundle: Bundle
         opened.callback(memory.close)
         shape, vocabulary = cache_shape_from_manifest(bundle.manifest), bundle.manifest.dimensions.vocab_size
         if found.engine.flags.plugins:
-            memory.use_row_kernel(row_kernel_from_plugins(cuda, _number(device), shape))
+            memory.use_row_kernel(row_kernel_from_plugins(_number(device), shape))
         engine = TensorRTDeviceEngine(trt, found, bundle, memory, CudaGraphs(cuda, memory.stream))
         opened.callback(engine.close)
         session = DeviceSession(engine, device, shape, vocabulary, fixed_addresses=True, gear_for=engine.gear_for)

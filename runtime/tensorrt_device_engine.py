@@ -4,21 +4,18 @@ A context for each gear, with a CUDA graph (tensorrt_gear); one more for long pr
 forward. All of them share the weights, and the memory between layers, since they run one after the other on one stream.
 """
 
-import math
 from collections.abc import Mapping
 from functools import partial
 from types import ModuleType
 
-from lopa.runtime import contract
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.contract import TOP_K
 from lopa.runtime.cuda_graphs import CudaGraphs
 from lopa.runtime.cuda_memory import CudaMemory
 from lopa.runtime.device_memory import Buffer, BufferSet
+from lopa.runtime.engine_arrays import bytes_but_prefix
 from lopa.runtime.engine_form import ContractForm
 from lopa.runtime.gears import ForwardSizes, Gear
 from lopa.runtime.manifest import Manifest
-from lopa.runtime.stored_floats import stored_dtype
 from lopa.runtime.tensorrt_gear import GearRunner
 from lopa.runtime.tensorrt_manifest import FoundEngine
 from lopa.runtime.tensorrt_plan import OpenedPlan, ProfileContext
@@ -99,36 +96,6 @@ class TensorRTDeviceEngine:
 
 
 def sizes_of_arrays(shapes: list[Axes], manifest: Manifest) -> dict[str, int]:
-    """Bytes of every input and output but the prefix, by name: enough for each of `shapes`."""
-    past = set(contract.past_names(manifest.dimensions.layers))
-    sizes: dict[str, int] = {}
-    for axes in shapes:
-        for name, (shape, item) in _arrays(axes, manifest).items():
-            if name not in past:
-                sizes[name] = max(sizes.get(name, 0), math.prod(shape) * item)
-    return sizes
-
-
-def _arrays(axes: Axes, manifest: Manifest) -> dict[str, tuple[tuple[int, ...], int]]:
-    """Shape and bytes of an item of every input and output, in the order of the contract."""
-    dimensions = manifest.dimensions
-    item = stored_dtype(manifest.dtype).itemsize
-    items = {
-        contract.INPUT_IDS: 8,
-        contract.POSITION_IDS: 8,
-        contract.WINDOW_MASK: 1,
-        contract.PREFIX_MASK: 1,
-        contract.LOGITS_INDEX: 8,
-        contract.TEMPERATURE: 4,
-    }
-    inputs = {name: (shape, items.get(name, item)) for name, shape in input_shapes(axes, dimensions).items()}
-    wanted = (axes.requests, axes.branches, axes.wanted)
-    rows = (axes.requests, axes.branches, dimensions.kv_heads, axes.window, dimensions.head_size)
-    outputs = {
-        contract.TOPK_IDS: ((*wanted, TOP_K), 8),
-        contract.TOPK_LOGPROBS: ((*wanted, TOP_K), 4),
-        contract.ENTROPY: (wanted, 4),
-        **dict.fromkeys(contract.window_names(dimensions.layers), (rows, item)),
-    }
-    logits = {contract.LOGITS: ((*wanted, dimensions.vocab_size), 4)} if manifest.with_logits else {}
-    return inputs | outputs | logits
+    """Bytes of every input and output but the prefix, by name: enough for each of `shapes`, at least one."""
+    each = [bytes_but_prefix(axes, manifest) for axes in shapes]
+    return {name: max(sizes[name] for sizes in each) for name in each[0]}

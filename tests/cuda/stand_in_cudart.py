@@ -46,11 +46,6 @@ class cudaMemcpyKind(IntEnum):
     cudaMemcpyDefault = 4
 
 
-class cudaDeviceAttr(IntEnum):
-    cudaDevAttrComputeCapabilityMajor = 75
-    cudaDevAttrComputeCapabilityMinor = 76
-
-
 SUCCESS = cudaError_t.cudaSuccess
 
 
@@ -86,7 +81,6 @@ class StandInCudart:
 
     cudaError_t = cudaError_t
     cudaMemcpyKind = cudaMemcpyKind
-    cudaDeviceAttr = cudaDeviceAttr
     cudaStreamNonBlocking = 1
 
     def __init__(self, devices: int = 4, *, room: int = 1 << 34, peers: bool = True) -> None:
@@ -137,12 +131,6 @@ class StandInCudart:
             return (cudaError_t.cudaErrorInvalidDevice,)
         self._current[threading.get_ident()] = device
         return (SUCCESS,)
-
-    def cudaDeviceGetAttribute(self, attr: cudaDeviceAttr, device: int) -> tuple[Any, ...]:
-        """Of an H100: 9.0."""
-        if device not in range(self.devices):
-            return cudaError_t.cudaErrorInvalidDevice, None
-        return SUCCESS, 9 if attr == cudaDeviceAttr.cudaDevAttrComputeCapabilityMajor else 0
 
     def cudaDeviceCanAccessPeer(self, device: int, peerDevice: int) -> tuple[Any, ...]:
         if not {device, peerDevice} <= set(range(self.devices)):

@@ -3,15 +3,17 @@
 import inspect
 import logging
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from tests.conformance.recorded import TRACES, comparisons_of_file
-from tests.cuda.stand_in_cudart import StandInCudart, cudaDeviceAttr
+from tests.cuda.stand_in_cudart import StandInCudart
 from tests.cuda.stand_in_driver import StandInDriver
 from tests.cuda.stand_in_ort import StandInOrt
 from tests.cuda.test_session_cuda import with_gears
+from tests.tensorrt.gears import DEVICE
 
 from lopa.runtime.cuda_calls import CudaCalls
 from lopa.runtime.cuda_memory import CudaMemory
@@ -28,6 +30,7 @@ pytest.importorskip("triton", reason="Triton, which compiles the kernel, is not 
 def driver_of(cudart: StandInCudart, monkeypatch: pytest.MonkeyPatch, head_size: int) -> StandInDriver:
     driver = StandInDriver(cudart, head_size)
     monkeypatch.setitem(sys.modules, MODULE, driver)
+    monkeypatch.setattr("lopa.runtime.cuda_row_kernel.cuda_device", lambda number: replace(DEVICE, number=number))
     return driver
 
 
@@ -41,7 +44,7 @@ def test_rows_of_all_arrays_are_copied_by_one_launch(
     calls, rng = CudaCalls(cudart), np.random.default_rng(count)
     memory = CudaMemory(calls, 1)
     shape = CacheShape(ARRAYS, HEADS, SIZE, np.dtype(dtype))
-    memory.use_row_kernel(row_kernel_from_plugins(calls, 1, shape))
+    memory.use_row_kernel(row_kernel_from_plugins(1, shape))
     windows, caches = (rng.standard_normal((ARRAYS, HEADS, rows, SIZE)).astype(dtype) for rows in (60, 70))
     row = SIZE * windows.itemsize
     places = []
@@ -97,7 +100,7 @@ def test_without_triton_rows_are_copied_array_after_array(
 ) -> None:
     monkeypatch.setitem(sys.modules, COMPILER, None)
     with caplog.at_level(logging.INFO, logger="lopa.runtime.cuda_row_kernel"):
-        found = row_kernel_from_plugins(CudaCalls(cudart), 0, CacheShape(2, HEADS, SIZE, np.dtype(np.float32)))
+        found = row_kernel_from_plugins(0, CacheShape(2, HEADS, SIZE, np.dtype(np.float32)))
     assert found is None
     assert "array after another" in caplog.text
 
@@ -108,7 +111,7 @@ def test_a_driver_that_refuses_the_kernel_is_named(cudart: StandInCudart, monkey
     with pytest.raises(
         EngineFailedError, match="cuModuleLoadData of the commit kernel returned CUDA_ERROR_INVALID_PTX"
     ):
-        row_kernel_from_plugins(CudaCalls(cudart), 0, CacheShape(2, HEADS, SIZE, np.dtype(np.float32)))
+        row_kernel_from_plugins(0, CacheShape(2, HEADS, SIZE, np.dtype(np.float32)))
 
 
 def test_the_stand_in_is_like_the_real_package() -> None:
@@ -118,6 +121,3 @@ def test_the_stand_in_is_like_the_real_package() -> None:
         assert ours == list(inspect.signature(getattr(real, name)).parameters), name
     for code in StandInDriver.CUresult:
         assert getattr(real.CUresult, code.name) == code
-    runtime = pytest.importorskip("cuda.bindings.runtime")
-    for attribute in cudaDeviceAttr:
-        assert getattr(runtime.cudaDeviceAttr, attribute.name) == attribute

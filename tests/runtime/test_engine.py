@@ -171,7 +171,7 @@ def test_requests_run_in_the_order_in_which_they_came(decoder: Decoder, prompt: 
 def test_the_place_of_a_finished_request_is_free_at_once(decoder: Decoder, prompt: tuple[int, ...]) -> None:
     with Engine(decoder, slots=1, queue_limit=0) as engine:
         for _ in range(20):
-            engine.submit(prompt, decoder.config(max_new_tokens=1)).result(WAIT)
+            assert engine.submit(prompt, decoder.config(max_new_tokens=1)).result(WAIT).steps > 0
 
 
 def test_cancel_and_deadline_end_what_runs_and_what_waits(decoder: Decoder, prompt: tuple[int, ...]) -> None:

@@ -16,6 +16,7 @@ from tests.cuda.stand_in_driver import StandInDriver
 from tests.cuda.stand_in_graphs import StandInGraphs
 from tests.gears import gear
 from tests.runtime.random_windows import assert_same_statistics, random_batch
+from tests.tensorrt.gears import DEVICE
 from tests.tensorrt.machines import built, with_verified
 from tests.tensorrt.stand_in_tensorrt import stand_in_tensorrt
 
@@ -183,6 +184,7 @@ def test_an_engine_with_plugins_commits_by_the_kernel(
     bundle = copied(tiny_plugins, tmp_path)
     driver = StandInDriver(cuda, bundle.manifest.dimensions.head_size)
     monkeypatch.setitem(sys.modules, "cuda.bindings.driver", driver)
+    monkeypatch.setattr("lopa.runtime.cuda_row_kernel.cuda_device", lambda _: DEVICE)
     with_verified(built(bundle.path, trt, flags=BuildFlags(plugins=plugins)))
     session = session_from_devices(bundle, ["tensorrt:0"])
     comparisons = comparisons_of_file(TRACES / "lopa_bf4_bs32_full.jsonl.gz", session, bundle.manifest, limit=3)
