@@ -1,0 +1,73 @@
+"""Reading what somebody else wrote: bounded in size, and whatever goes wrong is one BadInputError.
+
+Knows files and JSON in general, nothing of what they mean.
+"""
+
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from lopa.runtime.errors import BadInputError, LopaError
+
+MOST_JSON_BYTES = 64 * 2**20
+"""A manifest of 7 billion weights takes a few hundred kilobytes, the largest tokenizer known some twenty megabytes."""
+_SHOWN = 300
+"""Characters of what a library said."""
+
+Kind = TypeVar("Kind")
+
+
+@contextmanager
+def refused_as_bad_input(received: str, *, expected: str, remedy: str) -> Iterator[None]:
+    """Whatever the block raises becomes a BadInputError: `received`, and what was raised in words.
+
+    Errors of our own pass as they are, and so does what is meant for the whole process (Ctrl-C, exit). Everything else
+    is taken: a parser meets hostile input with errors of any kind (RecursionError, MemoryError), and a panic in a Rust
+    extension is not even an Exception.
+    """
+    try:
+        yield
+    except (LopaError, KeyboardInterrupt, SystemExit, GeneratorExit):
+        raise
+    except BaseException as error:
+        raise BadInputError(f"{received}: {said_by(error)}", expected=expected, remedy=remedy) from error
+
+
+def said_by(error: BaseException) -> str:
+    """What went wrong in one short text, never empty, that can be printed anywhere."""
+    text = getattr(error, "strerror", None) or str(error)
+    if isinstance(error, RecursionError):
+        text = "nested too deeply"
+    text = str(text)[:_SHOWN].encode("utf-8", "backslashreplace").decode()
+    return text or type(error).__name__
+
+
+def bytes_from_file(path: Path, *, expected: str, remedy: str, most: int = MOST_JSON_BYTES) -> bytes:
+    """The content of a regular file of at most `most` bytes; nothing is read of any other.
+
+    Raises BadInputError for a larger one, for what is no regular file (a FIFO would be waited for), and for whatever
+    the operating system says.
+    """
+    with refused_as_bad_input(str(path), expected=expected, remedy=remedy):
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise BadInputError(f"{path} is not a regular file", expected=expected, remedy=remedy)
+        with path.open("rb") as file:
+            content = file.read(most + 1)
+    if len(content) > most:
+        raise BadInputError(f"{path} has more than {most} bytes", expected=expected, remedy=remedy)
+    return content
+
+
+def value_from_json(text: bytes | str, kind: type[Kind], *, source: str, expected: str, remedy: str) -> Kind:
+    """`text` read strictly as `kind`. Raises BadInputError for everything that is not that."""
+    with refused_as_bad_input(source, expected=expected, remedy=remedy):
+        return msgspec.json.decode(text, type=kind)
+
+
+def object_from_json(text: bytes | str, *, source: str, expected: str, remedy: str) -> dict[str, Any]:
+    """The JSON object in `text`, of any content. Raises BadInputError for everything else."""
+    return value_from_json(text, dict[str, Any], source=source, expected=expected, remedy=remedy)
