@@ -2,7 +2,7 @@
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from itertools import islice
@@ -92,7 +92,7 @@ class Decoder:
 
     def generate(
         self, prompts: Iterable[Prompt], config: GenerationConfig | None = None, *, parallel: int = 1
-    ) -> Iterator[GenerationResult]:
+    ) -> Generator[GenerationResult, None, None]:
         """Decode prompts; results come in the same order, each as soon as it and those before it are done.
 
         `parallel` requests share every forward; the answers do not depend on it (docs/engine.md). Raises BadInputError
@@ -100,7 +100,7 @@ class Decoder:
         that cannot be used, and for a `parallel` that is no number from 1 to MOST_PARALLEL.
         """
         check_prompts(prompts)
-        return map(_result_or_error, self.outcomes(prompts, config, parallel=parallel))
+        return self._results(prompts, config, parallel)
 
     def outcomes(
         self,
@@ -167,9 +167,12 @@ class Decoder:
             )
         if deadline is not None:
             deadline = real_number("deadline", deadline, least=0.0, most=MOST_SECONDS)
+        ids = ids_from_prompt(prompt, config, self.tokenizer, self.bundle.manifest)
+        if config.branches is None:
+            config = replace(config, branches=self.branches_for(config).number)
         return Job(
-            prompt_ids=ids_from_prompt(prompt, config, self.tokenizer, self.bundle.manifest),
-            config=replace(config, branches=self.branches_for(config).number),
+            prompt_ids=ids,
+            config=config,
             budget=BranchBudget(self._cost_table) if config.branches == "auto" else None,
             handle=RequestHandle(),
             drafts=drafts,
@@ -203,6 +206,14 @@ class Decoder:
         """Of this bundle on this device; read when first needed."""
         return costs_from_bundle(self.bundle, self.session.device, self._threads)
 
+    def _results(
+        self, prompts: Iterable[Prompt], config: GenerationConfig | None, parallel: int
+    ) -> Generator[GenerationResult, None, None]:
+        for outcome in self.outcomes(prompts, config, parallel=parallel):
+            if isinstance(outcome, BadInputError):
+                raise outcome
+            yield outcome
+
     def _events(self, job: Job) -> Iterator[Event]:
         request = unused_request()
         decoding = Decoding(self.session, request, job.prompt_ids, job.config, self.bundle.manifest, job.budget)
@@ -235,13 +246,6 @@ class Decoder:
             return handle
         pool.add(job)
         return job.handle
-
-
-def _result_or_error(outcome: GenerationResult | BadInputError) -> GenerationResult:
-    """The result; what went wrong with a prompt is raised."""
-    if isinstance(outcome, BadInputError):
-        raise outcome
-    return outcome
 
 
 def _outcome(handle: RequestHandle) -> GenerationResult | BadInputError:
