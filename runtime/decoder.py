@@ -2,7 +2,7 @@
 
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from itertools import islice
@@ -185,9 +185,13 @@ class Decoder:
         """An empty pool on this decoder's session, which keeps up to `prompt_rows` rows of prompts for reuse."""
         return RequestPool(self.session, self.bundle.manifest, self.tokenizer, PromptStore(prompt_rows))
 
-    def prompt_from_messages(self, messages: Sequence[dict[str, str]]) -> list[int]:
-        """Ids of a chat ({"role", "content"} each) by the bundle's chat template, ready for `stream`."""
-        return self.tokenizer.chat(messages)
+    def prompt_from_messages(self, messages: Sequence[Mapping[str, Any]], *, special_tokens: bool = False) -> list[int]:
+        """Ids of a chat ({"role", "content"} each) by the bundle's chat template, ready for `stream`.
+
+        Special tokens written in a message are text, unless `special_tokens` asks for them. Raises BadInputError for
+        messages that the template does not take, and for a template that fails.
+        """
+        return self.tokenizer.chat(messages, special_tokens=special_tokens)
 
     def close(self) -> None:
         """Free the engine."""
