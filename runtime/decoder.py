@@ -20,7 +20,7 @@ from lopa.runtime.devices import session_from_devices
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.parallel_session import STALL_SECONDS
-from lopa.runtime.prompt_ids import Prompt, ids_from_prompt
+from lopa.runtime.prompt_ids import Prompt, PromptRequest, ids_from_prompt
 from lopa.runtime.prompt_store import PROMPT_ROWS, PromptStore
 from lopa.runtime.request_handle import RequestHandle
 from lopa.runtime.request_pool import Job, RequestPool
@@ -28,6 +28,7 @@ from lopa.runtime.result import Event, GenerationResult
 from lopa.runtime.session import Session, unused_request
 from lopa.runtime.timeline import Timeline
 from lopa.runtime.tokenizer import Tokenizer
+from lopa.runtime.untrusted_input import refused_as_bad_input
 
 
 class Decoder:
@@ -82,10 +83,15 @@ class Decoder:
         )
 
     def generate(
-        self, prompts: Iterable[Prompt], config: GenerationConfig | None = None, *, parallel: int = 1
+        self,
+        prompts: Iterable[Prompt | PromptRequest],
+        config: GenerationConfig | None = None,
+        *,
+        parallel: int = 1,
     ) -> Iterator[GenerationResult]:
         """Decode prompts; results come in the same order, each as soon as it and those before it are done.
 
+        A PromptRequest is decoded by its own config, other prompts by `config` (None: the bundle's own).
         `parallel` requests share every forward; the answers do not depend on it (docs/engine.md). Raises as `stream`
         does at the first prompt that cannot be used, and BadInputError for `parallel` below 1.
         """
@@ -96,7 +102,7 @@ class Decoder:
 
     def outcomes(
         self,
-        prompts: Iterable[Prompt | BadInputError],
+        prompts: Iterable[Prompt | PromptRequest | BadInputError],
         config: GenerationConfig | None = None,
         *,
         parallel: int = 1,
@@ -104,23 +110,31 @@ class Decoder:
     ) -> Iterator[GenerationResult | BadInputError]:
         """As `generate`, with an error in the place of a prompt that cannot be used, or that is an error already.
 
-        `on_step` hears of every step, with the number of its prompt, from 0.
+        `on_step` hears of every step, with the number of its prompt, from 0. When the device fails, or `prompts`
+        raises, the results that are there come first.
         """
         if isinstance(parallel, bool) or not isinstance(parallel, int) or parallel < 1:
             raise BadInputError(f"parallel {parallel!r}", expected="a whole number at least 1", remedy="correct it")
         pool = self.pool()
         entries = enumerate(prompts)
         pending: deque[RequestHandle] = deque()
+        failure: Exception | None = None
         try:
             while True:
                 while pending and pending[0].done:
                     yield _outcome(pending.popleft())
-                for number, prompt in islice(entries, parallel - len(pool)):
-                    heard = None if on_step is None else partial(on_step, number)
-                    pending.append(self._joined(pool, prompt, config, heard))
-                if not pending:
-                    return
-                pool.step()
+                if failure is not None:
+                    raise failure
+                try:
+                    for number, prompt in islice(entries, parallel - len(pool)):
+                        heard = None if on_step is None else partial(on_step, number)
+                        pending.append(self._joined(pool, prompt, config, heard))
+                    if not pending:
+                        return
+                    pool.step()
+                except Exception as error:  # raised behind the results that are there
+                    failure = error
+                    pool.hand_out_ended()
         finally:
             pool.close()
 
@@ -215,7 +229,7 @@ class Decoder:
     def _joined(
         self,
         pool: RequestPool,
-        prompt: Prompt | BadInputError,
+        prompt: Prompt | PromptRequest | BadInputError,
         config: GenerationConfig | None,
         on_step: Callable[[Step], None] | None,
     ) -> RequestHandle:
@@ -223,7 +237,12 @@ class Decoder:
         try:
             if isinstance(prompt, BadInputError):
                 raise prompt
-            job = self.job(prompt, config, on_step=on_step)
+            if isinstance(prompt, PromptRequest):
+                config, prompt = prompt.config, prompt.prompt
+            with refused_as_bad_input(
+                "a prompt that cannot be used", expected="text or ids, and a config", remedy="correct it"
+            ):
+                job = self.job(prompt, config, on_step=on_step)
         except BadInputError as error:
             handle = RequestHandle()
             handle.put_error(error)

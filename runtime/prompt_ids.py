@@ -1,6 +1,7 @@
 """A prompt as it was given, text or ids, checked and as ids. Knows the bundle's limits, no session."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -11,6 +12,14 @@ from lopa.runtime.manifest import Manifest
 from lopa.runtime.tokenizer import Tokenizer
 
 Prompt = str | Sequence[int]
+
+
+@dataclass(frozen=True)
+class PromptRequest:
+    """A prompt with decoding options of its own."""
+
+    prompt: Prompt
+    config: GenerationConfig
 
 
 def ids_from_prompt(prompt: Prompt, config: GenerationConfig, tokenizer: Tokenizer, manifest: Manifest) -> Int64:
