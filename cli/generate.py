@@ -125,13 +125,8 @@ def command(
             Decoder.open(bundle, devices, threads=threads, device_timeout=device_timeout, timeline=timeline)
         )
         options = config_overrides(values)
-        reader = LineReader(
-            decoder,
-            options,
-            decoder.config(**options),
-            ChatWrap(asked.system) if asked.chat else None,
-            asked.prompt_ids,
-        )
+        chat = ChatWrap(asked.system) if asked.chat else None
+        reader = LineReader(decoder, options, decoder.config(**options), chat, asked.prompt_ids)
         host = None if timeline is None else HostLane(timeline)
         words = partial(words_of_run, decoder, reader.config, drawn=None in options.values())
         if asked.prompts is not None:
@@ -200,8 +195,8 @@ def _decode_file(
         total = count_of_prompts(source, asked.prompts)
         lines = lines_of_prompts(source, asked.prompts, reader.decoded_with)
         kept = Kept()
-        if asked.resume and asked.output is not None and asked.output.exists():
-            kept = kept_results(asked.output, lines)
+        if asked.resume and files.output is not None and files.output.status is not None:
+            kept = kept_results(files.output, lines)
         output, trace = files.open_output(opened), files.open_trace(opened)
         output.begin(kept.end)
         watch = _watch(_begun(trace, reader), host)
@@ -217,6 +212,10 @@ def _decode_file(
                 progress=progress,
                 source=str(asked.prompts),
             )
+        except BaseException:
+            if files.output is not None and files.output.regular and not quiet():
+                progress.say(f"{asked.output} has every result so far: --resume goes on behind them")
+            raise
         finally:
             if not quiet():
                 progress.say(f"{progress.sum_up()}, {words()}")

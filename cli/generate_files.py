@@ -62,6 +62,6 @@ def _status_of_prompts(prompts: Path) -> os.stat_result | None:
 
 def _is_standard_output(status: os.stat_result) -> bool:
     try:
-        return not stat.S_ISCHR(status.st_mode) and os.path.samestat(status, os.fstat(1))
+        return stat.S_ISREG(status.st_mode) and os.path.samestat(status, os.fstat(1))
     except OSError:
         return False

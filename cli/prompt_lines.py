@@ -37,10 +37,7 @@ class RawLine:
 def prompts_opened(path: Path) -> Iterator[BinaryIO]:
     """A file of prompts, or standard input for "-". Raises BadInputError when it cannot be read."""
     with _reading(path):
-        if path == STANDARD_INPUT:
-            file = os.fdopen(os.dup(0), "rb")
-        else:
-            file = path.open("rb")
+        file = os.fdopen(os.dup(0), "rb") if path == STANDARD_INPUT else path.open("rb")
     with file:
         yield file
 

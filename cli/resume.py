@@ -6,12 +6,12 @@ number of its line and a digest of the line and of what it was decoded with. Alt
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, BinaryIO
 
 from lopa.cli.openai_batch import identity_of_openai_answer
 from lopa.cli.prompt_lines import RawLine
 from lopa.runtime.errors import BadInputError
+from lopa.runtime.output_file import OutputPlace
 from lopa.runtime.untrusted_input import object_from_json, refused_as_bad_input
 
 _EXPECTED = "results of the same prompts, bundle and options, as far as a run before came"
@@ -30,12 +30,18 @@ class Kept:
     """Bytes of the file up to the end of the last whole line."""
 
 
-def kept_results(path: Path, lines: Iterator[RawLine]) -> Kept:
-    """Walk through the results in `path` and as many of `lines`, which are then behind those that are answered.
+def kept_results(place: OutputPlace, lines: Iterator[RawLine]) -> Kept:
+    """Walk through the results in a file and as many of `lines`, which are then behind those that are answered.
 
     A last line that was cut is not counted. Raises BadInputError when a result is not the one of its line, or none.
     """
-    kept = Kept()
+    kept, path = Kept(), place.path
+    if not place.regular:
+        raise BadInputError(
+            f"--resume, but {path} is not a regular file",
+            expected="a file that can be read again",
+            remedy="leave --resume out, or write to a file",
+        )
     with refused_as_bad_input(str(path), expected=_EXPECTED, remedy=_REMEDY), path.open("rb") as file:
         for number, written in enumerate(_whole_lines(file), start=1):
             value = object_from_json(

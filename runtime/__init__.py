@@ -3,6 +3,7 @@
 Knows numpy, onnxruntime and tokenizers. Does not know torch, transformers or onnx, nor how a bundle is made.
 """
 
+from lopa.runtime.branch_choice import BranchChoice
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.engine import Engine
 from lopa.runtime.errors import (
@@ -23,6 +24,7 @@ from lopa.runtime.result import DoneEvent, DraftEvent, Event, GenerationResult, 
 
 __all__ = [
     "BadInputError",
+    "BranchChoice",
     "CheckFailedError",
     "Decoder",
     "DevicesLostError",

@@ -54,8 +54,8 @@ class OutputPlace:
             if other.status is None or self.status is None:
                 return other.status is self.status and other.target == self.target
             other = other.status
-        harmless = stat.S_ISCHR(other.st_mode)
-        return self.status is not None and not harmless and os.path.samestat(self.status, other)
+        mixes = any(kind(other.st_mode) for kind in (stat.S_ISREG, stat.S_ISFIFO, stat.S_ISBLK))
+        return self.status is not None and mixes and os.path.samestat(self.status, other)
 
 
 def place_of_output(path: Path) -> OutputPlace:

@@ -122,7 +122,7 @@ class RequestPool:
         self._let_go_of_ended()
 
     def hand_out_ended(self) -> None:
-        """Give the requests that have ended their results; needs no session, so that it can be done after its failure."""
+        """Give the requests that have ended their results; needs no session, and so can follow its failure."""
         for running in self._running:
             if running.answer.ended and not running.job.handle.done:
                 with _own_errors(running.job):
