@@ -14,9 +14,11 @@ from lopa.runtime.errors import (
     EngineFailedError,
     LopaError,
     MissingBackendError,
+    OutputFailedError,
     QueueFullError,
 )
 from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.prompt_ids import PromptRequest
 from lopa.runtime.request_handle import RequestHandle
 from lopa.runtime.result import DoneEvent, DraftEvent, Event, GenerationResult, TextEvent
 
@@ -36,6 +38,8 @@ __all__ = [
     "GenerationResult",
     "LopaError",
     "MissingBackendError",
+    "OutputFailedError",
+    "PromptRequest",
     "QueueFullError",
     "RequestHandle",
     "TextEvent",

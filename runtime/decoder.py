@@ -22,7 +22,7 @@ from lopa.runtime.devices import session_from_devices
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.parallel_session import STALL_SECONDS
-from lopa.runtime.prompt_ids import Prompt, check_prompts, ids_from_prompt
+from lopa.runtime.prompt_ids import Prompt, PromptRequest, check_prompts, ids_from_prompt
 from lopa.runtime.prompt_store import PROMPT_ROWS, PromptStore
 from lopa.runtime.request_handle import RequestHandle
 from lopa.runtime.request_pool import Job, RequestPool
@@ -30,6 +30,7 @@ from lopa.runtime.result import Event, GenerationResult
 from lopa.runtime.session import Session, unused_request
 from lopa.runtime.timeline import Timeline
 from lopa.runtime.tokenizer import Tokenizer
+from lopa.runtime.untrusted_input import refused_as_bad_input
 
 MOST_PARALLEL = 4096
 """Requests that may share a forward: each has a prefix cache."""
@@ -91,20 +92,25 @@ class Decoder:
         return branch_choice(config, self.session.device.split(","))
 
     def generate(
-        self, prompts: Iterable[Prompt], config: GenerationConfig | None = None, *, parallel: int = 1
+        self,
+        prompts: Iterable[Prompt | PromptRequest],
+        config: GenerationConfig | None = None,
+        *,
+        parallel: int = 1,
     ) -> Generator[GenerationResult, None, None]:
         """Decode prompts; results come in the same order, each as soon as it and those before it are done.
 
-        `parallel` requests share every forward; the answers do not depend on it (docs/engine.md). Raises BadInputError
-        at once for one prompt where a list of them is meant; the iterator raises as `stream` does at the first prompt
-        that cannot be used, and for a `parallel` that is no number from 1 to MOST_PARALLEL.
+        A PromptRequest is decoded by its own config, other prompts by `config` (None: the bundle's own). `parallel`
+        requests share every forward; the answers do not depend on it (docs/engine.md). Raises BadInputError at once for
+        one prompt where a list of them is meant; the iterator raises as `stream` does at the first prompt that cannot
+        be used, and for a `parallel` that is no number from 1 to MOST_PARALLEL.
         """
         check_prompts(prompts)
         return self._results(prompts, config, parallel)
 
     def outcomes(
         self,
-        prompts: Iterable[Prompt | BadInputError],
+        prompts: Iterable[Prompt | PromptRequest | BadInputError],
         config: GenerationConfig | None = None,
         *,
         parallel: int = 1,
@@ -112,22 +118,30 @@ class Decoder:
     ) -> Iterator[GenerationResult | BadInputError]:
         """As `generate`, with an error in the place of a prompt that cannot be used, or that is an error already.
 
-        `on_step` hears of every step, with the number of its prompt, from 0.
+        `on_step` hears of every step, with the number of its prompt, from 0. When the device fails, or `prompts`
+        raises, the results that are there come first.
         """
         parallel = whole_number("parallel", parallel, least=1, most=MOST_PARALLEL)
         pool = self.pool()
         entries = enumerate(prompts)
         pending: deque[RequestHandle] = deque()
+        failure: Exception | None = None
         try:
             while True:
                 while pending and pending[0].done:
                     yield _outcome(pending.popleft())
-                for number, prompt in islice(entries, parallel - len(pool)):
-                    heard = None if on_step is None else partial(on_step, number)
-                    pending.append(self._joined(pool, prompt, config, heard))
-                if not pending:
-                    return
-                pool.step()
+                if failure is not None:
+                    raise failure
+                try:
+                    for number, prompt in islice(entries, parallel - len(pool)):
+                        heard = None if on_step is None else partial(on_step, number)
+                        pending.append(self._joined(pool, prompt, config, heard))
+                    if not pending:
+                        return
+                    pool.step()
+                except Exception as error:  # raised behind the results that are there
+                    failure = error
+                    pool.hand_out_ended()
         finally:
             pool.close()
 
@@ -211,7 +225,7 @@ class Decoder:
         return costs_from_bundle(self.bundle, self.session.device, self._threads)
 
     def _results(
-        self, prompts: Iterable[Prompt], config: GenerationConfig | None, parallel: int
+        self, prompts: Iterable[Prompt | PromptRequest], config: GenerationConfig | None, parallel: int
     ) -> Generator[GenerationResult, None, None]:
         for outcome in self.outcomes(prompts, config, parallel=parallel):
             if isinstance(outcome, BadInputError):
@@ -235,7 +249,7 @@ class Decoder:
     def _joined(
         self,
         pool: RequestPool,
-        prompt: Prompt | BadInputError,
+        prompt: Prompt | PromptRequest | BadInputError,
         config: GenerationConfig | None,
         on_step: Callable[[Step], None] | None,
     ) -> RequestHandle:
@@ -243,7 +257,12 @@ class Decoder:
         try:
             if isinstance(prompt, BadInputError):
                 raise prompt
-            job = self.job(prompt, config, on_step=on_step)
+            if isinstance(prompt, PromptRequest):
+                config, prompt = prompt.config, prompt.prompt
+            with refused_as_bad_input(
+                "a prompt that cannot be used", expected="text or ids, and a config", remedy="correct it"
+            ):
+                job = self.job(prompt, config, on_step=on_step)
         except BadInputError as error:
             handle = RequestHandle()
             handle.put_error(error)

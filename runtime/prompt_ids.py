@@ -1,6 +1,7 @@
 """A prompt as it was given, text or ids, checked and as ids. Knows the bundle's limits, no session."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,14 @@ def check_prompts(prompts: Iterable[Any]) -> None:
             expected="several prompts, each a text or a list of ids",
             remedy=f"for one prompt write [{shown(prompts)}]" if one else 'e.g. ["text"]',
         )
+
+
+@dataclass(frozen=True)
+class PromptRequest:
+    """A prompt with decoding options of its own."""
+
+    prompt: Prompt
+    config: GenerationConfig
 
 
 def ids_from_prompt(prompt: Prompt, config: GenerationConfig, tokenizer: Tokenizer, manifest: Manifest) -> Int64:
