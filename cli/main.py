@@ -29,6 +29,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     try:
         code = _code_of_process(arguments)
     except KeyboardInterrupt:  # before or after there was somebody to hear it
+        _say("interrupted")
         code = INTERRUPTED
     sys.exit(code)
 
@@ -126,8 +127,8 @@ def _say_refused_by_system(error: OSError, what: object = None) -> None:
 
     if what is None:
         what = error.filename
-    if what is None:
-        what = "standard output" if failure_of_output() is not None else "the operating system"
+    if what is None:  # the system names no file when a write fails, and a buffer forgets that it did
+        what = "standard output" if failure_of_output() is not None else "standard output, or a file that was open"
     said = error.strerror or str(error) or type(error).__name__
     _say_error(
         f"{what}: {said}",
