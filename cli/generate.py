@@ -17,9 +17,10 @@ from lopa.cli.device_options import device_options
 from lopa.cli.draft_view import DraftView
 from lopa.cli.generate_files import GenerateFiles
 from lopa.cli.line_reader import ChatWrap, LineReader
-from lopa.cli.prompt_lines import count_of_prompts, lines_of_prompts, prompts_opened, text_of_standard_input
+from lopa.cli.prompt_lines import count_of_prompts, lines_of_prompts, prompts_opened
 from lopa.cli.resume import Kept, kept_results
 from lopa.cli.run_words import words_of_run
+from lopa.cli.standard_input import text_from_stdin
 from lopa.cli.timeline_file import HostLane, timeline_into
 from lopa.cli.trace_file import TraceWriter
 from lopa.cli.verbosity import quiet
@@ -131,7 +132,7 @@ def command(
         words = partial(words_of_run, decoder, reader.config, drawn=None in options.values())
         if asked.prompts is not None:
             return _decode_file(reader, files, asked, host, words)
-        text = text_of_standard_input() if asked.prompt is None else asked.prompt
+        text = text_from_stdin() if asked.prompt is None else asked.prompt
         prompt = reader.prompt_of_text(text)
         trace = files.open_trace(opened)
         watch = _watch(_begun(trace, reader), host)

@@ -3,7 +3,6 @@
 import hashlib
 import os
 import stat
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -77,15 +76,6 @@ def lines_of_prompts(file: BinaryIO, path: Path, decoded_with: bytes) -> Iterato
                 continue
             digest.update(content)
         yield RawLine(number, content, digest.hexdigest()[:_DIGITS])
-
-
-def text_of_standard_input() -> str:
-    """All of it. Raises BadInputError when it is no text, or too much of it."""
-    with refused_as_bad_input("standard input", expected="text in UTF-8", remedy="convert it, or give it as PROMPT"):
-        read = sys.stdin.buffer.read(MOST_LINE_BYTES + 1)
-        if len(read) > MOST_LINE_BYTES:
-            raise ValueError(f"more than {MOST_LINE_BYTES} bytes")
-        return read.decode("utf-8")
 
 
 def _piece(file: BinaryIO, path: Path, most: int) -> bytes:

@@ -1,5 +1,6 @@
 """Text in, text out: a bundle opened on a device, and the requests decoded on it."""
 
+import logging
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
@@ -34,6 +35,8 @@ from lopa.runtime.untrusted_input import refused_as_bad_input
 
 MOST_PARALLEL = 4096
 """Requests that may share a forward: each has a prefix cache."""
+
+_LOG = logging.getLogger(__name__)
 
 
 class Decoder:
@@ -72,6 +75,8 @@ class Decoder:
         session = session_from_devices(
             bundle, devices, threads=threads, stall_seconds=device_timeout, timeline=timeline
         )
+        own = "the engine's own choice of" if threads is None else threads
+        _LOG.info("bundle %s on %s with %s threads", bundle.path, session.device, own)
         return cls(bundle, session, tokenizer, threads=threads)
 
     def config(self, **overrides: Any) -> GenerationConfig:
@@ -184,6 +189,7 @@ class Decoder:
         ids = ids_from_prompt(prompt, config, self.tokenizer, self.bundle.manifest)
         if config.branches is None:
             config = replace(config, branches=self.branches_for(config).number)
+        _LOG.debug("a request with %s", config)
         return Job(
             prompt_ids=ids,
             config=config,
