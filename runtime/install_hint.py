@@ -20,26 +20,27 @@ _OF_PLATFORM = re.compile(r"""sys_platform\s*==\s*["']([^"']+)["']""")
 def pip_install(*extras: str, also: Sequence[str] = ()) -> str:
     """A command for a shell that installs what `extras` of this project require, and the requirements `also`.
 
-    Without metadata (run from a source tree that was never installed) it is the command that installs the tree.
+    Without an extra it is what the runtime itself requires. Without metadata (run from a source tree that was never
+    installed) it is the command that installs the tree.
     """
-    requirements = _requirements_of(frozenset(extras))
+    requirements = _requirements_of(extras)
     if not requirements:
-        tree = f".[{','.join(extras)}]"
+        tree = f".[{','.join(extras)}]" if extras else "."
         return _command(["-c", "constraints.txt", tree, *also]) + " in the folder of the source tree"
     return _command([*requirements, *also])
 
 
-def _requirements_of(extras: frozenset[str]) -> list[str]:
-    """Of the installed distribution, those that an extra asks for on this platform, each once."""
+def _requirements_of(extras: Sequence[str]) -> list[str]:
+    """Of the installed distribution, those that an extra (without any: none) asks for on this platform, each once."""
     try:
         requirements = importlib.metadata.requires(DISTRIBUTION) or []
     except importlib.metadata.PackageNotFoundError:
         return []
-    found = (_asked_for(requirement, extras) for requirement in requirements)
+    found = (_asked_for(requirement, extras or [None]) for requirement in requirements)
     return list(dict.fromkeys(requirement for requirement in found if requirement is not None))
 
 
-def _asked_for(requirement: str, extras: frozenset[str]) -> str | None:
+def _asked_for(requirement: str, extras: Sequence[str | None]) -> str | None:
     """`requirement` as pip takes it on its own, or None when no extra of `extras` asks for it here.
 
     The project's markers are conditions joined by `and`; one of another kind is left for pip to decide.
@@ -61,10 +62,10 @@ def _asked_for(requirement: str, extras: frozenset[str]) -> str | None:
 
 
 def _command(arguments: Sequence[str]) -> str:
-    return f"{_pip()} install {' '.join(_quoted(argument) for argument in arguments)}"
+    return f"{pip_command()} install {' '.join(_quoted(argument) for argument in arguments)}"
 
 
-def _pip() -> str:
+def pip_command() -> str:
     """`pip` where the shell would find the one beside this interpreter, else the interpreter by its path."""
     found = shutil.which("pip")
     if found is not None and Path(found).parent == Path(sys.executable).parent:

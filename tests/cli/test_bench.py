@@ -11,6 +11,7 @@ import pytest
 
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.costs import costs_from_bundle
+from lopa.runtime.install_hint import pip_install
 from lopa.runtime.session_onnxruntime import available_cores
 from lopa.tiny import ADAPTER, CHECKPOINT, EVAL
 
@@ -155,7 +156,7 @@ def test_a_plot_without_matplotlib_is_refused_before_measuring(tiny_bundle: Path
     asked = (tiny_bundle, "--quality", EVAL, "--limit", 1, "--output", tmp_path / "out")
     done = lopa_export(*asked, "--plot", tmp_path / "q.png", refuse=("matplotlib",))
     assert done.returncode == 3
-    assert 'pip install "lopa-export[plot]"' in done.stderr
+    assert pip_install("plot") in done.stderr
     assert "Traceback" not in done.stderr
     assert list(tmp_path.iterdir()) == []
     assert lopa_export(*asked, refuse=("matplotlib",)).returncode == 0
@@ -164,7 +165,7 @@ def test_a_plot_without_matplotlib_is_refused_before_measuring(tiny_bundle: Path
 def test_speed_without_torch_names_the_extra(tiny_bundle: Path) -> None:
     done = lopa_export(tiny_bundle, "--speed", "--checkpoint", CHECKPOINT, refuse=("torch",))
     assert done.returncode == 3
-    assert 'pip install "lopa-export[export]"' in done.stderr
+    assert pip_install("export") in done.stderr
     assert "Traceback" not in done.stderr
 
 

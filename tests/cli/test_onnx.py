@@ -9,6 +9,7 @@ from tests.export.checkpoints import failed_export, small_checkpoint
 from lopa.cli.export_progress import ExportProgress
 from lopa.cli.main import main
 from lopa.runtime.bundle import Bundle
+from lopa.runtime.install_hint import pip_install
 
 ROOT = Path(__file__).parents[2]
 
@@ -72,7 +73,7 @@ def _without_torch(*arguments: str) -> "subprocess.CompletedProcess[str]":
 def test_without_torch(tmp_path: Path) -> None:
     ended = _without_torch("onnx", str(tmp_path), "-o", str(tmp_path / "bundle"))
     assert ended.returncode == 3
-    assert 'pip install "lopa-export[export]"' in ended.stderr
+    assert pip_install("export") in ended.stderr
     assert "Traceback" not in ended.stderr
     helped = _without_torch("onnx", "--help")
     assert helped.returncode == 0

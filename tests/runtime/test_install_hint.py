@@ -64,9 +64,7 @@ def test_a_source_tree_that_was_never_installed_names_itself(monkeypatch: pytest
         raise importlib.metadata.PackageNotFoundError("lopa-export")
 
     monkeypatch.setattr(importlib.metadata, "requires", absent)
-    assert pip_install("export").endswith(
-        'pip install -c constraints.txt ".[export]" in the folder of the source tree'
-    )
+    assert pip_install("export").endswith('pip install -c constraints.txt ".[export]" in the folder of the source tree')
 
 
 def test_pip_is_the_one_of_this_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
