@@ -9,10 +9,10 @@ from pathlib import Path
 import click
 
 from lopa.bench.cold_start import STARTS, measured_cold_start, report_from_starts, table_from_cold
-from lopa.bench.costs import measured_costs, plan_for_decoder
+from lopa.bench.costs import LEAST_ROUNDS, CostMeasurement, plan_for_decoder
 from lopa.bench.costs_report import report_from_costs, tables_from_costs
 from lopa.bench.eval_set import SCORED_KIND, eval_set_from_jsonl
-from lopa.bench.machine_rates import measured_rates
+from lopa.bench.machine_rates import MachineRates, measured_rates
 from lopa.bench.plot import check_matplotlib, png_from_quality
 from lopa.bench.progress import progress_shown
 from lopa.bench.quality import QualityReport, quality_rows, shared_settings
@@ -27,7 +27,7 @@ from lopa.bench.table import show_table
 from lopa.cli.device_options import counts_from_text, device_options
 from lopa.export.extra import export_extra_needed
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.costs import costs_name, json_from_costs
+from lopa.runtime.costs import Costs, costs_name, json_from_costs
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.errors import BadInputError
 from lopa.tiny import EVAL
@@ -59,7 +59,8 @@ _GOES_WITH = {
     "--costs",
     is_flag=True,
     help="Seconds of a forward by branches, window and prefix beside what the machine could do; stored in the bundle "
-    "for --branches auto. Takes up to some ten minutes.",
+    "for --branches auto. Takes a minute for a small model, some ten for a large one; what was measured is kept when it is "
+    "stopped after the first rounds.",
 )
 @click.option("--cold", is_flag=True, help="Seconds from the import of the runtime to the first forward.")
 @click.option(
@@ -260,17 +261,41 @@ def _bench_costs(
             )
         _make_folders(output)
         run = run_now(bundle, device=",".join(devices), threads=threads, arguments=_arguments())
-        rates = measured_rates(run.machine.cores if threads is None else threads) if devices == ("cpu",) else None
         plan = plan_for_decoder(decoder)
-        with progress_shown("forwards", plan.forwards) as progress:
-            costs = measured_costs(decoder, plan, threads=threads, progress=progress)
+        costs = _measured_costs(CostMeasurement(decoder, plan, threads=threads), target)
     write_whole(target, json_from_costs(costs))
+    rates = _rates(run.machine.cores if threads is None else threads) if devices == ("cpu",) else None
     report = report_from_costs(costs, run, rates, bundle.manifest)
     tables = tables_from_costs(report)
     for table in tables:
         show_table(table)
     if output is not None:
         write_report(output, "costs", report, tables)
+
+
+def _measured_costs(measurement: CostMeasurement, target: Path) -> Costs:
+    """The table; when the measurement is stopped, what it has so far is written to `target`, if it is a table."""
+    try:
+        with progress_shown("forwards", measurement.plan.forwards) as progress:
+            measurement.run(progress)
+    except (KeyboardInterrupt, SystemExit):
+        kept = measurement.costs
+        if kept is None:
+            needed = LEAST_ROUNDS * len(measurement.plan.shapes)
+            click.echo(f"Nothing was kept: a table needs {needed} forwards, {LEAST_ROUNDS} of every size.", err=True)
+        else:
+            write_whole(target, json_from_costs(kept))
+            click.echo(f"What was measured is kept: {target}, from {measurement.forwards} forwards.", err=True)
+        raise
+    costs = measurement.costs
+    assert costs is not None, "a measurement that ran to its end has a table"
+    return costs
+
+
+def _rates(threads: int) -> MachineRates:
+    if not quiet():
+        click.echo("measuring what the machine could do, for the column floor", err=True)
+    return measured_rates(threads)
 
 
 def _bench_cold(path: Path, *, output: Path | None, devices: tuple[str, ...], threads: int | None) -> None:
