@@ -6,6 +6,8 @@ from typing import Self
 from rich.console import Console
 from rich.status import Status
 
+from lopa.cli.verbosity import quiet
+
 _EVERY = 30.0
 """Seconds between lines."""
 
@@ -14,7 +16,7 @@ class AtcProgress:
     """A lopa.export.ascend_build.Progress, to be called inside its `with` block."""
 
     def __init__(self) -> None:
-        self._console = Console(stderr=True, highlight=False)
+        self._console = Console(stderr=True, highlight=False, quiet=quiet())
         self._status: Status | None = None
         self._next_line = 0.0
 
@@ -23,7 +25,7 @@ class AtcProgress:
         if seconds == 0:
             self._next_line = _EVERY
             self._console.print(f"atc compiles {stage}; this takes minutes for each gear", soft_wrap=True)
-        if self._console.is_terminal:
+        if self._console.is_terminal and not quiet():
             self._show(f"atc {stage}: {seconds:.0f} s")
         elif seconds >= self._next_line:
             self._next_line += _EVERY

@@ -14,6 +14,7 @@ from lopa.cli.config_options import config_options, config_overrides
 from lopa.cli.device_options import device_options
 from lopa.cli.draft_view import DraftView
 from lopa.cli.jsonl import json_from_result, lines_into, prompts_from_lines
+from lopa.cli.standard_input import text_from_stdin
 from lopa.cli.timeline_file import HostLane, timeline_into
 from lopa.cli.trace_file import TraceWriter, trace_into
 from lopa.runtime.decoder import Decoder
@@ -86,7 +87,7 @@ def command(
             watch = partial(_watcher, tracer, host)
             if prompts is not None:
                 return _decode_file(decoder, config, prompts, output, watch, parallel or 1)
-            text = sys.stdin.read() if prompt is None else prompt
+            text = text_from_stdin() if prompt is None else prompt
             asked: Prompt = text
             if chat:
                 asked = decoder.prompt_from_messages([{"role": "user", "content": text}])

@@ -1,5 +1,6 @@
 """Text in, text out: a bundle opened on a device, and the requests decoded on it."""
 
+import logging
 import math
 import time
 from collections import deque
@@ -28,6 +29,8 @@ from lopa.runtime.result import Event, GenerationResult
 from lopa.runtime.session import Session, unused_request
 from lopa.runtime.timeline import Timeline
 from lopa.runtime.tokenizer import Tokenizer
+
+_LOG = logging.getLogger(__name__)
 
 
 class Decoder:
@@ -66,6 +69,8 @@ class Decoder:
         session = session_from_devices(
             bundle, devices, threads=threads, stall_seconds=device_timeout, timeline=timeline
         )
+        own = "the engine's own choice of" if threads is None else threads
+        _LOG.info("bundle %s on %s with %s threads", bundle.path, session.device, own)
         return cls(bundle, session, tokenizer, threads=threads)
 
     def config(self, **overrides: Any) -> GenerationConfig:
@@ -162,6 +167,7 @@ class Decoder:
             raise BadInputError(
                 f"deadline {deadline!r}", expected="seconds from now, 0 or more", remedy="correct it or leave it out"
             )
+        _LOG.debug("a request with %s", config)
         return Job(
             prompt_ids=ids_from_prompt(prompt, config, self.tokenizer, self.bundle.manifest),
             config=config,

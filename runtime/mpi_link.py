@@ -5,11 +5,11 @@ Imports mpi4py when a link is opened, not before. Knows ranks and bytes; not wha
 
 import contextlib
 import faulthandler
+import logging
 import os
 import socket
 import sys
 import time
-import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +22,7 @@ _START_SECONDS = 120.0
 """All ranks must have started by then. MPI itself waits for ever when one of them ends before that."""
 _SHORTEST_SLEEP, _LONGEST_SLEEP = 20e-6, 5e-3
 _DEVICES = ("mpi", "mpi:cuda")
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -125,25 +126,40 @@ def _pauses() -> Iterator[float]:
 def rank_of_job() -> Iterator[int]:
     """This process's rank. An error inside is printed with the rank, and ends the processes of all ranks.
 
-    Without that the others would wait for this one for ever. The exit code is that of the error, 1 for one that is not
-    of ours. Raises MissingBackendError without mpi4py or MPI. A job of one rank has nobody to end: there an error is
-    raised as everywhere else.
+    Without that the others would wait for this one for ever. The exit code is that of the error, 70 for a bug. Raises
+    MissingBackendError without mpi4py or MPI. A job of one rank has nobody to end: there an error is raised as
+    everywhere else.
     """
     comm = _mpi().COMM_WORLD
     try:
         yield comm.rank
-    except (Exception, KeyboardInterrupt) as error:
+    except (Exception, KeyboardInterrupt, SystemExit) as error:
         if comm.size == 1:
             raise
-        sys.stdout.flush()
         where = f"rank {comm.rank} of {comm.size} on {socket.gethostname()}"
-        if isinstance(error, LopaError):
-            print(f"error: {where}: {error}", file=sys.stderr, flush=True)
-        else:
-            print(f"error: {where}:\n{traceback.format_exc()}", file=sys.stderr, flush=True)
-        code = error.exit_code if isinstance(error, LopaError) else 1
+        code, said = _end_from_error(error)
+        _LOG.debug("the error of %s", where, exc_info=error)
+        with contextlib.suppress(OSError):  # who reads our output may have gone
+            sys.stdout.flush()
+        with contextlib.suppress(OSError):
+            print(f"error: {where}: {said}", file=sys.stderr, flush=True)
         comm.Abort(code)
         os._exit(code)  # MPICH's Abort sometimes returns, and nothing may run after it
+
+
+def _end_from_error(error: BaseException) -> tuple[int, str]:
+    """Exit code and words for what ended a rank; the codes are those of the command line."""
+    if isinstance(error, LopaError):
+        return error.exit_code, str(error)
+    if isinstance(error, SystemExit):
+        return error.code if isinstance(error.code, int) else 0, "terminated"
+    if isinstance(error, KeyboardInterrupt):
+        return 130, "interrupted"
+    if isinstance(error, BrokenPipeError):
+        return 141, "who reads the output is gone"
+    if isinstance(error, OSError | MemoryError):
+        return 2, f"{type(error).__name__}: {error}"
+    return 70, f"unexpected {type(error).__name__}: {error}; a bug of lopa-export, --verbose shows where it arose"
 
 
 def _mpi() -> Any:

@@ -1,0 +1,125 @@
+"""The subcommands of lopa-export: which there are, in the order of use, and the help that lists them.
+
+Each lies in the file of its name, which is imported when the command is asked for.
+"""
+
+import difflib
+import importlib
+import os
+
+import click
+
+from lopa.cli.folder_type import FOLDER
+from lopa.cli.signals import Signals
+from lopa.cli.verbosity import with_verbosity
+
+PROGRAM = "lopa-export"
+COMPLETE_VARIABLE = "_LOPA_EXPORT_COMPLETE"
+"""In the environment of a shell that asks what can be typed next."""
+
+# Group -> subcommand -> what it does, in words that need no glossary. The module is that of the name in lopa.cli.
+GROUPS = {
+    "Try": {
+        "demo": "Export, check and run the embedded toy model, in one go.",
+        "doctor": "Say what this machine can do, and what to install for the rest.",
+    },
+    "Make": {
+        "onnx": "Turn a checkpoint into a bundle: one folder with the ONNX graph, weights and tokenizer.",
+        "verify": "Check that a bundle is whole and computes what its checkpoint says.",
+        "inspect": "Show what is in a bundle.",
+    },
+    "Decode": {
+        "generate": "Answer one prompt, or a file of prompts.",
+        "chat": "Talk with the model of a bundle.",
+    },
+    "Compile for accelerators": {
+        "plan": "Choose the few input shapes that an engine is compiled for.",
+        "tensorrt": "Compile an engine for this machine's NVIDIA GPU.",
+        "ascend": "Compile an engine for Ascend NPUs.",
+    },
+    "Measure": {
+        "bench": "Measure quality, speed, cost of a forward, start-up and scaling.",
+    },
+    "Set up": {
+        "completion": "Print the script that lets a shell complete commands and options.",
+    },
+}
+COMMANDS = {name: f"lopa.cli.{name}" for group in GROUPS.values() for name in group}
+
+_EXAMPLES = (
+    "lopa-export demo",
+    "lopa-export onnx CHECKPOINT -o BUNDLE --lora ADAPTER",
+    'lopa-export generate BUNDLE "Question: 2 + 3?"',
+)
+_EXIT_CODES = (
+    ("0", "done"),
+    ("1", "a check failed (verify, inspect --lint)"),
+    ("2", "bad usage or bad input, or the operating system refused something"),
+    ("3", "a library or a device is missing, or a device failed"),
+    ("70", "an unexpected error: a bug of lopa-export"),
+    ("130", "interrupted by Ctrl-C (143: by SIGTERM)"),
+    ("141", "the reader of the output went away"),
+)
+
+
+class _Commands(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = importlib.import_module(COMMANDS[cmd_name]).command
+        for parameter in command.params:
+            if isinstance(parameter, click.Argument) and isinstance(parameter.type, click.Path):
+                parameter.type = FOLDER  # bundles and checkpoints: completed as folders
+        return with_verbosity(command)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] not in COMMANDS and not args[0].startswith("-"):
+            near = difflib.get_close_matches(args[0], COMMANDS, n=3, cutoff=0.5)
+            hint = f" Did you mean {' or '.join(near)}?" if near else ""
+            ctx.fail(f"No such command {args[0]!r}.{hint}")
+        found = super().resolve_command(ctx, args)
+        signals = ctx.find_object(Signals)
+        if signals is not None:
+            signals.end_the_work()  # its module is imported, and from here on there is something to close
+        return found
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        width = max(map(len, COMMANDS))
+        for title, commands in GROUPS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name.ljust(width), text) for name, text in commands.items()])
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        with formatter.section("Examples"):
+            for example in _EXAMPLES:
+                formatter.write_text(example)
+        with formatter.section("Exit codes"):
+            formatter.write_dl(_EXIT_CODES)
+        formatter.write_paragraph()
+        formatter.write_text(
+            "lopa-export COMMAND --help describes a command; docs/glossary.md explains the words, and "
+            "docs/command-line.md what all commands have in common."
+        )
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
+@click.version_option(package_name="lopa-export")
+def cli() -> None:
+    """Export D2F diffusion language models to ONNX, and decode them with LoPA, without torch.
+
+    D2F models fill in many words of an answer at a time, block by block; LoPA tries several ways to go on in each pass
+    through the model (a forward) and keeps the best, so that an answer takes fewer passes.
+    """
+
+
+with_verbosity(cli)
+
+
+def completion_asked() -> str | None:
+    """What a completing shell asks of this process, or None."""
+    return os.environ.get(COMPLETE_VARIABLE) or None

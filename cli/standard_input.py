@@ -1,0 +1,33 @@
+"""Text from standard input: UTF-8 whatever the locale says, and an error of ours when it is not."""
+
+import io
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from lopa.runtime.untrusted_input import refused_as_bad_input
+
+
+def text_from_stdin() -> str:
+    """All of it. Raises BadInputError for what is not UTF-8."""
+    with _refused():
+        return _utf8().read()
+
+
+def lines_from_stdin() -> Iterator[str]:
+    """Line by line as they come, without their ends. Raises BadInputError for what is not UTF-8."""
+    with _refused():
+        for line in _utf8():
+            yield line.removesuffix("\n")
+
+
+def _utf8() -> io.TextIOWrapper:
+    return io.TextIOWrapper(sys.stdin.buffer, encoding="utf-8", errors="strict", line_buffering=True)
+
+
+@contextmanager
+def _refused() -> Iterator[None]:
+    with refused_as_bad_input(
+        "standard input", expected="text in UTF-8", remedy="convert it first, e.g. iconv -f LATIN1 -t UTF-8"
+    ):
+        yield
