@@ -32,7 +32,7 @@ from lopa.tiny import EVAL
 BUDGET = 600.0
 """Seconds that the least rounds may take: a slower model gets a coarser grid."""
 ENOUGH = 40.0
-"""Seconds after which a table with its least rounds is good enough, so that one of a small model takes under a minute."""
+"""Seconds after which a table with its least rounds will do: one of a small model takes under a minute."""
 LEAST_ROUNDS, _MOST_ROUNDS = 3, 25
 """Of which the medians are taken."""
 _SHORT = 0.05

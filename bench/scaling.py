@@ -97,9 +97,7 @@ def table_plan(decodes: Sequence[Decode], counts: Sequence[int], manifest: Manif
     return Plan((*every, *(replace(shape, wanted=1) for shape in every)), _TABLE_ROUNDS)
 
 
-def measured_table(
-    decoder: Decoder, plan: Plan, progress: Progress = lambda _done, _total: None
-) -> EngineTable:
+def measured_table(decoder: Decoder, plan: Plan, progress: Progress = lambda _done, _total: None) -> EngineTable:
     """Time the forwards of `plan` on one core; `decoder` was opened on the CPU with one thread."""
     seconds = timed_forwards(decoder, plan, progress)
 
