@@ -2,8 +2,8 @@
 
 Usage: python tools/branches_report.py BUNDLE [--branches N]... [--limit N] [--rounds N] [--max-new-tokens N]
 
-Every number of branches decodes every prompt once in a round, in random order; the figures are medians. A checkpoint with
-random weights has forwards of the right cost, and its tokens mean nothing: read the last two columns there.
+Every number of branches decodes every prompt once in a round, in random order; the figures are medians. Random
+weights have forwards of the right cost, and their tokens mean nothing: read the last two columns there.
 """
 
 import random
