@@ -4,11 +4,14 @@ Imports next to nothing before `main` runs, so that Ctrl-C is heard from the fir
 known by lopa.cli.commands.
 """
 
-import contextlib
-import sys
-from typing import TYPE_CHECKING, NoReturn
+from __future__ import annotations
 
+import sys
+
+TYPE_CHECKING = False  # typing itself takes longer to import than all of this
 if TYPE_CHECKING:
+    from typing import NoReturn
+
     from lopa.cli.signals import Signals
 
 BAD_INPUT = 2
@@ -52,7 +55,7 @@ def _code_of_process(arguments: list[str] | None) -> int:
     return code
 
 
-def _code_of_run(arguments: list[str] | None, signals: "Signals") -> int:
+def _code_of_run(arguments: list[str] | None, signals: Signals) -> int:
     from lopa.cli.standard_streams import open_streams
 
     open_streams()
@@ -73,7 +76,7 @@ def _code_of_run(arguments: list[str] | None, signals: "Signals") -> int:
         return done.exit_code
 
 
-def _code_from_error(error: BaseException, signals: "Signals") -> int:
+def _code_from_error(error: BaseException, signals: Signals) -> int:
     """Say what ended the run; the exit code. A library that is not loaded has raised nothing, so none is imported."""
     from lopa.cli.signals import said_by_signal
 
@@ -90,10 +93,10 @@ def _code_from_error(error: BaseException, signals: "Signals") -> int:
     if isinstance(error, KeyboardInterrupt) or (click is not None and isinstance(error, click.Abort)):
         _say("interrupted")
         return INTERRUPTED
+    if isinstance(error, BrokenPipeError) or isinstance(error.__context__, BrokenPipeError):
+        return CLOSED_PIPE  # who read our output went away (| head); rich makes a SystemExit of it. Nobody can be told
     if isinstance(error, SystemExit) and isinstance(error.code, int):
         return error.code
-    if isinstance(error, BrokenPipeError):
-        return CLOSED_PIPE  # the reader of our output went away (| head): there is nobody to tell
     if isinstance(error, OSError):
         _say_refused_by_system(error)
         return BAD_INPUT
@@ -152,8 +155,10 @@ def _say_bug(error: BaseException) -> None:
 
 
 def _say_usage(error: BaseException) -> None:
-    with contextlib.suppress(OSError, ValueError):  # as in _say
+    try:
         error.show(file=sys.stderr)  # type: ignore[attr-defined]
+    except (OSError, ValueError):
+        return  # as in _say
 
 
 def _say_error(received: str, expected: str, remedy: str) -> None:
@@ -161,8 +166,10 @@ def _say_error(received: str, expected: str, remedy: str) -> None:
 
 
 def _say(text: str) -> None:
-    with contextlib.suppress(OSError, ValueError):  # nobody reads standard error
+    try:
         print(text, file=sys.stderr, flush=True)
+    except (OSError, ValueError):
+        return  # nobody reads standard error
 
 
 if __name__ == "__main__":

@@ -1,30 +1,33 @@
-"""Ctrl-C and SIGTERM: what they do while the command starts, while it works and when it is done."""
+"""Ctrl-C and SIGTERM: what they do while the command starts, while it works and when it is done.
+
+Imports little, since nothing is heard before it is imported.
+"""
+
+from __future__ import annotations
 
 import os
 import signal
 import sys
-import threading
-from collections.abc import Callable
-from types import FrameType
-from typing import Any
 
-INTERRUPTED = 128 + signal.SIGINT
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import FrameType
+    from typing import Any
+
 _SAID = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
 _AGAIN = 0.01
 """Seconds after which a lost interrupt is sent again."""
 
-Handler = Callable[[int, FrameType | None], Any] | int | None
-
 
 class Signals:
-    """The signals of one run, handled in the main thread only; one that the caller has us ignore stays ignored."""
+    """The signals of one run, which runs in the main thread; one that the caller has us ignore stays ignored."""
 
     def __init__(self) -> None:
         self.heard: int | None = None
         """The signal that ended the work, whatever a library made of it on its way."""
-        here = threading.current_thread() is threading.main_thread()
-        found = {number: signal.getsignal(number) for number in _SAID} if here else {}
         usual = (signal.SIG_DFL, signal.default_int_handler)
+        found = {number: signal.getsignal(number) for number in _SAID}
         self._before = {number: handler for number, handler in found.items() if handler in usual}
         self._hook = sys.unraisablehook
 
@@ -44,7 +47,7 @@ class Signals:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
-    def _handle(self, handler: Handler) -> None:
+    def _handle(self, handler: Callable[[int, FrameType | None], Any]) -> None:
         sys.unraisablehook = self._hook
         for number in self._before:
             signal.signal(number, handler)
@@ -55,9 +58,11 @@ class Signals:
             raise KeyboardInterrupt
         raise SystemExit(128 + number)
 
-    def _send_again(self, unraisable: "sys.UnraisableHookArgs") -> None:
+    def _send_again(self, unraisable: sys.UnraisableHookArgs) -> None:
         """An interrupt that fell into a finalizer or a callback of the import system was dropped there."""
         if self.heard is not None and unraisable.exc_type in (KeyboardInterrupt, SystemExit):
+            import threading
+
             threading.Timer(_AGAIN, os.kill, (os.getpid(), self.heard)).start()
         else:
             self._hook(unraisable)

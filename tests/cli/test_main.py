@@ -1,0 +1,264 @@
+"""How lopa-export ends: real processes, their streams and their signals."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+PROMPT = "Question: 2 + 3?\nAnswer:"
+MODULE = (sys.executable, "-m", "lopa.cli.main")
+SCRIPT = (str(Path(sys.executable).with_name("lopa-export")),)
+BOTH = pytest.mark.parametrize("program", [MODULE, SCRIPT], ids=["module", "script"])
+
+RAISING = """
+import sys
+from lopa.cli.main import main
+from lopa.runtime.bundle import Bundle
+
+def refused(path):
+    "A test stand-in: opening a bundle ends as the first argument says."
+    raise eval(sys.argv[1])
+
+Bundle.open = refused
+main(sys.argv[2:])
+"""
+
+
+def ended(*command: object, **options: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*map(str, command)],
+        text=True,
+        check=False,
+        **{"stderr": subprocess.PIPE, **options},  # type: ignore[call-overload]
+    )
+
+
+def in_shell(line: str, program: tuple[str, ...], bundle: Path) -> subprocess.CompletedProcess[str]:
+    """`line` in bash, where $RUN is lopa-export, $B the bundle and $Q a prompt; fails as its first part does."""
+    run = " ".join(program)
+    environment = {**os.environ, "B": str(bundle), "Q": PROMPT, "OMP_NUM_THREADS": "1"}
+    return subprocess.run(
+        ["bash", "-c", line.replace("RUN", run)], text=True, check=False, capture_output=True, env=environment
+    )
+
+
+@BOTH
+@pytest.mark.parametrize(
+    "line",
+    [
+        'RUN generate $B "$Q" > /dev/full',
+        "RUN inspect $B > /dev/full",
+        "RUN inspect $B --json > /dev/full",
+        "RUN --help > /dev/full",
+        "RUN doctor > /dev/full",
+    ],
+)
+def test_a_full_standard_output_is_one_message(program: tuple[str, ...], line: str, tiny_bundle: Path) -> None:
+    if program == MODULE and "inspect" not in line:
+        pytest.skip("the same code as the script")
+    done = in_shell(line, program, tiny_bundle)
+    assert done.returncode == 2
+    assert done.stderr.count("error: ") == 1
+    assert "No space left on device" in done.stderr
+    assert not re.search("Traceback|Exception", done.stderr)
+
+
+@BOTH
+def test_a_reader_that_goes_away(program: tuple[str, ...], tiny_bundle: Path, tmp_path: Path) -> None:
+    prompts = tmp_path / "in.jsonl"
+    prompts.write_text((json.dumps({"prompt": PROMPT}) + "\n") * 8)
+    many = f"RUN generate $B --prompts {prompts} --max-new-tokens 4"
+    for line in (
+        f"{many} | head -1; exit ${{PIPESTATUS[0]}}",
+        f"{many} 2>&1 | head -1; exit ${{PIPESTATUS[0]}}",
+        "RUN inspect $B | true; exit ${PIPESTATUS[0]}",
+        "RUN --help | true; exit ${PIPESTATUS[0]}",
+        'RUN generate $B "$Q" --drafts 2>&1 | head -1; exit ${PIPESTATUS[0]}',
+    ):
+        done = in_shell(line, program, tiny_bundle)
+        assert done.returncode == 141, line
+        assert not re.search("Traceback|Exception|error", done.stderr), line
+
+
+@pytest.mark.parametrize(
+    ("redirect", "code"),
+    [("<&-", 0), (">&-", 2), ("2>&-", 0), ("<&- >&- 2>&-", 2), ("> /dev/null 2> /dev/full", 2)],
+)
+def test_closed_streams(redirect: str, code: int, tiny_bundle: Path) -> None:
+    done = in_shell(f'RUN generate $B "$Q" --max-new-tokens 4 {redirect}', SCRIPT, tiny_bundle)
+    assert done.returncode == code
+    assert not re.search("Traceback|Exception", done.stderr)
+
+
+def test_a_file_never_takes_the_place_of_a_closed_stream(tiny_bundle: Path, tmp_path: Path) -> None:
+    prompts, output = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    prompts.write_text(json.dumps({"prompt": PROMPT}) + "\n{oops\n")
+    done = in_shell(f"RUN generate $B --prompts {prompts} --output {output} <&- >&- 2>&-", SCRIPT, tiny_bundle)
+    assert done.returncode == 2
+    assert [set(json.loads(line)) & {"text", "error"} for line in output.read_text().splitlines()] == [
+        {"text"},
+        {"error"},
+    ]
+
+
+def test_no_standard_input_is_an_empty_prompt(tiny_bundle: Path) -> None:
+    done = in_shell("RUN generate $B <&-", SCRIPT, tiny_bundle)
+    assert (done.returncode, "an empty prompt" in done.stderr) == (2, True)
+
+
+@pytest.mark.parametrize("locale", [{"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0"}, {"LC_ALL": "C.UTF-8"}])
+def test_standard_input_that_is_not_utf8(tiny_bundle: Path, locale: dict[str, str]) -> None:
+    done = subprocess.run(
+        [*SCRIPT, "generate", str(tiny_bundle)],
+        input=b"ab\xff",
+        capture_output=True,
+        check=False,
+        env={**os.environ, **locale},
+    )
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert b"error: standard input: " in done.stderr
+    assert b"what to do: " in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("setting", "encoding"),
+    [
+        ({"PYTHONIOENCODING": "ascii"}, "utf-8"),
+        ({"PYTHONIOENCODING": "latin-1"}, "latin-1"),
+        ({"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}, "utf-8"),
+    ],
+)
+def test_an_encoding_without_the_characters_gets_escapes_that_json_reads(
+    tiny_bundle: Path, tmp_path: Path, setting: dict[str, str], encoding: str
+) -> None:
+    prompts = tmp_path / "in.jsonl"
+    prompts.write_text('{"é😀": 1}' + "\n", encoding="utf-8")
+    options = {"env": {**os.environ, **setting}, "encoding": encoding, "stdout": subprocess.PIPE}
+    done = ended(*SCRIPT, "generate", tiny_bundle, "--prompts", prompts, **options)
+    assert done.returncode == 2
+    assert "é😀" in json.loads(done.stdout)["error"]
+    assert "Traceback" not in done.stderr
+    drafts = ended(*SCRIPT, "generate", tiny_bundle, PROMPT, "--drafts", **options)
+    assert (drafts.returncode, "\\u2591" in drafts.stderr) == (0, True)
+
+
+@pytest.mark.parametrize(
+    ("raised", "code", "said"),
+    [
+        ("OSError(28, 'No space left on device', '/data/x')", 2, "error: /data/x: No space left on device\n"),
+        ("OSError(5, 'Input/output error')", 2, "Input/output error\n"),
+        ("PermissionError(13, 'Permission denied', 'x')", 2, "error: x: Permission denied\n"),
+        ("MemoryError()", 2, "error: memory ran out\n"),
+        ("KeyError('x')", 70, "error: unexpected KeyError: 'x'\n"),
+        ("RecursionError('deep\\nand deeper')", 70, "error: unexpected RecursionError: deep and deeper\n"),
+        ("BaseException()", 70, "error: unexpected BaseException"),
+        ("KeyboardInterrupt()", 130, "interrupted\n"),
+        ("BrokenPipeError(32, 'Broken pipe')", 141, ""),
+        ("EOFError()", 70, "error: unexpected EOFError"),
+    ],
+)
+def test_every_end_has_its_code_and_one_message(raised: str, code: int, said: str) -> None:
+    done = ended(sys.executable, "-c", RAISING, raised, "inspect", "x", stdout=subprocess.PIPE)
+    assert (done.returncode, done.stdout) == (code, "")
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+    if code in (2, 70):
+        assert "\n  what to do: " in done.stderr
+
+
+@pytest.mark.parametrize("place", ["before", "after"])
+def test_verbose_shows_where_a_bug_arose(place: str) -> None:
+    arguments = ["-v", "inspect", "x"] if place == "before" else ["inspect", "x", "--verbose"]
+    done = ended(sys.executable, "-c", RAISING, "KeyError('x')", *arguments)
+    assert done.returncode == 70
+    assert "in refused\n" in done.stderr
+
+
+def interrupted_after(seconds: float, number: int, *arguments: object) -> tuple[int, str]:
+    """Exit code and errors of a process that gets signal `number` so long after the interpreter is up.
+
+    Before that there is no line of ours that could hear it."""
+    up, told = os.pipe()
+    start = f"import os; from lopa.cli.main import main; os.write({told}, b'.'); os.close({told}); main()"
+    process = subprocess.Popen(
+        [sys.executable, "-c", start, *map(str, arguments)],
+        pass_fds=[told],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    os.close(told)
+    os.read(up, 1)
+    os.close(up)
+    time.sleep(seconds)
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=120)
+    return process.returncode, errors
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "said"), [(signal.SIGINT, 130, "interrupted\n"), (signal.SIGTERM, 143, "terminated\n")]
+)
+def test_a_signal_at_any_moment_ends_cleanly(
+    tiny_bundle: Path, tmp_path: Path, number: int, code: int, said: str
+) -> None:
+    """While modules are imported, while the bundle is opened, and while it decodes."""
+    prompts = tmp_path / "in.jsonl"
+    prompts.write_text((json.dumps({"prompt": PROMPT}) + "\n") * 5000)
+    for seconds in (0.05, 0.1, 0.2, 0.35, 0.5, 0.8, 1.5):
+        found = interrupted_after(seconds, number, "generate", tiny_bundle, "--prompts", prompts, "-q")
+        assert found == (code, said), seconds
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_ignored_signal_stays_ignored(tiny_bundle: Path, number: int) -> None:
+    """As under nohup, and for what a shell starts in the background."""
+    line = f"trap '' {int(number)}; exec RUN generate $B \"$Q\""
+    process = subprocess.Popen(
+        ["bash", "-c", line.replace("RUN", SCRIPT[0])],
+        env={**os.environ, "B": str(tiny_bundle), "Q": PROMPT},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
+    time.sleep(0.5)
+    process.send_signal(number)
+    assert process.communicate(timeout=60)[0]
+    assert process.returncode == 0
+
+
+def test_quiet_says_nothing_but_errors(tiny_bundle: Path, tmp_path: Path) -> None:
+    done = ended(*SCRIPT, "-q", "verify", tiny_bundle, stdout=subprocess.PIPE)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "ok: " in done.stdout
+    refused = ended(*SCRIPT, "verify", tmp_path, "--quiet")
+    assert (refused.returncode, refused.stderr.count("error: ")) == (2, 1)
+
+
+def test_verbose_says_what_is_used(tiny_bundle: Path) -> None:
+    done = ended(*SCRIPT, "generate", tiny_bundle, PROMPT, "--threads", 1, "-v", stdout=subprocess.PIPE)
+    assert "on cpu with 1 threads" in done.stderr
+    assert "branches=" in done.stderr
+    assert "INFO" not in ended(*SCRIPT, "generate", tiny_bundle, PROMPT, stdout=subprocess.PIPE).stderr
+
+
+def test_quiet_and_verbose_exclude_each_other() -> None:
+    done = ended(*SCRIPT, "-q", "doctor", "-v")
+    assert (done.returncode, "choose one" in done.stderr) == (2, True)
+
+
+def test_little_is_imported_before_there_is_something_to_do() -> None:
+    heavy = "{'numpy', 'onnxruntime', 'rich', 'tokenizers', 'torch', 'jinja2', 'lopa.runtime'}"
+    for arguments in (["--version"], ["--help"], ["nonsense"]):
+        code = (
+            "import sys\nfrom lopa.cli.main import main\n"
+            "assert not {'click', 'lopa.cli.commands'} & set(sys.modules)\n"
+            f"try: main({arguments})\nexcept SystemExit: pass\nassert not {heavy} & set(sys.modules), sys.modules"
+        )
+        done = ended(sys.executable, "-c", code, stdout=subprocess.PIPE)
+        assert done.returncode == 0, done.stderr
