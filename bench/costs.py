@@ -5,6 +5,7 @@ another. Does not know what the table is used for.
 """
 
 import itertools
+import math
 import random
 import statistics
 import time
@@ -29,8 +30,11 @@ from lopa.runtime.manifest import Manifest
 from lopa.tiny import EVAL
 
 BUDGET = 600.0
-"""Seconds that a table may take: a slower model gets a coarser grid."""
-_LEAST_ROUNDS, _MOST_ROUNDS = 3, 25
+"""Seconds that the least rounds may take: a slower model gets a coarser grid."""
+ENOUGH = 40.0
+"""Seconds after which a table with its least rounds will do: one of a small model takes under a minute."""
+LEAST_ROUNDS, _MOST_ROUNDS = 3, 25
+"""Of which the medians are taken."""
 _SHORT = 0.05
 """Seconds of a forward that another of its sizes right before makes faster by a share that counts."""
 _HOST_PROMPTS = 4
@@ -58,6 +62,9 @@ GRIDS = (
 Seconds = dict[ForwardShape, list[float]]
 """Of every forward of a shape."""
 
+Progress = Callable[[int, int], None]
+"""Told how many forwards are done and how many there will be, which the speed decides."""
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -65,15 +72,23 @@ class Plan:
 
     shapes: tuple[ForwardShape, ...]
     rounds: int
+    """At most."""
+    enough: float = math.inf
+    """Seconds after which no further round begins, once there are LEAST_ROUNDS."""
 
     @property
     def forwards(self) -> int:
-        """Timed forwards in all."""
+        """Timed forwards in all, if there is time for every round."""
         return self.rounds * len(self.shapes)
+
+    def rounds_in(self, seconds_a_forward: float) -> int:
+        """How many rounds there will be at this speed."""
+        in_time = self.enough / (seconds_a_forward * len(self.shapes))
+        return int(min(max(in_time, LEAST_ROUNDS), self.rounds))
 
 
 def plan_for_decoder(decoder: Decoder, budget: float = BUDGET) -> Plan:
-    """The finest grid of which _LEAST_ROUNDS rounds fit in about `budget` seconds, by the time of one large forward.
+    """The finest grid of which LEAST_ROUNDS rounds fit in about `budget` seconds, by the time of one large forward.
 
     The coarsest where none fits. Raises BadInputError for a model with too few positions.
     """
@@ -82,21 +97,41 @@ def plan_for_decoder(decoder: Decoder, budget: float = BUDGET) -> Plan:
     for grid in GRIDS:
         shapes = shapes_of_grid(grid, manifest)
         seconds_a_round = seconds_a_row * sum(shape.branches * shape.window for shape in shapes)
-        if _LEAST_ROUNDS * seconds_a_round <= budget:
+        if LEAST_ROUNDS * seconds_a_round <= budget:
             break
-    return Plan(tuple(shapes), int(min(max(budget / seconds_a_round, _LEAST_ROUNDS), _MOST_ROUNDS)))
+    return Plan(tuple(shapes), _MOST_ROUNDS, ENOUGH)
 
 
-def measured_costs(
-    decoder: Decoder, plan: Plan, *, threads: int | None, progress: Callable[[int], None] = lambda _: None
-) -> Costs:
-    """The table of `decoder`'s session, which was opened with `threads`.
+class CostMeasurement:
+    """The measuring of a table of `decoder`'s session, which was opened with `threads`.
 
-    `progress` hears how many forwards are done.
+    It can be stopped by any exception: then `costs` is the table of what was measured, if that is enough for one.
     """
-    return costs_from_seconds(
-        decoder, timed_forwards(decoder, plan, progress), threads=threads, host=host_cost(decoder)
-    )
+
+    def __init__(self, decoder: Decoder, plan: Plan, *, threads: int | None) -> None:
+        self.plan = plan
+        self._decoder = decoder
+        self._threads = threads
+        self._host: tuple[float, float] | None = None
+        self._seconds: Seconds = {}
+
+    def run(self, progress: Progress = lambda _done, _total: None) -> None:
+        """Measure. `progress` hears how many forwards are done, and how many there will be."""
+        self._host = host_cost(self._decoder)
+        timed_forwards(self._decoder, self.plan, progress, self._seconds)
+
+    @property
+    def forwards(self) -> int:
+        """Timed so far."""
+        return sum(map(len, self._seconds.values()))
+
+    @property
+    def costs(self) -> Costs | None:
+        """The table, once every shape was timed LEAST_ROUNDS times, or as often as was planned."""
+        least = min(LEAST_ROUNDS, self.plan.rounds)
+        if self._host is None or any(len(self._seconds.get(shape, ())) < least for shape in self.plan.shapes):
+            return None
+        return costs_from_seconds(self._decoder, self._seconds, threads=self._threads, host=self._host)
 
 
 def costs_from_seconds(decoder: Decoder, seconds: Seconds, *, threads: int | None, host: tuple[float, float]) -> Costs:
@@ -134,13 +169,17 @@ def shapes_of_grid(grid: Grid, manifest: Manifest) -> list[ForwardShape]:
     ]
 
 
-def timed_forwards(decoder: Decoder, plan: Plan, progress: Callable[[int], None] = lambda _: None) -> Seconds:
-    """Seconds of session.forward for every shape, once a round."""
+def timed_forwards(
+    decoder: Decoder, plan: Plan, progress: Progress = lambda _done, _total: None, seconds: Seconds | None = None
+) -> Seconds:
+    """Seconds of session.forward for every shape, once a round; put into `seconds`, if given, as they come."""
     rng, order = np.random.default_rng(0), random.Random(0)
-    seconds: Seconds = {shape: [] for shape in plan.shapes}
-    done = 0
+    seconds = {} if seconds is None else seconds
+    seconds.update({shape: [] for shape in plan.shapes})
+    began, done, rounds = time.perf_counter(), 0, 0
     with random_prefixes(decoder, sorted({shape.prefix for shape in plan.shapes}), rng) as requests:
-        for _ in range(plan.rounds):
+        while done == 0 or rounds < plan.rounds_in((time.perf_counter() - began) / done):
+            rounds += 1
             for prefix in order.sample(sorted(requests), len(requests)):
                 chosen = [shape for shape in plan.shapes if shape.prefix == prefix]
                 # The first forward on another prefix also binds it, which a decode does once in many steps.
@@ -148,7 +187,7 @@ def timed_forwards(decoder: Decoder, plan: Plan, progress: Callable[[int], None]
                 for shape in order.sample(chosen, len(chosen)):
                     seconds[shape].append(_forward_seconds(decoder, requests[prefix], shape, rng))
                     done += 1
-                    progress(done)
+                    progress(done, len(plan.shapes) * plan.rounds_in((time.perf_counter() - began) / done))
     return seconds
 
 

@@ -6,6 +6,7 @@ from typing import Any
 from lopa.bench.eval_set import SCORED_KIND
 from lopa.bench.quality import QualityReport, Row
 from lopa.runtime.errors import MissingBackendError
+from lopa.runtime.install_hint import pip_install
 
 _COLOURS = {"vanilla": "tab:gray", "threshold": "tab:green", "d2f": "tab:orange", "lopa": "tab:blue"}
 
@@ -18,7 +19,7 @@ def check_matplotlib() -> None:
         raise MissingBackendError(
             "a plot was asked for, but matplotlib is not installed",
             expected="matplotlib",
-            remedy='pip install "lopa-export[plot]", or leave --plot out',
+            remedy=f"{pip_install('plot')}, or leave --plot out",
         ) from error
 
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from lopa.bench.costs import Grid, Plan, costs_from_seconds, random_prefixes, shapes_of_grid, timed_forwards
+from lopa.bench.costs import Grid, Plan, Progress, costs_from_seconds, random_prefixes, shapes_of_grid, timed_forwards
 from lopa.bench.eval_set import EvalItem
 from lopa.bench.forward_work import ForwardShape
 from lopa.bench.random_forward import random_window
@@ -97,7 +97,7 @@ def table_plan(decodes: Sequence[Decode], counts: Sequence[int], manifest: Manif
     return Plan((*every, *(replace(shape, wanted=1) for shape in every)), _TABLE_ROUNDS)
 
 
-def measured_table(decoder: Decoder, plan: Plan, progress: Callable[[int], None] = lambda _: None) -> EngineTable:
+def measured_table(decoder: Decoder, plan: Plan, progress: Progress = lambda _done, _total: None) -> EngineTable:
     """Time the forwards of `plan` on one core; `decoder` was opened on the CPU with one thread."""
     seconds = timed_forwards(decoder, plan, progress)
 

@@ -60,14 +60,15 @@ def scaling_report(
     *,
     counts: Sequence[int],
     arguments: Sequence[str],
+    quiet: bool = False,
 ) -> ScalingReport:
-    """Measure the `decoders` of `decoders_on_cores`, project all `counts`.
+    """Measure the `decoders` of `decoders_on_cores`, project all `counts`; with `quiet` no progress is shown.
 
     Raises CheckFailedError when no prompt decodes the same on all of them.
     """
     one, counts, here = decoders[1], sorted({1, *counts}), sorted(decoders)
     run = run_now(one.bundle, device=decoders[here[-1]].session.device, threads=1, arguments=arguments)
-    with progress_shown("prompts on every number of devices", ROUNDS * len(items)) as progress:
+    with progress_shown("prompts on every number of devices", ROUNDS * len(items), quiet=quiet) as progress:
         turns = measured_turns(decoders, items, config, progress)
     other = prompts_with_other_tokens(turns, len(items))
     if len(other) == len(items):
@@ -79,11 +80,11 @@ def scaling_report(
     decodes = {count: typical_decodes(turns[count], len(items), other) for count in here}
     plan = table_plan(decodes[1], counts, one.bundle.manifest)
     with (
-        progress_shown("forwards", plan.forwards) as progress,
+        progress_shown("forwards", plan.forwards, quiet=quiet) as progress,
         Decoder.open(one.bundle.path, ["cpu"], threads=1) as plain,
     ):
         table = measured_table(plain, plan, progress)
-    with progress_shown("rounds of shares", SHARE_ROUNDS) as progress:
+    with progress_shown("rounds of shares", SHARE_ROUNDS, quiet=quiet) as progress:
         shares = measured_shares(decoders, counts, commonest_full_shape(decodes[1]), progress)
     costs = ModelCosts(
         link=shared_memory_link(max(available_cores())),

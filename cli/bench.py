@@ -2,19 +2,20 @@
 
 import os
 import sys
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 
 import click
 
-from lopa.bench.cold_start import STARTS, measured_cold_start, report_from_starts, table_from_cold
-from lopa.bench.costs import measured_costs, plan_for_decoder
+from lopa.bench.cold_start import STARTS, ColdStart, measured_cold_start, report_from_starts, table_from_cold
+from lopa.bench.costs import LEAST_ROUNDS, CostMeasurement, plan_for_decoder
 from lopa.bench.costs_report import report_from_costs, tables_from_costs
 from lopa.bench.eval_set import SCORED_KIND, eval_set_from_jsonl
-from lopa.bench.machine_rates import measured_rates
+from lopa.bench.machine_rates import MachineRates, measured_rates
 from lopa.bench.plot import check_matplotlib, png_from_quality
-from lopa.bench.progress import progress_shown
+from lopa.bench.progress import Progress, progress_shown
 from lopa.bench.quality import QualityReport, quality_rows, shared_settings
 from lopa.bench.quality_table import tables_from_quality
 from lopa.bench.report import make_folder, prompt_file, run_now, write_report
@@ -25,9 +26,10 @@ from lopa.bench.speed_report import FORWARD_INCLUDES, ROUNDS, SpeedReport
 from lopa.bench.speed_table import tables_from_speed
 from lopa.bench.table import show_table
 from lopa.cli.device_options import counts_from_text, device_options
+from lopa.cli.verbosity import quiet
 from lopa.export.extra import export_extra_needed
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.costs import costs_name, json_from_costs
+from lopa.runtime.costs import Costs, costs_name, json_from_costs
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.output_file import write_whole
@@ -60,7 +62,8 @@ _GOES_WITH = {
     "--costs",
     is_flag=True,
     help="Seconds of a forward by branches, window and prefix beside what the machine could do; stored in the bundle "
-    "for --branches auto. Takes up to some ten minutes.",
+    "for --branches auto. Takes a minute for a small model, some ten for a large one; when it is stopped after its "
+    "first rounds, what was measured is kept.",
 )
 @click.option("--cold", is_flag=True, help="Seconds from the import of the runtime to the first forward.")
 @click.option(
@@ -207,7 +210,7 @@ def _bench_quality(
     with Decoder.open(path, devices, threads=threads, device_timeout=device_timeout) as decoder:
         _make_folders(output, None if plot is None else plot.parent)
         run = run_now(decoder.bundle, device=",".join(devices), threads=threads, arguments=_arguments())
-        with progress_shown("prompts", len(items)) as progress:
+        with progress_shown("prompts", len(items), quiet=quiet()) as progress:
             rows = quality_rows(decoder, items, progress)
         report = QualityReport("quality", run, prompt_file(prompts, limit), shared_settings(decoder), rows)
     tables = tables_from_quality(report)
@@ -237,7 +240,7 @@ def _bench_speed(
         eager = eager_decoder(ours, checkpoint, lora)
         _make_folders(output)
         run = run_now(ours.bundle, device="cpu", threads=threads, arguments=_arguments())
-        with progress_shown("prompts on both sides", ROUNDS * len(items)) as progress:
+        with progress_shown("prompts on both sides", ROUNDS * len(items), quiet=quiet()) as progress:
             measured = measured_speed(ours, eager, items, config, threads=threads, progress=progress)
     report = SpeedReport("speed", run, prompt_file(EVAL, limit), asdict(config), FORWARD_INCLUDES, measured)
     tables = tables_from_speed(report)
@@ -261,11 +264,10 @@ def _bench_costs(
             )
         _make_folders(output)
         run = run_now(bundle, device=",".join(devices), threads=threads, arguments=_arguments())
-        rates = measured_rates(run.machine.cores if threads is None else threads) if devices == ("cpu",) else None
         plan = plan_for_decoder(decoder)
-        with progress_shown("forwards", plan.forwards) as progress:
-            costs = measured_costs(decoder, plan, threads=threads, progress=progress)
+        costs = _measured_costs(CostMeasurement(decoder, plan, threads=threads), target)
     write_whole(target, json_from_costs(costs))
+    rates = _rates(run.machine.cores if threads is None else threads) if devices == ("cpu",) else None
     report = report_from_costs(costs, run, rates, bundle.manifest)
     tables = tables_from_costs(report)
     for table in tables:
@@ -274,16 +276,48 @@ def _bench_costs(
         write_report(output, "costs", report, tables)
 
 
+def _measured_costs(measurement: CostMeasurement, target: Path) -> Costs:
+    """The table; when the measurement is stopped, what it has so far is written to `target`, if it is a table."""
+    try:
+        with progress_shown("forwards", measurement.plan.forwards, quiet=quiet()) as progress:
+            measurement.run(progress)
+    except (KeyboardInterrupt, SystemExit):
+        kept = measurement.costs
+        if kept is None:
+            needed = LEAST_ROUNDS * len(measurement.plan.shapes)
+            click.echo(f"Nothing was kept: a table needs {needed} forwards, {LEAST_ROUNDS} of every size.", err=True)
+        else:
+            write_whole(target, json_from_costs(kept))
+            click.echo(f"What was measured is kept: {target}, from {measurement.forwards} forwards.", err=True)
+        raise
+    costs = measurement.costs
+    assert costs is not None, "a measurement that ran to its end has a table"
+    return costs
+
+
+def _rates(threads: int) -> MachineRates:
+    if not quiet():
+        click.echo("measuring what the machine could do, for the column floor", err=True)
+    return measured_rates(threads)
+
+
 def _bench_cold(path: Path, *, output: Path | None, devices: tuple[str, ...], threads: int | None) -> None:
     bundle = Bundle.open(path)
     _make_folders(output)
     run = run_now(bundle, device=",".join(devices), threads=threads, arguments=_arguments())
-    starts = tuple(measured_cold_start(bundle.path, devices, threads) for _ in range(STARTS))
+    with progress_shown("cold starts", STARTS, quiet=quiet()) as progress:
+        starts = tuple(_cold_starts(bundle.path, devices, threads, progress))
     report = report_from_starts(run, starts)
     table = table_from_cold(report)
     show_table(table)
     if output is not None:
         write_report(output, "cold", report, [table])
+
+
+def _cold_starts(path: Path, devices: tuple[str, ...], threads: int | None, progress: Progress) -> Iterator[ColdStart]:
+    for done in range(1, STARTS + 1):
+        yield measured_cold_start(path, devices, threads)
+        progress(done)
 
 
 def _bench_scaling(
@@ -304,7 +338,7 @@ def _bench_scaling(
         config = decoders[1].config(branches=branches)
         _make_folders(output, None if plot is None else plot.parent)
         report = scaling_report(
-            decoders, config, items, prompt_file(EVAL, limit), counts=counts, arguments=_arguments()
+            decoders, config, items, prompt_file(EVAL, limit), counts=counts, arguments=_arguments(), quiet=quiet()
         )
     tables = tables_from_scaling(report)
     for table in tables:

@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from lopa.cli.export_progress import ExportProgress
+from lopa.bench.pace import duration_text
+from lopa.cli.export_progress import ExportProgress, bytes_text
 from lopa.export.extra import export_extra_needed
 
 if TYPE_CHECKING:
@@ -95,11 +96,12 @@ def command(
     """Export CHECKPOINT, a folder in Hugging Face's format, to a bundle."""
     if kind == "none" and (exclude or head is not None):
         raise click.UsageError("--quantize-exclude and --quantize-head go with --quantize int8 or int4")
-    with export_extra_needed("exporting"):
-        from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint
-        from lopa.export.quantization import QuantizationChoice
     integers = _INTEGERS[kind]
     with ExportProgress() as progress:
+        progress("loading torch", 0, 0)
+        with export_extra_needed("exporting"):
+            from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint
+            from lopa.export.quantization import QuantizationChoice
         bundle = bundle_from_checkpoint(
             checkpoint,
             output,
@@ -115,4 +117,5 @@ def command(
         )
     size = sum(record.size for record in bundle.manifest.files)
     kinds = bundle.manifest.dtype if integers is None else f"{bundle.manifest.dtype} and {integers}"
-    click.echo(f"{output}: {len(bundle.manifest.tensors)} tensors, {size / 1e6:,.1f} MB, {kinds}")
+    tensors = len(bundle.manifest.tensors)
+    click.echo(f"{output}: {tensors} tensors, {bytes_text(size)}, {kinds}, in {duration_text(progress.seconds)}")

@@ -24,6 +24,7 @@ from lopa.bench.progress import progress_shown
 from lopa.bench.report import make_folder
 from lopa.bench.table import show_table
 from lopa.cli.recording_from_trace import recording_from_trace
+from lopa.cli.verbosity import quiet
 from lopa.runtime.bundle import Bundle, sha256_of_file
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.errors import BadInputError, MissingBackendError
@@ -162,7 +163,7 @@ def _recording(bundle: Bundle, traces: tuple[Path, ...], device: str | None) -> 
     if traces:
         return joined_recordings([recording_from_trace(path, bundle) for path in traces])
     items = eval_set_from_jsonl(EVAL, limit=_PROMPTS)
-    with _decoder(bundle, device) as decoder, progress_shown("prompts", len(items)) as progress:
+    with _decoder(bundle, device) as decoder, progress_shown("prompts", len(items), quiet=quiet()) as progress:
         return recording_from_decoder(
             decoder,
             [item.prompt for item in items],

@@ -7,6 +7,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from lopa.bench.pace import Pace, duration_text
 from lopa.cli.verify_progress import VerifyProgress
 from lopa.cli.verify_tensorrt import agreement_of_engine, default_reference
 from lopa.export.verify import report_from_bundle
@@ -45,6 +46,7 @@ def command(bundle: Path, checkpoint: Path | None, lora: Path | None, device: st
     An engine of TensorRT is also asked for tokens: every forward of some decodes, and one in each of its shapes, runs
     on another device (--against) too. Only when these agree does the engine decode.
     """
+    pace = Pace()
     opened = Bundle.open(bundle)
     gated = device.split(":", 1)[0] == "tensorrt"
     if against is not None and not gated:
@@ -63,7 +65,10 @@ def command(bundle: Path, checkpoint: Path | None, lora: Path | None, device: st
     if gated:
         _gate(opened.of_dialect("standard"), device, against)
     files = len(opened.manifest.files)
-    click.echo(f"ok: {files} files as exported; {device} agrees with the references in {report.cases} cases")
+    click.echo(
+        f"ok: {files} files as exported; {device} agrees with the references in {report.cases} cases, "
+        f"in {duration_text(pace.seconds)}"
+    )
     if checkpoint is None:
         click.echo("The weights were not compared with a checkpoint: add --checkpoint DIR for that.")
 

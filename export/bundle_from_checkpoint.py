@@ -96,6 +96,7 @@ def bundle_from_checkpoint(
     tell = progress or silent
     _check_dialects(dialects, quantization, stages, plugins=plugins)
     check_destination(destination, overwrite=overwrite)
+    tell("reading the checkpoint", 0, 0)
     source = source_from_checkpoint(checkpoint, lora)
     planned = source.planned if quantization is None else quantized_plan(source.planned, quantization)
     records = tensor_records_from_plan(planned, dtype)
@@ -115,7 +116,6 @@ def bundle_from_checkpoint(
             source.adapter,
             lambda done: tell("writing weights", done, total),
         )
-        tell("tracing the graph", 0, 0)
         whole = whole_model(source.config.dimensions.layers)
         graphs = [(GRAPH_NAMES[dialect], dialect, whole) for dialect in dialects]
         of_stages: list[tuple[str, Dialect, ModelPart]] = [
@@ -123,6 +123,7 @@ def bundle_from_checkpoint(
         ]
         functions: set[str] = set()
         for name, dialect, part in (*graphs, *of_stages):
+            tell(f"tracing {name}", 0, 0)
             graph = graph_from_dimensions(
                 source.config.dimensions,
                 records,
@@ -134,6 +135,7 @@ def bundle_from_checkpoint(
                 plugins=plugins and dialect == "standard",
             )
             functions.update(plugins_of(graph))
+            tell(f"checking and writing {name}", 0, 0)
             if dialect == "portable":
                 check_portable(ir.to_proto(graph), name)
             ir.save(graph, folder / name)

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from lopa.runtime.errors import MissingBackendError
+from lopa.runtime.install_hint import pip_install
 
 # An absent module of any other name is a fault of ours and stays a traceback.
 _MODULES = {"torch", "transformers", "safetensors", "onnx", "onnx_ir", "onnxscript"}
@@ -20,5 +21,5 @@ def export_extra_needed(purpose: str) -> Iterator[None]:
         raise MissingBackendError(
             f"{error.name} is not installed",
             expected=f"the libraries for {purpose}",
-            remedy='pip install "lopa-export[export]"',
+            remedy=pip_install("export"),
         ) from error

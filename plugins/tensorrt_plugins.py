@@ -15,6 +15,7 @@ from typing import Any
 from lopa.plugins.launch_sizes import MOST_SPLITS, SPLIT_COLUMNS, Floats, attention_tiles, head_tiles
 from lopa.runtime.contract import TOP_K
 from lopa.runtime.errors import MissingBackendError
+from lopa.runtime.install_hint import pip_install
 
 NAMESPACE = "lopa"
 BRANCH_ATTENTION = "BranchAttention"
@@ -216,6 +217,6 @@ def _libraries(capability: tuple[int, int]) -> _Libraries:
         raise MissingBackendError(
             f"{error.name} is not installed",
             expected="TensorRT, Triton and torch for plugins",
-            remedy='pip install "lopa-export[tensorrt,plugins]", or build the engine without plugins',
+            remedy=f"{pip_install('tensorrt', 'plugins')}, or build the engine without plugins",
         ) from error
     return _Libraries(trt, trtp, capability)

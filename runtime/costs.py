@@ -4,6 +4,7 @@ The table lies in the bundle beside the manifest, one file for each device (`cos
 """
 
 import bisect
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -60,9 +61,25 @@ def costs_from_bundle(bundle: Bundle, device: str, threads: int | None) -> "Cost
     threads, contract or bundle.
     """
     path = bundle.path / costs_name(device)
+    remedy = _remedy(bundle, device, threads)
     if not path.is_file():
-        raise BadInputError(f"{path} does not exist", expected="a cost table for this device", remedy=_REMEDY)
-    return CostTable(checked_costs(costs_from_file(path), bundle, device, threads, source=str(path)))
+        raise BadInputError(f"{path} does not exist", expected="a cost table for this device", remedy=remedy)
+    try:
+        costs = costs_from_file(path)
+    except BadInputError as error:
+        raise BadInputError(error.received, expected=error.expected, remedy=remedy) from error
+    return CostTable(checked_costs(costs, bundle, device, threads, source=str(path)))
+
+
+def _remedy(bundle: Bundle, device: str, threads: int | None) -> str:
+    """The command that measures the table that is missing, in full."""
+    chosen = "choose the number of branches yourself"
+    if device.partition(":")[0] == "mpi":
+        return f"{chosen}: there is no cost table for ranks"
+    devices = [word for name in device.split(",") for word in ("--device", name)]
+    count = [] if threads is None else ["--threads", str(threads)]
+    command = ["lopa-export", "bench", str(bundle.path), "--costs", *devices, *count]
+    return f"measure one: {shlex.join(command)} (a minute for a small model), or {chosen}"
 
 
 def checked_costs(costs: Costs, bundle: Bundle, device: str, threads: int | None, *, source: str) -> Costs:
@@ -76,7 +93,9 @@ def checked_costs(costs: Costs, bundle: Bundle, device: str, threads: int | None
     ):
         if found != expected:
             raise BadInputError(
-                f"{source} was measured for {name} {found}", expected=f"{name} {expected}", remedy=_REMEDY
+                f"{source} was measured for {name} {found}",
+                expected=f"{name} {expected}",
+                remedy=_remedy(bundle, device, threads),
             )
     return costs
 

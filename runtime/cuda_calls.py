@@ -12,6 +12,7 @@ from typing import Any
 
 from lopa.runtime.errors import EngineFailedError, MissingBackendError
 from lopa.runtime.first_failure import take_all
+from lopa.runtime.install_hint import pip_install
 
 MODULE = "cuda.bindings.runtime"
 _REMEDIES = {
@@ -115,5 +116,5 @@ def calls_of_installed_cuda() -> CudaCalls:
         raise MissingBackendError(
             f"the CUDA runtime cannot be used from Python: {error}",
             expected="NVIDIA's package cuda-bindings, version 13",
-            remedy='pip install "lopa-export[gpu]"',
+            remedy=pip_install("gpu"),
         ) from error

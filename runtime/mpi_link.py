@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lopa.runtime.errors import BadInputError, LopaError, MissingBackendError
+from lopa.runtime.install_hint import pip_install
 from lopa.runtime.mpi_messages import Bytes
 
 _START_SECONDS = 120.0
@@ -172,7 +173,7 @@ def _mpi() -> Any:
         raise MissingBackendError(
             f"mpi4py with an MPI library cannot be used here: {error}",
             expected="mpi4py, and MPICH or Open MPI",
-            remedy='pip install "lopa-export[mpi]" mpich (or have the machine\'s own MPI on the library path)',
+            remedy=f"{pip_install('mpi', also=('mpich',))} (or have the machine's own MPI on the library path)",
         ) from error
     finally:
         faulthandler.cancel_dump_traceback_later()

@@ -23,6 +23,7 @@ from lopa.runtime.contract import Rows, Statistics, WindowBatch
 from lopa.runtime.cpu_cores import check_cpu_device, cores_from_device
 from lopa.runtime.errors import BadInputError, MissingBackendError
 from lopa.runtime.host_session import ForwardEngine, HostSession
+from lopa.runtime.install_hint import pip_command, pip_install
 from lopa.runtime.manifest import Manifest
 from lopa.runtime.model_part import HIDDEN, NEXT_HIDDEN, ModelPart, whole_model
 from lopa.runtime.portable_engine import PortableEngine
@@ -279,8 +280,8 @@ def check_cuda_provider(device: str) -> None:
         raise MissingBackendError(
             f"device {device!r}, but ONNX Runtime here has only {', '.join(available)}",
             expected=f"an ONNX Runtime with {_CUDA}",
-            remedy='pip uninstall onnxruntime, then pip install "lopa-export[gpu]" (onnxruntime-gpu, for CUDA 13 and '
-            "cuDNN 9), or use cpu",
+            remedy=f"{pip_command()} uninstall onnxruntime, then {pip_install('gpu')} "
+            "(for CUDA 13 and cuDNN 9), or use cpu",
         )
 
 

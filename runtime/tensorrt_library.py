@@ -4,11 +4,11 @@ import importlib
 from types import ModuleType
 
 from lopa.runtime.errors import MissingBackendError
+from lopa.runtime.install_hint import pip_install
 
 OLDEST = (10, 15)
 """First version whose parser takes Attention, RotaryEmbedding and RMSNormalization of our graphs."""
 NEWEST_MAJOR = 11
-_INSTALL = 'pip install "lopa-export[tensorrt]" on a machine with an NVIDIA GPU (docs/tensorrt.md)'
 
 
 def tensorrt_library() -> ModuleType:
@@ -19,12 +19,16 @@ def tensorrt_library() -> ModuleType:
         raise MissingBackendError(
             f"TensorRT cannot be imported: {error}",
             expected=f"TensorRT {_span()} with its libraries",
-            remedy=_INSTALL,
+            remedy=_remedy(),
         ) from error
     version = version_numbers(trt.__version__)
     if version < OLDEST or version[0] > NEWEST_MAJOR:
-        raise MissingBackendError(f"TensorRT {trt.__version__}", expected=f"TensorRT {_span()}", remedy=_INSTALL)
+        raise MissingBackendError(f"TensorRT {trt.__version__}", expected=f"TensorRT {_span()}", remedy=_remedy())
     return trt
+
+
+def _remedy() -> str:
+    return f"{pip_install('tensorrt')} on a machine with an NVIDIA GPU (docs/tensorrt.md)"
 
 
 def version_numbers(version: str) -> tuple[int, ...]:

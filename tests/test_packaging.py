@@ -51,6 +51,6 @@ def test_the_runtime_alone_decodes(wheel: Path, tiny_bundle: Path, tmp_path: Pat
     assert verified.returncode == 0, verified.stderr
     doctor = lopa_export("doctor")
     assert "missing     export and verify" in doctor.stdout
-    assert 'pip install "lopa-export[export]"' in doctor.stdout
+    assert f'needs torch, transformers, safetensors, onnx, onnxscript: {python} -m pip install "torch' in doctor.stdout
     refused = lopa_export("onnx", "checkpoint", "-o", "bundle")
     assert refused.returncode == 3

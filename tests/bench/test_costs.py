@@ -1,5 +1,6 @@
 """The grid that is chosen, the forwards that are made, and the table that comes out of their seconds."""
 
+import itertools
 import math
 import shutil
 from collections import Counter
@@ -12,11 +13,20 @@ import msgspec
 import pytest
 
 from lopa.bench import costs
-from lopa.bench.costs import GRIDS, Plan, host_cost, measured_costs, plan_for_decoder, shapes_of_grid, timed_forwards
+from lopa.bench.costs import (
+    GRIDS,
+    LEAST_ROUNDS,
+    CostMeasurement,
+    Plan,
+    host_cost,
+    plan_for_decoder,
+    shapes_of_grid,
+    timed_forwards,
+)
 from lopa.bench.forward_work import ForwardShape
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import Statistics, WindowBatch
-from lopa.runtime.costs import costs_from_bundle, costs_name, json_from_costs, weights_digest
+from lopa.runtime.costs import Costs, costs_from_bundle, costs_name, json_from_costs, weights_digest
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.decoding import Step
 from lopa.runtime.errors import BadInputError
@@ -61,9 +71,9 @@ def test_every_shape_is_timed_once_a_round(
 ) -> None:
     """A short forward runs once before it is timed."""
     monkeypatch.setattr(costs, "_SHORT", short)
-    heard: list[int] = []
-    seconds = timed_forwards(decoder, SMALL, heard.append)
-    assert heard == list(range(1, SMALL.forwards + 1))
+    heard: list[tuple[int, int]] = []
+    seconds = timed_forwards(decoder, SMALL, lambda done, total: heard.append((done, total)))
+    assert heard == [(done, SMALL.forwards) for done in range(1, SMALL.forwards + 1)]
     assert {shape: len(found) for shape, found in seconds.items()} == dict.fromkeys(SMALL.shapes, 3)
     assert all(second > 0 for found in seconds.values() for second in found)
     # Besides, the smallest shape once whenever another prefix has been bound.
@@ -72,6 +82,55 @@ def test_every_shape_is_timed_once_a_round(
     timed = forwards[runs - 1 :: runs]
     rounds = [timed[start : start + 10] for start in (0, 10, 20)]
     assert rounds[0] != rounds[1] or rounds[1] != rounds[2], "another order every round"
+    assert [decoder.session.prefix_length(request) for request in range(-4, 4)] == [0] * 8
+
+
+@pytest.mark.parametrize(("seconds_a_forward", "rounds"), [(1e-4, 25), (0.04, 8), (0.1, 3), (9.0, 3)])
+def test_rounds_go_on_for_so_long_as_is_enough(
+    decoder: Decoder, monkeypatch: pytest.MonkeyPatch, seconds_a_forward: float, rounds: int
+) -> None:
+    """By a clock that only forwards move, here by as much each."""
+    plan = Plan(SMALL.shapes, 25, enough=8.5 * 8 * 0.04)
+    now = 0.0
+    timed = 0
+
+    def forward(*_: object) -> float:
+        nonlocal now, timed
+        timed += 1
+        if timed % 5 != 1:  # four shapes on a prefix, after one that is not counted
+            now += seconds_a_forward
+        return seconds_a_forward
+
+    monkeypatch.setattr(costs, "_forward_seconds", forward)
+    monkeypatch.setattr(costs.time, "perf_counter", lambda: now)
+    totals: list[int] = []
+    seconds = timed_forwards(decoder, plan, lambda _, total: totals.append(total))
+    assert {len(found) for found in seconds.values()} == {rounds}
+    assert totals == [len(totals)] * len(totals)
+
+
+@pytest.mark.parametrize(("forwards", "kept"), [(0, False), (3, False), (23, False), (24, True), (30, True)])
+def test_what_was_measured_is_a_table_once_it_is_enough(
+    decoder: Decoder, monkeypatch: pytest.MonkeyPatch, forwards: int, kept: bool
+) -> None:
+    monkeypatch.setattr(costs, "host_cost", lambda _: (1e-3, 1e-4))
+    measurement = CostMeasurement(decoder, replace(SMALL, rounds=LEAST_ROUNDS + 1), threads=1)
+    assert measurement.costs is None
+
+    def stop(done: int, _total: int) -> None:
+        if done == forwards:
+            raise KeyboardInterrupt
+
+    if forwards:
+        with pytest.raises(KeyboardInterrupt):
+            measurement.run(stop)
+    assert measurement.forwards == forwards
+    found = measurement.costs
+    assert (found is not None) == kept
+    if found is not None:
+        assert {(p.branches, p.window, p.prefix) for p in found.points} == {
+            (shape.branches, shape.window, shape.prefix) for shape in SMALL.shapes
+        }
     assert [decoder.session.prefix_length(request) for request in range(-4, 4)] == [0] * 8
 
 
@@ -87,8 +146,18 @@ def test_prefixes_are_released_after_a_failure(decoder: Decoder, monkeypatch: py
 
 def test_points_are_medians(decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
     shape = ForwardShape(2, 32, 64, 32)
-    monkeypatch.setattr(costs, "timed_forwards", lambda *_: {shape: [0.5, 0.1, 0.2]})
-    found = measured_costs(decoder, SMALL, threads=1)
+    seconds = iter((0.5, 0.1, 0.2))
+    monkeypatch.setattr(costs, "host_cost", lambda _: (1e-3, 1e-4))
+    monkeypatch.setattr(
+        costs, "_forward_seconds", lambda _decoder, _request, _shape, _rng: 9.0 if _binds() else next(seconds)
+    )
+    turns = itertools.cycle((True, False))
+
+    def _binds() -> bool:
+        """The first forward of a turn on a prefix is not timed."""
+        return next(turns)
+
+    found = measured_costs(decoder, Plan((shape,), 3))
     (point,) = found.points
     assert (point.branches, point.window, point.prefix, point.seconds) == (2, 32, 64, 0.2)
     assert (found.device, found.threads, found.weights_sha256) == ("cpu", 1, weights_digest(decoder.bundle))
@@ -97,7 +166,7 @@ def test_points_are_medians(decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -
 def test_a_measured_table_is_read_back(tiny_bundle: Path, tmp_path: Path) -> None:
     path = Path(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
     with Decoder.open(path, threads=1) as decoder:
-        found = measured_costs(decoder, SMALL, threads=1)
+        found = measured_costs(decoder, SMALL)
     (path / costs_name("cpu")).write_bytes(json_from_costs(found))
     table = costs_from_bundle(Bundle.open(path), "cpu", 1)
     assert table.costs == found
@@ -109,25 +178,18 @@ def test_a_measured_table_is_read_back(tiny_bundle: Path, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("seconds_a_row", "grid", "rounds"),
-    [
-        (1e-5, 0, 25),
-        # 46,080 rows a round of the finest grid: at 4 ms a row 184 s, three of which fit ten minutes.
-        (0.004, 0, 3),
-        (0.0044, 1, 5),
-        (0.01, 2, 8),
-        (0.04, 3, 3),
-        (10.0, 3, 3),
-    ],
+    ("seconds_a_row", "grid"),
+    # 46,080 rows a round of the finest grid: at 4 ms a row 184 s, three of which fit ten minutes.
+    [(1e-5, 0), (0.004, 0), (0.0044, 1), (0.01, 2), (0.04, 3), (10.0, 3)],
 )
 def test_a_slower_model_gets_a_coarser_grid(
-    decoder: Decoder, monkeypatch: pytest.MonkeyPatch, seconds_a_row: float, grid: int, rounds: int
+    decoder: Decoder, monkeypatch: pytest.MonkeyPatch, seconds_a_row: float, grid: int
 ) -> None:
     manifest = decoder.bundle.manifest
     roomy = replace_positions(decoder, 1 << 17)
     monkeypatch.setattr(costs, "_seconds_a_row", lambda *_: seconds_a_row)
     plan = plan_for_decoder(roomy)
-    assert plan == Plan(tuple(shapes_of_grid(GRIDS[grid], roomy.bundle.manifest)), rounds)
+    assert plan == Plan(tuple(shapes_of_grid(GRIDS[grid], roomy.bundle.manifest)), 25, costs.ENOUGH)
     assert plan.shapes[-1].window == manifest.decoding.block_size * max(GRIDS[grid].blocks)
 
 
@@ -154,6 +216,13 @@ def test_the_hosts_share_and_what_a_branch_adds(decoder: Decoder, monkeypatch: p
 
     monkeypatch.setattr(Decoder, "stream", timed)
     assert host_cost(decoder) == pytest.approx((7.0, 2.0))
+
+
+def measured_costs(decoder: Decoder, plan: Plan) -> Costs:
+    measurement = CostMeasurement(decoder, plan, threads=1)
+    measurement.run()
+    assert measurement.costs is not None
+    return measurement.costs
 
 
 def replace_positions(decoder: Decoder, positions: int) -> Decoder:

@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.costs import costs_from_bundle
+from lopa.runtime.install_hint import pip_install
 from lopa.runtime.session_onnxruntime import available_cores
 from lopa.tiny import ADAPTER, CHECKPOINT, EVAL
 
@@ -18,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
 
 
-COARSE = "import lopa.bench.costs as costs; costs.GRIDS = costs.GRIDS[-1:]"
+COARSE = "import lopa.bench.costs as costs; costs.GRIDS = costs.GRIDS[-1:]; costs._MOST_ROUNDS = 6"
 """The whole grid takes a minute."""
 
 
@@ -61,7 +63,7 @@ def test_quality_writes_json_table_and_plot(tiny_bundle: Path, tmp_path: Path) -
     assert done.returncode == 0, done.stderr
     assert done.stdout == (output / "quality.md").read_text() + "\n"
     assert done.stdout.count("| vanilla") == 2
-    assert "2 of 2 prompts" in done.stderr
+    assert "prompts: 2 in " in done.stderr
     assert plot.read_bytes().startswith(b"\x89PNG")
     report = json.loads((output / "quality.json").read_bytes())
     assert len(report["rows"]) == 16
@@ -105,6 +107,56 @@ def test_costs_are_stored_in_the_bundle_beside_the_roofline(tiny_bundle: Path, t
     assert "GFLOP/s" in done.stdout
     assert "median / floor" in done.stdout
     assert sorted(path.name for path in output.iterdir()) == ["costs.json", "costs.md"]
+
+
+STOPPED = """
+import os, signal
+original, count = costs._forward_seconds, 0
+def stopped(*arguments):
+    global count
+    count += 1
+    if count == {forwards}:
+        os.kill(os.getpid(), signal.{name})
+    return original(*arguments)
+costs._forward_seconds = stopped
+"""
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+@pytest.mark.parametrize(("forwards", "kept"), [(20, False), (60, True)])
+def test_a_stopped_measurement_keeps_what_is_a_table(
+    tiny_bundle: Path, tmp_path: Path, name: str, forwards: int, kept: bool
+) -> None:
+    """The coarsest grid has 12 sizes, so that 36 forwards are a table; 2 in a round are not timed."""
+    bundle = Path(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
+    first = f"{COARSE}\n{STOPPED.format(name=name, forwards=forwards)}"
+    done = lopa_export(bundle, "--costs", "--threads", 1, first=first)
+    assert done.returncode == 128 + getattr(signal, name), done.stderr
+    assert "forwards: stopped after " in done.stderr
+    assert "Traceback" not in done.stderr
+    if kept:
+        assert f"What was measured is kept: {bundle / 'costs.cpu.json'}" in done.stderr
+        assert len(costs_from_bundle(Bundle.open(bundle), "cpu", 1).costs.points) == 12
+    else:
+        assert "Nothing was kept: a table needs 36 forwards, 3 of every size." in done.stderr
+    extra = {path.name for path in bundle.iterdir()} - {path.name for path in tiny_bundle.iterdir()}
+    assert extra == ({"costs.cpu.json"} if kept else set())
+
+
+def test_a_bundle_that_cannot_be_written_is_refused_before_measuring(tiny_bundle: Path, tmp_path: Path) -> None:
+    bundle = Path(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
+    first = "import os\nos.access = lambda path, mode: mode != os.W_OK"  # root may write everywhere
+    done = lopa_export(bundle, "--costs", "--threads", 1, first=first)
+    assert done.returncode == 2
+    assert f"{bundle} cannot be written" in done.stderr
+    assert "forwards" not in done.stderr
+
+
+def test_quiet_measures_without_a_word(tiny_bundle: Path, tmp_path: Path) -> None:
+    bundle = Path(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
+    done = lopa_export(bundle, "--costs", "--threads", 1, "--quiet", first=COARSE)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (bundle / "costs.cpu.json").is_file()
 
 
 def test_a_failed_measurement_leaves_the_old_table(tiny_bundle: Path, tmp_path: Path) -> None:
@@ -155,7 +207,7 @@ def test_a_plot_without_matplotlib_is_refused_before_measuring(tiny_bundle: Path
     asked = (tiny_bundle, "--quality", EVAL, "--limit", 1, "--output", tmp_path / "out")
     done = lopa_export(*asked, "--plot", tmp_path / "q.png", refuse=("matplotlib",))
     assert done.returncode == 3
-    assert 'pip install "lopa-export[plot]"' in done.stderr
+    assert pip_install("plot") in done.stderr
     assert "Traceback" not in done.stderr
     assert list(tmp_path.iterdir()) == []
     assert lopa_export(*asked, refuse=("matplotlib",)).returncode == 0
@@ -164,7 +216,7 @@ def test_a_plot_without_matplotlib_is_refused_before_measuring(tiny_bundle: Path
 def test_speed_without_torch_names_the_extra(tiny_bundle: Path) -> None:
     done = lopa_export(tiny_bundle, "--speed", "--checkpoint", CHECKPOINT, refuse=("torch",))
     assert done.returncode == 3
-    assert 'pip install "lopa-export[export]"' in done.stderr
+    assert pip_install("export") in done.stderr
     assert "Traceback" not in done.stderr
 
 

@@ -15,6 +15,7 @@ import pytest
 
 from lopa.cli.main import main
 from lopa.runtime.bundle import Bundle, sha256_of_file
+from lopa.runtime.install_hint import pip_install
 from lopa.runtime.manifest import FileRecord, json_from_manifest, scale_name
 from lopa.tiny import ADAPTER, CHECKPOINT
 
@@ -280,6 +281,6 @@ def test_only_the_checkpoint_needs_torch(tiny_bundle: Path, arguments: tuple[str
     assert result.returncode == code, result.stderr
     if code:
         assert "torch is not installed" in result.stderr
-        assert 'pip install "lopa-export[export]"' in result.stderr
+        assert pip_install("export") in result.stderr
     else:
         assert "cpu agrees with the references in 18 cases" in result.stdout

@@ -31,6 +31,7 @@ from lopa.runtime.device_memory import Buffer
 from lopa.runtime.devices import session_from_devices
 from lopa.runtime.errors import BadInputError, EngineFailedError, MissingBackendError
 from lopa.runtime.gears import GEARS_NAME, Gear, json_from_plan
+from lopa.runtime.install_hint import pip_install
 from lopa.runtime.parallel_session import BranchParallelSession
 from lopa.runtime.session import Session, open_session
 
@@ -363,7 +364,7 @@ def test_doctor(machine: StandInOrt, monkeypatch: pytest.MonkeyPatch, capsys: py
     machine.cudart.codes["cudaGetDeviceCount"] = [cudaError_t.cudaErrorInsufficientDriver]
     assert state().startswith("cudaGetDeviceCount returned cudaErrorInsufficientDriver")
     monkeypatch.setitem(sys.modules, MODULE, None)
-    assert state() == 'no cuda-bindings: pip install "lopa-export[gpu]"'
+    assert state() == f"no cuda-bindings: {pip_install('gpu')}"
     monkeypatch.setattr(ort, "get_available_providers", lambda: ["CPUExecutionProvider"])
     assert state().startswith("no CUDA provider in ONNX Runtime: ")
 

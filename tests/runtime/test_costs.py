@@ -84,7 +84,7 @@ def test_a_table_of_something_else_is_refused(bundle: Bundle, changes: dict[str,
     with pytest.raises(BadInputError) as caught:
         costs_from_bundle(bundle, "cpu", 1)
     assert received in caught.value.received
-    assert "bench BUNDLE --costs" in caught.value.remedy
+    assert f"lopa-export bench {bundle.path} --costs --device cpu --threads 1 " in caught.value.remedy
 
 
 def test_a_table_that_cannot_be_used_is_refused(bundle: Bundle) -> None:
@@ -99,3 +99,31 @@ def test_a_table_that_cannot_be_used_is_refused(bundle: Bundle) -> None:
     path.write_text('{"schema": 1}')
     with pytest.raises(BadInputError, match="contract"):
         costs_from_bundle(bundle, "cpu", 1)
+
+
+@pytest.mark.parametrize(
+    ("device", "threads", "options"),
+    [
+        ("cpu", 1, "--device cpu --threads 1"),
+        ("cuda:0", None, "--device cuda:0"),
+        ("cpu:0,cpu:1", 2, "--device cpu:0 --device cpu:1 --threads 2"),
+        ("cpu:0+cpu:1", None, "--device cpu:0+cpu:1"),
+    ],
+)
+@pytest.mark.parametrize("content", [None, "{}", "[[["])
+def test_the_remedy_is_a_command_for_this_bundle_device_and_threads(
+    bundle: Bundle, tmp_path: Path, device: str, threads: int | None, options: str, content: str | None
+) -> None:
+    named = Bundle(Path(shutil.copytree(bundle.path, tmp_path / "a bundle")), bundle.manifest)
+    if content is not None:
+        (named.path / costs_name(device)).write_text(content)
+    with pytest.raises(BadInputError) as caught:
+        costs_from_bundle(named, device, threads)
+    assert caught.value.remedy.startswith(f"measure one: lopa-export bench '{named.path}' --costs {options} (")
+    assert "again" not in caught.value.remedy
+
+
+def test_ranks_have_no_table(bundle: Bundle) -> None:
+    with pytest.raises(BadInputError) as caught:
+        costs_from_bundle(bundle, "mpi", None)
+    assert caught.value.remedy == "choose the number of branches yourself: there is no cost table for ranks"

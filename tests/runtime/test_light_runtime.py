@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 from lopa import tiny
+from lopa.runtime.install_hint import pip_install
 
 _REFUSE = """
 import sys
@@ -60,6 +61,6 @@ def test_commands_that_export_say_what_to_install(tiny_bundle: Path, tmp_path: P
     ):
         result = run("from lopa.cli.main import main\nmain(sys.argv[1:])", *arguments)
         assert result.returncode == 3, result.stderr
-        assert 'pip install "lopa-export[export]"' in result.stderr
+        assert pip_install("export") in result.stderr
         assert "Traceback" not in result.stderr
     assert not (tmp_path / "bundle").exists()

@@ -6,6 +6,7 @@ from types import ModuleType
 import pytest
 
 from lopa.runtime.errors import MissingBackendError
+from lopa.runtime.install_hint import pip_install
 from lopa.runtime.tensorrt_library import tensorrt_library, version_numbers
 
 
@@ -34,7 +35,7 @@ def test_absent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tensorrt", None)
     with pytest.raises(MissingBackendError, match="cannot be imported") as caught:
         tensorrt_library()
-    assert 'pip install "lopa-export[tensorrt]"' in caught.value.remedy
+    assert pip_install("tensorrt") in caught.value.remedy
 
 
 def test_version_numbers() -> None:

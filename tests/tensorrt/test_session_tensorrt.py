@@ -25,6 +25,7 @@ from lopa.runtime.check_cases import cases_from_manifest
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.devices import session_from_devices
 from lopa.runtime.errors import BadInputError, EngineFailedError, MissingBackendError
+from lopa.runtime.install_hint import pip_install
 from lopa.runtime.parallel_session import BranchParallelSession
 from lopa.runtime.session import open_session
 from lopa.runtime.tensorrt_gear import MOST_GRAPHS
@@ -262,7 +263,7 @@ def test_without_tensorrt(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> No
     with pytest.raises(MissingBackendError, match="TensorRT cannot be imported") as caught:
         open_session(bundle, "tensorrt:0")
     assert caught.value.exit_code == 3
-    assert 'pip install "lopa-export[tensorrt]"' in caught.value.remedy
+    assert pip_install("tensorrt") in caught.value.remedy
 
 
 def test_without_the_cuda_runtime(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:

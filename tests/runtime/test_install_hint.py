@@ -1,0 +1,94 @@
+"""Remedies name a pip command that works though the project is on no index."""
+
+import importlib.metadata
+import re
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+from lopa.runtime import install_hint
+from lopa.runtime.install_hint import pip_install
+
+PROJECT = Path(__file__).resolve().parents[2]
+SOURCES = ("runtime", "export", "cli", "bench", "plugins", "tools", "docs", "README.md")
+
+
+def named(command: str) -> list[Requirement]:
+    """What a shell hands to pip in `command`, every word a requirement that pip can read."""
+    _, words = command.split(" install ", 1)
+    return [Requirement(word) for word in shlex.split(words)]
+
+
+@pytest.mark.parametrize(
+    ("extra", "expected"),
+    [("export", {"torch", "transformers", "safetensors", "onnx", "onnxscript"}), ("plot", {"matplotlib"})],
+)
+def test_the_command_names_what_the_extra_requires(extra: str, expected: set[str]) -> None:
+    assert {requirement.name for requirement in named(pip_install(extra))} == expected
+
+
+def test_the_project_itself_is_never_named() -> None:
+    """Whoever registers the name on an index would have his package installed."""
+    for extra in ("export", "gpu", "tensorrt", "plugins", "mpi", "plot", "test"):
+        assert "lopa" not in pip_install(extra)
+
+
+def test_several_extras_and_further_requirements() -> None:
+    names = [requirement.name for requirement in named(pip_install("gpu", "tensorrt", also=("mpich>=5",)))]
+    assert names == ["onnxruntime-gpu", "cuda-bindings", "tensorrt", "mpich"]
+
+
+def test_requirements_of_another_platform_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        importlib.metadata,
+        "requires",
+        lambda _: [
+            'here>=1; sys_platform == "linux" and extra == "x"',
+            'there; sys_platform == "win32" and extra == "x"',
+            'new~=2.0; python_version >= "3.11" and extra == "x"',
+            'other; extra == "y"',
+            "always>=3",
+        ],
+    )
+    monkeypatch.setattr(sys, "platform", "linux")
+    found = named(pip_install("x"))
+    assert [requirement.name for requirement in found] == ["here", "new"]
+    assert str(found[1].marker) == 'python_version >= "3.11"'
+
+
+def test_a_source_tree_that_was_never_installed_names_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent(_: str) -> list[str]:
+        raise importlib.metadata.PackageNotFoundError("lopa-export")
+
+    monkeypatch.setattr(importlib.metadata, "requires", absent)
+    assert pip_install("export").endswith('pip install -c constraints.txt ".[export]" in the folder of the source tree')
+
+
+def test_pip_is_the_one_of_this_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
+    beside = str(Path(sys.executable).parent)
+    monkeypatch.setenv("PATH", beside)
+    assert pip_install("plot").startswith("pip install ")
+    monkeypatch.setenv("PATH", "")
+    assert pip_install("plot").startswith(f"{sys.executable} -m pip install ")
+
+
+def test_no_remedy_and_no_page_asks_an_index_for_this_project() -> None:
+    wrong = []
+    for name in SOURCES:
+        place = PROJECT / name
+        for path in [place] if place.is_file() else sorted(place.rglob("*")):
+            if path.suffix in (".py", ".md") and re.search(
+                r"lopa-export\[|pip install[^\n]* lopa-export\b", path.read_text(encoding="utf-8")
+            ):
+                wrong.append(str(path))
+    assert not wrong
+
+
+def test_quotes_that_every_shell_knows() -> None:
+    assert install_hint._quoted("torch==2.13.0") == "torch==2.13.0"
+    assert install_hint._quoted("numpy>=2") == '"numpy>=2"'
+    hostile = 'a"; $(b)'
+    assert shlex.split(install_hint._quoted(hostile)) == [hostile]
