@@ -13,6 +13,7 @@ from lopa.runtime.errors import (
     EngineFailedError,
     LopaError,
     MissingBackendError,
+    NonFiniteAnswerError,
     QueueFullError,
 )
 from lopa.runtime.generation_config import GenerationConfig
@@ -34,6 +35,7 @@ __all__ = [
     "GenerationResult",
     "LopaError",
     "MissingBackendError",
+    "NonFiniteAnswerError",
     "QueueFullError",
     "RequestHandle",
     "TextEvent",

@@ -20,6 +20,10 @@ class BadInputError(LopaError):
     """A file, a flag or a value that cannot be used (exit code 2)."""
 
 
+class NonFiniteAnswerError(BadInputError):
+    """A forward answered NaN or infinity for a request, which ends; what else runs goes on."""
+
+
 class CheckFailedError(LopaError):
     """A check ran to its end and failed (exit code 1)."""
 
