@@ -19,6 +19,7 @@ from lopa.runtime.checked_values import MOST_SECONDS, real_number, whole_number
 from lopa.runtime.costs import CostTable, costs_from_bundle
 from lopa.runtime.cpu_cores import check_devices
 from lopa.runtime.decoding import Decoding, Step
+from lopa.runtime.device_errors import TypedSession
 from lopa.runtime.devices import session_from_devices
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import GenerationConfig
@@ -203,7 +204,7 @@ class Decoder:
 
     def pool(self, prompt_rows: int = PROMPT_ROWS) -> RequestPool:
         """An empty pool on this decoder's session, which keeps up to `prompt_rows` rows of prompts for reuse."""
-        return RequestPool(self.session, self.bundle.manifest, self.tokenizer, PromptStore(prompt_rows))
+        return RequestPool(TypedSession(self.session), self.bundle.manifest, self.tokenizer, PromptStore(prompt_rows))
 
     def prompt_from_messages(self, messages: Sequence[Mapping[str, Any]], *, special_tokens: bool = False) -> list[int]:
         """Ids of a chat ({"role", "content"} each) by the bundle's chat template, ready for `stream`.
@@ -239,8 +240,8 @@ class Decoder:
             yield outcome
 
     def _events(self, job: Job) -> Iterator[Event]:
-        request = unused_request()
-        decoding = Decoding(self.session, request, job.prompt_ids, job.config, self.bundle.manifest, job.budget)
+        session, request = TypedSession(self.session), unused_request()
+        decoding = Decoding(session, request, job.prompt_ids, job.config, self.bundle.manifest, job.budget)
         answer = Answer(decoding, job.prompt_ids, job.config, self.tokenizer, drafts=job.drafts)
         try:
             while not answer.ended:
@@ -249,7 +250,7 @@ class Decoder:
                     job.on_step(step)
                 yield from answer.events_from_step(step)
         finally:
-            self.session.release(request)
+            session.release(request)
         yield from answer.last_events()
 
     def _joined(
