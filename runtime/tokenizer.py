@@ -1,32 +1,52 @@
 """Text to token ids and back, with the tokenizer of a bundle. Knows no decoding rule and no stop strings."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from functools import cached_property
 from typing import Any, Self
 
+import numpy as np
 import tokenizers
 
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.chat_template import text_from_messages
+from lopa.runtime.checked_values import is_unicode, shown
 from lopa.runtime.errors import BadInputError
+from lopa.runtime.template_text import marks_of
 
 TOKENIZER_NAME = "tokenizer.json"
 TOKENIZER_CONFIG_NAME = "tokenizer_config.json"
+
+_Place = tuple[int, int, int]
+"""A special token in a text: its id, where it begins and where it ends."""
 
 
 class Tokenizer:
     """The tokenizer of one bundle."""
 
     def __init__(
-        self, backend: tokenizers.Tokenizer, settings: Mapping[str, Any], bos: int | None, *, source: str
+        self,
+        backend: tokenizers.Tokenizer,
+        settings: Mapping[str, Any],
+        bos: int | None,
+        *,
+        source: str,
+        special: Collection[int] = (),
     ) -> None:
-        """`settings` is the content of tokenizer_config.json, `source` names the bundle in errors."""
+        """`settings` is the content of tokenizer_config.json, `source` names the bundle in errors.
+
+        `special` are ids that text never becomes, beside those of tokens that the tokenizer itself marks as special.
+        """
         backend.no_truncation()
         backend.no_padding()
         self._backend = backend
         self._settings = settings
         self._bos = bos
         self._source = source
+        added = backend.get_added_tokens_decoder()
+        # A tokenizer may use an ordinary character for padding: that one stays what it is in text.
+        named = {number for number in special if number in added or len(backend.id_to_token(number) or "") > 1}
+        self._never_text = self.special_ids | frozenset(named)
 
     @classmethod
     def open(cls, bundle: Bundle) -> Self:
@@ -46,45 +66,110 @@ class Tokenizer:
             raise BadInputError(
                 f"{settings_path} holds no JSON object", expected="a JSON object", remedy="export the checkpoint again"
             )
-        return cls(backend, settings, bundle.manifest.special_tokens.bos, source=str(bundle.path))
+        named = bundle.manifest.special_tokens
+        special = [number for number in (named.mask, named.eos, named.bos, named.pad) if number is not None]
+        return cls(backend, settings, named.bos, source=str(bundle.path), special=special)
 
     @property
     def special_ids(self) -> frozenset[int]:
         """Ids of the special tokens, which `decode` leaves out."""
         return frozenset(i for i, token in self._backend.get_added_tokens_decoder().items() if token.special)
 
-    def encode(self, prompt: str, *, add_bos: bool) -> list[int]:
-        """Ids of `prompt`; the text of a special token becomes that token.
+    def encode(self, prompt: str, *, add_bos: bool, special_tokens: bool = False) -> list[int]:
+        """Ids of `prompt`; the text of a special token is text, with `special_tokens` it becomes that token.
 
         With `add_bos` the beginning-of-text token comes first, if the bundle has one and the text does not begin with
         it already. Raises BadInputError for text that is not Unicode (lone surrogates).
         """
-        try:
-            ids = self._backend.encode(prompt, add_special_tokens=False).ids
-        except TypeError as error:
-            raise BadInputError(
-                f"a prompt that is not Unicode text: {prompt[:80]!r}",
-                expected="text that can be written as UTF-8",
-                remedy="convert the input to UTF-8",
-            ) from error
+        _check_unicode(prompt)
+        ids: list[int] = self._backend.encode(prompt, add_special_tokens=False).ids
+        if not special_tokens and not self._never_text.isdisjoint(ids):
+            ids = self._literal_ids(prompt)
         if not add_bos or self._bos is None or ids[:1] == [self._bos]:
             return ids
         return [self._bos, *ids]
+
+    def _literal_ids(self, text: str) -> list[int]:
+        """Ids of `text`, none of which is special."""
+        encoding = self._literal.encode(text, add_special_tokens=False)
+        for number, (start, end) in zip(encoding.ids, encoding.offsets, strict=True):
+            # The model itself may know a special token's text as a word: cut, it is none.
+            if number in self._never_text and end - start > 1:
+                return [*self._literal_ids(text[: start + 1]), *self._literal_ids(text[start + 1 :])]
+        return list(encoding.ids)
+
+    @cached_property
+    def _literal(self) -> tokenizers.Tokenizer:
+        """The same tokenizer, to which special tokens are text; made when first needed.
+
+        An object of its own: others may be encoding on other threads, where no setting can be changed meanwhile.
+        """
+        content = json.loads(self._backend.to_str())
+        for token in content["added_tokens"]:
+            token["special"] = token["special"] or token["id"] in self._never_text
+        literal = tokenizers.Tokenizer.from_str(json.dumps(content))
+        literal.encode_special_tokens = True
+        return literal
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of `ids` without special tokens and ids that the vocabulary lacks; broken UTF-8 becomes U+FFFD."""
         return self._backend.decode(list(ids), skip_special_tokens=True)
 
-    def chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
-        """Ids of a chat by the bundle's template, up to where the answer begins; errors as for `chat_text`."""
-        return self.encode(self.chat_text(messages), add_bos=False)
+    def chat(self, messages: Sequence[Mapping[str, str]], *, special_tokens: bool = False) -> list[int]:
+        """Ids of a chat by the bundle's template, up to where the answer begins; errors as for `chat_text`.
+
+        Special tokens are those that the template itself writes; what looks like one and has a character from a message
+        is text, unless `special_tokens` asks for it. A chat without such texts has the ids of its whole text.
+        """
+        text = self._chat_text(messages)
+        ids, places = self._ids_and_special_places(text)
+        if special_tokens:
+            return ids
+        own = [place for run in _runs_of_template(marks_of(text)) for place in self._places_in(text, run)]
+        return ids if own == places else self._ids_with_special_at(text, own)
 
     def chat_text(self, messages: Sequence[Mapping[str, str]]) -> str:
         """Text of a chat ({"role", "content"} each) by the bundle's template, beginning-of-text included.
 
-        Raises BadInputError when the bundle has no template or the template does not take these messages.
+        Raises BadInputError when the bundle has no template, the template does not take these messages, or a message is
+        no Unicode text.
         """
-        return text_from_messages(self._chat_template(), messages, self._special_tokens(), source=self._source)
+        return str(self._chat_text(messages))
+
+    def _chat_text(self, messages: Sequence[Mapping[str, str]]) -> str:
+        text = text_from_messages(self._chat_template(), messages, self._special_tokens(), source=self._source)
+        _check_unicode(text)
+        return text
+
+    def _ids_and_special_places(self, text: str) -> tuple[list[int], list[_Place]]:
+        """Ids of `text`, special tokens being tokens, and where those are; white space that they swallowed is not."""
+        encoding = self._backend.encode(text, add_special_tokens=False)
+        places = []
+        for number, (start, end) in zip(encoding.ids, encoding.offsets, strict=True):
+            if number in self._never_text:
+                spelt = text[start:end].strip() or text[start:end]
+                begin = text.index(spelt, start)
+                places.append((number, begin, begin + len(spelt)))
+        return list(encoding.ids), places
+
+    def _places_in(self, text: str, run: tuple[int, int]) -> list[_Place]:
+        """The special tokens of the part `run` of `text`, read without the rest."""
+        _, places = self._ids_and_special_places(str(text)[slice(*run)])
+        return [(number, start + run[0], end + run[0]) for number, start, end in places]
+
+    def _ids_with_special_at(self, text: str, places: Sequence[_Place]) -> list[int]:
+        """Ids of `text`, of which these places are special tokens and everything else is text."""
+        added = self._backend.get_added_tokens_decoder()
+        ids: list[int] = []
+        position = 0
+        for number, start, end in places:
+            before, after = text[position:start], text[end:]
+            if number in added and added[number].lstrip:
+                before = before.rstrip()
+            ids += [*self._literal_ids(str(before)), number]
+            swallowed = len(after) - len(after.lstrip()) if number in added and added[number].rstrip else 0
+            position = end + swallowed
+        return ids + self._literal_ids(str(text[position:]))
 
     def _chat_template(self) -> str:
         """The only template, or of several named ones the one named "default"."""
@@ -108,3 +193,18 @@ class Tokenizer:
             if name.endswith("_token") and isinstance(text, str):
                 tokens[name] = text
         return tokens
+
+
+def _runs_of_template(marks: bytes) -> list[tuple[int, int]]:
+    """Beginnings and ends of the runs of zeros in `marks`: the characters that no message brought."""
+    edges = np.flatnonzero(np.diff(np.frombuffer(b"\1" + marks + b"\1", np.uint8).astype(np.int8)))
+    return [(int(start), int(end)) for start, end in edges.reshape(-1, 2)]
+
+
+def _check_unicode(text: str) -> None:
+    if not is_unicode(text):
+        raise BadInputError(
+            f"a prompt that is not Unicode text: {shown(text)}",
+            expected="text that can be written as UTF-8",
+            remedy="convert the input to UTF-8",
+        )

