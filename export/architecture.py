@@ -64,7 +64,7 @@ def architecture_of_model_type(model_type: object, *, source: str) -> Architectu
     """
     if not isinstance(model_type, str) or model_type not in ARCHITECTURES:
         raise BadInputError(
-            f"{source} has model_type {model_type!r}",
+            f"{source} has model_type {repr(model_type)[:200]}",
             expected="one of " + ", ".join(sorted(ARCHITECTURES)),
             remedy="export a Dream or DiffuCoder checkpoint; other architectures are not supported",
         )

@@ -27,6 +27,7 @@ from lopa.export.tokenizer_files import (
 from lopa.export.weight_plan import (
     Dtype,
     PlannedWeight,
+    check_layer_count,
     check_stored_tensors,
     planned_weights_from_config,
     tensor_records_from_plan,
@@ -46,6 +47,7 @@ from lopa.runtime.manifest import (
     Stage,
     TensorRecord,
     json_from_manifest,
+    manifest_from_json,
 )
 from lopa.runtime.model_part import ModelPart, whole_model
 
@@ -157,7 +159,9 @@ def bundle_from_checkpoint(
             with_logits=with_logits,
             plugins=sorted(functions),
         )
-        (folder / MANIFEST_NAME).write_bytes(json_from_manifest(manifest))
+        text = json_from_manifest(manifest)
+        manifest_from_json(text, source=f"the manifest for {checkpoint}")  # a bundle that nothing opens is not made
+        (folder / MANIFEST_NAME).write_bytes(text)
     return Bundle.open(destination)
 
 
@@ -174,6 +178,7 @@ def source_from_checkpoint(checkpoint: Path, lora: Path | None) -> Source:
     config = config_from_checkpoint(checkpoint)
     tokenizer = tokenizer_files_from_checkpoint(checkpoint, config)
     stored = tensors_from_checkpoint(checkpoint)
+    check_layer_count(config, stored, source=str(checkpoint))
     planned = planned_weights_from_config(config)
     # A tied checkpoint may still carry its head.
     ignored = {config.architecture.outer_names["head.weight"]} if config.tied_embeddings else set()

@@ -4,13 +4,12 @@ Nothing is read but the headers until values are asked for, and then they are re
 a mapped file would count as memory as a whole.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
-from lopa.export.json_file import json_object_from_file
+from lopa.export.json_file import json_object_from_file, shown
 from lopa.export.safetensors_header import TensorHeader, headers_from_file
 from lopa.runtime.errors import BadInputError
 
@@ -103,13 +102,13 @@ def tensors_from_file(path: Path) -> dict[str, StoredTensor]:
 
 def _tensors_from_index(index: Path) -> dict[str, StoredTensor]:
     weight_map = json_object_from_file(index, remedy=_COPY).get("weight_map")
-    if not isinstance(weight_map, Mapping) or not all(isinstance(shard, str) for shard in weight_map.values()):
+    if not isinstance(weight_map, dict) or not all(isinstance(shard, str) for shard in weight_map.values()):
         raise BadInputError(f"{index} has no weight_map", expected="a table from tensor to shard", remedy=_COPY)
     shards = {shard: tensors_from_file(_shard_path(index, shard)) for shard in sorted(set(weight_map.values()))}
     for name, shard in weight_map.items():
         if name not in shards[shard]:
             raise BadInputError(
-                f"{index} says that {name} is in {shard}, which does not have it",
+                f"{index} says that {shown(name)} is in {shown(shard)}, which does not have it",
                 expected="an index that agrees with its shards",
                 remedy=_COPY,
             )
@@ -117,8 +116,8 @@ def _tensors_from_index(index: Path) -> dict[str, StoredTensor]:
 
 
 def _shard_path(index: Path, shard: str) -> Path:
-    if Path(shard).name != shard:
+    if Path(shard).name != shard or shard == "..":
         raise BadInputError(
-            f"{index} names the shard {shard!r}", expected="a file name in the same folder", remedy=_COPY
+            f"{index} names the shard {shown(shard)}", expected="a file name in the same folder", remedy=_COPY
         )
     return index.parent / shard

@@ -5,12 +5,13 @@ from pathlib import Path
 from typing import Any
 
 from lopa.export.architecture import Architecture, architecture_of_model_type
-from lopa.export.json_file import json_object_from_file
+from lopa.export.json_file import JsonValues, json_object_from_file, shown
 from lopa.runtime.contract import TOP_K
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.manifest import ModelDimensions
 
 CONFIG_NAME = "config.json"
+_MOST_BYTES = 2**20
 _REMEDY = "check that this is a Dream-format checkpoint folder and that its config.json is whole"
 
 
@@ -33,14 +34,16 @@ def config_from_checkpoint(checkpoint: Path) -> CheckpointConfig:
     forward does not have (scaled rotary positions, sliding windows, another activation).
     """
     path = checkpoint / CONFIG_NAME
-    config = json_object_from_file(path, remedy=_REMEDY)
-    architecture = architecture_of_model_type(config.get("model_type"), source=str(path))
-    _check_supported(config, path)
+    values = json_object_from_file(path, remedy=_REMEDY, most=_MOST_BYTES)
+    config = JsonValues(values, str(path), _REMEDY)
+    architecture = architecture_of_model_type(values.get("model_type"), source=str(path))
+    _check_supported(values, path)
+    dimensions = _dimensions(config, path)
     return CheckpointConfig(
         architecture=architecture,
-        dimensions=_dimensions(config, path),
-        tied_embeddings=_flag(config, "tie_word_embeddings", path),
-        token_ids=_token_ids(config, path),
+        dimensions=dimensions,
+        tied_embeddings=config.flag("tie_word_embeddings"),
+        token_ids=_token_ids(config, dimensions.vocab_size),
     )
 
 
@@ -50,12 +53,12 @@ def _check_supported(config: dict[str, Any], path: Path) -> None:
         "rope_scaling": _is_scaled(config.get("rope_scaling")),
         "rope_parameters": _is_scaled(config.get("rope_parameters")),
         "use_sliding_window": bool(config.get("use_sliding_window", False)),
-        "layer_types": any(kind != "full_attention" for kind in config.get("layer_types") or ()),
+        "layer_types": not _are_full(config.get("layer_types")),
     }
     for name, found in unsupported.items():
         if found:
             raise BadInputError(
-                f"{path} has {name} = {config[name]!r}",
+                f"{path} has {name} = {shown(config[name])}",
                 expected="hidden_act silu, unscaled rotary positions and no sliding window",
                 remedy="export a checkpoint without this setting; it is not supported",
             )
@@ -68,65 +71,47 @@ def _is_scaled(rope: object) -> bool:
     return not isinstance(rope, dict) or rope.get("rope_type", rope.get("type", "default")) != "default"
 
 
-def _dimensions(config: dict[str, Any], path: Path) -> ModelDimensions:
-    hidden = _positive(config, "hidden_size", path)
-    heads = _positive(config, "num_attention_heads", path)
-    kv_heads = _positive(config, "num_key_value_heads", path) if "num_key_value_heads" in config else heads
-    head_size = _positive(config, "head_dim", path) if config.get("head_dim") is not None else hidden // heads
-    rope = config.get("rope_parameters") or {}
+def _are_full(kinds: object) -> bool:
+    """Whether layer_types, where it is given, is a list that names one kind of attention only."""
+    return kinds is None or (isinstance(kinds, list) and all(kind == "full_attention" for kind in kinds))
+
+
+def _dimensions(config: JsonValues, path: Path) -> ModelDimensions:
+    values = config.values
+    hidden = config.whole_number("hidden_size")
+    heads = config.whole_number("num_attention_heads")
+    kv_heads = config.whole_number("num_key_value_heads") if "num_key_value_heads" in values else heads
+    head_size = config.whole_number("head_dim") if values.get("head_dim") is not None else hidden // heads
+    rope = JsonValues({**values, **(values.get("rope_parameters") or {})}, str(path), _REMEDY)
     dimensions = ModelDimensions(
-        vocab_size=_positive(config, "vocab_size", path),
+        vocab_size=config.whole_number("vocab_size", least=TOP_K),
         hidden_size=hidden,
-        intermediate_size=_positive(config, "intermediate_size", path),
-        layers=_positive(config, "num_hidden_layers", path),
+        intermediate_size=config.whole_number("intermediate_size"),
+        layers=config.whole_number("num_hidden_layers"),
         heads=heads,
         kv_heads=kv_heads,
         head_size=head_size,
-        max_positions=_positive(config, "max_position_embeddings", path),
-        rope_theta=_positive_number({**config, **rope}, "rope_theta", path),
-        rms_norm_eps=_positive_number(config, "rms_norm_eps", path),
+        max_positions=config.whole_number("max_position_embeddings"),
+        rope_theta=rope.number("rope_theta", least=1.0, most=1e12),
+        rms_norm_eps=config.number("rms_norm_eps", least=1e-15, most=0.1),
     )
     for wrong, expected in (
-        (config.get("head_dim") is None and hidden % heads != 0, "hidden_size a multiple of num_attention_heads"),
+        (values.get("head_dim") is None and hidden % heads != 0, "hidden_size a multiple of num_attention_heads"),
         (heads % kv_heads != 0, "num_attention_heads a multiple of num_key_value_heads"),
-        (head_size % 2 != 0, "an even head size"),
-        (dimensions.vocab_size < TOP_K, f"vocab_size at least {TOP_K}"),
+        (head_size < 2 or head_size % 2 != 0, "an even head size"),
     ):
         if wrong:
             raise BadInputError(f"{path}: sizes {dimensions}", expected=expected, remedy=_REMEDY)
     return dimensions
 
 
-def _token_ids(config: dict[str, Any], path: Path) -> dict[str, int]:
+def _token_ids(config: JsonValues, vocab_size: int) -> dict[str, int]:
     ids: dict[str, int] = {}
-    for name in ("mask", "eos", "pad", "bos"):
-        value = config.get(f"{name}_token_id")
+    for role in ("mask", "eos", "pad", "bos"):
+        name = f"{role}_token_id"
+        value = config.values.get(name)
         if isinstance(value, list) and len(value) == 1:
             value = value[0]
-        if value is None:
-            continue
-        if not isinstance(value, int) or isinstance(value, bool):
-            raise BadInputError(f"{path} has {name}_token_id = {value!r}", expected="one token id", remedy=_REMEDY)
-        ids[name] = value
+        if value is not None:
+            ids[role] = config.whole(name, value, least=0, most=vocab_size - 1)
     return ids
-
-
-def _flag(config: dict[str, Any], name: str, path: Path) -> bool:
-    value = config.get(name, False)
-    if not isinstance(value, bool):
-        raise BadInputError(f"{path} has {name} = {value!r}", expected="true or false", remedy=_REMEDY)
-    return value
-
-
-def _positive(config: dict[str, Any], name: str, path: Path) -> int:
-    value = config.get(name)
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise BadInputError(f"{path} has {name} = {value!r}", expected="a positive whole number", remedy=_REMEDY)
-    return value
-
-
-def _positive_number(config: dict[str, Any], name: str, path: Path) -> float:
-    value = config.get(name)
-    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < float("inf"):
-        raise BadInputError(f"{path} has {name} = {value!r}", expected="a positive number", remedy=_REMEDY)
-    return float(value)

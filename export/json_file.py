@@ -1,27 +1,111 @@
-"""Reads the JSON objects of a checkpoint folder. Does not know what they mean."""
+"""Reads the JSON objects of a checkpoint folder, and their values by name and type. Does not know what they mean."""
 
-import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from lopa.runtime.errors import BadInputError
+from lopa.runtime.untrusted_input import MOST_JSON_BYTES, bytes_from_file, object_from_json
+
+MOST_NUMBER = 2**31 - 1
+"""No size, count or id of a model is beyond 32 bits with a sign."""
+_DEEPEST = 32
+"""Objects and lists within each other; a checkpoint's files have four or five. Others print and write them again."""
+_MOST_SHOWN = 200
+"""Characters of a value in an error."""
 
 
-def json_object_from_file(path: Path, *, remedy: str) -> dict[str, Any]:
-    """The JSON object in `path`.
+def json_object_from_file(path: Path, *, remedy: str, most: int = MOST_JSON_BYTES) -> dict[str, Any]:
+    """The JSON object in `path`, of at most `most` bytes.
 
-    Raises BadInputError, with `remedy`, for a file that is missing, unreadable, not JSON or not an object.
+    Raises BadInputError, with `remedy`, for a file that is missing, unreadable, not JSON or not an object, and for one
+    that is nested so deeply that it cannot be shown or written again.
     """
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise BadInputError(f"{path} does not exist", expected="a JSON file", remedy=remedy) from error
-    except OSError as error:
-        raise BadInputError(
-            f"{path} cannot be read: {error.strerror}", expected="a readable JSON file", remedy=remedy
-        ) from error
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise BadInputError(f"{path} is not JSON: {error}", expected="a JSON object", remedy=remedy) from error
-    if not isinstance(value, dict):
-        raise BadInputError(f"{path} holds a {type(value).__name__}", expected="a JSON object", remedy=remedy)
+    words = {"expected": "a JSON object in a readable file", "remedy": remedy}
+    value = object_from_json(bytes_from_file(path, most=most, **words), source=str(path), **words)
+    if _is_deep(value):
+        raise BadInputError(f"{path} is nested too deeply", **words)
     return value
+
+
+def shown(value: object) -> str:
+    """A value of a checkpoint's JSON as an error shows it: its beginning."""
+    text = repr(value)
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
+
+
+@dataclass(frozen=True)
+class JsonValues:
+    """An object of a checkpoint's JSON, whose values are asked for by name and type.
+
+    Every method raises BadInputError, naming the file, for a value of another type or outside its range; null is as
+    good as absent.
+    """
+
+    values: dict[str, Any]
+    source: str
+    """The file, as errors name it."""
+    remedy: str
+
+    def whole_number(self, name: str, *, least: int = 1, most: int = MOST_NUMBER) -> int:
+        """A number that has to be there."""
+        return self.whole(name, self.values.get(name), least=least, most=most)
+
+    def number(self, name: str, *, least: float, most: float) -> float:
+        """A number that has to be there, whole or not."""
+        return self.real(name, self.values.get(name), least=least, most=most)
+
+    def flag(self, name: str) -> bool:
+        """False when it is absent."""
+        value = self.values.get(name)
+        if not isinstance(value, bool | None):
+            raise self.refused(name, value, "true or false")
+        return bool(value)
+
+    def texts(self, name: str, *, most: int) -> tuple[str, ...]:
+        """A list of at most `most` texts; empty when it is absent."""
+        value = self.values.get(name)
+        if value is None:
+            return ()
+        if not isinstance(value, list) or len(value) > most or not all(isinstance(text, str) for text in value):
+            raise self.refused(name, value, f"a list of at most {most} texts")
+        return tuple(value)
+
+    def table(self, name: str, *, most: int) -> dict[str, Any]:
+        """An object of at most `most` names, with any values; empty when it is absent."""
+        value = self.values.get(name)
+        if value is None:
+            return {}
+        if not isinstance(value, dict) or len(value) > most:
+            raise self.refused(name, value, f"an object of at most {most} names")
+        return value
+
+    def whole(self, name: str, value: object, *, least: int = 1, most: int = MOST_NUMBER) -> int:
+        """`value`, which was found under `name`, as a whole number."""
+        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+            raise self.refused(name, value, f"a whole number from {least} to {most}")
+        return value
+
+    def real(self, name: str, value: object, *, least: float, most: float) -> float:
+        """`value`, which was found under `name`, as a number of any kind that is finite."""
+        if not isinstance(value, int | float) or isinstance(value, bool) or not least <= value <= most:
+            raise self.refused(name, value, f"a number from {least:g} to {most:g}")
+        return float(value)
+
+    def refused(self, name: str, value: object, expected: str) -> BadInputError:
+        """The error for what was found under `name`."""
+        return BadInputError(f"{self.source} has {name} = {shown(value)}", expected=expected, remedy=self.remedy)
+
+
+def _is_deep(value: dict[str, Any]) -> bool:
+    level: list[Any] = [value]
+    for _ in range(_DEEPEST):
+        level = [
+            inner
+            for outer in level
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+            if isinstance(inner, dict | list)
+        ]
+        if not level:
+            return False
+    return True

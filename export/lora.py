@@ -5,19 +5,25 @@ Reads adapter_config.json and adapter_model.safetensors. Does not know what beco
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from lopa.export.checkpoint import StoredTensor, tensors_from_file
-from lopa.export.json_file import json_object_from_file
+from lopa.export.json_file import JsonValues, json_object_from_file, shown
+from lopa.export.module_patterns import ModulePatterns
 from lopa.runtime.errors import BadInputError
 
 ADAPTER_CONFIG_NAME = "adapter_config.json"
 ADAPTER_WEIGHTS_NAME = "adapter_model.safetensors"
 _KEY_PREFIX = "base_model.model."
 _OTHER_BASE = "give the adapter that was trained on this checkpoint"
+_SAVE_AGAIN = "save the adapter again, or correct its configuration"
+_MOST_CONFIG_BYTES = 2**22
+_MOST_NAMES = 10_000
+"""In a list or a table of the configuration. A table may name every module of a network by itself: some hundreds."""
+_MOST_SAVED = 1000
+_LEAST_ALPHA, _GREATEST_ALPHA = 1e-6, 1e6
 # Settings that change what an adapter computes; each is off when its value is false, null or empty.
 _UNSUPPORTED = (
     "use_dora",
@@ -68,7 +74,11 @@ def adapter_from_folder(folder: Path, base_shapes: Mapping[str, tuple[int, ...]]
     of another base: tensors of other shapes, for modules that the base does not have, or lacking for ones it has.
     """
     path = folder / ADAPTER_CONFIG_NAME
-    config = json_object_from_file(path, remedy="check the path: a PEFT adapter folder is needed")
+    values = json_object_from_file(
+        path, remedy="check the path: a PEFT adapter folder is needed", most=_MOST_CONFIG_BYTES
+    )
+    config = JsonValues(values, str(path), _SAVE_AGAIN)
+    patterns = ModulePatterns(str(path))
     _check_supported(config, path)
     weights = folder / ADAPTER_WEIGHTS_NAME
     if not weights.is_file():
@@ -77,73 +87,100 @@ def adapter_from_folder(folder: Path, base_shapes: Mapping[str, tuple[int, ...]]
             expected="an adapter saved as safetensors",
             remedy="save it with safe_serialization=True; pickled adapters (.bin) are never opened here",
         )
-    stored = {name.removeprefix(_KEY_PREFIX): tensor for name, tensor in tensors_from_file(weights).items()}
-    modules = _target_modules(config, path, base_shapes)
-    products = {f"{module}.weight": _product(module, config, path, stored, base_shapes) for module in modules}
+    stored = _by_module_name(weights)
+    modules = _target_modules(config, patterns, base_shapes)
+    products = {f"{module}.weight": _product(module, config, patterns, path, stored, base_shapes) for module in modules}
     used = {tensor.name.removeprefix(_KEY_PREFIX) for pair in products.values() for tensor in (pair.down, pair.up)}
     replaced = {name: tensor for name, tensor in stored.items() if name not in used}
     for name, tensor in replaced.items():
         _check_replacement(name, tensor, products, base_shapes)
-    _check_saved_modules(config, replaced, base_shapes, path)
+    _check_saved_modules(config, replaced, base_shapes)
     return Adapter(products, replaced)
 
 
-def _check_supported(config: dict[str, Any], path: Path) -> None:
-    initialization = config.get("init_lora_weights")
-    wrong = [name for name in _UNSUPPORTED if config.get(name)]
-    if config.get("peft_type") != "LORA":
+def _by_module_name(weights: Path) -> dict[str, StoredTensor]:
+    """The adapter's tensors, each by its name in the base and what follows it."""
+    tensors = tensors_from_file(weights)
+    stored = {name.removeprefix(_KEY_PREFIX): tensor for name, tensor in tensors.items()}
+    if len(stored) < len(tensors):
+        raise BadInputError(
+            f"{weights} has a tensor both with {_KEY_PREFIX} before its name and without",
+            expected="each tensor once",
+            remedy=_SAVE_AGAIN,
+        )
+    return stored
+
+
+def _check_supported(config: JsonValues, path: Path) -> None:
+    values = config.values
+    initialization = values.get("init_lora_weights")
+    wrong = [name for name in _UNSUPPORTED if values.get(name)]
+    if values.get("peft_type") != "LORA":
         wrong.append("peft_type")
-    if config.get("bias", "none") != "none":
+    if values.get("bias", "none") != "none":
         wrong.append("bias")
     if isinstance(initialization, str) and initialization.lower().startswith(_BASE_CHANGING):
         wrong.append("init_lora_weights")
     if wrong:
         raise BadInputError(
-            f"{path} has " + ", ".join(f"{name} = {config.get(name)!r}" for name in wrong),
+            f"{path} has " + ", ".join(f"{name} = {shown(values.get(name))}" for name in wrong),
             expected="a plain LoRA adapter: peft_type LORA, bias none, no DoRA or other extension",
             remedy="merge this adapter with peft's merge_and_unload, save the result and export that without --lora",
         )
 
 
-def _target_modules(config: dict[str, Any], path: Path, base_shapes: Mapping[str, tuple[int, ...]]) -> list[str]:
+def _target_modules(
+    config: JsonValues, patterns: ModulePatterns, base_shapes: Mapping[str, tuple[int, ...]]
+) -> list[str]:
     """Names of the base's matrices that the adapter says it changes."""
     matrices = [
         name.removesuffix(".weight")
         for name, shape in base_shapes.items()
         if len(shape) == 2 and not name.endswith("embed_tokens.weight")
     ]
-    targets, excluded = config.get("target_modules"), config.get("exclude_modules")
-    layers = config.get("layers_to_transform")
-    wanted = {layers} if isinstance(layers, int) else set(layers or ())
+    is_target, is_excluded = (_naming(config, name, patterns) for name in ("target_modules", "exclude_modules"))
+    layers = _layers(config)
     found = [
         module
         for module in matrices
-        if _is_named(module, targets, path)
-        and not _is_named(module, excluded, path)
-        and (not wanted or _layer_of(module) in wanted)
+        if is_target(module) and not is_excluded(module) and (not layers or _layer_of(module) in layers)
     ]
     if not found:
         raise BadInputError(
-            f"{path} has target_modules {targets!r}",
+            f"{config.source} has target_modules {shown(config.values.get('target_modules'))}",
             expected="names of linear modules of the checkpoint, such as q_proj",
             remedy=_OTHER_BASE,
         )
     return found
 
 
-def _is_named(module: str, names: object, path: Path) -> bool:
-    """Whether PEFT's target_modules or exclude_modules, a pattern or a list of endings, names the module."""
-    if not names:
-        return False
+def _naming(config: JsonValues, name: str, patterns: ModulePatterns) -> Callable[[str], bool]:
+    """Whether PEFT's target_modules or exclude_modules, a pattern or a list of endings, names a module."""
+    names = config.values.get(name)
     if names == "all-linear":
-        return module != "lm_head"
-    if isinstance(names, str):
-        return _pattern(names, path).fullmatch(module) is not None
-    if isinstance(names, list) and all(isinstance(name, str) for name in names):
-        return any(module == name or module.endswith(f".{name}") for name in names)
-    raise BadInputError(
-        f"{path} names the modules {names!r}", expected="a pattern or a list of names", remedy="save the adapter again"
-    )
+        return lambda module: module != "lm_head"
+    if isinstance(names, str) and names:
+        return lambda module: patterns.matches(names, module)
+    if names is not None and not isinstance(names, list | str):
+        raise config.refused(name, names, "a pattern or a list of names")
+    endings = frozenset(config.texts(name, most=_MOST_NAMES) if names else ())
+    return lambda module: not endings.isdisjoint(_endings(module))
+
+
+def _endings(module: str) -> list[str]:
+    """The name and what follows each dot in it."""
+    parts = module.split(".")
+    return [".".join(parts[i:]) for i in range(len(parts))]
+
+
+def _layers(config: JsonValues) -> frozenset[int]:
+    """Empty: all."""
+    name = "layers_to_transform"
+    value = config.values.get(name)
+    if value is None:
+        return frozenset()
+    layers = value if isinstance(value, list) else [value]
+    return frozenset(config.whole(name, layer, least=0) for layer in layers)
 
 
 def _layer_of(module: str) -> int | None:
@@ -153,13 +190,19 @@ def _layer_of(module: str) -> int | None:
 
 def _product(
     module: str,
-    config: dict[str, Any],
+    config: JsonValues,
+    patterns: ModulePatterns,
     path: Path,
     stored: Mapping[str, StoredTensor],
     base_shapes: Mapping[str, tuple[int, ...]],
 ) -> LowRankProduct:
-    rank = int(_of_pattern(config, "rank_pattern", module, "r", path))
-    alpha = _of_pattern(config, "alpha_pattern", module, "lora_alpha", path)
+    rank = config.whole("r", _of_pattern(config, patterns, "rank_pattern", module, "r"))
+    alpha = config.real(
+        "lora_alpha",
+        _of_pattern(config, patterns, "alpha_pattern", module, "lora_alpha"),
+        least=_LEAST_ALPHA,
+        most=_GREATEST_ALPHA,
+    )
     outputs, inputs = base_shapes[f"{module}.weight"]
     pair = []
     for part, shape in (("lora_A", (rank, inputs)), ("lora_B", (outputs, rank))):
@@ -177,35 +220,15 @@ def _product(
                 remedy=_OTHER_BASE,
             )
         pair.append(stored[name])
-    root = math.sqrt(rank) if config.get("use_rslora") else rank
+    root = math.sqrt(rank) if config.flag("use_rslora") else rank
     return LowRankProduct(down=pair[0], up=pair[1], scale=alpha / root)
 
 
-def _of_pattern(config: dict[str, Any], table: str, module: str, default: str, path: Path) -> float:
+def _of_pattern(config: JsonValues, patterns: ModulePatterns, table: str, module: str, default: str) -> object:
     """The value for the module: of the first pattern that matches its name or the end of it, else the default."""
-    patterns = config.get(table) or {}
-    value = next(
-        (found for key, found in patterns.items() if _pattern(rf"(.*\.)?({key})", path).fullmatch(module)),
-        config.get(default),
-    )
-    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < math.inf:
-        raise BadInputError(
-            f"{path} gives {module} {default} = {value!r}",
-            expected="a positive number",
-            remedy="save the adapter again",
-        )
-    return value
-
-
-def _pattern(text: str, path: Path) -> re.Pattern[str]:
-    try:
-        return re.compile(text)
-    except re.error as error:
-        raise BadInputError(
-            f"{path} has the pattern {text!r}: {error}",
-            expected="a regular expression",
-            remedy="correct the pattern in the adapter's configuration",
-        ) from error
+    values = config.table(table, most=_MOST_NAMES)
+    found = (value for pattern, value in values.items() if patterns.ends_with(pattern, module))
+    return next(found, config.values.get(default))
 
 
 def _check_replacement(
@@ -229,17 +252,16 @@ def _check_replacement(
 
 
 def _check_saved_modules(
-    config: dict[str, Any],
+    config: JsonValues,
     replaced: Mapping[str, StoredTensor],
     base_shapes: Mapping[str, tuple[int, ...]],
-    path: Path,
 ) -> None:
-    for saved in config.get("modules_to_save") or ():
+    for saved in sorted(set(config.texts("modules_to_save", most=_MOST_SAVED))):
         names = [name for name in base_shapes if name.rpartition(".")[0].endswith(saved)]
         missing = [name for name in names if name not in replaced]
         if missing or not names:
             raise BadInputError(
-                f"{path} has {saved!r} in modules_to_save, but "
+                f"{config.source} has {shown(saved)} in modules_to_save, but "
                 + (f"the adapter has no tensor {missing[0]}" if missing else "the checkpoint has no such module"),
                 expected="every tensor of the modules in modules_to_save, for modules of the checkpoint",
                 remedy=_OTHER_BASE,

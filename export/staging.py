@@ -12,6 +12,7 @@ from pathlib import Path
 
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.manifest import MANIFEST_NAME
+from lopa.runtime.untrusted_input import refused_as_bad_input
 
 
 @dataclass(frozen=True)
@@ -26,8 +27,13 @@ BUNDLE = Product("bundle", MANIFEST_NAME)
 
 
 def check_destination(destination: Path, *, overwrite: bool, product: Product = BUNDLE) -> None:
-    """Raise BadInputError if `destination` exists, unless it is such a product and may be overwritten."""
-    if not destination.exists():
+    """Raise BadInputError if `destination` exists, unless it is such a product and may be overwritten.
+
+    Also for a path that the operating system takes for none.
+    """
+    with refused_as_bad_input(str(destination), expected="a path that can be made", remedy="choose another"):
+        exists = destination.resolve().exists()
+    if not exists:
         return
     if not overwrite:
         raise BadInputError(
@@ -49,6 +55,7 @@ def staged_folder(destination: Path, *, overwrite: bool, room: int = 0, product:
     check_destination does, when the disk has less than `room` bytes free, and for an OSError inside (a full disk, no
     permission).
     """
+    check_destination(destination, overwrite=overwrite, product=product)
     destination = destination.resolve()
     with _errors_of_writing(destination, product), _parents_of(destination):
         _clear_leftovers(destination)

@@ -16,10 +16,16 @@ from lopa.export.json_file import json_object_from_file
 from lopa.export.tokenizer_from_vocabulary import MERGES_NAME, VOCABULARY_NAME, tokenizer_from_vocabulary
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.manifest import SpecialTokens
+from lopa.runtime.untrusted_input import bytes_from_file, refused_as_bad_input
 
 TOKENIZER_NAME = "tokenizer.json"
 TOKENIZER_CONFIG_NAME = "tokenizer_config.json"
 CHAT_TEMPLATE_NAME = "chat_template.jinja"
+_COPY_AGAIN = "copy the checkpoint again"
+_TOKENIZER_FILE = "a file of the tokenizers library"
+_MOST_SETTINGS_BYTES = 2**24
+_MOST_TEMPLATE_BYTES = 2**20
+_TRIED = "Question: 2 + 3?\n\tnaïve 🙂"
 
 
 @dataclass(frozen=True)
@@ -43,7 +49,7 @@ def tokenizer_files_from_checkpoint(checkpoint: Path, config: CheckpointConfig) 
     settings = _settings_with_chat_template(checkpoint)
     path = checkpoint / TOKENIZER_NAME
     if path.is_file():
-        text = path.read_bytes()
+        text = bytes_from_file(path, expected=_TOKENIZER_FILE, remedy=_COPY_AGAIN)
         tokenizer = _tokenizer_from_bytes(text, path)
         _check_vocabulary(tokenizer, config, path)
     else:
@@ -59,14 +65,13 @@ def tokenizer_files_from_checkpoint(checkpoint: Path, config: CheckpointConfig) 
 
 
 def _tokenizer_from_bytes(text: bytes, path: Path) -> Tokenizer:
-    try:
-        return Tokenizer.from_str(text.decode("utf-8"))
-    except Exception as error:  # the library raises bare Exception
-        raise BadInputError(
-            f"{path} is not a tokenizer: {error}",
-            expected="a file of the tokenizers library",
-            remedy="copy the checkpoint again",
-        ) from error
+    with refused_as_bad_input(f"{path} is not a tokenizer", expected=_TOKENIZER_FILE, remedy=_COPY_AGAIN):
+        tokenizer = Tokenizer.from_str(text.decode("utf-8"))
+        # A file can be read and panic at the first text. What a file pads to is a number that nobody checked.
+        tokenizer.no_padding()
+        tokenizer.no_truncation()
+        tokenizer.decode(tokenizer.encode(_TRIED).ids)
+    return tokenizer
 
 
 def _tokenizer_without_file(checkpoint: Path, settings: dict[str, Any]) -> Tokenizer:
@@ -105,10 +110,13 @@ def _check_vocabulary(tokenizer: Tokenizer, config: CheckpointConfig, path: Path
 
 def _settings_with_chat_template(checkpoint: Path) -> dict[str, Any]:
     path = checkpoint / TOKENIZER_CONFIG_NAME
-    settings = json_object_from_file(path, remedy="copy the checkpoint again") if path.is_file() else {}
+    settings = json_object_from_file(path, remedy=_COPY_AGAIN, most=_MOST_SETTINGS_BYTES) if path.is_file() else {}
     template = checkpoint / CHAT_TEMPLATE_NAME
     if template.is_file():
-        settings["chat_template"] = template.read_text(encoding="utf-8")
+        words = {"expected": "a chat template in UTF-8", "remedy": _COPY_AGAIN}
+        text = bytes_from_file(template, most=_MOST_TEMPLATE_BYTES, **words)
+        with refused_as_bad_input(str(template), **words):
+            settings["chat_template"] = text.decode("utf-8")
     return settings
 
 
@@ -146,6 +154,12 @@ def _special_tokens(
         pad=from_config.get("pad", from_tokenizer.get("pad", eos)),
         bos=from_tokenizer.get("bos", from_config.get("bos")),
     )
+    if mask in (tokens.eos, tokens.bos):
+        raise BadInputError(
+            f"{checkpoint}: {tokens}",
+            expected="a mask token that is neither the end-of-text nor the beginning-of-text token",
+            remedy="copy the config.json and the tokenizer that belong to this checkpoint",
+        )
     for found in (tokens.mask, tokens.eos, tokens.pad, tokens.bos):
         if found is not None and not 0 <= found < config.dimensions.vocab_size:
             raise BadInputError(

@@ -15,6 +15,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 from lopa.export.added_tokens import GREATEST_ID, added_tokens_from_checkpoint
 from lopa.export.json_file import json_object_from_file
 from lopa.runtime.errors import BadInputError
+from lopa.runtime.untrusted_input import bytes_from_file, refused_as_bad_input
 
 VOCABULARY_NAME = "vocab.json"
 MERGES_NAME = "merges.txt"
@@ -51,8 +52,12 @@ def tokenizer_from_vocabulary(checkpoint: Path, settings: Mapping[str, Any]) -> 
     _check_every_token_is_made(checkpoint / MERGES_NAME, vocabulary, merges, exempt=contents.keys())
     # The added tokens are in the model's vocabulary as well: the library numbers others itself, from its length on.
     # No merge makes them, so the model never gives them for plain text.
-    model = models.BPE(vocab={**vocabulary, **contents}, merges=merges)
-    tokenizer = Tokenizer(model)
+    with refused_as_bad_input(
+        f"{checkpoint} has {VOCABULARY_NAME} and {MERGES_NAME} that make no tokenizer",
+        expected="the vocabulary and the merges of a byte-level BPE",
+        remedy=_COPY_AGAIN,
+    ):
+        tokenizer = Tokenizer(models.BPE(vocab={**vocabulary, **contents}, merges=merges))
     tokenizer.normalizer = normalizers.NFC()
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -128,18 +133,10 @@ def _merges(path: Path, vocabulary: Mapping[str, int]) -> list[tuple[str, str]]:
 
 
 def _lines(path: Path) -> list[str]:
-    try:
-        return path.read_text(encoding="utf-8").split("\n")
-    except FileNotFoundError as error:
-        raise BadInputError(
-            f"{path} does not exist", expected=f"{MERGES_NAME} beside {VOCABULARY_NAME}", remedy=_COPY_AGAIN
-        ) from error
-    except OSError as error:
-        raise BadInputError(
-            f"{path} cannot be read: {error.strerror}", expected="a readable text file", remedy=_COPY_AGAIN
-        ) from error
-    except UnicodeDecodeError as error:
-        raise BadInputError(f"{path} is not UTF-8: {error}", expected="a text file", remedy=_COPY_AGAIN) from error
+    expected = f"{MERGES_NAME} beside {VOCABULARY_NAME}, a text file"
+    text = bytes_from_file(path, expected=expected, remedy=_COPY_AGAIN)
+    with refused_as_bad_input(f"{path} is not UTF-8", expected=expected, remedy=_COPY_AGAIN):
+        return text.decode("utf-8").split("\n")
 
 
 def _check_every_token_is_made(

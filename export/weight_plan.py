@@ -96,6 +96,20 @@ def tensor_records_from_plan(planned: Sequence[PlannedWeight], dtype: Dtype) -> 
     return records
 
 
+def check_layer_count(config: CheckpointConfig, stored: Mapping[str, HasShape], *, source: str) -> None:
+    """Raise BadInputError unless `stored` can have as many layers as the configuration says.
+
+    To be called before anything is made for each layer: the number is a claim, the tensors are there.
+    """
+    most = len(stored) // len(config.architecture.layer_names)
+    if config.dimensions.layers > most:
+        raise BadInputError(
+            f"{source} has {len(stored)} tensors for num_hidden_layers = {config.dimensions.layers}",
+            expected=f"{len(config.architecture.layer_names)} tensors for each layer",
+            remedy="check that config.json belongs to these weights, or copy the checkpoint again",
+        )
+
+
 def check_stored_tensors(
     planned: Sequence[PlannedWeight], stored: Mapping[str, HasShape], *, ignored: Collection[str], source: str
 ) -> None:

@@ -8,7 +8,7 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 import msgspec
 
@@ -47,17 +47,33 @@ def said_by(error: BaseException) -> str:
     return text or type(error).__name__
 
 
+@contextmanager
+def regular_file(path: Path, *, expected: str, remedy: str) -> Iterator[BinaryIO]:
+    """A regular file, opened for reading; whatever the block raises is a BadInputError.
+
+    So is what the operating system says, a file that does not exist, and what is no regular file (a FIFO would be
+    waited for).
+    """
+    words = {"expected": expected, "remedy": remedy}
+    with refused_as_bad_input(str(path), **words):
+        try:
+            is_regular = stat.S_ISREG(path.stat().st_mode)
+        except FileNotFoundError as error:
+            raise BadInputError(f"{path} does not exist", **words) from error
+        if not is_regular:
+            raise BadInputError(f"{path} is not a regular file", **words)
+        with path.open("rb") as file:
+            yield file
+
+
 def bytes_from_file(path: Path, *, expected: str, remedy: str, most: int = MOST_JSON_BYTES) -> bytes:
     """The content of a regular file of at most `most` bytes; nothing is read of any other.
 
     Raises BadInputError for a larger one, for what is no regular file (a FIFO would be waited for), and for whatever
     the operating system says.
     """
-    with refused_as_bad_input(str(path), expected=expected, remedy=remedy):
-        if not stat.S_ISREG(path.stat().st_mode):
-            raise BadInputError(f"{path} is not a regular file", expected=expected, remedy=remedy)
-        with path.open("rb") as file:
-            content = file.read(most + 1)
+    with regular_file(path, expected=expected, remedy=remedy) as file:
+        content = file.read(most + 1)
     if len(content) > most:
         raise BadInputError(f"{path} has more than {most} bytes", expected=expected, remedy=remedy)
     return content

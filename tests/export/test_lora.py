@@ -178,7 +178,7 @@ def test_saved_modules_of_another_vocabulary(tmp_path: Path, capsys: pytest.Capt
     [
         ({"target_modules": ["query_key_value"]}, "target_modules ['query_key_value']"),
         ({"target_modules": None}, "target_modules None"),
-        ({"target_modules": 3}, "names the modules 3"),
+        ({"target_modules": 3}, "target_modules = 3"),
         ({"target_modules": "(q_proj"}, "pattern '(q_proj'"),
         ({"target_modules": ["q_proj"]}, "down_proj.lora_A.weight, which does not fit"),
         ({"modules_to_save": ["lm_head"]}, "no tensor lm_head.weight"),

@@ -76,7 +76,7 @@ def test_a_header_that_contradicts_itself(file: Path, change: Callable[[Header],
 @pytest.mark.parametrize("dtype", ["I8", "U8", "F8_E4M3", "F4", "I32", "unknown", None])
 def test_a_type_that_weights_do_not_have(file: Path, dtype: str | None) -> None:
     _edit(file, lambda header: header["matrix"].update(dtype=dtype))
-    with pytest.raises(BadInputError, match=f"matrix has the type {dtype}") as raised:
+    with pytest.raises(BadInputError, match=f"matrix has the type {dtype!r}") as raised:
         headers_from_file(file)
     assert "not quantized" in raised.value.remedy
 
@@ -89,7 +89,7 @@ def test_a_header_of_another_kind(tmp_path: Path, header: bytes) -> None:
         headers_from_file(path)
 
 
-@pytest.mark.parametrize("length", [1 << 63, 100_000_001, 4000])
+@pytest.mark.parametrize("length", [1 << 63, (1 << 24) + 1, 4000])
 def test_a_header_longer_than_the_file(file: Path, length: int) -> None:
     file.write_bytes(length.to_bytes(8, "little") + file.read_bytes()[8:])
     with pytest.raises(BadInputError, match=f"a header of {length}"):
@@ -108,7 +108,7 @@ def test_a_file_that_is_none(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "model.safetensors"
     if kind == "folder":
         path.mkdir()
-    with pytest.raises(BadInputError, match="does not exist" if kind == "missing" else "cannot be read"):
+    with pytest.raises(BadInputError, match="does not exist" if kind == "missing" else "not a regular file"):
         headers_from_file(path)
 
 

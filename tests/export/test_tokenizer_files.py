@@ -85,7 +85,7 @@ def test_an_id_outside_the_vocabulary(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], changes: dict[str, Any]
 ) -> None:
     checkpoint = small_checkpoint(tmp_path / "checkpoint", changes=changes)
-    assert "ids from 0 to 23" in failed_export(capsys, checkpoint)
+    assert "a whole number from 0 to 23" in failed_export(capsys, checkpoint)
 
 
 def test_a_tokenizer_with_more_tokens_than_the_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -149,7 +149,8 @@ def test_a_tokenizer_json_goes_before_the_vocabulary_files(tmp_path: Path) -> No
         ({"eos_token_id": IDS["<tool_call>"]}, "eos_token_id 483 in config.json is the id of no special token"),
         ({"pad_token_id": 511}, "pad_token_id 511 in config.json is the id of no special token"),
         ({"bos_token_id": 0}, "bos_token_id 0 in config.json is the id of no special token"),
-        ({"vocab_size": 486}, "has a token with the id 486"),
+        ({"vocab_size": 486}, "mask_token_id = 486"),
+        ({"vocab_size": 486, "mask_token_id": IDS["<|im_end|>"]}, "has a token with the id 486"),
     ],
 )
 def test_a_config_that_contradicts_a_slow_tokenizer(

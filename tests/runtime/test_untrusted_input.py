@@ -67,7 +67,7 @@ def test_what_is_no_regular_file_is_not_waited_for(tmp_path: Path) -> None:
         ("fifo", "not a regular file"),
         (".", "not a regular file"),
         ("loop", "symbolic links"),
-        ("absent", "No such file"),
+        ("absent", "absent does not exist"),
         ("a\0b", "null byte"),
         ("n" * 300, "too long"),
     ]:
