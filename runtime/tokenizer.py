@@ -1,5 +1,6 @@
 """Text to token ids and back, with the tokenizer of a bundle. Knows no decoding rule and no stop strings."""
 
+import json
 from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Self
