@@ -43,6 +43,15 @@ def decoder(tiny_bundle: Path) -> Iterator[Decoder]:
         yield decoder
 
 
+def rows_of_winner(heard: Statistics, step: Step) -> RowStatistics:
+    return RowStatistics(heard.topk_ids[0], heard.topk_logprobs[0], heard.entropy[0])[step.winner]
+
+
+def said_of(row: RowStatistics | None, token: int) -> float:
+    assert row is not None
+    return float(row.topk_logprobs[row.topk_ids.tolist().index(token)])
+
+
 def recomputed(decoder: Decoder, prompt: str, **options: Any) -> tuple[GenerationResult, dict[int, float]]:
     """The result, and the log-probability of every position that was decided, from the statistics alone."""
     session: Any = decoder.session
@@ -51,31 +60,24 @@ def recomputed(decoder: Decoder, prompt: str, **options: Any) -> tuple[Generatio
     *_, last = decoder.stream(prompt, decoder.config(logprobs=True, **options), on_step=steps.append)
     shift = decoder.bundle.manifest.prediction_shift
     found: dict[int, float] = {}
-    kept: RowStatistics | None = None
     proposed: dict[tuple[int, int], float] = {}
-    for step, said in zip(steps, session.heard, strict=True):
-        windows, winner = step.windows, step.winner
-        rows = RowStatistics(said.topk_ids[0, winner], said.topk_logprobs[0, winner], said.entropy[0, winner])
-        if windows.commit:
-            kept = rows[0]
-
-        def said_of(position: int, token: int) -> float:
-            row = kept if position - shift < windows.start else rows[column[position]]
-            if windows.commit:
-                row = rows[column[position]]
-            assert row is not None
-            return float(row.topk_logprobs[row.topk_ids.tolist().index(token)])
-
-        column = {int(position): index for index, position in enumerate(windows.wanted[winner])}
-        ahead = step.branches[winner].lookahead
+    kept: RowStatistics | None = None
+    for step, heard in zip(steps, session.heard, strict=True):
+        rows = rows_of_winner(heard, step)
+        kept = rows[0] if step.windows.commit else kept
+        said = {
+            int(position): kept if position - shift < step.windows.start and not step.windows.commit else rows[column]
+            for column, position in enumerate(step.windows.wanted[step.winner])
+        }
+        ahead = step.branches[step.winner].lookahead
         if ahead is not None:
             found[ahead.position] = proposed[ahead.position, ahead.token]
-        pairs = zip(step.fills.positions.tolist(), step.fills.tokens.tolist(), strict=True)
-        found |= {position: said_of(position, token) for position, token in pairs}
-        proposed = {(look.position, look.token): said_of(look.position, look.token) for look in step.lookaheads}
-        final = {look.position: proposed[look.position, look.token] for look in step.lookaheads}
-    answer = last.result  # type: ignore[union-attr]
+        for position, token in zip(step.fills.positions.tolist(), step.fills.tokens.tolist(), strict=True):
+            found[position] = said_of(said[position], token)
+        proposed = {(each.position, each.token): said_of(said[each.position], each.token) for each in step.lookaheads}
     # A lookahead that decides the last position is taken without another round.
+    final = {position: logprob for (position, _), logprob in proposed.items()}
+    answer = last.result  # type: ignore[union-attr]
     return answer, {**final, **found}
 
 
