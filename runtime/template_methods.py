@@ -218,7 +218,7 @@ def _split(from_right: bool) -> Method:
         if sep is not None and from_right:
             _sought(sep)
         budget.characters(2 * len(text))
-        budget.operations(1 + (text.count(sep) if _text("" if sep is None else sep) else len(text) // 2))
+        budget.operations(1 + (len(text) // 2 if sep is None else text.count(_text(sep)) if sep else 0))
         return split(text, sep, _whole(maxsplit), from_right=from_right)
 
     return run
