@@ -1,4 +1,4 @@
-"""lopa-export generate with files, as a user runs it: lines, files, failures, progress. Interrupted runs: test_resume."""
+"""lopa-export generate with files, as a user runs it: lines, files, failures, progress."""
 
 import json
 import os
@@ -181,7 +181,7 @@ def test_prompts_come_from_standard_input_or_a_fifo_and_are_answered_one_by_one(
     with subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stderr is not None
-        with fifo.open("w") as asking:
+        with fifo.open("r+") as asking:  # which waits for nobody
             for number in (1, 2):
                 print(GOOD, file=asking, flush=True)
                 assert json.loads(process.stdout.readline())["line"] == number
