@@ -13,6 +13,7 @@ import click
 from lopa.cli.config_options import config_options, config_overrides
 from lopa.cli.device_options import device_options
 from lopa.cli.draft_view import DraftView
+from lopa.cli.grouped_command import GroupedCommand
 from lopa.cli.jsonl import json_from_result, lines_into, prompts_from_lines
 from lopa.cli.standard_input import text_from_stdin
 from lopa.cli.timeline_file import HostLane, timeline_into
@@ -30,7 +31,7 @@ Watch = Callable[[int], Callable[[Step], None]]
 """From the number of a request to what is told of its steps."""
 
 
-@click.command(name="generate")
+@click.command(name="generate", cls=GroupedCommand)
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.argument("prompt", required=False)
 @click.option(

@@ -86,6 +86,15 @@ class Tokenizer:
         """
         return text_from_messages(self._chat_template(), messages, self._special_tokens(), source=self._source)
 
+    @property
+    def has_chat_template(self) -> bool:
+        """Whether there is a template for `chat` to put messages into."""
+        try:
+            self._chat_template()
+        except BadInputError:
+            return False
+        return True
+
     def _chat_template(self) -> str:
         """The only template, or of several named ones the one named "default"."""
         found = self._settings.get("chat_template")
