@@ -41,8 +41,8 @@ def limits_from_configs(
     The first window is the prompt and a block; a later one holds generated positions only, as does every wanted row,
     beside the one kept row.
     """
-    generated = max(sum(config.block_sizes) for config in configs)
-    first = prompt + max(config.block_sizes[0] for config in configs if config.block_sizes)
+    generated = max(config.positions for config in configs)
+    first = prompt + max(config.block_length(0) for config in configs if config.block_count)
     occurring = list(forwards)
     return ForwardSizes(
         requests=max(sizes.requests for sizes in occurring),

@@ -15,10 +15,11 @@ from lopa.bench.gpu_device import GpuMachine
 from lopa.bench.host_share import StepTimes
 from lopa.bench.machine import date_now
 from lopa.bench.machine_rates import MachineRates
-from lopa.bench.report import json_from_report, write_whole
+from lopa.bench.report import json_from_report
 from lopa.bench.token_agreement import TokenAgreement
 from lopa.export.weight_plan import Dtype
 from lopa.runtime.errors import BadInputError
+from lopa.runtime.output_file import write_whole
 
 Stage: TypeAlias = Literal["checkpoint", "export", "engine", "check", "decode", "forward"]
 STAGES: tuple[Stage, ...] = ("checkpoint", "export", "engine", "check", "decode", "forward")

@@ -11,8 +11,9 @@ import msgspec
 from lopa.bench.machine import Machine, date_now, machine_now
 from lopa.bench.table import Table, markdown_from_table
 from lopa.runtime.bundle import Bundle, sha256_of_file
-from lopa.runtime.errors import BadInputError
 from lopa.runtime.manifest import MANIFEST_NAME
+from lopa.runtime.output_file import write_whole
+from lopa.runtime.untrusted_input import refused_as_bad_input
 
 
 @dataclass(frozen=True)
@@ -72,25 +73,7 @@ def write_report(folder: Path, name: str, report: Any, tables: Sequence[Table]) 
 
 def make_folder(folder: Path) -> None:
     """Make `folder` unless it is there. Raises BadInputError when that cannot be."""
-    try:
+    with refused_as_bad_input(
+        f"cannot write {folder}", expected="a place that can be written", remedy="choose another path"
+    ):
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise _cannot_write(folder, error) from error
-
-
-def write_whole(path: Path, data: bytes) -> None:
-    """Write `path` beside its place and rename it. Raises BadInputError when it cannot be written."""
-    partial = path.with_name(f".{path.name}.partial")
-    try:
-        partial.write_bytes(data)
-        partial.replace(path)
-    except OSError as error:
-        raise _cannot_write(path, error) from error
-    finally:
-        partial.unlink(missing_ok=True)
-
-
-def _cannot_write(path: Path, error: OSError) -> BadInputError:
-    return BadInputError(
-        f"cannot write {path}: {error.strerror}", expected="a place that can be written", remedy="choose another path"
-    )

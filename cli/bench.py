@@ -17,7 +17,7 @@ from lopa.bench.plot import check_matplotlib, png_from_quality
 from lopa.bench.progress import progress_shown
 from lopa.bench.quality import QualityReport, quality_rows, shared_settings
 from lopa.bench.quality_table import tables_from_quality
-from lopa.bench.report import make_folder, prompt_file, run_now, write_report, write_whole
+from lopa.bench.report import make_folder, prompt_file, run_now, write_report
 from lopa.bench.scaling_plot import png_from_scaling
 from lopa.bench.scaling_run import decoders_on_cores, scaling_report
 from lopa.bench.scaling_table import tables_from_scaling
@@ -30,6 +30,7 @@ from lopa.runtime.bundle import Bundle
 from lopa.runtime.costs import costs_name, json_from_costs
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.errors import BadInputError
+from lopa.runtime.output_file import write_whole
 from lopa.tiny import EVAL
 
 _SPEED_PROMPTS = 8

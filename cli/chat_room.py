@@ -13,12 +13,12 @@ import click
 
 from lopa.cli.config_options import config_options
 from lopa.cli.conversation import Conversation, Message
-from lopa.cli.jsonl import lines_into
 from lopa.cli.typed_lines import TypedLines
 from lopa.cli.verbosity import quiet
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.decoding import Step
-from lopa.runtime.errors import BadInputError
+from lopa.runtime.errors import BadInputError, OutputFailedError
+from lopa.runtime.output_file import write_whole
 from lopa.runtime.prompt_ids import Prompt
 from lopa.runtime.result import DoneEvent, GenerationResult, TextEvent
 
@@ -60,7 +60,7 @@ class ChatRoom:
                     break
                 try:
                     self._heed(text)
-                except BadInputError as error:
+                except (BadInputError, OutputFailedError) as error:
                     self._refused = True
                     click.echo(f"error: {error}", err=True)
         return 2 if self._refused and not texts.on_terminal else 0
@@ -143,10 +143,9 @@ class ChatRoom:
     def _save(self, name: str) -> None:
         if not name:
             raise BadInputError("/save", expected="the name of a file behind it", remedy="e.g. /save talk.jsonl")
-        with lines_into(Path(name)) as write:
-            for line in self._conversation.lines():
-                write(line)
-        _note(f"{name}: {len(self._conversation.lines())} messages")
+        lines = self._conversation.lines()
+        write_whole(Path(name), "".join(f"{line}\n" for line in lines).encode("utf-8", "backslashreplace"))
+        _note(f"{name}: {len(lines)} messages")
 
     def _set(self, rest: str) -> None:
         options = _config_flags()

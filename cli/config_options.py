@@ -11,6 +11,12 @@ from lopa.runtime.generation_config import GenerationConfig
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _PUBLISHED = "published"
+_WORDS_FOR_NONE: dict[str, str] = {
+    field.name: field.metadata["word_for_none"]
+    for field in dataclasses.fields(GenerationConfig)
+    if "word_for_none" in field.metadata
+}
+"""Options whose None is something to ask for: the words that do so on the command line."""
 
 
 def config_options(command: _Command) -> _Command:
@@ -31,7 +37,8 @@ def config_options(command: _Command) -> _Command:
 def config_overrides(values: dict[str, Any]) -> dict[str, Any]:
     """Of a command's keyword arguments, those that are config flags and were given."""
     names = {field.name for field in dataclasses.fields(GenerationConfig)}
-    return {name: value for name, value in values.items() if name in names and value is not None and value != ()}
+    given = {name: value for name, value in values.items() if name in names and value is not None and value != ()}
+    return given | {name: None for name, word in _WORDS_FOR_NONE.items() if given.get(name) == word}
 
 
 def _option_from_field(field: dataclasses.Field[Any], hint: Any) -> Callable[[_Command], _Command]:
@@ -40,8 +47,10 @@ def _option_from_field(field: dataclasses.Field[Any], hint: Any) -> Callable[[_C
     if field.default is not None and field.default != ():
         text += f" [default: {field.default}]"
     kind = _without_none(hint)
+    if field.name in _WORDS_FOR_NONE:
+        return click.option(flag, field.name, type=_NumberOrWord(_WORDS_FOR_NONE[field.name]), help=text)
     if get_origin(kind) in (Union, types.UnionType):
-        return click.option(flag, field.name, type=_NumberOrWord(), help=text)
+        return click.option(flag, field.name, type=_NumberOrWord("auto"), help=text)
     if kind is bool:
         return click.option(f"{flag}/--no-{flag[2:]}", field.name, default=None, help=text)
     if get_origin(kind) is tuple:
@@ -54,7 +63,8 @@ def _option_from_field(field: dataclasses.Field[Any], hint: Any) -> Callable[[_C
 class _NumberOrWord(click.ParamType[int | str]):
     """A whole number, or a word that GenerationConfig judges."""
 
-    name = "INTEGER|auto"
+    def __init__(self, word: str) -> None:
+        self.name = f"INTEGER|{word}"
 
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> int | str:  # noqa: ARG002
         return int(value) if value.lstrip("-").isdigit() else value

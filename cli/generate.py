@@ -1,46 +1,96 @@
 """lopa-export generate: text from a bundle, for one prompt as it comes or for a file of prompts."""
 
-import json
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 
+from lopa.cli.batch import Watch, decode_lines
+from lopa.cli.batch_progress import BatchProgress
 from lopa.cli.config_options import config_options, config_overrides
 from lopa.cli.device_options import device_options
 from lopa.cli.draft_view import DraftView
+from lopa.cli.generate_files import GenerateFiles
 from lopa.cli.grouped_command import GroupedCommand
-from lopa.cli.jsonl import json_from_result, lines_into, prompts_from_lines
-from lopa.cli.standard_input import text_from_stdin
+from lopa.cli.line_reader import ChatWrap, LineReader
+from lopa.cli.prompt_lines import count_of_prompts, lines_of_prompts, prompts_opened, text_of_standard_input
+from lopa.cli.resume import Kept, kept_results
+from lopa.cli.run_words import words_of_run
 from lopa.cli.timeline_file import HostLane, timeline_into
-from lopa.cli.trace_file import TraceWriter, trace_into
+from lopa.cli.trace_file import TraceWriter
+from lopa.cli.verbosity import quiet
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.decoding import Step
-from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.mpi_link import on_mpi, rank_of_job
 from lopa.runtime.mpi_server import serve
+from lopa.runtime.output_file import OutputLines
 from lopa.runtime.prompt_ids import Prompt
 from lopa.runtime.result import DoneEvent, DraftEvent, GenerationResult, TextEvent
 
-Watch = Callable[[int], Callable[[Step], None]]
-"""From the number of a request to what is told of its steps."""
+
+@dataclass(frozen=True)
+class _Asked:
+    """The options of the command line that are neither the device's nor the decoding's."""
+
+    prompt: str | None
+    prompts: Path | None
+    output: Path | None
+    resume: bool
+    prompt_ids: bool
+    chat: bool
+    system: str | None
+    drafts: bool
+    trace: Path | None
+    parallel: int | None
+    timeline: Path | None
+
+    def check(self) -> None:
+        """Raise UsageError for options that do not go together."""
+        if self.prompts is not None and (self.prompt is not None or self.drafts):
+            raise click.UsageError("--prompts goes without PROMPT and --drafts")
+        for name, given in (
+            ("--output", self.output is not None),
+            ("--parallel", self.parallel is not None),
+            ("--no-prompt-ids", not self.prompt_ids),
+        ):
+            if given and self.prompts is None:
+                raise click.UsageError(f"{name} goes with --prompts")
+        if self.resume and (self.output is None or self.trace is not None):
+            raise click.UsageError("--resume goes with --prompts and --output, and without --trace")
+        if self.system is not None and not self.chat:
+            raise click.UsageError("--system goes with --chat")
+        if self.timeline is not None and (self.parallel or 1) > 1:
+            raise click.UsageError("--timeline goes without --parallel: requests that share a forward share its time")
+        if self.prompt is None and self.prompts is None and sys.stdin.isatty():
+            raise click.UsageError("give a PROMPT, --prompts FILE, or text on standard input")
 
 
 @click.command(name="generate", cls=GroupedCommand)
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.argument("prompt", required=False)
 @click.option(
-    "--prompts", type=click.Path(path_type=Path), help='JSON lines: {"prompt": text} or {"prompt_ids": [int]}.'
+    "--prompts",
+    type=click.Path(path_type=Path),
+    help='JSON lines, - for standard input: {"prompt": text} and more (docs/batches.md).',
 )
 @click.option(
     "--output", type=click.Path(path_type=Path), help="Results of --prompts as JSON lines [default: standard output]."
 )
+@click.option("--resume", is_flag=True, help="Keep the results that are in --output and go on behind them.")
+@click.option(
+    "--prompt-ids/--no-prompt-ids",
+    default=True,
+    show_default=True,
+    help="Whether results of --prompts repeat the ids of their prompts.",
+)
 @click.option("--chat", is_flag=True, help="Wrap the prompt as a user's message by the bundle's chat template.")
+@click.option("--system", metavar="TEXT", help="With --chat: the system's message before the user's.")
 @device_options
 @click.option("--threads", type=click.IntRange(min=1), help="Threads of the engine [default: its own choice].")
 @click.option("--drafts", is_flag=True, help="Show the answer after every step, undecided positions as blocks.")
@@ -48,7 +98,6 @@ Watch = Callable[[int], Callable[[Step], None]]
 @click.option("--parallel", type=click.IntRange(min=1), help="Prompts of --prompts decoded at once [default: 1].")
 @click.option(
     "--timeline",
-    "timeline_path",
     type=click.Path(path_type=Path),
     metavar="FILE",
     help="Write who worked when, for ui.perfetto.dev or chrome://tracing.",
@@ -56,81 +105,74 @@ Watch = Callable[[int], Callable[[Step], None]]
 @config_options
 def command(
     bundle: Path,
-    prompt: str | None,
-    prompts: Path | None,
-    output: Path | None,
-    chat: bool,
     devices: tuple[str, ...],
     device_timeout: float,
     threads: int | None,
-    drafts: bool,
-    trace: Path | None,
-    parallel: int | None,
-    timeline_path: Path | None,
-    **config_values: Any,
+    **values: Any,
 ) -> int:
     """Decode PROMPT (or standard input) and print the text as it is committed, or decode a file of prompts.
 
     Options that are not given come from the bundle, then from the defaults shown. Speed is reported on standard error.
     """
-    _check_usage(prompt, prompts, output, chat, drafts, parallel, timeline_path)
+    asked = _Asked(**{name: values.pop(name) for name in _Asked.__dataclass_fields__})
+    asked.check()
     with ExitStack() as opened:
         if on_mpi(devices) and opened.enter_context(rank_of_job()) > 0:
             serve(bundle, devices[0], threads=threads)
             return 0
-        timeline = opened.enter_context(timeline_into(timeline_path))
+        files = GenerateFiles.looked_at(asked.prompts, asked.output, asked.trace, asked.timeline)
+        timeline = opened.enter_context(timeline_into(asked.timeline))
         decoder = opened.enter_context(
             Decoder.open(bundle, devices, threads=threads, device_timeout=device_timeout, timeline=timeline)
         )
-        config = decoder.config(**config_overrides(config_values))
+        options = config_overrides(values)
+        chat = ChatWrap(asked.system) if asked.chat else None
+        reader = LineReader(decoder, options, decoder.config(**options), chat, asked.prompt_ids)
         host = None if timeline is None else HostLane(timeline)
-        with trace_into(trace, decoder.bundle.manifest, config) as tracer:
-            watch = partial(_watcher, tracer, host)
-            if prompts is not None:
-                return _decode_file(decoder, config, prompts, output, watch, parallel or 1)
-            text = text_from_stdin() if prompt is None else prompt
-            asked: Prompt = text
-            if chat:
-                asked = decoder.prompt_from_messages([{"role": "user", "content": text}])
-            _decode_one(decoder, config, asked, drafts, watch)
-            return 0
+        words = partial(words_of_run, decoder, reader.config, drawn=None in options.values())
+        if asked.prompts is not None:
+            return _decode_file(reader, files, asked, host, words)
+        text = text_of_standard_input() if asked.prompt is None else asked.prompt
+        prompt = reader.prompt_of_text(text)
+        trace = files.open_trace(opened)
+        watch = _watch(_begun(trace, reader), host)
+        _decode_one(decoder, reader.config, prompt, asked.drafts, watch, words)
+        return 0
 
 
-def _check_usage(
-    prompt: str | None,
-    prompts: Path | None,
-    output: Path | None,
-    chat: bool,
+def _watch(tracer: TraceWriter | None, host: HostLane | None) -> Watch:
+    """Tells everyone who asked of the steps of a request, numbered as TraceWriter does."""
+
+    def of_request(number: int) -> Callable[[Step], None]:
+        asked = [] if tracer is None else [tracer.request(number)]
+        if host is not None:
+            asked.insert(0, host.add)  # first, since it takes the step to have just ended
+
+        def tell(step: Step) -> None:
+            for each in asked:
+                each(step)
+
+        return tell
+
+    return of_request
+
+
+def _begun(trace: OutputLines | None, reader: LineReader) -> TraceWriter | None:
+    """What the file held goes, and the header comes."""
+    if trace is None:
+        return None
+    trace.begin()
+    return TraceWriter(trace.write, reader.decoder.bundle.manifest, reader.config)
+
+
+def _decode_one(
+    decoder: Decoder,
+    config: GenerationConfig,
+    prompt: Prompt,
     drafts: bool,
-    parallel: int | None,
-    timeline: Path | None,
+    watch: Watch,
+    words: Callable[[], str],
 ) -> None:
-    if prompts is not None and (prompt is not None or chat or drafts):
-        raise click.UsageError("--prompts goes without PROMPT, --chat and --drafts")
-    if output is not None and prompts is None:
-        raise click.UsageError("--output goes with --prompts")
-    if parallel is not None and prompts is None:
-        raise click.UsageError("--parallel goes with --prompts")
-    if timeline is not None and (parallel or 1) > 1:
-        raise click.UsageError("--timeline goes without --parallel: requests that share a forward share its time")
-    if prompt is None and prompts is None and sys.stdin.isatty():
-        raise click.UsageError("give a PROMPT, --prompts FILE, or text on standard input")
-
-
-def _watcher(tracer: TraceWriter | None, host: HostLane | None, request: int) -> Callable[[Step], None]:
-    """A function that tells everyone who asked of the steps of `request`, as TraceWriter numbers it."""
-    asked = [] if tracer is None else [tracer.request(request)]
-    if host is not None:
-        asked.insert(0, host.add)  # first, since it takes the step to have just ended
-
-    def tell(step: Step) -> None:
-        for each in asked:
-            each(step)
-
-    return tell
-
-
-def _decode_one(decoder: Decoder, config: GenerationConfig, prompt: Prompt, drafts: bool, watch: Watch) -> None:
     with DraftView(enabled=drafts) as view:
         for event in decoder.stream(prompt, config, drafts=drafts, on_step=watch(0)):
             if isinstance(event, DraftEvent):
@@ -140,35 +182,45 @@ def _decode_one(decoder: Decoder, config: GenerationConfig, prompt: Prompt, draf
             elif isinstance(event, DoneEvent):
                 result = event.result
     click.echo(result.text if drafts else "")
-    click.echo(_summary(result), err=True)
+    if not quiet():
+        click.echo(f"{_summary(result)}, {words()}", err=True)
 
 
 def _decode_file(
-    decoder: Decoder, config: GenerationConfig, prompts: Path, output: Path | None, watch: Watch, parallel: int
+    reader: LineReader, files: GenerateFiles, asked: _Asked, host: HostLane | None, words: Callable[[], str]
 ) -> int:
     """Every line in order; a bad one becomes a line with "error", and the exit code is 2 at the end."""
-    try:
-        text = prompts.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadInputError(
-            f"{prompts}: {error}", expected="a UTF-8 file of JSON lines", remedy="check the path and the encoding"
-        ) from error
-    lines = list(prompts_from_lines(text))
-
-    def on_step(index: int, step: Step) -> None:
-        watch(lines[index].number)(step)
-
-    outcomes = decoder.outcomes((line.prompt for line in lines), config, parallel=parallel, on_step=on_step)
-    bad = 0
-    with lines_into(output) as write:
-        for line, outcome in zip(lines, outcomes, strict=True):
-            if isinstance(outcome, BadInputError):
-                bad += 1
-                click.echo(f"error: {prompts} line {line.number}: {outcome}", err=True)
-                write(json.dumps({"line": line.number, "error": str(outcome)}, ensure_ascii=False))
-            else:
-                write(json_from_result(outcome))
-    return 2 if bad else 0
+    assert asked.prompts is not None
+    with ExitStack() as opened:
+        source = opened.enter_context(prompts_opened(asked.prompts))
+        total = count_of_prompts(source, asked.prompts)
+        lines = lines_of_prompts(source, asked.prompts, reader.decoded_with)
+        kept = Kept()
+        if asked.resume and files.output is not None and files.output.status is not None:
+            kept = kept_results(files.output, lines)
+        output, trace = files.open_output(opened), files.open_trace(opened)
+        output.begin(kept.end)
+        watch = _watch(_begun(trace, reader), host)
+        shown = asked.output is not None or not sys.stdout.isatty()
+        progress = opened.enter_context(BatchProgress(total, kept, shown=shown))
+        try:
+            decode_lines(
+                lines,
+                reader,
+                output.write,
+                watch=watch,
+                parallel=asked.parallel or 1,
+                progress=progress,
+                source=str(asked.prompts),
+            )
+        except BaseException:
+            if files.output is not None and files.output.regular and not quiet():
+                progress.say(f"{asked.output} has every result so far: --resume goes on behind them")
+            raise
+        finally:
+            if not quiet():
+                progress.say(f"{progress.sum_up()}, {words()}")
+        return 2 if progress.errors else 0
 
 
 def _summary(result: GenerationResult) -> str:

@@ -21,13 +21,14 @@ from lopa.bench.gear_rivals import outcome_of_gears, rival_outcomes
 from lopa.bench.gear_table import table_of_gears, table_of_outcomes
 from lopa.bench.plot import check_matplotlib
 from lopa.bench.progress import progress_shown
-from lopa.bench.report import make_folder, write_whole
+from lopa.bench.report import make_folder
 from lopa.bench.table import show_table
 from lopa.cli.recording_from_trace import recording_from_trace
 from lopa.runtime.bundle import Bundle, sha256_of_file
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.errors import BadInputError, MissingBackendError
 from lopa.runtime.gears import GEARS_NAME, Source, json_from_plan
+from lopa.runtime.output_file import write_whole
 from lopa.runtime.session import family_from_device
 from lopa.tiny import EVAL
 

@@ -8,12 +8,6 @@ from contextlib import contextmanager
 from lopa.runtime.untrusted_input import refused_as_bad_input
 
 
-def text_from_stdin() -> str:
-    """All of it. Raises BadInputError for what is not UTF-8."""
-    with _utf8() as text:
-        return text.read()
-
-
 def lines_from_stdin() -> Iterator[str]:
     """Line by line as they come, without their ends. Raises BadInputError for what is not UTF-8."""
     with _utf8() as text:

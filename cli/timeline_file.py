@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from lopa.cli.jsonl import lines_into
 from lopa.runtime.decoding import Step
+from lopa.runtime.output_file import whole_into
 from lopa.runtime.timeline import HOST, Span, Timeline, json_from_spans
 
 
@@ -32,7 +32,7 @@ def timeline_into(path: Path | None) -> Iterator[Timeline | None]:
     if path is None:
         yield None
         return
-    with lines_into(path) as write:
+    with whole_into(path) as write:
         timeline = Timeline()
         yield timeline
-        write(json_from_spans(timeline.spans))
+        write(f"{json_from_spans(timeline.spans)}\n".encode())

@@ -23,11 +23,11 @@ def least_limits(manifest: Manifest) -> ForwardSizes:
         decoded_token_threshold=defaults.decoded_token_threshold,
         skip_threshold=defaults.skip_threshold,
     )
-    generated = sum(config.block_sizes)
+    generated = config.positions
     return ForwardSizes(
         requests=1,
         branches=1,
-        window=max(generated, 1 + config.block_sizes[0]),
+        window=max(generated, 1 + config.block_length(0)),
         prefix=-(-(1 + generated) // TILE) * TILE,
         wanted=generated,
     )

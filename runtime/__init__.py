@@ -3,6 +3,7 @@
 Knows numpy, onnxruntime and tokenizers. Does not know torch, transformers or onnx, nor how a bundle is made.
 """
 
+from lopa.runtime.branch_choice import BranchChoice
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.engine import Engine
 from lopa.runtime.errors import (
@@ -13,14 +14,17 @@ from lopa.runtime.errors import (
     EngineFailedError,
     LopaError,
     MissingBackendError,
+    OutputFailedError,
     QueueFullError,
 )
 from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.prompt_ids import PromptRequest
 from lopa.runtime.request_handle import RequestHandle
 from lopa.runtime.result import DoneEvent, DraftEvent, Event, GenerationResult, TextEvent
 
 __all__ = [
     "BadInputError",
+    "BranchChoice",
     "CheckFailedError",
     "Decoder",
     "DevicesLostError",
@@ -34,6 +38,8 @@ __all__ = [
     "GenerationResult",
     "LopaError",
     "MissingBackendError",
+    "OutputFailedError",
+    "PromptRequest",
     "QueueFullError",
     "RequestHandle",
     "TextEvent",

@@ -35,7 +35,7 @@ class Answer:
     ) -> None:
         """`submitted` is when the result's seconds begin, on time.perf_counter's clock; None: now."""
         self._decoding = decoding
-        self._prompt_ids, self._published = prompt_ids, config.published
+        self._prompt_ids, self._config = prompt_ids, config
         self._tokenizer, self._drafts = tokenizer, drafts
         now = time.perf_counter()
         self._submitted = now if submitted is None else submitted
@@ -91,10 +91,11 @@ class Answer:
         assert decoding.stop_reason is not None
         # Ids up to the end of the stop string, if one ended the answer.
         answer = decoding.committed()[: None if self._stream.stopped is None else self._stream.token_count]
-        every = decoding.generated()
+        ids = decoding.generated() if self._config.published else answer
+        logprobs = decoding.logprobs()
         return GenerationResult(
             prompt_ids=tuple(self._prompt_ids.tolist()),
-            token_ids=tuple((every if self._published else answer).tolist()),
+            token_ids=tuple(ids.tolist()),
             text="".join(self._text),
             steps=decoding.steps,
             tokens=len(answer),
@@ -102,4 +103,7 @@ class Answer:
             tokens_per_forward=len(answer) / decoding.steps if decoding.steps else 0.0,
             stop_reason=decoding.stop_reason,
             seconds=time.perf_counter() - self._submitted,
+            seed=self._config.draw_seed,
+            branches="auto" if self._config.branches == "auto" else self._config.lookaheads + 1,
+            logprobs=None if logprobs is None else tuple(logprobs[: len(ids)].tolist()),
         )

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from lopa.runtime.blocks import Blocks, active, prompt_block, to_cache, with_complete_flags, with_new_block
-from lopa.runtime.contract import Bool, Int64
+from lopa.runtime.contract import Bool, Float32, Int64
 from lopa.runtime.generation_config import GenerationConfig
 
 
@@ -20,6 +20,8 @@ class Lookahead:
     position: int
     token: int
     confidence: float
+    logprob: float | None = None
+    """Only where they are asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,36 +38,51 @@ class Branch:
     blocks: Blocks
     ended: bool
     lookahead: Lookahead | None
+    logprobs: Float32 | None = None
+    """[positions], of the decided tokens as the model said when it proposed them, else NaN; None: not asked for."""
 
 
-def branch_from_prompt(prompt: Int64, *, cached: bool = False) -> Branch:
+def branch_from_prompt(prompt: Int64, *, cached: bool = False, with_logprobs: bool = False) -> Branch:
     """The anchor before the first round: the prompt alone, its rows `cached` already or not. `prompt` [length]."""
     block = prompt_block(len(prompt), cached=cached)
-    return Branch(prompt, np.ones(len(prompt), np.bool_), (block,), ended=False, lookahead=None)
+    logprobs = np.full(len(prompt), np.nan, np.float32) if with_logprobs else None
+    return Branch(prompt, np.ones(len(prompt), np.bool_), (block,), ended=False, lookahead=None, logprobs=logprobs)
 
 
 def prepared(branch: Branch, config: GenerationConfig, mask_token: int) -> Branch:
     """`branch` at the start of a round: at most one block added, completion flags set (section 4, points 1 and 2)."""
-    blocks, tokens, decided = branch.blocks, branch.tokens, branch.decided
+    blocks, tokens, decided, logprobs = branch.blocks, branch.tokens, branch.decided, branch.logprobs
     size = size_of_next_block(branch, blocks[-1].progress, config)
     if size:
         blocks = with_new_block(blocks, size)
         tokens = np.concatenate([tokens, np.full(size, mask_token, np.int64)])
         decided = np.concatenate([decided, np.zeros(size, np.bool_)])
+        if logprobs is not None:
+            logprobs = np.concatenate([logprobs, np.full(size, np.nan, np.float32)])
     return replace(
         branch,
         tokens=tokens,
         decided=decided,
         blocks=with_complete_flags(blocks, config.decoded_token_threshold),
+        logprobs=logprobs,
     )
+
+
+def with_logprobs(logprobs: Float32 | None, positions: Int64 | int, said: Float32 | float | None) -> Float32 | None:
+    """A copy of a branch's `logprobs` with those `said` of the tokens written at `positions`."""
+    if logprobs is None or said is None:
+        return logprobs
+    written = logprobs.copy()
+    written[positions] = said
+    return written
 
 
 def size_of_next_block(branch: Branch, progress: float, config: GenerationConfig) -> int:
     """Positions of the block to open when the last block's decided share is `progress`; 0 when none is to be."""
-    generated, sizes = len(branch.blocks) - 1, config.block_sizes
-    if generated == len(sizes) or branch.ended or progress < config.add_threshold:
+    generated = len(branch.blocks) - 1
+    if generated == config.block_count or branch.ended or progress < config.add_threshold:
         return 0
-    return sizes[generated]
+    return config.block_length(generated)
 
 
 def nothing_left(branch: Branch, config: GenerationConfig, mask_token: int) -> bool:

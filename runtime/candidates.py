@@ -21,9 +21,12 @@ class Candidates:
     tokens: Int64
     probabilities: Float32
     confidences: Float32
+    logprobs: Float32 | None = None
+    """Of the tokens as the model said, before top_k and top_p; only where they are asked for."""
 
     def __getitem__(self, index: Index) -> "Candidates":
-        return Candidates(self.tokens[index], self.probabilities[index], self.confidences[index])
+        logprobs = None if self.logprobs is None else self.logprobs[index]
+        return Candidates(self.tokens[index], self.probabilities[index], self.confidences[index], logprobs)
 
 
 @dataclass(frozen=True)
@@ -52,14 +55,14 @@ def candidates_from_rows(
     """
     if not config.published:
         rows = _without_token(rows, mask_token)
-    logprobs = rows.topk_logprobs
+    logprobs = said = rows.topk_logprobs
     neg_entropy = -rows.entropy
     choice: Int64 | None = None
     if config.temperature > 0:
         logprobs, filtered = _filtered(logprobs, config)
         if filtered:
             neg_entropy = _neg_entropy_of_kept(logprobs)
-        choice = np.argmax(logprobs + _gumbel_noise(config.seed, step, positions), axis=-1)[..., None]
+        choice = np.argmax(logprobs + _gumbel_noise(config.draw_seed, step, positions), axis=-1)[..., None]
     best = logprobs[..., 0] if choice is None else np.take_along_axis(logprobs, choice, -1)[..., 0]
     tokens = rows.topk_ids[..., 0] if choice is None else np.take_along_axis(rows.topk_ids, choice, -1)[..., 0]
     probabilities = np.exp(best)
@@ -69,7 +72,10 @@ def candidates_from_rows(
         confidences = np.exp(logprobs[..., 0]) - np.exp(logprobs[..., 1])
     else:
         confidences = neg_entropy
-    return Candidates(tokens, probabilities, confidences)
+    if not config.logprobs:
+        return Candidates(tokens, probabilities, confidences)
+    own = said[..., 0] if choice is None else np.take_along_axis(said, choice, -1)[..., 0]
+    return Candidates(tokens, probabilities, confidences, own)
 
 
 def _without_token(rows: RowStatistics, token: int) -> RowStatistics:

@@ -1,10 +1,10 @@
 """Text in, text out: a bundle opened on a device, and the requests decoded on it."""
 
 import logging
-import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
@@ -13,7 +13,9 @@ from typing import Any, Self
 
 from lopa.runtime.answer import Answer
 from lopa.runtime.branch_budget import BranchBudget
+from lopa.runtime.branch_choice import BranchChoice, branch_choice
 from lopa.runtime.bundle import Bundle
+from lopa.runtime.checked_values import MOST_SECONDS, real_number, whole_number
 from lopa.runtime.costs import CostTable, costs_from_bundle
 from lopa.runtime.cpu_cores import check_devices
 from lopa.runtime.decoding import Decoding, Step
@@ -21,7 +23,7 @@ from lopa.runtime.devices import session_from_devices
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.parallel_session import STALL_SECONDS
-from lopa.runtime.prompt_ids import Prompt, ids_from_prompt
+from lopa.runtime.prompt_ids import Prompt, PromptRequest, check_prompts, ids_from_prompt
 from lopa.runtime.prompt_store import PROMPT_ROWS, PromptStore
 from lopa.runtime.request_handle import RequestHandle
 from lopa.runtime.request_pool import Job, RequestPool
@@ -29,6 +31,10 @@ from lopa.runtime.result import Event, GenerationResult
 from lopa.runtime.session import Session, unused_request
 from lopa.runtime.timeline import Timeline
 from lopa.runtime.tokenizer import Tokenizer
+from lopa.runtime.untrusted_input import refused_as_bad_input
+
+MOST_PARALLEL = 4096
+"""Requests that may share a forward: each has a prefix cache."""
 
 _LOG = logging.getLogger(__name__)
 
@@ -86,22 +92,30 @@ class Decoder:
             }
         )
 
+    def branches_for(self, config: GenerationConfig) -> BranchChoice:
+        """The number of branches with which this decoder decodes `config`, and why."""
+        return branch_choice(config, self.session.device.split(","))
+
     def generate(
-        self, prompts: Iterable[Prompt], config: GenerationConfig | None = None, *, parallel: int = 1
-    ) -> Iterator[GenerationResult]:
+        self,
+        prompts: Iterable[Prompt | PromptRequest],
+        config: GenerationConfig | None = None,
+        *,
+        parallel: int = 1,
+    ) -> Generator[GenerationResult, None, None]:
         """Decode prompts; results come in the same order, each as soon as it and those before it are done.
 
-        `parallel` requests share every forward; the answers do not depend on it (docs/engine.md). Raises as `stream`
-        does at the first prompt that cannot be used, and BadInputError for `parallel` below 1.
+        A PromptRequest is decoded by its own config, other prompts by `config` (None: the bundle's own). `parallel`
+        requests share every forward; the answers do not depend on it (docs/engine.md). Raises BadInputError at once for
+        one prompt where a list of them is meant; the iterator raises as `stream` does at the first prompt that cannot
+        be used, and for a `parallel` that is no number from 1 to MOST_PARALLEL.
         """
-        for outcome in self.outcomes(prompts, config, parallel=parallel):
-            if isinstance(outcome, BadInputError):
-                raise outcome
-            yield outcome
+        check_prompts(prompts)
+        return self._results(prompts, config, parallel)
 
     def outcomes(
         self,
-        prompts: Iterable[Prompt | BadInputError],
+        prompts: Iterable[Prompt | PromptRequest | BadInputError],
         config: GenerationConfig | None = None,
         *,
         parallel: int = 1,
@@ -109,23 +123,30 @@ class Decoder:
     ) -> Iterator[GenerationResult | BadInputError]:
         """As `generate`, with an error in the place of a prompt that cannot be used, or that is an error already.
 
-        `on_step` hears of every step, with the number of its prompt, from 0.
+        `on_step` hears of every step, with the number of its prompt, from 0. When the device fails, or `prompts`
+        raises, the results that are there come first.
         """
-        if isinstance(parallel, bool) or not isinstance(parallel, int) or parallel < 1:
-            raise BadInputError(f"parallel {parallel!r}", expected="a whole number at least 1", remedy="correct it")
+        parallel = whole_number("parallel", parallel, least=1, most=MOST_PARALLEL)
         pool = self.pool()
         entries = enumerate(prompts)
         pending: deque[RequestHandle] = deque()
+        failure: Exception | None = None
         try:
             while True:
                 while pending and pending[0].done:
                     yield _outcome(pending.popleft())
-                for number, prompt in islice(entries, parallel - len(pool)):
-                    heard = None if on_step is None else partial(on_step, number)
-                    pending.append(self._joined(pool, prompt, config, heard))
-                if not pending:
-                    return
-                pool.step()
+                if failure is not None:
+                    raise failure
+                try:
+                    for number, prompt in islice(entries, parallel - len(pool)):
+                        heard = None if on_step is None else partial(on_step, number)
+                        pending.append(self._joined(pool, prompt, config, heard))
+                    if not pending:
+                        return
+                    pool.step()
+                except Exception as error:  # raised behind the results that are there
+                    failure = error
+                    pool.hand_out_ended()
         finally:
             pool.close()
 
@@ -163,13 +184,14 @@ class Decoder:
                 expected="a GenerationConfig, or None for the bundle's own",
                 remedy="make one with decoder.config(...)",
             )
-        if deadline is not None and not (isinstance(deadline, int | float) and 0 <= deadline < math.inf):
-            raise BadInputError(
-                f"deadline {deadline!r}", expected="seconds from now, 0 or more", remedy="correct it or leave it out"
-            )
+        if deadline is not None:
+            deadline = real_number("deadline", deadline, least=0.0, most=MOST_SECONDS)
+        ids = ids_from_prompt(prompt, config, self.tokenizer, self.bundle.manifest)
+        if config.branches is None:
+            config = replace(config, branches=self.branches_for(config).number)
         _LOG.debug("a request with %s", config)
         return Job(
-            prompt_ids=ids_from_prompt(prompt, config, self.tokenizer, self.bundle.manifest),
+            prompt_ids=ids,
             config=config,
             budget=BranchBudget(self._cost_table) if config.branches == "auto" else None,
             handle=RequestHandle(),
@@ -204,6 +226,14 @@ class Decoder:
         """Of this bundle on this device; read when first needed."""
         return costs_from_bundle(self.bundle, self.session.device, self._threads)
 
+    def _results(
+        self, prompts: Iterable[Prompt | PromptRequest], config: GenerationConfig | None, parallel: int
+    ) -> Generator[GenerationResult, None, None]:
+        for outcome in self.outcomes(prompts, config, parallel=parallel):
+            if isinstance(outcome, BadInputError):
+                raise outcome
+            yield outcome
+
     def _events(self, job: Job) -> Iterator[Event]:
         request = unused_request()
         decoding = Decoding(self.session, request, job.prompt_ids, job.config, self.bundle.manifest, job.budget)
@@ -221,7 +251,7 @@ class Decoder:
     def _joined(
         self,
         pool: RequestPool,
-        prompt: Prompt | BadInputError,
+        prompt: Prompt | PromptRequest | BadInputError,
         config: GenerationConfig | None,
         on_step: Callable[[Step], None] | None,
     ) -> RequestHandle:
@@ -229,7 +259,12 @@ class Decoder:
         try:
             if isinstance(prompt, BadInputError):
                 raise prompt
-            job = self.job(prompt, config, on_step=on_step)
+            if isinstance(prompt, PromptRequest):
+                config, prompt = prompt.config, prompt.prompt
+            with refused_as_bad_input(
+                "a prompt that cannot be used", expected="text or ids, and a config", remedy="correct it"
+            ):
+                job = self.job(prompt, config, on_step=on_step)
         except BadInputError as error:
             handle = RequestHandle()
             handle.put_error(error)

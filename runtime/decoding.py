@@ -22,7 +22,7 @@ from lopa.runtime.branches import (
 )
 from lopa.runtime.candidates import Candidates, RowStatistics, candidates_from_rows
 from lopa.runtime.competition import branch_confidence, winner_of
-from lopa.runtime.contract import Int64, tiles
+from lopa.runtime.contract import Float32, Int64, tiles
 from lopa.runtime.early_exit import without_rows_after_end
 from lopa.runtime.filling import Fills, filled, fills_from_candidates
 from lopa.runtime.forward_split import ForwardSplit
@@ -104,7 +104,9 @@ class Decoding:
         """Generated positions at their most, which is what the paper counts."""
         self.stop_reason: StopReason | None = None
         self._watch = Stopwatch()
-        self._branches: tuple[Branch, ...] = (branch_from_prompt(prompt, cached=prompt_row is not None),)
+        self._branches: tuple[Branch, ...] = (
+            branch_from_prompt(prompt, cached=prompt_row is not None, with_logprobs=config.logprobs),
+        )
         self._prepare_round()
 
     def step(self) -> Step:
@@ -175,6 +177,11 @@ class Decoding:
         """Every generated position, undecided ones as the mask token."""
         return self.anchor.tokens[self.prompt_length :]
 
+    def logprobs(self) -> Float32 | None:
+        """Of every generated position (GenerationResult says which), NaN where undecided; None: not asked for."""
+        logprobs = self.anchor.logprobs
+        return None if logprobs is None else logprobs[self.prompt_length :]
+
     def _candidates(self, rows: RowStatistics, windows: Windows) -> list[Candidates]:
         """Per branch the candidates of its undecided positions."""
         every = candidates_from_rows(rows, windows.wanted, self._config, step=self.steps, mask_token=self._mask)
@@ -241,5 +248,5 @@ class Decoding:
                 self.stop_reason = "step_limit"
         elif ended:
             self.stop_reason = "eos"
-        elif self.anchor.decided.all() and len(self.anchor.blocks) > len(config.block_sizes):
+        elif self.anchor.decided.all() and len(self.anchor.blocks) > config.block_count:
             self.stop_reason = "length"

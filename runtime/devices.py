@@ -4,11 +4,14 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 
 from lopa.runtime.bundle import Bundle
+from lopa.runtime.checked_values import MOST_SECONDS, real_number, whole_number
 from lopa.runtime.cpu_cores import check_devices, cores_from_device
-from lopa.runtime.errors import BadInputError
 from lopa.runtime.parallel_session import STALL_SECONDS, BranchParallelSession
 from lopa.runtime.session import Session, open_session
 from lopa.runtime.timeline import Timeline
+
+MOST_THREADS = 1024
+"""Of one device: a thread pool is made of them before anything is computed."""
 
 
 def session_from_devices(
@@ -29,10 +32,9 @@ def session_from_devices(
     `open_session`; what was opened is closed then.
     """
     check_devices(devices)
-    if not stall_seconds > 0:
-        raise BadInputError(
-            f"a time limit of {stall_seconds} seconds for a device", expected="a positive number", remedy="e.g. 60"
-        )
+    stall_seconds = real_number("a device's time limit", stall_seconds, least=0.0, most=MOST_SECONDS, above=True)
+    if threads is not None:
+        threads = whole_number("threads", threads, least=1, most=MOST_THREADS)
     if len(devices) == 1 and cores_from_device(devices[0]) is None:
         return open_session(bundle, devices[0], threads=threads, timeline=timeline)
     with ExitStack() as opened:

@@ -22,5 +22,6 @@ def without_rows_after_end(branch: Branch, eos_token: int) -> Branch:
         branch,
         tokens=branch.tokens[:end],
         decided=branch.decided[:end],
+        logprobs=None if branch.logprobs is None else branch.logprobs[:end],
         blocks=tuple(replace(block, end=min(block.end, end)) for block in branch.blocks if block.start < end),
     )

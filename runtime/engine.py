@@ -10,10 +10,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from lopa.runtime.decoder import Decoder
+from lopa.runtime.checked_values import whole_number
+from lopa.runtime.decoder import MOST_PARALLEL, Decoder
 from lopa.runtime.decoding import Step
 from lopa.runtime.errors import BadInputError, EngineClosedError, EngineFailedError, LopaError, QueueFullError
 from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.parallel_session import STALL_SECONDS
 from lopa.runtime.prompt_ids import Prompt
 from lopa.runtime.prompt_store import PROMPT_ROWS
 from lopa.runtime.request_handle import RequestHandle
@@ -21,6 +23,9 @@ from lopa.runtime.request_pool import Job
 
 SLOTS = 8
 QUEUE_LIMIT = 64
+MOST_WAITING = 10**6
+MOST_PROMPT_ROWS = 2**40
+"""None is allocated before there is a prompt to keep."""
 
 
 class Engine:
@@ -42,21 +47,14 @@ class Engine:
         """`slots` requests run at once, each with a prefix cache, and `queue_limit` more may wait.
 
         `prompt_rows` rows of prompts are kept for requests with the same prompt (0: none; window="block_causal" only).
-        The decoder stays open when the engine closes. Raises BadInputError for a number that is too small.
+        The decoder stays open when the engine closes. Raises BadInputError for a number that is too small or too large.
         """
-        for name, value, least in (
-            ("slots", slots, 1),
-            ("queue_limit", queue_limit, 0),
-            ("prompt_rows", prompt_rows, 0),
-        ):
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise BadInputError(
-                    f"{name} {value!r}", expected=f"a whole number at least {least}", remedy=f"correct {name}"
-                )
+        self._slots = whole_number("slots", slots, least=1, most=MOST_PARALLEL)
+        self._queue_limit = whole_number("queue_limit", queue_limit, least=0, most=MOST_WAITING)
+        rows = whole_number("prompt_rows", prompt_rows, least=0, most=MOST_PROMPT_ROWS)
         self._decoder = decoder
         self._closes_decoder = False
-        self._slots, self._queue_limit = slots, queue_limit
-        self._pool = decoder.pool(prompt_rows)
+        self._pool = decoder.pool(rows)
         self._changed = threading.Condition()
         # Under the condition's lock, from here on.
         self._waiting: list[Job] = []
@@ -73,12 +71,16 @@ class Engine:
         devices: Sequence[str] = ("cpu",),
         *,
         threads: int | None = None,
+        device_timeout: float = STALL_SECONDS,
         slots: int = SLOTS,
         queue_limit: int = QUEUE_LIMIT,
         prompt_rows: int = PROMPT_ROWS,
     ) -> Self:
-        """Open the bundle at `path` as Decoder.open does, with the same errors; closing the engine closes it."""
-        decoder = Decoder.open(path, devices, threads=threads)
+        """Open the bundle at `path` as Decoder.open does, with the same errors; closing the engine closes it.
+
+        `device_timeout` as there: seconds after which one of several devices is given up.
+        """
+        decoder = Decoder.open(path, devices, threads=threads, device_timeout=device_timeout)
         try:
             engine = cls(decoder, slots=slots, queue_limit=queue_limit, prompt_rows=prompt_rows)
         except BadInputError:

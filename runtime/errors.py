@@ -20,6 +20,10 @@ class BadInputError(LopaError):
     """A file, a flag or a value that cannot be used (exit code 2)."""
 
 
+class OutputFailedError(LopaError):
+    """The operating system refused what was written to a file or to standard output (exit code 2)."""
+
+
 class CheckFailedError(LopaError):
     """A check ran to its end and failed (exit code 1)."""
 

@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from lopa.runtime.blocks import active
-from lopa.runtime.branches import Branch
+from lopa.runtime.branches import Branch, with_logprobs
 from lopa.runtime.candidates import Candidates
-from lopa.runtime.contract import Bool, Int64
+from lopa.runtime.contract import Bool, Float32, Int64
 from lopa.runtime.generation_config import GenerationConfig
 
 
@@ -19,6 +19,7 @@ class Fills:
     """[undecided positions before the fill]"""
     positions: Int64
     tokens: Int64
+    logprobs: Float32 | None = None
 
 
 def fills_from_candidates(branch: Branch, undecided: Int64, candidates: Candidates, config: GenerationConfig) -> Fills:
@@ -31,7 +32,8 @@ def fills_from_candidates(branch: Branch, undecided: Int64, candidates: Candidat
         first, last = np.searchsorted(undecided, (block.start, block.end))
         if block.complete and last > first and not chosen[first:last].any():
             chosen[first + np.argmax(candidates.confidences[first:last])] = True
-    return Fills(chosen, undecided[chosen], candidates.tokens[chosen])
+    taken = candidates[chosen]
+    return Fills(chosen, undecided[chosen], taken.tokens, taken.logprobs)
 
 
 def filled(branch: Branch, fills: Fills, *, mask_token: int, eos_token: int | None) -> Branch:
@@ -40,5 +42,9 @@ def filled(branch: Branch, fills: Fills, *, mask_token: int, eos_token: int | No
     tokens[fills.positions] = fills.tokens
     decided[fills.positions] = fills.tokens != mask_token
     return replace(
-        branch, tokens=tokens, decided=decided, ended=branch.ended or bool((fills.tokens == eos_token).any())
+        branch,
+        tokens=tokens,
+        decided=decided,
+        ended=branch.ended or bool((fills.tokens == eos_token).any()),
+        logprobs=with_logprobs(branch.logprobs, fills.positions, fills.logprobs),
     )

@@ -1,10 +1,20 @@
 """How to decode: one frozen, checked record. Knows no model; a bundle's own defaults come in as overrides."""
 
 import math
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, Self, get_args
 
+from lopa.runtime.checked_values import (
+    MOST_SECONDS,
+    is_unicode,
+    real_number,
+    shown,
+    truth,
+    whole_number,
+    word_among,
+)
 from lopa.runtime.contract import TOP_K
 from lopa.runtime.errors import BadInputError
 
@@ -13,7 +23,15 @@ Confidence = Literal["neg_entropy", "probability", "margin"]
 Window = Literal["full", "block_causal"]
 
 DEFAULT_BRANCHES = 4
+"""On accelerators, and of the published loop; runtime/branch_choice.py has the default of every device."""
 MOST_AUTO_BRANCHES = 8
+MOST_BRANCHES = 64
+"""Each takes a window of the model's positions squared; no measured decode gained anything beyond 8."""
+MOST_POSITIONS = 2**31 - 1
+"""Of a size in positions, before a model's own limit is known."""
+LEAST_TEMPERATURE, MOST_TEMPERATURE = 1e-3, 1e3
+"""Of draws: logits divided by less would leave float32, by more are all the same."""
+MOST_STOPS, MOST_STOP_CHARACTERS = 64, 1024
 PUBLISHED_STEP_LIMIT = 1001
 """The published D2F loop gives up after this step; its LoPA loop would go on for ever (lopa_semantics, quirk 3)."""
 
@@ -35,7 +53,8 @@ class GenerationConfig:
     branches: int | Literal["auto"] | None = field(
         default=None,
         metadata=_help(
-            f"branches per step, anchor included (lopa only; {DEFAULT_BRANCHES}), or auto: as many as pay here"
+            f"branches per step, anchor included (lopa only; 1 on CPUs, {DEFAULT_BRANCHES} elsewhere), "
+            "or auto: as many as pay here"
         ),
     )
     block_size: int = field(default=32, metadata=_help("positions per block"))
@@ -59,51 +78,43 @@ class GenerationConfig:
     temperature: float = field(default=0.0, metadata=_help("0: greedy; otherwise candidates are drawn, tempered"))
     top_k: int | None = field(default=None, metadata=_help(f"draw among this many candidates (1 to {TOP_K})"))
     top_p: float | None = field(default=None, metadata=_help("draw among the most probable candidates of this mass"))
-    seed: int = field(default=0, metadata=_help("seed of the draws"))
+    seed: int | None = field(
+        default=0, metadata={**_help("seed of the draws, or random: one is drawn"), "word_for_none": "random"}
+    )
+    """None draws one when the config is made: from then on it is a number."""
     stop: tuple[str, ...] = field(default=(), metadata=_help("text that ends the answer (may be given several times)"))
     stop_at_eos: bool = field(default=True, metadata=_help("end-of-text ends the answer"))
     drop_after_eos: bool = field(
         default=True, metadata=_help("rows behind a decided end-of-text leave the window (never in published mode)")
     )
+    logprobs: bool = field(default=False, metadata=_help("log-probability of every token of the answer"))
+    special_tokens: bool = field(
+        default=False, metadata=_help("special tokens written in the prompt's text are tokens, not text")
+    )
     time_limit: float | None = field(default=None, metadata=_help("seconds after which the committed text is returned"))
     published: bool = field(default=False, metadata=_help("the published implementation's behaviour, quirks included"))
 
     def __post_init__(self) -> None:
-        _check_choice("strategy", self.strategy, Strategy)
-        _check_choice("confidence", self.confidence, Confidence)
-        _check_choice("window", self.window, Window)
-        _check_whole("block_size", self.block_size, least=1)
-        _check_whole("max_new_tokens", self.max_new_tokens, least=1)
-        _check_whole("seed", self.seed, least=0, most=2**63 - 1)
-        if self.branches is not None:
-            if self.branches != "auto":
-                _check_whole("branches", self.branches, least=1)
-            if self.strategy != "lopa" and self.branches != 1:
-                raise BadInputError(
-                    f"branches {self.branches} with strategy {self.strategy!r}",
-                    expected="one branch, since only lopa looks ahead",
-                    remedy="leave branches out, or use strategy lopa",
-                )
-            if self.branches == "auto" and self.published:
-                raise BadInputError(
-                    "branches 'auto' in published mode",
-                    expected="a number of branches, since the published loop has a fixed one",
-                    remedy="give a number",
-                )
+        for name, words in (("strategy", Strategy), ("confidence", Confidence), ("window", Window)):
+            self._put(name, word_among(name, getattr(self, name), get_args(words)))
+        for name in ("block_size", "max_new_tokens"):
+            self._put(name, whole_number(name, getattr(self, name), least=1, most=MOST_POSITIONS))
+        for name in ("stop_at_eos", "drop_after_eos", "logprobs", "special_tokens", "published"):
+            self._put(name, truth(name, getattr(self, name)))
         for name in ("block_add_threshold", "decoded_token_threshold", "skip_threshold"):
-            _check_number(name, getattr(self, name), least=0.0, most=1.0)
-        _check_number("temperature", self.temperature, least=0.0)
+            self._put(name, real_number(name, getattr(self, name), least=0.0, most=1.0))
+        self._put("seed", self._checked_seed())
+        self._put("branches", self._checked_branches())
+        self._put("temperature", self._checked_temperature())
         if self.top_k is not None:
-            _check_whole("top_k", self.top_k, least=1, most=TOP_K)
+            self._put("top_k", whole_number("top_k", self.top_k, least=1, most=TOP_K))
         if self.top_p is not None:
-            _check_number("top_p", self.top_p, least=0.0, most=1.0, open_below=True)
+            self._put("top_p", real_number("top_p", self.top_p, least=0.0, most=1.0, above=True))
         if self.time_limit is not None:
-            _check_number("time_limit", self.time_limit, least=0.0, open_below=True)
-        if isinstance(self.stop, str) or not all(isinstance(text, str) and text for text in self.stop):
-            raise BadInputError(
-                f"stop {self.stop!r}", expected="a list of strings that are not empty", remedy='e.g. stop=("\\n\\n",)'
+            self._put(
+                "time_limit", real_number("time_limit", self.time_limit, least=0.0, most=MOST_SECONDS, above=True)
             )
-        object.__setattr__(self, "stop", tuple(self.stop))
+        self._put("stop", self._checked_stop())
 
     @classmethod
     def reference(cls, **overrides: Any) -> Self:
@@ -113,11 +124,15 @@ class GenerationConfig:
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> Self:
         """A config from names and values, e.g. read from JSON; unknown names are refused."""
+        if not isinstance(values, Mapping):
+            raise BadInputError(
+                f"options {shown(values)}", expected="names and values", remedy='e.g. {"max_new_tokens": 64}'
+            )
         known = [option.name for option in fields(cls)]
-        unknown = sorted(set(values) - set(known))
+        unknown = sorted(shown(name) for name in values if name not in known)
         if unknown:
             raise BadInputError(
-                "unknown option " + ", ".join(map(repr, unknown)),
+                "unknown option " + ", ".join(unknown[:5]),
                 expected="options among " + ", ".join(known),
                 remedy="correct or remove it",
             )
@@ -148,27 +163,75 @@ class GenerationConfig:
         return self.drop_after_eos and self.stop_at_eos and not self.published
 
     @property
-    def block_sizes(self) -> tuple[int, ...]:
-        """Sizes of the blocks to generate; the published loop drops a last block that would be shorter."""
+    def draw_seed(self) -> int:
+        """`seed`, which is a number once the config is made."""
+        assert self.seed is not None
+        return self.seed
+
+    @property
+    def block_count(self) -> int:
+        """Blocks to generate; the published loop drops a last block that would be shorter."""
         whole, rest = divmod(self.max_new_tokens, self.block_size)
-        return (self.block_size,) * whole + ((rest,) if rest and not self.published else ())
+        return whole + (1 if rest and not self.published else 0)
 
+    @property
+    def positions(self) -> int:
+        """Positions to generate, those of all blocks."""
+        return self.max_new_tokens - (self.max_new_tokens % self.block_size if self.published else 0)
 
-def _check_choice(name: str, value: object, choices: Any) -> None:
-    if value not in get_args(choices):
-        raise BadInputError(f"{name} {value!r}", expected="one of " + ", ".join(get_args(choices)), remedy="choose one")
+    def block_length(self, number: int) -> int:
+        """Positions of block `number`, from 0 and below `block_count`."""
+        return min(self.block_size, self.max_new_tokens - number * self.block_size)
 
+    def _put(self, name: str, value: object) -> None:
+        object.__setattr__(self, name, value)
 
-def _check_whole(name: str, value: object, *, least: int, most: int | None = None) -> None:
-    whole = isinstance(value, int) and not isinstance(value, bool)
-    if not whole or value < least or (most is not None and value > most):  # type: ignore[operator]
-        span = f"at least {least}" if most is None else f"from {least} to {most}"
-        raise BadInputError(f"{name} {value!r}", expected=f"a whole number {span}", remedy=f"correct {name}")
+    def _checked_seed(self) -> int:
+        if self.seed is None:
+            return secrets.randbits(32)
+        return whole_number("seed", self.seed, least=0, most=2**63 - 1)
 
+    def _checked_branches(self) -> int | Literal["auto"] | None:
+        if self.branches is None:
+            return None
+        auto = isinstance(self.branches, str) and self.branches == "auto"
+        number = None if auto else whole_number("branches", self.branches, least=1, most=MOST_BRANCHES)
+        if self.strategy != "lopa" and number != 1:
+            raise BadInputError(
+                f"branches {self.branches} with strategy {self.strategy!r}",
+                expected="one branch, since only lopa looks ahead",
+                remedy="leave branches out, or use strategy lopa",
+            )
+        if auto and self.published:
+            raise BadInputError(
+                "branches 'auto' in published mode",
+                expected="a number of branches, since the published loop has a fixed one",
+                remedy="give a number",
+            )
+        return "auto" if number is None else number
 
-def _check_number(name: str, value: object, *, least: float, most: float = math.inf, open_below: bool = False) -> None:
-    number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-    if not number or value < least or value > most or (open_below and value == least):  # type: ignore[operator]
-        low = f"above {least:g}" if open_below else f"at least {least:g}"
-        span = low if math.isinf(most) else f"{low}, at most {most:g}"
-        raise BadInputError(f"{name} {value!r}", expected=f"a number {span}", remedy=f"correct {name}")
+    def _checked_temperature(self) -> float:
+        given = real_number("temperature", self.temperature, least=0.0, most=MOST_TEMPERATURE)
+        if 0.0 < given < LEAST_TEMPERATURE:
+            raise BadInputError(
+                f"temperature {shown(self.temperature)}",
+                expected=f"0, or from {LEAST_TEMPERATURE:g} to {MOST_TEMPERATURE:g}",
+                remedy="use 0, which decodes greedily",
+            )
+        return given
+
+    def _checked_stop(self) -> tuple[str, ...]:
+        texts = tuple(self.stop[: MOST_STOPS + 1]) if isinstance(self.stop, (list, tuple)) else None
+        if texts is None or not all(isinstance(text, str) and text and is_unicode(text) for text in texts):
+            raise BadInputError(
+                f"stop {shown(self.stop)}",
+                expected="a list of strings of Unicode text that are not empty",
+                remedy='e.g. stop=("\\n\\n",)',
+            )
+        if len(texts) > MOST_STOPS or max(map(len, texts), default=0) > MOST_STOP_CHARACTERS:
+            raise BadInputError(
+                f"stop {shown(self.stop)}",
+                expected=f"at most {MOST_STOPS} strings of at most {MOST_STOP_CHARACTERS} characters",
+                remedy="give fewer or shorter ones",
+            )
+        return tuple(map(str, texts))

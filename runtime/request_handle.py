@@ -4,10 +4,15 @@ Knows nothing of how it is decoded.
 """
 
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
 
+from lopa.runtime.checked_values import MOST_SECONDS, real_number
 from lopa.runtime.result import DoneEvent, Event, GenerationResult
+
+if TYPE_CHECKING:
+    import asyncio
 
 
 class RequestHandle:
@@ -45,6 +50,8 @@ class RequestHandle:
 
         Raises TimeoutError when it is not there by then, which leaves the request running, or what made it fail.
         """
+        if timeout is not None:
+            timeout = real_number("timeout", timeout, least=0.0, most=MOST_SECONDS)
         with self._changed:
             if not self._changed.wait_for(lambda: self.done, timeout):
                 raise TimeoutError(f"the request is not done after {timeout} seconds")
@@ -68,17 +75,7 @@ class RequestHandle:
 
     async def __aiter__(self) -> AsyncIterator[Event]:
         """As `__iter__`, for asyncio: the loop is woken when there is something new."""
-        import asyncio  # here, since most programs that decode do without it and it is slow to import
-
-        loop, changed = asyncio.get_running_loop(), asyncio.Event()
-
-        def wake() -> None:
-            with suppress(RuntimeError):  # the loop was closed in the meantime
-                loop.call_soon_threadsafe(changed.set)
-
-        with self._changed:
-            self._wakers.append(wake)
-        try:
+        with self._waking() as changed:
             seen = 0
             while True:
                 changed.clear()
@@ -90,11 +87,15 @@ class RequestHandle:
                 if done:
                     break
                 await changed.wait()
-        finally:
-            with self._changed:
-                self._wakers.remove(wake)
         if self._error is not None:
             raise self._error
+
+    def __await__(self) -> Generator[Any, None, GenerationResult]:
+        """The result, for asyncio: `await handle`. Raises what made the request fail.
+
+        A waiting that is cancelled or times out (asyncio.wait_for) leaves the request running; `cancel` ends it.
+        """
+        return self._awaited().__await__()
 
     def put_events(self, events: Sequence[Event]) -> None:
         """For who decodes: new events, the DoneEvent last of all."""
@@ -109,6 +110,33 @@ class RequestHandle:
             if not self.done:
                 self._error = error
                 self._wake()
+
+    async def _awaited(self) -> GenerationResult:
+        with self._waking() as changed:
+            while not self.done:
+                changed.clear()
+                if not self.done:  # what came before `clear` would not wake
+                    await changed.wait()
+        return self.result(0)
+
+    @contextmanager
+    def _waking(self) -> "Iterator[asyncio.Event]":
+        """An event of the running loop that is set, from whatever thread, when there is something new."""
+        import asyncio  # here, since most programs that decode do without it and it is slow to import
+
+        loop, changed = asyncio.get_running_loop(), asyncio.Event()
+
+        def wake() -> None:
+            with suppress(RuntimeError):  # the loop was closed in the meantime
+                loop.call_soon_threadsafe(changed.set)
+
+        with self._changed:
+            self._wakers.append(wake)
+        try:
+            yield changed
+        finally:
+            with self._changed:
+                self._wakers.remove(wake)
 
     def _wait_beyond(self, seen: int) -> tuple[list[Event], bool]:
         """The events behind the first `seen`, at least one unless the request is done; and whether it is."""

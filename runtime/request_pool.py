@@ -121,6 +121,13 @@ class RequestPool:
             running.job.handle.cancel()
         self._let_go_of_ended()
 
+    def hand_out_ended(self) -> None:
+        """Give the requests that have ended their results; needs no session, and so can follow its failure."""
+        for running in self._running:
+            if running.answer.ended and not running.job.handle.done:
+                with _own_errors(running.job):
+                    running.job.handle.put_events(running.answer.last_events())
+
     def close(self) -> None:
         """Free every cache; handles that have not ended are left as they are."""
         for running in self._running:
@@ -156,12 +163,12 @@ class RequestPool:
             if due is not None and not running.answer.ended:
                 running.decoding.stop(due)
         ended = [running for running in self._running if running.answer.ended or running.job.handle.done]
-        self._running = [running for running in self._running if running not in ended]
         for running in ended:
             self._session.release(running.decoding.request)
             if not running.job.handle.done:
                 with _own_errors(running.job):
                     running.job.handle.put_events(running.answer.last_events())
+        self._running = [running for running in self._running if running not in ended]
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """What a request gives back: events while it is decoded, a result at its end."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 from lopa.runtime.decoding import StopReason
 
@@ -11,7 +12,12 @@ class GenerationResult:
 
     `tokens` counts ids up to and including the first end-of-text, `window_tokens` all generated positions as the paper
     does; `steps` counts forward rounds. `token_ids` are the ids that `tokens` counts; in published mode all generated
-    positions. `text` ends before an end-of-text or a stop string. `seconds` is wall time.
+    positions. `text` ends before an end-of-text or a stop string. `seconds` is wall time. `seed` and `branches` are
+    those that were used, also where the config left them open.
+
+    `logprobs`, if they were asked for, are natural logarithms, one for each of `token_ids`: the probability that the
+    model (at the temperature, before top_k and top_p) gave the token in the step that decided it, a lookahead token's
+    in the step that proposed it. NaN stands for a position that published mode left undecided.
     """
 
     prompt_ids: tuple[int, ...]
@@ -23,6 +29,9 @@ class GenerationResult:
     tokens_per_forward: float
     stop_reason: StopReason
     seconds: float
+    seed: int = 0
+    branches: int | Literal["auto"] = 1
+    logprobs: tuple[float, ...] | None = None
 
 
 @dataclass(frozen=True)

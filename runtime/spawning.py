@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from lopa.runtime.blocks import active, after_round
-from lopa.runtime.branches import Branch, Lookahead
+from lopa.runtime.branches import Branch, Lookahead, with_logprobs
 from lopa.runtime.candidates import Candidates
 from lopa.runtime.contract import Int64
 from lopa.runtime.generation_config import GenerationConfig
@@ -17,8 +17,15 @@ def lookaheads_from_candidates(positions: Int64, candidates: Candidates, count: 
     `positions` [n] ascending; `candidates` [n] are this round's, computed before the fills.
     """
     best = np.argsort(-candidates.confidences, kind="stable")[:count]
+    said = candidates.logprobs
     return tuple(
-        Lookahead(rank, int(positions[i]), int(candidates.tokens[i]), float(candidates.confidences[i]))
+        Lookahead(
+            rank,
+            int(positions[i]),
+            int(candidates.tokens[i]),
+            float(candidates.confidences[i]),
+            None if said is None else float(said[i]),
+        )
         for rank, i in enumerate(best)
     )
 
@@ -56,4 +63,5 @@ def _ahead(
         after_round(winner.blocks, decided, may_finish),
         ended=winner.ended or lookahead.token == eos_token,
         lookahead=lookahead,
+        logprobs=with_logprobs(winner.logprobs, lookahead.position, lookahead.logprob),
     )

@@ -1,7 +1,8 @@
 """Text to token ids and back, with the tokenizer of a bundle. Knows no decoding rule and no stop strings."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from functools import cached_property
 from typing import Any, Self
 
 import tokenizers
@@ -18,15 +19,25 @@ class Tokenizer:
     """The tokenizer of one bundle."""
 
     def __init__(
-        self, backend: tokenizers.Tokenizer, settings: Mapping[str, Any], bos: int | None, *, source: str
+        self,
+        backend: tokenizers.Tokenizer,
+        settings: Mapping[str, Any],
+        bos: int | None,
+        *,
+        source: str,
+        special: Collection[int] = (),
     ) -> None:
-        """`settings` is the content of tokenizer_config.json, `source` names the bundle in errors."""
+        """`settings` is the content of tokenizer_config.json, `source` names the bundle in errors.
+
+        `special` are ids that text never becomes, beside those of tokens that the tokenizer itself marks as special.
+        """
         backend.no_truncation()
         backend.no_padding()
         self._backend = backend
         self._settings = settings
         self._bos = bos
         self._source = source
+        self._never_text = self.special_ids | frozenset(special)
 
     @classmethod
     def open(cls, bundle: Bundle) -> Self:
@@ -46,21 +57,25 @@ class Tokenizer:
             raise BadInputError(
                 f"{settings_path} holds no JSON object", expected="a JSON object", remedy="export the checkpoint again"
             )
-        return cls(backend, settings, bundle.manifest.special_tokens.bos, source=str(bundle.path))
+        named = bundle.manifest.special_tokens
+        special = [number for number in (named.mask, named.eos, named.bos, named.pad) if number is not None]
+        return cls(backend, settings, named.bos, source=str(bundle.path), special=special)
 
     @property
     def special_ids(self) -> frozenset[int]:
         """Ids of the special tokens, which `decode` leaves out."""
         return frozenset(i for i, token in self._backend.get_added_tokens_decoder().items() if token.special)
 
-    def encode(self, prompt: str, *, add_bos: bool) -> list[int]:
-        """Ids of `prompt`; the text of a special token becomes that token.
+    def encode(self, prompt: str, *, add_bos: bool, special_tokens: bool = False) -> list[int]:
+        """Ids of `prompt`; the text of a special token is text, with `special_tokens` it becomes that token.
 
         With `add_bos` the beginning-of-text token comes first, if the bundle has one and the text does not begin with
         it already. Raises BadInputError for text that is not Unicode (lone surrogates).
         """
         try:
             ids = self._backend.encode(prompt, add_special_tokens=False).ids
+            if not special_tokens and not self._never_text.isdisjoint(ids):
+                ids = self._literal_ids(prompt)
         except TypeError as error:
             raise BadInputError(
                 f"a prompt that is not Unicode text: {prompt[:80]!r}",
@@ -70,6 +85,28 @@ class Tokenizer:
         if not add_bos or self._bos is None or ids[:1] == [self._bos]:
             return ids
         return [self._bos, *ids]
+
+    def _literal_ids(self, text: str) -> list[int]:
+        """Ids of `text`, none of which is special."""
+        encoding = self._literal.encode(text, add_special_tokens=False)
+        for number, (start, end) in zip(encoding.ids, encoding.offsets, strict=True):
+            # The model itself may know a special token's text as a word: cut, it is none.
+            if number in self._never_text and end - start > 1:
+                return [*self._literal_ids(text[: start + 1]), *self._literal_ids(text[start + 1 :])]
+        return list(encoding.ids)
+
+    @cached_property
+    def _literal(self) -> tokenizers.Tokenizer:
+        """The same tokenizer, to which special tokens are text; made when first needed.
+
+        An object of its own: others may be encoding on other threads, where no setting can be changed meanwhile.
+        """
+        content = json.loads(self._backend.to_str())
+        for token in content["added_tokens"]:
+            token["special"] = token["special"] or token["id"] in self._never_text
+        literal = tokenizers.Tokenizer.from_str(json.dumps(content))
+        literal.encode_special_tokens = True
+        return literal
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of `ids` without special tokens and ids that the vocabulary lacks; broken UTF-8 becomes U+FFFD."""

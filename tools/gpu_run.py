@@ -26,9 +26,9 @@ from lopa.bench.gpu_results import (
     write_results,
 )
 from lopa.bench.gpu_text import markdown_from_results
-from lopa.bench.report import write_whole
 from lopa.export.weight_plan import Dtype
 from lopa.runtime.errors import LopaError
+from lopa.runtime.output_file import write_whole
 
 SHAPES = tuple(
     ForwardShape(branches, window, prefix, wanted=window)

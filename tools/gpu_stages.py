@@ -30,7 +30,7 @@ from lopa.bench.gpu_results import (
 from lopa.bench.gpu_text import ENGINE_PREFIX
 from lopa.bench.host_share import measured_steps
 from lopa.bench.machine_rates import MachineRates
-from lopa.bench.report import make_folder, write_whole
+from lopa.bench.report import make_folder
 from lopa.bench.token_agreement import agreement_from_session, reference_from_checkpoint
 from lopa.bench.torch_rates import measured_torch_rates
 from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint
@@ -40,6 +40,7 @@ from lopa.export.weight_plan import Dtype
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.errors import BadInputError, CheckFailedError, MissingBackendError
 from lopa.runtime.gears import GEARS_NAME, json_from_plan, plan_from_file
+from lopa.runtime.output_file import write_whole
 from lopa.runtime.session import Session
 
 _MADE, _REUSED = "made", "was there"

@@ -62,7 +62,7 @@ def test_streamed_text_is_the_result_and_is_never_taken_back(decoder: Decoder, p
 
 def test_counts_are_those_of_the_steps(decoder: Decoder, prompts: list[str]) -> None:
     steps: list[Step] = []
-    *_, last = decoder.stream(prompts[0], on_step=steps.append)
+    *_, last = decoder.stream(prompts[0], decoder.config(branches=4), on_step=steps.append)
     assert isinstance(last, DoneEvent)
     result = last.result
     assert result.steps == len(steps)
@@ -136,12 +136,14 @@ def test_draws_repeat_with_their_seed(decoder: Decoder, prompts: list[str]) -> N
 
 def test_a_prompt_may_hold_the_text_of_the_mask_token(decoder: Decoder, prompts: list[str]) -> None:
     mask = decoder.bundle.manifest.special_tokens.mask
-    result = decode(decoder, "Say <|mask|> twice. " + prompts[0])
+    assert mask not in decode(decoder, "Say <|mask|> twice. " + prompts[0]).prompt_ids
+    asked = {"special_tokens": True}
+    result = decode(decoder, "Say <|mask|> twice. " + prompts[0], **asked)
     assert mask in result.prompt_ids
     assert mask not in result.token_ids
     assert result.stop_reason == "eos"
-    published = decode(decoder, "Say <|mask|> twice. " + prompts[0], published=True, branches=5)
-    plain = decode(decoder, "Say <|mask|> twice. " + prompts[0], branches=5)
+    published = decode(decoder, "Say <|mask|> twice. " + prompts[0], published=True, branches=5, **asked)
+    plain = decode(decoder, "Say <|mask|> twice. " + prompts[0], branches=5, **asked)
     assert published.token_ids[: plain.tokens] == plain.token_ids
 
 
@@ -149,10 +151,10 @@ def test_a_mask_token_in_the_prompt_costs_the_published_loop_one_more_step(
     decoder: Decoder, prompts: list[str]
 ) -> None:
     """Quirk 4: after the last block is full it is cached once more before the loop ends."""
-    steps = steps_of(decoder, "<|mask|>" + prompts[0], published=True, strategy="d2f")
+    steps = steps_of(decoder, "<|mask|>" + prompts[0], published=True, strategy="d2f", special_tokens=True)
     assert steps[-1].windows.undecided[0].tolist() == []
     assert steps[-1].windows.commit == 32
-    assert len(steps_of(decoder, "<|mask|>" + prompts[0], strategy="d2f")) < len(steps)
+    assert len(steps_of(decoder, "<|mask|>" + prompts[0], strategy="d2f", special_tokens=True)) < len(steps)
 
 
 def test_ids_are_taken_as_they_are(decoder: Decoder, prompts: list[str]) -> None:

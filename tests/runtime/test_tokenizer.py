@@ -44,7 +44,7 @@ def test_ids_are_those_of_hugging_face(tokenizer: Tokenizer) -> None:
     transformers = pytest.importorskip("transformers")
     theirs = transformers.PreTrainedTokenizerFast(tokenizer_file=str(CHECKPOINT / "tokenizer.json"))
     for text in ("Question: 12 balloons?\nAnswer:", " two  spaces", "é€😀 日本", "a<|mask|>b<|endoftext|>", ""):
-        ids = tokenizer.encode(text, add_bos=False)
+        ids = tokenizer.encode(text, add_bos=False, special_tokens=True)
         assert ids == theirs(text, add_special_tokens=False)["input_ids"]
         assert tokenizer.decode(ids) == theirs.decode(
             [i for i in ids if i not in (EOS, BOS, MASK)], clean_up_tokenization_spaces=False
@@ -61,7 +61,7 @@ def test_any_text_comes_back(tokenizer: Tokenizer, text: str) -> None:
 def test_beginning_of_text_comes_once(tokenizer: Tokenizer) -> None:
     plain = tokenizer.encode("Hello", add_bos=False)
     assert tokenizer.encode("Hello", add_bos=True) == [BOS, *plain]
-    assert tokenizer.encode("<|beginoftext|>Hello", add_bos=True) == [BOS, *plain]
+    assert tokenizer.encode("<|beginoftext|>Hello", add_bos=True, special_tokens=True) == [BOS, *plain]
     assert tokenizer.encode("", add_bos=True) == [BOS]
 
 
@@ -76,7 +76,7 @@ def test_a_bundle_without_beginning_of_text(tiny_bundle: Path, tmp_path: Path) -
 
 
 def test_special_tokens_are_read_and_not_written(tokenizer: Tokenizer) -> None:
-    ids = tokenizer.encode("a<|mask|>b<|endoftext|>", add_bos=False)
+    ids = tokenizer.encode("a<|mask|>b<|endoftext|>", add_bos=False, special_tokens=True)
     assert ids[1] == MASK
     assert ids[3] == EOS
     assert tokenizer.decode(ids) == "ab"
