@@ -41,10 +41,10 @@ def command(
     output: Path | None,
     built: Path | None,
 ) -> None:
-    """Compile the portable graph of BUNDLE for the gears of a plan into BUNDLE/engines, with Ascend's ATC.
+    """Compile the portable graph of BUNDLE for the gears (input shapes) of a plan, with Ascend's ATC.
 
-    Whatever ATC is known to refuse is said before it is called. An engine that is there and would come out the same is
-    left as it is.
+    The engine goes into BUNDLE/engines. Whatever ATC is known to refuse is said before it is called. An engine that is
+    there and would come out the same is left as it is.
     """
     if int8_graph is not None and not int8:
         raise click.UsageError("--int8-graph goes with --int8")

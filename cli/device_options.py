@@ -4,12 +4,15 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import click
+from click.shell_completion import CompletionItem
 
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.parallel_session import STALL_SECONDS
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _DIGITS = 6
+_COMPLETED = ("cpu", "cuda:0", "tensorrt:0", "ascend:0", "numpy", "mpi", "mpi:cuda")
+"""What a shell completes --device to; other numbers are typed."""
 
 
 def device_options(command: _Command) -> _Command:
@@ -28,9 +31,18 @@ def device_options(command: _Command) -> _Command:
         multiple=True,
         default=("cpu",),
         show_default=True,
-        help="cpu, cores of it (cpu:0, cpu:0-3), cuda:N, ascend:N, numpy, or a pipeline (cuda:0+cuda:1). Several"
-        " of them share the branches. mpi or mpi:cuda under mpirun.",
+        shell_complete=_completed_devices,
+        help="cpu, cores of it (cpu:0, cpu:0-3), cuda:N, tensorrt:N, ascend:N, numpy, or a pipeline (cuda:0+cuda:1)."
+        " Several of them share the branches. mpi or mpi:cuda under mpirun.",
     )(command)
+
+
+def _completed_devices(
+    context: click.Context,  # noqa: ARG001
+    parameter: click.Parameter,  # noqa: ARG001
+    incomplete: str,
+) -> list[CompletionItem]:
+    return [CompletionItem(name) for name in _COMPLETED if name.startswith(incomplete)]
 
 
 def counts_from_text(text: str) -> tuple[int, ...]:

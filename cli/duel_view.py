@@ -3,35 +3,38 @@
 from types import TracebackType
 from typing import Self
 
+from rich import box
 from rich.console import Console, Group
 from rich.live import Live
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from lopa.runtime.result import GenerationResult
+_LEAST_LINES = 6
+"""Of a column, so that it does not grow with every block."""
+_STYLES = {"right": "bold green", "wrong": "bold red"}
 
 
 class DuelView:
-    """Columns named after the contestants, under the prompt."""
+    """Columns named after the contestants, under the prompt. Whatever is long is wrapped, nothing is cut."""
 
     def __init__(self, console: Console, prompt: str, names: list[str]) -> None:
         self._console = console
         self._prompt = prompt
-        self._drafts = {name: Text("") for name in names}
-        self._titles = dict.fromkeys(names, "waiting")
+        self._drafts = dict.fromkeys(names, "")
+        self._states = dict.fromkeys(names, Text("waiting"))
         self._live = Live(console=console, auto_refresh=False) if console.is_terminal else None
 
     def show(self, name: str, step: int, draft: str) -> None:
         """The draft of `name` after `step`."""
-        self._drafts[name] = Text(draft)
-        self._titles[name] = f"step {step}"
+        self._drafts[name] = draft
+        self._states[name] = Text(f"step {step}")
         self._refresh()
 
-    def done(self, name: str, result: GenerationResult) -> None:
-        """The final text of `name` and what it took."""
-        self._drafts[name] = Text(result.text)
-        self._titles[name] = f"{result.steps} steps, {result.tokens_per_forward:.2f} tokens per forward"
+    def done(self, name: str, text: str, took: str, verdict: str) -> None:
+        """The final text of `name`, what it took in words, and whether it is right."""
+        self._drafts[name] = text
+        self._states[name] = Text(f"{took}, ").append(verdict, style=_STYLES.get(verdict, ""))
         self._refresh()
 
     def __enter__(self) -> Self:
@@ -47,15 +50,17 @@ class DuelView:
         elif kind is None:
             self._console.print(Text(self._prompt))
             for name, draft in self._drafts.items():
-                self._console.print(Text(f"  {name}: {self._titles[name]}\n   ") + draft)
+                self._console.print(Text(f"  {name}: {self._states[name].plain}\n   {draft}"))
 
     def _refresh(self) -> None:
         if self._live is None:
             return
-        columns = Table.grid(expand=True)
-        for _ in self._drafts:
-            columns.add_column(ratio=1)
-        columns.add_row(
-            *(Panel(draft, title=f"{name}: {self._titles[name]}", height=10) for name, draft in self._drafts.items())
-        )
+        columns = Table(box=box.ROUNDED, expand=True, show_footer=True, header_style="bold", footer_style="")
+        for name, state in self._states.items():
+            columns.add_column(name, footer=state, ratio=1, overflow="fold")
+        columns.add_row(*(_padded(draft) for draft in self._drafts.values()))
         self._live.update(Group(Panel(Text(self._prompt), title="prompt"), columns), refresh=True)
+
+
+def _padded(draft: str) -> Text:
+    return Text(draft + "\n" * max(0, _LEAST_LINES - 1 - draft.count("\n")))

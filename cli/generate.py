@@ -16,6 +16,7 @@ from lopa.cli.config_options import config_options, config_overrides
 from lopa.cli.device_options import device_options
 from lopa.cli.draft_view import DraftView
 from lopa.cli.generate_files import GenerateFiles
+from lopa.cli.grouped_command import GroupedCommand
 from lopa.cli.line_reader import ChatWrap, LineReader
 from lopa.cli.prompt_lines import count_of_prompts, lines_of_prompts, prompts_opened
 from lopa.cli.resume import Kept, kept_results
@@ -71,7 +72,7 @@ class _Asked:
             raise click.UsageError("give a PROMPT, --prompts FILE, or text on standard input")
 
 
-@click.command(name="generate")
+@click.command(name="generate", cls=GroupedCommand)
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.argument("prompt", required=False)
 @click.option(

@@ -65,19 +65,26 @@ def _positive(context: click.Context, parameter: click.Parameter, value: float |
     help="Measured by bench --costs [default: the device's table in the bundle, else a model].",
 )
 @click.option("--device", default="cpu", show_default=True, help="The device that is planned for.")
-@click.option("--gears", type=click.IntRange(min=1), default=_GEARS, show_default=True, help="At most so many.")
+@click.option("--gears", type=click.IntRange(min=1), default=_GEARS, show_default=True, help="At most so many gears.")
 @click.option(
     "--memory",
     type=float,
     callback=_positive,
     metavar="GIB",
-    help="For inputs, outputs and caches of the largest gear.",
+    help="Most memory for inputs, outputs and caches of the largest gear.",
 )
 @click.option(
-    "--build-seconds", type=float, callback=_positive, help="For building all gears; needs --build-seconds-per-gear."
+    "--build-seconds",
+    type=float,
+    callback=_positive,
+    help="For building all gears; with --build-seconds-per-gear.",
 )
-@click.option("--build-seconds-per-gear", type=float, callback=_positive, help="What building an engine takes there.")
-@click.option("--max-prompt", type=click.IntRange(min=1), help="Tokens [default: the longest prompt recorded].")
+@click.option("--build-seconds-per-gear", type=float, callback=_positive, help="For building one gear's engine.")
+@click.option(
+    "--max-prompt",
+    type=click.IntRange(min=1),
+    help="Tokens of the longest prompt [default: as recorded].",
+)
 @click.option(
     "--parallel", type=click.IntRange(min=1), default=1, show_default=True, help="Requests under way at once."
 )
@@ -99,7 +106,9 @@ def command(
     as_json: bool,
     plot: Path | None,
 ) -> None:
-    """Choose the few shapes (gears) that engines of BUNDLE are built for, from recorded decodes and what forwards cost.
+    """Choose the few input shapes (gears) that engines of BUNDLE are built for.
+
+    They follow from recorded decodes and from what a pass through the model (a forward) costs in each shape.
 
     One gear takes every forward that the recorded options allow; the others are where most of the time is.
     """

@@ -7,33 +7,33 @@ from contextlib import contextmanager
 
 from lopa.runtime.untrusted_input import refused_as_bad_input
 
-MOST_BYTES = 16 * 2**20
+MOST_CHARACTERS = 16 * 2**20
 """Of one prompt: no model takes as many positions."""
 
 
 def text_from_stdin() -> str:
-    """All of it. Raises BadInputError for what is not UTF-8, and for more than MOST_BYTES."""
-    with _refused():
-        read = sys.stdin.buffer.read(MOST_BYTES + 1)
-        if len(read) > MOST_BYTES:
-            raise ValueError(f"more than {MOST_BYTES} bytes")
-        return read.decode("utf-8")
+    """All of it. Raises BadInputError for what is not UTF-8, and for more than MOST_CHARACTERS."""
+    with _utf8() as text:
+        read = text.read(MOST_CHARACTERS + 1)
+        if len(read) > MOST_CHARACTERS:
+            raise ValueError(f"more than {MOST_CHARACTERS} characters")
+        return read
 
 
 def lines_from_stdin() -> Iterator[str]:
     """Line by line as they come, without their ends. Raises BadInputError for what is not UTF-8."""
-    with _refused():
-        for line in _utf8():
+    with _utf8() as text:
+        for line in text:
             yield line.removesuffix("\n")
 
 
-def _utf8() -> io.TextIOWrapper:
-    return io.TextIOWrapper(sys.stdin.buffer, encoding="utf-8", errors="strict", line_buffering=True)
-
-
 @contextmanager
-def _refused() -> Iterator[None]:
-    with refused_as_bad_input(
-        "standard input", expected="text in UTF-8", remedy="convert it first, e.g. iconv -f LATIN1 -t UTF-8"
-    ):
-        yield
+def _utf8() -> Iterator[io.TextIOWrapper]:
+    text = io.TextIOWrapper(sys.stdin.buffer, encoding="utf-8", errors="strict")
+    try:
+        with refused_as_bad_input(
+            "standard input", expected="text in UTF-8", remedy="convert it first, e.g. iconv -f LATIN1 -t UTF-8"
+        ):
+            yield text
+    finally:
+        text.detach()  # else standard input would be closed with it

@@ -52,10 +52,10 @@ def command(
     int8: bool,
     fp8: bool,
 ) -> None:
-    """Build the standard graph of BUNDLE for the gears of a plan into BUNDLE/engines, for the first CUDA device.
+    """Build the standard graph of BUNDLE for the gears (input shapes) of a plan, for the first CUDA device.
 
-    Whatever TensorRT's parser is known to refuse is said before it is called. An engine that is there and would come
-    out the same is left as it is.
+    The engine goes into BUNDLE/engines. Whatever TensorRT's parser is known to refuse is said before it is called. An
+    engine that is there and would come out the same is left as it is.
     """
     if int8 and fp8:
         raise click.UsageError("--int8 and --fp8: choose one")

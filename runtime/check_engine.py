@@ -24,7 +24,7 @@ from lopa.runtime.check_errors import (
     differences_of_statistics,
 )
 from lopa.runtime.contract import TILE, CacheRows, Float32, Rows, Statistics, WindowBatch, window_names
-from lopa.runtime.errors import CheckFailedError, LopaError
+from lopa.runtime.errors import CheckFailedError, EngineFailedError, LopaError
 from lopa.runtime.manifest import Manifest
 from lopa.runtime.prefix_cache import cache_shape_from_manifest
 from lopa.runtime.session import Session
@@ -164,9 +164,9 @@ def _answer_from_session(session: Session, case: Case) -> _Answer:
         rows = tuple(
             tuple(session.read_rows(request, branch, width) for branch in range(branches)) for request in batch.requests
         )
-    except LopaError:
-        raise
     except Exception as error:  # every engine has exceptions of its own
+        if isinstance(error, LopaError) and not isinstance(error, EngineFailedError):
+            raise
         raise CheckFailedError(
             f"the engine on {session.device} failed on {case.shape}: {error}",
             expected="an answer for every window of the contract",

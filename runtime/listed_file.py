@@ -1,4 +1,7 @@
-"""Files that a description (manifest.json, engine.json) names in its own folder. Knows no description's other fields."""
+"""Files that a description (manifest.json, engine.json) names in its own folder.
+
+Knows no other field of a description.
+"""
 
 from pathlib import Path, PurePosixPath
 

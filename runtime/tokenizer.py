@@ -181,6 +181,15 @@ class Tokenizer:
             position = end + swallowed
         return ids + self._literal_ids(str(text[position:]))
 
+    @property
+    def has_chat_template(self) -> bool:
+        """Whether there is a template for `chat` to put messages into."""
+        try:
+            self._chat_template()
+        except BadInputError:
+            return False
+        return True
+
     def _chat_template(self) -> str:
         """The only template, or of several named ones the one named "default"."""
         found = self._settings.get("chat_template")

@@ -184,5 +184,5 @@ def test_devices_that_cannot_be_opened(tiny_bundle: Path, devices: Any, said: st
 
 @pytest.mark.parametrize("seconds", [0.0, -1.0, float("nan")])
 def test_a_time_limit_that_is_none(tiny_bundle: Path, seconds: float) -> None:
-    with pytest.raises(BadInputError, match="time limit of"):
+    with pytest.raises(BadInputError, match="time limit"):
         Decoder.open(tiny_bundle, ["cpu:0", "numpy"], device_timeout=seconds)
