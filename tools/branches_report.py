@@ -49,16 +49,16 @@ def row_of(branches: int, answers: Sequence[Answer], alone: Sequence[Answer]) ->
 
     The last column is how many times as long a step takes, and so the gain in tokens a step at which it breaks even.
     """
-    pairs = list(zip(answers, alone, strict=True))
-    a_step = [answer.seconds / answer.steps for answer in answers]
+    seconds = [answer.seconds / one.seconds for answer, one in zip(answers, alone, strict=True)]
+    of_a_step = [ratio * one.steps / answer.steps for ratio, answer, one in zip(seconds, answers, alone, strict=True)]
     return (
         str(branches),
         f"{1e3 * statistics.median(answer.seconds for answer in answers):.1f}",
-        f"{statistics.median(answer.seconds / one.seconds for answer, one in pairs):.2f}",
+        f"{statistics.median(seconds):.2f}",
         f"{_tokens_a_step(answers):.2f}",
         f"{_tokens_a_step(answers) / _tokens_a_step(alone):.2f}",
-        f"{1e3 * statistics.median(a_step):.2f}",
-        f"{statistics.median(cost * one.steps / one.seconds for cost, (_, one) in zip(a_step, pairs, strict=True)):.2f}",
+        f"{1e3 * statistics.median(answer.seconds / answer.steps for answer in answers):.2f}",
+        f"{statistics.median(of_a_step):.2f}",
     )
 
 
