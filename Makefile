@@ -3,11 +3,14 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 SOURCES := pyproject.toml constraints.txt
+# -qq: only errors. What some package indexes make pip warn about hides everything else.
+PIP := $(BIN)/pip install -qq --disable-pip-version-check --constraint constraints.txt
 
 .PHONY: demo test clean
 
 demo: $(VENV)/demo-ready
 	$(BIN)/lopa-export demo
+	@echo "lopa-export is in $(BIN). To use it in this shell: . $(BIN)/activate"
 
 # One thread for each of the two test processes: libraries that start a thread per core slow each other down.
 test: $(VENV)/test-ready
@@ -25,9 +28,11 @@ $(VENV)/python-ready:
 	touch $@
 
 $(VENV)/demo-ready: $(VENV)/python-ready $(SOURCES)
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[export]"
+	@echo "Installing torch, ONNX, ONNX Runtime and what they need into $(VENV): 1.4 GB with torch for the CPU. This takes minutes."
+	$(PIP) --editable ".[export,plot]"
 	touch $@
 
 $(VENV)/test-ready: $(VENV)/python-ready $(SOURCES)
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[export,plot,test]"
+	@echo "Installing what the tests need into $(VENV), torch and Triton among it: 2.2 GB. This takes minutes."
+	$(PIP) --editable ".[export,plot,test]"
 	touch $@

@@ -93,7 +93,10 @@ def command(
     plugins: bool,
     overwrite: bool,
 ) -> None:
-    """Export CHECKPOINT, a folder in Hugging Face's format, to a bundle."""
+    """Export CHECKPOINT, a folder in Hugging Face's format, to a bundle.
+
+    Nothing is downloaded: "hf download NAME --local-dir CHECKPOINT" fetches one from the hub.
+    """
     if kind == "none" and (exclude or head is not None):
         raise click.UsageError("--quantize-exclude and --quantize-head go with --quantize int8 or int4")
     integers = _INTEGERS[kind]

@@ -1,7 +1,9 @@
 """The wheel, installed without extras into an environment of its own, decodes; it holds every module and data file."""
 
+import shutil
 import subprocess
 import sys
+import tarfile
 import venv
 import zipfile
 from pathlib import Path
@@ -27,6 +29,22 @@ def test_the_wheel_holds_everything(wheel: Path) -> None:
             if path.is_file() and path.suffix != ".pyc":
                 assert f"lopa/{path.relative_to(PROJECT)}" in held
     assert not any(name.startswith(("export/", "runtime/", "tests/")) for name in held)
+
+
+def test_the_source_archive_holds_what_the_project_is_checked_with(tmp_path: Path) -> None:
+    tree = tmp_path / "tree"
+    unwanted = shutil.ignore_patterns(".venv", ".git", ".*_cache", "__pycache__", "out", "build", "dist", "*.egg-info")
+    shutil.copytree(PROJECT, tree, symlinks=True, ignore=unwanted)
+    program = "import setuptools.build_meta as backend, sys; backend.build_sdist(sys.argv[1])"
+    subprocess.run([sys.executable, "-c", program, tmp_path], cwd=tree, capture_output=True, check=True)
+    with tarfile.open(next(tmp_path.glob("*.tar.gz"))) as archive:
+        held = {name.partition("/")[2] for name in archive.getnames()}
+    wanted = {"constraints.txt", "Makefile", "README.md", "LICENSE", "pyproject.toml", ".ci/run"}
+    wanted |= {str(path.relative_to(tree)) for name in ("docs", "tests", "tools") for path in (tree / name).rglob("*")}
+    assert wanted <= held, sorted(wanted - held)
+    packages = {path.name for path in (PROJECT / "src" / "lopa").iterdir()}
+    assert {name for name in packages if f"src/lopa/{name}" not in held} == set()
+    assert not [name for name in held if "__pycache__" in name or name.startswith((".venv", "out/"))]
 
 
 def test_the_runtime_alone_decodes(wheel: Path, tiny_bundle: Path, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ PROJECT = Path(__file__).resolve().parents[1]
 README = (PROJECT / "README.md").read_text(encoding="utf-8")
 BATCHES = (PROJECT / "docs" / "batches.md").read_text(encoding="utf-8")
 BIN = Path(sys.executable).parent
+EXTRAS = tomllib.loads((PROJECT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
 
 
 def blocks(language: str, page: str = README) -> list[str]:
@@ -21,7 +23,9 @@ def blocks(language: str, page: str = README) -> list[str]:
 
 
 def commands(page: str = README) -> list[str]:
-    return [line for block in blocks("sh", page) for line in block.splitlines()]
+    """A prompt has a line break in it, so a command may have several lines."""
+    return re.findall(r"(?:\"[^\"]*\"|[^\"
+])+", "".join(blocks("sh", page)))
 
 
 @pytest.fixture(scope="module")
@@ -59,21 +63,43 @@ def test_make_test_is_what_ci_runs() -> None:
 
 def test_install_commands_name_extras_that_exist() -> None:
     installs = [command for command in commands() if command.startswith("pip")]
-    assert installs == ['pip install ".[export]"']
+    assert installs == ['pip install -c constraints.txt ".[export,plot]"']
+    for page in (PROJECT / "README.md", *(PROJECT / "docs").glob("*.md")):
+        for named in re.findall(r'pip install[^\n`]*"\.\[([\w,]+)\]"', page.read_text(encoding="utf-8")):
+            assert set(named.split(",")) <= set(EXTRAS), page
+
+
+def test_the_environment_that_is_left_is_named() -> None:
+    assert ". .venv/bin/activate" in commands()
+    assert "activate" in (PROJECT / "Makefile").read_text(encoding="utf-8")
 
 
 def test_every_other_command_runs(clone: Path) -> None:
-    others = [command for command in commands() if not command.startswith(("make", "pip"))]
+    """With the output that the README shows, where it shows one."""
+    others = [command for command in commands() if not command.startswith(("make", "pip", ". "))]
     assert len(others) >= 8
+    answered = []
     for command in others:
         result = run(command, clone)
         assert result.returncode == 0, f"{command}\n{result.stdout}\n{result.stderr}"
-    assert (clone / "out" / "answers.jsonl").is_file()
+        if "generate" in command and "Question" in command:
+            answered.append(result.stdout.rstrip("\n"))
+    answer, of_example = (output.rstrip("\n") for output in blocks("text"))
+    assert answer.endswith("#### 54"), "9 * 6"
+    assert answered[0] == answer
+    assert answered[1].endswith("#### 54"), "with --drafts and 4 branches"
+    results = (clone / "out" / "answers.jsonl").read_text(encoding="utf-8").splitlines()
+    assert [json.loads(line)["stop_reason"] for line in results] == ["eos", "eos"]
     assert (clone / "out" / "quality.png").read_bytes().startswith(b"\x89PNG")
-    for example in blocks("python"):
-        result = subprocess.run([sys.executable, "-c", example], cwd=clone, capture_output=True, text=True, check=False)
-        assert result.returncode == 0, result.stderr
-        assert result.stdout.strip()
+    (example,) = blocks("python")
+    result = subprocess.run([sys.executable, "-c", example], cwd=clone, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    assert of_example.endswith("#### 15"), "4 * 3 + 3"
+    assert result.stdout.rstrip("\n") == of_example
+
+
+def test_the_embedded_model_is_called_a_toy() -> None:
+    assert re.search(r"toy of 2\.4 million parameters.*often wrong", README, re.DOTALL)
 
 
 @pytest.mark.parametrize("page", ["README.md", *(f"docs/{path.name}" for path in (PROJECT / "docs").glob("*.md"))])

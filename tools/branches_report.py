@@ -3,7 +3,7 @@
 Usage: python tools/branches_report.py BUNDLE [--branches N]... [--limit N] [--rounds N] [--max-new-tokens N]
 
 Every number of branches decodes every prompt once in a round, in random order; the figures are medians. Random
-weights have forwards of the right cost, and their tokens mean nothing: read the last two columns there.
+weights have steps of the right cost, and their tokens mean nothing: read the last two columns there.
 """
 
 import random
@@ -22,6 +22,7 @@ from lopa.bench.table import Table, show_table
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.decoding import Step
 from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.result import DoneEvent
 from lopa.tiny import EVAL
 
 
@@ -33,40 +34,31 @@ class Answer:
     """Of all its steps."""
     steps: int
     tokens: int
-    forward: float
-    """Median seconds of a forward, of the steps that had as many branches as were asked for."""
 
 
 def answer_of(decoder: Decoder, prompt: str, config: GenerationConfig) -> Answer:
     """Decode `prompt`."""
     steps: list[Step] = []
     *_, done = decoder.stream(prompt, config, on_step=steps.append)
-    most = max(len(step.branches) for step in steps)
-    return Answer(
-        seconds=sum(sum(step.seconds.values()) for step in steps),
-        steps=len(steps),
-        tokens=done.result.tokens,
-        forward=statistics.median(step.seconds["forward"] for step in steps if len(step.branches) == most),
-    )
+    assert isinstance(done, DoneEvent)
+    return Answer(sum(sum(step.seconds.values()) for step in steps), len(steps), done.result.tokens)
 
 
 def row_of(branches: int, answers: Sequence[Answer], alone: Sequence[Answer]) -> tuple[str, ...]:
     """`answers` with `branches` beside those with one branch to the same prompts in the same rounds.
 
-    A step costs a forward and a small host's share, so the last column is the gain in tokens at which it breaks even.
+    The last column is how many times as long a step takes, and so the gain in tokens a step at which it breaks even.
     """
-    forward = statistics.median(answer.forward for answer in answers)
-    forward_alone = statistics.median(answer.forward for answer in alone)
-    gained = _tokens_a_step(answers) / _tokens_a_step(alone)
-    ratios = [answer.seconds / one.seconds for answer, one in zip(answers, alone, strict=True)]
+    seconds = [answer.seconds / one.seconds for answer, one in zip(answers, alone, strict=True)]
+    of_a_step = [ratio * one.steps / answer.steps for ratio, answer, one in zip(seconds, answers, alone, strict=True)]
     return (
         str(branches),
         f"{1e3 * statistics.median(answer.seconds for answer in answers):.1f}",
-        f"{statistics.median(ratios):.2f}",
+        f"{statistics.median(seconds):.2f}",
         f"{_tokens_a_step(answers):.2f}",
-        f"{gained:.2f}",
-        f"{1e3 * forward:.2f}",
-        f"{forward / forward_alone:.2f}",
+        f"{_tokens_a_step(answers) / _tokens_a_step(alone):.2f}",
+        f"{1e3 * statistics.median(answer.seconds / answer.steps for answer in answers):.2f}",
+        f"{statistics.median(of_a_step):.2f}",
     )
 
 
@@ -133,7 +125,7 @@ def main(
                 "against 1",
                 "tokens a step",
                 "gained",
-                "ms a forward",
+                "ms a step",
                 "must be gained",
             ),
             rows=tuple(row_of(count, answers[count], answers[1]) for count in numbers),

@@ -4,6 +4,7 @@ import importlib.metadata
 import re
 import shlex
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -92,3 +93,18 @@ def test_quotes_that_every_shell_knows() -> None:
     assert install_hint._quoted("numpy>=2") == '"numpy>=2"'
     hostile = 'a"; $(b)'
     assert shlex.split(install_hint._quoted(hostile)) == [hostile]
+
+
+def test_no_extra_brings_another_torch_than_the_constraints() -> None:
+    """A newer one is a wheel with gigabytes of CUDA; peft, of the extra `test`, takes any."""
+    project = tomllib.loads((PROJECT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    pins = dict(
+        line.split("==") for line in (PROJECT / "constraints.txt").read_text().splitlines() if not line.startswith("#")
+    )
+    major, minor, _ = pins["torch"].split(".")
+    torches = {"torch", "peft", "accelerate"}
+    for extra, requirements in project["optional-dependencies"].items():
+        found = {parsed.name: parsed.specifier for parsed in map(Requirement, requirements)}
+        if found.keys() & torches:
+            assert found["torch"].contains(pins["torch"]), extra
+            assert not found["torch"].contains(f"{major}.{int(minor) + 1}.0"), extra

@@ -1,0 +1,41 @@
+"""The glossary explains the words that README, docs and help use, and no others."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+PROJECT = Path(__file__).resolve().parents[1]
+GLOSSARY = (PROJECT / "docs" / "glossary.md").read_text(encoding="utf-8")
+TERMS = [term for bold in re.findall(r"^\*\*(.+?)\.\*\*", GLOSSARY, re.MULTILINE) for term in bold.split(", ")]
+USED_IN = (PROJECT / "README.md", *(PROJECT / "docs").rglob("*.md"), *(PROJECT / "cli").glob("*.py"))
+BEFORE_EXPLAINED = (
+    "block", "window", "branch", "anchor", "lookahead", "prefix", "KV cache", "gear", "wanted rows", "tile",
+    "embedded model", "host", "published mode", "D2F", "LoPA", "tokens per forward", "profile", "dialect", "bundle",
+    "engine", "session", "commit", "draft", "checkpoint", "adapter", "forward", "step", "cost table", "plan", "stage",
+)  # fmt: skip
+"""What a newcomer met without a word of explanation."""
+
+
+@pytest.mark.parametrize("term", TERMS)
+def test_every_term_is_used_somewhere(term: str) -> None:
+    stem = re.escape(term.removesuffix("y")).replace(r"\ ", r"[\s_-]+")
+    word = re.compile(rf"(?<![a-z]){stem}", re.IGNORECASE)
+    assert any(word.search(path.read_text(encoding="utf-8")) for path in USED_IN if path.name != "glossary.md")
+
+
+def test_what_was_used_before_it_was_explained_is_explained() -> None:
+    assert set(BEFORE_EXPLAINED) <= set(TERMS)
+    assert len(TERMS) == len(set(TERMS))
+
+
+def test_an_explanation_is_short() -> None:
+    entries = re.findall(r"^\*\*.+?\.\*\*(.+?)(?=\n\n|\Z)", GLOSSARY, re.MULTILINE | re.DOTALL)
+    assert len(entries) >= len(BEFORE_EXPLAINED)
+    for entry in entries:
+        assert len(entry.split()) <= 60, entry
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/decoding.md", "docs/gears.md", "docs/tensorrt.md"])
+def test_pages_lead_to_it(page: str) -> None:
+    assert "glossary.md)" in (PROJECT / page).read_text(encoding="utf-8")
