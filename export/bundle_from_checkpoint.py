@@ -46,6 +46,7 @@ from lopa.runtime.manifest import (
     Stage,
     TensorRecord,
     json_from_manifest,
+    manifest_from_json,
 )
 from lopa.runtime.model_part import ModelPart, whole_model
 
@@ -155,7 +156,11 @@ def bundle_from_checkpoint(
             with_logits=with_logits,
             plugins=sorted(functions),
         )
-        (folder / MANIFEST_NAME).write_bytes(json_from_manifest(manifest))
+        text = json_from_manifest(manifest)
+        manifest_from_json(
+            text, source=str(destination / MANIFEST_NAME)
+        )  # before a bundle that cannot be opened is there
+        (folder / MANIFEST_NAME).write_bytes(text)
     return Bundle.open(destination)
 
 

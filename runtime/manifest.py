@@ -50,7 +50,7 @@ class ModelDimensions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     """Even: rotary positions turn its two halves."""
     max_positions: Annotated[int, Meta(ge=1, le=2**24)]
     rope_theta: Annotated[float, Meta(gt=0, le=1e15)]
-    rms_norm_eps: Annotated[float, Meta(gt=0, le=1)]
+    rms_norm_eps: Annotated[float, Meta(gt=0, le=0.01)]
 
 
 class SpecialTokens(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

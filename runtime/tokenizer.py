@@ -9,6 +9,7 @@ import tokenizers
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.chat_template import text_from_messages
 from lopa.runtime.errors import BadInputError
+from lopa.runtime.manifest import SpecialTokens
 from lopa.runtime.untrusted_input import bytes_from_file, object_from_json, refused_as_bad_input
 
 TOKENIZER_NAME = "tokenizer.json"
@@ -55,7 +56,25 @@ class Tokenizer:
             )
         settings_text = bytes_from_file(settings_path, expected=expected, remedy=remedy)
         settings = object_from_json(settings_text, source=str(settings_path), expected="a JSON object", remedy=remedy)
-        return cls(backend, settings, bundle.manifest.special_tokens.bos, source=str(bundle.path))
+        opened = cls(backend, settings, bundle.manifest.special_tokens.bos, source=str(bundle.path))
+        opened._check_roles(bundle.manifest.special_tokens)
+        return opened
+
+    def _check_roles(self, tokens: SpecialTokens) -> None:
+        """Raise BadInputError where the tokenizer names another mask or beginning of text than the manifest.
+
+        Only of these two has the tokenizer the last word in an export: config.json may give another end of text.
+        """
+        texts = self._special_tokens()
+        for name in ("mask", "bos"):
+            text, token = texts.get(f"{name}_token"), getattr(tokens, name)
+            known = None if text is None else self._backend.token_to_id(text)
+            if known is not None and known != token:
+                raise BadInputError(
+                    f"the manifest of {self._source} has special_tokens.{name} = {token}",
+                    expected=f"{known}, the id of {name}_token in {TOKENIZER_CONFIG_NAME}",
+                    remedy="export the checkpoint again",
+                )
 
     @property
     def special_ids(self) -> frozenset[int]:
