@@ -80,10 +80,7 @@ class Bundle:
         return path_of_listed_file(self.path, name, whole="bundle", remedy=_REMEDY)
 
     def altered_files(self) -> list[str]:
-        """Names of the files whose sha256 differs from the manifest's.
-
-        Raises BadInputError for one that cannot be read.
-        """
+        """Names of the files whose sha256 differs from the manifest's. Raises BadInputError where one is not read."""
         return [
             record.path for record in self.manifest.files if sha256_of_file(self.file(record.path)) != record.sha256
         ]

@@ -4,6 +4,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property, partial
 from itertools import islice
@@ -21,7 +22,7 @@ from lopa.runtime.cpu_cores import check_devices
 from lopa.runtime.decoding import Decoding, Step
 from lopa.runtime.device_errors import TypedSession
 from lopa.runtime.devices import session_from_devices
-from lopa.runtime.errors import BadInputError
+from lopa.runtime.errors import BadInputError, EngineFailedError
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.parallel_session import STALL_SECONDS
 from lopa.runtime.prompt_ids import Prompt, PromptRequest, check_prompts, ids_from_prompt
@@ -250,7 +251,8 @@ class Decoder:
                     job.on_step(step)
                 yield from answer.events_from_step(step)
         finally:
-            session.release(request)
+            with suppress(EngineFailedError):  # of a session that has failed the first error is the one to see
+                session.release(request)
         yield from answer.last_events()
 
     def _joined(

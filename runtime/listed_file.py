@@ -1,7 +1,4 @@
-"""Files that a description (manifest.json, engine.json) names in its own folder.
-
-Knows no other field of a description.
-"""
+"""Files that a description (manifest.json, engine.json) names in its folder. Knows no other fields of it."""
 
 from pathlib import Path, PurePosixPath
 

@@ -50,7 +50,7 @@ class ModelDimensions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     """Even: rotary positions turn its two halves."""
     max_positions: Annotated[int, Meta(ge=1, le=2**24)]
     rope_theta: Annotated[float, Meta(gt=0, le=1e15)]
-    rms_norm_eps: Annotated[float, Meta(gt=0, le=1)]
+    rms_norm_eps: Annotated[float, Meta(gt=0, le=0.01)]
 
 
 class SpecialTokens(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -208,7 +208,7 @@ def reasons_against_tokens(tokens: SpecialTokens, vocab_size: int) -> Reasons:
     for name in SpecialTokens.__struct_fields__:
         token = getattr(tokens, name)
         if token is not None and not 0 <= token < vocab_size:
-            yield f"special_tokens.{name} = {token}", f"an id of the vocabulary, 0 to {vocab_size - 1}"
+            yield f"special_tokens.{name} = {token}", f"one of the vocabulary, ids from 0 to {vocab_size - 1}"
     for name in ("eos", "bos"):
         if getattr(tokens, name) == tokens.mask:
             yield (

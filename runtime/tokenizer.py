@@ -13,6 +13,7 @@ from lopa.runtime.bundle import Bundle
 from lopa.runtime.chat_template import text_from_messages
 from lopa.runtime.checked_values import is_unicode, shown
 from lopa.runtime.errors import BadInputError
+from lopa.runtime.manifest import SpecialTokens
 from lopa.runtime.template_text import marks_of
 from lopa.runtime.untrusted_input import bytes_from_file, object_from_json, refused_as_bad_input
 
@@ -78,7 +79,25 @@ class Tokenizer:
         settings = object_from_json(settings_text, source=str(settings_path), expected="a JSON object", remedy=remedy)
         named = bundle.manifest.special_tokens
         special = [number for number in (named.mask, named.eos, named.bos, named.pad) if number is not None]
-        return cls(backend, settings, named.bos, source=str(bundle.path), special=special)
+        opened = cls(backend, settings, named.bos, source=str(bundle.path), special=special)
+        opened._check_roles(named)
+        return opened
+
+    def _check_roles(self, tokens: SpecialTokens) -> None:
+        """Raise BadInputError where the tokenizer names another mask or beginning of text than the manifest.
+
+        Only of these two has the tokenizer the last word in an export: config.json may give another end of text.
+        """
+        texts = self._special_tokens()
+        for name in ("mask", "bos"):
+            text, token = texts.get(f"{name}_token"), getattr(tokens, name)
+            known = None if text is None else self._backend.token_to_id(text)
+            if known is not None and known != token:
+                raise BadInputError(
+                    f"the manifest of {self._source} has special_tokens.{name} = {token}",
+                    expected=f"{known}, the id of {name}_token in {TOKENIZER_CONFIG_NAME}",
+                    remedy="export the checkpoint again",
+                )
 
     @property
     def special_ids(self) -> frozenset[int]:

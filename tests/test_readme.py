@@ -24,8 +24,7 @@ def blocks(language: str, page: str = README) -> list[str]:
 
 def commands(page: str = README) -> list[str]:
     """A prompt has a line break in it, so a command may have several lines."""
-    return re.findall(r"(?:\"[^\"]*\"|[^\"
-])+", "".join(blocks("sh", page)))
+    return re.findall(r"(?:\"[^\"]*\"|[^\"\n])+", "".join(blocks("sh", page)))
 
 
 @pytest.fixture(scope="module")
