@@ -62,8 +62,8 @@ def command(
                     shutil.move(folder, Path(keep, folder.name))
                 shutil.rmtree(folder, ignore_errors=True)
                 if len(found) % 100 == 0:
-                    bad = sum(each.bad for each in found)
-                    click.echo(f"{len(found)} of {len(asked)} cases, {bad} bad", err=True)
+                    count = sum(each.bad for each in found)
+                    click.echo(f"{len(found)} of {len(asked)} cases, {count} bad", err=True)
     if only:
         click.echo(json.dumps(asdict(found[0]), indent=2))
     click.echo(table_of_outcomes(found))

@@ -43,7 +43,7 @@ def material_from_bundles(bundle: Path, portable: Path) -> Material:
 
 def bundle_of_way(material: Material, way: str) -> tuple[Path, list[str]]:
     """The good bundle and the devices of one of DEVICES."""
-    devices = {"numpy": "numpy", "staged": "cpu:0+cpu:0"}
+    devices = {"numpy": "numpy", "staged": "cpu+cpu"}
     return material.portable if way == "portable" else material.bundle, [devices.get(way, "cpu")]
 
 

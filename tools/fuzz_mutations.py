@@ -83,7 +83,7 @@ def value(rng: random.Random, depth: int = 0) -> Any:
         return [value(rng, depth + 1) for _ in range(rng.randrange(4))]
     if kind == 6:
         return {rng.choice(TEXTS): value(rng, depth + 1) for _ in range(rng.randrange(4))}
-    return nested(rng.choice([10, 40, 200, 900]))
+    return nested(rng.choice([10, 40, 150]))
 
 
 def nested(levels: int) -> Any:

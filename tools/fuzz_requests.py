@@ -106,7 +106,7 @@ def _statement(rng: random.Random, depth: int) -> str:
             f"{{% set x = x + x %}}{inner}",
             f"{{% set x %}}{inner}{{% endset %}}{{{{ x * 3 }}}}",
             f"{{% macro f(a) %}}{inner}{{{{ f(a) }}}}{{% endmacro %}}{{{{ f({one}) }}}}",
-            f"{{% set n = namespace(a='x') %}}{{% for i in {one} %}}{{% set n.a = n.a + n.a %}}{{% endfor %}}{{{{ n.a }}}}",
+            f"{{% set n = namespace(a='x') %}}{{% for i in {one} %}}{{% set n.a = n.a + n.a %}}{{% endfor %}}",
             f"{{% filter {rng.choice(_FILTERS).format(n=_size(rng))} %}}{inner}{{% endfilter %}}",
             f"{{% call f() %}}{inner}{{% endcall %}}",
             rng.choice(

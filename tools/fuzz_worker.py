@@ -17,6 +17,7 @@ import threading
 import time
 import traceback
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
@@ -167,7 +168,7 @@ def _ended(one: _Running) -> Outcome:
     _, status, used = os.wait4(one.process, 0)
     _end_leftovers(one.process)
     lines = one.said.splitlines()
-    said = json.loads(lines[-1]) if lines else {"found": "crash", "mutation": "?"}
+    said: dict[str, Any] = json.loads(lines[-1]) if lines else {"found": "crash", "mutation": "?"}
     seconds = used.ru_utime + used.ru_stime
     number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
     log = one.asked.folder / "output.txt"
@@ -196,7 +197,5 @@ def _ended(one: _Running) -> Outcome:
 
 def _end_leftovers(process: int) -> None:
     """Of a case that started processes of its own."""
-    try:
+    with suppress(ProcessLookupError, PermissionError):
         os.killpg(process, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        pass
