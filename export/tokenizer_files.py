@@ -15,7 +15,7 @@ from lopa.export.config import CONFIG_NAME, CheckpointConfig
 from lopa.export.json_file import json_object_from_file
 from lopa.export.tokenizer_from_vocabulary import MERGES_NAME, VOCABULARY_NAME, tokenizer_from_vocabulary
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.manifest import SpecialTokens
+from lopa.runtime.manifest import SpecialTokens, reasons_against_tokens
 from lopa.runtime.untrusted_input import bytes_from_file, refused_as_bad_input
 
 TOKENIZER_NAME = "tokenizer.json"
@@ -154,19 +154,12 @@ def _special_tokens(
         pad=from_config.get("pad", from_tokenizer.get("pad", eos)),
         bos=from_tokenizer.get("bos", from_config.get("bos")),
     )
-    if mask in (tokens.eos, tokens.bos):
+    for received, expected in reasons_against_tokens(tokens, config.dimensions.vocab_size):
         raise BadInputError(
-            f"{checkpoint}: {tokens}",
-            expected="a mask token that is neither the end-of-text nor the beginning-of-text token",
+            f"{checkpoint}: {received}",
+            expected=expected,
             remedy="copy the config.json and the tokenizer that belong to this checkpoint",
         )
-    for found in (tokens.mask, tokens.eos, tokens.pad, tokens.bos):
-        if found is not None and not 0 <= found < config.dimensions.vocab_size:
-            raise BadInputError(
-                f"{checkpoint}: {tokens}",
-                expected=f"ids from 0 to {config.dimensions.vocab_size - 1} (vocab_size)",
-                remedy="copy the config.json and the tokenizer that belong to this checkpoint",
-            )
     return tokens
 
 

@@ -14,6 +14,7 @@ from lopa.runtime.errors import (
     EngineFailedError,
     LopaError,
     MissingBackendError,
+    NonFiniteAnswerError,
     OutputFailedError,
     QueueFullError,
 )
@@ -38,6 +39,7 @@ __all__ = [
     "GenerationResult",
     "LopaError",
     "MissingBackendError",
+    "NonFiniteAnswerError",
     "OutputFailedError",
     "PromptRequest",
     "QueueFullError",

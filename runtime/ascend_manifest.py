@@ -5,31 +5,34 @@ It lies beside the OM files in engines/ascend-*/ of a bundle. Does not compile a
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
+from msgspec import Meta
 
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.costs import weights_digest
 from lopa.runtime.engine_file import ENGINE_NAME, ENGINES_FOLDER, description_from_folder, folders_of_engines
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.gears import Gear
-from lopa.runtime.manifest import FileRecord
+from lopa.runtime.gears import Gear, gears_can_be_used
+from lopa.runtime.manifest import FileRecord, Name
 
 ENGINE_SCHEMA = 1
 _PREFIX = "ascend-"
 _REMEDY = "build it again: lopa-export ascend BUNDLE --soc-version SOC"
 Precision = Literal["origin", "fp16", "bf16"]
 """The graph's own types, or what ATC may lower float32 to."""
+Dtype = Annotated[str, Meta(pattern=r"^(bool|u?int(8|16|32|64)|b?float16|float32|float64)\Z")]
+"""numpy's name, or bfloat16."""
+Dim = Annotated[int, Meta(ge=0, le=2**32)]
 
 
 class EngineInput(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One input of the portable form, in its order."""
 
     name: str
-    dtype: str
-    """numpy's name, or bfloat16."""
-    dims: list[int]
+    dtype: Dtype
+    dims: Annotated[list[Annotated[int, Meta(ge=-1, le=2**32)]], Meta(max_length=8)]
     """-1 where gears differ."""
 
 
@@ -37,17 +40,16 @@ class EngineOutput(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     """One output of the portable form, in its order."""
 
     name: str
-    dtype: str
-    """numpy's name, or bfloat16."""
+    dtype: Dtype
 
 
 class EngineGear(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One gear and how the engine runs it."""
 
     gear: Gear
-    dims: list[int]
+    dims: Annotated[list[Dim], Meta(max_length=4096)]
     """What stands in place of every -1 of the inputs, in their order. Two gears may have the same."""
-    model: str
+    model: Name
     """The OM file, relative to the engine's folder."""
 
 
@@ -64,9 +66,9 @@ class AscendEngine(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     """Whether the graph was one that AMCT had quantized."""
     dynamic: bool
     """One OM for all gears, whose dims are set before every forward; otherwise OMs of fixed shapes."""
-    inputs: list[EngineInput]
-    outputs: list[EngineOutput]
-    gears: list[EngineGear]
+    inputs: Annotated[list[EngineInput], Meta(max_length=4096)]
+    outputs: Annotated[list[EngineOutput], Meta(max_length=65536)]
+    gears: Annotated[list[EngineGear], Meta(max_length=256)]
     """In the order of the plan."""
     graph_sha256: str
     """Of the graph that was compiled."""
@@ -78,7 +80,7 @@ class AscendEngine(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     """Of the toolkit; None if it does not say."""
     cache_key: str
     """sha256 over all that decides what is compiled."""
-    files: list[FileRecord]
+    files: Annotated[list[FileRecord], Meta(max_length=4096)]
     """OM files, weights and log, relative to the engine's folder."""
 
 
@@ -127,10 +129,10 @@ def _check_gears(folder: Path, engine: AscendEngine) -> None:
     listed = {record.path for record in engine.files}
     holes = sum(dim == -1 for each in engine.inputs for dim in each.dims)
     wrong = [gear.model for gear in engine.gears if gear.model not in listed or len(gear.dims) != holes]
-    if wrong or not engine.gears:
+    if wrong or not gears_can_be_used([each.gear for each in engine.gears]):
         raise BadInputError(
-            f"{folder / ENGINE_NAME} has {len(engine.gears)} gears, {len(wrong)} of them without a model or with "
-            "the wrong number of dims",
-            expected=f"gears with a listed model and {holes} dims",
+            f"{folder / ENGINE_NAME} has {len(engine.gears)} gears that cannot be used, {len(wrong)} of them without a "
+            "model or with the wrong number of dims",
+            expected=f"gears with a listed model and {holes} dims, in shapes as a plan of gears has them",
             remedy=_REMEDY,
         )

@@ -2,12 +2,16 @@
 
 import hashlib
 from dataclasses import dataclass, replace
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 import msgspec
 
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.manifest import MANIFEST_NAME, Dialect, FileRecord, Manifest, manifest_from_json
+from lopa.runtime.listed_file import check_listed_file, path_of_listed_file
+from lopa.runtime.manifest import MANIFEST_NAME, Dialect, Manifest, manifest_from_json
+from lopa.runtime.untrusted_input import bytes_from_file, refused_as_bad_input
+
+_REMEDY = "copy the bundle again, or export the checkpoint again"
 
 
 @dataclass(frozen=True)
@@ -25,26 +29,20 @@ class Bundle:
         checked only by `altered_files`, since reading gigabytes is not part of opening.
         """
         folder = Path(path)
-        manifest_path = folder / MANIFEST_NAME
-        if not manifest_path.is_file():
+        path = folder / MANIFEST_NAME
+        expected = "a bundle folder made by lopa-export onnx"
+        with refused_as_bad_input(f"{path!s:.300}", expected=expected, remedy="check the path"):
+            there = path.is_file()
+        if not there:
             raise BadInputError(
                 f"{folder} has no {MANIFEST_NAME}",
-                expected="a bundle folder made by lopa-export onnx",
+                expected=expected,
                 remedy="check the path, or make one: lopa-export onnx CHECKPOINT -o BUNDLE",
             )
-        bundle = cls(folder, manifest_from_json(manifest_path.read_bytes(), source=str(manifest_path)))
+        text = bytes_from_file(path, expected=expected, remedy=_REMEDY)
+        bundle = cls(folder, manifest_from_json(text, source=str(path)))
         for record in bundle.manifest.files:
-            bundle._check_present(record)
-        listed = {record.path for record in bundle.manifest.files}
-        graphs = [bundle.manifest.graph, *(stage.graph for stage in bundle.manifest.stages)]
-        graphs += [] if bundle.manifest.portable_graph is None else [bundle.manifest.portable_graph]
-        for name in (*graphs, bundle.manifest.weights):
-            if name not in listed:
-                raise BadInputError(
-                    f"{manifest_path} names {name!r}, which is not in its list of files",
-                    expected="graphs and weights among the files",
-                    remedy="export the checkpoint again",
-                )
+            check_listed_file(folder, record.path, record.size, whole="bundle", remedy=_REMEDY)
         return bundle
 
     @property
@@ -79,34 +77,19 @@ class Bundle:
 
     def file(self, name: str) -> Path:
         """Path of the file `name` (relative, forward slashes); refuses one that leaves the folder."""
-        parts = PurePosixPath(name)
-        path = self.path.joinpath(*parts.parts)
-        if parts.is_absolute() or ".." in parts.parts or not path.resolve().is_relative_to(self.path.resolve()):
-            raise BadInputError(
-                f"the bundle {self.path} names the file {name!r}",
-                expected="a relative path inside the bundle",
-                remedy="do not use this bundle; export the checkpoint again",
-            )
-        return path
+        return path_of_listed_file(self.path, name, whole="bundle", remedy=_REMEDY)
 
     def altered_files(self) -> list[str]:
-        """Names of the files whose sha256 differs from the manifest's."""
+        """Names of the files whose sha256 differs from the manifest's. Raises BadInputError where one is not read."""
         return [
             record.path for record in self.manifest.files if sha256_of_file(self.file(record.path)) != record.sha256
         ]
 
-    def _check_present(self, record: FileRecord) -> None:
-        path = self.file(record.path)
-        found = path.stat().st_size if path.is_file() else None
-        if found != record.size:
-            raise BadInputError(
-                f"{path} " + ("is missing" if found is None else f"has {found} bytes"),
-                expected=f"a file of {record.size} bytes, as the manifest says",
-                remedy="copy the bundle again, or export the checkpoint again",
-            )
-
 
 def sha256_of_file(path: Path) -> str:
-    """Hex sha256 of a file, read in pieces."""
-    with path.open("rb") as file:
+    """Hex sha256 of a file, read in pieces. Raises BadInputError when it cannot be read."""
+    with (
+        refused_as_bad_input(str(path), expected="a file that can be read", remedy="copy it again"),
+        path.open("rb") as file,
+    ):
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -28,9 +28,8 @@ from lopa.runtime.errors import CheckFailedError, LopaError
 from lopa.runtime.manifest import Manifest
 from lopa.runtime.prefix_cache import cache_shape_from_manifest
 from lopa.runtime.session import Session
-from lopa.runtime.session_numpy import NumpyEngine
+from lopa.runtime.session_numpy import numpy_engine_from_bundle
 from lopa.runtime.stored_floats import float32_from_stored
-from lopa.runtime.weights import weights_from_bundle
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,7 +76,7 @@ class NumpyReference:
 
     def __init__(self, bundle: Bundle) -> None:
         manifest = msgspec.structs.replace(bundle.manifest, with_logits=True, dtype="float32")
-        self._engine = NumpyEngine(weights_from_bundle(bundle), manifest)
+        self._engine = numpy_engine_from_bundle(bundle, manifest)
         self._no_prefix = cache_shape_from_manifest(manifest).zeros(1, TILE)
 
     def forward(self, sequences: Sequences) -> WholeForward:

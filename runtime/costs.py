@@ -4,28 +4,34 @@ The table lies in the bundle beside the manifest, one file for each device (`cos
 """
 
 import bisect
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import CONTRACT_VERSION
 from lopa.runtime.errors import BadInputError
+from lopa.runtime.untrusted_input import bytes_from_file, value_from_json
 
 COSTS_SCHEMA = 2
+_MOST_SECONDS = 1e6
+"""Of anything that was measured: days."""
 _REMEDY = "measure again: lopa-export bench BUNDLE --costs"
 
 
 class ForwardCost(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One point: the median seconds of a forward of one request whose every window row is wanted."""
 
-    branches: int
-    window: int
-    prefix: int
-    seconds: float
+    branches: Annotated[int, Meta(ge=1, le=2**16)]
+    window: Annotated[int, Meta(ge=1, le=2**24)]
+    prefix: Annotated[int, Meta(ge=1, le=2**24)]
+    seconds: Annotated[float, Meta(gt=0, le=_MOST_SECONDS)]
 
 
 class Costs(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -36,16 +42,16 @@ class Costs(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     device: str
     machine: str
     """The processor or accelerator, for people."""
-    threads: int | None
+    threads: Annotated[int, Meta(ge=1, le=2**16)] | None
     weights_sha256: str
     """Of the bundle that was measured."""
     measured: str
     """ISO date and time."""
-    host_seconds: float
+    host_seconds: Annotated[float, Meta(ge=0, le=_MOST_SECONDS)]
     """Median seconds of a decoding step with one branch outside its forward."""
-    host_seconds_a_branch: float
+    host_seconds_a_branch: Annotated[float, Meta(ge=0, le=_MOST_SECONDS)]
     """What every further branch adds to them."""
-    points: list[ForwardCost]
+    points: Annotated[list[ForwardCost], Meta(min_length=1, max_length=100_000)]
 
 
 def costs_name(device: str) -> str:
@@ -146,16 +152,14 @@ def _shares(axis: Sequence[int], value: int) -> list[tuple[int, float]]:
 
 def costs_from_file(path: Path) -> Costs:
     """The costs in a file, whatever they were measured for. Raises BadInputError when they cannot be read."""
-    try:
-        costs = msgspec.json.decode(path.read_bytes(), type=Costs)
-    except (OSError, msgspec.MsgspecError) as error:
-        raise BadInputError(f"{path}: {error}", expected="a cost table", remedy=_REMEDY) from error
-    axes = [sorted({getattr(point, name) for point in costs.points}) for name in ("branches", "window", "prefix")]
-    full = len(axes[0]) * len(axes[1]) * len(axes[2])
-    if not costs.points or len(costs.points) != full or min(point.seconds for point in costs.points) <= 0:
+    text = bytes_from_file(path, expected="a cost table", remedy=_REMEDY)
+    costs = value_from_json(text, Costs, source=str(path), expected="a cost table", remedy=_REMEDY)
+    points = [(point.branches, point.window, point.prefix) for point in costs.points]
+    full = math.prod(len(set(axis)) for axis in zip(*points, strict=True))
+    if len(points) != full or len(set(points)) != full:
         raise BadInputError(
-            f"{path} has {len(costs.points)} points",
-            expected="positive seconds at every combination of its branches, windows and prefixes",
+            f"{path} has {len(points)} points, {len(points) - len(set(points))} of them repeated",
+            expected="seconds at every combination of its branches, windows and prefixes, once",
             remedy=_REMEDY,
         )
     return costs

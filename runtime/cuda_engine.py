@@ -20,6 +20,7 @@ from lopa.runtime.errors import BadInputError, EngineFailedError, MissingBackend
 from lopa.runtime.gears import ForwardSizes, Gear, GearTable
 from lopa.runtime.manifest import Manifest
 from lopa.runtime.model_part import whole_model
+from lopa.runtime.portable_engine import quiet_run
 from lopa.runtime.session_onnxruntime import check_contract
 from lopa.runtime.stored_floats import stored_dtype
 
@@ -128,8 +129,8 @@ def _type_of(array: ArrayForm) -> Any:
     return _BFLOAT16_IN_ONNX if array.dtype == stored_dtype("bfloat16") else array.dtype.type
 
 
-def _run_options(graph: int | None) -> Any:
-    options = ort.RunOptions()
+def _run_options(graph: int | None) -> ort.RunOptions:
+    options = quiet_run()
     # Statistics are waited for when they are downloaded, on the same stream.
     options.add_run_config_entry("disable_synchronize_execution_providers", "1")
     if graph is not None:

@@ -3,6 +3,7 @@
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property, partial
 from itertools import islice
@@ -18,8 +19,9 @@ from lopa.runtime.checked_values import MOST_SECONDS, real_number, whole_number
 from lopa.runtime.costs import CostTable, costs_from_bundle
 from lopa.runtime.cpu_cores import check_devices
 from lopa.runtime.decoding import Decoding, Step
+from lopa.runtime.device_errors import TypedSession
 from lopa.runtime.devices import session_from_devices
-from lopa.runtime.errors import BadInputError
+from lopa.runtime.errors import BadInputError, EngineFailedError
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.parallel_session import STALL_SECONDS
 from lopa.runtime.prompt_ids import Prompt, PromptRequest, check_prompts, ids_from_prompt
@@ -197,7 +199,7 @@ class Decoder:
 
     def pool(self, prompt_rows: int = PROMPT_ROWS) -> RequestPool:
         """An empty pool on this decoder's session, which keeps up to `prompt_rows` rows of prompts for reuse."""
-        return RequestPool(self.session, self.bundle.manifest, self.tokenizer, PromptStore(prompt_rows))
+        return RequestPool(TypedSession(self.session), self.bundle.manifest, self.tokenizer, PromptStore(prompt_rows))
 
     def prompt_from_messages(self, messages: Sequence[Mapping[str, Any]], *, special_tokens: bool = False) -> list[int]:
         """Ids of a chat ({"role", "content"} each) by the bundle's chat template, ready for `stream`.
@@ -233,8 +235,8 @@ class Decoder:
             yield outcome
 
     def _events(self, job: Job) -> Iterator[Event]:
-        request = unused_request()
-        decoding = Decoding(self.session, request, job.prompt_ids, job.config, self.bundle.manifest, job.budget)
+        session, request = TypedSession(self.session), unused_request()
+        decoding = Decoding(session, request, job.prompt_ids, job.config, self.bundle.manifest, job.budget)
         answer = Answer(decoding, job.prompt_ids, job.config, self.tokenizer, drafts=job.drafts)
         try:
             while not answer.ended:
@@ -243,7 +245,8 @@ class Decoder:
                     job.on_step(step)
                 yield from answer.events_from_step(step)
         finally:
-            self.session.release(request)
+            with suppress(EngineFailedError):  # of a session that has failed the first error is the one to see
+                session.release(request)
         yield from answer.last_events()
 
     def _joined(

@@ -30,6 +30,7 @@ from lopa.runtime.generation_config import PUBLISHED_STEP_LIMIT, GenerationConfi
 from lopa.runtime.manifest import Manifest
 from lopa.runtime.packing import batch_from_windows, rows_of_windows
 from lopa.runtime.session import Session
+from lopa.runtime.sound_rows import check_rows_are_sound
 from lopa.runtime.spawning import branches_from_winner, lookaheads_from_candidates
 from lopa.runtime.windows import Windows, windows_from_branches
 
@@ -92,6 +93,7 @@ class Decoding:
         computes and commits them.
         """
         self._session, self._config, self._budget = session, config, budget
+        self._vocabulary = manifest.dimensions.vocab_size
         self._shift = manifest.prediction_shift
         self._pad, self._mask = manifest.special_tokens.pad, manifest.special_tokens.mask
         self._eos = manifest.special_tokens.eos if config.stop_at_eos else None
@@ -126,6 +128,8 @@ class Decoding:
     def finish_round(self, windows: Windows, rows: RowStatistics, split: ForwardSplit | None) -> Step:
         """Take the statistics `rows` [B, Q] of the round's windows: choose, commit, fill, branch.
 
+        Raises NonFiniteAnswerError for rows that no device should answer; nothing is taken over then.
+
         `split` is how the devices shared the forward, for the step that is returned.
 
         Called before the session's next forward, which overwrites the rows that are committed here.
@@ -133,6 +137,7 @@ class Decoding:
         watch, branches = self._watch, self._branches
         watch.lap("forward")
         self.steps += 1
+        check_rows_are_sound(rows, self._vocabulary, device=self._session.device, step=self.steps)
         rows = self._with_kept_row(rows, windows)
         candidates = self._candidates(rows, windows)
         confidences = tuple(branch_confidence(candidate.confidences) for candidate in candidates)

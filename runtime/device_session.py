@@ -13,6 +13,7 @@ import numpy as np
 from lopa.runtime import contract
 from lopa.runtime.contract import Bool, CacheRows, Rows, Statistics, WindowBatch, tiles, window_names
 from lopa.runtime.device_cache import DeviceCache, StackedCaches, buffers_of_rows, row_bytes
+from lopa.runtime.device_errors import raised_as_failure_of
 from lopa.runtime.device_memory import (
     Buffer,
     BufferSet,
@@ -121,7 +122,8 @@ class DeviceSession:
     def forward(self, batch: WindowBatch) -> Statistics:
         """Run every window against its request's prefix.
 
-        Raises ValueError when the arrays do not fit together, BadInputError for what no gear holds.
+        Raises ValueError when the arrays do not fit together, BadInputError for what no gear holds, EngineFailedError
+        for whatever the engine raises.
         """
         self._open_engine()
         check_batch(batch)
@@ -136,7 +138,8 @@ class DeviceSession:
             (part, self._run_part(place, batch_of_part(batch, part), part[0].start, gear), ())
             for part, place in zip(parts, places, strict=True)
         )
-        statistics = joined_answers(sizes, answers)[0] if len(parts) > 1 else next(answers)[1]
+        with raised_as_failure_of(self._device):
+            statistics = joined_answers(sizes, answers)[0] if len(parts) > 1 else next(answers)[1]
         rows = tuple(tuple(place[name] for name in self._window_names) for place in places)
         self._window = _Window(batch.requests, sizes, gear, rows)
         return statistics

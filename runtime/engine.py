@@ -13,7 +13,8 @@ from typing import Any, Self
 from lopa.runtime.checked_values import whole_number
 from lopa.runtime.decoder import MOST_PARALLEL, Decoder
 from lopa.runtime.decoding import Step
-from lopa.runtime.errors import BadInputError, EngineClosedError, EngineFailedError, LopaError, QueueFullError
+from lopa.runtime.device_errors import failure_of_device
+from lopa.runtime.errors import BadInputError, EngineClosedError, QueueFullError
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.parallel_session import STALL_SECONDS
 from lopa.runtime.prompt_ids import Prompt
@@ -173,14 +174,7 @@ class Engine:
 
     def _fail(self, error: BaseException) -> None:
         """The device is lost, and with it every request."""
-        failure = error
-        if not isinstance(error, LopaError):
-            failure = EngineFailedError(
-                f"{self._decoder.session.device} failed while it decoded: {type(error).__name__}: {error}",
-                expected="a device that answers every forward",
-                remedy="see the cause, then open another engine and submit again",
-            )
-            failure.__cause__ = error
+        failure = failure_of_device(self._decoder.session.device, error)
         with self._changed:
             self._closed, self._failure = True, failure
             self._waiting.clear()

@@ -12,7 +12,9 @@ import msgspec
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import CONTRACT_VERSION
 from lopa.runtime.errors import BadInputError
+from lopa.runtime.listed_file import check_listed_file
 from lopa.runtime.manifest import FileRecord
+from lopa.runtime.untrusted_input import bytes_from_file, value_from_json
 
 ENGINES_FOLDER = "engines"
 ENGINE_NAME = "engine.json"
@@ -40,21 +42,18 @@ def description_from_folder(folder: Path, kind: type[Engine], schema: int, remed
 
     Raises BadInputError with `remedy` when it cannot be read, is of another schema or contract, or is not whole.
     """
-    path = folder / ENGINE_NAME
-    try:
-        text = path.read_bytes()
-        versions = msgspec.json.decode(text, type=_Versions)
-        for name, found, known in (
-            ("schema", versions.schema, schema),
-            ("contract", versions.contract, CONTRACT_VERSION),
-        ):
-            if found != known:
-                raise BadInputError(f"{path} has {name} version {found}", expected=f"version {known}", remedy=remedy)
-        engine = msgspec.json.decode(text, type=kind)
-    except (OSError, msgspec.MsgspecError) as error:
-        raise BadInputError(f"{path}: {error}", expected="the description of an engine", remedy=remedy) from error
+    path, expected = folder / ENGINE_NAME, "the description of an engine"
+    text = bytes_from_file(path, expected=expected, remedy=remedy)
+    versions = value_from_json(text, _Versions, source=str(path), expected=expected, remedy=remedy)
+    for name, found, known in (
+        ("schema", versions.schema, schema),
+        ("contract", versions.contract, CONTRACT_VERSION),
+    ):
+        if found != known:
+            raise BadInputError(f"{path} has {name} version {found}", expected=f"version {known}", remedy=remedy)
+    engine = value_from_json(text, kind, source=str(path), expected=expected, remedy=remedy)
     for record in engine.files:
-        _check_file(folder, record, remedy)
+        check_listed_file(folder, record.path, record.size, whole="engine", remedy=remedy)
     return engine
 
 
@@ -66,20 +65,3 @@ def text_of_engine(engine: EngineFile) -> bytes:
 class _Versions(msgspec.Struct):
     schema: int
     contract: int
-
-
-def _check_file(folder: Path, record: FileRecord, remedy: str) -> None:
-    path = folder / record.path
-    if not path.resolve().is_relative_to(folder.resolve()):
-        raise BadInputError(
-            f"{folder / ENGINE_NAME} names the file {record.path!r}",
-            expected="a relative path inside the engine's folder",
-            remedy=f"do not use this engine; {remedy}",
-        )
-    found = path.stat().st_size if path.is_file() else None
-    if found != record.size:
-        raise BadInputError(
-            f"{path} " + ("is missing" if found is None else f"has {found} bytes"),
-            expected=f"a file of {record.size} bytes, as {ENGINE_NAME} says",
-            remedy=remedy,
-        )

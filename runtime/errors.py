@@ -24,6 +24,10 @@ class OutputFailedError(LopaError):
     """The operating system refused what was written to a file or to standard output (exit code 2)."""
 
 
+class NonFiniteAnswerError(BadInputError):
+    """A forward answered NaN or infinity for a request, which ends; what else runs goes on."""
+
+
 class CheckFailedError(LopaError):
     """A check ran to its end and failed (exit code 1)."""
 

@@ -4,17 +4,21 @@ A forward runs in a shape that was planned for: rows, branches and requests that
 make a plan (lopa.bench.gear_planner), does not pad (gear_padding), knows no engine.
 """
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import product
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.contract import CONTRACT_VERSION, TILE
+from lopa.runtime.contract import CONTRACT_VERSION, TILE, tiles
 from lopa.runtime.costs import weights_digest
 from lopa.runtime.errors import BadInputError
+from lopa.runtime.manifest import Manifest
+from lopa.runtime.untrusted_input import bytes_from_file, value_from_json
 
 GEARS_SCHEMA = 1
 GEARS_NAME = "gears.json"
@@ -22,7 +26,16 @@ GEARS_NAME = "gears.json"
 SPLIT_COST = 1.1
 """By how much a forward that is one of several counts more than alone: answers are copied together, and the host does
 more. It also keeps differences within the error of a measurement from splitting anything."""
+MOST_MASK_BYTES = 2**32
+"""That the window mask of a gear may take, [R, B, W, W]: its largest input on the host."""
 _REMEDY = "plan again: lopa-export plan BUNDLE"
+
+Split = Annotated[int, Meta(ge=1, le=1024)]
+"""Requests or branches of a shape: what more of them ask for runs in parts."""
+Window = Annotated[int, Meta(ge=1, le=2**16)]
+PrefixRows = Annotated[int, Meta(ge=TILE, le=2**24, multiple_of=TILE)]
+Seconds = Annotated[float, Meta(ge=0, le=1e9)]
+Count = Annotated[int, Meta(ge=0, le=2**48)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +52,12 @@ class ForwardSizes:
 class Gear(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One shape: R, B, W, P and Q of the contract. An engine built for it sees nothing else."""
 
-    requests: int
-    branches: int
-    window: int
-    prefix: int
-    wanted: int
-    seconds: float
+    requests: Split
+    branches: Split
+    window: Window
+    prefix: PrefixRows
+    wanted: Window
+    seconds: Annotated[float, Meta(gt=0, le=1e9)]
     """Expected, of one forward in this shape."""
 
     def forwards(self, sizes: ForwardSizes) -> int:
@@ -64,6 +77,9 @@ class Gear(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
         return sizes.window <= self.window and sizes.prefix <= self.prefix and sizes.wanted <= self.wanted
 
 
+Gears = Annotated[list[Gear], Meta(min_length=1, max_length=256)]
+
+
 def sizes_of_gear(gear: Gear) -> ForwardSizes:
     """The gear's shape alone."""
     return ForwardSizes(gear.requests, gear.branches, gear.window, gear.prefix, gear.wanted)
@@ -74,7 +90,7 @@ class Source(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
     name: str
     sha256: str
-    forwards: int
+    forwards: Count
 
 
 class PlanCosts(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -91,12 +107,12 @@ class PlanCosts(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 class Expected(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What the plan makes of the forwards of its sources, by its costs. Seconds are means of one forward."""
 
-    seconds: float
-    no_padding_seconds: float
+    seconds: Seconds
+    no_padding_seconds: Seconds
     """If every shape had an engine of its own."""
-    least_seconds: float
+    least_seconds: Seconds
     """Proven: no choice of as many gears among the sizes considered is faster. Equal to `seconds` for a best plan."""
-    padding: float
+    padding: Seconds
     """Padding rows (requests x branches x window) for each real one."""
 
 
@@ -109,33 +125,28 @@ class GearPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     """Of the bundle that was planned for."""
     made: str
     """ISO date and time."""
-    sources: list[Source]
+    sources: Annotated[list[Source], Meta(max_length=4096)]
     costs: PlanCosts
     every_size: bool
     """Whether all sizes that occur were considered; otherwise they were too many, and some were rounded up first."""
-    gear_bytes: int
+    gear_bytes: Count
     """Of the inputs and outputs of the largest gear, caches included (not weights, nor an engine's workspace)."""
     expected: Expected
-    gears: list[Gear]
+    gears: Gears
     """Small ones first."""
 
 
 class GearTable:
-    """Chooses among gears in constant time: what serves which sizes is worked out once."""
+    """Chooses among gears: what serves which sizes is worked out once, when such sizes first occur."""
 
     def __init__(self, gears: Sequence[Gear]) -> None:
         """`gears` as `gears_can_be_used` wants them."""
         self._gears = tuple(gears)
         self._most = ForwardSizes(*(max(getattr(gear, name) for gear in gears) for name in ForwardSizes.__slots__))
-        windows = sorted({gear.window for gear in gears})
-        prefixes = sorted({gear.prefix for gear in gears})
-        self._window_up = _rounded_up(windows, self._most.window)
-        self._prefix_up = _rounded_up([prefix // TILE for prefix in prefixes], self._most.prefix // TILE)
-        requests, branches = range(1, self._most.requests + 1), range(1, self._most.branches + 1)
-        self._cheapest = {
-            key: self._gear_from_sizes(ForwardSizes(*key, wanted=0))
-            for key in product(requests, branches, windows, prefixes)
-        }
+        self._windows = sorted({gear.window for gear in gears})
+        self._prefixes = sorted({gear.prefix for gear in gears})
+        self._cheapest: dict[tuple[int, int, int, int], Gear] = {}
+        """By requests, branches, and the sizes of gears that hold window and prefix: as many as a program comes to."""
 
     def holds(self, sizes: ForwardSizes) -> bool:
         """Whether some gear has room for the window, the prefix and the wanted rows, which cannot be split."""
@@ -157,10 +168,12 @@ class GearTable:
                 "window see each other and cannot be run in parts",
                 remedy="shorten the prompt or lower max_new_tokens, or plan again with a larger --max-prompt",
             )
-        window = self._window_up[max(sizes.window, sizes.wanted)]
-        prefix = TILE * self._prefix_up[-(-sizes.prefix // TILE)]
-        found = self._cheapest.get((sizes.requests, sizes.branches, window, prefix))
-        return self._gear_from_sizes(sizes) if found is None else found  # more than any gear takes at once
+        window = _rounded_up(self._windows, max(sizes.window, sizes.wanted))
+        prefix = _rounded_up(self._prefixes, sizes.prefix)
+        key = (sizes.requests, sizes.branches, window, prefix)
+        if key not in self._cheapest:
+            self._cheapest[key] = self._gear_from_sizes(ForwardSizes(*key, wanted=0))
+        return self._cheapest[key]
 
     def _gear_from_sizes(self, sizes: ForwardSizes) -> Gear:
         """Of equally cheap ones the first."""
@@ -169,10 +182,8 @@ class GearTable:
 
 def plan_from_file(path: Path, bundle: Bundle) -> GearPlan:
     """Read and check a plan. Raises BadInputError when it cannot be used, or was made for another bundle."""
-    try:
-        plan = msgspec.json.decode(path.read_bytes(), type=GearPlan)
-    except (OSError, msgspec.MsgspecError) as error:
-        raise BadInputError(f"{path}: {error}", expected="a gear plan", remedy=_REMEDY) from error
+    text = bytes_from_file(path, expected="a gear plan", remedy=_REMEDY)
+    plan = value_from_json(text, GearPlan, source=str(path), expected="a gear plan", remedy=_REMEDY)
     for name, found, expected in (
         ("schema", plan.schema, GEARS_SCHEMA),
         ("contract", plan.contract, CONTRACT_VERSION),
@@ -183,11 +194,29 @@ def plan_from_file(path: Path, bundle: Bundle) -> GearPlan:
     if not gears_can_be_used(plan.gears):
         raise BadInputError(
             f"{path} has the gears {[_sizes_text(gear) for gear in plan.gears]}",
-            expected=f"sizes of at least 1, prefixes in multiples of {TILE}, as many wanted rows as window rows up "
-            "to a common limit, and one gear with the longest window and the longest prefix",
+            expected=f"sizes of at least 1, prefixes in multiples of {TILE}, window masks of at most {MOST_MASK_BYTES} "
+            "bytes, as many wanted rows as window rows up to a common limit, and one gear with the longest window and "
+            "the longest prefix",
             remedy=_REMEDY,
         )
+    check_gears_fit(plan.gears, bundle.manifest, source=str(path), remedy=_REMEDY)
     return plan
+
+
+def check_gears_fit(gears: Sequence[Gear], manifest: Manifest, *, source: str, remedy: str) -> None:
+    """Raise BadInputError for gears beyond twice the model's positions, which no decode comes near.
+
+    Twice, since sizes are rounded up and a plan may be made for longer prompts than the model was trained for.
+    """
+    most = tiles(2 * manifest.dimensions.max_positions)
+    for gear in gears:
+        if max(gear.window, gear.prefix) > most:
+            raise BadInputError(
+                f"{source} has the gear {_sizes_text(gear)}",
+                expected=f"windows and prefixes of at most {most}, for a model of "
+                f"{manifest.dimensions.max_positions} positions",
+                remedy=remedy,
+            )
 
 
 def json_from_plan(plan: GearPlan) -> bytes:
@@ -208,15 +237,16 @@ def gears_can_be_used(gears: Sequence[Gear]) -> bool:
         min(gear.requests, gear.branches, gear.wanted, gear.prefix) >= 1
         and gear.wanted == min(gear.window, wanted)
         and gear.prefix % TILE == 0
+        and gear.requests * gear.branches * gear.window**2 <= MOST_MASK_BYTES
         and gear.seconds > 0
         for gear in gears
     )
     return sound and any((gear.window, gear.prefix) == (window, prefix) for gear in gears)
 
 
-def _rounded_up(values: Sequence[int], most: int) -> list[int]:
-    """For every number from 0 to `most` the first of the ascending `values` that is not smaller."""
-    return [next(value for value in values if value >= number) for number in range(most + 1)]
+def _rounded_up(values: Sequence[int], number: int) -> int:
+    """The first of the ascending `values` that is not smaller than `number`."""
+    return values[bisect_left(values, number)]
 
 
 def _sizes_text(gear: Gear) -> str:

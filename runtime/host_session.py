@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from lopa.runtime.contract import CacheRows, Rows, Statistics, WindowBatch
+from lopa.runtime.device_errors import raised_as_failure_of
 from lopa.runtime.prefix_cache import CacheShape, Prefix, PrefixCache, PrefixStack
 
 
@@ -54,12 +55,16 @@ class HostSession:
         return self._device
 
     def forward(self, batch: WindowBatch) -> Statistics:
-        """Run every window against its request's prefix. Raises ValueError when the arrays do not fit together."""
+        """Run every window against its request's prefix.
+
+        Raises ValueError when the arrays do not fit together, EngineFailedError for whatever the engine raises.
+        """
         engine = self._open_engine()
         check_batch(batch)
         self._window = None
         prefix = self._stack.prefix([self._cache(request) for request in batch.requests])
-        statistics, rows = engine.run(batch, prefix)
+        with raised_as_failure_of(self._device):
+            statistics, rows = engine.run(batch, prefix)
         self._window = _Window(batch.requests, rows)
         return statistics
 

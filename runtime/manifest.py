@@ -1,58 +1,84 @@
-"""manifest.json: what a bundle is, checked strictly when read. Does not touch any other file of the bundle."""
+"""manifest.json: what a bundle is, checked strictly when read. Does not touch any other file of the bundle.
 
-from typing import Literal
+Whoever made it is not trusted: every number has a range in its type, and what ranges cannot say is in _CHECKS. The
+ranges are far beyond any model known; they are there so that no number in a manifest alone costs memory or time.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Annotated, Literal
 
 import msgspec
+from msgspec import Meta
 
-from lopa.runtime.contract import CONTRACT_VERSION
+from lopa.runtime.contract import CONTRACT_VERSION, TILE, TOP_K
 from lopa.runtime.errors import BadInputError
+from lopa.runtime.untrusted_input import value_from_json
 
 SCHEMA_VERSION = 2
 MANIFEST_NAME = "manifest.json"
 Dialect = Literal["standard", "portable"]
 """How a graph is written (docs/contract.md): ai.onnx 23 in the contract's shapes, or 17 in the portable form."""
 
+PREDICTION_SHIFTS = {"dream": 1}
+"""By architecture, of those that this version knows; what another one has, its manifest alone says."""
+MOST_TILE_BYTES = 2**30
+"""That one tile of one request's prefix cache may take, as float32. Dream 7B's takes 14 MiB."""
+
+Reasons = Iterator[tuple[str, str]]
+"""What was received, and what was expected."""
+Layers = Annotated[int, Meta(ge=1, le=4096)]
+Size = Annotated[int, Meta(ge=1, le=2**20)]
+Bytes = Annotated[int, Meta(ge=0, le=2**48)]
+TokenId = Annotated[int, Meta(ge=0, lt=2**24)]
+Share = Annotated[float, Meta(ge=0, le=1)]
+Name = Annotated[str, Meta(min_length=1, max_length=1024)]
+Sha256 = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
+
 
 class ModelDimensions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Sizes of the network; everything that a cache or a reference engine must know."""
 
-    vocab_size: int
-    hidden_size: int
-    intermediate_size: int
-    layers: int
-    heads: int
-    kv_heads: int
-    head_size: int
-    max_positions: int
-    rope_theta: float
-    rms_norm_eps: float
+    vocab_size: Annotated[int, Meta(ge=TOP_K, le=2**24)]
+    hidden_size: Size
+    intermediate_size: Annotated[int, Meta(ge=1, le=2**24)]
+    layers: Layers
+    heads: Annotated[int, Meta(ge=1, le=4096)]
+    """A multiple of `kv_heads`."""
+    kv_heads: Annotated[int, Meta(ge=1, le=4096)]
+    head_size: Annotated[int, Meta(ge=2, le=4096, multiple_of=2)]
+    """Even: rotary positions turn its two halves."""
+    max_positions: Annotated[int, Meta(ge=1, le=2**24)]
+    rope_theta: Annotated[float, Meta(gt=0, le=1e15)]
+    rms_norm_eps: Annotated[float, Meta(gt=0, le=0.01)]
 
 
 class SpecialTokens(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Token ids with a meaning for the decoder."""
+    """Token ids with a meaning for the decoder, all in the vocabulary. `pad` may be any: nothing sees it."""
 
-    mask: int
-    eos: int
-    pad: int
-    bos: int | None
+    mask: TokenId
+    """Neither `eos` nor `bos`: an undecided position is neither the end nor the beginning."""
+    eos: TokenId
+    pad: TokenId
+    bos: TokenId | None
 
 
 class DecodingDefaults(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What the checkpoint was trained for; GenerationConfig starts from these."""
 
-    block_size: int = 32
-    block_add_threshold: float = 0.1
-    decoded_token_threshold: float = 0.95
-    skip_threshold: float = 0.9
+    block_size: Size = 32
+    block_add_threshold: Share = 0.1
+    decoded_token_threshold: Share = 0.95
+    skip_threshold: Share = 0.9
     add_bos: bool = True
 
 
 class FileRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One file of the bundle; `path` is relative, with forward slashes."""
 
-    path: str
-    size: int
-    sha256: str
+    path: Name
+    size: Bytes
+    sha256: Sha256
 
 
 class TensorRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -63,9 +89,9 @@ class TensorRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     """
 
     dtype: Literal["float32", "float16", "bfloat16", "int8", "int4"]
-    shape: list[int]
-    offset: int
-    length: int
+    shape: Annotated[list[Annotated[int, Meta(ge=0, le=2**32)]], Meta(max_length=8)]
+    offset: Bytes
+    length: Bytes
 
 
 class Quantization(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -75,7 +101,7 @@ class Quantization(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     """
 
     kind: Literal["int8", "int4"]
-    block: int | None
+    block: Size | None
     """Inputs that share a scale, for each output; None: all of them."""
     activation: Literal["none", "int8_per_row"]
     """What the graph does with the other factor of a product: nothing, or int8 with a scale for each row."""
@@ -88,9 +114,9 @@ class Quantization(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 class Stage(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One stage of a pipeline: a graph of some of the layers (lopa.runtime.model_part) over the bundle's weights."""
 
-    graph: str
-    first_layer: int
-    end_layer: int
+    graph: Name
+    first_layer: Annotated[int, Meta(ge=0, le=4096)]
+    end_layer: Layers
     """One behind the last."""
 
 
@@ -120,14 +146,14 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     dimensions: ModelDimensions
     special_tokens: SpecialTokens
     decoding: DecodingDefaults
-    graph: str
-    weights: str
-    stages: list[Stage]
+    graph: Name
+    weights: Name
+    stages: Annotated[list[Stage], Meta(max_length=4096)]
     """In order, all layers together; empty in a bundle made without --stages."""
     tensors: dict[str, TensorRecord]
-    files: list[FileRecord]
+    files: Annotated[list[FileRecord], Meta(max_length=4096)]
     origin: Origin
-    portable_graph: str | None = None
+    portable_graph: Name | None = None
     """A second graph in the portable dialect, over the same weights, beside a standard `graph`."""
     plugins: list[str] = []
     """Functions of domain `lopa` in `graph` and those of stages (docs/plugins.md); any backend may run their bodies."""
@@ -138,6 +164,9 @@ def scale_name(name: str) -> str:
     return f"{name}_scale"
 
 
+_REMEDY = "export the checkpoint again with this version of lopa-export"
+
+
 class _Versions(msgspec.Struct):
     schema: int
     contract: int
@@ -146,41 +175,107 @@ class _Versions(msgspec.Struct):
 def manifest_from_json(text: bytes, *, source: str) -> Manifest:
     """Read and check a manifest; `source` names it in errors.
 
-    Raises BadInputError for text that is not JSON, another schema or contract version, and missing, unknown or
-    mistyped fields.
+    Raises BadInputError for text that is not JSON, another schema or contract version, missing, unknown or mistyped
+    fields, numbers out of their range, and fields that contradict each other.
     """
-    remedy = "export the checkpoint again with this version of lopa-export"
-    try:
-        versions = msgspec.json.decode(text, type=_Versions)
-    except msgspec.MsgspecError as error:
-        raise BadInputError(
-            f"{source} is not a manifest: {error}", expected="a JSON object with schema and contract", remedy=remedy
-        ) from error
+    versions = value_from_json(
+        text,
+        _Versions,
+        source=f"{source} is not a manifest",
+        expected="a JSON object with schema and contract",
+        remedy=_REMEDY,
+    )
     for name, found, known in (
         ("schema", versions.schema, SCHEMA_VERSION),
         ("contract", versions.contract, CONTRACT_VERSION),
     ):
         if found != known:
-            newer = "update lopa-export" if found > known else remedy
+            newer = "update lopa-export" if found > known else _REMEDY
             raise BadInputError(
                 f"{source} has {name} version {found}", expected=f"{name} version {known}", remedy=newer
             )
-    try:
-        manifest = msgspec.json.decode(text, type=Manifest)
-    except msgspec.MsgspecError as error:
-        raise BadInputError(
-            f"{source}: {error}", expected=f"the fields of schema version {SCHEMA_VERSION}", remedy=remedy
-        ) from error
+    manifest = value_from_json(
+        text, Manifest, source=source, expected=f"the fields of schema version {SCHEMA_VERSION}", remedy=_REMEDY
+    )
+    for check in _CHECKS:
+        for received, expected in check(manifest):
+            raise BadInputError(f"{source} has {received}", expected=expected, remedy=_REMEDY)
+    return manifest
+
+
+def reasons_against_tokens(tokens: SpecialTokens, vocab_size: int) -> Reasons:
+    """What is wrong with `tokens`, and what would be right."""
+    for name in SpecialTokens.__struct_fields__:
+        token = getattr(tokens, name)
+        if token is not None and not 0 <= token < vocab_size:
+            yield f"special_tokens.{name} = {token}", f"an id of the vocabulary, 0 to {vocab_size - 1}"
+    for name in ("eos", "bos"):
+        if getattr(tokens, name) == tokens.mask:
+            yield (
+                f"special_tokens.mask = {tokens.mask}, which is its {name} too",
+                "a mask token of its own: it stands for what is not decided yet",
+            )
+
+
+def _reasons_against_dimensions(manifest: Manifest) -> Reasons:
+    sizes = manifest.dimensions
+    if sizes.heads % sizes.kv_heads:
+        yield f"dimensions.heads = {sizes.heads}", f"a multiple of dimensions.kv_heads, {sizes.kv_heads}"
+    tile = 2 * sizes.layers * sizes.kv_heads * sizes.head_size * TILE * 4
+    if tile > MOST_TILE_BYTES:
+        yield (
+            f"{sizes.layers} layers of {sizes.kv_heads} key-value heads of {sizes.head_size}, whose caches take {tile} "
+            f"bytes for {TILE} positions",
+            f"at most {MOST_TILE_BYTES} bytes",
+        )
+
+
+def _reasons_against_tokens(manifest: Manifest) -> Reasons:
+    return reasons_against_tokens(manifest.special_tokens, manifest.dimensions.vocab_size)
+
+
+def _reasons_against_shift(manifest: Manifest) -> Reasons:
+    known = PREDICTION_SHIFTS.get(manifest.architecture, manifest.prediction_shift)
+    if manifest.prediction_shift != known:
+        yield (
+            f"prediction_shift = {manifest.prediction_shift} for architecture {manifest.architecture!r}",
+            f"{known}, which its rows speak of",
+        )
+
+
+def _reasons_against_stages(manifest: Manifest) -> Reasons:
     edges = [0, *(stage.end_layer for stage in manifest.stages)]
     firsts = [stage.first_layer for stage in manifest.stages]
     if firsts and (firsts != edges[:-1] or edges != sorted(set(edges)) or edges[-1] != manifest.dimensions.layers):
-        ranges = [f"{stage.first_layer}-{stage.end_layer}" for stage in manifest.stages]
-        raise BadInputError(
-            f"{source} has stages of the layers {', '.join(ranges)}",
-            expected=f"all {manifest.dimensions.layers} layers, each in one stage",
-            remedy=remedy,
-        )
-    return manifest
+        ranges = ", ".join(f"{stage.first_layer}-{stage.end_layer}" for stage in manifest.stages[:_SHOWN])
+        more = "" if len(firsts) <= _SHOWN else f" and {len(firsts) - _SHOWN} more"
+        yield f"stages of the layers {ranges}{more}", f"all {manifest.dimensions.layers} layers, each in one stage"
+
+
+def _reasons_against_names(manifest: Manifest) -> Reasons:
+    """Every file is listed once, and is one thing only."""
+    listed = [record.path for record in manifest.files]
+    used = [manifest.graph, manifest.weights, *(stage.graph for stage in manifest.stages)]
+    used += [] if manifest.portable_graph is None else [manifest.portable_graph]
+    listings, uses = Counter(listed), Counter(used)
+    for name in (*used, *listed):
+        if listings[name] > 1 or uses[name] > 1:
+            yield f"the file {name!r} twice", "a list of different files, and each graph and the weights in its own"
+        if not listings[name]:
+            yield f"{name!r}, which is not in its list of files", "graphs and weights among the files"
+    if listings[MANIFEST_NAME]:
+        yield f"{MANIFEST_NAME!r} in its list of files", "the other files of the bundle"
+
+
+_SHOWN = 8
+"""Stages in an error."""
+_CHECKS: tuple[Callable[[Manifest], Reasons], ...] = (
+    _reasons_against_dimensions,
+    _reasons_against_tokens,
+    _reasons_against_shift,
+    _reasons_against_stages,
+    _reasons_against_names,
+)
 
 
 def json_from_manifest(manifest: Manifest) -> bytes:

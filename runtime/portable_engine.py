@@ -15,19 +15,29 @@ from lopa.runtime.portable_form import (
 )
 from lopa.runtime.prefix_cache import Prefix
 
+_FATAL_ONLY = 4
+
+
+def quiet_run() -> ort.RunOptions:
+    """Options of a run that prints nothing: what goes wrong in it is raised in the same words."""
+    options = ort.RunOptions()
+    options.log_severity_level = _FATAL_ONLY
+    return options
+
 
 class PortableEngine:
     """The ForwardEngine of an opened portable graph in float32 or float16."""
 
     def __init__(self, session: ort.InferenceSession) -> None:
         self._session: ort.InferenceSession | None = session
+        self._run_options = quiet_run()
         self._outputs = [value.name for value in session.get_outputs()]
 
     def run(self, batch: WindowBatch, prefix: Prefix) -> tuple[Statistics, tuple[Rows, ...]]:
         """ForwardEngine.run; the arrays are the caller's."""
         assert self._session is not None  # HostSession runs nothing after close()
         inputs = portable_inputs(batch, prefix.mask) | {PAST: portable_past(prefix.block)}
-        outputs = dict(zip(self._outputs, self._session.run(self._outputs, inputs), strict=True))
+        outputs = dict(zip(self._outputs, self._session.run(self._outputs, inputs, self._run_options), strict=True))
         branches = batch.input_ids.shape[1]
         rows = tuple(rows_from_portable(outputs[name], branches) for name in window_names(len(prefix.block) // 2))
         return statistics_from_portable(outputs, batch), rows

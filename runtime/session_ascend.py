@@ -17,6 +17,7 @@ from lopa.runtime.contract import window_names
 from lopa.runtime.device_cache import row_bytes
 from lopa.runtime.device_session import DeviceSession
 from lopa.runtime.errors import BadInputError
+from lopa.runtime.gears import check_gears_fit
 from lopa.runtime.portable_form import portable_input_names
 from lopa.runtime.prefix_cache import CacheShape
 from lopa.runtime.stored_floats import stored_dtype
@@ -88,6 +89,9 @@ def _check_engine(found: FoundEngine, bundle: Bundle) -> None:
             expected="an engine of this bundle",
             remedy=remedy,
         )
+    check_gears_fit(
+        [each.gear for each in found.engine.gears], bundle.manifest, source=str(found.folder), remedy=remedy
+    )
     inputs = [each.name for each in found.engine.inputs]
     if inputs != portable_input_names():
         raise BadInputError(

@@ -15,21 +15,30 @@ from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import TOP_K, Bool, Float32, Floats, Int64, Rows, Statistics, WindowBatch
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.host_session import HostSession
-from lopa.runtime.manifest import Manifest
+from lopa.runtime.manifest import Manifest, ModelDimensions
 from lopa.runtime.prefix_cache import Prefix, cache_shape_from_manifest
 from lopa.runtime.stored_floats import float32_from_stored, stored_dtype, stored_from_float32
 from lopa.runtime.weights import weights_from_bundle
+
+_SHOWN = 3
+"""Names in an error."""
 
 
 def open_session(bundle: Bundle, device: str, *, threads: int | None) -> HostSession:  # noqa: ARG001
     """Open the bundle on "numpy"; `threads` has no effect, since numpy's matrix library reads it when it loads.
 
-    Raises BadInputError for another device, or when the bundle lacks a weight.
+    Raises BadInputError for another device, or when the bundle lacks a weight or has one in another shape.
     """
     if device != "numpy":
         raise BadInputError(f"device {device!r}", expected="numpy, without a number", remedy="use numpy")
-    engine = NumpyEngine(weights_from_bundle(bundle), bundle.manifest)
+    engine = numpy_engine_from_bundle(bundle, bundle.manifest)
     return HostSession(engine, device, cache_shape_from_manifest(bundle.manifest))
+
+
+def numpy_engine_from_bundle(bundle: Bundle, manifest: Manifest) -> "NumpyEngine":
+    """The engine over the weights of `bundle`, with `manifest` for its types. Raises BadInputError as above."""
+    _check_shapes(bundle)
+    return NumpyEngine(weights_from_bundle(bundle), manifest)
 
 
 class NumpyEngine:
@@ -40,14 +49,16 @@ class NumpyEngine:
         self._sizes = manifest.dimensions
         self._cache_type = stored_dtype(manifest.dtype)
         self._with_logits = manifest.with_logits
-        missing = sorted(set(_weight_names(self._sizes.layers)) - set(weights))
+        missing = sorted(set(_weight_shapes(self._sizes)) - set(weights))
         if missing:
             raise BadInputError(
-                f"the bundle has no weight named {', '.join(missing)}",
+                f"the bundle has no weight named {', '.join(missing[:_SHOWN])}"
+                + (f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""),
                 expected="the weights of a Dream model",
                 remedy="export the checkpoint again",
             )
 
+    @np.errstate(over="ignore", invalid="ignore", divide="ignore")  # who decodes sees whether the answer is finite
     def run(self, batch: WindowBatch, prefix: Prefix) -> tuple[Statistics, tuple[Rows, ...]]:
         """ForwardEngine.run; see contract.WindowBatch and contract.Statistics for the shapes."""
         sizes = self._sizes
@@ -175,11 +186,36 @@ def statistics_from_logits(logits: Float32, temperature: Float32, *, keep_logits
     )
 
 
-def _weight_names(layers: int) -> list[str]:
-    projections = [f"attention.{part}.{what}" for part in ("query", "key", "value") for what in ("weight", "bias")]
-    others = ["attention_norm", "attention.output", "mlp_norm", "mlp.gate", "mlp.up", "mlp.down"]
-    inside = [*projections, *(f"{name}.weight" for name in others)]
-    return [
-        *("embedding.weight", "final_norm.weight", "head.weight"),
-        *(f"layers.{i}.{name}" for i in range(layers) for name in inside),
-    ]
+def _check_shapes(bundle: Bundle) -> None:
+    """Raise BadInputError where a weight has another shape than the dimensions make it; for missing ones see above."""
+    records = bundle.manifest.tensors
+    for name, shape in _weight_shapes(bundle.manifest.dimensions).items():
+        if name in records and tuple(records[name].shape) != shape:
+            raise BadInputError(
+                f"the manifest of {bundle.path} gives {name} the shape {records[name].shape}",
+                expected=f"{list(shape)}, from its dimensions",
+                remedy="export the checkpoint again",
+            )
+
+
+def _weight_shapes(sizes: ModelDimensions) -> dict[str, tuple[int, ...]]:
+    """Every weight by name, matrices [inputs, outputs] but for the embedding [V, H]."""
+    hidden, inner = sizes.hidden_size, sizes.intermediate_size
+    queries, keys = sizes.heads * sizes.head_size, sizes.kv_heads * sizes.head_size
+    inside: dict[str, tuple[int, ...]] = {
+        "attention_norm.weight": (hidden,),
+        "attention.output.weight": (queries, hidden),
+        "mlp_norm.weight": (hidden,),
+        "mlp.gate.weight": (hidden, inner),
+        "mlp.up.weight": (hidden, inner),
+        "mlp.down.weight": (inner, hidden),
+    }
+    for part, outputs in (("query", queries), ("key", keys), ("value", keys)):
+        inside[f"attention.{part}.weight"] = (hidden, outputs)
+        inside[f"attention.{part}.bias"] = (outputs,)
+    return {
+        "embedding.weight": (sizes.vocab_size, hidden),
+        "final_norm.weight": (hidden,),
+        "head.weight": (hidden, sizes.vocab_size),
+        **{f"layers.{i}.{name}": shape for i in range(sizes.layers) for name, shape in inside.items()},
+    }

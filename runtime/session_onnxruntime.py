@@ -22,11 +22,11 @@ from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import Rows, Statistics, WindowBatch
 from lopa.runtime.cpu_cores import check_cpu_device, cores_from_device
 from lopa.runtime.errors import BadInputError, MissingBackendError
+from lopa.runtime.graph_signature import difference_of_values, inputs_of_graph, outputs_of_graph
 from lopa.runtime.host_session import ForwardEngine, HostSession
 from lopa.runtime.manifest import Manifest
 from lopa.runtime.model_part import HIDDEN, NEXT_HIDDEN, ModelPart, whole_model
-from lopa.runtime.portable_engine import PortableEngine
-from lopa.runtime.portable_form import portable_input_names
+from lopa.runtime.portable_engine import PortableEngine, quiet_run
 from lopa.runtime.prefix_cache import Prefix, cache_shape_from_manifest
 from lopa.runtime.stored_floats import stored_dtype
 
@@ -118,6 +118,7 @@ class OnnxRuntimeEngine:
         self._session = session
         self._part = part
         self._binding = session.io_binding()
+        self._run_options = quiet_run()
         self._sizes = manifest.dimensions
         self._cache_type = stored_dtype(manifest.dtype)
         self._with_logits = manifest.with_logits
@@ -150,7 +151,7 @@ class OnnxRuntimeEngine:
         if self._part.is_last:
             arrays[contract.LOGITS_INDEX][...] = batch.logits_index
             arrays[contract.TEMPERATURE][...] = batch.temperature
-        self._session.run_with_iobinding(self._binding)
+        self._session.run_with_iobinding(self._binding, self._run_options)
         return arrays
 
     def statistics_from_outputs(self, arrays: dict[str, Array]) -> Statistics:
@@ -364,19 +365,29 @@ def _inference_session(
 
 
 def check_contract(bundle: Bundle, session: ort.InferenceSession, part: ModelPart) -> None:
-    """Raise BadInputError unless the graph has exactly the contract's inputs and outputs, in its dialect's form."""
-    dialect = bundle.manifest.dialect
-    inputs = portable_input_names() if dialect == "portable" else part.input_names
+    """Raise BadInputError unless the graph has exactly the inputs and outputs that its manifest makes of the contract.
+
+    They are compared by name, type and shape, so that what is bound later fits, and nothing in the manifest is believed
+    that the graph contradicts.
+    """
+    manifest = bundle.manifest
     for what, found, expected in (
-        ("inputs", session.get_inputs(), inputs),
-        ("outputs", session.get_outputs(), part.output_names(with_logits=bundle.manifest.with_logits)),
+        ("inputs", session.get_inputs(), inputs_of_graph(manifest, part)),
+        ("outputs", session.get_outputs(), outputs_of_graph(manifest, part)),
     ):
-        names = {value.name for value in found}
-        if names != set(expected):
-            others = sorted(names ^ set(expected))
+        others = sorted({value.name for value in found} ^ set(expected))
+        if others:
             more = f" and {len(others) - _SHOWN} more" if len(others) > _SHOWN else ""
             raise BadInputError(
                 f"{bundle.graph} has other {what} than its manifest says: {others[:_SHOWN]}{more}",
-                expected=f"the {what} of contract version {contract.CONTRACT_VERSION} in the {dialect} dialect",
+                expected=f"the {what} of contract version {contract.CONTRACT_VERSION} in the {manifest.dialect} "
+                "dialect",
+                remedy="export the checkpoint again",
+            )
+        difference = difference_of_values(found, expected)
+        if difference is not None:
+            raise BadInputError(
+                f"{bundle.graph} has among its {what} {difference[0]}",
+                expected=f"{difference[1]}, as its manifest makes it",
                 remedy="export the checkpoint again",
             )

@@ -17,10 +17,11 @@ from lopa.runtime.cuda_memory import CudaMemory
 from lopa.runtime.cuda_row_kernel import row_kernel_from_plugins
 from lopa.runtime.device_session import DeviceSession
 from lopa.runtime.errors import BadInputError
+from lopa.runtime.gears import check_gears_fit
 from lopa.runtime.prefix_cache import cache_shape_from_manifest
 from lopa.runtime.tensorrt_device_engine import TensorRTDeviceEngine
 from lopa.runtime.tensorrt_library import tensorrt_library
-from lopa.runtime.tensorrt_manifest import FoundEngine, engine_for_device
+from lopa.runtime.tensorrt_manifest import REBUILD, FoundEngine, engine_for_device
 from lopa.runtime.threaded_session import ThreadedSession
 
 
@@ -50,6 +51,7 @@ def session_from_engine(bundle: Bundle, device: str, found: FoundEngine) -> Thre
     """A session on an engine that `engine_from_device` found, verified or not; raises as `open_session`."""
     trt, cuda = tensorrt_library(), calls_of_installed_cuda()
     standard = bundle.of_dialect("standard")
+    check_gears_fit(found.engine.gears, bundle.manifest, source=str(found.folder), remedy=REBUILD)
     return ThreadedSession(device, partial(_opened, trt, cuda, found, standard, device))
 
 

@@ -7,9 +7,10 @@ import hashlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
+from msgspec import Meta
 
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.cuda_driver import CudaDevice
@@ -21,10 +22,11 @@ from lopa.runtime.engine_file import (
     text_of_engine,
 )
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.gears import Gear, gears_can_be_used
-from lopa.runtime.manifest import FileRecord, Manifest
+from lopa.runtime.gears import Gears, gears_can_be_used
+from lopa.runtime.manifest import Bytes, FileRecord, Manifest
 from lopa.runtime.tensorrt_library import version_numbers
-from lopa.runtime.tensorrt_profiles import ProfileRange
+from lopa.runtime.tensorrt_profiles import ProfileRange, prefill_range
+from lopa.runtime.untrusted_input import bytes_from_file
 
 ENGINE_SCHEMA = 1
 PLAN_NAME = "engine.plan"
@@ -37,7 +39,7 @@ REBUILD = "build it again here: lopa-export tensorrt BUNDLE"
 class BuildFlags(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What a user may choose of a build."""
 
-    workspace: int | None = None
+    workspace: Bytes | None = None
     """Bytes that a kernel may take for its own work; None: all of the GPU's memory."""
     weight_streaming: bool = False
     """Weights may stay in the host's memory and be copied when they are needed."""
@@ -65,7 +67,7 @@ class TensorRTEngine(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     capability: str
     """Its compute capability, e.g. "9.0"."""
     flags: BuildFlags
-    gears: list[Gear]
+    gears: Gears
     """In the order of the plan; profile i takes the exact shape of gear i."""
     prefill: ProfileRange
     """The last profile."""
@@ -77,7 +79,7 @@ class TensorRTEngine(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     """sha256 over all that decides what is built."""
     verified: bool
     """Whether its tokens were held against those of ONNX Runtime on recorded windows. A build alone proves nothing."""
-    files: list[FileRecord]
+    files: Annotated[list[FileRecord], Meta(max_length=4096)]
     """The plan and the layer report, relative to the engine's folder."""
 
 
@@ -97,7 +99,7 @@ class FoundEngine:
         """The serialized engine. Raises BadInputError when it is not what was built, byte for byte."""
         record = next(record for record in self.engine.files if record.path == PLAN_NAME)
         path = self.folder / PLAN_NAME
-        plan = path.read_bytes()
+        plan = bytes_from_file(path, expected="the plan as it was built", remedy=REBUILD, most=record.size)
         if hashlib.sha256(plan).hexdigest() != record.sha256:
             raise BadInputError(
                 f"{path} is damaged: its sha256 differs from that in {ENGINE_NAME}",
@@ -167,10 +169,12 @@ def engine_from_folder(folder: Path) -> FoundEngine:
     Raises BadInputError when it cannot be read, is of another schema or contract, or is not whole.
     """
     engine = description_from_folder(folder, TensorRTEngine, ENGINE_SCHEMA, REBUILD)
-    if PLAN_NAME not in {record.path for record in engine.files} or not gears_can_be_used(engine.gears):
+    wrong = PLAN_NAME not in {record.path for record in engine.files} or not gears_can_be_used(engine.gears)
+    if wrong or engine.prefill != prefill_range(engine.gears):
         raise BadInputError(
-            f"{folder / ENGINE_NAME} has no {PLAN_NAME} among its files, or gears that cannot be used",
-            expected="a plan and its gears",
+            f"{folder / ENGINE_NAME} has no {PLAN_NAME} among its files, or gears that cannot be used, or another "
+            "profile for prompts than belongs to them",
+            expected="a plan, its gears, and the profile made of them",
             remedy=REBUILD,
         )
     return FoundEngine(folder, engine)

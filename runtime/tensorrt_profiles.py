@@ -13,7 +13,7 @@ import msgspec
 
 from lopa.runtime import contract
 from lopa.runtime.contract import TILE
-from lopa.runtime.gears import ForwardSizes, Gear, GearTable
+from lopa.runtime.gears import ForwardSizes, Gear, GearTable, PrefixRows, Split, Window
 from lopa.runtime.manifest import ModelDimensions
 
 WINDOW_MULTIPLE = 64
@@ -23,11 +23,11 @@ WINDOW_MULTIPLE = 64
 class Axes(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """R, B, W, P and Q of the contract."""
 
-    requests: int
-    branches: int
-    window: int
-    prefix: int
-    wanted: int
+    requests: Split
+    branches: Split
+    window: Window
+    prefix: PrefixRows
+    wanted: Window
 
 
 class ProfileRange(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -5,6 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Self
 
+import msgspec
 import numpy as np
 import tokenizers
 
@@ -12,10 +13,13 @@ from lopa.runtime.bundle import Bundle
 from lopa.runtime.chat_template import text_from_messages
 from lopa.runtime.checked_values import is_unicode, shown
 from lopa.runtime.errors import BadInputError
+from lopa.runtime.manifest import SpecialTokens
 from lopa.runtime.template_text import marks_of
+from lopa.runtime.untrusted_input import bytes_from_file, object_from_json, refused_as_bad_input
 
 TOKENIZER_NAME = "tokenizer.json"
 TOKENIZER_CONFIG_NAME = "tokenizer_config.json"
+_PROBE = "a text, 1"
 
 _Place = tuple[int, int, int]
 """A special token in a text: its id, where it begins and where it ends."""
@@ -50,25 +54,50 @@ class Tokenizer:
 
     @classmethod
     def open(cls, bundle: Bundle) -> Self:
-        """The tokenizer of `bundle`. Raises BadInputError when one of its files is missing or broken."""
-        path = bundle.file(TOKENIZER_NAME)
-        settings_path = bundle.file(TOKENIZER_CONFIG_NAME)
-        try:
-            backend = tokenizers.Tokenizer.from_str(path.read_text(encoding="utf-8"))
-            settings = json.loads(settings_path.read_bytes())
-        except Exception as error:  # the tokenizers library raises bare Exception
+        """The tokenizer of `bundle`.
+
+        Raises BadInputError when one of its files is missing or broken, or does not know the manifest's special tokens.
+        """
+        expected, remedy = "the tokenizer files that lopa-export onnx wrote", "export the checkpoint again"
+        path, settings_path = bundle.file(TOKENIZER_NAME), bundle.file(TOKENIZER_CONFIG_NAME)
+        text = bytes_from_file(path, expected=expected, remedy=remedy)
+        with refused_as_bad_input(f"{path} is not a tokenizer", expected=expected, remedy=remedy):
+            backend = tokenizers.Tokenizer.from_str(text.decode("utf-8"))
+            backend.encode(_PROBE, add_special_tokens=False)  # some broken files only fail here
+            unknown = [
+                f"{name} {token}"
+                for name, token in msgspec.structs.asdict(bundle.manifest.special_tokens).items()
+                if token is not None and backend.id_to_token(token) is None
+            ]
+        if unknown:
             raise BadInputError(
-                f"{bundle.path} has no usable {TOKENIZER_NAME} and {TOKENIZER_CONFIG_NAME}: {error}",
-                expected="the tokenizer files that lopa-export onnx wrote",
-                remedy="export the checkpoint again",
-            ) from error
-        if not isinstance(settings, dict):
-            raise BadInputError(
-                f"{settings_path} holds no JSON object", expected="a JSON object", remedy="export the checkpoint again"
+                f"{path} has no token for the manifest's {', '.join(unknown)}",
+                expected="a tokenizer with the special tokens of the manifest",
+                remedy=remedy,
             )
+        settings_text = bytes_from_file(settings_path, expected=expected, remedy=remedy)
+        settings = object_from_json(settings_text, source=str(settings_path), expected="a JSON object", remedy=remedy)
         named = bundle.manifest.special_tokens
         special = [number for number in (named.mask, named.eos, named.bos, named.pad) if number is not None]
-        return cls(backend, settings, named.bos, source=str(bundle.path), special=special)
+        opened = cls(backend, settings, named.bos, source=str(bundle.path), special=special)
+        opened._check_roles(named)
+        return opened
+
+    def _check_roles(self, tokens: SpecialTokens) -> None:
+        """Raise BadInputError where the tokenizer names another mask or beginning of text than the manifest.
+
+        Only of these two has the tokenizer the last word in an export: config.json may give another end of text.
+        """
+        texts = self._special_tokens()
+        for name in ("mask", "bos"):
+            text, token = texts.get(f"{name}_token"), getattr(tokens, name)
+            known = None if text is None else self._backend.token_to_id(text)
+            if known is not None and known != token:
+                raise BadInputError(
+                    f"the manifest of {self._source} has special_tokens.{name} = {token}",
+                    expected=f"{known}, the id of {name}_token in {TOKENIZER_CONFIG_NAME}",
+                    remedy="export the checkpoint again",
+                )
 
     @property
     def special_ids(self) -> frozenset[int]:

@@ -3,6 +3,7 @@
 Knows files and JSON in general, nothing of what they mean.
 """
 
+import re
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -79,9 +80,31 @@ def bytes_from_file(path: Path, *, expected: str, remedy: str, most: int = MOST_
 
 
 def value_from_json(text: bytes | str, kind: type[Kind], *, source: str, expected: str, remedy: str) -> Kind:
-    """`text` read strictly as `kind`. Raises BadInputError for everything that is not that."""
+    """`text` read strictly as `kind`, with the ranges of its fields (msgspec.Meta).
+
+    Raises BadInputError for everything that is not that; for a field that does not fit it says which, what it holds
+    and what it should.
+    """
     with refused_as_bad_input(source, expected=expected, remedy=remedy):
-        return msgspec.json.decode(text, type=kind)
+        try:
+            return msgspec.json.decode(text, type=kind)
+        except msgspec.ValidationError as error:
+            found = _value_that_was_refused(text, str(error))
+            raise BadInputError(f"{source}: {error}{found}", expected=expected, remedy=remedy) from error
+
+
+def _value_that_was_refused(text: bytes | str, said: str) -> str:
+    """The scalar at the place in `text` that msgspec's message ends with, e.g. - at `$.files[2].size`.
+
+    Empty where it names none, as below the keys of a mapping, which it leaves out.
+    """
+    place = re.search(r" - at `\$((?:\.\w+|\[\d+\])+)`$", said)
+    if place is None:
+        return ""
+    value: Any = msgspec.json.decode(text)
+    for name, index in re.findall(r"\.(\w+)|\[(\d+)\]", place[1]):
+        value = value[name or int(index)]
+    return "" if isinstance(value, list | dict) else f", where it has {repr(value)[:_SHOWN]}"
 
 
 def object_from_json(text: bytes | str, *, source: str, expected: str, remedy: str) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from lopa.runtime.dequantize import int4_from_bytes, values_from_integers
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.manifest import TensorRecord, scale_name
 from lopa.runtime.stored_floats import float32_from_stored, stored_dtype
+from lopa.runtime.untrusted_input import refused_as_bad_input
 
 _BITS = {"float32": 32, "float16": 16, "bfloat16": 16, "int8": 8, "int4": 4}
 _INTEGERS = ("int8", "int4")
@@ -68,9 +70,13 @@ def _floats(stored: npt.NDArray[Any], record: TensorRecord) -> Floats:
 def weights_from_bundle(bundle: Bundle) -> BundleWeights:
     """Every weight of manifest.tensors.
 
-    Raises BadInputError when a record does not fit the file or itself, or when scales are missing or do not fit.
+    Raises BadInputError when a record does not fit the file or itself, when two share bytes, and when scales are
+    missing or do not fit.
     """
-    data = np.memmap(bundle.weights, np.uint8, mode="r")
+    path = bundle.weights
+    remedy = "export the checkpoint again"
+    with refused_as_bad_input(str(path), expected="the weights, in a file that can be mapped", remedy=remedy):
+        data = np.memmap(path, np.uint8, mode="r")
     records = bundle.manifest.tensors
     for name, record in records.items():
         end = record.offset + record.length
@@ -80,17 +86,31 @@ def weights_from_bundle(bundle: Bundle) -> BundleWeights:
                 f"the manifest of {bundle.path} puts {name} {record.dtype} {record.shape} at {record.offset}, "
                 f"{record.length} bytes long",
                 expected=f"a length that fits the shape, inside the {data.size} bytes of {bundle.weights.name}",
-                remedy="export the checkpoint again",
+                remedy=remedy,
             )
         if record.dtype in _INTEGERS:
             _check_scales(bundle, name, record, records.get(scale_name(name)))
+    _check_apart(bundle, records)
     return BundleWeights(data, records)
+
+
+def _check_apart(bundle: Bundle, records: Mapping[str, TensorRecord]) -> None:
+    """Raise BadInputError when two tensors share bytes, which no export writes: one of them cannot be right."""
+    in_order = sorted(records.items(), key=lambda named: (named[1].offset, named[1].length))
+    for (name, record), (following, next_record) in pairwise(in_order):
+        if record.offset + record.length > next_record.offset:
+            raise BadInputError(
+                f"the manifest of {bundle.path} puts {following} at {next_record.offset}, inside {name}",
+                expected=f"every tensor behind the one before it, {following} at {record.offset + record.length} "
+                "or later",
+                remedy="export the checkpoint again",
+            )
 
 
 def _check_scales(bundle: Bundle, name: str, record: TensorRecord, scales: TensorRecord | None) -> None:
     inputs, outputs = record.shape if len(record.shape) == 2 else (0, 0)
     block = bundle.manifest.quantization.block if bundle.manifest.quantization is not None else None
-    expected = [outputs] if block is None else [inputs // max(block, 1), outputs]
+    expected = [outputs] if block is None else [inputs // block, outputs]
     if scales is None or scales.dtype in _INTEGERS or scales.shape != expected or (block and inputs % block):
         found = "none" if scales is None else f"{scales.dtype} {scales.shape}"
         raise BadInputError(

@@ -36,7 +36,7 @@ ENGINE = AscendEngine(
     commands=[["atc"]],
     cann_version=None,
     cache_key="2",
-    files=[FileRecord(path="gears.om", size=3, sha256="3")],
+    files=[FileRecord(path="gears.om", size=3, sha256="3" * 64)],
 )
 
 
@@ -77,9 +77,9 @@ def test_the_engines_of_a_bundle(tiny_bundle: Path, tmp_path: Path) -> None:
         ({"precision": "fp8"}, "fp8"),
         ({"gears": []}, "0 gears"),
         ({"inputs": [{"name": "x", "dtype": "int64", "dims": [-1, -1]}]}, "3 of them"),
-        ({"files": [{"path": "gears.om", "size": 4, "sha256": "3"}]}, "has 3 bytes"),
-        ({"files": [{"path": "other.om", "size": 3, "sha256": "3"}]}, "is missing"),
-        ({"files": [{"path": "../gears.om", "size": 3, "sha256": "3"}]}, "names the file '../gears.om'"),
+        ({"files": [{"path": "gears.om", "size": 4, "sha256": "3" * 64}]}, "has 3 bytes"),
+        ({"files": [{"path": "other.om", "size": 3, "sha256": "3" * 64}]}, "is missing"),
+        ({"files": [{"path": "../gears.om", "size": 3, "sha256": "3" * 64}]}, "names the file '../gears.om'"),
         ({"files": []}, "3 of them"),
     ],
 )

@@ -1,6 +1,7 @@
 """Opening bundles that are not whole, not ours or not safe."""
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -87,7 +88,7 @@ def test_a_missing_or_cut_file_is_named(copy: Path, name: str) -> None:
 @pytest.mark.parametrize("name", ["../secret", "/etc/hostname", "a/../../secret"])
 def test_a_path_that_leaves_the_folder_is_refused(copy: Path, name: str) -> None:
     (copy.parent / "secret").write_text("x")
-    edit(copy, lambda manifest: manifest["files"].append({"path": name, "size": 1, "sha256": ""}))
+    edit(copy, lambda manifest: manifest["files"].append({"path": name, "size": 1, "sha256": "0" * 64}))
     with pytest.raises(BadInputError, match="names the file") as caught:
         Bundle.open(copy)
     assert caught.value.expected == "a relative path inside the bundle"
@@ -114,3 +115,41 @@ def test_a_folder_that_is_no_bundle(tmp_path: Path) -> None:
         Bundle.open(tmp_path)
     with pytest.raises(BadInputError, match=r"has no manifest\.json"):
         Bundle.open(tmp_path / "nothing")
+
+
+def _to_itself(path: Path) -> None:
+    path.symlink_to(path)
+
+
+def _through_a_loop(path: Path) -> None:
+    (path.parent / "round").symlink_to(path.parent / "round")
+    path.symlink_to(path.parent / "round" / path.name)
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "tokenizer.json", "tokenizer_config.json", "model.onnx"])
+@pytest.mark.parametrize("put", [_to_itself, _through_a_loop, Path.mkdir, os.mkfifo, Path.touch])
+def test_what_is_no_regular_file_is_refused(copy: Path, name: str, put: Callable[[Path], None]) -> None:
+    (copy / name).unlink()
+    put(copy / name)
+    with pytest.raises(BadInputError):
+        Bundle.open(copy)
+
+
+@pytest.mark.parametrize("name", ["a\0b", "a" * 300, "/".join(["a" * 200] * 5), ".", "\ud800", ""])
+def test_a_name_that_is_no_path_is_refused(copy: Path, name: str) -> None:
+    edit(copy, lambda manifest: manifest["files"].append({"path": name, "size": 1, "sha256": "0" * 64}))
+    with pytest.raises(BadInputError):
+        Bundle.open(copy)
+
+
+def test_a_path_that_no_system_has() -> None:
+    for path in ("a" * 5000, "a\0b"):
+        with pytest.raises(BadInputError):
+            Bundle.open(path)
+
+
+def test_a_file_that_went_away_is_no_digest(copy: Path) -> None:
+    bundle = Bundle.open(copy)
+    (copy / "model.onnx").unlink()
+    with pytest.raises(BadInputError, match=r"model\.onnx"):
+        bundle.altered_files()

@@ -1,5 +1,6 @@
 """Cost tables: what is refused, and the time between and beyond measured points."""
 
+import json
 import shutil
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from lopa.runtime.costs import (
     CostTable,
     ForwardCost,
     costs_from_bundle,
+    costs_from_file,
     costs_name,
     json_from_costs,
     weights_digest,
@@ -99,3 +101,53 @@ def test_a_table_that_cannot_be_used_is_refused(bundle: Bundle) -> None:
     path.write_text('{"schema": 1}')
     with pytest.raises(BadInputError, match="contract"):
         costs_from_bundle(bundle, "cpu", 1)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"host_seconds": -1}, "host_seconds"),
+        ({"host_seconds_a_branch": -1e-9}, "host_seconds_a_branch"),
+        ({"threads": 0}, "threads"),
+        ({"points": []}, "points"),
+    ],
+)
+def test_numbers_out_of_their_range_are_refused(bundle: Bundle, change: dict[str, object], said: str) -> None:
+    path = bundle.path / costs_name("cpu")
+    path.write_text(json.dumps({**json.loads(json_from_costs(costs_of(bundle))), **change}))
+    with pytest.raises(BadInputError, match=said):
+        costs_from_file(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("branches", value) for value in (0, -1, 2**31, 10**30, 1.5)),
+        *(("window", value) for value in (0, 2**63)),
+        *(("prefix", value) for value in (-64, 2**63)),
+        *(("seconds", value) for value in (0, -1.0, 1e300, None)),
+    ],
+)
+def test_a_point_out_of_its_range_is_refused(bundle: Bundle, name: str, value: object) -> None:
+    path = bundle.path / costs_name("cpu")
+    content = json.loads(json_from_costs(costs_of(bundle)))
+    content["points"][1][name] = value
+    path.write_text(json.dumps(content))
+    with pytest.raises(BadInputError, match=name):
+        costs_from_file(path)
+
+
+def test_points_that_repeat_so_that_the_count_still_fits_are_refused(bundle: Bundle) -> None:
+    path = bundle.path / costs_name("cpu")
+    content = json.loads(json_from_costs(costs_of(bundle)))
+    content["points"][1] = content["points"][0]
+    path.write_text(json.dumps(content))
+    with pytest.raises(BadInputError, match="1 of them repeated"):
+        costs_from_file(path)
+
+
+@pytest.mark.parametrize("text", [b'{"device": "\xe9"}', b'{"x":' + b"[" * 20_000, b"NaN"])
+def test_text_that_is_no_table_is_refused(tmp_path: Path, text: bytes) -> None:
+    (tmp_path / "costs.cpu.json").write_bytes(text)
+    with pytest.raises(BadInputError, match=r"costs\.cpu\.json"):
+        costs_from_file(tmp_path / "costs.cpu.json")

@@ -303,8 +303,9 @@ def test_a_commit_that_fails_is_its_requests_error(decoder: Decoder, prompt: tup
     broken = Decoder(decoder.bundle, session, decoder.tokenizer, threads=1)  # type: ignore[arg-type]
     session.broken = True
     with Engine(broken) as engine:
-        with pytest.raises(OSError, match="the device is gone"):
+        with pytest.raises(EngineFailedError, match="the device is gone") as caught:
             engine.submit(prompt).result(WAIT)
+        assert isinstance(caught.value.__cause__, OSError)
         session.broken = False
         assert engine.submit(prompt, decoder.config(max_new_tokens=4)).result(WAIT).tokens > 0
 
@@ -334,7 +335,7 @@ def test_closing_cancels_what_runs_and_what_waits(decoder: Decoder, prompt: tupl
 def test_an_engine_opened_by_itself_closes_its_decoder(tiny_bundle: Path, prompt: tuple[int, ...]) -> None:
     with Engine.open(tiny_bundle, threads=1, slots=2) as engine:
         assert engine.submit(prompt, engine.config(max_new_tokens=4)).result(WAIT).tokens > 0
-    with pytest.raises(RuntimeError, match="used after close"):
+    with pytest.raises(EngineFailedError, match="used after close"):
         next(iter(engine._decoder.stream(prompt)))
     with pytest.raises(BadInputError, match="slots 0"):
         Engine.open(tiny_bundle, slots=0)

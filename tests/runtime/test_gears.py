@@ -1,5 +1,6 @@
 """The plan file and the choice of a gear."""
 
+import json
 from functools import partial
 from pathlib import Path
 
@@ -94,11 +95,11 @@ def test_a_plan_is_read_back(tiny_bundle: Path, tmp_path: Path) -> None:
         ({"schema": 2}, "schema 2"),
         ({"contract": 2}, "contract 2"),
         ({"weights_sha256": "beef"}, "weights beef"),
-        ({"gears": []}, r"gears \[\]"),
-        ({"gears": [gear(1, 0, 64, 64)]}, "1 x 0 x 64"),
-        ({"gears": [gear(1, 1, 64, 96)]}, "prefix 96"),
+        ({"gears": []}, r"length >= 1 - at `\$.gears`"),
+        ({"gears": [gear(1, 0, 64, 64)]}, r"gears\[0\].branches`, where it has 0"),
+        ({"gears": [gear(1, 1, 64, 96)]}, r"multiple of 64 - at `\$.gears\[0\].prefix`, where it has 96"),
         ({"gears": [gear(1, 1, 64, 128), gear(1, 1, 96, 64)]}, "one gear with the longest window"),
-        ({"gears": [gear(1, 1, 64, 64, 0.0)]}, "1 x 1 x 64"),
+        ({"gears": [gear(1, 1, 64, 64, 0.0)]}, "where it has 0.0"),
         ({"gears": [*GEARS, msgspec.structs.replace(GEARS[2], wanted=3)]}, "wanted 3"),
     ],
 )
@@ -125,3 +126,31 @@ def test_unknown_fields_are_refused(tiny_bundle: Path, tmp_path: Path) -> None:
     path.write_bytes(json_from_plan(plan_of(bundle)).replace(b'"made"', b'"maker": 1, "made"'))
     with pytest.raises(BadInputError, match="maker"):
         plan_from_file(path, bundle)
+
+
+@pytest.mark.parametrize("value", [2**20, 2**31 - 1, 2**31, 2**63, 10**30, -1, 0, None, 1.5])
+@pytest.mark.parametrize("name", ["requests", "branches", "window", "prefix", "wanted"])
+def test_sizes_that_nobody_plans_for_are_refused(tiny_bundle: Path, tmp_path: Path, name: str, value: object) -> None:
+    bundle, path = Bundle.open(tiny_bundle), tmp_path / "gears.json"
+    for place in range(len(GEARS)):
+        content = json.loads(json_from_plan(plan_of(bundle)))
+        content["gears"][place][name] = value
+        path.write_text(json.dumps(content))
+        with pytest.raises(BadInputError, match=r"gears\.json"):
+            plan_from_file(path, bundle)
+
+
+def test_gears_beyond_the_model_are_refused(tiny_bundle: Path, tmp_path: Path) -> None:
+    bundle, path = Bundle.open(tiny_bundle), tmp_path / "gears.json"
+    path.write_bytes(json_from_plan(plan_of(bundle, gears=[gear(1, 1, 64, 8192)])))
+    with pytest.raises(BadInputError, match="model of 2048 positions"):
+        plan_from_file(path, bundle)
+    path.write_bytes(json_from_plan(plan_of(bundle, gears=[gear(1024, 1024, 96, 64)])))
+    with pytest.raises(BadInputError, match="window masks"):
+        plan_from_file(path, bundle)
+
+
+def test_a_table_of_huge_gears_costs_nothing() -> None:
+    """Whoever hands such gears over: neither memory nor time follows their numbers."""
+    huge = [gear(2**62, 2**62, 2**62, 2**62), gear(1, 1, 64, 64)]
+    assert GearTable(huge).gear_for(ForwardSizes(3, 2, 64, 64, 64)) == huge[1]  # six forwards, and still cheaper

@@ -159,8 +159,8 @@ def _edited(**changes: object) -> Callable[[Path], None]:
         (_edited(contract=9), "contract version 9"),
         (_edited(unknown=1), "unknown"),
         (_edited(files=[]), "has no engine.plan"),
-        (_edited(files=[{"path": "../model.onnx", "size": 1, "sha256": "00"}]), "names the file '../model.onnx'"),
-        (_edited(gears=[]), "gears that cannot be used"),
+        (_edited(files=[{"path": "../model.onnx", "size": 1, "sha256": "0" * 64}]), "names the file '../model.onnx'"),
+        (_edited(gears=[]), "length >= 1 - at `$.gears`"),
     ],
 )
 def test_an_engine_that_is_not_whole_is_refused(bundle: Bundle, spoil: Callable[[Path], None], said: str) -> None:
