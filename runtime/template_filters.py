@@ -37,9 +37,12 @@ def template_functions(budget: Budget) -> dict[str, Any]:
     """What a template can call without a value: range, dict, namespace, raise_exception, strftime_now."""
 
     def new_dict(*values: Any, **named: Any) -> dict[Any, Any]:
-        given = dict(*values, **named)
-        budget.operations(len(given))
-        return {key_of(key): value for key, value in given.items()}
+        made: dict[Any, Any] = {}
+        for given in (*values, named):
+            pairs = list(given.items() if isinstance(given, Mapping) else given)
+            budget.operations(len(pairs))
+            made.update({key_of(key): value for key, value in pairs})
+        return made
 
     functions: dict[str, Callable[..., Any]] = {
         "range": _range,

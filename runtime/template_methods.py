@@ -29,6 +29,8 @@ Method = Callable[..., Any]
 
 _MOST_WIDTH = 1000
 _MOST_INDENT = 16
+_MOST_SOUGHT = 100
+"""Characters of what Python searches in time that grows with their number too: from the right, and to strip."""
 _CASES = ("upper", "lower", "title", "capitalize", "swapcase", "casefold")
 _LOOKS = (
     *("startswith", "endswith", "find", "rfind", "index", "rindex", "count"),
@@ -186,6 +188,8 @@ def _look(name: str) -> Method:
         budget.characters(len(text))
         for each in arguments:
             budget.weigh(each)
+        if name in ("rfind", "rindex"):
+            _sought(arguments[0])
         return getattr(str, name)(text, *arguments)
 
     return run
@@ -203,20 +207,18 @@ def _pad(name: str) -> Method:
 
 def _strip(left: bool, right: bool) -> Method:
     def run(budget: Budget, text: str, characters: str | None = None) -> str:
-        if characters is not None:
-            budget.characters(len(_text(characters)))
         budget.characters(2 * len(text))
-        return stripped(text, None if characters is None else characters[:_MOST_WIDTH], left=left, right=right)
+        return stripped(text, None if characters is None else _sought(characters), left=left, right=right)
 
     return run
 
 
 def _split(from_right: bool) -> Method:
     def run(budget: Budget, text: str, sep: str | None = None, maxsplit: int = -1) -> list[str]:
-        if sep is not None:
-            budget.characters(len(_text(sep)))
+        if sep is not None and from_right:
+            _sought(sep)
         budget.characters(2 * len(text))
-        budget.operations(1 + (text.count(sep) if sep else len(text) // 2))
+        budget.operations(1 + (len(text) // 2 if sep is None else text.count(_text(sep)) if sep else 0))
         return split(text, sep, _whole(maxsplit), from_right=from_right)
 
     return run
@@ -242,7 +244,7 @@ def _without_suffix(budget: Budget, text: str, suffix: str) -> str:
 def _partition(from_right: bool) -> Method:
     def run(budget: Budget, text: str, sep: str) -> tuple[str, str, str]:
         budget.characters(2 * len(text))
-        at = text.rfind(_text(sep)) if from_right else text.find(_text(sep))
+        at = text.rfind(_sought(sep)) if from_right else text.find(_text(sep))
         if not sep:
             raise TemplateError("empty separator")
         if at < 0:
@@ -313,6 +315,12 @@ def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise TypeError(f"a text was expected, not {type(value).__name__}")
     return value
+
+
+def _sought(value: Any) -> str:
+    if len(_text(value)) > _MOST_SOUGHT:
+        raise TemplateError(f"it looks for {len(value)} characters: at most {_MOST_SOUGHT}")
+    return str(value)
 
 
 def _whole(value: Any) -> int:

@@ -24,7 +24,7 @@ from lopa.runtime.template_methods import (
     percent_formatted,
     text_from,
 )
-from lopa.runtime.template_text import joined, part_of
+from lopa.runtime.template_text import joined, marked, marks_of, part_of
 from lopa.runtime.template_values import Function, Loop, Macro, Namespace, Scope
 
 _DEEPEST = 150
@@ -350,8 +350,7 @@ class TemplateRun:
         count = max(0, count)
         if isinstance(value, str):
             self.budget.characters(len(value) * count)
-            self.budget.operations(count)
-            return joined([value] * count)
+            return marked(str(value) * count, marks_of(value) * count)
         self.budget.operations(len(value) * count)
         return value * count
 

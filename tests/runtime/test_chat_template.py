@@ -1,11 +1,19 @@
 """Chat templates, held against Hugging Face's own renderer where it is installed."""
 
+import json
+import subprocess
+import sys
 from datetime import datetime
+from pathlib import Path
+from typing import Any
 
 import pytest
+from tests.runtime import hostile_templates
+from tests.runtime.chat_templates import TEMPLATES as OF_FAMILIES
 
 from lopa.runtime.chat_template import text_from_messages
 from lopa.runtime.errors import BadInputError
+from lopa.runtime.template_text import marks_of
 
 CHAT = [
     {"role": "system", "content": "Be brief."},
@@ -50,6 +58,155 @@ def test_text_is_that_of_hugging_face(template: str) -> None:
     found, _ = utils.render_jinja_template([CHAT], chat_template=template, add_generation_prompt=True, **TOKENS)
     assert rendered(template) == found[0]
     assert len(found[0]) > 10
+
+
+CHATS: list[list[dict[str, Any]]] = [
+    [
+        {"role": "system", "content": " Be brief.\n"},
+        {"role": "user", "content": "Hi <b>é</b>\r\nline two\n\n  three"},
+        {"role": "assistant", "content": "<think>\nhm\n</think>\n\nYes."},
+        {"role": "user", "content": "and now 'x' 100%?"},
+    ],
+    [{"role": "user", "content": "only"}],
+    [
+        {"role": "user", "content": "a", "name": "Eve"},
+        {
+            "role": "assistant",
+            "content": "b",
+            "tool_calls": [{"function": {"name": "f", "arguments": {"x": "é", "n": [1, 2.5, None, True]}}}],
+        },
+        {"role": "tool", "content": "result"},
+        {"role": "user", "content": ""},
+    ],
+]
+
+
+@pytest.mark.parametrize("chat", CHATS, ids=len)
+@pytest.mark.parametrize("family", OF_FAMILIES)
+def test_templates_of_families_give_what_they_give_at_hugging_face(family: str, chat: list[dict[str, Any]]) -> None:
+    utils = pytest.importorskip("transformers.utils.chat_template_utils")
+    jinja2 = pytest.importorskip("jinja2")
+    template = OF_FAMILIES[family]
+    try:
+        (found,), _ = utils.render_jinja_template([chat], chat_template=template, add_generation_prompt=True, **TOKENS)
+    except jinja2.TemplateError as error:
+        with pytest.raises(BadInputError, match=str(error)):
+            text_from_messages(template, chat, TOKENS, source="a bundle")
+    else:
+        assert text_from_messages(template, chat, TOKENS, source="a bundle") == found
+
+
+def test_no_template_takes_more_than_its_share() -> None:
+    """In a process with limits, which none of them comes near: what they ask for is refused before it is done."""
+    root = Path(__file__).parents[2]
+    ran = subprocess.run(
+        [sys.executable, "-m", "tests.runtime.hostile_templates"],
+        cwd=root,
+        env={"PYTHONPATH": f"{root / 'src'}:{root}"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    outcomes = [json.loads(line) for line in ran.stdout.splitlines()]
+    assert ran.returncode == 0, ran.stderr
+    assert [each for each in outcomes if each[1] != "refused"] == []
+    assert len(outcomes) == len(hostile_templates.TEMPLATES) > 54
+
+
+@pytest.mark.parametrize("size", [10, 1000])
+def test_long_chats_are_rendered(size: int) -> None:
+    """The bounds grow with the chat."""
+    chat = [{"role": ("user", "assistant")[number % 2], "content": "word " * 50_000} for number in range(size // 100)]
+    chat += [{"role": ("user", "assistant")[number % 2], "content": "a word"} for number in range(size)]
+    for family in ("chatml", "qwen", "phi", "gemma", "llama", "llama_2"):
+        text = text_from_messages(OF_FAMILIES[family], chat, TOKENS, source="a bundle")
+        assert len(text) > sum(len(message["content"].strip()) for message in chat)
+
+
+@pytest.mark.parametrize(
+    ("expression", "own"),
+    [
+        ("'<' ~ c ~ '>'", "<>"),
+        ("'<%s>' % c", "<>"),
+        ("'<{}>'.format(c)", "<>"),
+        ("'<{x}>'.format(x=c)", "<>"),
+        ("['<', c] | join('|')", "<|"),
+        ("'-'.join(['<', c, '>'])", "<-->"),
+        ("'<C>'.replace('C', c)", "<>"),
+        ("c.replace('o', '|')", "|"),
+        ("(' ' + c + ' ').strip() ~ '.'", "."),
+        ("c.split('o')[0] ~ '.'", "."),
+        ("c.rsplit('o', 1) | join('#')", "#"),
+        ("c.partition('o') | last", ""),
+        ("c[1:] ~ c[0] ~ c[-1] ~ '!'", "!"),
+        ("c | upper | lower | title ~ '.'", "."),
+        ("c | reverse", ""),
+        ("c | list | join", ""),
+        ("c | tojson", ""),
+        ("messages | tojson", ""),
+        ("[c] | string", ""),
+        ("c | indent(2, true) ~ '.'", "  ."),
+        ("c.center(20)", ""),
+        ("messages | map(attribute='content') | join", ""),
+        ("(c ~ '\n' ~ c).splitlines() | join('+')", "+"),
+        ("'%10s' % c", ""),
+        ("c * 3", ""),
+        ("c | default('x') | trim | safe", ""),
+        ("c if c else 'x'", ""),
+    ],
+)
+def test_the_origin_of_every_character_is_known(expression: str, own: str) -> None:
+    template = "{% set c = messages[0].content %}{{ " + expression + " }}"
+    text = text_from_messages(template, [{"role": "user", "content": "word"}], {}, source="a bundle")
+    assert len(marks_of(text)) == len(text)
+    assert "".join(letter for letter, mark in zip(text, marks_of(text), strict=True) if not mark) == own
+
+
+@pytest.mark.parametrize(
+    "wrapped",
+    [
+        "{% set x %}A{{ c }}{% endset %}{{ x }}",
+        "{% macro m(x) %}A{{ x }}{% endmacro %}{{ m(c) }}",
+        "{% macro m() %}A{{ caller() }}{% endmacro %}{% call m() %}{{ c }}{% endcall %}",
+        "{% filter trim %}A{{ c }}{% endfilter %}",
+        "{% set ns = namespace(x='A') %}{% for l in c %}{% set ns.x = ns.x ~ l %}{% endfor %}{{ ns.x }}",
+        "{% with x = 'A' ~ c %}{{ x }}{% endwith %}",
+        "{% generation %}A{{ c }}{% endgeneration %}",
+    ],
+)
+def test_the_origin_is_known_through_statements(wrapped: str) -> None:
+    template = "{% set c = messages[0].content %}" + wrapped
+    text = text_from_messages(template, [{"role": "user", "content": "word"}], {}, source="a bundle")
+    assert (text, marks_of(text)) == ("Aword", b"\0\1\1\1\1")
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"role": "user", "content": "x", "more": object()},
+        {"role": "user", "content": "x", "more": {1: 2}},
+        {"role": "user", "content": "x", 5: 2},
+        {"role": "user", "content": "x", "more": {"a": b"bytes"}},
+    ],
+)
+def test_fields_of_messages_that_are_no_json(message: Any) -> None:
+    with pytest.raises(BadInputError, match="message 0 of the chat"):
+        text_from_messages(TEMPLATES[0], [message], TOKENS, source="a bundle")
+
+
+def test_messages_nested_without_end() -> None:
+    deep: Any = "x"
+    for _ in range(60):
+        deep = [deep, deep]
+    with pytest.raises(BadInputError, match="nested too deeply"):
+        text_from_messages(TEMPLATES[0], [{"role": "user", "content": "x", "more": deep}], TOKENS, source="a bundle")
+
+
+@pytest.mark.parametrize("messages", [None, 5, {"role": "user", "content": "x"}, iter([])])
+def test_messages_that_are_no_list(messages: Any) -> None:
+    with pytest.raises(BadInputError, match="a chat "):
+        text_from_messages(TEMPLATES[0], messages, TOKENS, source="a bundle")
 
 
 def test_text_without_hugging_face() -> None:

@@ -1,5 +1,8 @@
+import dataclasses
+import math
 from typing import Any
 
+import numpy as np
 import pytest
 
 from lopa.runtime.errors import BadInputError
@@ -30,6 +33,40 @@ from lopa.runtime.generation_config import GenerationConfig
         ({"stop": ("",)}, "stop ('',)"),
         ({"time_limit": 0}, "time_limit 0"),
         ({"branche": 4}, "unknown option 'branche'"),
+        ({3: 4, None: 5}, "unknown option 3, None"),
+        ({"max_new_tokens": 10**30}, f"max_new_tokens {10**30}"),
+        ({"max_new_tokens": 10**9000}, "max_new_tokens a value of type int"),
+        ({"block_size": 2**31}, f"block_size {2**31}"),
+        ({"branches": 65}, "branches 65"),
+        ({"branches": np.array([1, 2])}, "branches array([1, 2])"),
+        ({"branches": "many"}, "branches 'many'"),
+        ({"branches": True}, "branches True"),
+        ({"seed": 2**63}, f"seed {2**63}"),
+        ({"seed": 1.0}, "seed 1.0"),
+        ({"seed": np.float64(1)}, "seed np.float64(1.0)"),
+        ({"top_k": 10**30}, f"top_k {10**30}"),
+        ({"top_p": math.inf}, "top_p inf"),
+        ({"top_p": np.float32("nan")}, "top_p np.float32(nan)"),
+        ({"time_limit": 10**400}, f"time_limit {str(10**400)[:80]}..."),
+        ({"time_limit": 1e300}, "time_limit 1e+300"),
+        ({"temperature": 1e-300}, "temperature 1e-300"),
+        ({"temperature": 1e300}, "temperature 1e+300"),
+        ({"temperature": True}, "temperature True"),
+        ({"temperature": np.bool_(True)}, "temperature np.True_"),
+        ({"temperature": "1"}, "temperature '1'"),
+        ({"temperature": None}, "temperature None"),
+        ({"strategy": ["lopa"]}, "strategy ['lopa']"),
+        ({"strategy": np.array(["lopa", "d2f"])}, "strategy array(['lopa', 'd2f'], dtype='<U4')"),
+        ({"stop_at_eos": 1}, "stop_at_eos 1"),
+        ({"published": "yes"}, "published 'yes'"),
+        ({"logprobs": None}, "logprobs None"),
+        ({"stop": None}, "stop None"),
+        ({"stop": 5}, "stop 5"),
+        ({"stop": ["a", 5]}, "stop ['a', 5]"),
+        ({"stop": {"a": 1}}, "stop {'a': 1}"),
+        ({"stop": ["caf\udce9"]}, "stop ['caf\\udce9']"),
+        ({"stop": ["a"] * 65}, "stop " + str(["a"] * 65)[:80] + "..."),
+        ({"stop": ["a" * 1025]}, "stop " + str(["a" * 1025])[:80] + "..."),
     ],
 )
 def test_bad_values_are_refused_by_name(options: dict[str, Any], named: str) -> None:
@@ -39,6 +76,46 @@ def test_bad_values_are_refused_by_name(options: dict[str, Any], named: str) -> 
     assert caught.value.exit_code == 2
     assert caught.value.expected
     assert caught.value.remedy
+
+
+@pytest.mark.parametrize("values", [None, 5, "seed", ["seed"], [("seed", 1)]])
+def test_options_that_are_no_mapping(values: Any) -> None:
+    with pytest.raises(BadInputError, match="options "):
+        GenerationConfig.from_mapping(values)
+
+
+def test_a_value_whose_repr_fails_is_refused_all_the_same() -> None:
+    class Rude:
+        def __repr__(self) -> str:
+            raise ZeroDivisionError
+
+    rude: Any = Rude()
+    for field in dataclasses.fields(GenerationConfig):
+        with pytest.raises(BadInputError, match=f"{field.name} a value of type Rude"):
+            GenerationConfig(**{field.name: rude})
+
+
+def test_numbers_of_numpy_become_plain_ones() -> None:
+    given: dict[str, Any] = {
+        "branches": np.int64(3), "block_size": np.uint8(16), "max_new_tokens": np.int32(8), "seed": np.uint64(7),
+        "temperature": np.float32(0.5), "top_k": np.int8(2), "top_p": np.float16(0.5), "time_limit": np.int64(3),
+        "skip_threshold": np.float64(0.25), "stop_at_eos": np.bool_(False), "logprobs": np.True_,
+        "strategy": np.str_("lopa"), "stop": [np.str_("x")],
+    }  # fmt: skip
+    config = GenerationConfig(**given)
+    for name in given:
+        value = getattr(config, name)
+        assert type(value) in (int, float, bool, str, tuple)
+        assert value == (("x",) if name == "stop" else given[name])
+    assert type(config.stop[0]) is str
+
+
+def test_no_seed_draws_one() -> None:
+    drawn = [GenerationConfig(seed=None).seed for _ in range(4)]
+    assert all(isinstance(seed, int) for seed in drawn)
+    assert len(set(drawn)) > 1
+    config = GenerationConfig(seed=None)
+    assert dataclasses.replace(config, max_new_tokens=8).seed == config.seed == config.draw_seed
 
 
 def test_lookaheads_are_the_branches_beside_the_anchor() -> None:

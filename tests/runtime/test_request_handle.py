@@ -3,9 +3,11 @@
 import asyncio
 import threading
 import time
+from typing import Any
 
 import pytest
 
+from lopa.runtime.errors import BadInputError
 from lopa.runtime.request_handle import RequestHandle
 from lopa.runtime.result import DoneEvent, Event, GenerationResult, TextEvent
 
@@ -125,3 +127,47 @@ def test_a_reader_that_left_and_a_loop_that_closed_are_no_concern_of_the_writer(
     loop.close()
     handle.put_events(EVENTS[1:])
     assert list(handle) == EVENTS
+
+
+def test_a_handle_can_be_awaited() -> None:
+    async def main() -> None:
+        handle = RequestHandle()
+        writer = put_one_by_one(handle, EVENTS)
+        assert await handle is RESULT
+        assert await handle is RESULT  # a second time too
+        assert await asyncio.wait_for(handle, 5) is RESULT
+        assert await asyncio.gather(handle, handle) == [RESULT, RESULT]
+        writer.join()
+        assert handle._wakers == []
+
+        failed = RequestHandle()
+        failed.put_error(ValueError("wrong"))
+        with pytest.raises(ValueError, match="wrong"):
+            await failed
+
+    asyncio.run(main())
+
+
+def test_an_awaiting_that_ends_early_leaves_the_request_running() -> None:
+    async def main() -> None:
+        handle = RequestHandle()
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(handle, 0.01)
+        waiting = asyncio.ensure_future(handle)
+        await asyncio.sleep(0.01)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        assert handle._wakers == []
+        assert not handle.cancelled
+        assert not handle.done
+        handle.put_events(EVENTS)
+        assert await handle is RESULT
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("timeout", [-1, float("nan"), "1", True, 10**400, float("inf")])
+def test_a_timeout_that_is_no_number_of_seconds(timeout: Any) -> None:
+    with pytest.raises(BadInputError, match="timeout"):
+        RequestHandle().result(timeout)

@@ -1,0 +1,62 @@
+"""The default number of branches: by the kind of device alone."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lopa.runtime import BranchChoice, Decoder, GenerationConfig
+from lopa.runtime.branch_choice import branch_choice
+from lopa.runtime.decoding import Step
+
+
+@pytest.mark.parametrize(
+    ("devices", "number"),
+    [
+        (["cpu"], 1),
+        (["cpu:0-3"], 1),
+        (["numpy"], 1),
+        (["cpu:0+cpu:1"], 1),
+        (["cpu:0", "cpu:1"], 2),
+        (["cpu:0", "cpu:1", "numpy"], 3),
+        (["cuda:0"], 4),
+        (["cuda:0", "cpu"], 4),
+        (["cuda:0+cuda:1"], 4),
+        (["tensorrt:0"], 4),
+        (["ascend:0"], 4),
+        (["mpi"], 4),
+    ],
+)
+def test_by_device(devices: list[str], number: int) -> None:
+    found = branch_choice(GenerationConfig(), devices)
+    assert found.number == number
+    assert found.reason
+
+
+@pytest.mark.parametrize(
+    ("options", "number"),
+    [
+        ({"branches": 3}, 3),
+        ({"branches": "auto"}, "auto"),
+        ({"strategy": "d2f"}, 1),
+        ({"strategy": "vanilla", "branches": 1}, 1),
+        ({"published": True}, 4),
+        ({"published": True, "branches": 2}, 2),
+    ],
+)
+def test_by_config(options: dict[str, Any], number: int | str) -> None:
+    assert branch_choice(GenerationConfig(**options), ["cpu"]).number == number
+
+
+def test_the_result_says_what_was_used(tiny_bundle: Path) -> None:
+    with Decoder.open(tiny_bundle, threads=1) as decoder:
+        assert isinstance(decoder.branches_for(decoder.config()), BranchChoice)
+        used = {}
+        for branches in (None, 1, 2):
+            steps: list[Step] = []
+            config = decoder.config(branches=branches, max_new_tokens=64, stop_at_eos=False)
+            *_, last = decoder.stream("Two plus", config, on_step=steps.append)
+            used[branches] = (last.result.branches, max(len(step.branches) for step in steps))  # type: ignore[union-attr]
+        assert used == {None: (1, 1), 1: (1, 1), 2: (2, 2)}
+        (published,) = decoder.generate(["Two plus"], decoder.config(published=True, max_new_tokens=32))
+        assert published.branches == 4

@@ -1,0 +1,179 @@
+"""Requests as a stranger may send them: refused before anything is allocated or computed, as BadInputError."""
+
+import asyncio
+import resource
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lopa.runtime import BadInputError, Decoder, Engine
+
+PROMPT = "Question: 2 + 3?\nAnswer:"
+
+
+@pytest.fixture(scope="module")
+def decoder(tiny_bundle: Path) -> Iterator[Decoder]:
+    with Decoder.open(tiny_bundle, threads=1) as decoder:
+        yield decoder
+
+
+@pytest.mark.parametrize("name", ["max_new_tokens", "block_size", "branches", "seed", "top_k", "time_limit"])
+def test_huge_numbers_are_harmless(tiny_bundle: Path, name: str) -> None:
+    """In a process of its own, in which an allocation of any size would fail."""
+    most = 3 * 2**30
+    ran = subprocess.run(
+        [sys.executable, "-c", _HUGE, str(tiny_bundle), name, PROMPT],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (most, most)),
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert set(ran.stdout.split()) == {"refused"}
+
+
+_HUGE = """
+import sys
+from lopa.runtime import BadInputError, Decoder
+bundle, name, prompt = sys.argv[1:]
+with Decoder.open(bundle, threads=1) as decoder:
+    for value in (10**19, 2**63, 10**30, 10**400, 10**9000):
+        try:
+            next(decoder.generate([prompt], decoder.config(**{name: value})))
+            print("taken")
+        except BadInputError:
+            print("refused")
+"""
+
+
+def test_room_is_looked_at_before_blocks_are_made(decoder: Decoder) -> None:
+    with pytest.raises(BadInputError, match="positions in all"):
+        decoder.job(PROMPT, decoder.config(max_new_tokens=2**31 - 1, block_size=1))
+    (result,) = decoder.generate([PROMPT], decoder.config(max_new_tokens=16, block_size=2**31 - 1))
+    assert result.tokens > 0
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        None,
+        5,
+        5.0,
+        True,
+        np.int64(5),
+        b"text",
+        bytearray(b"text"),
+        {"prompt": "text"},
+        {1, 2},
+        [[1, 2], [3]],
+        [[1, 2], [3, 4]],
+        [1.0, 2.0],
+        [True, False],
+        [5, True],
+        [None],
+        ["text"],
+        ["a", 5],
+        [2**70],
+        [-1],
+        [5, 10**30],
+        np.array([[1, 2]]),
+        np.array([1.0]),
+        np.array([True]),
+        np.array(5),
+        np.array([], np.int64),
+        np.array(["text"]),
+        np.array([2**63], np.uint64),
+        range(10**11),
+        object(),
+        iter([1, 2]),
+        "caf\udce9",
+    ],
+    ids=lambda prompt: f"{type(prompt).__name__} {prompt!r}"[:30].encode("ascii", "replace").decode(),
+)
+def test_prompts_of_another_form(decoder: Decoder, prompt: Any) -> None:
+    with pytest.raises(BadInputError) as caught:
+        next(decoder.generate([prompt]))
+    assert caught.value.exit_code == 2
+    assert str(caught.value)
+    with pytest.raises(BadInputError):
+        list(decoder.stream(prompt))
+
+
+@pytest.mark.parametrize("kind", [np.int32, np.uint16, np.int64])
+def test_ids_in_an_array(decoder: Decoder, kind: Any) -> None:
+    config = decoder.config(max_new_tokens=8)
+    ids = decoder.tokenizer.encode(PROMPT, add_bos=True)
+    (plain,) = decoder.generate([ids], config)
+    (array,) = decoder.generate([np.array(ids, kind)], config)
+    (numbers,) = decoder.generate([[kind(each) for each in ids]], config)
+    assert plain.token_ids == array.token_ids == numbers.token_ids
+
+
+@pytest.mark.parametrize(
+    ("prompts", "hint"), [("text", "['text']"), (b"text", "[b'text']"), ({"a": 1}, '["text"]'), (None, '["text"]')]
+)
+def test_one_prompt_where_several_are_meant(decoder: Decoder, prompts: Any, hint: str) -> None:
+    with pytest.raises(BadInputError) as caught:
+        decoder.generate(prompts)
+    assert hint in caught.value.remedy
+
+
+def test_ids_of_one_prompt_where_several_prompts_are_meant(decoder: Decoder) -> None:
+    prompts: Any = [1, 2, 3]
+    with pytest.raises(BadInputError) as caught:
+        next(decoder.generate(prompts))
+    assert "[[1, 2, 3]]" in caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        *({"threads": value} for value in (0, -1, "2", 2.0, True, 10**9, 10**30, float("nan"))),
+        *({"device_timeout": value} for value in (0, -1, "2", None, True, float("nan"), float("inf"), 10**400)),
+    ],
+    ids=str,
+)
+def test_options_of_opening(tiny_bundle: Path, options: dict[str, Any]) -> None:
+    for kind in (Decoder, Engine):
+        with pytest.raises(BadInputError):
+            kind.open(tiny_bundle, **options)
+
+
+@pytest.mark.parametrize("name", ["slots", "queue_limit", "prompt_rows"])
+@pytest.mark.parametrize("value", [-1, 2**60, 10**30, 1.5, "3", None, True])
+def test_options_of_an_engine(decoder: Decoder, name: str, value: Any) -> None:
+    with pytest.raises(BadInputError, match=name):
+        Engine(decoder, **{name: value})
+
+
+@pytest.mark.parametrize("value", [0, -1, 10**30, 1.5, "3", None, True])
+def test_how_many_at_once(decoder: Decoder, value: Any) -> None:
+    with pytest.raises(BadInputError, match="parallel"):
+        next(decoder.generate([PROMPT], parallel=value))
+
+
+@pytest.mark.parametrize("deadline", [-1, 10**400, float("nan"), float("inf"), "1", True, 1e300])
+def test_deadlines(decoder: Decoder, deadline: Any) -> None:
+    with pytest.raises(BadInputError, match="deadline"):
+        decoder.job(PROMPT, deadline=deadline)
+
+
+def test_an_engine_with_numbers_of_numpy_is_awaited(tiny_bundle: Path) -> None:
+    options: dict[str, Any] = {"slots": np.int64(2), "queue_limit": np.int32(4), "device_timeout": np.float32(30)}
+
+    async def main() -> tuple[int, ...]:
+        with Engine.open(tiny_bundle, threads=1, **options) as engine:
+            config = engine.config(max_new_tokens=np.int16(8), seed=None, temperature=np.float32(0.5))
+            result = await engine.submit(PROMPT, config, deadline=np.float64(60))
+            assert result.seed == config.seed
+            return (await engine.submit(PROMPT, engine.config(max_new_tokens=8))).token_ids
+
+    token_ids = asyncio.run(main())
+    with Decoder.open(tiny_bundle, threads=1) as decoder:
+        assert next(decoder.generate([PROMPT], decoder.config(max_new_tokens=8))).token_ids == token_ids
