@@ -8,5 +8,5 @@ def words_of_run(decoder: Decoder, config: GenerationConfig, *, drawn: bool) -> 
     """In one line; `drawn` says whether the seed was drawn for this run."""
     choice = decoder.branches_for(config)
     counted = "1 branch" if choice.number == 1 else f"{choice.number} branches"
-    seed = f", seed {config.seed}" if drawn or config.temperature > 0 else ""
-    return f"{counted} ({choice.reason}){seed}"
+    seed = f"seed {config.seed}, " if drawn or config.temperature > 0 else ""
+    return f"{seed}{counted}: {choice.reason}"

@@ -1,5 +1,6 @@
 """Every command and every example of the README runs as it stands."""
 
+import json
 import os
 import re
 import shutil
@@ -11,15 +12,16 @@ import pytest
 
 PROJECT = Path(__file__).resolve().parents[1]
 README = (PROJECT / "README.md").read_text(encoding="utf-8")
+BATCHES = (PROJECT / "docs" / "batches.md").read_text(encoding="utf-8")
 BIN = Path(sys.executable).parent
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+def blocks(language: str, page: str = README) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", page, re.DOTALL)
 
 
-def commands() -> list[str]:
-    return [line for block in blocks("sh") for line in block.splitlines()]
+def commands(page: str = README) -> list[str]:
+    return [line for block in blocks("sh", page) for line in block.splitlines()]
 
 
 @pytest.fixture(scope="module")
@@ -81,3 +83,13 @@ def test_links_lead_somewhere(page: str) -> None:
     for link in links:
         if not link.startswith("https://"):
             assert ((PROJECT / page).parent / link).exists(), f"{page} links to {link}"
+
+
+def test_every_command_for_batches_runs(tiny_bundle: Path, tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "bundle").symlink_to(tiny_bundle)
+    for command in commands(BATCHES):
+        result = run(command, tmp_path)
+        assert result.returncode == 0, f"{command}\n{result.stdout}\n{result.stderr}"
+    results = [json.loads(line) for line in (tmp_path / "out" / "results.jsonl").read_text().splitlines()]
+    assert [(line.get("id"), line["line"]) for line in results] == [("sum", 1), (None, 2)]
