@@ -1,13 +1,18 @@
 """Short decodes, as applications do them, of bundles that may be anything."""
 
 import contextlib
+import importlib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from lopa.cli.main import main
+from lopa.cli.main import COMMANDS, main
 from lopa.runtime import Decoder, DoneEvent, GenerationConfig
 from lopa.runtime.errors import BadInputError
+
+# Forked processes have what was imported before: no case pays for it, or meets another version of a file.
+for _name in COMMANDS.values():
+    importlib.import_module(_name)
 
 PROMPT = "Question: 2 + 3?\nAnswer:"
 OPTIONS = {"branches": 2, "block_size": 8, "max_new_tokens": 16}
