@@ -160,9 +160,7 @@ def bundle_from_checkpoint(
             plugins=sorted(functions),
         )
         text = json_from_manifest(manifest)
-        manifest_from_json(
-            text, source=str(destination / MANIFEST_NAME)
-        )  # before a bundle that cannot be opened is there
+        manifest_from_json(text, source=f"the manifest for {checkpoint}")  # a bundle that nothing opens is not made
         (folder / MANIFEST_NAME).write_bytes(text)
     return Bundle.open(destination)
 

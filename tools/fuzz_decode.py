@@ -1,0 +1,52 @@
+"""Short decodes, as applications do them, of bundles that may be anything."""
+
+import contextlib
+import importlib
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from lopa.cli.main import COMMANDS, main
+from lopa.runtime import Decoder, DoneEvent, GenerationConfig
+from lopa.runtime.errors import BadInputError
+
+# Forked processes have what was imported before: no case pays for it, or meets another version of a file.
+for _name in COMMANDS.values():
+    importlib.import_module(_name)
+
+PROMPT = "Question: 2 + 3?\nAnswer:"
+OPTIONS = {"branches": 2, "block_size": 8, "max_new_tokens": 16}
+
+
+def answer_of_bundle(path: Path, devices: Sequence[str] = ("cpu",), prompt: object = PROMPT) -> list[int]:
+    """Ids of a short answer, through Decoder.open and stream."""
+    with Decoder.open(path, devices=list(devices), threads=1) as decoder:
+        return answer_of_decoder(decoder, decoder.config(**OPTIONS), prompt)
+
+
+def answer_of_decoder(decoder: Decoder, config: GenerationConfig, prompt: object = PROMPT) -> list[int]:
+    """Ids of an answer."""
+    ids: list[int] = []
+    for event in decoder.stream(prompt, config):  # type: ignore[arg-type]
+        if isinstance(event, DoneEvent):
+            ids = list(event.result.token_ids)
+    return ids
+
+
+def run_command(*arguments: object) -> int:
+    """The exit code of lopa-export, which is 0; raises ExitError for another.
+
+    An exit code that is documented for an error of a user's is a BadInputError here, any other a RuntimeError.
+    """
+    try:
+        with contextlib.suppress(BrokenPipeError):
+            main([str(argument) for argument in arguments])
+    except SystemExit as ended:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        code = ended.code
+        if code in (2, 3):
+            raise BadInputError("the command line", expected="exit code 2 or 3", remedy="none") from None
+        if code:
+            raise RuntimeError(f"exit code {code!r}") from ended
+    return 0
