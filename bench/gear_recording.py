@@ -8,7 +8,7 @@ from lopa.runtime.contract import tiles
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.decoding import Step
 from lopa.runtime.gears import ForwardSizes, Source
-from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.generation_config import DEFAULT_BRANCHES, GenerationConfig
 from lopa.runtime.prompt_ids import Prompt
 
 MOST_PADDING = 0.25
@@ -36,11 +36,14 @@ def sizes_of_step(step: Step) -> ForwardSizes:
 def recording_from_decoder(
     decoder: Decoder, prompts: Iterable[Prompt], source: Callable[[int], Source], progress: Callable[[int], None]
 ) -> Recording:
-    """Decode `prompts` by the bundle's defaults; `source` names them, given the number of forwards.
+    """Decode `prompts` by the bundle's defaults, with as many branches as accelerators have by default.
+
+    `source` names the prompts, given the number of forwards.
 
     `progress` hears how many prompts are done.
     """
-    config = decoder.config()
+    # Gears are for accelerators, whatever device records.
+    config = decoder.config(branches=DEFAULT_BRANCHES)
     requests: list[tuple[ForwardSizes, ...]] = []
     longest = 0
     for prompt in prompts:
