@@ -166,9 +166,13 @@ def whole_into(path: Path) -> Iterator[Callable[[bytes], None]]:
         with OutputLines.open(place) as opened:
             yield lambda data: _write_typed(path, opened._descriptor, data)
         return
-    with _refused(path):
-        if place.status is None or not os.access(place.target, os.W_OK):
-            _check_folder(place.target.parent)
+    with signals_held(), _refused(path):
+        try:
+            os.close(_opened_beside(beside := _beside(place.target)))
+            beside.unlink()
+        except OSError:
+            if place.status is None:  # what is there can be written in place
+                raise
     yield lambda data: _write_regular(place, data)
 
 
@@ -192,9 +196,8 @@ def _write_regular(place: OutputPlace, data: bytes) -> None:
 
 
 def _write_beside(place: OutputPlace, data: bytes) -> None:
-    target = place.target
-    beside = target.with_name(f".lopa-{secrets.token_hex(8)}.partial")  # of a length that no name of a user's can break
-    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    beside = _beside(place.target)
+    descriptor = _opened_beside(beside)
     try:
         try:
             if place.status is not None:
@@ -202,10 +205,19 @@ def _write_beside(place: OutputPlace, data: bytes) -> None:
             _write_all(descriptor, data)
         finally:
             os.close(descriptor)
-        beside.replace(target)
+        beside.replace(place.target)
     except BaseException:
         beside.unlink(missing_ok=True)
         raise
+
+
+def _beside(target: Path) -> Path:
+    """A new name, of a length that does not depend on the target's, which may be as long as names can be."""
+    return target.with_name(f".lopa-{secrets.token_hex(8)}.partial")
+
+
+def _opened_beside(beside: Path) -> int:
+    return os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
 
 
 def _write_in_place(place: OutputPlace, data: bytes) -> None:

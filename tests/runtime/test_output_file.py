@@ -147,6 +147,17 @@ def test_what_cannot_be_written_is_refused_and_nothing_altered(
 
 
 @both_ways
+def test_a_folder_that_only_seems_to_take_files_is_refused_early(write: Write) -> None:
+    """To root /proc looks like a folder that can be written."""
+    with pytest.raises(BadInputError, match="cannot write"):
+        write(Path("/proc/new"), b"text\n")
+    reached = []
+    with pytest.raises(BadInputError, match="cannot write"), whole_into(Path("/proc/new")):
+        reached.append(1)
+    assert reached == []
+
+
+@both_ways
 def test_a_full_device_is_a_typed_error(write: Write) -> None:
     with pytest.raises(OutputFailedError, match="No space left") as caught:
         write(Path("/dev/full"), b"text\n")
