@@ -117,4 +117,4 @@ def test_bash_completes_commands_options_folders_and_devices(tmp_path: Path) -> 
     assert completed("lopa-export generate --max-n") == ["--max-new-tokens"]
     assert completed("lopa-export generate bundle --device c") == ["cpu", "cuda:0"]
     assert completed("lopa-export generate bundle --strategy d") == ["d2f"]
-    assert "asked for dirnames" in completed("lopa-export generate bun")
+    assert "dirnames" in completed("lopa-export generate bun")
