@@ -222,6 +222,18 @@ def test_a_signal_at_any_moment_ends_cleanly(
         assert found == (code, said), seconds
 
 
+def test_called_by_a_program_it_leaves_signals_as_they_were() -> None:
+    code = (
+        "import signal, sys, threading\nfrom lopa.cli.main import main\n"
+        "def run():\n    try: main(['inspect', 'nowhere'])\n    except SystemExit as end: ends.append(end.code)\n"
+        "ends, before = [], [signal.getsignal(n) for n in (2, 15)]\nrun()\n"
+        "thread = threading.Thread(target=run)\nthread.start()\nthread.join()\n"
+        "assert (ends, before) == ([2, 2], [signal.getsignal(n) for n in (2, 15)])"
+    )
+    done = ended(sys.executable, "-c", code)
+    assert (done.returncode, done.stderr.count("error: ")) == (0, 2), done.stderr
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_ignored_signal_stays_ignored(tiny_bundle: Path, number: int) -> None:
     """As under nohup, and for what a shell starts in the background."""
