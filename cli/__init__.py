@@ -1,4 +1,4 @@
 """The command lopa-export, one file a command.
 
-Imports the runtime at once, torch only inside the commands that export.
+Imports a command when it is asked for, and torch only inside those that export.
 """

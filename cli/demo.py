@@ -105,7 +105,7 @@ def _verdict(text: str, item: EvalItem) -> str:
 def table_of_duels(duels: list[dict[str, Decoded]]) -> Table:
     """Sums over all prompts, a row for each strategy."""
     title = f"{len(duels)} prompt{'' if len(duels) == 1 else 's'}"
-    table = Table("strategy", "steps", "tokens", "tokens per forward", "seconds", "right answers", title=title)
+    table = Table("strategy", "steps", "tokens", "tokens per forward", "seconds", "right", title=title)
     for name in duels[0]:
         rows = [duel[name] for duel in duels]
         steps = sum(row.result.steps for row in rows)

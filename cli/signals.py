@@ -21,7 +21,7 @@ _AGAIN = 0.01
 
 
 class Signals:
-    """The signals of one run, which runs in the main thread; one that the caller has us ignore stays ignored."""
+    """The signals of one run; one that the caller has us ignore stays ignored. Only the main thread hears any."""
 
     def __init__(self) -> None:
         self.heard: int | None = None
@@ -49,8 +49,11 @@ class Signals:
 
     def _handle(self, handler: Callable[[int, FrameType | None], Any]) -> None:
         sys.unraisablehook = self._hook
-        for number in self._before:
-            signal.signal(number, handler)
+        try:
+            for number in self._before:
+                signal.signal(number, handler)
+        except ValueError:  # not in the main thread
+            self._before = {}
 
     def _raise(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
         self.heard = number

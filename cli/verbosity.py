@@ -2,7 +2,6 @@
 
 import logging
 import sys
-from importlib.metadata import version
 from typing import TypeVar
 
 import click
@@ -64,6 +63,8 @@ def _choose(context: click.Context, parameter: click.Parameter, value: bool) -> 
     if len(_chosen) > 1:
         raise click.UsageError("--quiet and --verbose: choose one", context)
     if verbose() and not any(isinstance(each, _VerboseHandler) for each in _LOG.handlers):
+        from importlib.metadata import version  # not quick to import
+
         handler = _VerboseHandler()
         handler.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
         _LOG.addHandler(handler)

@@ -59,8 +59,8 @@ def test_plain_lines_where_nobody_watches() -> None:
 
 @pytest.mark.parametrize("width", [80, 100])
 def test_the_table_has_time_and_right_answers(width: int) -> None:
-    duels = [{"D2F": decoded("right"), "LoPA": decoded("wrong", 0.25)}] * 2
-    duels.append({"D2F": decoded("not judged"), "LoPA": decoded("right", 0.25)})
+    duels = [{"D2F": decoded("right"), NAMES[1]: decoded("wrong", 0.25)}] * 2
+    duels.append({"D2F": decoded("not judged"), NAMES[1]: decoded("right", 0.25)})
     file = io.StringIO()
     Console(file=file, width=width).print(table_of_duels(duels))
     text = file.getvalue()
@@ -69,7 +69,7 @@ def test_the_table_has_time_and_right_answers(width: int) -> None:
     rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in text.splitlines() if "8.60" in line]
     assert rows == [
         ["D2F", "372", "3198", "8.60", "4.50", "2 of 2"],
-        ["LoPA", "372", "3198", "8.60", "0.75", "1 of 3"],
+        [NAMES[1], "372", "3198", "8.60", "0.75", "1 of 3"],
     ]
     alone = io.StringIO()
     Console(file=alone, width=width).print(table_of_duels(duels[:1]))

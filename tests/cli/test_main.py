@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from lopa.cli.standard_streams import ESCAPED, open_streams
+
 PROMPT = "Question: 2 + 3?\nAnswer:"
 MODULE = (sys.executable, "-m", "lopa.cli.main")
 SCRIPT = (str(Path(sys.executable).with_name("lopa-export")),)
@@ -83,7 +85,7 @@ def test_a_reader_that_goes_away(program: tuple[str, ...], tiny_bundle: Path, tm
     ):
         done = in_shell(line, program, tiny_bundle)
         assert done.returncode == 141, line
-        assert not re.search("Traceback|Exception|error", done.stderr), line
+        assert not re.search("Traceback|Exception|error: ", done.stderr), line
 
 
 @pytest.mark.parametrize(
@@ -127,25 +129,29 @@ def test_standard_input_that_is_not_utf8(tiny_bundle: Path, locale: dict[str, st
 
 
 @pytest.mark.parametrize(
-    ("setting", "encoding"),
+    "setting",
     [
-        ({"PYTHONIOENCODING": "ascii"}, "utf-8"),
-        ({"PYTHONIOENCODING": "latin-1"}, "latin-1"),
-        ({"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}, "utf-8"),
+        {"PYTHONIOENCODING": "ascii"},
+        {"PYTHONIOENCODING": "latin-1"},
+        {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
     ],
 )
-def test_an_encoding_without_the_characters_gets_escapes_that_json_reads(
-    tiny_bundle: Path, tmp_path: Path, setting: dict[str, str], encoding: str
+def test_an_encoding_without_the_characters_gets_escapes(
+    tiny_bundle: Path, tmp_path: Path, setting: dict[str, str]
 ) -> None:
-    prompts = tmp_path / "in.jsonl"
-    prompts.write_text('{"é😀": 1}' + "\n", encoding="utf-8")
-    options = {"env": {**os.environ, **setting}, "encoding": encoding, "stdout": subprocess.PIPE}
-    done = ended(*SCRIPT, "generate", tiny_bundle, "--prompts", prompts, **options)
-    assert done.returncode == 2
-    assert "é😀" in json.loads(done.stdout)["error"]
-    assert "Traceback" not in done.stderr
+    options = {"env": {**os.environ, **setting}, "encoding": "latin-1", "stdout": subprocess.PIPE}
+    refused = ended(*SCRIPT, "inspect", tmp_path / "😀", **options)
+    assert refused.returncode == 2
+    assert re.search(r"\\[uU][0-9a-f]{4}", refused.stderr)
+    assert "Traceback" not in refused.stderr
     drafts = ended(*SCRIPT, "generate", tiny_bundle, PROMPT, "--drafts", **options)
     assert (drafts.returncode, "\\u2591" in drafts.stderr) == (0, True)
+
+
+def test_escapes_are_those_of_json() -> None:
+    open_streams()
+    text = "é😀\ud800"
+    assert json.loads('"' + text.encode("ascii", ESCAPED).decode() + '"') == text
 
 
 @pytest.mark.parametrize(
@@ -214,6 +220,18 @@ def test_a_signal_at_any_moment_ends_cleanly(
     for seconds in (0.05, 0.1, 0.2, 0.35, 0.5, 0.8, 1.5):
         found = interrupted_after(seconds, number, "generate", tiny_bundle, "--prompts", prompts, "-q")
         assert found == (code, said), seconds
+
+
+def test_called_by_a_program_it_leaves_signals_as_they_were() -> None:
+    code = (
+        "import signal, sys, threading\nfrom lopa.cli.main import main\n"
+        "def run():\n    try: main(['inspect', 'nowhere'])\n    except SystemExit as end: ends.append(end.code)\n"
+        "ends, before = [], [signal.getsignal(n) for n in (2, 15)]\nrun()\n"
+        "thread = threading.Thread(target=run)\nthread.start()\nthread.join()\n"
+        "assert (ends, before) == ([2, 2], [signal.getsignal(n) for n in (2, 15)])"
+    )
+    done = ended(sys.executable, "-c", code)
+    assert (done.returncode, done.stderr.count("error: ")) == (0, 2), done.stderr
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
