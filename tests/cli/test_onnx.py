@@ -43,12 +43,12 @@ def test_an_export_with_every_flag(tmp_path: Path, capsys: pytest.CaptureFixture
     assert manifest.plugins == ["BranchAttention"]
     printed = capsys.readouterr()
     assert re.fullmatch(rf"{re.escape(str(place))}: 27 tensors, 0.2 MB, float16, in [\d. min]+ s\n", printed.out)
-    assert re.search(r"^writing weights: 0.2 MB in [\d.]+ s, ", printed.err, re.MULTILINE)
+    assert re.search(r"^writing weights: 0.1 MB in [\d.]+ s, ", printed.err, re.MULTILINE)
     stages = [line for line in printed.err.splitlines() if not re.search(r"\d s\b", line)]
     assert stages == [
         "loading torch",
         "reading the checkpoint",
-        "writing weights (0.2 MB)",
+        "writing weights (0.1 MB)",
         *(
             f"{stage} {graph}"
             for graph in ("model.onnx", "model.stage-0-of-2.onnx", "model.stage-1-of-2.onnx")
