@@ -208,7 +208,7 @@ def reasons_against_tokens(tokens: SpecialTokens, vocab_size: int) -> Reasons:
     for name in SpecialTokens.__struct_fields__:
         token = getattr(tokens, name)
         if token is not None and not 0 <= token < vocab_size:
-            yield f"special_tokens.{name} = {token}", f"an id of the vocabulary, 0 to {vocab_size - 1}"
+            yield f"special_tokens.{name} = {token}", f"one of the vocabulary, ids from 0 to {vocab_size - 1}"
     for name in ("eos", "bos"):
         if getattr(tokens, name) == tokens.mask:
             yield (

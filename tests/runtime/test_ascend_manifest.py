@@ -1,4 +1,5 @@
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -96,3 +97,38 @@ def test_an_engine_that_cannot_be_used(tmp_path: Path, change: dict[str, object]
 def test_one_without_a_description(tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match=r"engine\.json"):
         engine_from_folder(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda text: text.replace(b"Ascend910B1", b"Ascend\xe9"),
+        lambda text: text.rstrip()[:-1] + b', "x": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+        lambda text: text.replace(b'"gears.om"', b'"a\\u0000b"'),
+        lambda text: text.replace(b'"gears.om"', b'"' + b"a" * 6000 + b'"'),
+        lambda text: text.replace(b'"gears.om"', b'"' + b"a/" * 500 + b'b"'),
+        lambda text: text.replace(b'"gears.om"', b'"\\ud800"'),
+        lambda text: text.replace(b'"requests": 1', b'"requests": 1000000'),
+        lambda text: text.replace(b'"window": ', b'"window": 99999999999'),
+        lambda text: text.replace(b'"seconds": ', b'"seconds": -'),
+        lambda text: text.replace(b'"size": 3', b'"size": -3'),
+        lambda text: text.replace(b'"dtype": "float32"', b'"dtype": "object"'),
+    ],
+)
+def test_a_description_that_somebody_spoiled(tmp_path: Path, spoil: Callable[[bytes], bytes]) -> None:
+    folder = write(tmp_path / "ascend-910B1")
+    before = (folder / ENGINE_NAME).read_bytes()
+    after = spoil(before)
+    assert after != before
+    (folder / ENGINE_NAME).write_bytes(after)
+    with pytest.raises(BadInputError):
+        engine_from_folder(folder)
+
+
+@pytest.mark.parametrize("name", [ENGINE_NAME, "gears.om"])
+def test_a_link_to_itself(tmp_path: Path, name: str) -> None:
+    folder = write(tmp_path / "ascend-910B1")
+    (folder / name).unlink()
+    (folder / name).symlink_to(folder / name)
+    with pytest.raises(BadInputError):
+        engine_from_folder(folder)

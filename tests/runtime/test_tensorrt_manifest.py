@@ -140,6 +140,9 @@ def _forget(folder: Path) -> None:
     (folder / ENGINE_NAME).unlink()
 
 
+ONE_ROW = {"requests": 1, "branches": 1, "window": 1, "prefix": 64, "wanted": 1}
+
+
 def _edited(**changes: object) -> Callable[[Path], None]:
     def edit(folder: Path) -> None:
         fields = msgspec.json.decode((folder / ENGINE_NAME).read_bytes())
@@ -161,6 +164,8 @@ def _edited(**changes: object) -> Callable[[Path], None]:
         (_edited(files=[]), "has no engine.plan"),
         (_edited(files=[{"path": "../model.onnx", "size": 1, "sha256": "0" * 64}]), "names the file '../model.onnx'"),
         (_edited(gears=[]), "length >= 1 - at `$.gears`"),
+        (_edited(prefill={"least": ONE_ROW, "best": ONE_ROW, "most": ONE_ROW}), "another profile for prompts"),
+        (_edited(prefill={"least": ONE_ROW, "best": ONE_ROW, "most": {**ONE_ROW, "window": 2**31}}), "prefill"),
     ],
 )
 def test_an_engine_that_is_not_whole_is_refused(bundle: Bundle, spoil: Callable[[Path], None], said: str) -> None:

@@ -66,7 +66,9 @@ def test_beginning_of_text_comes_once(tokenizer: Tokenizer) -> None:
 
 
 def test_a_bundle_without_beginning_of_text(tiny_bundle: Path, tmp_path: Path) -> None:
-    shutil.copytree(tiny_bundle, tmp_path / "copy")
+    settings = json.loads((tiny_bundle / "tokenizer_config.json").read_bytes())
+    del settings["bos_token"]
+    changed_bundle(tiny_bundle, tmp_path / "copy", "tokenizer_config.json", json.dumps(settings).encode())
     path = tmp_path / "copy" / "manifest.json"
     manifest = json.loads(path.read_bytes())
     manifest["special_tokens"]["bos"] = None
@@ -203,3 +205,41 @@ def test_a_tokenizer_that_panics_or_pads(tiny_bundle: Path, tmp_path: Path, chan
             Tokenizer.open(Bundle.open(path)).decode([5, 6])
     else:
         assert len(Tokenizer.open(Bundle.open(path)).encode("1", add_bos=False)) == 1
+
+
+def _normalizer(content: dict[str, Any]) -> None:
+    content["normalizer"] = {"type": "Replace", "pattern": {"String": ""}, "content": "x"}
+
+
+def _without_special(content: dict[str, Any]) -> None:
+    content["added_tokens"] = []
+    content["model"]["vocab"] = {text: token for text, token in content["model"]["vocab"].items() if token > MASK}
+
+
+@pytest.mark.parametrize("change", [_normalizer, _without_special, lambda content: content.pop("model")])
+def test_a_file_that_the_library_stumbles_over(tiny_bundle: Path, tmp_path: Path, change: Any) -> None:
+    """The first makes it panic, which is no Exception."""
+    content = json.loads((tiny_bundle / "tokenizer.json").read_bytes())
+    change(content)
+    bundle = changed_bundle(tiny_bundle, tmp_path / "bundle", "tokenizer.json", json.dumps(content).encode())
+    with pytest.raises(BadInputError, match=r"tokenizer\.json"):
+        Tokenizer.open(bundle)
+
+
+@pytest.mark.parametrize("text", [b"\xff\xfe", b"[" * 100_000, b'{"a": "\xe9"}', b"3"])
+@pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json"])
+def test_text_that_is_no_tokenizer(tiny_bundle: Path, tmp_path: Path, name: str, text: bytes) -> None:
+    with pytest.raises(BadInputError, match=name):
+        Tokenizer.open(changed_bundle(tiny_bundle, tmp_path / "bundle", name, text))
+
+
+@pytest.mark.parametrize(("name", "token"), [("mask", 700), ("bos", 700), ("bos", None), ("eos", 1023)])
+def test_special_tokens_that_are_none_of_the_tokenizers(
+    tiny_bundle: Path, tmp_path: Path, name: str, token: int | None
+) -> None:
+    path = Path(shutil.copytree(tiny_bundle, tmp_path / "bundle")) / "manifest.json"
+    manifest = json.loads(path.read_bytes())
+    manifest["special_tokens"][name] = token
+    path.write_text(json.dumps(manifest))
+    with pytest.raises(BadInputError, match=name):
+        Tokenizer.open(Bundle.open(path.parent))

@@ -3,6 +3,7 @@
 import json
 import os
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 import pytest
@@ -22,8 +23,13 @@ WORDS = {"expected": "a small file", "remedy": "write another"}
 
 
 class Point(msgspec.Struct):
-    x: int
+    x: Annotated[int, msgspec.Meta(ge=0)]
     name: str
+
+
+class Points(msgspec.Struct):
+    points: list[Point]
+    named: dict[str, Point] = {}
 
 
 @pytest.mark.parametrize(
@@ -96,3 +102,19 @@ def test_what_an_error_says_can_always_be_printed() -> None:
     assert said_by(RecursionError("deep")) == "nested too deeply"
     assert said_by(ValueError("\ud800")) == "\\ud800"
     assert len(said_by(ValueError("x" * 10_000))) <= 300
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (b'{"points": [{"x": 1, "name": "a"}, {"x": -7, "name": "b"}]}', "`$.points[1].x`, where it has -7"),
+        (b'{"points": [{"x": 1e3, "name": "a"}]}', "`$.points[0].x`, where it has 1000.0"),
+        (b'{"points": [{"x": [1], "name": "a"}]}', "`$.points[0].x`"),
+        (b'{"points": [], "named": {"a.b[0]": {"x": "1", "name": "a"}}}', "`$.named[...].x`"),
+        (b'{"points": [{"x": 1}]}', "missing required field `name` - at `$.points[0]`"),
+    ],
+)
+def test_a_field_that_does_not_fit_is_named_with_what_it_holds(text: bytes, said: str) -> None:
+    with pytest.raises(BadInputError) as caught:
+        value_from_json(text, Points, source="points.json", **WORDS)
+    assert caught.value.received.endswith(said)

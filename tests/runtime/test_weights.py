@@ -33,3 +33,27 @@ def test_a_record_that_does_not_fit_is_named(tiny_bundle: Path, tmp_path: Path, 
     path.write_text(json.dumps(manifest), encoding="utf-8")
     with pytest.raises(BadInputError, match=r"puts head\.weight"):
         weights_from_bundle(Bundle.open(tmp_path / "copy"))
+
+
+def test_tensors_that_share_bytes_are_refused(tiny_bundle: Path, tmp_path: Path) -> None:
+    shutil.copytree(tiny_bundle, tmp_path / "copy")
+    path = tmp_path / "copy" / "manifest.json"
+    manifest = json.loads(path.read_bytes())
+    tensors = manifest["tensors"]
+    tensors["head.weight"]["offset"] = tensors["embedding.weight"]["offset"] + 4
+    path.write_text(json.dumps(manifest), encoding="utf-8")
+    with pytest.raises(BadInputError, match=r"puts head\.weight at 4, inside embedding\.weight"):
+        weights_from_bundle(Bundle.open(tmp_path / "copy"))
+
+
+def test_an_empty_file_is_refused(tiny_bundle: Path, tmp_path: Path) -> None:
+    shutil.copytree(tiny_bundle, tmp_path / "copy")
+    (tmp_path / "copy" / "model.onnx.data").write_bytes(b"")
+    path = tmp_path / "copy" / "manifest.json"
+    manifest = json.loads(path.read_bytes())
+    for record in manifest["files"]:
+        if record["path"] == "model.onnx.data":
+            record["size"] = 0
+    path.write_text(json.dumps(manifest), encoding="utf-8")
+    with pytest.raises(BadInputError, match=r"model\.onnx\.data"):
+        weights_from_bundle(Bundle.open(tmp_path / "copy"))
