@@ -11,7 +11,7 @@ from jinja2 import TemplateError
 
 from lopa.runtime.template_text import MessageText
 
-_OPERATIONS, _OPERATIONS_PER_MESSAGE = 200_000, 1_000
+_OPERATIONS, _OPERATIONS_PER_MESSAGE, _OPERATIONS_PER_CHARACTER = 200_000, 1_000, 1
 _CHARACTERS, _CHARACTERS_PER_CHARACTER = 8_000_000, 64
 """Also those that are only looked at."""
 _LARGEST_BITS = 64
@@ -31,7 +31,7 @@ class Budget:
     """Of one rendering; in proportion to what the messages hold."""
 
     def __init__(self, *, messages: int, characters: int) -> None:
-        self._operations = _OPERATIONS + _OPERATIONS_PER_MESSAGE * messages
+        self._operations = _OPERATIONS + _OPERATIONS_PER_MESSAGE * messages + _OPERATIONS_PER_CHARACTER * characters
         self._characters = _CHARACTERS + _CHARACTERS_PER_CHARACTER * characters
 
     def operations(self, count: int = 1) -> None:

@@ -22,7 +22,7 @@ from lopa.runtime.template_methods import (
     replaced_text,
     text_from,
 )
-from lopa.runtime.template_text import joined, lines_of, part_of, recased
+from lopa.runtime.template_text import joined, part_of, recased
 from lopa.runtime.template_values import Function, Macro, Namespace
 
 if TYPE_CHECKING:
@@ -110,8 +110,7 @@ def _indent(run: TemplateRun, value: Any, width: int | str = 4, first: bool = Fa
     ):
         raise TemplateError(f"indent takes a width of at most {_MOST_INDENT}")
     indention = width if isinstance(width, str) else " " * width
-    run.budget.operations(len(text) + 1)
-    lines = lines_of(joined([text, "\n"]))
+    lines = METHODS[str]["splitlines"](run.budget, joined([text, "\n"]))
     run.budget.characters(2 * len(text) + len(lines) * (len(indention) + 1))
     parts: list[str] = [indention] if first else []
     for number, line in enumerate(lines):

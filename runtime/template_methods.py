@@ -29,6 +29,8 @@ Method = Callable[..., Any]
 
 _MOST_WIDTH = 1000
 _MOST_INDENT = 16
+_CHARACTERS_A_PIECE = 20
+"""What a line or a word is taken to have before it is known: bounds how many are made at all."""
 _MOST_SOUGHT = 100
 """Characters of what Python searches in time that grows with their number too: from the right, and to strip."""
 _CASES = ("upper", "lower", "title", "capitalize", "swapcase", "casefold")
@@ -218,16 +220,20 @@ def _split(from_right: bool) -> Method:
         if sep is not None and from_right:
             _sought(sep)
         budget.characters(2 * len(text))
-        budget.operations(1 + (len(text) // 2 if sep is None else text.count(_text(sep)) if sep else 0))
-        return split(text, sep, _whole(maxsplit), from_right=from_right)
+        budget.operations(len(text) // _CHARACTERS_A_PIECE if sep is None else text.count(_text(sep) or " "))
+        pieces = split(text, sep, _whole(maxsplit), from_right=from_right)
+        budget.operations(len(pieces))
+        return pieces
 
     return run
 
 
 def _lines(budget: Budget, text: str, keepends: bool = False) -> list[str]:
     budget.characters(2 * len(text))
-    budget.operations(1 + len(text))
-    return lines_of(text, bool(keepends))
+    budget.operations(len(text) // _CHARACTERS_A_PIECE)
+    lines = lines_of(text, bool(keepends))
+    budget.operations(len(lines))
+    return lines
 
 
 def _without_prefix(budget: Budget, text: str, prefix: str) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from lopa import tiny
+from lopa.cli.config_options import config_overrides
 from lopa.runtime.timeline import lanes_of_spans, spans_from_json
 
 PROMPT = json.loads(tiny.EVAL.read_text(encoding="utf-8").splitlines()[0])["prompt"]
@@ -238,3 +239,11 @@ def test_the_last_device_failing_is_an_error(tiny_bundle: Path) -> None:
     assert "error: no device is left" in done.stderr
     assert "cpu:0: OSError: the fan stopped" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_random_seed(tiny_bundle: Path) -> None:
+    options = ["--seed", "random", "--temperature", "1.5", "--skip-threshold", "0.5", "--max-new-tokens", "32"]
+    assert lopa_export("generate", tiny_bundle, PROMPT, *options).returncode == 0
+    assert lopa_export("generate", tiny_bundle, PROMPT, "--seed", "dice").returncode == 2
+    assert config_overrides({"seed": "random"}) == {"seed": None}
+    assert config_overrides({"seed": 3, "top_k": None}) == {"seed": 3}
