@@ -280,7 +280,7 @@ def test_a_device_that_fails_leaves_the_results_before(tiny_bundle: Path, tmp_pa
     prompts.write_text(f"{once}\n" + prompts.read_text())
     program = [sys.executable, "-c", BROKEN_DEVICES, "cpu", "generate", str(tiny_bundle), "--prompts", str(prompts)]
     done = subprocess.run([*program, "--output", str(output)], capture_output=True, text=True, check=False)
-    assert "Traceback" not in done.stderr or done.returncode == 1, done.stderr
+    assert done.returncode not in (0, 2), done.stderr
     assert [line["line"] for line in answers(output.read_text())] == [1]
     resumed = lopa_export("generate", tiny_bundle, "--prompts", prompts, "--output", output, "--resume")
     assert resumed.returncode == 0, resumed.stderr
