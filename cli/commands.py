@@ -49,7 +49,7 @@ COMMANDS = {name: f"lopa.cli.{name}" for group in GROUPS.values() for name in gr
 _EXAMPLES = (
     "lopa-export demo",
     "lopa-export onnx CHECKPOINT -o BUNDLE --lora ADAPTER",
-    'lopa-export generate BUNDLE "Question: 2 + 3?"',
+    'lopa-export generate BUNDLE "What is a diffusion language model?"',
 )
 _EXIT_CODES = (
     ("0", "done"),

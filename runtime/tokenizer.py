@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import cached_property
 from typing import Any, Self
 
@@ -63,7 +64,11 @@ class Tokenizer:
         text = bytes_from_file(path, expected=expected, remedy=remedy)
         with refused_as_bad_input(f"{path} is not a tokenizer", expected=expected, remedy=remedy):
             backend = tokenizers.Tokenizer.from_str(text.decode("utf-8"))
-            backend.encode(_PROBE, add_special_tokens=False)  # some broken files only fail here
+            # What a file pads to is a number that nobody checked.
+            backend.no_truncation()
+            backend.no_padding()
+            # Some broken files only fail here.
+            backend.decode(backend.encode(_PROBE, add_special_tokens=False).ids)
             unknown = [
                 f"{name} {token}"
                 for name, token in msgspec.structs.asdict(bundle.manifest.special_tokens).items()
@@ -111,7 +116,7 @@ class Tokenizer:
         it already. Raises BadInputError for text that is not Unicode (lone surrogates).
         """
         _check_unicode(prompt)
-        ids: list[int] = self._backend.encode(prompt, add_special_tokens=False).ids
+        ids: list[int] = self._encoding(prompt).ids
         if not special_tokens and not self._never_text.isdisjoint(ids):
             ids = self._literal_ids(prompt)
         if not add_bos or self._bos is None or ids[:1] == [self._bos]:
@@ -120,7 +125,7 @@ class Tokenizer:
 
     def _literal_ids(self, text: str) -> list[int]:
         """Ids of `text`, none of which is special."""
-        encoding = self._literal.encode(text, add_special_tokens=False)
+        encoding = self._encoding(text, literal=True)
         for number, (start, end) in zip(encoding.ids, encoding.offsets, strict=True):
             # The model itself may know a special token's text as a word: cut, it is none.
             if number in self._never_text and end - start > 1:
@@ -133,16 +138,30 @@ class Tokenizer:
 
         An object of its own: others may be encoding on other threads, where no setting can be changed meanwhile.
         """
-        content = json.loads(self._backend.to_str())
-        for token in content["added_tokens"]:
-            token["special"] = token["special"] or token["id"] in self._never_text
-        literal = tokenizers.Tokenizer.from_str(json.dumps(content))
-        literal.encode_special_tokens = True
-        return literal
+        with self._library():
+            content = json.loads(self._backend.to_str())
+            for token in content["added_tokens"]:
+                token["special"] = token["special"] or token["id"] in self._never_text
+            literal = tokenizers.Tokenizer.from_str(json.dumps(content))
+            literal.encode_special_tokens = True
+            return literal
+
+    def _encoding(self, text: str, *, literal: bool = False) -> tokenizers.Encoding:
+        with self._library():
+            return (self._literal if literal else self._backend).encode(text, add_special_tokens=False)
+
+    def _library(self) -> AbstractContextManager[None]:
+        """Around calls of the tokenizers library: a file that was taken may still make it panic at some text."""
+        return refused_as_bad_input(
+            f"the tokenizer of {self._source} fails",
+            expected="a tokenizer that takes every text",
+            remedy="export the checkpoint again",
+        )
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of `ids` without special tokens and ids that the vocabulary lacks; broken UTF-8 becomes U+FFFD."""
-        return self._backend.decode(list(ids), skip_special_tokens=True)
+        with self._library():
+            return self._backend.decode(list(ids), skip_special_tokens=True)
 
     def chat(self, messages: Sequence[Mapping[str, str]], *, special_tokens: bool = False) -> list[int]:
         """Ids of a chat by the bundle's template, up to where the answer begins; errors as for `chat_text`.
@@ -172,7 +191,7 @@ class Tokenizer:
 
     def _ids_and_special_places(self, text: str) -> tuple[list[int], list[_Place]]:
         """Ids of `text`, special tokens being tokens, and where those are; white space that they swallowed is not."""
-        encoding = self._backend.encode(text, add_special_tokens=False)
+        encoding = self._encoding(text)
         places = []
         for number, (start, end) in zip(encoding.ids, encoding.offsets, strict=True):
             if number in self._never_text:

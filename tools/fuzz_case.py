@@ -27,6 +27,8 @@ class Case:
     """Uses it as a user would, and gives an answer. Runs in a process of its own, under limits."""
     expected: object = NO_ANSWER
     """What `run` gives for what was not mutated."""
+    processor_seconds: int = 0
+    """What it may take, where that is more than others may: an export that traces its graph."""
     may_differ: bool = False
     """Another answer is as good: the mutation changed what decides it (weights, the graph's constants, options)."""
 

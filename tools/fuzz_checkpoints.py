@@ -16,6 +16,7 @@ from lopa.export.weight_plan import tensor_records_from_plan
 from lopa.export.weights import write_weights
 
 _SINGLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
+_TRACING_SECONDS = 60
 _WHOLE = 0.01
 """Share of the cases that are exported whole: tracing takes most of a case's processor time."""
 
@@ -42,15 +43,16 @@ def checkpoint_case(rng: random.Random, folder: Path, material: Material) -> Cas
     )
     words = change(rng, checkpoint, adapter)
     if rng.random() < _WHOLE:
-        return Case(f"{words}; exported whole", _exporting(checkpoint, adapter, folder), NO_ANSWER)
+        run = _exporting(checkpoint, adapter, folder)
+        return Case(f"{words}; exported whole", run, NO_ANSWER, processor_seconds=_TRACING_SECONDS)
 
-    def run() -> object:
+    def run_without_tracing() -> object:
         source = source_from_checkpoint(checkpoint, adapter)
         records = tensor_records_from_plan(source.planned, "float32")
         write_weights(folder / "weights", source.planned, records, source.stored, source.adapter, lambda _done: None)
         return None
 
-    return Case(words, run, NO_ANSWER)
+    return Case(words, run_without_tracing, NO_ANSWER)
 
 
 def _exporting(checkpoint: Path, adapter: Path, folder: Path) -> Callable[[], object]:

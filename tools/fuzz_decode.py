@@ -6,7 +6,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from lopa.cli.main import COMMANDS, main
+from lopa.cli.commands import COMMANDS
+from lopa.cli.main import main
 from lopa.runtime import Decoder, DoneEvent, GenerationConfig
 from lopa.runtime.errors import BadInputError
 
@@ -36,7 +37,8 @@ def answer_of_decoder(decoder: Decoder, config: GenerationConfig, prompt: object
 def run_command(*arguments: object) -> int:
     """The exit code of lopa-export, which is 0; raises ExitError for another.
 
-    An exit code that is documented for an error of a user's is a BadInputError here, any other a RuntimeError.
+    One that is documented for an error of a user's, or for a failed check, is a BadInputError here, any other a
+    RuntimeError.
     """
     try:
         with contextlib.suppress(BrokenPipeError):
@@ -45,7 +47,8 @@ def run_command(*arguments: object) -> int:
         sys.stdout.flush()
         sys.stderr.flush()
         code = ended.code
-        if code in (2, 3):
+        # A bundle that is not what it was may fail the check of what it is.
+        if code in (2, 3) or (code == 1 and "verify" in arguments):
             raise BadInputError("the command line", expected="exit code 2 or 3", remedy="none") from None
         if code:
             raise RuntimeError(f"exit code {code!r}") from ended

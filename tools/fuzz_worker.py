@@ -27,7 +27,7 @@ from tools.fuzz_case import NO_ANSWER, Class, MakeCase, Material, Outcome, class
 PROCESSOR_SECONDS = 8
 ADDRESS_BYTES = 4 * 2**30
 """Beyond what the process has when it is forked."""
-WALL_SECONDS = 90.0
+WALL_SECONDS = 180.0
 _MEMORY_WORDS = ("bad_alloc", "memory allocation of", "MemoryError", "Failed to allocate memory", "bad allocation")
 
 
@@ -119,7 +119,7 @@ def _work(asked: Asked, make: MakeCase, material: Material, write: int) -> None:
         said = {"found": "crash", "mutation": case.mutation, "may_differ": case.may_differ}
         os.write(write, json.dumps(said).encode() + b"\n")
         gc.freeze()
-        _limit()
+        _limit(max(PROCESSOR_SECONDS, case.processor_seconds))
         said |= _class_of_run(case.run, case.expected)
     except BaseException as error:
         said |= {"error": f"{type(error).__name__}: {error}", "place": place_of_error(error)}
@@ -128,9 +128,9 @@ def _work(asked: Asked, make: MakeCase, material: Material, write: int) -> None:
     os._exit(0)
 
 
-def _limit() -> None:
+def _limit(processor_seconds: int) -> None:
     used = resource.getrusage(resource.RUSAGE_SELF)
-    seconds = int(used.ru_utime + used.ru_stime) + PROCESSOR_SECONDS
+    seconds = int(used.ru_utime + used.ru_stime) + processor_seconds
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     pages = int(Path("/proc/self/statm").read_text().split()[0])
