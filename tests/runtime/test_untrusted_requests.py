@@ -94,7 +94,9 @@ def test_room_is_looked_at_before_blocks_are_made(decoder: Decoder) -> None:
         iter([1, 2]),
         "caf\udce9",
     ],
-    ids=lambda prompt: f"{type(prompt).__name__} {prompt!r}"[:30].encode("ascii", "replace").decode(),
+    ids=lambda prompt: (
+        f"{type(prompt).__name__} {prompt!r}".split(" at 0x")[0][:30].encode("ascii", "replace").decode()
+    ),
 )
 def test_prompts_of_another_form(decoder: Decoder, prompt: Any) -> None:
     with pytest.raises(BadInputError) as caught:
