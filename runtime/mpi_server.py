@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from lopa.runtime.bundle import Bundle
+from lopa.runtime.device_errors import TypedSession
 from lopa.runtime.mpi_link import Link, rank_of_job, wait
 from lopa.runtime.mpi_messages import (
     FIRST_CAPACITY,
@@ -38,7 +39,7 @@ def serve(path: Path | str, device: str, *, threads: int | None = None) -> None:
     with rank_of_job():
         link = Link(device)
         bundle = Bundle.open(path)
-        session = open_session(bundle, link.engine_device, threads=link.engine_threads(threads))
+        session = TypedSession(open_session(bundle, link.engine_device, threads=link.engine_threads(threads)))
         wait(link.send(hello_from_manifest(bundle.manifest), 0))
         shape = cache_shape_from_manifest(bundle.manifest)
         for message in _messages(link):

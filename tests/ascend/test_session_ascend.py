@@ -276,7 +276,7 @@ def test_beside_another_kind_of_device(bundle: Bundle, machine: StandInAcl) -> N
 def test_the_decoder_and_two_sessions_on_one_device(bundle: Bundle, machine: StandInAcl) -> None:
     other = open_session(bundle, "ascend:0")
     with Decoder.open(bundle.path, ["ascend:0"]) as decoder, Decoder.open(bundle.path, ["cpu"], threads=1) as plain:
-        config = decoder.config(max_new_tokens=32)
+        config = decoder.config(branches=4, max_new_tokens=32)
         found, expected = (next(each.generate(["Question: 2 + 3?"], config)) for each in (decoder, plain))
     assert found.token_ids == expected.token_ids
     assert machine.trace.count("rt.reset_device(0)") == 1

@@ -95,7 +95,10 @@ def test_a_decode_is_recorded_as_its_steps_were(tiny_bundle: Path) -> None:
             decoder, prompts, lambda forwards: Source(name="two", sha256="", forwards=forwards), heard.append
         )
         steps: list[Step] = []
-        results = [list(decoder.stream(prompt, on_step=steps.append))[-1].result for prompt in prompts]
+        results = [
+            list(decoder.stream(prompt, decoder.config(branches=4), on_step=steps.append))[-1].result
+            for prompt in prompts
+        ]
     assert heard == [1, 2]
     assert [len(request) for request in found.requests] == [result.steps for result in results]
     assert found.longest_prompt == max(len(result.prompt_ids) for result in results)

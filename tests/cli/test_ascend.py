@@ -400,7 +400,7 @@ def test_bad_input(planned_bundle: Path, atc_calls: Path, ascend: Command, argum
 
 
 def test_more_gears_than_atc_takes(planned_bundle: Path, atc_calls: Path, ascend: Command) -> None:
-    change_plan(planned_bundle, gears=[gear(1, 1, 64, 64 * (1 + number)) for number in range(101)])
+    change_plan(planned_bundle, gears=[gear(1, 1 + number // 60, 64, 64 * (1 + number % 60)) for number in range(101)])
     code, _, errors = ascend(planned_bundle, *SOC)
     assert code == 2
     assert "101 gears for Ascend910B1, which takes at most 100 (E10036)" in errors

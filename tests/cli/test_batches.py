@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -29,23 +30,14 @@ def answers(text: str) -> list[dict[str, Any]]:
 @pytest.fixture
 def chat_bundle(tiny_bundle: Path, tmp_path: Path) -> Path:
     """With a chat template, which the tiny model has none of."""
-    bundle = tmp_path / "chat"
-    bundle.mkdir()
-    manifest = json.loads((tiny_bundle / "manifest.json").read_bytes())
-    for file in tiny_bundle.iterdir():
-        (bundle / file.name).symlink_to(file)
-    (bundle / "tokenizer_config.json").unlink()
-    settings = json.loads((tiny_bundle / "tokenizer_config.json").read_bytes())
+    bundle = Path(shutil.copytree(tiny_bundle, tmp_path / "chat"))
+    settings = json.loads((bundle / "tokenizer_config.json").read_bytes())
     template = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:"
     (bundle / "tokenizer_config.json").write_text(json.dumps({**settings, "chat_template": template}))
-    (bundle / "manifest.json").unlink()
+    manifest = json.loads((bundle / "manifest.json").read_bytes())
     for record in manifest["files"]:
         record["size"] = (bundle / record["path"]).stat().st_size
     (bundle / "manifest.json").write_text(json.dumps(manifest))
-    for file in [each for each in bundle.iterdir() if each.is_symlink()]:
-        content = file.resolve()
-        file.unlink()
-        file.hardlink_to(content)
     return bundle
 
 

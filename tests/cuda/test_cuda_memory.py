@@ -73,7 +73,7 @@ def test_real_package_gives_codes_and_their_meaning(real: object) -> None:
 
 def test_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, MODULE, None)
-    with pytest.raises(MissingBackendError, match=r"lopa-export\[gpu\]") as caught:
+    with pytest.raises(MissingBackendError, match=r"pip install .*onnxruntime-gpu") as caught:
         calls_of_installed_cuda()
     assert caught.value.exit_code == 3
 

@@ -135,5 +135,5 @@ def test_values_beyond_float16(tmp_path: Path) -> None:
 def test_quantized_weights(tmp_path: Path) -> None:
     checkpoint = small_checkpoint(tmp_path / "checkpoint")
     edit_weights(checkpoint, {UP: torch.randint(-9, 9, (48, 32), dtype=torch.int8)})
-    with pytest.raises(BadInputError, match="has the type I8"):
+    with pytest.raises(BadInputError, match="has the type 'I8'"):
         _written(checkpoint)

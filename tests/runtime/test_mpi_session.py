@@ -54,8 +54,8 @@ def test_the_session_does_what_one_of_a_single_process_does(ranks: int, tiny_bun
         (4, 2, "kill", "forward", None, "signal 9"),
         (2, 1, "kill", "append_rows", None, "signal 9"),
         (2, 0, "kill", "forward", None, "signal 9"),
-        (4, 1, "raise", "forward", 70, "error: rank 1 of 4 on "),
-        (2, 0, "raise", "forward", 70, "error: rank 0 of 2 on "),
+        (4, 1, "raise", "forward", 3, "error: rank 1 of 4 on "),
+        (2, 0, "raise", "forward", 3, "error: rank 0 of 2 on "),
         (4, 3, "stop", "forward", 3, "rank 3 of the MPI job did not answer for 1 seconds"),
     ],
 )

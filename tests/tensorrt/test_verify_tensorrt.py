@@ -39,7 +39,7 @@ def verified(path: Path) -> bool:
 def test_an_engine_decodes_once_it_was_verified(
     path: Path, capsys: pytest.CaptureFixture[str], trt: ModuleType
 ) -> None:
-    generate = ("generate", path, "Question: 2 + 3?", "--max-new-tokens", 32, "--device", "tensorrt:0")
+    generate = ("generate", path, "Question: 2 + 3?", "--branches", 4, "--max-new-tokens", 32, "--device", "tensorrt:0")
     assert run(*generate) == 2
     assert f"lopa-export verify {path} --device tensorrt:0" in capsys.readouterr().err
     assert run("verify", path, "--device", "tensorrt:0") == 0
