@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import onnx
-from tools.fuzz_case import NO_ANSWER, Case, Material
+from tools.fuzz_case import NO_ANSWER, VERIFY_SECONDS, Case, Material
 from tools.fuzz_decode import OPTIONS, answer_of_bundle, answer_of_decoder, run_command
 from tools.fuzz_material import (
     ascend_engine,
@@ -50,7 +50,7 @@ def manifest_case(rng: random.Random, folder: Path, material: Material) -> Case:
         tree, words = changed_json(rng, json.loads(path.read_bytes()))
         text = text_of_json(rng, tree)
     path.write_bytes(text)
-    return Case(words, _use(bundle, material, way, rng), material.answers[way], may_differ=_may_differ(words))
+    return _used(words, bundle, material, way, rng, may_differ=_may_differ(words))
 
 
 def _may_differ(words: str) -> bool:
@@ -81,7 +81,7 @@ def dimensions_case(rng: random.Random, folder: Path, material: Material) -> Cas
     # rope_theta and rms_norm_eps are constants of the graph, which only the numpy engine takes from the manifest.
     constants = way == "numpy" and any(name in " ".join(words) for name in ("rope_theta", "rms_norm_eps"))
     may_differ = constants or _may_differ(" ".join(words)) or "tensors" in " ".join(words)
-    return Case("; ".join(words), _use(bundle, material, way, rng), material.answers[way], may_differ=may_differ)
+    return _used("; ".join(words), bundle, material, way, rng, may_differ=may_differ)
 
 
 def graph_case(rng: random.Random, folder: Path, material: Material) -> Case:
@@ -97,7 +97,7 @@ def graph_case(rng: random.Random, folder: Path, material: Material) -> Case:
         data = model.SerializeToString()
     path.write_bytes(data)
     _list_again(bundle, name)
-    return Case(words, _use(bundle, material, way, rng), material.answers[way], may_differ=True)
+    return _used(words, bundle, material, way, rng, may_differ=True)
 
 
 def weights_case(rng: random.Random, folder: Path, material: Material) -> Case:
@@ -123,7 +123,7 @@ def weights_case(rng: random.Random, folder: Path, material: Material) -> Case:
             file.write(data[: size - at])
     if rng.random() < 0.9:
         _list_again(bundle, path.name)
-    return Case(f"{kind} at {at}", _use(bundle, material, way, rng), material.answers[way], may_differ=True)
+    return _used(f"{kind} at {at}", bundle, material, way, rng, may_differ=True)
 
 
 def links_case(rng: random.Random, folder: Path, material: Material) -> Case:
@@ -146,7 +146,7 @@ def links_case(rng: random.Random, folder: Path, material: Material) -> Case:
         elif kind != "missing":
             target = {"loop": name, "device": "/dev/zero", "outside": str(kept), "up": "..", "dangling": "nothing"}
             path.symlink_to(target[kind])
-    return Case(words, _use(bundle, material, way, rng), material.answers[way])
+    return _used(words, bundle, material, way, rng, may_differ=False)
 
 
 _NAMES = (
@@ -322,8 +322,8 @@ def _copied(rng: random.Random, folder: Path, material: Material, ways: tuple[st
     return Path(shutil.copytree(source, folder / "bundle")), way
 
 
-def _use(bundle: Path, material: Material, way: str, rng: random.Random) -> Callable[[], object]:
-    """Decode it by the library; in some cases the command line looks at it first."""
+def _used(words: str, bundle: Path, material: Material, way: str, rng: random.Random, *, may_differ: bool) -> Case:
+    """The case that the library decodes; in some the command line looks at the bundle first."""
     _, devices = bundle_of_way(material, way)
     command = rng.choice([None] * 6 + ["inspect", "verify", "generate", "generate"])
 
@@ -334,7 +334,8 @@ def _use(bundle: Path, material: Material, way: str, rng: random.Random) -> Call
             run_command(command, bundle)
         return answer_of_bundle(bundle, devices)
 
-    return run
+    seconds = VERIFY_SECONDS if command == "verify" else 0
+    return Case(words, run, material.answers[way], processor_seconds=seconds, may_differ=may_differ)
 
 
 def _write_changed(rng: random.Random, path: Path, tree: Any) -> str:

@@ -17,6 +17,10 @@ NO_ANSWER = None
 _PROJECT_FOLDERS = ("runtime", "export", "cli", "bench", "plugins", "tiny", "tools")
 
 
+VERIFY_SECONDS = 40
+"""A whole `lopa-export verify` computes every case of the contract with numpy: 7 to 8 seconds of processor time."""
+
+
 @dataclass(frozen=True)
 class Case:
     """A mutation that has been made, and how to use what was mutated."""
@@ -28,7 +32,7 @@ class Case:
     expected: object = NO_ANSWER
     """What `run` gives for what was not mutated."""
     processor_seconds: int = 0
-    """What it may take, where that is more than others may: an export that traces its graph."""
+    """What it may take, where that is more than others may: an export that traces its graph, a verify."""
     may_differ: bool = False
     """Another answer is as good: the mutation changed what decides it (weights, the graph's constants, options)."""
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tools.fuzz_case import NO_ANSWER, Case, Material
+from tools.fuzz_case import NO_ANSWER, VERIFY_SECONDS, Case, Material
 from tools.fuzz_decode import PROMPT, answer_of_decoder, run_command
 from tools.fuzz_mutations import TEXTS, changed_bytes, changed_json, number, short, text_of_json, value
 
@@ -236,7 +236,19 @@ def command_case(rng: random.Random, folder: Path, material: Material) -> Case:
     (folder / "loop").symlink_to("loop")
     (folder / "folder").mkdir()
     paths = ["file", "loop", "folder", "file/below", "n" * 250, ".", "missing/out", "new", "folder/", "loop/x"]
-    words = ["cpu", "cpu:0-3", "cpu:99", "numpy", "cuda:0", "ascend:0", "tensorrt:0", "mpi", "cpu+cpu", "cpu:", "auto"]
+    devices = [
+        "cpu",
+        "cpu:0-3",
+        "cpu:99",
+        "numpy",
+        "cuda:0",
+        "ascend:0",
+        "tensorrt:0",
+        "mpi",
+        "cpu+cpu",
+        "cpu:",
+        "auto",
+    ]
     arguments: list[object] = [rng.choice(["generate", "generate", "generate", "inspect", "verify", "plan", "onnx"])]
     arguments.append(material.bundle if rng.random() < 0.8 else folder / rng.choice(paths))
     if arguments[0] == "generate":
@@ -247,9 +259,11 @@ def command_case(rng: random.Random, folder: Path, material: Material) -> Case:
         if flag in ("--output", "--trace", "--timeline", "--prompts"):
             arguments.append(folder / rng.choice(paths))
         elif flag not in ("--chat", "--drafts", "--resume"):
-            arguments.append(rng.choice([number(rng), rng.choice(words), rng.choice(TEXTS).replace("\0", "")]))
+            arguments.append(rng.choice([number(rng), rng.choice(devices), rng.choice(TEXTS).replace("\0", "")]))
     if arguments[0] in ("plan", "onnx"):
         arguments += ["-o", folder / rng.choice(paths)]
     shown = " ".join(str(each) for each in arguments)
     run: Callable[[], object] = lambda: run_command(*arguments)  # noqa: E731
-    return Case(short(shown.replace(str(folder), "").replace(str(material.bundle), "BUNDLE")), run, NO_ANSWER)
+    seconds = VERIFY_SECONDS if arguments[0] == "verify" else 0
+    words = short(shown.replace(str(folder), "").replace(str(material.bundle), "BUNDLE"))
+    return Case(words, run, NO_ANSWER, processor_seconds=seconds)
