@@ -259,7 +259,7 @@ def command_case(rng: random.Random, folder: Path, material: Material) -> Case:
         if flag in ("--output", "--trace", "--timeline", "--prompts"):
             arguments.append(folder / rng.choice(paths))
         elif flag not in ("--chat", "--drafts", "--resume"):
-            arguments.append(rng.choice([number(rng), rng.choice(devices), rng.choice(TEXTS).replace("\0", "")]))
+            arguments.append(rng.choice([number(rng), rng.choice(names), rng.choice(TEXTS).replace("\0", "")]))
     if arguments[0] in ("plan", "onnx"):
         arguments += ["-o", folder / rng.choice(paths)]
     shown = " ".join(str(each) for each in arguments)
