@@ -236,19 +236,7 @@ def command_case(rng: random.Random, folder: Path, material: Material) -> Case:
     (folder / "loop").symlink_to("loop")
     (folder / "folder").mkdir()
     paths = ["file", "loop", "folder", "file/below", "n" * 250, ".", "missing/out", "new", "folder/", "loop/x"]
-    devices = [
-        "cpu",
-        "cpu:0-3",
-        "cpu:99",
-        "numpy",
-        "cuda:0",
-        "ascend:0",
-        "tensorrt:0",
-        "mpi",
-        "cpu+cpu",
-        "cpu:",
-        "auto",
-    ]
+    names = ["cpu", "cpu:0-3", "cpu:99", "numpy", "cuda:0", "ascend:0", "tensorrt:0", "mpi", "cpu+cpu", "cpu:", "auto"]
     arguments: list[object] = [rng.choice(["generate", "generate", "generate", "inspect", "verify", "plan", "onnx"])]
     arguments.append(material.bundle if rng.random() < 0.8 else folder / rng.choice(paths))
     if arguments[0] == "generate":
