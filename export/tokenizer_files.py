@@ -15,7 +15,7 @@ from lopa.export.config import CONFIG_NAME, CheckpointConfig
 from lopa.export.json_file import json_object_from_file
 from lopa.export.tokenizer_from_vocabulary import MERGES_NAME, VOCABULARY_NAME, tokenizer_from_vocabulary
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.manifest import SpecialTokens, reasons_against_tokens
+from lopa.runtime.manifest import SpecialTokens, reasons_against_roles, reasons_against_tokens
 from lopa.runtime.untrusted_input import bytes_from_file, refused_as_bad_input
 
 TOKENIZER_NAME = "tokenizer.json"
@@ -154,7 +154,10 @@ def _special_tokens(
         pad=from_config.get("pad", from_tokenizer.get("pad", eos)),
         bos=from_tokenizer.get("bos", from_config.get("bos")),
     )
-    for received, expected in reasons_against_tokens(tokens, config.dimensions.vocab_size):
+    for received, expected in (
+        *reasons_against_tokens(tokens, config.dimensions.vocab_size),
+        *reasons_against_roles(tokens, from_tokenizer, tokenizer.get_added_tokens_decoder()),
+    ):
         raise BadInputError(
             f"{checkpoint}: {received}",
             expected=expected,

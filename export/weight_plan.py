@@ -10,7 +10,7 @@ from typing import Literal, Protocol
 
 from lopa.export.config import CheckpointConfig
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.manifest import ModelDimensions, TensorRecord, scale_name
+from lopa.runtime.manifest import WEIGHT_ALIGNMENT, ModelDimensions, TensorRecord, scale_name
 
 Dtype = Literal["float32", "float16", "bfloat16"]
 IntegerDtype = Literal["int8", "int4"]
@@ -18,8 +18,6 @@ ITEM_BITS: dict[Dtype | IntegerDtype, int] = {"float32": 32, "float16": 16, "bfl
 HEAD_NAME = "head.weight"
 BLOCK = 32
 """Inputs that share an int4 scale."""
-ALIGNMENT = 4096
-"""Bytes: every tensor starts at a multiple, so that it can be mapped by itself."""
 
 
 class HasShape(Protocol):
@@ -74,7 +72,7 @@ def planned_weights_from_config(config: CheckpointConfig) -> list[PlannedWeight]
 
 
 def tensor_records_from_plan(planned: Sequence[PlannedWeight], dtype: Dtype) -> dict[str, TensorRecord]:
-    """Offset and length of every tensor, one behind the other at multiples of ALIGNMENT.
+    """Offset and length of every tensor, one behind the other at multiples of WEIGHT_ALIGNMENT.
 
     `dtype` is that of the tensors that are not quantized, and of int4 scales. Scales of int8 are float32, since the
     graph multiplies by them behind a product in float32.
@@ -92,7 +90,7 @@ def tensor_records_from_plan(planned: Sequence[PlannedWeight], dtype: Dtype) -> 
         for name, item, shape in tensors:
             length = -(-math.prod(shape) * ITEM_BITS[item] // 8)
             records[name] = TensorRecord(dtype=item, shape=list(shape), offset=offset, length=length)
-            offset += -(-length // ALIGNMENT) * ALIGNMENT
+            offset += -(-length // WEIGHT_ALIGNMENT) * WEIGHT_ALIGNMENT
     return records
 
 

@@ -5,7 +5,7 @@ ranges are far beyond any model known; they are there so that no number in a man
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Annotated, Literal
 
 import msgspec
@@ -22,6 +22,8 @@ Dialect = Literal["standard", "portable"]
 
 PREDICTION_SHIFTS = {"dream": 1}
 """By architecture, of those that this version knows; what another one has, its manifest alone says."""
+WEIGHT_ALIGNMENT = 4096
+"""Bytes, of which every tensor's offset in the weights file is a multiple: so each can be mapped by itself."""
 MOST_TILE_BYTES = 2**30
 """That one tile of one request's prefix cache may take, as float32. Dream 7B's takes 14 MiB."""
 
@@ -217,6 +219,23 @@ def reasons_against_tokens(tokens: SpecialTokens, vocab_size: int) -> Reasons:
             )
 
 
+def reasons_against_roles(tokens: SpecialTokens, named: Mapping[str, int], added: Collection[int]) -> Reasons:
+    """What is wrong with `tokens` for a tokenizer with these `added` tokens, and what would be right.
+
+    `named` are the ids of its mask_token, eos_token and so on, by "mask" and "eos". On mask and bos it has the last
+    word in an export; config.json may give another end of text, which is no word of the text either.
+    """
+    for name in SpecialTokens.__struct_fields__:
+        token, known = getattr(tokens, name), named.get(name)
+        if name in ("mask", "bos") and known is not None and known != token:
+            yield f"special_tokens.{name} = {token}", f"{known}, the id of the tokenizer's {name}_token"
+        allowed = {known, tokens.eos} if name == "pad" else {known}
+        if added and token is not None and token not in added and token not in allowed:
+            yield f"special_tokens.{name} = {token}", "one of the tokenizer's added tokens"
+    if named.get("eos") is not None and tokens.eos == named.get("bos") != named["eos"]:
+        yield f"special_tokens.eos = {tokens.eos}", f"{named['eos']}: the tokenizer begins a text with the other"
+
+
 def _reasons_against_dimensions(manifest: Manifest) -> Reasons:
     sizes = manifest.dimensions
     if sizes.heads % sizes.kv_heads:
@@ -241,6 +260,14 @@ def _reasons_against_shift(manifest: Manifest) -> Reasons:
             f"prediction_shift = {manifest.prediction_shift} for architecture {manifest.architecture!r}",
             f"{known}, which its rows speak of",
         )
+
+
+def _reasons_against_dialect(manifest: Manifest) -> Reasons:
+    """A portable graph is always whole and plain, and the only one where it comes first."""
+    if manifest.dialect == "portable":
+        for name in ("stages", "plugins", "portable_graph"):
+            if getattr(manifest, name):
+                yield f"{name} beside a graph in the portable dialect", f"no {name}, or a graph in the standard dialect"
 
 
 def _reasons_against_stages(manifest: Manifest) -> Reasons:
@@ -273,6 +300,7 @@ _CHECKS: tuple[Callable[[Manifest], Reasons], ...] = (
     _reasons_against_dimensions,
     _reasons_against_tokens,
     _reasons_against_shift,
+    _reasons_against_dialect,
     _reasons_against_stages,
     _reasons_against_names,
 )

@@ -37,7 +37,7 @@ def open_session(bundle: Bundle, device: str, *, threads: int | None) -> HostSes
 
 def numpy_engine_from_bundle(bundle: Bundle, manifest: Manifest) -> "NumpyEngine":
     """The engine over the weights of `bundle`, with `manifest` for its types. Raises BadInputError as above."""
-    _check_shapes(bundle)
+    _check_names_and_shapes(bundle)
     return NumpyEngine(weights_from_bundle(bundle), manifest)
 
 
@@ -49,14 +49,6 @@ class NumpyEngine:
         self._sizes = manifest.dimensions
         self._cache_type = stored_dtype(manifest.dtype)
         self._with_logits = manifest.with_logits
-        missing = sorted(set(_weight_shapes(self._sizes)) - set(weights))
-        if missing:
-            raise BadInputError(
-                f"the bundle has no weight named {', '.join(missing[:_SHOWN])}"
-                + (f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""),
-                expected="the weights of a Dream model",
-                remedy="export the checkpoint again",
-            )
 
     @np.errstate(over="ignore", invalid="ignore", divide="ignore")  # who decodes sees whether the answer is finite
     def run(self, batch: WindowBatch, prefix: Prefix) -> tuple[Statistics, tuple[Rows, ...]]:
@@ -186,11 +178,20 @@ def statistics_from_logits(logits: Float32, temperature: Float32, *, keep_logits
     )
 
 
-def _check_shapes(bundle: Bundle) -> None:
-    """Raise BadInputError where a weight has another shape than the dimensions make it; for missing ones see above."""
+def _check_names_and_shapes(bundle: Bundle) -> None:
+    """Raise BadInputError where a weight is missing, or has another shape than the dimensions make it."""
     records = bundle.manifest.tensors
-    for name, shape in _weight_shapes(bundle.manifest.dimensions).items():
-        if name in records and tuple(records[name].shape) != shape:
+    shapes = _weight_shapes(bundle.manifest.dimensions)
+    missing = sorted(set(shapes) - set(records))
+    if missing:
+        raise BadInputError(
+            f"the bundle has no weight named {', '.join(missing[:_SHOWN])}"
+            + (f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""),
+            expected="the weights of a Dream model",
+            remedy="export the checkpoint again",
+        )
+    for name, shape in shapes.items():
+        if tuple(records[name].shape) != shape:
             raise BadInputError(
                 f"the manifest of {bundle.path} gives {name} the shape {records[name].shape}",
                 expected=f"{list(shape)}, from its dimensions",

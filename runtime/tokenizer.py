@@ -14,7 +14,7 @@ from lopa.runtime.bundle import Bundle
 from lopa.runtime.chat_template import text_from_messages
 from lopa.runtime.checked_values import is_unicode, shown
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.manifest import SpecialTokens
+from lopa.runtime.manifest import SpecialTokens, reasons_against_roles
 from lopa.runtime.template_text import marks_of
 from lopa.runtime.untrusted_input import bytes_from_file, object_from_json, refused_as_bad_input
 
@@ -89,20 +89,15 @@ class Tokenizer:
         return opened
 
     def _check_roles(self, tokens: SpecialTokens) -> None:
-        """Raise BadInputError where the tokenizer names another mask or beginning of text than the manifest.
-
-        Only of these two has the tokenizer the last word in an export: config.json may give another end of text.
-        """
-        texts = self._special_tokens()
-        for name in ("mask", "bos"):
-            text, token = texts.get(f"{name}_token"), getattr(tokens, name)
-            known = None if text is None else self._backend.token_to_id(text)
-            if known is not None and known != token:
-                raise BadInputError(
-                    f"the manifest of {self._source} has special_tokens.{name} = {token}",
-                    expected=f"{known}, the id of {name}_token in {TOKENIZER_CONFIG_NAME}",
-                    remedy="export the checkpoint again",
-                )
+        """Raise BadInputError where the tokenizer has other special tokens than the manifest."""
+        ids = {name: self._backend.token_to_id(text) for name, text in self._special_tokens().items()}
+        named = {name.removesuffix("_token"): number for name, number in ids.items() if number is not None}
+        for received, expected in reasons_against_roles(tokens, named, self._backend.get_added_tokens_decoder()):
+            raise BadInputError(
+                f"the manifest of {self._source} has {received}",
+                expected=expected,
+                remedy="export the checkpoint again",
+            )
 
     @property
     def special_ids(self) -> frozenset[int]:

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterator, Mapping
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import Floats
 from lopa.runtime.dequantize import int4_from_bytes, values_from_integers
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.manifest import TensorRecord, scale_name
+from lopa.runtime.manifest import WEIGHT_ALIGNMENT, TensorRecord, scale_name
 from lopa.runtime.stored_floats import float32_from_stored, stored_dtype
 from lopa.runtime.untrusted_input import refused_as_bad_input
 
@@ -70,8 +69,8 @@ def _floats(stored: npt.NDArray[Any], record: TensorRecord) -> Floats:
 def weights_from_bundle(bundle: Bundle) -> BundleWeights:
     """Every weight of manifest.tensors.
 
-    Raises BadInputError when a record does not fit the file or itself, when two share bytes, and when scales are
-    missing or do not fit.
+    Raises BadInputError when a record does not fit the file or itself, when one lies elsewhere than an export puts it,
+    and when scales are missing or do not fit.
     """
     path = bundle.weights
     remedy = "export the checkpoint again"
@@ -90,21 +89,24 @@ def weights_from_bundle(bundle: Bundle) -> BundleWeights:
             )
         if record.dtype in _INTEGERS:
             _check_scales(bundle, name, record, records.get(scale_name(name)))
-    _check_apart(bundle, records)
+    _check_layout(bundle, records)
     return BundleWeights(data, records)
 
 
-def _check_apart(bundle: Bundle, records: Mapping[str, TensorRecord]) -> None:
-    """Raise BadInputError when two tensors share bytes, which no export writes: one of them cannot be right."""
-    in_order = sorted(records.items(), key=lambda named: (named[1].offset, named[1].length))
-    for (name, record), (following, next_record) in pairwise(in_order):
-        if record.offset + record.length > next_record.offset:
+def _check_layout(bundle: Bundle, records: Mapping[str, TensorRecord]) -> None:
+    """Raise BadInputError unless the tensors lie one behind the other in their order, as every export writes them.
+
+    A tensor elsewhere is another tensor, or a part of two: numbers that look like any others.
+    """
+    expected = 0
+    for name, record in records.items():
+        if record.offset != expected:
             raise BadInputError(
-                f"the manifest of {bundle.path} puts {following} at {next_record.offset}, inside {name}",
-                expected=f"every tensor behind the one before it, {following} at {record.offset + record.length} "
-                "or later",
+                f"the manifest of {bundle.path} puts {name} at {record.offset}",
+                expected=f"offset {expected}, at the next multiple of {WEIGHT_ALIGNMENT} behind the tensor before it",
                 remedy="export the checkpoint again",
             )
+        expected += -(-record.length // WEIGHT_ALIGNMENT) * WEIGHT_ALIGNMENT
 
 
 def _check_scales(bundle: Bundle, name: str, record: TensorRecord, scales: TensorRecord | None) -> None:

@@ -10,10 +10,10 @@ from tests.export.checkpoints import edit_config, edit_weights, failed_export, s
 from lopa.export import merged_blocks, weights
 from lopa.export.bundle_from_checkpoint import source_from_checkpoint
 from lopa.export.quantization import QuantizationChoice, quantized_plan
-from lopa.export.weight_plan import ALIGNMENT, Dtype, tensor_records_from_plan
+from lopa.export.weight_plan import Dtype, tensor_records_from_plan
 from lopa.export.weights import write_weights
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.manifest import FileRecord, TensorRecord
+from lopa.runtime.manifest import WEIGHT_ALIGNMENT, FileRecord, TensorRecord
 
 UP = "model.layers.1.mlp.up_proj.weight"
 
@@ -49,7 +49,7 @@ def test_every_tensor_lies_where_its_record_says(
     base = load_file(checkpoint / "model.safetensors")
     data, records, file = _written(checkpoint, dtype)
     assert file.sha256 == hashlib.sha256(data).hexdigest()
-    assert all(record.offset % ALIGNMENT == 0 for record in records.values())
+    assert all(record.offset % WEIGHT_ALIGNMENT == 0 for record in records.values())
     assert len(records) == len(base)
     for name, source, transposed in (
         ("embedding.weight", "model.embed_tokens.weight", False),

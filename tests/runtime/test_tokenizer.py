@@ -233,7 +233,10 @@ def test_text_that_is_no_tokenizer(tiny_bundle: Path, tmp_path: Path, name: str,
         Tokenizer.open(changed_bundle(tiny_bundle, tmp_path / "bundle", name, text))
 
 
-@pytest.mark.parametrize(("name", "token"), [("mask", 700), ("bos", 700), ("bos", None), ("eos", 1023)])
+@pytest.mark.parametrize(
+    ("name", "token"),
+    [("mask", 700), ("bos", 700), ("bos", None), ("eos", 1023), ("eos", 700), ("eos", 1), ("pad", 700)],
+)
 def test_special_tokens_that_are_none_of_the_tokenizers(
     tiny_bundle: Path, tmp_path: Path, name: str, token: int | None
 ) -> None:

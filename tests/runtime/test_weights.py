@@ -1,6 +1,8 @@
 import json
 import math
+import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -35,14 +37,34 @@ def test_a_record_that_does_not_fit_is_named(tiny_bundle: Path, tmp_path: Path, 
         weights_from_bundle(Bundle.open(tmp_path / "copy"))
 
 
-def test_tensors_that_share_bytes_are_refused(tiny_bundle: Path, tmp_path: Path) -> None:
+QUERY, KEY = "layers.0.attention.query.weight", "layers.0.attention.key.bias"
+
+
+def _inside_another(tensors: dict[str, Any]) -> None:
+    tensors["head.weight"]["offset"] = tensors["embedding.weight"]["offset"] + 4
+
+
+def _into_the_padding(tensors: dict[str, Any]) -> None:
+    tensors[KEY]["offset"] += 4
+
+
+def _changed_places(tensors: dict[str, Any]) -> None:
+    other = QUERY.replace("layers.0", "layers.1")
+    tensors[QUERY], tensors[other] = tensors[other], tensors[QUERY]
+
+
+@pytest.mark.parametrize(
+    ("change", "name"), [(_inside_another, "head.weight"), (_into_the_padding, KEY), (_changed_places, QUERY)]
+)
+def test_tensors_that_lie_elsewhere_are_refused(
+    tiny_bundle: Path, tmp_path: Path, change: Callable[[dict[str, Any]], None], name: str
+) -> None:
     shutil.copytree(tiny_bundle, tmp_path / "copy")
     path = tmp_path / "copy" / "manifest.json"
     manifest = json.loads(path.read_bytes())
-    tensors = manifest["tensors"]
-    tensors["head.weight"]["offset"] = tensors["embedding.weight"]["offset"] + 4
+    change(manifest["tensors"])
     path.write_text(json.dumps(manifest), encoding="utf-8")
-    with pytest.raises(BadInputError, match=r"puts head\.weight at 4, inside embedding\.weight"):
+    with pytest.raises(BadInputError, match=f"puts {re.escape(name)} at"):
         weights_from_bundle(Bundle.open(tmp_path / "copy"))
 
 
