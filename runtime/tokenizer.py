@@ -21,6 +21,10 @@ from lopa.runtime.untrusted_input import bytes_from_file, object_from_json, refu
 TOKENIZER_NAME = "tokenizer.json"
 TOKENIZER_CONFIG_NAME = "tokenizer_config.json"
 _PROBE = "a text, 1"
+_USUAL_CHARACTERS = 16
+"""Of a token: what a text may have for each position before anybody looks how long tokens really are."""
+_SHORTENED = 4
+"""A normalizer may leave so little of a text: composed characters, white space run together."""
 
 _Place = tuple[int, int, int]
 """A special token in a text: its id, where it begins and where it ends."""
@@ -37,10 +41,12 @@ class Tokenizer:
         *,
         source: str,
         special: Collection[int] = (),
+        positions: int | None = None,
     ) -> None:
         """`settings` is the content of tokenizer_config.json, `source` names the bundle in errors.
 
         `special` are ids that text never becomes, beside those of tokens that the tokenizer itself marks as special.
+        Text that cannot become as few as `positions` tokens is refused unread.
         """
         backend.no_truncation()
         backend.no_padding()
@@ -48,6 +54,7 @@ class Tokenizer:
         self._settings = settings
         self._bos = bos
         self._source = source
+        self._positions = positions
         added = backend.get_added_tokens_decoder()
         # A tokenizer may use an ordinary character for padding: that one stays what it is in text.
         named = {number for number in special if number in added or len(backend.id_to_token(number) or "") > 1}
@@ -84,7 +91,8 @@ class Tokenizer:
         settings = object_from_json(settings_text, source=str(settings_path), expected="a JSON object", remedy=remedy)
         named = bundle.manifest.special_tokens
         special = [number for number in (named.mask, named.eos, named.bos, named.pad) if number is not None]
-        opened = cls(backend, settings, named.bos, source=str(bundle.path), special=special)
+        positions = bundle.manifest.dimensions.max_positions
+        opened = cls(backend, settings, named.bos, source=str(bundle.path), special=special, positions=positions)
         opened._check_roles(named)
         return opened
 
@@ -108,9 +116,10 @@ class Tokenizer:
         """Ids of `prompt`; the text of a special token is text, with `special_tokens` it becomes that token.
 
         With `add_bos` the beginning-of-text token comes first, if the bundle has one and the text does not begin with
-        it already. Raises BadInputError for text that is not Unicode (lone surrogates).
+        it already. Raises BadInputError for text that is not Unicode (lone surrogates), or that is longer than any that
+        the model takes.
         """
-        _check_unicode(prompt)
+        self._check_text(prompt)
         ids: list[int] = self._encoding(prompt).ids
         if not special_tokens and not self._never_text.isdisjoint(ids):
             ids = self._literal_ids(prompt)
@@ -181,8 +190,25 @@ class Tokenizer:
 
     def _chat_text(self, messages: Sequence[Mapping[str, str]]) -> str:
         text = text_from_messages(self._chat_template(), messages, self._special_tokens(), source=self._source)
-        _check_unicode(text)
+        self._check_text(text)
         return text
+
+    def _check_text(self, text: str) -> None:
+        """Raise BadInputError for what is not worth encoding, which takes time in proportion to the text."""
+        _check_unicode(text)
+        if self._positions is not None and len(text) > self._positions * _USUAL_CHARACTERS:
+            most = self._positions * _SHORTENED * max(_USUAL_CHARACTERS, self._longest_token)
+            if len(text) > most:
+                raise BadInputError(
+                    f"a text of {len(text)} characters",
+                    expected=f"at most {most}, since no longer one fits into the model's {self._positions} positions",
+                    remedy="shorten the prompt",
+                )
+
+    @cached_property
+    def _longest_token(self) -> int:
+        """Characters of the longest token, as the vocabulary spells it."""
+        return max(map(len, self._backend.get_vocab()), default=1)
 
     def _ids_and_special_places(self, text: str) -> tuple[list[int], list[_Place]]:
         """Ids of `text`, special tokens being tokens, and where those are; white space that they swallowed is not."""

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from lopa.runtime import BadInputError, Decoder, Engine
+from lopa.runtime.tokenizer import Tokenizer
 
 PROMPT = "Question: 2 + 3?\nAnswer:"
 
@@ -179,3 +180,21 @@ def test_an_engine_with_numbers_of_numpy_is_awaited(tiny_bundle: Path) -> None:
     token_ids = asyncio.run(main())
     with Decoder.open(tiny_bundle, threads=1) as decoder:
         assert next(decoder.generate([PROMPT], decoder.config(max_new_tokens=8))).token_ids == token_ids
+
+
+@pytest.mark.parametrize("text", ["x" * 10**7, "x " * 10**6, "\N{BALLOON}" * 10**6])
+def test_a_text_that_cannot_fit_is_refused_before_it_is_encoded(
+    decoder: Decoder, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    def unread(*_: Any, **__: Any) -> None:
+        raise AssertionError("the text was encoded")
+
+    monkeypatch.setattr(Tokenizer, "_encoding", unread)
+    with pytest.raises(BadInputError, match=f"a text of {len(text)} characters"):
+        next(decoder.generate([text]))
+
+
+def test_a_long_text_that_fits_is_taken(decoder: Decoder) -> None:
+    """Fewer characters for each position than the longest token has: how many tokens they are is counted."""
+    with pytest.raises(BadInputError, match=r"a prompt of [0-9]+ tokens"):
+        next(decoder.generate(["x " * 20_000]))
