@@ -16,6 +16,7 @@ from lopa.export.json_file import json_object_from_file
 from lopa.export.tokenizer_from_vocabulary import MERGES_NAME, VOCABULARY_NAME, tokenizer_from_vocabulary
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.manifest import SpecialTokens, reasons_against_roles, reasons_against_tokens
+from lopa.runtime.tokenizer_text import tokenizer_from_text
 from lopa.runtime.untrusted_input import bytes_from_file, refused_as_bad_input
 
 TOKENIZER_NAME = "tokenizer.json"
@@ -25,7 +26,6 @@ _COPY_AGAIN = "copy the checkpoint again"
 _TOKENIZER_FILE = "a file of the tokenizers library"
 _MOST_SETTINGS_BYTES = 2**24
 _MOST_TEMPLATE_BYTES = 2**20
-_TRIED = "Question: 2 + 3?\n\tnaïve 🙂"
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def tokenizer_files_from_checkpoint(checkpoint: Path, config: CheckpointConfig) 
     path = checkpoint / TOKENIZER_NAME
     if path.is_file():
         text = bytes_from_file(path, expected=_TOKENIZER_FILE, remedy=_COPY_AGAIN)
-        tokenizer = _tokenizer_from_bytes(text, path)
+        tokenizer = tokenizer_from_text(text, path, expected=_TOKENIZER_FILE, remedy=_COPY_AGAIN)
         _check_vocabulary(tokenizer, config, path)
     else:
         tokenizer = _tokenizer_without_file(checkpoint, settings)
@@ -62,16 +62,6 @@ def tokenizer_files_from_checkpoint(checkpoint: Path, config: CheckpointConfig) 
         tokenizer_config=json.dumps(settings, indent=2, ensure_ascii=False).encode("utf-8") + b"\n",
         special_tokens=_special_tokens(config, tokenizer, settings, checkpoint),
     )
-
-
-def _tokenizer_from_bytes(text: bytes, path: Path) -> Tokenizer:
-    with refused_as_bad_input(f"{path} is not a tokenizer", expected=_TOKENIZER_FILE, remedy=_COPY_AGAIN):
-        tokenizer = Tokenizer.from_str(text.decode("utf-8"))
-        # A file can be read and panic at the first text. What a file pads to is a number that nobody checked.
-        tokenizer.no_padding()
-        tokenizer.no_truncation()
-        tokenizer.decode(tokenizer.encode(_TRIED).ids)
-    return tokenizer
 
 
 def _tokenizer_without_file(checkpoint: Path, settings: dict[str, Any]) -> Tokenizer:

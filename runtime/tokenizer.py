@@ -16,11 +16,11 @@ from lopa.runtime.checked_values import is_unicode, shown
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.manifest import SpecialTokens, reasons_against_roles
 from lopa.runtime.template_text import marks_of
+from lopa.runtime.tokenizer_text import tokenizer_from_text
 from lopa.runtime.untrusted_input import bytes_from_file, object_from_json, refused_as_bad_input
 
 TOKENIZER_NAME = "tokenizer.json"
 TOKENIZER_CONFIG_NAME = "tokenizer_config.json"
-_PROBE = "a text, 1"
 _USUAL_CHARACTERS = 16
 """Of a token: what a text may have for each position before anybody looks how long tokens really are."""
 _SHORTENED = 4
@@ -69,18 +69,12 @@ class Tokenizer:
         expected, remedy = "the tokenizer files that lopa-export onnx wrote", "export the checkpoint again"
         path, settings_path = bundle.file(TOKENIZER_NAME), bundle.file(TOKENIZER_CONFIG_NAME)
         text = bytes_from_file(path, expected=expected, remedy=remedy)
-        with refused_as_bad_input(f"{path} is not a tokenizer", expected=expected, remedy=remedy):
-            backend = tokenizers.Tokenizer.from_str(text.decode("utf-8"))
-            # What a file pads to is a number that nobody checked.
-            backend.no_truncation()
-            backend.no_padding()
-            # Some broken files only fail here.
-            backend.decode(backend.encode(_PROBE, add_special_tokens=False).ids)
-            unknown = [
-                f"{name} {token}"
-                for name, token in msgspec.structs.asdict(bundle.manifest.special_tokens).items()
-                if token is not None and backend.id_to_token(token) is None
-            ]
+        backend = tokenizer_from_text(text, path, expected=expected, remedy=remedy)
+        unknown = [
+            f"{name} {token}"
+            for name, token in msgspec.structs.asdict(bundle.manifest.special_tokens).items()
+            if token is not None and backend.id_to_token(token) is None
+        ]
         if unknown:
             raise BadInputError(
                 f"{path} has no token for the manifest's {', '.join(unknown)}",

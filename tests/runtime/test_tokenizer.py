@@ -246,3 +246,17 @@ def test_special_tokens_that_are_none_of_the_tokenizers(
     path.write_text(json.dumps(manifest))
     with pytest.raises(BadInputError, match=name):
         Tokenizer.open(Bundle.open(path.parent))
+
+
+@pytest.mark.parametrize("number", [-1, 2**24 + 1, 2**31 - 2, 2**64, 1.5, "1", None])
+@pytest.mark.parametrize("place", ["vocab", "added"])
+def test_ids_out_of_all_proportion_are_refused(tiny_bundle: Path, tmp_path: Path, place: str, number: object) -> None:
+    """The library's memory grows with the largest id, and where it is not there it ends the process."""
+    content = json.loads((tiny_bundle / "tokenizer.json").read_bytes())
+    if place == "vocab":
+        content["model"]["vocab"]["ying"] = number
+    else:
+        content["added_tokens"][0]["id"] = number
+    bundle = changed_bundle(tiny_bundle, tmp_path / "bundle", "tokenizer.json", json.dumps(content).encode())
+    with pytest.raises(BadInputError, match="is not a tokenizer"):
+        Tokenizer.open(bundle)
