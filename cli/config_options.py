@@ -67,7 +67,10 @@ class _NumberOrWord(click.ParamType[int | str]):
         self.name = f"INTEGER|{word}"
 
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> int | str:  # noqa: ARG002
-        return int(value) if value.lstrip("-").isdigit() else value
+        try:
+            return int(value)
+        except ValueError:  # a word, or more digits than Python reads
+            return value
 
 
 def _without_none(hint: Any) -> Any:

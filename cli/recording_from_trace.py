@@ -12,10 +12,13 @@ from lopa.runtime.contract import tiles
 from lopa.runtime.costs import weights_digest
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.gears import ForwardSizes, Source
-from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.generation_config import MOST_BRANCHES, GenerationConfig
+from lopa.runtime.untrusted_input import bytes_from_file, value_from_json
 
 _Line = TypeVar("_Line")
 _EXPECTED = "a file written by generate --trace"
+_MOST_BYTES = 2**30
+"""Of a trace, which takes a few kilobytes a step."""
 _Least0 = Annotated[int, msgspec.Meta(ge=0)]
 _Least1 = Annotated[int, msgspec.Meta(ge=1)]
 
@@ -25,16 +28,15 @@ def recording_from_trace(path: Path, bundle: Bundle) -> Recording:
 
     Raises BadInputError, naming the line, when it is damaged, of another version or of another bundle.
     """
-    try:
-        lines = path.read_bytes().split(b"\n")
-    except OSError as error:
-        raise BadInputError(f"{path}: {error.strerror}", expected=_EXPECTED, remedy="check the path") from error
+    text = bytes_from_file(path, expected=_EXPECTED, remedy="check the path", most=_MOST_BYTES)
+    lines = text.split(b"\n")
     header = _checked_header(_from_line(lines[0], _HeaderLine, f"{path} line 1"), path, bundle)
     requests: dict[int, list[ForwardSizes]] = {}
     longest_prompt = 0
     for number, line in enumerate(lines[1:], start=2):
         if line:
             step = _from_line(line, _StepLine, f"{path} line {number}")
+            _check_fits(step, bundle, f"{path} line {number}")
             requests.setdefault(step.request, []).append(
                 ForwardSizes(1, len(step.branches), step.window, tiles(step.prefix), step.rows_wanted)
             )
@@ -70,14 +72,26 @@ class _StepLine(msgspec.Struct):
 
 
 def _from_line(line: bytes, kind: type[_Line], source: str) -> _Line:
-    try:
-        return msgspec.json.decode(line, type=kind)
-    except msgspec.MsgspecError as error:
+    shown = line[:60].decode(errors="replace")
+    return value_from_json(
+        line,
+        kind,
+        source=f"{source} is damaged: {shown!r}",
+        expected=_EXPECTED,
+        remedy="record it again, or remove the line",
+    )
+
+
+def _check_fits(step: _StepLine, bundle: Bundle, source: str) -> None:
+    """Raise BadInputError for sizes that no decode of `bundle` has: what is planned grows with them."""
+    most = bundle.manifest.dimensions.max_positions
+    largest = max(step.prefix, step.commit, step.window, step.rows_wanted)
+    if largest > most or len(step.branches) > MOST_BRANCHES:
         raise BadInputError(
-            f"{source} is damaged: {error}: {line[:60].decode(errors='replace')!r}",
-            expected=_EXPECTED,
-            remedy="record it again, or remove the line",
-        ) from error
+            f"{source} has {len(step.branches)} branches and a size of {largest} positions",
+            expected=f"at most {MOST_BRANCHES} branches and {most} positions, those of {bundle.path}",
+            remedy="record a decode of this bundle: generate --trace",
+        )
 
 
 def _checked_header(header: _HeaderLine, path: Path, bundle: Bundle) -> GenerationConfig:

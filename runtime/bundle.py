@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 
+from lopa.runtime.checked_values import shown
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.listed_file import check_listed_file, path_of_listed_file
 from lopa.runtime.manifest import MANIFEST_NAME, Dialect, Manifest, manifest_from_json
@@ -28,9 +29,10 @@ class Bundle:
         Raises BadInputError when something is missing, of another schema, or lies outside the folder. Digests are
         checked only by `altered_files`, since reading gigabytes is not part of opening.
         """
-        folder = Path(path)
-        path = folder / MANIFEST_NAME
         expected = "a bundle folder made by lopa-export onnx"
+        with refused_as_bad_input(f"the path {shown(path)}", expected=expected, remedy="check the path"):
+            folder = Path(path)
+        path = folder / MANIFEST_NAME
         with refused_as_bad_input(f"{path!s:.300}", expected=expected, remedy="check the path"):
             there = path.is_file()
         if not there:

@@ -58,6 +58,14 @@ def truth(name: str, value: Any) -> bool:
     return bool(value)
 
 
+def check_callback(on_step: Any) -> None:
+    """Raise BadInputError for an `on_step` that cannot be called."""
+    if on_step is not None and not callable(on_step):
+        raise BadInputError(
+            f"on_step {shown(on_step)}", expected="a function of one step, or None", remedy="correct on_step"
+        )
+
+
 def word_among(name: str, value: Any, words: Sequence[str]) -> str:
     """`value` if it is one of `words`. Raises BadInputError for every other."""
     if not isinstance(value, str) or value not in words:

@@ -7,8 +7,11 @@ import re
 from collections.abc import Collection, Sequence
 from itertools import combinations
 
+from lopa.runtime.checked_values import shown
 from lopa.runtime.errors import BadInputError
 
+MOST_DEVICES = 256
+"""That one decoder uses, stages of pipelines counted one by one."""
 _CORES = re.compile(r"cpu:(\d{1,5})(?:-(\d{1,5}))?", re.ASCII)
 
 
@@ -41,9 +44,15 @@ def check_cpu_device(device: str, available: Collection[int]) -> None:
 
 def check_devices(devices: Sequence[str]) -> None:
     """Raise BadInputError unless there is at least one device and no two of them are, or share, the same hardware."""
-    if isinstance(devices, str) or not devices:
+    is_list = isinstance(devices, Sequence) and not isinstance(devices, str)
+    if not is_list or not all(isinstance(device, str) for device in devices) or not len(devices):
         raise BadInputError(
-            f"devices {devices!r}", expected="a list of at least one device", remedy='e.g. devices=["cpu"]'
+            f"devices {shown(devices)}", expected="a list of at least one device", remedy='e.g. devices=["cpu"]'
+        )
+    count = sum(1 + device.count("+") for device in devices)
+    if count > MOST_DEVICES:
+        raise BadInputError(
+            f"{count} devices and stages", expected=f"at most {MOST_DEVICES}", remedy="name fewer devices"
         )
     for first, second in combinations(devices, 2):
         problems = (_problem(one, other) for one in first.split("+") for other in second.split("+"))

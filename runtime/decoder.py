@@ -16,7 +16,7 @@ from lopa.runtime.answer import Answer
 from lopa.runtime.branch_budget import BranchBudget
 from lopa.runtime.branch_choice import BranchChoice, branch_choice
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.checked_values import MOST_SECONDS, real_number, whole_number
+from lopa.runtime.checked_values import MOST_SECONDS, check_callback, real_number, truth, whole_number
 from lopa.runtime.costs import CostTable, costs_from_bundle
 from lopa.runtime.cpu_cores import check_devices
 from lopa.runtime.decoding import Decoding, Step
@@ -96,7 +96,7 @@ class Decoder:
 
     def branches_for(self, config: GenerationConfig) -> BranchChoice:
         """The number of branches with which this decoder decodes `config`, and why."""
-        return branch_choice(config, self.session.device.split(","))
+        return branch_choice(_checked_config(config), self.session.device.split(","))
 
     def generate(
         self,
@@ -128,6 +128,8 @@ class Decoder:
         `on_step` hears of every step, with the number of its prompt, from 0. When the device fails, or `prompts`
         raises, the results that are there come first.
         """
+        check_prompts(prompts)
+        check_callback(on_step)
         parallel = whole_number("parallel", parallel, least=1, most=MOST_PARALLEL)
         pool = self.pool()
         entries = enumerate(prompts)
@@ -179,13 +181,8 @@ class Decoder:
     ) -> Job:
         """A request, checked; `deadline` in seconds from now. Raises as `stream` does, and for a bad deadline."""
         submitted = time.perf_counter()
-        config = self.config() if config is None else config
-        if not isinstance(config, GenerationConfig):
-            raise BadInputError(
-                f"a config of type {type(config).__name__}",
-                expected="a GenerationConfig, or None for the bundle's own",
-                remedy="make one with decoder.config(...)",
-            )
+        config = self.config() if config is None else _checked_config(config)
+        check_callback(on_step)
         if deadline is not None:
             deadline = real_number("deadline", deadline, least=0.0, most=MOST_SECONDS)
         ids = ids_from_prompt(prompt, config, self.tokenizer, self.bundle.manifest)
@@ -197,7 +194,7 @@ class Decoder:
             config=config,
             budget=BranchBudget(self._cost_table) if config.branches == "auto" else None,
             handle=RequestHandle(),
-            drafts=drafts,
+            drafts=truth("drafts", drafts),
             on_step=on_step,
             submitted=submitted,
             deadline=None if deadline is None else submitted + deadline,
@@ -278,6 +275,16 @@ class Decoder:
             return handle
         pool.add(job)
         return job.handle
+
+
+def _checked_config(config: Any) -> GenerationConfig:
+    if not isinstance(config, GenerationConfig):
+        raise BadInputError(
+            f"a config of type {type(config).__name__}",
+            expected="a GenerationConfig, or None for the bundle's own",
+            remedy="make one with decoder.config(...)",
+        )
+    return config
 
 
 def _outcome(handle: RequestHandle) -> GenerationResult | BadInputError:

@@ -6,6 +6,7 @@ from contextlib import ExitStack
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.checked_values import MOST_SECONDS, real_number, whole_number
 from lopa.runtime.cpu_cores import check_devices, cores_from_device
+from lopa.runtime.errors import BadInputError
 from lopa.runtime.parallel_session import STALL_SECONDS, BranchParallelSession
 from lopa.runtime.session import Session, open_session
 from lopa.runtime.timeline import Timeline
@@ -33,6 +34,10 @@ def session_from_devices(
     """
     check_devices(devices)
     stall_seconds = real_number("a device's time limit", stall_seconds, least=0.0, most=MOST_SECONDS, above=True)
+    if timeline is not None and not isinstance(timeline, Timeline):
+        raise BadInputError(
+            f"a timeline of type {type(timeline).__name__}", expected="a Timeline, or None", remedy="e.g. Timeline()"
+        )
     if threads is not None:
         threads = whole_number("threads", threads, least=1, most=MOST_THREADS)
     if len(devices) == 1 and cores_from_device(devices[0]) is None:

@@ -245,5 +245,9 @@ def test_a_random_seed(tiny_bundle: Path) -> None:
     options = ["--seed", "random", "--temperature", "1.5", "--skip-threshold", "0.5", "--max-new-tokens", "32"]
     assert lopa_export("generate", tiny_bundle, PROMPT, *options).returncode == 0
     assert lopa_export("generate", tiny_bundle, PROMPT, "--seed", "dice").returncode == 2
+    for number in ("9" * 5000, "--3", "\u00b2"):
+        done = lopa_export("generate", tiny_bundle, PROMPT, f"--seed={number}")
+        assert (done.returncode, done.stdout) == (2, "")
+        assert "error: seed" in done.stderr
     assert config_overrides({"seed": "random"}) == {"seed": None}
     assert config_overrides({"seed": 3, "top_k": None}) == {"seed": 3}

@@ -138,14 +138,52 @@ def test_ids_of_one_prompt_where_several_prompts_are_meant(decoder: Decoder) -> 
     "options",
     [
         *({"threads": value} for value in (0, -1, "2", 2.0, True, 10**9, 10**30, float("nan"))),
+        *(
+            {"devices": value}
+            for value in (None, 5, "cpu", b"cpu", [], [None], [1], ["cpu", None], {"cpu"}, range(10**18))
+        ),
+        *(
+            {"devices": value}
+            for value in (["cpu"] * 100, ["+".join(["cpu"] * 20_000)], [f"cpu:{i}" for i in range(3000)])
+        ),
         *({"device_timeout": value} for value in (0, -1, "2", None, True, float("nan"), float("inf"), 10**400)),
     ],
-    ids=str,
+    ids=lambda options: str(options)[:40],
 )
 def test_options_of_opening(tiny_bundle: Path, options: dict[str, Any]) -> None:
     for kind in (Decoder, Engine):
         with pytest.raises(BadInputError):
             kind.open(tiny_bundle, **options)
+
+
+@pytest.mark.parametrize(
+    "path", [None, 5, True, b"bundle", [], {"a": 1}, "a\0b", "n" * 5000], ids=lambda path: str(path)[:10]
+)
+def test_paths_of_bundles(path: Any) -> None:
+    for kind in (Decoder, Engine):
+        with pytest.raises(BadInputError):
+            kind.open(path)
+
+
+def test_a_timeline_that_is_none(tiny_bundle: Path) -> None:
+    timeline: Any = 5
+    with pytest.raises(BadInputError, match="timeline of type int"):
+        Decoder.open(tiny_bundle, timeline=timeline)
+
+
+@pytest.mark.parametrize("value", [5, "text", [], True])
+def test_callbacks_configs_and_switches_of_another_type(decoder: Decoder, value: Any) -> None:
+    with pytest.raises(BadInputError, match="on_step"):
+        decoder.stream(PROMPT, on_step=value)
+    with pytest.raises(BadInputError, match="on_step"):
+        next(decoder.outcomes([PROMPT], on_step=value))
+    with pytest.raises(BadInputError, match="config of type"):
+        decoder.branches_for(value)
+    if value is not True:
+        with pytest.raises(BadInputError, match="drafts"):
+            decoder.stream(PROMPT, drafts=value)
+        with pytest.raises(BadInputError):
+            next(decoder.outcomes(5 if value == [] else value, decoder.config(max_new_tokens=8)))
 
 
 @pytest.mark.parametrize("name", ["slots", "queue_limit", "prompt_rows"])
