@@ -86,7 +86,7 @@ def _positive(context: click.Context, parameter: click.Parameter, value: float |
     help="Tokens of the longest prompt [default: as recorded].",
 )
 @click.option(
-    "--parallel", type=click.IntRange(min=1), default=1, show_default=True, help="Requests under way at once."
+    "--parallel", type=click.IntRange(1, 64), default=1, show_default=True, help="Requests under way at once."
 )
 @click.option("-o", "--output", type=click.Path(path_type=Path), help=f"The plan [default: BUNDLE/{GEARS_NAME}].")
 @click.option("--json", "as_json", is_flag=True, help="Print the plan itself instead of tables.")

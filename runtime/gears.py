@@ -30,7 +30,7 @@ MOST_MASK_BYTES = 2**32
 """That the window mask of a gear may take, [R, B, W, W]: its largest input on the host."""
 _REMEDY = "plan again: lopa-export plan BUNDLE"
 
-Split = Annotated[int, Meta(ge=1, le=1024)]
+Split = Annotated[int, Meta(ge=1, le=64)]
 """Requests or branches of a shape: what more of them ask for runs in parts."""
 Window = Annotated[int, Meta(ge=1, le=2**16)]
 PrefixRows = Annotated[int, Meta(ge=TILE, le=2**24, multiple_of=TILE)]

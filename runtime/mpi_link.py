@@ -18,6 +18,8 @@ from lopa.runtime.errors import BadInputError, LopaError, MissingBackendError
 from lopa.runtime.install_hint import pip_install
 from lopa.runtime.mpi_messages import Bytes
 
+_FORWARD_SECONDS = 0.3
+"""For mpirun to pass on what a rank printed last: once the job is aborted it may not."""
 _START_SECONDS = 120.0
 """All ranks must have started by then. MPI itself waits for ever when one of them ends before that."""
 _SHORTEST_SLEEP, _LONGEST_SLEEP = 20e-6, 5e-3
@@ -143,6 +145,7 @@ def rank_of_job() -> Iterator[int]:
             sys.stdout.flush()
         with contextlib.suppress(OSError):
             print(f"error: {where}: {said}", file=sys.stderr, flush=True)
+        time.sleep(_FORWARD_SECONDS)
         comm.Abort(code)
         os._exit(code)  # MPICH's Abort sometimes returns, and nothing may run after it
 

@@ -145,7 +145,7 @@ def test_gears_beyond_the_model_are_refused(tiny_bundle: Path, tmp_path: Path) -
     path.write_bytes(json_from_plan(plan_of(bundle, gears=[gear(1, 1, 64, 8192)])))
     with pytest.raises(BadInputError, match="model of 2048 positions"):
         plan_from_file(path, bundle)
-    path.write_bytes(json_from_plan(plan_of(bundle, gears=[gear(1024, 1024, 96, 64)])))
+    path.write_bytes(json_from_plan(plan_of(bundle, gears=[gear(64, 64, 2048, 64)])))
     with pytest.raises(BadInputError, match="window masks"):
         plan_from_file(path, bundle)
 

@@ -1,7 +1,6 @@
 """A portable graph behind a session, held against the numpy reference; padding, prefixes and several requests."""
 
 import dataclasses
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -155,9 +154,6 @@ def test_bfloat16_has_no_engine_here(tiny_portable: Path, tmp_path: Path, monkey
     assert "--dialect both" in caught.value.remedy
 
 
-def test_a_second_graph_that_is_not_listed(tiny_portable: Path, tmp_path: Path) -> None:
-    shutil.copytree(tiny_portable, tmp_path / "copy")
+def test_a_second_graph_that_is_not_listed(tiny_bundle: Path, tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match=r"has 'second\.onnx'"):
-        changed_bundle(
-            tiny_portable, tmp_path / "other", lambda manifest: manifest.update(portable_graph="second.onnx")
-        )
+        changed_bundle(tiny_bundle, tmp_path / "other", lambda manifest: manifest.update(portable_graph="second.onnx"))
