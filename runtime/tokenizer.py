@@ -43,13 +43,12 @@ class Tokenizer:
         special: Collection[int] = (),
         positions: int | None = None,
     ) -> None:
-        """`settings` is the content of tokenizer_config.json, `source` names the bundle in errors.
+        """`backend` is as tokenizer_from_text gives it, `settings` the content of tokenizer_config.json; `source` names the
+        bundle in errors.
 
         `special` are ids that text never becomes, beside those of tokens that the tokenizer itself marks as special.
         Text that cannot become as few as `positions` tokens is refused unread.
         """
-        backend.no_truncation()
-        backend.no_padding()
         self._backend = backend
         self._settings = settings
         self._bos = bos
