@@ -43,8 +43,9 @@ class Tokenizer:
         special: Collection[int] = (),
         positions: int | None = None,
     ) -> None:
-        """`backend` is as tokenizer_from_text gives it, `settings` the content of tokenizer_config.json; `source` names the
-        bundle in errors.
+        """`backend` is as tokenizer_from_text gives it, `settings` the content of tokenizer_config.json.
+
+        `source` names the bundle in errors.
 
         `special` are ids that text never becomes, beside those of tokens that the tokenizer itself marks as special.
         Text that cannot become as few as `positions` tokens is refused unread.
