@@ -11,9 +11,9 @@ import msgspec
 from lopa.bench.machine import Machine, date_now, machine_now
 from lopa.bench.table import Table, markdown_from_table
 from lopa.runtime.bundle import Bundle, sha256_of_file
-from lopa.runtime.manifest import MANIFEST_NAME
-from lopa.runtime.output_file import write_whole
-from lopa.runtime.untrusted_input import refused_as_bad_input
+from lopa.runtime.bundle.manifest import MANIFEST_NAME
+from lopa.runtime.files.output_file import write_whole
+from lopa.runtime.files.untrusted_input import refused_as_bad_input
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """The subcommands of lopa-export: which there are, in the order of use, and the help that lists them.
 
-Each lies in the file of its name, which is imported when the command is asked for.
+Each lies in the file of its name in its group's room, which is imported when the command is asked for.
 """
 
 import difflib
@@ -9,15 +9,15 @@ import os
 
 import click
 
-from lopa.cli.folder_type import FOLDER
-from lopa.cli.signals import Signals
-from lopa.cli.verbosity import with_verbosity
+from lopa.cli.program.folder_type import FOLDER
+from lopa.cli.program.signals import Signals
+from lopa.cli.program.verbosity import with_verbosity
 
 PROGRAM = "lopa-export"
 COMPLETE_VARIABLE = "_LOPA_EXPORT_COMPLETE"
 """In the environment of a shell that asks what can be typed next."""
 
-# Group -> subcommand -> what it does, in words that need no glossary. The module is that of the name in lopa.cli.
+# Group -> subcommand -> what it does, in words that need no glossary.
 GROUPS = {
     "Try": {
         "demo": "Export, check and run the embedded toy model, in one go.",
@@ -44,7 +44,16 @@ GROUPS = {
         "completion": "Print the script that lets a shell complete commands and options.",
     },
 }
-COMMANDS = {name: f"lopa.cli.{name}" for group in GROUPS.values() for name in group}
+# Group -> the room of its commands, lopa.cli.ROOM; a command's module has its name.
+_ROOMS = {
+    "Try": "start",
+    "Make": "make",
+    "Decode": "decode",
+    "Compile for accelerators": "compile",
+    "Measure": "measure",
+    "Set up": "start",
+}
+COMMANDS = {name: f"lopa.cli.{_ROOMS[group]}.{name}" for group, commands in GROUPS.items() for name in commands}
 
 _EXAMPLES = (
     "lopa-export demo",

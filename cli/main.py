@@ -12,7 +12,7 @@ TYPE_CHECKING = False  # typing itself takes longer to import than all of this
 if TYPE_CHECKING:
     from typing import NoReturn
 
-    from lopa.cli.signals import Signals
+    from lopa.cli.program.signals import Signals
 
 BAD_INPUT = 2
 BUG = 70
@@ -38,7 +38,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
 
 
 def _code_of_process(arguments: list[str] | None) -> int:
-    from lopa.cli.signals import Signals
+    from lopa.cli.program.signals import Signals
 
     signals = Signals()
     signals.end_at_once()
@@ -56,14 +56,14 @@ def _code_of_process(arguments: list[str] | None) -> int:
 
 
 def _code_of_run(arguments: list[str] | None, signals: Signals) -> int:
-    from lopa.cli.standard_streams import open_streams
+    from lopa.cli.program.standard_streams import open_streams
 
     open_streams()
     import click
     from click.shell_completion import shell_complete
 
     from lopa.cli.commands import COMPLETE_VARIABLE, PROGRAM, cli, completion_asked
-    from lopa.cli.verbosity import forget_verbosity
+    from lopa.cli.program.verbosity import forget_verbosity
 
     forget_verbosity()
     if arguments is None and (instruction := completion_asked()):
@@ -78,7 +78,7 @@ def _code_of_run(arguments: list[str] | None, signals: Signals) -> int:
 
 def _code_from_error(error: BaseException, signals: Signals) -> int:
     """Say what ended the run; the exit code. A library that is not loaded has raised nothing, so none is imported."""
-    from lopa.cli.signals import said_by_signal
+    from lopa.cli.program.signals import said_by_signal
 
     if signals.heard is not None:
         _say(said_by_signal(signals.heard))
@@ -113,7 +113,7 @@ def _code_from_error(error: BaseException, signals: Signals) -> int:
 
 def _code_after_output(code: int) -> int:
     """The exit code once what was printed is out, or cannot get out."""
-    from lopa.cli.standard_streams import drop_unwritten, failure_of_output
+    from lopa.cli.program.standard_streams import drop_unwritten, failure_of_output
 
     failure = failure_of_output()
     drop_unwritten()
@@ -126,7 +126,7 @@ def _code_after_output(code: int) -> int:
 
 
 def _say_refused_by_system(error: OSError, what: object = None) -> None:
-    from lopa.cli.standard_streams import failure_of_output
+    from lopa.cli.program.standard_streams import failure_of_output
 
     if what is None:
         what = error.filename
@@ -141,7 +141,7 @@ def _say_refused_by_system(error: OSError, what: object = None) -> None:
 
 
 def _say_bug(error: BaseException) -> None:
-    verbosity = sys.modules.get("lopa.cli.verbosity")
+    verbosity = sys.modules.get("lopa.cli.program.verbosity")
     verbose = verbosity is not None and verbosity.verbose()
     if verbose:
         import traceback

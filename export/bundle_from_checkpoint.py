@@ -7,24 +7,28 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from lopa.export.background_digests import digests_in_background
-from lopa.export.checkpoint import INDEX_NAME, StoredTensor, tensors_from_checkpoint
-from lopa.export.config import CONFIG_NAME, CheckpointConfig, config_from_checkpoint
-from lopa.export.graph import graph_from_dimensions
-from lopa.export.lora import ADAPTER_CONFIG_NAME, ADAPTER_WEIGHTS_NAME, NO_ADAPTER, Adapter, adapter_from_folder
-from lopa.export.plugin_passes import plugins_of
-from lopa.export.portable_lint import check_portable
-from lopa.export.progress import Progress, silent
-from lopa.export.quantization import QuantizationChoice, quantized_plan
-from lopa.export.stage_split import parts_from_records
-from lopa.export.staging import check_destination, staged_folder
-from lopa.export.tokenizer_files import (
+from lopa.export.checkpoint.config import CONFIG_NAME, CheckpointConfig, config_from_checkpoint
+from lopa.export.checkpoint.lora import (
+    ADAPTER_CONFIG_NAME,
+    ADAPTER_WEIGHTS_NAME,
+    NO_ADAPTER,
+    Adapter,
+    adapter_from_folder,
+)
+from lopa.export.checkpoint.tensors import INDEX_NAME, StoredTensor, tensors_from_checkpoint
+from lopa.export.checkpoint.tokenizer_files import (
     TOKENIZER_CONFIG_NAME,
     TOKENIZER_NAME,
     TokenizerFiles,
     tokenizer_files_from_checkpoint,
 )
-from lopa.export.weight_plan import (
+from lopa.export.graph.plugin_passes import plugins_of
+from lopa.export.graph.portable_lint import check_portable
+from lopa.export.graph.trace import graph_from_dimensions
+from lopa.export.progress import Progress, silent
+from lopa.export.staging import check_destination, staged_folder
+from lopa.export.weights.background_digests import digests_in_background
+from lopa.export.weights.plan import (
     Dtype,
     PlannedWeight,
     check_layer_count,
@@ -32,11 +36,11 @@ from lopa.export.weight_plan import (
     planned_weights_from_config,
     tensor_records_from_plan,
 )
-from lopa.export.weights import write_weights
+from lopa.export.weights.quantization import QuantizationChoice, quantized_plan
+from lopa.export.weights.stage_split import parts_from_records
+from lopa.export.weights.writer import write_weights
 from lopa.runtime.bundle import Bundle, sha256_of_file
-from lopa.runtime.contract import CONTRACT_VERSION
-from lopa.runtime.errors import BadInputError
-from lopa.runtime.manifest import (
+from lopa.runtime.bundle.manifest import (
     MANIFEST_NAME,
     SCHEMA_VERSION,
     DecodingDefaults,
@@ -49,7 +53,9 @@ from lopa.runtime.manifest import (
     json_from_manifest,
     manifest_from_json,
 )
-from lopa.runtime.model_part import ModelPart, whole_model
+from lopa.runtime.contract import CONTRACT_VERSION
+from lopa.runtime.contract.model_part import ModelPart, whole_model
+from lopa.runtime.errors import BadInputError
 
 GRAPH_NAMES: dict[Dialect, str] = {"standard": "model.onnx", "portable": "portable.onnx"}
 WEIGHTS_NAME = "model.onnx.data"

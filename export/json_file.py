@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.untrusted_input import MOST_JSON_BYTES, bytes_from_file, object_from_json
+from lopa.runtime.files.untrusted_input import MOST_JSON_BYTES, bytes_from_file, object_from_json
 
 MOST_NUMBER = 2**31 - 1
 """No size, count or id of a model is beyond 32 bits with a sign."""

@@ -10,9 +10,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from lopa.runtime.bundle.manifest import MANIFEST_NAME
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.manifest import MANIFEST_NAME
-from lopa.runtime.untrusted_input import refused_as_bad_input
+from lopa.runtime.files.untrusted_input import refused_as_bad_input
 
 
 @dataclass(frozen=True)

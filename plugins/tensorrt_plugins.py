@@ -162,7 +162,7 @@ def _merge_kernel(libraries: _Libraries, inputs: Descriptors, _outputs: Descript
     return _launch(libraries, compiled, (requests * branches * queries, 1, 1), [])
 
 
-# Shapes as in lopa.export.plugin_functions.
+# Shapes as in lopa.export.graph.plugin_functions.
 _PLUGINS = {
     BRANCH_ATTENTION: (
         _Plugin(

@@ -19,9 +19,9 @@ from lopa.runtime.errors import (
     QueueFullError,
 )
 from lopa.runtime.generation_config import GenerationConfig
-from lopa.runtime.prompt_ids import PromptRequest
-from lopa.runtime.request_handle import RequestHandle
-from lopa.runtime.result import DoneEvent, DraftEvent, Event, GenerationResult, TextEvent
+from lopa.runtime.requests.handle import RequestHandle
+from lopa.runtime.requests.result import DoneEvent, DraftEvent, Event, GenerationResult, TextEvent
+from lopa.runtime.text.prompt_ids import PromptRequest
 
 __all__ = [
     "BadInputError",

@@ -12,28 +12,28 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from lopa.runtime.answer import Answer
-from lopa.runtime.branch_budget import BranchBudget
+from lopa.runtime.algorithm.branch_budget import BranchBudget
+from lopa.runtime.algorithm.decoding import Decoding, Step
 from lopa.runtime.branch_choice import BranchChoice, branch_choice
 from lopa.runtime.bundle import Bundle
+from lopa.runtime.bundle.costs import CostTable, costs_from_bundle
 from lopa.runtime.checked_values import MOST_SECONDS, check_callback, real_number, truth, whole_number
-from lopa.runtime.costs import CostTable, costs_from_bundle
-from lopa.runtime.cpu_cores import check_devices
-from lopa.runtime.decoding import Decoding, Step
-from lopa.runtime.device_errors import TypedSession
 from lopa.runtime.devices import session_from_devices
 from lopa.runtime.errors import BadInputError, EngineFailedError
+from lopa.runtime.files.untrusted_input import refused_as_bad_input
 from lopa.runtime.generation_config import GenerationConfig
-from lopa.runtime.parallel_session import STALL_SECONDS
-from lopa.runtime.prompt_ids import Prompt, PromptRequest, check_prompts, ids_from_prompt
-from lopa.runtime.prompt_store import PROMPT_ROWS, PromptStore
-from lopa.runtime.request_handle import RequestHandle
-from lopa.runtime.request_pool import Job, RequestPool
-from lopa.runtime.result import Event, GenerationResult
-from lopa.runtime.session import Session, unused_request
-from lopa.runtime.timeline import Timeline
-from lopa.runtime.tokenizer import Tokenizer
-from lopa.runtime.untrusted_input import refused_as_bad_input
+from lopa.runtime.parallel.branch_session import STALL_SECONDS
+from lopa.runtime.requests.answer import Answer
+from lopa.runtime.requests.handle import RequestHandle
+from lopa.runtime.requests.pool import Job, RequestPool
+from lopa.runtime.requests.prompt_store import PROMPT_ROWS, PromptStore
+from lopa.runtime.requests.result import Event, GenerationResult
+from lopa.runtime.sessions.cpu_cores import check_devices
+from lopa.runtime.sessions.device_errors import TypedSession
+from lopa.runtime.sessions.session import Session, unused_request
+from lopa.runtime.sessions.timeline import Timeline
+from lopa.runtime.text.prompt_ids import Prompt, PromptRequest, check_prompts, ids_from_prompt
+from lopa.runtime.text.tokenizer import Tokenizer
 
 MOST_PARALLEL = 4096
 """Requests that may share a forward: each has a prefix cache."""

@@ -10,17 +10,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from lopa.runtime.algorithm.decoding import Step
 from lopa.runtime.checked_values import whole_number
 from lopa.runtime.decoder import MOST_PARALLEL, Decoder
-from lopa.runtime.decoding import Step
-from lopa.runtime.device_errors import failure_of_device
 from lopa.runtime.errors import BadInputError, EngineClosedError, QueueFullError
 from lopa.runtime.generation_config import GenerationConfig
-from lopa.runtime.parallel_session import STALL_SECONDS
-from lopa.runtime.prompt_ids import Prompt
-from lopa.runtime.prompt_store import PROMPT_ROWS
-from lopa.runtime.request_handle import RequestHandle
-from lopa.runtime.request_pool import Job
+from lopa.runtime.parallel.branch_session import STALL_SECONDS
+from lopa.runtime.requests.handle import RequestHandle
+from lopa.runtime.requests.pool import Job
+from lopa.runtime.requests.prompt_store import PROMPT_ROWS
+from lopa.runtime.sessions.device_errors import failure_of_device
+from lopa.runtime.text.prompt_ids import Prompt
 
 SLOTS = 8
 QUEUE_LIMIT = 64

@@ -64,10 +64,10 @@ def tiny_quantized(tmp_path_factory: pytest.TempPathFactory, request: pytest.Fix
 def planned_bundle(tiny_portable: Path, tmp_path: Path) -> Path:
     """A portable bundle of the test's own, with a plan of three gears."""
     from tests.gears import plan_of
-    from tests.runtime.test_gears import GEARS
+    from tests.runtime.bundle.test_gears import GEARS
 
     from lopa.runtime.bundle import Bundle
-    from lopa.runtime.gears import GEARS_NAME, json_from_plan
+    from lopa.runtime.bundle.gears import GEARS_NAME, json_from_plan
 
     path = Path(shutil.copytree(tiny_portable, tmp_path / "bundle"))
     (path / GEARS_NAME).write_bytes(json_from_plan(plan_of(Bundle.open(path), gears=GEARS)))
@@ -77,7 +77,7 @@ def planned_bundle(tiny_portable: Path, tmp_path: Path) -> Path:
 @pytest.fixture
 def atc_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Puts the stand-in atc on PATH; the file to which it adds its calls."""
-    from tests.ascend.stand_in_toolkit import stand_in_toolkit
+    from tests.runtime.ascend.stand_in_toolkit import stand_in_toolkit
 
     calls = tmp_path / "calls.jsonl"
     monkeypatch.setenv("PATH", str(stand_in_toolkit(tmp_path / "toolkit")), prepend=os.pathsep)
@@ -108,7 +108,7 @@ def _bundle_made_once(
         if not bundle.exists():
             # Imported here because the runtime's tests also run where torch is not installed.
             from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint
-            from lopa.export.quantization import QuantizationChoice
+            from lopa.export.weights.quantization import QuantizationChoice
 
             choice = None if quantize is None else QuantizationChoice(quantize)
             bundle_from_checkpoint(

@@ -3,8 +3,8 @@
 import msgspec
 
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.costs import weights_digest
-from lopa.runtime.gears import Expected, Gear, GearPlan, PlanCosts, Source
+from lopa.runtime.bundle.costs import weights_digest
+from lopa.runtime.bundle.gears import Expected, Gear, GearPlan, PlanCosts, Source
 
 
 def gear(

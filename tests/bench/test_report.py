@@ -11,15 +11,15 @@ import pytest
 
 from lopa.bench.eval_set import eval_set_from_jsonl
 from lopa.bench.machine import date_now, machine_now
-from lopa.bench.plot import png_from_quality
-from lopa.bench.quality import QualityReport, quality_rows, shared_settings
-from lopa.bench.quality_table import tables_from_quality
+from lopa.bench.quality.measure import QualityReport, quality_rows, shared_settings
+from lopa.bench.quality.plot import png_from_quality
+from lopa.bench.quality.table import tables_from_quality
 from lopa.bench.report import json_from_report, make_folder, prompt_file, run_now, write_report
 from lopa.bench.table import Table, markdown_from_table
 from lopa.runtime.bundle import sha256_of_file
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.output_file import write_whole
+from lopa.runtime.files.output_file import write_whole
 from lopa.tiny import EVAL
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from lopa.cli.standard_streams import ESCAPED, open_streams
+from lopa.cli.program.standard_streams import ESCAPED, open_streams
 
 PROMPT = "Question: 2 + 3?\nAnswer:"
 MODULE = (sys.executable, "-m", "lopa.cli.main")

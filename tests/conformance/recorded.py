@@ -10,14 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from lopa.bench.gear_recording import Recording
+from lopa.bench.gears.recording import Recording
+from lopa.runtime.algorithm.decoding import Decoding, Step
 from lopa.runtime.bundle import sha256_of_file
+from lopa.runtime.bundle.gears import ForwardSizes, Source
+from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.contract import Int64, tiles
-from lopa.runtime.decoding import Decoding, Step
-from lopa.runtime.gears import ForwardSizes, Source
 from lopa.runtime.generation_config import GenerationConfig
-from lopa.runtime.manifest import Manifest
-from lopa.runtime.session import Session
+from lopa.runtime.sessions.session import Session
 
 TRACES = Path(__file__).resolve().parents[1] / "reference" / "traces"
 NEAR_TIE = 1e-4

@@ -6,7 +6,7 @@ import pytest
 from tests.conformance.recorded import comparisons_of_file, read_traces, trace_files
 
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.session import open_session
+from lopa.runtime.sessions.session import open_session
 
 
 @pytest.mark.parametrize("path", trace_files(), ids=lambda path: path.name.split(".")[0])

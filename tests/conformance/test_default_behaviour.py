@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from tests.conformance.recorded import TRACES, prompt_of, read_traces
 
+from lopa.runtime.algorithm.decoding import Decoding
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.decoding import Decoding
-from lopa.runtime.session import open_session
+from lopa.runtime.sessions.session import open_session
 
 # Options that the default behaviour shares with the published one; x_..new120 is not here because its last block is
 # shorter than a block, which the published loop drops.

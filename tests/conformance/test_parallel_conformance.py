@@ -1,6 +1,6 @@
 """A sample of every file of recorded traces, decoded with the branches dealt over 2, 3, 4 and 8 devices.
 
-tools/conformance_report.py decodes all of them with any number of devices.
+tools/reports/conformance.py decodes all of them with any number of devices.
 """
 
 from pathlib import Path
@@ -9,8 +9,8 @@ import pytest
 from tests.conformance.recorded import comparisons_of_file, trace_files
 
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.parallel_session import BranchParallelSession
-from lopa.runtime.session import open_session
+from lopa.runtime.parallel.branch_session import BranchParallelSession
+from lopa.runtime.sessions.session import open_session
 
 DEVICES = (2, 3, 4, 8)
 TRACES = 3

@@ -1,4 +1,4 @@
-"""A sample of the recorded traces through the portable graph; tools/conformance_report.py runs all of them."""
+"""A sample of the recorded traces through the portable graph; tools/reports/conformance.py runs all of them."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ import pytest
 from tests.conformance.recorded import TRACES, comparisons_of_file
 
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.session import open_session
+from lopa.runtime.sessions.session import open_session
 
 FILES = ["d2f_bs16_block", "lopa_bf4_bs16_block", "lopa_bf8_bs32_full", "x_lopa_bf4_new120_bs32"]
 

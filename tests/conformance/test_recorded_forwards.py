@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from tests.conformance.recorded import TRACES, prompt_of, read_traces
 
+from lopa.runtime.algorithm.decoding import Decoding
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import Statistics, WindowBatch
-from lopa.runtime.decoding import Decoding
-from lopa.runtime.session import Session, open_session
+from lopa.runtime.sessions.session import Session, open_session
 
 PROBABILITY_TOLERANCE = 3e-5
 """The record's rounding of probabilities is 1e-7; float32 kernels differ by a few 1e-6."""

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models
 
 from lopa.cli.main import main
-from lopa.export.checkpoint import INDEX_NAME, SINGLE_NAME
+from lopa.export.checkpoint.tensors import INDEX_NAME, SINGLE_NAME
 
 CONFIG: dict[str, Any] = {
     "architectures": ["DreamModel"],

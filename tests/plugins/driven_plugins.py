@@ -12,7 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from tools.record_tensorrt_api import bindings_over_stand_ins
+from tools.vendors.record_tensorrt_api import bindings_over_stand_ins
 
 trt: Any = bindings_over_stand_ins(Path(sys.argv[1]))
 sys.modules["tensorrt"] = trt

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.plugins import kernel_calls
 from tests.plugins.conftest import Kernels
 
-from lopa.export.module import statistics_of_logits
+from lopa.export.graph.module import statistics_of_logits
 from lopa.plugins.confidence_head_reference import confidence_head_reference
 from lopa.runtime.contract import TOP_K
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.tensorrt.bindings import PINS, installed_bindings
+from tests.runtime.tensorrt.bindings import PINS, installed_bindings
 
 from lopa.plugins.tensorrt_plugins import register_plugins
 from lopa.runtime.errors import MissingBackendError

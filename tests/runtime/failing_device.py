@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from lopa.runtime.contract import Statistics
-from lopa.runtime.session import Session
+from lopa.runtime.sessions.session import Session
 
 Manner = Literal["raises", "hangs", "answers nonsense"]
 

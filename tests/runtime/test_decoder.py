@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from lopa import tiny
-from lopa.runtime.answer import UNDECIDED
+from lopa.runtime.algorithm.decoding import Step
 from lopa.runtime.decoder import Decoder
-from lopa.runtime.decoding import Step
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.result import DoneEvent, DraftEvent, GenerationResult, TextEvent
-from lopa.runtime.session import unused_request
+from lopa.runtime.requests.answer import UNDECIDED
+from lopa.runtime.requests.result import DoneEvent, DraftEvent, GenerationResult, TextEvent
+from lopa.runtime.sessions.session import unused_request
 
 
 @pytest.fixture(scope="module")

@@ -16,9 +16,9 @@ from lopa.runtime.bundle import Bundle
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.devices import session_from_devices
 from lopa.runtime.errors import BadInputError, MissingBackendError
-from lopa.runtime.host_session import HostSession
-from lopa.runtime.parallel_session import BranchParallelSession
-from lopa.runtime.session import Session, open_session
+from lopa.runtime.parallel.branch_session import BranchParallelSession
+from lopa.runtime.sessions.host_session import HostSession
+from lopa.runtime.sessions.session import Session, open_session
 
 linux = pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="needs Linux, where threads stay on cores")
 

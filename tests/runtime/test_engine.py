@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tools.random_configs import random_config, random_prompt
 
-from lopa.bench.random_configs import random_config, random_prompt
 from lopa.runtime import (
     BadInputError,
     Decoder,
@@ -27,9 +27,9 @@ from lopa.runtime import (
     QueueFullError,
     TextEvent,
 )
+from lopa.runtime.algorithm.decoding import Decoding, Step
 from lopa.runtime.contract import CacheRows, Statistics, WindowBatch
-from lopa.runtime.decoding import Decoding, Step
-from lopa.runtime.request_handle import RequestHandle
+from lopa.runtime.requests.handle import RequestHandle
 from lopa.tiny import EVAL
 
 WAIT = 60.0
@@ -256,7 +256,7 @@ def test_an_error_anywhere_in_a_request_is_its_own(
             if place == self._breaks_in:
                 raise ZeroDivisionError("its own fault")
 
-    monkeypatch.setattr("lopa.runtime.request_pool.Decoding", Faulty)
+    monkeypatch.setattr("lopa.runtime.requests.pool.Decoding", Faulty)
     with Engine(decoder, slots=3) as engine:
         handles = [engine.submit(prompt, config) for config in (good, bad, good)]
         with pytest.raises(ZeroDivisionError, match="its own fault"):

@@ -8,10 +8,10 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lopa.runtime.bundle.manifest import MANIFEST_NAME, Manifest, manifest_from_json
 from lopa.runtime.errors import BadInputError
+from lopa.runtime.files.untrusted_input import object_from_json
 from lopa.runtime.generation_config import GenerationConfig
-from lopa.runtime.manifest import MANIFEST_NAME, Manifest, manifest_from_json
-from lopa.runtime.untrusted_input import object_from_json
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),

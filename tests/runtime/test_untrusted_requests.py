@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from lopa.runtime import BadInputError, Decoder, Engine
-from lopa.runtime.tokenizer import Tokenizer
+from lopa.runtime.text.tokenizer import Tokenizer
 
 PROMPT = "Question: 2 + 3?\nAnswer:"
 

@@ -1,0 +1,1 @@
+"""What one forward costs: rooflines, cost tables, comparisons."""

@@ -1,0 +1,134 @@
+"""One forward on several engines in turn: the same windows on the same prefix, medians and ratios.
+
+The sides take turns within every round, so that a machine that slows down slows all of them. Knows sessions only: what
+they are made of is the caller's business.
+"""
+
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from lopa.bench.forward.random_inputs import random_prefix_rows, random_window
+from lopa.bench.forward.work import ForwardShape
+from lopa.bench.machine import Machine
+from lopa.bench.table import Table
+from lopa.runtime.bundle.manifest import Manifest
+from lopa.runtime.contract import Statistics
+from lopa.runtime.sessions.session import Session
+
+_REQUEST = 0
+
+
+@dataclass(frozen=True)
+class SideResult:
+    """One side at one shape."""
+
+    side: str
+    shape: ForwardShape
+    median: float
+    """Seconds of session.forward."""
+    least: float
+    ratio: float
+    """How many times less time than the first side, of the medians."""
+    same_best: float
+    """Share of the wanted rows whose most probable token is that of the first side."""
+    logprob_error: float
+    """Mean difference of the most probable token's log-probability from the first side's."""
+
+
+@dataclass(frozen=True)
+class ForwardReport:
+    """Everything that tools/reports/forward.py measured. The first side is what the others are compared with."""
+
+    benchmark: str
+    date: str
+    command: str
+    machine: Machine
+    threads: int
+    rounds: int
+    results: tuple[SideResult, ...]
+
+
+def compared_forwards(
+    sides: Mapping[str, Session],
+    manifest: Manifest,
+    shapes: Sequence[ForwardShape],
+    rounds: int,
+    progress: Callable[[int], None] = lambda _: None,
+) -> tuple[SideResult, ...]:
+    """Every side at every shape; the first is what the others are compared with.
+
+    `manifest` gives the model's sizes, the same for all sides. `progress` hears how many rounds of shapes are done.
+    """
+    results: list[SideResult] = []
+    for number, shape in enumerate(shapes):
+        rng = np.random.default_rng(number)
+        rows = random_prefix_rows(manifest, shape.prefix, rng)
+        batch = random_window(manifest, _REQUEST, shape, rng)
+        answers: dict[str, Statistics] = {}
+        seconds: dict[str, list[float]] = {name: [] for name in sides}
+        try:
+            for name, session in sides.items():
+                session.append_rows(_REQUEST, rows)
+                answers[name] = session.forward(batch)  # not counted: it pays for memory that all others find ready
+            for done in range(rounds):
+                for name, session in sides.items():
+                    began = time.perf_counter()
+                    session.forward(batch)
+                    seconds[name].append(time.perf_counter() - began)
+                progress(number * rounds + done + 1)
+        finally:
+            for session in sides.values():
+                session.release(_REQUEST)
+        results += results_of_shape(shape, seconds, answers)
+    return tuple(results)
+
+
+def results_of_shape(
+    shape: ForwardShape, seconds: Mapping[str, Sequence[float]], answers: Mapping[str, Statistics]
+) -> list[SideResult]:
+    """Medians, ratios and differences; the first side is what the others are compared with."""
+    first = next(iter(seconds))
+    return [
+        SideResult(
+            side=name,
+            shape=shape,
+            median=statistics.median(found),
+            least=min(found),
+            ratio=statistics.median(seconds[first]) / statistics.median(found),
+            same_best=float((answers[name].topk_ids[..., 0] == answers[first].topk_ids[..., 0]).mean()),
+            logprob_error=float(
+                np.abs(answers[name].topk_logprobs[..., 0] - answers[first].topk_logprobs[..., 0]).mean()
+            ),
+        )
+        for name, found in seconds.items()
+    ]
+
+
+def table_from_forwards(report: ForwardReport) -> Table:
+    """A row for every side and shape."""
+    return Table(
+        title=f"Milliseconds of a forward: {report.threads} thread(s), {report.machine.cpu}, {report.rounds} rounds",
+        columns=(
+            "side, branches x window, prefix, rows wanted of each branch",
+            "median",
+            "least",
+            "times faster",
+            "same best token",
+            "mean log-probability error",
+        ),
+        rows=tuple(
+            (
+                f"{each.side}, {each.shape.branches} x {each.shape.window}, {each.shape.prefix}, {each.shape.wanted}",
+                f"{each.median * 1e3:.0f}",
+                f"{each.least * 1e3:.0f}",
+                f"{each.ratio:.2f}",
+                f"{each.same_best:.1%}",
+                f"{each.logprob_error:.1e}",
+            )
+            for each in report.results
+        ),
+    )

@@ -1,0 +1,94 @@
+"""A measured cost table beside the roofline of the machine. Does not measure."""
+
+from dataclasses import dataclass
+
+from lopa.bench.forward.machine_rates import MachineRates
+from lopa.bench.forward.work import ForwardShape, floor_seconds, work_of_forward
+from lopa.bench.report import Run
+from lopa.bench.table import Table
+from lopa.runtime.bundle.costs import Costs, ForwardCost
+from lopa.runtime.bundle.manifest import Manifest
+
+
+@dataclass(frozen=True)
+class RoofedCost:
+    """One point of the table."""
+
+    branches: int
+    window: int
+    prefix: int
+    seconds: float
+    floor: float | None
+    """Seconds in which no implementation can be faster at the machine's rates; None where they were not measured."""
+
+
+@dataclass(frozen=True)
+class CostsReport:
+    """Everything that `lopa-export bench --costs` measured."""
+
+    benchmark: str
+    run: Run
+    rates: MachineRates | None
+    """Of the CPU; None for another device."""
+    host_seconds: float
+    host_seconds_a_branch: float
+    points: tuple[RoofedCost, ...]
+
+
+def report_from_costs(costs: Costs, run: Run, rates: MachineRates | None, manifest: Manifest) -> CostsReport:
+    """The points of `costs`, each with its floor."""
+    points = tuple(
+        RoofedCost(point.branches, point.window, point.prefix, point.seconds, _floor(point, rates, manifest))
+        for point in costs.points
+    )
+    return CostsReport("costs", run, rates, costs.host_seconds, costs.host_seconds_a_branch, points)
+
+
+def tables_from_costs(report: CostsReport) -> list[Table]:
+    """The machine's rates, and every point with its floor and its share of it."""
+    where = f"{report.run.device}, {_threads(report.run.threads)}, {report.run.machine.cpu}"
+    return [*_rates_table(report.rates, where), _points_table(report, where)]
+
+
+def _rates_table(rates: MachineRates | None, where: str) -> list[Table]:
+    if rates is None:
+        return []
+    return [
+        Table(
+            title=f"The machine's rates: {where}",
+            columns=("limit", "rate"),
+            rows=(
+                ("float32 products", f"{rates.float32 / 1e9:.0f} GFLOP/s"),
+                ("int8 products", f"{rates.int8 / 1e9:.0f} GOP/s"),
+                ("memory, large copy, read and written", f"{rates.bandwidth / 1e9:.1f} GB/s"),
+            ),
+        )
+    ]
+
+
+def _points_table(report: CostsReport, where: str) -> Table:
+    return Table(
+        title=f"Milliseconds of a forward whose every row is wanted: {where}; outside its forward a step takes "
+        f"{report.host_seconds * 1e3:.2f} ms, and {report.host_seconds_a_branch * 1e3:.2f} ms for each further branch",
+        columns=("branches x window, prefix", "floor", "median", "median / floor"),
+        rows=tuple(
+            (
+                f"{point.branches} x {point.window}, {point.prefix}",
+                "-" if point.floor is None else f"{point.floor * 1e3:.2f}",
+                f"{point.seconds * 1e3:.2f}",
+                "-" if point.floor is None else f"{point.seconds / point.floor:.2f}",
+            )
+            for point in report.points
+        ),
+    )
+
+
+def _floor(point: ForwardCost, rates: MachineRates | None, manifest: Manifest) -> float | None:
+    if rates is None:
+        return None
+    shape = ForwardShape(point.branches, point.window, point.prefix, wanted=point.window)
+    return floor_seconds(work_of_forward(manifest, shape), rates)
+
+
+def _threads(threads: int | None) -> str:
+    return "the engine's number of threads" if threads is None else f"{threads} thread(s)"

@@ -1,0 +1,81 @@
+"""Expected seconds and bytes of a forward of any shape: from a measured cost table, or from a stated model.
+
+Does not measure, does not plan.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from lopa.bench.forward.machine_rates import MachineRates
+from lopa.bench.forward.work import ForwardShape, floor_seconds, work_of_forward
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.bundle.costs import CostTable, checked_costs, costs_from_file, costs_name
+from lopa.runtime.bundle.gears import ForwardSizes, PlanCosts
+from lopa.runtime.bundle.manifest import Manifest
+from lopa.runtime.contract import TOP_K
+from lopa.runtime.contract.stored_floats import stored_dtype
+
+_CPU_RATES = MachineRates(float32=1.8e11, int8=5.5e11, bandwidth=2.8e10)
+"""One thread of an AMD EPYC with AVX-512 VNNI, rounded (docs/measurements/2026-11-21-cpu-speed)."""
+_ACCELERATOR_RATES = MachineRates(float32=1e15, int8=2e15, bandwidth=3.3e12)
+"""Dense 16-bit and 8-bit products and memory of one H100, rounded from its data sheet; other accelerators of its time
+have a like ratio of the two, which is what the choice of gears depends on."""
+_MASK_BYTES = 4
+"""Of a window mask entry in the portable dialect, where it is a float; a bool elsewhere."""
+
+
+@dataclass(frozen=True)
+class GearCosts:
+    """What a forward takes, and where that is known from."""
+
+    about: PlanCosts
+    seconds_of: Callable[[int, int, int], float]
+    """Of `sequences` (requests x branches), window rows and allocated prefix rows; all window rows wanted."""
+
+    def seconds(self, sizes: ForwardSizes) -> float:
+        """Expected, of one forward.
+
+        The table knows one request: the branches of several are taken for as many branches of one.
+        """
+        return self.seconds_of(sizes.requests * sizes.branches, sizes.window, sizes.prefix)
+
+
+def gear_costs(bundle: Bundle, device: str, path: Path | None) -> GearCosts:
+    """The table at `path`, else that of `device` in the bundle, else a model.
+
+    Raises BadInputError for a table that cannot be read, or of another device, contract or bundle.
+    """
+    source = bundle.path / costs_name(device) if path is None else path
+    if path is None and not source.is_file():
+        return _modelled(bundle.manifest, device)
+    costs = costs_from_file(source)
+    table = CostTable(checked_costs(costs, bundle, device, costs.threads, source=str(source)))
+    about = PlanCosts(kind="measured", device=device, machine=costs.machine, measured=costs.measured)
+    return GearCosts(about, table.seconds)
+
+
+def bytes_of_gear(manifest: Manifest, sizes: ForwardSizes) -> int:
+    """Bytes of all inputs and outputs of an engine in this shape, caches included.
+
+    Not the weights, nor what an engine needs for its own work.
+    """
+    model = manifest.dimensions
+    sequences = sizes.requests * sizes.branches
+    rows, wanted = sequences * sizes.window, sequences * sizes.wanted
+    cache_row = 2 * model.layers * model.kv_heads * model.head_size * stored_dtype(manifest.dtype).itemsize
+    inputs = rows * (2 * 8 + _MASK_BYTES * sizes.window) + sizes.requests * (sizes.prefix + 4) + wanted * 8
+    outputs = wanted * (TOP_K * (8 + 4) + 4 + (4 * model.vocab_size if manifest.with_logits else 0))
+    return inputs + outputs + cache_row * (sizes.requests * sizes.prefix + rows)
+
+
+def _modelled(manifest: Manifest, device: str) -> GearCosts:
+    """Time of computing or of moving memory, whichever is longer: below a knee in the rows padding costs nothing."""
+    on_cpu = device.split(":", 1)[0] in ("cpu", "numpy")
+    rates = _CPU_RATES if on_cpu else _ACCELERATOR_RATES
+
+    def seconds(sequences: int, window: int, prefix: int) -> float:
+        return floor_seconds(work_of_forward(manifest, ForwardShape(sequences, window, prefix, window)), rates)
+
+    machine = "a processor with AVX-512, one thread" if on_cpu else "an accelerator like an H100"
+    return GearCosts(PlanCosts(kind="modelled", device=device, machine=machine, measured=None), seconds)

@@ -1,0 +1,142 @@
+"""The gears for a set of forwards: those few shapes in which they all run in the least expected time.
+
+Exact for the sizes that occur: every combination of occurring requests, branches, windows and prefixes is a candidate,
+and the search for the best few of them is exact (column_search). Knows no file and no engine.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from lopa.bench.gears.column_search import Floats, cheapest_columns
+from lopa.bench.gears.costs import GearCosts
+from lopa.bench.gears.sizes import WINDOW_MULTIPLE, axes_of_forwards, axes_within
+from lopa.runtime.bundle.gears import SPLIT_COST, ForwardSizes, Gear
+from lopa.runtime.contract import TILE
+from lopa.runtime.errors import BadInputError
+from lopa.runtime.generation_config import GenerationConfig
+
+MOST_CELLS = 4_000_000
+"""Entries of the table of costs, shapes by candidates."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The gears found, small ones first."""
+
+    gears: tuple[Gear, ...]
+    least_share: float
+    """Proven: any choice of as many candidates takes at least this share of its time; 1 when the search ended."""
+    every_size: bool
+    """Whether all sizes that occur were considered; otherwise they were too many, and some were rounded up first."""
+
+
+def limits_from_configs(
+    configs: Sequence[GenerationConfig], forwards: Mapping[ForwardSizes, int], prompt: int
+) -> ForwardSizes:
+    """The largest sizes that decodes with `configs`, at least one, and prompts of up to `prompt` tokens can have.
+
+    The first window is the prompt and a block; a later one holds generated positions only, as does every wanted row,
+    beside the one kept row.
+    """
+    generated = max(config.positions for config in configs)
+    first = prompt + max(config.block_length(0) for config in configs if config.block_count)
+    occurring = list(forwards)
+    return ForwardSizes(
+        requests=max(sizes.requests for sizes in occurring),
+        branches=max([config.lookaheads + 1 for config in configs] + [sizes.branches for sizes in occurring]),
+        window=_up(max([first, generated] + [sizes.window for sizes in occurring]), WINDOW_MULTIPLE),
+        prefix=_up(max([prompt + generated] + [sizes.prefix for sizes in occurring]), TILE),
+        wanted=max([generated + 1] + [sizes.wanted for sizes in occurring]),
+    )
+
+
+def chosen_gears(
+    forwards: Mapping[ForwardSizes, int],
+    limits: ForwardSizes,
+    costs: GearCosts,
+    *,
+    most: int,
+    most_bytes: int | None,
+    bytes_of: Callable[[ForwardSizes], int],
+    seconds: float,
+) -> Choice:
+    """At most `most` gears for `forwards` (how often each shape runs), found in about `seconds`.
+
+    One of them takes everything within `limits`; where memory is too small for that, the longest window and prefix with
+    as many requests and branches as were found best, so that larger forwards are split. Raises BadInputError when not
+    even one branch of one request fits `most_bytes`.
+    """
+    occurring = axes_of_forwards(forwards, limits)
+    axes = axes_within(occurring, forwards, MOST_CELLS)
+    shapes = axes.rounded(forwards)
+    candidates = _affordable(axes.combinations(limits.wanted), limits, most_bytes, bytes_of)
+    gears = [_gear(sizes, costs) for sizes in candidates]
+    table = np.vstack([_table_of_costs(shapes, gears), _must_cover(candidates, limits)])
+    found = cheapest_columns(table, most, seconds=seconds)
+    chosen = sorted(
+        (gears[column] for column in found.columns), key=lambda gear: (gear.prefix, gear.window, gear.seconds)
+    )
+    return Choice(tuple(chosen), found.least / found.total, every_size=axes == occurring)
+
+
+def _table_of_costs(shapes: Mapping[ForwardSizes, int], gears: Sequence[Gear]) -> Floats:
+    """Seconds [shapes, gears] of all forwards of a shape in a gear; infinite where its rows do not fit."""
+    needed = np.array([(s.requests, s.branches, s.window, s.prefix) for s in shapes])[:, None, :]
+    given = np.array([(g.requests, g.branches, g.window, g.prefix) for g in gears])[None, :, :]
+    each = np.prod(-(-needed[..., :2] // given[..., :2]), axis=-1)
+    counts = np.array(list(shapes.values()))[:, None]
+    seconds = np.array([gear.seconds for gear in gears])[None, :]
+    fits = (needed[..., 2:] <= given[..., 2:]).all(axis=-1)
+    table: Floats = np.where(fits, counts * seconds * np.where(each > 1, SPLIT_COST * each, 1.0), np.inf)
+    return table
+
+
+def _affordable(
+    every: Sequence[ForwardSizes],
+    limits: ForwardSizes,
+    most_bytes: int | None,
+    bytes_of: Callable[[ForwardSizes], int],
+) -> list[ForwardSizes]:
+    """Those that fit `most_bytes`, smaller ones first."""
+    needed = {sizes: bytes_of(sizes) for sizes in every}
+    if most_bytes is None:
+        return sorted(every, key=needed.__getitem__)
+    least = min(needed[sizes] for sizes in every if (sizes.window, sizes.prefix) == (limits.window, limits.prefix))
+    if least > most_bytes:
+        raise BadInputError(
+            f"{most_bytes / 2**30:g} GiB of memory for the largest gear",
+            expected=f"at least {math.ceil(1e6 * least / 2**30) / 1e6:.6f} GiB: one branch of one request over a "
+            f"window of {limits.window} and a prefix of {limits.prefix} rows",
+            remedy="raise --memory, or plan for shorter prompts with --max-prompt",
+        )
+    return sorted((sizes for sizes in every if needed[sizes] <= most_bytes), key=needed.__getitem__)
+
+
+def _must_cover(candidates: Sequence[ForwardSizes], limits: ForwardSizes) -> Floats:
+    """A row [1, candidates] that costs nothing, and that only the gear which takes everything can serve.
+
+    Any with the longest window and prefix where memory leaves that one out.
+    """
+    whole = (limits.requests, limits.branches, limits.window, limits.prefix)
+    covers = np.array([(c.requests, c.branches, c.window, c.prefix) == whole for c in candidates])
+    if not covers.any():
+        covers = np.array([(c.window, c.prefix) == whole[2:] for c in candidates])
+    return np.where(covers, 0.0, np.inf)[None, :]
+
+
+def _gear(sizes: ForwardSizes, costs: GearCosts) -> Gear:
+    return Gear(
+        requests=sizes.requests,
+        branches=sizes.branches,
+        window=sizes.window,
+        prefix=sizes.prefix,
+        wanted=sizes.wanted,
+        seconds=costs.seconds(sizes),
+    )
+
+
+def _up(rows: int, multiple: int) -> int:
+    return -(-rows // multiple) * multiple

@@ -1,0 +1,50 @@
+"""Where the forwards fall over windows and branches, and the gears that take them: a heat map. Does not plan."""
+
+import io
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from lopa.bench.gears.sizes import WINDOW_MULTIPLE
+from lopa.runtime.bundle.gears import ForwardSizes, Gear
+
+
+def png_from_gears(forwards: Mapping[ForwardSizes, int], gears: Sequence[Gear], *, title: str) -> bytes:
+    """The PNG file. Up: requests x branches; across: window rows; a gear takes what is left of and below its corner."""
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
+
+    width = max(gear.window for gear in gears) // WINDOW_MULTIPLE
+    height = max(gear.requests * gear.branches for gear in gears)
+    counts = np.zeros((height, width))
+    for sizes, count in forwards.items():
+        row = min(sizes.requests * sizes.branches, height) - 1
+        counts[row, -(-sizes.window // WINDOW_MULTIPLE) - 1] += count
+    figure = Figure(figsize=(8.0, 5.0), layout="constrained")
+    axes = figure.add_subplot()
+    shown = np.ma.masked_equal(100 * counts / counts.sum(), 0)
+    image = axes.pcolormesh(np.arange(width + 1) * WINDOW_MULTIPLE, np.arange(height + 1) + 0.5, shown, cmap="Blues")
+    figure.colorbar(image, label="forwards, %")
+    prefixes_of_corner: dict[tuple[int, int], list[str]] = {}
+    for gear in gears:
+        prefixes_of_corner.setdefault((gear.window, gear.requests * gear.branches), []).append(str(gear.prefix))
+    for (window, sequences), prefixes in prefixes_of_corner.items():
+        axes.plot([0, window, window], [sequences + 0.5, sequences + 0.5, 0.5], color="tab:orange", lw=1, alpha=0.6)
+        axes.plot([window], [sequences + 0.5], "o", color="tab:orange", ms=4)
+        axes.annotate(
+            f"P {', '.join(prefixes)}",
+            (window, sequences + 0.5),
+            xytext=(2, 2),
+            textcoords="offset points",
+            fontsize=8,
+            rotation=40,
+        )
+    axes.set_xlim(0, width * WINDOW_MULTIPLE * 1.08)
+    axes.set_ylim(0.5, 0.5 + 1.15 * height)  # room for the topmost labels
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set_xlabel("window rows")
+    axes.set_ylabel("requests x branches")
+    axes.set_title(title)
+    file = io.BytesIO()
+    figure.savefig(file, format="png", dpi=150)
+    return file.getvalue()

@@ -1,0 +1,114 @@
+"""The forwards of decodes, request by request: what gears are planned from. Knows sizes only, no tokens."""
+
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from lopa.runtime.algorithm.decoding import Step
+from lopa.runtime.bundle.gears import ForwardSizes, Source
+from lopa.runtime.contract import tiles
+from lopa.runtime.decoder import Decoder
+from lopa.runtime.generation_config import DEFAULT_BRANCHES, GenerationConfig
+from lopa.runtime.text.prompt_ids import Prompt
+
+MOST_PADDING = 0.25
+"""Padding rows that requests in one forward may cause, as a share of the real ones: as the engine packs them."""
+
+
+@dataclass(frozen=True)
+class Recording:
+    """Decoded requests and what they were decoded with."""
+
+    requests: tuple[tuple[ForwardSizes, ...], ...]
+    """The forwards of each request in order, each of that request alone (R = 1)."""
+    configs: tuple[GenerationConfig, ...]
+    longest_prompt: int
+    sources: tuple[Source, ...]
+
+
+def sizes_of_step(step: Step) -> ForwardSizes:
+    """The axes of the step's forward, had its request been alone in it."""
+    windows = step.windows
+    branches, window = windows.input_ids.shape
+    return ForwardSizes(1, branches, window, tiles(windows.start), windows.wanted.shape[1])
+
+
+def recording_from_decoder(
+    decoder: Decoder, prompts: Iterable[Prompt], source: Callable[[int], Source], progress: Callable[[int], None]
+) -> Recording:
+    """Decode `prompts` by the bundle's defaults, with as many branches as accelerators have by default.
+
+    `source` names the prompts, given the number of forwards.
+
+    `progress` hears how many prompts are done.
+    """
+    # Gears are for accelerators, whatever device records.
+    config = decoder.config(branches=DEFAULT_BRANCHES)
+    requests: list[tuple[ForwardSizes, ...]] = []
+    longest = 0
+    for prompt in prompts:
+        steps: list[Step] = []
+        deque(decoder.stream(prompt, config, on_step=steps.append), maxlen=0)
+        longest = max(longest, steps[0].windows.start + steps[0].windows.commit)
+        requests.append(tuple(map(sizes_of_step, steps)))
+        progress(len(requests))
+    return Recording(tuple(requests), (config,), longest, (source(sum(map(len, requests))),))
+
+
+def joined_recordings(recordings: Sequence[Recording]) -> Recording:
+    """Several recordings, at least one, as one."""
+    return Recording(
+        requests=tuple(request for each in recordings for request in each.requests),
+        configs=tuple(config for each in recordings for config in each.configs),
+        longest_prompt=max(each.longest_prompt for each in recordings),
+        sources=tuple(source for each in recordings for source in each.sources),
+    )
+
+
+def forwards_of_recording(recording: Recording, parallel: int) -> Counter[ForwardSizes]:
+    """How often each shape would run with `parallel` requests under way at a time.
+
+    Requests come in order, the next as soon as one ends; every round runs the next forward of each. Those whose common
+    shape has few padding rows share a forward, the largest first.
+    """
+    waiting = iter(recording.requests)
+    under_way: list[list[ForwardSizes]] = []
+    forwards: Counter[ForwardSizes] = Counter()
+    while True:
+        while len(under_way) < parallel and (request := next(waiting, None)) is not None:
+            if request:
+                under_way.append(list(reversed(request)))
+        if not under_way:
+            return forwards
+        for group in _groups([request.pop() for request in under_way]):
+            forwards[group] += 1
+        under_way = [request for request in under_way if request]
+
+
+def _groups(alone: Sequence[ForwardSizes]) -> list[ForwardSizes]:
+    """The shapes of the forwards in which these requests run together."""
+    groups: list[tuple[ForwardSizes, int]] = []
+    for sizes in sorted(alone, key=_rows, reverse=True):
+        for number, (shape, real) in enumerate(groups):
+            common = _common(shape, sizes)
+            if _rows(common) <= (1 + MOST_PADDING) * (real + _rows(sizes)):
+                groups[number] = (common, real + _rows(sizes))
+                break
+        else:
+            groups.append((sizes, _rows(sizes)))
+    return [shape for shape, _ in groups]
+
+
+def _common(shape: ForwardSizes, sizes: ForwardSizes) -> ForwardSizes:
+    """`shape` with one more request in it."""
+    return ForwardSizes(
+        shape.requests + sizes.requests,
+        max(shape.branches, sizes.branches),
+        max(shape.window, sizes.window),
+        max(shape.prefix, sizes.prefix),
+        max(shape.wanted, sizes.wanted),
+    )
+
+
+def _rows(sizes: ForwardSizes) -> int:
+    return sizes.requests * sizes.branches * sizes.window

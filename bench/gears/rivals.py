@@ -1,0 +1,105 @@
+"""What other ways of choosing shapes make of the same forwards. Pure; knows sizes and expected seconds."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+
+from lopa.bench.gears.costs import GearCosts
+from lopa.runtime.bundle.gears import ForwardSizes, Gear, GearTable, sizes_of_gear
+from lopa.runtime.contract import TILE
+
+_VLLM_ASCEND = (1, 2, 4, *range(8, 256, 8), *range(256, 1 << 20, 16))
+"""Tokens of a forward: 1, 2, 4, then by 8 to 255, then by 16."""
+_XLLM = (1, 2, 4, 8, 16, 32, 48, *range(64, 1 << 16, 16))
+"""Sequences of a forward; what is above its last, 48, is taken to go on by 16."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One way of choosing shapes."""
+
+    name: str
+    shapes: int
+    """Different shapes that ran: what has to be compiled, or captured, and kept."""
+    seconds: float
+    """Mean of a forward."""
+    padding: float
+    """Padding rows (requests x branches x window) for each real one."""
+
+
+def outcome_of_gears(name: str, gears: Sequence[Gear], forwards: Mapping[ForwardSizes, int]) -> Outcome:
+    """Every forward in its gear, or split over several forwards in it."""
+    table = GearTable(gears)
+    chosen = {sizes: table.gear_for(sizes) for sizes in forwards}
+    return _outcome(
+        name,
+        forwards,
+        ran={sizes: [sizes_of_gear(gear)] * gear.forwards(sizes) for sizes, gear in chosen.items()},
+        seconds={sizes: gear.seconds_for(sizes) for sizes, gear in chosen.items()},
+    )
+
+
+def rival_outcomes(forwards: Mapping[ForwardSizes, int], limits: ForwardSizes, costs: GearCosts) -> tuple[Outcome, ...]:
+    """No padding first, then the ways that others take, the worst last."""
+    ways: dict[str, Callable[[ForwardSizes], ForwardSizes]] = {
+        "no padding": lambda sizes: sizes,
+        "buckets of vllm-ascend (tokens)": _tokens_in_buckets,
+        "buckets of xLLM (sequences)": _sequences_in_buckets,
+        "powers of two": lambda sizes: _powers_of_two(sizes, limits),
+        "always largest": lambda _: limits,
+    }
+    outcomes = []
+    for name, way in ways.items():
+        ran = {sizes: way(sizes) for sizes in forwards}
+        seconds = {sizes: costs.seconds(shape) for sizes, shape in ran.items()}
+        outcomes.append(_outcome(name, forwards, {sizes: [shape] for sizes, shape in ran.items()}, seconds))
+    return tuple(outcomes)
+
+
+def _outcome(
+    name: str,
+    forwards: Mapping[ForwardSizes, int],
+    ran: Mapping[ForwardSizes, Sequence[ForwardSizes]],
+    seconds: Mapping[ForwardSizes, float],
+) -> Outcome:
+    """`ran`: the shapes in which each forward ran, `seconds` what it took."""
+    rows = sum(count * sum(map(_rows, ran[sizes])) for sizes, count in forwards.items())
+    return Outcome(
+        name=name,
+        shapes=len({(s.requests, s.branches, s.window, s.prefix) for s in chain.from_iterable(ran.values())}),
+        seconds=sum(count * seconds[sizes] for sizes, count in forwards.items()) / sum(forwards.values()),
+        padding=rows / sum(count * _rows(sizes) for sizes, count in forwards.items()) - 1,
+    )
+
+
+def _tokens_in_buckets(sizes: ForwardSizes) -> ForwardSizes:
+    """Its tokens rounded up to a bucket; prefixes are not padded there. Padding tokens are dealt to the windows."""
+    tokens = _up_to(_VLLM_ASCEND, _rows(sizes))
+    return replace(sizes, window=-(-tokens // (sizes.requests * sizes.branches)))
+
+
+def _sequences_in_buckets(sizes: ForwardSizes) -> ForwardSizes:
+    return replace(sizes, requests=1, branches=_up_to(_XLLM, sizes.requests * sizes.branches))
+
+
+def _powers_of_two(sizes: ForwardSizes, limits: ForwardSizes) -> ForwardSizes:
+    """Every axis by itself; a prefix has a tile at least. Never above the limits."""
+    return ForwardSizes(
+        min(_power(sizes.requests), limits.requests),
+        min(_power(sizes.branches), limits.branches),
+        min(_power(sizes.window), limits.window),
+        min(max(TILE, _power(sizes.prefix)), limits.prefix),
+        sizes.wanted,
+    )
+
+
+def _power(size: int) -> int:
+    return 1 << (size - 1).bit_length()
+
+
+def _up_to(buckets: Sequence[int], size: int) -> int:
+    return next(bucket for bucket in buckets if bucket >= size)
+
+
+def _rows(sizes: ForwardSizes) -> int:
+    return sizes.requests * sizes.branches * sizes.window

@@ -1,0 +1,57 @@
+"""A gear plan as tables for readers. Knows no planning."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from lopa.bench.gears.costs import bytes_of_gear
+from lopa.bench.gears.rivals import Outcome
+from lopa.bench.table import Table
+from lopa.runtime.bundle.gears import ForwardSizes, Gear, GearPlan, GearTable, sizes_of_gear
+from lopa.runtime.bundle.manifest import Manifest
+
+
+def table_of_gears(plan: GearPlan, forwards: Mapping[ForwardSizes, int], manifest: Manifest) -> Table:
+    """The gears, how often each runs, and their memory."""
+    chooser, runs = GearTable(plan.gears), Counter[Gear]()
+    for sizes, count in forwards.items():
+        gear = chooser.gear_for(sizes)
+        runs[gear] += count * gear.forwards(sizes)
+    every = runs.total()
+    return Table(
+        title=f"Gears for {plan.costs.device}, {plan.costs.kind} costs ({plan.costs.machine}), "
+        f"{sum(source.forwards for source in plan.sources)} recorded forwards",
+        columns=("requests x branches x window, prefix", "wanted", "ms", "share of forwards", "MiB in and out"),
+        rows=tuple(
+            (
+                f"{gear.requests} x {gear.branches} x {gear.window}, {gear.prefix}",
+                f"{gear.wanted}",
+                f"{gear.seconds * 1e3:#.3g}",
+                f"{100 * runs[gear] / every:.1f} %",
+                f"{bytes_of_gear(manifest, sizes_of_gear(gear)) / 2**20:.1f}",
+            )
+            for gear in plan.gears
+        ),
+    )
+
+
+def table_of_outcomes(plan: GearPlan, outcomes: Sequence[Outcome]) -> Table:
+    """Ways of choosing shapes beside each other, the first being the measure of the others."""
+    unpadded = outcomes[0]
+    expected = plan.expected
+    gap = 1 - expected.least_seconds / expected.seconds
+    considered = "all sizes that occur" if plan.every_size else "a part of the sizes that occur, which are too many,"
+    proof = "no better choice exists" if gap <= 0 else f"a better choice saves at most {100 * gap:.2f} %"
+    return Table(
+        title=f"Expected time of a forward; among gears of {considered} {proof}",
+        columns=("shapes", "different", "padding rows", "ms", "over no padding"),
+        rows=tuple(
+            (
+                each.name,
+                f"{each.shapes}",
+                f"{100 * each.padding:.1f} %",
+                f"{each.seconds * 1e3:#.4g}",
+                f"{100 * (each.seconds / unpadded.seconds - 1):+.1f} %",
+            )
+            for each in outcomes
+        ),
+    )

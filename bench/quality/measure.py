@@ -1,0 +1,209 @@
+"""Score against speed of every decoding strategy on one set of prompts.
+
+Each prompt is decoded with every configuration before the next prompt begins, so that a machine that slows down slows
+all of them. Does not know how a report is shown.
+"""
+
+import math
+import random
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from lopa.bench.eval_set import SCORED_KIND, EvalItem, is_correct
+from lopa.bench.report import PromptFile, Run
+from lopa.runtime.bundle.costs import costs_name
+from lopa.runtime.decoder import Decoder
+from lopa.runtime.generation_config import GenerationConfig, Strategy
+from lopa.runtime.requests.result import GenerationResult
+
+MAX_NEW_TOKENS = 256
+_NORMAL_95 = 1.959963984540054
+"""Standard deviations on either side of 95 % of a normal distribution."""
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One configuration: a strategy, and how many branches for lopa."""
+
+    name: str
+    strategy: Strategy
+    branches: int | Literal["auto"] | None = None
+
+    @property
+    def has_published_twin(self) -> bool:
+        """Whether the published implementation has this strategy, so that its steps can be compared."""
+        return self.strategy in ("d2f", "lopa") and self.branches != "auto"
+
+
+VARIANTS = (
+    Variant("vanilla", "vanilla"),
+    Variant("threshold", "threshold"),
+    Variant("d2f", "d2f"),
+    *(Variant(f"lopa-{branches}", "lopa", branches) for branches in (2, 3, 4, 6, 8)),
+)
+AUTO_VARIANT = Variant("lopa-auto", "lopa", "auto")
+"""As many branches as pay; measured where the bundle has a cost table of the device."""
+
+
+@dataclass(frozen=True)
+class Score:
+    """Share of right answers with its 95 % interval (Wilson)."""
+
+    correct: int
+    share: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One configuration on the prompts of one kind."""
+
+    prompts: int
+    score: Score | None
+    """None for kinds that have no number to compare."""
+    steps: int
+    """Forward rounds. The published scripts count one more for each prompt, a round that makes no call."""
+    tokens: int
+    """Generated ids up to and including the first end-of-text."""
+    window_tokens: int
+    """All generated positions, which is what the paper counts."""
+    tokens_per_forward: float
+    window_tokens_per_forward: float
+    seconds: float
+    tokens_per_second: float
+    """All tokens in all seconds."""
+    tokens_per_second_median: float
+    """Over the prompts."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One configuration and one kind of prompt."""
+
+    config: str
+    strategy: Strategy
+    branches: int | Literal["auto"] | None
+    kind: str
+    default: Measure
+    published: Measure | None
+    """With GenerationConfig.reference(); only for the strategies that the published implementation has."""
+    steps_saved: int | None
+    """Steps of the published behaviour that the default one does without, on the same prompts."""
+
+
+@dataclass(frozen=True)
+class QualityReport:
+    """Everything that `lopa-export bench --quality` measured."""
+
+    benchmark: str
+    run: Run
+    prompts: PromptFile
+    settings: dict[str, Any]
+    """Options that all configurations share."""
+    rows: tuple[Row, ...]
+
+
+def quality_rows(
+    decoder: Decoder, items: Sequence[EvalItem], progress: Callable[[int], None] = lambda _: None
+) -> tuple[Row, ...]:
+    """Decode `items` with every variant, and those with a published twin also as published.
+
+    `progress` hears how many prompts are done. Raises BadInputError for a prompt that does not fit the model.
+    """
+    has_table = (decoder.bundle.path / costs_name(decoder.session.device)).is_file()
+    configs = {
+        (variant, published): variant_config(decoder, variant, published=published)
+        for variant in (*VARIANTS, *((AUTO_VARIANT,) if has_table else ()))
+        for published in ((False, True) if variant.has_published_twin else (False,))
+    }
+    # The first decode of a process pays for memory that all others find ready.
+    _decode(decoder, items[0], configs[VARIANTS[-1], False])
+    results: dict[tuple[Variant, bool], list[GenerationResult]] = {key: [] for key in configs}
+    # In another order for every prompt: what a decode finds in the processor's caches depends on the one before.
+    order = random.Random(0)
+    for done, item in enumerate(items, start=1):
+        for key in order.sample(list(configs), len(configs)):
+            results[key].append(_decode(decoder, item, configs[key]))
+        progress(done)
+    return rows_from_results(items, results)
+
+
+def variant_config(decoder: Decoder, variant: Variant, *, published: bool) -> GenerationConfig:
+    """The bundle's defaults with the variant's strategy."""
+    return decoder.config(
+        strategy=variant.strategy, branches=variant.branches, max_new_tokens=MAX_NEW_TOKENS, published=published
+    )
+
+
+def shared_settings(decoder: Decoder) -> dict[str, Any]:
+    """Options that are the same for every variant, by name."""
+    config = asdict(variant_config(decoder, VARIANTS[0], published=False))
+    return {name: value for name, value in config.items() if name not in ("strategy", "branches", "published")}
+
+
+def rows_from_results(
+    items: Sequence[EvalItem], results: dict[tuple[Variant, bool], list[GenerationResult]]
+) -> tuple[Row, ...]:
+    """A row for every kind and variant; `results` has one result for each item, by variant and published."""
+    rows = []
+    for kind in sorted({item.kind for item in items}, key=lambda kind: (kind != SCORED_KIND, kind)):
+        chosen = [i for i, item in enumerate(items) if item.kind == kind]
+        measures = {
+            key: measure_from_results([items[i] for i in chosen], [found[i] for i in chosen])
+            for key, found in results.items()
+        }
+        for variant in dict.fromkeys(variant for variant, _ in results):
+            default, published = measures[variant, False], measures.get((variant, True))
+            rows.append(
+                Row(
+                    config=variant.name,
+                    strategy=variant.strategy,
+                    branches=variant.branches,
+                    kind=kind,
+                    default=default,
+                    published=published,
+                    steps_saved=None if published is None else published.steps - default.steps,
+                )
+            )
+    return tuple(rows)
+
+
+def measure_from_results(items: Sequence[EvalItem], results: Sequence[GenerationResult]) -> Measure:
+    """The sums and ratios over the prompts of one kind."""
+    steps = sum(result.steps for result in results)
+    tokens = sum(result.tokens for result in results)
+    window_tokens = sum(result.window_tokens for result in results)
+    seconds = sum(result.seconds for result in results)
+    return Measure(
+        prompts=len(items),
+        score=_score(items, results) if items[0].kind == SCORED_KIND else None,
+        steps=steps,
+        tokens=tokens,
+        window_tokens=window_tokens,
+        tokens_per_forward=tokens / steps,
+        window_tokens_per_forward=window_tokens / steps,
+        seconds=seconds,
+        tokens_per_second=tokens / seconds,
+        tokens_per_second_median=statistics.median(result.tokens / result.seconds for result in results),
+    )
+
+
+def score_from_count(correct: int, prompts: int) -> Score:
+    """The share of right answers with its Wilson interval, which stays within 0 and 1 also for all or none right."""
+    share, z2 = correct / prompts, _NORMAL_95**2
+    centre = (share + z2 / (2 * prompts)) / (1 + z2 / prompts)
+    half = _NORMAL_95 / (1 + z2 / prompts) * math.sqrt(share * (1 - share) / prompts + z2 / (4 * prompts**2))
+    return Score(correct, share, max(0.0, centre - half), min(1.0, centre + half))
+
+
+def _score(items: Sequence[EvalItem], results: Sequence[GenerationResult]) -> Score:
+    correct = sum(is_correct(result.text, item.answer) for item, result in zip(items, results, strict=True))
+    return score_from_count(correct, len(items))
+
+
+def _decode(decoder: Decoder, item: EvalItem, config: GenerationConfig) -> GenerationResult:
+    (result,) = decoder.generate([item.prompt], config)
+    return result

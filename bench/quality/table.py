@@ -1,0 +1,58 @@
+"""The tables of a quality report, one for each kind of prompt."""
+
+from itertools import groupby
+
+from lopa.bench.eval_set import SCORED_KIND
+from lopa.bench.quality.measure import QualityReport, Row
+from lopa.bench.table import Table
+
+_COLUMNS = (
+    "config",
+    "score % (95 %)",
+    "tokens/forward",
+    "window tokens/forward",
+    "steps",
+    "published steps",
+    "steps saved",
+    "tokens/s",
+    "median tokens/s",
+    "seconds",
+)
+_NOTHING = "-"
+
+
+def tables_from_quality(report: QualityReport) -> list[Table]:
+    """The scored kind first; only it has a score."""
+    tables = []
+    for kind, group in groupby(report.rows, key=lambda row: row.kind):
+        rows = list(group)
+        dropped = {1} if kind != SCORED_KIND else set()
+        tables.append(
+            Table(
+                title=f"{rows[0].default.prompts} {kind} prompts of {report.prompts.name}, "
+                f"{report.run.device}, {report.run.machine.cpu}",
+                columns=tuple(name for i, name in enumerate(_COLUMNS) if i not in dropped),
+                rows=tuple(tuple(cell for i, cell in enumerate(_cells(row)) if i not in dropped) for row in rows),
+            )
+        )
+    return tables
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    measure, score = row.default, row.default.score
+    share = _NOTHING if score is None else f"{score.share:.1%} ({score.low:.0%}-{score.high:.0%})".replace("%", "")
+    saved = _NOTHING
+    if row.published is not None and row.steps_saved is not None:
+        saved = f"{row.steps_saved} ({row.steps_saved / row.published.steps:.0%})"
+    return (
+        row.config,
+        share,
+        f"{measure.tokens_per_forward:.2f}",
+        f"{measure.window_tokens_per_forward:.2f}",
+        str(measure.steps),
+        _NOTHING if row.published is None else str(row.published.steps),
+        saved,
+        f"{measure.tokens_per_second:.0f}",
+        f"{measure.tokens_per_second_median:.0f}",
+        f"{measure.seconds:.1f}",
+    )

@@ -1,0 +1,1 @@
+"""More devices: measured and modelled."""

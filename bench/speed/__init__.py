@@ -1,0 +1,1 @@
+"""Our decoder beside a plain eager loop."""

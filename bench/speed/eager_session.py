@@ -1,0 +1,151 @@
+"""The published way to run a step, behind lopa.runtime's Session: the branches one after another in PyTorch eager mode.
+
+With it our own loop decides on the eager model's numbers, so that both sides of the speed benchmark make the same steps
+and differ in the forward alone. What one forward does:
+
+- one call of the model for each branch, at that branch's own length, without padding (or, if asked for, one call for
+  all branches of a request, which the published code does not do);
+- the cached rows are concatenated with the window's in every layer of every call;
+- logits of all window rows; softmax, best tokens and entropy of the undecided ones, from those full logits.
+
+What the published loop does beside that, and this one is spared: it appends the rows due for the cache once for every
+branch (here once, for the winner), computes confidences again for the fills and, one row at a time, for the lookahead
+candidates, keeps branches as dictionaries that it copies, and collects garbage in every step.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lopa.bench.speed.eager_model import EagerModel, KeyValue
+from lopa.runtime.contract import TOP_K, Bool, CacheRows, Int64, Statistics, WindowBatch
+from lopa.runtime.contract.stored_floats import float32_from_stored
+
+
+@dataclass(frozen=True, eq=False)
+class _BranchStatistics:
+    """Statistics [Q, K], [Q, K] and [Q] of one branch."""
+
+    topk_ids: Tensor
+    topk_logprobs: Tensor
+    entropy: Tensor
+
+
+class EagerSession:
+    """lopa.runtime.sessions.session.Session where the model's weights are, in their dtype."""
+
+    def __init__(self, model: EagerModel, *, together: bool = False) -> None:
+        """With `together` the branches of a request are one batch; otherwise they run one after another."""
+        self.model = model
+        self._together = together
+        self._dtype = model.embedding.weight.dtype
+        self._place = model.embedding.weight.device
+        self._caches: dict[int, list[KeyValue]] = {}
+        self._rows: dict[tuple[int, int], list[KeyValue]] = {}
+        """Of the last forward, by request and branch."""
+
+    @property
+    def device(self) -> str:
+        """Names the engine rather than the place."""
+        return "eager"
+
+    def forward(self, batch: WindowBatch) -> Statistics:
+        """Run every branch of every request, one after another or by request."""
+        self._rows.clear()
+        branches = batch.input_ids.shape[1]
+        calls = [range(branches)] if self._together else [range(branch, branch + 1) for branch in range(branches)]
+        with torch.inference_mode():
+            found = [
+                each
+                for slot in range(len(batch.requests))
+                for chosen in calls
+                for each in self._branches(batch, slot, chosen)
+            ]
+            wanted = batch.logits_index.shape
+            return Statistics(
+                topk_ids=torch.stack([each.topk_ids for each in found]).view(*wanted, TOP_K).cpu().numpy(),
+                topk_logprobs=torch.stack([each.topk_logprobs for each in found]).view(*wanted, TOP_K).cpu().numpy(),
+                entropy=torch.stack([each.entropy for each in found]).view(*wanted).cpu().numpy(),
+            )
+
+    def commit(self, request: int, branch: int, count: int) -> None:
+        """Append the first `count` window rows of `branch` in the last forward to the request's cache."""
+        self.append_rows(request, self.read_rows(request, branch, count))
+
+    def read_rows(self, request: int, branch: int, count: int) -> CacheRows:
+        """The first `count` new rows of `branch` in the last forward, in float32."""
+        rows = self._rows[request, branch]
+        return CacheRows(tuple(part[0, :, :count].float().cpu().numpy() for layer in rows for part in layer))
+
+    def append_rows(self, request: int, rows: CacheRows) -> None:
+        """Append rows [Hkv, n, D] of every layer, key before value, to the request's cache."""
+        parts = [
+            torch.from_numpy(float32_from_stored(array))[None].to(self._place, self._dtype) for array in rows.layers
+        ]
+        new = list(zip(parts[::2], parts[1::2], strict=True))
+        past = self._caches.get(request)
+        with torch.inference_mode():
+            self._caches[request] = [
+                (key.clone(), value.clone())
+                if past is None
+                else (torch.cat([past[i][0], key], dim=2), torch.cat([past[i][1], value], dim=2))
+                for i, (key, value) in enumerate(new)
+            ]
+
+    def prefix_length(self, request: int) -> int:
+        """Cached rows of the request, 0 for an unknown one."""
+        return int(self._caches[request][0][0].shape[2]) if request in self._caches else 0
+
+    def release(self, request: int) -> None:
+        """Forget the request; an unknown one is no error."""
+        self._caches.pop(request, None)
+
+    def close(self) -> None:
+        """Forget everything."""
+        self._caches.clear()
+        self._rows.clear()
+
+    def _branches(self, batch: WindowBatch, slot: int, chosen: range) -> list[_BranchStatistics]:
+        """One call of the model for the branches `chosen`, N of them."""
+        request = batch.requests[slot]
+        index = batch.logits_index[slot, chosen.start : chosen.stop]
+        seen = batch.window_mask[slot, chosen.start : chosen.stop]
+        length = max(real_length(one, wanted) for one, wanted in zip(seen, index, strict=True))
+        past = self._caches.get(request)
+        cached = self.prefix_length(request)
+        mask = torch.zeros(len(chosen), 1, length, cached + length, dtype=self._dtype, device=self._place)
+        mask[..., cached:].masked_fill_(~self._tensor(seen[:, None, :length, :length]), float("-inf"))
+        logits, rows = self.model(
+            self._tensor(batch.input_ids[slot, chosen.start : chosen.stop, :length]),
+            self._tensor(batch.position_ids[slot, chosen.start : chosen.stop, :length]),
+            mask,
+            past,
+        )
+        temperature = float(batch.temperature[slot])
+        for n, branch in enumerate(chosen):
+            self._rows[request, branch] = [(key[n : n + 1], value[n : n + 1]) for key, value in rows]
+        return [_statistics_from_logits(logits[n, self._tensor(index[n])], temperature) for n in range(len(chosen))]
+
+    def _tensor(self, array: Bool | Int64) -> Tensor:
+        """A copy where the model is."""
+        return torch.tensor(array, device=self._place)
+
+
+def real_length(seen: Bool, wanted: Int64) -> int:
+    """Rows of a window without the padding at its end, which sees itself alone and is seen by nobody.
+
+    `seen` [W, W] is the window's mask; a row in `wanted` [Q] counts as real in any case.
+    """
+    others = seen & ~np.eye(len(seen), dtype=np.bool_)
+    real = np.flatnonzero(others.any(axis=0) | others.any(axis=1))
+    return 1 + max(int(real.max(initial=0)), int(wanted.max()))
+
+
+def _statistics_from_logits(logits: Tensor, temperature: float) -> _BranchStatistics:
+    """Of rows [Q, V]."""
+    logprobs = torch.log_softmax(logits.float() / temperature, dim=-1)
+    best = torch.topk(logprobs, TOP_K, dim=-1)
+    entropy = -(logprobs.exp() * logprobs).sum(dim=-1)
+    return _BranchStatistics(best.indices, best.values, entropy)

@@ -1,0 +1,115 @@
+"""Our decoder beside the published way to run a step, in one process, on the same weights, at equal threads.
+
+Both sides run the published behaviour through the same loop of lopa.runtime, so that they make the same steps; what
+differs is the forward: one ONNX Runtime call for all branches, or PyTorch eager calls branch after branch (see
+lopa.bench.speed.eager_session for what the published loop does beside that). The sides take turns, prompt by prompt.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from lopa.bench.eval_set import EvalItem
+from lopa.bench.speed.eager_model import EagerModel, eager_model_from_checkpoint
+from lopa.bench.speed.eager_session import EagerSession
+from lopa.bench.speed.engine_clock import engine_calls_timed
+from lopa.bench.speed.report import ROUNDS, Decoded, Measured, StepTime, measured_from_turns
+from lopa.runtime.algorithm.decoding import Step
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.bundle.weights import weights_from_bundle
+from lopa.runtime.decoder import Decoder
+from lopa.runtime.errors import BadInputError
+from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.requests.result import DoneEvent
+
+_WEIGHT_TOLERANCE = {"float32": 1e-6, "float16": 1e-3, "bfloat16": 8e-3}
+"""Of the larger of 1 and the weight's largest value: the rounding of the bundle's dtype and of merging the adapter."""
+_HALF_A_STEP = 0.51
+"""Of the largest scale: the rounding to integers."""
+
+
+def eager_decoder(decoder: Decoder, checkpoint: Path, lora: Path | None) -> Decoder:
+    """A decoder of the same bundle whose session is the eager loop on the checkpoint's weights.
+
+    Raises BadInputError for a checkpoint that cannot be read or whose weights are not the bundle's.
+    """
+    model = eager_model_from_checkpoint(checkpoint, lora)
+    check_same_weights(model, decoder.bundle)
+    return Decoder(decoder.bundle, EagerSession(model), decoder.tokenizer)
+
+
+def check_same_weights(model: EagerModel, bundle: Bundle) -> None:
+    """Raise BadInputError unless the model has the weights of the bundle."""
+    stored = weights_from_bundle(bundle)
+    tolerance = _WEIGHT_TOLERANCE[bundle.manifest.dtype]
+    for name, parameter in model.named_parameters():
+        ours = stored[name].astype(np.float32) if name in stored else np.empty(0, np.float32)
+        theirs = parameter.detach().numpy()
+        # A bundle has matrices [inputs, outputs]; nn.Linear has [outputs, inputs]; the embedding is the same in both.
+        theirs = theirs.T if theirs.ndim == 2 and name != "embedding.weight" else theirs
+        scales = stored.scales(name) if name in stored else None
+        allowed = tolerance * max(1.0, np.abs(theirs).max()) if scales is None else _HALF_A_STEP * scales.max()
+        if ours.shape != theirs.shape or np.abs(ours - theirs).max() > allowed:
+            raise BadInputError(
+                f"{name} of the checkpoint is not that of the bundle {bundle.path}",
+                expected="the checkpoint, and the adapter if any, that the bundle was made from",
+                remedy="give --checkpoint and --lora as they were given to lopa-export onnx",
+            )
+
+
+def measured_speed(
+    ours: Decoder,
+    eager: Decoder,
+    items: Sequence[EvalItem],
+    config: GenerationConfig,
+    *,
+    threads: int,
+    progress: Callable[[int], None] = lambda _: None,
+) -> Measured:
+    """Decode `items` on both sides in turns, ROUNDS times; torch runs on `threads` threads, as `ours` was opened.
+
+    `progress` hears how many turns (a prompt on both sides) are done.
+    """
+    turns: list[tuple[Decoded, Decoded]] = []
+    with torch_threads(threads), engine_calls_timed() as calls:
+        # The first decode on each side pays for memory that all others find ready.
+        _decoded(ours, items[0], config, calls)
+        _decoded(eager, items[0], config, None)
+        for _ in range(ROUNDS):
+            for item in items:
+                turns.append((_decoded(ours, item, config, calls), _decoded(eager, item, config, None)))
+                progress(len(turns))
+    return measured_from_turns(turns, prompts=len(items), branches=config.lookaheads + 1)
+
+
+@contextmanager
+def torch_threads(threads: int) -> Iterator[None]:
+    """Torch's operators run on `threads` threads while the context lasts."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _decoded(decoder: Decoder, item: EvalItem, config: GenerationConfig, calls: list[float] | None) -> Decoded:
+    """One prompt on one side; `calls` is where the engine's clock writes, None for the side without an engine."""
+    if calls is not None:
+        calls.clear()
+    steps: list[Step] = []
+    *_, last = decoder.stream(item.prompt, config, on_step=steps.append)
+    assert isinstance(last, DoneEvent)
+    if calls is not None and len(calls) != len(steps):
+        raise RuntimeError(f"received {len(calls)} engine calls in {len(steps)} steps, expected one call a step")
+    seconds: Sequence[float | None] = [None] * len(steps) if calls is None else calls
+    return Decoded(
+        ids=last.result.token_ids,
+        steps=tuple(
+            StepTime(len(step.branches), sum(step.seconds.values()), step.seconds["forward"], call)
+            for step, call in zip(steps, seconds, strict=True)
+        ),
+    )

@@ -1,0 +1,1 @@
+"""Files of prompts: read line by line, answered many at a time, resumed."""

@@ -1,0 +1,95 @@
+"""How far a batch is, on standard error: a bar on a terminal, a line now and then elsewhere, its sum at the end."""
+
+import time
+from datetime import timedelta
+
+import click
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeRemainingColumn
+
+from lopa.cli.batch.resume import Kept
+from lopa.cli.program.verbosity import quiet
+from lopa.cli.shown.bars import ShownBars
+from lopa.runtime.errors import BadInputError
+from lopa.runtime.requests.result import GenerationResult
+
+_LINE_SECONDS = 10.0
+
+
+class BatchProgress(ShownBars):
+    """To be told of every step and every outcome inside its `with` block."""
+
+    def __init__(self, total: int | None, kept: Kept, *, shown: bool) -> None:
+        """`total` prompts in all, None where that is not known; `shown` False: nothing but the sum."""
+        super().__init__(
+            TextColumn("prompts"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[rate]}"),
+            TimeRemainingColumn(),
+        )
+        self._total, self._kept = total, kept
+        self._shown = shown and not quiet()
+        self._began = self._told = time.perf_counter()
+        self._results = self._errors = self._tokens = self._steps = 0
+        self._task: TaskID | None = None
+        if self._shown and self._bars is not None:
+            self._task = self._bars.add_task("prompts", total=total, completed=kept.results, rate="")
+
+    def step(self) -> None:
+        """A step was made: time for a line, perhaps."""
+        now = time.perf_counter()
+        if self._shown and self._task is None and now - self._told >= _LINE_SECONDS:
+            self._told = now
+            click.echo(self._line(now - self._began), err=True)
+
+    def add(self, outcome: GenerationResult | BadInputError) -> None:
+        """One more prompt is answered."""
+        self._results += 1
+        if isinstance(outcome, BadInputError):
+            self._errors += 1
+        else:
+            self._tokens += outcome.tokens
+            self._steps += outcome.steps
+        if self._task is not None and self._bars is not None:
+            rate = _rate(self._tokens, time.perf_counter() - self._began)
+            self._bars.update(self._task, completed=self._kept.results + self._results, rate=rate)
+        self.step()
+
+    def say(self, text: str) -> None:
+        """Print a line above the bar."""
+        if self._task is not None:
+            self._console.print(escape(text), soft_wrap=True)
+        else:
+            click.echo(text, err=True)
+
+    @property
+    def errors(self) -> int:
+        """Prompts that were answered with an error, those of a run before included."""
+        return self._kept.errors + self._errors
+
+    def sum_up(self) -> str:
+        """What this run has done, in one line."""
+        seconds = time.perf_counter() - self._began
+        before = f" ({self._kept.results} were there)" if self._kept.results else ""
+        return (
+            f"{_counted(self._results, 'prompt')}{before}, {_counted(self.errors, 'error')}, {self._tokens} tokens, "
+            f"{self._tokens / self._steps if self._steps else 0.0:.2f} tokens per forward, "
+            f"{_rate(self._tokens, seconds)}, {seconds:.1f} s"
+        )
+
+    def _line(self, seconds: float) -> str:
+        done = self._kept.results + self._results
+        if self._total is None:
+            return f"{_counted(done, 'prompt')}, {_rate(self._tokens, seconds)}"
+        left = (self._total - done) * seconds / self._results if self._results else None
+        said = "" if left is None else f", {timedelta(seconds=round(left))} left"
+        return f"{done} of {_counted(self._total, 'prompt')}, {_rate(self._tokens, seconds)}{said}"
+
+
+def _rate(tokens: int, seconds: float) -> str:
+    return f"{tokens / seconds if seconds else 0.0:.0f} tokens per second"
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"

@@ -1,0 +1,91 @@
+"""The lines of a file of prompts, read as a stream. Does not know what a line means."""
+
+import hashlib
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from lopa.runtime.files.untrusted_input import refused_as_bad_input
+
+STANDARD_INPUT = Path("-")
+MOST_LINE_BYTES = 16 * 2**20
+"""A prompt of a million ids takes some eight."""
+_BLOCK = 2**20
+_DIGITS = 16
+"""Of a digest: enough to tell lines apart, and short beside an answer."""
+_BOM = b"\xef\xbb\xbf"
+
+
+@dataclass(frozen=True)
+class RawLine:
+    """A line that is not blank."""
+
+    number: int
+    """Counted from 1, blank lines too."""
+    content: bytes | None
+    """None: it has more than MOST_LINE_BYTES, and was not kept."""
+    digest: str
+    """Of the line and of what it is decoded with."""
+
+
+@contextmanager
+def prompts_opened(path: Path) -> Iterator[BinaryIO]:
+    """A file of prompts, or standard input for "-". Raises BadInputError when it cannot be read."""
+    with _reading(path):
+        file = os.fdopen(os.dup(0), "rb") if path == STANDARD_INPUT else path.open("rb")
+    with file:
+        yield file
+
+
+def count_of_prompts(file: BinaryIO, path: Path) -> int | None:
+    """How many prompts are still to be read, where that can be told without taking them: of a regular file."""
+    with _reading(path):
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            return None
+        began, count, text = file.tell(), 0, False
+        while piece := file.readline(_BLOCK):
+            text = text or not piece.isspace()
+            if piece.endswith(b"\n"):
+                count, text = count + text, False
+        file.seek(began)
+        return count + text
+
+
+def lines_of_prompts(file: BinaryIO, path: Path, decoded_with: bytes) -> Iterator[RawLine]:
+    """The lines as they come, one at a time in memory; `decoded_with` goes into every digest.
+
+    Raises BadInputError when reading fails.
+    """
+    number = 0
+    while piece := _piece(file, path, MOST_LINE_BYTES + 1):
+        number += 1
+        digest = hashlib.sha256(decoded_with)
+        content: bytes | None = piece
+        if len(piece) > MOST_LINE_BYTES and not piece.endswith(b"\n"):
+            content = None
+            digest.update(piece)
+            while (piece := _piece(file, path, _BLOCK)) and not piece.endswith(b"\n"):
+                digest.update(piece)
+        if content is not None:
+            content = (content.removeprefix(_BOM) if number == 1 else content).strip()
+            if not content:
+                continue
+            digest.update(content)
+        yield RawLine(number, content, digest.hexdigest()[:_DIGITS])
+
+
+def _piece(file: BinaryIO, path: Path, most: int) -> bytes:
+    with _reading(path):
+        return file.readline(most)
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    with refused_as_bad_input(
+        str(path), expected="a file of JSON lines, or - for standard input", remedy="check the path"
+    ):
+        yield

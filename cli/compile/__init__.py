@@ -1,0 +1,1 @@
+"""The commands that compile engines of a bundle: plan, tensorrt, ascend."""

@@ -1,0 +1,194 @@
+"""lopa-export plan: the few shapes (gears) that engines of a bundle should be built for."""
+
+import contextlib
+import math
+from pathlib import Path
+
+import click
+
+from lopa.bench.eval_set import eval_set_from_jsonl
+from lopa.bench.gears.costs import bytes_of_gear, gear_costs
+from lopa.bench.gears.plan import plan_from_choice
+from lopa.bench.gears.planner import chosen_gears, limits_from_configs
+from lopa.bench.gears.plot import png_from_gears
+from lopa.bench.gears.recording import (
+    Recording,
+    forwards_of_recording,
+    joined_recordings,
+    recording_from_decoder,
+)
+from lopa.bench.gears.rivals import outcome_of_gears, rival_outcomes
+from lopa.bench.gears.table import table_of_gears, table_of_outcomes
+from lopa.bench.progress import progress_shown
+from lopa.bench.quality.plot import check_matplotlib
+from lopa.bench.report import make_folder
+from lopa.bench.table import show_table
+from lopa.cli.compile.recording_from_trace import recording_from_trace
+from lopa.cli.program.verbosity import quiet
+from lopa.runtime.bundle import Bundle, sha256_of_file
+from lopa.runtime.bundle.gears import GEARS_NAME, Source, json_from_plan
+from lopa.runtime.decoder import Decoder
+from lopa.runtime.errors import BadInputError, MissingBackendError
+from lopa.runtime.files.output_file import write_whole
+from lopa.runtime.sessions.session import family_from_device
+from lopa.tiny import EVAL
+
+_GEARS = 8
+_PROMPTS = 8
+"""Of each kind, decoded where no trace is given."""
+_SEARCH_SECONDS = 60.0
+_GIB = 2**30
+_COMPILED = ("ascend", "tensorrt")
+"""Families of devices that run what is compiled for a plan's gears: before the plan there is nothing to run."""
+
+
+def _positive(context: click.Context, parameter: click.Parameter, value: float | None) -> float | None:  # noqa: ARG001
+    if value is not None and not 0 < value < math.inf:
+        raise click.BadParameter(f"{value} is not a positive number")
+    return value
+
+
+@click.command(name="plan")
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.option(
+    "--trace",
+    "traces",
+    type=click.Path(path_type=Path),
+    multiple=True,
+    metavar="FILE",
+    help="Decodes recorded by generate --trace (may be given several times) [default: decode some embedded prompts].",
+)
+@click.option(
+    "--costs",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Measured by bench --costs [default: the device's table in the bundle, else a model].",
+)
+@click.option("--device", default="cpu", show_default=True, help="The device that is planned for.")
+@click.option("--gears", type=click.IntRange(min=1), default=_GEARS, show_default=True, help="At most so many gears.")
+@click.option(
+    "--memory",
+    type=float,
+    callback=_positive,
+    metavar="GIB",
+    help="Most memory for inputs, outputs and caches of the largest gear.",
+)
+@click.option(
+    "--build-seconds",
+    type=float,
+    callback=_positive,
+    help="For building all gears; with --build-seconds-per-gear.",
+)
+@click.option("--build-seconds-per-gear", type=float, callback=_positive, help="For building one gear's engine.")
+@click.option(
+    "--max-prompt",
+    type=click.IntRange(min=1),
+    help="Tokens of the longest prompt [default: as recorded].",
+)
+@click.option(
+    "--parallel", type=click.IntRange(1, 64), default=1, show_default=True, help="Requests under way at once."
+)
+@click.option("-o", "--output", type=click.Path(path_type=Path), help=f"The plan [default: BUNDLE/{GEARS_NAME}].")
+@click.option("--json", "as_json", is_flag=True, help="Print the plan itself instead of tables.")
+@click.option("--plot", type=click.Path(path_type=Path), metavar="PNG", help="Draw the forwards and the gears.")
+def command(
+    bundle: Path,
+    traces: tuple[Path, ...],
+    costs: Path | None,
+    device: str,
+    gears: int,
+    memory: float | None,
+    build_seconds: float | None,
+    build_seconds_per_gear: float | None,
+    max_prompt: int | None,
+    parallel: int,
+    output: Path | None,
+    as_json: bool,
+    plot: Path | None,
+) -> None:
+    """Choose the few input shapes (gears) that engines of BUNDLE are built for.
+
+    They follow from recorded decodes and from what a pass through the model (a forward) costs in each shape.
+
+    One gear takes every forward that the recorded options allow; the others are where most of the time is.
+    """
+    most = min(gears, _affordable_gears(build_seconds, build_seconds_per_gear, gears))
+    opened = Bundle.open(bundle)
+    manifest = opened.manifest
+    if plot is not None:
+        check_matplotlib()
+    family = family_from_device(device)
+    seconds = gear_costs(opened, device, costs)
+    recording = _recording(opened, traces, None if family in _COMPILED else device)
+    forwards = forwards_of_recording(recording, parallel)
+    limits = limits_from_configs(
+        recording.configs, forwards, recording.longest_prompt if max_prompt is None else max_prompt
+    )
+    choice = chosen_gears(
+        forwards,
+        limits,
+        seconds,
+        most=most,
+        most_bytes=None if memory is None else int(memory * _GIB),
+        bytes_of=lambda sizes: bytes_of_gear(manifest, sizes),
+        seconds=_SEARCH_SECONDS,
+    )
+    outcome = outcome_of_gears(f"this plan, {len(choice.gears)} gears", choice.gears, forwards)
+    rivals = rival_outcomes(forwards, limits, seconds)
+    plan = plan_from_choice(choice, opened, recording.sources, seconds, outcome, rivals[0])
+    target = opened.path / GEARS_NAME if output is None else output
+    for path in (target, plot):
+        if path is not None:
+            make_folder(path.parent)
+    write_whole(target, json_from_plan(plan))
+    if plot is not None:
+        write_whole(
+            plot, png_from_gears(forwards, plan.gears, title=f"{opened.path.resolve().name}: forwards and gears")
+        )
+    if as_json:
+        click.echo(json_from_plan(plan).decode(), nl=False)
+        return
+    show_table(table_of_gears(plan, forwards, manifest))
+    show_table(table_of_outcomes(plan, [rivals[0], outcome, *rivals[1:]]))
+
+
+def _affordable_gears(seconds: float | None, each: float | None, wanted: int) -> int:
+    """How many gears can be built in the time given; `wanted` without a bound."""
+    if (seconds is None) != (each is None):
+        raise click.UsageError("--build-seconds and --build-seconds-per-gear go together")
+    if seconds is None or each is None:
+        return wanted
+    if seconds < each:
+        raise BadInputError(
+            f"{seconds:g} seconds to build gears that take {each:g} each",
+            expected=f"at least {each:g} seconds, for the one gear that takes everything",
+            remedy="raise --build-seconds",
+        )
+    return int(seconds // each)
+
+
+def _recording(bundle: Bundle, traces: tuple[Path, ...], device: str | None) -> Recording:
+    """From the traces, or of prompts that are decoded now; `device` None: on this machine's processor."""
+    if traces:
+        return joined_recordings([recording_from_trace(path, bundle) for path in traces])
+    items = eval_set_from_jsonl(EVAL, limit=_PROMPTS)
+    with _decoder(bundle, device) as decoder, progress_shown("prompts", len(items), quiet=quiet()) as progress:
+        return recording_from_decoder(
+            decoder,
+            [item.prompt for item in items],
+            lambda forwards: Source(
+                name=f"{EVAL.name}, {len(items)} prompts, decoded now", sha256=sha256_of_file(EVAL), forwards=forwards
+            ),
+            progress,
+        )
+
+
+def _decoder(bundle: Bundle, device: str | None) -> Decoder:
+    """On `device`, or on the processor where its library is not here: the sizes of a decode hardly depend on it.
+
+    ONNX Runtime computes no bfloat16 on a processor, numpy does, slowly.
+    """
+    if device is not None:
+        with contextlib.suppress(MissingBackendError):
+            return Decoder.open(bundle.path, [device])
+    return Decoder.open(bundle.path, ["numpy" if bundle.manifest.dtype == "bfloat16" else "cpu"])

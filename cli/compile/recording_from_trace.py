@@ -1,0 +1,109 @@
+"""The forwards of a file that `generate --trace` wrote, for the gear planner. Reads sizes only."""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+import msgspec
+
+from lopa.bench.gears.recording import Recording
+from lopa.cli.decode.trace_file import TRACE_VERSION
+from lopa.runtime.bundle import Bundle, sha256_of_file
+from lopa.runtime.bundle.costs import weights_digest
+from lopa.runtime.bundle.gears import ForwardSizes, Source
+from lopa.runtime.contract import tiles
+from lopa.runtime.errors import BadInputError
+from lopa.runtime.files.untrusted_input import bytes_from_file, value_from_json
+from lopa.runtime.generation_config import MOST_BRANCHES, GenerationConfig
+
+_Line = TypeVar("_Line")
+_EXPECTED = "a file written by generate --trace"
+_MOST_BYTES = 2**30
+"""Of a trace, which takes a few kilobytes a step."""
+_Least0 = Annotated[int, msgspec.Meta(ge=0)]
+_Least1 = Annotated[int, msgspec.Meta(ge=1)]
+
+
+def recording_from_trace(path: Path, bundle: Bundle) -> Recording:
+    """The forwards in a trace of `bundle`.
+
+    Raises BadInputError, naming the line, when it is damaged, of another version or of another bundle.
+    """
+    text = bytes_from_file(path, expected=_EXPECTED, remedy="check the path", most=_MOST_BYTES)
+    lines = text.split(b"\n")
+    header = _checked_header(_from_line(lines[0], _HeaderLine, f"{path} line 1"), path, bundle)
+    requests: dict[int, list[ForwardSizes]] = {}
+    longest_prompt = 0
+    for number, line in enumerate(lines[1:], start=2):
+        if line:
+            step = _from_line(line, _StepLine, f"{path} line {number}")
+            _check_fits(step, bundle, f"{path} line {number}")
+            requests.setdefault(step.request, []).append(
+                ForwardSizes(1, len(step.branches), step.window, tiles(step.prefix), step.rows_wanted)
+            )
+            if step.step == 1:
+                longest_prompt = max(longest_prompt, step.prefix + step.commit)
+    if not requests:
+        raise BadInputError(f"{path} has no steps", expected=_EXPECTED, remedy="record a decode: generate --trace")
+    forwards = sum(map(len, requests.values()))
+    source = Source(name=path.name, sha256=sha256_of_file(path), forwards=forwards)
+    return Recording(tuple(map(tuple, requests.values())), (header,), longest_prompt, (source,))
+
+
+class _HeaderLine(msgspec.Struct):
+    """What is read of the first line."""
+
+    type: Literal["header"]
+    version: int
+    bundle: dict[str, str]
+    config: dict[str, Any]
+
+
+class _StepLine(msgspec.Struct):
+    """What is read of a step's line."""
+
+    type: Literal["step"]
+    request: int
+    step: _Least1
+    prefix: _Least0
+    commit: _Least0
+    window: _Least1
+    rows_wanted: _Least1
+    branches: Annotated[list[msgspec.Raw], msgspec.Meta(min_length=1)]
+
+
+def _from_line(line: bytes, kind: type[_Line], source: str) -> _Line:
+    shown = line[:60].decode(errors="replace")
+    return value_from_json(
+        line,
+        kind,
+        source=f"{source} is damaged: {shown!r}",
+        expected=_EXPECTED,
+        remedy="record it again, or remove the line",
+    )
+
+
+def _check_fits(step: _StepLine, bundle: Bundle, source: str) -> None:
+    """Raise BadInputError for sizes that no decode of `bundle` has: what is planned grows with them."""
+    most = bundle.manifest.dimensions.max_positions
+    largest = max(step.prefix, step.commit, step.window, step.rows_wanted)
+    if largest > most or len(step.branches) > MOST_BRANCHES:
+        raise BadInputError(
+            f"{source} has {len(step.branches)} branches and a size of {largest} positions",
+            expected=f"at most {MOST_BRANCHES} branches and {most} positions, those of {bundle.path}",
+            remedy="record a decode of this bundle: generate --trace",
+        )
+
+
+def _checked_header(header: _HeaderLine, path: Path, bundle: Bundle) -> GenerationConfig:
+    """The options of the decode."""
+    for name, found, expected in (
+        ("version", header.version, TRACE_VERSION),
+        ("weights", header.bundle.get(bundle.manifest.weights), weights_digest(bundle)),
+    ):
+        if found != expected:
+            raise BadInputError(
+                f"{path} is a trace of {name} {found}",
+                expected=f"{name} {expected}, of {bundle.path}",
+                remedy="record a decode of this bundle: generate --trace",
+            )
+    return GenerationConfig.from_mapping(header.config)

@@ -1,0 +1,1 @@
+"""The commands that decode: generate and chat, and what they show and record."""

@@ -1,0 +1,1 @@
+"""The commands that make a bundle, check it and show it: onnx, verify, inspect."""

@@ -1,0 +1,129 @@
+"""lopa-export inspect: what a bundle holds, and whether compilers of the portable dialect can read its graph."""
+
+from collections import Counter
+from pathlib import Path
+
+import click
+
+from lopa.cli.compile.tensorrt_lines import tensorrt_lines
+from lopa.export.extra import export_extra_needed
+from lopa.runtime.ascend.manifest import engine_folders, engine_from_folder
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.bundle.manifest import Manifest, json_from_manifest, scale_name
+from lopa.runtime.errors import BadInputError, CheckFailedError
+
+
+@click.command(name="inspect")
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="Print the manifest itself.")
+@click.option("--lint", is_flag=True, help="Say instead what in its portable graph (or else its only one) ATC refuses.")
+def command(bundle: Path, as_json: bool, lint: bool) -> None:
+    """Show what BUNDLE holds: the model, its files, its origin, its decoding defaults."""
+    if as_json and lint:
+        raise click.UsageError("--json and --lint: choose one")
+    opened = Bundle.open(bundle)
+    if lint:
+        _lint(opened)
+    else:
+        click.echo(json_from_manifest(opened.manifest).decode() if as_json else _summary(opened), nl=not as_json)
+
+
+def _lint(bundle: Bundle) -> None:
+    """Print every violation of the portable dialect, equal ones once. Raises CheckFailedError if there is any."""
+    with export_extra_needed("reading ONNX graphs"):
+        import onnx
+
+        from lopa.export.graph.operator_table import ascend_operators
+        from lopa.export.graph.portable_lint import violations_of_model
+    graph = bundle.of_dialect("portable" if "portable" in bundle.dialects else "standard").graph
+    model = onnx.load(graph, load_external_data=False)
+    violations = violations_of_model(model, ascend_operators())
+    alike = Counter((each.rule, each.operator) for each in violations)
+    for violation in violations:
+        more = alike.pop((violation.rule, violation.operator), 0) - 1  # the first of its kind stands for all
+        if more >= 0:
+            click.echo(f"{violation.rule}: {violation}" + (f" (and {more} more)" if more else ""))
+    if violations:
+        raise CheckFailedError(
+            f"{graph} breaks the rules of the portable dialect at {len(violations)} places",
+            expected="a graph that Ascend's ATC can read",
+            remedy="export the checkpoint with --dialect portable or both",
+        )
+    click.echo(f"ok: {graph}: {len(model.graph.node)} nodes keep all rules of the portable dialect")
+
+
+def _summary(bundle: Bundle) -> str:
+    manifest = bundle.manifest
+    model, tokens = manifest.dimensions, manifest.special_tokens
+    scales = {scale_name(name) for name in manifest.tensors}
+    parameters = sum(_product(tensor.shape) for name, tensor in manifest.tensors.items() if name not in scales)
+    rows = [
+        ("model", f"{manifest.architecture}, {parameters:,} parameters, {manifest.dtype}"),
+        ("quantized", _quantization(manifest)),
+        ("layers", f"{model.layers} of hidden size {model.hidden_size}, MLP {model.intermediate_size}"),
+        ("attention", f"{model.heads} heads, {model.kv_heads} key-value heads of {model.head_size}"),
+        ("positions", f"{model.max_positions}, RoPE theta {model.rope_theta:g}"),
+        ("vocabulary", f"{model.vocab_size}; mask {tokens.mask}, eos {tokens.eos}, pad {tokens.pad}, bos {tokens.bos}"),
+        (
+            "contract",
+            f"version {manifest.contract}, {' and '.join(bundle.dialects)} dialect, logits {manifest.with_logits}",
+        ),
+        *([("plugins", ", ".join(manifest.plugins))] if manifest.plugins else []),
+        *(("stage", f"{each.graph}  layers {each.first_layer} to {each.end_layer - 1}") for each in manifest.stages),
+        ("decoding", ", ".join(f"{name} {value}" for name, value in _fields(manifest))),
+        *(("file", f"{file.path}  {file.size:,} bytes  sha256 {file.sha256[:12]}…") for file in manifest.files),
+        *(("engine", f"{folder.name}  {_engine(bundle, folder)}") for folder in engine_folders(bundle)),
+        *(("engine", line) for line in tensorrt_lines(bundle)),
+        *(("from", f"{name}  sha256 {digest[:12]}…") for name, digest in _sources(manifest)),
+        ("made with", ", ".join(f"{name} {version}" for name, version in manifest.origin.tools.items())),
+    ]
+    return "\n".join(f"{name:11} {value}" for name, value in rows)
+
+
+def _quantization(manifest: Manifest) -> str:
+    found = manifest.quantization
+    if found is None:
+        return "no"
+    integers = [tensor for tensor in manifest.tensors.values() if tensor.dtype == found.kind]
+    return ", ".join(
+        [
+            f"{len(integers)} matrices to {found.kind}",
+            "a scale for each output" if found.block is None else f"a scale for each output and {found.block} inputs",
+            *(["rows of activations to int8"] if found.activation == "int8_per_row" else []),
+            *([] if found.head else ["without the head"]),
+            *(f"without {pattern}" for pattern in found.excluded),
+        ]
+    )
+
+
+def _engine(bundle: Bundle, folder: Path) -> str:
+    try:
+        found = engine_from_folder(folder)
+    except BadInputError as error:
+        return f"cannot be used: {error.received}"
+    engine = found.engine
+    return ", ".join(
+        [
+            f"for {engine.soc_version}",
+            f"{len(engine.gears)} gears in {len({gear.model for gear in engine.gears})} OM",
+            f"precision {engine.precision}",
+            *(["int8"] if engine.int8 else []),
+            "of these weights" if found.fits(bundle) else "of OTHER weights than the bundle's: build it again",
+        ]
+    )
+
+
+def _fields(manifest: Manifest) -> list[tuple[str, object]]:
+    return [(name, getattr(manifest.decoding, name)) for name in manifest.decoding.__struct_fields__]
+
+
+def _sources(manifest: Manifest) -> list[tuple[str, str]]:
+    origin = manifest.origin
+    return [*origin.checkpoint.items(), *((f"adapter {name}", digest) for name, digest in origin.adapter.items())]
+
+
+def _product(shape: list[int]) -> int:
+    product = 1
+    for size in shape:
+        product *= size
+    return product

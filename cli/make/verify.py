@@ -1,0 +1,127 @@
+"""lopa-export verify: is a bundle whole, and does its engine compute what its checkpoint says?"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from lopa.bench.pace import Pace, duration_text
+from lopa.cli.make.verify_tensorrt import agreement_of_engine, default_reference
+from lopa.cli.shown.verify_progress import VerifyProgress
+from lopa.export.verify.differences import OutputError
+from lopa.export.verify.report import report_from_bundle
+from lopa.export.verify.token_gate import check_reference
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.errors import CheckFailedError
+from lopa.runtime.tensorrt.manifest import mark_verified
+from lopa.runtime.tensorrt.session import engine_from_device
+
+_FOLDER = click.Path(path_type=Path)
+_HEADER = ("output", "reference", "max abs", "max rel", "tolerance", "ok")
+_RMS_HEADER = ("output", "reference", "max abs", "max rel", "rms rel", "tolerance", "ok")
+"""For a bundle with integers, whose outputs have a tolerance of the root mean square."""
+
+
+@click.command(name="verify")
+@click.argument("bundle", type=_FOLDER)
+@click.option("--checkpoint", type=_FOLDER, metavar="DIR", help="What BUNDLE was made from (needs transformers).")
+@click.option("--lora", type=_FOLDER, metavar="DIR", help="The adapter that BUNDLE was made with.")
+@click.option(
+    "--device", default="cpu", show_default=True, help="The engine to check: cpu, cuda:N, tensorrt:N or numpy."
+)
+@click.option(
+    "--against",
+    metavar="DEVICE",
+    help="What the tokens of tensorrt:N are held against [default: cpu; in bfloat16 cuda:N].",
+)
+def command(bundle: Path, checkpoint: Path | None, lora: Path | None, device: str, against: str | None) -> None:
+    """Check BUNDLE: the digests of its files, then its engine on random windows with and without a prefix.
+
+    The engine is compared with numpy on the bundle's own weights and, with --checkpoint, with transformers' Qwen2 on
+    the checkpoint and its adapter, in float32. Of a quantized bundle the weights themselves are compared with the
+    checkpoint's, an integer in steps: rounding errs by at most half a step. Exits with 1 when anything is wrong.
+
+    An engine of TensorRT is also asked for tokens: every forward of some decodes, and one in each of its shapes, runs
+    on another device (--against) too. Only when these agree does the engine decode.
+    """
+    pace = Pace()
+    opened = Bundle.open(bundle)
+    gated = device.split(":", 1)[0] == "tensorrt"
+    if against is not None and not gated:
+        raise click.UsageError("--against is for --device tensorrt:N")
+    with VerifyProgress() as progress:
+        report = report_from_bundle(opened, checkpoint=checkpoint, lora=lora, device=device, progress=progress)
+    by_rms = any(error.by_rms for error in report.errors)
+    _print_table(_RMS_HEADER if by_rms else _HEADER, _rows(report.errors, with_rms=by_rms))
+    if not report.ok:
+        wrong = [f"{error.output} against {error.reference}" for error in report.errors if not error.ok]
+        raise CheckFailedError(
+            f"{len(wrong)} of {len(report.errors)} outputs are beyond tolerance on {device}: {', '.join(wrong)}",
+            expected="differences that rounding explains",
+            remedy="do not use this bundle on this device; export the checkpoint again and verify that",
+        )
+    if gated:
+        _gate(opened.of_dialect("standard"), device, against)
+    files = len(opened.manifest.files)
+    click.echo(
+        f"ok: {files} files as exported; {device} agrees with the references in {report.cases} cases, "
+        f"in {duration_text(pace.seconds)}"
+    )
+    if checkpoint is None:
+        click.echo("The weights were not compared with a checkpoint: add --checkpoint DIR for that.")
+
+
+def _gate(bundle: Bundle, device: str, against: str | None) -> None:
+    """Hold the engine's tokens against another device's, and let it decode when they agree."""
+    reference = default_reference(bundle, device) if against is None else against
+    check_reference(reference, device)
+    found = engine_from_device(bundle, device)
+    with VerifyProgress() as progress:
+        agreement = agreement_of_engine(
+            bundle, device, found, reference, lambda done, total: progress("comparing tokens", done, total)
+        )
+    by_rms = any(error.by_rms for error in agreement.errors)
+    _print_table(_RMS_HEADER if by_rms else _HEADER, _rows(agreement.errors, with_rms=by_rms))
+    counts = (
+        f"{agreement.rows} rows of {agreement.forwards} forwards, {agreement.near_ties} near-ties, "
+        f"{agreement.other_tokens} other tokens"
+    )
+    if not agreement.ok:
+        raise CheckFailedError(
+            f"{found.folder} on {device} beside {reference}: {counts}",
+            expected="the same token wherever the other device prefers one clearly, and statistics within tolerance",
+            remedy="do not use this engine: see docs/tensorrt.md, Troubleshooting, wrong tokens",
+        )
+    mark_verified(found)
+    click.echo(f"{found.folder}: verified, {counts}, beside {reference}")
+
+
+def _rows(errors: Sequence[OutputError], *, with_rms: bool) -> list[tuple[str, ...]]:
+    return [
+        (
+            error.output,
+            error.reference,
+            f"{error.difference.absolute:.1e}",
+            f"{error.difference.relative:.1e}",
+            *([f"{error.difference.relative_rms:.1e}"] if with_rms else []),
+            f"{error.tolerance:.0e}",
+            "yes" if error.ok else "NO",
+        )
+        for error in errors
+    ]
+
+
+def _print_table(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
+    """A drawn table on a terminal, aligned columns elsewhere."""
+    console = Console(highlight=False)
+    if console.is_terminal:
+        table = Table(*header)
+        for row in rows:
+            table.add_row(*row, style=None if row[-1] == "yes" else "bold red")
+        console.print(table)
+        return
+    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+    for row in (header, *rows):
+        click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())

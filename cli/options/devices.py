@@ -1,0 +1,61 @@
+"""The flags that say on which devices a bundle is opened, and on how many it is measured."""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+from click.shell_completion import CompletionItem
+
+from lopa.runtime.errors import BadInputError
+from lopa.runtime.parallel.branch_session import STALL_SECONDS
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+_DIGITS = 6
+_COMPLETED = ("cpu", "cuda:0", "tensorrt:0", "ascend:0", "numpy", "mpi", "mpi:cuda")
+"""What a shell completes --device to; other numbers are typed."""
+
+
+def device_options(command: _Command) -> _Command:
+    """Add --device, which comes as `devices`, and --device-timeout."""
+    command = click.option(
+        "--device-timeout",
+        type=float,
+        default=STALL_SECONDS,
+        show_default=True,
+        metavar="SECONDS",
+        help="With several devices: give up one that takes longer for a forward.",
+    )(command)
+    return click.option(
+        "--device",
+        "devices",
+        multiple=True,
+        default=("cpu",),
+        show_default=True,
+        shell_complete=_completed_devices,
+        help="cpu, cores of it (cpu:0, cpu:0-3), cuda:N, tensorrt:N, ascend:N, numpy, or a pipeline (cuda:0+cuda:1)."
+        " Several of them share the branches. mpi or mpi:cuda under mpirun.",
+    )(command)
+
+
+def _completed_devices(
+    context: click.Context,  # noqa: ARG001
+    parameter: click.Parameter,  # noqa: ARG001
+    incomplete: str,
+) -> list[CompletionItem]:
+    return [CompletionItem(name) for name in _COMPLETED if name.startswith(incomplete)]
+
+
+def counts_from_text(text: str) -> tuple[int, ...]:
+    """Numbers of devices from "1,2,4", ascending. Raises BadInputError for anything else, 0 or one given twice."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isascii() and part.isdigit() and 0 < len(part) <= _DIGITS for part in parts):
+        problem = f"--devices {text!r}"
+    elif 0 in (counts := [int(part) for part in parts]):
+        problem = f"--devices {text!r}, with no device"
+    elif len(set(counts)) < len(counts):
+        problem = f"--devices {text!r}, with a number given twice"
+    else:
+        return tuple(sorted(counts))
+    raise BadInputError(
+        problem, expected="whole numbers from 1 on, each once, with commas between", remedy="e.g. --devices 1,2,4,8"
+    )

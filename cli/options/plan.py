@@ -1,0 +1,19 @@
+"""The plan of gears that a build takes: the one it was given, or the bundle's own."""
+
+from pathlib import Path
+
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.bundle.gears import GEARS_NAME, GearPlan, plan_from_file
+from lopa.runtime.errors import BadInputError
+
+
+def plan_from_option(bundle: Bundle, path: Path | None) -> GearPlan:
+    """The plan at `path`, None: in the bundle. Raises BadInputError when there is none that can be used."""
+    plan = bundle.path / GEARS_NAME if path is None else path
+    if not plan.is_file():
+        raise BadInputError(
+            f"{plan} does not exist",
+            expected="a plan of the gears to build for",
+            remedy=f"make one: lopa-export plan {bundle.path}",
+        )
+    return plan_from_file(plan, bundle)

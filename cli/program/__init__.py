@@ -1,0 +1,1 @@
+"""How the program behaves whatever the command: signals, streams, verbosity, help."""

@@ -1,0 +1,39 @@
+"""Text from standard input: UTF-8 whatever the locale says, and an error of ours when it is not."""
+
+import io
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from lopa.runtime.files.untrusted_input import refused_as_bad_input
+
+MOST_CHARACTERS = 16 * 2**20
+"""Of one prompt: no model takes as many positions."""
+
+
+def text_from_stdin() -> str:
+    """All of it. Raises BadInputError for what is not UTF-8, and for more than MOST_CHARACTERS."""
+    with _utf8() as text:
+        read = text.read(MOST_CHARACTERS + 1)
+        if len(read) > MOST_CHARACTERS:
+            raise ValueError(f"more than {MOST_CHARACTERS} characters")
+        return read
+
+
+def lines_from_stdin() -> Iterator[str]:
+    """Line by line as they come, without their ends. Raises BadInputError for what is not UTF-8."""
+    with _utf8() as text:
+        for line in text:
+            yield line.removesuffix("\n")
+
+
+@contextmanager
+def _utf8() -> Iterator[io.TextIOWrapper]:
+    text = io.TextIOWrapper(sys.stdin.buffer, encoding="utf-8", errors="strict")
+    try:
+        with refused_as_bad_input(
+            "standard input", expected="text in UTF-8", remedy="convert it first, e.g. iconv -f LATIN1 -t UTF-8"
+        ):
+            yield text
+    finally:
+        text.detach()  # else standard input would be closed with it

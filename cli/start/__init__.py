@@ -1,0 +1,1 @@
+"""The commands of a first hour: demo, doctor, completion."""

@@ -1,0 +1,122 @@
+"""lopa-export demo: the embedded tiny checkpoint through the whole toolchain, with D2F and LoPA side by side."""
+
+import itertools
+import tempfile
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from lopa import tiny
+from lopa.bench.eval_set import SCORED_KIND, EvalItem, eval_set_from_jsonl, is_correct
+from lopa.cli.make import onnx, verify
+from lopa.cli.start.duel_view import DuelView
+from lopa.runtime.algorithm.decoding import Step
+from lopa.runtime.decoder import Decoder
+from lopa.runtime.requests.result import DoneEvent, DraftEvent, GenerationResult
+
+BRANCHES = 5
+_STRATEGIES: dict[str, dict[str, Any]] = {
+    "D2F": {"strategy": "d2f"},
+    f"LoPA, {BRANCHES} branches": {"strategy": "lopa", "branches": BRANCHES},
+}
+_SECONDS_PER_FRAME = 0.15
+_TOY = (
+    "The embedded model is a toy of 2.4 million parameters, made to try the tools with: it is often wrong, "
+    "whatever decodes it."
+)
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """An answer, the seconds that its steps took, and whether it is "right", "wrong" or "not judged"."""
+
+    result: GenerationResult
+    seconds: float
+    verdict: str
+
+    @property
+    def took(self) -> str:
+        """For people."""
+        result = self.result
+        return f"{result.steps} steps, {result.tokens_per_forward:.2f} tokens per forward, {self.seconds:.2f} s"
+
+
+@click.command(name="demo")
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Keep the bundle here [default: it is removed].")
+@click.option("--prompts", "count", type=click.IntRange(1, 300), default=6, show_default=True, help="How many prompts.")
+@click.pass_context
+def command(context: click.Context, output: Path | None, count: int) -> None:
+    """Export the embedded toy model, verify the bundle, and decode prompts with D2F and with LoPA.
+
+    D2F and LoPA answer the same prompts with the same model, so that their passes through the model (forwards) and
+    their time can be compared. The model has 2.4 million parameters and is often wrong; answers are marked.
+    """
+    console = Console(highlight=False)
+    with ExitStack() as stack:
+        folder = output or Path(stack.enter_context(tempfile.TemporaryDirectory())) / "tiny-bundle"
+        console.rule("1. lopa-export onnx: checkpoint and D2F adapter to a bundle", align="left")
+        context.invoke(onnx.command, checkpoint=tiny.CHECKPOINT, lora=tiny.ADAPTER, output=folder)
+        console.rule("2. lopa-export verify: the bundle against another implementation", align="left")
+        context.invoke(verify.command, bundle=folder, checkpoint=tiny.CHECKPOINT, lora=tiny.ADAPTER)
+        console.rule("3. lopa-export generate: the same prompts with D2F and with LoPA", align="left")
+        console.print(_TOY)
+        decoder = stack.enter_context(Decoder.open(folder))
+        items = list(itertools.islice(eval_set_from_jsonl(tiny.EVAL), count))
+        for options in _STRATEGIES.values():  # the engine's first forwards are slower, whoever asks for them
+            list(decoder.generate([items[0].prompt], decoder.config(**options)))
+        console.print(table_of_duels([_duel(decoder, item, console) for item in items]))
+    if output is not None:
+        console.print(f"The bundle is in {output}. Next: lopa-export inspect {output}")
+
+
+def _duel(decoder: Decoder, item: EvalItem, console: Console) -> dict[str, Decoded]:
+    """Decode a prompt with every strategy in turn and show the drafts of each in its own column."""
+    found: dict[str, Decoded] = {}
+    with DuelView(console, item.prompt, list(_STRATEGIES)) as view:
+        for name, options in _STRATEGIES.items():
+            seconds: list[float] = []
+
+            def on_step(step: Step, seconds: list[float] = seconds) -> None:
+                seconds.append(sum(step.seconds.values()))
+
+            for event in decoder.stream(item.prompt, decoder.config(**options), drafts=True, on_step=on_step):
+                if isinstance(event, DraftEvent):
+                    view.show(name, event.step, event.text)
+                    if console.is_terminal:
+                        time.sleep(_SECONDS_PER_FRAME)  # the tiny model is too fast to watch
+                elif isinstance(event, DoneEvent):
+                    found[name] = Decoded(event.result, sum(seconds), _verdict(event.result.text, item))
+                    view.done(name, event.result.text, found[name].took, found[name].verdict)
+    return found
+
+
+def _verdict(text: str, item: EvalItem) -> str:
+    if item.kind != SCORED_KIND:
+        return "right" if text.strip() == item.answer.strip() else "not judged"
+    return "right" if is_correct(text, item.answer) else "wrong"
+
+
+def table_of_duels(duels: list[dict[str, Decoded]]) -> Table:
+    """Sums over all prompts, a row for each strategy."""
+    title = f"{len(duels)} prompt{'' if len(duels) == 1 else 's'}"
+    table = Table("strategy", "steps", "tokens", "tokens per forward", "seconds", "right", title=title)
+    for name in duels[0]:
+        rows = [duel[name] for duel in duels]
+        steps = sum(row.result.steps for row in rows)
+        tokens = sum(row.result.tokens for row in rows)
+        right, judged = (sum(row.verdict in kinds for row in rows) for kinds in (("right",), ("right", "wrong")))
+        table.add_row(
+            name,
+            str(steps),
+            str(tokens),
+            f"{tokens / steps:.2f}",
+            f"{sum(row.seconds for row in rows):.2f}",
+            f"{right} of {judged}",
+        )
+    return table

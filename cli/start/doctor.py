@@ -1,0 +1,127 @@
+"""lopa-export doctor: what this machine can export, build and run, and what to install for the rest."""
+
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import click
+
+from lopa.runtime.cuda.calls import CudaError, calls_of_installed_cuda
+from lopa.runtime.errors import MissingBackendError
+from lopa.runtime.install_hint import pip_command, pip_install
+
+
+@dataclass(frozen=True)
+class _Ability:
+    """Something that a user can do where all of its parts are."""
+
+    name: str
+    distributions: tuple[str, ...]
+    """Installed with pip; "a or b" where one of them serves."""
+    remedy: Callable[[], str]
+    programs: tuple[str, ...] = ()
+    """On PATH."""
+
+
+_ABILITIES = (
+    _Ability("decode (runtime)", ("numpy", "onnxruntime or onnxruntime-gpu", "tokenizers"), pip_install),
+    _Ability(
+        "export and verify",
+        ("torch", "transformers", "safetensors", "onnx", "onnxscript"),
+        partial(pip_install, "export"),
+    ),
+    _Ability(
+        "decode over processes (MPI)",
+        ("mpi4py",),
+        lambda: f"{pip_install('mpi', also=('mpich',))} (or the machine's own MPI)",
+        programs=("mpirun",),
+    ),
+    _Ability(
+        "build and run engines with TensorRT",
+        ("tensorrt", "cuda-bindings"),
+        lambda: f"{pip_install('tensorrt')} beside an NVIDIA GPU",
+    ),
+    _Ability("compile our kernels (docs/plugins.md)", ("torch", "triton"), partial(pip_install, "plugins")),
+    _Ability(
+        "build engines for Ascend",
+        (),
+        lambda: "CANN's toolkit and its set_env.sh, or another machine (docs/ascend.md, --dry-run)",
+        programs=("atc",),
+    ),
+    _Ability("plot measurements", ("matplotlib",), partial(pip_install, "plot")),
+    _Ability("run the tests", ("pytest", "hypothesis", "mypy", "ruff"), partial(pip_install, "test")),
+)
+
+
+@click.command(name="doctor")
+def command() -> None:
+    """Say what this machine can export, build and run, and what is missing for the rest."""
+    click.echo(f"machine     {platform.machine()}, {os.cpu_count()} cores, {platform.system()} {platform.release()}")
+    click.echo(f"python      {platform.python_version()}")
+    for ability in _ABILITIES:
+        parts = {name: _version(name) for name in ability.distributions} | {
+            name: _program(name) for name in ability.programs
+        }
+        missing = [name for name, found in parts.items() if found is None]
+        there = ", ".join(found for found in parts.values() if found is not None)
+        click.echo(f"{'missing' if missing else 'ok':11} {ability.name}: {there or 'nothing of it'}")
+        if missing:
+            click.echo(f"{'':11} needs {', '.join(missing)}: {ability.remedy()}")
+    for device, state in _devices():
+        click.echo(f"{'device':11} {device}: {state}")
+
+
+def _version(distributions: str) -> str | None:
+    """Name and version of the first that is installed of "a or b", None when none is."""
+    for name in distributions.split(" or "):
+        try:
+            return f"{name} {importlib.metadata.version(name)}"
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return None
+
+
+def _program(name: str) -> str | None:
+    """Where it is: on PATH, or beside this interpreter, where pip puts programs."""
+    return shutil.which(name) or shutil.which(name, path=str(Path(sys.executable).parent))
+
+
+def _devices() -> list[tuple[str, str]]:
+    devices = [("numpy", "ready (the readable reference, slow)")]
+    if importlib.util.find_spec("onnxruntime") is None:
+        return [*devices, ("cpu, cuda:N", f"needs onnxruntime: {pip_install()}")]
+    import onnxruntime
+
+    providers = onnxruntime.get_available_providers()
+    devices.append(("cpu", f"ready (ONNX Runtime {onnxruntime.__version__})"))
+    devices.append(("cuda:N", _cuda_state(providers)))
+    trt = _version("tensorrt")
+    devices.append(
+        ("tensorrt:N", "needs TensorRT and an NVIDIA GPU" if trt is None else f"{trt} is here (docs/tensorrt.md)")
+    )
+    acl = importlib.util.find_spec("acl") is not None
+    devices.append(
+        ("ascend:N", "pyACL is here" if acl else "needs pyACL, which comes with CANN, and an NPU (docs/ascend.md)")
+    )
+    return devices
+
+
+def _cuda_state(providers: list[str]) -> str:
+    """Whether "cuda:0" can be opened, as far as that is seen without opening a bundle."""
+    install = pip_install("gpu")
+    if "CUDAExecutionProvider" not in providers:
+        return f"no CUDA provider in ONNX Runtime: {pip_command()} uninstall onnxruntime, then {install} beside a GPU"
+    try:
+        count = calls_of_installed_cuda()("cudaGetDeviceCount")
+    except MissingBackendError:
+        return f"no cuda-bindings: {install}"
+    except CudaError as error:
+        return error.received
+    return f"ready ({count} device{'' if count == 1 else 's'})"

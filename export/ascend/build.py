@@ -1,0 +1,209 @@
+"""Compiles a job with this machine's ATC into engines/ascend-*/ of the bundle: whole, or not at all.
+
+Does not decide what is compiled (ascend_job). ATC has not been run by the project's tests, only a stand-in for it.
+"""
+
+import os
+import re
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+
+from lopa.export.ascend.build_folder import check_build_folder
+from lopa.export.ascend.call import CACHE_FOLDER, ENGINE_FOLDER, MODEL_FOLDER, AtcCall
+from lopa.export.ascend.contract import codes_of_output, failure_of_output
+from lopa.export.ascend.job import AscendJob
+from lopa.export.ascend.process import run_command
+from lopa.export.ascend.toolkit import atc_of_machine, cann_version
+from lopa.export.staging import Product, staged_folder
+from lopa.runtime.ascend.manifest import (
+    ENGINE_SCHEMA,
+    AscendEngine,
+    EngineGear,
+    FoundEngine,
+    engine_folder,
+    engine_from_folder,
+)
+from lopa.runtime.bundle import Bundle, sha256_of_file
+from lopa.runtime.bundle.engine_file import ENGINE_NAME, text_of_engine
+from lopa.runtime.bundle.manifest import FileRecord
+from lopa.runtime.contract import CONTRACT_VERSION
+from lopa.runtime.errors import BadInputError, CheckFailedError, LopaError, MissingBackendError
+
+ATC_LOG = "atc.log"
+LOG_FOLDER = "log"
+_LOG_VARIABLE = "ASCEND_PROCESS_LOG_PATH"
+_ENGINE = Product("engine", ENGINE_NAME)
+_ERRORS: dict[int, type[LopaError]] = {1: CheckFailedError, 2: BadInputError, 3: MissingBackendError}
+_TAIL = 15
+"""Lines of ATC's output in an error that is not known."""
+Progress = Callable[[str, float], None]
+"""Called with what is compiled and the seconds since its start; 0 at the start."""
+
+
+@dataclass(frozen=True)
+class Built:
+    """What a build gave."""
+
+    found: FoundEngine
+    cached: bool
+    """It was there already, and nothing was run."""
+
+
+def engine_from_job(bundle: Bundle, job: AscendJob, progress: Progress) -> Built:
+    """The engine of `job` in `bundle`: the one that is there, if nothing has changed, or a new one in its place.
+
+    Raises MissingBackendError without ATC, and a LopaError with the known cause when ATC fails; its logs are then kept
+    in engines/failed-ascend-*, and an engine that was there stays.
+    """
+    atc = atc_of_machine()
+    version = cann_version(atc)
+    destination = engine_folder(bundle, job.soc_version)
+    present = _present_engine(destination, job.cache_key(version))
+    if present is not None:
+        return Built(present, cached=True)
+    failed = destination.with_name(f"failed-{destination.name}")
+    with staged_folder(destination, overwrite=True, product=_ENGINE) as folder:
+        work = folder / "work"
+        _lay_out(work, job)
+        for call, command in zip(job.calls, job.commands, strict=True):
+            _compile(atc, command, call, work, failed, progress)
+        for path in [*(work / ENGINE_FOLDER).iterdir(), work / ATC_LOG]:
+            path.rename(folder / path.name)
+        shutil.rmtree(work)
+        (folder / ENGINE_NAME).write_bytes(text_of_engine(_described(job, folder, version)))
+    shutil.rmtree(failed, ignore_errors=True)  # what it tells is no longer so
+    return Built(engine_from_folder(destination), cached=False)
+
+
+def engine_from_build_folder(bundle: Bundle, job: AscendJob, source: Path) -> Built:
+    """The engine of `job` from what its commands made elsewhere, in a folder by ascend_build_folder.
+
+    Raises BadInputError when the folder has other commands, another graph or weights, or lacks an OM.
+    """
+    check_build_folder(source, job)
+    lacking = [call.name for call in job.calls if _om_of_call(source / ENGINE_FOLDER, call) is None]
+    if lacking:
+        raise BadInputError(
+            f"{source / ENGINE_FOLDER} has no {', '.join(f'{name}.om' for name in lacking)}",
+            expected="an OM for each command",
+            remedy="run the commands there (README.txt), and copy the whole folder back",
+        )
+    with staged_folder(engine_folder(bundle, job.soc_version), overwrite=True, product=_ENGINE) as folder:
+        shutil.copytree(source / ENGINE_FOLDER, folder, dirs_exist_ok=True)
+        (folder / ENGINE_NAME).write_bytes(text_of_engine(_described(job, folder, None)))
+    return Built(engine_from_folder(engine_folder(bundle, job.soc_version)), cached=False)
+
+
+def _present_engine(folder: Path, cache_key: str) -> FoundEngine | None:
+    """The engine in `folder` if it was made from the same things and is as it was made; its digests are checked."""
+    try:
+        found = engine_from_folder(folder)
+    except BadInputError:
+        return None
+    whole = all(sha256_of_file(folder / record.path) == record.sha256 for record in found.engine.files)
+    return found if whole and found.engine.cache_key == cache_key else None
+
+
+def _lay_out(work: Path, job: AscendJob) -> None:
+    """The folder that the commands run in. ATC also writes notes of its own there, which nobody needs."""
+    work.mkdir()
+    (work / MODEL_FOLDER).symlink_to(job.graph.parent.resolve(), target_is_directory=True)
+    (work / ENGINE_FOLDER).mkdir()
+    (work / LOG_FOLDER).mkdir()
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lopa-export" / "atc"
+    cache.mkdir(parents=True, exist_ok=True)
+    (work / CACHE_FOLDER).symlink_to(cache.resolve(), target_is_directory=True)
+
+
+def _compile(atc: Path, command: list[str], call: AtcCall, work: Path, failed: Path, progress: Progress) -> None:
+    """Run ATC once. Raises when it fails or makes no OM, and keeps its logs in `failed`."""
+    log = work / ATC_LOG
+    stage = f"{call.name} for {call.soc_version}"
+    progress(stage, 0.0)
+    with log.open("ab") as file:
+        file.write(msgspec.json.encode(command) + b"\n")
+        start = file.tell()
+    try:
+        code = run_command(
+            command,
+            program=atc,
+            folder=work,
+            log=log,
+            environment={_LOG_VARIABLE: str(work / LOG_FOLDER), **os.environ},
+            elapsed=lambda seconds: progress(stage, seconds),
+        )
+    except OSError as error:
+        raise MissingBackendError(
+            f"{atc} cannot be run: {error.strerror}", expected="ATC of CANN", remedy="install the toolkit again"
+        ) from error
+    if code == 0 and _om_of_call(work / ENGINE_FOLDER, call) is not None:
+        return
+    output = log.read_bytes()[start:].decode(errors="replace")
+    shutil.rmtree(failed, ignore_errors=True)
+    failed.mkdir(parents=True)
+    for path in (log, work / LOG_FOLDER):
+        path.rename(failed / path.name)
+    raise _error_of_failure(code, output, call, failed)
+
+
+def _error_of_failure(code: int, output: str, call: AtcCall, failed: Path) -> LopaError:
+    elsewhere = os.environ.get(_LOG_VARIABLE)
+    logs = f"{failed / ATC_LOG} and the folder {elsewhere or failed / LOG_FOLDER}"
+    known = failure_of_output(output)
+    codes = ", ".join(codes_of_output(output))
+    ended = f"signal {-code}" if code < 0 else f"exit code {code}"
+    if code == 0:
+        ended += f" but made no {call.name}.om"
+    if known is None:
+        tail = "\n    ".join(output.strip().splitlines()[-_TAIL:])
+        return CheckFailedError(
+            f"atc ended with {ended}{f' and {codes}' if codes else ''} on {call.name}; its last lines:\n    {tail}",
+            expected="exit code 0 and an OM",
+            remedy=f"read {logs}",
+        )
+    return _ERRORS[known.exit_code](
+        f"atc ended with {ended}{f' and {codes}' if codes else ''} on {call.name}: {known.cause}",
+        expected="exit code 0 and an OM",
+        remedy=f"{known.mend}; the logs are {logs}",
+    )
+
+
+def _om_of_call(folder: Path, call: AtcCall) -> Path | None:
+    """The OM, whose name may have gained the operating system and the architecture."""
+    name = re.compile(rf"{re.escape(call.name)}(_[A-Za-z]\w*)?\.om")
+    return next((path for path in sorted(folder.iterdir()) if name.fullmatch(path.name)), None)
+
+
+def _described(job: AscendJob, folder: Path, version: str | None) -> AscendEngine:
+    gears = []
+    for index, (gear, numbers) in enumerate(zip(job.gears, job.geared.tuples, strict=True)):
+        model = _om_of_call(folder, job.call_of_gear(index))
+        assert model is not None  # each call was checked for it
+        gears.append(EngineGear(gear=gear, dims=list(numbers), model=model.name))
+    return AscendEngine(
+        schema=ENGINE_SCHEMA,
+        contract=CONTRACT_VERSION,
+        made=datetime.now(UTC).isoformat(timespec="seconds"),
+        soc_version=job.soc_version,
+        precision=job.precision,
+        int8=job.int8,
+        dynamic=job.dynamic,
+        inputs=list(job.geared.inputs),
+        outputs=list(job.outputs),
+        gears=gears,
+        graph_sha256=job.graph_sha256,
+        weights_sha256=job.weights_sha256,
+        commands=job.commands,
+        cann_version=version,
+        cache_key=job.cache_key(version),
+        files=[
+            FileRecord(path=path.relative_to(folder).as_posix(), size=path.stat().st_size, sha256=sha256_of_file(path))
+            for path in sorted(folder.rglob("*"))
+            if path.is_file()
+        ],
+    )

@@ -1,0 +1,105 @@
+"""The inputs of a portable graph in the shapes of gears, as ATC wants them: dims with -1, and a tuple for each gear.
+
+S = B x W and M = R x B x Q are folded (docs/contract.md), so that two gears can have one tuple. Knows no command line.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import onnx
+import onnx.helper
+
+from lopa.runtime.ascend.manifest import EngineInput, EngineOutput
+from lopa.runtime.bundle.gears import Gear
+from lopa.runtime.contract.portable_form import portable_input_names
+from lopa.runtime.errors import BadInputError
+
+OPEN = -1
+Axis = int | str
+_COUNTED = re.compile(r"(?:(\d+)\*)?(requests|window|prefix|rows)", re.ASCII)
+
+
+@dataclass(frozen=True)
+class GearedInputs:
+    """All inputs, and what stands in place of their open axes in each gear."""
+
+    inputs: tuple[EngineInput, ...]
+    tuples: tuple[tuple[int, ...], ...]
+    """For every gear, in their order, a number for every -1 of the inputs, in theirs."""
+
+    @property
+    def different(self) -> tuple[tuple[int, ...], ...]:
+        """The tuples without repetition."""
+        return tuple(dict.fromkeys(self.tuples))
+
+    def filled(self, numbers: Sequence[int]) -> tuple[EngineInput, ...]:
+        """The inputs in one fixed shape, that of a tuple."""
+        left = iter(numbers)
+        return tuple(
+            EngineInput(
+                name=each.name, dtype=each.dtype, dims=[next(left) if dim == OPEN else dim for dim in each.dims]
+            )
+            for each in self.inputs
+        )
+
+
+def geared_inputs(model: onnx.ModelProto, gears: Sequence[Gear]) -> GearedInputs:
+    """The inputs of a portable graph for `gears`. An axis that is the same in all gears becomes a number.
+
+    Raises BadInputError for a graph with other inputs or axes than the portable form's.
+    """
+    shapes = {value.name: _axes(value) for value in model.graph.input}
+    named = list(dict.fromkeys(axis for axes in shapes.values() for axis in axes if isinstance(axis, str)))
+    _check_portable(list(shapes), named)
+    sizes = [{axis: _size_of_axis(axis, gear) for axis in named} for gear in gears]
+    fixed = {axis: number for axis, number in sizes[0].items() if all(each[axis] == number for each in sizes)}
+    inputs = tuple(
+        EngineInput(name=value.name, dtype=_dtype(value), dims=[_dim(axis, fixed) for axis in shapes[value.name]])
+        for value in model.graph.input
+    )
+    open_axes = [axis for axes in shapes.values() for axis in axes if isinstance(axis, str) and axis not in fixed]
+    return GearedInputs(inputs, tuple(tuple(each[axis] for axis in open_axes) for each in sizes))
+
+
+def engine_outputs(model: onnx.ModelProto) -> list[EngineOutput]:
+    """Names and types of what the graph gives."""
+    return [EngineOutput(name=value.name, dtype=_dtype(value)) for value in model.graph.output]
+
+
+def _check_portable(inputs: Sequence[str], axes: Sequence[str]) -> None:
+    unknown = [axis for axis in axes if _COUNTED.fullmatch(axis) is None]
+    if list(inputs) != portable_input_names() or unknown:
+        what = f"dynamic axes {', '.join(unknown)}" if unknown else f"{len(inputs)} inputs, the last {inputs[-1]}"
+        raise BadInputError(
+            f"a graph with the {what}",
+            expected=f"the portable form: {', '.join(portable_input_names())} over requests, window, prefix and rows",
+            remedy="export the checkpoint again with --dialect portable or both",
+        )
+
+
+def _size_of_axis(axis: str, gear: Gear) -> int:
+    """By the name that the exporter gives it: window, or 2*requests for the heads of all requests."""
+    found = _COUNTED.fullmatch(axis)
+    assert found is not None
+    sizes = {
+        "requests": gear.requests,
+        "window": gear.branches * gear.window,
+        "prefix": gear.prefix,
+        "rows": gear.requests * gear.branches * gear.wanted,
+    }
+    return int(found[1] or 1) * sizes[found[2]]
+
+
+def _axes(value: onnx.ValueInfoProto) -> list[Axis]:
+    return [
+        axis.dim_value if axis.HasField("dim_value") else axis.dim_param for axis in value.type.tensor_type.shape.dim
+    ]
+
+
+def _dim(axis: Axis, fixed: dict[str, int]) -> int:
+    return axis if isinstance(axis, int) else fixed.get(axis, OPEN)
+
+
+def _dtype(value: onnx.ValueInfoProto) -> str:
+    return str(onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type).name)

@@ -1,0 +1,178 @@
+"""All that is decided before ATC is called: which graph, in which shapes, with which commands. Runs and writes nothing.
+
+The same job is built here (ascend_build) or written down for another machine (ascend_build_folder).
+"""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+import msgspec
+import onnx
+import onnx.external_data_helper
+
+from lopa.export.ascend.call import AtcCall, arguments_from_call, calls_from_inputs
+from lopa.export.ascend.inputs import GearedInputs, engine_outputs, geared_inputs
+from lopa.export.ascend.rules import check_call, check_graph
+from lopa.export.ascend.socs import soc_from_name
+from lopa.runtime.ascend.manifest import ENGINE_SCHEMA, EngineOutput, Precision
+from lopa.runtime.bundle import Bundle, sha256_of_file
+from lopa.runtime.bundle.costs import weights_digest
+from lopa.runtime.bundle.gears import Gear
+from lopa.runtime.contract import CONTRACT_VERSION
+from lopa.runtime.errors import BadInputError
+
+INT8_GRAPH = "portable_int8.onnx"
+"""What a build folder calls a quantized graph that is not made yet."""
+
+
+@dataclass(frozen=True)
+class AscendRequest:
+    """What the user asked for."""
+
+    soc_version: str
+    gears: Sequence[Gear]
+    precision: Precision | None
+    """None: origin, or fp16 for integers, which take no origin."""
+    int8: bool
+    int8_graph: Path | None
+    """AMCT's graph; None with int8: not made yet."""
+
+
+@dataclass(frozen=True)
+class AscendJob:
+    """What is going to be compiled."""
+
+    graph: Path
+    """The file; for an int8 graph that is not made yet, the graph that it is made from."""
+    data: tuple[str, ...]
+    """Files of weights, relative to the graph's folder."""
+    soc_version: str
+    precision: Precision
+    int8: bool
+    gears: tuple[Gear, ...]
+    geared: GearedInputs
+    outputs: tuple[EngineOutput, ...]
+    calls: tuple[AtcCall, ...]
+    graph_sha256: str
+    data_sha256: tuple[str, ...]
+    weights_sha256: str
+    """Of the bundle."""
+
+    @property
+    def dynamic(self) -> bool:
+        """Whether one OM serves all gears."""
+        return bool(self.calls[0].tuples)
+
+    @property
+    def commands(self) -> list[list[str]]:
+        """A list of arguments for each OM."""
+        return [arguments_from_call(call) for call in self.calls]
+
+    def call_of_gear(self, index: int) -> AtcCall:
+        """The call whose OM runs gear number `index`."""
+        return self.calls[0 if self.dynamic else self.geared.different.index(self.geared.tuples[index])]
+
+    def cache_key(self, cann_version: str | None) -> str:
+        """sha256 over all that decides what comes out."""
+        parts = {
+            "schema": ENGINE_SCHEMA,
+            "contract": CONTRACT_VERSION,
+            "commands": self.commands,
+            "gears": self.gears,
+            "int8": self.int8,
+            "graph": self.graph_sha256,
+            "data": dict(zip(self.data, self.data_sha256, strict=True)),
+            "weights": self.weights_sha256,
+            "cann": cann_version,
+        }
+        return hashlib.sha256(msgspec.json.encode(parts, order="sorted")).hexdigest()
+
+
+def job_from_bundle(bundle: Bundle, request: AscendRequest) -> AscendJob:
+    """Decide and check everything.
+
+    Raises BadInputError for an unknown chip, a bundle without a portable graph, and whatever ATC would refuse.
+    """
+    soc = soc_from_name(request.soc_version)
+    portable = bundle.of_dialect("portable")
+    portable_model = _model_from_file(portable.graph)
+    graph = portable.graph if request.int8_graph is None else request.int8_graph
+    model = portable_model if request.int8_graph is None else _model_from_file(graph)
+    check_graph(model, int8=request.int8_graph is not None)
+    _check_same_values(model, portable_model, graph)
+    precision = request.precision or ("fp16" if request.int8 else "origin")
+    geared = geared_inputs(portable_model, request.gears)
+    waits = request.int8 and request.int8_graph is None
+    calls = calls_from_inputs(
+        geared,
+        graph=INT8_GRAPH if waits else graph.name,
+        soc_version=soc.name,
+        precision=precision,
+        int8=request.int8,
+    )
+    for call in calls:
+        check_call(call, bundle.manifest.dtype)
+    data = tuple(_data_files(model, graph))
+    return AscendJob(
+        graph=graph,
+        data=data,
+        soc_version=soc.name,
+        precision=precision,
+        int8=request.int8,
+        gears=tuple(request.gears),
+        geared=geared,
+        outputs=tuple(engine_outputs(portable_model)),
+        calls=tuple(calls),
+        graph_sha256=sha256_of_file(graph),
+        data_sha256=tuple(_digest(portable, graph.parent / name) for name in data),
+        weights_sha256=weights_digest(bundle),
+    )
+
+
+def _model_from_file(path: Path) -> onnx.ModelProto:
+    try:
+        return onnx.load(path, load_external_data=False)
+    except Exception as error:  # protobuf's DecodeError is no public name of onnx
+        raise BadInputError(
+            f"{path} cannot be read as ONNX: {error}", expected="an ONNX graph", remedy="check the path"
+        ) from error
+
+
+def _check_same_values(model: onnx.ModelProto, portable: onnx.ModelProto, path: Path) -> None:
+    """A quantized graph must still take and give what the portable form does."""
+    for kind in ("input", "output"):
+        found, expected = (
+            [(value.name, value.type.tensor_type.elem_type) for value in getattr(each.graph, kind)]
+            for each in (model, portable)
+        )
+        if found != expected:
+            raise BadInputError(
+                f"{path} has other {kind}s than the bundle's portable graph",
+                expected=f"the same {len(expected)} {kind}s in the same order, with the same names and types",
+                remedy="quantize the portable graph of this bundle, its inputs and outputs as they are",
+            )
+
+
+def _data_files(model: onnx.ModelProto, graph: Path) -> list[str]:
+    """External data of the graph, each file once. Raises BadInputError for one that is absent or outside."""
+    tensors = [each for each in model.graph.initializer if onnx.external_data_helper.uses_external_data(each)]
+    names = dict.fromkeys(entry.value for each in tensors for entry in each.external_data if entry.key == "location")
+    for name in names:
+        path = PurePosixPath(name)
+        if path.is_absolute() or ".." in path.parts or not (graph.parent / name).is_file():
+            raise BadInputError(
+                f"{graph} keeps weights in {name!r}",
+                expected="a file beside the graph",
+                remedy="copy the graph with its weights, or export again",
+            )
+    return list(names)
+
+
+def _digest(bundle: Bundle, path: Path) -> str:
+    """The manifest's where it has one: weights are gigabytes."""
+    for record in bundle.manifest.files:
+        if bundle.file(record.path) == path:
+            return record.sha256
+    return sha256_of_file(path)

@@ -1,0 +1,1 @@
+"""A checkpoint's files, read and checked: config, tensors, adapter, tokenizer."""

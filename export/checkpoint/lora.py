@@ -1,0 +1,268 @@
+"""A PEFT LoRA adapter: which tensors of its base it changes, and by what.
+
+Reads adapter_config.json and adapter_model.safetensors. Does not know what becomes of the merged tensors.
+"""
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from lopa.export.checkpoint.module_patterns import ModulePatterns
+from lopa.export.checkpoint.tensors import StoredTensor, tensors_from_file
+from lopa.export.json_file import JsonValues, json_object_from_file, shown
+from lopa.runtime.errors import BadInputError
+
+ADAPTER_CONFIG_NAME = "adapter_config.json"
+ADAPTER_WEIGHTS_NAME = "adapter_model.safetensors"
+_KEY_PREFIX = "base_model.model."
+_OTHER_BASE = "give the adapter that was trained on this checkpoint"
+_SAVE_AGAIN = "save the adapter again, or correct its configuration"
+_MOST_CONFIG_BYTES = 2**22
+_MOST_NAMES = 10_000
+"""In a list or a table of the configuration. A table may name every module of a network by itself: some hundreds."""
+_MOST_SAVED = 1000
+_LEAST_ALPHA, _GREATEST_ALPHA = 1e-6, 1e6
+# Settings that change what an adapter computes; each is off when its value is false, null or empty.
+_UNSUPPORTED = (
+    "use_dora",
+    "lora_bias",
+    "fan_in_fan_out",
+    "use_qalora",
+    "use_bdlora",
+    "layer_replication",
+    "target_parameters",
+    "trainable_token_indices",
+    "alora_invocation_tokens",
+    "arrow_config",
+    "kasa_config",
+    "velora_config",
+    "monteclora_config",
+)
+# Initializations that also change the base's own weights, so that the base in the checkpoint is not what was trained.
+_BASE_CHANGING = ("pissa", "olora", "corda", "loftq", "lora_ga")
+
+
+@dataclass(frozen=True)
+class LowRankProduct:
+    """scale * up @ down is added to a matrix [outputs, inputs]."""
+
+    down: StoredTensor
+    """lora_A, [rank, inputs]"""
+    up: StoredTensor
+    """lora_B, [outputs, rank]"""
+    scale: float
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """What an adapter does to its base; both tables are keyed by the base's tensor names."""
+
+    products: dict[str, LowRankProduct]
+    replaced: dict[str, StoredTensor]
+    """Tensors that were trained whole (modules_to_save)."""
+
+
+NO_ADAPTER = Adapter(products={}, replaced={})
+
+
+def adapter_from_folder(folder: Path, base_shapes: Mapping[str, tuple[int, ...]]) -> Adapter:
+    """Read the adapter in `folder` for a base with tensors of `base_shapes`.
+
+    Raises BadInputError for missing or broken files, for kinds of adapter that are not supported, and for an adapter
+    of another base: tensors of other shapes, for modules that the base does not have, or lacking for ones it has.
+    """
+    path = folder / ADAPTER_CONFIG_NAME
+    values = json_object_from_file(
+        path, remedy="check the path: a PEFT adapter folder is needed", most=_MOST_CONFIG_BYTES
+    )
+    config = JsonValues(values, str(path), _SAVE_AGAIN)
+    patterns = ModulePatterns(str(path))
+    _check_supported(config, path)
+    weights = folder / ADAPTER_WEIGHTS_NAME
+    if not weights.is_file():
+        raise BadInputError(
+            f"{folder} has no {ADAPTER_WEIGHTS_NAME}",
+            expected="an adapter saved as safetensors",
+            remedy="save it with safe_serialization=True; pickled adapters (.bin) are never opened here",
+        )
+    stored = _by_module_name(weights)
+    modules = _target_modules(config, patterns, base_shapes)
+    products = {f"{module}.weight": _product(module, config, patterns, path, stored, base_shapes) for module in modules}
+    used = {tensor.name.removeprefix(_KEY_PREFIX) for pair in products.values() for tensor in (pair.down, pair.up)}
+    replaced = {name: tensor for name, tensor in stored.items() if name not in used}
+    for name, tensor in replaced.items():
+        _check_replacement(name, tensor, products, base_shapes)
+    _check_saved_modules(config, replaced, base_shapes)
+    return Adapter(products, replaced)
+
+
+def _by_module_name(weights: Path) -> dict[str, StoredTensor]:
+    """The adapter's tensors, each by its name in the base and what follows it."""
+    tensors = tensors_from_file(weights)
+    stored = {name.removeprefix(_KEY_PREFIX): tensor for name, tensor in tensors.items()}
+    if len(stored) < len(tensors):
+        raise BadInputError(
+            f"{weights} has a tensor both with {_KEY_PREFIX} before its name and without",
+            expected="each tensor once",
+            remedy=_SAVE_AGAIN,
+        )
+    return stored
+
+
+def _check_supported(config: JsonValues, path: Path) -> None:
+    values = config.values
+    initialization = values.get("init_lora_weights")
+    wrong = [name for name in _UNSUPPORTED if values.get(name)]
+    if values.get("peft_type") != "LORA":
+        wrong.append("peft_type")
+    if values.get("bias", "none") != "none":
+        wrong.append("bias")
+    if isinstance(initialization, str) and initialization.lower().startswith(_BASE_CHANGING):
+        wrong.append("init_lora_weights")
+    if wrong:
+        raise BadInputError(
+            f"{path} has " + ", ".join(f"{name} = {shown(values.get(name))}" for name in wrong),
+            expected="a plain LoRA adapter: peft_type LORA, bias none, no DoRA or other extension",
+            remedy="merge this adapter with peft's merge_and_unload, save the result and export that without --lora",
+        )
+
+
+def _target_modules(
+    config: JsonValues, patterns: ModulePatterns, base_shapes: Mapping[str, tuple[int, ...]]
+) -> list[str]:
+    """Names of the base's matrices that the adapter says it changes."""
+    matrices = [
+        name.removesuffix(".weight")
+        for name, shape in base_shapes.items()
+        if len(shape) == 2 and not name.endswith("embed_tokens.weight")
+    ]
+    is_target, is_excluded = (_naming(config, name, patterns) for name in ("target_modules", "exclude_modules"))
+    layers = _layers(config)
+    found = [
+        module
+        for module in matrices
+        if is_target(module) and not is_excluded(module) and (not layers or _layer_of(module) in layers)
+    ]
+    if not found:
+        raise BadInputError(
+            f"{config.source} has target_modules {shown(config.values.get('target_modules'))}",
+            expected="names of linear modules of the checkpoint, such as q_proj",
+            remedy=_OTHER_BASE,
+        )
+    return found
+
+
+def _naming(config: JsonValues, name: str, patterns: ModulePatterns) -> Callable[[str], bool]:
+    """Whether PEFT's target_modules or exclude_modules, a pattern or a list of endings, names a module."""
+    names = config.values.get(name)
+    if names == "all-linear":
+        return lambda module: module != "lm_head"
+    if isinstance(names, str) and names:
+        return lambda module: patterns.matches(names, module)
+    if names is not None and not isinstance(names, list | str):
+        raise config.refused(name, names, "a pattern or a list of names")
+    endings = frozenset(config.texts(name, most=_MOST_NAMES) if names else ())
+    return lambda module: not endings.isdisjoint(_endings(module))
+
+
+def _endings(module: str) -> list[str]:
+    """The name and what follows each dot in it."""
+    parts = module.split(".")
+    return [".".join(parts[i:]) for i in range(len(parts))]
+
+
+def _layers(config: JsonValues) -> frozenset[int]:
+    """Empty: all."""
+    name = "layers_to_transform"
+    value = config.values.get(name)
+    if value is None:
+        return frozenset()
+    layers = value if isinstance(value, list) else [value]
+    return frozenset(config.whole(name, layer, least=0) for layer in layers)
+
+
+def _layer_of(module: str) -> int | None:
+    number = re.search(r"\.(\d+)\.", module)
+    return int(number[1]) if number else None
+
+
+def _product(
+    module: str,
+    config: JsonValues,
+    patterns: ModulePatterns,
+    path: Path,
+    stored: Mapping[str, StoredTensor],
+    base_shapes: Mapping[str, tuple[int, ...]],
+) -> LowRankProduct:
+    rank = config.whole("r", _of_pattern(config, patterns, "rank_pattern", module, "r"))
+    alpha = config.real(
+        "lora_alpha",
+        _of_pattern(config, patterns, "alpha_pattern", module, "lora_alpha"),
+        least=_LEAST_ALPHA,
+        most=_GREATEST_ALPHA,
+    )
+    outputs, inputs = base_shapes[f"{module}.weight"]
+    pair = []
+    for part, shape in (("lora_A", (rank, inputs)), ("lora_B", (outputs, rank))):
+        name = f"{module}.{part}.weight"
+        if name not in stored:
+            raise BadInputError(
+                f"the adapter {path.parent} has no tensor {name}",
+                expected="both LoRA tensors for every module of target_modules that the checkpoint has",
+                remedy=_OTHER_BASE,
+            )
+        if stored[name].shape != shape:
+            raise BadInputError(
+                f"the adapter {path.parent}: {name} has the shape {list(stored[name].shape)}",
+                expected=f"{list(shape)}, from the checkpoint's {module} and the rank in {ADAPTER_CONFIG_NAME}",
+                remedy=_OTHER_BASE,
+            )
+        pair.append(stored[name])
+    root = math.sqrt(rank) if config.flag("use_rslora") else rank
+    return LowRankProduct(down=pair[0], up=pair[1], scale=alpha / root)
+
+
+def _of_pattern(config: JsonValues, patterns: ModulePatterns, table: str, module: str, default: str) -> object:
+    """The value for the module: of the first pattern that matches its name or the end of it, else the default."""
+    values = config.table(table, most=_MOST_NAMES)
+    found = (value for pattern, value in values.items() if patterns.ends_with(pattern, module))
+    return next(found, config.values.get(default))
+
+
+def _check_replacement(
+    name: str,
+    tensor: StoredTensor,
+    products: Mapping[str, LowRankProduct],
+    base_shapes: Mapping[str, tuple[int, ...]],
+) -> None:
+    if name not in base_shapes or name in products:
+        raise BadInputError(
+            f"the adapter {tensor.file} has the tensor {tensor.name}, which does not fit the checkpoint",
+            expected="LoRA tensors of linear modules in target_modules, and whole tensors of the checkpoint",
+            remedy=_OTHER_BASE,
+        )
+    if tensor.shape != base_shapes[name]:
+        raise BadInputError(
+            f"the adapter {tensor.file}: {tensor.name} has the shape {list(tensor.shape)}",
+            expected=f"{list(base_shapes[name])}, as in the checkpoint",
+            remedy=_OTHER_BASE,
+        )
+
+
+def _check_saved_modules(
+    config: JsonValues,
+    replaced: Mapping[str, StoredTensor],
+    base_shapes: Mapping[str, tuple[int, ...]],
+) -> None:
+    for saved in sorted(set(config.texts("modules_to_save", most=_MOST_SAVED))):
+        names = [name for name in base_shapes if name.rpartition(".")[0].endswith(saved)]
+        missing = [name for name in names if name not in replaced]
+        if missing or not names:
+            raise BadInputError(
+                f"{config.source} has {shown(saved)} in modules_to_save, but "
+                + (f"the adapter has no tensor {missing[0]}" if missing else "the checkpoint has no such module"),
+                expected="every tensor of the modules in modules_to_save, for modules of the checkpoint",
+                remedy=_OTHER_BASE,
+            )

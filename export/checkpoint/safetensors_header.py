@@ -1,0 +1,119 @@
+"""The header of a safetensors file, read and checked without touching the values. Does not know what a tensor is for.
+
+The format: the header's length in 8 bytes, little-endian; the header, a JSON object; the values, without gaps.
+"""
+
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lopa.export.json_file import shown
+from lopa.runtime.errors import BadInputError
+from lopa.runtime.files.untrusted_input import refused_as_bad_input, regular_file
+
+ITEM_SIZES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
+"""Bytes of a number, by the format's name of its type: the types that weights may have here."""
+_LENGTH_SIZE = 8
+_LONGEST = 2**24
+"""Bytes of a header: that of a hundred thousand tensors. The format's own library allows six times as many."""
+_MOST_AXES = 8
+_MOST_ITEMS = 2**62
+"""Numbers along an axis, and bytes of a file."""
+_METADATA = "__metadata__"
+_COPY = "copy the checkpoint again; a download may have stopped half-way"
+
+
+@dataclass(frozen=True)
+class TensorHeader:
+    """What a file says about one tensor."""
+
+    dtype: str
+    """A key of ITEM_SIZES."""
+    shape: tuple[int, ...]
+    offset: int
+    """Bytes from the beginning of the file to the values."""
+    length: int
+    """Bytes of the values."""
+
+
+def headers_from_file(path: Path) -> dict[str, TensorHeader]:
+    """Every tensor of the safetensors file `path`, by name.
+
+    Raises BadInputError for a file that is missing, unreadable, truncated or of another format, and for a tensor that
+    does not consist of floating-point numbers.
+    """
+    with regular_file(path, expected="a readable safetensors file", remedy=_COPY) as file:
+        size = file.seek(0, 2)
+        file.seek(0)
+        length = int.from_bytes(file.read(_LENGTH_SIZE), "little")
+        start = _LENGTH_SIZE + length
+        if size < _LENGTH_SIZE or length > _LONGEST or start > size:
+            raise _broken(path, f"it has {size} bytes and a header of {length}")
+        text = file.read(length)
+    headers = {name: _tensor_header(path, name, entry, start) for name, entry in _entries(path, text).items()}
+    _check_without_gaps(path, headers, start, size)
+    return headers
+
+
+def _entries(path: Path, text: bytes) -> dict[str, Any]:
+    """The header's entries but the metadata."""
+    received = f"{path} is truncated or is not a safetensors file: its header is not JSON"
+    with refused_as_bad_input(received, expected="a whole safetensors file", remedy=_COPY):
+        entries = json.loads(text.decode("utf-8"), object_pairs_hook=_without_repeats)
+    if not isinstance(entries, dict):
+        raise _broken(path, "its header is not a JSON object")
+    return {name: entry for name, entry in entries.items() if name != _METADATA}
+
+
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """One object of the header; its names are text that can be written again, which half a surrogate pair is not."""
+    entries = dict(pairs)
+    "".join(entries).encode("utf-8")
+    if len(entries) != len(pairs):
+        raise ValueError("a name twice")
+    return entries
+
+
+def _tensor_header(path: Path, name: str, entry: object, start: int) -> TensorHeader:
+    if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
+        raise _broken(path, f"its header describes {name} as {shown(entry)}")
+    dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
+    if not isinstance(dtype, str) or dtype not in ITEM_SIZES:
+        raise BadInputError(
+            f"{path}: {name} has the type {shown(dtype)}",
+            expected=f"weights of the types {', '.join(ITEM_SIZES)}",
+            remedy="export a checkpoint that is not quantized",
+        )
+    if not _are_sizes(shape) or not _are_sizes(offsets) or len(offsets) != 2:
+        raise _broken(path, f"its header gives {name} the shape {shown(shape)} and the bytes {shown(offsets)}")
+    length = math.prod(shape) * ITEM_SIZES[dtype]
+    if offsets[1] - offsets[0] != length:
+        raise _broken(path, f"its header gives {name}, {dtype} {shape}, the bytes {offsets}")
+    return TensorHeader(dtype, tuple(shape), start + offsets[0], length)
+
+
+def _are_sizes(values: object) -> bool:
+    if not isinstance(values, list) or len(values) > _MOST_AXES:
+        return False
+    return all(type(value) is int and 0 <= value <= _MOST_ITEMS for value in values)
+
+
+def _check_without_gaps(path: Path, headers: dict[str, TensorHeader], start: int, size: int) -> None:
+    """Raise BadInputError unless the values follow one another from `start` to the end of the file."""
+    end = start
+    for name, header in sorted(headers.items(), key=lambda item: (item[1].offset, item[1].length)):
+        if header.offset != end:
+            raise _broken(path, f"the values of {name} begin at byte {header.offset}, not at {end}")
+        end += header.length
+    if end != size:
+        raise _broken(path, f"it has {size} bytes, and its header describes {end}")
+
+
+def _broken(path: Path, reason: str) -> BadInputError:
+    return BadInputError(
+        f"{path} is truncated or is not a safetensors file: {reason}",
+        expected="a whole safetensors file",
+        remedy=_COPY,
+    )

@@ -1,0 +1,163 @@
+"""The tokenizer of a checkpoint -> the tokenizer files of a bundle and the special token ids.
+
+Reads tokenizer.json and tokenizer_config.json as data, and vocab.json and merges.txt where there is no tokenizer.json;
+does not run any code of the checkpoint.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer
+
+from lopa.export.checkpoint.config import CONFIG_NAME, CheckpointConfig
+from lopa.export.checkpoint.tokenizer_from_vocabulary import MERGES_NAME, VOCABULARY_NAME, tokenizer_from_vocabulary
+from lopa.export.json_file import json_object_from_file
+from lopa.runtime.bundle.manifest import SpecialTokens, reasons_against_roles, reasons_against_tokens
+from lopa.runtime.errors import BadInputError
+from lopa.runtime.files.untrusted_input import bytes_from_file, refused_as_bad_input
+from lopa.runtime.text.tokenizer_text import tokenizer_from_text
+
+TOKENIZER_NAME = "tokenizer.json"
+TOKENIZER_CONFIG_NAME = "tokenizer_config.json"
+CHAT_TEMPLATE_NAME = "chat_template.jinja"
+_COPY_AGAIN = "copy the checkpoint again"
+_TOKENIZER_FILE = "a file of the tokenizers library"
+_MOST_SETTINGS_BYTES = 2**24
+_MOST_TEMPLATE_BYTES = 2**20
+
+
+@dataclass(frozen=True)
+class TokenizerFiles:
+    """What goes into the bundle, and the ids that the decoder needs."""
+
+    tokenizer: bytes
+    """tokenizer.json: the checkpoint's, unchanged, or the one made from its vocabulary files."""
+    tokenizer_config: bytes
+    """tokenizer_config.json, with the chat template in it."""
+    special_tokens: SpecialTokens
+
+
+def tokenizer_files_from_checkpoint(checkpoint: Path, config: CheckpointConfig) -> TokenizerFiles:
+    """Read the tokenizer in the folder `checkpoint`.
+
+    The beginning-of-text token is the tokenizer's, since prompts are made with it; the others are config.json's, and
+    the tokenizer's where config.json has none. Raises BadInputError for a missing or broken tokenizer and for token
+    ids that are missing, contradict each other or lie outside the vocabulary.
+    """
+    settings = _settings_with_chat_template(checkpoint)
+    path = checkpoint / TOKENIZER_NAME
+    if path.is_file():
+        text = bytes_from_file(path, expected=_TOKENIZER_FILE, remedy=_COPY_AGAIN)
+        tokenizer = tokenizer_from_text(text, path, expected=_TOKENIZER_FILE, remedy=_COPY_AGAIN)
+        _check_vocabulary(tokenizer, config, path)
+    else:
+        tokenizer = _tokenizer_without_file(checkpoint, settings)
+        text = tokenizer.to_str().encode("utf-8")
+        _check_vocabulary(tokenizer, config, checkpoint)
+        _check_config_ids(tokenizer, config, checkpoint)
+    return TokenizerFiles(
+        tokenizer=text,
+        tokenizer_config=json.dumps(settings, indent=2, ensure_ascii=False).encode("utf-8") + b"\n",
+        special_tokens=_special_tokens(config, tokenizer, settings, checkpoint),
+    )
+
+
+def _tokenizer_without_file(checkpoint: Path, settings: dict[str, Any]) -> Tokenizer:
+    if not any((checkpoint / name).is_file() for name in (VOCABULARY_NAME, MERGES_NAME)):
+        raise BadInputError(
+            f"{checkpoint} has no {TOKENIZER_NAME}",
+            expected=f"a checkpoint with a {TOKENIZER_NAME} (the format of the tokenizers library), or with the "
+            f"{VOCABULARY_NAME} and {MERGES_NAME} of Qwen2's tokenizer",
+            remedy="copy the tokenizer's files into the checkpoint; of a tokenizer in another format make a "
+            f"{TOKENIZER_NAME} first: transformers.AutoTokenizer.from_pretrained(CHECKPOINT).save_pretrained(FOLDER)",
+        )
+    return tokenizer_from_vocabulary(checkpoint, settings)
+
+
+def _check_config_ids(tokenizer: Tokenizer, config: CheckpointConfig, checkpoint: Path) -> None:
+    """The roles may differ (Dream's config.json has its end-of-text id as bos_token_id), what the ids are may not."""
+    added = tokenizer.get_added_tokens_decoder()
+    for name, token_id in config.token_ids.items():
+        if token_id not in added or not added[token_id].special:
+            raise BadInputError(
+                f"{checkpoint}: {name}_token_id {token_id} in {CONFIG_NAME} is the id of no special token",
+                expected=f"one of {sorted(i for i, token in added.items() if token.special)}",
+                remedy=f"correct {CONFIG_NAME}, or copy the tokenizer that belongs to this checkpoint",
+            )
+
+
+def _check_vocabulary(tokenizer: Tokenizer, config: CheckpointConfig, path: Path) -> None:
+    greatest = max(tokenizer.get_vocab(with_added_tokens=True).values(), default=0)
+    if greatest >= config.dimensions.vocab_size:
+        raise BadInputError(
+            f"{path} has a token with the id {greatest}",
+            expected=f"ids from 0 to {config.dimensions.vocab_size - 1} (vocab_size in {CONFIG_NAME})",
+            remedy="copy the tokenizer that belongs to this checkpoint",
+        )
+
+
+def _settings_with_chat_template(checkpoint: Path) -> dict[str, Any]:
+    path = checkpoint / TOKENIZER_CONFIG_NAME
+    settings = json_object_from_file(path, remedy=_COPY_AGAIN, most=_MOST_SETTINGS_BYTES) if path.is_file() else {}
+    template = checkpoint / CHAT_TEMPLATE_NAME
+    if template.is_file():
+        words = {"expected": "a chat template in UTF-8", "remedy": _COPY_AGAIN}
+        text = bytes_from_file(template, most=_MOST_TEMPLATE_BYTES, **words)
+        with refused_as_bad_input(str(template), **words):
+            settings["chat_template"] = text.decode("utf-8")
+    return settings
+
+
+def _special_tokens(
+    config: CheckpointConfig, tokenizer: Tokenizer, settings: dict[str, Any], checkpoint: Path
+) -> SpecialTokens:
+    from_config = config.token_ids
+    from_tokenizer = {
+        name: found for name in ("mask", "eos", "pad", "bos") if (found := _id(tokenizer, settings, name)) is not None
+    }
+    mask = from_config.get("mask", from_tokenizer.get("mask"))
+    if mask is None:
+        raise BadInputError(
+            f"{checkpoint} names no mask token",
+            expected=f"mask_token_id in {CONFIG_NAME}, or mask_token in {TOKENIZER_CONFIG_NAME}",
+            remedy="add mask_token_id to config.json; an autoregressive checkpoint has none and cannot be used",
+        )
+    if mask != from_tokenizer.get("mask", mask):
+        raise BadInputError(
+            f"{checkpoint}: mask_token_id {mask} in {CONFIG_NAME}, but the tokenizer's mask token has the id "
+            f"{from_tokenizer['mask']}",
+            expected="the same mask token in both",
+            remedy="correct mask_token_id, or copy the tokenizer that belongs to this checkpoint",
+        )
+    eos = from_config.get("eos", from_tokenizer.get("eos"))
+    if eos is None:
+        raise BadInputError(
+            f"{checkpoint} names no end-of-text token",
+            expected=f"eos_token_id in {CONFIG_NAME}, or eos_token in {TOKENIZER_CONFIG_NAME}",
+            remedy="add eos_token_id to config.json",
+        )
+    tokens = SpecialTokens(
+        mask=mask,
+        eos=eos,
+        pad=from_config.get("pad", from_tokenizer.get("pad", eos)),
+        bos=from_tokenizer.get("bos", from_config.get("bos")),
+    )
+    for received, expected in (
+        *reasons_against_tokens(tokens, config.dimensions.vocab_size),
+        *reasons_against_roles(tokens, from_tokenizer, tokenizer.get_added_tokens_decoder()),
+    ):
+        raise BadInputError(
+            f"{checkpoint}: {received}",
+            expected=expected,
+            remedy="copy the config.json and the tokenizer that belong to this checkpoint",
+        )
+    return tokens
+
+
+def _id(tokenizer: Tokenizer, settings: dict[str, Any], name: str) -> int | None:
+    """Id of e.g. mask_token, which is a string or an object with the string as `content`; None without one."""
+    token = settings.get(f"{name}_token")
+    content = token.get("content") if isinstance(token, dict) else token
+    return tokenizer.token_to_id(content) if isinstance(content, str) else None

@@ -1,0 +1,1 @@
+"""From sizes to ONNX graphs: modules, tracing, passes, the rules of the portable dialect."""

@@ -1,0 +1,127 @@
+"""A pass that puts the functions of domain `lopa` in the place of the nodes whose work they do; standard dialect only.
+
+It runs last, on a graph whose attention and head are written as lopa.export.graph.module traces them. Numbers stay
+the same: bodies are the nodes that were there. Does not know what a backend makes of the functions.
+"""
+
+import onnx_ir as ir
+from onnx_ir.passes import common
+
+from lopa.export.graph.plugin_functions import BRANCH_ATTENTION, CONFIDENCE_HEAD, DOMAIN, functions_of_plugin
+from lopa.runtime.contract import ENTROPY, LOGITS, PREFIX_MASK, TEMPERATURE, TOPK_IDS, TOPK_LOGPROBS, WINDOW_MASK
+
+_HEAD_WEIGHT = "head.weight"
+
+
+def with_plugins(model: ir.Model) -> ir.Model:
+    """The same function with plugins.
+
+    The confidence head is left out where it cannot serve: in a graph without a head, with logits among its outputs, or
+    whose head is quantized. Raises onnx_ir.passes.PassError when an attention is not written as expected.
+    """
+    passes = ir.passes.Sequential(
+        PluginsPass(), common.RemoveUnusedNodesPass(), common.TopologicalSortPass(), common.NameFixPass()
+    )
+    return passes(model).model
+
+
+def plugins_of(model: ir.Model) -> list[str]:
+    """Names of the plugins in the graph, sorted."""
+    return sorted({node.op_type for node in model.graph if node.domain == DOMAIN})
+
+
+class PluginsPass(ir.passes.InPlacePass):
+    """Replaces every Attention with its prefix by BranchAttention, and the head with its statistics by
+    ConfidenceHead.
+    """
+
+    def requires(self, model: ir.Model) -> None:
+        """Raise PreconditionError unless every Attention reads a request's prefix, expanded, and then the window."""
+        strange = [node.name for node in _attentions(model.graph) if _past_and_new(node) is None]
+        if strange:
+            raise ir.passes.PreconditionError(f"attention without a prefix in front of its window: {strange}")
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        """What the nodes that are replaced were computed from becomes unused, and is left for another pass."""
+        inputs = {value.name: value for value in model.graph.inputs}
+        for attention in _attentions(model.graph):
+            found = _past_and_new(attention)
+            assert found is not None  # required
+            past_key, key, past_value, value = found
+            masks = [inputs[WINDOW_MASK], inputs[PREFIX_MASK]]
+            arguments = [attention.inputs[0], key, value, past_key, past_value, *masks]
+            _replace(
+                attention,
+                ir.node(
+                    BRANCH_ATTENTION,
+                    arguments,
+                    {"plugin_namespace": DOMAIN},
+                    domain=DOMAIN,
+                    name=attention.name,
+                ),
+                [attention.outputs[0]],
+            )
+            model.graph.remove(attention, safe=True)
+        names = [BRANCH_ATTENTION]
+        head = _head_product(model.graph)
+        if head is not None:
+            names.append(CONFIDENCE_HEAD)
+            outputs = {value.name: value for value in model.graph.outputs}
+            statistics = [outputs[name] for name in (TOPK_IDS, TOPK_LOGPROBS, ENTROPY)]
+            arguments = [head.inputs[0], head.inputs[1], inputs[TEMPERATURE]]
+            _replace(
+                head, ir.node(CONFIDENCE_HEAD, arguments, domain=DOMAIN, num_outputs=3, name=head.name), statistics
+            )
+        for function in (function for name in names for function in functions_of_plugin(name)):
+            model.functions[function.identifier()] = function
+        model.graph.opset_imports[DOMAIN] = 1
+        return ir.passes.PassResult(model, modified=True)
+
+    def ensures(self, model: ir.Model) -> None:
+        """Raise PostconditionError when an Attention is left outside of functions."""
+        left = [node.name for node in _attentions(model.graph)]
+        if left:
+            raise ir.passes.PostconditionError(f"attention that was not replaced: {left}")
+
+
+def _attentions(graph: ir.Graph) -> list[ir.Node]:
+    return [node for node in graph if node.op_type == "Attention" and not node.domain]
+
+
+def _past_and_new(attention: ir.Node) -> tuple[ir.Value, ir.Value, ir.Value, ir.Value] | None:
+    """The past and the new keys, then the past and the new values."""
+    key, value = (_past_and_new_rows(rows) for rows in attention.inputs[1:3])
+    return None if key is None or value is None else (*key, *value)
+
+
+def _past_and_new_rows(rows: ir.Value | None) -> tuple[ir.Value, ir.Value] | None:
+    """From Concat(Reshape(Expand(Unsqueeze(past))), new)."""
+    joined = rows.producer() if rows is not None else None
+    if joined is None or joined.op_type != "Concat" or len(joined.inputs) != 2:
+        return None
+    past, new = joined.inputs
+    for operator in ("Reshape", "Expand", "Unsqueeze"):
+        node = past.producer() if past is not None else None
+        if node is None or node.op_type != operator:
+            return None
+        past = node.inputs[0]
+    return None if past is None or new is None else (past, new)
+
+
+def _head_product(graph: ir.Graph) -> ir.Node | None:
+    """The product with the vocabulary, where nothing but statistics is made of it."""
+    weight = graph.initializers.get(_HEAD_WEIGHT)
+    products = [use.node for use in weight.uses() if use.node.op_type == "MatMul"] if weight is not None else []
+    with_logits = any(value.name == LOGITS for value in graph.outputs)
+    return products[0] if products and not with_logits else None
+
+
+def _replace(place: ir.Node, new: ir.Node, outputs: list[ir.Value]) -> None:
+    """`new` in front of `place`, its outputs used wherever `outputs` were; those become unused."""
+    place.prepend(new)
+    for ours, theirs in zip(new.outputs, outputs, strict=True):
+        name = theirs.name
+        ours.shape, ours.type = theirs.shape, theirs.type
+        theirs.name = f"{name}/replaced"
+        ours.name = name
+        ir.convenience.replace_all_uses_with(theirs, ours, replace_graph_outputs=True)

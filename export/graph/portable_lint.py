@@ -1,0 +1,299 @@
+"""What in an ONNX graph breaks the rules of the portable dialect (docs/contract.md), node by node.
+
+A pure function of the model and a table of operators. Values in external files are not read, and the insides of
+subgraphs are not looked at: an operator with a subgraph is itself a violation.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import onnx
+import onnx.helper
+import onnx.numpy_helper
+import onnx.shape_inference
+
+from lopa.export.graph.operator_table import OperatorTable, ascend_operators
+from lopa.export.graph.portable_passes import OPSET
+from lopa.runtime.errors import CheckFailedError
+
+MOST_AXES = 4
+ALLOWED = frozenset(
+    {
+        *("Add", "Sub", "Mul", "Div", "Pow", "Sqrt", "Reciprocal", "Neg", "Exp", "Log", "Sin", "Cos", "Sigmoid"),
+        *("Cast", "Concat", "Slice", "Split", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Gather", "Where"),
+        *("Equal", "Less", "Greater", "And", "Or", "Not", "MatMul", "Softmax", "ArgMax"),
+        *("ReduceMax", "ReduceMean", "ReduceSum"),
+        # Without it the contract's 8 candidates would be 8 rounds of ReduceMax, ArgMax and a mask, each over the whole
+        # vocabulary. ATC registers it from opset 8 on.
+        "TopK",
+    }
+)
+_DECOMPOSE = "write it with plain operators (products, Softmax, ReduceMean, Sqrt, Slice, Concat)"
+_CONSTANT_SHAPE = "make every shape follow from the inputs' own: Reshape with 0 and -1, masks and positions as inputs"
+_MENDS = {
+    "Attention": _DECOMPOSE,
+    "RMSNormalization": _DECOMPOSE,
+    "RotaryEmbedding": _DECOMPOSE,
+    "LayerNormalization": _DECOMPOSE,
+    "Gelu": _DECOMPOSE,
+    "Einsum": "write it as Transpose, Reshape and MatMul",
+    "Constant": "make it an initializer",
+    "Identity": "remove it",
+    "Pad": "write it as Slice and Concat",
+    "If": "export the branch that is taken",
+    "Loop": "unroll it",
+    "Scan": "unroll it",
+    "Gemm": "write it as MatMul and Add",
+    "IsNaN": "keep values finite instead",
+    "GatherND": "fold the axes into one and use Gather",
+    "ScatterND": "give the new rows out and copy them outside of the graph",
+    "ScatterElements": "give the new rows out and copy them outside of the graph",
+    "QuantizeLinear": "export in floats and quantize with ATC's own tools",
+    "DequantizeLinear": "export in floats and quantize with ATC's own tools",
+    "MatMulInteger": "export in floats and quantize with ATC's own tools",
+    **dict.fromkeys(("Shape", "Size", "Range", "Expand", "Tile", "ConstantOfShape"), _CONSTANT_SHAPE),
+    **dict.fromkeys(("NonZero", "Unique", "Compress"), "its output's size depends on values: use masks instead"),
+}
+# Operators with operands that decide the output's shape, and which operands those are.
+_SHAPE_OPERANDS = {
+    "Reshape": (1,),
+    "Slice": (1, 2, 3, 4),
+    "Split": (1,),
+    "Squeeze": (1,),
+    "Unsqueeze": (1,),
+    "ReduceSum": (1,),
+    "TopK": (1,),
+    "Expand": (1,),
+    "Tile": (1,),
+    "Pad": (1,),
+    "ConstantOfShape": (0,),
+    "Range": (0, 1, 2),
+}
+# Outputs that ONNX has in int64 and ATC in int32.
+_INDEX_OUTPUTS = {"TopK": 1, "ArgMax": 0, "ArgMin": 0}
+
+
+@dataclass(frozen=True)
+class Violation:
+    """One place that breaks a rule."""
+
+    rule: str
+    """A short name, the same for all places that break the same rule."""
+    node: str
+    """The node's name, or that of an input, an output or a constant; empty for the model as a whole."""
+    operator: str
+    """Empty where the place is no node."""
+    opset: int
+    """The model's ai.onnx opset."""
+    rank: int | None
+    """Axes of the value that is meant; None where that says nothing or is not known."""
+    found: str
+    mend: str
+    """What to do."""
+
+    def __str__(self) -> str:
+        place = " ".join(part for part in (self.operator, self.node) if part) or "model"
+        axes = "" if self.rank is None else f", {self.rank} axes"
+        return f"{place} (opset {self.opset}{axes}): {self.found}; {self.mend}"
+
+
+def violations_of_model(model: onnx.ModelProto, table: OperatorTable) -> list[Violation]:
+    """Every violation, those of the whole model first, then in the order of the nodes.
+
+    `model` may be without its external data. Shapes are inferred here; those it carries are only a help.
+    """
+    graph = _Graph(model, table)
+    return [violation for rule in _RULES for violation in rule(graph)]
+
+
+def check_portable(model: onnx.ModelProto, name: str) -> None:
+    """Raise CheckFailedError, with the first violations, unless Ascend's ATC can be expected to read the model."""
+    found = violations_of_model(model, ascend_operators())
+    if found:
+        raise CheckFailedError(
+            f"{name} breaks {len(found)} rules of the portable dialect: {'; '.join(map(str, found[:3]))}",
+            expected="a graph that compilers of the portable dialect can read",
+            remedy="report this with the message: the exporter made a graph that it should not make",
+        )
+
+
+class _Graph:
+    """The model with what the rules ask of it."""
+
+    def __init__(self, model: onnx.ModelProto, table: OperatorTable) -> None:
+        self.model = model
+        self.table = table
+        self.graph = model.graph
+        self.opset = max((each.version for each in model.opset_import if each.domain in ("", "ai.onnx")), default=0)
+        self.initializers = {tensor.name: tensor for tensor in model.graph.initializer}
+
+    @cached_property
+    def constants(self) -> set[str]:
+        """Values that follow from constants alone: initializers, and what nodes make of nothing else."""
+        found = set(self.initializers)
+        for node in self.graph.node:
+            if all(name in found for name in node.input if name):
+                found.update(node.output)
+        return found
+
+    @cached_property
+    def shapes(self) -> dict[str, list[int | None]]:
+        """Sizes by value, None for a dynamic one; a value of unknown rank is not there."""
+        inferred = onnx.shape_inference.infer_shapes(_with_one_import_each(self.model)).graph
+        typed = (*inferred.input, *inferred.value_info, *inferred.output)
+        found = {
+            value.name: [
+                axis.dim_value if axis.HasField("dim_value") else None for axis in value.type.tensor_type.shape.dim
+            ]
+            for value in typed
+            if value.type.tensor_type.HasField("shape")
+        }
+        return found | {name: list(tensor.dims) for name, tensor in self.initializers.items()}
+
+    def rank(self, name: str) -> int | None:
+        return len(self.shapes[name]) if name in self.shapes else None
+
+    def violation(
+        self,
+        rule: str,
+        found: str,
+        mend: str,
+        *,
+        node: onnx.NodeProto | None = None,
+        name: str = "",
+        rank: int | None = None,
+    ) -> Violation:
+        """At `node`, or at the value `name`, or at the model as a whole."""
+        operator = "" if node is None else node.op_type
+        place = name if node is None else node.name or next(iter(node.output), "")
+        return Violation(rule, place, operator, self.opset, rank, found, mend)
+
+
+def _with_one_import_each(model: onnx.ModelProto) -> onnx.ModelProto:
+    """A copy for shape inference, which refuses a model with a domain that is imported twice or never."""
+    versions = dict.fromkeys((node.domain for node in model.graph.node), 1) | {"": OPSET}
+    versions |= {each.domain: each.version for each in model.opset_import}
+    versions[""] = max(versions[""], versions.pop("ai.onnx", 0))  # two names of one domain
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    del copy.opset_import[:]
+    copy.opset_import.extend(onnx.helper.make_opsetid(domain, version) for domain, version in versions.items())
+    return copy
+
+
+def _opset_imports(graph: _Graph) -> Iterator[Violation]:
+    imports = [(each.domain or "ai.onnx", each.version) for each in graph.model.opset_import]
+    if imports != [("ai.onnx", OPSET)]:
+        found = "imports " + (", ".join(f"{domain} {version}" for domain, version in imports) or "no opset")
+        yield graph.violation("opset import", found, f"import ai.onnx {OPSET} and nothing else")
+    for function in graph.model.functions:
+        yield graph.violation("opset import", "is a function", "inline it", name=f"{function.domain}::{function.name}")
+
+
+def _operators(graph: _Graph) -> Iterator[Violation]:
+    for node in graph.graph.node:
+        opsets = graph.table.opsets_of(node.op_type, node.domain)
+        full_name = f"{node.domain or 'ai.onnx'}::{node.op_type}"
+        mend = _MENDS.get(node.op_type, "write it with the operators of the dialect")
+        if not opsets:
+            yield graph.violation("unregistered operator", f"{full_name} is not registered", mend, node=node)
+        elif node.domain or node.op_type not in ALLOWED:
+            yield graph.violation(
+                "operator to avoid", f"{full_name} is registered, but not of the dialect", mend, node=node
+            )
+        elif graph.opset not in opsets:
+            found = f"{full_name} is registered at opsets {min(opsets)} to {max(opsets)} only"
+            yield graph.violation("unregistered opset", found, f"export it in opset {OPSET}", node=node)
+        if any(attribute.name == "select_last_index" and attribute.i for attribute in node.attribute):
+            yield graph.violation("operator to avoid", "select_last_index is 1", "leave it 0", node=node)
+
+
+def _ranks_and_sizes(graph: _Graph) -> Iterator[Violation]:
+    made_by = {name: node for node in graph.graph.node for name in node.output if name}
+    values = [*(value.name for value in graph.graph.input), *graph.initializers, *made_by]
+    for name in values:
+        node, rank = made_by.get(name), graph.rank(name)
+        if rank is not None and rank > MOST_AXES:
+            mend = f"fold axes until there are {MOST_AXES}"
+            yield graph.violation("rank", f"{name} has {rank} axes", mend, node=node, name=name, rank=rank)
+        if name not in graph.initializers and 0 in graph.shapes.get(name, []):
+            yield graph.violation(
+                "empty axis",
+                f"{name} has the shape {graph.shapes[name]}",
+                "leave it out",
+                node=node,
+                name=name,
+                rank=rank,
+            )
+
+
+def _shapes_from_data(graph: _Graph) -> Iterator[Violation]:
+    for node in graph.graph.node:
+        operands = [node.input[i] for i in _SHAPE_OPERANDS.get(node.op_type, ()) if i < len(node.input)]
+        computed = [name for name in operands if name and name not in graph.constants]
+        unknown = [name for name in node.output if name and graph.rank(name) is None]
+        if computed:
+            found = f"its shape comes from {', '.join(computed)}"
+            yield graph.violation("data-dependent shape", found, _CONSTANT_SHAPE, node=node)
+        elif unknown and all(graph.rank(name) is not None for name in node.input if name):
+            found = f"the shape of {', '.join(unknown)} cannot be inferred"
+            yield graph.violation("data-dependent shape", found, _CONSTANT_SHAPE, node=node)
+
+
+def _weights_of_products(graph: _Graph) -> Iterator[Violation]:
+    rule, mend = "weight of a product", "store it [inputs, outputs] as an initializer and make it the second input"
+    for node in graph.graph.node:
+        if node.op_type != "MatMul" or not any(name in graph.constants for name in node.input):
+            continue
+        first, second = node.input
+        rank = graph.rank(first if first in graph.constants else second)
+        if first in graph.constants:
+            yield graph.violation(rule, f"the constant {first} is its first input", mend, node=node, rank=rank)
+        elif second not in graph.initializers:
+            yield graph.violation(rule, f"{second} is computed from constants", mend, node=node, rank=rank)
+        elif rank != 2:
+            yield graph.violation(rule, f"the constant {second} has {rank} axes", mend, node=node, rank=rank)
+
+
+def _infinite_constants(graph: _Graph) -> Iterator[Violation]:
+    held = {
+        node.output[0]: attribute.t
+        for node in graph.graph.node
+        if node.op_type in ("Constant", "ConstantOfShape")
+        for attribute in node.attribute
+        if attribute.HasField("t")
+    }
+    for name, tensor in (graph.initializers | held).items():
+        if tensor.data_location == onnx.TensorProto.EXTERNAL:
+            continue
+        numbers = onnx.numpy_helper.to_array(tensor)
+        if numbers.dtype.kind in "iub" or all(map(math.isfinite, numbers.reshape(-1).tolist())):
+            continue
+        mend = "use a finite number that float16 has too, e.g. -1e4 in a mask"
+        yield graph.violation(
+            "infinite constant", f"{name} holds what is not finite", mend, name=name, rank=numbers.ndim
+        )
+
+
+def _index_types(graph: _Graph) -> Iterator[Violation]:
+    consumers = Counter(name for node in graph.graph.node if node.op_type != "Cast" for name in node.input)
+    consumers.update(value.name for value in graph.graph.output)
+    for node in graph.graph.node:
+        index = _INDEX_OUTPUTS.get(node.op_type)
+        if index is not None and index < len(node.output) and consumers[node.output[index]]:
+            found = f"its indices {node.output[index]} are used as they are, int64 here and int32 for ATC (E89999)"
+            yield graph.violation("index type", found, "put a Cast behind it", node=node)
+
+
+_RULES: tuple[Callable[[_Graph], Iterator[Violation]], ...] = (
+    _opset_imports,
+    _operators,
+    _ranks_and_sizes,
+    _shapes_from_data,
+    _weights_of_products,
+    _infinite_constants,
+    _index_types,
+)

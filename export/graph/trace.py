@@ -1,0 +1,109 @@
+"""Model dimensions -> the ONNX graph of the engine contract, its weights referring to a file that is written elsewhere.
+
+Traces a module of lopa.export.graph.traced_forms with tensors that have shapes and no values, so the memory needed
+does not depend on the model. Does not know any weight's value.
+"""
+
+import logging
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import cast
+
+import onnx_ir as ir
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from lopa.export.graph.module import inverse_frequencies
+from lopa.export.graph.plugin_passes import with_plugins
+from lopa.export.graph.quantize_pass import QuantizedMatricesPass, QuantizedMatrix
+from lopa.export.graph.tidy_passes import tidy
+from lopa.export.graph.traced_forms import TRACED_FORMS
+from lopa.export.weights.plan import Dtype, IntegerDtype
+from lopa.export.weights.torch_dtypes import TORCH_DTYPES
+from lopa.runtime.bundle.manifest import Dialect, ModelDimensions, TensorRecord, scale_name
+from lopa.runtime.contract.model_part import ModelPart, whole_model
+
+_IR_DTYPES: dict[Dtype | IntegerDtype, ir.DataType] = {
+    "float32": ir.DataType.FLOAT,
+    "float16": ir.DataType.FLOAT16,
+    "bfloat16": ir.DataType.BFLOAT16,
+    "int8": ir.DataType.INT8,
+    "int4": ir.DataType.INT4,
+}
+
+
+def graph_from_dimensions(
+    dimensions: ModelDimensions,
+    records: Mapping[str, TensorRecord],
+    weights_name: str,
+    *,
+    dialect: Dialect = "standard",
+    dtype: Dtype,
+    with_logits: bool,
+    part: ModelPart | None = None,
+    plugins: bool = False,
+) -> ir.Model:
+    """The graph whose initializers are `records`, each in the file `weights_name` beside the graph's own.
+
+    With `part`, the graph of these layers, with their tensors of `records`; with `plugins`, the functions of
+    lopa.export.graph.plugin_functions where they can serve; both in the standard dialect only.
+    """
+    part = part or whole_model(dimensions.layers)
+    form = TRACED_FORMS[dialect]
+    with FakeTensorMode(), _quiet_exporter():
+        program = torch.onnx.export(
+            form.module(dimensions, TORCH_DTYPES[dtype], part, with_logits).eval(),
+            form.example_inputs(dimensions, TORCH_DTYPES[dtype], part),
+            dynamo=True,
+            opset_version=form.traced_opset,
+            input_names=form.input_names(part),
+            output_names=part.output_names(with_logits=with_logits),
+            dynamic_shapes=form.dynamic_axes(dimensions, part),
+            optimize=False,
+            verbose=False,
+        )
+    model: ir.Model = cast(torch.onnx.ONNXProgram, program).model  # None only without dynamo
+    model.producer_name, model.producer_version = "lopa-export", None
+    initializers = model.graph.initializers
+    tensors = {name: _external_tensor(name, record, weights_name) for name, record in records.items()}
+    # The others are integers and scales, which take the places of traced matrices at the end.
+    for name in initializers.keys() & tensors.keys():
+        if records[name].dtype == dtype:
+            initializers[name].const_value = tensors[name]
+    initializers["inverse_frequencies"].const_value = ir.tensor(
+        inverse_frequencies(dimensions).numpy(), name="inverse_frequencies"
+    )
+    quantized = {
+        name: QuantizedMatrix(tensors[name], tensors[scale_name(name)])
+        for name, record in records.items()
+        if record.dtype in ("int8", "int4") and name in initializers
+    }
+    model = form.finish(tidy(model))
+    model = QuantizedMatricesPass(quantized)(model).model if quantized else model
+    return with_plugins(model) if plugins else model
+
+
+def _external_tensor(name: str, record: TensorRecord, weights_name: str) -> ir.ExternalTensor:
+    return ir.ExternalTensor(
+        location=weights_name,
+        offset=record.offset,
+        length=record.length,
+        dtype=_IR_DTYPES[record.dtype],
+        shape=ir.Shape(record.shape),
+        name=name,
+    )
+
+
+@contextmanager
+def _quiet_exporter() -> Iterator[None]:
+    """The exporter warns about its own deprecated calls, axes that share a name, and an absent torchvision."""
+    logger = logging.getLogger("torch.onnx._internal.exporter._registration")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)

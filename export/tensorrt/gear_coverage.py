@@ -1,0 +1,46 @@
+"""Whether gears serve every forward that a decode with a bundle's own defaults can ask for. Knows no engine."""
+
+from collections.abc import Sequence
+
+from lopa.runtime.bundle.gears import ForwardSizes, Gear
+from lopa.runtime.bundle.manifest import Manifest
+from lopa.runtime.contract import TILE
+from lopa.runtime.errors import BadInputError
+from lopa.runtime.generation_config import GenerationConfig
+
+
+def least_limits(manifest: Manifest) -> ForwardSizes:
+    """What the largest gear must hold at least: a prompt of one token, and all else as the defaults have it.
+
+    The first window is the prompt and a block. Every generated position may come to be in one window, and be wanted
+    beside one kept row, while the prompt and all generated positions may be committed. Branches and requests do not
+    matter: a forward with more than a gear takes is split.
+    """
+    defaults = manifest.decoding
+    config = GenerationConfig(
+        block_size=defaults.block_size,
+        block_add_threshold=defaults.block_add_threshold,
+        decoded_token_threshold=defaults.decoded_token_threshold,
+        skip_threshold=defaults.skip_threshold,
+    )
+    generated = config.positions
+    return ForwardSizes(
+        requests=1,
+        branches=1,
+        window=max(generated, 1 + config.block_length(0)),
+        prefix=-(-(1 + generated) // TILE) * TILE,
+        wanted=generated,
+    )
+
+
+def check_gears_cover_defaults(gears: Sequence[Gear], manifest: Manifest, source: str) -> None:
+    """Raise BadInputError unless the largest of `gears`, which are those of a plan, holds `least_limits`."""
+    needed = least_limits(manifest)
+    window, prefix, wanted = (max(getattr(gear, name) for gear in gears) for name in ("window", "prefix", "wanted"))
+    if window < needed.window or prefix < needed.prefix or wanted < needed.wanted:
+        raise BadInputError(
+            f"{source} holds windows of {window} rows, {wanted} of them wanted, and prefixes of {prefix}",
+            expected=f"at least {needed.window}, {needed.wanted} and {needed.prefix}, which a decode with the bundle's "
+            "own defaults can come to",
+            remedy="plan again from decodes with the default max_new_tokens: lopa-export plan BUNDLE",
+        )

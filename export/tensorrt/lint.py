@@ -1,0 +1,238 @@
+"""What in an ONNX graph TensorRT's parser does not take, node by node, before a build that would take minutes to fail.
+
+A pure function of the model and the table of operators (tensorrt_operators). Weights in external files are not read.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import onnx
+import onnx.helper
+import onnx.inliner
+import onnx.numpy_helper
+import onnx.shape_inference
+
+from lopa.export.tensorrt.operators import ParserTable, tensorrt_operators
+from lopa.runtime.errors import BadInputError
+
+_DATA_INPUTS = {"Where": (1, 2), "Attention": (0, 1, 2)}
+"""Inputs whose type the table speaks of; the first one of all others."""
+_DATA_OUTPUTS = {"Constant", "ConstantOfShape"}
+"""Operators whose output it speaks of."""
+_MENDS = {
+    "MatMulInteger": "export the checkpoint in floats (--quantize none)",
+    "DynamicQuantizeLinear": "export the checkpoint in floats (--quantize none)",
+    "QLinearMatMul": "export the checkpoint in floats (--quantize none)",
+}
+_FLOAT_BUNDLE = "export the checkpoint in floats (--quantize none): scales worked out from the rows are not constant"
+_OTHERWISE = "write it with operators that the parser has"
+_MOST_TOP_K = 3840
+_NUMBERS = {"value", "value_int", "value_ints", "value_float", "value_floats"}
+"""Forms of a Constant that are numbers."""
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """One place that the parser does not take."""
+
+    rule: str
+    """A short name, the same for all places that break the same rule."""
+    node: str
+    """Empty for the model as a whole."""
+    operator: str
+    opset: int
+    """The model's opset of ai.onnx."""
+    dtype: str | None
+    """Of the node's data, e.g. BFLOAT16; None where that is not known or says nothing."""
+    rank: int | None
+    """Axes of that data."""
+    found: str
+    mend: str
+    """What to do."""
+
+    def __str__(self) -> str:
+        place = " ".join(part for part in (self.operator, self.node) if part) or "model"
+        facts = [f"opset {self.opset}", *([self.dtype] if self.dtype else [])]
+        facts += [] if self.rank is None else [f"{self.rank} axes"]
+        return f"{place} ({', '.join(facts)}): {self.found}; {self.mend}"
+
+
+def refusals_of_model(model: onnx.ModelProto, table: ParserTable) -> list[Refusal]:
+    """Every place that the parser refuses, those of the whole model first, then rule by rule in the order of nodes.
+
+    `model` may be without its external data. Its functions are looked at as the parser takes them: by their bodies.
+    """
+    graph = _Graph(onnx.inliner.inline_local_functions(model) if model.functions else model, table)
+    return [refusal for rule in _RULES for refusal in rule(graph)]
+
+
+def check_parser_takes(model: onnx.ModelProto, name: str) -> None:
+    """Raise BadInputError, with the first refusals, unless TensorRT's parser can be expected to take the model."""
+    found = refusals_of_model(model, tensorrt_operators())
+    if found:
+        raise BadInputError(
+            f"{name} has {len(found)} places that TensorRT's parser refuses: {'; '.join(map(str, found[:3]))}",
+            expected="a graph of operators, types and shapes that it has (docs/tensorrt.md)",
+            remedy=found[0].mend,
+        )
+
+
+class _Graph:
+    """The model with what the rules ask of it."""
+
+    def __init__(self, model: onnx.ModelProto, table: ParserTable) -> None:
+        self.model = model
+        self.table = table
+        self.nodes = model.graph.node
+        self.opset = max((each.version for each in model.opset_import if each.domain in ("", "ai.onnx")), default=0)
+        self.constants = {tensor.name: tensor for tensor in model.graph.initializer}
+        for node in self.nodes:
+            if node.op_type == "Constant" and node.attribute[0].name in _NUMBERS:
+                value = onnx.helper.get_attribute_value(node.attribute[0])
+                made = isinstance(value, onnx.TensorProto)
+                self.constants[node.output[0]] = value if made else onnx.numpy_helper.from_array(np.array(value))
+
+    @cached_property
+    def types(self) -> dict[str, onnx.TypeProto.Tensor]:
+        """Type and shape of values that can be inferred, constants among them."""
+        inferred = onnx.shape_inference.infer_shapes(self.model).graph
+        found = {
+            value.name: value.type.tensor_type for value in (*inferred.input, *inferred.value_info, *inferred.output)
+        }
+        for name, tensor in self.constants.items():
+            found[name] = onnx.helper.make_tensor_type_proto(tensor.data_type, tensor.dims).tensor_type
+        return found
+
+    def dtype(self, name: str) -> str | None:
+        """E.g. BFLOAT16; None if unknown."""
+        known = name in self.types and self.types[name].elem_type
+        return onnx.TensorProto.DataType.Name(self.types[name].elem_type) if known else None
+
+    def rank(self, name: str) -> int | None:
+        known = name in self.types and self.types[name].HasField("shape")
+        return len(self.types[name].shape.dim) if known else None
+
+    def is_static(self, name: str) -> bool:
+        known = name in self.types and self.types[name].HasField("shape")
+        return known and all(axis.HasField("dim_value") for axis in self.types[name].shape.dim)
+
+    def refusal(
+        self, rule: str, found: str, mend: str, node: onnx.NodeProto | None = None, name: str | None = None
+    ) -> Refusal:
+        """At `node`, about its value `name` or else its first input; or at the model as a whole."""
+        if node is None:
+            return Refusal(rule, "", "", self.opset, None, None, found, mend)
+        value = next(iter(node.input), "") if name is None else name
+        place = node.name or next(iter(node.output), "")
+        return Refusal(rule, place, node.op_type, self.opset, self.dtype(value), self.rank(value), found, mend)
+
+
+def _opsets(graph: _Graph) -> Iterator[Refusal]:
+    oldest, newest = graph.table.opsets
+    if not oldest <= graph.opset <= newest:
+        yield graph.refusal("opset", f"opset {graph.opset}", f"export it at an opset from {oldest} to {newest}")
+
+
+def _operators(graph: _Graph) -> Iterator[Refusal]:
+    for node in graph.nodes:
+        if node.domain not in ("", "ai.onnx") or node.op_type not in graph.table.operators:
+            mend = _MENDS.get(node.op_type, _OTHERWISE)
+            yield graph.refusal("operator", f"{node.domain or 'ai.onnx'}::{node.op_type} is not supported", mend, node)
+
+
+def _types(graph: _Graph) -> Iterator[Refusal]:
+    for node in graph.nodes:
+        operator = graph.table.operators.get(node.op_type)
+        if operator is None:
+            continue
+        if node.op_type in _DATA_OUTPUTS:
+            names = [node.output[0]]
+        else:
+            names = [node.input[index] for index in _DATA_INPUTS.get(node.op_type, (0,)) if index < len(node.input)]
+        for name in names:
+            dtype = graph.dtype(name)
+            if dtype is None:
+                found = f"the type of {name} cannot be inferred"
+                yield graph.refusal("type", found, "give it a type", node, name)
+            elif not operator.takes(dtype):
+                found = f"{name} is {dtype}, and it takes {operator.types}"
+                yield graph.refusal("type", found, "put a Cast in front of it", node, name)
+
+
+def _axes(graph: _Graph) -> Iterator[Refusal]:
+    for node in graph.nodes:
+        for name in filter(None, (*node.input, *node.output)):
+            rank = graph.rank(name)
+            if rank is None:
+                yield graph.refusal("axes", f"the axes of {name} cannot be inferred", "give it a shape", node, name)
+            elif rank > graph.table.most_axes:
+                found = f"{name} has {rank} axes, more than {graph.table.most_axes}"
+                yield graph.refusal("axes", found, "fold some into one", node, name)
+
+
+def _attention(graph: _Graph) -> Iterator[Refusal]:
+    for node in graph.nodes:
+        if node.op_type != "Attention":
+            continue
+        for name in filter(None, node.input[:4]):
+            if graph.rank(name) != 4:
+                found = f"{name} has {graph.rank(name)} axes and not 4"
+                yield graph.refusal("attention", found, "reshape it to [batch, heads, rows, channels]", node, name)
+        extra = [name for name in (*node.input[4:], *node.output[1:]) if name]
+        if extra:
+            found = f"uses {', '.join(extra)}"
+            mend = "concatenate the past outside of it, and mask what is not there"
+            yield graph.refusal("attention", found, mend, node)
+        attributes = {each.name: onnx.helper.get_attribute_value(each) for each in node.attribute}
+        for name in ("softcap", "softmax_precision", "qk_matmul_output_mode"):
+            if attributes.get(name):
+                yield graph.refusal("attention", f"has the attribute {name}", "leave it out", node)
+
+
+def _constant_operands(graph: _Graph) -> Iterator[Refusal]:
+    for node in graph.nodes:
+        axes_of = node.op_type in ("Squeeze", "Unsqueeze", "CumSum") or node.op_type.startswith("Reduce")
+        if axes_of and len(node.input) > 1 and node.input[1] and node.input[1] not in graph.constants:
+            yield graph.refusal(
+                "constant operand", f"its axes {node.input[1]} are computed", "make them constant", node
+            )
+        if node.op_type == "Squeeze" and len(node.input) == 1 and not graph.is_static(node.input[0]):
+            yield graph.refusal("constant operand", "has no axes, and its shape is dynamic", "give it axes", node)
+        if node.op_type in ("QuantizeLinear", "DequantizeLinear") and node.input[1] not in graph.constants:
+            yield graph.refusal("constant operand", f"its scale {node.input[1]} is computed", _FLOAT_BUNDLE, node)
+
+
+def _zero_points(graph: _Graph) -> Iterator[Refusal]:
+    for node in graph.nodes:
+        if node.op_type not in ("QuantizeLinear", "DequantizeLinear") or len(node.input) < 3 or not node.input[2]:
+            continue
+        tensor = graph.constants.get(node.input[2])
+        if tensor is None or onnx.numpy_helper.to_array(tensor).any():
+            yield graph.refusal("zero point", f"{node.input[2]} is not 0", "quantize without zero points", node)
+
+
+def _single_cases(graph: _Graph) -> Iterator[Refusal]:
+    for node in graph.nodes:
+        attributes = {each.name: onnx.helper.get_attribute_value(each) for each in node.attribute}
+        if node.op_type == "TopK":
+            count = graph.constants.get(node.input[1])
+            known = None if count is None else int(onnx.numpy_helper.to_array(count).reshape(-1)[0])
+            if attributes.get("sorted", 1) != 1 or (known is not None and known >= _MOST_TOP_K):
+                found = f"K is {known} and sorted {attributes.get('sorted', 1)}"
+                yield graph.refusal("top k", found, f"sort, and take fewer than {_MOST_TOP_K}", node)
+        if node.op_type == "RotaryEmbedding" and len(node.input) > 3 and graph.dtype(node.input[3]) != "INT64":
+            yield graph.refusal("rotary positions", "position_ids is not INT64", "cast it", node, node.input[3])
+
+
+_RULES: tuple[Callable[[_Graph], Iterator[Refusal]], ...] = (
+    _opsets,
+    _operators,
+    _types,
+    _axes,
+    _attention,
+    _constant_operands,
+    _zero_points,
+    _single_cases,
+)

@@ -1,0 +1,1 @@
+"""Holds engines against references."""

@@ -1,0 +1,190 @@
+"""Random inputs on which an engine is checked: windows of many sizes, with and without committed prefixes.
+
+A case gives the same tokens twice: in the pieces that an engine is given (prefix chunks that are committed, then one
+window a branch) and as whole sequences, for a reference that has no cache. Knows neither of the two.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+
+from lopa.runtime.bundle.manifest import Manifest
+from lopa.runtime.contract import Bool, Int64, WindowBatch
+
+MaskKind = Literal["full", "block_causal", "random"]
+_TEMPERATURES = (1.0, 0.5, 0.8, 1.5)
+_POSITIONS = 1024
+"""Positions are drawn below this. Far behind it the float32 rotary angles of two correct engines differ visibly."""
+
+
+@dataclass(frozen=True)
+class CaseShape:
+    """Sizes of one case. `prefixes` has one entry for each of the R requests: the rows of every commit, in order."""
+
+    prefixes: tuple[tuple[int, ...], ...]
+    branches: int
+    width: int
+    queries: int
+    mask: MaskKind
+    padded: bool = False
+    """Whether the branches' windows have different lengths, with padding rows behind the shorter ones."""
+    scattered: bool = False
+    """Whether positions have gaps, so that they differ from the rows' numbers."""
+
+
+SHAPES: tuple[CaseShape, ...] = (
+    CaseShape(prefixes=((),), branches=1, width=1, queries=1, mask="full"),
+    CaseShape(prefixes=((1,),), branches=1, width=1, queries=1, mask="full"),
+    CaseShape(prefixes=((63,),), branches=1, width=1, queries=2, mask="full", scattered=True),
+    CaseShape(prefixes=((),), branches=1, width=33, queries=33, mask="full"),
+    CaseShape(prefixes=((),), branches=1, width=40, queries=40, mask="block_causal"),
+    CaseShape(prefixes=((),), branches=3, width=17, queries=1, mask="random", scattered=True),
+    CaseShape(prefixes=((),), branches=4, width=48, queries=20, mask="full", padded=True),
+    CaseShape(prefixes=((),), branches=2, width=70, queries=9, mask="block_causal", padded=True, scattered=True),
+    CaseShape(prefixes=((64,),), branches=1, width=32, queries=32, mask="full"),
+    CaseShape(prefixes=((65,),), branches=5, width=32, queries=12, mask="block_causal"),
+    CaseShape(prefixes=((40, 24, 5),), branches=2, width=7, queries=7, mask="random", scattered=True),
+    CaseShape(prefixes=((100, 32),), branches=9, width=24, queries=5, mask="full", padded=True),
+    CaseShape(prefixes=((150, 50),), branches=1, width=96, queries=64, mask="block_causal", scattered=True),
+    CaseShape(prefixes=((), ()), branches=1, width=5, queries=3, mask="random", padded=True),
+    CaseShape(prefixes=((30,), (31,)), branches=2, width=16, queries=16, mask="full"),
+    CaseShape(prefixes=((), (1,), (129,)), branches=3, width=20, queries=4, mask="block_causal", padded=True),
+    CaseShape(prefixes=((64,), (10, 3), ()), branches=1, width=1, queries=1, mask="full", scattered=True),
+    CaseShape(prefixes=((70, 60), (128,), (2,), (64, 1)), branches=2, width=33, queries=8, mask="random", padded=True),
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Sequences:
+    """One request of a case as whole sequences, one a branch: L rows, the P0 committed ones first (no tile padding)."""
+
+    input_ids: Int64
+    """[B, L]"""
+    position_ids: Int64
+    """[B, L]"""
+    mask: Bool
+    """[B, L, L]: row (query) may attend to column (key); every row sees itself."""
+    wanted: Int64
+    """[B, Q]: rows whose next-token statistics are wanted."""
+
+
+@dataclass(frozen=True, eq=False)
+class Request:
+    """The committed part of one request: the same for all branches."""
+
+    chunks: tuple[int, ...]
+    """Rows of each commit."""
+    input_ids: Int64
+    """[P0], P0 the sum of `chunks`."""
+    position_ids: Int64
+    """[P0]"""
+
+    @property
+    def windows(self) -> Iterator[tuple[Int64, Int64]]:
+        """Token ids and positions of every chunk, in order."""
+        start = 0
+        for rows in self.chunks:
+            yield self.input_ids[start : start + rows], self.position_ids[start : start + rows]
+            start += rows
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """One check: what is committed for each request, then one forward of all requests."""
+
+    shape: CaseShape
+    requests: tuple[Request, ...]
+    window: WindowBatch
+
+    @cached_property
+    def sequences(self) -> tuple[Sequences, ...]:
+        """Every request as whole sequences. A row of a chunk sees its own chunk and those before it."""
+        return tuple(self._sequences(slot, request) for slot, request in enumerate(self.requests))
+
+    def prefix_batches(self, slot: int) -> Iterator[WindowBatch]:
+        """The windows [1, 1, rows] of a request's chunks, in order; each is to be committed before the next."""
+        for ids, positions in self.requests[slot].windows:
+            yield WindowBatch(
+                requests=(self.window.requests[slot],),
+                input_ids=ids[None, None],
+                position_ids=positions[None, None],
+                window_mask=np.ones((1, 1, len(ids), len(ids)), np.bool_),
+                logits_index=np.zeros((1, 1, 1), np.int64),
+                temperature=np.ones(1, np.float32),
+            )
+
+    def _sequences(self, slot: int, request: Request) -> Sequences:
+        window = self.window
+        branches, width = window.input_ids.shape[1:]
+        committed = len(request.input_ids)
+        chunk_of_row = np.repeat(np.arange(len(request.chunks)), request.chunks)
+        mask = np.zeros((branches, committed + width, committed + width), np.bool_)
+        mask[:, :committed, :committed] = chunk_of_row[:, None] >= chunk_of_row[None, :]
+        mask[:, committed:, :committed] = True
+        mask[:, committed:, committed:] = window.window_mask[slot]
+        return Sequences(
+            input_ids=_behind(request.input_ids, window.input_ids[slot]),
+            position_ids=_behind(request.position_ids, window.position_ids[slot]),
+            mask=mask,
+            wanted=window.logits_index[slot] + committed,
+        )
+
+
+def cases_from_manifest(manifest: Manifest, *, seed: int = 0) -> Iterator[Case]:
+    """One case for each of SHAPES, with random tokens, positions, masks and temperatures; the same for equal seeds."""
+    rng = np.random.default_rng(seed)
+    for shape in SHAPES:
+        yield _case_from_shape(shape, manifest.dimensions.vocab_size, rng)
+
+
+def _case_from_shape(shape: CaseShape, vocab_size: int, rng: np.random.Generator) -> Case:
+    requests, windows = [], []
+    for chunks in shape.prefixes:
+        committed = sum(chunks)
+        positions = _positions(committed + shape.width, rng, scattered=shape.scattered)
+        requests.append(Request(chunks, rng.integers(vocab_size, size=committed), positions[:committed]))
+        windows.append(np.broadcast_to(positions[committed:], (shape.branches, shape.width)))
+    rows = (len(requests), shape.branches, shape.width)
+    masks = [_mask(shape, rng) for _ in range(rows[0] * rows[1])]
+    batch = WindowBatch(
+        requests=tuple(int(number) for number in rng.permutation(rows[0])),
+        input_ids=rng.integers(vocab_size, size=rows),
+        position_ids=np.stack(windows),
+        window_mask=np.stack(masks).reshape(*rows, shape.width),
+        logits_index=rng.integers(shape.width, size=(*rows[:2], shape.queries)),
+        temperature=rng.choice(np.array(_TEMPERATURES, np.float32), size=rows[0]),
+    )
+    return Case(shape, tuple(requests), batch)
+
+
+def _positions(rows: int, rng: np.random.Generator, *, scattered: bool) -> Int64:
+    """[rows], ascending: neighbours from a random start, or with gaps."""
+    if scattered:
+        return np.sort(rng.choice(_POSITIONS, size=rows, replace=False))
+    start = int(rng.integers(_POSITIONS - rows))
+    return np.arange(start, start + rows)
+
+
+def _mask(shape: CaseShape, rng: np.random.Generator) -> Bool:
+    """[W, W] of one branch; every row sees itself, a padding row only itself, and no row sees a padding row."""
+    width = shape.width
+    if shape.mask == "full":
+        mask = np.ones((width, width), np.bool_)
+    elif shape.mask == "block_causal":
+        block = (np.arange(width) + rng.integers(8)) // 8
+        mask = block[:, None] >= block[None, :]
+    else:
+        mask = rng.random((width, width)) < 0.5
+    length = int(rng.integers(1, width + 1)) if shape.padded else width
+    mask[length:] = False
+    mask[:, length:] = False
+    return mask | np.eye(width, dtype=np.bool_)
+
+
+def _behind(prefix: Int64, window: Int64) -> Int64:
+    """[P0] and [B, W] -> [B, P0 + W]"""
+    repeated = np.broadcast_to(prefix, (len(window), len(prefix)))
+    return np.concatenate([repeated, window], axis=1)

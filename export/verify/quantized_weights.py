@@ -1,0 +1,79 @@
+"""Holds the weights of a quantized bundle against those of its checkpoint: rounding explains half a step, no more.
+
+Written apart from lopa.export.weights.quantize_tensor, which is checked by it: all it takes from the bundle is what its
+numbers stand for. Does not know how scales are chosen.
+"""
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import torch
+
+from lopa.export.checkpoint.architecture import ARCHITECTURES
+from lopa.export.verify.differences import Difference, OutputError, difference_of
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.bundle.weights import BundleWeights, weights_from_bundle
+from lopa.runtime.contract import Floats
+
+_STEPS = 0.501
+"""Half a step and the rounding of merging an adapter."""
+_OTHERS = {"float32": 1e-5, "float16": 1e-3, "bfloat16": 8e-3}
+"""Of the largest value: the rounding of the bundle's type, for tensors that were not quantized."""
+
+
+def errors_of_weights(bundle: Bundle, weights: Mapping[str, torch.Tensor]) -> tuple[OutputError, OutputError]:
+    """The integer tensor and the other one that differ most from `weights`, which have the checkpoint's names.
+
+    The first has its difference in steps, each number's own scale, with a magnitude of 1.
+    """
+    integers, others = "", ""
+    worst_integers = worst_others = Difference(0.0, 1.0, 0.0, 1.0)
+    stored = weights_from_bundle(bundle)
+    for name, values in stored.items():
+        exact = _as_in_bundle(name, weights[_source_name(bundle, name)].numpy())
+        scales = stored.scales(name)
+        if scales is not None:
+            found = _difference_in_steps(values, exact, scales)
+            if not integers or found.absolute > worst_integers.absolute:
+                integers, worst_integers = name, found
+        else:
+            found = difference_of(values.astype(np.float32), exact)
+            if not others or found.relative > worst_others.relative:
+                others, worst_others = name, found
+    return (
+        OutputError("checkpoint", f"{integers} in steps", worst_integers, _STEPS),
+        OutputError("checkpoint", others, worst_others, _OTHERS[bundle.manifest.dtype]),
+    )
+
+
+def dequantized_weights(bundle: Bundle) -> dict[str, torch.Tensor]:
+    """What the integers of the bundle stand for, by the checkpoint's names and as it has them: [outputs, inputs]."""
+    stored = weights_from_bundle(bundle)
+    return {
+        _source_name(bundle, name): torch.from_numpy(np.ascontiguousarray(stored[name].T))
+        for name in _integer_names(stored)
+    }
+
+
+def _integer_names(stored: BundleWeights) -> Iterator[str]:
+    return (name for name in stored if stored.scales(name) is not None)
+
+
+def _difference_in_steps(values: Floats, exact: Floats, scales: Floats) -> Difference:
+    """`values` and `exact` [inputs, outputs], `scales` [outputs] or [inputs / block, outputs]."""
+    steps = np.atleast_2d(scales.astype(np.float32)).repeat(len(values) // len(np.atleast_2d(scales)), axis=0)
+    return difference_of((values - exact) / steps, np.zeros_like(values), least_magnitude=1.0)
+
+
+def _as_in_bundle(name: str, values: Floats) -> Floats:
+    """A bundle has matrices [inputs, outputs], a checkpoint [outputs, inputs]; the embedding is the same in both."""
+    return values.T if values.ndim == 2 and name != "embedding.weight" else values
+
+
+def _source_name(bundle: Bundle, name: str) -> str:
+    """The checkpoint's name of a bundle's tensor."""
+    architecture = next(a for a in ARCHITECTURES.values() if a.name == bundle.manifest.architecture)
+    if name in architecture.outer_names:
+        return architecture.outer_names[name]
+    _, layer, rest = name.split(".", 2)
+    return architecture.layer_prefix.format(layer=layer) + architecture.layer_names[rest]

@@ -1,0 +1,57 @@
+"""The weights of a checkpoint with its adapter merged, by their names in the checkpoint, in float32.
+
+Written apart from lopa.export.checkpoint.tensors and lopa.export.checkpoint.lora, and as plainly as possible,
+because it is what their products are checked against. Expects files that an export has accepted; does
+not say well what is wrong with others.
+"""
+
+import json
+import math
+from collections.abc import Iterable
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+
+from lopa.export.checkpoint.module_patterns import ModulePatterns
+
+_KEY_PREFIX = "base_model.model."
+_DOWN, _UP = ".lora_A.weight", ".lora_B.weight"
+
+
+def weights_from_files(checkpoint_files: Iterable[Path], lora: Path | None) -> dict[str, torch.Tensor]:
+    """Every tensor of the safetensors files, float32, merged with the PEFT adapter in the folder `lora`."""
+    weights = {name: tensor.float() for path in checkpoint_files for name, tensor in load_file(path).items()}
+    if lora is not None:
+        weights.update(_changed_weights(weights, lora))
+    return weights
+
+
+def _changed_weights(weights: dict[str, torch.Tensor], lora: Path) -> dict[str, torch.Tensor]:
+    """What the adapter makes of the tensors that it changes: W + scale * B @ A in float64, or whole new ones."""
+    config = json.loads((lora / "adapter_config.json").read_text(encoding="utf-8"))
+    stored = {
+        name.removeprefix(_KEY_PREFIX): tensor for name, tensor in load_file(lora / "adapter_model.safetensors").items()
+    }
+    matcher = ModulePatterns("the adapter")
+    changed = {}
+    for name, tensor in stored.items():
+        if name.endswith(_DOWN):
+            module = name.removesuffix(_DOWN)
+            down, up, base = tensor.double(), stored[module + _UP].double(), weights[f"{module}.weight"].double()
+            changed[f"{module}.weight"] = (base + _scale(config, module, matcher, rank=len(down)) * (up @ down)).float()
+        elif not name.endswith(_UP):
+            changed[name] = tensor.float()
+    return changed
+
+
+def _scale(config: dict[str, object], module: str, matcher: ModulePatterns, *, rank: int) -> float:
+    alpha = config["lora_alpha"]
+    patterns = config.get("alpha_pattern") or {}
+    assert isinstance(patterns, dict)
+    for pattern, value in patterns.items():
+        if matcher.ends_with(pattern, module):
+            alpha = value
+            break
+    assert isinstance(alpha, int | float)
+    return alpha / (math.sqrt(rank) if config.get("use_rslora") else rank)

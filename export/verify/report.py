@@ -1,0 +1,121 @@
+"""Bundle (and the checkpoint it was made from) in, report of errors out. Does not print.
+
+Imports torch and transformers only when there is a checkpoint to compare with.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from lopa.export.extra import export_extra_needed
+from lopa.export.verify.differences import OutputError
+from lopa.export.verify.origin import check_origin
+from lopa.export.verify.session_check import NumpyReference, Reference, Report, report_from_session
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.errors import BadInputError, CheckFailedError
+from lopa.runtime.sessions.session import BACKENDS, Session, open_session
+from lopa.runtime.tensorrt.session import engine_from_device, session_from_engine
+
+Progress = Callable[[str, int, int], None]
+"""Told a short phrase for the stage, and how many of its cases are done (0 of 0 where there are none)."""
+
+
+def report_from_bundle(
+    bundle: Bundle,
+    *,
+    checkpoint: Path | None = None,
+    lora: Path | None = None,
+    device: str = "cpu",
+    progress: Progress = lambda _stage, _done, _total: None,
+) -> Report:
+    """Check the files of `bundle`, then compare its engine on `device` with every reference there is.
+
+    A bundle with two graphs has both compared where the device runs graphs as they are (ONNX Runtime); outputs of the
+    second are called e.g. portable/entropy. The references are numpy on the bundle's own weights and, with
+    `checkpoint`, transformers' Qwen2 on the checkpoint merged with the adapter `lora`. Of a quantized bundle the
+    weights themselves are compared with the checkpoint's, and Qwen2 takes what the bundle's integers stand for, so that
+    rounding weights and computing are judged apart.
+
+    Raises CheckFailedError when files were altered, when checkpoint or adapter are others than the bundle was made
+    from, or when the engine fails; errors beyond tolerance are in the report. Raises MissingBackendError when
+    transformers is needed and absent, BadInputError for a missing folder or argument.
+    """
+    if checkpoint is None and lora is not None:
+        raise BadInputError(
+            "--lora without --checkpoint", expected="the adapter's base too", remedy="add --checkpoint DIR"
+        )
+    progress("digests", 0, 0)
+    _check_files(bundle)
+    references: list[Reference] = [NumpyReference(bundle)]
+    of_weights: tuple[OutputError, ...] = ()
+    if checkpoint is not None:
+        progress("digests of the checkpoint", 0, 0)
+        check_origin(bundle.manifest.origin, checkpoint, lora)
+        progress("loading the checkpoint", 0, 0)
+        reference, of_weights = _reference_from_checkpoint(bundle, checkpoint, lora)
+        references.append(reference)
+    first, *others = _bundles_of_one_graph(bundle, device)
+    report = _report_from_graph(first, device, references, "comparing", progress)
+    errors, cases = [*of_weights, *report.errors], report.cases
+    for other in others:
+        dialect = other.manifest.dialect
+        report = _report_from_graph(other, device, references, f"comparing the {dialect} graph", progress)
+        errors += [replace(error, output=f"{dialect}/{error.output}") for error in report.errors]
+        cases += report.cases
+    return Report(cases, tuple(errors))
+
+
+def _bundles_of_one_graph(bundle: Bundle, device: str) -> list[Bundle]:
+    """The bundle for each of its graphs that the device can be made to run, the first one first."""
+    runs_graphs = "+" not in device and BACKENDS.get(device.split(":", 1)[0]) == BACKENDS["cpu"]  # and no pipeline
+    return [bundle.of_dialect(dialect) for dialect in bundle.dialects] if runs_graphs else [bundle]
+
+
+def _report_from_graph(
+    bundle: Bundle, device: str, references: Sequence[Reference], stage: str, progress: Progress
+) -> Report:
+    session = _session_to_check(bundle, device)
+    if session is None:
+        return Report(0, ())
+    try:
+        return report_from_session(
+            session, bundle.manifest, references, lambda done, total: progress(stage, done, total)
+        )
+    finally:
+        session.close()
+
+
+def _session_to_check(bundle: Bundle, device: str) -> Session | None:
+    """As open_session; of TensorRT an engine that was not verified yet too.
+
+    None for an engine whose products were made 8-bit ones when it was built: the references compute in floats.
+    """
+    if device.split(":", 1)[0] != "tensorrt":
+        return open_session(bundle, device)
+    found = engine_from_device(bundle, device)
+    return session_from_engine(bundle, device, found) if found.engine.flags.products == "graph" else None
+
+
+def _check_files(bundle: Bundle) -> None:
+    altered = bundle.altered_files()
+    if altered:
+        raise CheckFailedError(
+            f"{', '.join(altered)} in {bundle.path} changed since the export: another sha256 than the manifest's",
+            expected="the files that the export wrote",
+            remedy="copy the bundle again, or export the checkpoint again",
+        )
+
+
+def _reference_from_checkpoint(
+    bundle: Bundle, checkpoint: Path, lora: Path | None
+) -> tuple[Reference, tuple[OutputError, ...]]:
+    """Qwen2, and how far the bundle's weights are from the checkpoint's: empty for a bundle that is not quantized."""
+    with export_extra_needed("comparing with the checkpoint"):
+        from lopa.export.verify.quantized_weights import dequantized_weights, errors_of_weights
+        from lopa.export.verify.reference_model import reference_from_weights, weights_from_origin
+    weights = weights_from_origin(bundle.manifest, checkpoint, lora)
+    errors: tuple[OutputError, ...] = ()
+    if bundle.manifest.quantization is not None:
+        errors = errors_of_weights(bundle, weights)
+        weights.update(dequantized_weights(bundle))
+    return reference_from_weights(checkpoint, weights), errors

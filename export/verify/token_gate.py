@@ -1,0 +1,192 @@
+"""Holds an engine's tokens against another device's: decodes whose every forward runs on both, then one in each shape.
+
+The windows are the reference's, whatever the engine answers, so that one other token does not make all that follow
+differ. Knows sessions; what they are, and what becomes of the outcome, is decided elsewhere.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from lopa.export.verify.differences import RMS_TOLERANCES, TOLERANCES, Difference, OutputError, difference_of
+from lopa.export.verify.paired_session import PairedSession
+from lopa.runtime import contract
+from lopa.runtime.algorithm.decoding import Decoding
+from lopa.runtime.bundle.manifest import Manifest
+from lopa.runtime.contract import Int64, Statistics, WindowBatch
+from lopa.runtime.errors import BadInputError
+from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.sessions.session import Session, unused_request
+from lopa.runtime.tensorrt.profiles import Axes
+
+Products = Literal["graph", "int8", "fp8"]
+
+# Nats by which the reference must prefer its token to the next for the engine to be held to it. A log-probability may
+# be off by the tolerance of the statistics, relative to a magnitude of some nats, in both tokens. For integers: the
+# largest errors of single log-probabilities are several times the root mean square that is tolerated; fp8 keeps 4 bits
+# of a number where int8 keeps 8 of the largest, and no engine in fp8 could be measured.
+MARGINS = {"float32": 1e-2, "float16": 2e-1, "bfloat16": 1.0, "int8": 1.0, "int4": 1.0, "fp8": 2.0}
+_RMS = {**RMS_TOLERANCES, "fp8": 2.5e-1}
+
+
+@dataclass(frozen=True)
+class GateTolerance:
+    """What a difference may be."""
+
+    margin: float
+    """Nats: rows with a smaller lead of the reference's token are near-ties, whose token may be another."""
+    statistics: float
+    """Relative, of log-probabilities and entropies."""
+    by_rms: bool
+    """Whether that is for the root mean square, not for the largest."""
+
+
+def gate_tolerance(manifest: Manifest, products: Products) -> GateTolerance:
+    """That of an engine of the bundle whose products with weights are in `products`."""
+    quantization = manifest.quantization
+    integers = products if products != "graph" else None if quantization is None else quantization.kind
+    if integers is not None:
+        return GateTolerance(MARGINS[integers], _RMS[integers], by_rms=True)
+    return GateTolerance(MARGINS[manifest.dtype], TOLERANCES[manifest.dtype], by_rms=False)
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """What came of it."""
+
+    forwards: int
+    rows: int
+    """Whose statistics were asked for."""
+    near_ties: int
+    """Of these, rows with less than the margin."""
+    other_tokens: int
+    """Rows beyond the margin for which the engine has another most probable token."""
+    errors: tuple[OutputError, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether every token beyond a near-tie is the reference's, and every statistic within its tolerance.
+
+        False as well when there was no such token.
+        """
+        decided = self.rows - self.near_ties
+        return decided > 0 and self.other_tokens == 0 and all(error.ok for error in self.errors)
+
+
+class Tally:
+    """Gathers comparisons."""
+
+    def __init__(self, tolerance: GateTolerance) -> None:
+        self._tolerance = tolerance
+        self._differences: dict[str, Difference] = {}
+        self.forwards = self.rows = self.near_ties = self.other_tokens = 0
+
+    def compare(self, expected: Statistics, found: Statistics) -> None:
+        """Add one forward."""
+        lead = expected.topk_logprobs[..., 0] - expected.topk_logprobs[..., 1]
+        near = lead <= self._tolerance.margin
+        other = np.not_equal(expected.topk_ids[..., 0], found.topk_ids[..., 0])
+        self.forwards += 1
+        self.rows += lead.size
+        self.near_ties += int(near.sum())
+        self.other_tokens += int((other & ~near).sum())
+        for name in (contract.TOPK_LOGPROBS, contract.ENTROPY):
+            difference = difference_of(getattr(found, name), getattr(expected, name), least_magnitude=1.0)
+            known = self._differences.get(name)
+            self._differences[name] = difference if known is None else known.with_another(difference)
+
+    def agreement(self, reference: str) -> Agreement:
+        """All of it."""
+        errors = tuple(
+            OutputError(reference, name, difference, self._tolerance.statistics, by_rms=self._tolerance.by_rms)
+            for name, difference in self._differences.items()
+        )
+        return Agreement(self.forwards, self.rows, self.near_ties, self.other_tokens, errors)
+
+
+def agreement_of_sessions(
+    reference: Session,
+    candidate: Session,
+    manifest: Manifest,
+    prompts: Sequence[Int64],
+    configs: Sequence[GenerationConfig],
+    shapes: Sequence[Axes],
+    tolerance: GateTolerance,
+    progress: Callable[[int, int], None] = lambda _done, _total: None,
+) -> Agreement:
+    """Decode every prompt with every config, then run random windows in each of `shapes`, on both.
+
+    `progress` is told how many of these are done.
+    """
+    tally = Tally(tolerance)
+    pair = PairedSession(reference, candidate, tally.compare)
+    work = [
+        *((_decode, (prompt, config, manifest)) for config in configs for prompt in prompts),
+        *((_run_shape, (shape, max(each.window for each in shapes), manifest)) for shape in shapes),
+    ]
+    for number, (run, arguments) in enumerate(work):
+        progress(number, len(work))
+        run(pair, *arguments)  # type: ignore[operator]
+    progress(len(work), len(work))
+    return tally.agreement(reference.device)
+
+
+def _decode(pair: PairedSession, prompt: Int64, config: GenerationConfig, manifest: Manifest) -> None:
+    request = unused_request()
+    decoding = Decoding(pair, request, prompt, config, manifest)
+    try:
+        while decoding.stop_reason is None:
+            decoding.step()
+    finally:
+        pair.release(request)
+
+
+def _run_shape(pair: PairedSession, shape: Axes, longest: int, manifest: Manifest) -> None:
+    """One forward of random tokens that is as large as the shape, prefixes included."""
+    rng = np.random.default_rng(shape.prefix)
+    requests = tuple(unused_request() for _ in range(shape.requests))
+    try:
+        for request in requests:
+            for batch in _windows_of_prefix(request, shape.prefix - 1, longest, manifest, rng):
+                pair.forward(batch)
+                pair.commit(request, 0, batch.input_ids.shape[2])
+        pair.forward(_random_windows(requests, shape, shape.prefix - 1, manifest, rng))
+    finally:
+        for request in requests:
+            pair.release(request)
+
+
+def _windows_of_prefix(
+    request: int, rows: int, longest: int, manifest: Manifest, rng: np.random.Generator
+) -> Iterator[WindowBatch]:
+    for start in range(0, rows, longest):
+        width = min(longest, rows - start)
+        axes = Axes(requests=1, branches=1, window=width, prefix=0, wanted=1)
+        yield _random_windows((request,), axes, start, manifest, rng)
+
+
+def _random_windows(
+    requests: tuple[int, ...], axes: Axes, start: int, manifest: Manifest, rng: np.random.Generator
+) -> WindowBatch:
+    """Behind `start` committed rows; every row sees all of its window."""
+    rows = (axes.requests, axes.branches, axes.window)
+    return WindowBatch(
+        requests=requests,
+        input_ids=rng.integers(manifest.dimensions.vocab_size, size=rows),
+        position_ids=np.broadcast_to(np.arange(start, start + axes.window), rows).copy(),
+        window_mask=np.ones((*rows, axes.window), np.bool_),
+        logits_index=rng.integers(axes.window, size=(*rows[:2], axes.wanted)),
+        temperature=np.ones(axes.requests, np.float32),
+    )
+
+
+def check_reference(device: str, candidate: str) -> None:
+    """Raise BadInputError when an engine would be held against its own kind."""
+    if device.split(":", 1)[0] == candidate.split(":", 1)[0]:
+        raise BadInputError(
+            f"--against {device} for --device {candidate}",
+            expected="another kind of device: the same mistake twice would agree",
+            remedy="use --against cpu, cuda:N or numpy",
+        )

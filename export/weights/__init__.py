@@ -1,0 +1,1 @@
+"""Which tensors a bundle holds, and writing them."""

@@ -1,0 +1,131 @@
+"""The committed key and value rows of a request in device memory, and how the engine gets those of several requests.
+
+Knows addresses and lengths: which rows are worth keeping, and who computes them, is decided elsewhere.
+"""
+
+from collections.abc import Callable, Sequence
+
+from lopa.runtime.accelerator.memory import BufferSet, DeviceMemory, RowPlace, copy_rows, upload_rows
+from lopa.runtime.contract import Rows
+from lopa.runtime.sessions.prefix_cache import CacheShape
+
+
+def row_bytes(shape: CacheShape) -> int:
+    """Bytes of one row of one head."""
+    return shape.head_size * shape.dtype.itemsize
+
+
+def buffers_of_rows(memory: DeviceMemory, shape: CacheShape, requests: int, rows: int) -> BufferSet:
+    """One array [requests, Hkv, rows, D] for each of the cache's, with anything in them."""
+    size = requests * shape.kv_heads * rows * row_bytes(shape)
+    return BufferSet(memory, [size] * shape.arrays)
+
+
+def place_of_rows(buffers: BufferSet, shape: CacheShape, slot: int, capacity: int, start: int) -> RowPlace:
+    """Row `start` of request `slot` in arrays [R, Hkv, capacity, D]."""
+    step = capacity * row_bytes(shape)
+    offset = slot * shape.kv_heads * step + start * row_bytes(shape)
+    return RowPlace(tuple(buffer.address + offset for buffer in buffers.buffers), step)
+
+
+class DeviceCache:
+    """The prefix of one request, arrays [Hkv, capacity, D] in device memory with zeros behind the committed rows.
+
+    There is no memory before the first row. `capacity_for` says how much to have for so many rows.
+    """
+
+    def __init__(self, memory: DeviceMemory, shape: CacheShape, capacity_for: Callable[[int], int]) -> None:
+        self._memory = memory
+        self._shape = shape
+        self._capacity_for = capacity_for
+        self._buffers: BufferSet | None = None
+        self.length = 0
+        """Committed rows."""
+        self.capacity = 0
+
+    @property
+    def buffers(self) -> BufferSet:
+        """Each [1, Hkv, capacity, D], in the order of contract.past_names, of a cache that has rows."""
+        assert self._buffers is not None
+        return self._buffers
+
+    def place(self, start: int) -> RowPlace:
+        """Where row `start` lies, of a cache that has rows."""
+        return place_of_rows(self.buffers, self._shape, 0, self.capacity, start)
+
+    def append(self, source: RowPlace, count: int) -> None:
+        """Append rows that lie on this device, or on one that it reaches."""
+        if count:
+            copy_rows(self._memory, self._place_of_new(count), source, count * row_bytes(self._shape), self._heads)
+            self.length += count
+
+    def append_from_host(self, rows: Sequence[Rows]) -> None:
+        """Append one array [Hkv, n, D] for each of the cache's, all with the same n, of the cache's type."""
+        count = rows[0].shape[1]
+        if count:
+            upload_rows(self._memory, self._place_of_new(count), rows)
+            self.length += count
+
+    def free(self) -> None:
+        """Give the memory back; the cache is empty then."""
+        if self._buffers is not None:
+            self._buffers.free()
+        self._buffers = None
+        self.length = self.capacity = 0
+
+    @property
+    def _heads(self) -> int:
+        return self._shape.kv_heads
+
+    def _place_of_new(self, count: int) -> RowPlace:
+        """Where the next `count` rows go; grows for them."""
+        if self.length + count > self.capacity:
+            self._grow(self._capacity_for(self.length + count))
+        return self.place(self.length)
+
+    def _grow(self, capacity: int) -> None:
+        grown = buffers_of_rows(self._memory, self._shape, 1, capacity)
+        grown.fill_zero()
+        if self._buffers is not None:
+            target = place_of_rows(grown, self._shape, 0, capacity, 0)
+            copy_rows(self._memory, target, self.place(0), self.length * row_bytes(self._shape), self._heads)
+            self._buffers.free()
+        self._buffers, self.capacity = grown, capacity
+
+
+class StackedCaches:
+    """Copies of some requests' caches in the shape of a gear: arrays [requests, Hkv, rows, D], zeros elsewhere.
+
+    Kept from forward to forward: while the caches stay the same, only newly committed rows are copied.
+    """
+
+    def __init__(self, memory: DeviceMemory, shape: CacheShape, requests: int, rows: int) -> None:
+        self._memory = memory
+        self._shape = shape
+        self._rows = rows
+        self._buffers = buffers_of_rows(memory, shape, requests, rows)
+        self._buffers.fill_zero()
+        self._caches: tuple[DeviceCache, ...] = ()
+        self._copied: list[int] = []
+
+    def stacked(self, caches: Sequence[DeviceCache]) -> BufferSet:
+        """The rows of `caches`, in this order, always in the same memory."""
+        if len(caches) != len(self._caches) or any(a is not b for a, b in zip(caches, self._caches, strict=True)):
+            if any(self._copied):
+                self._buffers.fill_zero()
+            self._caches, self._copied = tuple(caches), [0] * len(caches)
+        size, heads = row_bytes(self._shape), self._shape.kv_heads
+        for slot, cache in enumerate(caches):
+            copied, self._copied[slot] = self._copied[slot], cache.length
+            if copied < cache.length:
+                target = place_of_rows(self._buffers, self._shape, slot, self._rows, copied)
+                copy_rows(self._memory, target, cache.place(copied), (cache.length - copied) * size, heads)
+        return self._buffers
+
+    def has(self, cache: DeviceCache) -> bool:
+        """Whether its rows were copied here."""
+        return any(cache is each for each in self._caches)
+
+    def free(self) -> None:
+        """Give the memory back."""
+        self._buffers.free()

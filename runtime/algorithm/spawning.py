@@ -1,0 +1,67 @@
+"""The branches of the next round, from the winner of this one (lopa_semantics, section 6 J and K). Pure."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from lopa.runtime.algorithm.blocks import active, after_round
+from lopa.runtime.algorithm.branches import Branch, Lookahead, with_logprobs
+from lopa.runtime.algorithm.candidates import Candidates
+from lopa.runtime.contract import Int64
+from lopa.runtime.generation_config import GenerationConfig
+
+
+def lookaheads_from_candidates(positions: Int64, candidates: Candidates, count: int) -> tuple[Lookahead, ...]:
+    """The `count` most confident of the positions left after the fills, best first, equal ones by position.
+
+    `positions` [n] ascending; `candidates` [n] are this round's, computed before the fills.
+    """
+    best = np.argsort(-candidates.confidences, kind="stable")[:count]
+    said = candidates.logprobs
+    return tuple(
+        Lookahead(
+            rank,
+            int(positions[i]),
+            int(candidates.tokens[i]),
+            float(candidates.confidences[i]),
+            None if said is None else float(said[i]),
+        )
+        for rank, i in enumerate(best)
+    )
+
+
+def branches_from_winner(
+    winner: Branch,
+    lookaheads: tuple[Lookahead, ...],
+    config: GenerationConfig,
+    *,
+    mask_token: int,
+    eos_token: int | None,
+) -> tuple[Branch, ...]:
+    """Lookahead branches by rank, then the anchor: copies of the winner after its fills, with their next states.
+
+    The published loop makes the anchor twice where nothing is left to look ahead at (quirk 2).
+    """
+    may_finish = frozenset(
+        block.start for block in active(winner.blocks) if winner.decided[block.start : block.end].all()
+    )
+    anchor = replace(winner, blocks=after_round(winner.blocks, winner.decided, may_finish), lookahead=None)
+    if not lookaheads:
+        return (anchor, anchor) if config.published and config.lookaheads else (anchor,)
+    return (*(_ahead(winner, look, may_finish, mask_token, eos_token) for look in lookaheads), anchor)
+
+
+def _ahead(
+    winner: Branch, lookahead: Lookahead, may_finish: frozenset[int], mask_token: int, eos_token: int | None
+) -> Branch:
+    tokens, decided = winner.tokens.copy(), winner.decided.copy()
+    tokens[lookahead.position] = lookahead.token
+    decided[lookahead.position] = lookahead.token != mask_token
+    return Branch(
+        tokens,
+        decided,
+        after_round(winner.blocks, decided, may_finish),
+        ended=winner.ended or lookahead.token == eos_token,
+        lookahead=lookahead,
+        logprobs=with_logprobs(winner.logprobs, lookahead.position, lookahead.logprob),
+    )

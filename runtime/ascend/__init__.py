@@ -1,0 +1,1 @@
+"""Ascend engines by pyACL."""

@@ -1,0 +1,76 @@
+"""The gears of an engine for Ascend on one device: the DeviceEngine protocol over OMs. Knows no request.
+
+One OM with gears that are set before every forward, or one of fixed shapes for each gear.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from lopa.runtime.accelerator.first_failure import take_all
+from lopa.runtime.accelerator.form import PortableForm
+from lopa.runtime.accelerator.memory import Buffer
+from lopa.runtime.ascend.calls import AclCalls
+from lopa.runtime.ascend.manifest import EngineGear, EngineInput, FoundEngine
+from lopa.runtime.ascend.memory import AclMemory
+from lopa.runtime.ascend.model import AclModel
+from lopa.runtime.bundle.gears import Gear
+from lopa.runtime.contract.portable_form import PAST
+from lopa.runtime.errors import BadInputError
+
+
+class AclEngine:
+    """The DeviceEngine protocol."""
+
+    def __init__(self, acl: AclCalls, memory: AclMemory, found: FoundEngine) -> None:
+        """Raises AclError when an OM cannot be loaded, BadInputError when it is not what engine.json says."""
+        engine = found.engine
+        self.memory = memory
+        self.form = PortableForm()
+        self.gears: Sequence[Gear] = [each.gear for each in engine.gears]
+        self._models: dict[str, AclModel] = {}
+        self._runs = {each.gear: (each.model, dims_of_gear(each, engine.inputs)) for each in engine.gears}
+        inputs, outputs = [each.name for each in engine.inputs], [each.name for each in engine.outputs]
+        try:
+            for each in engine.gears:
+                if each.model not in self._models:
+                    self._models[each.model] = AclModel(
+                        acl, memory, found.model(each), inputs, outputs, dynamic=engine.dynamic
+                    )
+            self._check_gears(found)
+        except BaseException:
+            self.close()
+            raise
+        self.sizes = {
+            name: max(model.sizes[name] for model in self._models.values())
+            for name in (*inputs, *outputs)
+            if name != PAST
+        }
+
+    def enqueue(self, gear: Gear, buffers: Mapping[str, Buffer]) -> None:
+        """DeviceEngine.enqueue."""
+        model, dims = self._runs[gear]
+        self._models[model].enqueue(dims, buffers)
+
+    def close(self) -> None:
+        """DeviceEngine.close; unloads all models whatever fails, and raises the first failure."""
+        models, self._models = self._models, {}
+        take_all(model.close for model in reversed(models.values()))
+
+    def _check_gears(self, found: FoundEngine) -> None:
+        """Before a forward meets a gear that the OM does not have."""
+        if not found.engine.dynamic:
+            return
+        gears = {name: model.gears for name, model in self._models.items()}
+        for each in found.engine.gears:
+            dims = self._runs[each.gear][1]
+            if dims not in gears[each.model]:
+                raise BadInputError(
+                    f"{found.model(each)} has no gear with the dims {dims}",
+                    expected="the gears that engine.json lists",
+                    remedy="build the engine again: lopa-export ascend BUNDLE --soc-version SOC",
+                )
+
+
+def dims_of_gear(gear: EngineGear, inputs: Sequence[EngineInput]) -> list[int]:
+    """All dims of all inputs, in order, with the gear's in place of every -1."""
+    numbers = iter(gear.dims)
+    return [next(numbers) if dim == -1 else dim for each in inputs for dim in each.dims]

@@ -1,0 +1,6 @@
+"""What lies in a bundle: manifest, weights, cost tables, gears, descriptions of engines. Runs nothing."""
+
+from lopa.runtime.bundle.bundle import Bundle, sha256_of_file
+from lopa.runtime.bundle.manifest import Manifest
+
+__all__ = ["Bundle", "Manifest", "sha256_of_file"]

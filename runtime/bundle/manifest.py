@@ -1,0 +1,311 @@
+"""manifest.json: what a bundle is, checked strictly when read. Does not touch any other file of the bundle.
+
+Whoever made it is not trusted: every number has a range in its type, and what ranges cannot say is in _CHECKS. The
+ranges are far beyond any model known; they are there so that no number in a manifest alone costs memory or time.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from lopa.runtime.contract import CONTRACT_VERSION, TILE, TOP_K
+from lopa.runtime.errors import BadInputError
+from lopa.runtime.files.untrusted_input import value_from_json
+
+SCHEMA_VERSION = 2
+MANIFEST_NAME = "manifest.json"
+Dialect = Literal["standard", "portable"]
+"""How a graph is written (docs/contract.md): ai.onnx 23 in the contract's shapes, or 17 in the portable form."""
+
+PREDICTION_SHIFTS = {"dream": 1}
+"""By architecture, of those that this version knows; what another one has, its manifest alone says."""
+WEIGHT_ALIGNMENT = 4096
+"""Bytes, of which every tensor's offset in the weights file is a multiple: so each can be mapped by itself."""
+MOST_TILE_BYTES = 2**30
+"""That one tile of one request's prefix cache may take, as float32. Dream 7B's takes 14 MiB."""
+
+Reasons = Iterator[tuple[str, str]]
+"""What was received, and what was expected."""
+Layers = Annotated[int, Meta(ge=1, le=4096)]
+Size = Annotated[int, Meta(ge=1, le=2**20)]
+Bytes = Annotated[int, Meta(ge=0, le=2**48)]
+TokenId = Annotated[int, Meta(ge=0, lt=2**24)]
+Share = Annotated[float, Meta(ge=0, le=1)]
+Name = Annotated[str, Meta(min_length=1, max_length=1024)]
+Sha256 = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
+
+
+class ModelDimensions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Sizes of the network; everything that a cache or a reference engine must know."""
+
+    vocab_size: Annotated[int, Meta(ge=TOP_K, le=2**24)]
+    hidden_size: Size
+    intermediate_size: Annotated[int, Meta(ge=1, le=2**24)]
+    layers: Layers
+    heads: Annotated[int, Meta(ge=1, le=4096)]
+    """A multiple of `kv_heads`."""
+    kv_heads: Annotated[int, Meta(ge=1, le=4096)]
+    head_size: Annotated[int, Meta(ge=2, le=4096, multiple_of=2)]
+    """Even: rotary positions turn its two halves."""
+    max_positions: Annotated[int, Meta(ge=1, le=2**24)]
+    rope_theta: Annotated[float, Meta(gt=0, le=1e15)]
+    rms_norm_eps: Annotated[float, Meta(gt=0, le=0.01)]
+
+
+class SpecialTokens(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Token ids with a meaning for the decoder, all in the vocabulary. `pad` may be any: nothing sees it."""
+
+    mask: TokenId
+    """Neither `eos` nor `bos`: an undecided position is neither the end nor the beginning."""
+    eos: TokenId
+    pad: TokenId
+    bos: TokenId | None
+
+
+class DecodingDefaults(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What the checkpoint was trained for; GenerationConfig starts from these."""
+
+    block_size: Size = 32
+    block_add_threshold: Share = 0.1
+    decoded_token_threshold: Share = 0.95
+    skip_threshold: Share = 0.9
+    add_bos: bool = True
+
+
+class FileRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One file of the bundle; `path` is relative, with forward slashes."""
+
+    path: Name
+    size: Bytes
+    sha256: Sha256
+
+
+class TensorRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Where one weight lies in the weights file; matrices are stored [inputs, outputs], row by row.
+
+    Two neighbouring int4 numbers share a byte, the first in its low half. The scales of an integer tensor are the
+    tensor that `scale_name` names.
+    """
+
+    dtype: Literal["float32", "float16", "bfloat16", "int8", "int4"]
+    shape: Annotated[list[Annotated[int, Meta(ge=0, le=2**32)]], Meta(max_length=8)]
+    offset: Bytes
+    length: Bytes
+
+
+class Quantization(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """How the matrices with integer types were quantized: value = integer x scale, no zero point (docs/bundles.md).
+
+    The embedding, norms and biases never are.
+    """
+
+    kind: Literal["int8", "int4"]
+    block: Size | None
+    """Inputs that share a scale, for each output; None: all of them."""
+    activation: Literal["none", "int8_per_row"]
+    """What the graph does with the other factor of a product: nothing, or int8 with a scale for each row."""
+    head: bool
+    """Whether the product with the vocabulary is quantized too."""
+    excluded: list[str]
+    """The patterns of tensor names that were left as they are."""
+
+
+class Stage(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One stage of a pipeline: some of the layers' graph (lopa.runtime.contract.model_part) over its weights."""
+
+    graph: Name
+    first_layer: Annotated[int, Meta(ge=0, le=4096)]
+    end_layer: Layers
+    """One behind the last."""
+
+
+class Origin(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Where the bundle came from: digests of the source files, by file name, and the tools that made it."""
+
+    checkpoint: dict[str, str]
+    adapter: dict[str, str]
+    tools: dict[str, str]
+
+
+class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+    """The whole manifest.
+
+    `prediction_shift` 1: the statistics of a row speak of the next position (Dream); 0: of its own (LLaDA).
+    """
+
+    schema: int
+    contract: int
+    architecture: str
+    dialect: Dialect
+    """Of `graph`."""
+    dtype: Literal["float32", "float16", "bfloat16"]
+    quantization: Quantization | None
+    with_logits: bool
+    prediction_shift: Literal[0, 1]
+    dimensions: ModelDimensions
+    special_tokens: SpecialTokens
+    decoding: DecodingDefaults
+    graph: Name
+    weights: Name
+    stages: Annotated[list[Stage], Meta(max_length=4096)]
+    """In order, all layers together; empty in a bundle made without --stages."""
+    tensors: dict[str, TensorRecord]
+    files: Annotated[list[FileRecord], Meta(max_length=4096)]
+    origin: Origin
+    portable_graph: Name | None = None
+    """A second graph in the portable dialect, over the same weights, beside a standard `graph`."""
+    plugins: list[str] = []
+    """Functions of domain `lopa` in `graph` and those of stages (docs/plugins.md); any backend may run their bodies."""
+
+
+def scale_name(name: str) -> str:
+    """Name of the tensor that holds the scales of the integer tensor `name`."""
+    return f"{name}_scale"
+
+
+_REMEDY = "export the checkpoint again with this version of lopa-export"
+
+
+class _Versions(msgspec.Struct):
+    schema: int
+    contract: int
+
+
+def manifest_from_json(text: bytes, *, source: str) -> Manifest:
+    """Read and check a manifest; `source` names it in errors.
+
+    Raises BadInputError for text that is not JSON, another schema or contract version, missing, unknown or mistyped
+    fields, numbers out of their range, and fields that contradict each other.
+    """
+    versions = value_from_json(
+        text,
+        _Versions,
+        source=f"{source} is not a manifest",
+        expected="a JSON object with schema and contract",
+        remedy=_REMEDY,
+    )
+    for name, found, known in (
+        ("schema", versions.schema, SCHEMA_VERSION),
+        ("contract", versions.contract, CONTRACT_VERSION),
+    ):
+        if found != known:
+            newer = "update lopa-export" if found > known else _REMEDY
+            raise BadInputError(
+                f"{source} has {name} version {found}", expected=f"{name} version {known}", remedy=newer
+            )
+    manifest = value_from_json(
+        text, Manifest, source=source, expected=f"the fields of schema version {SCHEMA_VERSION}", remedy=_REMEDY
+    )
+    for check in _CHECKS:
+        for received, expected in check(manifest):
+            raise BadInputError(f"{source} has {received}", expected=expected, remedy=_REMEDY)
+    return manifest
+
+
+def reasons_against_tokens(tokens: SpecialTokens, vocab_size: int) -> Reasons:
+    """What is wrong with `tokens`, and what would be right."""
+    for name in SpecialTokens.__struct_fields__:
+        token = getattr(tokens, name)
+        if token is not None and not 0 <= token < vocab_size:
+            yield f"special_tokens.{name} = {token}", f"one of the vocabulary, ids from 0 to {vocab_size - 1}"
+    for name in ("eos", "bos"):
+        if getattr(tokens, name) == tokens.mask:
+            yield (
+                f"special_tokens.mask = {tokens.mask}, which is its {name} too",
+                "a mask token of its own: it stands for what is not decided yet",
+            )
+
+
+def reasons_against_roles(tokens: SpecialTokens, named: Mapping[str, int], added: Collection[int]) -> Reasons:
+    """What is wrong with `tokens` for a tokenizer with these `added` tokens, and what would be right.
+
+    `named` are the ids of its mask_token, eos_token and so on, by "mask" and "eos". On mask and bos it has the last
+    word in an export; config.json may give another end of text, which is no word of the text either.
+    """
+    for name in SpecialTokens.__struct_fields__:
+        token, known = getattr(tokens, name), named.get(name)
+        if name in ("mask", "bos") and known is not None and known != token:
+            yield f"special_tokens.{name} = {token}", f"{known}, the id of the tokenizer's {name}_token"
+        allowed = {known, tokens.eos} if name == "pad" else {known}
+        if added and token is not None and token not in added and token not in allowed:
+            yield f"special_tokens.{name} = {token}", "one of the tokenizer's added tokens"
+    if named.get("eos") is not None and tokens.eos == named.get("bos") != named["eos"]:
+        yield f"special_tokens.eos = {tokens.eos}", f"{named['eos']}: the tokenizer begins a text with the other"
+
+
+def _reasons_against_dimensions(manifest: Manifest) -> Reasons:
+    sizes = manifest.dimensions
+    if sizes.heads % sizes.kv_heads:
+        yield f"dimensions.heads = {sizes.heads}", f"a multiple of dimensions.kv_heads, {sizes.kv_heads}"
+    tile = 2 * sizes.layers * sizes.kv_heads * sizes.head_size * TILE * 4
+    if tile > MOST_TILE_BYTES:
+        yield (
+            f"{sizes.layers} layers of {sizes.kv_heads} key-value heads of {sizes.head_size}, whose caches take {tile} "
+            f"bytes for {TILE} positions",
+            f"at most {MOST_TILE_BYTES} bytes",
+        )
+
+
+def _reasons_against_tokens(manifest: Manifest) -> Reasons:
+    return reasons_against_tokens(manifest.special_tokens, manifest.dimensions.vocab_size)
+
+
+def _reasons_against_shift(manifest: Manifest) -> Reasons:
+    known = PREDICTION_SHIFTS.get(manifest.architecture, manifest.prediction_shift)
+    if manifest.prediction_shift != known:
+        yield (
+            f"prediction_shift = {manifest.prediction_shift} for architecture {manifest.architecture!r}",
+            f"{known}, which its rows speak of",
+        )
+
+
+def _reasons_against_dialect(manifest: Manifest) -> Reasons:
+    """A portable graph is always whole and plain, and the only one where it comes first."""
+    if manifest.dialect == "portable":
+        for name in ("stages", "plugins", "portable_graph"):
+            if getattr(manifest, name):
+                yield f"{name} beside a graph in the portable dialect", f"no {name}, or a graph in the standard dialect"
+
+
+def _reasons_against_stages(manifest: Manifest) -> Reasons:
+    edges = [0, *(stage.end_layer for stage in manifest.stages)]
+    firsts = [stage.first_layer for stage in manifest.stages]
+    if firsts and (firsts != edges[:-1] or edges != sorted(set(edges)) or edges[-1] != manifest.dimensions.layers):
+        ranges = ", ".join(f"{stage.first_layer}-{stage.end_layer}" for stage in manifest.stages[:_SHOWN])
+        more = "" if len(firsts) <= _SHOWN else f" and {len(firsts) - _SHOWN} more"
+        yield f"stages of the layers {ranges}{more}", f"all {manifest.dimensions.layers} layers, each in one stage"
+
+
+def _reasons_against_names(manifest: Manifest) -> Reasons:
+    """Every file is listed once, and is one thing only."""
+    listed = [record.path for record in manifest.files]
+    used = [manifest.graph, manifest.weights, *(stage.graph for stage in manifest.stages)]
+    used += [] if manifest.portable_graph is None else [manifest.portable_graph]
+    listings, uses = Counter(listed), Counter(used)
+    for name in (*used, *listed):
+        if listings[name] > 1 or uses[name] > 1:
+            yield f"the file {name!r} twice", "a list of different files, and each graph and the weights in its own"
+        if not listings[name]:
+            yield f"{name!r}, which is not in its list of files", "graphs and weights among the files"
+    if listings[MANIFEST_NAME]:
+        yield f"{MANIFEST_NAME!r} in its list of files", "the other files of the bundle"
+
+
+_SHOWN = 8
+"""Stages in an error."""
+_CHECKS: tuple[Callable[[Manifest], Reasons], ...] = (
+    _reasons_against_dimensions,
+    _reasons_against_tokens,
+    _reasons_against_shift,
+    _reasons_against_dialect,
+    _reasons_against_stages,
+    _reasons_against_names,
+)
+
+
+def json_from_manifest(manifest: Manifest) -> bytes:
+    """The text of manifest.json, indented for readers."""
+    return msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n"

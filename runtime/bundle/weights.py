@@ -1,0 +1,122 @@
+"""The weights of a bundle as memory-mapped arrays. Does not know what they mean."""
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lopa.runtime.bundle.bundle import Bundle
+from lopa.runtime.bundle.dequantize import int4_from_bytes, values_from_integers
+from lopa.runtime.bundle.manifest import WEIGHT_ALIGNMENT, TensorRecord, scale_name
+from lopa.runtime.contract import Floats
+from lopa.runtime.contract.stored_floats import float32_from_stored, stored_dtype
+from lopa.runtime.errors import BadInputError
+from lopa.runtime.files.untrusted_input import refused_as_bad_input
+
+_BITS = {"float32": 32, "float16": 16, "bfloat16": 16, "int8": 8, "int4": 4}
+_INTEGERS = ("int8", "int4")
+
+
+class BundleWeights(Mapping[str, Floats]):
+    """The weights by name (matrices [inputs, outputs]), read-only; pages load on use.
+
+    A float32 or float16 tensor is a view of the file. One in bfloat16, and a quantized one, becomes float32 on every
+    access, so that never more than the caller holds is in memory; scales have no entry of their own.
+    """
+
+    def __init__(self, data: npt.NDArray[np.uint8], records: Mapping[str, TensorRecord]) -> None:
+        self._data = data
+        self._records = records
+        scales = {scale_name(name) for name, record in records.items() if record.dtype in _INTEGERS}
+        self._names = [name for name in records if name not in scales]
+
+    def __getitem__(self, name: str) -> Floats:
+        record = self._records[name]
+        stored = self._stored(record)
+        if record.dtype not in _INTEGERS:
+            return _floats(stored, record)
+        shape = tuple(record.shape)
+        integers = int4_from_bytes(stored, shape) if record.dtype == "int4" else stored.reshape(shape)
+        scales = self._records[scale_name(name)]
+        return values_from_integers(integers, _floats(self._stored(scales), scales))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def scales(self, name: str) -> Floats | None:
+        """[outputs] or [inputs / block, outputs] of a quantized tensor, None for another."""
+        if self._records[name].dtype not in _INTEGERS:
+            return None
+        record = self._records[scale_name(name)]
+        return _floats(self._stored(record), record)
+
+    def _stored(self, record: TensorRecord) -> npt.NDArray[Any]:
+        dtype = np.dtype(np.uint8) if record.dtype == "int4" else stored_dtype(record.dtype)
+        return self._data[record.offset : record.offset + record.length].view(dtype)
+
+
+def _floats(stored: npt.NDArray[Any], record: TensorRecord) -> Floats:
+    """numpy's own types as they are, bfloat16 as float32."""
+    floats = float32_from_stored(stored) if record.dtype == "bfloat16" else stored
+    return floats.reshape(record.shape)
+
+
+def weights_from_bundle(bundle: Bundle) -> BundleWeights:
+    """Every weight of manifest.tensors.
+
+    Raises BadInputError when a record does not fit the file or itself, when one lies elsewhere than an export puts it,
+    and when scales are missing or do not fit.
+    """
+    path = bundle.weights
+    remedy = "export the checkpoint again"
+    with refused_as_bad_input(str(path), expected="the weights, in a file that can be mapped", remedy=remedy):
+        data = np.memmap(path, np.uint8, mode="r")
+    records = bundle.manifest.tensors
+    for name, record in records.items():
+        end = record.offset + record.length
+        length = -(-math.prod(record.shape) * _BITS[record.dtype] // 8)
+        if not 0 <= record.offset <= end <= data.size or record.length != length:
+            raise BadInputError(
+                f"the manifest of {bundle.path} puts {name} {record.dtype} {record.shape} at {record.offset}, "
+                f"{record.length} bytes long",
+                expected=f"a length that fits the shape, inside the {data.size} bytes of {bundle.weights.name}",
+                remedy=remedy,
+            )
+        if record.dtype in _INTEGERS:
+            _check_scales(bundle, name, record, records.get(scale_name(name)))
+    _check_layout(bundle, records)
+    return BundleWeights(data, records)
+
+
+def _check_layout(bundle: Bundle, records: Mapping[str, TensorRecord]) -> None:
+    """Raise BadInputError unless the tensors lie one behind the other in their order, as every export writes them.
+
+    A tensor elsewhere is another tensor, or a part of two: numbers that look like any others.
+    """
+    expected = 0
+    for name, record in records.items():
+        if record.offset != expected:
+            raise BadInputError(
+                f"the manifest of {bundle.path} puts {name} at {record.offset}",
+                expected=f"offset {expected}, at the next multiple of {WEIGHT_ALIGNMENT} behind the tensor before it",
+                remedy="export the checkpoint again",
+            )
+        expected += -(-record.length // WEIGHT_ALIGNMENT) * WEIGHT_ALIGNMENT
+
+
+def _check_scales(bundle: Bundle, name: str, record: TensorRecord, scales: TensorRecord | None) -> None:
+    inputs, outputs = record.shape if len(record.shape) == 2 else (0, 0)
+    block = bundle.manifest.quantization.block if bundle.manifest.quantization is not None else None
+    expected = [outputs] if block is None else [inputs // block, outputs]
+    if scales is None or scales.dtype in _INTEGERS or scales.shape != expected or (block and inputs % block):
+        found = "none" if scales is None else f"{scales.dtype} {scales.shape}"
+        raise BadInputError(
+            f"the manifest of {bundle.path} has for {name} {record.dtype} {record.shape} the scales {found}",
+            expected=f"floating-point scales {expected}",
+            remedy="export the checkpoint again",
+        )

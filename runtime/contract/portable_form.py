@@ -1,0 +1,86 @@
+"""The contract's arrays as a graph of the portable dialect takes and gives them, and back (docs/contract.md).
+
+The windows of a request's branches lie one behind the other: S = B x W rows, no row seeing another branch's, and the
+M = R x B x Q wanted rows are one list. No array has more than 4 axes and masks are finite floats that are added. Knows
+arrays only: no engine, no file.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lopa.runtime import contract
+from lopa.runtime.contract.forward import Bool, Float32, Rows, Statistics, WindowBatch
+
+Array = npt.NDArray[Any]
+
+MASKED = -1e4
+"""Added to the score of what a row may not attend to. Finite in float16 too: a row that sees nothing stays finite."""
+PAST = "past_key_values"
+"""The prefix cache as one input: dtype [2L, R * Hkv, P, D], the contract's arrays one behind the other."""
+
+
+def portable_input_names() -> list[str]:
+    """All inputs of a portable graph, in order."""
+    return [*contract.input_names(0), PAST]
+
+
+def portable_inputs(batch: WindowBatch, prefix_mask: Bool) -> dict[str, Array]:
+    """All inputs but the prefix rows (`portable_past`); `prefix_mask` [R, P].
+
+    The arrays are new and C-contiguous.
+    """
+    requests, branches, width = batch.input_ids.shape
+    queries = batch.logits_index.shape[-1]
+    first_row = np.arange(requests * branches).reshape(requests, branches, 1) * width
+    return {
+        contract.INPUT_IDS: batch.input_ids.reshape(requests, -1).copy(),
+        contract.POSITION_IDS: batch.position_ids.reshape(requests, -1).copy(),
+        contract.WINDOW_MASK: _window_bias(batch.window_mask),
+        contract.PREFIX_MASK: _bias(prefix_mask)[:, None, None],
+        contract.LOGITS_INDEX: (batch.logits_index + first_row).reshape(-1),
+        contract.TEMPERATURE: np.repeat(batch.temperature, branches * queries)[:, None],
+    }
+
+
+def portable_past(block: Rows) -> Rows:
+    """The contract's prefix arrays [2L, R, Hkv, P, D], in the order of contract.past_names: the same memory as PAST."""
+    arrays, _, _, rows, head_size = block.shape
+    return block.reshape(arrays, -1, rows, head_size)
+
+
+def statistics_from_portable(outputs: Mapping[str, Array], batch: WindowBatch) -> Statistics:
+    """The statistics of a forward of `batch`, from its outputs by name: views [R, B, Q, ..] of what has [M, ..]."""
+    wanted = batch.logits_index.shape
+
+    def unfolded(name: str) -> Array:
+        return outputs[name].reshape(*wanted, *outputs[name].shape[1:])
+
+    return Statistics(
+        topk_ids=unfolded(contract.TOPK_IDS),
+        topk_logprobs=unfolded(contract.TOPK_LOGPROBS),
+        entropy=unfolded(contract.ENTROPY),
+        logits=unfolded(contract.LOGITS) if contract.LOGITS in outputs else None,
+    )
+
+
+def rows_from_portable(rows: Rows, branches: int) -> Rows:
+    """New key or value rows [R, Hkv, S, D] as the contract has them: a view [R, B, Hkv, W, D]."""
+    requests, heads, _, head_size = rows.shape
+    return rows.reshape(requests, heads, branches, -1, head_size).swapaxes(1, 2)
+
+
+def _bias(mask: Bool) -> Float32:
+    """0 where `mask` is true, MASKED elsewhere."""
+    return np.where(mask, np.float32(0), np.float32(MASKED))
+
+
+def _window_bias(window_mask: Bool) -> Float32:
+    """[R, B, W, W] -> [R, 1, S, S], where rows of different branches do not see each other."""
+    requests, branches, width, _ = window_mask.shape
+    bias = np.full((requests, branches, width, branches, width), MASKED, np.float32)
+    for branch in range(branches):
+        bias[:, branch, :, branch] = _bias(window_mask[:, branch])
+    return bias.reshape(requests, 1, branches * width, branches * width)

@@ -1,0 +1,1 @@
+"""CUDA: calls, memory, graphs, and ONNX Runtime's CUDA provider."""

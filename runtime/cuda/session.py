@@ -1,0 +1,62 @@
+"""The contract on an NVIDIA GPU by ONNX Runtime's CUDA provider, caches in the device's memory.
+
+With a plan of gears in the bundle every gear is a CUDA graph; what no gear holds, and everything without a plan, runs
+as it is. Stages of pipelines (cuda:0+cuda:1) are elsewhere: they have their caches on the host.
+"""
+
+import re
+from collections.abc import Sequence
+from contextlib import ExitStack
+from functools import partial
+
+from lopa.runtime.accelerator.session import DeviceSession
+from lopa.runtime.accelerator.threaded_session import ThreadedSession
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.bundle.gears import GEARS_NAME, Gear, plan_from_file
+from lopa.runtime.cuda.calls import CudaCalls, calls_of_installed_cuda
+from lopa.runtime.cuda.engine import CudaEngine
+from lopa.runtime.cuda.memory import CudaMemory
+from lopa.runtime.cuda.row_kernel import row_kernel_from_plugins
+from lopa.runtime.errors import BadInputError
+from lopa.runtime.sessions.onnxruntime_session import check_cuda_provider, check_types
+from lopa.runtime.sessions.prefix_cache import cache_shape_from_manifest
+
+
+def open_session(bundle: Bundle, device: str, *, threads: int | None) -> ThreadedSession:  # noqa: ARG001
+    """Open the bundle's graph on "cuda:N"; `threads` is for processors.
+
+    Raises BadInputError for another device, and for a graph or a gears.json that cannot be used; MissingBackendError
+    without ONNX Runtime's CUDA provider or cuda-bindings; CudaError (exit code 3) when the device does not answer.
+    """
+    found = re.fullmatch(r"cuda:(\d{1,4})", device, re.ASCII)
+    if found is None:
+        raise BadInputError(
+            f"device {device!r}", expected="cuda:N with N the number of the device", remedy="e.g. cuda:0"
+        )
+    check_types(bundle, device)
+    path = bundle.path / GEARS_NAME
+    gears = plan_from_file(path, bundle).gears if path.is_file() else []
+    check_cuda_provider(device)
+    return ThreadedSession(device, partial(_opened, calls_of_installed_cuda(), bundle, device, int(found[1]), gears))
+
+
+def _opened(cuda: CudaCalls, bundle: Bundle, device: str, number: int, gears: Sequence[Gear]) -> DeviceSession:
+    """On the thread that will use it."""
+    with ExitStack() as opened:
+        memory = CudaMemory(cuda, number)
+        opened.callback(memory.close)
+        shape = cache_shape_from_manifest(bundle.manifest)
+        if bundle.manifest.plugins:
+            memory.use_row_kernel(row_kernel_from_plugins(number, shape))
+        engine = CudaEngine(bundle, memory, gears)
+        opened.callback(engine.close)
+        session = DeviceSession(
+            engine,
+            device,
+            shape,
+            bundle.manifest.dimensions.vocab_size,
+            engine.gear_for,
+            fixed_addresses=bool(gears),
+        )
+        opened.pop_all()
+    return session

@@ -1,0 +1,1 @@
+"""Files of others read within limits, and outputs written whole. Knows no bundle."""

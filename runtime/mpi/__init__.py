@@ -1,0 +1,1 @@
+"""A session over the ranks of an MPI job."""

@@ -1,0 +1,81 @@
+"""What every rank but 0 of an MPI job does: it waits for messages, computes and keeps the same prefixes as rank 0.
+
+Does not know which branch wins, nor when a decode begins and ends.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.mpi.link import Link, rank_of_job, wait
+from lopa.runtime.mpi.messages import (
+    FIRST_CAPACITY,
+    Capacity,
+    Commit,
+    Forward,
+    Message,
+    Read,
+    Release,
+    Stop,
+    bytes_from_rows,
+    bytes_from_statistics,
+    hello_from_manifest,
+    message_from_bytes,
+    rows_from_bytes,
+    rows_size,
+)
+from lopa.runtime.sessions.device_errors import TypedSession
+from lopa.runtime.sessions.prefix_cache import CacheShape, cache_shape_from_manifest
+from lopa.runtime.sessions.session import Session, open_session
+
+
+def serve(path: Path | str, device: str, *, threads: int | None = None) -> None:
+    """Open the bundle at `path` and do what rank 0 asks until it closes its session on `device` ("mpi", "mpi:cuda").
+
+    An error ends the job.
+    """
+    with rank_of_job():
+        link = Link(device)
+        bundle = Bundle.open(path)
+        session = TypedSession(open_session(bundle, link.engine_device, threads=link.engine_threads(threads)))
+        wait(link.send(hello_from_manifest(bundle.manifest), 0))
+        shape = cache_shape_from_manifest(bundle.manifest)
+        for message in _messages(link):
+            _obey(message, link, session, shape)
+        session.close()
+
+
+def _messages(link: Link) -> Iterator[Message]:
+    """The messages of rank 0 up to `Stop`; the arrays of one are valid until the next."""
+    buffer = np.empty(FIRST_CAPACITY, np.uint8)
+    while True:
+        wait(link.receive(buffer, 0))
+        match message_from_bytes(buffer):
+            case Stop():
+                return
+            case Capacity(size):
+                buffer = np.empty(size, np.uint8)
+            case message:
+                yield message
+
+
+def _obey(message: Message, link: Link, session: Session, shape: CacheShape) -> None:
+    match message:
+        case Forward(batch):
+            wait(link.send(bytes_from_statistics(session.forward(batch)), 0))
+        case Commit(request, source, branch, count, travels=True) if source == link.rank:
+            rows = bytes_from_rows(session.read_rows(request, branch, count))
+            session.commit(request, branch, count)
+            wait(link.broadcast(rows, source))
+        case Commit(request, source, _, count, travels=True):
+            memory = np.empty(rows_size(shape, count), np.uint8)
+            wait(link.broadcast(memory, source))
+            session.append_rows(request, rows_from_bytes(memory, shape, count))
+        case Commit(request, _, _, count):
+            session.commit(request, 0, count)
+        case Read(request, branch, count):
+            wait(link.send(bytes_from_rows(session.read_rows(request, branch, count)), 0))
+        case Release(request):
+            session.release(request)

@@ -1,0 +1,155 @@
+"""One forward through a pipeline: stages of some layers each, working at the same time on different micro-batches.
+
+Every stage has its own thread. The rows between stages pass through host memory. Does not know how a stage computes,
+nor which requests live.
+"""
+
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+
+import numpy as np
+
+from lopa.runtime.contract import Float32, Rows, Statistics, WindowBatch
+from lopa.runtime.contract.model_part import NEXT_HIDDEN, ModelPart
+from lopa.runtime.parallel.micro_batches import MicroBatch, micro_batches, piece_of_batch, statistics_from_pieces
+from lopa.runtime.sessions.device_worker import keep_thread_on
+from lopa.runtime.sessions.onnxruntime_session import OnnxRuntimeEngine
+from lopa.runtime.sessions.prefix_cache import CacheShape, Prefix
+from lopa.runtime.sessions.timeline import Span, Timeline
+
+Answer = Float32 | Statistics
+"""Of a stage for one micro-batch: hidden rows (model_part.NEXT_HIDDEN), or from the last stage statistics."""
+
+
+@dataclass(frozen=True, eq=False)
+class Work:
+    """What every stage needs of one micro-batch."""
+
+    step: int
+    number: int
+    """Of the micro-batch in this step, from 0."""
+    piece: MicroBatch
+    batch: WindowBatch
+    """Of this piece."""
+    prefix: Prefix
+    """Of the whole model and all requests."""
+    rows: tuple[Rows, ...]
+    """Of the whole model and all windows, dtype [R, B, Hkv, W, D]; a stage writes what is of its layers and `piece`."""
+
+
+class PipelineStage:
+    """Some layers on one device, and the thread that drives it."""
+
+    def __init__(
+        self,
+        engine: OnnxRuntimeEngine,
+        part: ModelPart,
+        name: str,
+        timeline: Timeline | None,
+        cores: tuple[int, ...] | None = None,
+    ) -> None:
+        """`cores` are those on which the stage's thread is to stay; None: any."""
+        self._engine, self._part, self._name, self._timeline = engine, part, name, timeline
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix=name)
+        if cores is not None:
+            self._thread.submit(keep_thread_on, cores).result()
+        self._prefix: Prefix | None = None
+        self._views: dict[tuple[int, int], Prefix] = {}
+        """Of `_prefix`, these layers' arrays for the requests from .. to: the same object again and again, since the
+        engine binds every new one."""
+
+    def submit(self, work: Work, before: Future[Answer] | None) -> Future[Answer]:
+        """Run `work` behind everything submitted earlier, on what the stage before answers (None: no stage before).
+
+        An error of the stage before is this one's too.
+        """
+        return self._thread.submit(self._run, work, before)
+
+    def forget_prefix(self) -> None:
+        """Hold no reference to the prefix of an earlier run."""
+        self._prefix = None
+        self._views.clear()
+        self._engine.forget_prefix()
+
+    def close(self) -> None:
+        """End the thread and free the engine."""
+        self._thread.shutdown()
+        self._engine.close()
+
+    def _run(self, work: Work, before: Future[Answer] | None) -> Answer:
+        hidden = None if before is None else before.result()
+        assert not isinstance(hidden, Statistics)  # only the last stage answers these
+        began = time.perf_counter()
+        outputs = self._engine.run_part(work.batch, hidden, self._view(work.prefix, work.piece.requests))
+        for whole, name in zip(work.rows[self._part.cache_arrays], self._part.window_names, strict=True):
+            whole[work.piece.requests, work.piece.branches] = outputs[name]
+        last = self._part.is_last
+        answer = self._engine.statistics_from_outputs(outputs) if last else outputs[NEXT_HIDDEN].copy()
+        if self._timeline is not None:
+            ended = time.perf_counter()
+            self._timeline.add(Span(self._name, f"micro-batch {work.number}", work.step, began, ended))
+        return answer
+
+    def _view(self, prefix: Prefix, requests: slice) -> Prefix:
+        if prefix is not self._prefix:
+            self._prefix, self._views = prefix, {}
+        key = (requests.start, requests.stop)
+        if key not in self._views:
+            self._views[key] = Prefix(prefix.block[self._part.cache_arrays, requests], prefix.mask[requests])
+        return self._views[key]
+
+
+class PipelinedEngine:
+    """The ForwardEngine of HostSession over stages that hold all layers together, in order."""
+
+    def __init__(self, stages: Sequence[PipelineStage], shape: CacheShape) -> None:
+        self._stages, self._shape = tuple(stages), shape
+        self._rows: tuple[Rows, ...] = ()
+        self._steps = 0
+
+    def run(self, batch: WindowBatch, prefix: Prefix) -> tuple[Statistics, tuple[Rows, ...]]:
+        """ForwardEngine.run: as many micro-batches as stages, where there are enough branches and requests.
+
+        An error of a stage ends the work on all micro-batches and is raised.
+        """
+        self._steps += 1
+        rows = self._rows_of(batch)
+        requests, branches, _ = batch.input_ids.shape
+        pieces = micro_batches(requests, branches, len(self._stages))
+        submitted: list[Future[Answer]] = []
+        ends: list[Future[Answer]] = []
+        try:
+            for number, piece in enumerate(pieces):
+                work = Work(self._steps, number, piece, piece_of_batch(batch, piece), prefix, rows)
+                answer = None
+                for stage in self._stages:
+                    answer = stage.submit(work, answer)
+                    submitted.append(answer)
+                ends.append(submitted[-1])
+            answers = [end.result() for end in ends]
+        finally:
+            for each in submitted:
+                each.cancel()
+            wait(submitted)  # so that nothing writes into memory that the caller may use again
+        return statistics_from_pieces(pieces, [each for each in answers if isinstance(each, Statistics)]), rows
+
+    def forget_prefix(self) -> None:
+        """Hold no reference to the prefix of an earlier run."""
+        for stage in self._stages:
+            stage.forget_prefix()
+
+    def close(self) -> None:
+        """End all threads and free the engines."""
+        for stage in self._stages:
+            stage.close()
+        self._rows = ()
+
+    def _rows_of(self, batch: WindowBatch) -> tuple[Rows, ...]:
+        """Memory for all new rows; that of the last forward where it fits."""
+        requests, branches, width = batch.input_ids.shape
+        shape = (requests, branches, self._shape.kv_heads, width, self._shape.head_size)
+        if not self._rows or self._rows[0].shape != shape:
+            self._rows = tuple(np.empty(shape, self._shape.dtype) for _ in range(self._shape.arrays))
+        return self._rows

@@ -1,0 +1,63 @@
+"""A pipeline of devices as one device: "cuda:0+cuda:1" computes the first layers on cuda:0 and the others on cuda:1.
+
+The prefix caches are in host memory, where each stage binds those of its own layers: together they take what a session
+on the whole graph takes, and what HostSession does with them (commit, append, release) is done for all stages at once.
+Does not know how the graphs of the stages were made, nor what is decoded.
+"""
+
+import msgspec
+
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.contract.model_part import ModelPart
+from lopa.runtime.errors import BadInputError
+from lopa.runtime.parallel.pipeline_engine import PipelinedEngine, PipelineStage
+from lopa.runtime.sessions.cpu_cores import cores_from_device
+from lopa.runtime.sessions.host_session import HostSession
+from lopa.runtime.sessions.onnxruntime_session import engine_from_bundle
+from lopa.runtime.sessions.prefix_cache import cache_shape_from_manifest
+from lopa.runtime.sessions.timeline import Timeline
+
+SEPARATOR = "+"
+"""Between the devices of the stages."""
+
+
+def open_session(bundle: Bundle, device: str, *, threads: int | None, timeline: Timeline | None = None) -> HostSession:
+    """Open the stages of `bundle` on the devices of `device`, in order; `threads` are those of each stage.
+
+    `timeline` gathers who worked when. Raises BadInputError when the bundle was exported with another number of stages,
+    and for a device of which a part is empty or numbered twice; otherwise as session_onnxruntime.open_session.
+    """
+    devices = _devices_from_name(device)
+    manifest = bundle.manifest
+    if len(devices) != len(manifest.stages):
+        raise BadInputError(
+            f"device {device!r} of {len(devices)} stages for {bundle.path}, a bundle of {len(manifest.stages) or 'no'}",
+            expected="a bundle with as many stages as the device",
+            remedy=f"export the checkpoint with --stages {len(devices)}",
+        )
+    stages: list[PipelineStage] = []
+    try:
+        for number, (one, stage) in enumerate(zip(devices, manifest.stages, strict=True)):
+            # A stage is the bundle with another graph.
+            of_stage = Bundle(bundle.path, msgspec.structs.replace(manifest, graph=stage.graph))
+            part = ModelPart(stage.first_layer, stage.end_layer, manifest.dimensions.layers)
+            engine = engine_from_bundle(of_stage, part, one, threads=threads)
+            stages.append(PipelineStage(engine, part, f"{device}, stage {number}", timeline, cores_from_device(one)))
+    except BaseException:
+        for opened in stages:
+            opened.close()
+        raise
+    shape = cache_shape_from_manifest(manifest)
+    return HostSession(PipelinedEngine(stages, shape), device, shape)
+
+
+def _devices_from_name(name: str) -> list[str]:
+    devices = name.split(SEPARATOR)
+    numbered = [device for device in devices if ":" in device]
+    if "" in devices or len(set(numbered)) < len(numbered):
+        raise BadInputError(
+            f"device {name!r}",
+            expected="the devices of the stages joined by +, none empty and none numbered twice",
+            remedy="e.g. cuda:0+cuda:1, or cpu+cpu",
+        )
+    return devices

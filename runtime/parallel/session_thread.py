@@ -1,0 +1,44 @@
+"""A session driven by a thread of its own, and what it was given since it was last waited for.
+
+Does not know what a failure means; the one who waits decides.
+"""
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
+from typing import Any, TypeVar
+
+from lopa.runtime.sessions.cpu_cores import cores_from_device
+from lopa.runtime.sessions.device_worker import DeviceWorker, keep_thread_on
+from lopa.runtime.sessions.session import Session
+
+T = TypeVar("T")
+
+
+class SessionThread:
+    """All calls of `session` go through `submit`, in order. A device named as cores has its thread on these only."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self._worker = DeviceWorker(f"lopa {session.device}")
+        self._jobs: list[Future[Any]] = []
+        cores = cores_from_device(session.device)
+        if cores is not None:
+            self.submit(partial(keep_thread_on, cores))
+
+    def submit(self, work: Callable[[], T]) -> Future[T]:
+        """Run `work` after everything submitted before; never waits."""
+        future = self._worker.submit(work)
+        self._jobs.append(future)
+        return future
+
+    def take_jobs(self) -> list[Future[Any]]:
+        """What was submitted since the last call."""
+        jobs, self._jobs = self._jobs, []
+        return jobs
+
+    def close(self) -> Future[None]:
+        """Close the session and end the thread, after everything submitted before; does not wait."""
+        future = self._worker.submit(self.session.close)
+        self._worker.stop()
+        return future

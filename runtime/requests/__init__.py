@@ -1,0 +1,1 @@
+"""Requests around the loop: answers, events, handles, the pool, stored prompts."""

@@ -1,0 +1,109 @@
+"""The answer to one request while it is decoded: its text, its clock, its result.
+
+Knows what a round decided, not how: no session, no engine, no other request.
+"""
+
+import time
+
+import numpy as np
+
+from lopa.runtime.algorithm.decoding import Decoding, Step
+from lopa.runtime.contract import Int64
+from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.requests.result import DoneEvent, DraftEvent, Event, GenerationResult, TextEvent
+from lopa.runtime.text.text_stream import TextStream
+from lopa.runtime.text.tokenizer import Tokenizer
+
+UNDECIDED = "░"
+
+
+class Answer:
+    """Turns the rounds of one Decoding into events.
+
+    After every round `events_from_step`; once `ended`, or when the caller stops the decoding, `last_events`.
+    """
+
+    def __init__(
+        self,
+        decoding: Decoding,
+        prompt_ids: Int64,
+        config: GenerationConfig,
+        tokenizer: Tokenizer,
+        *,
+        drafts: bool = False,
+        submitted: float | None = None,
+    ) -> None:
+        """`submitted` is when the result's seconds begin, on time.perf_counter's clock; None: now."""
+        self._decoding = decoding
+        self._prompt_ids, self._config = prompt_ids, config
+        self._tokenizer, self._drafts = tokenizer, drafts
+        now = time.perf_counter()
+        self._submitted = now if submitted is None else submitted
+        self._time_limit = None if config.time_limit is None else now + config.time_limit
+        self._stream = TextStream(tokenizer, config.stop)
+        self._text: list[str] = []
+        self._pushed = 0
+
+    @property
+    def ended(self) -> bool:
+        """Whether there is nothing left to decode."""
+        return self._decoding.stop_reason is not None
+
+    def events_from_step(self, step: Step) -> list[Event]:
+        """What the round brought: text that became certain, a draft if wanted. May end the request."""
+        committed = self._decoding.committed()
+        events = self._text_events(self._stream.push(committed[self._pushed :].tolist()))
+        self._pushed = len(committed)
+        if self._drafts:
+            events.append(DraftEvent(step.number, self._draft()))
+        if self._stream.stopped is not None:
+            self._decoding.stop("stop_string")
+        elif not self.ended and self._time_limit is not None and time.perf_counter() >= self._time_limit:
+            self._decoding.stop("time_limit")
+        return events
+
+    def last_events(self) -> list[Event]:
+        """The rest of the text and the result; called once, when the decoding has stopped."""
+        events = self._text_events(self._stream.finish())
+        if self._stream.stopped is not None:
+            self._decoding.stop("stop_string")
+        return [*events, DoneEvent(self._result())]
+
+    def _text_events(self, text: str) -> list[Event]:
+        if not text:
+            return []
+        self._text.append(text)
+        return [TextEvent(text)]
+
+    def _draft(self) -> str:
+        """The answer so far; a run of undecided positions becomes as many light blocks."""
+        ids = self._decoding.generated()
+        decided = self._decoding.anchor.decided[self._decoding.prompt_length :]
+        edges = np.flatnonzero(np.diff(decided.astype(np.int8))) + 1
+        runs = zip(np.split(ids, edges), np.split(decided, edges), strict=True)
+        return "".join(
+            self._tokenizer.decode(run.tolist()) if is_decided.all() else UNDECIDED * len(run)
+            for run, is_decided in runs
+        )
+
+    def _result(self) -> GenerationResult:
+        decoding = self._decoding
+        assert decoding.stop_reason is not None
+        # Ids up to the end of the stop string, if one ended the answer.
+        answer = decoding.committed()[: None if self._stream.stopped is None else self._stream.token_count]
+        ids = decoding.generated() if self._config.published else answer
+        logprobs = decoding.logprobs()
+        return GenerationResult(
+            prompt_ids=tuple(self._prompt_ids.tolist()),
+            token_ids=tuple(ids.tolist()),
+            text="".join(self._text),
+            steps=decoding.steps,
+            tokens=len(answer),
+            window_tokens=decoding.window_tokens,
+            tokens_per_forward=len(answer) / decoding.steps if decoding.steps else 0.0,
+            stop_reason=decoding.stop_reason,
+            seconds=time.perf_counter() - self._submitted,
+            seed=self._config.draw_seed,
+            branches="auto" if self._config.branches == "auto" else self._config.lookaheads + 1,
+            logprobs=None if logprobs is None else tuple(logprobs[: len(ids)].tolist()),
+        )

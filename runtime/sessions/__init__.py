@@ -1,0 +1,1 @@
+"""The Session protocol, and sessions with their caches in the host's memory."""

@@ -1,0 +1,222 @@
+"""The contract computed with numpy from the bundle's weights, in float32: the readable reference, slow.
+
+Every other backend is held against this one. Integer matrices are taken for the values that they stand for; activations
+are never rounded to integers here. Does not know ONNX, nor which requests live.
+
+Shapes: R requests, B branches, W window rows, P prefix rows, Q wanted rows, H hidden size, V vocabulary, D head size,
+G query heads for each of the Hkv key-value heads.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.bundle.manifest import Manifest, ModelDimensions
+from lopa.runtime.bundle.weights import weights_from_bundle
+from lopa.runtime.contract import TOP_K, Bool, Float32, Floats, Int64, Rows, Statistics, WindowBatch
+from lopa.runtime.contract.stored_floats import float32_from_stored, stored_dtype, stored_from_float32
+from lopa.runtime.errors import BadInputError
+from lopa.runtime.sessions.host_session import HostSession
+from lopa.runtime.sessions.prefix_cache import Prefix, cache_shape_from_manifest
+
+_SHOWN = 3
+"""Names in an error."""
+
+
+def open_session(bundle: Bundle, device: str, *, threads: int | None) -> HostSession:  # noqa: ARG001
+    """Open the bundle on "numpy"; `threads` has no effect, since numpy's matrix library reads it when it loads.
+
+    Raises BadInputError for another device, or when the bundle lacks a weight or has one in another shape.
+    """
+    if device != "numpy":
+        raise BadInputError(f"device {device!r}", expected="numpy, without a number", remedy="use numpy")
+    engine = numpy_engine_from_bundle(bundle, bundle.manifest)
+    return HostSession(engine, device, cache_shape_from_manifest(bundle.manifest))
+
+
+def numpy_engine_from_bundle(bundle: Bundle, manifest: Manifest) -> "NumpyEngine":
+    """The engine over the weights of `bundle`, with `manifest` for its types. Raises BadInputError as above."""
+    _check_names_and_shapes(bundle)
+    return NumpyEngine(weights_from_bundle(bundle), manifest)
+
+
+class NumpyEngine:
+    """One forward, one step of the network after the other."""
+
+    def __init__(self, weights: Mapping[str, Floats], manifest: Manifest) -> None:
+        self._weights = weights
+        self._sizes = manifest.dimensions
+        self._cache_type = stored_dtype(manifest.dtype)
+        self._with_logits = manifest.with_logits
+
+    @np.errstate(over="ignore", invalid="ignore", divide="ignore")  # who decodes sees whether the answer is finite
+    def run(self, batch: WindowBatch, prefix: Prefix) -> tuple[Statistics, tuple[Rows, ...]]:
+        """ForwardEngine.run; see contract.WindowBatch and contract.Statistics for the shapes."""
+        sizes = self._sizes
+        cos, sin = rotation(batch.position_ids, sizes.head_size, sizes.rope_theta)
+        mask = attention_mask(prefix.mask, batch.window_mask)
+        x: Float32 = self._weight("embedding.weight")[batch.input_ids]  # [R, B, W, H]
+        new_rows: list[Rows] = []
+        for i in range(sizes.layers):
+            normal = self._normal(f"layers.{i}.attention_norm", x)
+            query = rotated(self._heads(f"layers.{i}.attention.query", normal, sizes.heads), cos, sin)
+            key = rotated(self._heads(f"layers.{i}.attention.key", normal, sizes.kv_heads), cos, sin)
+            value = self._heads(f"layers.{i}.attention.value", normal, sizes.kv_heads)
+            # The window is attended in the precision in which it may be committed and attended later.
+            rows = (stored_from_float32(key, self._cache_type), stored_from_float32(value, self._cache_type))
+            new_rows += rows
+            attended = attention(query, prefix.arrays[2 * i : 2 * i + 2], rows, mask)
+            x = x + product(attended, self._weight(f"layers.{i}.attention.output.weight"))
+            normal = self._normal(f"layers.{i}.mlp_norm", x)
+            gate = product(normal, self._weight(f"layers.{i}.mlp.gate.weight"))
+            up = product(normal, self._weight(f"layers.{i}.mlp.up.weight"))
+            x = x + product(silu(gate) * up, self._weight(f"layers.{i}.mlp.down.weight"))
+        wanted = np.take_along_axis(x, batch.logits_index[..., None], axis=2)  # [R, B, Q, H]
+        logits = product(self._normal("final_norm", wanted), self._weight("head.weight"))  # [R, B, Q, V]
+        statistics = statistics_from_logits(logits, batch.temperature, keep_logits=self._with_logits)
+        return statistics, tuple(new_rows)
+
+    def forget_prefix(self) -> None:
+        """Nothing to forget: a run keeps no reference to its prefix."""
+
+    def close(self) -> None:
+        """Unmap the weights."""
+        self._weights = {}
+
+    def _weight(self, name: str) -> Float32:
+        return np.asarray(self._weights[name], np.float32)
+
+    def _normal(self, name: str, x: Float32) -> Float32:
+        return rms_norm(x, self._weight(f"{name}.weight"), self._sizes.rms_norm_eps)
+
+    def _heads(self, name: str, x: Float32, heads: int) -> Float32:
+        """Project [R, B, W, H] and split into [R, B, heads, W, D]."""
+        projected = product(x, self._weight(f"{name}.weight")) + self._weight(f"{name}.bias")
+        return projected.reshape(*x.shape[:3], heads, self._sizes.head_size).swapaxes(2, 3)
+
+
+def product(a: Float32, b: Float32) -> Float32:
+    """Matrix product of the last two axes: [.., n, m] and [.., m, k] to [.., n, k]."""
+    result: Float32 = np.matmul(a, b)
+    return result
+
+
+def rms_norm(x: Float32, weight: Float32, eps: float) -> Float32:
+    """`x` [.., H] divided by its root mean square, times `weight` [H]."""
+    mean_square: Float32 = np.mean(x * x, axis=-1, keepdims=True)
+    normal: Float32 = x / np.sqrt(mean_square + np.float32(eps)) * weight
+    return normal
+
+
+def silu(x: Float32) -> Float32:
+    """x * sigmoid(x); written with tanh, which cannot overflow."""
+    sigmoid: Float32 = np.float32(0.5) + np.float32(0.5) * np.tanh(x * np.float32(0.5))
+    return x * sigmoid
+
+
+def rotation(position_ids: Int64, head_size: int, theta: float) -> tuple[Float32, Float32]:
+    """Cosine and sine [R, B, 1, W, D/2] of every position; the 1 is for the heads."""
+    exponents = np.arange(0, head_size, 2, dtype=np.float32) / np.float32(head_size)
+    frequencies = np.float32(1) / np.float32(theta) ** exponents
+    angles = position_ids[:, :, None, :, None].astype(np.float32) * frequencies
+    return np.cos(angles), np.sin(angles)
+
+
+def rotated(x: Float32, cos: Float32, sin: Float32) -> Float32:
+    """RoPE on [R, B, heads, W, D]: number j of the first half and of the second half make a pair."""
+    first, second = np.split(x, 2, axis=-1)
+    return np.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
+
+
+def attention_mask(prefix_mask: Bool, window_mask: Bool) -> Bool:
+    """What every window row may attend to: [R, B, 1, 1, W, P + W], the ones being for Hkv and G."""
+    requests, branches, width, _ = window_mask.shape
+    prefix = np.broadcast_to(prefix_mask[:, None, None, :], (requests, branches, width, prefix_mask.shape[1]))
+    return np.concatenate([prefix, window_mask], axis=-1)[:, :, None, None]
+
+
+def attention(query: Float32, prefix: tuple[Rows, ...], window: tuple[Rows, ...], mask: Bool) -> Float32:
+    """Attention of the window rows over prefix and window: [R, B, W, heads * D].
+
+    `query` [R, B, heads, W, D]; `prefix` key and value [R, Hkv, P, D], one for all branches; `window` key and value
+    [R, B, Hkv, W, D]. A row that may attend to nothing gets zeros.
+    """
+    requests, branches, heads, width, head_size = query.shape
+    prefix_key, prefix_value = (float32_from_stored(part)[:, None, :, None] for part in prefix)  # [R, 1, Hkv, 1, P, D]
+    key, value = (float32_from_stored(part)[:, :, :, None] for part in window)  # [R, B, Hkv, 1, W, D]
+    prefix_rows = prefix_key.shape[-2]
+    grouped = query.reshape(requests, branches, key.shape[2], -1, width, head_size)  # [R, B, Hkv, G, W, D]
+    products = [product(grouped, part.swapaxes(-1, -2)) for part in (prefix_key, key)]
+    scores: Float32 = np.concatenate(products, axis=-1) / np.float32(head_size**0.5)  # [R, B, Hkv, G, W, P + W]
+    weights = masked_softmax(scores, mask)
+    mixed = product(weights[..., :prefix_rows], prefix_value) + product(weights[..., prefix_rows:], value)
+    rows_first = mixed.reshape(requests, branches, heads, width, head_size).swapaxes(2, 3)
+    return rows_first.reshape(requests, branches, width, -1)
+
+
+def masked_softmax(scores: Float32, mask: Bool) -> Float32:
+    """Softmax over the last axis of the entries where `mask` is true; 0 elsewhere, and everywhere if none is true."""
+    largest = np.max(scores, axis=-1, keepdims=True, where=mask, initial=np.finfo(np.float32).min)
+    weights: Float32 = np.exp(np.where(mask, scores - largest, -np.inf))
+    weights /= np.maximum(weights.sum(axis=-1, keepdims=True), np.finfo(np.float32).tiny)
+    return weights
+
+
+def statistics_from_logits(logits: Float32, temperature: Float32, *, keep_logits: bool) -> Statistics:
+    """Statistics of [R, B, Q, V] logits, divided by `temperature` [R]."""
+    tempered = logits / temperature[:, None, None, None]
+    shifted = tempered - tempered.max(axis=-1, keepdims=True)
+    logprobs = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+    # A stable sort of the negated values leaves equal ones in the order of their ids.
+    topk_ids = np.argsort(-logprobs, axis=-1, kind="stable")[..., :TOP_K]
+    return Statistics(
+        topk_ids=topk_ids,
+        topk_logprobs=np.take_along_axis(logprobs, topk_ids, axis=-1),
+        entropy=-(np.exp(logprobs) * logprobs).sum(axis=-1),
+        logits=logits if keep_logits else None,
+    )
+
+
+def _check_names_and_shapes(bundle: Bundle) -> None:
+    """Raise BadInputError where a weight is missing, or has another shape than the dimensions make it."""
+    records = bundle.manifest.tensors
+    shapes = _weight_shapes(bundle.manifest.dimensions)
+    missing = sorted(set(shapes) - set(records))
+    if missing:
+        raise BadInputError(
+            f"the bundle has no weight named {', '.join(missing[:_SHOWN])}"
+            + (f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""),
+            expected="the weights of a Dream model",
+            remedy="export the checkpoint again",
+        )
+    for name, shape in shapes.items():
+        if tuple(records[name].shape) != shape:
+            raise BadInputError(
+                f"the manifest of {bundle.path} gives {name} the shape {records[name].shape}",
+                expected=f"{list(shape)}, from its dimensions",
+                remedy="export the checkpoint again",
+            )
+
+
+def _weight_shapes(sizes: ModelDimensions) -> dict[str, tuple[int, ...]]:
+    """Every weight by name, matrices [inputs, outputs] but for the embedding [V, H]."""
+    hidden, inner = sizes.hidden_size, sizes.intermediate_size
+    queries, keys = sizes.heads * sizes.head_size, sizes.kv_heads * sizes.head_size
+    inside: dict[str, tuple[int, ...]] = {
+        "attention_norm.weight": (hidden,),
+        "attention.output.weight": (queries, hidden),
+        "mlp_norm.weight": (hidden,),
+        "mlp.gate.weight": (hidden, inner),
+        "mlp.up.weight": (hidden, inner),
+        "mlp.down.weight": (inner, hidden),
+    }
+    for part, outputs in (("query", queries), ("key", keys), ("value", keys)):
+        inside[f"attention.{part}.weight"] = (hidden, outputs)
+        inside[f"attention.{part}.bias"] = (outputs,)
+    return {
+        "embedding.weight": (sizes.vocab_size, hidden),
+        "final_norm.weight": (hidden,),
+        "head.weight": (hidden, sizes.vocab_size),
+        **{f"layers.{i}.{name}": shape for i in range(sizes.layers) for name, shape in inside.items()},
+    }

@@ -1,0 +1,50 @@
+"""One forward through a graph of the portable dialect on ONNX Runtime. Knows neither how it was opened nor who asks.
+
+Shows what such a graph computes; it is made for other devices, so it is not tuned here: every run has new arrays.
+"""
+
+import onnxruntime as ort
+
+from lopa.runtime.contract import Rows, Statistics, WindowBatch, window_names
+from lopa.runtime.contract.portable_form import (
+    PAST,
+    portable_inputs,
+    portable_past,
+    rows_from_portable,
+    statistics_from_portable,
+)
+from lopa.runtime.sessions.prefix_cache import Prefix
+
+_FATAL_ONLY = 4
+
+
+def quiet_run() -> ort.RunOptions:
+    """Options of a run that prints nothing: what goes wrong in it is raised in the same words."""
+    options = ort.RunOptions()
+    options.log_severity_level = _FATAL_ONLY
+    return options
+
+
+class PortableEngine:
+    """The ForwardEngine of an opened portable graph in float32 or float16."""
+
+    def __init__(self, session: ort.InferenceSession) -> None:
+        self._session: ort.InferenceSession | None = session
+        self._run_options = quiet_run()
+        self._outputs = [value.name for value in session.get_outputs()]
+
+    def run(self, batch: WindowBatch, prefix: Prefix) -> tuple[Statistics, tuple[Rows, ...]]:
+        """ForwardEngine.run; the arrays are the caller's."""
+        assert self._session is not None  # HostSession runs nothing after close()
+        inputs = portable_inputs(batch, prefix.mask) | {PAST: portable_past(prefix.block)}
+        outputs = dict(zip(self._outputs, self._session.run(self._outputs, inputs, self._run_options), strict=True))
+        branches = batch.input_ids.shape[1]
+        rows = tuple(rows_from_portable(outputs[name], branches) for name in window_names(len(prefix.block) // 2))
+        return statistics_from_portable(outputs, batch), rows
+
+    def forget_prefix(self) -> None:
+        """Nothing to forget: a run keeps no reference to its prefix."""
+
+    def close(self) -> None:
+        """Free the graph."""
+        self._session = None

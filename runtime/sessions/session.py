@@ -1,0 +1,118 @@
+"""One engine on one device with its prefix caches, and the table of backends. Knows no decoding rule."""
+
+import importlib
+import itertools
+from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
+
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.contract import CacheRows, Statistics, WindowBatch
+from lopa.runtime.errors import BadInputError
+from lopa.runtime.sessions.timeline import Timeline
+
+
+class Session(Protocol):
+    """What every backend offers. Not thread-safe: one caller at a time.
+
+    A request is a number that the caller chooses; its prefix starts empty at first sight and lives until `release`.
+    The new rows of a forward stay readable until the next forward.
+    """
+
+    @property
+    def device(self) -> str:
+        """The device as the user named it, e.g. "cpu"."""
+
+    def forward(self, batch: WindowBatch) -> Statistics:
+        """Run every window against its request's prefix; commits nothing."""
+
+    def commit(self, request: int, branch: int, count: int) -> None:
+        """Append the first `count` window rows of `branch` in the last forward to the request's prefix."""
+
+    def read_rows(self, request: int, branch: int, count: int) -> CacheRows:
+        """A copy of the first `count` new rows of `branch` in the last forward, for another session."""
+
+    def append_rows(self, request: int, rows: CacheRows) -> None:
+        """Append rows that another session computed to the request's prefix."""
+
+    def prefix_length(self, request: int) -> int:
+        """Committed rows of the request, 0 for an unknown one."""
+
+    def release(self, request: int) -> None:
+        """Forget the request and free its cache; an unknown one is no error."""
+
+    def close(self) -> None:
+        """Free everything; the session cannot be used afterwards."""
+
+
+@runtime_checkable
+class LendingSession(Protocol):
+    """A session whose rows others may take from where they lie."""
+
+    def meet(self, others: Sequence[Session]) -> None:
+        """Prepare to lend rows to these sessions and to borrow from them, where that is possible; before any forward.
+
+        All of them are told of all the others.
+        """
+
+    def lend_rows(self, request: int, branch: int, count: int, borrowers: Sequence[Session]) -> CacheRows:
+        """As Session.read_rows; what comes back need only be fit for `append_rows` of these sessions."""
+
+
+class SessionFactory(Protocol):
+    """Opens a session; each backend module has one, named `open_session`."""
+
+    def __call__(self, bundle: Bundle, device: str, *, threads: int | None) -> Session:
+        """`device` as the user wrote it; `threads` None leaves the number to the engine."""
+
+
+class PipelineFactory(Protocol):
+    """Opens a session on several devices, each with some of the layers."""
+
+    def __call__(self, bundle: Bundle, device: str, *, threads: int | None, timeline: Timeline | None) -> Session:
+        """As SessionFactory; `timeline` gathers when the stages work, None records nothing."""
+
+
+# Device family (the part before the colon) -> module with open_session. Its heavy import happens there.
+BACKENDS: dict[str, str] = {
+    "ascend": "lopa.runtime.ascend.session",
+    "cpu": "lopa.runtime.sessions.onnxruntime_session",
+    "cuda": "lopa.runtime.cuda.session",
+    "mpi": "lopa.runtime.mpi.session",
+    "numpy": "lopa.runtime.sessions.numpy_session",
+    "tensorrt": "lopa.runtime.tensorrt.session",
+}
+PIPELINE = "lopa.runtime.parallel.pipeline_session"
+"""For devices joined by +."""
+
+_numbers = itertools.count(1)
+
+
+def unused_request() -> int:
+    """A request number that nothing else in this process was given, whoever shares a session."""
+    return next(_numbers)
+
+
+def family_from_device(device: str) -> str:
+    """The part before the colon. Raises BadInputError when no backend has that name."""
+    family = device.split(":", 1)[0]
+    if family not in BACKENDS:
+        raise BadInputError(
+            f"device {device!r}", expected="one of " + ", ".join(sorted(BACKENDS)), remedy="choose one of these"
+        )
+    return family
+
+
+def open_session(
+    bundle: Bundle, device: str, *, threads: int | None = None, timeline: Timeline | None = None
+) -> Session:
+    """Open `bundle` on `device`, e.g. "cpu", "cuda:0", "tensorrt:0", "numpy" (the readable reference, slow), "mpi"
+    (docs/mpi.md), or a pipeline of devices as "cuda:0+cuda:1", whose stages tell `timeline` when they work.
+
+    Raises BadInputError for an unknown device family, MissingBackendError when its library or device is absent.
+    """
+    if "+" in device:
+        pipelined: PipelineFactory = importlib.import_module(PIPELINE).open_session
+        return pipelined(bundle, device, threads=threads, timeline=timeline)
+    family = family_from_device(device)
+    factory: SessionFactory = importlib.import_module(BACKENDS[family]).open_session
+    return factory(bundle, device, threads=threads)

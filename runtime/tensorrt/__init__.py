@@ -1,0 +1,1 @@
+"""TensorRT engines: what engine.json says, profiles, plans, contexts."""

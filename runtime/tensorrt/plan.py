@@ -1,0 +1,158 @@
+"""A plan deserialized on the current CUDA device, held against its description, and its execution contexts.
+
+The engine holds the weights once for all contexts. Knows no request and no CUDA graph.
+"""
+
+from collections.abc import Iterator, Mapping
+from types import ModuleType
+from typing import Any
+
+from lopa.runtime import contract
+from lopa.runtime.accelerator.memory import Buffer
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.bundle.manifest import Manifest
+from lopa.runtime.errors import BadInputError, EngineFailedError
+from lopa.runtime.tensorrt.manifest import PLAN_NAME, REBUILD, FoundEngine
+from lopa.runtime.tensorrt.messages import last_messages, messages_logger
+from lopa.runtime.tensorrt.profiles import input_shapes, profiles_of_gears
+
+_INT64, _FLOAT, _BOOL = "INT64", "FLOAT", "BOOL"
+_CACHE_TYPES = {"float32": "FLOAT", "float16": "HALF", "bfloat16": "BF16"}
+"""By a manifest's dtype: the member of TensorRT's DataType."""
+_TYPES = {
+    contract.INPUT_IDS: _INT64,
+    contract.POSITION_IDS: _INT64,
+    contract.WINDOW_MASK: _BOOL,
+    contract.PREFIX_MASK: _BOOL,
+    contract.LOGITS_INDEX: _INT64,
+    contract.TEMPERATURE: _FLOAT,
+    contract.TOPK_IDS: _INT64,
+    contract.TOPK_LOGPROBS: _FLOAT,
+    contract.ENTROPY: _FLOAT,
+    contract.LOGITS: _FLOAT,
+}
+
+
+class OpenedPlan:
+    """The engine of TensorRT. Its contexts are to be forgotten before `close`."""
+
+    def __init__(self, trt: ModuleType, found: FoundEngine, bundle: Bundle) -> None:
+        """Raises BadInputError when TensorRT refuses the plan, or it is another than engine.json says."""
+        self._trt = trt
+        self._found = found
+        self._messages = messages_logger(trt)
+        self._runtime = trt.Runtime(self._messages)
+        self._runtime.engine_host_code_allowed = found.engine.flags.version_compatible
+        self._engine = self._runtime.deserialize_cuda_engine(found.plan())
+        if self._engine is None:
+            raise self._cannot_use("TensorRT cannot open it")
+        if found.engine.flags.strip_weights:
+            self._put_weights_in(bundle)
+        if found.engine.flags.weight_streaming:
+            self._engine.weight_streaming_budget_v2 = self._engine.get_weight_streaming_automatic_budget()
+        for received in _differences(self._engine, self._trt, found, bundle.manifest):
+            raise self._cannot_use(received)
+        profiles = range(self._engine.num_optimization_profiles)
+        # After the budget is set, on which it depends.
+        self.scratch_size = max(map(self._engine.get_device_memory_size_for_profile_v2, profiles))
+        """Bytes that a forward in any profile needs for what lies between its layers."""
+
+    def new_context(self, profile: int, stream: int, scratch: Buffer) -> "ProfileContext":
+        """A context that stays with one profile, and runs on `stream` only.
+
+        `scratch` has at least `scratch_size` bytes, which contexts share that never run at the same time.
+        Raises EngineFailedError.
+        """
+        strategy = self._trt.ExecutionContextAllocationStrategy.USER_MANAGED
+        context = self._engine.create_execution_context(strategy)
+        if context is None:
+            raise self.failed(f"create_execution_context for profile {profile}")
+        context.set_device_memory(scratch.address, scratch.size)
+        if not context.set_optimization_profile_async(profile, stream):
+            raise self.failed(f"set_optimization_profile_async({profile})")
+        return ProfileContext(self, context, stream)
+
+    def failed(self, call: str) -> EngineFailedError:
+        """What to raise when a call of TensorRT says no."""
+        return EngineFailedError(
+            f"TensorRT: {call} failed" + last_messages(self._messages),
+            expected="success",
+            remedy="see that the GPU has memory left (nvidia-smi) and is used by nothing else; if it fails again, "
+            f"{REBUILD}",
+        )
+
+    def close(self) -> None:
+        """Let TensorRT free the weights."""
+        self._engine = self._runtime = None
+
+    def _put_weights_in(self, bundle: Bundle) -> None:
+        """Those of the bundle, into a plan that was built without."""
+        refitter = self._trt.Refitter(self._engine, self._messages)
+        parser = self._trt.OnnxParserRefitter(refitter, self._messages)
+        if not parser.refit_from_file(str(bundle.graph)) or not refitter.refit_cuda_engine():
+            raise self._cannot_use(f"the weights of {bundle.path} cannot be put into it")
+
+    def _cannot_use(self, received: str) -> BadInputError:
+        return BadInputError(
+            f"{self._found.folder / PLAN_NAME}: {received}" + last_messages(self._messages),
+            expected="a plan that was built here of this bundle, and memory for it on the GPU",
+            remedy=f"see docs/tensorrt.md, Troubleshooting, or {REBUILD}",
+        )
+
+
+class ProfileContext:
+    """An execution context of TensorRT in one profile. What it was told last stays in force."""
+
+    def __init__(self, plan: OpenedPlan, context: Any, stream: int) -> None:
+        self._plan = plan
+        self._context = context
+        self._stream = stream
+        self._shapes: dict[str, tuple[int, ...]] = {}
+        self._addresses: dict[str, int] = {}
+
+    def set_shapes(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
+        """Of every input. Raises EngineFailedError when the profile does not take them."""
+        for name, shape in shapes.items():
+            if self._shapes.get(name) != shape:
+                if not self._context.set_input_shape(name, shape):
+                    raise self._plan.failed(f"set_input_shape({name!r}, {shape})")
+                self._shapes[name] = shape
+
+    def set_addresses(self, addresses: Mapping[str, int]) -> None:
+        """Where every input and output lies."""
+        for name, address in addresses.items():
+            if self._addresses.get(name) != address:
+                if not self._context.set_tensor_address(name, address):
+                    raise self._plan.failed(f"set_tensor_address({name!r})")
+                self._addresses[name] = address
+
+    def enqueue(self) -> None:
+        """Put a forward in the stream's queue. Raises EngineFailedError."""
+        if not self._context.execute_async_v3(self._stream):
+            raise self._plan.failed("execute_async_v3")
+
+
+def _differences(engine: Any, trt: ModuleType, found: FoundEngine, manifest: Manifest) -> Iterator[str]:
+    """Everything in which the plan is another than its description."""
+    names = [engine.get_tensor_name(index) for index in range(engine.num_io_tensors)]
+    layers = manifest.dimensions.layers
+    inputs = contract.input_names(layers)
+    outputs = contract.output_names(layers, with_logits=manifest.with_logits)
+    if set(names) != {*inputs, *outputs}:
+        yield f"it has the inputs and outputs {sorted(names)}"
+        return
+    for name in names:
+        mode = trt.TensorIOMode.INPUT if name in inputs else trt.TensorIOMode.OUTPUT
+        known = _TYPES.get(name) or _CACHE_TYPES[manifest.dtype]
+        if engine.get_tensor_mode(name) != mode or engine.get_tensor_dtype(name) != getattr(trt.DataType, known):
+            yield f"{name} is no {mode.name.lower()} of {known}"
+    profiles = profiles_of_gears(found.engine.gears, found.engine.prefill)
+    if engine.num_optimization_profiles != len(profiles):
+        yield f"it has {engine.num_optimization_profiles} profiles, engine.json {len(profiles)}"
+        return
+    for number, profile in enumerate(profiles):
+        shapes = [input_shapes(axes, manifest.dimensions) for axes in (profile.least, profile.best, profile.most)]
+        for name in inputs:
+            there = [tuple(shape) for shape in engine.get_tensor_profile_shape(name, number)]
+            if there != [shape[name] for shape in shapes]:
+                yield f"{name} has the shapes {there} in profile {number}, other ones than engine.json"

@@ -1,0 +1,79 @@
+"""The contract on an NVIDIA GPU by TensorRT: plans that lopa-export tensorrt built, caches in the device's memory.
+
+Knows which engine of a bundle is for the device, and that it decodes only after it was verified. TensorRT and the CUDA
+runtime are imported when a session is opened.
+"""
+
+import re
+from contextlib import ExitStack
+from functools import partial
+from types import ModuleType
+
+from lopa.runtime.accelerator.session import DeviceSession
+from lopa.runtime.accelerator.threaded_session import ThreadedSession
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.bundle.gears import check_gears_fit
+from lopa.runtime.cuda.calls import CudaCalls, calls_of_installed_cuda
+from lopa.runtime.cuda.driver import cuda_device
+from lopa.runtime.cuda.graphs import CudaGraphs
+from lopa.runtime.cuda.memory import CudaMemory
+from lopa.runtime.cuda.row_kernel import row_kernel_from_plugins
+from lopa.runtime.errors import BadInputError
+from lopa.runtime.sessions.prefix_cache import cache_shape_from_manifest
+from lopa.runtime.tensorrt.engine import TensorRTDeviceEngine
+from lopa.runtime.tensorrt.library import tensorrt_library
+from lopa.runtime.tensorrt.manifest import REBUILD, FoundEngine, engine_for_device
+
+
+def open_session(bundle: Bundle, device: str, *, threads: int | None) -> ThreadedSession:  # noqa: ARG001
+    """Open the bundle's engine on "tensorrt:N"; `threads` is for processors.
+
+    Raises BadInputError for another device, and when the bundle has no engine for it or one that cannot be used or was
+    not verified; MissingBackendError without TensorRT, the CUDA runtime or the device; EngineFailedError.
+    """
+    found = engine_from_device(bundle, device)
+    if not found.engine.verified:
+        raise BadInputError(
+            f"{found.folder} was not verified: that TensorRT could build it does not say that its tokens are right",
+            expected="an engine whose tokens were held against another device's",
+            remedy=f"lopa-export verify {bundle.path} --device {device}",
+        )
+    return session_from_engine(bundle, device, found)
+
+
+def engine_from_device(bundle: Bundle, device: str) -> FoundEngine:
+    """The engine that "tensorrt:N" runs, verified or not; raises as `open_session`."""
+    trt, number = tensorrt_library(), _number(device)
+    return engine_for_device(bundle.of_dialect("standard"), cuda_device(number), trt.__version__)
+
+
+def session_from_engine(bundle: Bundle, device: str, found: FoundEngine) -> ThreadedSession:
+    """A session on an engine that `engine_from_device` found, verified or not; raises as `open_session`."""
+    trt, cuda = tensorrt_library(), calls_of_installed_cuda()
+    standard = bundle.of_dialect("standard")
+    check_gears_fit(found.engine.gears, bundle.manifest, source=str(found.folder), remedy=REBUILD)
+    return ThreadedSession(device, partial(_opened, trt, cuda, found, standard, device))
+
+
+def _opened(trt: ModuleType, cuda: CudaCalls, found: FoundEngine, bundle: Bundle, device: str) -> DeviceSession:
+    """On the thread that will use it."""
+    with ExitStack() as opened:
+        memory = CudaMemory(cuda, _number(device))
+        opened.callback(memory.close)
+        shape, vocabulary = cache_shape_from_manifest(bundle.manifest), bundle.manifest.dimensions.vocab_size
+        if found.engine.flags.plugins:
+            memory.use_row_kernel(row_kernel_from_plugins(_number(device), shape))
+        engine = TensorRTDeviceEngine(trt, found, bundle, memory, CudaGraphs(cuda, memory.stream))
+        opened.callback(engine.close)
+        session = DeviceSession(engine, device, shape, vocabulary, fixed_addresses=True, gear_for=engine.gear_for)
+        opened.pop_all()
+    return session
+
+
+def _number(device: str) -> int:
+    found = re.fullmatch(r"tensorrt:(\d{1,4})", device, re.ASCII)
+    if found is None:
+        raise BadInputError(
+            f"device {device!r}", expected="tensorrt:N with N the number of the GPU", remedy="e.g. tensorrt:0"
+        )
+    return int(found[1])

@@ -1,0 +1,139 @@
+"""A chat template rendered as Hugging Face does, in a bounded environment of our own. Does not know token ids.
+
+A template comes with a checkpoint and is not trusted: it reaches nothing of Python, cannot use more than a bounded
+number of operations and characters (lopa.runtime.template.budget), and whatever goes wrong in it is an error about the
+template. The texts of messages are not trusted either: the rendered text says which of its characters they brought.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+from jinja2 import Environment, TemplateError, nodes
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
+
+from lopa.runtime.checked_values import shown
+from lopa.runtime.errors import BadInputError
+from lopa.runtime.files.untrusted_input import refused_as_bad_input
+from lopa.runtime.template.budget import Budget
+from lopa.runtime.template.filters import template_functions
+from lopa.runtime.template.run import TemplateRun
+from lopa.runtime.template.text import from_message
+
+MOST_TEMPLATE_CHARACTERS = 100_000
+"""Three times the largest of any checkpoint known."""
+MOST_MESSAGES = 100_000
+MOST_MESSAGE_VALUES = 1_000_000
+"""Texts, numbers and lists in all messages together."""
+ROLES = frozenset(
+    {
+        *("system", "developer", "user", "assistant", "tool", "function", "ipython"),
+        *("environment", "observation", "model", "human", "bot", "gpt"),
+    }
+)
+"""Roles that a template may make a special token of ("<|user|>"); any other role is text like a content."""
+_DEEPEST_MESSAGE = 40
+_FORM = {
+    "expected": 'an object with the texts "role" and "content"; other fields hold what JSON holds',
+    "remedy": 'e.g. {"role": "user", "content": "Hello"}',
+}
+
+
+def text_from_messages(
+    template: str, messages: Sequence[Mapping[str, str]], special_tokens: Mapping[str, str], *, source: str
+) -> str:
+    """The prompt text of a chat, ending where the assistant's answer begins.
+
+    `messages` are {"role", "content"} each; `special_tokens` are the texts of e.g. "bos_token"; `source` names the
+    template in errors. Which characters came from messages says lopa.runtime.template.text.marks_of. Raises
+    BadInputError for other messages and for a template that refuses them, fails, or uses too much of anything.
+    """
+    plain, characters = _checked_messages(messages)
+    budget = Budget(messages=len(plain), characters=characters)
+    names = {
+        **special_tokens,
+        **template_functions(budget),
+        "messages": plain,
+        "tools": None,
+        "documents": None,
+        "add_generation_prompt": True,
+    }
+    with refused_as_bad_input(
+        f"the chat template of {source} failed",
+        expected="messages in the roles and the order that this template allows, and a template within its bounds",
+        remedy="change the messages, or write the prompt's text yourself",
+    ):
+        return TemplateRun(budget, names).text(_parsed(template))
+
+
+@lru_cache(maxsize=8)
+def _parsed(template: str) -> nodes.Template:
+    """The syntax tree; nothing of it is run."""
+    if len(template) > MOST_TEMPLATE_CHARACTERS:
+        raise TemplateError(f"it has more than {MOST_TEMPLATE_CHARACTERS} characters")
+    environment = Environment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationBlock, loopcontrols], optimized=False
+    )
+    return environment.parse(template)
+
+
+class _GenerationBlock(Extension):
+    """{% generation %} .. {% endgeneration %}: marks the assistant's words for training; their text is not changed."""
+
+    tags = {"generation"}  # noqa: RUF012 (jinja's own type)
+
+    def parse(self, parser: Parser) -> nodes.Node:
+        line = next(parser.stream).lineno
+        return nodes.Scope(parser.parse_statements(("name:endgeneration",), drop_needle=True), lineno=line)
+
+
+def _checked_messages(messages: Sequence[Mapping[str, str]]) -> tuple[list[dict[str, Any]], int]:
+    """The messages as the template gets them, and how many characters they hold."""
+    if not isinstance(messages, Sequence):
+        raise BadInputError(f"a chat {shown(messages)}", expected="a list of messages", remedy=_FORM["remedy"])
+    if not messages:
+        raise BadInputError("a chat without messages", expected="at least one message", remedy="give a user message")
+    if len(messages) > MOST_MESSAGES:
+        raise BadInputError(
+            f"a chat of {len(messages)} messages",
+            expected=f"at most {MOST_MESSAGES}",
+            remedy="leave the first ones out",
+        )
+    sizes: list[int] = []
+    return [_checked_message(number, message, sizes) for number, message in enumerate(messages)], sum(sizes)
+
+
+def _checked_message(number: int, message: Any, sizes: list[int]) -> dict[str, Any]:
+    fields = [message.get(name) for name in ("role", "content")] if isinstance(message, Mapping) else [None]
+    if not all(isinstance(field, str) for field in fields):
+        raise BadInputError(f"message {number} of the chat is {shown(message)}", **_FORM)
+    made: dict[str, Any] = _from_json(message, sizes, number)
+    if fields[0] in ROLES:
+        made["role"] = str(fields[0])
+    return made
+
+
+def _from_json(value: Any, sizes: list[int], number: int, depth: int = 0) -> Any:
+    """A field of message `number`, every text in it known to come from there; `sizes` gets their lengths."""
+    if isinstance(value, str):
+        sizes.append(len(value))
+        return from_message(str(value))
+    sizes.append(8)
+    if depth > _DEEPEST_MESSAGE or len(sizes) > MOST_MESSAGE_VALUES:
+        raise BadInputError(f"message {number} of the chat is nested too deeply, or the chat too large", **_FORM)
+    if isinstance(value, Mapping):
+        pairs = {name: _from_json(each, sizes, number, depth + 1) for name, each in value.items()}
+        return {_key(name, number): each for name, each in pairs.items()}
+    if isinstance(value, (list, tuple)):
+        return [_from_json(each, sizes, number, depth + 1) for each in value]
+    if value is None or isinstance(value, (bool, int, float)):
+        return value
+    raise BadInputError(f"message {number} of the chat holds {shown(value)}", **_FORM)
+
+
+def _key(name: Any, number: int) -> str:
+    """A name within a message; one that is no word is text like a content."""
+    if not isinstance(name, str):
+        raise BadInputError(f"message {number} of the chat has the key {shown(name)}", **_FORM)
+    return str(name) if name.isascii() and name.isidentifier() else from_message(str(name))

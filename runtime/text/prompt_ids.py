@@ -1,0 +1,98 @@
+"""A prompt as it was given, text or ids, checked and as ids. Knows the bundle's limits, no session."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lopa.runtime.bundle.manifest import Manifest
+from lopa.runtime.checked_values import shown
+from lopa.runtime.contract import Int64
+from lopa.runtime.errors import BadInputError
+from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.text.tokenizer import Tokenizer
+
+Prompt = str | Sequence[int] | npt.NDArray[np.integer]
+
+
+def check_prompts(prompts: Iterable[Any]) -> None:
+    """Raise BadInputError for one prompt, or anything else, where prompts are meant."""
+    one = isinstance(prompts, (str, bytes))
+    if one or isinstance(prompts, Mapping) or not isinstance(prompts, Iterable):
+        raise BadInputError(
+            f"prompts {shown(prompts)}",
+            expected="several prompts, each a text or a list of ids",
+            remedy=f"for one prompt write [{shown(prompts)}]" if one else 'e.g. ["text"]',
+        )
+
+
+@dataclass(frozen=True)
+class PromptRequest:
+    """A prompt with decoding options of its own."""
+
+    prompt: Prompt
+    config: GenerationConfig
+
+
+def ids_from_prompt(prompt: Prompt, config: GenerationConfig, tokenizer: Tokenizer, manifest: Manifest) -> Int64:
+    """Ids [length] of text, to which a beginning-of-text is added as the bundle says, or of ids, taken as they are.
+
+    Special tokens written in text are text, unless the config says otherwise. Raises BadInputError for an empty prompt,
+    ids outside the vocabulary, and a prompt that leaves no room for the answer.
+    """
+    check_length(0, config, manifest)  # before anything is done for a request that cannot fit
+    if isinstance(prompt, str):
+        ids: Sequence[Any] = prompt and tokenizer.encode(
+            prompt, add_bos=manifest.decoding.add_bos, special_tokens=config.special_tokens
+        )
+    else:
+        ids = _checked_form(prompt)
+    if not len(ids):
+        raise BadInputError(
+            "an empty prompt", expected="at least one character or one id", remedy="give a text to continue"
+        )
+    check_length(len(ids), config, manifest)
+    vocabulary = manifest.dimensions.vocab_size
+    if not all(_is_id(each, vocabulary) for each in ids):
+        raise BadInputError(
+            f"prompt ids {shown(ids)}",
+            expected=f"a list of whole numbers from 0 to {vocabulary - 1}",
+            remedy="encode the text with the bundle's own tokenizer; several prompts go to generate([...])",
+        )
+    return np.array(ids, np.int64)
+
+
+def check_length(length: int, config: GenerationConfig, manifest: Manifest) -> None:
+    """Raise BadInputError unless a prompt of `length` tokens leaves room for the answer."""
+    most = manifest.dimensions.max_positions
+    if length + config.positions > most:
+        raise BadInputError(
+            f"a prompt of {length} tokens with max_new_tokens {config.positions}",
+            expected=f"at most {most} positions in all, which is what the model was trained for",
+            remedy="shorten the prompt or lower max_new_tokens",
+        )
+
+
+def _checked_form(prompt: Any) -> Sequence[Any]:
+    """A prompt that is no text, if it can be ids at all."""
+    if isinstance(prompt, (int, np.integer)) and not isinstance(prompt, bool):
+        raise BadInputError(
+            f"prompt {shown(prompt)}, a number",
+            expected="a text, or a list of ids",
+            remedy="prompts of ids are lists in a list: [[1, 2, 3]]",
+        )
+    if isinstance(prompt, np.ndarray) and prompt.ndim == 1 and prompt.dtype.kind in "iu":
+        return list(prompt)
+    if isinstance(prompt, Sequence) and not isinstance(prompt, (bytes, bytearray, memoryview)):
+        return prompt
+    raise BadInputError(
+        f"prompt {shown(prompt)}",
+        expected="a text, or a list of ids",
+        remedy="decode bytes first; of an array of ids take .tolist(), of messages decoder.prompt_from_messages(...)",
+    )
+
+
+def _is_id(value: Any, vocabulary: int) -> bool:
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool) and 0 <= int(value) < vocabulary

@@ -1,0 +1,76 @@
+"""Sides that compute the same agree, one that does not is seen, and the figures are those of the seconds."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lopa.bench.forward.comparison import compared_forwards, results_of_shape
+from lopa.bench.forward.work import ForwardShape
+from lopa.bench.speed.eager_model import eager_model_from_checkpoint
+from lopa.bench.speed.eager_session import EagerSession
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.contract import CacheRows, Int64, Statistics, WindowBatch
+from lopa.runtime.sessions.session import Session, open_session
+from lopa.tiny import ADAPTER, CHECKPOINT
+
+SHAPES = (ForwardShape(1, 16, 64, wanted=16), ForwardShape(3, 32, 100, wanted=5))
+
+
+def statistics_of(best: Int64, logprob: float) -> Statistics:
+    """Of rows [1, B, Q] with the most probable tokens `best`."""
+    rows = best[..., None].repeat(8, axis=-1)
+    return Statistics(rows, np.full(rows.shape, logprob, np.float32), np.zeros(best.shape, np.float32))
+
+
+def test_medians_ratios_and_differences() -> None:
+    best = np.array([[[5, 6, 7, 8]]])
+    answers = {"a": statistics_of(best, -1.0), "b": statistics_of(np.array([[[5, 6, 7, 9]]]), -1.25)}
+    a, b = results_of_shape(SHAPES[0], {"a": [3.0, 1.0, 2.0], "b": [0.5, 0.5, 4.0]}, answers)
+    assert (a.side, a.median, a.least, a.ratio, a.same_best, a.logprob_error) == ("a", 2.0, 1.0, 1.0, 1.0, 0.0)
+    assert (b.side, b.median, b.least, b.ratio, b.same_best, b.logprob_error) == ("b", 0.5, 0.5, 4.0, 0.75, 0.25)
+
+
+def test_sides_run_in_turns_on_the_same_prefix_and_windows(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bundle = Bundle.open(tiny_bundle)
+    eager, ours = EagerSession(eager_model_from_checkpoint(CHECKPOINT, ADAPTER)), open_session(bundle, "cpu", threads=1)
+    sides: dict[str, Session] = {"eager": eager, "ours": ours}
+    ran: list[tuple[str, WindowBatch]] = []
+
+    def watch(name: str, session: Session) -> None:
+        original = session.forward
+
+        def noted(batch: WindowBatch) -> Statistics:
+            assert session.prefix_length(batch.requests[0]) == int(batch.position_ids[0, 0, 0])
+            ran.append((name, batch))
+            return original(batch)
+
+        monkeypatch.setattr(session, "forward", noted)
+
+    for name, session in sides.items():
+        watch(name, session)
+    heard: list[int] = []
+    results = compared_forwards(sides, bundle.manifest, SHAPES, 2, heard.append)
+    assert heard == [1, 2, 3, 4]
+    assert [name for name, _ in ran] == ["eager", "ours"] * 6
+    assert len({id(batch) for _, batch in ran}) == 2
+    assert [(each.side, each.shape) for each in results] == [(side, shape) for shape in SHAPES for side in sides]
+    assert all(each.same_best == 1 and each.logprob_error < 1e-5 for each in results)
+    assert eager.prefix_length(0) == ours.prefix_length(0) == 0
+    ours.close()
+
+
+def test_a_side_that_computes_something_else_is_seen(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An engine that lost half of its prefix."""
+    bundle = Bundle.open(tiny_bundle)
+    right, wrong = (open_session(bundle, "cpu", threads=1) for _ in range(2))
+    original = wrong.append_rows
+
+    def half(request: int, rows: CacheRows) -> None:
+        original(request, CacheRows(tuple(array[:, : rows.count // 2] for array in rows.layers)))
+
+    monkeypatch.setattr(wrong, "append_rows", half)
+    _, found = compared_forwards({"right": right, "wrong": wrong}, bundle.manifest, SHAPES[:1], 1)
+    assert found.logprob_error > 1e-3
+    right.close()
+    wrong.close()

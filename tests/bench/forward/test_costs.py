@@ -1,0 +1,233 @@
+"""The grid that is chosen, the forwards that are made, and the table that comes out of their seconds."""
+
+import itertools
+import math
+import shutil
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from lopa.bench.forward import costs
+from lopa.bench.forward.costs import (
+    GRIDS,
+    LEAST_ROUNDS,
+    CostMeasurement,
+    Plan,
+    host_cost,
+    plan_for_decoder,
+    shapes_of_grid,
+    timed_forwards,
+)
+from lopa.bench.forward.work import ForwardShape
+from lopa.runtime.algorithm.decoding import Step
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.bundle.costs import Costs, costs_from_bundle, costs_name, json_from_costs, weights_digest
+from lopa.runtime.contract import Statistics, WindowBatch
+from lopa.runtime.decoder import Decoder
+from lopa.runtime.errors import BadInputError
+
+SMALL = Plan(
+    tuple(
+        ForwardShape(branches, window, prefix, window)
+        for prefix in (64, 128)
+        for branches in (1, 3)
+        for window in (5, 9)
+    ),
+    rounds=3,
+)
+
+
+@pytest.fixture
+def decoder(tiny_bundle: Path) -> Iterator[Decoder]:
+    with Decoder.open(tiny_bundle, threads=1) as opened:
+        yield opened
+
+
+@pytest.fixture
+def forwards(decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -> list[ForwardShape]:
+    """The shape of every forward of the decoder's session, in order."""
+    seen: list[ForwardShape] = []
+    original = decoder.session.forward
+
+    def noted(batch: WindowBatch) -> Statistics:
+        (request,) = batch.requests
+        _, branches, window = batch.input_ids.shape
+        seen.append(ForwardShape(branches, window, decoder.session.prefix_length(request), batch.logits_index.shape[2]))
+        assert batch.position_ids[0, 0, 0] == seen[-1].prefix
+        return original(batch)
+
+    monkeypatch.setattr(decoder.session, "forward", noted)
+    return seen
+
+
+@pytest.mark.parametrize(("short", "runs"), [(0.0, 1), (math.inf, 2)])
+def test_every_shape_is_timed_once_a_round(
+    decoder: Decoder, forwards: list[ForwardShape], monkeypatch: pytest.MonkeyPatch, short: float, runs: int
+) -> None:
+    """A short forward runs once before it is timed."""
+    monkeypatch.setattr(costs, "_SHORT", short)
+    heard: list[tuple[int, int]] = []
+    seconds = timed_forwards(decoder, SMALL, lambda done, total: heard.append((done, total)))
+    assert heard == [(done, SMALL.forwards) for done in range(1, SMALL.forwards + 1)]
+    assert {shape: len(found) for shape, found in seconds.items()} == dict.fromkeys(SMALL.shapes, 3)
+    assert all(second > 0 for found in seconds.values() for second in found)
+    # Besides, the smallest shape once whenever another prefix has been bound.
+    extra = {shape: 3 if (shape.branches, shape.window) == (1, 5) else 0 for shape in SMALL.shapes}
+    assert Counter(forwards) == {shape: runs * (3 + extra[shape]) for shape in SMALL.shapes}
+    timed = forwards[runs - 1 :: runs]
+    rounds = [timed[start : start + 10] for start in (0, 10, 20)]
+    assert rounds[0] != rounds[1] or rounds[1] != rounds[2], "another order every round"
+    assert [decoder.session.prefix_length(request) for request in range(-4, 4)] == [0] * 8
+
+
+@pytest.mark.parametrize(("seconds_a_forward", "rounds"), [(1e-4, 25), (0.04, 8), (0.1, 3), (9.0, 3)])
+def test_rounds_go_on_for_so_long_as_is_enough(
+    decoder: Decoder, monkeypatch: pytest.MonkeyPatch, seconds_a_forward: float, rounds: int
+) -> None:
+    """By a clock that only forwards move, here by as much each."""
+    plan = Plan(SMALL.shapes, 25, enough=8.5 * 8 * 0.04)
+    now = 0.0
+    timed = 0
+
+    def forward(*_: object) -> float:
+        nonlocal now, timed
+        timed += 1
+        if timed % 5 != 1:  # four shapes on a prefix, after one that is not counted
+            now += seconds_a_forward
+        return seconds_a_forward
+
+    monkeypatch.setattr(costs, "_forward_seconds", forward)
+    monkeypatch.setattr(costs.time, "perf_counter", lambda: now)
+    totals: list[int] = []
+    seconds = timed_forwards(decoder, plan, lambda _, total: totals.append(total))
+    assert {len(found) for found in seconds.values()} == {rounds}
+    assert totals == [len(totals)] * len(totals)
+
+
+@pytest.mark.parametrize(("forwards", "kept"), [(0, False), (3, False), (23, False), (24, True), (30, True)])
+def test_what_was_measured_is_a_table_once_it_is_enough(
+    decoder: Decoder, monkeypatch: pytest.MonkeyPatch, forwards: int, kept: bool
+) -> None:
+    monkeypatch.setattr(costs, "host_cost", lambda _: (1e-3, 1e-4))
+    measurement = CostMeasurement(decoder, replace(SMALL, rounds=LEAST_ROUNDS + 1), threads=1)
+    assert measurement.costs is None
+
+    def stop(done: int, _total: int) -> None:
+        if done == forwards:
+            raise KeyboardInterrupt
+
+    if forwards:
+        with pytest.raises(KeyboardInterrupt):
+            measurement.run(stop)
+    assert measurement.forwards == forwards
+    found = measurement.costs
+    assert (found is not None) == kept
+    if found is not None:
+        assert {(p.branches, p.window, p.prefix) for p in found.points} == {
+            (shape.branches, shape.window, shape.prefix) for shape in SMALL.shapes
+        }
+    assert [decoder.session.prefix_length(request) for request in range(-4, 4)] == [0] * 8
+
+
+def test_prefixes_are_released_after_a_failure(decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(batch: WindowBatch) -> Statistics:
+        raise KeyError
+
+    monkeypatch.setattr(decoder.session, "forward", fail)
+    with pytest.raises(KeyError):
+        timed_forwards(decoder, SMALL)
+    assert [decoder.session.prefix_length(request) for request in range(-4, 4)] == [0] * 8
+
+
+def test_points_are_medians(decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    shape = ForwardShape(2, 32, 64, 32)
+    seconds = iter((0.5, 0.1, 0.2))
+    monkeypatch.setattr(costs, "host_cost", lambda _: (1e-3, 1e-4))
+    monkeypatch.setattr(
+        costs, "_forward_seconds", lambda _decoder, _request, _shape, _rng: 9.0 if _binds() else next(seconds)
+    )
+    turns = itertools.cycle((True, False))
+
+    def _binds() -> bool:
+        """The first forward of a turn on a prefix is not timed."""
+        return next(turns)
+
+    found = measured_costs(decoder, Plan((shape,), 3))
+    (point,) = found.points
+    assert (point.branches, point.window, point.prefix, point.seconds) == (2, 32, 64, 0.2)
+    assert (found.device, found.threads, found.weights_sha256) == ("cpu", 1, weights_digest(decoder.bundle))
+
+
+def test_a_measured_table_is_read_back(tiny_bundle: Path, tmp_path: Path) -> None:
+    path = Path(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
+    with Decoder.open(path, threads=1) as decoder:
+        found = measured_costs(decoder, SMALL)
+    (path / costs_name("cpu")).write_bytes(json_from_costs(found))
+    table = costs_from_bundle(Bundle.open(path), "cpu", 1)
+    assert table.costs == found
+    assert table.seconds(3, 9, 128) == next(
+        point.seconds for point in found.points if (point.branches, point.window, point.prefix) == (3, 9, 128)
+    )
+    with pytest.raises(BadInputError, match="threads"):
+        costs_from_bundle(Bundle.open(path), "cpu", 2)
+
+
+@pytest.mark.parametrize(
+    ("seconds_a_row", "grid"),
+    # 46,080 rows a round of the finest grid: at 4 ms a row 184 s, three of which fit ten minutes.
+    [(1e-5, 0), (0.004, 0), (0.0044, 1), (0.01, 2), (0.04, 3), (10.0, 3)],
+)
+def test_a_slower_model_gets_a_coarser_grid(
+    decoder: Decoder, monkeypatch: pytest.MonkeyPatch, seconds_a_row: float, grid: int
+) -> None:
+    manifest = decoder.bundle.manifest
+    roomy = replace_positions(decoder, 1 << 17)
+    monkeypatch.setattr(costs, "_seconds_a_row", lambda *_: seconds_a_row)
+    plan = plan_for_decoder(roomy)
+    assert plan == Plan(tuple(shapes_of_grid(GRIDS[grid], roomy.bundle.manifest)), 25, costs.ENOUGH)
+    assert plan.shapes[-1].window == manifest.decoding.block_size * max(GRIDS[grid].blocks)
+
+
+def test_prefixes_beyond_the_model_are_left_out(decoder: Decoder) -> None:
+    for positions, prefixes in ((2048, [64, 128, 256, 512, 1024]), (192, [64]), (2176, [*GRIDS[0].prefixes])):
+        manifest = replace_positions(decoder, positions).bundle.manifest
+        shapes = shapes_of_grid(GRIDS[0], manifest)
+        assert sorted({shape.prefix for shape in shapes}) == prefixes
+        assert len(shapes) == 6 * 4 * len(prefixes)
+    with pytest.raises(BadInputError, match="191 positions"):
+        shapes_of_grid(GRIDS[0], replace_positions(decoder, 191).bundle.manifest)
+
+
+def test_the_hosts_share_and_what_a_branch_adds(decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Real steps whose seconds are replaced: 7 outside a forward of 100, and 2 for each further branch."""
+    original = Decoder.stream
+
+    def timed(self: Decoder, *arguments: Any, on_step: Any, **named: Any) -> Any:
+        def replaced(step: Step) -> None:
+            further = len(step.branches) - 1
+            on_step(replace(step, seconds={"forward": 100.0, "select": 7.0, "spawn": 2.0 * further}))
+
+        return original(self, *arguments, on_step=replaced, **named)
+
+    monkeypatch.setattr(Decoder, "stream", timed)
+    assert host_cost(decoder) == pytest.approx((7.0, 2.0))
+
+
+def measured_costs(decoder: Decoder, plan: Plan) -> Costs:
+    measurement = CostMeasurement(decoder, plan, threads=1)
+    measurement.run()
+    assert measurement.costs is not None
+    return measurement.costs
+
+
+def replace_positions(decoder: Decoder, positions: int) -> Decoder:
+    """A decoder whose bundle says that its model has so many positions."""
+    manifest = decoder.bundle.manifest
+    dimensions = msgspec.structs.replace(manifest.dimensions, max_positions=positions)
+    bundle = Bundle(decoder.bundle.path, msgspec.structs.replace(manifest, dimensions=dimensions))
+    return Decoder(bundle, decoder.session, decoder.tokenizer)

@@ -1,0 +1,49 @@
+"""The rates are operations and bytes over the least seconds. No test looks at a clock."""
+
+from collections.abc import Callable
+
+import pytest
+
+from lopa.bench.forward import machine_rates
+from lopa.bench.forward.machine_rates import measured_rates
+
+
+def test_rates_are_work_over_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The real products and copies are run, and each is said to have taken half a second."""
+    ran = []
+
+    def half_a_second(work: Callable[[], object]) -> float:
+        ran.append(work())
+        return 0.5
+
+    monkeypatch.setattr(machine_rates, "_least_seconds", half_a_second)
+    rates = measured_rates(2)
+    assert len(ran) == 3
+    assert rates.float32 == rates.int8 == 2 * 2 * 512 * 1024 * 4096
+    assert rates.bandwidth == 2 * 2 * 256 * 2**20
+
+
+def test_every_byte_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    copied = []
+    original = machine_rates._copied
+
+    def noted(part: tuple[machine_rates.Array, machine_rates.Array]) -> None:
+        original(part)
+        copied.append(int(part[1].sum()))
+
+    monkeypatch.setattr(machine_rates, "_copied", noted)
+    monkeypatch.setattr(machine_rates, "_least_seconds", lambda work: work() and 1.0)
+    measured_rates(3)
+    assert len(copied) == 3
+    assert sum(copied) == 256 * 2**20
+
+
+def test_the_least_of_several_tries_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a clock that only moves in the work, first by 9 seconds (not counted), then by 0.3, 0.2 and 0.6."""
+    now, takes = [0.0], iter((9.0, 0.3, 0.2, 0.6))
+
+    def work() -> None:
+        now[0] += next(takes)
+
+    monkeypatch.setattr(machine_rates.time, "perf_counter", lambda: now[0])
+    assert machine_rates._least_seconds(work) == pytest.approx(0.2)

@@ -1,0 +1,65 @@
+"""The counted work against torch's own count of the eager model's operations, and the floor that follows."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from lopa.bench.forward.machine_rates import MachineRates
+from lopa.bench.forward.work import ForwardShape, Work, floor_seconds, work_of_forward
+from lopa.bench.speed.eager_model import eager_model_from_checkpoint
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.bundle.manifest import Manifest
+from lopa.tiny import ADAPTER, CHECKPOINT
+
+HEAD_ROW = 2 * 192 * 1024
+"""Operations of the vocabulary product for one row of the tiny model."""
+
+
+@pytest.fixture(scope="module")
+def manifest(tiny_bundle: Path) -> Manifest:
+    return Bundle.open(tiny_bundle).manifest
+
+
+@pytest.mark.parametrize(("window", "prefix"), [(32, 64), (7, 128), (96, 64)])
+def test_operations_are_those_that_torch_counts(manifest: Manifest, window: int, prefix: int) -> None:
+    """The eager model computes the logits of every row."""
+    model = eager_model_from_checkpoint(CHECKPOINT, ADAPTER)
+    sizes = manifest.dimensions
+    cached = (1, sizes.kv_heads, prefix, sizes.head_size)
+    past = [(torch.randn(cached), torch.randn(cached)) for _ in range(sizes.layers)]
+    ids = torch.randint(sizes.vocab_size, (1, window))
+    # The fused attention of the CPU has no count.
+    plain = sdpa_kernel(SDPBackend.MATH)
+    with plain, FlopCounterMode(display=False) as counter, torch.inference_mode():
+        model(ids, torch.arange(prefix, prefix + window)[None], torch.zeros(1, 1, window, prefix + window), past)
+    work = work_of_forward(manifest, ForwardShape(1, window, prefix, wanted=window))
+    assert work.float32 == counter.get_total_flops()
+    assert work.int8 == 0
+
+
+def test_branches_multiply_all_but_the_reading(manifest: Manifest) -> None:
+    one, five = (work_of_forward(manifest, ForwardShape(branches, 32, 64, wanted=32)) for branches in (1, 5))
+    assert five.float32 == 5 * one.float32
+    # Four branches more: their rows of 10 arrays of 2 x 32 numbers, and as many rows of the embedding of 192.
+    assert five.moved - one.moved == 4 * 32 * 4 * (10 * 2 * 32 + 192)
+
+
+def test_rows_that_are_not_wanted_spare_the_vocabulary_product(manifest: Manifest) -> None:
+    every, some = (work_of_forward(manifest, ForwardShape(3, 32, 64, wanted=wanted)) for wanted in (32, 10))
+    assert every.float32 - some.float32 == 3 * 22 * HEAD_ROW
+    assert every.moved == some.moved
+
+
+def test_weights_are_read_once_but_for_the_embedding(manifest: Manifest) -> None:
+    weights = sum(record.length for name, record in manifest.tensors.items() if name != "embedding.weight")
+    work = work_of_forward(manifest, ForwardShape(1, 1, 64, wanted=1))
+    assert work.moved == weights + 4 * 192 + 4 * 10 * 2 * 32 * (64 + 1)
+
+
+def test_floor() -> None:
+    rates = MachineRates(float32=100.0, int8=400.0, bandwidth=10.0)
+    assert floor_seconds(Work(200, 400, 20), rates) == pytest.approx(3.0)
+    assert floor_seconds(Work(200, 400, 50), rates) == pytest.approx(5.0)

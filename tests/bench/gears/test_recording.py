@@ -1,0 +1,107 @@
+"""Recorded requests alone and in company, and what a decode leaves."""
+
+from collections import Counter
+from pathlib import Path
+
+from lopa.bench.gears.recording import (
+    Recording,
+    forwards_of_recording,
+    joined_recordings,
+    recording_from_decoder,
+)
+from lopa.runtime.accelerator.padding import sizes_of_forward
+from lopa.runtime.algorithm.decoding import Step
+from lopa.runtime.bundle.gears import ForwardSizes, Source
+from lopa.runtime.contract import Rows, Statistics, WindowBatch
+from lopa.runtime.decoder import Decoder
+from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.sessions.host_session import ForwardEngine, HostSession
+from lopa.runtime.sessions.prefix_cache import Prefix
+
+CONFIG = GenerationConfig()
+FIRST, LATER, SMALL = (
+    ForwardSizes(1, 1, 60, 64, 33),
+    ForwardSizes(1, 4, 64, 128, 40),
+    ForwardSizes(1, 1, 16, 192, 9),
+)
+
+
+def recording(*requests: tuple[ForwardSizes, ...]) -> Recording:
+    return Recording(requests, (CONFIG,), 28, (Source(name="test", sha256="", forwards=sum(map(len, requests))),))
+
+
+def test_alone_every_step_is_a_forward() -> None:
+    asked = recording((FIRST, LATER, LATER), (), (FIRST,))
+    assert forwards_of_recording(asked, 1) == Counter({FIRST: 2, LATER: 2})
+
+
+def test_in_company_like_shapes_share_a_forward_and_others_do_not() -> None:
+    asked = recording((FIRST, LATER), (FIRST, SMALL), (FIRST,))
+    # First all three; then LATER and SMALL, which would be mostly padding together.
+    assert forwards_of_recording(asked, 3) == Counter({ForwardSizes(3, 1, 60, 64, 33): 1, LATER: 1, SMALL: 1})
+    # Two at a time: the third joins when nothing is left of the others.
+    assert forwards_of_recording(asked, 2) == Counter({ForwardSizes(2, 1, 60, 64, 33): 1, LATER: 1, SMALL: 1, FIRST: 1})
+
+
+def test_a_common_forward_has_the_largest_of_every_size() -> None:
+    one, other = ForwardSizes(1, 4, 60, 64, 40), ForwardSizes(1, 4, 64, 192, 12)
+    assert forwards_of_recording(recording((one,), (other,)), 2) == Counter({ForwardSizes(2, 4, 64, 192, 40): 1})
+
+
+def test_joined() -> None:
+    joined = joined_recordings([recording((FIRST,)), recording((LATER, LATER), (SMALL,))])
+    assert joined.requests == ((FIRST,), (LATER, LATER), (SMALL,))
+    assert (len(joined.configs), len(joined.sources), joined.longest_prompt) == (2, 2, 28)
+
+
+class Noting:
+    """The ForwardEngine protocol: notes the sizes of what it runs."""
+
+    def __init__(self, engine: ForwardEngine, ran: list[ForwardSizes]) -> None:
+        self._engine, self._ran = engine, ran
+
+    def run(self, batch: WindowBatch, prefix: Prefix) -> tuple[Statistics, tuple[Rows, ...]]:
+        self._ran.append(sizes_of_forward(batch, prefix.mask))
+        return self._engine.run(batch, prefix)
+
+    def forget_prefix(self) -> None:
+        self._engine.forget_prefix()
+
+    def close(self) -> None:
+        self._engine.close()
+
+
+def test_what_is_recorded_is_what_the_engine_ran(tiny_bundle: Path) -> None:
+    ran: list[ForwardSizes] = []
+    heard: list[int] = []
+    with Decoder.open(tiny_bundle, threads=1) as decoder:
+        assert isinstance(decoder.session, HostSession)
+        decoder.session.put_in_front(lambda engine, _: Noting(engine, ran))
+        found = recording_from_decoder(
+            decoder,
+            ["Question: Omar has 6 balloons and buys 3 more. How many balloons are there? " * 2],
+            lambda forwards: Source(name="one", sha256="", forwards=forwards),
+            heard.append,
+        )
+    assert list(found.requests[0]) == ran
+    assert len({sizes.prefix for sizes in ran}) > 1
+
+
+def test_a_decode_is_recorded_as_its_steps_were(tiny_bundle: Path) -> None:
+    heard: list[int] = []
+    prompts = ["Question: 2 + 3?", "Question: Omar has 6 balloons and buys 3 more. How many?"]
+    with Decoder.open(tiny_bundle, threads=1) as decoder:
+        found = recording_from_decoder(
+            decoder, prompts, lambda forwards: Source(name="two", sha256="", forwards=forwards), heard.append
+        )
+        steps: list[Step] = []
+        results = [
+            list(decoder.stream(prompt, decoder.config(branches=4), on_step=steps.append))[-1].result
+            for prompt in prompts
+        ]
+    assert heard == [1, 2]
+    assert [len(request) for request in found.requests] == [result.steps for result in results]
+    assert found.longest_prompt == max(len(result.prompt_ids) for result in results)
+    assert found.sources[0].forwards == len(steps)
+    assert [sizes.branches for request in found.requests for sizes in request] == [len(step.branches) for step in steps]
+    assert found.requests[0][0].window == len(results[0].prompt_ids) + 32

@@ -1,0 +1,67 @@
+"""A fixed number of real steps, the host's share from their own seconds, nothing left in the session."""
+
+from pathlib import Path
+
+import pytest
+
+from lopa.bench.gpu import host_share
+from lopa.bench.gpu.host_share import measured_steps
+from lopa.runtime.algorithm.decoding import Decoding, Step
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.contract import Statistics, WindowBatch
+from lopa.runtime.sessions.session import open_session
+
+
+def test_steps_of_the_second_decode_without_the_prompts(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bundle = Bundle.open(tiny_bundle)
+    session = open_session(bundle, "cpu", threads=1)
+    monkeypatch.setattr(host_share, "_STEPS", 4)
+    decodes: dict[int, list[int]] = {}
+    step = Decoding.step
+
+    def with_known_seconds(decoding: Decoding) -> Step:
+        made = step(decoding)
+        decodes.setdefault(decoding.request, []).append(made.number)
+        # One slow forward among the counted ones, as when an engine prepares itself for a new size.
+        slow = len(decodes) == 2 and made.number == 2
+        made.seconds.clear()
+        made.seconds.update(windows=0.1, forward=100.0 if slow else 0.7, select=0.2)
+        return made
+
+    monkeypatch.setattr(Decoding, "step", with_known_seconds)
+    found = measured_steps(session, bundle.manifest)
+    numbers = list(decodes.values())
+    assert len(numbers) == 6, "three prompts, each decoded twice"
+    assert numbers[::2] == numbers[1::2]
+    assert max(map(len, numbers)) == 4
+    counted = sum(len(each) - 1 for each in numbers[1::2])
+    assert found.steps == counted
+    assert found.branches == 4
+    assert found.host_share == pytest.approx(0.3)
+    assert (found.median, found.forward_median) == (pytest.approx(1.0), pytest.approx(0.7))
+    assert found.steps_per_second == pytest.approx(counted / (counted - 1 + 100.3))
+    assert all(session.prefix_length(request) == 0 for request in decodes)
+    session.close()
+
+
+def test_a_prompt_has_no_special_tokens(tiny_bundle: Path) -> None:
+    manifest = Bundle.open(tiny_bundle).manifest
+    seen: list[int] = []
+
+    class RecordedError(Exception):
+        pass
+
+    class Session:
+        def forward(self, batch: WindowBatch) -> Statistics:
+            seen.extend(batch.input_ids[0, 0, :100].tolist())
+            raise RecordedError
+
+        def release(self, request: int) -> None:
+            seen.append(-request)
+
+    with pytest.raises(RecordedError):
+        measured_steps(Session(), manifest)  # type: ignore[arg-type]
+    special = manifest.special_tokens
+    assert len(seen) == 101
+    assert seen[-1] < 0, "released"
+    assert not {special.mask, special.eos, special.pad, special.bos} & set(seen)

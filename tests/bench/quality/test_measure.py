@@ -1,0 +1,145 @@
+"""A small quality benchmark on the real bundle: its numbers are those of single decodes and of the recorded traces."""
+
+import gzip
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.runtime.algorithm.test_branch_budget import costs_with
+
+from lopa.bench.eval_set import EvalItem, is_correct
+from lopa.bench.quality.measure import (
+    VARIANTS,
+    Row,
+    quality_rows,
+    rows_from_results,
+    score_from_count,
+    shared_settings,
+    variant_config,
+)
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.bundle.costs import costs_name, json_from_costs, weights_digest
+from lopa.runtime.decoder import Decoder
+from lopa.runtime.generation_config import GenerationConfig
+
+TRACES = Path(__file__).resolve().parents[2] / "reference" / "traces"
+RECORDED = {"d2f": "x_lopa_bf1_bs32_full", "lopa-3": "lopa_bf2_bs32_full", "lopa-4": "lopa_bf3_bs32_full"}
+PROMPTS = 4
+
+
+def read_traces(name: str) -> list[dict[str, Any]]:
+    """The recorded decodes of the first prompts; the files of lopa have those of kind code alone."""
+    with gzip.open(TRACES / f"{name}.jsonl.gz", "rt") as lines:
+        return [each for each in map(json.loads, lines) if each["type"] == "trace" and each["i"] < PROMPTS]
+
+
+@pytest.fixture(scope="module")
+def items() -> list[EvalItem]:
+    return [EvalItem(each["prompt"], each["answer"], each["kind"]) for each in read_traces("x_lopa_bf1_bs32_full")]
+
+
+@pytest.fixture(scope="module")
+def decoder(tiny_bundle: Path) -> Decoder:
+    return Decoder.open(tiny_bundle, threads=1)
+
+
+@pytest.fixture(scope="module")
+def rows(decoder: Decoder, items: list[EvalItem]) -> tuple[Row, ...]:
+    heard: list[int] = []
+    found = quality_rows(decoder, items, heard.append)
+    assert heard == list(range(1, PROMPTS + 1))
+    return found
+
+
+def test_a_row_for_every_configuration_and_kind(rows: tuple[Row, ...], items: list[EvalItem]) -> None:
+    assert {item.kind for item in items} == {"math", "code"}
+    names = ["vanilla", "threshold", "d2f", "lopa-2", "lopa-3", "lopa-4", "lopa-6", "lopa-8"]
+    assert [(row.kind, row.config) for row in rows] == [(kind, name) for kind in ("math", "code") for name in names]
+    for row in rows:
+        assert (row.default.score is not None) == (row.kind == "math")
+        assert (row.published is not None) == (row.strategy in ("d2f", "lopa"))
+        assert row.default.prompts == sum(item.kind == row.kind for item in items)
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_published_steps_and_tokens_are_the_recorded_ones(rows: tuple[Row, ...], name: str) -> None:
+    traces = read_traces(RECORDED[name])
+    kinds = {trace["kind"] for trace in traces}
+    found = [row for row in rows if row.config == name and row.kind in kinds]
+    assert len(found) == len(kinds) > 0
+    for row in found:
+        assert row.published is not None
+        chosen = [trace for trace in traces if trace["kind"] == row.kind]
+        assert len(chosen) == row.published.prompts
+        assert row.published.steps == sum(trace["forward_rounds"] for trace in chosen)
+        assert row.published.window_tokens == sum(trace["official_tokens"] for trace in chosen)
+        ended = sum(0 in trace["generated_ids"] for trace in chosen)
+        assert row.published.tokens == sum(trace["tokens_before_eos"] for trace in chosen) + ended
+        if row.published.score is not None:
+            assert row.published.score.correct == sum(trace["correct"] for trace in chosen)
+        assert row.steps_saved == row.published.steps - row.default.steps
+
+
+def test_ratios_are_those_of_single_decodes(rows: tuple[Row, ...], decoder: Decoder, items: list[EvalItem]) -> None:
+    for row in rows:
+        chosen = [item for item in items if item.kind == row.kind]
+        config = decoder.config(strategy=row.strategy, branches=row.branches, max_new_tokens=256)
+        results = list(decoder.generate([item.prompt for item in chosen], config))
+        found = row.default
+        assert found.steps == sum(result.steps for result in results)
+        assert found.tokens == sum(len(result.token_ids) for result in results)
+        assert found.window_tokens >= found.tokens
+        assert found.tokens_per_forward == pytest.approx(found.tokens / found.steps)
+        assert found.window_tokens_per_forward == pytest.approx(found.window_tokens / found.steps)
+        assert found.tokens_per_second == pytest.approx(found.tokens / found.seconds)
+        if found.score is not None:
+            right = [is_correct(result.text, item.answer) for item, result in zip(chosen, results, strict=True)]
+            assert found.score.correct == sum(right)
+
+
+def test_results_are_counted_by_kind(decoder: Decoder, items: list[EvalItem]) -> None:
+    configs = {(variant, False): variant_config(decoder, variant, published=False) for variant in VARIANTS}
+    results = {key: list(decoder.generate([item.prompt for item in items[:2]], configs[key])) for key in configs}
+    mixed = [EvalItem(items[0].prompt, items[0].answer, "other"), EvalItem(items[1].prompt, "#### 123456", "math")]
+    found = {(row.kind, row.config): row.default for row in rows_from_results(mixed, results)}
+    assert [kind for kind, name in found if name == "d2f"] == ["math", "other"]
+    d2f = results[next(key for key in results if key[0].name == "d2f")]
+    assert found["other", "d2f"].steps == d2f[0].steps
+    assert found["math", "d2f"].steps == d2f[1].steps
+    score = found["math", "d2f"].score
+    assert score is not None
+    assert (score.correct, score.share) == (0, 0)
+
+
+def test_wilson_interval() -> None:
+    found = score_from_count(8, 10)
+    assert (found.share, found.low, found.high) == pytest.approx((0.8, 0.4902, 0.9433), abs=1e-4)
+    none, every = score_from_count(0, 5), score_from_count(5, 5)
+    assert (none.low, none.high) == pytest.approx((0, 0.4345), abs=1e-4)
+    assert (every.low, every.high) == pytest.approx((0.5655, 1), abs=1e-4)
+
+
+def test_configs_start_from_the_bundle(decoder: Decoder) -> None:
+    settings = shared_settings(decoder)
+    assert settings["block_size"] == decoder.bundle.manifest.decoding.block_size
+    assert settings["max_new_tokens"] == 256
+    assert "branches" not in settings
+    for variant in VARIANTS:
+        config = variant_config(decoder, variant, published=True)
+        assert config == GenerationConfig.reference(**settings, strategy=variant.strategy, branches=variant.branches)
+
+
+def test_auto_is_measured_where_the_bundle_has_a_cost_table(
+    tiny_bundle: Path, tmp_path: Path, items: list[EvalItem]
+) -> None:
+    copy = Path(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
+    digest = weights_digest(Bundle.open(copy))
+    (copy / costs_name("cpu")).write_bytes(json_from_costs(costs_with(digest, first=0.0, each=1.0)))
+    with Decoder.open(copy, threads=1) as decoder:
+        rows = {row.config: row for row in quality_rows(decoder, items[:1])}
+    assert set(rows) == {*(variant.name for variant in VARIANTS), "lopa-auto"}
+    # With a table on which branches cost and bring nothing else, auto decodes as d2f or saves its last round.
+    assert rows["d2f"].default.steps - 1 <= rows["lopa-auto"].default.steps <= rows["d2f"].default.steps
+    assert rows["lopa-auto"].published is None

@@ -1,0 +1,219 @@
+"""Recording steps, the medians, what is compared, and the forwards that are timed; then all of it on real cores."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from lopa.bench.eval_set import EvalItem, eval_set_from_jsonl
+from lopa.bench.forward.costs import Plan
+from lopa.bench.forward.work import ForwardShape
+from lopa.bench.report import json_from_report, prompt_file
+from lopa.bench.scaling import measure as scaling
+from lopa.bench.scaling.links import PUBLISHED_LINKS, Link
+from lopa.bench.scaling.measure import measured_shares, measured_table, measured_turns, recorded_step, table_plan
+from lopa.bench.scaling.model import MessageSizes, RecordedStep, StepParts
+from lopa.bench.scaling.report import (
+    Decode,
+    ModelCosts,
+    Turn,
+    commonest_full_shape,
+    measured_scale,
+    projected_scale,
+    prompts_with_other_tokens,
+    slowdown_of,
+    typical_decodes,
+)
+from lopa.bench.scaling.run import scaling_report
+from lopa.bench.scaling.table import tables_from_scaling
+from lopa.runtime.algorithm.decoding import Step
+from lopa.runtime.decoder import Decoder
+from lopa.runtime.errors import CheckFailedError
+from lopa.runtime.sessions.onnxruntime_session import available_cores
+from lopa.tiny import EVAL
+
+SHAPE = ForwardShape(4, 16, 64, 9)
+LINK = Link("here", 0.0, float("inf"), "made up")
+SIZES = MessageSizes(cache_row=1, answer_row=1)
+CORE = f"cpu:{min(available_cores())}"
+
+
+def step(engine: float, shape: ForwardShape = SHAPE) -> RecordedStep:
+    """Besides the engine 1 second."""
+    return RecordedStep(shape, 0, False, StepParts(0.5, engine, 0.0, 0.25, 0.0, 0.25))
+
+
+def turn(*engines: float, ids: tuple[int, ...] = (1, 2)) -> Turn:
+    return Turn(ids, tuple(map(step, engines)))
+
+
+@pytest.fixture
+def items() -> tuple[EvalItem, ...]:
+    return eval_set_from_jsonl(EVAL, limit=1)
+
+
+@pytest.fixture
+def one(tiny_bundle: Path) -> Iterator[Decoder]:
+    with Decoder.open(tiny_bundle, [CORE]) as decoder:
+        yield decoder
+
+
+def test_typical_decodes_are_medians_over_the_rounds_of_a_prompt() -> None:
+    turns = [turn(1.0, 10.0), turn(5.0), turn(3.0, 20.0), turn(7.0), turn(2.0, 90.0), turn(6.0)]
+    assert typical_decodes(turns, 2) == [(step(2.0), step(20.0)), (step(6.0),)]
+    assert typical_decodes(turns, 2, left_out=[0]) == [(step(6.0),)]
+
+
+def test_a_prompt_that_decodes_otherwise_anywhere_is_told() -> None:
+    same = [turn(1.0), turn(2.0), turn(3.0)] * 2
+    assert prompts_with_other_tokens({1: same, 2: same}, 3) == ()
+    other = [*same[:4], turn(2.0, ids=(1, 3)), turn(9.0)]
+    assert prompts_with_other_tokens({1: same, 2: other}, 3) == (1,)
+    wider = [turn(1.0), turn(2.0), Turn((1, 2), (step(3.0, replace(SHAPE, window=17)),))] * 2
+    assert prompts_with_other_tokens({1: same, 2: wider}, 3) == (2,)
+
+
+def test_the_commonest_shape_among_the_steps_with_most_branches() -> None:
+    few, wide = replace(SHAPE, branches=2), replace(SHAPE, window=20)
+    decodes = [(step(1, few), step(1, few), step(1, few), step(1, wide)), (step(1), step(1))]
+    assert commonest_full_shape(decodes) == SHAPE
+
+
+def model_costs(slowdowns: dict[int, float]) -> ModelCosts:
+    """An engine of 2 seconds a branch."""
+    return ModelCosts(LINK, SIZES, lambda shape: 2.0 * shape.branches, slowdowns)
+
+
+def test_errors_of_the_model_by_hand() -> None:
+    """By the model 4 seconds of the engine, 6 while two compute, and 1 beside it; measured were 7 and 10, then 13."""
+    single: list[Decode] = [(step(8.0), step(8.0), step(8.0))]
+    measured = [(step(6.0), step(9.0), step(12.0))]
+    found = measured_scale(2, measured, single, model_costs({2: 1.5}), tokens=60)
+    assert (found.step, found.tokens_per_second) == (10.0, 2.0)
+    assert (found.predicted, found.predicted_parts.engine) == (7.0, 6.0)
+    assert found.error == pytest.approx(-0.3)
+    assert found.error_of_total == pytest.approx(21 / 30 - 1)
+    assert found.error_without_slowdown == pytest.approx(-0.5)
+
+
+def test_projections_slow_down_on_shared_memory_alone() -> None:
+    away = Link("away", 0.0, float("inf"), "made up")
+    found = projected_scale([(step(8.0),)], [1, 2, 4], [LINK, away], model_costs({2: 1.5}), tokens=36)
+    assert [(each.link, each.devices, each.step) for each in found] == [
+        *(("here", 1, 9.0), ("here", 2, 7.0), ("here", 4, 4.0)),
+        *(("away", 1, 9.0), ("away", 2, 5.0), ("away", 4, 3.0)),
+    ]
+    assert [each.tokens_per_second for each in found] == pytest.approx([4, 36 / 7, 9, 4, 7.2, 12])
+
+
+def test_the_slowdown_of_the_next_smaller_number() -> None:
+    assert [slowdown_of({2: 1.2, 4: 1.7}, devices) for devices in (1, 2, 3, 4, 8)] == [1.0, 1.2, 1.2, 1.7, 1.7]
+
+
+def test_a_recorded_step_is_the_step(one: Decoder, items: tuple[EvalItem, ...]) -> None:
+    """Its parts add up to the step's seconds; what it committed was the same on every branch only if causal."""
+    for window in ("full", "block_causal"):
+        steps: list[Step] = []
+        for _ in one.stream(items[0].prompt, one.config(branches=4, window=window), on_step=steps.append):
+            pass
+        recorded = [recorded_step(each) for each in steps]
+        for each, found in zip(steps, recorded, strict=True):
+            assert found.parts.seconds == pytest.approx(sum(each.seconds.values()))
+            assert min(found.parts.engine, found.parts.gather, found.parts.windows, found.parts.spawn) > 0
+            assert found.shape.branches == len(each.branches)
+            assert found.shape.wanted == each.windows.logits_index.shape[1]
+            assert found.committed == each.windows.commit
+        several = [found for found in recorded if found.committed and found.shape.branches > 1]
+        assert several
+        assert all(found.shared == (window == "block_causal") for found in several)
+
+
+def test_steps_of_a_plain_session_are_refused(tiny_bundle: Path, items: tuple[EvalItem, ...]) -> None:
+    steps: list[Step] = []
+    with Decoder.open(tiny_bundle, ["cpu"], threads=1) as decoder:
+        next(iter(decoder.stream(items[0].prompt, drafts=True, on_step=steps.append)))
+    with pytest.raises(ValueError, match="without a split"):
+        recorded_step(steps[0])
+
+
+def test_the_table_has_what_every_number_of_devices_needs(one: Decoder) -> None:
+    """Whole blocks cover the windows; the long one of the prompt's only branch is left out."""
+    block = one.bundle.manifest.decoding.block_size
+    prompt = replace(SHAPE, branches=1, window=9 * block)
+    decodes = [
+        tuple(
+            step(1.0, replace(SHAPE, branches=8, window=block + 1, prefix=prefix))
+            for prefix in (64, 128, 192, 256, 320)
+        ),
+        (step(1.0, prompt),),
+    ]
+    plan = table_plan(decodes, [1, 2, 3, 8], one.bundle.manifest)
+    assert {shape.branches for shape in plan.shapes} == {1, 3, 4, 8}
+    assert {shape.window for shape in plan.shapes} == {block, 2 * block}
+    assert {shape.prefix for shape in plan.shapes} == {64, 192, 320}
+    assert {shape.wanted for shape in plan.shapes} == {1, block, 2 * block}
+    assert len(plan.shapes) == len(set(plan.shapes)) == 4 * 2 * 3 * 2
+
+
+def test_a_table_is_measured(tiny_bundle: Path) -> None:
+    shapes = [ForwardShape(b, w, 64, q) for b in (1, 4) for w in (8, 32) for q in (1, w)]
+    with Decoder.open(tiny_bundle, ["cpu"], threads=1) as decoder:
+        table = measured_table(decoder, Plan(tuple(shapes), 5))
+    assert table.seconds(ForwardShape(4, 32, 64, 20)) > table.seconds(ForwardShape(1, 8, 64, 1)) > 0
+
+
+def test_shares_alone_and_together(tiny_bundle: Path, one: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two devices on one core do: the numbers of branches are what counts here."""
+    monkeypatch.setattr(scaling, "SHARE_ROUNDS", 2)
+    from lopa.runtime.bundle import Bundle
+    from lopa.runtime.parallel.branch_session import BranchParallelSession
+    from lopa.runtime.sessions.session import open_session
+
+    bundle = Bundle.open(tiny_bundle)
+    pair = BranchParallelSession([open_session(bundle, "cpu", threads=1) for _ in range(2)])
+    seen: list[list[int]] = []
+    original = pair.forward
+
+    def noted(batch):  # type: ignore[no-untyped-def]
+        answer = original(batch)
+        seen.append([device.branches for device in answer.split.devices])
+        return answer
+
+    monkeypatch.setattr(pair, "forward", noted)
+    with Decoder(bundle, pair, one.tokenizer) as two:
+        shares = measured_shares({1: one, 2: two}, [1, 2, 4], replace(SHAPE, branches=5))
+    assert [(share.devices, share.branches) for share in shares] == [(1, 5), (2, 3), (4, 2)]
+    assert [share.together is None for share in shares] == [True, False, True]
+    assert seen == [[3, 3]] * 2
+    assert all(share.alone > 0 for share in shares)
+
+
+def test_the_whole_report(one: Decoder, items: tuple[EvalItem, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scaling, "_TABLE_ROUNDS", 3)
+    report = scaling_report(
+        {1: one}, one.config(branches=3), items, prompt_file(EVAL, 1), counts=[2, 5], arguments=["lopa-export", "bench"]
+    )
+    assert (report.other_tokens, report.not_measured) == ((), (2, 5))
+    assert [each.devices for each in report.measured] == [1]
+    assert [each.devices for each in report.shares] == [1, 2, 5]
+    assert [link.name for link in report.links] == ["shared memory", *(link.name for link in PUBLISHED_LINKS)]
+    assert len(report.projected) == 4 * 3
+    assert {each.slowdown for each in report.projected} == {1.0}
+    alone = [each for each in report.projected if each.devices == 1]
+    assert len({each.tokens_per_second for each in alone}) == 1, "one device needs no link"
+    assert json.loads(json_from_report(report))["rounds"] == scaling.ROUNDS
+    tables = tables_from_scaling(report)
+    assert "2, 5 devices are more than the cores here" in tables[0].title
+    assert all(len(row) == len(table.columns) for table in tables for row in table.rows)
+
+
+def test_other_tokens_everywhere_fail_the_check(
+    one: Decoder, items: tuple[EvalItem, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns = measured_turns({1: one}, items[:1], one.config(branches=1))
+    broken = {1: [replace(each, ids=(number,)) for number, each in enumerate(turns[1])]}
+    monkeypatch.setattr("lopa.bench.scaling.run.measured_turns", lambda *_: broken)
+    with pytest.raises(CheckFailedError, match="decodes every prompt otherwise"):
+        scaling_report({1: one}, one.config(), items[:1], prompt_file(EVAL, 1), counts=[1], arguments=["x"])

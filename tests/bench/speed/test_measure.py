@@ -1,0 +1,104 @@
+"""Both sides make the same steps; the ratios and shares are those of the steps' seconds. No test looks at a clock."""
+
+from pathlib import Path
+
+import onnxruntime as ort
+import pytest
+import torch
+
+from lopa.bench.eval_set import eval_set_from_jsonl
+from lopa.bench.speed.engine_clock import engine_calls_timed
+from lopa.bench.speed.measure import eager_decoder, measured_speed, torch_threads
+from lopa.bench.speed.report import ROUNDS, Decoded, StepTime, measured_from_turns
+from lopa.runtime.decoder import Decoder
+from lopa.runtime.errors import BadInputError
+from lopa.tiny import ADAPTER, CHECKPOINT, EVAL
+
+
+def decoded(ids: tuple[int, ...], *steps: tuple[int, float, float, float | None]) -> Decoded:
+    return Decoded(ids, tuple(StepTime(*step) for step in steps))
+
+
+def test_both_sides_make_the_same_steps(tiny_bundle: Path) -> None:
+    items = eval_set_from_jsonl(EVAL, limit=1)
+    with Decoder.open(tiny_bundle, threads=1) as ours:
+        config = ours.config(published=True, branches=5)
+        steps = sum(result.steps for result in ours.generate([item.prompt for item in items], config))
+        heard: list[int] = []
+        eager = eager_decoder(ours, CHECKPOINT, ADAPTER)
+        measured = measured_speed(ours, eager, items, config, threads=1, progress=heard.append)
+    assert measured.same_tokens
+    assert measured.other_tokens == ()
+    assert (measured.rounds, measured.prompts) == (ROUNDS, len(items))
+    assert heard == list(range(1, ROUNDS * len(items) + 1))
+    assert measured.all_steps is not None
+    assert measured.full_steps is not None
+    assert measured.all_steps.steps == measured.outside.steps == ROUNDS * steps
+    assert 0 < measured.full_steps.steps < measured.all_steps.steps
+    assert 0 < measured.outside.outside_forward < measured.outside.outside_call < 1
+
+
+def test_another_checkpoint_is_refused(tiny_bundle: Path) -> None:
+    with Decoder.open(tiny_bundle, threads=1) as ours, pytest.raises(BadInputError, match="not that of the bundle"):
+        eager_decoder(ours, CHECKPOINT, None)
+
+
+def test_ratios_and_shares() -> None:
+    ours = decoded((1,), (1, 0.004, 0.003, 0.002), (5, 0.020, 0.018, 0.016))
+    eager = decoded((1,), (1, 0.008, 0.007, None), (5, 0.060, 0.050, None))
+    found = measured_from_turns([(ours, eager)], prompts=1, branches=5)
+    assert found.all_steps is not None
+    assert found.full_steps is not None
+    assert found.outside_long_calls is not None
+    assert found.all_steps.ratio_of_totals == pytest.approx(68 / 24)
+    assert found.all_steps.ratio_of_medians == pytest.approx(34 / 12)
+    assert found.ratio_by_prompt_median == pytest.approx(68 / 24)
+    assert (found.full_steps.steps, found.full_steps.ratio_of_medians) == (1, pytest.approx(3))
+    assert found.outside.outside_call == pytest.approx(1 - 18 / 24)
+    assert found.outside.outside_forward == pytest.approx(1 - 21 / 24)
+    assert (found.outside_long_calls.steps, found.outside_long_calls.outside_call) == (1, pytest.approx(0.2))
+
+
+def test_prompts_with_other_tokens_are_named_and_left_out() -> None:
+    same = decoded((1,), (5, 0.004, 0.003, 0.002)), decoded((1,), (5, 0.008, 0.007, None))
+    other = decoded((1,), (5, 0.1, 0.1, 0.1)), decoded((2,), (5, 0.9, 0.9, None), (5, 0.9, 0.9, None))
+    found = measured_from_turns([same, other, same, other], prompts=2, branches=5)
+    assert not found.same_tokens
+    assert found.other_tokens == (1,)
+    assert found.all_steps is not None
+    assert (found.all_steps.steps, found.all_steps.ratio_of_totals) == (2, pytest.approx(2))
+    assert found.outside.steps == 4
+    nothing = measured_from_turns([other], prompts=1, branches=5)
+    assert nothing.all_steps is None
+    assert nothing.ratio_by_prompt_median is None
+
+
+def test_short_calls_and_few_branches_give_no_figure() -> None:
+    turn = decoded((1,), (2, 0.004, 0.003, 0.0099)), decoded((1,), (2, 0.008, 0.007, None))
+    found = measured_from_turns([turn], prompts=1, branches=5)
+    assert found.full_steps is None
+    assert found.outside_long_calls is None
+
+
+def test_global_settings_are_put_back() -> None:
+    threads, run = torch.get_num_threads(), ort.InferenceSession.run_with_iobinding
+    seen = []
+
+    def fail() -> None:
+        with torch_threads(threads + 1), engine_calls_timed():
+            seen.append((torch.get_num_threads(), ort.InferenceSession.run_with_iobinding))
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
+    assert seen[0][0] == threads + 1
+    assert seen[0][1] is not run
+    assert torch.get_num_threads() == threads
+    assert ort.InferenceSession.run_with_iobinding is run
+
+
+def test_the_clock_sees_one_call_a_step(tiny_bundle: Path) -> None:
+    with Decoder.open(tiny_bundle, threads=1) as decoder, engine_calls_timed() as calls:
+        (result,) = decoder.generate(["Question: "], decoder.config(branches=3, max_new_tokens=32))
+    assert len(calls) == result.steps
+    assert all(seconds > 0 for seconds in calls)

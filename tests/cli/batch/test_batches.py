@@ -1,0 +1,297 @@
+"""lopa-export generate with files, as a user runs it: lines, files, failures, progress."""
+
+import json
+import os
+import shutil
+import stat
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cli.decode.test_generate import BROKEN_DEVICES, PROMPT, lopa_export
+
+GOOD = json.dumps({"prompt": PROMPT, "max_new_tokens": 16})
+SHORT = ("--max-new-tokens", 16)
+
+
+def jsonl(path: Path, *lines: str | bytes | dict[str, Any]) -> Path:
+    encoded = (json.dumps(line) if isinstance(line, dict) else line for line in lines)
+    path.write_bytes(b"".join((line.encode() if isinstance(line, str) else line) + b"\n" for line in encoded))
+    return path
+
+
+def answers(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+@pytest.fixture
+def chat_bundle(tiny_bundle: Path, tmp_path: Path) -> Path:
+    """With a chat template, which the tiny model has none of."""
+    bundle = Path(shutil.copytree(tiny_bundle, tmp_path / "chat"))
+    settings = json.loads((bundle / "tokenizer_config.json").read_bytes())
+    template = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:"
+    (bundle / "tokenizer_config.json").write_text(json.dumps({**settings, "chat_template": template}))
+    manifest = json.loads((bundle / "manifest.json").read_bytes())
+    for record in manifest["files"]:
+        record["size"] = (bundle / record["path"]).stat().st_size
+    (bundle / "manifest.json").write_text(json.dumps(manifest))
+    return bundle
+
+
+def test_a_line_may_have_an_id_and_options_of_its_own(tiny_bundle: Path, tmp_path: Path) -> None:
+    prompts = jsonl(
+        tmp_path / "in.jsonl",
+        {"prompt": PROMPT},
+        {"prompt": PROMPT, "id": "b", "strategy": "d2f", "max_new_tokens": 8},
+        {"prompt": PROMPT, "id": 7, "temperature": 0.8, "seed": 5, "logprobs": True, "stop": ["="]},
+        {"prompt": PROMPT, "id": 0.5},
+    )
+    result = lopa_export("generate", tiny_bundle, "--prompts", prompts, *SHORT, "--no-prompt-ids", "--parallel", 3)
+    assert result.returncode == 0, result.stderr
+    first, short, drawn, last = answers(result.stdout)
+    assert [line.get("id") for line in (first, short, drawn, last)] == [None, "b", 7, 0.5]
+    assert (first["window_tokens"], short["window_tokens"]) == (16, 8)
+    assert drawn["seed"] == 5
+    assert len(drawn["logprobs"]) == len(drawn["token_ids"])
+    assert "logprobs" not in first
+    assert "prompt_ids" not in first
+    assert first["token_ids"] == last["token_ids"]
+    alone = lopa_export("generate", tiny_bundle, PROMPT, "--strategy", "d2f", "--max-new-tokens", 8)
+    assert alone.stdout == short["text"] + "\n"
+
+
+BAD = {
+    "deep list": b"[" * 20000,
+    "deep object": b'{"prompt": ' * 20000,
+    "deep in place": b'{"prompt": "x", "stop": ' + b"[" * 900 + b"]" * 900 + b"}",
+    "large number": b'{"prompt": "x", "max_new_tokens": ' + b"9" * 6000 + b"}",
+    "large id": b'{"prompt_ids": [1000000000000000000000000000000]}',
+    "not finite": b'{"prompt": "x", "temperature": NaN}',
+    "infinite": b'{"prompt": "x", "temperature": 1e999}',
+    "half a character": b'{"prompt": "\\ud800"}',
+    "not UTF-8": b'{"prompt": "\xff\xfe"}',
+    "NUL": b"\0\0\0",
+    "no object": b'"text"',
+    "no prompt": b'{"id": 1}',
+    "two prompts": b'{"prompt": "x", "prompt_ids": [1]}',
+    "unknown": b'{"prompt": "x", "max_tokens": 3}',
+    "wrong kind": b'{"prompt": {"a": 1}}',
+    "wrong ids": b'{"prompt_ids": [1, true]}',
+    "wrong messages": b'{"messages": "hello"}',
+    "wrong option": b'{"prompt": "x", "stop": 5}',
+    "wrong choice": b'{"prompt": "x", "strategy": ["lopa"]}',
+    "wrong id": b'{"prompt": "x", "id": [1]}',
+    "too long": b'{"prompt": "' + b"a" * (16 * 2**20) + b'"}',
+    "no template": b'{"messages": [{"role": "user", "content": "x"}]}',
+}
+
+
+def test_a_bad_line_is_that_lines_error_whatever_is_wrong(tiny_bundle: Path, tmp_path: Path) -> None:
+    prompts = jsonl(tmp_path / "in.jsonl", GOOD, *BAD.values(), GOOD)
+    result = lopa_export("generate", tiny_bundle, "--prompts", prompts, "--parallel", 2)
+    assert result.returncode == 2
+    assert "Traceback" not in result.stderr
+    found = answers(result.stdout)
+    assert [line["line"] for line in found] == list(range(1, len(BAD) + 3))
+    assert found[0]["token_ids"] == found[-1]["token_ids"]
+    for (why, _), line in zip(BAD.items(), found[1:-1], strict=True):
+        assert set(line) - {"id"} == {"error", "line", "request"}, why
+        assert len(line["error"]) < 2000, why
+        assert f"error: {prompts} line {line['line']}: {line['error'][:40]}" in result.stderr, why
+    assert f"{len(BAD) + 2} prompts, {len(BAD)} errors, " in result.stderr
+    unknown = found[1 + list(BAD).index("unknown")]["error"]
+    assert "'max_tokens'" in unknown
+    assert "max_new_tokens" in unknown
+
+
+def test_chats_in_lines_and_around_them(chat_bundle: Path, tmp_path: Path) -> None:
+    talk = [
+        {"role": "system", "content": "short"},
+        {"role": "user", "content": "2 + 2?"},
+        {"role": "assistant", "content": "4"},
+        {"role": "user", "content": "and 1?"},
+    ]
+    prompts = jsonl(
+        tmp_path / "in.jsonl",
+        {"messages": talk},
+        {"prompt": "2 + 2?"},
+        {"prompt": "system: be short\nuser: 2 + 2?\nassistant:"},
+        {"prompt_ids": [1, 5]},
+        {"custom_id": "c", "url": "/v1/completions", "body": {"prompt": "2 + 2?", "max_tokens": 8}},
+    )
+    wrapped = lopa_export(
+        "generate", chat_bundle, "--prompts", prompts, "--chat", "--system", "be short", "--max-new-tokens", 8
+    )
+    plain = lopa_export("generate", chat_bundle, "--prompts", prompts, "--max-new-tokens", 8)
+    assert (wrapped.returncode, plain.returncode) == (2, 0), wrapped.stderr + plain.stderr
+    in_chat, in_plain = answers(wrapped.stdout), answers(plain.stdout)
+    assert in_chat[0]["prompt_ids"] == in_plain[0]["prompt_ids"]
+    # The tiny bundle adds a beginning-of-text to plain text; a template writes its own, or none.
+    assert in_chat[1]["prompt_ids"] == in_plain[2]["prompt_ids"][-len(in_chat[1]["prompt_ids"]) :]
+    assert in_chat[1]["prompt_ids"] != in_plain[1]["prompt_ids"]
+    assert "prompt_ids with --chat" in in_chat[3]["error"]
+    assert in_chat[4]["response"]["body"]["usage"] == in_plain[4]["response"]["body"]["usage"], "a completion is none"
+    one = lopa_export("generate", chat_bundle, "2 + 2?", "--chat", "--system", "be short", "--max-new-tokens", 8)
+    assert (one.returncode, one.stdout) == (0, in_chat[1]["text"] + "\n"), one.stderr
+
+
+def test_lines_of_openai_are_answered_in_their_shape(tiny_bundle: Path, tmp_path: Path) -> None:
+    body = {"model": "tiny", "prompt": PROMPT, "max_tokens": 16, "temperature": 0, "stop": "=", "user": "me"}
+    url = "/v1/completions"
+    prompts = jsonl(
+        tmp_path / "in.jsonl",
+        {"custom_id": "a", "method": "POST", "url": url, "body": {**body, "logprobs": 0, "lopa": {"strategy": "d2f"}}},
+        {"custom_id": "b", "method": "POST", "url": url, "body": {**body, "n": 2}},
+        {"prompt": PROMPT, "max_new_tokens": 16, "stop": ["="], "strategy": "d2f"},
+    )
+    result = lopa_export("generate", tiny_bundle, "--prompts", prompts)
+    assert result.returncode == 2
+    good, bad, ours = answers(result.stdout)
+    assert (good["custom_id"], good["error"], good["response"]["status_code"]) == ("a", None, 200)
+    answer = good["response"]["body"]
+    (choice,) = answer["choices"]
+    assert (answer["object"], answer["model"]) == ("text_completion", "tiny")
+    assert (choice["text"], choice["finish_reason"]) == (ours["text"], "stop")
+    assert len(choice["logprobs"]["token_logprobs"]) == len(choice["logprobs"]["tokens"]) == ours["tokens"]
+    assert answer["usage"]["completion_tokens"] == ours["tokens"]
+    assert answer["usage"]["prompt_tokens"] == len(ours["prompt_ids"])
+    assert answer["lopa"]["steps"] == ours["steps"]
+    assert (bad["custom_id"], bad["response"]["status_code"]) == ("b", 400)
+    assert bad["error"]["message"].startswith("n 2")
+    assert bad["response"]["body"]["error"]["message"] == bad["error"]["message"]
+
+
+def test_prompts_come_from_standard_input_or_a_fifo_and_are_answered_one_by_one(
+    tiny_bundle: Path, tmp_path: Path
+) -> None:
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    program = [sys.executable, "-m", "lopa.cli.main", "generate", str(tiny_bundle), "--prompts", str(fifo)]
+    with subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        with open(os.open(fifo, os.O_RDWR), "wb", buffering=0) as asking:  # noqa: PTH123 (as it waits for nobody)
+            for number in (1, 2):
+                asking.write(GOOD.encode() + b"\n")
+                assert json.loads(process.stdout.readline())["line"] == number
+        assert "2 prompts, 0 errors" in process.stderr.read()
+    assert process.returncode == 0
+    piped = lopa_export("generate", tiny_bundle, "--prompts", "-", stdin=f"\n{GOOD}\n\n{GOOD}")
+    assert [line["line"] for line in answers(piped.stdout)] == [2, 4]
+
+
+def test_special_outputs_are_written_and_stay(tiny_bundle: Path, tmp_path: Path) -> None:
+    prompts, fifo, target = jsonl(tmp_path / "in.jsonl", GOOD), tmp_path / "fifo", tmp_path / "target"
+    link = tmp_path / "link"
+    link.symlink_to("target")
+    os.mkfifo(fifo)
+    found: list[bytes] = []
+    reader = threading.Thread(target=lambda: found.append(fifo.read_bytes()))
+    reader.start()
+    result = lopa_export(
+        *("generate", tiny_bundle, "--prompts", prompts),
+        *("--output", fifo, "--trace", link, "--timeline", "/dev/null"),
+    )
+    reader.join()
+    assert result.returncode == 0, result.stderr
+    assert json.loads(found[0])["line"] == 1
+    assert stat.S_ISFIFO(fifo.lstat().st_mode)
+    assert link.is_symlink()
+    assert len(target.read_text().splitlines()) > 2
+    assert Path("/dev/null").is_char_device()
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["fifo", "in.jsonl", "link", "target"]
+
+
+@pytest.mark.parametrize("option", ["--output", "--trace", "--timeline"])
+def test_a_path_that_cannot_be_written_is_refused_and_nothing_is_lost(
+    option: str, tiny_bundle: Path, tmp_path: Path
+) -> None:
+    prompts = jsonl(tmp_path / "in.jsonl", GOOD)
+    before = jsonl(tmp_path / "before", "old")
+    others = [each for each in ("--output", "--trace", "--timeline") if each != option]
+    (tmp_path / "loop").symlink_to("loop")
+    for path in (prompts / "x", tmp_path / "loop"):
+        result = lopa_export("generate", tiny_bundle, "--prompts", prompts, option, path, others[0], before)
+        assert (result.returncode, result.stdout) == (2, ""), path
+        assert "error: cannot write" in result.stderr
+        assert "Traceback" not in result.stderr
+        assert before.read_text() == "old\n"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--output", "in.jsonl"),
+        ("--trace", "link"),
+        ("--timeline", "hard"),
+        ("--output", "new", "--trace", "./new"),
+        ("--output", "new", "--timeline", "new.link"),
+    ],
+)
+def test_one_file_for_two_things_is_refused(arguments: tuple[str, ...], tiny_bundle: Path, tmp_path: Path) -> None:
+    prompts = jsonl(tmp_path / "in.jsonl", GOOD)
+    (tmp_path / "link").symlink_to("in.jsonl")
+    (tmp_path / "hard").hardlink_to(prompts)
+    (tmp_path / "new.link").symlink_to("new")
+    program = [sys.executable, "-m", "lopa.cli.main", "generate", str(tiny_bundle), "--prompts", "in.jsonl", *arguments]
+    result = subprocess.run(program, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert "are one file" in result.stderr
+    assert prompts.read_text() == f"{GOOD}\n"
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("bad", ["bundle", "prompts", "option"])
+def test_results_of_before_stay_until_there_is_something_new(bad: str, tiny_bundle: Path, tmp_path: Path) -> None:
+    prompts, output = jsonl(tmp_path / "in.jsonl", GOOD), jsonl(tmp_path / "out.jsonl", "old")
+    result = lopa_export(
+        *("generate", tmp_path if bad == "bundle" else tiny_bundle),
+        *("--prompts", tmp_path if bad == "prompts" else prompts),
+        *("--output", output, "--temperature", -1 if bad == "option" else 0),
+    )
+    assert result.returncode == 2
+    assert output.read_text() == "old\n"
+
+
+@pytest.mark.parametrize("option", ["--output", "--trace", "--timeline"])
+def test_a_full_device_ends_the_run_with_one_message(option: str, tiny_bundle: Path, tmp_path: Path) -> None:
+    prompts = jsonl(tmp_path / "in.jsonl", *[GOOD] * 3)
+    result = lopa_export("generate", tiny_bundle, "--prompts", prompts, option, "/dev/full")
+    assert result.returncode == 2
+    assert result.stderr.count("error: writing /dev/full failed: No space left on device") == 1
+    assert "Traceback" not in result.stderr
+
+
+def test_a_device_that_fails_leaves_the_results_before(tiny_bundle: Path, tmp_path: Path) -> None:
+    """The stand-in's third forward fails: of the first prompt's one there is a result, of the second's none."""
+    prompts, output = jsonl(tmp_path / "in.jsonl", *[GOOD] * 5), tmp_path / "out.jsonl"
+    once = json.dumps({"prompt": PROMPT, "max_new_tokens": 1, "strategy": "vanilla"})
+    prompts.write_text(f"{once}\n" + prompts.read_text())
+    program = [sys.executable, "-c", BROKEN_DEVICES, "cpu", "generate", str(tiny_bundle), "--prompts", str(prompts)]
+    done = subprocess.run([*program, "--output", str(output)], capture_output=True, text=True, check=False)
+    assert done.returncode not in (0, 2), done.stderr
+    assert [line["line"] for line in answers(output.read_text())] == [1]
+    resumed = lopa_export("generate", tiny_bundle, "--prompts", prompts, "--output", output, "--resume")
+    assert resumed.returncode == 0, resumed.stderr
+    assert [line["line"] for line in answers(output.read_text())] == [1, 2, 3, 4, 5, 6]
+
+
+def test_the_last_line_says_what_was_done_and_how(tiny_bundle: Path, tmp_path: Path) -> None:
+    prompts = jsonl(tmp_path / "in.jsonl", GOOD, GOOD)
+    result = lopa_export(
+        "generate", tiny_bundle, "--prompts", prompts, "--seed", "random", "--output", tmp_path / "out.jsonl"
+    )
+    last = result.stderr.splitlines()[-1]
+    seeds = {line["seed"] for line in answers((tmp_path / "out.jsonl").read_text())}
+    assert last.startswith("2 prompts, 0 errors, 32 tokens, ")
+    assert "tokens per forward" in last
+    assert "tokens per second" in last
+    assert "1 branch: on a CPU" in last
+    assert len(seeds) == 1
+    assert f"seed {seeds.pop()}" in last
+    one = lopa_export("generate", tiny_bundle, PROMPT, *SHORT, "--branches", 2)
+    assert "2 branches: as asked for" in one.stderr
+    assert "seed" not in one.stderr

@@ -1,0 +1,120 @@
+"""What lines of OpenAI's batch files ask for, field by field."""
+
+from typing import Any
+
+import pytest
+
+from lopa.cli.batch.openai_batch import OpenAIAnswers, asked_of_openai_line, identity_of_openai_answer
+from lopa.cli.batch.prompt_lines import RawLine
+from lopa.runtime.errors import BadInputError
+from lopa.runtime.requests.result import GenerationResult
+
+TALK = [{"role": "user", "content": "2 + 2?"}]
+
+
+def completion(**body: Any) -> dict[str, Any]:
+    return {"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": {"prompt": "text", **body}}
+
+
+def chat(**body: Any) -> dict[str, Any]:
+    return {"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": {"messages": TALK, **body}}
+
+
+@pytest.mark.parametrize(
+    ("body", "options"),
+    [
+        ({"max_tokens": 5}, {"max_new_tokens": 5}),
+        ({"max_completion_tokens": 5, "max_tokens": 5}, {"max_new_tokens": 5}),
+        ({"temperature": 0.5, "top_p": 0.9, "seed": 3}, {"temperature": 0.5, "top_p": 0.9, "seed": 3}),
+        ({"stop": "x"}, {"stop": ["x"]}),
+        ({"stop": ["x", "y"]}, {"stop": ["x", "y"]}),
+        ({"stop": None, "temperature": None, "tools": None}, {}),
+        ({"n": 1, "stream": False, "logit_bias": {}, "tools": [], "presence_penalty": 0.0}, {}),
+        ({"user": "me", "metadata": {"a": "b"}, "store": True, "model": "m"}, {}),
+        ({"lopa": {"strategy": "d2f", "branches": 1}}, {"strategy": "d2f", "branches": 1}),
+    ],
+)
+def test_fields_and_the_options_that_they_are(body: dict[str, Any], options: dict[str, Any]) -> None:
+    assert asked_of_openai_line(completion(**body)).options == options
+    assert asked_of_openai_line(chat(**body)).options == options
+
+
+def test_log_probabilities_are_asked_for_in_two_ways() -> None:
+    assert asked_of_openai_line(chat(logprobs=True, top_logprobs=0)).options == {"logprobs": True}
+    assert asked_of_openai_line(chat(logprobs=False)).options == {"logprobs": False}
+    assert asked_of_openai_line(completion(logprobs=0)).options == {"logprobs": True}
+    for line in (completion(logprobs=3), completion(logprobs=True), chat(logprobs=True, top_logprobs=2)):
+        with pytest.raises(BadInputError, match="logprobs"):
+            asked_of_openai_line(line)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"n": 2},
+        {"n": True},
+        {"n": "1"},
+        {"stream": True},
+        {"tools": [{"type": "function"}]},
+        {"logit_bias": {"5": 1}},
+        {"presence_penalty": 0.5},
+        {"best_of": 3},
+        {"response_format": {"type": "json_object"}},
+        {"guided_json": {}},
+        {"max_tokens": 5, "max_completion_tokens": 6},
+        {"max_tokens": 5, "lopa": {"max_new_tokens": 6}},
+        {"lopa": {"max_tokens": 5}},
+        {"lopa": [1]},
+    ],
+)
+def test_what_would_change_the_answer_unheard_is_refused(body: dict[str, Any]) -> None:
+    for line in (completion(**body), chat(**body)):
+        with pytest.raises(BadInputError):
+            asked_of_openai_line(line)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"url": "/v1/embeddings"},
+        {"url": ["/v1/completions"]},
+        {"method": "GET"},
+        {"body": "text"},
+        {"custom_id": 5},
+        {"custom_id": None},
+        {"extra": 1},
+        {"body": {}},
+        {"body": {"prompt": ["one", "two"]}},
+        {"body": {"prompt": 5}},
+    ],
+)
+def test_lines_of_another_form_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(BadInputError):
+        asked_of_openai_line({**completion(), **wrong})
+
+
+def test_prompts_and_messages() -> None:
+    assert asked_of_openai_line(completion()).prompt == "text"
+    assert asked_of_openai_line(completion(prompt=["text"])).prompt == "text"
+    assert asked_of_openai_line(completion(prompt=[1, 2])).prompt == [1, 2]
+    parts = [{"type": "text", "text": "2 + "}, {"type": "text", "text": "2?"}]
+    asked = asked_of_openai_line(chat(messages=[{"role": "user", "content": parts, "name": None}]))
+    assert asked.messages == TALK
+    with pytest.raises(BadInputError, match="text only"):
+        asked_of_openai_line(chat(messages=[{"role": "user", "content": [{"type": "image_url"}]}]))
+
+
+def test_an_answer_tells_which_line_it_is_for() -> None:
+    answers = OpenAIAnswers(RawLine(12, b"", "abc"), chat(), "bundle", str)
+    result = GenerationResult((1, 2), (5, 6), "text", 1, 2, 2, 2.0, "length", 0.5, logprobs=(-0.5, float("nan")))
+    good, bad = answers.of_result(result), answers.of_error(BadInputError("x", expected="y", remedy="z"))
+    assert identity_of_openai_answer(good) == identity_of_openai_answer(bad) == (12, "abc")
+    body = good["response"]["body"]
+    assert (body["object"], body["model"]) == ("chat.completion", "bundle")
+    (choice,) = body["choices"]
+    assert choice["message"] == {"role": "assistant", "content": "text", "refusal": None}
+    assert choice["finish_reason"] == "length"
+    assert [each["logprob"] for each in choice["logprobs"]["content"]] == [-0.5, None]
+    assert body["usage"] == {"prompt_tokens": 2, "completion_tokens": 2, "total_tokens": 4}
+    for other in ({"id": "batch_req_x_y", "custom_id": ""}, {"id": 5}, {"line": 1}):
+        assert identity_of_openai_answer(other) is None

@@ -1,0 +1,43 @@
+"""How far a batch is, in a log: lines now and then, with rate and time left, and a sum."""
+
+import re
+
+import pytest
+
+from lopa.cli.batch import progress as batch_progress
+from lopa.cli.batch.progress import BatchProgress
+from lopa.cli.batch.resume import Kept
+from lopa.runtime.errors import BadInputError
+from lopa.runtime.requests.result import GenerationResult
+
+RESULT = GenerationResult((1,), (2, 3), "text", 1, 2, 2, 2.0, "eos", 0.1)
+
+
+@pytest.mark.parametrize("total", [10, None])
+def test_lines_come_by_time_also_while_one_prompt_runs(
+    total: int | None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batch_progress, "_LINE_SECONDS", 0.0)
+    with BatchProgress(total, Kept(results=3, errors=1, end=99), shown=True) as progress:
+        progress.step()
+        progress.add(RESULT)
+        progress.add(BadInputError("x", expected="y", remedy="z"))
+    before, *_, last = capsys.readouterr().err.splitlines()
+    of_total = "" if total is None else " of 10"
+    assert before.startswith(f"3{of_total} prompts, 0 tokens per second")
+    assert re.fullmatch(
+        rf"5{of_total} prompts, \d+ tokens per second" + ("" if total is None else r", \d:\d\d:\d\d left"), last
+    )
+    assert progress.sum_up().startswith("2 prompts (3 were there), 2 errors, 2 tokens, 2.00 tokens per forward, ")
+    assert progress.errors == 2
+
+
+def test_nothing_is_said_before_it_is_time_or_where_it_is_not_wanted(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with BatchProgress(10, Kept(), shown=True) as progress:
+        progress.add(RESULT)
+    monkeypatch.setattr(batch_progress, "_LINE_SECONDS", 0.0)
+    with BatchProgress(10, Kept(), shown=False) as progress:
+        progress.add(RESULT)
+    assert capsys.readouterr().err == ""

@@ -1,0 +1,146 @@
+"""A batch that is ended at any moment keeps its results, and --resume makes the file what it would have been."""
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cli.batch.test_batches import answers, jsonl
+from tests.cli.decode.test_generate import PROMPT, lopa_export
+
+LINES = 40
+CHANGES = ("seconds",)
+
+
+@pytest.fixture(scope="module")
+def prompts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Bad lines and blank ones among the good."""
+    lines: list[str | dict[str, Any]] = [
+        {"prompt": PROMPT, "id": f"n{number}", "max_new_tokens": 8 + number % 5} for number in range(LINES)
+    ]
+    lines[3], lines[7], lines[LINES - 2] = "{oops", "", {"prompt": ""}
+    return jsonl(tmp_path_factory.mktemp("resume") / "in.jsonl", *lines)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tiny_bundle: Path, prompts: Path) -> list[dict[str, Any]]:
+    result = lopa_export("generate", tiny_bundle, "--prompts", prompts)
+    assert result.returncode == 2
+    return [stable(line) for line in answers(result.stdout)]
+
+
+def stable(answer: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in answer.items() if name not in CHANGES}
+
+
+def command(bundle: Path, prompts: Path, output: Path, *more: object) -> list[str]:
+    program = [sys.executable, "-m", "lopa.cli.main", "generate", bundle, "--prompts", prompts, "--output", output]
+    return [*map(str, program), *map(str, more)]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_ended_at_any_moment_and_resumed(
+    number: signal.Signals, tiny_bundle: Path, prompts: Path, undisturbed: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    output = tmp_path / "out.jsonl"
+    moments = random.Random(number)
+    for again in range(2):
+        cut = moments.randrange(1, LINES // 2) + again * LINES // 3
+        arguments = command(tiny_bundle, prompts, output, "--resume", "--parallel", 1 + again)
+        with subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True) as process:
+            while process.poll() is None and (not output.exists() or output.read_bytes().count(b"\n") < cut):
+                time.sleep(0.001)
+            process.send_signal(number)
+            _, errors = process.communicate(timeout=120)
+        assert "Traceback" not in errors
+        if process.returncode != 2:  # it was not done by then
+            assert process.returncode in (-number, 128 + number)
+        content = output.read_bytes()
+        if number != signal.SIGKILL:
+            assert content.endswith(b"\n")
+        whole = answers(content[: content.rfind(b"\n") + 1].decode())
+        assert [stable(line) for line in whole] == undisturbed[: len(whole)]
+        assert len(whole) >= min(cut, len(undisturbed))
+        assert [each.name for each in tmp_path.iterdir()] == ["out.jsonl"]
+    done = subprocess.run(
+        command(tiny_bundle, prompts, output, "--resume"), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2, done.stderr
+    assert [stable(line) for line in answers(output.read_text())] == undisturbed
+
+
+def test_what_is_done_stays_and_a_half_line_goes(
+    tiny_bundle: Path, prompts: Path, undisturbed: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    output = tmp_path / "out.jsonl"
+    kept = [json.dumps({**answer, "seconds": -1.0}) for answer in undisturbed[:35]]
+    output.write_text("\n".join([*kept, '{"line": 37, "requ']))
+    done = lopa_export("generate", tiny_bundle, "--prompts", prompts, "--output", output, "--resume")
+    assert done.returncode == 2
+    assert "4 prompts (35 were there), 2 errors, " in done.stderr
+    found = answers(output.read_text())
+    assert [stable(line) for line in found] == undisturbed
+    assert [line.get("seconds") == -1.0 for line in found] == [number < 35 for number in range(len(found))]
+    whole = output.read_bytes()
+    again = lopa_export("generate", tiny_bundle, "--prompts", prompts, "--output", output, "--resume")
+    assert "0 prompts (39 were there), 2 errors, 0 tokens" in again.stderr
+    assert (again.returncode, output.read_bytes()) == (2, whole)
+
+
+def test_results_of_something_else_are_refused_and_stay(
+    tiny_bundle: Path, tiny_bundle_logits: Path, undisturbed: list[dict[str, Any]], prompts: Path, tmp_path: Path
+) -> None:
+    output = tmp_path / "out.jsonl"
+    mine = "".join(json.dumps(answer) + "\n" for answer in undisturbed[:6])
+    shorter, other = tmp_path / "shorter.jsonl", tmp_path / "other.jsonl"
+    lines = prompts.read_text().splitlines()
+    shorter.write_text("\n".join(lines[:4]))
+    other.write_text("\n".join([*lines[:4], lines[5], lines[4], *lines[6:]]))
+    for content, arguments in (
+        (mine, (tiny_bundle, "--prompts", other)),
+        (mine, (tiny_bundle, "--prompts", shorter)),
+        (mine, (tiny_bundle_logits, "--prompts", prompts)),
+        (mine, (tiny_bundle, "--prompts", prompts, "--temperature", 0.5)),
+        (mine, (tiny_bundle, "--prompts", prompts, "--chat")),
+        ("not a result\n" + mine, (tiny_bundle, "--prompts", prompts)),
+        ('{"some": "file"}\n', (tiny_bundle, "--prompts", prompts)),
+    ):
+        output.write_text(content + "half")
+        done = lopa_export("generate", *arguments, "--output", output, "--resume")
+        assert (done.returncode, done.stdout) == (2, "")
+        assert "results of the same prompts, bundle and options" in done.stderr
+        assert output.read_text() == content + "half"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--output", "/dev/null"], "not a regular file"),
+        ([], "--resume goes with"),
+        (["--output", "new", "--trace", "t"], "--resume goes with"),
+    ],
+)
+def test_resume_needs_a_file_of_results(arguments: list[str], said: str, tiny_bundle: Path, prompts: Path) -> None:
+    done = lopa_export("generate", tiny_bundle, "--prompts", prompts, "--resume", *arguments)
+    assert done.returncode == 2
+    assert said in done.stderr
+
+
+def test_answers_in_the_shape_of_openai_are_resumed(tiny_bundle: Path, tmp_path: Path) -> None:
+    body = {"prompt": PROMPT, "max_tokens": 8}
+    prompts = jsonl(
+        tmp_path / "in.jsonl",
+        *({"custom_id": str(n), "url": "/v1/completions", "body": {**body, "n": 1 + n % 2}} for n in range(4)),
+    )
+    output = tmp_path / "out.jsonl"
+    first = lopa_export("generate", tiny_bundle, "--prompts", prompts)
+    whole = first.stdout.splitlines(keepends=True)
+    output.write_text("".join(whole[:3])[:-10])
+    done = lopa_export("generate", tiny_bundle, "--prompts", prompts, "--output", output, "--resume")
+    assert (done.returncode, output.read_text().splitlines(keepends=True)[:2]) == (2, whole[:2])
+    assert [line["custom_id"] for line in answers(output.read_text())] == ["0", "1", "2", "3"]

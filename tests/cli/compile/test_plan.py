@@ -1,0 +1,167 @@
+"""lopa-export plan as a user runs it: traces in, a plan, tables and a picture out, and what it refuses."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from tests.cli.decode.test_generate import PROMPT, lopa_export
+from tests.runtime.bundle.test_costs import costs_of
+
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.bundle.costs import costs_name, json_from_costs
+from lopa.runtime.bundle.gears import GearTable, plan_from_file
+from lopa.runtime.sessions.session import open_session
+
+
+@pytest.fixture(scope="module")
+def bundle(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A bundle of our own, since a plan is written into it."""
+    return Path(shutil.copytree(tiny_bundle, tmp_path_factory.mktemp("plan") / "bundle"))
+
+
+@pytest.fixture(scope="module")
+def trace(bundle: Path) -> Path:
+    path = bundle.parent / "trace.jsonl"
+    prompts = bundle.parent / "prompts.jsonl"
+    prompts.write_text("".join(json.dumps({"prompt": PROMPT[:length]}) + "\n" for length in (20, 60, 200)))
+    done = lopa_export("generate", bundle, "--prompts", prompts, "--trace", path, "--branches", 3, "--threads", 1)
+    assert done.returncode == 0, done.stderr
+    return path
+
+
+def test_a_plan_from_a_trace(bundle: Path, trace: Path, tmp_path: Path) -> None:
+    plot = tmp_path / "new" / "gears.png"
+    done = lopa_export("plan", bundle, "--trace", trace, "--gears", 3, "--max-prompt", 100, "--plot", plot)
+    assert done.returncode == 0, done.stderr
+    steps = [json.loads(line) for line in trace.read_text().splitlines()][1:]
+    assert f"{len(steps)} recorded forwards" in done.stdout
+    for way in ("no padding", "this plan, 3 gears", "vllm-ascend", "xLLM", "powers of two", "always largest"):
+        assert f"| {way}" in done.stdout or way in done.stdout
+    assert "no better choice exists" in done.stdout
+    assert plot.read_bytes().startswith(b"\x89PNG")
+
+    plan = plan_from_file(bundle / "gears.json", Bundle.open(bundle))
+    assert len(plan.gears) == 3
+    last = plan.gears[-1]
+    assert (last.branches, last.window, last.prefix, last.wanted) == (3, 256, 384, 256)
+    assert plan.expected.no_padding_seconds <= plan.expected.seconds == plan.expected.least_seconds
+    assert plan.costs.kind == "modelled"
+    assert [source.name for source in plan.sources] == ["trace.jsonl"]
+    assert sum(source.forwards for source in plan.sources) == len(steps)
+    GearTable(plan.gears)
+    open_session(Bundle.open(bundle), "cpu", threads=1).close()  # a plan in a bundle disturbs nothing
+    (bundle / "gears.json").unlink()
+
+
+def test_without_a_trace_prompts_are_decoded_and_the_plan_can_go_elsewhere_as_json(
+    bundle: Path, tmp_path: Path
+) -> None:
+    costs, output = tmp_path / "costs.json", tmp_path / "plan.json"
+    costs.write_bytes(json_from_costs(costs_of(Bundle.open(bundle))))
+    done = lopa_export("plan", bundle, "--costs", costs, "-o", output, "--json", "--parallel", 4, "--memory", 1)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == output.read_text()
+    assert not (bundle / "gears.json").exists()
+    plan = json.loads(done.stdout)
+    assert plan["costs"]["kind"] == "measured"
+    assert "16 prompts, decoded now" in plan["sources"][0]["name"]
+    assert max(gear["requests"] for gear in plan["gears"]) == 4
+
+
+@pytest.mark.parametrize("device", ["ascend:0", "tensorrt:0"])
+def test_for_a_device_whose_engines_are_not_there_yet_prompts_are_decoded_on_the_cpu(
+    bundle: Path, tmp_path: Path, device: str
+) -> None:
+    done = lopa_export("plan", bundle, "--device", device, "--gears", 3, "-o", tmp_path / "plan.json")
+    assert done.returncode == 0, done.stderr
+    plan = json.loads((tmp_path / "plan.json").read_text())
+    assert (plan["costs"]["device"], plan["costs"]["kind"]) == (device, "modelled")
+    assert plan["sources"][0]["forwards"] > 16
+
+
+def test_building_time_limits_the_gears(bundle: Path, trace: Path, tmp_path: Path) -> None:
+    arguments = ("plan", bundle, "--trace", trace, "--json", "-o", tmp_path / "plan.json")
+    done = lopa_export(*arguments, "--build-seconds", 500, "--build-seconds-per-gear", 240)
+    assert len(json.loads(done.stdout)["gears"]) == 2
+
+
+def damaged(trace: Path, target: Path, damage: str) -> Path:
+    header, first, *rest = trace.read_text().splitlines()
+    lines = {
+        "line": [header, first, first[:50], *rest],
+        "field": [header, first.replace('"window":', '"fenster":')],
+        "number": [header, first.replace('"rows_wanted": ', '"rows_wanted": -')],
+        "huge": [header, first.replace('"window": ', '"window": 99999')],
+        "deep": [header, first[:-1] + ', "x": ' + "[" * 5000 + "]" * 5000 + "}"],
+        "headless": [first, *rest],
+        "steps": [header],
+        "version": [header.replace('"version": 1', '"version": 2'), first],
+        "bundle": [header.replace('"model.onnx.data": "', '"model.onnx.data": "0'), first],
+        "option": [header.replace('"skip_threshold"', '"leap_threshold"'), first],
+    }[damage]
+    target.write_text("\n".join(lines) + "\n")
+    return target
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        ("line", "line 3 is damaged"),
+        ("field", "line 2 is damaged"),
+        ("number", "line 2 is damaged"),
+        ("huge", "line 2 has 1 branches and a size of 99999"),
+        ("deep", "line 2 is damaged"),
+        ("headless", "line 1 is damaged"),
+        ("steps", "has no steps"),
+        ("version", "a trace of version 2"),
+        ("bundle", "a trace of weights 0"),
+        ("option", "leap_threshold"),
+    ],
+)
+def test_traces_that_cannot_be_used(bundle: Path, trace: Path, tmp_path: Path, damage: str, said: str) -> None:
+    path = damaged(trace, tmp_path / "damaged.jsonl", damage)
+    done = lopa_export("plan", bundle, "--trace", trace, "--trace", path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (bundle / "gears.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--gears", 0], "--gears"),
+        (["--memory", "nan"], "--memory"),
+        (["--memory", "0.0000001"], "GiB: one branch of one request over a window of 256"),
+        (["--build-seconds", 10], "go together"),
+        (["--build-seconds", 10, "--build-seconds-per-gear", 11], "at least 11 seconds"),
+        (["--max-prompt", 0], "--max-prompt"),
+        (["--trace", "no/such.jsonl"], "no/such.jsonl"),
+        (["--trace", "/dev/zero"], "not a regular file"),
+        (["--device", "warp:0", "-o", "plan.json"], "device 'warp:0'"),
+        (["--costs", "no/such.json"], "no/such.json"),
+        (["-o", "/proc/gears.json"], "cannot write"),
+    ],
+)
+def test_bad_usage_is_one_clear_message(bundle: Path, trace: Path, arguments: list[object], said: str) -> None:
+    done = lopa_export("plan", bundle, "--trace", trace, *arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_the_least_memory_that_is_named_is_enough(bundle: Path, trace: Path, tmp_path: Path) -> None:
+    arguments = ("plan", bundle, "--trace", trace, "--json", "-o", tmp_path / "plan.json", "--memory")
+    least = lopa_export(*arguments, 1e-6).stderr.split("at least ")[1].split()[0]
+    done = lopa_export(*arguments, least)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["gear_bytes"] <= float(least) * 2**30
+
+
+def test_costs_of_another_device_are_refused(bundle: Path, trace: Path, tmp_path: Path) -> None:
+    costs = tmp_path / costs_name("cpu")
+    costs.write_bytes(json_from_costs(costs_of(Bundle.open(bundle))))
+    done = lopa_export("plan", bundle, "--trace", trace, "--costs", costs, "--device", "tensorrt:0")
+    assert done.returncode == 2
+    assert "measured for device cpu" in done.stderr

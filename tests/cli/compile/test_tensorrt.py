@@ -1,0 +1,106 @@
+"""lopa-export tensorrt, over the recorded API of TensorRT."""
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+from tests.runtime.tensorrt.gears import DEVICE, gear, plan_file
+from tests.runtime.tensorrt.stand_in_tensorrt import stand_in_tensorrt
+
+from lopa.cli.main import main
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.errors import MissingBackendError
+
+
+@pytest.fixture
+def bundle(tiny_bundle: Path, tmp_path: Path) -> Path:
+    """A copy with a plan."""
+    folder = shutil.copytree(tiny_bundle, tmp_path / "bundle")
+    plan_file(Bundle.open(folder), folder / "gears.json")
+    return folder
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One with TensorRT 11 and a GPU."""
+    monkeypatch.setitem(sys.modules, "tensorrt", stand_in_tensorrt(11))
+    monkeypatch.setattr("lopa.cli.compile.tensorrt.cuda_device", lambda _number: DEVICE)
+
+
+def run(*arguments: object, command: str = "tensorrt") -> int:
+    with pytest.raises(SystemExit) as caught:
+        main([command, *map(str, arguments)])
+    return int(caught.value.code or 0)
+
+
+@pytest.mark.usefixtures("machine")
+def test_build_and_build_again(bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(bundle, "--workspace", "0.5", "--weight-streaming") == 0
+    shown = capsys.readouterr()
+    assert "4 gears and a range for prompts" in shown.out
+    assert "Stand-in GPU, TensorRT 11.4.0.106, not verified; layers in layers.json" in shown.out
+    assert shown.err.splitlines() == ["TensorRT: Building engine", "TensorRT: Computing profile costs"]
+    assert (bundle / "engines" / "tensorrt-sm90-11.4.0.106" / "engine.plan").is_file()
+    assert run(bundle, "--workspace", "0.5", "--weight-streaming") == 0
+    assert "unchanged, nothing was built" in capsys.readouterr().out
+    assert run(bundle, "--int8", "--fp8") == 2
+    assert "choose one" in capsys.readouterr().err
+    assert run(bundle, "--strip-weights", "--version-compatible", "--int8") == 0
+    assert "unchanged" not in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("machine")
+def test_a_plan_at_another_place(bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (bundle / "gears.json").rename(tmp_path / "other.json")
+    assert run(bundle) == 2
+    assert f"{bundle / 'gears.json'} does not exist" in capsys.readouterr().err
+    assert run(bundle, "--gears", tmp_path / "other.json", "--timing-cache", tmp_path / "t") == 0
+    assert (tmp_path / "t").stat().st_size > 0
+
+
+@pytest.mark.usefixtures("machine")
+def test_gears_that_do_not_cover_the_defaults(bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plan_file(Bundle.open(bundle), bundle / "gears.json", [gear(1, 4, 96, 384, 1.0)])
+    assert run(bundle) == 2
+    assert "holds windows of 96 rows" in capsys.readouterr().err
+    assert not (bundle / "engines").exists()
+
+
+def test_without_tensorrt(bundle: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setitem(sys.modules, "tensorrt", None)
+    assert run(bundle) == 3
+    assert "pip install" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("machine")
+def test_without_a_gpu(bundle: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def none(_number: int) -> None:
+        raise MissingBackendError("no driver", expected="an NVIDIA GPU", remedy="install its driver")
+
+    monkeypatch.setattr("lopa.cli.compile.tensorrt.cuda_device", none)
+    assert run(bundle) == 3
+    assert "an NVIDIA GPU" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("machine")
+def test_a_portable_bundle(tiny_portable: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(tiny_portable) == 2
+    assert "--dialect standard or --dialect both" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("machine")
+def test_inspect_lists_engines(bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run(bundle)
+    assert run(bundle, command="inspect") == 0
+    line = "engine      tensorrt-sm90-11.4.0.106  for Stand-in GPU, TensorRT 11.4.0.106, 4 gears, not verified"
+    assert f"{line}, of these weights" in capsys.readouterr().out
+    engine = bundle / "engines" / "tensorrt-sm90-11.4.0.106" / "engine.json"
+    fields = json.loads(engine.read_bytes())
+    engine.write_text(json.dumps(fields | {"weights_sha256": "00"}))
+    assert run(bundle, command="inspect") == 0
+    assert f"{line}, of OTHER weights: build it again" in capsys.readouterr().out
+    engine.write_text("{")
+    assert run(bundle, command="inspect") == 0
+    assert "tensorrt-sm90-11.4.0.106  cannot be used: " in capsys.readouterr().out

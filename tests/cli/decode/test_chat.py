@@ -1,0 +1,252 @@
+"""lopa-export chat, as a user runs it: line by line through pipes, and on a pseudo-terminal."""
+
+import hashlib
+import json
+import os
+import pty
+import re
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Self
+
+import pytest
+
+from lopa.cli.decode.conversation import Conversation
+
+QUESTION = "Question: Jack has 5 marbles. Sam has 3 more marbles than Jack. How many marbles do they have?"
+PROGRAM = (sys.executable, "-m", "lopa.cli.main", "chat")
+TEMPLATE = (
+    "{% for message in messages %}{{ message.role + ': ' + message.content + '\\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ 'Answer:' }}{% endif %}"
+)
+
+
+@pytest.fixture
+def chat_bundle(tiny_bundle: Path, tmp_path: Path) -> Path:
+    """The tiny bundle with a chat template of the test's own."""
+    bundle = Path(shutil.copytree(tiny_bundle, tmp_path / "chat"))
+    path = bundle / "tokenizer_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "chat_template": TEMPLATE}))
+    manifest = json.loads((bundle / "manifest.json").read_text())
+    for record in manifest["files"]:
+        if record["path"] == path.name:
+            record.update(size=path.stat().st_size, sha256=hashlib.sha256(path.read_bytes()).hexdigest())
+    (bundle / "manifest.json").write_text(json.dumps(manifest))
+    return bundle
+
+
+def chat(bundle: Path, text: str | bytes, *options: object) -> subprocess.CompletedProcess[str]:
+    data = text.encode() if isinstance(text, str) else text
+    done = subprocess.run([*PROGRAM, str(bundle), *map(str, options)], input=data, capture_output=True, check=False)
+    return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
+
+
+def generated(bundle: Path, prompt: str) -> str:
+    command = [sys.executable, "-m", "lopa.cli.main", "generate", str(bundle), prompt, "-q"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def test_without_a_template_each_message_is_continued_alone(tiny_bundle: Path) -> None:
+    done = chat(tiny_bundle, f"{QUESTION}\\\nAnswer:\n{QUESTION}\\\nAnswer:\n")
+    assert (done.returncode, done.stdout) == (0, 2 * generated(tiny_bundle, f"{QUESTION}\nAnswer:"))
+    assert "no chat template" in done.stderr
+    assert len(re.findall(r"tokens per forward, [\d.]+ s", done.stderr)) == 2
+
+
+def test_turns_go_through_the_template_and_can_be_taken_back(chat_bundle: Path, tmp_path: Path) -> None:
+    saved = [tmp_path / f"{number}.jsonl" for number in range(3)]
+    text = (
+        f"one\ntwo\n/save {saved[0]}\n/undo\n/save {saved[1]}\n/system be kind\n/reset\n three\n/save {saved[2]}\n"
+        "/quit\nnever\n"
+    )
+    done = chat(chat_bundle, text, "--system", "short", "--max-new-tokens", 8)
+    assert done.returncode == 0, done.stderr
+    first, second, third = ([json.loads(line) for line in path.read_text().splitlines()] for path in saved)
+    assert [message["role"] for message in first] == ["system", *["user", "assistant"] * 2]
+    assert first[:3] == second
+    assert third[0] == {"role": "system", "content": "be kind"}
+    assert third[1] == {"role": "user", "content": " three"}
+    assert done.stdout == "".join(message["content"] + "\n" for message in [first[2], first[4], third[2]])
+    rest = f"system: short\nuser: one\nassistant: {first[2]['content']}\nuser: two\nAnswer:"
+    assert chat(chat_bundle, rest.replace("\n", "\\\n") + "\n/quit\n").returncode == 0  # text like a role is text
+    command = [sys.executable, "-m", "lopa.cli.main", "generate", str(chat_bundle), rest, "-q", "--max-new-tokens", "8"]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == first[4]["content"] + "\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("/sav x", "did you mean /save?"),
+        ("/undo", "a turn to take back"),
+        ("/save", "the name of a file"),
+        ("/save no/such/folder/x", "cannot write no/such/folder/x"),
+        ("/save .", "cannot write ."),
+        ("/system x", "no chat template"),
+        ("/set temperature hot", "/set temperature hot"),
+        ("/set temperature -1", "temperature -1.0"),
+        ("/set temperatur 1", "did you mean /set temperature VALUE?"),
+        ("/set branches", "did you mean /set branches VALUE?"),
+        ("/quit now", "/quit alone"),
+        ("word " * 3000, "positions in all"),
+    ],
+)
+def test_what_cannot_be_done_is_said_and_the_rest_goes_on(tiny_bundle: Path, line: str, said: str) -> None:
+    done = chat(tiny_bundle, f"{line}\n/set max_new_tokens 5\nQuestion\n/set\n")
+    assert done.returncode == 2
+    assert done.stderr.count("error: ") == 1
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+    assert re.search(r"max_new_tokens +5\n", done.stderr)
+    assert re.search(r"temperature +0.0\n", done.stderr)
+    assert " tokens per forward" in done.stderr
+
+
+def test_quiet_leaves_the_answers_alone(tiny_bundle: Path) -> None:
+    done = chat(tiny_bundle, "Question\n/set stop x\n", "-q")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("options", "text", "code", "said"),
+    [
+        (["--system", "x"], "", 2, "no chat template"),
+        (["--branches", "0"], "", 2, "branches 0"),
+        (["--device", "mpi"], "", 2, "use generate under mpirun"),
+        (["--device", "cuda:0"], "", 3, "CUDA"),
+        ([], b"a\xff\n", 2, "error: standard input: "),
+        ([], "and \\", 2, "ends behind a \\"),
+    ],
+)
+def test_what_ends_it(tiny_bundle: Path, options: list[str], text: str | bytes, code: int, said: str) -> None:
+    done = chat(tiny_bundle, text, *options)
+    assert (done.returncode, said in done.stderr) == (code, True), done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_conversation_that_outgrows_the_model_forgets_its_oldest_turns(chat_bundle: Path, tmp_path: Path) -> None:
+    long = "word " * 300
+    text = "".join(f"{number} {long}\n" for number in range(5)) + f"/save {tmp_path / 'all.jsonl'}\n"
+    done = chat(chat_bundle, text, "--max-new-tokens", 4)
+    assert done.returncode == 0, done.stderr
+    assert "oldest turns are forgotten" in done.stderr
+    assert len((tmp_path / "all.jsonl").read_text().splitlines()) == 10
+
+
+def test_what_does_not_fit_even_alone_forgets_nothing() -> None:
+    conversation = Conversation("system", [("a", "b"), ("c", "d")])
+    assert conversation.forget_until(lambda _: False, "e") == 0
+    assert len(conversation.messages("e")) == 6
+    assert conversation.forget_until(lambda messages: len(messages) <= 4, "e") == 1
+    assert [message["content"] for message in conversation.messages("e")] == ["system", "c", "d", "e"]
+    assert len(conversation.lines()) == 5
+    assert conversation.undo()
+    assert (conversation.forgotten, conversation.messages()[1:]) == (1, [])
+
+
+class Terminal:
+    """A chat on a pseudo-terminal."""
+
+    def __init__(self, *arguments: object) -> None:
+        self.process, self.master = self._started([*PROGRAM, *map(str, arguments)])
+        self.seen = ""
+
+    @staticmethod
+    def _started(command: list[str]) -> tuple["subprocess.Popen[bytes]", int]:
+        master, slave = pty.openpty()
+        process = subprocess.Popen(
+            command,
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            start_new_session=True,
+            preexec_fn=lambda: __import__("fcntl").ioctl(0, __import__("termios").TIOCSCTTY, 0),
+            env={**os.environ, "TERM": "xterm", "OMP_NUM_THREADS": "1"},
+        )
+        os.close(slave)
+        return process, master
+
+    def type(self, text: str) -> None:
+        if "\x03" in text:
+            # The prompt is on the screen before readline waits; what a signal in between does is seen at the next key.
+            time.sleep(0.5)
+        os.write(self.master, text.encode())
+
+    def wait_for(self, pattern: str, seconds: float = 60.0) -> None:
+        """Read until `pattern` is seen behind what was waited for before."""
+        until = time.monotonic() + seconds
+        while not (found := re.search(pattern, self.seen)):
+            assert time.monotonic() < until, self.seen
+            if select.select([self.master], [], [], 0.2)[0]:
+                self.seen += os.read(self.master, 4096).decode(errors="replace")
+        self.seen = self.seen[found.end() :]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def end(self) -> int:
+        """The exit code; what is still printed is read, and appended to what was seen."""
+        while True:
+            try:
+                self.seen += os.read(self.master, 4096).decode(errors="replace")
+            except OSError:  # the other side is closed
+                break
+        os.close(self.master)
+        return self.process.wait(60)
+
+
+def test_on_a_terminal_answers_are_stopped_and_the_prompt_comes_back(tiny_bundle: Path) -> None:
+    # A step at a time, and no end: long enough to be stopped on any machine.
+    with Terminal(tiny_bundle, "--strategy", "vanilla", "--no-stop-at-eos", "--max-new-tokens", 1500) as terminal:
+        terminal.wait_for("no chat template")
+        terminal.wait_for("> ")
+        terminal.type(f"{QUESTION}\n")
+        terminal.wait_for("Nina|Sam|Jack has 5")
+        time.sleep(0.5)
+        terminal.type("\x03")
+        terminal.wait_for("stopped; the message and the answer are not kept")
+        terminal.type("/set max_new_tokens 4\n")
+        terminal.wait_for("max_new_tokens 4")
+        terminal.type(f"{QUESTION}\n")
+        terminal.wait_for("stopped by length")
+        terminal.wait_for("> ")
+        terminal.type("half a line\x03")
+        terminal.wait_for(r"\(Ctrl-C again, Ctrl-D or /quit ends\)")
+        terminal.type("/undo\n")
+        terminal.wait_for("0 turns are left")
+        terminal.type("\x04")
+        assert terminal.end() == 0
+        assert "Traceback" not in terminal.seen
+
+
+def test_ctrl_c_twice_at_the_prompt_ends(tiny_bundle: Path) -> None:
+    with Terminal(tiny_bundle) as terminal:
+        terminal.wait_for("> ")
+        terminal.type("\x03")
+        terminal.wait_for("Ctrl-C again")
+        terminal.type("\x03")
+        assert terminal.end() == 130
+        assert "interrupted" in terminal.seen
+        assert "Traceback" not in terminal.seen
+
+
+def test_an_interrupt_through_a_pipe_stops_the_answer_only(tiny_bundle: Path) -> None:
+    command = [*PROGRAM, str(tiny_bundle), "--strategy", "vanilla", "--no-stop-at-eos", "--max-new-tokens", "1500"]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, **pipes) as process:  # type: ignore[call-overload]
+        process.stdin.write(f"{QUESTION}\n".encode())
+        process.stdin.flush()
+        process.stdout.read(1)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(b"/set\n", timeout=60)
+    assert process.returncode == 0
+    assert b"stopped; the message" in errors
+    assert b"max_new_tokens" in errors

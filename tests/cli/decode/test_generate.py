@@ -1,0 +1,254 @@
+"""lopa-export generate, as a user runs it: a process, its streams and its exit code."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lopa import tiny
+from lopa.cli.options.config import config_overrides
+from lopa.runtime.sessions.timeline import lanes_of_spans, spans_from_json
+
+PROMPT = json.loads(tiny.EVAL.read_text(encoding="utf-8").splitlines()[0])["prompt"]
+
+
+def lopa_export(*arguments: object, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "lopa.cli.main", *map(str, arguments)],
+        input=stdin,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_the_prompt_comes_as_argument_or_on_standard_input(tiny_bundle: Path) -> None:
+    argument = lopa_export("generate", tiny_bundle, PROMPT)
+    stdin = lopa_export("generate", tiny_bundle, stdin=PROMPT)
+    assert (argument.returncode, stdin.returncode) == (0, 0)
+    assert argument.stdout == stdin.stdout
+    assert "####" in argument.stdout
+    assert "tokens per forward" in argument.stderr
+    assert "stopped by eos" in argument.stderr
+
+
+def test_flags_are_those_of_the_config(tiny_bundle: Path, tmp_path: Path) -> None:
+    trace = tmp_path / "trace.jsonl"
+    result = lopa_export(
+        "generate", tiny_bundle, PROMPT, "--strategy", "lopa", "--branches", 3, "--block-size", 16, "--stop", "=",
+        "--confidence", "margin", "--window", "block_causal", "--no-stop-at-eos", "--reference", "--trace", trace,
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr
+    config = json.loads(trace.read_text().splitlines()[0])["config"]
+    given = {"branches": 3, "block_size": 16, "stop": ["="], "confidence": "margin", "window": "block_causal"}
+    assert {**config, **given, "stop_at_eos": False, "published": True} == config
+    assert "=" not in result.stdout
+
+
+def test_a_trace_has_a_header_and_every_step(tiny_bundle: Path, tmp_path: Path) -> None:
+    trace = tmp_path / "trace.jsonl"
+    result = lopa_export("generate", tiny_bundle, PROMPT, "--branches", 5, "--trace", trace)
+    header, *steps = map(json.loads, trace.read_text().splitlines())
+    manifest = json.loads((tiny_bundle / "manifest.json").read_text())
+    assert header["bundle"] == {file["path"]: file["sha256"] for file in manifest["files"]}
+    assert f"in {len(steps)} steps" in result.stderr
+    assert [step["step"] for step in steps] == list(range(1, len(steps) + 1))
+    for step in steps:
+        confidences = [branch["confidence"] for branch in step["branches"]]
+        assert step["winner"] == confidences.index(max(confidences))
+        assert set(step["seconds"]) == {"windows", "forward", "select", "commit", "spawn"}
+        assert step["branches"][-1]["lookahead"] is None
+        assert all(branch["window"] <= step["window"] for branch in step["branches"])
+    assert sum(len(step["fills"]) for step in steps) > 20
+
+
+def test_a_timeline_of_a_pipeline(tiny_staged: Path, tmp_path: Path) -> None:
+    file = tmp_path / "timeline.json"
+    given = ("generate", tiny_staged, PROMPT, "--branches", 4, "--threads", 1)
+    whole = lopa_export(*given)
+    result = lopa_export(*given, "--device", "cpu+cpu", "--timeline", file)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout == whole.stdout
+    spans = spans_from_json(file.read_text())
+    steps = range(1, int(result.stderr.split(" steps")[0].split()[-1]) + 1)
+    lanes = {lane: [span for span in spans if span.lane == lane] for lane in lanes_of_spans(spans)}
+    assert list(lanes) == ["host", "cpu+cpu, stage 0", "cpu+cpu, stage 1"]
+    phases = ["windows", "forward", "select", "commit", "spawn"]
+    assert [(span.step, span.work) for span in lanes["host"]] == [(step, phase) for step in steps for phase in phases]
+    first, second = ([(span.step, span.work) for span in lanes[f"cpu+cpu, stage {number}"]] for number in (0, 1))
+    assert first == second
+    assert first[:3] == [(1, "micro-batch 0"), (2, "micro-batch 0"), (2, "micro-batch 1")]
+    assert {step for step, _ in first} == set(steps)
+
+
+def test_a_pipeline_needs_a_bundle_of_as_many_stages(tiny_staged: Path, tmp_path: Path) -> None:
+    result = lopa_export("generate", tiny_staged, PROMPT, "--device", "cpu+cpu+cpu", "--timeline", tmp_path / "t.json")
+    assert result.returncode == 2
+    assert "--stages 3" in result.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_drafts_are_shown_after_every_step(tiny_bundle: Path) -> None:
+    plain = lopa_export("generate", tiny_bundle, PROMPT)
+    drafts = lopa_export("generate", tiny_bundle, PROMPT, "--drafts")
+    assert drafts.stdout == plain.stdout
+    assert "░" in drafts.stderr
+    assert drafts.stderr.count("\n") == plain.stderr.count("\n") + int(plain.stderr.split(" steps")[0].split()[-1])
+
+
+def test_json_lines_keep_their_order_and_bad_lines_their_place(tiny_bundle: Path, tmp_path: Path) -> None:
+    prompts, output = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    good = json.dumps({"prompt": PROMPT})
+    prompts.write_text(
+        "\n".join([good, "{oops", '{"prompt": ""}', '{"prompt_ids": [1, 5000]}', "", '{"prompt": 3}', good]) + "\n"
+    )
+    result = lopa_export("generate", tiny_bundle, "--prompts", prompts, "--output", output, "--strategy", "d2f")
+    assert result.returncode == 2
+    lines = [json.loads(line) for line in output.read_text().splitlines()]
+    assert [line["line"] for line in lines] == [1, 2, 3, 4, 6, 7]
+    assert [sorted(line) == ["error", "line", "request"] for line in lines] == [False, True, True, True, True, False]
+    for number in (2, 3, 4, 6):
+        assert f"line {number}: " in result.stderr
+    assert set(lines[0]) == {
+        "line", "request", "prompt_ids", "token_ids", "text", "steps", "tokens", "window_tokens", "tokens_per_forward",
+        "stop_reason", "seconds", "seed", "branches",
+    }  # fmt: skip
+    assert lines[0]["token_ids"] == lines[-1]["token_ids"]
+    assert lopa_export("generate", tiny_bundle, stdin=PROMPT).returncode == 0
+
+
+def test_prompts_decoded_at_once_give_the_same_lines_and_steps(tiny_bundle: Path, tmp_path: Path) -> None:
+    prompts = tmp_path / "in.jsonl"
+    lines = [json.dumps({"prompt": PROMPT[:length]}) for length in (40, 60, 20, 80)]
+    prompts.write_text("\n".join([*lines[:2], "{oops", '{"prompt": ""}', *lines[2:]]) + "\n")
+    found = []
+    for parallel in (1, 3):
+        output, trace = tmp_path / f"out{parallel}.jsonl", tmp_path / f"trace{parallel}.jsonl"
+        result = lopa_export(
+            "generate", tiny_bundle, "--prompts", prompts, "--output", output, "--trace", trace,
+            "--parallel", parallel, "--max-new-tokens", 40,
+        )  # fmt: skip
+        assert result.returncode == 2
+        assert "line 3: " in result.stderr
+        assert "line 4: an empty prompt" in result.stderr
+        answers = [{**json.loads(line), "seconds": 0} for line in output.read_text().splitlines()]
+        steps = [json.loads(line) for line in trace.read_text().splitlines()[1:]]
+        found.append((answers, sorted((step["request"], step["step"], json.dumps(step["fills"])) for step in steps)))
+        assert {step["request"] for step in steps} == {1, 2, 5, 6}
+    assert found[0] == found[1]
+
+
+def test_ids_in_give_the_same_text_as_the_prompt(tiny_bundle: Path, tmp_path: Path) -> None:
+    prompts = tmp_path / "in.jsonl"
+    prompts.write_text(json.dumps({"prompt": PROMPT}) + "\n")
+    first = json.loads(lopa_export("generate", tiny_bundle, "--prompts", prompts).stdout)
+    prompts.write_text(json.dumps({"prompt_ids": first["prompt_ids"]}) + "\n")
+    second = json.loads(lopa_export("generate", tiny_bundle, "--prompts", prompts).stdout)
+    assert {**first, "seconds": 0, "request": ""} == {**second, "seconds": 0, "request": ""}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["--branches", "0"], 2, "branches 0"),
+        (["--skip-threshold", "1.5"], 2, "skip_threshold 1.5"),
+        (["--block-size", "x"], 2, "'x' is not a valid integer"),
+        (["--colour", "red"], 2, "No such option"),
+        (["--device", "cuda:0"], 3, "CUDAExecutionProvider"),
+        (["--device", "cuda"], 2, "device 'cuda'"),
+        (["--device", "tpu"], 2, "device 'tpu'"),
+        (["--device", "cpu:0", "--device", "cpu:0"], 2, "device 'cpu:0' twice"),
+        (["--device", "cpu", "--device", "cpu:0"], 2, "cpu has every core"),
+        (["--device", "cpu:0", "--device", "numpy", "--device-timeout", "-1"], 2, "time limit -1.0"),
+        (["--output", "out.jsonl"], 2, "--output goes with --prompts"),
+        (["--parallel", "2"], 2, "--parallel goes with --prompts"),
+        (["--chat"], 2, "chat template"),
+        (["--trace", "no/such/folder/trace.jsonl"], 2, "cannot write no/such/folder/trace.jsonl"),
+    ],
+)
+def test_bad_usage_is_one_clear_message(tiny_bundle: Path, arguments: list[str], code: int, said: str) -> None:
+    result = lopa_export("generate", tiny_bundle, PROMPT, *arguments)
+    assert (result.returncode, result.stdout) == (code, "")
+    assert said in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_an_empty_prompt_and_one_that_is_too_long(tiny_bundle: Path) -> None:
+    empty = lopa_export("generate", tiny_bundle, "")
+    assert (empty.returncode, "an empty prompt" in empty.stderr) == (2, True)
+    long = lopa_export("generate", tiny_bundle, stdin="word " * 3000)
+    assert long.returncode == 2
+    assert "positions in all" in long.stderr
+
+
+def test_several_devices_give_the_same_text_and_their_share_of_each_forward(tiny_bundle: Path, tmp_path: Path) -> None:
+    trace = tmp_path / "trace.jsonl"
+    one = lopa_export("generate", tiny_bundle, PROMPT, "--branches", 5)
+    two = lopa_export(
+        "generate", tiny_bundle, PROMPT, "--branches", 5, "--device", "cpu:0", "--device", "numpy", "--trace", trace
+    )
+    assert two.returncode == 0, two.stderr
+    assert two.stdout == one.stdout
+    for line in trace.read_text().splitlines()[1:]:
+        step = json.loads(line)
+        devices = step["split"]["devices"]
+        assert [device["device"] for device in devices] == ["cpu:0", "numpy"][: len(step["branches"])]
+        assert sum(device["branches"] for device in devices) == len(step["branches"])
+        assert all(device["seconds"] > 0 for device in devices)
+        assert step["split"]["gather"] > 0
+
+
+BROKEN_DEVICES = """
+import sys
+from lopa.cli.main import main
+from lopa.runtime.sessions.host_session import HostSession
+
+class Broken(HostSession):
+    "A test stand-in: the devices in the first argument fail in their third forward."
+    forwards = 0
+    def forward(self, batch):
+        self.forwards += 1
+        if self.forwards == 3 and self.device in sys.argv[1]:
+            raise OSError("the fan stopped")
+        return super().forward(batch)
+
+from lopa.runtime.sessions import numpy_session as session_numpy
+from lopa.runtime.sessions import onnxruntime_session as session_onnxruntime
+session_numpy.HostSession = session_onnxruntime.HostSession = Broken
+main(sys.argv[2:])
+"""
+
+
+def generate_with_broken(devices: str, bundle: Path) -> subprocess.CompletedProcess[str]:
+    program = [sys.executable, "-c", BROKEN_DEVICES, devices, "generate", str(bundle), PROMPT, "--branches", "5"]
+    return subprocess.run(
+        [*program, "--device", "numpy", "--device", "cpu:0"], capture_output=True, text=True, check=False
+    )
+
+
+def test_a_device_that_fails_is_a_warning_and_the_text_the_same(tiny_bundle: Path) -> None:
+    done = generate_with_broken("numpy", tiny_bundle)
+    assert (done.returncode, done.stdout) == (0, lopa_export("generate", tiny_bundle, PROMPT, "--branches", 5).stdout)
+    assert done.stderr.startswith("device numpy was lost, the others go on without it: OSError: the fan stopped\n")
+
+
+def test_the_last_device_failing_is_an_error(tiny_bundle: Path) -> None:
+    done = generate_with_broken("numpy cpu:0", tiny_bundle)
+    assert done.returncode == 3
+    assert "error: no device is left" in done.stderr
+    assert "cpu:0: OSError: the fan stopped" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_random_seed(tiny_bundle: Path) -> None:
+    options = ["--seed", "random", "--temperature", "1.5", "--skip-threshold", "0.5", "--max-new-tokens", "32"]
+    assert lopa_export("generate", tiny_bundle, PROMPT, *options).returncode == 0
+    assert lopa_export("generate", tiny_bundle, PROMPT, "--seed", "dice").returncode == 2
+    for number in ("9" * 5000, "--3", "\u00b2"):
+        done = lopa_export("generate", tiny_bundle, PROMPT, f"--seed={number}")
+        assert (done.returncode, done.stdout) == (2, "")
+        assert "error: seed" in done.stderr
+    assert config_overrides({"seed": "random"}) == {"seed": None}
+    assert config_overrides({"seed": 3, "top_k": None}) == {"seed": 3}

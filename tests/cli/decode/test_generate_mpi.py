@@ -1,0 +1,96 @@
+"""lopa-export generate --device mpi as a user starts it: with mpirun, without, and on machines that do not fit."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.runtime.mpi.mpi_runs import job, needs_mpi
+
+from lopa import tiny
+from lopa.runtime.install_hint import pip_install
+
+PROMPT = json.loads(tiny.EVAL.read_text(encoding="utf-8").splitlines()[1])["prompt"]
+GENERATE = ["-m", "lopa.cli.main", "generate"]
+
+
+@needs_mpi
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_the_text_is_that_of_one_process(ranks: int, tiny_bundle: Path) -> None:
+    alone = subprocess.run(
+        [sys.executable, *GENERATE, tiny_bundle, PROMPT, "--branches", "4"], capture_output=True, text=True, check=True
+    )
+    result = job((ranks, [*GENERATE, tiny_bundle, PROMPT, "--branches", 4, "--device", "mpi"]))
+    assert (result.returncode, result.stdout) == (0, alone.stdout), result.stderr
+    assert result.stderr.count("tokens per forward") == 1, "rank 0 alone reports"
+
+
+@needs_mpi
+def test_bundles_that_differ_are_refused(tiny_bundle: Path, tiny_bundle_logits: Path) -> None:
+    result = job(
+        (2, [*GENERATE, tiny_bundle, PROMPT, "--device", "mpi"]),
+        (1, [*GENERATE, tiny_bundle_logits, PROMPT, "--device", "mpi"]),
+    )
+    assert (result.returncode, result.stdout) == (2, ""), result.stderr
+    assert "rank 2 of the MPI job has another bundle than rank 0" in result.stderr
+    assert "copy the bundle of rank 0" in result.stderr
+
+
+@needs_mpi
+@pytest.mark.parametrize("lacking", [0, 1])
+def test_a_bundle_that_one_machine_lacks_ends_the_job(lacking: int, tiny_bundle: Path, tmp_path: Path) -> None:
+    paths = [tiny_bundle, tiny_bundle]
+    paths[lacking] = tmp_path / "nothing"
+    result = job(*((1, [*GENERATE, path, PROMPT, "--device", "mpi"]) for path in paths))
+    assert (result.returncode, result.stdout) == (2, ""), result.stderr
+    assert f"error: rank {lacking} of 2 on " in result.stderr
+    assert f"{paths[lacking]} has no manifest.json" in result.stderr
+
+
+@needs_mpi
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["--device", "mpi", "--branches", "auto"], 2, "costs.mpi.json does not exist"),
+        (["--device", "mpi:tpu"], 2, "device 'mpi:tpu'"),
+        (["--device", "mpi:cuda"], 3, "CUDAExecutionProvider"),
+    ],
+)
+def test_bad_usage_ends_the_job(arguments: list[str], code: int, said: str, tiny_bundle: Path) -> None:
+    result = job((2, [*GENERATE, tiny_bundle, PROMPT, *arguments]))
+    assert (result.returncode, result.stdout) == (code, "")
+    assert said in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+@needs_mpi
+def test_ranks_that_only_generate_knows_are_refused_elsewhere(tiny_bundle: Path) -> None:
+    result = job((2, ["-m", "lopa.cli.main", "bench", tiny_bundle, "--costs", "--device", "mpi"]))
+    assert result.returncode == 2
+    assert "rank 1 opened a session on device 'mpi'" in result.stderr
+
+
+@needs_mpi
+def test_without_mpirun_it_says_how_to_start(tiny_bundle: Path) -> None:
+    result = _generate([], tiny_bundle)
+    assert (result.returncode, result.stdout) == (2, ""), result.stderr
+    assert "in a job of one rank" in result.stderr
+    assert "mpirun -n 2 lopa-export generate" in result.stderr
+
+
+def test_without_mpi4py_it_says_what_to_install(tiny_bundle: Path) -> None:
+    refuse = "import sys; sys.modules['mpi4py'] = None; from lopa.cli.main import main; main(sys.argv[1:])"
+    result = _generate(["-c", refuse, "generate"], tiny_bundle)
+    assert (result.returncode, result.stdout) == (3, "")
+    assert pip_install("mpi", also=("mpich",)) in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def _generate(start: list[str], bundle: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *(start or GENERATE), bundle, PROMPT, "--device", "mpi"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )

@@ -1,0 +1,91 @@
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.export.checkpoints import failed_export, small_checkpoint
+
+from lopa.cli.main import main
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.install_hint import pip_install
+
+ROOT = Path(__file__).parents[3]
+
+WITHOUT_TORCH = """
+import sys
+
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("torch", "onnx", "onnxscript", "onnx_ir", "transformers", "safetensors"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Absent())
+from lopa.cli.main import main
+main(sys.argv[1:])
+"""
+
+
+def test_an_export_with_every_flag(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    checkpoint = small_checkpoint(tmp_path / "checkpoint", changes={"num_hidden_layers": 2})
+    place = tmp_path / "place" / "bundle"
+    place.mkdir(parents=True)
+    (place / "manifest.json").write_text("an older bundle")
+    arguments = ["onnx", str(checkpoint), "-o", str(place), "--dtype", "fp16", "--with-logits", "--overwrite"]
+    arguments += ["--stages", "2", "--plugins"]
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 0
+    manifest = Bundle.open(place).manifest
+    assert (manifest.dtype, manifest.with_logits) == ("float16", True)
+    assert [stage.end_layer for stage in manifest.stages] == [1, 2]
+    assert manifest.plugins == ["BranchAttention"]
+    printed = capsys.readouterr()
+    assert re.fullmatch(rf"{re.escape(str(place))}: 27 tensors, 0.2 MB, float16, in [\d. min]+ s\n", printed.out)
+    assert re.search(r"^writing weights: 0.1 MB in [\d.]+ s, ", printed.err, re.MULTILINE)
+    stages = [line for line in printed.err.splitlines() if not re.search(r"\d s\b", line)]
+    assert stages == [
+        "loading torch",
+        "reading the checkpoint",
+        "writing weights (0.1 MB)",
+        *(
+            f"{stage} {graph}"
+            for graph in ("model.onnx", "model.stage-0-of-2.onnx", "model.stage-1-of-2.onnx")
+            for stage in ("tracing", "checking and writing")
+        ),
+        "hashing the source",
+    ]
+
+
+@pytest.mark.parametrize("arguments", [[], ["nowhere"], ["nowhere", "-o", "x", "--dtype", "fp8"]])
+def test_bad_usage(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["onnx", *arguments])
+    assert ended.value.code == 2
+    assert "Usage:" in capsys.readouterr().err
+
+
+def test_a_checkpoint_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "config.json does not exist" in failed_export(capsys, tmp_path / "nowhere")
+
+
+def test_more_stages_than_layers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    checkpoint = small_checkpoint(tmp_path / "checkpoint", changes={"num_hidden_layers": 1})
+    assert "2 stages for a checkpoint of 1 layers" in failed_export(capsys, checkpoint, "--stages", "2")
+
+
+def _without_torch(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    command = [sys.executable, "-c", WITHOUT_TORCH, *arguments]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_without_torch(tmp_path: Path) -> None:
+    ended = _without_torch("onnx", str(tmp_path), "-o", str(tmp_path / "bundle"))
+    assert ended.returncode == 3
+    assert pip_install("export") in ended.stderr
+    assert "Traceback" not in ended.stderr
+    helped = _without_torch("onnx", "--help")
+    assert helped.returncode == 0
+    assert "--with-logits" in helped.stdout

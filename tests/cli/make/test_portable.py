@@ -1,0 +1,125 @@
+"""The portable dialect as a user meets it: export, verify, inspect, lint."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.cli.make.test_verify_command import rewrite_graph
+from tests.export.checkpoints import small_checkpoint
+
+from lopa.cli.main import main
+from lopa.runtime.bundle import Bundle
+
+Command = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def lopa_export(capsys: pytest.CaptureFixture[str]) -> Command:
+    """Runs a command here and gives its exit code, standard output and standard error."""
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as caught:
+            main([*map(str, arguments)])
+        assert isinstance(caught.value.code, int)
+        return caught.value.code, *capsys.readouterr()
+
+    return run
+
+
+def test_both_dialects_and_stages_in_one_bundle(tmp_path: Path, lopa_export: Command) -> None:
+    checkpoint = small_checkpoint(tmp_path / "checkpoint")
+    bundle = tmp_path / "bundle"
+    assert lopa_export("onnx", checkpoint, "-o", bundle, "--dialect", "both", "--stages", "2")[0] == 0
+    opened = Bundle.open(bundle)
+    assert opened.of_dialect("portable").manifest.stages == []
+    assert len(opened.of_dialect("standard").manifest.stages) == 2
+    code, output, errors = lopa_export("verify", bundle)
+    assert code == 0
+    stages = [
+        "digests",
+        "comparing (18)",
+        "comparing",
+        "comparing the portable graph (18)",
+        "comparing the portable graph",
+    ]
+    assert [line.partition(":")[0] for line in errors.splitlines()] == stages
+    rows = output.splitlines()[1:11]
+    assert [row.startswith("portable/") for row in rows] == [False] * 5 + [True] * 5
+    assert "ok: 7 files as exported; cpu agrees with the references in 36 cases" in output
+    code, output, _ = lopa_export("verify", bundle, "--device", "cpu+cpu")
+    assert code == 0
+    assert "portable/" not in output  # a pipeline runs the stages, which are standard graphs
+    assert "standard and portable dialect" in lopa_export("inspect", bundle)[1]
+    code, output, _ = lopa_export("inspect", bundle, "--lint")
+    assert code == 0
+    assert output.startswith(f"ok: {bundle / 'portable.onnx'}: ")
+
+
+def test_a_portable_bundle_generates_the_same_text(
+    tiny_portable: Path, tiny_bundle: Path, lopa_export: Command
+) -> None:
+    assert not (tiny_portable / "model.onnx").exists()
+    assert "version 1, portable dialect" in lopa_export("inspect", tiny_portable)[1]
+    prompt = "Question: Omar has 6 balloons and buys 3 more. How many balloons are there?"
+    texts = [lopa_export("generate", bundle, prompt, "--branches", "3")[:2] for bundle in (tiny_portable, tiny_bundle)]
+    assert texts[0] == texts[1]
+    assert texts[0][0] == 0
+    assert "balloons" in texts[0][1]
+
+
+def test_lint_of_a_standard_graph_says_what_to_change(tiny_bundle: Path, lopa_export: Command) -> None:
+    code, output, errors = lopa_export("inspect", tiny_bundle, "--lint")
+    lines = output.splitlines()
+    assert code == 1
+    assert lines[0] == "opset import: model (opset 23): imports ai.onnx 23; import ai.onnx 17 and nothing else"
+    (attention,) = [line for line in lines if "unregistered operator: Attention" in line]
+    assert "layers.0.attention/Attention (opset 23)" in attention
+    assert attention.endswith(" (and 4 more)")
+    assert any(line.startswith("rank: Expand layers.0.attention/Expand (opset 23, 5 axes)") for line in lines)
+    assert len(lines) == len(set(lines)) < 60
+    assert "--dialect portable or both" in errors
+
+
+def test_lint_and_verify_of_an_altered_portable_graph(
+    tiny_portable: Path, tmp_path: Path, lopa_export: Command
+) -> None:
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    for path in tiny_portable.iterdir():
+        (copy / path.name).write_bytes(path.read_bytes())
+
+    def to_tanh(graph: object) -> int:
+        nodes = [node for node in graph.node if node.op_type == "Sigmoid"]  # type: ignore[attr-defined]
+        for node in nodes:
+            node.op_type = "Tanh"
+        return len(nodes)
+
+    rewrite_graph(copy, to_tanh, name="portable.onnx")
+    code, output, _ = lopa_export("inspect", copy, "--lint")
+    assert code == 1
+    assert output.startswith(
+        "operator to avoid: Tanh layers.0.mlp/Sigmoid (opset 17): ai.onnx::Tanh is registered, but"
+    )
+    assert output.endswith("(and 4 more)\n")
+    assert lopa_export("verify", copy)[0] == 1
+
+
+@pytest.mark.parametrize("kind", ["int8", "int4"])
+@pytest.mark.parametrize("dialect", ["portable", "both"])
+def test_integers_and_portable_exclude_each_other(
+    tmp_path: Path, lopa_export: Command, dialect: str, kind: str
+) -> None:
+    code, _, errors = lopa_export("onnx", "nowhere", "-o", tmp_path / "b", "--dialect", dialect, "--quantize", kind)
+    assert code == 2
+    assert f"a portable graph with matrices in {kind}" in errors
+    assert "what to do:" in errors
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "arguments", [["inspect", "b", "--json", "--lint"], ["onnx", "c", "-o", "b", "--dialect", "x"]]
+)
+def test_bad_usage(arguments: list[str], lopa_export: Command) -> None:
+    code, _, errors = lopa_export(*arguments)
+    assert code == 2
+    assert "Usage:" in errors

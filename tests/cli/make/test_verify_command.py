@@ -1,0 +1,290 @@
+"""lopa-export verify as a user runs it: right bundles pass, altered ones fail with exit code 1 and say why."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import onnx
+import onnx.numpy_helper
+import pytest
+
+from lopa.cli.main import main
+from lopa.runtime.bundle import Bundle, sha256_of_file
+from lopa.runtime.bundle.manifest import FileRecord, json_from_manifest, scale_name
+from lopa.runtime.install_hint import pip_install
+from lopa.tiny import ADAPTER, CHECKPOINT
+
+ROOT = Path(__file__).resolve().parents[3]
+SOURCE = ("--checkpoint", str(CHECKPOINT), "--lora", str(ADAPTER))
+Verify = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def verify(capsys: pytest.CaptureFixture[str]) -> Verify:
+    """Runs the command here and gives its exit code, standard output and standard error."""
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as caught:
+            main(["verify", *map(str, arguments)])
+        code = caught.value.code
+        assert isinstance(code, int)
+        return code, *capsys.readouterr()
+
+    return run
+
+
+@pytest.fixture
+def altered(tiny_bundle: Path, tmp_path: Path) -> Path:
+    """A copy of the bundle, to be altered."""
+    return Path(shutil.copytree(tiny_bundle, tmp_path / "altered"))
+
+
+def rewrite_digests(path: Path) -> None:
+    """Make the manifest agree with the files as they are now."""
+    manifest = Bundle.open(path).manifest
+    files = [
+        FileRecord(path=record.path, size=record.size, sha256=sha256_of_file(path / record.path))
+        for record in manifest.files
+    ]
+    (path / "manifest.json").write_bytes(json_from_manifest(msgspec.structs.replace(manifest, files=files)))
+
+
+def rewrite_graph(path: Path, change: Callable[[onnx.GraphProto], int], *, name: str = "model.onnx") -> None:
+    """Apply `change`, which says how many places it changed, and make the manifest agree with size and digest."""
+    graph = path / name
+    model = onnx.load(graph, load_external_data=False)
+    assert change(model.graph) > 0
+    onnx.save(model, graph)
+    manifest = msgspec.json.decode((path / "manifest.json").read_bytes())
+    for record in manifest["files"]:
+        if record["path"] == name:
+            record["size"] = graph.stat().st_size
+    (path / "manifest.json").write_bytes(msgspec.json.encode(manifest))
+    rewrite_digests(path)
+
+
+def failed_rows(output: str) -> set[tuple[str, str]]:
+    """(output without layer, reference) of the table's rows that end in NO."""
+    rows = [line.split() for line in output.splitlines() if line.endswith(" NO")]
+    return {(row[0].rpartition(".")[2], row[1]) for row in rows}
+
+
+def test_a_right_bundle_passes(tiny_bundle: Path, verify: Verify) -> None:
+    code, output, errors = verify(tiny_bundle, *SOURCE)
+    lines = output.splitlines()
+    assert code == 0
+    assert lines[0].split() == ["output", "reference", "max", "abs", "max", "rel", "tolerance", "ok"]
+    assert [line.split()[1] for line in lines[1:11]] == ["numpy"] * 5 + ["transformers"] * 5
+    assert all(line.split()[-2:] == ["1e-04", "yes"] for line in lines[1:11])
+    (last,) = lines[11:]
+    assert re.fullmatch(r"ok: 4 files as exported; cpu agrees with the references in 18 cases, in [\d. min]+ s", last)
+    stages = [line for line in errors.splitlines() if not re.search(r"\d s\b", line)]
+    assert stages == ["digests", "digests of the checkpoint", "loading the checkpoint", "comparing (18)"]
+    assert re.search(r"^comparing: 18 in [\d. min]+ s, ", errors, re.MULTILINE)
+
+
+def test_without_a_checkpoint_it_says_what_was_not_compared(tiny_bundle: Path, verify: Verify) -> None:
+    code, output, _ = verify(tiny_bundle, "--device", "numpy")
+    assert code == 0
+    assert "numpy agrees with the references" in output
+    assert "transformers" not in output
+    assert output.endswith("The weights were not compared with a checkpoint: add --checkpoint DIR for that.\n")
+
+
+@pytest.mark.parametrize("name", ["model.onnx", "model.onnx.data", "tokenizer.json", "tokenizer_config.json"])
+def test_a_flipped_bit_fails(altered: Path, verify: Verify, name: str) -> None:
+    content = bytearray((altered / name).read_bytes())
+    content[len(content) // 3] ^= 4
+    (altered / name).write_bytes(content)
+    code, output, errors = verify(altered)
+    assert code == 1
+    assert output == ""
+    assert f"error: {name} in {altered} changed since the export" in errors
+
+
+def test_altered_weights_with_a_rewritten_digest_fail(altered: Path, verify: Verify) -> None:
+    record = Bundle.open(altered).manifest.tensors["layers.3.mlp.down.weight"]
+    weights = np.memmap(altered / "model.onnx.data", np.uint8, mode="r+")
+    tensor = weights[record.offset : record.offset + record.length].view(record.dtype)
+    tensor[7] += 0.1  # one number of 2.4 million
+    weights.flush()
+    rewrite_digests(altered)
+
+    code, output, errors = verify(altered, *SOURCE)
+    assert code == 1
+    assert failed_rows(output) >= {("entropy", "transformers"), ("value", "transformers")}
+    assert {reference for _, reference in failed_rows(output)} == {"transformers"}  # numpy has the same wrong weights
+    assert "outputs are beyond tolerance on cpu: " in errors
+    assert "entropy against transformers" in errors
+
+
+@pytest.fixture
+def altered_integers(tiny_quantized: Path, tmp_path: Path) -> Path:
+    """As `altered`, of a bundle with integers."""
+    return Path(shutil.copytree(tiny_quantized, tmp_path / "altered"))
+
+
+def test_a_right_quantized_bundle_passes(tiny_quantized: Path, verify: Verify) -> None:
+    code, output, _ = verify(tiny_quantized, *SOURCE)
+    lines = output.splitlines()
+    assert code == 0
+    assert lines[0].split() == ["output", "reference", "max", "abs", "max", "rel", "rms", "rel", "tolerance", "ok"]
+    assert " in steps  checkpoint " in lines[1]
+    assert lines[2].split()[1] == "checkpoint"
+    assert [line.split()[1] for line in lines[3:13]] == ["numpy"] * 5 + ["transformers"] * 5
+    # Rounded activations show: a table of zeros would mean that a reference rounds as the engine does.
+    assert all(1e-3 < float(line.split()[-3]) < float(line.split()[-2]) for line in lines[3:13])
+
+
+def test_an_altered_integer_fails(altered_integers: Path, verify: Verify) -> None:
+    """Too small a change for any output to show, which is why the integers themselves are compared."""
+    record = Bundle.open(altered_integers).manifest.tensors["layers.3.mlp.down.weight"]
+    data = np.memmap(altered_integers / "model.onnx.data", np.uint8, mode="r+")
+    found = data[record.offset + 5]
+    data[record.offset + 5] = found - 2 if found & 0x7 > 3 else found + 2
+    data.flush()
+    rewrite_digests(altered_integers)
+    assert verify(altered_integers)[0] == 0
+    code, output, errors = verify(altered_integers, *SOURCE)
+    assert code == 1
+    assert [row for row in output.splitlines() if row.endswith(" NO")] == [output.splitlines()[1]]
+    assert "layers.3.mlp.down.weight in steps against checkpoint" in errors
+
+
+def test_a_scale_of_another_column_fails(altered_integers: Path, verify: Verify) -> None:
+    records = Bundle.open(altered_integers).manifest.tensors
+    record = records[scale_name("layers.2.attention.output.weight")]
+    data = np.memmap(altered_integers / "model.onnx.data", np.uint8, mode="r+")
+    scales = data[record.offset : record.offset + record.length].view(record.dtype).reshape(record.shape)
+    scales[..., [3, 4]] = scales[..., [4, 3]]
+    data.flush()
+    rewrite_digests(altered_integers)
+    code, _, errors = verify(altered_integers, *SOURCE)
+    assert code == 1
+    assert "layers.2.attention.output.weight in steps against checkpoint" in errors
+
+
+def test_a_quantized_graph_with_another_mask_fails(altered_integers: Path, verify: Verify) -> None:
+    rewrite_graph(altered_integers, causal_attention)
+    code, output, _ = verify(altered_integers)
+    assert code == 1
+    assert ("entropy", "numpy") in failed_rows(output)
+
+
+@pytest.mark.parametrize("tiny_quantized", ["int8"], indirect=True)
+def test_activations_in_coarser_steps_fail(altered_integers: Path, verify: Verify) -> None:
+    rewrite_graph(altered_integers, another_step)
+    code, output, _ = verify(altered_integers)
+    assert code == 1
+    assert ("entropy", "numpy") in failed_rows(output)
+
+
+def another_step(graph: onnx.GraphProto) -> int:
+    """Activations divided by a twentieth of their greatest instead of a 127th: five bits."""
+    found = [tensor for tensor in graph.initializer if tensor.name == "quantize.step"]
+    for tensor in found:
+        tensor.CopyFrom(onnx.numpy_helper.from_array(np.array(1 / 20, np.float32), tensor.name))
+    return len(found)
+
+
+def another_rope_theta(graph: onnx.GraphProto) -> int:
+    """Theta 10100 instead of 10000."""
+    found = [tensor for tensor in graph.initializer if tensor.name == "inverse_frequencies"]
+    for tensor in found:
+        count = tensor.dims[0]
+        frequencies = (10100.0 ** -(np.arange(count) / count)).astype(np.float32)
+        tensor.CopyFrom(onnx.numpy_helper.from_array(frequencies, tensor.name))
+    return len(found)
+
+
+def another_epsilon(graph: onnx.GraphProto) -> int:
+    """1e-5 instead of 1e-6, in the first layer only."""
+    found = [attribute for node in graph.node for attribute in node.attribute if attribute.name == "epsilon"]
+    assert found[0].f == np.float32(1e-6)
+    found[0].f = 1e-5
+    return 1
+
+
+def causal_attention(graph: onnx.GraphProto) -> int:
+    """The last layer's attention made causal beside its mask."""
+    node = [node for node in graph.node if node.op_type == "Attention"][-1]
+    kept = [attribute for attribute in node.attribute if attribute.name != "is_causal"]
+    del node.attribute[:]
+    node.attribute.extend([*kept, onnx.helper.make_attribute("is_causal", 1)])
+    return 1
+
+
+@pytest.mark.parametrize("change", [another_rope_theta, another_epsilon, causal_attention])
+def test_an_altered_graph_fails_without_a_checkpoint(
+    altered: Path, verify: Verify, change: Callable[[onnx.GraphProto], int]
+) -> None:
+    rewrite_graph(altered, change)
+    code, output, errors = verify(altered)
+    assert code == 1
+    assert {("topk_logprobs", "numpy"), ("entropy", "numpy")} <= failed_rows(output)
+    assert "outputs are beyond tolerance on cpu" in errors
+
+
+def test_an_altered_graph_fails_against_the_checkpoint(altered: Path, verify: Verify) -> None:
+    rewrite_graph(altered, another_rope_theta)
+    code, output, _ = verify(altered, *SOURCE)
+    assert code == 1
+    assert {reference for _, reference in failed_rows(output)} == {"numpy", "transformers"}
+
+
+def test_a_checkpoint_that_is_not_the_source_fails(tiny_bundle: Path, tmp_path: Path, verify: Verify) -> None:
+    other = Path(shutil.copytree(CHECKPOINT, tmp_path / "base"))
+    content = bytearray((other / "model.safetensors").read_bytes())
+    content[-3] ^= 1
+    (other / "model.safetensors").write_bytes(content)
+    code, _, errors = verify(tiny_bundle, "--checkpoint", other, "--lora", ADAPTER)
+    assert code == 1
+    assert f"made from other files: {other / 'model.safetensors'} has another sha256" in errors
+
+
+def test_bad_usage(tiny_bundle: Path, tmp_path: Path, verify: Verify) -> None:
+    for arguments, message in (
+        ((tmp_path,), "has no manifest.json"),
+        ((tiny_bundle, "--checkpoint", CHECKPOINT), "add --lora DIR"),
+        ((tiny_bundle, "--lora", ADAPTER), "--lora without --checkpoint"),
+        ((tiny_bundle, "--checkpoint", tmp_path / "absent", "--lora", ADAPTER), "is not a folder"),
+        ((tiny_bundle, "--device", "abacus"), "device 'abacus'"),
+    ):
+        code, output, errors = verify(*arguments)
+        assert (code, output) == (2, "")
+        assert message in errors
+        assert "what to do: " in errors
+
+
+@pytest.mark.parametrize(("arguments", "code"), [((), 0), (SOURCE, 3)])
+def test_only_the_checkpoint_needs_torch(tiny_bundle: Path, arguments: tuple[str, ...], code: int) -> None:
+    program = (
+        "import sys\n"
+        "class Refuse:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name.partition('.')[0] in ('torch', 'transformers', 'safetensors', 'onnx', 'onnxscript'):\n"
+        "            raise ModuleNotFoundError(f'{name} is refused', name=name)\n"
+        "sys.meta_path.insert(0, Refuse())\n"
+        "from lopa.cli.main import main\n"
+        "main()\n"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", program, "verify", str(tiny_bundle), *arguments],
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert result.returncode == code, result.stderr
+    if code:
+        assert "torch is not installed" in result.stderr
+        assert pip_install("export") in result.stderr
+    else:
+        assert "cpu agrees with the references in 18 cases" in result.stdout

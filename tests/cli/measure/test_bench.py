@@ -1,0 +1,290 @@
+"""lopa-export bench as a user runs it: tables, files, and what it says when something is missing."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.bundle.costs import costs_from_bundle
+from lopa.runtime.install_hint import pip_install
+from lopa.runtime.sessions.onnxruntime_session import available_cores
+from lopa.tiny import ADAPTER, CHECKPOINT, EVAL
+
+ROOT = Path(__file__).resolve().parents[3]
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+
+
+COARSE = "import lopa.bench.forward.costs as costs; costs.GRIDS = costs.GRIDS[-1:]; costs._MOST_ROUNDS = 6"
+"""The whole grid takes a minute."""
+
+
+def lopa_export(*arguments: object, refuse: tuple[str, ...] = (), first: str = "") -> subprocess.CompletedProcess[str]:
+    """Run the command in a process of its own in which the packages in `refuse` cannot be imported.
+
+    `first` is Python to run before the command, in the same process.
+    """
+    program = (
+        "import sys\n"
+        "class Refuse:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        f"        if name.partition('.')[0] in {refuse!r}:\n"
+        "            raise ModuleNotFoundError(f'{name} is refused', name=name)\n"
+        "sys.meta_path.insert(0, Refuse())\n"
+        f"{first}\n"
+        "from lopa.cli.main import main\n"
+        "main()\n"
+    )
+    words = [sys.executable, "-c", program, "bench", *map(str, arguments)]
+    return subprocess.run(words, env=ENVIRONMENT, capture_output=True, text=True, timeout=300, check=False)
+
+
+def test_quality_writes_json_table_and_plot(tiny_bundle: Path, tmp_path: Path) -> None:
+    output, plot = tmp_path / "out", tmp_path / "plots" / "quality.png"
+    done = lopa_export(
+        tiny_bundle,
+        "--quality",
+        EVAL,
+        "--limit",
+        1,
+        "--threads",
+        1,
+        "--output",
+        output,
+        "--plot",
+        plot,
+        refuse=("torch",),
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == (output / "quality.md").read_text() + "\n"
+    assert done.stdout.count("| vanilla") == 2
+    assert "prompts: 2 in " in done.stderr
+    assert plot.read_bytes().startswith(b"\x89PNG")
+    report = json.loads((output / "quality.json").read_bytes())
+    assert len(report["rows"]) == 16
+    assert report["run"]["threads"] == 1
+    assert sorted(path.name for path in output.iterdir()) == ["quality.json", "quality.md"]
+
+
+def test_speed_writes_json_and_table(tiny_bundle: Path, tmp_path: Path) -> None:
+    done = lopa_export(
+        *(tiny_bundle, "--speed", "--checkpoint", CHECKPOINT, "--lora", ADAPTER),
+        *("--branches", 3, "--limit", 1, "--output", tmp_path),
+    )
+    assert done.returncode == 0, done.stderr
+    assert "same tokens on both sides" in done.stdout
+    assert "outside the call" in done.stdout
+    report = json.loads((tmp_path / "speed.json").read_bytes())
+    assert report["settings"]["branches"] == 3
+    assert report["settings"]["published"] is True
+    assert report["run"]["threads"] == 1
+    assert report["measured"]["same_tokens"] is True
+    assert (tmp_path / "speed.md").read_text() in done.stdout
+
+
+def test_costs_are_stored_in_the_bundle_beside_the_roofline(tiny_bundle: Path, tmp_path: Path) -> None:
+    bundle, output = Path(shutil.copytree(tiny_bundle, tmp_path / "bundle")), tmp_path / "out"
+    done = lopa_export(
+        *(bundle, "--costs", "--threads", 1, "--output", output),
+        refuse=("torch", "onnx", "transformers"),
+        first=COARSE,
+    )
+    assert done.returncode == 0, done.stderr
+    before = {path.name for path in tiny_bundle.iterdir()}
+    assert [path.name for path in bundle.iterdir() if path.name not in before] == ["costs.cpu.json"]
+    table = costs_from_bundle(Bundle.open(bundle), "cpu", 1)
+    report = json.loads((output / "costs.json").read_bytes())
+    assert [(p["branches"], p["window"], p["prefix"], p["seconds"]) for p in report["points"]] == [
+        (p.branches, p.window, p.prefix, p.seconds) for p in table.costs.points
+    ]
+    assert all(point["floor"] > 0 for point in report["points"])
+    assert all(rate > 0 for rate in report["rates"].values())
+    assert "GFLOP/s" in done.stdout
+    assert "median / floor" in done.stdout
+    assert sorted(path.name for path in output.iterdir()) == ["costs.json", "costs.md"]
+
+
+STOPPED = """
+import os, signal
+original, count = costs._forward_seconds, 0
+def stopped(*arguments):
+    global count
+    count += 1
+    if count == {forwards}:
+        os.kill(os.getpid(), signal.{name})
+    return original(*arguments)
+costs._forward_seconds = stopped
+"""
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+@pytest.mark.parametrize(("forwards", "kept"), [(20, False), (60, True)])
+def test_a_stopped_measurement_keeps_what_is_a_table(
+    tiny_bundle: Path, tmp_path: Path, name: str, forwards: int, kept: bool
+) -> None:
+    """The coarsest grid has 12 sizes, so that 36 forwards are a table; 2 in a round are not timed."""
+    bundle = Path(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
+    first = f"{COARSE}\n{STOPPED.format(name=name, forwards=forwards)}"
+    done = lopa_export(bundle, "--costs", "--threads", 1, first=first)
+    assert done.returncode == 128 + getattr(signal, name), done.stderr
+    assert "forwards: stopped after " in done.stderr
+    assert "Traceback" not in done.stderr
+    if kept:
+        assert f"What was measured is kept: {bundle / 'costs.cpu.json'}" in done.stderr
+        assert len(costs_from_bundle(Bundle.open(bundle), "cpu", 1).costs.points) == 12
+    else:
+        assert "Nothing was kept: a table needs 36 forwards, 3 of every size." in done.stderr
+    extra = {path.name for path in bundle.iterdir()} - {path.name for path in tiny_bundle.iterdir()}
+    assert extra == ({"costs.cpu.json"} if kept else set())
+
+
+def test_a_bundle_that_cannot_be_written_is_refused_before_measuring(tiny_bundle: Path, tmp_path: Path) -> None:
+    bundle = Path(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
+    first = "import os\nos.access = lambda path, mode: mode != os.W_OK"  # root may write everywhere
+    done = lopa_export(bundle, "--costs", "--threads", 1, first=first)
+    assert done.returncode == 2
+    assert f"{bundle} cannot be written" in done.stderr
+    assert "forwards" not in done.stderr
+
+
+def test_quiet_measures_without_a_word(tiny_bundle: Path, tmp_path: Path) -> None:
+    bundle = Path(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
+    done = lopa_export(bundle, "--costs", "--threads", 1, "--quiet", first=COARSE)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (bundle / "costs.cpu.json").is_file()
+
+
+def test_a_failed_measurement_leaves_the_old_table(tiny_bundle: Path, tmp_path: Path) -> None:
+    bundle = Path(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
+    (bundle / "costs.cpu.json").write_text("old")
+    (bundle / "model.onnx").write_bytes(bytes(range(256)) * ((bundle / "model.onnx").stat().st_size // 256 + 1))
+    os.truncate(bundle / "model.onnx", (tiny_bundle / "model.onnx").stat().st_size)
+    done = lopa_export(bundle, "--costs", "--threads", 1)
+    assert done.returncode == 2
+    assert "cannot open" in done.stderr
+    assert (bundle / "costs.cpu.json").read_text() == "old"
+
+
+def test_devices_are_measured_projected_and_drawn(tiny_bundle: Path, tmp_path: Path) -> None:
+    cores = len(available_cores())
+    plot = tmp_path / "plots" / "scaling.png"
+    asked = (tiny_bundle, "--devices", "1,2,64", "--limit", 1, "--branches", 4, "--output", tmp_path / "out")
+    done = lopa_export(*asked, "--plot", plot, refuse=("torch", "onnx", "transformers"))
+    assert done.returncode == 0, done.stderr
+    report = json.loads((tmp_path / "out" / "scaling.json").read_bytes())
+    assert [each["devices"] for each in report["measured"]] == [count for count in (1, 2) if count <= cores]
+    assert report["not_measured"] == [count for count in (2, 64) if count > cores]
+    assert report["other_tokens"] == []
+    assert report["settings"]["branches"] == 4
+    for each in report["measured"]:
+        parts = each["parts"]
+        assert 0 < parts["engine"] < each["step"]
+        assert each["predicted"] > 0
+    assert "projected only" in done.stdout
+    assert "arXiv 2512.16229" in done.stdout
+    assert (tmp_path / "out" / "scaling.md").read_text() + "\n" == done.stdout
+    assert plot.read_bytes().startswith(b"\x89PNG")
+
+
+def test_cold_starts_fresh_processes(tiny_bundle: Path, tmp_path: Path) -> None:
+    done = lopa_export(
+        tiny_bundle, "--cold", "--threads", 1, "--output", tmp_path, refuse=("torch", "onnx", "transformers")
+    )
+    assert done.returncode == 0, done.stderr
+    assert "import to first forward" in done.stdout
+    report = json.loads((tmp_path / "cold.json").read_bytes())
+    assert len(report["starts"]) == 5
+    for start in report["starts"]:
+        assert 0 < start["imported"] + start["opened"] + start["forward"] < start["process"]
+
+
+def test_a_plot_without_matplotlib_is_refused_before_measuring(tiny_bundle: Path, tmp_path: Path) -> None:
+    asked = (tiny_bundle, "--quality", EVAL, "--limit", 1, "--output", tmp_path / "out")
+    done = lopa_export(*asked, "--plot", tmp_path / "q.png", refuse=("matplotlib",))
+    assert done.returncode == 3
+    assert pip_install("plot") in done.stderr
+    assert "Traceback" not in done.stderr
+    assert list(tmp_path.iterdir()) == []
+    assert lopa_export(*asked, refuse=("matplotlib",)).returncode == 0
+
+
+def test_speed_without_torch_names_the_extra(tiny_bundle: Path) -> None:
+    done = lopa_export(tiny_bundle, "--speed", "--checkpoint", CHECKPOINT, refuse=("torch",))
+    assert done.returncode == 3
+    assert pip_install("export") in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_speed_of_another_checkpoint(tiny_bundle: Path, tmp_path: Path) -> None:
+    done = lopa_export(tiny_bundle, "--speed", "--checkpoint", CHECKPOINT, "--output", tmp_path / "out")
+    assert done.returncode == 2
+    assert "not that of the bundle" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((), "one of --quality EVAL, --speed, --costs, --cold and --devices"),
+        (("--quality", EVAL, "--speed"), "one of --quality EVAL, --speed, --costs, --cold and --devices"),
+        (("--costs", "--cold"), "one of --quality EVAL, --speed, --costs, --cold and --devices"),
+        (("--quality", EVAL, "--branches", 3), "--branches goes with --speed and --devices"),
+        (("--quality", EVAL, "--lora", ADAPTER), "--lora goes with --speed"),
+        (("--costs", "--limit", 3), "--limit goes with --quality and --speed and --devices"),
+        (("--cold", "--checkpoint", CHECKPOINT), "--checkpoint goes with --speed"),
+        (("--costs", "--device", "cpu:x"), "cpu:N or cpu:N-M"),
+        (("--costs", "--device", "cpu:0", "--device", "cpu:0"), "device 'cpu:0' twice"),
+        (("--devices", "1,0"), "with no device"),
+        (("--devices", "1,2,2"), "a number given twice"),
+        (("--devices", "1,two"), "whole numbers from 1 on"),
+        (("--devices", "1,,2"), "whole numbers from 1 on"),
+        (("--devices", "-1"), "whole numbers from 1 on"),
+        (("--devices", ""), "whole numbers from 1 on"),
+        (("--devices", "1,2", "--device", "cpu:0"), "leave --device and --threads out"),
+        (("--devices", "1,2", "--threads", 2), "leave --device and --threads out"),
+        (("--devices", "1", "--branches", 0), "branches 0"),
+        (("--devices", "1", "--costs"), "one of --quality EVAL, --speed, --costs, --cold and --devices"),
+        (("--speed",), "needs --checkpoint"),
+        (("--speed", "--checkpoint", CHECKPOINT, "--plot", "x.png"), "goes with --quality"),
+        (("--speed", "--checkpoint", CHECKPOINT, "--device", "numpy"), "CPU only"),
+        (("--speed", "--checkpoint", CHECKPOINT, "--branches", 0), "branches 0"),
+        (("--quality", "no-such-file.jsonl"), "no-such-file.jsonl"),
+        (("--quality", EVAL, "--limit", 0), "limit"),
+    ],
+)
+def test_wrong_usage(tiny_bundle: Path, arguments: tuple[object, ...], said: str) -> None:
+    done = lopa_export(tiny_bundle, *arguments)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_folder_that_is_no_bundle(tmp_path: Path) -> None:
+    done = lopa_export(
+        tmp_path, "--quality", EVAL, "--output", tmp_path / "out", "--plot", tmp_path / "plots" / "q.png"
+    )
+    assert done.returncode == 2
+    assert "manifest.json" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_bad_line_of_the_prompts(tiny_bundle: Path, tmp_path: Path) -> None:
+    path = tmp_path / "eval.jsonl"
+    path.write_text('{"prompt": "p", "answer": "a", "kind": "code"}\nnot json\n')
+    done = lopa_export(tiny_bundle, "--quality", path, "--output", tmp_path / "out")
+    assert done.returncode == 2
+    assert f"{path} line 2 is not JSON" in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_plot_of_prompts_without_a_score(tiny_bundle: Path, tmp_path: Path) -> None:
+    path = tmp_path / "eval.jsonl"
+    path.write_text('{"prompt": "p", "answer": "a", "kind": "code"}\n')
+    done = lopa_export(tiny_bundle, "--quality", path, "--plot", tmp_path / "q.png")
+    assert done.returncode == 2
+    assert "no prompt of kind math" in done.stderr

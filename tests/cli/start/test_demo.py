@@ -1,0 +1,81 @@
+"""What lopa-export demo draws: nothing is cut at usual widths, and plain lines where nobody watches."""
+
+import io
+import re
+
+import pytest
+from rich.console import Console
+
+from lopa.cli.start.demo import _TOY, Decoded, table_of_duels
+from lopa.cli.start.duel_view import DuelView
+from lopa.runtime.requests.result import GenerationResult
+
+NAMES = ["D2F", "LoPA, 5 branches"]
+LONG = " Omar has 6 balloons and Nina has 6 + 2 = 8 balloons. Together they have 14, and 14 - 6 = 8.\n#### 8\n"
+
+
+def decoded(verdict: str, seconds: float = 1.5) -> Decoded:
+    result = GenerationResult(
+        prompt_ids=(1,), token_ids=(1,), text=LONG, steps=124, tokens=1066, window_tokens=1066,
+        tokens_per_forward=8.597, stop_reason="eos", seconds=99.0,
+    )  # fmt: skip
+    return Decoded(result, seconds, verdict)
+
+
+def drawn(width: int, *, terminal: bool) -> str:
+    file = io.StringIO()
+    console = Console(file=file, width=width, force_terminal=terminal, color_system=None, legacy_windows=False)
+    with DuelView(console, "Question: how many?\nAnswer:", NAMES) as view:
+        for name, verdict in zip(NAMES, ("right", "wrong"), strict=True):
+            view.show(name, 7, "░" * 64)
+            found = decoded(verdict)
+            view.done(name, LONG, found.took, found.verdict)
+    return file.getvalue()
+
+
+def words(text: str) -> str:
+    """The words of a column in order, without the frame and the line breaks within it."""
+    return re.sub(r"\s+", " ", text)
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 132])
+def test_no_title_and_no_figure_is_cut(width: int) -> None:
+    last = drawn(width, terminal=True).rsplit("prompt", 1)[1]
+    assert "…" not in last
+    assert all(name in words(last) for name in NAMES)
+    lines = [line for line in last.splitlines() if line.startswith("│") and line.count("│") == 3]
+    columns = [words(" ".join(line.split("│")[side] for line in lines)) for side in (1, 2)]
+    for column, verdict in zip(columns, ("right", "wrong"), strict=True):
+        assert f"124 steps, 8.60 tokens per forward, 1.50 s, {verdict}" in column
+        assert words(LONG).strip() in column
+
+
+def test_plain_lines_where_nobody_watches() -> None:
+    text = drawn(80, terminal=False)
+    assert "\x1b" not in text
+    assert "  D2F: 124 steps, 8.60 tokens per forward, 1.50 s, right\n" in text
+    assert "  LoPA, 5 branches: 124 steps, 8.60 tokens per forward, 1.50 s, wrong" in text.replace("\n", " ")
+
+
+@pytest.mark.parametrize("width", [80, 100])
+def test_the_table_has_time_and_right_answers(width: int) -> None:
+    duels = [{"D2F": decoded("right"), NAMES[1]: decoded("wrong", 0.25)}] * 2
+    duels.append({"D2F": decoded("not judged"), NAMES[1]: decoded("right", 0.25)})
+    file = io.StringIO()
+    Console(file=file, width=width).print(table_of_duels(duels))
+    text = file.getvalue()
+    assert "…" not in text
+    assert "3 prompts" in text
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in text.splitlines() if "8.60" in line]
+    assert rows == [
+        ["D2F", "372", "3198", "8.60", "4.50", "2 of 2"],
+        [NAMES[1], "372", "3198", "8.60", "0.75", "1 of 3"],
+    ]
+    alone = io.StringIO()
+    Console(file=alone, width=width).print(table_of_duels(duels[:1]))
+    assert re.search(r"\b1 prompt\b(?!s)", alone.getvalue())
+
+
+def test_it_is_said_that_the_model_is_a_toy() -> None:
+    assert "toy" in _TOY
+    assert "often wrong" in _TOY

@@ -1,0 +1,106 @@
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import onnx
+import pytest
+from tests.runtime.ascend.graphs import altered_graph, quantized
+from tests.runtime.bundle.test_gears import GEARS, gear
+
+from lopa.export.ascend.job import AscendJob, AscendRequest, job_from_bundle
+from lopa.runtime.bundle import Bundle, sha256_of_file
+from lopa.runtime.bundle.costs import weights_digest
+from lopa.runtime.errors import BadInputError
+
+REQUEST = AscendRequest("Ascend910B1", GEARS, None, False, None)
+
+
+@pytest.fixture
+def bundle(tiny_portable: Path) -> Bundle:
+    return Bundle.open(tiny_portable)
+
+
+def test_what_is_decided(bundle: Bundle) -> None:
+    job = job_from_bundle(bundle, REQUEST)
+    assert (job.precision, job.dynamic, job.data) == ("origin", True, ("model.onnx.data",))
+    assert job.graph_sha256 == sha256_of_file(bundle.graph)
+    assert job.data_sha256 == (weights_digest(bundle),)
+    assert [job.call_of_gear(index).name for index in range(3)] == ["gears"] * 3
+
+
+def test_gears_with_one_tuple_share_an_om(bundle: Bundle) -> None:
+    gears = [gear(1, 4, 16, 64), gear(1, 1, 96, 128), gear(1, 2, 32, 64)]
+    job = job_from_bundle(bundle, AscendRequest("Ascend910B1", gears, None, True, None))
+    assert [call.name for call in job.calls] == ["gear-0", "gear-1"]
+    assert [job.call_of_gear(index).name for index in range(3)] == ["gear-0", "gear-1", "gear-0"]
+    assert (job.precision, job.calls[0].graph) == ("fp16", "portable_int8.onnx")
+
+
+def key(job: AscendJob, version: str | None = "8.0") -> str:
+    return job.cache_key(version)
+
+
+def test_everything_that_decides_what_comes_out_is_in_the_key(bundle: Bundle) -> None:
+    job = job_from_bundle(bundle, REQUEST)
+    keys = [
+        key(job),
+        key(job, "8.1"),
+        key(job, None),
+        *(
+            key(job_from_bundle(bundle, replace(REQUEST, **change)))  # type: ignore[arg-type]
+            for change in (
+                {"soc_version": "Ascend910B2"},
+                {"precision": "bf16"},
+                {"gears": GEARS[1:]},
+                {"gears": [gear(1, 4, 64, 64, 2.0), *GEARS[1:]]},
+                {"int8": True},
+            )
+        ),
+        key(replace(job, graph_sha256="0")),
+        key(replace(job, data_sha256=("0",))),
+        key(replace(job, weights_sha256="0")),
+    ]
+    assert len(set(keys)) == len(keys)
+    assert key(job_from_bundle(bundle, REQUEST)) == keys[0]
+
+
+def test_a_bundle_without_a_portable_graph(tiny_bundle: Path) -> None:
+    with pytest.raises(BadInputError, match="--dialect portable"):
+        job_from_bundle(Bundle.open(tiny_bundle), REQUEST)
+
+
+def test_a_quantized_graph(bundle: Bundle, tmp_path: Path) -> None:
+    graph = altered_graph(bundle.graph, tmp_path / "int8.onnx", quantized)
+    request = AscendRequest("Ascend910B1", GEARS, None, True, graph)
+    with pytest.raises(BadInputError, match=r"keeps weights in 'model\.onnx\.data'"):
+        job_from_bundle(bundle, request)
+    shutil.copy(bundle.weights, tmp_path)
+    job = job_from_bundle(bundle, request)
+    assert [call.graph for call in job.calls] == ["int8.onnx"] * 3
+    assert not job.dynamic
+    assert job.data_sha256 == (weights_digest(bundle),)
+    assert job.weights_sha256 == weights_digest(bundle)
+
+
+def without_an_output(model: onnx.ModelProto) -> None:
+    del model.graph.output[0]
+
+
+def other_type(model: onnx.ModelProto) -> None:
+    model.graph.input[0].type.tensor_type.elem_type = onnx.TensorProto.INT32
+
+
+@pytest.mark.parametrize(("alter", "said"), [(without_an_output, "other outputs"), (other_type, "other inputs")])
+def test_a_quantized_graph_of_another_form(bundle: Bundle, tmp_path: Path, alter: object, said: str) -> None:
+    graph = altered_graph(bundle.graph, tmp_path / "int8.onnx", alter)  # type: ignore[arg-type]
+    with pytest.raises(BadInputError, match=said):
+        job_from_bundle(bundle, AscendRequest("Ascend910B1", GEARS, None, True, graph))
+
+
+@pytest.mark.parametrize("content", [None, b"no graph at all"])
+def test_a_quantized_graph_that_cannot_be_read(bundle: Bundle, tmp_path: Path, content: bytes | None) -> None:
+    path = tmp_path / "int8.onnx"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(BadInputError, match="cannot be read as ONNX"):
+        job_from_bundle(bundle, AscendRequest("Ascend910B1", GEARS, None, True, path))

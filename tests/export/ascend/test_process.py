@@ -1,0 +1,85 @@
+import os
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from lopa.export.ascend.process import Elapsed, run_command
+
+CHILD = "import pathlib, subprocess, time; p = subprocess.Popen(['sleep', '60']); "
+CHILD += "pathlib.Path('child').write_text(str(p.pid)); "
+
+
+def ends(process: int) -> bool:
+    """Whether it ends soon. A zombie has ended; its parent (the machine's first process) has not looked yet."""
+    for _ in range(100):
+        try:
+            if Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+                return True
+        except FileNotFoundError:
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def unheard(seconds: float) -> None:
+    """Nobody asks for the time."""
+
+
+def run(code: str, folder: Path, elapsed: Elapsed = unheard) -> int:
+    return run_command(
+        ["python", "-c", code],
+        program=Path(sys.executable),
+        folder=folder,
+        log=folder / "log",
+        environment=os.environ,
+        elapsed=elapsed,
+    )
+
+
+def test_output_and_exit_code(tmp_path: Path) -> None:
+    (tmp_path / "log").write_text("before\n")
+    code = "import os, sys; print('out', flush=True); print('err', file=sys.stderr); print(os.getcwd()); sys.exit(255)"
+    assert run(code, tmp_path) == 255
+    assert (tmp_path / "log").read_text() in (
+        f"before\nout\nerr\n{tmp_path}\n",
+        f"before\nout\n{tmp_path}\nerr\n",
+    )
+    assert run("import os; os.kill(os.getpid(), 9)", tmp_path) == -9
+
+
+def test_the_time_is_told_while_it_runs(tmp_path: Path) -> None:
+    seconds: list[float] = []
+    assert run("import time; time.sleep(1.5)", tmp_path, seconds.append) == 0
+    assert seconds
+    assert seconds == sorted(seconds)
+
+
+def test_leaving_early_ends_it_and_its_children(tmp_path: Path) -> None:
+    def interrupt(seconds: float) -> None:
+        if (tmp_path / "child").exists():
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(CHILD + "time.sleep(60)", tmp_path, interrupt)
+    assert ends(int((tmp_path / "child").read_text()))
+
+
+def test_one_that_does_not_listen_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lopa.export.ascend.process._GRACE", 0.2)
+
+    def interrupt(seconds: float) -> None:
+        if (tmp_path / "child").exists():
+            raise KeyboardInterrupt
+
+    deaf = "import signal, os, pathlib, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
+    deaf += "pathlib.Path('child').write_text(str(os.getpid())); time.sleep(60)"
+    with pytest.raises(KeyboardInterrupt):
+        run(deaf, tmp_path, interrupt)
+    assert ends(int((tmp_path / "child").read_text()))
+
+
+def test_what_it_leaves_running_is_ended(tmp_path: Path) -> None:
+    assert run(CHILD, tmp_path) == 0
+    assert ends(int((tmp_path / "child").read_text()))

@@ -1,0 +1,123 @@
+from pathlib import Path
+
+import msgspec
+import onnx
+import pytest
+from tests.runtime.ascend.graphs import quantized
+
+from lopa.export.ascend.call import AtcCall
+from lopa.export.ascend.rules import check_call, check_graph
+from lopa.runtime.ascend.manifest import EngineInput, Precision
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.errors import BadInputError
+
+X = EngineInput(name="x", dtype="int64", dims=[1, -1])
+Y = EngineInput(name="y", dtype="float32", dims=[-1, 4])
+
+
+def call(
+    *tuples: tuple[int, ...],
+    inputs: tuple[EngineInput, ...] = (X, Y),
+    soc: str = "Ascend910B1",
+    precision: Precision = "origin",
+    int8: bool = False,
+) -> AtcCall:
+    return AtcCall("portable.onnx", "gears", soc, precision, int8, inputs, tuples)
+
+
+def many(count: int) -> list[tuple[int, int]]:
+    return [(1, number) for number in range(1, count + 1)]
+
+
+FIXED = tuple(msgspec.structs.replace(each, dims=[1, 4]) for each in (X, Y))
+
+
+@pytest.mark.parametrize(
+    "good",
+    [
+        call((1, 2), (3, 4)),
+        call(*many(100)),
+        call(*many(256), soc="Ascend950PR_9599"),
+        call(inputs=FIXED),
+        call(inputs=FIXED, int8=True, precision="fp16"),
+        call((1, 2), (3, 4), soc="Ascend310P3", precision="fp16"),
+    ],
+)
+def test_what_atc_takes(good: AtcCall) -> None:
+    check_call(good, "float32")
+
+
+@pytest.mark.parametrize(
+    ("bad", "code", "said"),
+    [
+        (call((1, 2)), "E10035", "1 gear with dynamic_dims"),
+        (call(*many(101)), "E10036", "101 gears for Ascend910B1, which takes at most 100"),
+        (call(*many(257), soc="Ascend950PR_9599"), "E10036", "at most 256"),
+        (call((1, 2), (3,)), "E10037", "gears with 1 and 2 numbers"),
+        (call((1, 2), (3, 4), (1, 2)), "E10039", "2 gears with the dims 1, 2"),
+        (call(), "E10001", "2 open axes and no gears"),
+        (call((1, 2), (3, 4), inputs=FIXED), "E10040", "no open axis"),
+        (call((1, 2, 3), (3, 4, 5)), "E10045", "for 2 open axes"),
+        (call((1, 2), (0, 4)), "", "a size of zero"),
+        (call(inputs=(msgspec.structs.replace(X, dims=[1, 0]),)), "", "a size of zero"),
+        (call(inputs=(msgspec.structs.replace(X, dims=[1] * 5),)), "", "x has 5 axes; keep to 4"),
+        (call(*[(n,) * 132 for n in (1, 2)], inputs=(Y,) * 66 + (X,) * 66), "", "gears with 264 dims"),
+        (call((1, 2), (3, 4), int8=True, precision="fp16"), "", "int8 with gears"),
+        (call(inputs=FIXED, int8=True), "", "int8 with precision origin"),
+        (call((1, 2), (3, 4), soc="Ascend310P3", precision="bf16"), "", "precision bf16 for Ascend310P3"),
+    ],
+)
+def test_what_atc_refuses_is_said_first(bad: AtcCall, code: str, said: str) -> None:
+    with pytest.raises(BadInputError) as caught:
+        check_call(bad, "float32")
+    assert said in caught.value.received
+    assert (f"({code})" if code else said) in caught.value.received
+    assert caught.value.remedy
+
+
+def test_a_bundle_in_bfloat16_is_not_for_310p() -> None:
+    with pytest.raises(BadInputError, match="--dtype fp16"):
+        check_call(call((1, 2), (3, 4), soc="Ascend310P1"), "bfloat16")
+    check_call(call((1, 2), (3, 4)), "bfloat16")
+
+
+def test_several_faults_are_said_together() -> None:
+    with pytest.raises(BadInputError) as caught:
+        check_call(call((1,), soc="Ascend310P3", precision="bf16"), "bfloat16")
+    assert "E10035" in caught.value.received
+    assert "E10045" in caught.value.received
+    assert "(and 1 more)" in caught.value.received
+
+
+@pytest.fixture
+def model(tiny_portable: Path) -> onnx.ModelProto:
+    return onnx.load(Bundle.open(tiny_portable).graph, load_external_data=False)
+
+
+def test_a_portable_graph_is_fine(model: onnx.ModelProto) -> None:
+    check_graph(model, int8=False)
+
+
+def test_a_node_that_the_parser_does_not_know_is_named(model: onnx.ModelProto) -> None:
+    node = next(node for node in model.graph.node if node.op_type == "Sigmoid")
+    node.op_type = "Gelu"
+    with pytest.raises(BadInputError) as caught:
+        check_graph(model, int8=False)
+    assert f"Gelu {node.name} (opset 17" in caught.value.received
+    assert "(E16002)" in caught.value.received
+
+
+def test_a_second_opset_import(model: onnx.ModelProto) -> None:
+    model.opset_import.add(domain="com.microsoft", version=1)
+    with pytest.raises(BadInputError, match=r"com\.microsoft 1.*E16005"):
+        check_graph(model, int8=False)
+
+
+def test_operators_of_amct_are_for_int8_alone(model: onnx.ModelProto) -> None:
+    quantized(model)
+    check_graph(model, int8=True)
+    with pytest.raises(BadInputError, match="AscendQuant q"):
+        check_graph(model, int8=False)
+    model.graph.node[0].op_type = "Attention"
+    with pytest.raises(BadInputError, match="E16002"):
+        check_graph(model, int8=True)

@@ -1,0 +1,36 @@
+import pytest
+
+from lopa.export.ascend.socs import SOCS, soc_from_name
+from lopa.runtime.errors import BadInputError
+
+
+def test_what_decides_how_a_graph_may_be_compiled() -> None:
+    assert soc_from_name("Ascend910B1").bfloat16
+    assert not soc_from_name("Ascend310P3").bfloat16
+    assert soc_from_name("Ascend910_9392").most_gears == 100
+    assert soc_from_name("Ascend950PR_9599").most_gears == 256
+    assert len(SOCS) == 20
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("Ascend910B", "Ascend910B"),
+        ("910b2", "Ascend910B2"),
+        ("ascend310p3", "Ascend310P3"),
+        ("Ascend910_9393", "Ascend910_9392"),
+        ("Ascend950PR", "Ascend950PR_9579"),
+    ],
+)
+def test_the_nearest_names_are_offered(name: str, near: str) -> None:
+    with pytest.raises(BadInputError) as caught:
+        soc_from_name(name)
+    assert repr(name) in caught.value.received
+    assert "perhaps" in caught.value.expected
+    assert near in caught.value.expected
+
+
+def test_all_names_are_offered_when_none_is_near() -> None:
+    with pytest.raises(BadInputError, match="npu-smi") as caught:
+        soc_from_name("H100")
+    assert "Ascend310P7" in caught.value.expected

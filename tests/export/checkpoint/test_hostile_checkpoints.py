@@ -1,0 +1,314 @@
+"""Checkpoints that somebody altered: each ends as one error with a remedy, quickly, and leaves nothing behind."""
+
+import json
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.export.checkpoint.slow_tokenizer import CONFIG_IDS, slow_tokenizer
+from tests.export.checkpoints import edit_config, failed_export, shard, small_checkpoint
+
+from lopa.cli.main import main
+from lopa.export.bundle_from_checkpoint import source_from_checkpoint
+from lopa.export.checkpoint.lora import adapter_from_folder
+from lopa.export.checkpoint.module_patterns import ModulePatterns
+from lopa.export.checkpoint.tensors import INDEX_NAME, SINGLE_NAME
+from lopa.export.weights.plan import planned_weights_from_config
+from lopa.runtime.errors import BadInputError
+from lopa.tiny import ADAPTER, CHECKPOINT
+
+DEEP = [
+    '{"a": ' + "[" * 100_000 + "]" * 100_000 + "}",
+    '{"a": ' + '{"a":' * 900 + "1" + "}" * 901,
+    '{"a": "\\ud800"}',
+    '{"a": NaN}',
+    '{"a": 1' + "0" * 5000 + "}",
+    b'{"a": "\xff"}',
+    b"\x00",
+]
+NOT_NUMBERS = [1.5, True, "8", [8, 9], {"a": 8}, -1, 2**31, 2**63, 10**30, 1e300]
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    return small_checkpoint(tmp_path / "checkpoint")
+
+
+def _write(path: Path, text: str | bytes) -> None:
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+
+
+@pytest.mark.parametrize("text", DEEP, ids=range(len(DEEP)))
+@pytest.mark.parametrize("name", ["config.json", INDEX_NAME, "tokenizer_config.json", "tokenizer.json"])
+def test_json_that_cannot_be_read(
+    checkpoint: Path, capsys: pytest.CaptureFixture[str], name: str, text: str | bytes
+) -> None:
+    _write(checkpoint / name, text)
+    assert name in failed_export(capsys, checkpoint)
+
+
+@pytest.mark.parametrize("text", DEEP, ids=range(len(DEEP)))
+@pytest.mark.parametrize("name", ["vocab.json", "merges.txt", "added_tokens.json", "special_tokens_map.json"])
+def test_a_slow_tokenizer_that_cannot_be_read(tmp_path: Path, name: str, text: str | bytes) -> None:
+    checkpoint = slow_tokenizer(small_checkpoint(tmp_path, changes=CONFIG_IDS))
+    _write(checkpoint / name, text)
+    with pytest.raises(BadInputError, match=re.escape(name)):
+        source_from_checkpoint(checkpoint, None)
+
+
+@pytest.mark.parametrize("value", NOT_NUMBERS, ids=repr)
+@pytest.mark.parametrize(
+    "name",
+    [
+        "vocab_size",
+        "hidden_size",
+        "intermediate_size",
+        "num_hidden_layers",
+        "num_attention_heads",
+        "num_key_value_heads",
+        "head_dim",
+        "max_position_embeddings",
+        "mask_token_id",
+        "bos_token_id",
+    ],
+)
+def test_numbers_of_the_config_have_a_type_and_a_range(checkpoint: Path, name: str, value: object) -> None:
+    edit_config(checkpoint, **{name: value})
+    with pytest.raises(BadInputError, match=name):
+        source_from_checkpoint(checkpoint, None)
+
+
+@pytest.mark.parametrize(("name", "value"), [("rope_theta", 1e-300), ("rms_norm_eps", 1e30), ("rms_norm_eps", -1)])
+def test_real_numbers_of_the_config_have_a_range(checkpoint: Path, name: str, value: object) -> None:
+    edit_config(checkpoint, **{name: value})
+    with pytest.raises(BadInputError, match=name):
+        source_from_checkpoint(checkpoint, None)
+
+
+@pytest.mark.parametrize("value", [5, "full_attention", {"a": 1}, [None]], ids=repr)
+def test_kinds_of_layers_are_a_list(checkpoint: Path, value: object) -> None:
+    edit_config(checkpoint, layer_types=value)
+    with pytest.raises(BadInputError, match="layer_types"):
+        source_from_checkpoint(checkpoint, None)
+
+
+def test_a_mask_that_is_the_end_of_text(checkpoint: Path) -> None:
+    edit_config(checkpoint, eos_token_id=2)
+    with pytest.raises(BadInputError, match="mask"):
+        source_from_checkpoint(checkpoint, None)
+
+
+def test_layers_are_counted_before_they_are_planned(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    edit_config(checkpoint, num_hidden_layers=2**31 - 1)
+    monkeypatch.setattr(planned_weights_from_config, "__code__", (lambda _config: 1 / 0).__code__)
+    with pytest.raises(BadInputError, match="num_hidden_layers = 2147483647"):
+        source_from_checkpoint(checkpoint, None)
+
+
+@pytest.mark.parametrize(
+    "shard_name",
+    ["..", ".", "", "a/b", "/etc/passwd", "a\0b", "a\ud800", "loop", "fifo", "folder", "n" * 300, "n" * 6000],
+    ids=lambda name: repr(name[:12]),
+)
+def test_shards_that_an_index_may_not_name(
+    checkpoint: Path, capsys: pytest.CaptureFixture[str], shard_name: str
+) -> None:
+    (checkpoint / "loop").symlink_to("loop")
+    os.mkfifo(checkpoint / "fifo")
+    (checkpoint / "folder").mkdir()
+    (checkpoint / INDEX_NAME).write_text(json.dumps({"weight_map": {"lm_head.weight": shard_name}}))
+    failed_export(capsys, checkpoint)
+
+
+@pytest.mark.parametrize("kind", ["loop", "fifo", "folder"])
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "tokenizer_config.json", SINGLE_NAME, INDEX_NAME])
+def test_files_that_are_none(checkpoint: Path, name: str, kind: str) -> None:
+    """Nothing waits for a FIFO. What is optional and no file counts as absent."""
+    if name == INDEX_NAME:
+        shard(checkpoint)
+    path = checkpoint / name
+    path.unlink()
+    if kind == "loop":
+        path.symlink_to(name)
+    elif kind == "fifo":
+        os.mkfifo(path)
+    else:
+        path.mkdir()
+    if name == "tokenizer_config.json":
+        source_from_checkpoint(checkpoint, None)
+        return
+    with pytest.raises(BadInputError):
+        source_from_checkpoint(checkpoint, None)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"dtype": ["F32"]},
+        {"dtype": {"a": 1}},
+        {"shape": [[1]]},
+        {"shape": [1.5]},
+        {"shape": {"a": 1}},
+        {"shape": [2**63] * 100_000},
+        {"shape": [1] * 100_000},
+        {"data_offsets": [-4, 0]},
+        {"data_offsets": [0, 10**40]},
+        {"data_offsets": "ab"},
+        {"data_offsets": [[], {}]},
+        {"more": 1},
+    ],
+    ids=lambda change: str(change)[:30],
+)
+def test_headers_with_entries_of_other_types(checkpoint: Path, change: dict[str, Any]) -> None:
+    _edit_header(checkpoint / SINGLE_NAME, lambda entries: entries["lm_head.weight"].update(change))
+    with pytest.raises(BadInputError, match=r"lm_head\.weight"):
+        source_from_checkpoint(checkpoint, None)
+
+
+@pytest.mark.parametrize("text", DEEP, ids=range(len(DEEP)))
+def test_headers_that_cannot_be_read(checkpoint: Path, text: str | bytes) -> None:
+    header = text if isinstance(text, bytes) else text.encode()
+    (checkpoint / SINGLE_NAME).write_bytes(len(header).to_bytes(8, "little") + header)
+    with pytest.raises(BadInputError, match="safetensors"):
+        source_from_checkpoint(checkpoint, None)
+
+
+def _edit_header(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    content = path.read_bytes()
+    length = int.from_bytes(content[:8], "little")
+    entries = json.loads(content[8 : 8 + length])
+    change(entries)
+    header = json.dumps(entries).encode()
+    path.write_bytes(len(header).to_bytes(8, "little") + header + content[8 + length :])
+
+
+@pytest.fixture(scope="module")
+def shapes() -> dict[str, tuple[int, ...]]:
+    planned = source_from_checkpoint(CHECKPOINT, None).planned
+    return {weight.source: weight.source_shape for weight in planned}
+
+
+def _adapter(folder: Path, **changes: Any) -> Path:
+    """The tiny model's adapter with another configuration."""
+    config = json.loads((ADAPTER / "adapter_config.json").read_bytes())
+    (folder / "adapter_config.json").write_text(json.dumps({**config, **changes}))
+    (folder / "adapter_model.safetensors").symlink_to(ADAPTER / "adapter_model.safetensors")
+    return folder
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"layers_to_transform": 1.5},
+        {"layers_to_transform": True},
+        {"layers_to_transform": [[0]]},
+        {"layers_to_transform": {"0": 1}},
+        {"modules_to_save": 5},
+        {"modules_to_save": [None]},
+        {"modules_to_save": "lm_head"},
+        {"modules_to_save": ["lm_head"] * 2000},
+        {"rank_pattern": 7},
+        {"rank_pattern": ["q_proj"]},
+        {"rank_pattern": {"q_proj": "4"}},
+        {"rank_pattern": {"q_proj": 32.5}},
+        {"rank_pattern": {"(": 32}},
+        {"rank_pattern": {f"pattern{i}": 32 for i in range(20_000)}},
+        {"alpha_pattern": {"q_proj": 10**400}},
+        {"alpha_pattern": {"q_proj": 0}},
+        {"alpha_pattern": {"q_proj": [1]}},
+        {"alpha_pattern": {".*" * 900 + f"x{i}": 1 for i in range(20)}},
+        {"r": 0},
+        {"r": 32.5},
+        {"r": True},
+        {"r": 2**63},
+        {"lora_alpha": 10**400},
+        {"lora_alpha": 1e-300},
+        {"lora_alpha": "64"},
+        {"target_modules": 7},
+        {"target_modules": [7]},
+        {"target_modules": {"q_proj": 1}},
+        {"target_modules": "(" * 900 + ")" * 900},
+        {"target_modules": "x" * 100_000},
+        {"target_modules": "((a*)*)*b"},
+        {"target_modules": "(.*)(m)\\2"},
+        {"exclude_modules": 7},
+        {"use_rslora": "yes"},
+    ],
+    ids=lambda change: str(change)[:50],
+)
+def test_an_adapter_s_configuration_has_types_and_ranges(
+    tmp_path: Path, shapes: dict[str, tuple[int, ...]], change: dict[str, Any]
+) -> None:
+    with pytest.raises(BadInputError, match="adapter_config"):
+        adapter_from_folder(_adapter(tmp_path, **change), shapes)
+
+
+@pytest.mark.parametrize("text", DEEP, ids=range(len(DEEP)))
+def test_an_adapter_s_configuration_that_cannot_be_read(
+    tmp_path: Path, shapes: dict[str, tuple[int, ...]], text: str | bytes
+) -> None:
+    _write(_adapter(tmp_path) / "adapter_config.json", text)
+    with pytest.raises(BadInputError, match="adapter_config"):
+        adapter_from_folder(tmp_path, shapes)
+
+
+NAMES = ["model.layers.12.self_attn.q_proj", "model.layers.3.mlp.up_proj", "lm_head", "a_proj", ""]
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        r".*\.mlp\.(up|down)_proj",
+        r"(?!.*layers\.1).*q_proj",
+        r"(?:.*?(?:model).*?(?:self_attn).*?(?:q_proj|k_proj).*?)|(?:\bmodel\.layers\.[\d]{1,}\.(?:mlp)\.(?:up_proj))",
+        r"[^.]+\.layers\.(1|3)\D*",
+        r"\w+_\w+$",
+        r"^(?=lm)[a-z_]{3,}?",
+        r"(a|ab)(b|_proj)?",
+        r"(|a){99999}_proj",
+        r"\Blayers",
+        r"",
+    ],
+)
+def test_patterns_match_what_the_library_matches(pattern: str) -> None:
+    for name in NAMES:
+        patterns = ModulePatterns("a file")
+        assert patterns.matches(pattern, name) == (re.fullmatch(pattern, name) is not None)
+        assert patterns.ends_with(pattern, name) == (re.fullmatch(rf"(.*\.)?({pattern})", name) is not None)
+
+
+_PIECES = st.sampled_from(
+    ["a", "b", ".", r"\.", r"\w", "[ab]", "[^a]", "(a|b.)", "(?:ab|)", "(?=a)", "(?!b)", "$", "^"]
+)
+_REPEATED = st.builds("{}{}".format, _PIECES, st.sampled_from(["", "", "*", "+?", "?", "{1,2}"]))
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(_REPEATED, max_size=5).map("".join), st.text("ab.", max_size=6))
+def test_any_pattern_matches_what_the_library_matches(pattern: str, name: str) -> None:
+    patterns = ModulePatterns("a file")
+    try:
+        expected = re.fullmatch(pattern, name) is not None
+    except re.error:
+        with pytest.raises(BadInputError):
+            patterns.matches(pattern, name)
+    else:
+        assert patterns.matches(pattern, name) == expected
+        assert patterns.ends_with(pattern, name) == (re.fullmatch(rf"(.*\.)?({pattern})", name) is not None)
+
+
+@pytest.mark.parametrize("name", ["n" * 300, "loop", "config/below"])
+def test_destinations_that_cannot_be_made(checkpoint: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
+    (checkpoint / "loop").symlink_to("loop")
+    (checkpoint / "config").write_text("a file")
+    before = sorted(checkpoint.iterdir())
+    with pytest.raises(SystemExit) as ended:
+        main(["onnx", str(checkpoint), "-o", str(checkpoint / name)])
+    assert ended.value.code == 2
+    assert "what to do" in capsys.readouterr().err
+    assert sorted(checkpoint.iterdir()) == before

@@ -1,0 +1,229 @@
+"""Adapters saved by PEFT itself; what they change is compared with PEFT's own merge."""
+
+import json
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model
+from safetensors.torch import load_file, save_file
+from tests.export.checkpoints import failed_export, small_checkpoint
+from torch import nn
+
+from lopa.export.bundle_from_checkpoint import Source, source_from_checkpoint
+from lopa.export.weights import merged_blocks
+from lopa.export.weights.plan import tensor_records_from_plan
+from lopa.export.weights.writer import write_weights
+from lopa.tiny import ADAPTER, CHECKPOINT
+
+PROJECTIONS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+
+
+class _Modules(nn.Module):
+    """Modules that have the names of a state dict and nothing else: what PEFT needs to attach an adapter."""
+
+    def __init__(self, state: dict[str, torch.Tensor]) -> None:
+        super().__init__()
+        for name, tensor in state.items():
+            path, _, kind = name.rpartition(".")
+            if kind == "weight":
+                self._add(path, tensor, state.get(f"{path}.bias"))
+
+    def _add(self, path: str, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+        parent: nn.Module = self
+        *above, last = path.split(".")
+        for part in above:
+            if part not in parent._modules:
+                parent.add_module(part, nn.Module())
+            parent = parent.get_submodule(part)
+        if weight.ndim == 1:
+            made: nn.Module = nn.RMSNorm(len(weight))
+        elif "embed" in last:
+            made = nn.Embedding(*weight.shape)
+        else:
+            made = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None)
+        made.load_state_dict({"weight": weight} if bias is None else {"weight": weight, "bias": bias})
+        parent.add_module(last, made)
+
+
+def _saved_adapter(checkpoint: Path, folder: Path, **settings: Any) -> dict[str, torch.Tensor]:
+    """Save an adapter with random values in `folder`; gives the tensors after PEFT has loaded and merged it."""
+    torch.manual_seed(5)
+    config = LoraConfig(**{"r": 4, "lora_alpha": 12, "target_modules": PROJECTIONS, **settings})
+    model = get_peft_model(_Modules(load_file(checkpoint / "model.safetensors")), config)
+    for name, parameter in model.named_parameters():
+        if "lora_" in name or "modules_to_save" in name:
+            nn.init.normal_(parameter, std=0.3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that the base has no configuration of its own
+        model.save_pretrained(folder, safe_serialization=True)
+        loaded = PeftModel.from_pretrained(_Modules(load_file(checkpoint / "model.safetensors")), folder)
+        return dict(loaded.merge_and_unload().state_dict())
+
+
+def _merged_by_us(source: Source, folder: Path) -> dict[str, torch.Tensor]:
+    """The tensors in the weights file, as the checkpoint would have them."""
+    records = tensor_records_from_plan(source.planned, "float32")
+    write_weights(folder / "data", source.planned, records, source.stored, source.adapter, lambda _done: None)
+    data = (folder / "data").read_bytes()
+    merged = {}
+    for weight in source.planned:
+        record = records[weight.name]
+        values = np.frombuffer(data, np.float32, count=record.length // 4, offset=record.offset)
+        tensor = torch.tensor(values.reshape(record.shape))
+        merged[weight.source] = tensor.t() if weight.transposed else tensor
+    return merged
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"use_rslora": True},
+        {"rank_pattern": {"q_proj": 2, r"layers\.1\.mlp\.down_proj": 6}},
+        {"alpha_pattern": {r"layers.0.self_attn.v_proj": 3, ".*_proj": 5}, "use_rslora": True},
+        {"rank_pattern": {"o_proj": 3}, "alpha_pattern": {"o_proj": 7}},
+        {"modules_to_save": ["lm_head", "embed_tokens"]},
+        {"modules_to_save": ["norm"], "target_modules": ["q_proj"]},
+        {"modules_to_save": ["k_proj"], "target_modules": ["q_proj", "v_proj"]},
+        {"target_modules": r".*\.mlp\.(up|down)_proj"},
+        {"target_modules": ["lm_head", "q_proj"]},
+        {"target_modules": PROJECTIONS, "exclude_modules": ["k_proj", "model.layers.0.mlp.up_proj"]},
+        {"layers_to_transform": [1]},
+        {"layers_to_transform": 0},
+    ],
+    ids=lambda settings: "-".join(settings) or "plain",
+)
+def test_the_merge_is_peft_s(tmp_path: Path, settings: dict[str, Any]) -> None:
+    checkpoint = small_checkpoint(tmp_path / "checkpoint")
+    expected = _saved_adapter(checkpoint, tmp_path / "adapter", **settings)
+    merged = _merged_by_us(source_from_checkpoint(checkpoint, tmp_path / "adapter"), tmp_path)
+    assert set(merged) == set(expected)
+    base = load_file(checkpoint / "model.safetensors")
+    assert any(not torch.equal(merged[name], base[name]) for name in base)
+    for name, tensor in expected.items():
+        torch.testing.assert_close(merged[name], tensor, rtol=1e-6, atol=1e-6, msg=lambda text, n=name: f"{n}: {text}")
+
+
+@pytest.mark.parametrize("block", [5000, 1 << 24])
+def test_the_tiny_adapter_in_double_precision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int) -> None:
+    """Also when a matrix is merged in several blocks, the last one shorter."""
+    monkeypatch.setattr(merged_blocks, "_BLOCK_ITEMS", block)
+    source = source_from_checkpoint(CHECKPOINT, ADAPTER)
+    merged = _merged_by_us(source, tmp_path)
+    base = load_file(CHECKPOINT / "model.safetensors")
+    adapter = load_file(ADAPTER / "adapter_model.safetensors")
+    changed = 0
+    for name, tensor in base.items():
+        module = f"base_model.model.{name.removesuffix('.weight')}"
+        expected = tensor.double()
+        if f"{module}.lora_A.weight" in adapter:
+            up, down = adapter[f"{module}.lora_B.weight"].double(), adapter[f"{module}.lora_A.weight"].double()
+            expected = expected + 64 / 32 * up @ down
+            changed += 1
+        torch.testing.assert_close(merged[name].double(), expected, rtol=1e-6, atol=1e-6)
+    assert changed == 35
+
+
+def _edit(adapter: Path, changes: dict[str, torch.Tensor | None]) -> None:
+    path = adapter / "adapter_model.safetensors"
+    tensors = {**load_file(path), **changes}
+    save_file({name: tensor for name, tensor in tensors.items() if tensor is not None}, path)
+
+
+def _configure(adapter: Path, **changes: Any) -> None:
+    path = adapter / "adapter_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> tuple[Path, Path]:
+    """A checkpoint and an adapter that fits it."""
+    checkpoint, adapter = small_checkpoint(tmp_path / "checkpoint"), tmp_path / "adapter"
+    _saved_adapter(checkpoint, adapter, target_modules=["q_proj", "down_proj"])
+    return checkpoint, adapter
+
+
+@pytest.mark.parametrize(
+    ("base", "message"),
+    [
+        ({"hidden_size": 64}, "model.layers.0.self_attn.q_proj.lora_A.weight has the shape [4, 64]"),
+        ({"intermediate_size": 40}, "down_proj.lora_A.weight has the shape [4, 40]"),
+        ({"num_hidden_layers": 3}, "model.layers.2.mlp.down_proj.lora_A.weight, which does not fit"),
+        ({"num_hidden_layers": 1}, "no tensor model.layers.1.self_attn.q_proj.lora_A.weight"),
+    ],
+)
+def test_an_adapter_of_another_base(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], base: dict[str, Any], message: str
+) -> None:
+    checkpoint = small_checkpoint(tmp_path / "checkpoint")
+    other = small_checkpoint(tmp_path / "other", changes=base)
+    _saved_adapter(other, tmp_path / "adapter", target_modules=["q_proj", "down_proj"])
+    assert message in failed_export(capsys, checkpoint, "--lora", tmp_path / "adapter")
+
+
+def test_saved_modules_of_another_vocabulary(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    checkpoint = small_checkpoint(tmp_path / "checkpoint")
+    other = small_checkpoint(tmp_path / "other", changes={"vocab_size": 30})
+    _saved_adapter(other, tmp_path / "adapter", modules_to_save=["lm_head"])
+    message = failed_export(capsys, checkpoint, "--lora", tmp_path / "adapter")
+    assert "lm_head.weight has the shape [30, 32]" in message
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"target_modules": ["query_key_value"]}, "target_modules ['query_key_value']"),
+        ({"target_modules": None}, "target_modules None"),
+        ({"target_modules": 3}, "target_modules = 3"),
+        ({"target_modules": "(q_proj"}, "pattern '(q_proj'"),
+        ({"target_modules": ["q_proj"]}, "down_proj.lora_A.weight, which does not fit"),
+        ({"modules_to_save": ["lm_head"]}, "no tensor lm_head.weight"),
+        ({"modules_to_save": ["classifier"]}, "no such module"),
+        ({"r": 8}, "has the shape [4, 32]"),
+        ({"r": 0}, "r = 0"),
+        ({"r": None}, "r = None"),
+        ({"lora_alpha": "much"}, "lora_alpha = 'much'"),
+        ({"use_dora": True}, "use_dora = True"),
+        ({"bias": "lora_only"}, "bias = 'lora_only'"),
+        ({"lora_bias": True}, "lora_bias = True"),
+        ({"peft_type": "IA3"}, "peft_type = 'IA3'"),
+        ({"fan_in_fan_out": True}, "fan_in_fan_out = True"),
+        ({"init_lora_weights": "pissa_niter_4"}, "init_lora_weights = 'pissa_niter_4'"),
+    ],
+)
+def test_unsupported_and_broken_configurations(
+    pair: tuple[Path, Path], capsys: pytest.CaptureFixture[str], changes: dict[str, Any], message: str
+) -> None:
+    _configure(pair[1], **changes)
+    assert message in failed_export(capsys, pair[0], "--lora", pair[1])
+
+
+def test_a_missing_half(pair: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    _edit(pair[1], {"base_model.model.model.layers.1.mlp.down_proj.lora_B.weight": None})
+    message = failed_export(capsys, pair[0], "--lora", pair[1])
+    assert "no tensor model.layers.1.mlp.down_proj.lora_B.weight" in message
+
+
+def test_a_lora_of_the_embedding(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    checkpoint = small_checkpoint(tmp_path / "checkpoint")
+    _saved_adapter(checkpoint, tmp_path / "adapter", target_modules=["q_proj", "embed_tokens"])
+    message = failed_export(capsys, checkpoint, "--lora", tmp_path / "adapter")
+    assert "embed_tokens" in message
+    assert "does not fit the checkpoint" in message
+
+
+def test_a_tensor_both_adapted_and_replaced(pair: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    _edit(pair[1], {"base_model.model.model.layers.1.mlp.down_proj.weight": torch.randn(32, 48)})
+    assert "model.layers.1.mlp.down_proj.weight, which does not fit" in failed_export(
+        capsys, pair[0], "--lora", pair[1]
+    )
+
+
+@pytest.mark.parametrize("name", ["adapter_config.json", "adapter_model.safetensors"])
+def test_a_missing_file(pair: tuple[Path, Path], capsys: pytest.CaptureFixture[str], name: str) -> None:
+    (pair[1] / name).unlink()
+    assert name in failed_export(capsys, pair[0], "--lora", pair[1])

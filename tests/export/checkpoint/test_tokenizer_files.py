@@ -1,0 +1,173 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import transformers
+from tests.export.checkpoint.slow_tokenizer import CONFIG_IDS, IDS, NOT_SPECIAL, SETTINGS, TEXTS, slow_tokenizer
+from tests.export.checkpoints import TOKENIZER_CONFIG, edit_config, failed_export, small_checkpoint
+
+from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint
+from lopa.export.checkpoint.config import config_from_checkpoint
+from lopa.export.checkpoint.tokenizer_files import TokenizerFiles, tokenizer_files_from_checkpoint
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.bundle.manifest import SpecialTokens
+from lopa.runtime.text.tokenizer import Tokenizer
+
+
+def _files(checkpoint: Path) -> TokenizerFiles:
+    return tokenizer_files_from_checkpoint(checkpoint, config_from_checkpoint(checkpoint))
+
+
+def _write_settings(checkpoint: Path, settings: dict[str, Any]) -> None:
+    (checkpoint / "tokenizer_config.json").write_text(json.dumps(settings))
+
+
+def test_the_files_are_the_checkpoint_s(tmp_path: Path) -> None:
+    checkpoint = small_checkpoint(tmp_path)
+    files = _files(checkpoint)
+    assert files.tokenizer == (checkpoint / "tokenizer.json").read_bytes()
+    assert json.loads(files.tokenizer_config) == TOKENIZER_CONFIG
+    assert files.special_tokens == SpecialTokens(mask=2, eos=0, pad=0, bos=1)
+
+
+def test_a_chat_template_file_goes_into_the_settings(tmp_path: Path) -> None:
+    checkpoint = small_checkpoint(tmp_path)
+    template = "{% for m in messages %}é {{ m.content }}{% endfor %}"
+    (checkpoint / "chat_template.jinja").write_text(template, encoding="utf-8")
+    assert json.loads(_files(checkpoint).tokenizer_config) == {**TOKENIZER_CONFIG, "chat_template": template}
+
+
+def test_ids_come_from_the_tokenizer_where_the_config_has_none(tmp_path: Path) -> None:
+    checkpoint = small_checkpoint(tmp_path)
+    edit_config(checkpoint, mask_token_id=None, eos_token_id=None, pad_token_id=None, bos_token_id=None)
+    _write_settings(
+        checkpoint, {"mask_token": "w9", "eos_token": {"content": "w7", "lstrip": False}, "bos_token": "w5"}
+    )
+    assert _files(checkpoint).special_tokens == SpecialTokens(mask=9, eos=7, pad=7, bos=5)
+
+
+def test_the_tokenizer_s_beginning_of_text_goes_before_the_config_s(tmp_path: Path) -> None:
+    """Dream's config.json names its end-of-text id as bos_token_id; prompts start with the tokenizer's."""
+    checkpoint = small_checkpoint(tmp_path)
+    edit_config(checkpoint, bos_token_id=0)
+    assert _files(checkpoint).special_tokens.bos == 1
+    _write_settings(checkpoint, {**TOKENIZER_CONFIG, "bos_token": None})
+    assert _files(checkpoint).special_tokens.bos == 0
+    edit_config(checkpoint, bos_token_id=None)
+    assert _files(checkpoint).special_tokens.bos is None
+
+
+def test_no_mask_token(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    checkpoint = small_checkpoint(tmp_path / "checkpoint")
+    edit_config(checkpoint, mask_token_id=None)
+    _write_settings(checkpoint, {**TOKENIZER_CONFIG, "mask_token": None})
+    assert "names no mask token" in failed_export(capsys, checkpoint)
+
+
+def test_two_different_mask_tokens(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    checkpoint = small_checkpoint(tmp_path / "checkpoint")
+    edit_config(checkpoint, mask_token_id=5)
+    message = failed_export(capsys, checkpoint)
+    assert "mask_token_id 5" in message
+    assert "has the id 2" in message
+
+
+def test_no_end_of_text_token(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    checkpoint = small_checkpoint(tmp_path / "checkpoint")
+    edit_config(checkpoint, eos_token_id=None)
+    (checkpoint / "tokenizer_config.json").unlink()
+    assert "names no end-of-text token" in failed_export(capsys, checkpoint)
+
+
+@pytest.mark.parametrize("changes", [{"pad_token_id": 24}, {"pad_token_id": -1}])
+def test_an_id_outside_the_vocabulary(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], changes: dict[str, Any]
+) -> None:
+    checkpoint = small_checkpoint(tmp_path / "checkpoint", changes=changes)
+    assert "a whole number from 0 to 23" in failed_export(capsys, checkpoint)
+
+
+def test_a_tokenizer_with_more_tokens_than_the_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    checkpoint = small_checkpoint(tmp_path / "checkpoint")
+    larger = small_checkpoint(tmp_path / "larger", changes={"vocab_size": 25})
+    (checkpoint / "tokenizer.json").write_bytes((larger / "tokenizer.json").read_bytes())
+    assert "token with the id 24" in failed_export(capsys, checkpoint)
+
+
+def test_a_missing_tokenizer_says_how_to_make_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    checkpoint = small_checkpoint(tmp_path / "checkpoint")
+    (checkpoint / "tokenizer.json").unlink()
+    assert "save_pretrained" in failed_export(capsys, checkpoint)
+
+
+@pytest.mark.parametrize("text", [b"{}", b"\xff", b"nothing"])
+def test_a_broken_tokenizer(tmp_path: Path, capsys: pytest.CaptureFixture[str], text: bytes) -> None:
+    checkpoint = small_checkpoint(tmp_path / "checkpoint")
+    (checkpoint / "tokenizer.json").write_bytes(text)
+    assert "is not a tokenizer" in failed_export(capsys, checkpoint)
+
+
+def _slow_checkpoint(folder: Path, **changes: Any) -> Path:
+    """Dream's files: no tokenizer.json, special tokens beyond vocab.json; `changes` are to config.json."""
+    return slow_tokenizer(small_checkpoint(folder, changes={"num_hidden_layers": 1, **CONFIG_IDS, **changes}))
+
+
+def test_a_checkpoint_with_a_slow_tokenizer_becomes_a_bundle(tmp_path: Path) -> None:
+    checkpoint = _slow_checkpoint(tmp_path / "checkpoint")
+    bundle_from_checkpoint(checkpoint, tmp_path / "bundle")
+    bundle = Bundle.open(tmp_path / "bundle")
+    mask, eos, bos = (IDS[content] for content in ("<|mask|>", "<|endoftext|>", "<|beginoftext|>"))
+    assert bundle.manifest.special_tokens == SpecialTokens(mask=mask, eos=eos, pad=eos, bos=bos)
+    tokenizer = Tokenizer.open(bundle)
+    theirs = transformers.Qwen2Tokenizer.from_pretrained(checkpoint)
+    assert tokenizer.special_ids == {i for content, i in IDS.items() if content not in NOT_SPECIAL}
+    for text in (*TEXTS, "a<|mask|>b<tool_call>", ""):
+        ids = tokenizer.encode(text, add_bos=True, special_tokens=True)
+        assert ids == [bos, *theirs.encode(text)]
+        assert tokenizer.decode(ids) == text.replace("<|mask|>", "")
+    assert not [path for path in bundle.path.iterdir() if path.suffix in (".py", ".txt")]
+
+
+def test_the_same_slow_tokenizer_gives_the_same_bytes(tmp_path: Path) -> None:
+    one, two = (_files(_slow_checkpoint(tmp_path / name)) for name in ("one", "two"))
+    assert one == two
+
+
+def test_a_tokenizer_json_goes_before_the_vocabulary_files(tmp_path: Path) -> None:
+    checkpoint = _slow_checkpoint(tmp_path / "checkpoint")
+    made = _files(checkpoint).tokenizer
+    (checkpoint / "tokenizer.json").write_bytes(made + b"\n")
+    (checkpoint / "merges.txt").write_bytes(b"broken")
+    assert _files(checkpoint).tokenizer == made + b"\n"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"mask_token_id": IDS["<|im_end|>"]}, "but the tokenizer's mask token has the id"),
+        ({"mask_token_id": 5}, "mask_token_id 5 in config.json is the id of no special token"),
+        ({"eos_token_id": IDS["<tool_call>"]}, "eos_token_id 483 in config.json is the id of no special token"),
+        ({"pad_token_id": 511}, "pad_token_id 511 in config.json is the id of no special token"),
+        ({"bos_token_id": 0}, "bos_token_id 0 in config.json is the id of no special token"),
+        ({"vocab_size": 486}, "mask_token_id = 486"),
+        ({"vocab_size": 486, "mask_token_id": IDS["<|im_end|>"]}, "has a token with the id 486"),
+    ],
+)
+def test_a_config_that_contradicts_a_slow_tokenizer(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], changes: dict[str, Any], message: str
+) -> None:
+    assert message in failed_export(capsys, _slow_checkpoint(tmp_path / "checkpoint", **changes))
+
+
+@pytest.mark.parametrize("name", ["vocab.json", "merges.txt"])
+def test_half_a_slow_tokenizer(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
+    checkpoint = _slow_checkpoint(tmp_path / "checkpoint")
+    (checkpoint / name).unlink()
+    assert f"{name} does not exist" in failed_export(capsys, checkpoint)
+
+
+def test_a_slow_tokenizer_of_another_kind(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    checkpoint = _slow_checkpoint(tmp_path / "checkpoint")
+    _write_settings(checkpoint, {**SETTINGS, "tokenizer_class": "GPT2Tokenizer"})
+    assert "tokenizer_class = 'GPT2Tokenizer'" in failed_export(capsys, checkpoint)

@@ -1,0 +1,219 @@
+"""Against transformers' Qwen2Tokenizer, and against the slow algorithm of Dream's own tokenizer written out here."""
+
+import json
+import unicodedata
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import regex
+import transformers
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.export.checkpoint.slow_tokenizer import ADDED, BASE, IDS, NOT_SPECIAL, SETTINGS, TEXTS, slow_tokenizer
+from tokenizers import Tokenizer
+
+from lopa.export.checkpoint.tokenizer_from_vocabulary import tokenizer_from_vocabulary
+from lopa.runtime.errors import BadInputError
+
+_ALPHABET = (
+    "aeinst ETX'0123456789.,:;()[]{}=+-_\"\\\n\r\t\u00a0\u3000éüßÅe\u0301"
+    "中国的字こんカ한글Приעم🙂🎉👩\u200d🇩\u1100\u1161"
+)
+PIECES = st.one_of(
+    st.sampled_from(
+        [*TEXTS, *ADDED, "'SALAD", "  \n", "\r\n\r\n", "<|mask|", "ﬁ", "Å", "\u212b", "1234567", "Ġ", "a\u0000b"]
+    ),
+    st.text(alphabet=_ALPHABET, max_size=12),
+    st.text(st.characters(exclude_categories=("Cs", "Cn")), max_size=8),
+)
+ANY_TEXT = st.lists(PIECES, max_size=6).map("".join)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return slow_tokenizer(tmp_path_factory.mktemp("slow"))
+
+
+@pytest.fixture(scope="module")
+def ours(folder: Path) -> Tokenizer:
+    """As the bundle has it: written and read again."""
+    return Tokenizer.from_str(tokenizer_from_vocabulary(folder, SETTINGS).to_str())
+
+
+@pytest.fixture(scope="module")
+def theirs(folder: Path) -> Any:
+    return transformers.Qwen2Tokenizer.from_pretrained(folder)
+
+
+@given(text=ANY_TEXT)
+def test_ids_and_text_are_those_of_transformers(ours: Tokenizer, theirs: Any, text: str) -> None:
+    ids = ours.encode(text, add_special_tokens=False).ids
+    assert ids == theirs.encode(text, add_special_tokens=False)
+    # The pieces too: the small vocabulary has no merge across most of their borders.
+    cut = theirs.backend_tokenizer.pre_tokenizer.pre_tokenize_str(text)
+    assert ours.pre_tokenizer.pre_tokenize_str(text) == cut
+    for skip in (False, True):
+        assert ours.decode(ids, skip_special_tokens=skip) == theirs.decode(ids, skip_special_tokens=skip)
+
+
+@given(text=ANY_TEXT)
+def test_text_comes_back_composed(ours: Tokenizer, text: str) -> None:
+    decoded = ours.decode(ours.encode(text).ids, skip_special_tokens=False)
+    # Special tokens are cut out before the rest is composed (NFC), so parts of the text may be composed one by one.
+    assert unicodedata.normalize("NFC", decoded) == unicodedata.normalize("NFC", text)
+
+
+def slow_ids(folder: Path, text: str) -> list[int]:
+    """Dream's own way for text without added tokens: compose, cut, spell as bytes, join the pair of the least rank."""
+    vocabulary = json.loads((folder / "vocab.json").read_text(encoding="utf-8"))
+    lines = (folder / "merges.txt").read_text(encoding="utf-8").splitlines()[1:]
+    ranks = {tuple(line.split()): rank for rank, line in enumerate(lines)}
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in printable]
+    letters = {byte: chr(byte) for byte in printable} | {byte: chr(256 + i) for i, byte in enumerate(others)}
+    cut = (
+        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
+        r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+    )
+    ids = []
+    for piece in regex.findall(cut, unicodedata.normalize("NFC", text)):
+        word = [letters[byte] for byte in piece.encode()]
+        while len(word) > 1:
+            pairs = [ranks.get(pair, len(ranks)) for pair in pairwise(word)]
+            at = pairs.index(min(pairs))
+            if pairs[at] == len(ranks):
+                break
+            word[at : at + 2] = ["".join(word[at : at + 2])]
+        ids += [vocabulary[token] for token in word]
+    return ids
+
+
+@given(text=st.one_of(st.sampled_from(TEXTS), st.text(alphabet=_ALPHABET)))
+def test_ids_are_those_of_the_slow_algorithm(ours: Tokenizer, folder: Path, text: str) -> None:
+    assert ours.encode(text).ids == slow_ids(folder, text)
+
+
+def test_merges_are_used(ours: Tokenizer) -> None:
+    assert all(len(ours.encode(text).ids) < 0.8 * len(text.encode()) for text in TEXTS)
+
+
+def test_added_tokens_keep_ids_and_flags(ours: Tokenizer) -> None:
+    found = ours.get_added_tokens_decoder()
+    assert {token.content: i for i, token in found.items()} == IDS
+    assert {token.content for token in found.values() if not token.special} == set(NOT_SPECIAL)
+    assert ours.encode("a<|mask|>b").ids[1] == IDS["<|mask|>"] > BASE
+    assert ours.decode(list(IDS.values())) == "<tool_call></tool_call>"
+
+
+def test_ids_with_gaps_are_kept(tmp_path: Path) -> None:
+    """The tokenizers library alone would number added tokens from the length of the vocabulary on."""
+    gaps = {content: BASE + 10 + 3 * i for i, content in enumerate(reversed(ADDED))}
+    decoder = {str(gaps[content]): SETTINGS["added_tokens_decoder"][str(IDS[content])] for content in ADDED}
+    folder = slow_tokenizer(tmp_path)
+    vocabulary = json.loads((folder / "vocab.json").read_text(encoding="utf-8"))
+    moved = {token: i if i != 7 else BASE + 1 for token, i in vocabulary.items()}
+    (folder / "vocab.json").write_text(json.dumps(moved))
+    made = tokenizer_from_vocabulary(folder, {**SETTINGS, "added_tokens_decoder": decoder})
+    for tokenizer in (made, Tokenizer.from_str(made.to_str())):
+        assert {token.content: i for i, token in tokenizer.get_added_tokens_decoder().items()} == gaps
+        assert tokenizer.encode("".join(ADDED)).ids == [gaps[content] for content in ADDED]
+        assert tokenizer.get_vocab(with_added_tokens=True) == {**moved, **gaps}
+
+
+@pytest.mark.parametrize("kind", ["Qwen2Tokenizer", "Qwen2TokenizerFast"])
+def test_other_names_of_the_same_tokenizer(folder: Path, ours: Tokenizer, kind: str) -> None:
+    made = tokenizer_from_vocabulary(folder, {**SETTINGS, "tokenizer_class": kind})
+    assert made.to_str() == ours.to_str()
+
+
+@pytest.mark.parametrize("kind", ["GPT2Tokenizer", "LLaDATokenizer", None, ["DreamTokenizer"]])
+def test_an_unknown_class(folder: Path, kind: Any) -> None:
+    with pytest.raises(BadInputError, match="tokenizer_class = ") as caught:
+        tokenizer_from_vocabulary(folder, {**SETTINGS, "tokenizer_class": kind})
+    assert "DreamTokenizer" in caught.value.expected
+    assert "make a tokenizer.json" in caught.value.remedy
+
+
+@pytest.mark.parametrize("name", ["add_prefix_space", "split_special_tokens"])
+def test_a_setting_that_changes_the_ids(folder: Path, name: str) -> None:
+    with pytest.raises(BadInputError, match=f"{name} = True"):
+        tokenizer_from_vocabulary(folder, {**SETTINGS, name: True})
+
+
+@pytest.mark.parametrize("name", ["vocab.json", "merges.txt"])
+def test_one_of_the_two_files_is_missing(tmp_path: Path, name: str) -> None:
+    folder = slow_tokenizer(tmp_path)
+    (folder / name).unlink()
+    with pytest.raises(BadInputError, match=f"{name} does not exist") as caught:
+        tokenizer_from_vocabulary(folder, SETTINGS)
+    assert "copy vocab.json and merges.txt again" in caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"#version: 0.2\nt h e\n", "line 2: 't h e'"),
+        (b"#version: 0.2\n\xc4\xa0", "line 2: 'Ġ'"),
+        (b"e unknown\n", "line 1: 'e unknown'"),
+        (b"< >\n", "line 1: '< >'"),
+        (b"e \xff\n", "is not UTF-8"),
+        (b"", f"has no merge for {BASE - 256} tokens"),
+    ],
+)
+def test_broken_merges(tmp_path: Path, content: bytes, message: str) -> None:
+    folder = slow_tokenizer(tmp_path)
+    (folder / "merges.txt").write_bytes(content)
+    with pytest.raises(BadInputError) as caught:
+        tokenizer_from_vocabulary(folder, SETTINGS)
+    assert message in caught.value.received
+    assert "merges.txt" in caught.value.received
+    assert "again" in caught.value.remedy
+
+
+def test_merges_cut_off_between_two_lines(tmp_path: Path) -> None:
+    folder = slow_tokenizer(tmp_path)
+    path = folder / "merges.txt"
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    path.write_text("".join(lines[:-2]), encoding="utf-8")
+    with pytest.raises(BadInputError, match="has no merge for 2 tokens"):
+        tokenizer_from_vocabulary(folder, SETTINGS)
+
+
+def test_line_ends_of_windows_change_nothing(tmp_path: Path, ours: Tokenizer) -> None:
+    folder = slow_tokenizer(tmp_path)
+    path = folder / "merges.txt"
+    path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n"))
+    assert tokenizer_from_vocabulary(folder, SETTINGS).to_str() == ours.to_str()
+
+
+def test_merges_that_are_a_folder(tmp_path: Path) -> None:
+    folder = slow_tokenizer(tmp_path)
+    (folder / "merges.txt").unlink()
+    (folder / "merges.txt").mkdir()
+    with pytest.raises(BadInputError, match="not a regular file"):
+        tokenizer_from_vocabulary(folder, SETTINGS)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"e": "5"}, "gives the token 'e' the id '5'"),
+        ({"e": -1}, "gives the token 'e' the id -1"),
+        ({"e": True}, "gives the token 'e' the id True"),
+        ({"e": 2**32}, "gives the token 'e' the id 4294967296"),
+        ({"e": 7}, "gives the id 7 to the tokens"),
+        ({"Ġ": None}, "lacks 1 of the 256 bytes, such as 'Ġ'"),
+        ({"中": 500}, "has no merge for 1 tokens of vocab.json, such as '中'"),
+        ({"\ud800": 500}, "utf-16 surrogate"),
+    ],
+)
+def test_a_broken_vocabulary(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    folder = slow_tokenizer(tmp_path)
+    path = folder / "vocab.json"
+    changed = {**json.loads(path.read_text(encoding="utf-8")), **changes}
+    path.write_text(json.dumps({token: i for token, i in changed.items() if i is not None}))
+    with pytest.raises(BadInputError) as caught:
+        tokenizer_from_vocabulary(folder, SETTINGS)
+    assert message in caught.value.received

@@ -1,0 +1,245 @@
+"""Graphs with the functions of domain lopa: the same bits as without them, and their bodies against float64."""
+
+import itertools
+import json
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime
+import pytest
+from tests.export.checkpoints import small_checkpoint
+
+from lopa import tiny
+from lopa.cli.main import main
+from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint
+from lopa.export.graph.plugin_functions import functions_of_plugin
+from lopa.export.graph.plugin_passes import PluginsPass
+from lopa.export.weights.quantization import QuantizationChoice
+from lopa.plugins.branch_attention_reference import branch_attention_reference
+from lopa.plugins.confidence_head_reference import confidence_head_reference
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.bundle.manifest import Manifest
+from lopa.runtime.contract import TILE, input_names
+from lopa.runtime.decoder import Decoder
+
+Array = np.ndarray
+LAYERS = 5
+
+
+def _session(model: Path | bytes) -> onnxruntime.InferenceSession:
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.log_severity_level = 3
+    return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+
+
+def _random_inputs(manifest: Manifest, r: int, b: int, w: int, p: int, q: int, *, seed: int) -> dict[str, Array]:
+    rng = np.random.default_rng(seed)
+    sizes = manifest.dimensions
+    inputs: dict[str, Array] = {
+        "input_ids": rng.integers(0, sizes.vocab_size, (r, b, w)),
+        "position_ids": rng.integers(0, sizes.max_positions, (r, b, w)),
+        "window_mask": (rng.random((r, b, w, w)) < 0.5) | np.eye(w, dtype=np.bool_),
+        "prefix_mask": rng.random((r, p)) < 0.5,
+        "logits_index": rng.integers(0, w, (r, b, q)),
+        "temperature": rng.uniform(0.4, 2.0, r).astype(np.float32),
+    }
+    for name in input_names(sizes.layers)[6:]:
+        inputs[name] = rng.standard_normal((r, sizes.kv_heads, p, sizes.head_size)).astype(manifest.dtype)
+    return inputs
+
+
+def _assert_same_bits(one: Bundle, other: Bundle, sizes: tuple[int, ...] = (2, 3, 11, TILE, 5)) -> None:
+    inputs = _random_inputs(one.manifest, *sizes, seed=sum(sizes))
+    found, expected = (_session(bundle.graph).run(None, inputs) for bundle in (one, other))
+    assert len(found) == len(expected)
+    for ours, theirs in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def _operators(bundle: Bundle, name: str | None = None) -> Counter[tuple[str, str]]:
+    model = onnx.load(bundle.file(name or bundle.manifest.graph), load_external_data=False)
+    return Counter((node.domain, node.op_type) for node in model.graph.node)
+
+
+def test_the_graph_has_the_functions_in_place_of_what_they_do(tiny_plugins: Path, tiny_bundle: Path) -> None:
+    bundle = Bundle.open(tiny_plugins)
+    assert bundle.manifest.plugins == ["BranchAttention", "ConfidenceHead"]
+    assert "plugins" not in json.loads((tiny_bundle / "manifest.json").read_text())
+    operators = _operators(bundle)
+    assert (operators["lopa", "BranchAttention"], operators["lopa", "ConfidenceHead"]) == (LAYERS, 1)
+    assert not {"Attention", "TopK", "Exp"} & {operator for domain, operator in operators if not domain}
+    model = onnx.load(bundle.graph, load_external_data=False)
+    assert {(opset.domain, opset.version) for opset in model.opset_import} == {("", 23), ("lopa", 1)}
+    assert sorted(function.name for function in model.functions) == [
+        "BranchAttention",
+        "ConfidenceHead",
+        "ConfidenceMerge",
+        "ConfidencePartials",
+    ]
+    # What TensorRT's parser looks for, to take a plugin in place of the body.
+    marked = [node for node in (*model.graph.node, *model.functions[1].node) if node.domain and node.attribute]
+    assert {node.op_type for node in marked} >= {"BranchAttention", "ConfidencePartials", "ConfidenceMerge"}
+    assert all(node.attribute[0].name == "plugin_namespace" and node.attribute[0].s == b"lopa" for node in marked)
+    onnx.checker.check_model(bundle.graph, full_check=True)
+
+
+@pytest.mark.parametrize(
+    "sizes", [(1, 1, 1, TILE, 1), (1, 5, 40, 2 * TILE, 9), (3, 2, 7, 3 * TILE, 1), (2, 2, 3, 5, 20)]
+)
+def test_the_same_bits_as_without_functions(tiny_plugins: Path, tiny_bundle: Path, sizes: tuple[int, ...]) -> None:
+    _assert_same_bits(Bundle.open(tiny_plugins), Bundle.open(tiny_bundle), sizes)
+
+
+def test_stages(tmp_path: Path) -> None:
+    """Both stages have branch attention, the last one the confidence head; together they decode as the whole graph."""
+    checkpoint = small_checkpoint(tmp_path / "checkpoint", changes={"num_hidden_layers": 2})
+    fast = bundle_from_checkpoint(checkpoint, tmp_path / "staged", stages=2, plugins=True)
+    first, last = (_operators(fast, stage.graph) for stage in fast.manifest.stages)
+    assert (first["lopa", "BranchAttention"], first["lopa", "ConfidenceHead"]) == (1, 0)
+    assert (last["lopa", "BranchAttention"], last["lopa", "ConfidenceHead"]) == (1, 1)
+    ids = []
+    for device in ("cpu+cpu", "cpu"):
+        with Decoder.open(fast.path, [device], threads=1) as decoder:
+            config = decoder.config(branches=3, max_new_tokens=32)
+            ids.append(next(decoder.generate(["Question: 2 + 3?"], config)).token_ids)
+    assert ids[0] == ids[1]
+
+
+def test_float16_and_quantized_matrices_below_a_head_of_floats(tmp_path: Path) -> None:
+    checkpoint = small_checkpoint(tmp_path / "checkpoint", changes={"num_hidden_layers": 1})
+    plain, fast = (
+        bundle_from_checkpoint(
+            checkpoint,
+            tmp_path / str(plugins),
+            dtype="float16",
+            quantization=QuantizationChoice("int8", head=False),
+            plugins=plugins,
+        )
+        for plugins in (False, True)
+    )
+    assert fast.manifest.plugins == ["BranchAttention", "ConfidenceHead"]
+    _assert_same_bits(fast, plain)
+
+
+def test_with_logits_and_beside_a_portable_graph(tmp_path: Path) -> None:
+    """Logits among the outputs leave nothing to a confidence head; a portable graph has no functions at all."""
+    checkpoint = small_checkpoint(tmp_path / "checkpoint", changes={"num_hidden_layers": 1})
+    plain = bundle_from_checkpoint(checkpoint, tmp_path / "plain", with_logits=True)
+    both = bundle_from_checkpoint(
+        checkpoint, tmp_path / "both", dialects=("standard", "portable"), with_logits=True, plugins=True
+    )
+    standard, portable = both.of_dialect("standard"), both.of_dialect("portable")
+    assert standard.manifest.plugins == ["BranchAttention"]
+    assert not _operators(standard)["lopa", "ConfidenceHead"]
+    _assert_same_bits(standard, plain)
+    assert portable.manifest.plugins == []
+    assert {domain for domain, _ in _operators(portable)} == {""}
+
+
+def test_no_confidence_head_of_integers(tmp_path: Path) -> None:
+    checkpoint = small_checkpoint(tmp_path / "checkpoint", changes={"num_hidden_layers": 1})
+    choice = QuantizationChoice("int8")
+    fast = bundle_from_checkpoint(checkpoint, tmp_path / "bundle", quantization=choice, plugins=True)
+    assert fast.manifest.plugins == ["BranchAttention"]
+    assert not _operators(fast)["lopa", "ConfidenceHead"]
+
+
+def test_the_command_decodes_and_verifies_the_same(
+    tiny_plugins: Path, tiny_bundle: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with tiny.EVAL.open(encoding="utf-8") as lines:
+        prompts = [json.loads(line)["prompt"] for line in itertools.islice(lines, 3)]
+    ids = []
+    for path in (tiny_plugins, tiny_bundle):
+        with Decoder.open(path, threads=1) as decoder:
+            results = decoder.generate(prompts, decoder.config(branches=3, max_new_tokens=48))
+            ids.append([(result.token_ids, result.steps) for result in results])
+    assert ids[0] == ids[1]
+    with pytest.raises(SystemExit) as ended:
+        main(["verify", str(tiny_plugins), "--checkpoint", str(tiny.CHECKPOINT), "--lora", str(tiny.ADAPTER)])
+    assert ended.value.code == 0
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as ended:
+        main(["inspect", str(tiny_plugins)])
+    assert "plugins     BranchAttention, ConfidenceHead\n" in capsys.readouterr().out
+
+
+def test_the_portable_dialect_has_no_plugins(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["onnx", str(tiny.CHECKPOINT), "-o", str(tmp_path / "bundle"), "--plugins", "--dialect", "portable"])
+    assert ended.value.code == 2
+    assert "plugins in the portable dialect alone" in capsys.readouterr().err
+    assert not (tmp_path / "bundle").exists()
+
+
+def test_an_attention_of_another_form_is_refused() -> None:
+    model = ir.from_onnx_text(
+        """<ir_version: 10, opset_import: ["" : 23]>
+        plain (float[1, 2, 3, 16] q) => (float[1, 2, 3, 16] y) { y = Attention (q, q, q) }"""
+    )
+    with pytest.raises(ir.passes.PreconditionError, match="without a prefix in front of its window"):
+        PluginsPass()(model)
+
+
+def _model_of_function(plugin: str, name: str, inputs: dict[str, Array], outputs: int) -> bytes:
+    """A model of one node, which is the function `name`."""
+    values = [
+        onnx.helper.make_tensor_value_info(key, onnx.helper.np_dtype_to_tensor_dtype(x.dtype), [None] * x.ndim)
+        for key, x in inputs.items()
+    ]
+    names = [f"output{i}" for i in range(outputs)]
+    node = onnx.helper.make_node(name, list(inputs), names, domain="lopa")
+    graph = onnx.helper.make_graph([node], name, values, [onnx.ValueInfoProto(name=each) for each in names])
+    opsets = [onnx.helper.make_opsetid("", 23), onnx.helper.make_opsetid("lopa", 1)]
+    functions = [ir.serde.serialize_function(function) for function in functions_of_plugin(plugin)]
+    model = onnx.helper.make_model(graph, opset_imports=opsets, functions=functions, ir_version=10)
+    serialized: bytes = model.SerializeToString()
+    return serialized
+
+
+def _run_function(plugin: str, name: str, inputs: dict[str, Array], outputs: int) -> list[Array]:
+    session = _session(_model_of_function(plugin, name, inputs, outputs))
+    found: list[Array] = session.run(None, inputs)
+    return found
+
+
+def test_the_body_of_branch_attention_is_the_reference() -> None:
+    rng = np.random.default_rng(3)
+    r, b, heads, kv_heads, w, p, d = 2, 3, 6, 2, 5, 7, 16
+    shapes = {"q": (r, b, heads, w, d), "k": (r, b, kv_heads, w, d), "v": (r, b, kv_heads, w, d)}
+    shapes |= {"past_k": (r, kv_heads, p, d), "past_v": (r, kv_heads, p, d)}
+    inputs = {key: rng.standard_normal(shape).astype(np.float32) for key, shape in shapes.items()}
+    inputs["window"] = (rng.random((r, b, w, w)) < 0.4) | np.eye(w, dtype=np.bool_)
+    inputs["prefix"] = np.stack([np.zeros(p, np.bool_), rng.random(p) < 0.5])
+    flat = inputs | {key: inputs[key].reshape(r * b, -1, w, d) for key in ("q", "k", "v")}
+    (found,) = _run_function("BranchAttention", "BranchAttention", flat, 1)
+    expected = branch_attention_reference(*inputs.values())
+    np.testing.assert_allclose(found.reshape(expected.shape), expected, rtol=0, atol=2e-6)
+
+
+def test_the_body_of_the_merge_takes_several_splits() -> None:
+    """Partials of three parts of a vocabulary, by the body of one part, give the statistics of the whole."""
+    rng = np.random.default_rng(4)
+    hidden, weight = rng.standard_normal((2, 3, 4, 12)).astype(np.float32), rng.standard_normal((12, 90))
+    weight[:, 70] = weight[:, 65] = weight[:, 3]  # equal in two parts, and twice in one
+    temperature = np.array([1.0, 0.5], np.float32)
+    parts = []
+    for first in (0, 30, 60):
+        inputs = {"h": hidden, "w": weight[:, first : first + 30].astype(np.float32), "t": temperature}
+        *sums, logits, numbers = _run_function("ConfidenceHead", "ConfidencePartials", inputs, 5)
+        assert [array.shape for array in sums] == [(2, 3, 4, 1)] * 3
+        parts.append([*sums, logits, numbers + np.int32(first)])
+    partials = [np.concatenate(arrays, axis=3) for arrays in zip(*parts, strict=True)]
+    ids, logprobs, entropy = _run_function(
+        "ConfidenceHead", "ConfidenceMerge", dict(zip("abcde", partials, strict=True)), 3
+    )
+    flat = hidden.reshape(-1, 12).astype(np.float64)
+    expected = confidence_head_reference(flat, weight.astype(np.float32), np.repeat(temperature, 12))
+    assert ids.dtype == np.int32
+    np.testing.assert_array_equal(ids.reshape(-1, 8), expected[0])
+    np.testing.assert_allclose(logprobs.reshape(-1, 8), expected[1], rtol=0, atol=2e-5)
+    np.testing.assert_allclose(entropy.reshape(-1), expected[2], rtol=0, atol=2e-5)

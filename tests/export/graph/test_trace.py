@@ -1,0 +1,250 @@
+"""The exported graph: its signature and operators, and its numbers against the torch module that was traced."""
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint
+from lopa.export.graph.module import ContractForward
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.contract import TILE, TOP_K, input_names, output_names
+from lopa.tiny import ADAPTER, CHECKPOINT
+
+Arrays = dict[str, np.ndarray]
+LAYERS = 5
+ALLOWED = {
+    *("Add", "Attention", "Cast", "Concat", "Constant", "Cos", "Div", "Exp", "Expand", "Gather", "Log", "MatMul"),
+    *("Mul", "RMSNormalization", "Range", "ReduceSum", "Reshape", "RotaryEmbedding", "Shape", "Sigmoid", "Sin"),
+    *("Slice", "Squeeze", "Sub", "TopK", "Transpose", "Unsqueeze"),
+}
+
+
+def _session(bundle: Path) -> onnxruntime.InferenceSession:
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    return onnxruntime.InferenceSession(Bundle.open(bundle).graph, options, providers=["CPUExecutionProvider"])
+
+
+def _module(bundle: Path, *, with_logits: bool) -> ContractForward:
+    """The module in float32, with the weights that lie in the bundle."""
+    opened = Bundle.open(bundle)
+    module = ContractForward(opened.manifest.dimensions, dtype=torch.float32, with_logits=with_logits)
+    data = opened.weights.read_bytes()
+    state = {}
+    for name, record in opened.manifest.tensors.items():
+        values = np.frombuffer(data[record.offset : record.offset + record.length], record.dtype)
+        state[name] = torch.tensor(values.astype(np.float32).reshape(record.shape))
+    module.load_state_dict(state)
+    return module.eval()
+
+
+@pytest.fixture(scope="module")
+def session(tiny_bundle_logits: Path) -> onnxruntime.InferenceSession:
+    return _session(tiny_bundle_logits)
+
+
+@pytest.fixture(scope="module")
+def module(tiny_bundle_logits: Path) -> ContractForward:
+    return _module(tiny_bundle_logits, with_logits=True)
+
+
+def _random_inputs(r: int, b: int, w: int, p: int, q: int, *, seed: int, dtype: str = "float32") -> Arrays:
+    """Random everything; a row always sees itself, as the contract asks."""
+    generator = np.random.default_rng(seed)
+    inputs: Arrays = {
+        "input_ids": generator.integers(0, 1024, (r, b, w)),
+        "position_ids": generator.integers(0, 2048, (r, b, w)),
+        "window_mask": (generator.random((r, b, w, w)) < 0.5) | np.eye(w, dtype=np.bool_),
+        "prefix_mask": generator.random((r, p)) < 0.5,
+        "logits_index": generator.integers(0, w, (r, b, q)),
+        "temperature": generator.uniform(0.4, 2.0, r).astype(np.float32),
+    }
+    for name in input_names(LAYERS)[6:]:
+        inputs[name] = generator.standard_normal((r, 2, p, 32)).astype(dtype)
+    return inputs
+
+
+def _from_torch(module: ContractForward, inputs: Arrays) -> list[np.ndarray]:
+    tensors = [torch.from_numpy(inputs[name]) for name in input_names(LAYERS)]
+    past = [tensor.float() for tensor in tensors[6:]]
+    with torch.no_grad():
+        return [output.numpy() for output in module(*tensors[:6], past)]
+
+
+def _check_against_torch(found: list[np.ndarray], expected: list[np.ndarray], *, tolerance: float) -> None:
+    names = output_names(LAYERS, with_logits=len(found) == 14)
+    assert len(found) == len(expected) == len(names)
+    for name, ours, theirs in zip(names, found, expected, strict=True):
+        assert ours.shape == theirs.shape
+        if name == "topk_ids":
+            # A different order is right only between candidates of nearly equal probability.
+            gaps = -np.diff(expected[1], axis=-1)
+            clear = np.concatenate([gaps, gaps[..., -1:]], -1) > 2 * tolerance
+            clear[..., 1:] &= gaps > 2 * tolerance
+            clear[..., -1] = False
+            assert clear.any()
+            np.testing.assert_array_equal(ours[clear], theirs[clear])
+        else:
+            # Of sums of large numbers a small one may be the result: it has the error of the large ones.
+            allowed = tolerance * max(1.0, float(np.abs(theirs).max()))
+            np.testing.assert_allclose(ours, theirs, rtol=0, atol=allowed, err_msg=name)
+
+
+SIZES = [
+    (1, 1, 1, TILE, 1),
+    (1, 1, 64, TILE, 64),
+    (1, 5, 40, 2 * TILE, 9),
+    (4, 1, 1, TILE, 2),
+    (1, 6, 1, TILE, 1),
+    (3, 2, 7, 3 * TILE, 1),
+    (2, 3, 11, TILE, 7),
+    (2, 2, 3, 5, 20),
+]
+
+
+@pytest.mark.parametrize("sizes", SIZES)
+def test_onnx_runtime_agrees_with_the_module(
+    session: onnxruntime.InferenceSession, module: ContractForward, sizes: tuple[int, int, int, int, int]
+) -> None:
+    inputs = _random_inputs(*sizes, seed=sum(sizes))
+    _check_against_torch(session.run(None, inputs), _from_torch(module, inputs), tolerance=1e-4)
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.tuples(*(st.integers(1, most) for most in (3, 5, 20, 3, 12))),
+    st.integers(0, 1 << 30),
+)
+def test_any_sizes(
+    session: onnxruntime.InferenceSession, module: ContractForward, sizes: tuple[int, ...], seed: int
+) -> None:
+    r, b, w, tiles, q = sizes
+    inputs = _random_inputs(r, b, w, tiles * TILE, q, seed=seed)
+    _check_against_torch(session.run(None, inputs), _from_torch(module, inputs), tolerance=1e-4)
+
+
+def test_statistics_are_those_of_the_tempered_logits(session: onnxruntime.InferenceSession) -> None:
+    inputs = _random_inputs(2, 3, 9, TILE, 5, seed=3)
+    ids, logprobs, entropy, *_, logits = session.run(None, inputs)
+    tempered = torch.tensor(logits).double() / torch.tensor(inputs["temperature"]).double()[:, None, None, None]
+    expected = tempered.log_softmax(-1)
+    np.testing.assert_allclose(logprobs, expected.sort(descending=True).values[..., :TOP_K], rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(logprobs, np.take_along_axis(expected.numpy(), ids, -1), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(entropy, -(expected.exp() * expected).sum(-1), rtol=1e-5, atol=1e-5)
+
+
+def test_committed_rows_serve_as_prefix(session: onnxruntime.InferenceSession) -> None:
+    """Rows that come out, given back as prefix, leave the later rows' statistics as in one whole window."""
+    rows, early = 80, 48
+    inputs = _random_inputs(1, 1, rows, TILE, rows - early, seed=11)
+    block = np.arange(rows) // 16
+    inputs |= {
+        "position_ids": np.arange(rows)[None, None],
+        "window_mask": (block[:, None] >= block)[None, None],
+        "prefix_mask": np.zeros((1, TILE), np.bool_),
+        "logits_index": np.arange(early, rows)[None, None],
+    }
+    whole = dict(zip([output.name for output in session.get_outputs()], session.run(None, inputs), strict=True))
+    later: Arrays = {
+        "input_ids": inputs["input_ids"][..., early:],
+        "position_ids": inputs["position_ids"][..., early:],
+        "window_mask": inputs["window_mask"][..., early:, early:],
+        "prefix_mask": np.arange(TILE)[None] < early,
+        "logits_index": inputs["logits_index"] - early,
+        "temperature": inputs["temperature"],
+    }
+    for name in input_names(LAYERS)[6:]:
+        later[name] = inputs[name].copy()  # what lies in masked rows must not matter
+        later[name][:, :, :early] = whole[name.replace("past", "window")][:, 0, :, :early]
+    rest = dict(zip(whole, session.run(None, later), strict=True))
+    np.testing.assert_array_equal(rest["topk_ids"][..., 0], whole["topk_ids"][..., 0])
+    for name in ("topk_logprobs", "entropy", "logits"):
+        np.testing.assert_allclose(rest[name], whole[name], rtol=1e-4, atol=1e-4)
+
+
+def test_a_float16_bundle(tmp_path: Path) -> None:
+    bundle = bundle_from_checkpoint(CHECKPOINT, tmp_path / "half", lora=ADAPTER, dtype="float16").path
+    session, module = _session(bundle), _module(bundle, with_logits=False)
+    types = {value.name: value.type for value in (*session.get_inputs(), *session.get_outputs())}
+    assert {kind for name, kind in types.items() if "key_values" in name} == {"tensor(float16)"}
+    assert {types[name] for name in ("temperature", "topk_logprobs", "entropy")} == {"tensor(float)"}
+    for sizes in SIZES[:4]:
+        inputs = _random_inputs(*sizes, seed=7, dtype="float16")
+        _check_against_torch(session.run(None, inputs), _from_torch(module, inputs), tolerance=0.1)
+    record = Bundle.open(bundle).manifest.tensors["head.weight"]
+    assert (record.dtype, record.length) == ("float16", 2 * 192 * 1024)
+
+
+def _type(value: onnx.ValueInfoProto) -> tuple[int, list[Any]]:
+    tensor = value.type.tensor_type
+    return tensor.elem_type, [axis.dim_param or axis.dim_value for axis in tensor.shape.dim]
+
+
+@pytest.mark.parametrize("with_logits", [False, True])
+def test_the_signature_is_the_contract_s(tiny_bundle: Path, tiny_bundle_logits: Path, with_logits: bool) -> None:
+    graph = onnx.load(Bundle.open(tiny_bundle_logits if with_logits else tiny_bundle).graph, load_external_data=False)
+    f32, i64, truth = onnx.TensorProto.FLOAT, onnx.TensorProto.INT64, onnx.TensorProto.BOOL
+    rbw, rbq = ["requests", "branches", "window"], ["requests", "branches", "rows"]
+    past = (f32, ["requests", 2, "prefix", 32])
+    fresh = (f32, ["requests", "branches", 2, "window", 32])
+    inputs = [(i64, rbw), (i64, rbw), (truth, [*rbw, "window"]), (truth, ["requests", "prefix"]), (i64, rbq)]
+    inputs += [(f32, ["requests"]), *[past] * 10]
+    outputs = [(i64, [*rbq, 8]), (f32, [*rbq, 8]), (f32, rbq), *[fresh] * 10, *[(f32, [*rbq, 1024])] * with_logits]
+    assert [value.name for value in graph.graph.input] == input_names(LAYERS)
+    assert [value.name for value in graph.graph.output] == output_names(LAYERS, with_logits=with_logits)
+    assert [_type(value) for value in graph.graph.input] == inputs
+    assert [_type(value) for value in graph.graph.output] == outputs
+
+
+def test_the_operators_are_standard_and_few(tiny_bundle: Path) -> None:
+    graph = onnx.load(Bundle.open(tiny_bundle).graph, load_external_data=False)
+    assert [(opset.domain, opset.version) for opset in graph.opset_import] == [("", 23)]
+    assert not graph.functions
+    assert {node.domain for node in graph.graph.node} == {""}
+    counts = Counter(node.op_type for node in graph.graph.node)
+    assert set(counts) <= ALLOWED
+    assert counts["Attention"] == LAYERS
+    assert counts["RMSNormalization"] == 2 * LAYERS + 1
+    assert counts["RotaryEmbedding"] == 2 * LAYERS
+    assert counts["MatMul"] == 7 * LAYERS + 1
+    assert counts["Expand"] == 2 * LAYERS + 1
+    # Heads apart, heads together; nothing transposes a weight or an attention input twice.
+    assert counts["Transpose"] == 4 * LAYERS
+    assert counts["Cast"] == counts["Cos"] == counts["Sin"] == 1
+    assert counts["Shape"] <= 4
+    names = [node.name for node in graph.graph.node]
+    assert len(set(names)) == len(names)
+    assert "layers.3.mlp.down/MatMul" in names
+    assert "layers.0.attention/Attention" in names
+
+
+def test_weights_are_in_the_weights_file_and_nowhere_else(tiny_bundle: Path) -> None:
+    bundle = Bundle.open(tiny_bundle)
+    graph = onnx.load(bundle.graph, load_external_data=False)
+    external = {}
+    for initializer in graph.graph.initializer:
+        if initializer.data_location == onnx.TensorProto.EXTERNAL:
+            external[initializer.name] = {entry.key: entry.value for entry in initializer.external_data}
+            assert list(initializer.dims) == bundle.manifest.tensors[initializer.name].shape
+        else:
+            assert np.prod(initializer.dims) <= 16
+    assert external == {
+        name: {"location": "model.onnx.data", "offset": str(record.offset), "length": str(record.length)}
+        for name, record in bundle.manifest.tensors.items()
+    }
+
+
+def test_the_graph_passes_onnx_s_checker_and_names_no_path(tiny_bundle: Path) -> None:
+    path = Bundle.open(tiny_bundle).graph
+    onnx.checker.check_model(path, full_check=True)
+    text = path.read_bytes()
+    assert str(Path.cwd()).encode() not in text
+    assert b".py" not in text

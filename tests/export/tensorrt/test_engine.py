@@ -1,0 +1,337 @@
+"""Builds over the recorded API of TensorRT 10 and 11: what is asked of it, what is kept, and what is refused."""
+
+import json
+import shutil
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import onnx
+import onnxruntime as ort
+import pytest
+from tests.runtime.tensorrt.gears import DEVICE, GEARS
+from tests.runtime.tensorrt.recorded_api import MAJORS
+from tests.runtime.tensorrt.stand_in_tensorrt import PHASES, stand_in_tensorrt
+
+from lopa.export.progress import silent
+from lopa.export.tensorrt import engine as tensorrt_engine
+from lopa.export.tensorrt.engine import EngineJob, engine_from_job, job_from_bundle
+from lopa.export.tensorrt.products import Products
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.contract import input_names
+from lopa.runtime.errors import BadInputError, CheckFailedError
+from lopa.runtime.tensorrt.manifest import BuildFlags, engine_for_device
+from lopa.runtime.tensorrt.profiles import Axes, input_shapes
+
+TRT = stand_in_tensorrt(10)
+
+
+@pytest.fixture
+def bundle(tiny_bundle: Path, tmp_path: Path) -> Bundle:
+    """A copy, which gets engines. No hard links: ONNX refuses to read external data that has several."""
+    return Bundle.open(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
+
+
+@pytest.fixture
+def job(bundle: Bundle) -> EngineJob:
+    return job_from_bundle(bundle, GEARS, BuildFlags())
+
+
+def _description(folder: Path) -> dict[str, Any]:
+    return dict(json.loads((folder / "engine.plan").read_text()))
+
+
+def _left(bundle: Bundle) -> list[str]:
+    engines = bundle.path / "engines"
+    return sorted(path.name for path in engines.iterdir()) if engines.exists() else []
+
+
+@pytest.mark.parametrize("major", MAJORS)
+def test_an_engine_is_built_and_found_again(bundle: Bundle, job: EngineJob, major: int) -> None:
+    trt = stand_in_tensorrt(major)
+    made = engine_from_job(job, trt, DEVICE, None, silent)
+    assert not made.cached
+    found = engine_for_device(bundle, DEVICE, trt.__version__)
+    assert found == made.found
+    engine = found.engine
+    assert (engine.gpu, engine.capability, engine.tensorrt) == (DEVICE.name, DEVICE.capability, trt.__version__)
+    assert (engine.gears, engine.verified) == (GEARS, False)
+    assert json.loads((found.folder / "layers.json").read_text()) == {"Layers": ["a layer"]}
+    assert json.loads(found.plan()) == _description(found.folder)
+    cache = f"timing-stand-in-gpu-{trt.__version__}.cache"
+    assert _left(bundle) == [f"tensorrt-sm90-{trt.__version__}", cache]
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_plugins_are_registered_for_the_gpu_when_they_are_asked_for(
+    tiny_plugins: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wanted: bool
+) -> None:
+    registered: list[tuple[tuple[int, int], list[str]]] = []
+    monkeypatch.setattr(tensorrt_engine, "register_plugins", lambda *given: registered.append(given))
+    bundle = Bundle.open(shutil.copytree(tiny_plugins, tmp_path / "bundle"))
+    job = job_from_bundle(bundle, GEARS, BuildFlags(plugins=wanted))
+    made = engine_from_job(job, TRT, DEVICE, None, silent)
+    assert registered == ([((9, 0), ["BranchAttention", "ConfidenceHead"])] if wanted else [])
+    assert made.found.engine.flags.plugins == wanted
+    assert engine_from_job(job, TRT, DEVICE, None, silent).cached
+    assert len(registered) == wanted  # nothing is built, so nothing is needed
+
+
+def test_plugins_for_a_graph_without_them_are_refused(bundle: Bundle) -> None:
+    with pytest.raises(BadInputError, match="whose graph calls none"):
+        job_from_bundle(bundle, GEARS, BuildFlags(plugins=True))
+
+
+def test_profiles_are_those_of_the_gears_and_the_range(bundle: Bundle, job: EngineJob) -> None:
+    folder = engine_from_job(job, TRT, DEVICE, None, silent).found.folder
+    profiles = _description(folder)["profiles"]
+    layers = bundle.manifest.dimensions.layers
+    assert [list(each) for each in profiles] == [input_names(layers)] * (len(GEARS) + 1)
+    for gear, profile in zip(GEARS, profiles, strict=False):
+        window = [gear.requests, gear.branches, gear.window]
+        assert profile["input_ids"] == [window] * 3
+        assert profile["window_mask"] == [[*window, gear.window]] * 3
+        assert profile["prefix_mask"] == [[gear.requests, gear.prefix]] * 3
+        assert profile["logits_index"] == [[gear.requests, gear.branches, gear.wanted]] * 3
+    assert profiles[-1]["input_ids"] == [[1, 1, 289], [1, 1, 512], [2, 1, 640]]
+    assert [shape[2] for shape in profiles[-1]["past_key_values.0.key"]] == [64, 64, 896]
+
+
+@pytest.mark.parametrize(
+    ("flags", "names", "limits"),
+    [
+        (BuildFlags(), [], {}),
+        (BuildFlags(weight_streaming=True), ["WEIGHT_STREAMING"], {}),
+        (BuildFlags(strip_weights=True), ["REFIT_IDENTICAL", "STRIP_PLAN"], {}),
+        (BuildFlags(version_compatible=True, workspace=5 << 30), ["VERSION_COMPATIBLE"], {"WORKSPACE": 5 << 30}),
+    ],
+)
+@pytest.mark.parametrize("major", MAJORS)
+def test_flags_exist_in_both_versions(
+    bundle: Bundle, flags: BuildFlags, names: list[str], limits: dict[str, int], major: int
+) -> None:
+    made = engine_from_job(job_from_bundle(bundle, GEARS, flags), stand_in_tensorrt(major), DEVICE, None, silent)
+    found = _description(made.found.folder)
+    assert (found["flags"], found["cleared"], found["limits"]) == (names, ["TF32"], limits)
+    assert made.found.engine.flags == flags
+
+
+def test_an_unchanged_request_builds_nothing(job: EngineJob) -> None:
+    first = engine_from_job(job, TRT, DEVICE, None, silent)
+    calls = TRT.__dict__["calls"]
+    before = len(calls)
+    again = engine_from_job(job, TRT, DEVICE, None, silent)
+    assert (again.cached, again.found, len(calls)) == (True, first.found, before)
+
+
+def _other_flags(job: EngineJob) -> EngineJob:
+    return replace(job, flags=BuildFlags(workspace=1 << 30))
+
+
+def _other_gears(job: EngineJob) -> EngineJob:
+    return replace(job, gears=GEARS[1:])
+
+
+@pytest.mark.parametrize("change", [_other_flags, _other_gears])
+def test_a_changed_request_replaces_the_engine(job: EngineJob, change: Callable[[EngineJob], EngineJob]) -> None:
+    first = engine_from_job(job, TRT, DEVICE, None, silent)
+    second = engine_from_job(change(job), TRT, DEVICE, None, silent)
+    assert not second.cached
+    assert second.found.folder == first.found.folder
+    assert second.found.engine.cache_key != first.found.engine.cache_key
+
+
+def test_everything_that_matters_is_in_the_key(bundle: Bundle, job: EngineJob) -> None:
+    manifest = bundle.manifest
+    others = [
+        msgspec.structs.replace(each, sha256="00") if each.path == manifest.weights else each for each in manifest.files
+    ]
+    other_bundle = replace(bundle, manifest=msgspec.structs.replace(manifest, files=others))
+    keys = {
+        job.cache_key(DEVICE, "10.15.1.29"),
+        job.cache_key(DEVICE, "10.15.1.30"),
+        job.cache_key(replace(DEVICE, name="Other"), "10.15.1.29"),
+        job.cache_key(replace(DEVICE, capability="8.0"), "10.15.1.29"),
+        replace(job, model=job.model + b" ").cache_key(DEVICE, "10.15.1.29"),
+        replace(job, bundle=other_bundle).cache_key(DEVICE, "10.15.1.29"),
+        _other_flags(job).cache_key(DEVICE, "10.15.1.29"),
+        _other_gears(job).cache_key(DEVICE, "10.15.1.29"),
+    }
+    assert len(keys) == 8
+    assert job.cache_key(replace(DEVICE, number=3), "10.15.1.29") in keys
+
+
+def test_a_damaged_engine_is_built_again(job: EngineJob) -> None:
+    folder = engine_from_job(job, TRT, DEVICE, None, silent).found.folder
+    (folder / "engine.plan").write_bytes(b"half")
+    assert not engine_from_job(job, TRT, DEVICE, None, silent).cached
+    assert json.loads(engine_from_job(job, TRT, DEVICE, None, silent).found.plan())
+
+
+def test_a_timing_cache_is_read_and_written(job: EngineJob, tmp_path: Path) -> None:
+    cache = tmp_path / "times" / "timing.cache"
+    engine_from_job(job, TRT, DEVICE, cache, silent)
+    first = cache.read_bytes()
+    engine_from_job(_other_flags(job), TRT, DEVICE, cache, silent)
+    assert cache.read_bytes() == first * 2  # the stand-in adds what it timed
+    assert [path.name for path in cache.parent.iterdir()] == ["timing.cache"]
+
+
+@pytest.mark.parametrize(
+    "content", [b"nonsense", b"timed 10.14.1 Stand-in GPU more\n", b"timed 10.15.1.29 Other GPU more\n"]
+)
+def test_a_timing_cache_of_something_else_is_refused(
+    bundle: Bundle, job: EngineJob, tmp_path: Path, content: bytes
+) -> None:
+    cache = tmp_path / "timing.cache"
+    cache.write_bytes(content)
+    with pytest.raises(BadInputError, match=r"timing\.cache is no timing cache of this version"):
+        engine_from_job(job, TRT, DEVICE, cache, silent)
+    assert (_left(bundle), cache.read_bytes()) == ([], content)
+
+
+def test_a_timing_cache_that_cannot_be_written_is_said_before_the_build(job: EngineJob, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    before = len(TRT.__dict__["calls"])
+    with pytest.raises(BadInputError, match="cannot be written"):
+        engine_from_job(job, TRT, DEVICE, tmp_path / "file" / "timing.cache", silent)
+    assert len(TRT.__dict__["calls"]) == before
+
+
+def test_progress_is_that_of_the_outermost_phases(job: EngineJob) -> None:
+    told: list[tuple[str, int, int]] = []
+    engine_from_job(job, TRT, DEVICE, None, lambda *what: told.append(what))
+    expected = [(phase, done, steps) for phase, steps in PHASES.items() for done in (*range(steps + 1), steps)]
+    assert told == expected
+
+
+def test_an_interrupted_build_ends_and_leaves_nothing(
+    bundle: Bundle, job: EngineJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C comes while the calling thread waits for the build, which ends at its next step."""
+    started, interrupted = threading.Event(), threading.Event()
+    done: list[int] = []
+    waited: list[threading.Thread] = []
+    join = threading.Thread.join
+
+    def tell(_stage: str, step: int, _total: int) -> None:
+        done.append(step)
+        started.set()
+        assert interrupted.wait(20)
+
+    def interrupted_join(thread: threading.Thread, timeout: float | None = None) -> None:
+        """The first wait for the build is interrupted; by the second it has been told to end."""
+        if thread.name == "tensorrt-build" and not waited:
+            waited.append(thread)
+            assert started.wait(20)
+            raise KeyboardInterrupt
+        interrupted.set()
+        join(thread, timeout)
+
+    monkeypatch.setattr(threading.Thread, "join", interrupted_join)
+    with pytest.raises(KeyboardInterrupt):
+        engine_from_job(job, TRT, DEVICE, None, tell)
+    assert done == [0, 1]
+    assert _left(bundle) == []
+
+
+def test_a_build_that_fails_says_why_and_leaves_the_old_engine(bundle: Bundle, job: EngineJob) -> None:
+    first = engine_from_job(job, TRT, DEVICE, None, silent)
+    names = _left(bundle)
+    failing = stand_in_tensorrt(10, cannot_build="Could not find any implementation for node head")
+    with pytest.raises(BadInputError, match=r"could not build the network\n  TensorRT: Could not find any"):
+        engine_from_job(_other_flags(job), failing, DEVICE, None, silent)
+    assert engine_for_device(bundle, DEVICE, TRT.__version__) == first.found
+    assert _left(bundle) == names
+
+
+def test_what_the_parser_says_is_passed_on(bundle: Bundle, job: EngineJob) -> None:
+    bare = replace(job, model=job.model.replace(b"TRT_decomposable", b"TRT_d_composable"))
+    with pytest.raises(BadInputError, match="parser refuses the graph: Attention node 0: there is no a fused kernel"):
+        engine_from_job(bare, TRT, DEVICE, None, silent)
+    assert _left(bundle) == []
+
+
+def test_an_engine_that_does_not_open_is_no_engine(
+    bundle: Bundle, job: EngineJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trt = _unopenable(stand_in_tensorrt(11))
+    with pytest.raises(CheckFailedError, match="an engine that it cannot open"):
+        engine_from_job(job, trt, DEVICE, None, silent)
+    assert _left(bundle) == []
+
+
+def _unopenable(trt: ModuleType) -> ModuleType:
+    trt.Runtime.deserialize_cuda_engine = lambda _runtime, _plan: None
+    return trt
+
+
+def test_rounded_rows_are_signed_in_what_is_built(tiny_quantized: Path, tmp_path: Path) -> None:
+    bundle = Bundle.open(shutil.copytree(tiny_quantized, tmp_path / "bundle"))
+    made = engine_from_job(job_from_bundle(bundle, GEARS, BuildFlags()), TRT, DEVICE, None, silent)
+    assert bundle.manifest.quantization is not None
+    expected = ["INT8"] if bundle.manifest.quantization.kind == "int8" else []
+    assert _description(made.found.folder)["zero_points"] == expected
+
+
+def test_a_portable_bundle_is_refused(tiny_portable: Path) -> None:
+    with pytest.raises(BadInputError, match="only a graph in the portable dialect"):
+        job_from_bundle(Bundle.open(tiny_portable), GEARS, BuildFlags())
+
+
+@pytest.mark.parametrize("tiny_quantized", ["int8"], indirect=True)
+def test_an_int8_build_computes_what_an_int8_bundle_does(tiny_bundle: Path, tiny_quantized: Path) -> None:
+    """As the parser is given them, by ONNX Runtime."""
+    plain, quantized = Bundle.open(tiny_bundle), Bundle.open(tiny_quantized)
+    in_floats, in_integers = (job_from_bundle(each, GEARS, BuildFlags()) for each in (plain, quantized))
+    built = job_from_bundle(plain, GEARS, BuildFlags(products="int8"))
+    expected, ours, theirs = (_logprobs(each) for each in (in_floats, built, in_integers))
+    rounding = np.abs(theirs - expected).mean()
+    assert rounding > 1e-3
+    assert np.abs(ours - theirs).mean() < 0.02 * rounding
+
+
+def _logprobs(job: EngineJob) -> npt.NDArray[np.float32]:
+    model = onnx.load_model_from_string(job.model)
+    for node in model.graph.node:
+        for attribute in [each for each in node.attribute if each.name == "TRT_decomposable"]:
+            node.attribute.remove(attribute)
+    onnx.load_external_data_for_model(model, str(job.bundle.path))
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    random = np.random.default_rng(7)
+    axes = Axes(requests=1, branches=2, window=16, prefix=64, wanted=16)
+    inputs: dict[str, npt.NDArray[Any]] = {
+        name: random.normal(0, 1, shape).astype(np.float32)
+        for name, shape in input_shapes(axes, job.bundle.manifest.dimensions).items()
+    }
+    inputs["input_ids"] = random.integers(0, 1000, (1, 2, 16))
+    inputs["position_ids"] = 40 + np.tile(np.arange(16), (1, 2, 1))
+    inputs["window_mask"] = np.ones((1, 2, 16, 16), np.bool_)
+    inputs["prefix_mask"] = np.arange(64)[None] < 40
+    inputs["logits_index"] = np.tile(np.arange(16), (1, 2, 1))
+    inputs["temperature"] = np.ones(1, np.float32)
+    logprobs: npt.NDArray[np.float32] = session.run(["topk_logprobs"], inputs)[0]
+    return logprobs
+
+
+@pytest.mark.parametrize("products", ["int8", "fp8"])
+def test_8_bit_products_of_integers_are_refused(tiny_quantized: Path, products: Products) -> None:
+    with pytest.raises(BadInputError, match=f"--{products} for .*, whose matrices are int"):
+        job_from_bundle(Bundle.open(tiny_quantized), GEARS, BuildFlags(products=products))
+
+
+def test_fp8_needs_a_gpu_that_has_it(bundle: Bundle) -> None:
+    job = job_from_bundle(bundle, GEARS, BuildFlags(products="fp8"))
+    with pytest.raises(BadInputError, match=r"--fp8 for Stand-in GPU, of compute capability 8\.6"):
+        engine_from_job(job, TRT, replace(DEVICE, capability="8.6"), None, silent)
+    for capability in ("8.9", "10.0"):
+        made = engine_from_job(job, TRT, replace(DEVICE, capability=capability), None, silent)
+        assert made.found.engine.flags.products == "fp8"

@@ -1,0 +1,126 @@
+"""transformers' Qwen2 as a reference: it obeys the mask it is given, and no causal one."""
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+from transformers import Qwen2Config, Qwen2ForCausalLM
+
+from lopa.export.verify.cases import Sequences
+from lopa.export.verify.reference_model import TransformersReference, reference_from_weights, weights_from_origin
+from lopa.export.verify.reference_weights import weights_from_files
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.bundle.manifest import Manifest
+from lopa.runtime.errors import BadInputError
+from lopa.tiny import ADAPTER, CHECKPOINT
+
+BRANCHES, LENGTH = 2, 9
+
+
+@pytest.fixture(scope="module")
+def manifest(tiny_bundle: Path) -> Manifest:
+    return Bundle.open(tiny_bundle).manifest
+
+
+@pytest.fixture(scope="module")
+def reference(manifest: Manifest) -> TransformersReference:
+    return reference_from_weights(CHECKPOINT, weights_from_origin(manifest, CHECKPOINT, ADAPTER))
+
+
+def sequences() -> Sequences:
+    rng = np.random.default_rng(8)
+    return Sequences(
+        input_ids=rng.integers(975, size=(BRANCHES, LENGTH)),
+        position_ids=np.tile(np.arange(20, 20 + LENGTH), (BRANCHES, 1)),
+        mask=np.ones((BRANCHES, LENGTH, LENGTH), np.bool_),
+        wanted=np.tile(np.arange(LENGTH), (BRANCHES, 1)),
+    )
+
+
+def with_another_last_token(whole: Sequences) -> Sequences:
+    ids = whole.input_ids.copy()
+    ids[:, -1] = (ids[:, -1] + 1) % 975
+    return replace(whole, input_ids=ids)
+
+
+def largest_difference(reference: TransformersReference, whole: Sequences, other: Sequences) -> np.ndarray:
+    """By row, over branches and vocabulary."""
+    difference = np.abs(reference.forward(whole).logits - reference.forward(other).logits)
+    return difference.max(axis=(0, 2))
+
+
+def test_rows_see_those_behind_them(reference: TransformersReference) -> None:
+    whole = sequences()
+    assert (largest_difference(reference, whole, with_another_last_token(whole)) > 1e-2).all()
+
+
+def test_rows_do_not_see_what_the_mask_forbids(reference: TransformersReference) -> None:
+    mask = sequences().mask.copy()
+    mask[:, :4, -1] = False  # rows 4 to 7 still see the last one; rows 0 to 3 see it neither there nor through them
+    mask[:, :4, 4:-1] = False
+    whole = replace(sequences(), mask=mask)
+    difference = largest_difference(reference, whole, with_another_last_token(whole))
+    assert (difference[:4] == 0).all()
+    assert (difference[4:] > 1e-2).all()
+
+
+def test_a_causal_mask_gives_what_the_model_does_by_itself(reference: TransformersReference) -> None:
+    causal = replace(sequences(), mask=np.tril(sequences().mask))
+    config = Qwen2Config(
+        vocab_size=1024,
+        hidden_size=192,
+        intermediate_size=512,
+        num_hidden_layers=5,
+        num_attention_heads=6,
+        num_key_value_heads=2,
+        max_position_embeddings=2048,
+        rope_theta=10000.0,
+        rms_norm_eps=1e-6,
+        tie_word_embeddings=False,
+    )
+    model = Qwen2ForCausalLM(config).eval()
+    model.load_state_dict(weights_from_files([CHECKPOINT / "model.safetensors"], ADAPTER))
+    with torch.no_grad():
+        expected = model(torch.from_numpy(causal.input_ids), position_ids=torch.from_numpy(causal.position_ids)).logits
+    np.testing.assert_allclose(reference.forward(causal).logits, expected, atol=2e-4)
+    assert np.abs(reference.forward(sequences()).logits - expected.numpy()).max() > 0.1
+
+
+def test_only_wanted_rows_in_their_order(reference: TransformersReference) -> None:
+    whole = sequences()
+    some = replace(whole, wanted=np.array([[3, 0, 3], [8, 8, 1]]))
+    every = reference.forward(whole).logits
+    np.testing.assert_allclose(
+        reference.forward(some).logits, np.stack([every[0, [3, 0, 3]], every[1, [8, 8, 1]]]), atol=1e-4
+    )
+
+
+def test_keys_are_rotated_and_values_are_not(reference: TransformersReference) -> None:
+    whole = sequences()
+    here, there = (
+        reference.forward(whole).rows,
+        reference.forward(replace(whole, position_ids=whole.position_ids + 100)).rows,
+    )
+    assert [array.shape for array in here] == [(BRANCHES, 2, LENGTH, 32)] * 10
+    assert np.abs(here[0] - there[0]).max() > 0.1
+    np.testing.assert_array_equal(here[1], there[1])
+    # Rotation is relative: moving all rows by the same distance changes nothing that comes after attention.
+    np.testing.assert_allclose(here[9], there[9], atol=1e-3)
+
+
+def test_other_architectures_have_no_such_reference(manifest: Manifest) -> None:
+    with pytest.raises(BadInputError, match="architecture 'llada'"):
+        weights_from_origin(msgspec.structs.replace(manifest, architecture="llada"), CHECKPOINT, ADAPTER)
+
+
+def test_tensors_must_fit(manifest: Manifest, tmp_path: Path) -> None:
+    copy = tmp_path / "base"
+    shutil.copytree(CHECKPOINT, copy)
+    config = copy / "config.json"
+    config.write_text(config.read_text().replace('"num_hidden_layers": 5', '"num_hidden_layers": 6'))
+    with pytest.raises(BadInputError, match="do not fit transformers' Qwen2"):
+        reference_from_weights(copy, weights_from_origin(manifest, copy, ADAPTER))

@@ -1,0 +1,48 @@
+"""A bundle against the checkpoint it was made from, in both types."""
+
+from pathlib import Path
+
+import pytest
+
+from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint
+from lopa.export.verify.report import report_from_bundle
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.errors import BadInputError
+from lopa.tiny import ADAPTER, CHECKPOINT
+
+OUTPUTS = ["topk_ids", "topk_logprobs", "entropy", "key", "value"]
+
+
+def test_float32_agrees_with_both_references(tiny_bundle_logits: Path) -> None:
+    told: list[str] = []
+    report = report_from_bundle(
+        Bundle.open(tiny_bundle_logits),
+        checkpoint=CHECKPOINT,
+        lora=ADAPTER,
+        progress=lambda stage, _done, _total: told.append(stage),
+    )
+    assert report.ok
+    outputs = [(error.reference, error.output.rpartition(".")[2]) for error in report.errors]
+    expected = [*OUTPUTS[:3], "logits", *OUTPUTS[3:]]
+    assert outputs == [(name, output) for name in ("numpy", "transformers") for output in expected]
+    assert all(error.difference.relative < 5e-5 for error in report.errors)
+    assert list(dict.fromkeys(told)) == [
+        "digests",
+        "digests of the checkpoint",
+        "loading the checkpoint",
+        "comparing",
+    ]
+
+
+def test_float16_agrees_within_its_own_tolerance(tmp_path: Path) -> None:
+    bundle = bundle_from_checkpoint(CHECKPOINT, tmp_path / "half", lora=ADAPTER, dtype="float16")
+    report = report_from_bundle(bundle, checkpoint=CHECKPOINT, lora=ADAPTER)
+    assert report.ok
+    assert [error.tolerance for error in report.errors] == [3e-2] * 10
+    rows = [error for error in report.errors if error.output.startswith("window_key_values")]
+    assert all(1e-5 < error.difference.relative < 1e-2 for error in rows)
+
+
+def test_an_adapter_needs_its_base(tiny_bundle: Path) -> None:
+    with pytest.raises(BadInputError, match="--lora without --checkpoint"):
+        report_from_bundle(Bundle.open(tiny_bundle), lora=ADAPTER)

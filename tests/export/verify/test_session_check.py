@@ -1,0 +1,204 @@
+"""The check of an engine: right engines pass, and every kind of fault is seen in the outputs that it spoils."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lopa.export.verify.cases import SHAPES, Sequences
+from lopa.export.verify.session_check import NumpyReference, Reference, Report, WholeForward, report_from_session
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.contract import CacheRows, Statistics, WindowBatch
+from lopa.runtime.errors import CheckFailedError
+from lopa.runtime.sessions.session import Session, open_session
+
+STATISTICS = {"topk_ids", "topk_logprobs", "entropy"}
+
+
+class Altered:
+    """A session whose inputs, statistics or commits are changed on the way."""
+
+    def __init__(
+        self,
+        inner: Session,
+        *,
+        batch: Callable[[WindowBatch], WindowBatch] = lambda batch: batch,
+        statistics: Callable[[Statistics], Statistics] = lambda statistics: statistics,
+        committed: Callable[[CacheRows], CacheRows] = lambda rows: rows,
+    ) -> None:
+        self.inner, self.batch, self.statistics, self.committed = inner, batch, statistics, committed
+
+    @property
+    def device(self) -> str:
+        return self.inner.device
+
+    def forward(self, batch: WindowBatch) -> Statistics:
+        return self.statistics(self.inner.forward(self.batch(batch)))
+
+    def commit(self, request: int, branch: int, count: int) -> None:
+        self.inner.append_rows(request, self.committed(self.inner.read_rows(request, branch, count)))
+
+    def read_rows(self, request: int, branch: int, count: int) -> CacheRows:
+        return self.inner.read_rows(request, branch, count)
+
+    def append_rows(self, request: int, rows: CacheRows) -> None:
+        self.inner.append_rows(request, rows)
+
+    def prefix_length(self, request: int) -> int:
+        return self.inner.prefix_length(request)
+
+    def release(self, request: int) -> None:
+        self.inner.release(request)
+
+    def close(self) -> None:
+        self.inner.close()
+
+
+class Remembered:
+    """The numpy reference, which computes each of the cases once for all tests: their inputs are always the same."""
+
+    name = "numpy"
+
+    def __init__(self, bundle: Bundle) -> None:
+        self.inner = NumpyReference(bundle)
+        self.known: dict[bytes, WholeForward] = {}
+
+    def forward(self, sequences: Sequences) -> WholeForward:
+        arrays = (sequences.input_ids, sequences.position_ids, sequences.mask, sequences.wanted)
+        key = b"|".join(array.tobytes() for array in arrays)
+        if key not in self.known:
+            self.known[key] = self.inner.forward(sequences)
+        return self.known[key]
+
+
+@pytest.fixture(scope="module")
+def reference(tiny_bundle: Path) -> Remembered:
+    return Remembered(Bundle.open(tiny_bundle))
+
+
+def report(
+    bundle_path: Path, reference: Reference, alter: Callable[[Session], Session] = lambda session: session
+) -> Report:
+    bundle = Bundle.open(bundle_path)
+    session = open_session(bundle, "cpu", threads=1)
+    try:
+        return report_from_session(alter(session), bundle.manifest, [reference])
+    finally:
+        session.close()
+
+
+def wrong(found: Report) -> set[str]:
+    """Outputs beyond tolerance, without the number of the layer."""
+    return {"key" if "key_values" in error.output else error.output for error in found.errors if not error.ok}
+
+
+@pytest.mark.parametrize("device", ["cpu", "numpy"])
+def test_right_engines_pass(tiny_bundle: Path, reference: Remembered, device: str) -> None:
+    bundle = Bundle.open(tiny_bundle)
+    told: list[tuple[int, int]] = []
+    session = open_session(bundle, device, threads=1)
+    found = report_from_session(session, bundle.manifest, [reference], lambda done, total: told.append((done, total)))
+    assert found.ok
+    assert found.cases == len(SHAPES)
+    assert told == [(done, len(SHAPES)) for done in range(len(SHAPES) + 1)]
+    outputs = [error.output for error in found.errors]
+    assert outputs[:3] == ["topk_ids", "topk_logprobs", "entropy"]
+    assert [output.rpartition(".")[2] for output in outputs[3:]] == ["key", "value"]
+    assert all(error.difference.absolute > 0 for error in found.errors[1:])
+    assert all(error.tolerance == 1e-4 for error in found.errors)
+    assert all(session.prefix_length(request) == 0 for request in range(8))
+    session.close()
+
+
+def test_logits_are_compared_where_the_bundle_has_them(tiny_bundle_logits: Path, reference: Remembered) -> None:
+    found = report(tiny_bundle_logits, reference)
+    assert found.ok
+    assert "logits" in [error.output for error in found.errors]
+
+
+def test_wrong_logits_are_seen(tiny_bundle_logits: Path, reference: Remembered) -> None:
+    def enlarged(right: Statistics) -> Statistics:
+        assert right.logits is not None
+        return replace(right, logits=right.logits * 1.001)
+
+    altered = report(tiny_bundle_logits, reference, lambda session: Altered(session, statistics=enlarged))
+    assert wrong(altered) == {"logits"}
+
+
+def causal(batch: WindowBatch) -> WindowBatch:
+    return replace(batch, window_mask=np.tril(batch.window_mask))
+
+
+def without_gaps(batch: WindowBatch) -> WindowBatch:
+    width = batch.position_ids.shape[-1]
+    return replace(batch, position_ids=batch.position_ids[..., :1] + np.arange(width))
+
+
+def at_temperature_one(batch: WindowBatch) -> WindowBatch:
+    return replace(batch, temperature=np.ones_like(batch.temperature))
+
+
+def of_the_row_before(batch: WindowBatch) -> WindowBatch:
+    return replace(batch, logits_index=np.maximum(batch.logits_index - 1, 0))
+
+
+@pytest.mark.parametrize(
+    ("fault", "outputs"),
+    [
+        (causal, {*STATISTICS, "key"}),
+        (without_gaps, {*STATISTICS, "key"}),
+        (at_temperature_one, STATISTICS - {"topk_ids"}),
+        (of_the_row_before, STATISTICS),
+    ],
+)
+def test_wrong_inputs_are_seen(
+    tiny_bundle: Path, reference: Remembered, fault: Callable[[WindowBatch], WindowBatch], outputs: set[str]
+) -> None:
+    found = report(tiny_bundle, reference, lambda session: Altered(session, batch=fault))
+    assert wrong(found) == outputs
+
+
+def with_swapped_rows(rows: CacheRows) -> CacheRows:
+    """Keys with the values of other rows; alone they would be no fault, since attention knows no order."""
+    return CacheRows(tuple(array[:, ::-1] if i % 2 else array for i, array in enumerate(rows.layers)))
+
+
+def without_the_last_row(rows: CacheRows) -> CacheRows:
+    return CacheRows(tuple(array[:, :-1] for array in rows.layers))
+
+
+@pytest.mark.parametrize("fault", [with_swapped_rows, without_the_last_row])
+def test_wrong_commits_are_seen(
+    tiny_bundle: Path, reference: Remembered, fault: Callable[[CacheRows], CacheRows]
+) -> None:
+    found = report(tiny_bundle, reference, lambda session: Altered(session, committed=fault))
+    assert wrong(found) == {*STATISTICS, "key"}
+
+
+def with_equal_ids(right: Statistics) -> Statistics:
+    return replace(right, topk_ids=np.repeat(right.topk_ids[..., :1], 8, axis=-1))
+
+
+def with_a_nan(right: Statistics) -> Statistics:
+    entropy = right.entropy.copy()
+    entropy[0, 0, 0] = np.nan
+    return replace(right, entropy=entropy)
+
+
+@pytest.mark.parametrize(("fault", "output"), [(with_equal_ids, "topk_ids"), (with_a_nan, "entropy")])
+def test_wrong_statistics_are_seen(
+    tiny_bundle: Path, reference: Remembered, fault: Callable[[Statistics], Statistics], output: str
+) -> None:
+    found = report(tiny_bundle, reference, lambda session: Altered(session, statistics=fault))
+    assert wrong(found) == {output}
+
+
+def test_an_engine_that_fails_is_a_failed_check(tiny_bundle: Path, reference: Remembered) -> None:
+    def out_of_the_vocabulary(batch: WindowBatch) -> WindowBatch:
+        return replace(batch, input_ids=batch.input_ids + 1024)
+
+    with pytest.raises(CheckFailedError, match="the engine on cpu failed on CaseShape") as caught:
+        report(tiny_bundle, reference, lambda session: Altered(session, batch=out_of_the_vocabulary))
+    assert caught.value.exit_code == 1

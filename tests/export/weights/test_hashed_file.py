@@ -1,0 +1,63 @@
+import hashlib
+import resource
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lopa.export.weights import hashed_file
+from lopa.export.weights.hashed_file import HashedFile
+
+
+def _write_all(file: HashedFile, data: memoryview) -> int:
+    writes = 0
+    while data:
+        data = data[file.write(data) :]
+        writes += 1
+    return writes
+
+
+@pytest.mark.parametrize("part", [1, 1000, 1 << 23])
+def test_what_is_written_is_hashed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: int) -> None:
+    monkeypatch.setattr(hashed_file, "_PART", part)
+    rng = np.random.default_rng(3)
+    pieces = [rng.integers(0, 256, size, dtype=np.uint8) for size in (0, 1, 999, 2500)]
+    with HashedFile(tmp_path / "file") as file:
+        for piece in pieces:
+            assert _write_all(file, piece.data) == -(-piece.size // part)
+        assert file.size == 3500
+        digest = file.sha256
+    content = (tmp_path / "file").read_bytes()
+    assert content == b"".join(piece.tobytes() for piece in pieces)
+    assert digest == hashlib.sha256(content).hexdigest()
+
+
+def test_memory_may_be_used_again_after_a_write(tmp_path: Path) -> None:
+    rng = np.random.default_rng(4)
+    memory = np.empty(1 << 22, np.uint8)
+    with HashedFile(tmp_path / "file") as file:
+        for _ in range(5):
+            memory[:] = rng.integers(0, 256, memory.size, dtype=np.uint8)
+            _write_all(file, memory.data)
+            memory[:] = 0
+        assert file.sha256 == hashlib.sha256((tmp_path / "file").read_bytes()).hexdigest()
+
+
+def test_an_existing_file_is_kept(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("keep")
+    with pytest.raises(FileExistsError):
+        HashedFile(tmp_path / "file")
+    assert (tmp_path / "file").read_text() == "keep"
+
+
+def test_a_disk_that_is_full(tmp_path: Path) -> None:
+    """A limit of the file's size stands for it; the signal that comes with it is ignored, as Python does anyway."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    assert signal.getsignal(signal.SIGXFSZ) == signal.SIG_IGN
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1500, before[1]))
+    try:
+        with HashedFile(tmp_path / "file") as file, pytest.raises(OSError, match="File too large"):
+            _write_all(file, memoryview(bytes(2000)))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)

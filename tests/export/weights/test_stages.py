@@ -1,0 +1,184 @@
+"""The graphs of stages, run one after the other by ONNX Runtime, against the whole graph: the same bits come out."""
+
+import shutil
+from itertools import pairwise
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime
+import pytest
+from tests.export.checkpoints import small_checkpoint
+
+from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint, stage_name
+from lopa.export.graph.trace import graph_from_dimensions
+from lopa.export.weights.quantization import QuantizationChoice
+from lopa.export.weights.stage_split import parts_from_records
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.bundle.manifest import MANIFEST_NAME, Manifest, Stage, json_from_manifest
+from lopa.runtime.contract import TILE, output_names, past_names
+from lopa.runtime.contract.model_part import HIDDEN, NEXT_HIDDEN, ModelPart
+from lopa.runtime.errors import BadInputError
+from lopa.tiny import ADAPTER, CHECKPOINT
+
+Arrays = dict[str, np.ndarray]
+
+
+def _random_inputs(manifest: Manifest, r: int, b: int, w: int, p: int, q: int, *, seed: int) -> Arrays:
+    """Random everything; a row always sees itself, as the contract asks."""
+    rng = np.random.default_rng(seed)
+    past = (r, manifest.dimensions.kv_heads, p, manifest.dimensions.head_size)
+    return {
+        "input_ids": rng.integers(0, manifest.dimensions.vocab_size, (r, b, w)),
+        "position_ids": rng.integers(0, 2048, (r, b, w)),
+        "window_mask": (rng.random((r, b, w, w)) < 0.5) | np.eye(w, dtype=np.bool_),
+        "prefix_mask": rng.random((r, p)) < 0.5,
+        "logits_index": rng.integers(0, w, (r, b, q)),
+        "temperature": rng.uniform(0.4, 2.0, r).astype(np.float32),
+        **{name: rng.standard_normal(past).astype(manifest.dtype) for name in past_names(manifest.dimensions.layers)},
+    }
+
+
+def _run(graph: Path, inputs: Arrays) -> Arrays:
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    session = onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+    return dict(
+        zip(names, session.run(None, {each.name: inputs[each.name] for each in session.get_inputs()}), strict=True)
+    )
+
+
+def _through_stages(bundle: Bundle, inputs: Arrays) -> Arrays:
+    known = dict(inputs)
+    for stage in bundle.manifest.stages:
+        known |= _run(bundle.file(stage.graph), known)
+        if NEXT_HIDDEN in known:
+            known[HIDDEN] = known.pop(NEXT_HIDDEN)
+    return known
+
+
+def _check_same_bits(bundle: Bundle) -> None:
+    for seed, sizes in enumerate([(1, 1, 1, TILE, 1), (1, 5, 40, 2 * TILE, 9), (2, 3, 11, TILE, 7)]):
+        inputs = _random_inputs(bundle.manifest, *sizes, seed=seed)
+        whole, staged = _run(bundle.graph, inputs), _through_stages(bundle, inputs)
+        for name in output_names(bundle.manifest.dimensions.layers, with_logits=False):
+            np.testing.assert_array_equal(staged[name], whole[name], err_msg=name)
+        assert np.abs(whole["entropy"]).min() > 0
+
+
+def _with_stages(source: Path, path: Path, stages: int) -> Bundle:
+    """A copy of a bundle without stages, and their graphs: quicker than to export it again."""
+    shutil.copytree(source, path)
+    manifest = Bundle.open(path).manifest
+    entries = []
+    for number, part in enumerate(parts_from_records(manifest.tensors, manifest.dimensions.layers, stages)):
+        graph = graph_from_dimensions(
+            manifest.dimensions, manifest.tensors, manifest.weights, dtype=manifest.dtype, with_logits=False, part=part
+        )
+        name = stage_name(number, stages)
+        ir.save(graph, path / name)
+        entries.append(Stage(graph=name, first_layer=part.first, end_layer=part.end))
+    (path / MANIFEST_NAME).write_bytes(json_from_manifest(msgspec.structs.replace(manifest, stages=entries)))
+    return Bundle(path, msgspec.structs.replace(manifest, stages=entries))
+
+
+def test_two_stages(tiny_staged: Path) -> None:
+    bundle = Bundle.open(tiny_staged)
+    assert [(stage.first_layer, stage.end_layer) for stage in bundle.manifest.stages] == [(0, 3), (3, 5)]
+    _check_same_bits(bundle)
+
+
+def test_a_stage_for_each_layer(tiny_bundle: Path, tmp_path: Path) -> None:
+    _check_same_bits(_with_stages(tiny_bundle, tmp_path / "five", 5))
+
+
+def test_quantized_stages(tiny_quantized: Path, tmp_path: Path) -> None:
+    _check_same_bits(_with_stages(tiny_quantized, tmp_path / "quantized", 2))
+
+
+def test_float16_stages(tmp_path: Path) -> None:
+    _check_same_bits(bundle_from_checkpoint(CHECKPOINT, tmp_path / "half", lora=ADAPTER, dtype="float16", stages=3))
+
+
+def test_float16_stages_of_integers(tmp_path: Path) -> None:
+    """Between integer products ONNX Runtime rounds other things to float16 than in a graph of float16 alone."""
+    checkpoint = small_checkpoint(tmp_path / "checkpoint", changes={"num_hidden_layers": 2})
+    choice = QuantizationChoice("int8")
+    _check_same_bits(
+        bundle_from_checkpoint(checkpoint, tmp_path / "bundle", dtype="float16", quantization=choice, stages=2)
+    )
+
+
+def test_the_weights_are_in_one_file(tiny_staged: Path, tiny_bundle: Path) -> None:
+    bundle, whole = Bundle.open(tiny_staged), Bundle.open(tiny_bundle)
+    assert bundle.manifest.tensors == whole.manifest.tensors
+    assert bundle.weights.read_bytes() == whole.weights.read_bytes()
+    added = [
+        record.path
+        for record in bundle.manifest.files
+        if record.path not in {each.path for each in whole.manifest.files}
+    ]
+    assert added == ["model.stage-0-of-2.onnx", "model.stage-1-of-2.onnx"]
+    assert {path.name for path in tiny_staged.iterdir()} == {path.name for path in tiny_bundle.iterdir()} | set(added)
+    assert bundle.altered_files() == []
+    used: list[str] = []
+    for stage in bundle.manifest.stages:
+        path = bundle.file(stage.graph)
+        onnx.checker.check_model(path, full_check=True)
+        graph = onnx.load(path, load_external_data=False).graph
+        for initializer in graph.initializer:
+            if initializer.data_location != onnx.TensorProto.EXTERNAL:
+                assert np.prod(initializer.dims) <= 16
+                continue
+            record = bundle.manifest.tensors[initializer.name]
+            entries = {entry.key: entry.value for entry in initializer.external_data}
+            assert entries == {
+                "location": "model.onnx.data", "offset": str(record.offset), "length": str(record.length)
+            }  # fmt: skip
+            used.append(initializer.name)
+    assert sorted(used) == sorted(bundle.manifest.tensors), "each weight belongs to one stage"
+
+
+def test_the_signature_of_a_stage(tiny_staged: Path) -> None:
+    bundle = Bundle.open(tiny_staged)
+    layers = bundle.manifest.dimensions.layers
+    rows = ["requests", "branches", "window"]
+    for stage in bundle.manifest.stages:
+        part = ModelPart(stage.first_layer, stage.end_layer, layers)
+        graph = onnx.load(bundle.file(stage.graph), load_external_data=False).graph
+        assert [value.name for value in graph.input] == part.input_names
+        assert [value.name for value in graph.output] == part.output_names(with_logits=False)
+        shapes = {
+            value.name: [axis.dim_param or axis.dim_value for axis in value.type.tensor_type.shape.dim]
+            for value in (*graph.input, *graph.output)
+        }
+        assert shapes[HIDDEN if stage.first_layer else NEXT_HIDDEN] == [
+            2,
+            *rows,
+            bundle.manifest.dimensions.hidden_size,
+        ]
+        assert shapes[f"past_key_values.{stage.first_layer}.key"] == ["requests", 2, "prefix", 32]
+        assert shapes[f"window_key_values.{stage.first_layer}.key"] == ["requests", "branches", 2, "window", 32]
+
+
+def test_more_stages_than_layers_leave_nothing_behind(tmp_path: Path) -> None:
+    checkpoint = small_checkpoint(tmp_path / "checkpoint", changes={"num_hidden_layers": 1})
+    with pytest.raises(BadInputError, match="2 stages for a checkpoint of 1 layers"):
+        bundle_from_checkpoint(checkpoint, tmp_path / "bundle", stages=2)
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]
+
+
+@pytest.mark.parametrize("ends", [(3,), (3, 3), (3, 6), (4, 3), (1, 1, 5)])
+def test_a_manifest_whose_stages_are_not_all_layers_is_refused(
+    tiny_staged: Path, tmp_path: Path, ends: tuple[int, ...]
+) -> None:
+    manifest = Bundle.open(tiny_staged).manifest
+    graph = manifest.stages[0].graph
+    stages = [Stage(graph=graph, first_layer=first, end_layer=end) for first, end in pairwise((0, *ends))]
+    (tmp_path / MANIFEST_NAME).write_bytes(json_from_manifest(msgspec.structs.replace(manifest, stages=stages)))
+    with pytest.raises(BadInputError, match="has stages of the layers") as caught:
+        Bundle.open(tmp_path)
+    assert "all 5 layers" in caught.value.expected

@@ -1,0 +1,225 @@
+"""A stand-in for the memory of a device: host memory that is strict, and an engine on it by ONNX Runtime.
+
+Nothing in the queue happens before `synchronize`, memory begins with garbage, and every access is held against what is
+allocated. Memories are numbered, and each knows which others it reaches.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+import numpy as np
+import onnxruntime as ort
+
+from lopa.runtime.accelerator.form import ContractForm, EngineForm, PortableForm
+from lopa.runtime.accelerator.memory import ALIGNMENT, Array, Buffer, DeviceMemory
+from lopa.runtime.accelerator.session import DeviceSession
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.bundle.gears import Gear
+from lopa.runtime.contract import TOP_K, past_names, window_names
+from lopa.runtime.contract.portable_form import PAST
+from lopa.runtime.sessions.prefix_cache import cache_shape_from_manifest
+
+_APART = 1 << 44
+"""Addresses of different memories never meet."""
+
+
+class HostMemory:
+    """The DeviceMemory protocol."""
+
+    _memories: dict[int, "HostMemory"] = {}  # noqa: RUF012 - shared on purpose: addresses lead to their memory
+
+    def __init__(self, number: int = 0, *, reaches: Sequence[int] = ()) -> None:
+        self.number = number
+        self.blocks: dict[int, Array] = {}
+        self.sums = {"uploaded": 0, "downloaded": 0, "copied": 0, "from peers": 0}
+        """Bytes."""
+        self.most = 0
+        """Bytes allocated at the same time."""
+        self.closed = False
+        self._queue: list[Callable[[], None]] = []
+        self._reaches = set(reaches)
+        self.asked: set[int] = set()
+        """Peers that `reach` said yes to."""
+        self._next = (number + 1) * _APART
+        self._rng = np.random.default_rng(number)
+        HostMemory._memories[number] = self
+
+    def allocate(self, size: int) -> int:
+        assert size > 0
+        address, self._next = self._next, self._next + -(-size // ALIGNMENT) * ALIGNMENT + ALIGNMENT
+        # All bits set are NaN in every float type: a number that was never written shows wherever it is read.
+        self.blocks[address] = np.full(size, 0xFF, np.uint8)
+        self.most = max(self.most, sum(block.size for block in self.blocks.values()))
+        return address
+
+    def free(self, address: int) -> None:
+        assert not self._queue, "freed while the queue may use it"
+        del self.blocks[address]
+
+    def upload(self, target: int, source: Array) -> None:
+        self.sums["uploaded"] += source.nbytes
+        data = np.frombuffer(source.tobytes(), np.uint8)
+        self._queue.append(lambda: _write(self.view(target, data.size), data))
+
+    def download(self, target: Array, source: int) -> None:
+        assert target.flags.c_contiguous
+        self.sums["downloaded"] += target.nbytes
+        target.reshape(-1).view(np.uint8)[:] = 0xFE
+        self._queue.append(lambda: _write(target.reshape(-1).view(np.uint8), self.view(source, target.nbytes)))
+
+    def copy_pieces(self, target: int, target_step: int, source: int, source_step: int, size: int, count: int) -> None:
+        owner = self._memories[source // _APART - 1]
+        self.sums["copied" if owner is self else "from peers"] += size * count
+        if owner is not self:
+            assert owner.number in self.asked
+            assert self.number in owner.asked, "the other side was not asked"
+        for piece in range(count):
+            to, start = target + piece * target_step, source + piece * source_step
+            self._queue.append(partial(self._copy, to, owner, start, size))
+
+    def _copy(self, target: int, owner: "HostMemory", source: int, size: int) -> None:
+        _write(self.view(target, size), owner.view(source, size))
+
+    def fill_zero(self, target: int, size: int) -> None:
+        self._queue.append(lambda: self.view(target, size).fill(0))
+
+    def synchronize(self) -> None:
+        assert not self.closed
+        queue, self._queue = self._queue, []
+        for work in queue:
+            work()
+
+    def reach(self, peer: DeviceMemory) -> bool:
+        if not isinstance(peer, HostMemory) or peer.number not in self._reaches:
+            return False
+        self.asked.add(peer.number)
+        return True
+
+    def close(self) -> None:
+        assert not self._queue
+        self.closed = True
+        self.blocks.clear()
+
+    def enqueue(self, work: Callable[[], None]) -> None:
+        self._queue.append(work)
+
+    def view(self, address: int, size: int) -> Array:
+        """The bytes there. Fails unless all of them are in one allocation."""
+        start = max((each for each in self.blocks if each <= address), default=None)
+        assert start is not None, "not allocated"
+        assert address + size <= start + self.blocks[start].size, "beyond the allocation"
+        return self.blocks[start][address - start : address - start + size]
+
+
+class OnnxRuntimeDeviceEngine:
+    """The DeviceEngine protocol on host memory: ONNX Runtime on a bundle's graph, in float32."""
+
+    def __init__(self, bundle: Bundle, gears: Sequence[Gear], memory: HostMemory) -> None:
+        options = ort.SessionOptions()
+        options.intra_op_num_threads = 1
+        self._session = ort.InferenceSession(str(bundle.graph), options, providers=["CPUExecutionProvider"])
+        self.portable = bundle.manifest.dialect == "portable"
+        self.form: EngineForm = PortableForm() if self.portable else ContractForm()
+        self.memory, self.gears = memory, gears
+        self._dimensions = bundle.manifest.dimensions
+        self._inputs = [value.name for value in self._session.get_inputs()]
+        self._past = [name for name in self._inputs if name.startswith(PAST)]
+        self._outputs = [value.name for value in self._session.get_outputs()]
+        self._rng = np.random.default_rng(3)
+        self.runs: list[Gear] = []
+        self.closed = False
+        shapes = [self._shapes(gear) for gear in gears]
+        self.sizes = {
+            name: max(_bytes(*each[name]) for each in shapes)
+            for name in (*self._inputs, *self._outputs)
+            if name not in self._past
+        }
+
+    def enqueue(self, gear: Gear, buffers: Mapping[str, Buffer]) -> None:
+        assert set(buffers) == {*self._inputs, *self._outputs}
+        self.runs.append(gear)
+        buffers = dict(buffers)
+        self.memory.enqueue(lambda: self._run(gear, buffers))
+
+    def close(self) -> None:
+        self.closed = True
+
+    def _run(self, gear: Gear, buffers: Mapping[str, Buffer]) -> None:
+        shapes = self._shapes(gear)
+        inputs = {}
+        for name in self._inputs:
+            shape, dtype = shapes[name]
+            assert _bytes(shape, dtype) <= buffers[name].size
+            inputs[name] = self.memory.view(buffers[name].address, _bytes(shape, dtype)).view(dtype).reshape(shape)
+        self._with_garbage(inputs)
+        for name, array in zip(self._outputs, self._session.run(self._outputs, inputs), strict=True):
+            assert (array.shape, array.dtype) == shapes[name]
+            assert array.nbytes <= buffers[name].size
+            _write(self.memory.view(buffers[name].address, array.nbytes), np.ascontiguousarray(array))
+
+    def _with_garbage(self, inputs: dict[str, Array]) -> None:
+        """Prefix rows that are not committed: they must be zeros, and may be anything without being felt."""
+        mask = inputs["prefix_mask"].reshape(-1, inputs["prefix_mask"].shape[-1])[:, None, :, None]
+        committed = mask == 0 if self.portable else mask
+        for name in self._past:
+            shape = inputs[name].shape
+            past = inputs[name].reshape(-1, len(committed), self._dimensions.kv_heads, *shape[-2:])
+            assert not np.where(committed, 0, past).any()
+            past = np.where(committed, past, self._rng.standard_normal(past.shape, np.float32))
+            inputs[name] = past.reshape(shape)
+
+    def _shapes(self, gear: Gear) -> dict[str, tuple[tuple[int, ...], np.dtype]]:
+        r, b, w, p, q = gear.requests, gear.branches, gear.window, gear.prefix, gear.wanted
+        heads, size = self._dimensions.kv_heads, self._dimensions.head_size
+        s, m = b * w, (r * b * q,)
+        int64, float32 = np.dtype(np.int64), np.dtype(np.float32)
+        if self.portable:
+            known = {
+                "input_ids": ((r, s), int64),
+                "position_ids": ((r, s), int64),
+                "window_mask": ((r, 1, s, s), float32),
+                "prefix_mask": ((r, 1, 1, p), float32),
+                "logits_index": (m, int64),
+                "temperature": ((*m, 1), float32),
+            }
+            past = {PAST: ((2 * self._dimensions.layers, r * heads, p, size), float32)}
+            window, wanted = (r, heads, s, size), m
+        else:
+            known = {
+                "input_ids": ((r, b, w), int64),
+                "position_ids": ((r, b, w), int64),
+                "window_mask": ((r, b, w, w), np.dtype(np.bool_)),
+                "prefix_mask": ((r, p), np.dtype(np.bool_)),
+                "logits_index": ((r, b, q), int64),
+                "temperature": ((r,), float32),
+            }
+            past = dict.fromkeys(past_names(self._dimensions.layers), ((r, heads, p, size), float32))
+            window, wanted = (r, b, heads, w, size), (r, b, q)
+        return {
+            **known,
+            "topk_ids": ((*wanted, TOP_K), int64),
+            "topk_logprobs": ((*wanted, TOP_K), float32),
+            "entropy": (wanted, float32),
+            "logits": ((*wanted, self._dimensions.vocab_size), float32),
+            **past,
+            **dict.fromkeys(window_names(self._dimensions.layers), (window, float32)),
+        }
+
+
+def device_session(
+    bundle: Bundle, gears: Sequence[Gear], number: int = 0, *, reaches: Sequence[int] = ()
+) -> tuple[DeviceSession, OnnxRuntimeDeviceEngine, HostMemory]:
+    """A session on a new memory, and its parts."""
+    memory = HostMemory(number, reaches=reaches)
+    engine = OnnxRuntimeDeviceEngine(bundle, gears, memory)
+    shape = cache_shape_from_manifest(bundle.manifest)
+    name = f"stand-in:{number}"
+    return DeviceSession(engine, name, shape, bundle.manifest.dimensions.vocab_size), engine, memory
+
+
+def _bytes(shape: tuple[int, ...], dtype: np.dtype) -> int:
+    return int(np.prod(shape)) * dtype.itemsize
+
+
+def _write(target: Array, source: Array) -> None:
+    target[:] = source.reshape(-1).view(np.uint8)

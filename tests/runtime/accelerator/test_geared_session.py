@@ -1,0 +1,253 @@
+"""Decoding through gears: the engine sees gear shapes only, answers are the same, and padding cannot be felt."""
+
+import dataclasses
+import weakref
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.conformance.recorded import TRACES, comparisons_of_file
+from tests.gears import GEARS, gear
+from tests.runtime.random_windows import assert_close, assert_same_statistics, random_batch
+
+from lopa.export.verify.cases import cases_from_manifest
+from lopa.runtime.accelerator.geared_session import geared_session
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.bundle.gears import Gear
+from lopa.runtime.contract import Rows, Statistics, WindowBatch
+from lopa.runtime.errors import BadInputError
+from lopa.runtime.sessions.host_session import ForwardEngine, HostSession
+from lopa.runtime.sessions.numpy_session import open_session as open_numpy
+from lopa.runtime.sessions.onnxruntime_session import open_session as open_onnxruntime
+from lopa.runtime.sessions.prefix_cache import CacheShape, Prefix
+
+LONG_GEARS = [gear(1, 5, 64, 192), gear(1, 1, 272, 64), gear(1, 5, 96, 384), gear(1, 6, 272, 384)]
+
+
+class Watched:
+    """An engine that notes the shapes it is given, and writes random garbage into all padding first.
+
+    What is padding it learns from `real`, the batch before it was padded.
+    """
+
+    def __init__(self, engine: ForwardEngine, vocab_size: int, *, garbage: bool) -> None:
+        self._engine, self._vocab_size, self._garbage = engine, vocab_size, garbage
+        self._rng = np.random.default_rng(7)
+        self.shapes: set[tuple[int, ...]] = set()
+        self.real: WindowBatch | None = None
+        self.runs = self.changed = 0
+        self.prefix: weakref.ref[Prefix] | None = None
+        """Of the last run."""
+
+    def run(self, batch: WindowBatch, prefix: Prefix) -> tuple[Statistics, tuple[Rows, ...]]:
+        self.runs += 1
+        self.prefix = weakref.ref(prefix)
+        self.shapes.add((*batch.input_ids.shape, prefix.mask.shape[1], batch.logits_index.shape[2]))
+        assert prefix.mask.shape[0] == len(batch.requests) == len(set(batch.requests))
+        assert all(np.isfinite(array).all() for array in prefix.arrays)
+        unused = ~prefix.mask[:, None, :]
+        assert all(not array[np.broadcast_to(unused, array.shape[:3])].any() for array in prefix.arrays)
+        if self._garbage:
+            batch, prefix = self._with_garbage(batch, prefix)
+        return self._engine.run(batch, prefix)
+
+    def forget_prefix(self) -> None:
+        self._engine.forget_prefix()
+
+    def close(self) -> None:
+        self._engine.close()
+
+    def _with_garbage(self, batch: WindowBatch, prefix: Prefix) -> tuple[WindowBatch, Prefix]:
+        """Only for forwards that were not split, which the gears of these tests see to."""
+        assert self.real is not None
+        real_batch = self.real
+        rng, shape = self._rng, batch.input_ids.shape
+        r, b, w = real_batch.input_ids.shape
+        real = np.zeros(shape, np.bool_)
+        real[:r, :b, :w] = True
+        asked = np.zeros(batch.logits_index.shape, np.bool_)
+        asked[:r, :b, : real_batch.logits_index.shape[2]] = True
+        temperature = batch.temperature.copy()
+        temperature[r:] = rng.uniform(0.1, 9, shape[0] - r)
+        # A padding row may see anything: real rows, other padding rows.
+        mask = np.where(real[..., None], batch.window_mask, rng.random(batch.window_mask.shape) < 0.5)
+        garbage = rng.standard_normal(prefix.block.shape).astype(prefix.block.dtype)
+        block = np.where(prefix.mask[:, None, :, None], prefix.block, garbage)
+        prefix_mask = prefix.mask.copy()
+        prefix_mask[r:] = rng.random(prefix_mask[r:].shape) < 0.5
+        self.changed += int((~real).sum())
+        changed = dataclasses.replace(
+            batch,
+            input_ids=np.where(real, batch.input_ids, rng.integers(self._vocab_size, size=shape)),
+            position_ids=np.where(real, batch.position_ids, rng.integers(2048, size=shape)),
+            window_mask=mask,
+            logits_index=np.where(asked, batch.logits_index, rng.integers(shape[2], size=asked.shape)),
+            temperature=temperature,
+        )
+        return changed, Prefix(block, prefix_mask)
+
+
+class Noting:
+    """In front of the padding: tells `watched` what is real."""
+
+    def __init__(self, engine: ForwardEngine, watched: Watched) -> None:
+        self._engine, self._watched = engine, watched
+
+    def run(self, batch: WindowBatch, prefix: Prefix) -> tuple[Statistics, tuple[Rows, ...]]:
+        self._watched.real = batch
+        return self._engine.run(batch, prefix)
+
+    def forget_prefix(self) -> None:
+        self._engine.forget_prefix()
+
+    def close(self) -> None:
+        self._engine.close()
+
+
+def watched_session(
+    bundle: Bundle, gears: list[Gear], *, garbage: bool = False, device: str = "cpu"
+) -> tuple[HostSession, Watched]:
+    opener = open_onnxruntime if device == "cpu" else open_numpy
+    session = opener(bundle, device, threads=1)
+    kept: list[Watched] = []
+
+    def watch(engine: ForwardEngine, shape: CacheShape) -> ForwardEngine:
+        kept.append(Watched(engine, bundle.manifest.dimensions.vocab_size, garbage=garbage))
+        return kept[0]
+
+    session.put_in_front(watch)
+    geared_session(session, gears)
+    session.put_in_front(lambda engine, _: Noting(engine, kept[0]))
+    return session, kept[0]
+
+
+def shapes_of(gears: list[Gear]) -> set[tuple[int, ...]]:
+    return {(each.requests, each.branches, each.window, each.prefix, each.wanted) for each in gears}
+
+
+@pytest.fixture
+def bundle(tiny_bundle: Path) -> Bundle:
+    return Bundle.open(tiny_bundle)
+
+
+@pytest.mark.parametrize(
+    ("name", "gears", "garbage"),
+    [
+        ("lopa_bf4_bs32_full", GEARS, False),
+        ("lopa_bf4_bs32_full", GEARS, True),
+        ("lopa_bf2_bs16_block", GEARS, True),
+        ("x_long_lopa_bf4_bs32_full", LONG_GEARS, False),
+    ],
+    ids=["plain", "garbage", "block-causal, garbage", "long"],
+)
+def test_recorded_traces_are_reproduced_through_four_gears(
+    name: str, gears: list[Gear], garbage: bool, bundle: Bundle
+) -> None:
+    session, watched = watched_session(bundle, gears, garbage=garbage)
+    comparisons = comparisons_of_file(TRACES / f"{name}.jsonl.gz", session, bundle.manifest)
+    session.close()
+
+    assert not [each.mismatch for each in comparisons if each.mismatch is not None]
+    assert sum(each.whole for each in comparisons) > 0.9 * len(comparisons)
+    assert watched.shapes <= shapes_of(gears)
+    assert len(watched.shapes) > 1
+    assert (watched.changed > 0) == garbage
+
+
+@pytest.mark.parametrize(
+    ("gears", "garbage", "split"),
+    [
+        ([gear(1, 1, 160, 256, 1.0), gear(4, 9, 96, 256, 2.0)], True, False),
+        ([gear(2, 2, 160, 256)], False, True),
+        ([gear(1, 1, 160, 256)], False, True),
+    ],
+    ids=["whole, garbage", "split in twos", "split singly"],
+)
+def test_every_shape_of_forward_gives_the_same_statistics_and_rows(
+    gears: list[Gear], garbage: bool, split: bool, tiny_bundle_logits: Path
+) -> None:
+    """All requests, branches, masks, padding rows and prefixes on which engines are checked."""
+    bundle = Bundle.open(tiny_bundle_logits)
+    plain = open_onnxruntime(bundle, "cpu", threads=1)
+    session, watched = watched_session(bundle, gears, garbage=garbage)
+    forwards = 0
+    for case in cases_from_manifest(bundle.manifest, seed=3):
+        forwards += 1 + sum(map(len, case.shape.prefixes))
+        for each in (plain, session):
+            for slot, request in enumerate(case.window.requests):
+                for batch in case.prefix_batches(slot):
+                    each.forward(batch)
+                    each.commit(request, 0, batch.input_ids.shape[2])
+        expected, found = plain.forward(case.window), session.forward(case.window)
+        assert_same_statistics(found, expected)
+        for request in case.window.requests:
+            for branch in range(case.shape.branches):
+                length = case.shape.width
+                rows = zip(
+                    session.read_rows(request, branch, length).layers,
+                    plain.read_rows(request, branch, length).layers,
+                    strict=True,
+                )
+                for ours, theirs in rows:
+                    assert_close(ours, theirs)
+        for request in case.window.requests:
+            plain.release(request)
+            session.release(request)
+    plain.close()
+    session.close()
+    assert watched.shapes == shapes_of(gears)
+    assert (watched.runs > forwards) == split
+
+
+def test_committed_rows_follow_a_prefix_through_gears_and_requests(bundle: Bundle) -> None:
+    """Two requests, together and alone, through gears of three prefix lengths; a released number begins anew."""
+    gears = [gear(1, 1, 40, 64), gear(1, 1, 40, 128), gear(2, 2, 40, 256)]
+    plain = open_onnxruntime(bundle, "cpu", threads=1)
+    session, watched = watched_session(bundle, gears)
+    rng = np.random.default_rng(11)
+    lengths = {0: 0, 1: 0}
+    for turn, requests in enumerate([(0,), (1,), (0, 1), (1, 0), (0,), (1,), (0,), (0, 1), (1,), (0, 1), (0,)]):
+        if turn == 6:
+            for each in (plain, session):
+                each.release(0)
+            lengths[0] = 0
+        starts = [lengths[request] for request in requests]
+        batch = random_batch(rng, requests, 1 + turn % 2, 30, 20, starts=starts)
+        assert_same_statistics(session.forward(batch), plain.forward(batch))
+        for request in requests:
+            count = int(rng.integers(10, 31))
+            for each in (plain, session):
+                each.commit(request, 0, count)
+            lengths[request] += count
+            assert session.prefix_length(request) == plain.prefix_length(request) == lengths[request]
+    plain.close()
+    session.close()
+    assert watched.shapes == shapes_of(gears)
+
+
+def test_a_window_or_a_prefix_beyond_all_gears_is_a_clear_error(bundle: Bundle) -> None:
+    session = geared_session(open_onnxruntime(bundle, "cpu", threads=1), [gear(1, 2, 40, 64)])
+    rng = np.random.default_rng(0)
+    with pytest.raises(BadInputError, match="a forward over 41 window rows"):
+        session.forward(random_batch(rng, (0,), 1, 41, 1))
+    for _ in range(2):
+        session.forward(random_batch(rng, (0,), 5, 40, 1))  # three forwards of two branches at most
+        session.commit(0, 4, 40)
+    with pytest.raises(BadInputError, match="128 prefix rows"):
+        session.forward(random_batch(rng, (0,), 1, 40, 1, starts=80))
+    session.release(0)
+    session.forward(random_batch(rng, (0,), 1, 40, 1))
+    session.close()
+    with pytest.raises(RuntimeError, match=r"after close\(\)"):
+        session.forward(random_batch(rng, (0,), 1, 40, 1))
+
+
+def test_released_prefixes_are_freed(bundle: Bundle) -> None:
+    session, watched = watched_session(bundle, [gear(1, 1, 40, 128)])
+    session.forward(random_batch(np.random.default_rng(0), (0,), 1, 40, 1))
+    held = watched.prefix
+    assert held is not None
+    assert held() is not None
+    session.release(0)
+    assert held() is None
+    session.close()

@@ -1,0 +1,303 @@
+"""Sessions with caches in device memory, on the strict host memory of host_memory.py and real ONNX Runtime."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.conformance.recorded import TRACES, comparisons_of_file
+from tests.gears import GEARS, gear
+from tests.runtime.accelerator.host_memory import HostMemory, device_session
+from tests.runtime.random_windows import assert_close, assert_same_statistics, random_batch
+
+from lopa.export.verify.cases import cases_from_manifest
+from lopa.runtime.accelerator.lent_rows import DeviceRows
+from lopa.runtime.accelerator.memory import Buffer, BufferSet
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.bundle.gears import Gear
+from lopa.runtime.contract import CacheRows
+from lopa.runtime.errors import BadInputError
+from lopa.runtime.parallel.branch_session import BranchParallelSession
+from lopa.runtime.sessions.session import Session, open_session
+
+
+@pytest.fixture(params=["standard", "portable"])
+def either_form(request: pytest.FixtureRequest) -> Bundle:
+    """A bundle with logits in each form."""
+    name = {"standard": "tiny_bundle_logits", "portable": "tiny_portable"}[request.param]
+    return Bundle.open(request.getfixturevalue(name))
+
+
+@pytest.fixture
+def bundle(tiny_portable: Path) -> Bundle:
+    return Bundle.open(tiny_portable)
+
+
+@pytest.mark.parametrize("name", ["lopa_bf4_bs32_full", "lopa_bf2_bs16_block"])
+def test_recorded_traces_are_reproduced(name: str, bundle: Bundle) -> None:
+    session, engine, memory = device_session(bundle, GEARS)
+    comparisons = comparisons_of_file(TRACES / f"{name}.jsonl.gz", session, bundle.manifest, limit=12)
+    assert not [each.mismatch for each in comparisons if each.mismatch is not None]
+    assert sum(each.whole for each in comparisons) >= 11
+    assert len(set(map(str, engine.runs))) > 1
+    # Every request was released: what is left are the small buffers, and the places of new rows, all of one size.
+    assert len({block.size for block in memory.blocks.values()}) == 2
+    session.close()
+    assert engine.closed
+    assert memory.closed
+
+
+@pytest.mark.parametrize(
+    ("gears", "split"),
+    [
+        ([gear(1, 1, 160, 256, 1.0), gear(4, 9, 96, 256, 2.0)], False),
+        ([gear(2, 2, 160, 256)], True),
+        ([gear(1, 1, 160, 256)], True),
+    ],
+    ids=["whole", "split in twos", "split singly"],
+)
+def test_every_shape_of_forward_gives_the_same_statistics_and_rows(
+    gears: list[Gear], split: bool, either_form: Bundle
+) -> None:
+    """All requests, branches, masks, padding rows and prefixes on which engines are checked."""
+    plain = open_session(either_form, "cpu", threads=1)
+    session, engine, _ = device_session(either_form, gears)
+    forwards = 0
+    for case in cases_from_manifest(either_form.manifest, seed=3):
+        forwards += 1 + sum(map(len, case.shape.prefixes))
+        for each in (plain, session):
+            for slot, request in enumerate(case.window.requests):
+                for batch in case.prefix_batches(slot):
+                    each.forward(batch)
+                    each.commit(request, 0, batch.input_ids.shape[2])
+        assert_same_statistics(session.forward(case.window), plain.forward(case.window))
+        for request in case.window.requests:
+            for branch in range(case.shape.branches):
+                assert_same_rows(session, plain, request, branch, case.shape.width)
+        for request in case.window.requests:
+            plain.release(request)
+            session.release(request)
+    plain.close()
+    session.close()
+    assert {str(each) for each in engine.runs} == {str(each) for each in gears}
+    assert (len(engine.runs) > forwards) == split
+
+
+def assert_same_rows(found: Session, expected: Session, request: int, branch: int, count: int) -> None:
+    ours, theirs = (each.read_rows(request, branch, count).layers for each in (found, expected))
+    for one, other in zip(ours, theirs, strict=True):
+        assert_close(one, other)
+
+
+def test_prefixes_grow_through_gears_and_requests(bundle: Bundle) -> None:
+    """Two requests, together and alone, through gears of three prefix lengths; a released number begins anew."""
+    gears = [gear(1, 1, 40, 64), gear(1, 1, 40, 128), gear(2, 2, 40, 256)]
+    plain = open_session(bundle, "cpu", threads=1)
+    session, engine, _ = device_session(bundle, gears)
+    rng = np.random.default_rng(11)
+    lengths = {0: 0, 1: 0}
+    for turn, requests in enumerate([(0,), (1,), (0, 1), (1, 0), (0,), (1,), (0,), (0, 1), (1,), (0, 1), (0,)]):
+        if turn == 6:
+            for each in (plain, session):
+                each.release(0)
+            lengths[0] = 0
+        starts = [lengths[request] for request in requests]
+        batch = random_batch(rng, requests, 1 + turn % 2, 30, 20, starts=starts)
+        assert_same_statistics(session.forward(batch), plain.forward(batch))
+        for request in requests:
+            count = int(rng.integers(10, 31))
+            branch = int(rng.integers(batch.input_ids.shape[1]))
+            for each in (plain, session):
+                each.commit(request, branch, count)
+            lengths[request] += count
+            assert session.prefix_length(request) == plain.prefix_length(request) == lengths[request]
+    assert len({str(each) for each in engine.runs}) == 3
+    plain.close()
+    session.close()
+
+
+def test_arrays_are_one_unless_there_are_holes_between_them() -> None:
+    memory = HostMemory()
+    whole = BufferSet(memory, [1024, 512, 512])
+    assert whole.whole == Buffer(whole.buffers[0].address, 2048)
+    with pytest.raises(ValueError, match="received arrays of 520 bytes, expected a multiple of 512"):
+        _ = BufferSet(memory, [520, 520]).whole
+
+
+def test_only_small_things_travel(bundle: Bundle) -> None:
+    """A forward uploads ids, masks and indices and downloads statistics; a commit stays on the device."""
+    chosen = gear(1, 2, 40, 64)
+    session, _, memory = device_session(bundle, [chosen])
+    session.forward(random_batch(np.random.default_rng(0), (0,), 2, 40, 40))
+    vocabulary = bundle.manifest.dimensions.vocab_size
+    wanted, rows = 2 * 40, 2 * 40
+    assert memory.sums["downloaded"] == wanted * (8 * 8 + 4 * 8 + 4 + 4 * vocabulary)
+    assert memory.sums["uploaded"] == 2 * 8 * rows + 4 * rows * rows + 4 * 64 + wanted * (8 + 4)
+    assert memory.sums["copied"] == 0
+    before = dict(memory.sums)
+    session.commit(0, 1, 30)
+    sizes = bundle.manifest.dimensions
+    assert memory.sums == before | {"copied": 2 * sizes.layers * sizes.kv_heads * 30 * sizes.head_size * 4}
+    # In a request's own cache of the gear's prefix nothing is copied to run.
+    session.forward(random_batch(np.random.default_rng(1), (0,), 2, 40, 40, starts=30))
+    assert memory.sums["copied"] == 2 * sizes.layers * sizes.kv_heads * 30 * sizes.head_size * 4
+    session.close()
+
+
+def test_memory_is_given_back(bundle: Bundle) -> None:
+    gears = [gear(1, 1, 40, 64), gear(2, 2, 40, 128)]
+    session, _, memory = device_session(bundle, gears)
+    rng = np.random.default_rng(5)
+
+    def decode() -> int:
+        for turn in range(3):
+            session.forward(random_batch(rng, (1, 2), 2, 40, 8, starts=40 * turn))
+            session.commit(1, 0, 40)
+            session.commit(2, 1, 20)
+        session.release(1)
+        session.release(2)
+        session.release(3)
+        return sum(block.size for block in memory.blocks.values())
+
+    left = decode()
+    most = memory.most
+    for _ in range(4):
+        assert decode() == left
+    assert memory.most == most
+    session.close()
+    session.close()
+    assert memory.closed
+    with pytest.raises(RuntimeError, match=r"after close\(\)"):
+        session.forward(random_batch(rng, (0,), 1, 40, 1))
+    with pytest.raises(RuntimeError, match=r"after close\(\)"):
+        session.commit(0, 0, 1)
+
+
+def test_everything_is_freed_before_the_device(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    left: list[int] = []
+    monkeypatch.setattr(HostMemory, "close", lambda memory: left.append(len(memory.blocks)))
+    session, _, _ = device_session(bundle, [gear(1, 1, 40, 64), gear(2, 2, 40, 128)], reaches=[0])
+    session.forward(random_batch(np.random.default_rng(5), (1, 2), 2, 40, 8))
+    session.commit(1, 0, 40)
+    held = session.lend_rows(1, 0, 40, [session])
+    assert isinstance(held, DeviceRows)
+    session.close()
+    assert left == [0]
+
+
+def test_errors_are_those_of_every_session(bundle: Bundle) -> None:
+    session, _, _ = device_session(bundle, [gear(1, 2, 40, 64)])
+    rng = np.random.default_rng(0)
+    with pytest.raises(RuntimeError, match="no forward"):
+        session.commit(0, 0, 1)
+    with pytest.raises(BadInputError, match="a forward over 41 window rows"):
+        session.forward(random_batch(rng, (0,), 1, 41, 1))
+    with pytest.raises(ValueError, match="received requests"):
+        session.forward(random_batch(rng, (0, 0), 1, 40, 1))
+    for _ in range(2):
+        session.forward(random_batch(rng, (0,), 5, 40, 1))  # three forwards of two branches at most
+        session.commit(0, 4, 40)
+    with pytest.raises(ValueError, match="received branch 5"):
+        session.commit(0, 5, 1)
+    with pytest.raises(ValueError, match="received count 41"):
+        session.read_rows(0, 0, 41)
+    with pytest.raises(BadInputError, match="128 prefix rows"):
+        session.forward(random_batch(rng, (0,), 1, 40, 1, starts=80))
+    with pytest.raises(ValueError, match="received rows"):
+        session.append_rows(0, CacheRows((np.zeros((1, 2, 3), np.float32),)))
+    session.release(0)
+    session.forward(random_batch(rng, (0,), 1, 40, 1))
+    session.close()
+
+
+def test_rows_travel_over_the_host(bundle: Bundle) -> None:
+    """From another kind of session, and to it."""
+    plain = open_session(bundle, "cpu", threads=1)
+    session, _, _ = device_session(bundle, [gear(1, 2, 40, 128)])
+    rng = np.random.default_rng(2)
+    first, second, third = (random_batch(rng, (0,), 2, 40, 8, starts=40 * turn) for turn in range(3))
+    plain.forward(first)
+    session.append_rows(0, plain.read_rows(0, 1, 37))
+    plain.commit(0, 1, 37)
+    assert_same_statistics(session.forward(second), plain.forward(second))
+    plain.append_rows(0, session.read_rows(0, 1, 40))
+    session.commit(0, 1, 40)
+    assert_same_statistics(session.forward(third), plain.forward(third))
+    session.close()
+    plain.close()
+
+
+def test_rows_travel_between_peers_without_the_host(bundle: Bundle) -> None:
+    (lender, _, from_memory), (borrower, _, memory) = (
+        device_session(bundle, [gear(1, 2, 40, 128)], number, reaches=[1 - number]) for number in range(2)
+    )
+    rng = np.random.default_rng(2)
+    first, second = (random_batch(rng, (0,), 2, 40, 8, starts=40 * turn) for turn in range(2))
+    lender.forward(first)
+    uploaded, downloaded = memory.sums["uploaded"], from_memory.sums["downloaded"]
+    assert memory.reach(from_memory)
+    rows = lender.lend_rows(0, 1, 37, [borrower])
+    assert isinstance(rows, DeviceRows)
+    assert rows.count == 37
+    lender.commit(0, 1, 37)
+    assert from_memory.sums["downloaded"] == downloaded
+    expected = lender.forward(second)  # while the rows are lent: they lie elsewhere
+    blocks = len(from_memory.blocks)
+    borrower.append_rows(0, rows)
+    assert memory.sums["uploaded"] == uploaded
+    assert memory.sums["from peers"] > 0
+    assert_same_statistics(borrower.forward(second), expected, tolerance=1e-7)
+    del rows
+    lender.forward(second)
+    assert len(from_memory.blocks) == blocks - 1
+    lender.close()
+    borrower.close()
+
+
+def test_rows_of_a_closed_device_are_refused(bundle: Bundle) -> None:
+    (lender, _, _), (borrower, _, _) = (
+        device_session(bundle, [gear(1, 2, 40, 128)], number, reaches=[1 - number]) for number in range(2)
+    )
+    lender.forward(random_batch(np.random.default_rng(2), (0,), 1, 40, 8))
+    rows = lender.lend_rows(0, 0, 10, [borrower])
+    lender.close()
+    with pytest.raises(RuntimeError, match="device that was closed"):
+        borrower.append_rows(0, rows)
+    assert borrower.prefix_length(0) == 0
+    borrower.close()
+
+
+@pytest.mark.parametrize("reached", [(1, 2), (1,)], ids=["all peers", "one is none"])
+def test_branch_parallel_devices_commit_by_the_shortest_way(reached: tuple[int, ...], bundle: Bundle) -> None:
+    """Recorded traces on three devices; over the host as soon as one of them cannot be reached."""
+    gears = [gear(1, 1, 80, 64), gear(1, 5, 96, 192)]
+    everyone = (0, 1, 2)
+    parts = [device_session(bundle, gears, number, reaches=everyone if number else reached) for number in everyone]
+    # Device 0 owns most winners' rows; the others reach all.
+    session = BranchParallelSession([each for each, _, _ in parts])
+    comparisons = comparisons_of_file(TRACES / "lopa_bf4_bs32_full.jsonl.gz", session, bundle.manifest, limit=4)
+    session.close()
+    assert session.lost == ()
+    assert not [each.mismatch for each in comparisons if each.mismatch is not None]
+    copied = sum(memory.sums["from peers"] for _, _, memory in parts)
+    assert copied > 0
+    assert all(memory.closed for _, _, memory in parts)
+
+
+def test_lost_rows_and_lost_devices_change_no_token(bundle: Bundle) -> None:
+    gears = [gear(1, 1, 80, 64), gear(1, 5, 96, 192)]
+    parts = [device_session(bundle, gears, number, reaches=(0, 1, 2)) for number in range(3)]
+    failing = parts[1][0]
+    calls = 0
+
+    def fails(*arguments: object) -> CacheRows:
+        nonlocal calls
+        calls += 1
+        raise RuntimeError("the device is gone")
+
+    failing.lend_rows = fails  # type: ignore[method-assign]
+    session = BranchParallelSession([each for each, _, _ in parts])
+    comparisons = comparisons_of_file(TRACES / "lopa_bf4_bs32_full.jsonl.gz", session, bundle.manifest, limit=6)
+    session.close()
+    assert calls == 1
+    assert [lost.device for lost in session.lost] == ["stand-in:1"]
+    assert not [each.mismatch for each in comparisons if each.mismatch is not None]

@@ -1,0 +1,74 @@
+"""A session on a thread of its own: every call of it, and no other, runs there."""
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.runtime.random_windows import assert_same_statistics, random_batch
+
+from lopa.runtime.accelerator.threaded_session import ThreadedSession
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.sessions.session import Session, open_session
+
+
+class Noting:
+    """Notes on which threads the methods of a session are called."""
+
+    def __init__(self, session: Session, threads: dict[str, set[str]]) -> None:
+        self._session, self._threads = session, threads
+        threads["open"] = {threading.current_thread().name}
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("lend_rows", "meet"):
+            raise AttributeError(name)  # this one does not lend
+
+        def noted(*arguments: Any) -> Any:
+            self._threads.setdefault(name, set()).add(threading.current_thread().name)
+            return getattr(self._session, name)(*arguments)
+
+        return noted
+
+
+@pytest.fixture
+def bundle(tiny_bundle: Path) -> Bundle:
+    return Bundle.open(tiny_bundle)
+
+
+def test_all_calls_run_on_one_thread_and_answer_as_the_session_does(bundle: Bundle) -> None:
+    threads: dict[str, set[str]] = {}
+    plain = open_session(bundle, "cpu", threads=1)
+    session = ThreadedSession("there", lambda: Noting(open_session(bundle, "cpu", threads=1), threads))
+    batch = random_batch(np.random.default_rng(0), (0,), 2, 20, 4)
+    assert session.device == "there"
+    assert_same_statistics(session.forward(batch), plain.forward(batch))
+    session.meet([plain])
+    lent = session.lend_rows(0, 1, 7, [plain])
+    for ours, theirs in zip(lent.layers, plain.read_rows(0, 1, 7).layers, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    session.commit(0, 1, 5)
+    session.append_rows(0, lent)
+    assert session.prefix_length(0) == 12
+    session.release(0)
+    assert session.prefix_length(0) == 0
+    session.close()
+    session.close()
+    session.release(0)
+    plain.close()
+    for name in ("open", "forward", "read_rows", "commit", "append_rows", "release", "close"):
+        assert threads[name] == {"lopa there"}, name
+    with pytest.raises(RuntimeError, match=r"after close\(\)"):
+        session.forward(batch)
+
+
+def test_what_fails_there_fails_here(bundle: Bundle) -> None:
+    def fails() -> Session:
+        raise OSError("no device")
+
+    with pytest.raises(OSError, match="no device"):
+        ThreadedSession("there", fails)
+    session = ThreadedSession("there", lambda: open_session(bundle, "cpu", threads=1))
+    with pytest.raises(RuntimeError, match="no forward"):
+        session.commit(0, 0, 1)
+    session.close()

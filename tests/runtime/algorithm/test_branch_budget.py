@@ -1,0 +1,147 @@
+"""branches="auto": the estimate, and whole decodes with made-up cost tables."""
+
+import dataclasses
+import itertools
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lopa import tiny
+from lopa.runtime.algorithm.branch_budget import BranchBudget, tokens_brought
+from lopa.runtime.algorithm.branches import Lookahead, branch_from_prompt
+from lopa.runtime.algorithm.decoding import Step
+from lopa.runtime.algorithm.filling import Fills
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.bundle.costs import (
+    COSTS_SCHEMA,
+    Costs,
+    CostTable,
+    ForwardCost,
+    costs_name,
+    json_from_costs,
+    weights_digest,
+)
+from lopa.runtime.contract import CONTRACT_VERSION
+from lopa.runtime.decoder import Decoder
+from lopa.runtime.errors import BadInputError
+from lopa.runtime.generation_config import GenerationConfig
+
+
+def costs_with(digest: str, *, first: float, each: float, host_each: float = 0.0) -> Costs:
+    """A forward of b branches costs first + b x each, whatever its window; the host adds host_each a branch."""
+    return Costs(
+        schema=COSTS_SCHEMA,
+        contract=CONTRACT_VERSION,
+        device="cpu",
+        machine="test",
+        threads=1,
+        weights_sha256=digest,
+        measured="2026-11-21",
+        host_seconds=0.0,
+        host_seconds_a_branch=host_each,
+        points=[ForwardCost(branches=b, window=32, prefix=64, seconds=first + b * each) for b in (1, 8)]
+        + [ForwardCost(branches=b, window=256, prefix=64, seconds=first + b * each) for b in (1, 8)],
+    )
+
+
+def budget_with(*, first: float, each: float) -> BranchBudget:
+    return BranchBudget(CostTable(costs_with("", first=first, each=each)))
+
+
+def test_free_branches_are_all_taken_and_dear_ones_none() -> None:
+    assert budget_with(first=1.0, each=0.0).branches(undecided=100, window=64, prefix=64) == 8
+    assert budget_with(first=0.0, each=1.0).branches(undecided=100, window=64, prefix=64) == 1
+    between = budget_with(first=1.0, each=0.3).branches(undecided=100, window=64, prefix=64)
+    assert 1 < between < 8
+    host = CostTable(costs_with("", first=1.0, each=0.0, host_each=0.3))
+    assert BranchBudget(host).branches(undecided=100, window=64, prefix=64) == between
+
+
+def test_no_more_branches_than_there_is_to_decide() -> None:
+    budget = budget_with(first=1.0, each=0.0)
+    assert budget.branches(undecided=2, window=64, prefix=64) <= 3
+    assert budget.branches(undecided=1, window=64, prefix=64) == 1
+
+
+def test_rounds_teach_what_a_smaller_number_of_branches_would_have_brought() -> None:
+    """Lookaheads that always win and bring much make branches pay that did not; ones that never win the opposite."""
+    eager, wary = budget_with(first=1.0, each=1.2), budget_with(first=1.0, each=0.3)
+    before = eager.branches(undecided=100, window=64, prefix=64), wary.branches(undecided=100, window=64, prefix=64)
+    for _ in range(200):
+        eager.observe([-0.1, -0.5, -0.6, -1.0], [20, 20, 20, 2])
+        wary.observe([-1.0, -0.9, -0.8, -0.1], [20, 20, 20, 4])
+    after = eager.branches(undecided=100, window=64, prefix=64), wary.branches(undecided=100, window=64, prefix=64)
+    assert (before[0], after[0]) == (1, 2)
+    assert before[1] > after[1] == 1
+
+
+def test_the_winner_of_fewer_branches_is_found_among_them() -> None:
+    """With two branches the first lookahead and the anchor compete, whatever the others are."""
+    budget = budget_with(first=1.0, each=0.0)
+    budget.observe([-0.5, -0.1, -0.3], [7, 11, 3])
+    assert budget._tokens[:4] == [3, 3, 11, 0]
+    assert budget._rounds[:4] == [1, 1, 1, 0]
+
+
+def test_tokens_brought_are_fills_and_the_lookahead_without_ends_of_text() -> None:
+    anchor = branch_from_prompt(np.arange(5))
+    ahead = dataclasses.replace(anchor, lookahead=Lookahead(0, 9, 44, -0.1))
+    fills = Fills(np.ones(3, bool), np.arange(3), np.array([5, 0, 6]))
+    assert tokens_brought(anchor, fills, 0) == 2
+    assert tokens_brought(ahead, fills, 0) == 3
+    assert tokens_brought(ahead, fills, None) == 4
+    assert tokens_brought(dataclasses.replace(anchor, lookahead=Lookahead(0, 9, 0, -0.1)), fills, 0) == 2
+
+
+@pytest.fixture
+def copy(tiny_bundle: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
+
+
+@pytest.mark.parametrize(("first", "each", "most"), [(1.0, 0.0, 8), (0.0, 1.0, 1)])
+def test_whole_decodes_follow_the_table(copy: Path, first: float, each: float, most: int) -> None:
+    digest = weights_digest(Bundle.open(copy))
+    (copy / costs_name("cpu")).write_bytes(json_from_costs(costs_with(digest, first=first, each=each)))
+    with tiny.EVAL.open(encoding="utf-8") as lines:
+        prompts = [json.loads(line)["prompt"] for line in itertools.islice(lines, 4)]
+    with Decoder.open(copy, threads=1) as decoder:
+        auto = decoder.config(branches="auto")
+        for prompt in prompts:
+            runs: list[list[Step]] = [[], []]
+            results = [list(decoder.stream(prompt, auto, on_step=run.append))[-1] for run in runs]
+            counts = [len(step.branches) for step in runs[0]]
+            assert max(counts) == most
+            assert counts == [len(step.branches) for step in runs[1]], "not the same twice"
+            assert results[0].result.token_ids == results[1].result.token_ids
+
+
+def test_the_choice_does_not_depend_on_the_company(copy: Path) -> None:
+    digest = weights_digest(Bundle.open(copy))
+    (copy / costs_name("cpu")).write_bytes(json_from_costs(costs_with(digest, first=1.0, each=0.3)))
+    with tiny.EVAL.open(encoding="utf-8") as lines:
+        prompts = [json.loads(line)["prompt"] for line in itertools.islice(lines, 5)]
+    with Decoder.open(copy, threads=1) as decoder:
+        auto = decoder.config(branches="auto", max_new_tokens=64)
+        alone: list[list[int]] = []
+        for prompt in prompts:
+            steps: list[Step] = []
+            list(decoder.stream(prompt, auto, on_step=steps.append))
+            alone.append([len(step.branches) for step in steps])
+        together: list[list[int]] = [[] for _ in prompts]
+        list(decoder.outcomes(prompts, auto, parallel=3, on_step=lambda i, s: together[i].append(len(s.branches))))
+    assert together == alone
+    assert len({count for counts in alone for count in counts}) > 1
+
+
+def test_auto_needs_a_table_and_is_not_published(tiny_bundle: Path) -> None:
+    with Decoder.open(tiny_bundle, threads=1) as decoder, pytest.raises(BadInputError, match="does not exist"):
+        decoder.stream("a prompt", decoder.config(branches="auto"))
+    with pytest.raises(BadInputError, match="published"):
+        GenerationConfig.reference(branches="auto")
+    with pytest.raises(BadInputError, match="d2f"):
+        GenerationConfig(strategy="d2f", branches="auto")
+    with pytest.raises(BadInputError, match="branches 'many'"):
+        GenerationConfig(branches="many")  # type: ignore[arg-type]

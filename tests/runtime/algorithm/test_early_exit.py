@@ -1,0 +1,61 @@
+from pathlib import Path
+
+import numpy as np
+from tests.cli.decode.test_generate import PROMPT
+
+from lopa.runtime.algorithm.blocks import Block, BlockState
+from lopa.runtime.algorithm.branches import Branch
+from lopa.runtime.algorithm.decoding import Step
+from lopa.runtime.algorithm.early_exit import without_rows_after_end
+from lopa.runtime.decoder import Decoder
+from lopa.runtime.requests.result import DoneEvent
+
+EOS = 0
+
+
+def branch_of(tokens: list[int], decided: list[int]) -> Branch:
+    """A prompt of 2 (with an end-of-text in it) and blocks of 3."""
+    blocks = [Block(0, 2, 0, BlockState.IN_CACHE, True)]
+    blocks += [
+        Block(start, start + 3, decided[start : start + 3].count(0), BlockState.ACTIVE, True)
+        for start in range(2, len(tokens), 3)
+    ]
+    return Branch(np.array(tokens), np.array(decided, bool), tuple(blocks), True, None)
+
+
+def test_everything_behind_the_first_decided_end_goes() -> None:
+    cut = without_rows_after_end(branch_of([5, 0, 7, 2, 0, 0, 2, 2], [1, 1, 1, 0, 1, 1, 0, 0]), EOS)
+    assert cut.tokens.tolist() == [5, 0, 7, 2, 0]
+    assert cut.decided.tolist() == [True, True, True, False, True]
+    assert [(block.start, block.end) for block in cut.blocks] == [(0, 2), (2, 5)]
+    inside = without_rows_after_end(branch_of([5, 0, 0, 2, 2], [1, 1, 1, 0, 0]), EOS)
+    assert [(block.start, block.end) for block in inside.blocks] == [(0, 2), (2, 3)]
+
+
+def test_an_end_that_is_in_the_prompt_or_undecided_cuts_nothing() -> None:
+    for tokens, decided in (([5, 0, 7, 2, 8], [1, 1, 1, 0, 1]), ([5, 0, 7, 0, 8], [1, 1, 1, 0, 1])):
+        branch = branch_of(tokens, decided)
+        assert without_rows_after_end(branch, EOS) is branch
+
+
+def test_windows_end_at_the_end_of_text_unless_they_are_to_stay(tiny_bundle: Path) -> None:
+    eos_seen = {}
+    with Decoder.open(tiny_bundle, threads=1) as decoder:
+        for drop in (True, False):
+            steps: list[Step] = []
+            config = decoder.config(branches=3, drop_after_eos=drop)
+            *_, last = decoder.stream(PROMPT, config, on_step=steps.append)
+            assert isinstance(last, DoneEvent)
+            assert last.result.stop_reason == "eos"
+            assert last.result.window_tokens % 32 == 0
+            behind = [
+                int(len(branch.tokens) - 1 - np.argmax((branch.tokens == EOS) & branch.decided))
+                for step in steps
+                for branch in step.branches
+                if branch.lookahead is None and ((branch.tokens == EOS) & branch.decided).any()
+            ]
+            eos_seen[drop] = behind
+        published = decoder.config(branches=3, published=True)
+        assert not published.drops_rows_after_end
+    assert set(eos_seen[True]) <= {0}
+    assert max(eos_seen[False]) > 0

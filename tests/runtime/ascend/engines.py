@@ -1,0 +1,106 @@
+"""Bundles with an engine for Ascend, compiled by the stand-in atc."""
+
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import pytest
+from tests.gears import gear, plan_of
+from tests.runtime.ascend.stand_in_toolkit import stand_in_toolkit
+
+from lopa.export.ascend.build import engine_from_job
+from lopa.export.ascend.job import AscendRequest, job_from_bundle
+from lopa.runtime.ascend.manifest import AscendEngine, FoundEngine, engine_from_folder
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.bundle.engine_file import ENGINE_NAME, text_of_engine
+from lopa.runtime.bundle.gears import GEARS_NAME, Gear, json_from_plan
+
+SOC = "Ascend910B1"
+
+
+ALL_TRACES_GEARS = [
+    gear(1, 1, 80, 64),
+    gear(1, 5, 64, 128),
+    gear(1, 5, 96, 192),
+    gear(1, 1, 272, 64),
+    gear(1, 5, 272, 384),
+]
+"""That take every recorded trace."""
+
+
+def bundle_with_engine(source: Path, target: Path, gears: Sequence[Gear], soc: str = SOC) -> Path:
+    """A copy of the bundle with a plan and an engine."""
+    shutil.copytree(source, target)
+    (target / GEARS_NAME).write_bytes(json_from_plan(plan_of(Bundle.open(target), gears=list(gears))))
+    add_engine(target, gears, soc)
+    return target
+
+
+def add_engine(bundle: Path, gears: Sequence[Gear], soc: str = SOC) -> FoundEngine:
+    """Compile one into the bundle. The toolkit and its cache lie beside it."""
+    opened = Bundle.open(bundle)
+    toolkit = stand_in_toolkit(bundle.parent / "toolkit")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PATH", str(toolkit), prepend=os.pathsep)
+        patch.setenv("XDG_CACHE_HOME", str(bundle.parent / "cache"))
+        for name in ("ASCEND_PROCESS_LOG_PATH", "ASCEND_TOOLKIT_HOME", "ASCEND_HOME_PATH", "STAND_IN_ATC_CALLS"):
+            patch.delenv(name, raising=False)
+        job = job_from_bundle(opened, AscendRequest(soc, list(gears), None, False, None))
+        return engine_from_job(opened, job, lambda *_: None).found
+
+
+def engine_of_static_models(bundle: Path, gears: Sequence[Gear], soc: str = SOC) -> FoundEngine:
+    """One OM of fixed shapes for each gear, as for a quantized graph: put together from engines of one gear each."""
+    found: list[AscendEngine] = []
+    kept = bundle.parent / "models"
+    kept.mkdir()
+    for number, each in enumerate(gears):
+        one = add_engine(bundle, [each], soc)
+        assert not one.engine.dynamic
+        (record,) = [file for file in one.engine.files if file.path == one.engine.gears[0].model]
+        name = f"gear{number}.om"
+        shutil.copy(one.folder / record.path, kept / name)
+        files = [file for file in one.engine.files if file is not record]
+        engine = msgspec.structs.replace(
+            one.engine,
+            gears=[msgspec.structs.replace(one.engine.gears[0], model=name)],
+            files=[*files, msgspec.structs.replace(record, path=name)],
+        )
+        found.append(engine)
+        folder = one.folder
+    for model in kept.iterdir():
+        shutil.copy(model, folder)
+    dims = {
+        each.name: [each.dims, *(other.dims for other in others)]
+        for each, *others in zip(*(e.inputs for e in found), strict=True)
+    }
+    inputs = [
+        msgspec.structs.replace(
+            each, dims=[a if len({a, *rest}) == 1 else -1 for a, *rest in zip(*dims[each.name], strict=True)]
+        )
+        for each in found[0].inputs
+    ]
+    own = [
+        [
+            dim
+            for each, mine in zip(inputs, engine.inputs, strict=True)
+            for hole, dim in zip(each.dims, mine.dims, strict=True)
+            if hole == -1
+        ]
+        for engine in found
+    ]
+    joined = msgspec.structs.replace(
+        found[-1],
+        inputs=inputs,
+        gears=[
+            msgspec.structs.replace(engine.gears[0], dims=numbers) for engine, numbers in zip(found, own, strict=True)
+        ],
+        files=[
+            *found[-1].files,
+            *(file for engine in found[:-1] for file in engine.files if file.path.endswith(".om")),
+        ],
+    )
+    (folder / ENGINE_NAME).write_bytes(text_of_engine(joined))
+    return engine_from_folder(folder)

@@ -1,0 +1,629 @@
+"""A stand-in for pyACL (CANN's module `acl`): the documented calls, tuples and codes, over the stand-in atc's "OM".
+
+Not vendor software and nothing recorded from it. Strict: what documentation forbids without saying what happens raises
+ViolationError, and is kept in `violations`; what has a documented code returns it. ONNX Runtime computes forwards on
+the CPU. Nothing in a stream happens before it is waited for; device memory begins with garbage and its addresses lead
+nowhere but through this module.
+
+`trace` has every call as text, addresses and handles named in the order in which they appeared.
+"""
+
+import ctypes
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+from tests.runtime.ascend.stand_in_om import StandInModel, read_om
+
+DIMS_INPUT = "ascend_mbatch_shape_data"
+MOST_DIMS = 128
+INVALID_PARAM, UNINITIALIZED, REPEATED_INIT, NO_SUCH_MODEL = 100000, 100001, 100002, 100011
+RT_PARAM_INVALID, NO_SUCH_DEVICE, NO_CONTEXT, STREAM_CONTEXT, UNALIGNED = 107000, 107001, 107002, 107003, 107008
+NO_SUCH_FILE, DIMS_LENGTH, NO_SUCH_GEAR, NO_MEMORY = 145002, 145012, 145013, 207001
+NOT_DYNAMIC, INPUTS_DIFFER, OUTPUTS_DIFFER = 100019, 100017, 100018
+_DEVICE_SPACE = 1 << 44
+_HANDLES = 1 << 60
+_P2P_POLICIES = (3, 4, 5)
+_TO_DEVICE, _TO_HOST, _ON_DEVICES = 1, 2, 3
+_DONE_TO = {_TO_DEVICE: ("host", "device"), _TO_HOST: ("device", "host"), _ON_DEVICES: ("device", "device")}
+
+
+class ViolationError(AssertionError):
+    """Something that the contract forbids."""
+
+
+@dataclass
+class Context:
+    device: int
+    thread: int
+
+
+@dataclass
+class Stream:
+    context: Context
+    queue: list[tuple[Callable[[], None], tuple[int, ...]]] = field(default_factory=list)
+    """What to do, and the addresses that it uses."""
+
+
+@dataclass
+class Memory:
+    data: np.ndarray
+    context: Context | None
+    policy: int
+    keep: Any = None
+
+
+@dataclass
+class Model:
+    om: StandInModel
+    path: Path
+    context: Context
+    stream: Stream | None = None
+    """On which it is now."""
+
+
+@dataclass
+class DataBuffer:
+    address: int
+    size: int
+    used: bool = False
+    """By something in a stream."""
+
+
+@dataclass
+class Dataset:
+    buffers: list[int] = field(default_factory=list)
+    dims: list[int] | None = None
+
+
+@dataclass
+class Desc:
+    model: Model | None = None
+
+
+class StandInAcl:
+    """One process's pyACL on a machine with some devices."""
+
+    def __init__(self, devices: int = 8, soc: str = "Ascend910B1", *, room: int = 1 << 34, peers: bool = True) -> None:
+        self.devices, self.soc, self.room, self.peers = devices, soc, room, peers
+        self.violations: list[str] = []
+        self.trace: list[str] = []
+        self.codes: dict[str, list[int | None]] = {}
+        """What the next calls of a name are to return in place of doing anything; None: nothing special."""
+        self.codes_of_done: dict[str, int] = {}
+        """What calls of a name that have only a code return after doing their work."""
+        self.peer_calls: list[tuple[int, int]] = []
+        """Which device enabled access to which."""
+        self._lock = threading.RLock()
+        self._state = "new"
+        self._set: dict[int, int] = {}
+        """How often a device was set, less how often it was reset."""
+        self._thread_device: dict[int, int] = {}
+        self._current: dict[int, Context] = {}
+        self._enabled: set[tuple[int, int]] = set()
+        self._objects: dict[int, Any] = {}
+        self._models: dict[int, Model] = {}
+        self._memory: dict[int, Memory] = {}
+        self._next = dict.fromkeys(range(devices), 0)
+        self._names: dict[int, str] = {}
+        self._counts: dict[str, int] = {}
+        self.rt, self.mdl = SimpleNamespace(), SimpleNamespace()
+        for name in dir(self):
+            group, _, call = name.partition("__")
+            if group in ("rt", "mdl") and call:
+                setattr(getattr(self, group), call, self._guarded(f"{group}.{call}", getattr(self, name)))
+            if group == "top" and call:
+                setattr(self, call, self._guarded(call, getattr(self, name)))
+
+    # -- process
+
+    def top__init(self) -> int:
+        if self._state == "ready":
+            return REPEATED_INIT
+        self._require(self._state == "new", "init after finalize")
+        self._state = "ready"
+        return 0
+
+    def top__finalize(self) -> int:
+        left = [
+            *(f"{name} objects" for name, count in self._kinds().items() if count),
+            *(f"model {number}" for number in self._models),
+            *(self._name_of(address) for address in self._memory),
+            *(f"device {device}" for device, count in self._set.items() if count),
+        ]
+        self._require(not left, f"left at finalize: {left}")
+        self._state = "finalized"
+        return 0
+
+    def rt__get_soc_name(self) -> str:
+        return self.soc
+
+    # -- devices, contexts, streams
+
+    def rt__set_device(self, device: int) -> int:
+        if device not in range(self.devices):
+            return NO_SUCH_DEVICE
+        self._set[device] = self._set.get(device, 0) + 1
+        self._thread_device[threading.get_ident()] = device
+        return 0
+
+    def rt__reset_device(self, device: int) -> int:
+        self._require(self._set.get(device, 0) > 0, f"reset of device {device}, which was not set")
+        self._require(self._context() is None, f"reset of device {device} before the thread's context is destroyed")
+        self._set[device] -= 1
+        if not self._set[device]:
+            self._require(not self._contexts_on(device), f"the last reset of device {device}, which has contexts")
+            self._enabled = {pair for pair in self._enabled if device not in pair}
+        return 0
+
+    def rt__create_context(self, device: int) -> tuple[int, int]:
+        if not self._set.get(device):
+            return 0, NO_SUCH_DEVICE
+        thread = threading.get_ident()
+        self._require(thread not in self._current, "a second context on one thread")
+        context = Context(device, thread)
+        self._current[thread] = context
+        return self._new("context", context), 0
+
+    def rt__destroy_context(self, handle: int) -> int:
+        context = self._get(handle, Context)
+        self._require(context.thread == threading.get_ident(), "a context destroyed by another thread")
+        left = [self._name_of(address) for address, each in self._memory.items() if each.context is context]
+        left += [name for name, each in self._named(Stream) if each.context is context]
+        left += [f"model {number}" for number, each in self._models.items() if each.context is context]
+        self._require(not left, f"a context destroyed that has {left}")
+        del self._objects[handle], self._current[context.thread]
+        return 0
+
+    def rt__create_stream(self) -> tuple[int, int]:
+        context = self._context()
+        return (0, NO_CONTEXT) if context is None else (self._new("stream", Stream(context)), 0)
+
+    def rt__destroy_stream(self, handle: int) -> int:
+        stream = self._get(handle, Stream)
+        if stream.context is not self._context():
+            return STREAM_CONTEXT
+        self._require(not stream.queue, "a stream destroyed with work in it")
+        del self._objects[handle]
+        return 0
+
+    def rt__synchronize_stream(self, handle: int) -> int:
+        stream = self._get(handle, Stream)
+        if stream.context is not self._context():
+            return STREAM_CONTEXT
+        queue, stream.queue = stream.queue, []
+        for work, _ in queue:
+            work()
+        return 0
+
+    def rt__device_can_access_peer(self, device: int, peer: int) -> tuple[int, int]:
+        if not {device, peer} <= set(range(self.devices)):
+            return 0, NO_SUCH_DEVICE
+        return int(self.peers and device != peer), 0
+
+    def rt__device_enable_peer_access(self, peer: int, flags: int) -> int:
+        context = self._context()
+        if context is None:
+            return NO_CONTEXT
+        if flags or peer not in range(self.devices) or peer == context.device:
+            return INVALID_PARAM
+        self._require(self.peers, "peer access enabled where there is none")
+        self._enabled.add((context.device, peer))
+        self.peer_calls.append((context.device, peer))
+        return 0
+
+    # -- memory
+
+    def rt__malloc(self, size: int, policy: int) -> tuple[int, int]:
+        context = self._context()
+        if context is None:
+            return 0, NO_CONTEXT
+        if size <= 0 or policy not in range(6):
+            return 0, INVALID_PARAM
+        used = sum(each.data.size for each in self._memory.values() if self._device_of(each) == context.device)
+        if used + size > self.room:
+            return 0, NO_MEMORY
+        # Bytes of ones are NaN in every float type: what was never written shows where it is read.
+        block = Memory(np.full(size, 0xFF, np.uint8), context, policy)
+        address = (context.device + 1) * _DEVICE_SPACE + self._next[context.device]
+        self._next[context.device] += -(-size // 512) * 512 + 512
+        return self._add_memory(address, block, f"device{context.device}"), 0
+
+    def rt__free(self, address: int) -> int:
+        return self._free(address, "device")
+
+    def rt__malloc_host(self, size: int) -> tuple[int, int]:
+        if self._context() is None:
+            return 0, NO_CONTEXT
+        raw = ctypes.create_string_buffer(size + 64)
+        address = -(-ctypes.addressof(raw) // 64) * 64
+        data = np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(address))
+        data[:] = 0xFF
+        return self._add_memory(address, Memory(data, None, 0, keep=raw), "host"), 0
+
+    def rt__free_host(self, address: int) -> int:
+        return self._free(address, "host")
+
+    def rt__memcpy_async(self, target: int, room: int, source: int, size: int, kind: int, handle: int) -> int:
+        stream = self._get(handle, Stream)
+        if stream.context is not self._context():
+            return STREAM_CONTEXT
+        if kind not in _DONE_TO or not 0 < size <= room:
+            return RT_PARAM_INVALID
+        if target % 64 or source % 64:
+            return UNALIGNED
+        blocks = [self._block(source, size), self._block(target, room)]
+        where = tuple("host" if block.context is None else "device" for block in blocks)
+        self._require(where == _DONE_TO[kind], f"a copy of kind {kind} from {where[0]} to {where[1]}")
+        for block in blocks:
+            if block.context is not None:
+                self._check_peers(stream.context.device, block)
+        stream.queue.append((lambda: self._copy(target, source, size), (target, source)))
+        return 0
+
+    def rt__memset_async(self, address: int, room: int, value: int, size: int, handle: int) -> int:
+        stream = self._get(handle, Stream)
+        if stream.context is not self._context():
+            return STREAM_CONTEXT
+        if not 0 < size <= room:
+            return RT_PARAM_INVALID
+        block = self._block(address, room)
+        self._require(self._device_of(block) == stream.context.device, "memory of another device set")
+        stream.queue.append((lambda: self._view(address, size).fill(value), (address,)))
+        return 0
+
+    # -- models
+
+    def mdl__load_from_file(self, path: str) -> tuple[int, int]:
+        context = self._context()
+        if context is None:
+            return 0, NO_CONTEXT
+        if not Path(path).is_file():
+            return 0, NO_SUCH_FILE
+        om = read_om(Path(path))
+        self._require(om.soc_version == self.soc, f"an OM for {om.soc_version} on {self.soc}")
+        number = max(self._models, default=0) + 1
+        self._models[number] = Model(om, Path(path), context)
+        return number, 0
+
+    def mdl__unload(self, number: int) -> int:
+        model = self._models.get(number)
+        if model is None:
+            return NO_SUCH_MODEL
+        self._require(model.context is self._context(), "a model unloaded in another context")
+        self._require(model.stream is None, "a model unloaded while it runs")
+        described = [name for name, each in self._named(Desc) if each.model is model]
+        self._require(not described, f"a model unloaded before {described}")
+        del self._models[number]
+        return 0
+
+    def mdl__create_desc(self) -> int:
+        return self._new("desc", Desc())
+
+    def mdl__destroy_desc(self, handle: int) -> int:
+        self._get(handle, Desc)
+        del self._objects[handle]
+        return 0
+
+    def mdl__get_desc(self, handle: int, number: int) -> int:
+        if number not in self._models:
+            return NO_SUCH_MODEL
+        self._get(handle, Desc).model = self._models[number]
+        return 0
+
+    def mdl__get_num_inputs(self, handle: int) -> int:
+        om = self._om(handle)
+        return len(om.inputs) + bool(om.gears)
+
+    def mdl__get_num_outputs(self, handle: int) -> int:
+        return len(self._om(handle).outputs)
+
+    def mdl__get_input_index_by_name(self, handle: int, name: str) -> tuple[int, int]:
+        om = self._om(handle)
+        names = [*(each.name for each in om.inputs), *([DIMS_INPUT] if om.gears else [])]
+        return (names.index(name), 0) if name in names else (0, INVALID_PARAM)
+
+    def mdl__get_input_size_by_index(self, handle: int, index: int) -> int:
+        om = self._om(handle)
+        if index == len(om.inputs) and om.gears:
+            return 8 * len(om.gears[0])
+        return max(sizes[0][index] for sizes in (self._sizes(om, dims) for dims in _all_dims(om)))
+
+    def mdl__get_output_size_by_index(self, handle: int, index: int) -> int:
+        om = self._om(handle)
+        return max(sizes[1][index] for sizes in (self._sizes(om, dims) for dims in _all_dims(om)))
+
+    def mdl__get_input_dynamic_gear_count(self, handle: int, index: int) -> tuple[int, int]:
+        return (len(self._om(handle).gears), 0) if index == -1 else (0, INVALID_PARAM)
+
+    def mdl__get_input_dynamic_dims(self, handle: int, index: int, count: int) -> tuple[list[dict[str, Any]], int]:
+        om = self._om(handle)
+        if index != -1 or count != len(om.gears):
+            return [], INVALID_PARAM
+        return [{"name": "", "dimCount": len(dims), "dims": list(dims)} for dims in _all_dims(om)], 0
+
+    def mdl__set_input_dynamic_dims(self, number: int, handle: int, index: int, dims: dict[str, Any]) -> int:
+        model, dataset = self._models.get(number), self._get(handle, Dataset)
+        if model is None:
+            return NO_SUCH_MODEL
+        om = model.om
+        if not om.gears:
+            return NOT_DYNAMIC
+        if set(dims) != {"name", "dimCount", "dims"} or not len(dims["dims"]) == dims["dimCount"] <= MOST_DIMS:
+            return INVALID_PARAM
+        if index != len(om.inputs) or index >= len(dataset.buffers):
+            return INVALID_PARAM
+        buffer = self._get(dataset.buffers[index], DataBuffer)
+        if buffer.size < 8 * len(om.gears[0]):
+            return DIMS_LENGTH
+        self._require(
+            self._device_of(self._block(buffer.address, buffer.size)) == model.context.device, "dims elsewhere"
+        )
+        self._require(not buffer.used, "the gear of a forward changed before it ran")
+        if dims["dims"] not in _all_dims(om):
+            return NO_SUCH_GEAR
+        dataset.dims = list(dims["dims"])
+        return 0
+
+    def mdl__create_dataset(self) -> int:
+        return self._new("dataset", Dataset())
+
+    def mdl__destroy_dataset(self, handle: int) -> int:
+        self._get(handle, Dataset)
+        del self._objects[handle]
+        return 0
+
+    def mdl__add_dataset_buffer(self, handle: int, buffer: int) -> tuple[int, int]:
+        self._get(buffer, DataBuffer)
+        self._get(handle, Dataset).buffers.append(buffer)
+        return handle, 0
+
+    def mdl__execute_async(self, number: int, inputs: int, outputs: int, handle: int) -> int:
+        model, stream = self._models.get(number), self._get(handle, Stream)
+        if model is None:
+            return NO_SUCH_MODEL
+        if stream.context is not self._context():
+            return STREAM_CONTEXT
+        self._require(model.context is stream.context, "a model executed in another context")
+        self._require(model.stream in (None, stream), "one model on two streams")
+        om, dataset = model.om, self._get(inputs, Dataset)
+        given = [self._get(each, DataBuffer) for each in dataset.buffers]
+        wanted = [self._get(each, DataBuffer) for each in self._get(outputs, Dataset).buffers]
+        if len(given) != len(om.inputs) + bool(om.gears):
+            return INPUTS_DIFFER
+        if len(wanted) != len(om.outputs):
+            return OUTPUTS_DIFFER
+        dims = dataset.dims or max(_all_dims(om), key=lambda each: sum(self._sizes(om, each)[0]))
+        needed = [size for sizes in self._sizes(om, dims) for size in sizes]
+        places = []
+        for buffer, size in zip((*given[: len(om.inputs)], *wanted), needed, strict=True):
+            block = self._block(buffer.address, buffer.size)
+            self._require(size <= buffer.size, f"a buffer of {buffer.size} bytes for {size}")
+            self._require(bool(om.gears) or size == buffer.size, f"{buffer.size} bytes for {size} of a fixed shape")
+            self._require(self._device_of(block) == stream.context.device, "a buffer on another device")
+            self._require(buffer.address % 64 == 0, "a buffer that is not aligned")
+            places.append((buffer.address, size))
+        model.stream = stream
+        for buffer in (*given, *wanted):
+            buffer.used = True
+
+        def run() -> None:
+            self._run(model, dims, places)
+            model.stream = None
+            for buffer in (*given, *wanted):
+                buffer.used = False
+
+        stream.queue.append((run, tuple(address for address, _ in places)))
+        return 0
+
+    def top__create_data_buffer(self, address: int, size: int) -> int:
+        return self._new("buffer", DataBuffer(address, size))
+
+    def top__update_data_buffer(self, handle: int, address: int, size: int) -> int:
+        buffer = self._get(handle, DataBuffer)
+        self._require(not buffer.used, "a buffer changed before the forward that uses it ran")
+        buffer.address, buffer.size = address, size
+        return 0
+
+    def top__destroy_data_buffer(self, handle: int) -> int:
+        self._require(not self._get(handle, DataBuffer).used, "a buffer destroyed before the forward that uses it ran")
+        del self._objects[handle]
+        return 0
+
+    # -- how it works
+
+    def _guarded(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Notes the call, lets it fail when asked to, and refuses all before init."""
+
+        def call(*arguments: Any) -> Any:
+            with self._lock:
+                self.trace.append(f"{name}({', '.join(map(self._text, arguments))})")
+                if self._state != "ready" and name not in ("init", "rt.get_soc_name"):
+                    self._require(self._state == "new", f"{name} after finalize")
+                    return UNINITIALIZED if _is_code(function) else (0, UNINITIALIZED)
+                planned = self.codes.get(name, [])
+                code = planned.pop(0) if planned else None
+                if code is not None:
+                    return code if _is_code(function) else (0, code)
+                done = function(*arguments)
+                return self.codes_of_done.get(name, done) if _is_code(function) else done
+
+        return call
+
+    def _require(self, holds: bool, what: str) -> None:
+        if not holds:
+            self.violations.append(what)
+            raise ViolationError(what)
+
+    def _context(self) -> Context | None:
+        return self._current.get(threading.get_ident())
+
+    def _contexts_on(self, device: int) -> list[str]:
+        return [name for name, each in self._named(Context) if each.device == device]
+
+    def _named(self, kind: type[Any]) -> Iterable[tuple[str, Any]]:
+        return [(self._names[handle], each) for handle, each in self._objects.items() if isinstance(each, kind)]
+
+    def _kinds(self) -> dict[str, int]:
+        kinds: dict[str, int] = {}
+        for each in self._objects.values():
+            kinds[type(each).__name__] = kinds.get(type(each).__name__, 0) + 1
+        return kinds
+
+    def _new(self, kind: str, thing: Any) -> int:
+        number = self._counts[kind] = self._counts.get(kind, 0) + 1
+        handle = _HANDLES + len(self._names) * 64
+        self._names[handle] = f"{kind}{number}"
+        self._objects[handle] = thing
+        return handle
+
+    def _get(self, handle: int, kind: type[Any]) -> Any:
+        found = self._objects.get(handle)
+        self._require(isinstance(found, kind), f"{self._text(handle)} is no {kind.__name__}")
+        return found
+
+    def _om(self, handle: int) -> StandInModel:
+        model = self._get(handle, Desc).model
+        self._require(model is not None, "a description without a model")
+        return model.om
+
+    def _device_of(self, block: Memory) -> int | None:
+        return None if block.context is None else block.context.device
+
+    def _add_memory(self, address: int, block: Memory, space: str) -> int:
+        number = self._counts[space] = self._counts.get(space, 0) + 1
+        self._names[address] = f"{space}.{number}"
+        self._memory[address] = block
+        return address
+
+    def _free(self, address: int, where: str) -> int:
+        block = self._memory.get(address)
+        self._require(block is not None and (block.context is None) == (where == "host"), f"free of no {where} memory")
+        end = address + block.data.size
+        for name, stream in self._named(Stream):
+            used = [each for _, addresses in stream.queue for each in addresses if address <= each < end]
+            self._require(not used, f"{self._name_of(address)} freed while {name} uses it")
+        del self._memory[address]
+        return 0
+
+    def _block(self, address: int, size: int) -> Memory:
+        start = max((each for each in self._memory if each <= address), default=None)
+        self._require(start is not None, f"{address} is no memory")
+        block = self._memory[start]
+        self._require(
+            address + size <= start + block.data.size, f"{size} bytes at {self._text(address)} are not all allocated"
+        )
+        return block
+
+    def _view(self, address: int, size: int) -> np.ndarray:
+        block = self._block(address, size)
+        start = max(each for each in self._memory if each <= address)
+        return block.data[address - start : address - start + size]
+
+    def _copy(self, target: int, source: int, size: int) -> None:
+        self._view(target, size)[:] = self._view(source, size)
+
+    def _check_peers(self, device: int, block: Memory) -> None:
+        other = self._device_of(block)
+        if other == device:
+            return
+        for pair in ((device, other), (other, device)):
+            self._require(pair in self._enabled, f"a copy between devices {device} and {other} without {pair} enabled")
+        self._require(block.policy in _P2P_POLICIES, "a copy from memory that is not for other devices")
+
+    def _sizes(self, om: StandInModel, dims: list[int]) -> tuple[list[int], list[int]]:
+        """Bytes of inputs and outputs for all dims of all inputs."""
+        shapes = _shapes(om, dims)
+        inputs = [int(np.prod(shape)) * _itemsize(each.dtype) for shape, each in zip(shapes, om.inputs, strict=True)]
+        by_name = {each.name: shape for each, shape in zip(om.inputs, shapes, strict=True)}
+        rows, wanted = by_name["input_ids"][1], by_name["logits_index"][0]
+        _, heads_of_all, _, size = by_name["past_key_values"]
+        numbers = {"topk_ids": 8 * wanted, "topk_logprobs": 8 * wanted, "entropy": wanted}
+        outputs = []
+        for each in om.outputs:
+            if each.name.startswith("window_key_values"):
+                count = heads_of_all * rows * size
+            elif each.name == "logits":
+                count = wanted * _vocabulary(om)
+            else:
+                count = numbers[each.name]
+            outputs.append(count * _itemsize(each.dtype))
+        return inputs, outputs
+
+    def _run(self, model: Model, dims: list[int], places: list[tuple[int, int]]) -> None:
+        om = model.om
+        inputs = {}
+        for each, shape, (address, size) in zip(om.inputs, _shapes(om, dims), places, strict=False):
+            inputs[each.name] = self._view(address, size).view(each.dtype).reshape(shape)
+            self._require(bool(np.isfinite(inputs[each.name]).all()), f"{each.name} was not written")
+        names = [each.name for each in om.outputs]
+        arrays = _session_of_om(model.path).run(names, inputs)
+        for each, array, (address, size) in zip(om.outputs, arrays, places[len(om.inputs) :], strict=True):
+            self._require((array.nbytes, array.dtype.name) == (size, each.dtype), f"{each.name} is {array.shape}")
+            self._view(address, size)[:] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+
+    def _name_of(self, address: int) -> str:
+        return self._names.get(address, hex(address))
+
+    def _text(self, argument: Any) -> str:
+        if isinstance(argument, int) and argument in self._names:
+            return self._names[argument]
+        if isinstance(argument, int) and argument > 1 << 32:
+            start = max((each for each in self._memory if each <= argument), default=0)
+            return f"{self._name_of(start)}+{argument - start}"
+        if isinstance(argument, dict):
+            return str(argument["dims"])
+        return Path(argument).name if isinstance(argument, str) else str(argument)
+
+
+def _is_code(function: Callable[..., Any]) -> bool:
+    return function.__annotations__["return"] is int
+
+
+def _all_dims(om: StandInModel) -> list[list[int]]:
+    """All dims of all inputs, for each gear, or for the only shape."""
+    found = []
+    for gear in om.gears or [[]]:
+        numbers = iter(gear)
+        found.append([next(numbers) if dim == -1 else dim for each in om.inputs for dim in each.dims])
+    return found
+
+
+def _shapes(om: StandInModel, dims: list[int]) -> list[tuple[int, ...]]:
+    numbers = iter(dims)
+    return [tuple(next(numbers) for _ in each.dims) for each in om.inputs]
+
+
+def _itemsize(dtype: str) -> int:
+    return 2 if dtype == "bfloat16" else np.dtype(dtype).itemsize
+
+
+@cache
+def _vocabulary_of_graph(graph: bytes) -> int:
+    import onnx
+
+    outputs = {value.name: value for value in onnx.load_model_from_string(graph).graph.output}
+    return int(outputs["logits"].type.tensor_type.shape.dim[-1].dim_value)
+
+
+def _vocabulary(om: StandInModel) -> int:
+    return _vocabulary_of_graph(om.graph)
+
+
+def _session_of_om(path: Path) -> ort.InferenceSession:
+    return _opened_session(path, path.stat().st_mtime_ns)
+
+
+@cache
+def _opened_session(path: Path, changed: int) -> ort.InferenceSession:
+    options = ort.SessionOptions()
+    options.log_severity_level = 3
+    options.intra_op_num_threads = 1
+    options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(path.parent))
+    return ort.InferenceSession(read_om(path).graph, options, providers=["CPUExecutionProvider"])

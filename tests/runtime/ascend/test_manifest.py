@@ -1,0 +1,134 @@
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+from tests.runtime.bundle.test_gears import GEARS
+
+from lopa.runtime.ascend.manifest import (
+    AscendEngine,
+    EngineGear,
+    EngineInput,
+    EngineOutput,
+    engine_folder,
+    engine_folders,
+    engine_from_folder,
+)
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.bundle.costs import weights_digest
+from lopa.runtime.bundle.engine_file import ENGINE_NAME, text_of_engine
+from lopa.runtime.bundle.manifest import FileRecord
+from lopa.runtime.errors import BadInputError
+
+ENGINE = AscendEngine(
+    schema=1,
+    contract=1,
+    made="2026-11-21T00:00:00+00:00",
+    soc_version="Ascend910B1",
+    precision="origin",
+    int8=False,
+    dynamic=True,
+    inputs=[EngineInput(name="input_ids", dtype="int64", dims=[1, -1])],
+    outputs=[EngineOutput(name="entropy", dtype="float32")],
+    gears=[EngineGear(gear=each, dims=[each.window], model="gears.om") for each in GEARS],
+    graph_sha256="0",
+    weights_sha256="1",
+    commands=[["atc"]],
+    cann_version=None,
+    cache_key="2",
+    files=[FileRecord(path="gears.om", size=3, sha256="3" * 64)],
+)
+
+
+def write(folder: Path, engine: AscendEngine = ENGINE) -> Path:
+    folder.mkdir(parents=True)
+    (folder / "gears.om").write_bytes(b"abc")
+    (folder / ENGINE_NAME).write_bytes(text_of_engine(engine))
+    return folder
+
+
+def test_what_is_written_is_read_back(tmp_path: Path) -> None:
+    found = engine_from_folder(write(tmp_path / "ascend-910B1"))
+    assert found.engine == ENGINE
+    assert found.name == "ascend-910B1"
+    assert found.model(found.engine.gears[1]) == tmp_path / "ascend-910B1" / "gears.om"
+
+
+def test_the_engines_of_a_bundle(tiny_bundle: Path, tmp_path: Path) -> None:
+    bundle = Bundle(tmp_path, Bundle.open(tiny_bundle).manifest)
+    assert engine_folders(bundle) == []
+    folder = engine_folder(bundle, "Ascend910_9392")
+    assert folder == tmp_path / "engines" / "ascend-910_9392"
+    write(folder, msgspec.structs.replace(ENGINE, weights_sha256=weights_digest(bundle)))
+    write(tmp_path / "engines" / "ascend-310P3")
+    (tmp_path / "engines" / "failed-ascend-310P1").mkdir()
+    (tmp_path / "engines" / "ascend-file").touch()
+    folders = engine_folders(bundle)
+    assert [each.name for each in folders] == ["ascend-310P3", "ascend-910_9392"]
+    assert [engine_from_folder(each).fits(bundle) for each in folders] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"schema": 2}, "schema version 2"),
+        ({"contract": 2}, "contract version 2"),
+        ({"more": 1}, "unknown field `more`"),
+        ({"precision": "fp8"}, "fp8"),
+        ({"gears": []}, "0 gears"),
+        ({"inputs": [{"name": "x", "dtype": "int64", "dims": [-1, -1]}]}, "3 of them"),
+        ({"files": [{"path": "gears.om", "size": 4, "sha256": "3" * 64}]}, "has 3 bytes"),
+        ({"files": [{"path": "other.om", "size": 3, "sha256": "3" * 64}]}, "is missing"),
+        ({"files": [{"path": "../gears.om", "size": 3, "sha256": "3" * 64}]}, "names the file '../gears.om'"),
+        ({"files": []}, "3 of them"),
+    ],
+)
+def test_an_engine_that_cannot_be_used(tmp_path: Path, change: dict[str, object], said: str) -> None:
+    folder = write(tmp_path / "ascend-910B1")
+    text = json.loads((folder / ENGINE_NAME).read_bytes())
+    (folder / ENGINE_NAME).write_text(json.dumps({**text, **change}))
+    with pytest.raises(BadInputError) as caught:
+        engine_from_folder(folder)
+    assert said in str(caught.value)
+    assert "lopa-export ascend" in caught.value.remedy
+
+
+def test_one_without_a_description(tmp_path: Path) -> None:
+    with pytest.raises(BadInputError, match=r"engine\.json"):
+        engine_from_folder(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda text: text.replace(b"Ascend910B1", b"Ascend\xe9"),
+        lambda text: text.rstrip()[:-1] + b', "x": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+        lambda text: text.replace(b'"gears.om"', b'"a\\u0000b"'),
+        lambda text: text.replace(b'"gears.om"', b'"' + b"a" * 6000 + b'"'),
+        lambda text: text.replace(b'"gears.om"', b'"' + b"a/" * 500 + b'b"'),
+        lambda text: text.replace(b'"gears.om"', b'"\\ud800"'),
+        lambda text: text.replace(b'"requests": 1', b'"requests": 1000000'),
+        lambda text: text.replace(b'"window": ', b'"window": 99999999999'),
+        lambda text: text.replace(b'"seconds": ', b'"seconds": -'),
+        lambda text: text.replace(b'"size": 3', b'"size": -3'),
+        lambda text: text.replace(b'"dtype": "float32"', b'"dtype": "object"'),
+    ],
+)
+def test_a_description_that_somebody_spoiled(tmp_path: Path, spoil: Callable[[bytes], bytes]) -> None:
+    folder = write(tmp_path / "ascend-910B1")
+    before = (folder / ENGINE_NAME).read_bytes()
+    after = spoil(before)
+    assert after != before
+    (folder / ENGINE_NAME).write_bytes(after)
+    with pytest.raises(BadInputError):
+        engine_from_folder(folder)
+
+
+@pytest.mark.parametrize("name", [ENGINE_NAME, "gears.om"])
+def test_a_link_to_itself(tmp_path: Path, name: str) -> None:
+    folder = write(tmp_path / "ascend-910B1")
+    (folder / name).unlink()
+    (folder / name).symlink_to(folder / name)
+    with pytest.raises(BadInputError):
+        engine_from_folder(folder)

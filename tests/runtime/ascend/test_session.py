@@ -1,0 +1,425 @@
+"""The whole decoder on "ascend:N", over the stand-in acl and what the stand-in atc compiled."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from itertools import permutations
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+from tests.conformance.recorded import TRACES, comparisons_of_file
+from tests.gears import gear
+from tests.runtime.ascend.engines import SOC, add_engine, bundle_with_engine, engine_of_static_models
+from tests.runtime.ascend.stand_in_acl import StandInAcl
+from tests.runtime.ascend.stand_in_om import read_om, write_om
+from tests.runtime.random_windows import assert_same_statistics, random_batch
+
+from lopa.export.verify.cases import cases_from_manifest
+from lopa.runtime.accelerator.memory import ALIGNMENT
+from lopa.runtime.ascend.calls import AclError
+from lopa.runtime.ascend.manifest import engine_from_folder
+from lopa.runtime.ascend.memory import COPY_ALIGNMENT
+from lopa.runtime.ascend.process import THE_PROCESS
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.bundle.engine_file import ENGINE_NAME, text_of_engine
+from lopa.runtime.contract import TILE
+from lopa.runtime.decoder import Decoder
+from lopa.runtime.devices import session_from_devices
+from lopa.runtime.errors import BadInputError, EngineFailedError, MissingBackendError
+from lopa.runtime.parallel.branch_session import BranchParallelSession
+from lopa.runtime.sessions.session import open_session
+
+GOLDEN = Path(__file__).parent / "traces_of_calls.json"
+TWO_GEARS = [gear(1, 1, 80, 64), gear(1, 5, 96, 192)]
+FOUR = [f"ascend:{number}" for number in range(4)]
+
+
+@pytest.fixture
+def bundle(ascend_bundle: Path) -> Bundle:
+    return Bundle.open(ascend_bundle)
+
+
+@pytest.mark.parametrize("name", ["lopa_bf4_bs32_full", "lopa_bf2_bs16_block"])
+def test_recorded_traces_on_one_device(name: str, bundle: Bundle, machine: StandInAcl) -> None:
+    session = session_from_devices(bundle, ["ascend:0"])
+    comparisons = comparisons_of_file(TRACES / f"{name}.jsonl.gz", session, bundle.manifest, limit=8)
+    session.close()
+    assert not [each.mismatch for each in comparisons if each.mismatch is not None]
+    assert sum(each.whole for each in comparisons) >= 7
+    assert len({line for line in machine.trace if "set_input_dynamic_dims" in line}) > 1
+
+
+@pytest.mark.parametrize("name", ["lopa_bf4_bs32_full", "lopa_bf4_bs16_block"])
+def test_recorded_traces_on_four_devices(name: str, bundle: Bundle, machine: StandInAcl) -> None:
+    """Winners' rows go from device to device, and with the block-causal window only to those that had no branch."""
+    session = session_from_devices(bundle, FOUR)
+    assert isinstance(session, BranchParallelSession)
+    comparisons = comparisons_of_file(TRACES / f"{name}.jsonl.gz", session, bundle.manifest, limit=5)
+    session.close()
+    assert session.lost == ()
+    assert not [each.mismatch for each in comparisons if each.mismatch is not None]
+    assert sum(each.whole for each in comparisons) >= 4
+    assert peer_copies(machine) > 0
+    assert sorted(machine.peer_calls) == sorted(permutations(range(4), 2))  # in both directions, once
+    copied = [number for number, line in enumerate(machine.trace) if ", 3, stream" in line]
+    enabled = [number for number, line in enumerate(machine.trace) if "enable_peer" in line]
+    assert max(enabled) < min(copied)
+
+
+def test_a_block_causal_commit_sends_nothing(bundle: Bundle, machine: StandInAcl) -> None:
+    """Rows of four branches on four devices that see nothing behind themselves: every device commits its own."""
+    rng = np.random.default_rng(4)
+    batch = random_batch(rng, (0,), 4, 48, 16)
+    causal = np.tril(np.ones((48, 48), np.bool_))
+    batch.window_mask[:] = causal
+    batch.input_ids[:, 1:, :32] = batch.input_ids[:, :1, :32]
+    plain = open_session(bundle, "cpu", threads=1)
+    session = session_from_devices(bundle, FOUR)
+    for each in (plain, session):
+        each.forward(batch)
+    before = len(machine.trace)
+    for each in (plain, session):
+        each.commit(0, 2, 32)
+    second = random_batch(rng, (0,), 4, 48, 16, starts=32)
+    assert_same_statistics(session.forward(second), plain.forward(second))
+    assert peer_copies(machine) == 0
+    assert not any("enable_peer" in line for line in machine.trace[before:])
+    session.close()
+    plain.close()
+
+
+def peer_copies(machine: StandInAcl) -> int:
+    found = (re.match(r"rt\.memcpy_async\(device(\d+).*, device(\d+).*, 3, ", line) for line in machine.trace)
+    return sum(1 for each in found if each and each[1] != each[2])
+
+
+def test_every_shape_of_forward(bundle: Bundle, machine: StandInAcl) -> None:
+    """Requests, branches, masks and prefixes on which engines are checked, as far as the gears hold them."""
+    plain = open_session(bundle, "cpu", threads=1)
+    session = open_session(bundle, "ascend:3")
+    ran = 0
+    for case in cases_from_manifest(bundle.manifest, seed=3):
+        batches = [batch for slot in range(len(case.window.requests)) for batch in case.prefix_batches(slot)]
+        lengths = [sum(case.shape.prefixes[slot]) for slot in range(len(case.window.requests))]
+        if max(lengths) > 192 or max(batch.input_ids.shape[2] for batch in (case.window, *batches)) > 96:
+            continue
+        ran += 1
+        for each in (plain, session):
+            for slot, request in enumerate(case.window.requests):
+                for batch in case.prefix_batches(slot):
+                    each.forward(batch)
+                    each.commit(request, 0, batch.input_ids.shape[2])
+        assert_same_statistics(session.forward(case.window), plain.forward(case.window))
+        for request in case.window.requests:
+            plain.release(request)
+            session.release(request)
+    assert ran > 3
+    plain.close()
+    session.close()
+
+
+def test_one_static_om_for_each_gear(tiny_portable: Path, machine: StandInAcl, tmp_path: Path) -> None:
+    path = tmp_path / "bundle"
+    shutil.copytree(tiny_portable, path)
+    found = engine_of_static_models(path, TWO_GEARS)
+    assert not found.engine.dynamic
+    assert len({each.model for each in found.engine.gears}) == 2
+    bundle = Bundle.open(path)
+    session = open_session(bundle, "ascend:0")
+    comparisons = comparisons_of_file(TRACES / "lopa_bf4_bs32_full.jsonl.gz", session, bundle.manifest, limit=2)
+    session.close()
+    assert not [each.mismatch for each in comparisons if each.mismatch is not None]
+    assert sum("load_from_file" in line for line in machine.trace) == 2
+    assert not any("dynamic" in line for line in machine.trace)
+
+
+def test_calls_are_those_of_the_golden_trace(bundle: Bundle, machine: StandInAcl) -> None:
+    """Opening, a forward, a commit within the cache, one that makes it grow, rows for the host, and the teardown."""
+    rng = np.random.default_rng(4)
+    parts: dict[str, list[str]] = {}
+
+    def done(name: str) -> None:
+        parts[name] = machine.trace.copy()
+        machine.trace.clear()
+
+    session = open_session(bundle, "ascend:1")
+    done("open")
+    session.forward(random_batch(rng, (0,), 5, 40, 8))
+    done("first forward")
+    session.commit(0, 3, 40)
+    done("first commit")
+    session.forward(random_batch(rng, (0,), 5, 40, 8, starts=40))
+    done("forward")
+    session.commit(0, 0, 20)
+    done("commit")
+    session.commit(0, 1, 20)
+    done("commit that grows")
+    session.read_rows(0, 0, 3)
+    done("rows for the host")
+    session.release(0)
+    done("release")
+    session.close()
+    done("close")
+    found = {name: compressed(lines) for name, lines in parts.items()}
+    assert found == json.loads(GOLDEN.read_text())
+
+
+def compressed(lines: list[str]) -> list[str]:
+    """Calls of one name with the same text but for the memory become one line: how often, and the first of them."""
+    kept: list[tuple[str, str, int]] = []
+    for line in lines:
+        shape = re.sub(r"(device\d+|host)\.\d+(\+\d+)?|buffer\d+", r"\1", line)
+        shape = re.sub(r"(by_index\(\S+).*", r"\1", shape)
+        if kept and kept[-1][0] == shape:
+            kept[-1] = (shape, kept[-1][1], kept[-1][2] + 1)
+        else:
+            kept.append((shape, line, 1))
+    return [line if count == 1 else f"{count} x {line}" for _, line, count in kept]
+
+
+@pytest.mark.parametrize(
+    ("call", "code", "words"),
+    [
+        ("mdl.execute_async", 507011, "acl.mdl.execute_async returned 507011 (ACL_ERROR_RT_MODEL_EXECUTE)"),
+        ("rt.synchronize_stream", 507015, "acl.rt.synchronize_stream returned 507015 (ACL_ERROR_RT_AICORE_EXCEPTION)"),
+        ("mdl.set_input_dynamic_dims", 145013, "acl.mdl.set_input_dynamic_dims returned 145013"),
+        ("rt.memcpy_async", 123456, "acl.rt.memcpy_async returned 123456"),
+    ],
+)
+def test_a_failing_call_is_named_with_its_code(
+    call: str, code: int, words: str, bundle: Bundle, machine: StandInAcl
+) -> None:
+    session = open_session(bundle, "ascend:0")
+    batch = random_batch(np.random.default_rng(0), (0,), 2, 40, 8)
+    expected = session.forward(batch)
+    machine.codes[call] = [code]
+    with pytest.raises(AclError) as caught:
+        session.forward(batch)
+    assert words in str(caught.value)
+    assert isinstance(caught.value, EngineFailedError)
+    assert caught.value.exit_code == 3
+    if code == 123456:
+        assert "aclError" in caught.value.remedy
+    if call == "rt.synchronize_stream":
+        session.close()
+        return
+    assert_same_statistics(session.forward(batch), expected, tolerance=1e-7)
+    session.close()
+
+
+@pytest.mark.parametrize(
+    ("call", "code", "before"),
+    [
+        ("rt.create_context", 507000, 0),
+        ("rt.create_stream", 507000, 0),
+        ("mdl.load_from_file", 545001, 0),
+        ("mdl.get_desc", 100011, 0),
+        ("rt.malloc", 207001, 0),
+        ("mdl.get_input_dynamic_dims", 145000, 0),
+        ("rt.malloc", 207001, 1),
+    ],
+)
+def test_what_cannot_be_opened_leaves_nothing(
+    call: str, code: int, before: int, bundle: Bundle, machine: StandInAcl
+) -> None:
+    """`before` such calls succeed."""
+    machine.codes[call] = [*[None] * before, code]
+    with pytest.raises(AclError, match=str(code)):
+        open_session(bundle, "ascend:0")
+    open_session(bundle, "ascend:0").close()
+
+
+@pytest.mark.parametrize("call", ["destroy_data_buffer", "mdl.unload", "rt.free", "rt.destroy_stream"])
+def test_a_close_that_fails_goes_on(call: str, bundle: Bundle, machine: StandInAcl) -> None:
+    session = open_session(bundle, "ascend:0")
+    session.forward(random_batch(np.random.default_rng(0), (0,), 2, 40, 8))
+    machine.codes_of_done[call] = 500000
+    with pytest.raises(AclError, match="500000"):
+        session.close()
+    machine.codes_of_done.clear()
+    assert machine.trace[-2:] == ["rt.destroy_context(context1)", "rt.reset_device(0)"]
+
+
+def test_a_device_that_fails_is_left_out(bundle: Bundle, machine: StandInAcl) -> None:
+    session = session_from_devices(bundle, FOUR[:3])
+    machine.codes["mdl.execute_async"] = [None] * 9 + [507015]
+    comparisons = comparisons_of_file(TRACES / "lopa_bf4_bs32_full.jsonl.gz", session, bundle.manifest, limit=2)
+    session.close()
+    assert len(session.lost) == 1
+    assert "507015" in session.lost[0].reason
+    assert not [each.mismatch for each in comparisons if each.mismatch is not None]
+
+
+def test_without_peer_access_rows_go_over_the_host(bundle: Bundle, machine: StandInAcl) -> None:
+    machine.peers = False
+    session = session_from_devices(bundle, FOUR[:2])
+    comparisons = comparisons_of_file(TRACES / "lopa_bf4_bs32_full.jsonl.gz", session, bundle.manifest, limit=2)
+    session.close()
+    assert session.lost == ()
+    assert not [each.mismatch for each in comparisons if each.mismatch is not None]
+    assert peer_copies(machine) == 0
+    assert any("can_access_peer" in line for line in machine.trace)
+
+
+def test_beside_another_kind_of_device(bundle: Bundle, machine: StandInAcl) -> None:
+    session = session_from_devices(bundle, ["ascend:0", "cpu"], threads=1)
+    comparisons = comparisons_of_file(TRACES / "lopa_bf4_bs32_full.jsonl.gz", session, bundle.manifest, limit=2)
+    session.close()
+    assert session.lost == ()
+    assert not [each.mismatch for each in comparisons if each.mismatch is not None]
+
+
+def test_the_decoder_and_two_sessions_on_one_device(bundle: Bundle, machine: StandInAcl) -> None:
+    other = open_session(bundle, "ascend:0")
+    with Decoder.open(bundle.path, ["ascend:0"]) as decoder, Decoder.open(bundle.path, ["cpu"], threads=1) as plain:
+        config = decoder.config(branches=4, max_new_tokens=32)
+        found, expected = (next(each.generate(["Question: 2 + 3?"], config)) for each in (decoder, plain))
+    assert found.token_ids == expected.token_ids
+    assert machine.trace.count("rt.reset_device(0)") == 1
+    other.forward(random_batch(np.random.default_rng(0), (0,), 2, 40, 8))
+    other.close()
+    other.close()
+    other.release(0)
+    assert machine.trace.count("rt.reset_device(0)") == 2
+    assert machine.trace.count("init()") == 1
+    with pytest.raises(RuntimeError, match=r"after close\(\)"):
+        other.forward(random_batch(np.random.default_rng(0), (0,), 2, 40, 8))
+
+
+def test_another_library_that_initialized_pyacl_finalizes_it(bundle: Bundle, machine: StandInAcl) -> None:
+    machine.init()
+    open_session(bundle, "ascend:0").close()
+    THE_PROCESS.finalize()
+    assert "finalize()" not in machine.trace
+    machine.finalize()
+
+
+def test_nothing_is_finalized_under_an_open_session(bundle: Bundle, machine: StandInAcl) -> None:
+    session = open_session(bundle, "ascend:0")
+    THE_PROCESS.finalize()
+    assert "finalize()" not in machine.trace
+    session.forward(random_batch(np.random.default_rng(0), (0,), 1, 40, 8))
+    session.close()
+
+
+@pytest.mark.parametrize("device", ["ascend", "ascend:", "ascend:x", "ascend:-1", "ascend:0-1"])
+def test_other_names_of_devices_are_refused(device: str, bundle: Bundle, machine: StandInAcl) -> None:
+    with pytest.raises(BadInputError, match="ascend:N"):
+        open_session(bundle, device)
+
+
+def test_a_device_that_is_not_there(bundle: Bundle, machine: StandInAcl) -> None:
+    with pytest.raises(AclError, match="there is no such device") as caught:
+        open_session(bundle, "ascend:8")
+    assert "npu-smi" in caught.value.remedy
+
+
+def test_without_pyacl(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "acl", None)
+    with pytest.raises(MissingBackendError, match="pyACL cannot be used") as caught:
+        open_session(bundle, "ascend:0")
+    assert caught.value.exit_code == 3
+    assert "CANN" in caught.value.remedy
+
+
+def test_another_module_of_that_name(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "acl", json)
+    with pytest.raises(MissingBackendError, match="pyACL cannot be used"):
+        open_session(bundle, "ascend:0")
+
+
+def test_a_bundle_without_an_engine(tiny_portable: Path, machine: StandInAcl) -> None:
+    with pytest.raises(BadInputError, match="no engine for Ascend") as caught:
+        open_session(Bundle.open(tiny_portable), "ascend:0")
+    assert f"lopa-export ascend {tiny_portable}" in caught.value.remedy
+
+
+def test_of_several_engines_the_chip_decides(tiny_portable: Path, machine: StandInAcl, tmp_path: Path) -> None:
+    path = bundle_with_engine(tiny_portable, tmp_path / "bundle", TWO_GEARS, "Ascend910B3")
+    add_engine(path, TWO_GEARS, SOC)
+    bundle = Bundle.open(path)
+    open_session(bundle, "ascend:0").close()
+    machine.soc = "Ascend910B4"
+    with pytest.raises(BadInputError, match="has engines for Ascend910B1, Ascend910B3, this is Ascend910B4"):
+        open_session(bundle, "ascend:0")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"weights_sha256": "0" * 64}, "made of other weights"),
+        ({"outputs": []}, "has the outputs"),
+        ({"inputs": "one less"}, "6 inputs, the last temperature"),
+        ({"gears": "another"}, "has no gear with the dims"),
+    ],
+)
+def test_an_engine_that_does_not_fit(
+    change: dict[str, object], words: str, ascend_bundle: Path, machine: StandInAcl, tmp_path: Path
+) -> None:
+    path = Path(shutil.copytree(ascend_bundle, tmp_path / "bundle"))
+    (folder,) = (path / "engines").iterdir()
+    engine = engine_from_folder(folder).engine
+    if change == {"inputs": "one less"}:
+        holes = engine.inputs[-1].dims.count(-1)
+        gears = [msgspec.structs.replace(each, dims=each.dims[: len(each.dims) - holes]) for each in engine.gears]
+        change = {"inputs": engine.inputs[:-1], "gears": gears}
+    elif change == {"gears": "another"}:
+        last = engine.gears[-1]
+        change = {"gears": [*engine.gears[:-1], msgspec.structs.replace(last, dims=[dim + 1 for dim in last.dims])]}
+    (folder / ENGINE_NAME).write_bytes(text_of_engine(msgspec.structs.replace(engine, **change)))
+    with pytest.raises(BadInputError, match=words):
+        open_session(Bundle.open(path), "ascend:0")
+
+
+def test_an_om_with_other_inputs_than_its_engine(ascend_bundle: Path, machine: StandInAcl, tmp_path: Path) -> None:
+    path = Path(shutil.copytree(ascend_bundle, tmp_path / "bundle"))
+    found = engine_from_folder(next((path / "engines").iterdir()))
+    model = found.model(found.engine.gears[0])
+    om = read_om(model)
+    write_om(model, msgspec.structs.replace(om, inputs=om.inputs[:-1], gears=[each[:-2] for each in om.gears]))
+    files = [
+        msgspec.structs.replace(each, size=model.stat().st_size) if each.path == model.name else each
+        for each in found.engine.files
+    ]
+    (found.folder / ENGINE_NAME).write_bytes(text_of_engine(msgspec.structs.replace(found.engine, files=files)))
+    with pytest.raises(BadInputError, match="has 7 inputs and 14 outputs") as caught:
+        open_session(Bundle.open(path), "ascend:0")
+    assert caught.value.expected.startswith("8 and 14")
+
+
+def test_rows_that_pyacl_can_copy_leave_no_holes_between_arrays() -> None:
+    assert TILE * COPY_ALIGNMENT % ALIGNMENT == 0
+
+
+def test_a_program_with_the_stand_in_on_its_path(ascend_bundle: Path) -> None:
+    """The command line decodes, pyACL is finalized at the end of the process, and nothing leaks."""
+    code = """
+import sys
+import acl
+from lopa.cli.main import main
+try:
+    main(["generate", sys.argv[1], "Question: 2 + 3?", "--device", "ascend:0", "--device", "ascend:1",
+          "--max-new-tokens", "16"])
+finally:
+    import atexit
+    atexit.register(lambda: print(acl.MACHINE.violations, acl.MACHINE.trace[-1], file=sys.stderr))
+    from lopa.runtime.ascend.process import THE_PROCESS
+    atexit.register(THE_PROCESS.finalize)
+"""
+    root = Path(__file__).resolve().parents[3]
+    path = ":".join(map(str, (root / "tests" / "ascend" / "as_acl", root / "src", root)))
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(ascend_bundle)],
+        env={"PYTHONPATH": path, "PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
+    assert done.stderr.strip().endswith("[] finalize()")

@@ -1,0 +1,358 @@
+"""Every rule of the stand-in acl bites: right use passes, and each wrong one is told apart from it."""
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.runtime.ascend import stand_in_acl
+from tests.runtime.ascend.stand_in_acl import StandInAcl, ViolationError
+
+from lopa.runtime.ascend.calls import AclCalls
+from lopa.runtime.ascend.contract import acl_contract
+from lopa.runtime.ascend.manifest import engine_folders, engine_from_folder
+from lopa.runtime.bundle import Bundle
+
+H2D, D2H, D2D = 1, 2, 3
+
+
+class Machine:
+    """A device that was set up as it should be, with a model, its buffers and everything that a forward needs."""
+
+    def __init__(self, bundle: Path, acl: StandInAcl, device: int = 0) -> None:
+        self.acl, self.device = acl, device
+        acl.init()
+        acl.rt.set_device(device)
+        self.context = value(acl.rt.create_context(device))
+        self.stream = value(acl.rt.create_stream())
+        (folder,) = engine_folders(Bundle.open(bundle))
+        found = engine_from_folder(folder)
+        self.path = str(found.model(found.engine.gears[0]))
+        self.model = value(acl.mdl.load_from_file(self.path))
+        self.desc = acl.mdl.create_desc()
+        assert acl.mdl.get_desc(self.desc, self.model) == 0
+        self.gears = [each["dims"] for each in value(acl.mdl.get_input_dynamic_dims(self.desc, -1, 4))]
+        self.names = [each.name for each in found.engine.inputs]
+        self.memory: list[int] = []
+        self.buffers: list[int] = []
+        self.inputs, self.outputs = acl.mdl.create_dataset(), acl.mdl.create_dataset()
+        counts = acl.mdl.get_num_inputs(self.desc), acl.mdl.get_num_outputs(self.desc)
+        sizes = [acl.mdl.get_input_size_by_index(self.desc, index) for index in range(counts[0])]
+        self.sizes = [*sizes, *(acl.mdl.get_output_size_by_index(self.desc, index) for index in range(counts[1]))]
+        for number, size in enumerate(self.sizes):
+            self.memory.append(value(acl.rt.malloc(size, 3)))
+            self.buffers.append(acl.create_data_buffer(self.memory[-1], size))
+            value(acl.mdl.add_dataset_buffer(self.inputs if number < counts[0] else self.outputs, self.buffers[-1]))
+            if number < counts[0]:
+                assert acl.rt.memset_async(self.memory[-1], size, 0, size, self.stream) == 0
+        self.place = value(acl.mdl.get_input_index_by_name(self.desc, stand_in_acl.DIMS_INPUT))
+
+    def choose(self, dims: list[int]) -> int:
+        chosen = {"name": "", "dimCount": len(dims), "dims": dims}
+        return self.acl.mdl.set_input_dynamic_dims(self.model, self.inputs, self.place, chosen)
+
+    def execute(self) -> int:
+        return self.acl.mdl.execute_async(self.model, self.inputs, self.outputs, self.stream)
+
+    def synchronize(self) -> int:
+        return self.acl.rt.synchronize_stream(self.stream)
+
+    def close(self) -> None:
+        acl = self.acl
+        assert self.synchronize() == 0
+        for buffer in self.buffers:
+            assert acl.destroy_data_buffer(buffer) == 0
+        for dataset in (self.inputs, self.outputs):
+            assert acl.mdl.destroy_dataset(dataset) == 0
+        for address in self.memory:
+            assert acl.rt.free(address) == 0
+        assert acl.mdl.destroy_desc(self.desc) == 0
+        assert acl.mdl.unload(self.model) == 0
+        assert acl.rt.destroy_stream(self.stream) == 0
+        assert acl.rt.destroy_context(self.context) == 0
+        assert acl.rt.reset_device(self.device) == 0
+
+
+def value(answer: tuple[Any, int]) -> Any:
+    found, code = answer
+    assert code == 0
+    return found
+
+
+@pytest.fixture
+def acl() -> StandInAcl:
+    return StandInAcl(devices=2)
+
+
+@pytest.fixture
+def one(ascend_bundle: Path, acl: StandInAcl) -> Machine:
+    return Machine(ascend_bundle, acl)
+
+
+def test_right_use_leaves_nothing(one: Machine) -> None:
+    assert one.choose(one.gears[0]) == 0
+    assert one.execute() == 0
+    one.close()
+    assert one.acl.finalize() == 0
+    assert one.acl.violations == []
+
+
+def test_results_are_not_there_before_the_stream_was_waited_for(one: Machine) -> None:
+    host = value(one.acl.rt.malloc_host(4096))
+    data = np.ctypeslib.as_array((np.ctypeslib.ctypes.c_uint8 * 4096).from_address(host))
+    one.choose(one.gears[0])
+    one.execute()
+    first_output = one.memory[one.place + 1]
+    assert one.acl.rt.memcpy_async(host, 4096, first_output, 4096, D2H, one.stream) == 0
+    assert (data == 0xFF).all()
+    one.synchronize()
+    assert (data[:8].view(np.int64) < 1024).all()
+    assert one.acl.rt.free_host(host) == 0
+    one.close()
+    one.acl.finalize()
+
+
+def test_an_unset_gear_runs_the_largest(one: Machine) -> None:
+    one.execute()
+    one.synchronize()
+    rows = one.place + 4  # an output of new rows, the end of which the largest gear alone writes
+    assert not (one.acl._view(one.memory[rows], one.sizes[rows])[-64:] == 0xFF).all()
+    one.close()
+
+
+def codes(one: Machine) -> dict[str, tuple[int, Callable[[], int]]]:
+    """What has a code: the wrong use, and what it is to return."""
+    acl, other = one.acl, StandInAcl()
+    short = value(acl.rt.malloc_host(64))
+    return {
+        "before init": (stand_in_acl.UNINITIALIZED, lambda: other.rt.set_device(0)),
+        "init twice": (stand_in_acl.REPEATED_INIT, acl.init),
+        "no such device": (stand_in_acl.NO_SUCH_DEVICE, lambda: acl.rt.set_device(2)),
+        "context on a device not set": (stand_in_acl.NO_SUCH_DEVICE, lambda: acl.rt.create_context(1)[1]),
+        "no context": (stand_in_acl.NO_CONTEXT, lambda: on_another_thread(lambda: acl.rt.malloc(64, 0)[1])),
+        "stream of another context": (
+            stand_in_acl.STREAM_CONTEXT,
+            lambda: on_another_thread(lambda: acl.rt.synchronize_stream(one.stream)),
+        ),
+        "memset of another context": (
+            stand_in_acl.STREAM_CONTEXT,
+            lambda: on_another_thread(lambda: acl.rt.memset_async(one.memory[0], 64, 0, 64, one.stream)),
+        ),
+        "copy of more than room": (
+            stand_in_acl.RT_PARAM_INVALID,
+            lambda: acl.rt.memcpy_async(one.memory[0], 64, short, 128, H2D, one.stream),
+        ),
+        "copy not aligned": (
+            stand_in_acl.UNALIGNED,
+            lambda: acl.rt.memcpy_async(one.memory[0] + 8, 8, short, 8, H2D, one.stream),
+        ),
+        "no such policy": (stand_in_acl.INVALID_PARAM, lambda: acl.rt.malloc(64, 6)[1]),
+        "no room": (stand_in_acl.NO_MEMORY, lambda: acl.rt.malloc(acl.room, 0)[1]),
+        "no such file": (stand_in_acl.NO_SUCH_FILE, lambda: acl.mdl.load_from_file(one.path + "x")[1]),
+        "no such model": (stand_in_acl.NO_SUCH_MODEL, lambda: acl.mdl.get_desc(one.desc, 9)),
+        "no such input": (
+            stand_in_acl.INVALID_PARAM,
+            lambda: acl.mdl.get_input_index_by_name(one.desc, "input")[1],
+        ),
+        "no such gear": (stand_in_acl.NO_SUCH_GEAR, lambda: one.choose([*one.gears[0][:-1], 33])),
+        "dims without their count": (
+            stand_in_acl.INVALID_PARAM,
+            lambda: acl.mdl.set_input_dynamic_dims(
+                one.model, one.inputs, one.place, {"name": "", "dimCount": 3, "dims": one.gears[0]}
+            ),
+        ),
+        "dims in another input": (
+            stand_in_acl.INVALID_PARAM,
+            lambda: acl.mdl.set_input_dynamic_dims(
+                one.model, one.inputs, 0, {"name": "", "dimCount": len(one.gears[0]), "dims": one.gears[0]}
+            ),
+        ),
+        "too few buffers": (
+            stand_in_acl.INPUTS_DIFFER,
+            lambda: acl.mdl.execute_async(one.model, one.outputs, one.outputs, one.stream),
+        ),
+        "other outputs": (
+            stand_in_acl.OUTPUTS_DIFFER,
+            lambda: acl.mdl.execute_async(one.model, one.inputs, one.inputs, one.stream),
+        ),
+        "peer access to itself": (stand_in_acl.INVALID_PARAM, lambda: acl.rt.device_enable_peer_access(0, 0)),
+        "flags of peer access": (stand_in_acl.INVALID_PARAM, lambda: acl.rt.device_enable_peer_access(1, 1)),
+    }
+
+
+def test_wrong_use_with_a_code(one: Machine) -> None:
+    for name, (code, use) in codes(one).items():
+        assert use() == code, name
+    assert one.acl.violations == []
+
+
+VIOLATIONS: dict[str, tuple[str, Callable[[Machine], object]]] = {
+    "leak": ("left at finalize", lambda one: one.acl.finalize()),
+    "second context": ("a second context", lambda one: one.acl.rt.create_context(0)),
+    "context of another thread": (
+        "destroyed by another thread",
+        lambda one: on_another_thread(lambda: one.acl.rt.destroy_context(one.context)),
+    ),
+    "context in use": ("a context destroyed that has", lambda one: one.acl.rt.destroy_context(one.context)),
+    "device in use": ("before the thread's context", lambda one: one.acl.rt.reset_device(0)),
+    "device not set": ("was not set", lambda one: one.acl.rt.reset_device(1)),
+    "stream in use": ("destroyed with work", lambda one: one.acl.rt.destroy_stream(one.stream)),
+    "beyond memory": (
+        "not all allocated",
+        lambda one: one.acl.rt.memset_async(one.memory[0], 1 << 30, 0, 1 << 30, one.stream),
+    ),
+    "no memory": ("is no memory", lambda one: one.acl.rt.memset_async(64, 64, 0, 64, one.stream)),
+    "freed twice": ("free of no device memory", lambda one: (one.synchronize(), one.acl.rt.free(3))),
+    "freed in use": ("freed while stream1 uses it", lambda one: one.acl.rt.free(one.memory[0])),
+    "wrong direction": (
+        "a copy of kind 1 from device",
+        lambda one: one.acl.rt.memcpy_async(one.memory[0], 64, one.memory[1], 64, H2D, one.stream),
+    ),
+    "unloaded before its description": ("unloaded before", lambda one: one.acl.mdl.unload(one.model)),
+    "unloaded elsewhere": (
+        "unloaded in another context",
+        lambda one: on_another_thread(lambda: one.acl.mdl.unload(one.model)),
+    ),
+    "unloaded while it runs": ("unloaded while it runs", lambda one: (one.execute(), one.acl.mdl.unload(one.model))),
+    "two streams": (
+        "one model on two streams",
+        lambda one: (
+            one.execute(),
+            one.acl.mdl.execute_async(one.model, one.inputs, one.outputs, value(one.acl.rt.create_stream())),
+        ),
+    ),
+    "small buffer": (
+        "bytes for",
+        lambda one: (one.acl.update_data_buffer(one.buffers[0], one.memory[0], 64), one.execute()),
+    ),
+    "buffer that is not there": (
+        "not all allocated",
+        lambda one: (one.acl.update_data_buffer(one.buffers[0], one.memory[0], 1 << 30), one.execute()),
+    ),
+    "buffer not aligned": (
+        "a buffer that is not aligned",
+        lambda one: (
+            one.choose(one.gears[0]),
+            one.acl.update_data_buffer(one.buffers[0], one.memory[0] + 8, one.sizes[0] - 8),
+            one.execute(),
+        ),
+    ),
+    "buffer changed too early": (
+        "a buffer changed before",
+        lambda one: (one.execute(), one.acl.update_data_buffer(one.buffers[0], one.memory[0], one.sizes[0])),
+    ),
+    "buffer destroyed too early": (
+        "a buffer destroyed before",
+        lambda one: (one.execute(), one.acl.destroy_data_buffer(one.buffers[0])),
+    ),
+    "gear changed too early": ("the gear of a forward changed", lambda one: (one.execute(), one.choose(one.gears[0]))),
+    "input that was never written": (
+        "temperature was not written",
+        lambda one: (
+            one.acl.update_data_buffer(one.buffers[5], one.memory[-2], one.sizes[5]),
+            one.execute(),
+            one.synchronize(),
+        ),
+    ),
+    "nothing described": (
+        "a description without a model",
+        lambda one: one.acl.mdl.get_num_inputs(one.acl.mdl.create_desc()),
+    ),
+    "another handle": ("is no Dataset", lambda one: one.acl.mdl.destroy_dataset(one.desc)),
+    "another chip": (
+        "an OM for Ascend910B1 on Ascend310P3",
+        lambda one: (setattr(one.acl, "soc", "Ascend310P3"), one.acl.mdl.load_from_file(one.path)),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", VIOLATIONS)
+def test_wrong_use_without_a_code(name: str, one: Machine) -> None:
+    words, use = VIOLATIONS[name]
+    with pytest.raises(ViolationError, match=words):
+        use(one)
+    assert len(one.acl.violations) == 1
+
+
+@pytest.mark.parametrize("enabled", [(), ((0, 1),), ((1, 0),), ((0, 1), (1, 0))], ids=str)
+def test_copies_between_devices_need_both_directions(
+    enabled: tuple[tuple[int, int], ...], one: Machine, ascend_bundle: Path
+) -> None:
+    acl = one.acl
+    one.synchronize()
+
+    def on_the_other() -> Machine:
+        other = Machine(ascend_bundle, acl, 1)
+        other.synchronize()
+        if (1, 0) in enabled:
+            assert acl.rt.device_enable_peer_access(0, 0) == 0
+        return other
+
+    if (0, 1) in enabled:
+        assert acl.rt.device_enable_peer_access(1, 0) == 0
+    other = on_another_thread(on_the_other)
+    source, target = other.memory[0], one.memory[0]
+    if len(enabled) == 2:
+        assert acl.rt.memcpy_async(target, 64, source, 64, D2D, one.stream) == 0
+        return
+    with pytest.raises(ViolationError, match="enabled"):
+        acl.rt.memcpy_async(target, 64, source, 64, D2D, one.stream)
+
+
+def test_memory_for_other_devices_has_its_own_policy(one: Machine) -> None:
+    acl = one.acl
+    mine = value(acl.rt.malloc(64, 0))
+
+    def copies() -> None:
+        acl.rt.set_device(1)
+        value(acl.rt.create_context(1))
+        stream = value(acl.rt.create_stream())
+        acl.rt.device_enable_peer_access(0, 0)
+        target = value(acl.rt.malloc(64, 3))
+        acl.rt.memcpy_async(target, 64, mine, 64, D2D, stream)
+
+    acl.rt.device_enable_peer_access(1, 0)
+    with pytest.raises(ViolationError, match="not for other devices"):
+        on_another_thread(copies)
+
+
+def test_nothing_works_after_finalize(one: Machine) -> None:
+    one.close()
+    one.acl.finalize()
+    with pytest.raises(ViolationError, match="after finalize"):
+        one.acl.rt.set_device(0)
+    with pytest.raises(ViolationError, match="init after finalize"):
+        one.acl.init()
+
+
+def test_every_call_of_the_contract_is_there_and_returns_as_it_says(one: Machine) -> None:
+    """The stand-in and the table of the adapter agree; what the table knows is doc or source, and nothing recorded."""
+    table = acl_contract()
+    AclCalls(one.acl)  # finds every name
+    for call in table.calls:
+        group, _, name = call.name.rpartition(".")
+        returns = getattr(StandInAcl, f"{group or 'top'}__{name}").__annotations__["return"]
+        expected = "ret" if call.returns == "ret" else "value, ret" if "tuple" in str(returns) else "value"
+        assert call.returns == expected, call.name
+    entries = [*table.calls, *table.rules, *table.codes]
+    assert {entry.evidence for entry in entries} == {"doc", "source"}
+    assert len({code.code for code in table.codes}) == len(table.codes)
+
+
+def on_another_thread(work: Callable[[], Any]) -> Any:
+    found: list[Any] = []
+
+    def run() -> None:
+        try:
+            found.append(work())
+        except BaseException as error:
+            found.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    if isinstance(found[0], BaseException):
+        raise found[0]
+    return found[0]

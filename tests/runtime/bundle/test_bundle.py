@@ -1,0 +1,155 @@
+"""Opening bundles that are not whole, not ours or not safe."""
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.bundle.manifest import MANIFEST_NAME, json_from_manifest, manifest_from_json
+from lopa.runtime.errors import BadInputError
+
+
+@pytest.fixture
+def copy(tiny_bundle: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
+
+
+def edit(bundle: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    path = bundle / MANIFEST_NAME
+    manifest = json.loads(path.read_bytes())
+    change(manifest)
+    path.write_text(json.dumps(manifest))
+
+
+def test_a_whole_bundle_opens(tiny_bundle: Path) -> None:
+    bundle = Bundle.open(tiny_bundle)
+    assert bundle.altered_files() == []
+    assert bundle.graph.is_file()
+    assert bundle.weights.stat().st_size >= sum(tensor.length for tensor in bundle.manifest.tensors.values())
+    text = json_from_manifest(bundle.manifest)
+    assert manifest_from_json(text, source="again") == bundle.manifest
+    assert text == (tiny_bundle / MANIFEST_NAME).read_bytes()
+
+
+def _set(*path: str, to: Any) -> Callable[[dict[str, Any]], None]:
+    def change(manifest: dict[str, Any]) -> None:
+        for key in path[:-1]:
+            manifest = manifest[key]
+        manifest[path[-1]] = to
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "received", "expected"),
+    [
+        (_set("schema", to=1), "schema version 1", "schema version 2"),
+        (_set("contract", to=9), "contract version 9", "contract version 1"),
+        (_set("dtype", to="float8"), "float8", "fields of schema"),
+        (_set("colour", to="red"), "colour", "fields of schema"),
+        (_set("dimensions", "layers", to="five"), "layers", "fields of schema"),
+        (lambda manifest: manifest.pop("special_tokens"), "special_tokens", "fields of schema"),
+        (_set("graph", to="other.onnx"), "other.onnx", "among the files"),
+    ],
+)
+def test_a_manifest_that_is_not_ours_is_refused(
+    copy: Path, change: Callable[[dict[str, Any]], None], received: str, expected: str
+) -> None:
+    edit(copy, change)
+    with pytest.raises(BadInputError) as caught:
+        Bundle.open(copy)
+    assert received in caught.value.received
+    assert expected in caught.value.expected
+
+
+def test_text_that_is_not_json_is_refused(copy: Path) -> None:
+    (copy / MANIFEST_NAME).write_text("{")
+    with pytest.raises(BadInputError, match="is not a manifest"):
+        Bundle.open(copy)
+
+
+@pytest.mark.parametrize("name", ["model.onnx", "model.onnx.data", "tokenizer.json"])
+def test_a_missing_or_cut_file_is_named(copy: Path, name: str) -> None:
+    size = (copy / name).stat().st_size
+    (copy / name).write_bytes((copy / name).read_bytes()[:-1])
+    with pytest.raises(BadInputError, match=rf"{name} has {size - 1} bytes") as caught:
+        Bundle.open(copy)
+    assert str(size) in caught.value.expected
+    (copy / name).unlink()
+    with pytest.raises(BadInputError, match=rf"{name} is missing"):
+        Bundle.open(copy)
+
+
+@pytest.mark.parametrize("name", ["../secret", "/etc/hostname", "a/../../secret"])
+def test_a_path_that_leaves_the_folder_is_refused(copy: Path, name: str) -> None:
+    (copy.parent / "secret").write_text("x")
+    edit(copy, lambda manifest: manifest["files"].append({"path": name, "size": 1, "sha256": "0" * 64}))
+    with pytest.raises(BadInputError, match="names the file") as caught:
+        Bundle.open(copy)
+    assert caught.value.expected == "a relative path inside the bundle"
+
+
+def test_a_link_that_leaves_the_folder_is_refused(copy: Path) -> None:
+    outside = copy.parent / "outside.json"
+    shutil.move(copy / "tokenizer.json", outside)
+    (copy / "tokenizer.json").symlink_to(outside)
+    with pytest.raises(BadInputError, match=r"names the file 'tokenizer\.json'"):
+        Bundle.open(copy)
+
+
+def test_altered_files_are_found_by_their_digest(copy: Path) -> None:
+    path = copy / "model.onnx.data"
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    assert Bundle.open(copy).altered_files() == ["model.onnx.data"]
+
+
+def test_a_folder_that_is_no_bundle(tmp_path: Path) -> None:
+    with pytest.raises(BadInputError, match=r"has no manifest\.json"):
+        Bundle.open(tmp_path)
+    with pytest.raises(BadInputError, match=r"has no manifest\.json"):
+        Bundle.open(tmp_path / "nothing")
+
+
+def _to_itself(path: Path) -> None:
+    path.symlink_to(path)
+
+
+def _through_a_loop(path: Path) -> None:
+    (path.parent / "round").symlink_to(path.parent / "round")
+    path.symlink_to(path.parent / "round" / path.name)
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "tokenizer.json", "tokenizer_config.json", "model.onnx"])
+@pytest.mark.parametrize("put", [_to_itself, _through_a_loop, Path.mkdir, os.mkfifo, Path.touch])
+def test_what_is_no_regular_file_is_refused(copy: Path, name: str, put: Callable[[Path], None]) -> None:
+    (copy / name).unlink()
+    put(copy / name)
+    with pytest.raises(BadInputError):
+        Bundle.open(copy)
+
+
+@pytest.mark.parametrize("name", ["a\0b", "a" * 300, "/".join(["a" * 200] * 5), ".", "\ud800", ""])
+def test_a_name_that_is_no_path_is_refused(copy: Path, name: str) -> None:
+    edit(copy, lambda manifest: manifest["files"].append({"path": name, "size": 1, "sha256": "0" * 64}))
+    with pytest.raises(BadInputError):
+        Bundle.open(copy)
+
+
+def test_a_path_that_no_system_has() -> None:
+    for path in ("a" * 5000, "a\0b"):
+        with pytest.raises(BadInputError):
+            Bundle.open(path)
+
+
+def test_a_file_that_went_away_is_no_digest(copy: Path) -> None:
+    bundle = Bundle.open(copy)
+    (copy / "model.onnx").unlink()
+    with pytest.raises(BadInputError, match=r"model\.onnx"):
+        bundle.altered_files()

@@ -1,0 +1,181 @@
+"""Cost tables: what is refused, and the time between and beyond measured points."""
+
+import json
+import shutil
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.bundle.costs import (
+    Costs,
+    CostTable,
+    ForwardCost,
+    costs_from_bundle,
+    costs_from_file,
+    costs_name,
+    json_from_costs,
+    weights_digest,
+)
+from lopa.runtime.errors import BadInputError
+
+
+def costs_of(bundle: Bundle, **changes: object) -> Costs:
+    """Seconds are branches x window x (1000 + prefix) microseconds: linear along each axis."""
+    points = [
+        ForwardCost(branches=b, window=w, prefix=p, seconds=b * w * (1000 + p) * 1e-6)
+        for b in (1, 2, 4)
+        for w in (32, 64)
+        for p in (64, 128)
+    ]
+    costs = Costs(
+        schema=2,
+        contract=1,
+        device="cpu",
+        machine="test",
+        threads=1,
+        weights_sha256=weights_digest(bundle),
+        measured="2026-11-21",
+        host_seconds=1e-4,
+        host_seconds_a_branch=2e-5,
+        points=points,
+    )
+    return msgspec.structs.replace(costs, **changes)
+
+
+@pytest.fixture
+def bundle(tiny_bundle: Path, tmp_path: Path) -> Bundle:
+    return Bundle.open(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
+
+
+def test_between_points_the_time_is_linear_and_beyond_it_grows_in_proportion(bundle: Bundle) -> None:
+    table = CostTable(costs_of(bundle))
+
+    def expected(branches: float, window: float, prefix: float) -> float:
+        return branches * window * (1000 + prefix) * 1e-6
+
+    for asked in ((1, 32, 64), (4, 64, 128), (3, 48, 96), (2, 33, 127)):
+        assert table.seconds(*asked) == pytest.approx(expected(*asked))
+    assert table.seconds(8, 128, 128) == pytest.approx(expected(8, 128, 128))
+    assert table.seconds(1, 32, 256) == pytest.approx(2 * expected(1, 32, 128))
+    assert table.seconds(1, 1, 64) == pytest.approx(expected(1, 32, 64))
+    assert table.seconds(3, 48, 96) == table.seconds(3, 48, 96)
+    assert [table.host_seconds(branches) for branches in (1, 4)] == pytest.approx([1e-4, 1.6e-4])
+
+
+def test_a_table_is_read_back(bundle: Bundle) -> None:
+    costs = costs_of(bundle)
+    (bundle.path / costs_name("cpu")).write_bytes(json_from_costs(costs))
+    assert costs_from_bundle(bundle, "cpu", 1).costs == costs
+    assert costs_name("cuda:0") == "costs.cuda-0.json"
+
+
+@pytest.mark.parametrize(
+    ("changes", "received"),
+    [
+        ({"device": "cuda:0"}, "device cuda:0"),
+        ({"contract": 2}, "contract 2"),
+        ({"schema": 7}, "schema 7"),
+        ({"threads": 2}, "threads 2"),
+        ({"weights_sha256": "0" * 64}, "weights 000"),
+    ],
+)
+def test_a_table_of_something_else_is_refused(bundle: Bundle, changes: dict[str, object], received: str) -> None:
+    (bundle.path / costs_name("cpu")).write_bytes(json_from_costs(costs_of(bundle, **changes)))
+    with pytest.raises(BadInputError) as caught:
+        costs_from_bundle(bundle, "cpu", 1)
+    assert received in caught.value.received
+    assert f"lopa-export bench {bundle.path} --costs --device cpu --threads 1 " in caught.value.remedy
+
+
+def test_a_table_that_cannot_be_used_is_refused(bundle: Bundle) -> None:
+    path = bundle.path / costs_name("cpu")
+    with pytest.raises(BadInputError, match="does not exist"):
+        costs_from_bundle(bundle, "cpu", 1)
+    costs = costs_of(bundle)
+    for points in ([], costs.points[1:], [*costs.points[1:], msgspec.structs.replace(costs.points[0], seconds=0.0)]):
+        path.write_bytes(json_from_costs(msgspec.structs.replace(costs, points=points)))
+        with pytest.raises(BadInputError, match="points"):
+            costs_from_bundle(bundle, "cpu", 1)
+    path.write_text('{"schema": 1}')
+    with pytest.raises(BadInputError, match="contract"):
+        costs_from_bundle(bundle, "cpu", 1)
+
+
+@pytest.mark.parametrize(
+    ("device", "threads", "options"),
+    [
+        ("cpu", 1, "--device cpu --threads 1"),
+        ("cuda:0", None, "--device cuda:0"),
+        ("cpu:0,cpu:1", 2, "--device cpu:0 --device cpu:1 --threads 2"),
+        ("cpu:0+cpu:1", None, "--device cpu:0+cpu:1"),
+    ],
+)
+@pytest.mark.parametrize("content", [None, "{}", "[[["])
+def test_the_remedy_is_a_command_for_this_bundle_device_and_threads(
+    bundle: Bundle, tmp_path: Path, device: str, threads: int | None, options: str, content: str | None
+) -> None:
+    named = Bundle(Path(shutil.copytree(bundle.path, tmp_path / "a bundle")), bundle.manifest)
+    if content is not None:
+        (named.path / costs_name(device)).write_text(content)
+    with pytest.raises(BadInputError) as caught:
+        costs_from_bundle(named, device, threads)
+    assert caught.value.remedy.startswith(f"measure one: lopa-export bench '{named.path}' --costs {options} (")
+    assert "again" not in caught.value.remedy
+
+
+def test_ranks_have_no_table(bundle: Bundle) -> None:
+    with pytest.raises(BadInputError) as caught:
+        costs_from_bundle(bundle, "mpi", None)
+    assert caught.value.remedy == "choose the number of branches yourself: there is no cost table for ranks"
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"host_seconds": -1}, "host_seconds"),
+        ({"host_seconds_a_branch": -1e-9}, "host_seconds_a_branch"),
+        ({"threads": 0}, "threads"),
+        ({"points": []}, "points"),
+    ],
+)
+def test_numbers_out_of_their_range_are_refused(bundle: Bundle, change: dict[str, object], said: str) -> None:
+    path = bundle.path / costs_name("cpu")
+    path.write_text(json.dumps({**json.loads(json_from_costs(costs_of(bundle))), **change}))
+    with pytest.raises(BadInputError, match=said):
+        costs_from_file(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("branches", value) for value in (0, -1, 2**31, 10**30, 1.5)),
+        *(("window", value) for value in (0, 2**63)),
+        *(("prefix", value) for value in (-64, 2**63)),
+        *(("seconds", value) for value in (0, -1.0, 1e300, None)),
+    ],
+)
+def test_a_point_out_of_its_range_is_refused(bundle: Bundle, name: str, value: object) -> None:
+    path = bundle.path / costs_name("cpu")
+    content = json.loads(json_from_costs(costs_of(bundle)))
+    content["points"][1][name] = value
+    path.write_text(json.dumps(content))
+    with pytest.raises(BadInputError, match=name):
+        costs_from_file(path)
+
+
+def test_points_that_repeat_so_that_the_count_still_fits_are_refused(bundle: Bundle) -> None:
+    path = bundle.path / costs_name("cpu")
+    content = json.loads(json_from_costs(costs_of(bundle)))
+    content["points"][1] = content["points"][0]
+    path.write_text(json.dumps(content))
+    with pytest.raises(BadInputError, match="1 of them repeated"):
+        costs_from_file(path)
+
+
+@pytest.mark.parametrize("text", [b'{"device": "\xe9"}', b'{"x":' + b"[" * 20_000, b"NaN"])
+def test_text_that_is_no_table_is_refused(tmp_path: Path, text: bytes) -> None:
+    (tmp_path / "costs.cpu.json").write_bytes(text)
+    with pytest.raises(BadInputError, match=r"costs\.cpu\.json"):
+        costs_from_file(tmp_path / "costs.cpu.json")

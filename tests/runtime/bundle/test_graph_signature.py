@@ -1,0 +1,99 @@
+"""The graph is held against its manifest when it is opened: what one says of the other must be true."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.runtime.cuda.conftest import cudart, machine  # noqa: F401
+from tests.runtime.cuda.stand_in_ort import StandInOrt
+
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.bundle.manifest import MANIFEST_NAME
+from lopa.runtime.errors import BadInputError
+from lopa.runtime.sessions.session import open_session
+
+CONTRADICTIONS: list[tuple[dict[str, Any], str]] = [
+    ({"dimensions": {"kv_heads": 1}}, "past_key_values"),
+    ({"dimensions": {"head_size": 64}}, "past_key_values"),
+    ({"dimensions": {"layers": 4}}, "other inputs"),
+    ({"dimensions": {"layers": 6}}, "other inputs"),
+    ({"dtype": "float16"}, "past_key_values"),
+    ({"with_logits": True}, "other outputs"),
+]
+
+
+def edited(bundle: Path, target: Path, changes: dict[str, Any]) -> Bundle:
+    shutil.copytree(bundle, target)
+    content = json.loads((target / MANIFEST_NAME).read_bytes())
+    for name, value in changes.items():
+        content[name] = {**content[name], **value} if isinstance(value, dict) else value
+    (target / MANIFEST_NAME).write_text(json.dumps(content))
+    return Bundle.open(target)
+
+
+@pytest.mark.parametrize(("changes", "said"), CONTRADICTIONS)
+def test_a_manifest_that_its_graph_contradicts(
+    tiny_bundle: Path, tmp_path: Path, changes: dict[str, Any], said: str
+) -> None:
+    bundle = edited(tiny_bundle, tmp_path / "bundle", changes)
+    with pytest.raises(BadInputError, match=said):
+        open_session(bundle, "cpu", threads=1)
+
+
+@pytest.mark.parametrize(("changes", "said"), CONTRADICTIONS[:1])
+def test_on_cuda(
+    tiny_bundle: Path,
+    tmp_path: Path,
+    machine: StandInOrt,  # noqa: F811
+    changes: dict[str, Any],
+    said: str,
+) -> None:
+    bundle = edited(tiny_bundle, tmp_path / "bundle", changes)
+    with pytest.raises(BadInputError, match=said):
+        open_session(bundle, "cuda:0")
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"dimensions": {"kv_heads": 1}}, "window_key_values"),
+        ({"dimensions": {"head_size": 64}}, "past_key_values"),
+        ({"dimensions": {"vocab_size": 1025}}, "logits tensor"),
+        ({"dtype": "float16"}, "past_key_values"),
+        ({"dialect": "standard"}, "other inputs"),
+    ],
+)
+def test_in_the_portable_dialect(tiny_portable: Path, tmp_path: Path, changes: dict[str, Any], said: str) -> None:
+    bundle = edited(tiny_portable, tmp_path / "bundle", changes)
+    with pytest.raises(BadInputError, match=said):
+        open_session(bundle, "cpu", threads=1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [({"dimensions": {"hidden_size": 96}}, "next_hidden"), ({"dimensions": {"head_size": 64}}, "past_key_values")],
+)
+def test_of_stages(tiny_staged: Path, tmp_path: Path, changes: dict[str, Any], said: str) -> None:
+    bundle = edited(tiny_staged, tmp_path / "bundle", changes)
+    with pytest.raises(BadInputError, match=said):
+        open_session(bundle, "cpu+cpu", threads=1)
+
+
+def test_stages_in_another_order(tiny_staged: Path, tmp_path: Path) -> None:
+    stages = json.loads((tiny_staged / MANIFEST_NAME).read_bytes())["stages"]
+    names = [stage["graph"] for stage in stages]
+    swapped = [{**stage, "graph": name} for stage, name in zip(stages, reversed(names), strict=True)]
+    bundle = edited(tiny_staged, tmp_path / "bundle", {"stages": swapped})
+    with pytest.raises(BadInputError, match="other inputs"):
+        open_session(bundle, "cpu+cpu", threads=1)
+
+
+@pytest.mark.parametrize("changes", [{"heads": 2}, {"head_size": 64}, {"hidden_size": 96}, {"vocab_size": 1025}])
+def test_the_readable_reference_holds_its_weights_against_the_dimensions(
+    tiny_bundle: Path, tmp_path: Path, changes: dict[str, int]
+) -> None:
+    bundle = edited(tiny_bundle, tmp_path / "bundle", {"dimensions": changes})
+    with pytest.raises(BadInputError, match="from its dimensions"):
+        open_session(bundle, "numpy")

@@ -1,0 +1,165 @@
+"""A manifest is somebody else's: every number has a range, and fields may not contradict each other."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from tools.checkpoint.likeness import LIKENESSES
+
+from lopa.export.checkpoint.architecture import ARCHITECTURES
+from lopa.runtime.bundle.manifest import (
+    MANIFEST_NAME,
+    PREDICTION_SHIFTS,
+    Manifest,
+    json_from_manifest,
+    manifest_from_json,
+)
+from lopa.runtime.errors import BadInputError
+
+HUGE = [2**31, 2**32, 2**63 - 1, 2**63, 2**64, 10**30, -(2**31), -1]
+
+
+@pytest.fixture
+def content(tiny_bundle: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((tiny_bundle / MANIFEST_NAME).read_bytes())
+    return found
+
+
+def read(content: dict[str, Any]) -> Manifest:
+    return manifest_from_json(json.dumps(content).encode(), source="manifest.json")
+
+
+def with_value(content: dict[str, Any], value: object, *path: str | int) -> dict[str, Any]:
+    place: Any = content
+    for key in path[:-1]:
+        place = place[key]
+    place[path[-1]] = value
+    return content
+
+
+NUMBERS: list[tuple[tuple[str | int, ...], list[object]]] = [
+    (("dimensions", "vocab_size"), [0, 7]),
+    (("dimensions", "hidden_size"), [0]),
+    (("dimensions", "intermediate_size"), [0]),
+    (("dimensions", "layers"), [0, 4097]),
+    (("dimensions", "heads"), [0, 5]),
+    (("dimensions", "kv_heads"), [0, 4, 4096]),
+    (("dimensions", "head_size"), [0, 31, 10**6]),
+    (("dimensions", "max_positions"), [0]),
+    (("dimensions", "rope_theta"), [0, -1.0, 1e300]),
+    (("dimensions", "rms_norm_eps"), [0, -1, 0.5]),
+    (("special_tokens", "mask"), [0, 1, 1024, 10**7]),
+    (("special_tokens", "eos"), [2, 1024]),
+    (("special_tokens", "bos"), [2, 1024]),
+    (("special_tokens", "pad"), [1024, 10**7]),
+    (("decoding", "block_size"), [0]),
+    (("decoding", "block_add_threshold"), [1.5, -0.1]),
+    (("decoding", "decoded_token_threshold"), [1.5]),
+    (("decoding", "skip_threshold"), [2]),
+    (("prediction_shift",), [0, 2]),
+    (("files", 0, "size"), []),
+    (("files", 0, "sha256"), ["", "0" * 63, "g" * 64, "0" * 64 + "\n"]),
+    (("tensors", "head.weight", "offset"), []),
+    (("tensors", "head.weight", "length"), []),
+    (("tensors", "head.weight", "shape"), [[-1], [10**30], [1] * 9]),
+]
+
+
+@pytest.mark.parametrize(("path", "values"), NUMBERS, ids=lambda each: ".".join(map(str, each))[:40])
+def test_a_number_out_of_its_range_is_refused(
+    content: dict[str, Any], path: tuple[str | int, ...], values: list[object]
+) -> None:
+    whole = json.dumps(content)
+    huge = HUGE[3:] if path[-1] in ("size", "offset", "length", "rope_theta") else HUGE
+    for value in [*values, *huge, "1", None if path[-1] != "bos" else "x", {}, True]:
+        with pytest.raises(BadInputError) as caught:
+            read(with_value(json.loads(whole), value, *path))
+        assert str(path[-1]).split("_")[0] in str(caught.value)
+
+
+@pytest.mark.parametrize("literal", ["NaN", "Infinity", "-Infinity", "1e999"])
+def test_what_is_no_finite_number_is_refused(content: dict[str, Any], literal: str) -> None:
+    text = json.dumps(with_value(content, "HERE", "dimensions", "rope_theta")).replace('"HERE"', literal)
+    with pytest.raises(BadInputError):
+        manifest_from_json(text.encode(), source="manifest.json")
+
+
+def test_an_error_says_where_what_and_what_else(content: dict[str, Any]) -> None:
+    with pytest.raises(BadInputError) as caught:
+        read(with_value(content, -5, "dimensions", "layers"))
+    assert "`$.dimensions.layers`, where it has -5" in caught.value.received
+    assert "`int` >= 1" in caught.value.received
+
+
+def test_caches_that_no_machine_has_are_refused(content: dict[str, Any]) -> None:
+    """Each number is in its range, their product is not."""
+    content["dimensions"].update(layers=4000, kv_heads=2, heads=4096, head_size=4096)
+    with pytest.raises(BadInputError, match="whose caches take"):
+        read(content)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"stages": [{"graph": "model.onnx", "first_layer": 0, "end_layer": 4000}]}, "stages of the layers 0-4000"),
+        ({"stages": [{"graph": "model.onnx", "first_layer": 2**40, "end_layer": 5}]}, "first_layer"),
+        ({"stages": [{"graph": "model.onnx", "first_layer": 0, "end_layer": 5}]}, "'model.onnx' twice"),
+        ({"weights": "model.onnx"}, "'model.onnx' twice"),
+        ({"portable_graph": "model.onnx.data"}, "'model.onnx.data' twice"),
+        ({"weights": "manifest.json"}, "not in its list"),
+        ({"dialect": "portable", "stages": [{"graph": "a", "first_layer": 0, "end_layer": 5}]}, "stages beside"),
+        ({"dialect": "portable", "plugins": ["CommitRows"]}, "plugins beside"),
+        ({"dialect": "portable", "portable_graph": "portable.onnx"}, "portable_graph beside"),
+        ({"graph": ""}, "graph"),
+        ({"graph": "a" * 2000}, "graph"),
+        ({"quantization": {"kind": "int4", "block": 0, "activation": "none", "head": True, "excluded": []}}, "block"),
+    ],
+)
+def test_fields_that_contradict_each_other(content: dict[str, Any], change: dict[str, Any], said: str) -> None:
+    with pytest.raises(BadInputError) as caught:
+        read({**content, **change})
+    assert said in caught.value.received
+
+
+def test_a_file_is_listed_once_and_the_manifest_never(content: dict[str, Any]) -> None:
+    files = content["files"]
+    for extra in (files[0], {**files[0], "path": MANIFEST_NAME}):
+        with pytest.raises(BadInputError):
+            read({**content, "files": [*files, extra]})
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda text: text.replace(b"dream", b"dr\xe9am"),
+        lambda text: text.rstrip()[:-1] + b', "x": ' + b"[" * 5000 + b"]" * 5000 + b"}",
+        lambda text: text.decode().encode("utf-16"),
+        lambda text: b"\0" * len(text),
+        lambda text: text[: len(text) // 2],
+        lambda text: b"",  # noqa: ARG005
+    ],
+    ids=["latin1", "deep", "utf16", "zeros", "half", "empty"],
+)
+def test_text_that_is_no_manifest(tiny_bundle: Path, spoil: Callable[[bytes], bytes]) -> None:
+    with pytest.raises(BadInputError):
+        manifest_from_json(spoil((tiny_bundle / MANIFEST_NAME).read_bytes()), source="manifest.json")
+
+
+@pytest.mark.parametrize("name", sorted(LIKENESSES))
+def test_published_models_are_within_the_ranges(content: dict[str, Any], name: str) -> None:
+    like = LIKENESSES[name]
+    manifest = read(content)
+    tokens = msgspec.structs.replace(manifest.special_tokens, mask=like.mask, eos=like.eos, pad=like.eos, bos=like.bos)
+    like_it = msgspec.structs.replace(manifest, dimensions=like.dimensions, special_tokens=tokens)
+    assert manifest_from_json(json_from_manifest(like_it), source="") == like_it
+
+
+def test_the_shifts_are_those_of_the_exporter() -> None:
+    assert {each.name: each.prediction_shift for each in ARCHITECTURES.values()} == PREDICTION_SHIFTS
+
+
+def test_another_architecture_has_the_shift_it_says(content: dict[str, Any]) -> None:
+    assert read({**content, "architecture": "other", "prediction_shift": 0}).prediction_shift == 0

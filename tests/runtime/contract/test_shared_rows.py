@@ -1,0 +1,68 @@
+"""Rows that are the same on every branch: said exactly when they are, and held against a real engine."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.runtime.random_windows import assert_close, block_causal_mask, full_mask, random_batch
+
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.contract import WindowBatch
+from lopa.runtime.contract.shared_rows import rows_are_shared
+from lopa.runtime.sessions.session import open_session
+
+
+def batch_with_equal_beginnings(seed: int, equal: int, *, branches: int = 3) -> WindowBatch:
+    """Blocks of 4 rows, windows of 12; the branches of the second request share their first `equal` tokens."""
+    rng = np.random.default_rng(seed)
+    shape = (2, branches, 12)
+    batch = random_batch(rng, [5, 9], branches, 12, 2, mask=block_causal_mask(shape, 4))
+    batch.input_ids[1, :, :equal] = batch.input_ids[1, :1, :equal]
+    return batch
+
+
+@pytest.mark.parametrize(("equal", "count", "shared"), [(8, 4, True), (8, 8, True), (12, 12, True), (7, 8, False)])
+def test_equal_tokens_that_see_nothing_behind_them(equal: int, count: int, *, shared: bool) -> None:
+    batch = batch_with_equal_beginnings(1, equal)
+    assert rows_are_shared(batch, 1, count) is shared
+    assert not rows_are_shared(batch, 0, count), "the other request's tokens differ"
+
+
+def test_no_rows_and_a_single_branch_are_shared() -> None:
+    batch = batch_with_equal_beginnings(2, 0)
+    assert rows_are_shared(batch, 1, 0)
+    assert rows_are_shared(batch_with_equal_beginnings(2, 0, branches=1), 1, 4)
+
+
+def test_a_row_that_sees_further_is_not_shared() -> None:
+    batch = batch_with_equal_beginnings(3, 8)
+    assert not rows_are_shared(replace(batch, window_mask=full_mask((2, 3, 12))), 1, 8)
+    assert not rows_are_shared(batch, 1, 6), "within a block every row sees the whole block"
+    batch.window_mask[1, 2, 5, 11] = True
+    assert rows_are_shared(batch, 1, 4)
+    assert not rows_are_shared(batch, 1, 8)
+
+
+def test_other_positions_or_another_mask_on_a_branch_are_not_shared() -> None:
+    batch = batch_with_equal_beginnings(4, 8)
+    batch.position_ids[1, 1, 3] += 1
+    assert not rows_are_shared(batch, 1, 4)
+    batch = batch_with_equal_beginnings(4, 8)
+    batch.window_mask[1, 1, 6, 2] = False
+    assert rows_are_shared(batch, 1, 4)
+    assert not rows_are_shared(batch, 1, 8)
+
+
+def test_an_engine_computes_shared_rows_alike_and_others_not(tiny_bundle: Path) -> None:
+    batch = batch_with_equal_beginnings(5, 8)
+    session = open_session(Bundle.open(tiny_bundle), "cpu", threads=1)
+    session.forward(batch)
+    first, *others = (session.read_rows(9, branch, 8) for branch in range(3))
+    for other in others:
+        for found, expected in zip(other.layers, first.layers, strict=True):
+            assert_close(found, expected)
+    session.forward(replace(batch, window_mask=full_mask((2, 3, 12))))
+    seen = [session.read_rows(9, branch, 8).layers[-1] for branch in range(2)]
+    session.close()
+    assert np.abs(seen[0] - seen[1]).max() > 1e-3

@@ -1,0 +1,63 @@
+"""The GPU's name and compute capability, from a stand-in of NVIDIA's driver library."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from lopa.runtime.cuda.driver import CudaDevice, cuda_device
+from lopa.runtime.errors import MissingBackendError
+
+DRIVER = r"""
+#include <stddef.h>
+#include <string.h>
+static const int counted = COUNT;
+int cuInit(unsigned flags) { return flags == 0 && counted > 0 ? 0 : 100; }
+int cuDeviceGetCount(int *count) { *count = counted; return 0; }
+int cuDeviceGet(int *device, int number) { *device = 40 + number; return number < counted ? 0 : 101; }
+int cuDeviceGetName(char *name, int length, int device) {
+    strncpy(name, "Stand-in GPU 0", length);
+    name[13] += device - 40;
+    return 0;
+}
+int cuDeviceGetAttribute(int *value, int attribute, int device) {
+    *value = attribute == 75 ? 8 + device - 40 : attribute == 76 ? 9 : -1;
+    return device == 42 ? 3 : 0;
+}
+int cuDeviceTotalMem_v2(size_t *bytes, int device) { *bytes = (size_t)80 << 30; return device < 40; }
+"""
+
+
+def _driver(folder: Path, devices: int) -> str:
+    if shutil.which("cc") is None:
+        pytest.skip("no C compiler for the stand-in of the driver's library")
+    source, library = folder / "driver.c", folder / f"libdriver{devices}.so"
+    source.write_text(DRIVER)
+    subprocess.run(["cc", "-shared", "-fPIC", f"-DCOUNT={devices}", "-o", library, source], check=True)
+    return str(library)
+
+
+def test_a_device_is_described(tmp_path: Path) -> None:
+    library = _driver(tmp_path, 3)
+    assert cuda_device(0, library) == CudaDevice(0, "Stand-in GPU 0", "8.9", 80 << 30)
+    second = cuda_device(1, library)
+    assert (second.name, second.capability, second.architecture) == ("Stand-in GPU 1", "9.9", "sm99")
+
+
+def test_a_device_that_cannot_be_asked_is_no_device(tmp_path: Path) -> None:
+    with pytest.raises(MissingBackendError, match=r"device 2 cannot be asked .*CUresult 3"):
+        cuda_device(2, _driver(tmp_path, 3))
+
+
+@pytest.mark.parametrize(("devices", "said"), [(0, "does not start"), (3, "has 3")])
+def test_a_device_that_is_not_there(tmp_path: Path, devices: int, said: str) -> None:
+    with pytest.raises(MissingBackendError, match=f"CUDA device 3, where the driver {said}") as caught:
+        cuda_device(3, _driver(tmp_path, devices))
+    assert caught.value.exit_code == 3
+
+
+def test_without_a_driver(tmp_path: Path) -> None:
+    with pytest.raises(MissingBackendError, match="driver library cannot be loaded") as caught:
+        cuda_device(0, str(tmp_path / "libcuda.so.1"))
+    assert "nvidia-smi" in caught.value.remedy

@@ -1,0 +1,183 @@
+"""CudaMemory over the stand-in of the CUDA runtime, and its calls against the real package."""
+
+import ast
+import inspect
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.runtime.accelerator.host_memory import HostMemory
+from tests.runtime.cuda.stand_in_cudart import StandInCudart, cudaError_t, cudaMemcpyKind
+from tests.runtime.cuda.stand_in_graphs import CaptureCode, StandInGraphs
+
+import lopa.runtime
+from lopa.runtime.accelerator.memory import ALIGNMENT
+from lopa.runtime.cuda.calls import MODULE, CudaCalls, CudaError, calls_of_installed_cuda
+from lopa.runtime.cuda.memory import CudaMemory
+from lopa.runtime.errors import MissingBackendError
+
+RUNTIME = Path(lopa.runtime.__file__).parent
+
+
+def calls_in_source() -> Iterator[tuple[str, int]]:
+    """Every function of the CUDA runtime that lopa.runtime calls, and with how many arguments."""
+    for path in RUNTIME.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call | ast.Tuple):
+                parts = node.args if isinstance(node, ast.Call) else node.elts
+                name = parts[0].value if parts and isinstance(parts[0], ast.Constant) else None
+                if isinstance(name, str) and re.fullmatch("cuda(?!Error)[A-Z][A-Za-z0-9]+", name):
+                    yield name, len(parts) - 1
+
+
+@pytest.fixture(scope="module")
+def real() -> object:
+    return pytest.importorskip("cuda.bindings.runtime", reason="cuda-bindings is not installed")
+
+
+def test_calls_are_those_of_the_real_package(real: object) -> None:
+    found = set(calls_in_source())
+    assert {"cudaMalloc", "cudaFreeHost", "cudaMemcpy2DAsync", "cudaStreamDestroy"} <= {name for name, _ in found}
+    for name, count in found:
+        assert len(inspect.signature(getattr(real, name)).parameters) == count, name
+
+
+def test_stand_in_is_like_the_real_package(real: object) -> None:
+    stand_in = StandInGraphs()
+    names = [name for name in dir(StandInGraphs) if name.startswith("cuda")]
+    assert {name for name, _ in calls_in_source()} <= set(names)
+    for name in names:
+        theirs, ours = getattr(real, name), getattr(stand_in, name)
+        if name in ("cudaError_t", "cudaMemcpyKind"):
+            assert {each.name: int(each) for each in ours}.items() <= {e.name: int(e) for e in theirs}.items()
+        elif callable(ours):
+            assert list(inspect.signature(ours).parameters) == list(inspect.signature(theirs).parameters), name
+        else:
+            assert ours == theirs
+    assert cudaMemcpyKind is StandInCudart.cudaMemcpyKind
+    for code in CaptureCode:
+        assert getattr(real.cudaError_t, code.name) == code  # type: ignore[attr-defined]
+    for name, number in vars(stand_in.cudaStreamCaptureMode).items():
+        assert getattr(real.cudaStreamCaptureMode, name) == number  # type: ignore[attr-defined]
+
+
+def test_real_package_gives_codes_and_their_meaning(real: object) -> None:
+    """Whatever this machine has: a failed call becomes an error that names the call and the code."""
+    calls = calls_of_installed_cuda()
+    with pytest.raises(CudaError, match=r"cudaSetDevice returned cudaError[A-Z]\w+: \w+"):
+        calls("cudaSetDevice", 12345)
+
+
+def test_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, MODULE, None)
+    with pytest.raises(MissingBackendError, match=r"pip install .*onnxruntime-gpu") as caught:
+        calls_of_installed_cuda()
+    assert caught.value.exit_code == 3
+
+
+def memory_of(cudart: StandInCudart, device: int = 0) -> CudaMemory:
+    return CudaMemory(CudaCalls(cudart), device)
+
+
+def test_arrays_there_and_back(cudart: StandInCudart) -> None:
+    memory, rng = memory_of(cudart), np.random.default_rng(1)
+    arrays = [rng.integers(0, 1 << 30, size) for size in (7, 200_000, 1, 5000)]
+    places = [memory.allocate(array.nbytes) for array in arrays]
+    assert all(place % ALIGNMENT == 0 for place in places)
+    for _ in range(2):  # the second time in the same page-locked memory
+        for array, place in zip(arrays, places, strict=True):
+            memory.upload(place, array)
+            array += 1  # the copy has not happened, and is of what it was
+        back = [np.empty_like(array) for array in arrays]
+        for array, place in zip(back, places, strict=True):
+            memory.download(array, place)
+        memory.synchronize()
+        for found, sent in zip(back, arrays, strict=True):
+            np.testing.assert_array_equal(found, sent - 1)
+    assert cudart.calls["cudaMallocHost"] == 5  # as after the first time
+    assert cudart.calls["cudaStreamSynchronize"] == 2
+    memory.close()
+    memory.close()
+
+
+def test_pieces_and_zeros(cudart: StandInCudart) -> None:
+    memory, rng = memory_of(cudart), np.random.default_rng(2)
+    source = rng.integers(1, 255, (5, 48), np.uint8)
+    start, target = memory.allocate(source.nbytes), memory.allocate(5 * 64)
+    memory.upload(start, source)
+    memory.fill_zero(target, 5 * 64)
+    memory.copy_pieces(target + 8, 64, start + 4, 48, 40, 5)
+    memory.copy_pieces(target, 64, start, 48, 8, 1)
+    found = np.empty((5, 64), np.uint8)
+    memory.download(found, target)
+    memory.synchronize()
+    expected = np.zeros((5, 64), np.uint8)
+    expected[:, 8:48] = source[:, 4:44]
+    expected[0, :8] = source[0, :8]
+    np.testing.assert_array_equal(found, expected)
+    memory.free(start)
+    assert cudart.allocated(0) == 5 * 64 + ALIGNMENT
+    memory.close()
+
+
+def test_copies_between_devices(cudart: StandInCudart) -> None:
+    first, rows = memory_of(cudart, 0), np.arange(96, dtype=np.uint8)
+    lent = first.allocate(96)
+    first.upload(lent, rows)
+    first.synchronize()
+    second = memory_of(cudart, 1)
+    assert second.reach(first)
+    assert second.reach(first)  # enabled already
+    assert second.reach(second)
+    assert not second.reach(HostMemory(7))
+    assert cudart.enabled == {(1, 0)}
+    place, found = second.allocate(96), np.empty(96, np.uint8)
+    second.copy_pieces(place, 32, lent, 32, 32, 3)
+    second.download(found, place)
+    second.synchronize()
+    np.testing.assert_array_equal(found, rows)
+    assert cudart.peer_bytes == 96
+    second.close()
+    cudart.cudaSetDevice(0)
+    first.close()
+
+
+def test_devices_that_do_not_reach_each_other(cudart: StandInCudart) -> None:
+    cudart.peers = False
+    first = memory_of(cudart, 0)
+    second = memory_of(cudart, 1)
+    assert not second.reach(first)
+    assert cudart.enabled == set()
+    second.close()
+    cudart.cudaSetDevice(0)
+    first.close()
+
+
+def test_device_without_room(cudart: StandInCudart) -> None:
+    cudart.room = 10_000
+    memory = memory_of(cudart)
+    with pytest.raises(CudaError, match=r"cudaMalloc returned cudaErrorMemoryAllocation: .*\n.*\n.*end other programs"):
+        memory.allocate(20_000)
+    memory.allocate(5000)
+    memory.close()
+
+
+def test_no_such_device(cudart: StandInCudart) -> None:
+    with pytest.raises(CudaError, match="cudaSetDevice returned cudaErrorInvalidDevice") as caught:
+        memory_of(cudart, 9)
+    assert caught.value.exit_code == 3
+
+
+def test_everything_is_freed_when_the_device_is_lost(cudart: StandInCudart) -> None:
+    memory = memory_of(cudart)
+    memory.upload(memory.allocate(64), np.zeros(64, np.uint8))
+    memory.synchronize()
+    cudart.codes["cudaStreamSynchronize"] = [cudaError_t.cudaErrorIllegalAddress] * 2
+    with pytest.raises(CudaError, match="cudaErrorIllegalAddress"):
+        memory.synchronize()
+    with pytest.raises(CudaError, match="cudaStreamSynchronize"):
+        memory.close()
+    memory.close()

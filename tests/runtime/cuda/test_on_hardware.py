@@ -1,0 +1,121 @@
+"""What can only be seen on a CUDA device: run where there is one, skipped with the reason elsewhere."""
+
+import importlib
+from pathlib import Path
+
+import numpy as np
+import onnxruntime as ort
+import pytest
+from tests.conformance.recorded import TRACES, comparisons_of_file
+from tests.runtime.cuda.test_session import GEARS, with_gears
+from tests.runtime.random_windows import assert_same_statistics, random_batch
+
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.bundle.gears import GEARS_NAME
+from lopa.runtime.cuda.calls import MODULE, CudaCalls, calls_of_installed_cuda
+from lopa.runtime.cuda.memory import CudaMemory
+from lopa.runtime.devices import session_from_devices
+from lopa.runtime.sessions.session import open_session
+
+pytestmark = pytest.mark.cuda
+
+
+@pytest.fixture
+def cuda() -> CudaCalls:
+    """The CUDA runtime of a machine with a device."""
+    try:
+        importlib.import_module(MODULE)
+    except ImportError as error:
+        pytest.skip(f"needs cuda-bindings: {error}")
+    calls = calls_of_installed_cuda()
+    code, count = calls.runtime.cudaGetDeviceCount()
+    if not count:
+        pytest.skip(f"needs a CUDA device: cudaGetDeviceCount says {code.name}")
+    return calls
+
+
+@pytest.fixture
+def devices(cuda: CudaCalls) -> int:
+    """How many devices ONNX Runtime can use."""
+    found = ort.get_available_providers()
+    if "CUDAExecutionProvider" not in found:
+        pytest.skip(f"needs onnxruntime-gpu: ONNX Runtime here has only {', '.join(found)}")
+    return int(cuda("cudaGetDeviceCount"))
+
+
+def test_arrays_and_pieces(cuda: CudaCalls) -> None:
+    memory, rng = CudaMemory(cuda, 0), np.random.default_rng(0)
+    source = rng.integers(1, 255, (5, 4096), np.uint8)
+    start, target = memory.allocate(source.nbytes), memory.allocate(5 * 8192)
+    memory.upload(start, source)
+    memory.fill_zero(target, 5 * 8192)
+    memory.copy_pieces(target + 64, 8192, start, 4096, 4000, 5)
+    found = np.empty((5, 8192), np.uint8)
+    memory.download(found, target)
+    memory.synchronize()
+    np.testing.assert_array_equal(found[:, 64:4064], source[:, :4000])
+    assert not found[:, :64].any()
+    assert not found[:, 4064:].any()
+    memory.close()
+
+
+def test_copies_between_devices(cuda: CudaCalls) -> None:
+    if cuda("cudaGetDeviceCount") < 2:
+        pytest.skip("needs two CUDA devices")
+    first, rows = CudaMemory(cuda, 0), np.arange(96, dtype=np.uint8)
+    lent = first.allocate(96)
+    first.upload(lent, rows)
+    first.synchronize()
+    second = CudaMemory(cuda, 1)
+    if not second.reach(first):
+        pytest.skip("the devices do not reach each other")
+    place, found = second.allocate(96), np.empty(96, np.uint8)
+    second.copy_pieces(place, 32, lent, 32, 32, 3)
+    second.download(found, place)
+    second.synchronize()
+    np.testing.assert_array_equal(found, rows)
+    second.close()
+    cuda("cudaSetDevice", 0)
+    first.close()
+
+
+@pytest.mark.parametrize("planned", [False, True], ids=["no graphs", "graphs"])
+def test_equals_the_reference(planned: bool, devices: int, tiny_bundle: Path, tmp_path: Path) -> None:
+    bundle = with_gears(tiny_bundle, tmp_path / "b") if planned else Bundle.open(tiny_bundle)
+    session, reference = open_session(bundle, "cuda:0"), open_session(bundle, "numpy")
+    rng = np.random.default_rng(0)
+    for start in range(0, 160, 20):
+        batch = random_batch(rng, [1], 3, 20, 8, starts=start)
+        assert_same_statistics(session.forward(batch), reference.forward(batch), tolerance=1e-4)
+        for each in (session, reference):
+            each.commit(1, 2, 20)
+    session.close()
+
+
+@pytest.mark.parametrize("planned", [False, True], ids=["no graphs", "graphs"])
+@pytest.mark.parametrize("count", [1, 2])
+def test_recorded_traces(planned: bool, count: int, devices: int, tiny_bundle: Path, tmp_path: Path) -> None:
+    if devices < count:
+        pytest.skip(f"needs {count} CUDA devices, there are {devices}")
+    bundle = with_gears(tiny_bundle, tmp_path / "b") if planned else Bundle.open(tiny_bundle)
+    session = session_from_devices(bundle, [f"cuda:{number}" for number in range(count)])
+    for name in ("lopa_bf4_bs32_full", "lopa_bf2_bs16_block"):
+        comparisons = comparisons_of_file(TRACES / f"{name}.jsonl.gz", session, bundle.manifest)
+        assert not [each.mismatch for each in comparisons if each.mismatch is not None]
+    session.close()
+
+
+def test_graphs_change_nothing(devices: int, tiny_half: Path, tmp_path: Path) -> None:
+    """The same gears captured and not, in float16: every answer is the same, captured or replayed."""
+    bundle = with_gears(tiny_half, tmp_path / "b", GEARS)
+    with_graphs = open_session(bundle, "cuda:0")
+    (bundle.path / GEARS_NAME).unlink()
+    without = open_session(bundle, "cuda:0")
+    rng = np.random.default_rng(0)
+    for turn in range(6):
+        batch = random_batch(rng, [1], 3, 30, 8, starts=30 * turn)
+        assert_same_statistics(with_graphs.forward(batch), without.forward(batch), tolerance=0.01)
+        for each in (with_graphs, without):
+            each.commit(1, 1, 30)
+    with_graphs.close()
+    without.close()

@@ -1,0 +1,123 @@
+"""Rows copied by the commit kernel on CUDA: the launch, what it moves, and when there is none."""
+
+import inspect
+import logging
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.conformance.recorded import TRACES, comparisons_of_file
+from tests.runtime.cuda.stand_in_cudart import StandInCudart
+from tests.runtime.cuda.stand_in_driver import StandInDriver
+from tests.runtime.cuda.stand_in_ort import StandInOrt
+from tests.runtime.cuda.test_session import with_gears
+from tests.runtime.tensorrt.gears import DEVICE
+
+from lopa.runtime.accelerator.memory import RowPlace, copy_rows
+from lopa.runtime.cuda.calls import CudaCalls
+from lopa.runtime.cuda.memory import CudaMemory
+from lopa.runtime.cuda.row_kernel import COMPILER, MODULE, row_kernel_from_plugins
+from lopa.runtime.devices import session_from_devices
+from lopa.runtime.errors import EngineFailedError
+from lopa.runtime.sessions.prefix_cache import CacheShape
+
+HEADS, SIZE, ARRAYS = 3, 32, 4
+pytest.importorskip("triton", reason="Triton, which compiles the kernel, is not here")
+
+
+def driver_of(cudart: StandInCudart, monkeypatch: pytest.MonkeyPatch, head_size: int) -> StandInDriver:
+    driver = StandInDriver(cudart, head_size)
+    monkeypatch.setitem(sys.modules, MODULE, driver)
+    monkeypatch.setattr("lopa.runtime.cuda.row_kernel.cuda_device", lambda number: replace(DEVICE, number=number))
+    return driver
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+@pytest.mark.parametrize("count", [0, 1, 32, 50])
+def test_rows_of_all_arrays_are_copied_by_one_launch(
+    cudart: StandInCudart, monkeypatch: pytest.MonkeyPatch, dtype: type[np.floating], count: int
+) -> None:
+    """From the third window row of one place to the sixth row of caches of another length."""
+    driver = driver_of(cudart, monkeypatch, SIZE)
+    calls, rng = CudaCalls(cudart), np.random.default_rng(count)
+    memory = CudaMemory(calls, 1)
+    shape = CacheShape(ARRAYS, HEADS, SIZE, np.dtype(dtype))
+    memory.use_row_kernel(row_kernel_from_plugins(1, shape))
+    windows, caches = (rng.standard_normal((ARRAYS, HEADS, rows, SIZE)).astype(dtype) for rows in (60, 70))
+    row = SIZE * windows.itemsize
+    places = []
+    for arrays, first in ((windows, 3), (caches, 6)):
+        address = memory.allocate(arrays.nbytes)
+        memory.upload(address, arrays)
+        each = arrays[0].nbytes
+        firsts = tuple(address + number * each + first * row for number in range(ARRAYS))
+        places.append((address, RowPlace(firsts, arrays.shape[2] * row)))
+    (_, source), (address, target) = places
+    copy_rows(memory, target, source, count * row, HEADS)
+    found = np.empty_like(caches)
+    memory.download(found, address)
+    memory.synchronize()
+    expected = caches.copy()
+    expected[:, :, 6 : 6 + count] = windows[:, :, 3 : 3 + count]
+    np.testing.assert_array_equal(found, expected)
+    assert (driver.launches, cudart.calls["cudaMemcpy2DAsync"]) == (bool(count), 0)
+    memory.close()
+    assert driver.modules == []
+
+
+@pytest.mark.parametrize("devices", [["cuda:0"], ["cuda:0", "cuda:1"]])
+def test_recorded_traces_are_committed_by_the_kernel(
+    devices: list[str],
+    tiny_plugins: Path,
+    machine: StandInOrt,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    bundle = with_gears(tiny_plugins, tmp_path / "b")
+    driver = driver_of(machine.cudart, monkeypatch, bundle.manifest.dimensions.head_size)
+    session = session_from_devices(bundle, devices)
+    comparisons = comparisons_of_file(TRACES / "lopa_bf4_bs32_full.jsonl.gz", session, bundle.manifest, limit=4)
+    session.close()
+    assert not [each.mismatch for each in comparisons if each.mismatch is not None]
+    assert sum(each.whole for each in comparisons) >= 3
+    assert driver.launches > 10
+    assert machine.cudart.calls["cudaMemcpy2DAsync"] == 0
+
+
+def test_a_bundle_without_plugins_has_no_kernel(
+    tiny_bundle: Path, machine: StandInOrt, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    driver = driver_of(machine.cudart, monkeypatch, SIZE)
+    bundle = with_gears(tiny_bundle, tmp_path / "b")
+    session_from_devices(bundle, ["cuda:0"]).close()
+    assert driver.loads == 0
+
+
+def test_without_triton_rows_are_copied_array_after_array(
+    cudart: StandInCudart, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setitem(sys.modules, COMPILER, None)
+    with caplog.at_level(logging.INFO, logger="lopa.runtime.cuda.row_kernel"):
+        found = row_kernel_from_plugins(0, CacheShape(2, HEADS, SIZE, np.dtype(np.float32)))
+    assert found is None
+    assert "array after another" in caplog.text
+
+
+def test_a_driver_that_refuses_the_kernel_is_named(cudart: StandInCudart, monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = driver_of(cudart, monkeypatch, SIZE)
+    monkeypatch.setattr(driver, "cuModuleLoadData", lambda _: (driver.CUresult.CUDA_ERROR_INVALID_PTX, None))
+    with pytest.raises(
+        EngineFailedError, match="cuModuleLoadData of the commit kernel returned CUDA_ERROR_INVALID_PTX"
+    ):
+        row_kernel_from_plugins(0, CacheShape(2, HEADS, SIZE, np.dtype(np.float32)))
+
+
+def test_the_stand_in_is_like_the_real_package() -> None:
+    real = pytest.importorskip("cuda.bindings.driver", reason="cuda-bindings is not installed")
+    for name in ("cuModuleLoadData", "cuModuleGetFunction", "cuModuleUnload", "cuLaunchKernel"):
+        ours = list(inspect.signature(getattr(StandInDriver, name)).parameters)[1:]
+        assert ours == list(inspect.signature(getattr(real, name)).parameters), name
+    for code in StandInDriver.CUresult:
+        assert getattr(real.CUresult, code.name) == code

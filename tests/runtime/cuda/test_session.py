@@ -1,0 +1,393 @@
+"""The whole decoder on "cuda:N", over the stand-ins of the CUDA runtime and of ONNX Runtime's CUDA provider."""
+
+import inspect
+import shutil
+import sys
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import numpy as np
+import onnxruntime as ort
+import pytest
+from tests.conformance.recorded import TRACES, comparisons_of_file
+from tests.gears import gear, plan_of
+from tests.runtime.cuda.stand_in_cudart import cudaError_t
+from tests.runtime.cuda.stand_in_ort import StandInBinding, StandInOrt, StandInSession
+from tests.runtime.random_windows import assert_close, assert_same_statistics, random_batch
+
+from lopa.cli.start.doctor import command as doctor
+from lopa.export.verify.cases import cases_from_manifest
+from lopa.runtime import Decoder, Engine
+from lopa.runtime.accelerator.memory import Buffer
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.bundle.gears import GEARS_NAME, Gear, json_from_plan
+from lopa.runtime.cuda.calls import MODULE, CudaCalls, CudaError
+from lopa.runtime.cuda.engine import CudaEngine
+from lopa.runtime.cuda.memory import CudaMemory
+from lopa.runtime.devices import session_from_devices
+from lopa.runtime.errors import BadInputError, EngineFailedError, MissingBackendError
+from lopa.runtime.install_hint import pip_install
+from lopa.runtime.parallel.branch_session import BranchParallelSession
+from lopa.runtime.sessions.session import Session, open_session
+
+GEARS = [gear(1, 1, 80, 64), gear(1, 3, 64, 128), gear(1, 5, 48, 64), gear(2, 5, 96, 192)]
+
+
+def with_gears(source: Path, target: Path, gears: Sequence[Gear] = GEARS) -> Bundle:
+    """A copy of the bundle with a plan."""
+    shutil.copytree(source, target)
+    bundle = Bundle.open(target)
+    (target / GEARS_NAME).write_bytes(json_from_plan(plan_of(bundle, gears=list(gears))))
+    return bundle
+
+
+@pytest.fixture(params=["gears", "no gears"])
+def bundle(request: pytest.FixtureRequest, tiny_bundle: Path, tmp_path: Path) -> Bundle:
+    return with_gears(tiny_bundle, tmp_path / "b") if request.param == "gears" else Bundle.open(tiny_bundle)
+
+
+@pytest.mark.parametrize("name", ["lopa_bf4_bs32_full", "lopa_bf2_bs16_block"])
+def test_recorded_traces_on_one_device(name: str, bundle: Bundle, machine: StandInOrt) -> None:
+    session = session_from_devices(bundle, ["cuda:0"])
+    comparisons = comparisons_of_file(TRACES / f"{name}.jsonl.gz", session, bundle.manifest, limit=10)
+    session.close()
+    assert not [each.mismatch for each in comparisons if each.mismatch is not None]
+    assert sum(each.whole for each in comparisons) >= 9
+    assert machine.waits == 0
+    if (bundle.path / GEARS_NAME).exists():
+        assert machine.replays > len(machine.captures) > 2
+    else:
+        assert machine.captures == []
+        assert machine.plain_runs > 30
+
+
+@pytest.mark.parametrize("name", ["lopa_bf4_bs32_full", "lopa_bf4_bs16_block"])
+def test_recorded_traces_on_two_devices(name: str, bundle: Bundle, machine: StandInOrt) -> None:
+    session = session_from_devices(bundle, ["cuda:0", "cuda:1"])
+    assert isinstance(session, BranchParallelSession)
+    comparisons = comparisons_of_file(TRACES / f"{name}.jsonl.gz", session, bundle.manifest, limit=4)
+    session.close()
+    assert session.lost == ()
+    assert not [each.mismatch for each in comparisons if each.mismatch is not None]
+    assert sum(each.whole for each in comparisons) >= 3
+    assert machine.cudart.peer_bytes > 0
+    assert machine.cudart.enabled == {(0, 1), (1, 0)}
+
+
+@pytest.fixture(params=["standard", "portable"])
+def either_form(request: pytest.FixtureRequest) -> Path:
+    """A bundle with logits in each form."""
+    name = {"standard": "tiny_bundle_logits", "portable": "tiny_portable"}[request.param]
+    return request.getfixturevalue(name)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    "gears",
+    [None, [gear(1, 1, 20, 64, 1.0), gear(2, 3, 33, 128, 2.0)], [gear(1, 2, 160, 256)]],
+    ids=["no gears", "small gears", "split"],
+)
+def test_every_shape_gives_the_same_statistics_and_rows(
+    gears: list[Gear] | None, either_form: Path, machine: StandInOrt, tmp_path: Path
+) -> None:
+    """All requests, branches, masks, padding rows and prefixes on which engines are checked."""
+    bundle = Bundle.open(either_form) if gears is None else with_gears(either_form, tmp_path / "b", gears)
+    plain = open_session(bundle, "cpu", threads=1)
+    session = open_session(bundle, "cuda:0")
+    for case in cases_from_manifest(bundle.manifest, seed=3):
+        for each in (plain, session):
+            for slot, request in enumerate(case.window.requests):
+                for batch in case.prefix_batches(slot):
+                    each.forward(batch)
+                    each.commit(request, 0, batch.input_ids.shape[2])
+        assert_same_statistics(session.forward(case.window), plain.forward(case.window))
+        for request in case.window.requests:
+            for branch in range(case.shape.branches):
+                ours, theirs = (each.read_rows(request, branch, case.shape.width).layers for each in (session, plain))
+                for one, other in zip(ours, theirs, strict=True):
+                    assert_close(one, other)
+        for request in case.window.requests:
+            plain.release(request)
+            session.release(request)
+    plain.close()
+    session.close()
+    assert (machine.plain_runs > 0) == (gears is None or len(gears) == 2)
+    assert (machine.replays > 0) == (gears is not None)
+
+
+def test_prefixes_grow_and_requests_come_and_go(bundle: Bundle, machine: StandInOrt) -> None:
+    """Requests together and alone, over several tiles and beyond the largest gear; a released number begins anew."""
+    plain, session = open_session(bundle, "cpu", threads=1), open_session(bundle, "cuda:2")
+    rng = np.random.default_rng(11)
+    lengths = {0: 0, 1: 0}
+    for turn, requests in enumerate([(0,), (1,), (0, 1), (1, 0), (0,), (1,), (0,), (0, 1), (1,), (0, 1), (0,)] * 2):
+        if turn in (6, 13):
+            for each in (plain, session):
+                each.release(0)
+            lengths[0] = 0
+        starts = [lengths[request] for request in requests]
+        batch = random_batch(rng, requests, 1 + turn % 5, 40, 20, starts=starts)
+        assert_same_statistics(session.forward(batch), plain.forward(batch))
+        for request in requests:
+            count, branch = int(rng.integers(10, 41)), int(rng.integers(batch.input_ids.shape[1]))
+            for each in (plain, session):
+                each.commit(request, branch, count)
+            lengths[request] += count
+    assert lengths[1] > 256
+    plain.close()
+    session.close()
+
+
+def test_graphs_and_memory_do_not_grow(tiny_bundle: Path, tmp_path: Path, machine: StandInOrt) -> None:
+    """Request after request: the same graphs at the same addresses."""
+    session = open_session(with_gears(tiny_bundle, tmp_path / "b"), "cuda:0")
+    rng = np.random.default_rng(5)
+
+    def decode(number: int) -> tuple[int, int]:
+        for turn in range(3):
+            session.forward(random_batch(rng, (number, number + 1), 2, 40, 8, starts=40 * turn))
+            session.commit(number, 0, 40)
+            session.commit(number + 1, 1, 20)
+            session.forward(random_batch(rng, (number,), 5, 40, 8, starts=40 * turn + 40))
+        session.release(number)
+        session.release(number + 1)
+        return len(machine.captures), machine.cudart.allocated(0)
+
+    first = decode(0)
+    assert first[0] >= 2
+    binds = machine.binds
+    assert [decode(number) for number in range(2, 8)] == [first] * 6
+    assert machine.binds == binds
+    session.close()
+    session.close()
+
+
+def test_a_prefix_in_no_gear_is_given_back(tiny_bundle: Path, machine: StandInOrt) -> None:
+    session = open_session(Bundle.open(tiny_bundle), "cuda:0")
+    rng = np.random.default_rng(5)
+    left = []
+    for requests in ((1,), (2, 3), (4,)):
+        session.forward(random_batch(rng, requests, 2, 40, 8))
+        before = machine.cudart.allocated(0)
+        for request in requests:
+            session.release(request)
+        left.append(machine.cudart.allocated(0))
+        assert left[-1] < before
+    assert left[1] == left[2]
+    session.close()
+
+
+def test_only_statistics_come_back(tiny_bundle: Path, machine: StandInOrt) -> None:
+    session = open_session(Bundle.open(tiny_bundle), "cuda:0")
+    rng = np.random.default_rng(0)
+    session.forward(random_batch(rng, (0,), 2, 40, 8))
+    session.commit(0, 1, 30)
+    calls = dict(machine.cudart.calls)
+    session.forward(random_batch(rng, (0,), 2, 40, 8, starts=30))
+    assert machine.cudart.calls["cudaStreamSynchronize"] == calls["cudaStreamSynchronize"] + 1
+    assert machine.cudart.calls["cudaMalloc"] == calls["cudaMalloc"]
+    assert machine.cudart.calls["cudaMemcpyAsync"] == calls["cudaMemcpyAsync"] + 6 + 3  # inputs, statistics
+    assert machine.cudart.calls["cudaMemcpy2DAsync"] == calls["cudaMemcpy2DAsync"]
+    session.close()
+
+
+def test_several_requests_at_once(bundle: Bundle, machine: StandInOrt) -> None:
+    prompts = ["Question: 2 + 3?", "Natalia sold clips to 48 of her friends.", "A", "What is 7 times 6?"]
+
+    def tokens(device: str) -> list[tuple[int, ...]]:
+        with Decoder.open(bundle.path, [device], threads=1) as decoder:
+            config = decoder.config(max_new_tokens=48, branches=3)
+            with Engine(decoder, slots=3) as engine:
+                handles = [engine.submit(prompt, config) for prompt in prompts]
+                return [handle.result(60).token_ids for handle in handles]
+
+    assert tokens("cuda:0") == tokens("cpu")
+
+
+def test_a_device_that_fails_is_left_out(bundle: Bundle, machine: StandInOrt) -> None:
+    """And the tokens do not change."""
+    session = session_from_devices(bundle, ["cuda:0", "cuda:1", "cuda:3"])
+    machine.cudart.codes["cudaMemcpy2DAsync"] = [None] * 40 + [cudaError_t.cudaErrorIllegalAddress]
+    comparisons = comparisons_of_file(TRACES / "lopa_bf4_bs32_full.jsonl.gz", session, bundle.manifest, limit=3)
+    session.close()
+    assert len(session.lost) == 1
+    assert not [each.mismatch for each in comparisons if each.mismatch is not None]
+
+
+def test_a_forward_that_fails(bundle: Bundle, machine: StandInOrt) -> None:
+    session = open_session(bundle, "cuda:0")
+    machine.failures.append("CUDA failure 2: out of memory")
+    with pytest.raises(EngineFailedError, match="ONNX Runtime on cuda:0: CUDA failure 2") as caught:
+        session.forward(random_batch(np.random.default_rng(0), (0,), 1, 40, 8))
+    assert caught.value.exit_code == 3
+    session.close()
+
+
+def test_rows_in_float16(tiny_half: Path, machine: StandInOrt) -> None:
+    bundle = Bundle.open(tiny_half)
+    plain, session = open_session(bundle, "cpu", threads=1), open_session(bundle, "cuda:0")
+    rng = np.random.default_rng(0)
+    for start in (0, 30):
+        batch = random_batch(rng, [1], 3, 30, 8, starts=start)
+        assert_same_statistics(session.forward(batch), plain.forward(batch), tolerance=1e-4)
+        for each in (plain, session):
+            each.commit(1, 2, 30)
+    plain.close()
+    session.close()
+
+
+def test_rows_in_bfloat16_are_bound_as_such(
+    tiny_bundle: Path, machine: StandInOrt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As ONNX's bfloat16, two bytes each. Nothing is computed: the CPU has no such operators."""
+    opened = Bundle.open(tiny_bundle)
+    bundle = replace(opened, manifest=msgspec.structs.replace(opened.manifest, dtype="bfloat16"))
+    plain = ort.InferenceSession(str(opened.graph), providers=["CPUExecutionProvider"])
+    bound: list[tuple[str, object, int]] = []
+
+    class Recording:
+        def bind_input(self, *arguments: Any) -> None:
+            name, _, _, kind, shape, _ = arguments
+            bound.append((name, kind, int(np.prod(shape))))
+
+        bind_output = bind_input
+
+    def in_bfloat16(values: list[Any]) -> list[Any]:
+        """As the graph of such a bundle describes its inputs or outputs."""
+        types = {each.name: "tensor(bfloat16)" if "key_values" in each.name else each.type for each in values}
+        return [SimpleNamespace(name=each.name, type=types[each.name], shape=each.shape) for each in values]
+
+    class Session:
+        io_binding = Recording
+
+        def get_providers(self) -> list[str]:
+            return ["CUDAExecutionProvider"]
+
+        def get_inputs(self) -> list[Any]:
+            return in_bfloat16(plain.get_inputs())
+
+        def get_outputs(self) -> list[Any]:
+            return in_bfloat16(plain.get_outputs())
+
+        def run_with_iobinding(self, *_: Any) -> None:
+            pass
+
+    monkeypatch.setattr(ort, "InferenceSession", lambda *_, **__: Session())
+    memory = CudaMemory(CudaCalls(machine.cudart), 0)
+    engine = CudaEngine(bundle, memory, [])
+    shape = gear(1, 2, 30, 64)
+    sizes = engine.sizes_of(shape)
+    names = [each.name for each in (*plain.get_inputs(), *plain.get_outputs())]
+    engine.enqueue(shape, {name: Buffer(512, sizes.get(name, 0)) for name in names})
+    rows = [(name, kind, count) for name, kind, count in bound if "key_values" in name]
+    assert len(rows) == 4 * bundle.manifest.dimensions.layers
+    assert {kind for _, kind, _ in rows} == {16}
+    assert all(sizes[name] == 2 * count for name, _, count in rows if name.startswith("window"))
+    assert {name: kind for name, kind, _ in bound if "key_values" not in name} == {
+        **dict.fromkeys(("input_ids", "position_ids", "logits_index", "topk_ids"), np.int64),
+        **dict.fromkeys(("window_mask", "prefix_mask"), np.bool_),
+        **dict.fromkeys(("temperature", "topk_logprobs", "entropy"), np.float32),
+    }
+    memory.close()
+
+
+def test_without_cuda_bindings(tiny_bundle: Path, machine: StandInOrt, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, MODULE, None)
+    with pytest.raises(MissingBackendError, match="cuda-bindings"):
+        open_session(Bundle.open(tiny_bundle), "cuda:0")
+
+
+def test_a_device_that_is_not_there(tiny_bundle: Path, machine: StandInOrt) -> None:
+    with pytest.raises(CudaError, match="cudaErrorInvalidDevice"):
+        open_session(Bundle.open(tiny_bundle), "cuda:7")
+
+
+def test_a_provider_that_does_not_start(tiny_bundle: Path, machine: StandInOrt) -> None:
+    machine.starts = False
+    with pytest.raises(MissingBackendError, match="cuda:0: the CUDA provider did not start"):
+        open_session(Bundle.open(tiny_bundle), "cuda:0")
+
+
+def test_a_graph_that_cannot_be_captured(tiny_bundle: Path, tmp_path: Path, machine: StandInOrt) -> None:
+    """Says how to run it all the same; without a plan it runs."""
+    machine.unsupported = True
+    bundle = with_gears(tiny_bundle, tmp_path / "b")
+    with pytest.raises(BadInputError, match="not been partitioned") as caught:
+        open_session(bundle, "cuda:0")
+    assert "move gears.json away" in caught.value.remedy
+    (bundle.path / GEARS_NAME).unlink()
+    session = open_session(bundle, "cuda:0")
+    session.forward(random_batch(np.random.default_rng(0), (0,), 1, 40, 8))
+    session.close()
+
+
+def test_a_plan_for_other_weights(tiny_bundle: Path, tmp_path: Path, machine: StandInOrt) -> None:
+    bundle = with_gears(tiny_bundle, tmp_path / "b")
+    plan = plan_of(bundle, gears=GEARS, weights_sha256="0" * 64)
+    (bundle.path / GEARS_NAME).write_bytes(json_from_plan(plan))
+    with pytest.raises(BadInputError, match="was made for weights 0000"):
+        open_session(bundle, "cuda:0")
+
+
+def forward_on(session: Session) -> None:
+    session.forward(random_batch(np.random.default_rng(0), (0,), 1, 40, 8))
+
+
+def test_the_thread_of_a_session_is_its_own(bundle: Bundle, machine: StandInOrt) -> None:
+    """Whichever thread asks: graphs belong to the one that captured them."""
+    session = open_session(bundle, "cuda:0")
+    threads = [threading.Thread(target=forward_on, args=(session,)) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+        thread.join()
+    assert machine.replays + machine.plain_runs >= 2
+    session.close()
+
+
+def test_captures_on_two_devices_at_once(tiny_bundle: Path, tmp_path: Path, machine: StandInOrt) -> None:
+    """While one device captures, the other calls nothing: the stand-in would say so."""
+    bundle = with_gears(tiny_bundle, tmp_path / "b", [gear(1, 1, 20 * n, 64) for n in (1, 2, 3, 4)])
+    sessions = [open_session(bundle, f"cuda:{number}") for number in range(3)]
+    rng = np.random.default_rng(3)
+    batches = [random_batch(rng, (0,), 1, width, 8) for width in (20, 40, 60, 80)]
+
+    def run(session: Session) -> None:
+        for batch in batches * 2:
+            session.forward(batch)
+
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(run, sessions))
+    assert len(machine.captures) == 12
+    for session in sessions:
+        session.close()
+
+
+def test_doctor(machine: StandInOrt, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def state() -> str:
+        doctor([], standalone_mode=False)
+        return capsys.readouterr().out.partition("cuda:N: ")[2].splitlines()[0]
+
+    assert state() == "ready (4 devices)"
+    machine.cudart.codes["cudaGetDeviceCount"] = [cudaError_t.cudaErrorInsufficientDriver]
+    assert state().startswith("cudaGetDeviceCount returned cudaErrorInsufficientDriver")
+    monkeypatch.setitem(sys.modules, MODULE, None)
+    assert state() == f"no cuda-bindings: {pip_install('gpu')}"
+    monkeypatch.setattr(ort, "get_available_providers", lambda: ["CPUExecutionProvider"])
+    assert state().startswith("no CUDA provider in ONNX Runtime: ")
+
+
+def test_stand_in_is_like_the_real_onnx_runtime() -> None:
+    """Names and order of arguments."""
+    for ours, theirs in (
+        (StandInBinding.bind_input, ort.IOBinding.bind_input),
+        (StandInBinding.bind_output, ort.IOBinding.bind_output),
+        (StandInSession.run_with_iobinding, ort.InferenceSession.run_with_iobinding),
+        (StandInSession.get_providers, ort.InferenceSession.get_providers),
+        (StandInSession.io_binding, ort.InferenceSession.io_binding),
+    ):
+        assert list(inspect.signature(ours).parameters) == list(inspect.signature(theirs).parameters)

@@ -1,0 +1,143 @@
+"""Every rule of the stand-in of the CUDA runtime bites."""
+
+import threading
+from collections.abc import Callable
+
+import pytest
+from tests.runtime.cuda.stand_in_cudart import (
+    ALIGNED,
+    MOST_PITCH,
+    SUCCESS,
+    StandInCudart,
+    ViolationError,
+    cudaMemcpyKind,
+)
+
+DEFAULT = cudaMemcpyKind.cudaMemcpyDefault
+
+
+class Machine:
+    """Two devices with a stream and 1000 bytes each, and 1000 page-locked bytes; the thread is on device 0."""
+
+    def __init__(self) -> None:
+        self.cuda = StandInCudart(2)
+        self.streams, self.places = [], []
+        for device in (1, 0):
+            self.cuda.cudaSetDevice(device)
+            self.streams.insert(0, self.cuda.cudaStreamCreateWithFlags(1)[1])
+            self.places.insert(0, self.cuda.cudaMalloc(1000)[1])
+        self.host = self.cuda.cudaMallocHost(1000)[1]
+
+    def copy(self, target: int, source: int, size: int = 100, stream: int = 0) -> str:
+        return self.cuda.cudaMemcpyAsync(target, source, size, DEFAULT, self.streams[stream])[0].name
+
+    def strided(self, width: int, target_pitch: int = 200, source_pitch: int = 100, height: int = 5) -> str:
+        place = self.places[0]
+        arguments = (place, target_pitch, self.host, source_pitch, width, height, DEFAULT, self.streams[0])
+        return self.cuda.cudaMemcpy2DAsync(*arguments)[0].name
+
+    def on_a_new_thread(self, work: Callable[[], object]) -> None:
+        raised: list[BaseException] = []
+
+        def run() -> None:
+            try:
+                work()
+            except BaseException as error:
+                raised.append(error)
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        thread.join()
+        if raised:
+            raise raised[0]
+
+    def pend(self, place: int) -> None:
+        assert self.copy(place, self.host) == "cudaSuccess"
+
+
+WRONG: dict[str, tuple[str, Callable[[Machine], object]]] = {
+    "no device": ("set no device", lambda m: m.on_a_new_thread(lambda: m.cuda.cudaMalloc(5))),
+    "stream of a device": ("thread of another device", lambda m: m.copy(m.places[0], m.host, stream=1)),
+    "stream that is gone": (
+        "not there",
+        lambda m: (m.cuda.cudaStreamDestroy(m.streams[0]), m.copy(m.places[0], m.host)),
+    ),
+    "stream with work": ("work in it", lambda m: (m.pend(m.places[0]), m.cuda.cudaStreamDestroy(m.streams[0]))),
+    "free before": ("a stream will use", lambda m: (m.pend(m.places[0] + 9), m.cuda.cudaFree(m.places[0]))),
+    "free staging before": ("a stream will use", lambda m: (m.pend(m.places[0]), m.cuda.cudaFreeHost(m.host))),
+    "no memory": ("is no memory", lambda m: m.copy(5, m.host)),
+    "beyond": ("not all allocated", lambda m: m.copy(m.places[0] + 901, m.host)),
+    "beyond, strided": ("not all allocated", lambda m: m.strided(100, height=6)),
+    "pageable": ("not all allocated", lambda m: m.copy(m.places[0], m.host + (1 << 30))),
+    "kind": (
+        "kind of copy",
+        lambda m: m.cuda.cudaMemcpyAsync(m.places[0], m.host, 1, cudaMemcpyKind.cudaMemcpyHostToHost, m.streams[0]),
+    ),
+    "peer": ("which it may not", lambda m: m.copy(m.places[0], m.places[1])),
+    "peer, other way": (
+        "which it may not",
+        lambda m: (
+            m.cuda.cudaSetDevice(1),
+            m.cuda.cudaDeviceEnablePeerAccess(0, 0),
+            m.cuda.cudaSetDevice(0),
+            m.copy(m.places[0], m.places[1]),
+        ),
+    ),
+    "overlap": ("within the same memory", lambda m: m.copy(m.places[0] + 50, m.places[0])),
+    "set elsewhere": ("set", lambda m: m.cuda.cudaMemsetAsync(m.places[1], 0, 5, m.streams[0])),
+    "nothing allocated": ("0 bytes wanted", lambda m: m.cuda.cudaMalloc(0)),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_violations(name: str) -> None:
+    rule, work = WRONG[name]
+    machine = Machine()
+    with pytest.raises(ViolationError, match=rule):
+        work(machine)
+    assert len(machine.cuda.violations) == 1
+
+
+CODES: dict[str, tuple[str, Callable[[Machine], object]]] = {
+    "pitch": ("InvalidPitchValue", lambda m: m.strided(101)),
+    "target pitch": ("InvalidPitchValue", lambda m: m.strided(100, target_pitch=99)),
+    "long pitch": ("InvalidPitchValue", lambda m: m.strided(100, MOST_PITCH + 1)),
+    "device": ("InvalidDevice", lambda m: m.cuda.cudaSetDevice(2)[0].name),
+    "peer that is not there": ("InvalidDevice", lambda m: m.cuda.cudaDeviceEnablePeerAccess(2, 0)[0].name),
+    "peer of itself": ("InvalidDevice", lambda m: m.cuda.cudaDeviceEnablePeerAccess(0, 0)[0].name),
+    "peer flags": ("InvalidValue", lambda m: m.cuda.cudaDeviceEnablePeerAccess(1, 1)[0].name),
+    "peer twice": (
+        "PeerAccessAlreadyEnabled",
+        lambda m: [m.cuda.cudaDeviceEnablePeerAccess(1, 0)[0].name for _ in range(2)][1],
+    ),
+    "free twice": ("InvalidValue", lambda m: [m.cuda.cudaFree(m.places[0])[0].name for _ in range(2)][1]),
+    "free in the middle": ("InvalidValue", lambda m: m.cuda.cudaFree(m.places[0] + 8)[0].name),
+    "free of the host's": ("InvalidValue", lambda m: m.cuda.cudaFree(m.host)[0].name),
+    "full": ("MemoryAllocation", lambda m: m.cuda.cudaMalloc(1 << 35)[0].name),
+    "flags": ("InvalidValue", lambda m: m.cuda.cudaStreamCreateWithFlags(9)[0].name),
+}
+
+
+@pytest.mark.parametrize("name", CODES)
+def test_codes(name: str) -> None:
+    code, work = CODES[name]
+    machine = Machine()
+    assert work(machine) == f"cudaError{code}"
+    assert machine.cuda.violations == []
+
+
+def test_right_use() -> None:
+    machine = Machine()
+    cuda, place = machine.cuda, machine.places[0]
+    assert place % ALIGNED == 0
+    assert place % (2 * ALIGNED) != 0
+    assert cuda.view(place, 1000).tolist() == [0xFF] * 1000
+    cuda.view(machine.host, 1000)[:] = [i % 200 for i in range(1000)]
+    assert machine.strided(100) == "cudaSuccess"
+    assert cuda.view(place, 1000).tolist() == [0xFF] * 1000  # in the queue
+    assert cuda.cudaStreamSynchronize(machine.streams[0]) == (SUCCESS,)
+    assert cuda.view(place, 1000).reshape(5, 200)[:, :100].tolist() == [[*range(100)], [*range(100, 200)]] * 2 + [
+        [*range(100)]
+    ]
+    assert set(cuda.view(place, 1000).reshape(5, 200)[:, 100:].flat) == {0xFF}
+    assert len(cuda.left) == 5

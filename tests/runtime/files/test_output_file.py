@@ -1,0 +1,270 @@
+"""One rule for every path that a user names: specials are opened, links followed, files whole, refusals early."""
+
+import errno
+import os
+import resource
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from lopa.runtime.errors import BadInputError, OutputFailedError
+from lopa.runtime.files.held_signals import signals_held
+from lopa.runtime.files.output_file import OutputLines, place_of_output, whole_into, write_whole
+
+
+def lines_at_once(path: Path, data: bytes) -> None:
+    with OutputLines.open(place_of_output(path)) as lines:
+        lines.begin()
+        for line in data.decode().splitlines():
+            lines.write(line)
+
+
+both_ways = pytest.mark.parametrize("write", [lines_at_once, write_whole])
+Write = Callable[[Path, bytes], None]
+
+
+@both_ways
+def test_a_new_file_and_one_that_is_there(write: Write, tmp_path: Path) -> None:
+    path = tmp_path / "out"
+    write(path, b"first, longer\n")
+    path.chmod(0o604)
+    write(path, b"second\n")
+    assert path.read_bytes() == b"second\n"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o604
+    assert [each.name for each in tmp_path.iterdir()] == ["out"]
+
+
+@both_ways
+@pytest.mark.parametrize("name", ["n" * 250, "n" * 255, ".hidden", "with space", "\udcff"])
+def test_any_name_that_the_file_system_takes(write: Write, name: str, tmp_path: Path) -> None:
+    write(tmp_path / name, b"text\n")
+    assert (tmp_path / name).read_bytes() == b"text\n"
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+@both_ways
+def test_a_fifo_is_written_and_stays(write: Write, tmp_path: Path) -> None:
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    found: list[bytes] = []
+    reader = threading.Thread(target=lambda: found.append(fifo.read_bytes()))
+    reader.start()
+    write(fifo, b"one\ntwo\n")
+    reader.join()
+    assert found == [b"one\ntwo\n"]
+    assert stat.S_ISFIFO(fifo.lstat().st_mode)
+
+
+@both_ways
+def test_a_device_is_written_and_stays(write: Write, tmp_path: Path) -> None:
+    node = tmp_path / "null"
+    try:
+        os.mknod(node, stat.S_IFCHR | 0o666, os.makedev(1, 3))
+        node.open("wb").close()
+    except PermissionError:
+        node = tmp_path / "link"
+        node.symlink_to("/dev/null")
+    before = node.lstat()
+    write(node, b"text\n")
+    after = node.lstat()
+    assert (after.st_ino, after.st_mode, after.st_rdev) == (before.st_ino, before.st_mode, before.st_rdev)
+
+
+@both_ways
+@pytest.mark.parametrize("there", [True, False])
+def test_links_are_followed(write: Write, there: bool, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    target, middle, link = tmp_path / "elsewhere" / "target", tmp_path / "middle", tmp_path / "link"
+    middle.symlink_to("elsewhere/target")
+    link.symlink_to(middle)
+    if there:
+        target.write_text("before, and longer")
+    write(link, b"text\n")
+    assert target.read_bytes() == b"text\n"
+    assert link.is_symlink()
+    assert middle.is_symlink()
+    assert [each.name for each in target.parent.iterdir()] == ["target"]
+
+
+@both_ways
+def test_other_names_of_a_file_stay_its_names(write: Write, tmp_path: Path) -> None:
+    one, other = tmp_path / "one", tmp_path / "other"
+    one.write_text("before")
+    other.hardlink_to(one)
+    write(one, b"text\n")
+    assert other.read_bytes() == b"text\n"
+
+
+def refused_paths(folder: Path) -> dict[str, Path]:
+    (folder / "file").write_text("stays")
+    (folder / "loop").symlink_to("pool")
+    (folder / "pool").symlink_to("loop")
+    (folder / "lost").symlink_to("no/folder")
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(os.path.relpath(folder / "socket"))
+    return {
+        "below a file": folder / "file" / "x",
+        "no folder": folder / "no" / "x",
+        "name too long": folder / ("n" * 256),
+        "path too long": folder.joinpath(*["n" * 200] * 30),
+        "folder": folder,
+        "here": Path(),
+        "root": Path("/"),
+        "NUL": folder / "a\0b",
+        "loop": folder / "loop",
+        "below a loop": folder / "loop" / "x",
+        "link to nowhere": folder / "lost",
+        "socket": folder / "socket",
+    }
+
+
+@both_ways
+def test_what_cannot_be_written_is_refused_and_nothing_altered(
+    write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # names of sockets are short
+    paths = refused_paths(tmp_path)
+    before = sorted(each.name for each in tmp_path.iterdir())
+    for why, path in paths.items():
+        with pytest.raises(BadInputError, match="cannot write") as caught:
+            write(path, b"text\n")
+        assert caught.value.exit_code == 2, why
+        with pytest.raises(BadInputError, match="cannot write"):
+            place_of_output(path)
+        reached = []
+        with pytest.raises(BadInputError, match="cannot write"), whole_into(path):
+            reached.append(why)
+        assert reached == []
+    assert sorted(each.name for each in tmp_path.iterdir()) == before
+    assert (tmp_path / "file").read_text() == "stays"
+
+
+@both_ways
+def test_a_folder_that_only_seems_to_take_files_is_refused_early(write: Write) -> None:
+    """To root /proc looks like a folder that can be written."""
+    with pytest.raises(BadInputError, match="cannot write"):
+        write(Path("/proc/new"), b"text\n")
+    reached = []
+    with pytest.raises(BadInputError, match="cannot write"), whole_into(Path("/proc/new")):
+        reached.append(1)
+    assert reached == []
+
+
+@both_ways
+def test_a_full_device_is_a_typed_error(write: Write) -> None:
+    with pytest.raises(OutputFailedError, match="No space left") as caught:
+        write(Path("/dev/full"), b"text\n")
+    assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_disk_that_fills_leaves_whole_lines_or_the_old_file(whole: bool, tmp_path: Path) -> None:
+    """A limit on the size of files stands in for the disk; a process of its own, since it cannot be taken back."""
+    path = tmp_path / "out"
+    path.write_text("before")
+    program = f"""
+import resource
+from pathlib import Path
+from lopa.runtime.errors import OutputFailedError
+from lopa.runtime.files.output_file import OutputLines, place_of_output, write_whole
+resource.setrlimit(resource.RLIMIT_FSIZE, (250, 250))
+path = Path({str(path)!r})
+try:
+    if {whole}:
+        write_whole(path, b"x" * 1000)
+    with OutputLines.open(place_of_output(path)) as lines:
+        lines.begin()
+        for _ in range(9):
+            lines.write("x" * 99)
+except OutputFailedError as error:
+    print(error.received)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert os.strerror(errno.EFBIG) in done.stdout
+    assert path.read_text() == ("before" if whole else ("x" * 99 + "\n") * 2)
+    assert [each.name for each in tmp_path.iterdir()] == ["out"]
+    assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] != 250
+
+
+def test_nobody_who_reads_is_a_broken_pipe(tmp_path: Path) -> None:
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    reader = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
+    with OutputLines.open(place_of_output(fifo)) as lines:
+        lines.begin()
+        lines.write("read")
+        os.close(reader)
+        with pytest.raises(BrokenPipeError):
+            lines.write("not read")
+
+
+def test_a_file_stays_as_it_is_until_lines_begin_and_an_empty_new_one_goes_with_an_error(tmp_path: Path) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+    old.write_text("before")
+    with pytest.raises(KeyError), OutputLines.open(place_of_output(old)), OutputLines.open(place_of_output(new)):
+        raise KeyError
+    assert old.read_text() == "before"
+    assert not new.exists()
+
+
+def test_lines_are_there_as_soon_as_they_are_written_and_lone_surrogates_are_escapes(tmp_path: Path) -> None:
+    with OutputLines.open(place_of_output(tmp_path / "out")) as lines:
+        lines.begin()
+        lines.write('"ü\ud800"')
+        assert (tmp_path / "out").read_bytes() == '"ü\\ud800"\n'.encode()
+
+
+def test_names_of_our_own_streams_are_written_where_we_stand(tmp_path: Path) -> None:
+    """`--output /dev/stdout >> FILE` adds to FILE."""
+    path = tmp_path / "out"
+    path.write_text("before\n")
+    program = (
+        "from pathlib import Path\n"
+        "from lopa.runtime.files.output_file import OutputLines, place_of_output, write_whole\n"
+        "with OutputLines.open(place_of_output(Path('/dev/stdout'))) as lines:\n"
+        "    lines.begin()\n"
+        "    lines.write('line')\n"
+        "write_whole(Path('/dev/fd/1'), b'whole')\n"
+    )
+    with path.open("ab") as file:
+        subprocess.run([sys.executable, "-c", program], stdout=file, check=True)
+    assert path.read_text() == "before\nline\nwhole"
+
+
+def test_one_file_by_two_names(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "folder").symlink_to("real")
+    (tmp_path / "link").symlink_to("real/new")
+    (tmp_path / "file").write_text("")
+    (tmp_path / "hard").hardlink_to(tmp_path / "file")
+
+    def same(one: str, other: str) -> bool:
+        return place_of_output(tmp_path / one).is_same(place_of_output(tmp_path / other))
+
+    assert same("real/new", "folder/new")
+    assert same("link", "folder/new")
+    assert same("file", "hard")
+    assert not same("file", "real/new")
+    assert not same("real/new", "real/newer")
+    null = place_of_output(Path("/dev/null"))
+    assert not null.is_same(null), "two names of a device that keeps nothing do no harm"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signals_wait_for_the_block(number: signal.Signals) -> None:
+    came: list[str] = []
+    before = signal.signal(number, lambda *_: came.append("signal"))
+    try:
+        with signals_held():
+            os.kill(os.getpid(), number)
+            came.append("block")
+        assert came == ["block", "signal"]
+    finally:
+        signal.signal(number, before)

@@ -1,0 +1,120 @@
+"""Whatever is wrong with a file or its text, the reader gets one BadInputError."""
+
+import json
+import os
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import pytest
+import tokenizers
+
+from lopa.runtime.errors import BadInputError, CheckFailedError
+from lopa.runtime.files.untrusted_input import (
+    bytes_from_file,
+    object_from_json,
+    refused_as_bad_input,
+    said_by,
+    value_from_json,
+)
+from lopa.tiny import CHECKPOINT
+
+WORDS = {"expected": "a small file", "remedy": "write another"}
+
+
+class Point(msgspec.Struct):
+    x: Annotated[int, msgspec.Meta(ge=0)]
+    name: str
+
+
+class Points(msgspec.Struct):
+    points: list[Point]
+    named: dict[str, Point] = {}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b"[]",
+        b'{"x": 1}',
+        b'{"x": "1", "name": "a"}',
+        b'{"x": 1, "name": "\xff"}',
+        b'{"x": 1, "name": "\\ud800"}',
+        b'{"x": 1, "name": "a", "more": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+        b'{"x": 1, "name": "a", "more": ' + b'{"a":' * 100_000 + b"1" + b"}" * 100_001,
+        b'{"x": 1, "name": "a"',
+        b'\xef\xbb\xbf{"x": 1, "name": "a"}',
+        b'{"x": 1' + b"0" * 5000 + b', "name": "a"}',
+    ],
+)
+def test_text_that_is_not_the_value_is_refused(text: bytes) -> None:
+    with pytest.raises(BadInputError, match=r"point\.json"):
+        value_from_json(text, Point, source="point.json", **WORDS)
+
+
+def test_text_that_is_the_value_is_read() -> None:
+    assert value_from_json(b'{"x": 3, "name": "b"}', Point, source="", **WORDS) == Point(3, "b")
+    assert object_from_json('{"a": [1, null]}', source="", **WORDS) == {"a": [1, None]}
+
+
+def test_a_file_is_read_up_to_its_limit(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"12345")
+    assert bytes_from_file(path, most=5, **WORDS) == b"12345"
+    with pytest.raises(BadInputError, match="more than 4 bytes"):
+        bytes_from_file(path, most=4, **WORDS)
+
+
+def test_what_is_no_regular_file_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "loop").symlink_to("loop")
+    for name, message in [
+        ("fifo", "not a regular file"),
+        (".", "not a regular file"),
+        ("loop", "symbolic links"),
+        ("absent", "absent does not exist"),
+        ("a\0b", "null byte"),
+        ("n" * 300, "too long"),
+    ]:
+        with pytest.raises(BadInputError, match=message):
+            bytes_from_file(tmp_path / name, **WORDS)
+
+
+def test_a_panic_of_an_extension_is_an_error_too() -> None:
+    settings = json.loads((CHECKPOINT / "tokenizer.json").read_bytes())
+    settings["normalizer"] = {"type": "Replace", "pattern": {"String": ""}, "content": "yy"}
+    settings["added_tokens"][0]["normalized"] = True
+    broken = json.dumps(settings)
+    with pytest.raises(BadInputError), refused_as_bad_input("a tokenizer", **WORDS):
+        tokenizers.Tokenizer.from_str(broken).encode("text")
+
+
+def test_our_own_errors_and_an_interrupt_pass() -> None:
+    for error in (CheckFailedError("x", expected="y", remedy="z"), KeyboardInterrupt(), SystemExit(3)):
+        with pytest.raises(type(error)) as caught, refused_as_bad_input("a", **WORDS):
+            raise error
+        assert caught.value is error
+
+
+def test_what_an_error_says_can_always_be_printed() -> None:
+    assert said_by(MemoryError()) == "MemoryError"
+    assert said_by(RecursionError("deep")) == "nested too deeply"
+    assert said_by(ValueError("\ud800")) == "\\ud800"
+    assert len(said_by(ValueError("x" * 10_000))) <= 300
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (b'{"points": [{"x": 1, "name": "a"}, {"x": -7, "name": "b"}]}', "`$.points[1].x`, where it has -7"),
+        (b'{"points": [{"x": 1e3, "name": "a"}]}', "`$.points[0].x`, where it has 1000.0"),
+        (b'{"points": [{"x": [1], "name": "a"}]}', "`$.points[0].x`"),
+        (b'{"points": [], "named": {"a.b[0]": {"x": "1", "name": "a"}}}', "`$.named[...].x`"),
+        (b'{"points": [{"x": 1}]}', "missing required field `name` - at `$.points[0]`"),
+    ],
+)
+def test_a_field_that_does_not_fit_is_named_with_what_it_holds(text: bytes, said: str) -> None:
+    with pytest.raises(BadInputError) as caught:
+        value_from_json(text, Points, source="points.json", **WORDS)
+    assert caught.value.received.endswith(said)

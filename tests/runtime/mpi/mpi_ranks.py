@@ -1,0 +1,187 @@
+"""What the ranks of a test's MPI job run: python -m tests.runtime.mpi.mpi_ranks CASE BUNDLE ..., the same on each."""
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.runtime.random_windows import assert_close, assert_same_statistics, block_causal_mask, random_batch
+
+from lopa.runtime.algorithm.decoding import Step
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.decoder import Decoder
+from lopa.runtime.mpi.link import Link, rank_of_job
+from lopa.runtime.mpi.server import serve
+from lopa.runtime.mpi.session import MpiSession
+from lopa.runtime.requests.result import DoneEvent
+from lopa.runtime.sessions.host_session import HostSession
+from lopa.runtime.sessions.session import Session, open_session
+from lopa.runtime.text.tokenizer import Tokenizer
+
+
+def decode(bundle: Path, work: str) -> None:
+    """Print a line for every prompt under every config of `work`: the result, and for each commit its branches."""
+    broadcasts = _calls_of(Link, "broadcast")
+    given = json.loads(Path(work).read_text(encoding="utf-8"))
+    with Decoder.open(bundle, ["mpi"], threads=1) as decoder:
+        for overrides in given["configs"]:
+            for prompt in given["prompts"]:
+                committing: list[int] = []
+                broadcasts.clear()
+                *_, done = decoder.stream(prompt, decoder.config(**overrides), on_step=_committing_into(committing))
+                assert isinstance(done, DoneEvent)
+                ids, steps = done.result.token_ids, done.result.steps
+                line = {"ids": ids, "steps": steps, "committing": committing, "broadcasts": len(broadcasts)}
+                print(json.dumps(line), flush=True)
+
+
+def _committing_into(branches: list[int]) -> Callable[[Step], None]:
+    """Note the number of branches of every step that commits."""
+
+    def note(step: Step) -> None:
+        if step.windows.commit:
+            branches.append(len(step.branches))
+
+    return note
+
+
+def session(bundle: Path) -> None:
+    """Hold the session of all ranks against one of this process alone, in everything that a session does."""
+    opened = Bundle.open(bundle)
+    ours, alone = open_session(opened, "mpi", threads=1), open_session(opened, "cpu", threads=1)
+    assert ours.device == "mpi"
+    rng = np.random.default_rng(11)
+    _same_on_random_windows(rng, ours, alone)
+    _same_errors(rng, ours)
+    _same_rows(rng, ours, alone)
+    ours.close()
+    ours.close()
+    ours.release(1)
+    assert ours.prefix_length(1) == 0
+    for use in (lambda: ours.forward(random_batch(rng, [1], 2, 3, 1)), lambda: ours.commit(1, 0, 1)):
+        with pytest.raises(RuntimeError, match=r"after close\(\)"):
+            use()
+    print("all the same")
+
+
+def _same_on_random_windows(rng: np.random.Generator, ours: Session, alone: Session) -> None:
+    """Forwards of one and two requests with 1 to 6 branches; the block-causal ones begin alike on all branches."""
+    for turn, (requests, branches, width) in enumerate(
+        [([1], 1, 9), ([1], 4, 30), ([2, 1], 3, 12), ([1, 2], 6, 400), ([2], 2, 12), ([1, 3, 2], 5, 12), ([1], 4, 12)]
+    ):
+        batch = random_batch(rng, requests, branches, width, 3, starts=[ours.prefix_length(each) for each in requests])
+        if turn % 2:
+            mask = block_causal_mask(batch.input_ids.shape, 6)
+            batch = replace(batch, window_mask=mask)
+            batch.input_ids[:, :, :6] = batch.input_ids[:, :1, :6]
+        assert_same_statistics(ours.forward(batch), alone.forward(batch))
+        for request in requests[::-1]:
+            winner = int(rng.integers(branches))
+            for each in (ours, alone):
+                each.commit(request, winner, 6)
+            assert ours.prefix_length(request) == alone.prefix_length(request) > 0
+    ours.release(2)
+    alone.release(2)
+    assert ours.prefix_length(2) == 0
+    batch = random_batch(rng, [2, 3], 4, 8, 2)
+    assert_same_statistics(ours.forward(batch), alone.forward(batch))
+
+
+def _same_errors(rng: np.random.Generator, ours: Session) -> None:
+    batch = random_batch(rng, [2, 3], 4, 8, 2)
+    ours.forward(batch)
+    with pytest.raises(RuntimeError, match=r"request 1 .* requests \[2, 3\]"):
+        ours.commit(1, 0, 1)
+    with pytest.raises(ValueError, match="received branch 4, expected one from 0 to 3"):
+        ours.commit(2, 4, 1)
+    with pytest.raises(ValueError, match="received count 9, expected one from 0 to 8"):
+        ours.read_rows(2, 3, 9)
+    with pytest.raises(ValueError, match="received temperature"):
+        ours.forward(replace(batch, temperature=batch.temperature[:1]))
+    ours.release(3)
+    with pytest.raises(RuntimeError, match="after no forward"):
+        ours.commit(2, 0, 1)
+    bad = batch.input_ids.copy()
+    bad[:, 0, 0] = 1_000_000
+    with pytest.raises(Exception, match=r"(?i)out of bounds|indices"):
+        ours.forward(replace(batch, input_ids=bad))  # rank 0 computes branch 0; what follows is right all the same
+
+
+def _same_rows(rng: np.random.Generator, ours: Session, alone: Session) -> None:
+    """Rows read from every branch, wherever it was computed, and appended as rows of another session."""
+    batch = random_batch(rng, [7], 4, 10, 2)
+    ours.forward(batch)
+    alone.forward(batch)
+    for branch in range(4):
+        found, expected = ours.read_rows(7, branch, 5), alone.read_rows(7, branch, 5)
+        for one, other in zip(found.layers, expected.layers, strict=True):
+            assert_close(one, other)
+        ours.append_rows(8, found)
+        alone.append_rows(8, expected)
+    assert ours.prefix_length(8) == 20
+    batch = random_batch(rng, [8], 4, 10, 2, starts=20)
+    assert_same_statistics(ours.forward(batch), alone.forward(batch))
+
+
+def fault(bundle: Path, rank: str, kind: str, method: str) -> None:
+    """Decode without end on rank 0, while `rank` dies, raises or stands still at its third call of `method`."""
+    if kind == "stop":
+        opened = Bundle.open(bundle)
+        engine = open_session(opened, "cpu", threads=1)
+        impatient = MpiSession(Link("mpi"), engine, opened.manifest, "mpi", patience=1.0)
+        decoder = Decoder(opened, impatient, Tokenizer.open(opened))
+    else:
+        decoder = Decoder.open(bundle, ["mpi"], threads=1)
+    with decoder:
+        config = decoder.config(branches=4, window="full", max_new_tokens=64)
+        while True:
+            print(next(decoder.generate(["Question: 2 + 3?"], config)).tokens, flush=True)
+
+
+def _with_fault(kind: str, method: str) -> None:
+    calls = 0
+    original = getattr(HostSession, method)
+
+    def faulty(self: HostSession, *arguments: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == 3 and kind == "raise":
+            raise RuntimeError("the engine broke")
+        if calls == 3:
+            os.kill(os.getpid(), signal.SIGKILL if kind == "kill" else signal.SIGSTOP)
+        return original(self, *arguments)
+
+    setattr(HostSession, method, faulty)
+
+
+def _calls_of(kind: type, method: str) -> list[tuple[Any, ...]]:
+    """The arguments of every call from now on."""
+    calls: list[tuple[Any, ...]] = []
+    original: Callable[..., Any] = getattr(kind, method)
+
+    def noting(self: object, *arguments: Any) -> Any:
+        calls.append(arguments)
+        return original(self, *arguments)
+
+    setattr(kind, method, noting)
+    return calls
+
+
+def main(case: str, bundle: str, *arguments: str) -> None:
+    with rank_of_job() as rank:
+        if case == "fault" and rank == int(arguments[0]):
+            _with_fault(*arguments[1:])
+        if rank > 0:
+            serve(bundle, "mpi", threads=1)
+        else:
+            {"decode": decode, "session": session, "fault": fault}[case](Path(bundle), *arguments)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,110 @@
+"""What the ranks of an MPI job say to each other survives as bytes, without MPI."""
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.runtime.random_windows import random_batch
+
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.contract import CacheRows, Statistics
+from lopa.runtime.mpi.messages import (
+    FIRST_CAPACITY,
+    HELLO_SIZE,
+    Capacity,
+    Commit,
+    Forward,
+    Message,
+    Read,
+    Release,
+    Stop,
+    bytes_from_message,
+    bytes_from_rows,
+    bytes_from_statistics,
+    hello_from_manifest,
+    message_from_bytes,
+    rows_from_bytes,
+    rows_size,
+    statistics_from_bytes,
+    statistics_size,
+)
+from lopa.runtime.sessions.prefix_cache import CacheShape
+
+numbers = st.integers(0, 2**62)
+
+
+@given(st.integers(1, 3), st.integers(1, 5), st.integers(1, 20), st.integers(1, 6), st.integers(0, 2**32))
+def test_windows(requests: int, branches: int, width: int, queries: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    batch = random_batch(rng, rng.permutation(100)[:requests].tolist(), branches, width, queries, starts=7)
+    data = bytes_from_message(Forward(batch))
+    behind = rng.integers(0, 256, 50, np.uint8)  # of an earlier, longer message in the same memory
+    found = message_from_bytes(np.concatenate([data, behind]))
+    assert isinstance(found, Forward)
+    for field in dataclasses.fields(batch):
+        sent, received = getattr(batch, field.name), getattr(found.batch, field.name)
+        np.testing.assert_array_equal(received, sent)
+        assert type(received) is type(sent)
+        assert np.asarray(received).dtype == np.asarray(sent).dtype
+
+
+@given(
+    st.builds(Commit, numbers, numbers, numbers, numbers, st.booleans())
+    | st.builds(Read, numbers, numbers, numbers)
+    | st.builds(Release, numbers)
+    | st.builds(Capacity, numbers)
+    | st.just(Stop())
+)
+def test_short_messages_have_one_size(message: Message) -> None:
+    data = bytes_from_message(message)
+    assert data.size == bytes_from_message(Stop()).size < FIRST_CAPACITY
+    assert message_from_bytes(data) == message
+
+
+def test_an_unknown_kind_is_refused() -> None:
+    data = bytes_from_message(Release(4))
+    data[0] = 77
+    with pytest.raises(ValueError, match="received a message of kind 77"):
+        message_from_bytes(data)
+
+
+@pytest.mark.parametrize("vocabulary", [None, 31])
+def test_statistics(vocabulary: int | None) -> None:
+    rng, wanted = np.random.default_rng(3), (2, 3, 5)
+    logits = None if vocabulary is None else rng.normal(size=(*wanted, vocabulary)).astype(np.float32)
+    sent = Statistics(
+        rng.integers(0, 1 << 40, (*wanted, 8)),
+        rng.normal(size=(*wanted, 8)).astype(np.float32),
+        rng.normal(size=wanted).astype(np.float32),
+        logits,
+    )
+    data = bytes_from_statistics(sent)
+    assert data.size == statistics_size(wanted, vocabulary)
+    received = statistics_from_bytes(data, wanted, vocabulary)
+    for name in ("topk_ids", "topk_logprobs", "entropy", "logits"):
+        np.testing.assert_array_equal(getattr(received, name), getattr(sent, name))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, np.uint16])
+@pytest.mark.parametrize("count", [0, 1, 9])
+def test_rows(dtype: type[np.generic], count: int) -> None:
+    rng, shape = np.random.default_rng(4), CacheShape(6, 2, 4, np.dtype(dtype))
+    window = [rng.integers(0, 1 << 15, (2, 12, 4)).astype(dtype) for _ in range(6)]
+    sent = CacheRows(tuple(array[:, :count] for array in window))
+    data = bytes_from_rows(sent)
+    assert data.size == rows_size(shape, count)
+    received = rows_from_bytes(data, shape, count)
+    for found, expected in zip(received.layers, sent.layers, strict=True):
+        np.testing.assert_array_equal(found, expected)
+        assert found.dtype == expected.dtype
+
+
+def test_the_hello_tells_bundles_apart(tiny_bundle: Path, tiny_bundle_logits: Path) -> None:
+    first, second = (Bundle.open(path).manifest for path in (tiny_bundle, tiny_bundle_logits))
+    hello = hello_from_manifest(first)
+    assert hello.size == HELLO_SIZE
+    assert not np.array_equal(hello, hello_from_manifest(second))
+    np.testing.assert_array_equal(hello, hello_from_manifest(Bundle.open(tiny_bundle).manifest))

@@ -1,0 +1,226 @@
+"""Branches over several devices: the answers of one session, who sends rows to whom, and how a forward's time splits.
+
+What every session does is in test_host_session.py, also for several devices.
+"""
+
+import gc
+import threading
+import tracemalloc
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.runtime.failing_device import FailingDevice
+from tests.runtime.random_windows import (
+    assert_close,
+    assert_same_statistics,
+    block_causal_mask,
+    full_mask,
+    random_batch,
+)
+
+from lopa.cli.decode.trace import record_from_step
+from lopa.runtime.algorithm.decoding import Decoding
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.contract import CacheRows, WindowBatch
+from lopa.runtime.contract.branch_shares import shares_of_branches
+from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.parallel.branch_session import BranchParallelSession
+from lopa.runtime.sessions.session import Session, open_session
+
+
+@pytest.fixture(scope="module")
+def bundle(tiny_bundle: Path) -> Bundle:
+    return Bundle.open(tiny_bundle)
+
+
+@pytest.fixture
+def one(bundle: Bundle) -> Iterator[Session]:
+    session = open_session(bundle, "cpu", threads=1)
+    yield session
+    session.close()
+
+
+def counted_devices(bundle: Bundle, count: int) -> list[FailingDevice]:
+    """Devices on the same core, whose calls are counted; none of them fails."""
+    return [FailingDevice(open_session(bundle, "cpu", threads=1), f"device {i}") for i in range(count)]
+
+
+@pytest.mark.parametrize("devices", [1, 2, 3, 4, 8])
+def test_random_windows_equal_one_session(bundle: Bundle, one: Session, devices: int) -> None:
+    """Random requests and branches, more and fewer than devices, with commits between: of any branch, in any window."""
+    rng = np.random.default_rng(devices)
+    session = BranchParallelSession(counted_devices(bundle, devices))
+    for turn in range(12):
+        requests = [int(request) for request in rng.permutation(3)[: rng.integers(1, 4)]]
+        branches, width = int(rng.integers(1, 10)), int(rng.integers(8, 40))
+        shape = (len(requests), branches, width)
+        starts = [one.prefix_length(request) for request in requests]
+        mask = block_causal_mask(shape, 4) if turn % 2 else full_mask(shape)
+        batch = random_batch(rng, requests, branches, width, 3, starts=starts, mask=mask)
+        shared = int(rng.integers(0, width))
+        batch.input_ids[:, :, :shared] = batch.input_ids[:, :1, :shared]
+        assert_same_statistics(session.forward(batch), one.forward(batch))
+        for request in requests:
+            branch, count = int(rng.integers(branches)), int(rng.integers(1, width + 1))
+            for found, expected in zip(
+                session.read_rows(request, branch, count).layers,
+                one.read_rows(request, branch, count).layers,
+                strict=True,
+            ):
+                assert_close(found, expected)
+            for each in (session, one):
+                each.commit(request, branch, count)
+            assert session.prefix_length(request) == one.prefix_length(request)
+    assert max(one.prefix_length(request) for request in range(3)) > 64
+    assert session.lost == ()
+    session.close()
+
+
+def window_batch(*, full: bool, branches: int) -> WindowBatch:
+    """One request whose branches are the same up to row 8."""
+    shape = (1, branches, 20)
+    mask = full_mask(shape) if full else block_causal_mask(shape, 8)
+    batch = random_batch(np.random.default_rng(1), [5], branches, 20, 2, mask=mask)
+    batch.input_ids[:, :, :8] = batch.input_ids[:, :1, :8]
+    return batch
+
+
+def same_on_every_branch(branches: int) -> WindowBatch:
+    """A window behind row 8 of request 5, repeated."""
+    one = random_batch(np.random.default_rng(2), [5], 1, 4, 4, starts=8)
+    names = ("input_ids", "position_ids", "window_mask", "logits_index")
+    return replace(one, **{name: np.repeat(getattr(one, name), branches, axis=1) for name in names})
+
+
+@pytest.mark.parametrize("winner", range(5))
+@pytest.mark.parametrize("devices", [2, 3, 5, 7])
+def test_only_devices_without_the_rows_receive_them(bundle: Bundle, devices: int, winner: int) -> None:
+    """Full window: the winner's device reads and commits, all others append. Block-causal: every device that had a
+    branch commits its own, and only those that had none append."""
+    shares = shares_of_branches(5, devices)
+    owner = next(device for device, share in enumerate(shares) if share.start <= winner < share.stop)
+    idle = [device for device, share in enumerate(shares) if share.start == share.stop]
+    for full in (True, False):
+        counted = counted_devices(bundle, devices)
+        session = BranchParallelSession(counted)
+        session.forward(window_batch(full=full, branches=5))
+        session.commit(5, winner, 8)
+        found = session.forward(same_on_every_branch(devices))
+        for branch in range(1, devices):  # one on every device: so their prefixes are the same
+            assert_close(found.topk_logprobs[:, branch], found.topk_logprobs[:, 0])
+        session.close()
+        append = [device for device in range(devices) if counted[device].calls.get("append_rows")]
+        commit = [device for device in range(devices) if counted[device].calls.get("commit")]
+        read = [device for device in range(devices) if counted[device].calls.get("read_rows")]
+        if full:
+            assert (append, commit, read) == ([i for i in range(devices) if i != owner], [owner], [owner])
+        else:
+            assert (append, commit) == (idle, [i for i in range(devices) if i not in idle])
+            assert read == ([owner] if idle else [])
+
+
+def test_a_device_without_a_branch_does_nothing(bundle: Bundle) -> None:
+    counted = counted_devices(bundle, 4)
+    session = BranchParallelSession(counted)
+    session.forward(window_batch(full=True, branches=2))
+    session.close()
+    assert sum("forward" in device.calls for device in counted) == 2
+
+
+def test_commit_returns_while_the_rows_are_on_their_way(bundle: Bundle) -> None:
+    """The owner's reading is held up; the commit returns, and the next forward of the others waits for the rows."""
+    gate = threading.Event()
+
+    class Held(FailingDevice):
+        def read_rows(self, *arguments: int) -> CacheRows:
+            gate.wait(60)
+            rows: CacheRows = self._session.read_rows(*arguments)
+            return rows
+
+    devices = [Held(open_session(bundle, "cpu", threads=1), f"device {i}") for i in range(2)]
+    session = BranchParallelSession(devices)
+    session.forward(window_batch(full=True, branches=2))
+    session.commit(5, 1, 8)
+    assert not gate.is_set()
+    assert session.prefix_length(5) == 8
+    assert [device._session.prefix_length(5) for device in devices] == [0, 0]
+    threading.Timer(0.05, gate.set).start()
+    session.forward(random_batch(np.random.default_rng(2), [5], 2, 4, 4, starts=8))
+    assert [device._session.prefix_length(5) for device in devices] == [8, 8]
+    session.close()
+
+
+def test_two_commits_of_a_request_arrive_in_order(bundle: Bundle, one: Session) -> None:
+    session = BranchParallelSession(counted_devices(bundle, 3))
+    batch = window_batch(full=True, branches=3)
+    for each in (session, one):
+        each.forward(batch)
+        each.commit(5, 0, 6)
+        each.commit(5, 2, 4)
+    after = random_batch(np.random.default_rng(3), [5], 3, 6, 6, starts=10)
+    assert_same_statistics(session.forward(after), one.forward(after))
+    session.close()
+
+
+def test_released_caches_are_freed_on_every_device(bundle: Bundle) -> None:
+    """What numpy holds after the devices had the time: two caches of 4096 rows hold 21 MB."""
+    session = BranchParallelSession(counted_devices(bundle, 2))
+    rng = np.random.default_rng(4)
+    session.forward(random_batch(rng, [1, 2], 2, 4, 1))
+    rows = CacheRows(tuple(rng.standard_normal((2, 4096, 32)).astype(np.float32) for _ in range(10)))
+    tracemalloc.start()
+    try:
+        session.append_rows(1, rows)
+        held = tracemalloc.get_traced_memory()[0]
+        session.release(1)
+        session.forward(random_batch(rng, [2], 2, 4, 1))
+        gc.collect()
+        left = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    session.close()
+    assert held > 20e6
+    assert left < 2e6
+
+
+def test_threads_end_with_the_session(bundle: Bundle) -> None:
+    before = set(threading.enumerate())
+    session = BranchParallelSession(counted_devices(bundle, 3))
+    session.forward(window_batch(full=False, branches=3))
+    mine = set(threading.enumerate()) - before
+    assert len(mine) == 3
+    session.close()
+    for thread in mine:
+        thread.join(20)
+        assert not thread.is_alive()
+
+
+def test_a_step_tells_how_its_forward_splits(bundle: Bundle, one: Session) -> None:
+    config = GenerationConfig(branches=5, max_new_tokens=32)
+    prompt = np.arange(3, 40)
+    session = BranchParallelSession(counted_devices(bundle, 2))
+    decoding = Decoding(session, 1, prompt, config, bundle.manifest)
+    steps = [decoding.step() for _ in range(3)]
+    session.close()
+    for step in steps:
+        assert step.split is not None
+        slowest = max(device.seconds for device in step.split.devices)
+        assert 0 < slowest < step.seconds["forward"]
+        assert 0 < step.split.gather < step.seconds["forward"]
+        assert sum(device.branches for device in step.split.devices) == len(step.branches)
+        assert set(step.seconds) == {"windows", "forward", "select", "commit", "spawn"}
+    assert [device.device for device in steps[0].split.devices] == ["device 0"]
+    assert [device.device for device in steps[2].split.devices] == ["device 0", "device 1"]
+    assert record_from_step(steps[2])["split"]["devices"][1]["branches"] == len(steps[2].branches) // 2
+    alone = Decoding(one, 1, prompt, config, bundle.manifest).step()
+    assert alone.split is None
+    assert "split" not in record_from_step(alone)
+
+
+@pytest.mark.parametrize(("count", "seconds"), [(0, 60.0), (1, 0.0), (1, -1.0), (1, float("nan"))])
+def test_no_session_or_no_time(bundle: Bundle, count: int, seconds: float) -> None:
+    with pytest.raises(ValueError, match=f"{count} sessions and {seconds} seconds"):
+        BranchParallelSession(counted_devices(bundle, count), stall_seconds=seconds)

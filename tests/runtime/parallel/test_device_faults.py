@@ -1,0 +1,222 @@
+"""Devices that fail in mid-decode: the tokens stay those of a run without faults, and the device is reported."""
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.conformance.recorded import TRACES, prompt_of, read_traces
+from tests.runtime.failing_device import Failure, failing_devices
+from tests.runtime.random_windows import full_mask, random_batch
+
+from lopa.runtime.algorithm.decoding import Decoding
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.errors import DevicesLostError
+from lopa.runtime.parallel.branch_session import BranchParallelSession
+from lopa.runtime.sessions.session import Session, open_session
+
+STALL_SECONDS = 2.5
+"""Long beside a forward of the tiny model, also on a busy machine."""
+
+LONG = {"full": "bs32_full", "block_causal": "bs16_block"}
+
+
+@pytest.fixture(scope="module")
+def bundle(tiny_bundle: Path) -> Bundle:
+    return Bundle.open(tiny_bundle)
+
+
+def sessions(bundle: Bundle, count: int) -> list[Session]:
+    return [open_session(bundle, "cpu", threads=1) for _ in range(count)]
+
+
+def decode(session: Session, bundle: Bundle, window: str) -> tuple[list[int], list[int]]:
+    """Ids and winners of a prompt that takes 13 rounds or more, with five branches."""
+    config, traces = read_traces(TRACES / f"x_long_lopa_bf4_{LONG[window]}.jsonl.gz")
+    longest = max(traces, key=lambda trace: trace["forward_rounds"])
+    decoding = Decoding(session, 3, prompt_of(longest), config, bundle.manifest)
+    winners = []
+    while decoding.stop_reason is None:
+        winners.append(decoding.step().winner)
+    session.release(3)
+    return decoding.generated().tolist(), winners
+
+
+@pytest.fixture(scope="module")
+def expected(bundle: Bundle) -> dict[str, tuple[list[int], list[int]]]:
+    (one,) = sessions(bundle, 1)
+    answers = {window: decode(one, bundle, window) for window in ("full", "block_causal")}
+    one.close()
+    return answers
+
+
+@pytest.mark.parametrize("window", ["full", "block_causal"])
+@pytest.mark.parametrize(
+    ("device", "failure"),
+    [
+        (0, Failure("forward", 1)),
+        (1, Failure("forward", 1)),
+        (2, Failure("forward", 5)),
+        (1, Failure("forward", 5, "hangs")),
+        (1, Failure("forward", 5, "answers nonsense")),
+        (0, Failure("commit", 1)),
+        (0, Failure("commit", 2, "hangs")),
+        (0, Failure("read_rows", 1)),
+        (0, Failure("read_rows", 1, "hangs")),
+        (1, Failure("append_rows", 1)),
+        (2, Failure("append_rows", 1, "hangs")),
+    ],
+    ids=lambda value: f"{value.method}-{value.call}-{value.manner}" if isinstance(value, Failure) else None,
+)
+def test_one_device_fails(
+    bundle: Bundle,
+    expected: dict[str, tuple[list[int], list[int]]],
+    device: int,
+    failure: Failure,
+    window: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Device 0 computes the prompt and sends its rows to the two others, with either window."""
+    with failing_devices(sessions(bundle, 3), {device: failure}) as devices:
+        session = BranchParallelSession(devices, stall_seconds=STALL_SECONDS)
+        with caplog.at_level(logging.WARNING, logger="lopa"):
+            found = decode(session, bundle, window)
+            session.close()
+    assert devices[device].failed
+    assert found == expected[window]
+    reason = {
+        "raises": f"OSError: device {device} broke in {failure.method}",
+        "hangs": f"no answer within {STALL_SECONDS} seconds",
+        "answers nonsense": "RuntimeError: answered",
+    }[failure.manner]
+    (lost,) = session.lost
+    assert lost.device == f"device {device}"
+    assert lost.reason.startswith(reason)
+    assert f"device {lost.device} was lost" in caplog.text
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_all_but_one_device_fail_at_random(
+    bundle: Bundle, expected: dict[str, tuple[list[int], list[int]]], seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    count = int(rng.integers(2, 7))
+    methods = ["forward", "commit", "read_rows", "append_rows"]
+    failures = {
+        int(device): Failure(methods[rng.integers(4)], int(rng.integers(1, 8))) for device in rng.permutation(count)[1:]
+    }
+    window = ("full", "block_causal")[seed % 2]
+    with failing_devices(sessions(bundle, count), failures) as devices:
+        session = BranchParallelSession(devices)
+        assert decode(session, bundle, window) == expected[window]
+        assert {lost.device for lost in session.lost} == {device.device for device in devices if device.failed}
+        session.close()
+
+
+@pytest.mark.parametrize("method", ["forward", "commit", "append_rows"])
+def test_the_last_device_failing_is_a_clear_error(bundle: Bundle, method: str) -> None:
+    call = {"forward": 5, "commit": 2, "append_rows": 1}[method]
+    with failing_devices(sessions(bundle, 2), {0: Failure("forward", 4), 1: Failure(method, call)}) as devices:
+        session = BranchParallelSession(devices)
+        with pytest.raises(DevicesLostError, match="no device is left") as caught:
+            decode(session, bundle, "full")
+        assert caught.value.exit_code == 3
+        for device in devices:
+            assert f"{device.device}: OSError" in caught.value.received
+        assert len(session.lost) == 2
+        with pytest.raises(DevicesLostError, match="no device is left"):
+            session.forward(random_batch(np.random.default_rng(0), [9], 2, 4, 1))
+        session.close()
+
+
+def test_devices_that_all_hang_end_in_an_error_and_not_in_a_hang(bundle: Bundle) -> None:
+    with failing_devices(
+        sessions(bundle, 2), {0: Failure("forward", 3, "hangs"), 1: Failure("forward", 3, "hangs")}
+    ) as devices:
+        session = BranchParallelSession(devices, stall_seconds=0.3)
+        with pytest.raises(DevicesLostError, match=r"no answer within 0\.3 seconds.*no answer within"):
+            decode(session, bundle, "full")
+        session.close()
+
+
+def test_rows_of_several_requests_are_recovered(bundle: Bundle) -> None:
+    """The winner's device dies before it hands over the rows of two requests; the rest computes both again."""
+    rng = np.random.default_rng(1)
+    batch = random_batch(rng, [1, 2, 3], 3, 12, 2, mask=full_mask((3, 3, 12)))
+    after = random_batch(rng, [1, 2, 3], 4, 5, 5, starts=[7, 8, 6])
+    (one,) = sessions(bundle, 1)
+    with failing_devices(sessions(bundle, 3), {0: Failure("read_rows", 1)}) as devices:
+        session = BranchParallelSession(devices)
+        for each in (one, session):
+            each.forward(batch)
+            each.commit(1, 0, 7)
+            each.commit(2, 0, 8)
+            each.commit(3, 2, 6)
+        found, expected = session.forward(after), one.forward(after)
+        np.testing.assert_allclose(found.topk_logprobs, expected.topk_logprobs, atol=1e-4)
+        assert [lost.device for lost in session.lost] == ["device 0"]
+        session.close()
+    one.close()
+
+
+def test_a_second_commit_does_not_overtake_lost_rows(bundle: Bundle) -> None:
+    """Of one request and one forward: by then that forward's rows are gone, which is said, not mixed up."""
+    batch = random_batch(np.random.default_rng(6), [1], 3, 9, 2, mask=full_mask((1, 3, 9)))
+    with failing_devices(sessions(bundle, 3), {0: Failure("read_rows", 1)}) as devices:
+        session = BranchParallelSession(devices)
+        session.forward(batch)
+        session.commit(1, 0, 4)
+        with pytest.raises(RuntimeError, match="after no forward"):
+            session.commit(1, 2, 5)
+        assert session.prefix_length(1) == 4
+        session.close()
+
+
+def test_a_request_released_while_its_rows_are_lost(bundle: Bundle) -> None:
+    batch = random_batch(np.random.default_rng(2), [1, 2], 2, 9, 2, mask=full_mask((2, 2, 9)))
+    with failing_devices(sessions(bundle, 2), {1: Failure("read_rows", 1, "hangs")}) as devices:
+        session = BranchParallelSession(devices, stall_seconds=STALL_SECONDS)
+        session.forward(batch)
+        session.commit(1, 1, 9)
+        session.release(1)
+        assert session.prefix_length(1) == 0
+        first = session.forward(batch)
+        second = session.forward(batch)
+        np.testing.assert_array_equal(first.topk_logprobs, second.topk_logprobs)
+        assert [lost.device for lost in session.lost] == ["device 1"]
+        session.close()
+
+
+def test_rows_read_from_a_device_that_fails_are_asked_for_again(bundle: Bundle) -> None:
+    batch = random_batch(np.random.default_rng(3), [1], 2, 9, 2)
+    with failing_devices(sessions(bundle, 2), {1: Failure("read_rows", 1)}) as devices:
+        session = BranchParallelSession(devices)
+        session.forward(batch)
+        with pytest.raises(RuntimeError, match="lost with device device 1"):
+            session.read_rows(1, 1, 9)
+        with pytest.raises(RuntimeError, match="after no forward"):
+            session.commit(1, 0, 9)
+        session.forward(batch)
+        assert session.read_rows(1, 1, 9).count == 9
+        session.close()
+
+
+def wrong_arrays(session: Session) -> None:
+    batch = random_batch(np.random.default_rng(4), [1], 3, 9, 2)
+    batch.window_mask.resize((1, 3, 9, 8))
+    session.forward(batch)
+
+
+def wrong_branch(session: Session) -> None:
+    session.forward(random_batch(np.random.default_rng(5), [1], 3, 9, 2))
+    session.commit(1, 3, 2)
+
+
+@pytest.mark.parametrize("mistake", [wrong_arrays, wrong_branch])
+def test_the_callers_mistakes_are_no_faults_of_devices(bundle: Bundle, mistake: Callable[[Session], None]) -> None:
+    session = BranchParallelSession(sessions(bundle, 2))
+    with pytest.raises(ValueError, match="received"):
+        mistake(session)
+    assert session.lost == ()
+    session.close()

@@ -1,0 +1,238 @@
+"""A pipeline of two stages against the whole graph, and what happens when a stage fails."""
+
+import shutil
+import threading
+import time
+import tracemalloc
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from tests.conformance.recorded import TRACES, comparisons_of_file
+from tests.runtime.random_windows import assert_same_statistics, random_batch
+
+import lopa.runtime.parallel.pipeline_session as pipelined
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.bundle.manifest import MANIFEST_NAME, json_from_manifest
+from lopa.runtime.contract import CacheRows
+from lopa.runtime.errors import BadInputError
+from lopa.runtime.parallel.branch_session import BranchParallelSession
+from lopa.runtime.sessions.onnxruntime_session import OnnxRuntimeEngine
+from lopa.runtime.sessions.session import Session, open_session
+
+DEVICE = "cpu+cpu"
+SAME = 1e-6
+"""The vocabulary product is cut otherwise, and float32 sums in another order; all before it has the same bits."""
+
+
+@pytest.fixture(scope="module")
+def bundle(tiny_staged: Path) -> Bundle:
+    return Bundle.open(tiny_staged)
+
+
+@pytest.fixture
+def session(bundle: Bundle) -> Iterator[Session]:
+    session = open_session(bundle, DEVICE, threads=1)
+    yield session
+    session.close()
+
+
+@pytest.fixture
+def whole(bundle: Bundle) -> Iterator[Session]:
+    session = open_session(bundle, "cpu", threads=1)
+    yield session
+    session.close()
+
+
+def assert_same_rows(found: CacheRows, expected: CacheRows) -> None:
+    for ours, theirs in zip(found.layers, expected.layers, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_same_as_the_whole_graph(session: Session, whole: Session, seed: int) -> None:
+    """Random sizes and requests that come and go; prefixes grow by rows of either, through several tiles."""
+    rng = np.random.default_rng(seed)
+    sizes = [(1, 1, 1, 1), (1, 5, 64, 9), (3, 1, 40, 1), (2, 3, 9, 4)]
+    sizes += [tuple(int(rng.integers(1, most)) for most in (4, 6, 50, 9)) for _ in range(4)]
+    for requests, branches, width, queries in sizes:
+        numbers = [int(number) for number in rng.choice(4, requests, replace=False)]
+        starts = [whole.prefix_length(number) for number in numbers]
+        batch = random_batch(rng, numbers, branches, width, queries, starts=starts)
+        assert_same_statistics(session.forward(batch), whole.forward(batch), SAME)
+        for number in numbers:
+            branch, count = int(rng.integers(branches)), int(rng.integers(width + 1))
+            assert_same_rows(session.read_rows(number, branch, width), whole.read_rows(number, branch, width))
+            whole.commit(number, branch, count)
+            if rng.random() < 0.5:
+                session.commit(number, branch, count)
+            else:
+                session.append_rows(number, whole.read_rows(number, branch, count))
+            assert session.prefix_length(number) == whole.prefix_length(number)
+        if rng.random() < 0.3:
+            session.release(numbers[0])
+            whole.release(numbers[0])
+    assert session.device == DEVICE
+
+
+@pytest.mark.parametrize("name", ["lopa_bf4_bs32_full", "lopa_bf3_bs32_block"])
+def test_published_traces_are_reproduced(bundle: Bundle, session: Session, name: str) -> None:
+    path = next(TRACES.glob(f"*{name}.jsonl.gz"))
+    comparisons = comparisons_of_file(path, session, bundle.manifest)
+    assert [each.mismatch for each in comparisons if each.mismatch is not None] == []
+    assert sum(each.whole for each in comparisons) > 0.9 * len(comparisons)
+
+
+@pytest.mark.parametrize("name", ["x_long_lopa_bf4_bs32_full", "x_long_lopa_bf4_bs16_block"])
+def test_pipelines_that_share_the_branches(name: str, bundle: Bundle) -> None:
+    pipelines = [open_session(bundle, DEVICE, threads=1) for _ in range(2)]
+    session = BranchParallelSession(pipelines)
+    comparisons = comparisons_of_file(TRACES / f"{name}.jsonl.gz", session, bundle.manifest, limit=2)
+    session.close()
+    assert session.lost == ()
+    assert [each.mismatch for each in comparisons if each.mismatch is not None] == []
+    assert sum(each.steps for each in comparisons) > 10
+
+
+class _Slowed:
+    """An engine that waits for `go` before it runs, tells when it has run twice, and only then ends the second call."""
+
+    def __init__(self, engine: OnnxRuntimeEngine, go: threading.Event | None) -> None:
+        self._engine, self._go = engine, go
+        self.runs = 0
+        self.ran_twice, self.ended_twice = threading.Event(), threading.Event()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    def run_part(self, *arguments: Any) -> Any:
+        assert self._go is None or self._go.wait(timeout=60)
+        outputs = self._engine.run_part(*arguments)
+        self.runs += 1
+        if self.runs == 2:
+            self.ran_twice.set()
+            time.sleep(0.3)
+            self.ended_twice.set()
+        return outputs
+
+
+@pytest.fixture
+def slowed(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Session, _Slowed]]:
+    """A session whose second stage starts only when the first has run two micro-batches, and the first stage's engine.
+
+    The first stage's second call goes on for a while then.
+    """
+    original = pipelined.engine_from_bundle
+    engines: list[_Slowed] = []
+
+    def slow_engine(*given: Any, **named: Any) -> _Slowed:
+        engines.append(_Slowed(original(*given, **named), engines[0].ran_twice if engines else None))
+        return engines[-1]
+
+    monkeypatch.setattr(pipelined, "engine_from_bundle", slow_engine)
+    session = open_session(bundle, DEVICE, threads=1)
+    yield session, engines[0]
+    session.close()
+
+
+def test_a_stage_does_not_wait_for_the_next(slowed: tuple[Session, _Slowed], whole: Session) -> None:
+    """And what it passed on before stays as it was."""
+    session, _ = slowed
+    batch = random_batch(np.random.default_rng(5), [1], 4, 20, 3)
+    assert_same_statistics(session.forward(batch), whole.forward(batch), SAME)
+    for branch in range(4):
+        assert_same_rows(session.read_rows(1, branch, 20), whole.read_rows(1, branch, 20))
+
+
+def test_nothing_runs_any_more_when_an_error_is_raised(slowed: tuple[Session, _Slowed]) -> None:
+    """The second stage fails on the first micro-batch while the first stage is busy with the second one."""
+    session, first = slowed
+    batch = random_batch(np.random.default_rng(6), [1], 4, 20, 3)
+    batch.logits_index[0, 0, 0] = 10**6
+    with pytest.raises(Exception, match=r"out of (data )?bounds"):
+        session.forward(batch)
+    assert first.ended_twice.is_set()
+
+
+@pytest.mark.parametrize("stage", [0, 1])
+@pytest.mark.parametrize("branch", [0, 3])
+def test_an_error_of_a_stage_reaches_the_caller(session: Session, whole: Session, stage: int, branch: int) -> None:
+    """An id or a row that does not exist; in the first micro-batch or the second. The next forward is right again."""
+    rng = np.random.default_rng(6)
+    good, bad = (random_batch(rng, [1], 4, 20, 3) for _ in range(2))
+    (bad.logits_index if stage else bad.input_ids)[0, branch, 0] = 10**6
+    session.forward(good)
+    with pytest.raises(Exception, match=r"out of (data )?bounds"):
+        session.forward(bad)
+    with pytest.raises(RuntimeError, match="after no forward"):
+        session.commit(1, 0, 5)
+    assert_same_statistics(session.forward(good), whole.forward(good), SAME)
+    session.commit(1, 2, 20)
+    assert session.prefix_length(1) == 20
+
+
+def _stage_threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if "stage" in thread.name]
+
+
+def test_threads_end_at_close(bundle: Bundle) -> None:
+    session = open_session(bundle, DEVICE, threads=1)
+    session.forward(random_batch(np.random.default_rng(7), [1], 2, 5, 1))
+    assert len(_stage_threads()) == 2
+    session.close()
+    session.close()
+    assert _stage_threads() == []
+    with pytest.raises(RuntimeError, match="after close"):
+        session.forward(random_batch(np.random.default_rng(7), [1], 2, 5, 1))
+
+
+def test_caches_take_what_those_of_the_whole_graph_take(session: Session, whole: Session) -> None:
+    rows = CacheRows(tuple(np.ones((2, 4096, 32), np.float32) for _ in range(10)))
+    sizes = []
+    for each in (session, whole):
+        each.forward(random_batch(np.random.default_rng(8), [1], 4, 5, 1))
+        each.release(1)
+        tracemalloc.start()
+        each.append_rows(1, rows)
+        each.forward(random_batch(np.random.default_rng(8), [1], 4, 5, 1, starts=4096))
+        sizes.append(tracemalloc.get_traced_memory()[0])
+        each.release(1)
+        assert tracemalloc.get_traced_memory()[0] < sizes[-1] / 10, "the cache is still held"
+        tracemalloc.stop()
+    assert sizes[0] == pytest.approx(sizes[1], rel=0.05)
+    assert sizes[1] > 4096 * 2 * 32 * 4 * 10
+
+
+@pytest.mark.parametrize("device", ["cpu+", "+cpu", "cpu++cpu", "+", "cuda:0+cuda:0"])
+def test_a_pipeline_with_a_part_missing_or_twice(bundle: Bundle, device: str) -> None:
+    with pytest.raises(BadInputError, match="joined by") as caught:
+        open_session(bundle, device)
+    assert device in caught.value.received
+
+
+@pytest.mark.parametrize("device", ["numpy+cpu", "cpu+tpu:0"])
+def test_a_stage_on_a_device_that_computes_no_graph(bundle: Bundle, device: str) -> None:
+    with pytest.raises(BadInputError):
+        open_session(bundle, device)
+    assert _stage_threads() == []
+
+
+def test_another_number_of_stages(bundle: Bundle, tiny_bundle: Path) -> None:
+    with pytest.raises(BadInputError, match=r"of 3 stages for .* of 2") as caught:
+        open_session(bundle, "cpu+cpu+cpu")
+    assert "--stages 3" in caught.value.remedy
+    with pytest.raises(BadInputError, match=r"of 2 stages for .* of no"):
+        open_session(Bundle.open(tiny_bundle), "cpu+cpu")
+
+
+def test_a_stage_graph_that_is_another_stage_s(tiny_staged: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(tiny_staged, tmp_path / "copy"))
+    manifest = Bundle.open(copy).manifest
+    first, second = manifest.stages
+    swapped = [msgspec.structs.replace(first, graph=second.graph), msgspec.structs.replace(second, graph=first.graph)]
+    (copy / MANIFEST_NAME).write_bytes(json_from_manifest(msgspec.structs.replace(manifest, stages=swapped)))
+    with pytest.raises(BadInputError, match="other inputs than its manifest says"):
+        open_session(Bundle.open(copy), DEVICE)

@@ -1,0 +1,173 @@
+"""Handles alone: what readers in other threads and in asyncio see, in what order, and when they stop waiting."""
+
+import asyncio
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from lopa.runtime.errors import BadInputError
+from lopa.runtime.requests.handle import RequestHandle
+from lopa.runtime.requests.result import DoneEvent, Event, GenerationResult, TextEvent
+
+RESULT = GenerationResult((1,), (2,), "ab", 1, 1, 4, 1.0, "eos", 0.5)
+EVENTS: list[Event] = [TextEvent("a"), TextEvent("b"), DoneEvent(RESULT)]
+
+
+def put_one_by_one(handle: RequestHandle, events: list[Event]) -> threading.Thread:
+    def put() -> None:
+        for event in events:
+            time.sleep(0.01)
+            handle.put_events([event])
+
+    thread = threading.Thread(target=put)
+    thread.start()
+    return thread
+
+
+def test_every_reader_gets_every_event_in_order() -> None:
+    handle = RequestHandle()
+    seen: list[list[Event]] = []
+    readers = [threading.Thread(target=lambda: seen.append(list(handle))) for _ in range(3)]
+    for reader in readers:
+        reader.start()
+    writer = put_one_by_one(handle, EVENTS)
+    assert handle.result() is RESULT
+    for thread in [*readers, writer]:
+        thread.join()
+    assert seen == [EVENTS] * 3
+    assert list(handle) == EVENTS
+    assert handle.done
+
+
+def test_an_error_comes_behind_the_events_before_it() -> None:
+    handle = RequestHandle()
+    handle.put_events(EVENTS[:1])
+    handle.put_error(ValueError("wrong"))
+    handle.put_error(ValueError("too late"))
+    reader = iter(handle)
+    assert next(reader) == EVENTS[0]
+    with pytest.raises(ValueError, match="wrong"):
+        next(reader)
+    with pytest.raises(ValueError, match="wrong"):
+        handle.result()
+
+    async def read() -> list[Event]:
+        seen: list[Event] = []
+        try:
+            async for event in handle:
+                seen.append(event)
+        except ValueError as error:
+            assert str(error) == "wrong"  # noqa: PT017 (as above)
+            return seen
+        raise AssertionError
+
+    assert asyncio.run(read()) == EVENTS[:1]
+
+
+def test_an_error_does_not_take_a_result_back() -> None:
+    handle = RequestHandle()
+    handle.put_events(EVENTS)
+    handle.put_error(ValueError("too late"))
+    assert handle.result(0) is RESULT
+
+
+def test_a_result_that_is_late_leaves_the_request_alone() -> None:
+    handle = RequestHandle()
+    with pytest.raises(TimeoutError):
+        handle.result(0.01)
+    assert not handle.done
+    assert not handle.cancelled
+    handle.put_events(EVENTS)
+    assert handle.result(0) is RESULT
+
+
+def test_the_loop_does_other_things_while_it_waits() -> None:
+    async def main() -> tuple[list[Event], list[Event], int]:
+        handle, ticks = RequestHandle(), 0
+
+        async def tick() -> None:
+            nonlocal ticks
+            while not handle.done:
+                ticks += 1
+                await asyncio.sleep(0)
+
+        async def read() -> list[Event]:
+            return [event async for event in handle]
+
+        writer = put_one_by_one(handle, EVENTS)
+        first, second, _ = await asyncio.gather(read(), read(), tick())
+        writer.join()
+        return first, second, ticks
+
+    first, second, ticks = asyncio.run(main())
+    assert first == second == EVENTS
+    assert ticks > 3
+
+
+def test_a_reader_that_left_and_a_loop_that_closed_are_no_concern_of_the_writer() -> None:
+    handle = RequestHandle()
+
+    async def read_one() -> Event:
+        async for event in handle:
+            return event
+        raise AssertionError
+
+    handle.put_events(EVENTS[:1])
+    assert asyncio.run(read_one()) == EVENTS[0]
+
+    loop = asyncio.new_event_loop()
+    reader = handle.__aiter__()
+    loop.run_until_complete(anext(reader))
+    waiting = loop.create_task(anext(reader))
+    loop.run_until_complete(asyncio.sleep(0.01))
+    waiting.cancel()
+    loop.run_until_complete(asyncio.sleep(0.01))
+    loop.close()
+    handle.put_events(EVENTS[1:])
+    assert list(handle) == EVENTS
+
+
+def test_a_handle_can_be_awaited() -> None:
+    async def main() -> None:
+        handle = RequestHandle()
+        writer = put_one_by_one(handle, EVENTS)
+        assert await handle is RESULT
+        assert await handle is RESULT  # a second time too
+        assert await asyncio.wait_for(handle, 5) is RESULT
+        assert await asyncio.gather(handle, handle) == [RESULT, RESULT]
+        writer.join()
+        assert handle._wakers == []
+
+        failed = RequestHandle()
+        failed.put_error(ValueError("wrong"))
+        with pytest.raises(ValueError, match="wrong"):
+            await failed
+
+    asyncio.run(main())
+
+
+def test_an_awaiting_that_ends_early_leaves_the_request_running() -> None:
+    async def main() -> None:
+        handle = RequestHandle()
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(handle, 0.01)
+        waiting = asyncio.ensure_future(handle)
+        await asyncio.sleep(0.01)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        assert handle._wakers == []
+        assert not handle.cancelled
+        assert not handle.done
+        handle.put_events(EVENTS)
+        assert await handle is RESULT
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("timeout", [-1, float("nan"), "1", True, 10**400, float("inf")])
+def test_a_timeout_that_is_no_number_of_seconds(timeout: Any) -> None:
+    with pytest.raises(BadInputError, match="timeout"):
+        RequestHandle().result(timeout)

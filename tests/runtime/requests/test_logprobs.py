@@ -1,0 +1,128 @@
+"""Log-probabilities of an answer's tokens, recomputed from what the engine said in each round."""
+
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lopa import tiny
+from lopa.runtime.algorithm.candidates import RowStatistics
+from lopa.runtime.algorithm.decoding import Step
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.contract import Statistics, WindowBatch
+from lopa.runtime.decoder import Decoder
+from lopa.runtime.requests.result import GenerationResult
+from lopa.runtime.sessions.session import open_session
+from lopa.runtime.text.tokenizer import Tokenizer
+
+
+class Listening:
+    """A session that keeps what its forwards answered."""
+
+    def __init__(self, session: Any) -> None:
+        self._session = session
+        self.heard: list[Statistics] = []
+
+    def forward(self, batch: WindowBatch) -> Statistics:
+        self.heard.append(self._session.forward(batch))
+        return self.heard[-1]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._session, name)
+
+
+@pytest.fixture(scope="module")
+def decoder(tiny_bundle: Path) -> Iterator[Decoder]:
+    bundle = Bundle.open(tiny_bundle)
+    session: Any = Listening(open_session(bundle, "cpu", threads=1))
+    with Decoder(bundle, session, Tokenizer.open(bundle)) as decoder:
+        yield decoder
+
+
+def rows_of_winner(heard: Statistics, step: Step) -> RowStatistics:
+    return RowStatistics(heard.topk_ids[0], heard.topk_logprobs[0], heard.entropy[0])[step.winner]
+
+
+def said_of(row: RowStatistics | None, token: int) -> float:
+    assert row is not None
+    return float(row.topk_logprobs[row.topk_ids.tolist().index(token)])
+
+
+def recomputed(decoder: Decoder, prompt: str, **options: Any) -> tuple[GenerationResult, dict[int, float]]:
+    """The result, and the log-probability of every position that was decided, from the statistics alone."""
+    session: Any = decoder.session
+    session.heard.clear()
+    steps: list[Step] = []
+    *_, last = decoder.stream(prompt, decoder.config(logprobs=True, **options), on_step=steps.append)
+    shift = decoder.bundle.manifest.prediction_shift
+    found: dict[int, float] = {}
+    proposed: dict[tuple[int, int], float] = {}
+    kept: RowStatistics | None = None
+    for step, heard in zip(steps, session.heard, strict=True):
+        rows = rows_of_winner(heard, step)
+        kept = rows[0] if step.windows.commit else kept
+        said = {
+            int(position): kept if position - shift < step.windows.start and not step.windows.commit else rows[column]
+            for column, position in enumerate(step.windows.wanted[step.winner])
+        }
+        ahead = step.branches[step.winner].lookahead
+        if ahead is not None:
+            found[ahead.position] = proposed[ahead.position, ahead.token]
+        for position, token in zip(step.fills.positions.tolist(), step.fills.tokens.tolist(), strict=True):
+            found[position] = said_of(said[position], token)
+        proposed = {(each.position, each.token): said_of(said[each.position], each.token) for each in step.lookaheads}
+    # A lookahead that decides the last position is taken without another round.
+    final = {position: logprob for (position, _), logprob in proposed.items()}
+    answer = last.result  # type: ignore[union-attr]
+    return answer, {**final, **found}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"branches": 1},
+        {"branches": 5},
+        {"branches": 4, "window": "block_causal", "confidence": "margin"},
+        {"strategy": "d2f"},
+        {"strategy": "threshold"},
+        {"strategy": "vanilla", "max_new_tokens": 40},
+        {"branches": 4, "temperature": 1.5, "seed": 3, "skip_threshold": 0.5},
+        {"branches": 4, "temperature": 0.7, "top_k": 3, "top_p": 0.9, "seed": 5},
+        {"branches": 4, "published": True, "max_new_tokens": 64},
+        {"branches": 3, "drop_after_eos": False, "stop_at_eos": False, "max_new_tokens": 40},
+    ],
+    ids=str,
+)
+def test_they_are_what_the_model_said_when_it_proposed_the_token(decoder: Decoder, options: dict[str, Any]) -> None:
+    with tiny.EVAL.open(encoding="utf-8") as lines:
+        prompts = [json.loads(line)["prompt"] for line, _ in zip(lines, range(3), strict=False)]
+    for prompt in prompts:
+        result, expected = recomputed(decoder, prompt, **options)
+        assert result.logprobs is not None
+        assert len(result.logprobs) == len(result.token_ids) > 0
+        start = len(result.prompt_ids)
+        assert [expected[start + index] for index in range(len(result.logprobs))] == pytest.approx(
+            list(result.logprobs), abs=1e-6
+        )
+        assert all(isinstance(each, float) and each <= 1e-5 for each in result.logprobs)
+
+
+def test_they_change_nothing_and_are_left_out_unless_asked_for(decoder: Decoder) -> None:
+    prompt = "Question: 2 + 3?\nAnswer:"
+    plain = next(decoder.generate([prompt], decoder.config(branches=4)))
+    assert plain.logprobs is None
+    (with_them,) = decoder.generate([prompt], decoder.config(branches=4, logprobs=np.True_))
+    assert (with_them.token_ids, with_them.steps) == (plain.token_ids, plain.steps)
+
+
+def test_an_undecided_position_of_published_mode_has_none(decoder: Decoder) -> None:
+    config = decoder.config(published=True, strategy="vanilla", max_new_tokens=32, logprobs=True, time_limit=1e-9)
+    (result,) = decoder.generate(["Question: 2 + 3?\nAnswer:"], config)
+    assert result.logprobs is not None
+    mask = decoder.bundle.manifest.special_tokens.mask
+    assert result.stop_reason == "time_limit"
+    assert [math.isnan(each) for each in result.logprobs] == [token == mask for token in result.token_ids]

@@ -1,0 +1,65 @@
+"""Decoder.outcomes: configs of requests' own, and what comes out before a failure."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.runtime.test_engine import FailingSession
+
+from lopa.runtime import BadInputError, Decoder, LopaError, PromptRequest
+from lopa.runtime.requests.result import GenerationResult
+
+IDS = (1, 340, 28, 606)
+LENGTHS = (2, 2, 30)
+
+
+@pytest.fixture(scope="module")
+def decoder(tiny_bundle: Path) -> Iterator[Decoder]:
+    with Decoder.open(tiny_bundle, threads=1) as decoder:
+        yield decoder
+
+
+def requests(decoder: Decoder) -> list[PromptRequest]:
+    """One token a step, so that the first two end together, long before the third."""
+    return [
+        PromptRequest(IDS, decoder.config(strategy="vanilla", max_new_tokens=length, stop_at_eos=False))
+        for length in LENGTHS
+    ]
+
+
+def test_a_request_is_decoded_by_its_own_config(decoder: Decoder) -> None:
+    mixed: list[Any] = [IDS, *requests(decoder), BadInputError("x", expected="y", remedy="z")]
+    common = decoder.config(max_new_tokens=4, stop_at_eos=False)
+    for parallel in (1, 3):
+        outcomes = list(decoder.outcomes(mixed, common, parallel=parallel))
+        lengths = [each.window_tokens for each in outcomes if isinstance(each, GenerationResult)]
+        assert lengths[:4] == [4, *LENGTHS]
+        assert isinstance(outcomes[4], BadInputError)
+
+
+@pytest.mark.parametrize("method", ["forward", "release"])
+def test_what_is_done_comes_before_the_failure_of_a_device(decoder: Decoder, method: str) -> None:
+    session = FailingSession(decoder.session, method)
+    broken = Decoder(decoder.bundle, session, decoder.tokenizer, threads=1)  # type: ignore[arg-type]
+    steps = []
+
+    def on_step(number: int, step: Any) -> None:
+        steps.append(number)
+        session.broken = steps.count(2) == (2 if method == "release" else 5)
+
+    found: list[GenerationResult | BadInputError] = []  # extend keeps what came before an error
+    with pytest.raises((OSError, LopaError)):
+        found.extend(broken.outcomes(requests(decoder), parallel=3, on_step=on_step))
+    assert [each.window_tokens for each in found if isinstance(each, GenerationResult)] == list(LENGTHS[:2])
+
+
+def test_what_is_done_comes_before_the_failure_of_who_asks(decoder: Decoder) -> None:
+    def asked() -> Iterator[PromptRequest]:
+        yield from requests(decoder)[:2]
+        raise LookupError("no more lines")
+
+    found: list[Any] = []
+    with pytest.raises(LookupError, match="no more lines"):
+        found.extend(decoder.outcomes(asked()))
+    assert len(found) == 2

@@ -1,0 +1,140 @@
+"""A device that raises whatever it likes: the same typed error from decoder, batch, engine and command line."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.runtime.failing_device import FailingDevice, Failure
+from tests.runtime.random_windows import full_mask, random_batch
+
+from lopa.cli.main import main
+from lopa.runtime import Decoder, Engine, EngineFailedError
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.errors import BadInputError, DevicesLostError
+from lopa.runtime.parallel.branch_session import BranchParallelSession
+from lopa.runtime.sessions.onnxruntime_session import OnnxRuntimeEngine
+from lopa.runtime.sessions.session import open_session
+
+PROMPT = "Question: 2 + 3?\nAnswer:"
+
+
+@pytest.fixture(scope="module")
+def decoder(tiny_bundle: Path) -> Iterator[Decoder]:
+    with Decoder.open(tiny_bundle, threads=1) as opened:
+        yield opened
+
+
+def broken(decoder: Decoder, failure: Failure) -> Decoder:
+    session: Any = FailingDevice(decoder.session, "device 0", failure)
+    return Decoder(decoder.bundle, session, decoder.tokenizer, threads=1)
+
+
+def _stream(decoder: Decoder) -> None:
+    list(decoder.stream(PROMPT))
+
+
+def _generate(decoder: Decoder) -> None:
+    list(decoder.generate([PROMPT, PROMPT], parallel=2))
+
+
+def _submit(decoder: Decoder) -> None:
+    with Engine(decoder) as engine:
+        engine.submit(PROMPT).result(60.0)
+
+
+@pytest.mark.parametrize("use", [_stream, _generate, _submit])
+@pytest.mark.parametrize(
+    "failure",
+    [Failure("forward", 1), Failure("forward", 3), Failure("commit", 1), Failure("forward", 2, "answers nonsense")],
+    ids=str,
+)
+def test_the_error_is_the_same_wherever_it_is_met(
+    decoder: Decoder, use: Callable[[Decoder], None], failure: Failure
+) -> None:
+    with pytest.raises(EngineFailedError, match="device 0 failed while it decoded") as caught:
+        use(broken(decoder, failure))
+    assert caught.value.exit_code == 3
+    assert isinstance(caught.value.__cause__, ValueError if failure.manner == "answers nonsense" else OSError)
+    for number in list(decoder.session._caches):  # type: ignore[attr-defined]
+        decoder.session.release(number)
+
+
+@pytest.mark.parametrize("method", ["read_rows", "append_rows"])
+def test_of_a_kept_prompt(decoder: Decoder, method: str) -> None:
+    config = decoder.config(window="block_causal", max_new_tokens=8)
+    with Engine(broken(decoder, Failure(method, 1))) as engine:
+        handles = [engine.submit(PROMPT, config)]
+        if method == "append_rows":
+            handles[0].result(60.0)  # its prompt is kept now
+            handles.append(engine.submit(PROMPT, config))
+        with pytest.raises(EngineFailedError, match=method):
+            handles[-1].result(60.0)
+    for number in list(decoder.session._caches):  # type: ignore[attr-defined]
+        decoder.session.release(number)
+
+
+def test_the_last_of_several_is_lost(decoder: Decoder) -> None:
+    sessions: list[Any] = [
+        FailingDevice(open_session(decoder.bundle, "cpu", threads=1), f"device {i}", Failure("forward", 1))
+        for i in range(2)
+    ]
+    lost = Decoder(decoder.bundle, BranchParallelSession(sessions), decoder.tokenizer, threads=1)
+    with pytest.raises(DevicesLostError):
+        list(lost.generate([PROMPT]))
+    lost.close()
+
+
+def test_an_error_of_the_callers_own_stays_what_it_is(decoder: Decoder) -> None:
+    def on_step(*_: object) -> None:
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        list(decoder.stream(PROMPT, on_step=on_step))
+    with pytest.raises(KeyError, match="mine"):
+        list(decoder.outcomes([PROMPT], on_step=on_step))
+
+
+def test_a_forward_that_cannot_be_run_stays_the_callers_error(decoder: Decoder) -> None:
+    class TooSmall:
+        device = "cpu"
+
+        def forward(self, _: object) -> object:
+            raise BadInputError("too long", expected="shorter", remedy="shorten it")
+
+        def release(self, request: int) -> None:
+            pass
+
+    session: Any = TooSmall()
+    with pytest.raises(BadInputError, match="too long"):
+        list(Decoder(decoder.bundle, session, decoder.tokenizer).stream(PROMPT))
+
+
+@pytest.mark.parametrize("device", ["cpu", "numpy", "portable", "cpu+cpu"])
+def test_an_engine_that_raises_is_typed_and_silent(
+    tiny_bundle: Path, tiny_portable: Path, tiny_staged: Path, device: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Ids outside the vocabulary, which no decoder sends: ONNX Runtime's own log line is not what a user reads."""
+    path = {"portable": tiny_portable, "cpu+cpu": tiny_staged}.get(device, tiny_bundle)
+    session = open_session(Bundle.open(path), device.replace("portable", "cpu"), threads=1)
+    batch = random_batch(np.random.default_rng(1), [1], 1, 8, 2, mask=full_mask((1, 1, 8)))
+    batch.input_ids[...] = 10**7
+    with pytest.raises(EngineFailedError, match="failed while it decoded") as caught:
+        session.forward(batch)
+    assert not isinstance(caught.value.__cause__, EngineFailedError)
+    session.close()
+    assert capfd.readouterr() == ("", "")
+
+
+def test_the_command_exits_with_the_code_of_a_device(
+    tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails(*_: object) -> None:
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(OnnxRuntimeEngine, "run", fails)
+    with pytest.raises(SystemExit) as caught:
+        main(["generate", str(tiny_bundle), PROMPT])
+    assert caught.value.code == 3
+    assert "cpu failed while it decoded: RuntimeError: out of memory" in capsys.readouterr().err

@@ -1,0 +1,88 @@
+"""A device's thread: order, errors, its end, and its cores."""
+
+import os
+import subprocess
+import sys
+import threading
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from lopa.runtime.sessions.device_worker import DeviceWorker, keep_thread_on
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def test_work_is_done_in_order_and_on_one_thread() -> None:
+    worker = DeviceWorker("test")
+    done: list[int] = []
+    threads = set()
+
+    def work(number: int) -> int:
+        threads.add(threading.get_ident())
+        done.append(number)
+        return number * number
+
+    futures = [worker.submit(partial(work, number)) for number in range(200)]
+    assert [future.result(timeout=20) for future in futures] == [number * number for number in range(200)]
+    assert done == list(range(200))
+    assert len(threads) == 1
+    assert threading.get_ident() not in threads
+    worker.stop()
+
+
+def test_an_error_reaches_the_one_who_waits_and_the_thread_goes_on() -> None:
+    worker = DeviceWorker("test")
+    failing = worker.submit(lambda: {}["nothing"])
+    leaving = worker.submit(sys.exit)
+    after = worker.submit(lambda: 5)
+    with pytest.raises(KeyError, match="nothing"):
+        failing.result(timeout=20)
+    with pytest.raises(SystemExit):
+        leaving.result(timeout=20)
+    assert after.result(timeout=20) == 5
+    worker.stop()
+
+
+def test_stop_ends_the_thread_after_its_work() -> None:
+    worker = DeviceWorker("the one to stop")
+    gate = threading.Event()
+    first = worker.submit(lambda: gate.wait(20))
+    (thread,) = (thread for thread in threading.enumerate() if thread.name == "the one to stop")
+    worker.stop()
+    late = worker.submit(lambda: 1)
+    gate.set()
+    thread.join(20)
+    assert not thread.is_alive()
+    assert first.result(timeout=0)
+    assert not late.done()
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="needs Linux, where a thread can be kept on cores")
+def test_a_thread_is_kept_on_its_cores_and_no_other_is() -> None:
+    mine = os.sched_getaffinity(0)
+    core = max(mine)
+    worker = DeviceWorker("test")
+    worker.submit(lambda: keep_thread_on([core]))
+    assert worker.submit(lambda: os.sched_getaffinity(0)).result(timeout=20) == {core}
+    assert os.sched_getaffinity(0) == mine
+    worker.stop()
+
+
+def test_a_thread_that_hangs_does_not_keep_the_process() -> None:
+    program = """
+import time
+from lopa.runtime.sessions.device_worker import DeviceWorker
+DeviceWorker("hangs").submit(lambda: time.sleep(1000))
+print("over")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert done.stdout == "over\n"

@@ -1,0 +1,348 @@
+"""What every session with caches in host memory does, on both engines that exist and on several devices at once."""
+
+import tracemalloc
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.runtime.random_windows import (
+    VOCABULARY,
+    assert_close,
+    assert_same_statistics,
+    batch_of_one,
+    block_causal_mask,
+    random_batch,
+)
+
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.contract import CacheRows, WindowBatch
+from lopa.runtime.parallel.branch_session import BranchParallelSession
+from lopa.runtime.sessions.session import Session, open_session
+
+
+@pytest.fixture(scope="module")
+def bundle(tiny_bundle: Path) -> Bundle:
+    return Bundle.open(tiny_bundle)
+
+
+def open_devices(bundle: Bundle, devices: str) -> Session:
+    """One session, or with commas several that share the branches."""
+    sessions = [open_session(bundle, device, threads=1) for device in devices.split(",")]
+    return BranchParallelSession(sessions) if len(sessions) > 1 else sessions[0]
+
+
+@pytest.fixture(params=["cpu", "numpy", "cpu,cpu", "cpu,numpy,cpu"])
+def session(request: pytest.FixtureRequest, bundle: Bundle) -> Iterator[Session]:
+    session = open_devices(bundle, request.param)
+    yield session
+    session.close()
+
+
+one_device = pytest.mark.parametrize("session", ["cpu", "numpy"], indirect=True)
+"""For what several devices do otherwise: tests/runtime/parallel/test_branch_session.py."""
+
+
+@pytest.fixture
+def other(session: Session, bundle: Bundle) -> Iterator[Session]:
+    """Another session of the same kind."""
+    other = open_devices(bundle, session.device)
+    yield other
+    other.close()
+
+
+def rng_of(seed: int) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+def fill_prefix(session: Session, rng: np.random.Generator, request: int, rows: int) -> None:
+    """Commit `rows` rows of a random window."""
+    start = session.prefix_length(request)
+    session.forward(random_batch(rng, [request], 1, rows, 1, starts=start))
+    session.commit(request, 0, rows)
+
+
+def test_rows_committed_in_pieces_equal_one_commit(session: Session) -> None:
+    """With a block-causal window, the rows do not depend on how the sequence is cut between blocks."""
+    rng = rng_of(1)
+    batch = random_batch(rng, [1], 1, 96, 1, mask=block_causal_mask((1, 1, 96), 16))
+    session.forward(batch)
+    session.commit(1, 0, 96)
+    for start, end in ((0, 32), (32, 80), (80, 96)):
+        piece = WindowBatch(
+            requests=(2,),
+            input_ids=batch.input_ids[..., start:end],
+            position_ids=batch.position_ids[..., start:end],
+            window_mask=batch.window_mask[..., start:end, start:end],
+            logits_index=np.zeros((1, 1, 1), np.int64),
+            temperature=batch.temperature,
+        )
+        session.forward(piece)
+        session.commit(2, 0, end - start)
+    assert session.prefix_length(1) == session.prefix_length(2) == 96
+    after = random_batch(rng, [1], 3, 20, 20, starts=96)
+    assert_same_statistics(session.forward(replace(after, requests=(2,))), session.forward(after))
+
+
+def test_a_commit_takes_the_rows_of_its_branch_and_matters(session: Session) -> None:
+    rng = rng_of(2)
+    batch = random_batch(rng, [1], 3, 20, 4)
+    for request, branch in ((1, 0), (2, 2), (3, 2)):
+        session.forward(replace(batch, requests=(request,)))
+        session.commit(request, branch, 11)
+    after = random_batch(rng, [1], 1, 8, 8, starts=11)
+    first, second, third = (session.forward(replace(after, requests=(request,))) for request in (1, 2, 3))
+    assert_same_statistics(second, third)
+    assert np.abs(first.topk_logprobs - second.topk_logprobs).max() > 0.01
+
+
+def test_rows_sent_to_another_session_equal_a_commit(session: Session, other: Session) -> None:
+    rng = rng_of(3)
+    for width in (40, 50):
+        session.forward(random_batch(rng, [7], 2, width, 1, starts=session.prefix_length(7)))
+        rows = session.read_rows(7, 1, width - 3)
+        assert rows.count == width - 3
+        session.commit(7, 1, width - 3)
+        other.append_rows(7, rows)
+    assert other.prefix_length(7) == session.prefix_length(7) == 84
+    after = random_batch(rng, [7], 2, 8, 8, starts=84)
+    assert_same_statistics(other.forward(after), session.forward(after))
+
+
+def test_rows_and_statistics_survive_the_next_forward(session: Session) -> None:
+    rng = rng_of(4)
+    statistics = session.forward(random_batch(rng, [1], 2, 10, 5))
+    rows = session.read_rows(1, 1, 10)
+    kept = [array.copy() for array in (statistics.topk_ids, statistics.topk_logprobs, statistics.entropy)]
+    kept_rows = [array.copy() for array in rows.layers]
+    session.forward(random_batch(rng, [1], 2, 10, 5))
+    for old, new in zip(kept, (statistics.topk_ids, statistics.topk_logprobs, statistics.entropy), strict=True):
+        np.testing.assert_array_equal(old, new)
+    for old_rows, new_rows in zip(kept_rows, rows.layers, strict=True):
+        np.testing.assert_array_equal(old_rows, new_rows)
+
+
+def test_window_sizes_that_change_back_and_forth(session: Session) -> None:
+    """Memory is used again; nothing of another size may show."""
+    rng = rng_of(5)
+    sizes = [(1, 5, 3), (4, 33, 20), (1, 5, 3), (2, 70, 1), (4, 33, 20), (4, 33, 21), (1, 1, 1)]
+    batches = {size: random_batch(rng, [1], *size) for size in sizes}
+    first = {size: session.forward(batch) for size, batch in batches.items()}
+    for size in sizes:
+        assert_same_statistics(session.forward(batches[size]), first[size])
+
+
+def test_several_requests_at_once_equal_one_by_one(session: Session) -> None:
+    rng = rng_of(6)
+    for request, rows in ((1, 70), (2, 10), (3, 64)):
+        fill_prefix(session, rng, request, rows)
+    requests = [2, 9, 3, 1]  # 9 has no prefix
+    starts = [session.prefix_length(request) for request in requests]
+    for _ in range(3):
+        batch = random_batch(rng, requests, 3, 12, 6, starts=starts)
+        together = session.forward(batch)
+        new_rows = [session.read_rows(request, 2, 9) for request in requests]
+        for slot, request in enumerate(requests):
+            alone = session.forward(batch_of_one(batch, slot))
+            one = slice(slot, slot + 1)
+            assert_same_statistics(
+                replace(
+                    together,
+                    topk_ids=together.topk_ids[one],
+                    topk_logprobs=together.topk_logprobs[one],
+                    entropy=together.entropy[one],
+                ),
+                alone,
+            )
+            for found, expected in zip(new_rows[slot].layers, session.read_rows(request, 2, 9).layers, strict=True):
+                assert_close(found, expected)
+        # Only some of the requests move on, one of them into another tile.
+        fill_prefix(session, rng, 3, 30)
+        starts = [session.prefix_length(request) for request in requests]
+
+
+def test_rows_are_committed_to_their_own_request(session: Session) -> None:
+    rng = rng_of(7)
+    batch = random_batch(rng, [4, 5], 2, 12, 1)
+    session.forward(batch)
+    session.commit(5, 1, 12)
+    assert session.prefix_length(4) == 0
+    session.forward(replace(batch_of_one(batch, 1), requests=(6,)))
+    session.commit(6, 1, 12)
+    after = random_batch(rng, [5], 1, 5, 5, starts=12)
+    assert_same_statistics(session.forward(after), session.forward(replace(after, requests=(6,))))
+
+
+def test_padding_rows_are_inert(session: Session) -> None:
+    rng = rng_of(8)
+    fill_prefix(session, rng, 1, 30)
+    batch = random_batch(rng, [1], 3, 20, 20, starts=30)
+    expected = session.forward(batch)
+    expected_rows = session.read_rows(1, 1, 20)
+    for padding in (1, 13):
+        mask = np.zeros((1, 3, 20 + padding, 20 + padding), np.bool_)
+        mask[..., :20, :20] = batch.window_mask
+        mask[..., range(20, 20 + padding), range(20, 20 + padding)] = True
+        padded = replace(
+            batch,
+            input_ids=np.concatenate([batch.input_ids, rng.integers(0, VOCABULARY, (1, 3, padding))], axis=-1),
+            position_ids=np.concatenate([batch.position_ids, rng.integers(0, 500, (1, 3, padding))], axis=-1),
+            window_mask=mask,
+        )
+        assert_same_statistics(session.forward(padded), expected)
+        for found, rows in zip(session.read_rows(1, 1, 20).layers, expected_rows.layers, strict=True):
+            assert_close(found, rows)
+
+
+def test_the_order_of_branches_does_not_matter(session: Session) -> None:
+    rng = rng_of(9)
+    fill_prefix(session, rng, 1, 10)
+    batch = random_batch(rng, [1], 4, 15, 6, starts=10)
+    expected = session.forward(batch)
+    order = [2, 0, 3, 1]
+    turned = replace(
+        batch,
+        input_ids=batch.input_ids[:, order],
+        position_ids=batch.position_ids[:, order],
+        window_mask=batch.window_mask[:, order],
+        logits_index=batch.logits_index[:, order],
+    )
+    found = session.forward(turned)
+    assert_same_statistics(
+        found,
+        replace(
+            expected,
+            topk_ids=expected.topk_ids[:, order],
+            topk_logprobs=expected.topk_logprobs[:, order],
+            entropy=expected.entropy[:, order],
+        ),
+    )
+
+
+def test_positions_count_and_cache_rows_do_not(session: Session) -> None:
+    """The same window elsewhere in the text gives other statistics; RoPE follows position_ids."""
+    rng = rng_of(10)
+    fill_prefix(session, rng, 1, 10)
+    batch = random_batch(rng, [1], 1, 6, 6, starts=10)
+    near = session.forward(batch)
+    far = session.forward(replace(batch, position_ids=batch.position_ids + 40))
+    assert np.abs(near.topk_logprobs - far.topk_logprobs).max() > 0.01
+
+
+def test_a_released_request_begins_anew(session: Session) -> None:
+    rng = rng_of(11)
+    batch = random_batch(rng, [1], 2, 9, 9)
+    fresh = session.forward(batch)
+    session.commit(1, 0, 9)
+    session.release(1)
+    session.release(1)
+    session.release(12345)
+    assert session.prefix_length(1) == 0
+    assert_same_statistics(session.forward(batch), fresh)
+
+
+def test_release_leaves_other_requests_alone(session: Session) -> None:
+    rng = rng_of(12)
+    fill_prefix(session, rng, 1, 9)
+    fill_prefix(session, rng, 2, 70)
+    batch = random_batch(rng, [1], 2, 9, 9, starts=9)
+    expected = session.forward(batch)
+    session.forward(random_batch(rng, [1, 2], 2, 9, 9, starts=9))
+    session.release(2)
+    assert_same_statistics(session.forward(batch), expected)
+
+
+@one_device
+@pytest.mark.parametrize("ending", ["release", "close"])
+def test_a_cache_is_freed(session: Session, ending: str) -> None:
+    """Measured as what Python and numpy hold; a cache of 16384 rows holds 42 MB."""
+    rng = rng_of(13)
+    session.forward(random_batch(rng, [1, 2], 1, 4, 1))
+    rows = CacheRows(tuple(rng.standard_normal((2, 16384, 32)).astype(np.float32) for _ in range(10)))
+    tracemalloc.start()
+    try:
+        session.append_rows(1, rows)
+        session.forward(random_batch(rng, [1], 1, 4, 1, starts=100))
+        session.forward(random_batch(rng, [1, 2], 1, 4, 1, starts=100))
+        held = tracemalloc.get_traced_memory()[0]
+        if ending == "release":
+            session.release(1)
+        else:
+            session.close()
+        left = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert held > 40e6
+    assert left < 2e6
+
+
+def test_wrong_use_is_named(session: Session) -> None:
+    rng = rng_of(14)
+    with pytest.raises(RuntimeError, match="after no forward"):
+        session.commit(1, 0, 1)
+    with pytest.raises(RuntimeError, match="after no forward"):
+        session.read_rows(1, 0, 1)
+    session.forward(random_batch(rng, [1, 2], 3, 5, 2))
+    with pytest.raises(RuntimeError, match=r"request 3 .* requests \[1, 2\]"):
+        session.commit(3, 0, 1)
+    for branch in (-1, 3):
+        with pytest.raises(ValueError, match=rf"received branch {branch}, expected one from 0 to 2"):
+            session.commit(1, branch, 1)
+    for count in (-1, 6):
+        with pytest.raises(ValueError, match=rf"received count {count}, expected one from 0 to 5"):
+            session.read_rows(1, 0, count)
+    with pytest.raises(ValueError, match="received rows"):
+        session.append_rows(1, CacheRows((np.ones((2, 3, 32), np.float32),)))
+    session.release(2)
+    with pytest.raises(RuntimeError, match="after no forward"):
+        session.commit(2, 0, 1)
+    assert session.prefix_length(1) == session.prefix_length(2) == 0
+
+
+def test_arrays_that_do_not_fit_are_named(session: Session) -> None:
+    batch = random_batch(rng_of(15), [1, 2], 3, 5, 2)
+    session.forward(batch)
+    for name, wrong in (
+        ("requests", replace(batch, requests=(1, 1))),
+        ("requests", replace(batch, requests=(1,))),
+        ("requests", replace(batch, requests=(1, 2, 2))),
+        ("position_ids", replace(batch, position_ids=batch.position_ids[..., :4])),
+        ("window_mask", replace(batch, window_mask=batch.window_mask[..., :4])),
+        ("logits_index", replace(batch, logits_index=batch.logits_index[:, :2])),
+        ("temperature", replace(batch, temperature=batch.temperature[:1])),
+        ("input_ids", replace(batch, input_ids=batch.input_ids[0])),
+        ("input_ids", replace(batch, input_ids=batch.input_ids[..., :0])),
+    ):
+        with pytest.raises(ValueError, match=f"received {name}"):
+            session.forward(wrong)
+
+
+@one_device
+def test_a_forward_that_fails_leaves_no_rows_to_commit(session: Session) -> None:
+    batch = random_batch(rng_of(16), [1], 2, 5, 2)
+    session.forward(batch)
+    with pytest.raises(Exception, match=r"(?i)out of bounds|indices"):
+        session.forward(replace(batch, input_ids=batch.input_ids + 1_000_000))
+    with pytest.raises(RuntimeError, match="after no forward"):
+        session.commit(1, 0, 1)
+    session.forward(batch)
+    session.commit(1, 1, 5)
+
+
+def test_a_closed_session_says_so(session: Session) -> None:
+    batch = random_batch(rng_of(17), [1], 1, 5, 2)
+    session.forward(batch)
+    rows = session.read_rows(1, 0, 2)
+    session.close()
+    session.close()
+    session.release(1)
+    assert session.prefix_length(1) == 0
+    with pytest.raises(RuntimeError, match=r"after close\(\)"):
+        session.forward(batch)
+    with pytest.raises(RuntimeError, match=r"after close\(\)"):
+        session.commit(1, 0, 1)
+    with pytest.raises(RuntimeError, match=r"after close\(\)"):
+        session.read_rows(1, 0, 1)
+    with pytest.raises(RuntimeError, match=r"after close\(\)"):
+        session.append_rows(1, rows)

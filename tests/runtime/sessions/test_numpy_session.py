@@ -1,0 +1,181 @@
+"""The numpy reference held against plain torch in float64, without any cache; and its small steps."""
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from tests.runtime.random_windows import VOCABULARY, assert_same_statistics, scattered_mask
+
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.bundle.manifest import ModelDimensions
+from lopa.runtime.bundle.weights import weights_from_bundle
+from lopa.runtime.contract import Bool, Statistics, WindowBatch
+from lopa.runtime.errors import BadInputError
+from lopa.runtime.sessions.numpy_session import masked_softmax, silu, statistics_from_logits
+from lopa.runtime.sessions.session import open_session
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def logits_by_torch(
+    weights: Mapping[str, "Tensor"], sizes: ModelDimensions, ids: list[int], positions: list[int], mask: Bool
+) -> "Tensor":
+    """Logits [N, V] of a whole sequence in float64, head by head, each row seeing what `mask` [N, N] lets it see."""
+    import torch
+
+    visible = torch.from_numpy(mask)
+    place = torch.tensor(positions, dtype=torch.float64)
+
+    def norm(x: "Tensor", weight: "Tensor") -> "Tensor":
+        return torch.nn.functional.rms_norm(x, (sizes.hidden_size,), weight, sizes.rms_norm_eps)
+
+    def turned(x: "Tensor") -> "Tensor":
+        """Each pair (j, j + D/2) turned as a complex number by position * theta^(-2j/D)."""
+        half = sizes.head_size // 2
+        angle = place[:, None] * sizes.rope_theta ** (-torch.arange(half, dtype=torch.float64) / half)
+        result = torch.complex(x[:, :half], x[:, half:]) * torch.polar(torch.ones_like(angle), angle)
+        return torch.cat([result.real, result.imag], dim=1)
+
+    x = weights["embedding.weight"][torch.tensor(ids)]
+    for i in range(sizes.layers):
+        layer = {name.removeprefix(f"layers.{i}."): w for name, w in weights.items() if name.startswith(f"layers.{i}.")}
+        normal = norm(x, layer["attention_norm.weight"])
+        query, key, value = (
+            torch.split(
+                normal @ layer[f"attention.{part}.weight"] + layer[f"attention.{part}.bias"], sizes.head_size, 1
+            )
+            for part in ("query", "key", "value")
+        )
+        heads = []
+        for head in range(sizes.heads):
+            shared = head // (sizes.heads // sizes.kv_heads)
+            scores = turned(query[head]) @ turned(key[shared]).T / sizes.head_size**0.5
+            heads.append(scores.masked_fill(~visible, -torch.inf).softmax(dim=1) @ value[shared])
+        x = x + torch.cat(heads, dim=1) @ layer["attention.output.weight"]
+        normal = norm(x, layer["mlp_norm.weight"])
+        gate = torch.nn.functional.silu(normal @ layer["mlp.gate.weight"])
+        x = x + (gate * (normal @ layer["mlp.up.weight"])) @ layer["mlp.down.weight"]
+    return norm(x, weights["final_norm.weight"]) @ weights["head.weight"]
+
+
+@pytest.mark.parametrize("pieces", [[], [1], [40], [30, 50, 7]])
+def test_windows_over_a_prefix_equal_whole_sequences_in_torch(tiny_bundle_logits: Path, pieces: list[int]) -> None:
+    """Each committed piece saw itself and the pieces before; the window sees them all and itself by its mask."""
+    torch = pytest.importorskip("torch")
+    bundle = Bundle.open(tiny_bundle_logits)
+    sizes = bundle.manifest.dimensions
+    weights = {name: torch.from_numpy(w.astype(np.float64)) for name, w in weights_from_bundle(bundle).items()}
+    rng = np.random.default_rng(len(pieces))
+    total = sum(pieces)
+    requests, branches, width = 2, 2, 12
+    session = open_session(bundle, "numpy")
+    prefix_ids = rng.integers(0, VOCABULARY, (requests, total))
+    piece_of = np.repeat(np.arange(len(pieces)), pieces)
+    for piece, rows in enumerate(pieces):
+        where = np.flatnonzero(piece_of == piece)
+        shape = (requests, 1, rows)
+        batch = WindowBatch(
+            requests=(0, 1),
+            input_ids=prefix_ids[:, None, where],
+            position_ids=np.broadcast_to(where, shape),
+            window_mask=np.ones((*shape, rows), np.bool_),
+            logits_index=np.zeros((requests, 1, 1), np.int64),
+            temperature=np.ones(requests, np.float32),
+        )
+        session.forward(batch)
+        for request in (0, 1):
+            session.commit(request, 0, rows)
+    shape = (requests, branches, width)
+    window = WindowBatch(
+        requests=(0, 1),
+        input_ids=rng.integers(0, VOCABULARY, shape),
+        # The rows lie apart and out of order: positions come from position_ids alone.
+        position_ids=np.stack([rng.permutation(200)[:width] + total for _ in range(4)]).reshape(shape),
+        window_mask=scattered_mask(rng, shape),
+        logits_index=np.broadcast_to(np.arange(width)[::-1], shape),
+        temperature=np.asarray([1, 0.5], np.float32),
+    )
+    statistics = session.forward(window)
+    assert statistics.logits is not None
+    for request in range(requests):
+        for branch in range(branches):
+            mask = np.zeros((total + width, total + width), np.bool_)
+            mask[:total, :total] = piece_of[:, None] >= piece_of[None, :]
+            mask[total:, :total] = True
+            mask[total:, total:] = window.window_mask[request, branch]
+            expected = logits_by_torch(
+                weights,
+                sizes,
+                [*prefix_ids[request].tolist(), *window.input_ids[request, branch].tolist()],
+                [*range(total), *window.position_ids[request, branch].tolist()],
+                mask,
+            )[total:].flip(0)
+            tempered = (expected / float(window.temperature[request])).log_softmax(dim=1)
+            best = tempered.topk(8, dim=1)
+            # float32 holds an angle of 300 to 2e-5 only, so the difference to float64 is larger than rounding alone.
+            assert_same_statistics(
+                Statistics(
+                    topk_ids=statistics.topk_ids[request, branch],
+                    topk_logprobs=statistics.topk_logprobs[request, branch],
+                    entropy=statistics.entropy[request, branch],
+                    logits=statistics.logits[request, branch],
+                ),
+                Statistics(
+                    topk_ids=best.indices.numpy(),
+                    topk_logprobs=best.values.numpy().astype(np.float32),
+                    entropy=-(tempered.exp() * tempered).sum(dim=1).numpy().astype(np.float32),
+                    logits=expected.numpy().astype(np.float32),
+                ),
+                tolerance=5e-5,
+            )
+
+
+def test_equal_candidates_come_by_lower_id() -> None:
+    logits = np.tile(np.asarray([1, 3, 2], np.float32), 7)[None, None, None]
+    statistics = statistics_from_logits(logits, np.ones(1, np.float32), keep_logits=False)
+    assert statistics.topk_ids[0, 0, 0].tolist() == [1, 4, 7, 10, 13, 16, 19, 2]
+    assert statistics.logits is None
+
+
+def test_large_logits_and_low_temperature_stay_finite() -> None:
+    logits = np.random.default_rng(0).standard_normal((1, 1, 2, 30)).astype(np.float32) * 1e4
+    statistics = statistics_from_logits(logits, np.asarray([1e-3], np.float32), keep_logits=False)
+    assert np.isfinite(statistics.topk_logprobs).all()
+    np.testing.assert_array_equal(statistics.entropy, 0)
+
+
+def test_masked_softmax_gives_no_weight_to_what_is_masked() -> None:
+    rng = np.random.default_rng(0)
+    scores = rng.standard_normal((6, 9)).astype(np.float32) * 50
+    mask = rng.random((6, 9)) < 0.5
+    mask[0] = False
+    scores[~mask] = 1e30
+    weights = masked_softmax(scores, mask)
+    assert not weights[~mask].any()
+    np.testing.assert_allclose(weights.sum(axis=1), [0, 1, 1, 1, 1, 1], rtol=1e-6)
+
+
+def test_silu_does_not_overflow() -> None:
+    x = np.asarray([-1e4, -1, 0, 1, 1e4], np.float32)
+    np.testing.assert_allclose(silu(x), [0, -0.26894143, 0, 0.7310586, 1e4], rtol=1e-6)
+
+
+@pytest.mark.parametrize("device", ["numpy:0", "numpy:"])
+def test_a_malformed_device(tiny_bundle: Path, device: str) -> None:
+    with pytest.raises(BadInputError, match=device):
+        open_session(Bundle.open(tiny_bundle), device)
+
+
+def test_a_missing_weight_is_named(tiny_bundle: Path, tmp_path: Path) -> None:
+    shutil.copytree(tiny_bundle, tmp_path / "copy")
+    path = tmp_path / "copy" / "manifest.json"
+    manifest = json.loads(path.read_bytes())
+    del manifest["tensors"]["layers.3.attention.key.bias"]
+    path.write_text(json.dumps(manifest), encoding="utf-8")
+    with pytest.raises(BadInputError, match=r"no weight named layers\.3\.attention\.key\.bias"):
+        open_session(Bundle.open(tmp_path / "copy"), "numpy")

@@ -1,0 +1,201 @@
+"""ONNX Runtime held against the numpy reference, and its devices."""
+
+import json
+import shutil
+import tracemalloc
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+import pytest
+from tests.runtime.random_windows import (
+    assert_close,
+    assert_same_statistics,
+    block_causal_mask,
+    full_mask,
+    random_batch,
+    scattered_mask,
+)
+
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.contract import Bool
+from lopa.runtime.errors import BadInputError, MissingBackendError
+from lopa.runtime.sessions.session import Session, open_session
+
+HAS_CUDA = "CUDAExecutionProvider" in ort.get_available_providers()
+
+
+@pytest.fixture
+def opened() -> Iterator[Callable[[Path, str], Session]]:
+    """Opens sessions and closes them at the end of the test."""
+    sessions: list[Session] = []
+
+    def open_one(bundle: Path, device: str) -> Session:
+        sessions.append(open_session(Bundle.open(bundle), device, threads=1))
+        return sessions[-1]
+
+    yield open_one
+    for session in sessions:
+        session.close()
+
+
+def random_mask(rng: np.random.Generator, shape: tuple[int, int, int]) -> Bool:
+    """Full, block-causal or scattered; some branches are shorter and end in padding rows."""
+    kind = rng.integers(3)
+    if kind == 0:
+        mask = full_mask(shape)
+    elif kind == 1:
+        mask = block_causal_mask(shape, int(rng.integers(1, 9)))
+    else:
+        mask = scattered_mask(rng, shape)
+    width = shape[2]
+    for branch in range(shape[1]):
+        real = int(rng.integers(1, width + 1))
+        mask[:, branch, :real, real:] = False
+        mask[:, branch, real:] = np.eye(width, dtype=np.bool_)[real:]
+    return mask
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_random_windows_equal_the_reference(
+    tiny_bundle_logits: Path, opened: Callable[[Path, str], Session], seed: int
+) -> None:
+    """Random (R, B, W, Q) with ones among them, prefixes that grow by commits and through several tiles."""
+    rng = np.random.default_rng(seed)
+    engine, reference = (opened(tiny_bundle_logits, device) for device in ("cpu", "numpy"))
+    forced = [(1, 1, 1, 1), (1, 5, 64, 64), (3, 1, 40, 1), (2, 3, 1, 4)]
+    for turn in range(10):
+        count, branches, width, queries = (
+            forced[turn] if turn < len(forced) else [int(rng.integers(1, most)) for most in (4, 5, 50, 20)]
+        )
+        requests = [int(request) for request in rng.permutation(4)[:count]]
+        starts = [reference.prefix_length(request) for request in requests]
+        batch = random_batch(
+            rng, requests, branches, width, queries, starts=starts, mask=random_mask(rng, (count, branches, width))
+        )
+        assert_same_statistics(engine.forward(batch), reference.forward(batch))
+        for request in requests:
+            branch, rows = int(rng.integers(branches)), int(rng.integers(width // 2, width + 1))
+            expected = reference.read_rows(request, branch, rows)
+            if rows:
+                for found, right in zip(engine.read_rows(request, branch, rows).layers, expected.layers, strict=True):
+                    assert_close(found, right)
+            for session in (engine, reference):
+                session.commit(request, branch, rows)
+                assert session.prefix_length(request) == starts[requests.index(request)] + rows
+    assert any(reference.prefix_length(request) > 64 for request in range(4))
+
+
+def test_logits_only_from_a_bundle_that_has_them(
+    tiny_bundle: Path, tiny_bundle_logits: Path, opened: Callable[[Path, str], Session]
+) -> None:
+    batch = random_batch(np.random.default_rng(0), [1], 2, 6, 3)
+    for device in ("cpu", "numpy"):
+        assert opened(tiny_bundle, device).forward(batch).logits is None
+        statistics = opened(tiny_bundle_logits, device).forward(batch)
+        assert statistics.logits is not None
+        assert statistics.logits.shape == (1, 2, 3, 1024)
+        kept = statistics.logits.copy()
+        tempered = kept.astype(np.float64) / batch.temperature[:, None, None, None]
+        logprobs = tempered - np.log(np.exp(tempered).sum(axis=-1, keepdims=True))
+        best = np.sort(logprobs, axis=-1)[..., :-9:-1].astype(np.float32)
+        assert_close(statistics.topk_logprobs, best)
+        assert_close(statistics.entropy, -(np.exp(logprobs) * logprobs).sum(axis=-1).astype(np.float32))
+
+
+def test_half_precision(tiny_half: Path, opened: Callable[[Path, str], Session]) -> None:
+    """float16 rows, float32 statistics. Half precision has 11 bits, and the reference rounds only the cache rows."""
+    rng = np.random.default_rng(0)
+    engine, reference = (opened(tiny_half, device) for device in ("cpu", "numpy"))
+    for start in (0, 30):
+        batch = random_batch(rng, [1], 3, 30, 8, starts=start)
+        found, expected = engine.forward(batch), reference.forward(batch)
+        assert found.topk_logprobs.dtype == found.entropy.dtype == np.float32
+        assert_same_statistics(found, expected, tolerance=0.01)
+        rows, expected_rows = engine.read_rows(1, 2, 30), reference.read_rows(1, 2, 30)
+        assert all(array.dtype == np.float16 for array in rows.layers)
+        for array, right in zip(rows.layers, expected_rows.layers, strict=True):
+            assert_close(array, right, tolerance=0.01)
+        engine.commit(1, 2, 30)
+        reference.append_rows(1, rows)
+
+
+@pytest.mark.parametrize("device", ["cuda", "cuda:", "cuda:-1", "cuda:x", "cuda:1.0", "cuda:٣", "cpu:x", "cpu:"])
+def test_a_malformed_device(tiny_bundle: Path, device: str) -> None:
+    with pytest.raises(BadInputError, match=r"cuda:N|cpu:N-M") as caught:
+        open_session(Bundle.open(tiny_bundle), device)
+    assert repr(device) in caught.value.received
+
+
+@pytest.mark.skipif(HAS_CUDA, reason="ONNX Runtime here has the CUDA provider")
+def test_cuda_without_its_provider(tiny_bundle: Path) -> None:
+    with pytest.raises(MissingBackendError, match="onnxruntime-gpu") as caught:
+        open_session(Bundle.open(tiny_bundle), "cuda:0")
+    assert caught.value.exit_code == 3
+    assert "CPUExecutionProvider" in caught.value.received
+
+
+def changed_bundle(source: Path, target: Path, change: Callable[[dict[str, Any]], None]) -> Bundle:
+    """A copy whose manifest `change` has altered."""
+    shutil.copytree(source, target)
+    path = target / "manifest.json"
+    manifest = json.loads(path.read_bytes())
+    change(manifest)
+    path.write_text(json.dumps(manifest), encoding="utf-8")
+    return Bundle.open(target)
+
+
+def test_a_graph_that_is_none(tiny_bundle: Path, tmp_path: Path) -> None:
+    bundle = changed_bundle(tiny_bundle, tmp_path / "copy", lambda _: None)
+    bundle.graph.write_bytes(np.random.default_rng(0).bytes(bundle.graph.stat().st_size))
+    with pytest.raises(BadInputError, match="cannot open") as caught:
+        open_session(bundle, "cpu")
+    assert str(bundle.graph) in caught.value.received
+
+
+def test_a_graph_that_is_not_the_manifests(tiny_bundle: Path, tmp_path: Path) -> None:
+    def fewer_layers(manifest: dict[str, Any]) -> None:
+        manifest["dimensions"]["layers"] = 4
+
+    def more_outputs(manifest: dict[str, Any]) -> None:
+        manifest["with_logits"] = True
+
+    with pytest.raises(BadInputError, match=r"past_key_values\.4\.key"):
+        open_session(changed_bundle(tiny_bundle, tmp_path / "fewer", fewer_layers), "cpu")
+    with pytest.raises(BadInputError, match=r"other outputs .*logits"):
+        open_session(changed_bundle(tiny_bundle, tmp_path / "more", more_outputs), "cpu")
+
+
+def test_the_number_of_threads_reaches_the_engine(tiny_bundle: Path, tmp_path: Path) -> None:
+    """Seen in the options with which ONNX Runtime opens the graph; 0 is its own choice. A copy is open nowhere else."""
+    bundle = changed_bundle(tiny_bundle, tmp_path / "copy", lambda _: None)
+    seen: list[int] = []
+    original = ort.InferenceSession
+
+    class Recorded(original):  # type: ignore[misc, valid-type]
+        def __init__(self, path: str, options: ort.SessionOptions, **rest: Any) -> None:
+            seen.append(options.intra_op_num_threads)
+            super().__init__(path, options, **rest)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ort, "InferenceSession", Recorded)
+        for threads in (1, 2, None):
+            open_session(bundle, "cpu", threads=threads).close()
+    assert seen == [1, 2, 0]
+
+
+def test_memory_is_that_of_the_largest_window(tiny_bundle: Path, opened: Callable[[Path, str], Session]) -> None:
+    """Rows of 10 arrays, 5 branches, 2 heads of 32 numbers of 4 bytes; a mask byte for each pair of rows."""
+    rng = np.random.default_rng(0)
+    session = opened(tiny_bundle, "cpu")
+    largest = 5 * 400 * (10 * 2 * 32 * 4 + 400)
+    tracemalloc.start()
+    try:
+        for width in (50, 100, 200, 300, 400, 350, 120):
+            session.forward(random_batch(rng, [1], 5, width, 1))
+        held = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert largest < held < 1.2 * largest

@@ -1,0 +1,159 @@
+"""A portable graph behind a session, held against the numpy reference; padding, prefixes and several requests."""
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from tests.runtime.random_windows import assert_close, assert_same_statistics, full_mask, random_batch, scattered_mask
+from tests.runtime.sessions.test_onnxruntime_session import changed_bundle, random_mask
+
+from lopa.runtime import contract
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.errors import BadInputError
+from lopa.runtime.sessions.session import Session, open_session
+
+
+@pytest.fixture
+def opened() -> Iterator[Callable[[Path, str], Session]]:
+    """Opens sessions and closes them at the end of the test."""
+    sessions: list[Session] = []
+
+    def open_one(bundle: Path, device: str) -> Session:
+        sessions.append(open_session(Bundle.open(bundle), device, threads=1))
+        return sessions[-1]
+
+    yield open_one
+    for session in sessions:
+        session.close()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_random_windows_equal_the_reference(
+    tiny_portable: Path, opened: Callable[[Path, str], Session], seed: int
+) -> None:
+    """Random (R, B, W, Q) with ones among them, windows that end in padding, prefixes that grow by commits."""
+    rng = np.random.default_rng(seed)
+    engine, reference = (opened(tiny_portable, device) for device in ("cpu", "numpy"))
+    forced = [(1, 1, 1, 1), (1, 5, 64, 64), (3, 1, 40, 1), (2, 3, 1, 4)]
+    for turn in range(8):
+        count, branches, width, queries = (
+            forced[turn] if turn < len(forced) else [int(rng.integers(1, most)) for most in (4, 5, 50, 20)]
+        )
+        requests = [int(request) for request in rng.permutation(4)[:count]]
+        starts = [reference.prefix_length(request) for request in requests]
+        mask = random_mask(rng, (count, branches, width))
+        batch = random_batch(rng, requests, branches, width, queries, starts=starts, mask=mask)
+        assert_same_statistics(engine.forward(batch), reference.forward(batch))
+        for request in requests:
+            branch, rows = int(rng.integers(branches)), int(rng.integers(width // 2, width + 1))
+            expected = reference.read_rows(request, branch, rows)
+            if rows:
+                for found, right in zip(engine.read_rows(request, branch, rows).layers, expected.layers, strict=True):
+                    assert_close(found, right)
+            for session in (engine, reference):
+                session.commit(request, branch, rows)
+    assert any(reference.prefix_length(request) > 64 for request in range(4))
+
+
+def test_garbage_in_padding_rows_changes_nothing(tiny_portable: Path, opened: Callable[[Path, str], Session]) -> None:
+    """Bit by bit: rows that nobody sees have a weight of exactly 0."""
+    rng = np.random.default_rng(5)
+    engine = opened(tiny_portable, "cpu")
+    engine.forward(random_batch(rng, [1], 1, 40, 1))
+    engine.commit(1, 0, 40)
+    real = 13
+    mask = full_mask((1, 3, 20))
+    mask[:, :, :, real:] = False
+    mask[:, :, real:] = np.eye(20, dtype=np.bool_)[real:]
+    batch = random_batch(rng, [1], 3, 20, 6, starts=40, mask=mask)
+    batch = dataclasses.replace(batch, logits_index=batch.logits_index % real)
+    other_ids, other_positions = batch.input_ids.copy(), batch.position_ids.copy()
+    other_ids[..., real:] = rng.integers(0, 975, (1, 3, 20 - real))
+    other_positions[..., real:] = rng.integers(0, 2000, (1, 3, 20 - real))
+    first = engine.forward(batch)
+    rows = engine.read_rows(1, 2, real)
+    second = engine.forward(dataclasses.replace(batch, input_ids=other_ids, position_ids=other_positions))
+    assert not np.array_equal(other_ids, batch.input_ids)
+    np.testing.assert_array_equal(first.topk_ids, second.topk_ids)
+    np.testing.assert_array_equal(first.topk_logprobs, second.topk_logprobs)
+    np.testing.assert_array_equal(first.entropy, second.entropy)
+    for found, right in zip(engine.read_rows(1, 2, real).layers, rows.layers, strict=True):
+        np.testing.assert_array_equal(found, right)
+
+
+def test_branches_of_a_request_do_not_see_each_other(
+    tiny_portable: Path, opened: Callable[[Path, str], Session]
+) -> None:
+    """They lie in one window of the graph; each answers as it does alone."""
+    rng = np.random.default_rng(6)
+    engine = opened(tiny_portable, "cpu")
+    batch = random_batch(rng, [4, 2], 3, 12, 5, mask=scattered_mask(rng, (2, 3, 12)))
+    together = engine.forward(batch)
+    for branch in range(3):
+        one = slice(branch, branch + 1)
+        alone = engine.forward(
+            dataclasses.replace(
+                batch,
+                input_ids=batch.input_ids[:, one],
+                position_ids=batch.position_ids[:, one],
+                window_mask=batch.window_mask[:, one],
+                logits_index=batch.logits_index[:, one],
+            )
+        )
+        assert_close(alone.topk_logprobs, together.topk_logprobs[:, one])
+        assert_close(alone.entropy, together.entropy[:, one])
+
+
+def test_a_row_that_sees_nothing_stays_finite(tiny_portable: Path, opened: Callable[[Path, str], Session]) -> None:
+    """The contract has no such row; an engine of fixed shapes may make some, and a NaN in one would spread."""
+    rng = np.random.default_rng(7)
+    engine = opened(tiny_portable, "cpu")
+    mask = full_mask((1, 2, 9))
+    mask[0, 0, 5] = False
+    statistics = engine.forward(random_batch(rng, [1], 2, 9, 9, mask=mask))
+    assert np.isfinite(statistics.topk_logprobs).all()
+    assert np.isfinite(statistics.entropy).all()
+    assert all(np.isfinite(rows).all() for rows in engine.read_rows(1, 0, 9).layers)
+
+
+def test_a_portable_graph_under_a_standard_manifest_is_refused(tiny_portable: Path, tmp_path: Path) -> None:
+    bundle = changed_bundle(tiny_portable, tmp_path / "copy", lambda manifest: manifest.update(dialect="standard"))
+    with pytest.raises(BadInputError, match=r"other inputs .*past_key_values'"):
+        open_session(bundle, "cpu")
+
+
+def test_a_graph_with_an_input_for_each_array_is_refused(tiny_portable: Path, tmp_path: Path) -> None:
+    """As the portable form once was. The message says what to do, and not the names of all the arrays."""
+    bundle = changed_bundle(tiny_portable, tmp_path / "copy", lambda _: None)
+    model = onnx.load(bundle.graph, load_external_data=False)
+    past = model.graph.input.pop()
+    names = contract.past_names(5)
+    for name in names:
+        model.graph.input.add().CopyFrom(past)
+        model.graph.input[-1].name = name
+        model.graph.input[-1].type.tensor_type.shape.dim[0].dim_value = 1
+    model.graph.node.insert(0, onnx.helper.make_node("Concat", names, [past.name], axis=0))
+    bundle.graph.write_bytes(model.SerializeToString())
+    with pytest.raises(BadInputError, match=r"'past_key_values\.0\.key', .* and 8 more") as caught:
+        open_session(bundle, "cpu")
+    assert "portable dialect" in caught.value.expected
+    assert caught.value.remedy == "export the checkpoint again"
+
+
+def test_bfloat16_has_no_engine_here(tiny_portable: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bundle = changed_bundle(tiny_portable, tmp_path / "copy", lambda manifest: manifest.update(dtype="bfloat16"))
+    with pytest.raises(BadInputError, match="no bfloat16 operators"):
+        open_session(bundle, "cpu")
+    monkeypatch.setattr(ort, "get_available_providers", lambda: ["CUDAExecutionProvider", "CPUExecutionProvider"])
+    with pytest.raises(BadInputError, match="a portable graph in bfloat16") as caught:
+        open_session(bundle, "cuda:0")
+    assert "--dialect both" in caught.value.remedy
+
+
+def test_a_second_graph_that_is_not_listed(tiny_bundle: Path, tmp_path: Path) -> None:
+    with pytest.raises(BadInputError, match=r"has 'second\.onnx'"):
+        changed_bundle(tiny_bundle, tmp_path / "other", lambda manifest: manifest.update(portable_graph="second.onnx"))

@@ -1,0 +1,133 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.contract import TILE, Floats
+from lopa.runtime.sessions.prefix_cache import CacheShape, PrefixCache, PrefixStack, cache_shape_from_manifest
+
+SHAPE = CacheShape(arrays=4, kv_heads=2, head_size=6, dtype=np.dtype(np.float32))
+
+
+def random_rows(rng: np.random.Generator, count: int, shape: CacheShape = SHAPE) -> list[Floats]:
+    size = (shape.kv_heads, count, shape.head_size)
+    return [rng.standard_normal(size).astype(shape.dtype) for _ in range(shape.arrays)]
+
+
+def cache_of(rng: np.random.Generator, count: int) -> PrefixCache:
+    cache = PrefixCache(SHAPE)
+    cache.append(random_rows(rng, count))
+    return cache
+
+
+@given(counts=st.lists(st.integers(0, 2 * TILE + 1), max_size=6), seed=st.integers(0, 2**32 - 1))
+def test_append_puts_rows_behind_each_other_and_leaves_zeros(counts: list[int], seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    cache = PrefixCache(SHAPE)
+    pieces = [random_rows(rng, count) for count in counts]
+    for piece in pieces:
+        cache.append(piece)
+    total = sum(counts)
+    assert cache.length == total
+    assert cache.capacity == max(TILE, -(-total // TILE) * TILE)
+    np.testing.assert_array_equal(cache.prefix.mask, [np.arange(cache.capacity) < total])
+    for i, array in enumerate(cache.prefix.arrays):
+        expected = np.zeros((1, 2, cache.capacity, 6), np.float32)
+        expected[0, :, :total] = np.concatenate([piece[i] for piece in pieces] or [expected[0, :, :0]], axis=1)
+        np.testing.assert_array_equal(array, expected)
+        assert array.flags.c_contiguous
+
+
+def test_the_arrays_are_one_piece_of_memory_in_their_order() -> None:
+    """As a portable graph takes it: byte for byte the arrays one behind the other."""
+    rng = np.random.default_rng(0)
+    prefix = PrefixStack(SHAPE).prefix([cache_of(rng, 3), cache_of(rng, 70)])
+    assert prefix.block.flags.c_contiguous
+    assert b"".join(array.tobytes() for array in prefix.arrays) == prefix.block.tobytes()
+    assert all(np.shares_memory(array, prefix.block) for array in prefix.arrays)
+
+
+def test_the_prefix_is_the_same_object_until_it_grows() -> None:
+    rng = np.random.default_rng(0)
+    cache = cache_of(rng, 1)
+    first = cache.prefix
+    cache.append(random_rows(rng, TILE - 1))
+    assert cache.prefix is first
+    cache.append(random_rows(rng, 1))
+    assert cache.prefix is not first
+
+
+def test_rows_are_copied() -> None:
+    rows = random_rows(np.random.default_rng(0), 3)
+    cache = PrefixCache(SHAPE)
+    cache.append(rows)
+    expected = rows[0].copy()
+    rows[0][...] = 7
+    np.testing.assert_array_equal(cache.prefix.arrays[0][0, :, :3], expected)
+
+
+def test_rows_of_another_kind_change_nothing() -> None:
+    rng = np.random.default_rng(0)
+    cache = cache_of(rng, 5)
+    before = [array.copy() for array in cache.prefix.arrays]
+    good = random_rows(rng, 70)
+    wrong: list[list[Floats]] = [
+        [],
+        good[:-1],
+        [*good[:-1], good[0][:, :69]],
+        [*good[:-1], good[0][:1]],
+        [*good[:-1], good[0][:, :, :5]],
+        [*good[:-1], good[0].astype(np.float16)],
+    ]
+    for rows in wrong:
+        with pytest.raises(ValueError, match=r"received rows .* expected 4 arrays of float32 \[2, n, 6\]"):
+            cache.append(rows)
+        assert cache.length == 5
+        assert cache.capacity == TILE
+        for array, old in zip(cache.prefix.arrays, before, strict=True):
+            np.testing.assert_array_equal(array, old)
+
+
+def test_a_stack_of_one_is_that_cache_itself() -> None:
+    cache = cache_of(np.random.default_rng(0), 5)
+    assert PrefixStack(SHAPE).prefix([cache]) is cache.prefix
+
+
+@given(
+    steps=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 100)), max_size=6),
+    orders=st.lists(st.permutations([0, 1, 2]), min_size=7, max_size=7),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_a_kept_stack_equals_a_fresh_one(steps: list[tuple[int, int]], orders: list[list[int]], seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    caches = [cache_of(rng, 3 * i) for i in range(3)]
+    kept = PrefixStack(SHAPE)
+    for order, (which, count) in zip(orders, [(0, 0), *steps], strict=False):
+        caches[which].append(random_rows(rng, count))
+        chosen = [caches[i] for i in order]
+        stack = kept.prefix(chosen)
+        rows = max(cache.capacity for cache in chosen)
+        assert stack.mask.shape == (3, rows)
+        for slot, cache in enumerate(chosen):
+            np.testing.assert_array_equal(stack.mask[slot], np.arange(rows) < cache.length)
+            for array, own in zip(stack.arrays, cache.prefix.arrays, strict=True):
+                assert array.flags.c_contiguous
+                np.testing.assert_array_equal(array[slot, :, : cache.capacity], own[0])
+                assert not array[slot, :, cache.capacity :].any()
+
+
+def test_a_stack_is_kept_while_nothing_grows() -> None:
+    rng = np.random.default_rng(0)
+    caches = [cache_of(rng, 5), cache_of(rng, 70)]
+    stack = PrefixStack(SHAPE)
+    first = stack.prefix(caches)
+    caches[0].append(random_rows(rng, 40))
+    assert stack.prefix(caches) is first
+    caches[1].append(random_rows(rng, 60))
+    assert stack.prefix(caches) is not first
+
+
+def test_sizes_come_from_the_manifest(tiny_bundle: object) -> None:
+    manifest = Bundle.open(str(tiny_bundle)).manifest
+    assert cache_shape_from_manifest(manifest) == CacheShape(10, 2, 32, np.dtype(np.float32))

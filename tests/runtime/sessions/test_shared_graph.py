@@ -1,0 +1,165 @@
+"""Sessions of one process on one bundle share a graph: memory, threads, lifetime, and bundles that only look alike."""
+
+import gc
+import os
+import re
+import shutil
+import subprocess
+import sys
+import weakref
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+import pytest
+from tests.runtime.random_windows import assert_close, random_batch
+
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.contract import Floats
+from lopa.runtime.sessions.session import Session, open_session
+
+ROOT = Path(__file__).resolve().parents[3]
+ANONYMOUS = """
+import re, sys
+from pathlib import Path
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.sessions.session import open_session
+
+def anonymous():
+    return 1024 * int(re.search(r"RssAnon:\\s+(\\d+)", Path("/proc/self/status").read_text())[1])
+
+sessions, held = [], [anonymous()]
+for _ in range(3):
+    sessions.append(open_session(Bundle.open(sys.argv[1]), "cpu", threads=1))
+    held.append(anonymous())
+print(*held)
+"""
+
+
+@pytest.fixture
+def copied_bundle(tiny_bundle: Path, tmp_path: Path) -> Path:
+    """A bundle that no other test has open."""
+    return Path(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
+
+
+@pytest.fixture
+def opened_graphs() -> Iterator[list["weakref.ref[Any]"]]:
+    """The graphs that ONNX Runtime opened during the test, in order, not kept alive by this list."""
+    seen: list[weakref.ref[Any]] = []
+    original = ort.InferenceSession
+
+    class Recorded(original):  # type: ignore[misc, valid-type]
+        def __init__(self, *arguments: Any, **named: Any) -> None:
+            seen.append(weakref.ref(self))
+            super().__init__(*arguments, **named)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ort, "InferenceSession", Recorded)
+        yield seen
+
+
+def opened(path: Path, threads: int | None = 1) -> Session:
+    return open_session(Bundle.open(path), "cpu", threads=threads)
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux, which tells anonymous memory apart")
+def test_another_session_does_not_hold_the_weights_again(tiny_bundle: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", ANONYMOUS, tiny_bundle],
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    before, *held = (int(word) for word in re.findall(r"\d+", done.stdout))
+    weights = Bundle.open(tiny_bundle).weights.stat().st_size
+    assert held[0] - before > weights / 2, "the first session packs the weights"
+    assert held[2] - held[0] < weights / 4
+
+
+def test_sessions_in_several_threads_keep_to_themselves(copied_bundle: Path) -> None:
+    """Each of four sessions decodes its own windows on its own prefix, all at once, as it does alone."""
+
+    def answers(seed: int) -> list[Floats]:
+        rng = np.random.default_rng(seed)
+        session = opened(copied_bundle)
+        found: list[Floats] = []
+        for _ in range(12):
+            branches, width = (int(rng.integers(1, most)) for most in (4, 30))
+            start = session.prefix_length(7)
+            statistics = session.forward(random_batch(rng, [7], branches, width, 5, starts=start))
+            found += [statistics.topk_logprobs, *session.read_rows(7, branches - 1, width).layers]
+            session.commit(7, branches - 1, width)
+        session.close()
+        return found
+
+    keep = opened(copied_bundle)
+    alone = [answers(seed) for seed in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(answers, range(4)))
+    keep.close()
+    for right, found in zip(alone, together, strict=True):
+        for expected, array in zip(right, found, strict=True):
+            assert_close(array, expected)
+
+
+def test_sessions_opened_at_once_share_one_graph(copied_bundle: Path, opened_graphs: list[Any]) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        sessions = list(pool.map(lambda _: opened(copied_bundle), range(4)))
+    assert len(opened_graphs) == 1
+    for session in sessions:
+        session.close()
+
+
+def test_the_graph_lives_as_long_as_its_last_session(copied_bundle: Path, opened_graphs: list[Any]) -> None:
+    batch = random_batch(np.random.default_rng(0), [1], 2, 9, 3)
+    first, second = opened(copied_bundle), opened(copied_bundle)
+    expected = first.forward(batch).topk_logprobs
+    first.close()
+    gc.collect()
+    assert opened_graphs[0]() is not None
+    assert_close(second.forward(batch).topk_logprobs, expected)
+    second.close()
+    gc.collect()
+    assert opened_graphs[0]() is None
+    opened(copied_bundle).close()
+    assert len(opened_graphs) == 2
+
+
+def test_another_number_of_threads_is_another_graph(copied_bundle: Path, opened_graphs: list[Any]) -> None:
+    sessions = [opened(copied_bundle, threads) for threads in (1, 2, None, 2, 1)]
+    assert len(opened_graphs) == 3
+    for session in sessions:
+        session.close()
+
+
+def test_another_bundle_in_the_same_place_is_another_graph(copied_bundle: Path, opened_graphs: list[Any]) -> None:
+    """Overwriting an export renames a new folder into the place of the old one, also while that is in use."""
+    rng = np.random.default_rng(0)
+    batch = random_batch(rng, [1], 2, 9, 3)
+    old = opened(copied_bundle)
+    before = old.forward(batch)
+    copied_bundle.rename(copied_bundle.with_name("old"))
+    shutil.copytree(copied_bundle.with_name("old"), copied_bundle)
+    bundle = Bundle.open(copied_bundle)
+    weights = np.fromfile(bundle.weights, np.float32)
+    (weights * np.float32(0.9)).tofile(bundle.weights)
+    new = opened(copied_bundle)
+    assert len(opened_graphs) == 2
+    assert np.abs(new.forward(batch).topk_logprobs - before.topk_logprobs).max() > 0.01
+    assert_close(old.forward(batch).topk_logprobs, before.topk_logprobs)
+    old.close()
+    new.close()
+
+
+def test_the_same_bundle_by_another_path_is_the_same_graph(copied_bundle: Path, opened_graphs: list[Any]) -> None:
+    link = copied_bundle.with_name("link")
+    link.symlink_to(copied_bundle, target_is_directory=True)
+    sessions = [opened(copied_bundle), opened(link)]
+    assert len(opened_graphs) == 1
+    for session in sessions:
+        session.close()

@@ -1,0 +1,26 @@
+"""Plans and devices for tests of TensorRT engines."""
+
+from functools import partial
+from pathlib import Path
+
+from tests.gears import gear as any_gear
+from tests.gears import plan_of
+from tests.runtime.tensorrt.stand_in_tensorrt import GPU
+
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.bundle.gears import Gear, json_from_plan
+from lopa.runtime.cuda.driver import CudaDevice
+
+DEVICE = CudaDevice(0, GPU, "9.0", 80 << 30)
+WANTED = 257
+"""256 generated positions and a kept row."""
+
+
+gear = partial(any_gear, wanted=WANTED)
+GEARS = [gear(1, 4, 32, 128, 1.0), gear(1, 4, 96, 384, 2.0), gear(2, 4, 288, 576, 9.0), gear(1, 4, 640, 896, 12.0)]
+
+
+def plan_file(bundle: Bundle, path: Path, gears: list[Gear] = GEARS) -> Path:
+    plan = plan_of(bundle, gears=gears)
+    path.write_bytes(json_from_plan(plan))
+    return path

@@ -1,0 +1,181 @@
+"""A stand-in for the module tensorrt that has what the real bindings were recorded to have, and nothing else.
+
+api-10.json and api-11.json are the records (tools/vendors/record_tensorrt_api.py). A class, method,
+keyword, property or enum member that is not in them is an error, as is a property set that cannot be. What a method
+gives has the recorded type; what it does is left to `behaviours`.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+MAJORS = (10, 11)
+_FOLDER = Path(__file__).parent
+_PLAIN: dict[str, Any] = {"bool": True, "int": 0, "float": 0.0, "str": ""}
+_DATA_TYPES = {"float32": "FLOAT", "float16": "HALF", "bfloat16": "BF16"}
+"""Values of the module that are called otherwise among the members of DataType."""
+_MADE_HERE = {"state", "_constructed"}
+
+Behaviours = Mapping[str, Callable[..., Any]]
+"""By "Class.method" or "Class.property": called with the object and, for a method, its arguments by name."""
+
+
+def surface(major: int) -> dict[str, Any]:
+    return dict(json.loads((_FOLDER / f"api-{major}.json").read_text()))
+
+
+def module_from_surface(recorded: Mapping[str, Any], behaviours: Behaviours) -> ModuleType:
+    """The module; `calls` in it lists what was called, as "Class.method"."""
+    module = ModuleType("tensorrt")
+    module.__dict__["__version__"] = recorded["version"]
+    module.__dict__["calls"] = []
+    for name in recorded["classes"]:
+        _add_class(module, recorded["classes"], name, behaviours)
+    for name in recorded["values"]:
+        module.__dict__[name] = getattr(module.__dict__["DataType"], _DATA_TYPES.get(name, name.upper()))
+    known = {f"{owner}.{name}" for owner, one in recorded["classes"].items() for name in _names(one)}
+    unknown = set(behaviours) - known - {"IHostMemory.__bytes__"}
+    assert not unknown, f"behaviours of what is not recorded: {unknown}"
+    return module
+
+
+def _names(one: Mapping[str, Any]) -> list[str]:
+    return [*one.get("methods", ()), *one.get("properties", ())]
+
+
+class Member:
+    """A member of a pybind11 enum, which is no Enum of Python: its class cannot be subscripted."""
+
+    def __init__(self, name: str, number: int) -> None:
+        self.name = name
+        self.number = number
+
+    def __int__(self) -> int:
+        return self.number
+
+
+class Recorded:
+    """Base of the recorded classes."""
+
+    recorded: Mapping[str, Any] = {}
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """A class of ours that takes the place of one of theirs has methods that can be called like theirs."""
+        super().__init_subclass__(**options)
+        if "recorded" in cls.__dict__:
+            return
+        for name, signatures in cls.recorded["methods"].items():
+            own = cls.__dict__.get(name)
+            if own is not None and name != "__init__":
+                expected = {len(_parameters(signature)) for signature in signatures}
+                assert own.__code__.co_argcount - 1 in expected, f"{cls.__name__}.{name} takes another number"
+
+    def __new__(cls, *_arguments: Any, **_keywords: Any) -> Any:
+        made = object.__new__(cls)
+        made.__dict__.update(state=SimpleNamespace(), _constructed=False)
+        return made
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        ours = "recorded" not in type(self).__dict__
+        if name not in _MADE_HERE and not ours and not isinstance(getattr(type(self), name, None), property):
+            raise AttributeError(f"{type(self).__name__} has no property {name!r}")
+        object.__setattr__(self, name, value)
+
+
+def _add_class(module: ModuleType, classes: Mapping[str, Mapping[str, Any]], name: str, behaviours: Behaviours) -> None:
+    if name in module.__dict__:
+        return
+    one = classes[name]
+    if "members" in one:
+        module.__dict__[name] = _enum(name, one["members"])
+        return
+    for base in one.get("bases", ()):
+        _add_class(module, classes, base, behaviours)
+    bases = tuple(module.__dict__[base] for base in one.get("bases", ())) or (Recorded,)
+    members: dict[str, Any] = {"recorded": {"methods": one.get("methods", {})}}
+    for method, signatures in one.get("methods", {}).items():
+        members[method] = _method(module, name, method, signatures, behaviours)
+    for attribute, type_name in one.get("properties", {}).items():
+        members[attribute] = _property(module, name, attribute, type_name, behaviours)
+    nested = {key: _enum(key, value) for key, value in one.get("values", {}).items() if isinstance(value, list)}
+    for key, value in one.get("values", {}).items():
+        members[key] = nested[key] if key in nested else getattr(nested.get(value), key, None)
+    if name == "IHostMemory":  # has the buffer protocol, which classes of Python 3.11 cannot have
+        members["__bytes__"] = behaviours.get("IHostMemory.__bytes__", lambda _memory: b"")
+    module.__dict__[name] = type(name, bases, members)
+
+
+def _enum(name: str, members: list[str]) -> type:
+    made = {member: Member(member, number) for number, member in enumerate(members)}
+    return type(name, (), {"__members__": made, **made})
+
+
+def _method(
+    module: ModuleType, owner: str, name: str, signatures: list[str], behaviours: Behaviours
+) -> Callable[..., Any]:
+    def call(self: Recorded, *arguments: Any, **keywords: Any) -> Any:
+        module.__dict__["calls"].append(f"{owner}.{name}")
+        for value in (*arguments, *keywords.values()):
+            if isinstance(value, Recorded) and not value.__dict__["_constructed"]:
+                raise TypeError(f"{type(value).__name__}.__init__() must be called when overriding __init__")
+        given, returned = _bound(f"{owner}.{name}", signatures, arguments, keywords)
+        if name == "__init__":
+            self.__dict__["_constructed"] = True
+        does = behaviours.get(f"{owner}.{name}")
+        return _default(module, returned) if does is None else does(self, **given)
+
+    return call
+
+
+def _bound(
+    place: str, signatures: list[str], arguments: tuple[Any, ...], keywords: dict[str, Any]
+) -> tuple[dict[str, Any], str]:
+    """Arguments by name, and the type that is given back. Raises TypeError where no overload takes them."""
+    for signature in signatures:
+        parameters = _parameters(signature)
+        names = [parameter.removesuffix("=") for parameter in parameters]
+        given = dict(zip(names, arguments, strict=False)) | keywords
+        needed = [parameter for parameter in parameters if not parameter.endswith("=")]
+        fits = len(arguments) <= len(names) and set(keywords) <= set(names[len(arguments) :])
+        if fits and set(needed) <= set(given):
+            return given, signature.split(" -> ")[1]
+    found = [*(type(argument).__name__ for argument in arguments), *(f"{key}=" for key in keywords)]
+    raise TypeError(f"{place}({', '.join(found)}): the real one takes {' or '.join(signatures) or 'nothing'}")
+
+
+def _parameters(signature: str) -> list[str]:
+    return [part for part in signature.split(" -> ")[0].split(", ") if part]
+
+
+def _property(module: ModuleType, owner: str, name: str, type_name: str, behaviours: Behaviours) -> property:
+    kind, _, settable = type_name.partition(" ")
+
+    def get(self: Recorded) -> Any:
+        does = behaviours.get(f"{owner}.{name}")
+        if does is not None:
+            return does(self)
+        return self.__dict__.get(name, kind != "bool" and _default(module, kind))  # switches are off until set
+
+    def put(self: Recorded, value: Any) -> None:
+        module.__dict__["calls"].append(f"{owner}.{name} =")
+        self.__dict__[name] = value
+
+    return property(get, put if settable else None)
+
+
+def _default(module: ModuleType, type_name: str) -> Any:
+    """Something of the type: what is made by another object is constructed."""
+    if type_name in _PLAIN:
+        return _PLAIN[type_name]
+    if type_name.startswith("list"):
+        return []
+    kind = module.__dict__.get(type_name) or module.__dict__.get(type_name.removeprefix("I"))
+    if kind is None:
+        return None
+    if hasattr(kind, "__members__"):
+        return next(iter(kind.__members__.values()))
+    made = kind.__new__(kind)
+    made.__dict__["_constructed"] = True
+    return made

@@ -1,0 +1,291 @@
+"""A stand-in for TensorRT's runtime: opens what stand_in_tensorrt.py "built", and enforces the documented rules.
+
+A plan of another version or GPU is refused; shapes are those of the context's profile, and set before a forward; every
+input and output has an address; a context has memory for what lies between layers; one whose forward was captured is
+not changed while the graph lives, nor captured again; a capture needs a plain forward after shapes were set. What is
+computed comes from ONNX Runtime on the bundle's graph, when the stand-in stream gets there.
+"""
+
+# ruff: noqa: ARG002 - the arguments are those of the real methods
+
+import json
+import math
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+from tests.runtime.cuda.stand_in_graphs import StandInGraphs
+
+_NUMPY = {"INT64": np.int64, "FLOAT": np.float32, "BOOL": np.bool_, "HALF": np.float16}
+SCRATCH = 4096
+"""Bytes between layers, of each profile one more than of the one before."""
+
+
+class StandInEngines:
+    """What the methods of the runtime do. `violations` of rules whose breach TensorRT leaves undefined."""
+
+    def __init__(self, gpu: str, cuda: StandInGraphs | None) -> None:
+        self.trt = ModuleType("tensorrt")
+        self._gpu = gpu
+        self._cuda = cuda
+        self.violations: list[str] = []
+        self.forwards: list[tuple[int, str]] = []
+        """Profile and way (plain or captured) of every forward that a context was told to run."""
+        self.fails: set[str] = set()
+        """Methods, as "Class.method", that say no."""
+        self.cannot_be_captured = False
+        self.spoil: Callable[[int, str, Any], Any] = lambda _profile, _name, array: array
+        """What a profile makes of an output."""
+
+    @property
+    def behaviours(self) -> dict[str, Any]:
+        engine, context = "ICudaEngine", "IExecutionContext"
+        return {
+            "Runtime.__init__": self.new_runtime,
+            "Runtime.deserialize_cuda_engine": self.deserialize,
+            f"{engine}.num_io_tensors": lambda each: len(each.state.tensors),
+            f"{engine}.num_optimization_profiles": lambda each: len(each.state.profiles),
+            f"{engine}.get_tensor_name": lambda each, index: list(each.state.tensors)[index],
+            f"{engine}.get_tensor_mode": self.get_tensor_mode,
+            f"{engine}.get_tensor_dtype": self.get_tensor_dtype,
+            f"{engine}.get_tensor_profile_shape": self.get_tensor_profile_shape,
+            f"{engine}.get_weight_streaming_automatic_budget": lambda _engine: 1 << 20,
+            f"{engine}.get_device_memory_size_for_profile_v2": lambda _engine, profile_index: SCRATCH + profile_index,
+            f"{engine}.create_execution_context": self.create_execution_context,
+            f"{context}.set_device_memory": self.set_device_memory,
+            f"{context}.set_optimization_profile_async": self.set_optimization_profile_async,
+            f"{context}.set_input_shape": self.set_input_shape,
+            f"{context}.set_tensor_address": self.set_tensor_address,
+            f"{context}.execute_async_v3": self.execute_async_v3,
+            "Refitter.__init__": self.new_refitter,
+            "Refitter.refit_cuda_engine": self.refit_cuda_engine,
+            "OnnxParserRefitter.__init__": self.new_parser_refitter,
+            "OnnxParserRefitter.refit_from_file": self.refit_from_file,
+        }
+
+    def new_runtime(self, runtime: Any, logger: Any) -> None:
+        runtime.state.logger = logger
+        runtime.engine_host_code_allowed = False
+
+    def deserialize(self, runtime: Any, serialized_engine: bytes) -> Any:
+        """None, and a message, where TensorRT would refuse the plan."""
+        try:
+            plan = json.loads(serialized_engine)
+        except ValueError:
+            return self._refused(runtime, "magic tag does not match")
+        if (plan["version"], plan["gpu"]) != (self.trt.__version__, self._gpu):
+            return self._refused(runtime, f"the engine plan file is of {plan['version']} for {plan['gpu']}")
+        if "VERSION_COMPATIBLE" in plan["flags"] and not runtime.engine_host_code_allowed:
+            return self._refused(runtime, "host code is not allowed")
+        engine = self._made("ICudaEngine")
+        engine.state = SimpleNamespace(
+            tensors=plan["tensors"],
+            profiles=plan["profiles"],
+            flags=plan["flags"],
+            graph=plan["graph"],
+            logger=runtime.state.logger,
+            has_weights="STRIP_PLAN" not in plan["flags"],
+        )
+        return engine
+
+    def get_tensor_mode(self, engine: Any, name: str) -> Any:
+        return getattr(self.trt.TensorIOMode, engine.state.tensors[name][0])
+
+    def get_tensor_dtype(self, engine: Any, name: str) -> Any:
+        return getattr(self.trt.DataType, engine.state.tensors[name][1])
+
+    def get_tensor_profile_shape(self, engine: Any, name: str, profile_index: int) -> list[tuple[int, ...]]:
+        assert engine.state.tensors[name][0] == "INPUT"
+        return [tuple(shape) for shape in engine.state.profiles[profile_index][name]]
+
+    def create_execution_context(self, engine: Any, strategy: Any) -> Any:
+        if self._says_no("ICudaEngine.create_execution_context", engine):
+            return None
+        assert strategy.name == "USER_MANAGED", "contexts share their memory"
+        assert engine.state.has_weights, "the weights were not put in"
+        if "WEIGHT_STREAMING" in engine.state.flags:
+            assert engine.__dict__.get("weight_streaming_budget_v2"), "no budget, or set after the first context"
+        context = self._made("IExecutionContext")
+        context.state = SimpleNamespace(
+            engine=engine,
+            profile=None,
+            shapes={},
+            addresses={},
+            scratch=None,
+            settled=False,
+            logger=engine.state.logger,
+        )
+        return context
+
+    def set_device_memory(self, context: Any, memory: int, size: int) -> None:
+        self._unchanged_under_graphs(context, "memory")
+        assert self._cuda is not None
+        self._cuda.view(memory, size)
+        context.state.scratch = (memory, size)
+
+    def set_optimization_profile_async(self, context: Any, profile_index: int, stream_handle: int) -> bool:
+        engine = context.state.engine.state
+        if self._says_no("IExecutionContext.set_optimization_profile_async", context):
+            return False
+        if not 0 <= profile_index < len(engine.profiles):
+            return self._no(context, f"there is no profile {profile_index}")
+        self._unchanged_under_graphs(context, "profile")
+        assert self._cuda is not None
+        self._cuda.enqueue(stream_handle, lambda: None, ())
+        context.state.profile, context.state.shapes, context.state.settled = profile_index, {}, False
+        return True
+
+    def set_input_shape(self, context: Any, name: str, shape: tuple[int, ...]) -> bool:
+        state = context.state
+        if self._says_no("IExecutionContext.set_input_shape", context):
+            return False
+        least, _, most = state.engine.state.profiles[state.profile][name]
+        if len(shape) != len(least) or any(
+            not low <= size <= high for low, size, high in zip(least, shape, most, strict=True)
+        ):
+            return self._no(context, f"{name} {shape} is not between {least} and {most}")
+        self._unchanged_under_graphs(context, "shape")
+        state.shapes[name], state.settled = tuple(shape), False
+        return True
+
+    def set_tensor_address(self, context: Any, name: str, memory: int) -> bool:
+        if self._says_no("IExecutionContext.set_tensor_address", context):
+            return False
+        if name not in context.state.engine.state.tensors:
+            return self._no(context, f"there is no {name}")
+        self._unchanged_under_graphs(context, "address")
+        context.state.addresses[name] = memory
+        return True
+
+    def execute_async_v3(self, context: Any, stream_handle: int) -> bool:
+        state, cuda = context.state, self._cuda
+        assert cuda is not None
+        tensors = state.engine.state.tensors
+        if self._says_no("IExecutionContext.execute_async_v3", context):
+            return False
+        inputs = {name for name, (mode, _) in tensors.items() if mode == "INPUT"}
+        if state.profile is None or set(state.shapes) != inputs:
+            return self._no(context, f"no shape of {sorted(inputs - set(state.shapes))}")
+        if set(state.addresses) != set(tensors):
+            return self._no(context, f"no address of {sorted(set(tensors) - set(state.addresses))}")
+        if state.scratch is None or state.scratch[1] < SCRATCH + state.profile:
+            return self._no(context, "too little memory for activations")
+        capturing = cuda.is_capturing(stream_handle)
+        if capturing:
+            if self.cannot_be_captured:
+                cuda.spoil_capture(stream_handle)
+                return self._no(context, "a layer waits for the stream")
+            if not state.settled:
+                self.violations.append("captured without a plain forward after a shape was set")
+            if self._graphs_of(context):
+                self.violations.append("a context was captured again while its graph lives")
+        state.settled = True
+        self.forwards.append((state.profile, "captured" if capturing else "plain"))
+        cuda.enqueue(
+            stream_handle, _Forward(self, context, captured=capturing), (*state.addresses.values(), state.scratch[0])
+        )
+        return True
+
+    def new_refitter(self, refitter: Any, engine: Any, logger: Any) -> None:
+        refitter.state.engine = engine
+        refitter.state.graph = None
+
+    def new_parser_refitter(self, parser: Any, refitter: Any, logger: Any) -> None:
+        parser.state.refitter = refitter
+
+    def refit_from_file(self, parser: Any, model: str) -> bool:
+        engine = parser.state.refitter.state.engine
+        if Path(model) != Path(engine.state.graph) or "REFIT_IDENTICAL" not in engine.state.flags:
+            return self._no(engine, "the model has other weights")
+        parser.state.refitter.state.graph = model
+        return True
+
+    def refit_cuda_engine(self, refitter: Any) -> bool:
+        assert refitter.state.graph is not None
+        refitter.state.engine.state.has_weights = True
+        return True
+
+    def compute(self, forward: "_Forward") -> None:
+        """What a forward does when the stream gets to it: in its own memory, and nowhere else."""
+        cuda, state = self._cuda, forward.state
+        assert cuda is not None
+        now = forward.context.state
+        if forward.captured and (now.shapes, now.addresses) != (state.shapes, state.addresses):
+            self.violations.append("a graph ran after its context was told another shape or address")
+        rng = np.random.default_rng(len(self.forwards))
+        scratch = cuda.view(*state.scratch)
+        scratch[:] = rng.integers(256, size=scratch.size, dtype=np.uint8)
+        tensors = state.engine.state.tensors
+        inputs = {}
+        for name, shape in state.shapes.items():
+            dtype = np.dtype(_NUMPY[tensors[name][1]])
+            data = cuda.view(state.addresses[name], math.prod(shape) * dtype.itemsize)
+            inputs[name] = np.frombuffer(data.tobytes(), dtype).reshape(shape)
+        graph = _graph(state.engine.state.graph)
+        names = [name for name, (mode, _) in tensors.items() if mode == "OUTPUT"]
+        for name, right in zip(names, graph.run(names, inputs), strict=True):
+            array = self.spoil(state.profile, name, right)
+            target = cuda.view(state.addresses[name], array.nbytes)
+            target[:] = np.frombuffer(array.tobytes(), np.uint8)
+
+    def _graphs_of(self, context: Any) -> list[Any]:
+        """The graphs that were captured from it and not destroyed."""
+        assert self._cuda is not None
+        return [
+            graph
+            for graph in self._cuda.graphs
+            if any(isinstance(work, _Forward) and work.context is context for work, _ in graph.works)
+        ]
+
+    def _unchanged_under_graphs(self, context: Any, what: str) -> None:
+        if self._graphs_of(context):
+            self.violations.append(f"the {what} of a context was set while a graph that was captured from it lives")
+
+    def _says_no(self, method: str, thing: Any) -> bool:
+        if method not in self.fails:
+            return False
+        return not self._no(thing, "out of memory")
+
+    def _no(self, thing: Any, message: str) -> bool:
+        thing.state.logger.log(self.trt.ILogger.ERROR, message)
+        return False
+
+    def _refused(self, runtime: Any, message: str) -> None:
+        runtime.state.logger.log(self.trt.ILogger.ERROR, message)
+
+    def _made(self, name: str) -> Any:
+        kind = getattr(self.trt, name)
+        made = kind.__new__(kind)
+        made._constructed = True
+        return made
+
+
+class _Forward:
+    """One forward in a stream's queue, or in a graph, with what its context was told by then."""
+
+    def __init__(self, engines: StandInEngines, context: Any, *, captured: bool) -> None:
+        self._engines = engines
+        self.captured = captured
+        self.context = context
+        state = context.state
+        self.state = SimpleNamespace(
+            engine=state.engine,
+            profile=state.profile,
+            scratch=state.scratch,
+            shapes=dict(state.shapes),
+            addresses=dict(state.addresses),
+        )
+
+    def __call__(self) -> None:
+        self._engines.compute(self)
+
+
+@cache
+def _graph(path: str) -> ort.InferenceSession:
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = 1
+    return ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])

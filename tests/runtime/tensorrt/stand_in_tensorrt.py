@@ -1,0 +1,217 @@
+"""A stand-in for TensorRT that "builds": the recorded API, with the documented rules of building enforced on it.
+
+The parser reads the real ONNX model with its external data, every input needs least, best and most sizes of its rank in
+every profile, names must be the network's, and what comes out is a plan that another version, another GPU or a damaged
+file is told from. No kernel is made: a plan is a JSON text.
+"""
+
+# ruff: noqa: ARG002 - the arguments are those of the real methods
+
+import hashlib
+import json
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import onnx
+from tests.runtime.cuda.stand_in_graphs import StandInGraphs
+from tests.runtime.tensorrt.recorded_api import module_from_surface, surface
+from tests.runtime.tensorrt.stand_in_engine import StandInEngines
+
+PHASES = {"Building engine": 3, "Computing profile costs": 2}
+"""Outermost phases of a build and their steps; the first has a phase inside."""
+GPU = "Stand-in GPU"
+_TYPES = {
+    onnx.TensorProto.INT64: "INT64",
+    onnx.TensorProto.BOOL: "BOOL",
+    onnx.TensorProto.FLOAT: "FLOAT",
+    onnx.TensorProto.FLOAT16: "HALF",
+    onnx.TensorProto.BFLOAT16: "BF16",
+}
+
+
+def stand_in_tensorrt(
+    major: int, *, gpu: str = GPU, cannot_build: str | None = None, cuda: StandInGraphs | None = None
+) -> ModuleType:
+    """The module. `cannot_build`: what is logged by a build that gives up; with `cuda` its engines run there.
+
+    `engines` in it is the StandInEngines.
+    """
+    rules, engines = _Rules(gpu, cannot_build), StandInEngines(gpu, cuda)
+    named = {
+        **engines.behaviours,
+        "Builder.__init__": rules.new_builder,
+        "Builder.create_network": rules.create_network,
+        "OnnxParser.__init__": rules.new_parser,
+        "OnnxParser.parse": rules.parse,
+        "OnnxParser.num_errors": lambda parser: len(parser.state.errors),
+        "OnnxParser.get_error": rules.get_error,
+        "ParserError.desc": lambda error: error.state.desc,
+        "ParserError.node_name": lambda error: error.state.node_name,
+        "ParserError.node_operator": lambda error: error.state.node_operator,
+        "IOptimizationProfile.set_shape": rules.set_shape,
+        "IBuilderConfig.add_optimization_profile": rules.add_optimization_profile,
+        "IBuilderConfig.set_flag": rules.set_flag,
+        "IBuilderConfig.clear_flag": rules.clear_flag,
+        "IBuilderConfig.set_memory_pool_limit": rules.set_memory_pool_limit,
+        "IBuilderConfig.create_timing_cache": rules.create_timing_cache,
+        "IBuilderConfig.set_timing_cache": rules.set_timing_cache,
+        "IBuilderConfig.get_timing_cache": lambda config: config.state.cache,
+        "ITimingCache.serialize": rules.serialize,
+        "Builder.build_serialized_network": rules.build,
+        "IHostMemory.__bytes__": lambda memory: memory.state.data,
+        "ICudaEngine.create_engine_inspector": rules.create_inspector,
+        "EngineInspector.get_engine_information": rules.get_engine_information,
+    }
+    rules.trt = engines.trt = module_from_surface(surface(major), named)
+    rules.trt.__dict__["engines"] = engines
+    return rules.trt
+
+
+class _Rules:
+    """What the methods do."""
+
+    def __init__(self, gpu: str, cannot_build: str | None) -> None:
+        self.trt = ModuleType("tensorrt")
+        self._gpu = gpu
+        self._cannot_build = cannot_build
+
+    def new_builder(self, builder: Any, logger: Any) -> None:
+        builder.state.logger = logger
+
+    def create_network(self, builder: Any, flags: int = 0) -> Any:
+        assert flags & 1 << int(self.trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED), "11 has no other networks"
+        network = self._made("INetworkDefinition")
+        network.state.model = None
+        network.state.logger = builder.state.logger
+        return network
+
+    def new_parser(self, parser: Any, network: Any, logger: Any) -> None:
+        parser.state.network = network
+        parser.state.errors = []
+
+    def parse(self, parser: Any, model: bytes, path: str | None = None) -> bool:
+        """Reads the model; its external data is looked for beside `path`."""
+        parsed = onnx.load_model_from_string(model)
+        outside = {
+            entry.value
+            for tensor in parsed.graph.initializer
+            for entry in tensor.external_data
+            if entry.key == "location"
+        }
+        assert path is not None or not outside
+        missing = [name for name in outside if not Path(path or "").with_name(name).is_file()]
+        for node in parsed.graph.node:
+            if node.op_type == "Attention" and not any(each.name == "TRT_decomposable" for each in node.attribute):
+                missing.append(f"a fused kernel for {node.name}")
+        if missing:
+            parser.state.errors = missing
+            return False
+        parser.state.network.state.model, parser.state.network.state.path = parsed, path
+        return True
+
+    def get_error(self, parser: Any, index: int) -> Any:
+        error = self._made("ParserError")
+        error.state.desc = f"there is no {parser.state.errors[index]}"
+        error.state.node_name, error.state.node_operator = f"node {index}", "Attention"
+        return error
+
+    def set_shape(self, profile: Any, input: str, min: Any, opt: Any, max: Any) -> None:
+        """Three shapes of one rank, each within the next."""
+        assert len(min) == len(opt) == len(max)
+        assert all(0 < least <= best <= most for least, best, most in zip(min, opt, max, strict=True)), input
+        profile.state.shapes = {**getattr(profile.state, "shapes", {}), input: [list(min), list(opt), list(max)]}
+
+    def add_optimization_profile(self, config: Any, profile: Any) -> int:
+        config.state.profiles = [*getattr(config.state, "profiles", []), profile.state.shapes]
+        return len(config.state.profiles) - 1
+
+    def set_flag(self, config: Any, flag: Any) -> None:
+        config.state.flags = {*getattr(config.state, "flags", ()), flag.name}
+
+    def clear_flag(self, config: Any, flag: Any) -> None:
+        config.state.cleared = {*getattr(config.state, "cleared", ()), flag.name}
+
+    def set_memory_pool_limit(self, config: Any, pool: Any, pool_size: int) -> None:
+        config.state.limits = {pool.name: pool_size}
+
+    def create_timing_cache(self, config: Any, serialized_timing_cache: bytes) -> Any:
+        """None for what is no cache."""
+        text = bytes(serialized_timing_cache)
+        if text and not text.startswith(b"timed "):
+            return None
+        cache = self._made("ITimingCache")
+        cache.state.text = text
+        return cache
+
+    def set_timing_cache(self, config: Any, cache: Any, ignore_mismatch: bool) -> bool:
+        """False for another version's or another GPU's."""
+        if cache.state.text and not ignore_mismatch and not cache.state.text.startswith(self._timed()):
+            return False
+        config.state.cache = cache
+        return True
+
+    def serialize(self, cache: Any) -> Any:
+        return self._memory(cache.state.text)
+
+    def build(self, builder: Any, network: Any, config: Any) -> Any:
+        """Tells its progress, gives up when it is told to, and checks profiles against the network's inputs."""
+        state, model = config.state, network.state.model
+        assert model is not None, "nothing was parsed"
+        ranks = {value.name: len(value.type.tensor_type.shape.dim) for value in model.graph.input}
+        for shapes in state.profiles:
+            assert {name: len(shape[0]) for name, shape in shapes.items()} == ranks
+        for phase, steps in PHASES.items():
+            config.progress_monitor.phase_start(phase, None, steps)
+            config.progress_monitor.phase_start("inside", phase, 1)
+            for step in range(steps):
+                if not config.progress_monitor.step_complete(phase, step):
+                    return None
+            config.progress_monitor.phase_finish("inside")
+            config.progress_monitor.phase_finish(phase)
+        if self._cannot_build is not None:
+            network.state.logger.log(self.trt.ILogger.ERROR, self._cannot_build)
+            return None
+        state.cache.state.text += self._timed() + b"more\n"
+        description = {
+            "version": self.trt.__version__,
+            "gpu": self._gpu,
+            "profiles": state.profiles,
+            "flags": sorted(getattr(state, "flags", ())),
+            "cleared": sorted(getattr(state, "cleared", ())),
+            "limits": getattr(state, "limits", {}),
+            "zero_points": sorted(
+                onnx.TensorProto.DataType.Name(tensor.data_type)
+                for tensor in model.graph.initializer
+                if tensor.name == "quantize.zero"
+            ),
+            "graph": network.state.path,
+            "tensors": {
+                value.name: [mode, _TYPES[value.type.tensor_type.elem_type]]
+                for mode, values in (("INPUT", model.graph.input), ("OUTPUT", model.graph.output))
+                for value in values
+            },
+            "nodes": hashlib.sha256(model.SerializeToString()).hexdigest(),
+        }
+        return self._memory(json.dumps(description).encode())
+
+    def create_inspector(self, engine: Any) -> Any:
+        return self._made("EngineInspector")
+
+    def get_engine_information(self, inspector: Any, format: Any) -> str:
+        assert format.name == "JSON"
+        return json.dumps({"Layers": ["a layer"]})
+
+    def _timed(self) -> bytes:
+        return f"timed {self.trt.__version__} {self._gpu} ".encode()
+
+    def _memory(self, data: bytes) -> Any:
+        memory = self._made("IHostMemory")
+        memory.state.data = data
+        return memory
+
+    def _made(self, name: str) -> Any:
+        kind = getattr(self.trt, name)
+        made = kind.__new__(kind)
+        made._constructed = True
+        return made

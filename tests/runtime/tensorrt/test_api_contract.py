@@ -1,0 +1,126 @@
+"""What our code uses of TensorRT is in the real Python bindings of the oldest and of the newest version known here."""
+
+import ast
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.runtime.tensorrt.bindings import PINS, installed_bindings
+from tests.runtime.tensorrt.recorded_api import MAJORS, module_from_surface, surface
+
+ROOT = Path(__file__).resolve().parents[3]
+SOURCES = sorted(path for folder in ("export", "runtime", "cli", "plugins") for path in (ROOT / folder).rglob("*.py"))
+
+
+@pytest.mark.parametrize("pin", PINS)
+def test_the_record_is_what_the_real_bindings_have(pin: str, pytestconfig: pytest.Config, tmp_path: Path) -> None:
+    if shutil.which("cc") is None:
+        pytest.skip("no C compiler for the stand-in libraries that the bindings are imported over")
+    version = pin.split("==")[1]
+    bindings = installed_bindings(pin, pytestconfig)
+    recorder = ROOT / "tools" / "record_tensorrt_api.py"
+    command = [sys.executable, recorder, bindings, "-o", tmp_path / "api.json"]
+    made = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert made.returncode == 0, made.stderr
+    major = version.split(".")[0]
+    assert (tmp_path / "api.json").read_text() == (Path(__file__).parent / f"api-{major}.json").read_text()
+
+
+@pytest.mark.parametrize("major", MAJORS)
+def test_every_name_that_the_source_uses_is_there(major: int) -> None:
+    recorded = surface(major)
+    used = {name for path in SOURCES for name in _used_names(ast.parse(path.read_text()))}
+    known = {"trt.Builder", "trt.BuilderFlag.TF32", "trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED"}
+    assert known | {"trt.Refitter", "trt.ExecutionContextAllocationStrategy.USER_MANAGED"} <= used
+    assert [name for name in sorted(used) if not _is_there(name, recorded)] == []
+
+
+@pytest.mark.parametrize("major", MAJORS)
+@pytest.mark.parametrize(
+    ("source", "there"),
+    [
+        ("trt.Bilder(x)", False),
+        ("trt.BuilderFlag.FP32", False),
+        ("trt.ILogger.FATAL", False),
+        ("trt.Builder.create_engine", False),
+        ("trt.float8", False),
+        ("libraries.trt.float16.itemsize", True),
+        ("trtp.AutoTuneCombinations()", False),
+        ("libraries.trtp.cdiv(1, 2)", True),
+        ("trtp.TensorDesc.shapes", False),
+        ("trtp.TensorDesc.shape_expr", True),
+    ],
+)
+def test_a_name_that_is_not_there_is_seen(source: str, there: bool, major: int) -> None:
+    assert [_is_there(name, surface(major)) for name in _used_names(ast.parse(source))] == [there]
+
+
+def test_what_11_removed_is_seen() -> None:
+    (flag,) = _used_names(ast.parse("trt.BuilderFlag.FP16"))
+    assert [_is_there(flag, surface(major)) for major in MAJORS] == [True, False]
+
+
+def _used_names(tree: ast.AST) -> Iterator[str]:
+    """What is used of the modules tensorrt and tensorrt.plugin, which are called trt and trtp: trt.A, trt.A.B."""
+    inner = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and id(node) not in inner:
+            found = re.search(r"(?:\b|_)(trtp?\.\w+(\.\w+)?)(\.\w+)*$", ast.unparse(node))
+            if found is not None:
+                yield found[1]
+
+
+def _is_there(name: str, recorded: dict[str, Any]) -> bool:
+    module, outer, *inner = name.split(".")
+    if module == "trtp":
+        plugin = recorded["plugin"]
+        names = plugin["classes"].get(outer, {}).get("names", ())
+        return (outer in plugin["functions"] or outer in plugin["classes"]) and set(inner) <= set(names)
+    if outer in recorded["values"]:
+        return True
+    if not inner:
+        return outer == "__version__" or any(outer in recorded[part] for part in ("classes", "functions"))
+    one = recorded["classes"].get(outer, {})
+    return any(inner[0] in one.get(part, ()) for part in ("members", "values", "methods", "properties"))
+
+
+@pytest.mark.parametrize("major", MAJORS)
+def test_the_stand_in_refuses_what_is_not_recorded(major: int) -> None:
+    trt = module_from_surface(surface(major), {})
+    builder = trt.Builder(trt.Logger(trt.Logger.INFO))
+    with pytest.raises(TypeError, match="the real one takes flags="):
+        builder.create_network(flag=1)
+    with pytest.raises(TypeError, match="create_network"):
+        builder.create_network(1, 2)
+    with pytest.raises(AttributeError, match="create_engine"):
+        builder.create_engine()
+    config = builder.create_builder_config()
+    config.builder_optimization_level = 3
+    with pytest.raises(AttributeError, match="no property 'optimization_level'"):
+        config.optimization_level = 3
+    with pytest.raises(AttributeError):
+        config.num_optimization_profiles = 3  # cannot be set
+    with pytest.raises(TypeError):
+        trt.BuilderFlag["TF32"]  # nor can that of pybind11
+
+
+@pytest.mark.parametrize("major", MAJORS)
+def test_the_stand_in_wants_overriding_classes_as_pybind11_does(major: int) -> None:
+    trt = module_from_surface(surface(major), {})
+    with pytest.raises(AssertionError, match="another number"):
+
+        class Wrong(trt.IProgressMonitor):
+            def step_complete(self, _phase_name: str) -> bool:
+                return True
+
+    class Unconstructed(trt.ILogger):
+        def __init__(self) -> None:
+            self.kept = 1
+
+    with pytest.raises(TypeError, match="must be called"):
+        trt.Builder(Unconstructed())

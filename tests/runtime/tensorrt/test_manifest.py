@@ -1,0 +1,176 @@
+"""An engine runs where it was built for, and nowhere else; one that is damaged or another bundle's is refused."""
+
+import hashlib
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import pytest
+from tests.runtime.tensorrt.gears import DEVICE, GEARS
+
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.bundle.engine_file import ENGINE_NAME, text_of_engine
+from lopa.runtime.bundle.manifest import FileRecord
+from lopa.runtime.cuda.driver import CudaDevice
+from lopa.runtime.errors import BadInputError
+from lopa.runtime.tensorrt.manifest import (
+    PLAN_NAME,
+    BuildFlags,
+    TensorRTEngine,
+    engine_folder,
+    engine_folders,
+    engine_for_device,
+    engine_from_folder,
+)
+from lopa.runtime.tensorrt.profiles import prefill_range
+
+VERSION = "10.15.1.29"
+PLAN = b"a plan of some bytes"
+
+
+def _engine(bundle: Bundle, **changes: object) -> TensorRTEngine:
+    digests = {record.path: record.sha256 for record in bundle.manifest.files}
+    engine = TensorRTEngine(
+        schema=1,
+        contract=1,
+        made="2026-11-21T00:00:00+00:00",
+        tensorrt=VERSION,
+        gpu=DEVICE.name,
+        capability=DEVICE.capability,
+        flags=BuildFlags(),
+        gears=GEARS,
+        prefill=prefill_range(GEARS),
+        graph_sha256=digests[bundle.manifest.graph],
+        weights_sha256=digests[bundle.manifest.weights],
+        cache_key="00",
+        verified=False,
+        files=[FileRecord(path=PLAN_NAME, size=len(PLAN), sha256=hashlib.sha256(PLAN).hexdigest())],
+    )
+    return msgspec.structs.replace(engine, **changes)
+
+
+@pytest.fixture
+def bundle(tiny_bundle: Path, tmp_path: Path) -> Bundle:
+    """A copy, which gets engines."""
+    return Bundle.open(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
+
+
+def _write(bundle: Bundle, engine: TensorRTEngine, device: CudaDevice = DEVICE) -> Path:
+    folder = engine_folder(bundle, device, engine.tensorrt)
+    folder.mkdir(parents=True)
+    (folder / PLAN_NAME).write_bytes(PLAN)
+    (folder / ENGINE_NAME).write_bytes(text_of_engine(engine))
+    return folder
+
+
+def test_an_engine_is_found_and_its_plan_read(bundle: Bundle) -> None:
+    engine = _engine(bundle)
+    folder = _write(bundle, engine)
+    assert folder == bundle.path / "engines" / "tensorrt-sm90-10.15.1.29"
+    found = engine_for_device(bundle, DEVICE, VERSION)
+    assert (found.engine, found.folder, found.plan()) == (engine, folder, PLAN)
+    assert engine_folders(bundle) == [folder]
+
+
+def test_no_engine(bundle: Bundle) -> None:
+    with pytest.raises(BadInputError, match="it has none") as caught:
+        engine_for_device(bundle, DEVICE, VERSION)
+    assert "lopa-export tensorrt" in caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("changes", "device", "version", "why"),
+    [
+        ({}, replace(DEVICE, name="Other GPU"), VERSION, r"was built for Stand-in GPU \(compute capability 9\.0\)"),
+        ({}, replace(DEVICE, capability="8.9"), VERSION, "was built for Stand-in GPU"),
+        ({}, DEVICE, "10.16.1.11", r"was built by TensorRT 10\.15\.1\.29"),
+        ({"flags": BuildFlags(version_compatible=True)}, DEVICE, "10.14.0", "was built by TensorRT"),
+        ({"weights_sha256": "00"}, DEVICE, VERSION, "was built of other weights"),
+        ({"graph_sha256": "00"}, DEVICE, VERSION, "was built of another graph"),
+    ],
+)
+def test_an_engine_for_something_else_is_refused(
+    bundle: Bundle, changes: dict[str, object], device: CudaDevice, version: str, why: str
+) -> None:
+    _write(bundle, _engine(bundle, **changes))
+    with pytest.raises(BadInputError, match=rf"no engine of .* runs on {device.name}.*{why}"):
+        engine_for_device(bundle, device, version)
+
+
+def test_version_compatible_engines_run_later_and_the_exact_version_comes_first(bundle: Bundle) -> None:
+    flags = BuildFlags(version_compatible=True)
+    _write(bundle, _engine(bundle, flags=flags))
+    assert engine_for_device(bundle, DEVICE, "11.4.0.106").engine.tensorrt == VERSION
+    _write(bundle, _engine(bundle, flags=flags, tensorrt="10.16.1.11"))
+    assert engine_for_device(bundle, DEVICE, "11.4.0.106").engine.tensorrt == "10.16.1.11"
+    assert engine_for_device(bundle, DEVICE, VERSION).engine.tensorrt == VERSION
+
+
+def test_a_broken_engine_does_not_hide_another(bundle: Bundle) -> None:
+    _forget(_write(bundle, _engine(bundle, tensorrt="9.0")))
+    with pytest.raises(BadInputError, match=r"tensorrt-sm90-9\.0 cannot be used, .*engine\.json"):
+        engine_for_device(bundle, DEVICE, VERSION)
+    _write(bundle, _engine(bundle))
+    assert engine_for_device(bundle, DEVICE, VERSION).engine.tensorrt == VERSION
+
+
+def test_a_plan_with_other_bytes_is_damaged(bundle: Bundle) -> None:
+    folder = _write(bundle, _engine(bundle))
+    (folder / PLAN_NAME).write_bytes(PLAN[:-1] + b"!")
+    with pytest.raises(BadInputError, match=r"engine\.plan is damaged") as caught:
+        engine_for_device(bundle, DEVICE, VERSION).plan()
+    assert str(folder) in caught.value.remedy
+
+
+def _shorten(folder: Path) -> None:
+    (folder / PLAN_NAME).write_bytes(PLAN[:-1])
+
+
+def _remove(folder: Path) -> None:
+    (folder / PLAN_NAME).unlink()
+
+
+def _garble(folder: Path) -> None:
+    (folder / ENGINE_NAME).write_text("{")
+
+
+def _forget(folder: Path) -> None:
+    (folder / ENGINE_NAME).unlink()
+
+
+ONE_ROW = {"requests": 1, "branches": 1, "window": 1, "prefix": 64, "wanted": 1}
+
+
+def _edited(**changes: object) -> Callable[[Path], None]:
+    def edit(folder: Path) -> None:
+        fields = msgspec.json.decode((folder / ENGINE_NAME).read_bytes())
+        (folder / ENGINE_NAME).write_bytes(msgspec.json.encode(fields | changes))
+
+    return edit
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (_shorten, "has 19 bytes"),
+        (_remove, "is missing"),
+        (_garble, "engine.json"),
+        (_forget, "engine.json"),
+        (_edited(schema=2), "schema version 2"),
+        (_edited(contract=9), "contract version 9"),
+        (_edited(unknown=1), "unknown"),
+        (_edited(files=[]), "has no engine.plan"),
+        (_edited(files=[{"path": "../model.onnx", "size": 1, "sha256": "0" * 64}]), "names the file '../model.onnx'"),
+        (_edited(gears=[]), "length >= 1 - at `$.gears`"),
+        (_edited(prefill={"least": ONE_ROW, "best": ONE_ROW, "most": ONE_ROW}), "another profile for prompts"),
+        (_edited(prefill={"least": ONE_ROW, "best": ONE_ROW, "most": {**ONE_ROW, "window": 2**31}}), "prefill"),
+    ],
+)
+def test_an_engine_that_is_not_whole_is_refused(bundle: Bundle, spoil: Callable[[Path], None], said: str) -> None:
+    folder = _write(bundle, _engine(bundle))
+    spoil(folder)
+    with pytest.raises(BadInputError) as caught:
+        engine_from_folder(folder)
+    assert said in str(caught.value)

@@ -1,0 +1,71 @@
+"""Real TensorRT on a real GPU: build, verify, decode. Skipped, with the reason, where either is missing."""
+
+import shutil
+from pathlib import Path
+from typing import Literal
+
+import pytest
+from tests.conformance.recorded import TRACES, comparisons_of_file
+from tests.runtime.tensorrt.machines import GATE_GEARS, GEARS
+
+from lopa.cli.make.verify_tensorrt import agreement_of_engine
+from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint
+from lopa.export.tensorrt.engine import engine_from_job, job_from_bundle
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.cuda.calls import calls_of_installed_cuda
+from lopa.runtime.cuda.driver import CudaDevice, cuda_device
+from lopa.runtime.devices import session_from_devices
+from lopa.runtime.errors import MissingBackendError
+from lopa.runtime.tensorrt.library import tensorrt_library
+from lopa.runtime.tensorrt.manifest import BuildFlags, mark_verified
+from lopa.tiny import ADAPTER, CHECKPOINT
+
+pytestmark = pytest.mark.tensorrt
+
+
+@pytest.fixture(scope="module")
+def gpu() -> CudaDevice:
+    try:
+        tensorrt_library()
+        calls_of_installed_cuda()
+        return cuda_device(0)
+    except MissingBackendError as error:
+        pytest.skip(f"not on this machine: {error.received}")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "against", "flags"),
+    [
+        ("float32", "cpu", BuildFlags()),
+        ("float32", "cpu", BuildFlags(strip_weights=True)),
+        ("float32", "cpu", BuildFlags(weight_streaming=True)),
+        ("float32", "cpu", BuildFlags(products="int8")),
+        ("float16", "cpu", BuildFlags()),
+        ("bfloat16", "numpy", BuildFlags()),
+    ],
+)
+def test_engines_are_verified(
+    dtype: Literal["float32", "float16", "bfloat16"], against: str, flags: BuildFlags, gpu: CudaDevice, tmp_path: Path
+) -> None:
+    bundle_from_checkpoint(CHECKPOINT, tmp_path / "bundle", lora=ADAPTER, dtype=dtype)
+    bundle = Bundle.open(tmp_path / "bundle")
+    job = job_from_bundle(bundle, GATE_GEARS, flags)
+    found = engine_from_job(job, tensorrt_library(), gpu, None, lambda _phase, _done, _total: None).found
+    agreement = agreement_of_engine(bundle, "tensorrt:0", found, against, lambda _done, _total: None)
+    assert agreement.ok, agreement
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_recorded_traces(count: int, tiny_bundle: Path, gpu: CudaDevice, tmp_path: Path) -> None:
+    for number in range(1, count):
+        try:
+            cuda_device(number)
+        except MissingBackendError as error:
+            pytest.skip(f"not on this machine: {error.received}")
+    bundle = Bundle.open(Path(shutil.copytree(tiny_bundle, tmp_path / "bundle")))
+    job = job_from_bundle(bundle, GEARS, BuildFlags())
+    mark_verified(engine_from_job(job, tensorrt_library(), gpu, None, lambda _phase, _done, _total: None).found)
+    session = session_from_devices(bundle, [f"tensorrt:{number}" for number in range(count)])
+    comparisons = comparisons_of_file(TRACES / "lopa_bf4_bs32_full.jsonl.gz", session, bundle.manifest, limit=8)
+    session.close()
+    assert not [each.mismatch for each in comparisons if each.mismatch is not None]

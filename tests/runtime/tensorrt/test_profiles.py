@@ -1,0 +1,181 @@
+"""Every forward falls into exactly one profile, padded to a shape that the profile takes."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.runtime.tensorrt.gears import GEARS, WANTED, gear
+
+from lopa.bench.eval_set import eval_set_from_jsonl
+from lopa.bench.gears.recording import forwards_of_recording, recording_from_decoder
+from lopa.runtime import contract
+from lopa.runtime.accelerator.padding import padded_batch, parts_of_forward
+from lopa.runtime.bundle.gears import ForwardSizes, Gear, Source
+from lopa.runtime.bundle.manifest import ModelDimensions, manifest_from_json
+from lopa.runtime.contract import TILE, WindowBatch
+from lopa.runtime.decoder import Decoder
+from lopa.runtime.errors import BadInputError
+from lopa.runtime.tensorrt.profiles import (
+    ProfileRange,
+    ProfileTable,
+    exact_range,
+    input_shapes,
+    prefill_range,
+    profiles_of_gears,
+)
+from lopa.tiny import EVAL
+
+PREFILL = prefill_range(GEARS)
+TABLE = ProfileTable(GEARS, PREFILL)
+
+
+@st.composite
+def gear_plans(draw: st.DrawFn) -> list[Gear]:
+    """Any plan that can be used: its last gear takes every window and prefix."""
+    gears = draw(
+        st.lists(
+            st.builds(
+                lambda r, b, w, p: (r, b, w, p * TILE),
+                st.integers(1, 3),
+                st.integers(1, 5),
+                st.integers(1, 400),
+                st.integers(1, 12),
+            ),
+            min_size=1,
+            max_size=6,
+            unique=True,
+        )
+    )
+    largest = (*gears[-1][:2], max(each[2] for each in gears), max(each[3] for each in gears))
+    return [gear(*sizes, seconds=float(np.prod(sizes))) for sizes in dict.fromkeys([*gears, largest])]
+
+
+@st.composite
+def forwards(draw: st.DrawFn, gears: list[Gear]) -> ForwardSizes:
+    """What a decoder can ask within the limits of `gears`; more requests and branches than a gear has, too."""
+    window = draw(st.integers(1, max(each.window for each in gears)))
+    return ForwardSizes(
+        requests=draw(st.integers(1, 8)),
+        branches=draw(st.one_of(st.just(1), st.integers(1, 10))),
+        window=window,
+        prefix=TILE * draw(st.integers(1, max(each.prefix for each in gears) // TILE)),
+        wanted=draw(st.integers(1, min(window, WANTED))),
+    )
+
+
+@settings(max_examples=100, deadline=None)
+@given(data=st.data())
+def test_every_forward_has_exactly_one_profile(data: st.DataObject) -> None:
+    gears = data.draw(gear_plans())
+    sizes = data.draw(forwards(gears))
+    prefill = prefill_range(gears)
+    number, shape = ProfileTable(gears, prefill).profile_for(sizes)
+    profiles = profiles_of_gears(gears, prefill)
+    assert profiles[number].holds(shape)
+    assert shape.holds_rows(sizes)
+    if number < len(gears):
+        assert shape == gears[number]
+        assert [index for index, each in enumerate(profiles[:-1]) if each.holds(shape)] == [number]  # no other gear's
+        in_range = sizes.requests <= prefill.most.requests and sizes.branches == 1
+        assert not in_range or sizes.window < prefill.least.window
+    else:
+        assert not any(each.window == shape.window for each in gears if each.window < prefill.least.window)
+        assert sizes.branches == 1
+        assert shape.window - sizes.window < 64
+    covered = np.zeros((sizes.requests, sizes.branches), int)
+    for requests, branches in parts_of_forward(sizes, shape):
+        covered[requests, branches] += 1
+        assert requests.stop - requests.start <= shape.requests
+        assert branches.stop - branches.start <= shape.branches
+    assert (covered == 1).all()
+
+
+@pytest.mark.parametrize(
+    ("sizes", "profile", "window"),
+    [
+        (ForwardSizes(1, 1, 20, 64, 20), 0, 32),
+        (ForwardSizes(1, 4, 96, 384, 96), 1, 96),
+        (ForwardSizes(1, 1, 288, 64, 257), 2, 288),  # as long as the longest gear but one
+        (ForwardSizes(1, 1, 289, 64, 257), 4, 320),
+        (ForwardSizes(2, 1, 560, 64, 32), 4, 576),
+        (ForwardSizes(3, 1, 560, 64, 32), 3, 640),  # more requests than the range holds at once
+        (ForwardSizes(1, 1, 640, 896, 257), 4, 640),
+        (ForwardSizes(1, 4, 289, 896, 257), 3, 640),  # branches: no first window of a prompt
+    ],
+)
+def test_long_windows_of_one_branch_run_in_the_range(sizes: ForwardSizes, profile: int, window: int) -> None:
+    number, shape = TABLE.profile_for(sizes)
+    assert (number, shape.window) == (profile, window)
+
+
+def test_the_forwards_of_real_decodes_have_profiles(tiny_bundle: Path) -> None:
+    """By the bundle's own defaults, alone and three requests in a forward."""
+    prompts = [item.prompt for item in eval_set_from_jsonl(EVAL, limit=1)]
+    with Decoder.open(tiny_bundle, ["cpu"], threads=1) as decoder:
+        recording = recording_from_decoder(
+            decoder, prompts, lambda forwards: Source(name="now", sha256="", forwards=forwards), lambda _done: None
+        )
+    profiles = profiles_of_gears(GEARS, PREFILL)
+    for parallel in (1, 3):
+        forwards = forwards_of_recording(recording, parallel)
+        assert len(forwards) > 5
+        for sizes in forwards:
+            number, shape = TABLE.profile_for(sizes)
+            assert profiles[number].holds(shape)
+            assert shape.holds_rows(sizes)
+
+
+def test_what_no_profile_holds_is_refused() -> None:
+    for sizes in (ForwardSizes(1, 1, 641, 64, 1), ForwardSizes(1, 1, 1, 960, 1), ForwardSizes(1, 1, 300, 64, 258)):
+        with pytest.raises(BadInputError, match="as the largest gear"):
+            TABLE.profile_for(sizes)
+
+
+def test_a_window_is_not_padded_beyond_the_range() -> None:
+    gears = [gear(1, 1, 10, 128, 1.0), gear(1, 1, 100, 128, 2.0)]
+    number, shape = ProfileTable(gears, prefill_range(gears)).profile_for(ForwardSizes(1, 1, 80, 64, 80))
+    assert (number, shape.window, shape.wanted) == (2, 100, 100)
+
+
+def test_one_window_in_all_gears_leaves_the_range_that_window() -> None:
+    alone = [gear(1, 4, 96, 128, 1.0)]
+    table = ProfileTable(alone, prefill_range(alone))
+    assert table.profile_for(ForwardSizes(1, 1, 95, 64, 1))[0] == 0
+    assert table.profile_for(ForwardSizes(1, 1, 96, 64, 1))[0] == 1
+
+
+def test_a_range_is_in_order_and_its_best_lies_within() -> None:
+    for gears in (GEARS, GEARS[:1], [gear(1, 1, 10, 64, 1.0), gear(1, 2, 11, 128, 2.0)]):
+        found = prefill_range(gears)
+        for name in ("requests", "branches", "window", "prefix", "wanted"):
+            least, best, most = (getattr(axes, name) for axes in (found.least, found.best, found.most))
+            assert 1 <= least <= best <= most, name
+        assert found.best.wanted <= found.best.window
+
+
+def test_shapes_are_those_of_a_padded_forward(tiny_bundle: Path) -> None:
+    dimensions = _dimensions(tiny_bundle)
+    random = np.random.default_rng(5)
+    batch = WindowBatch(
+        requests=(3,),
+        input_ids=random.integers(0, 9, (1, 2, 7)),
+        position_ids=random.integers(0, 9, (1, 2, 7)),
+        window_mask=random.random((1, 2, 7, 7)) < 0.5,
+        logits_index=random.integers(0, 7, (1, 2, 3)),
+        temperature=np.ones(1, np.float32),
+    )
+    exact = exact_range(GEARS[2])
+    assert isinstance(exact, ProfileRange)
+    padded = padded_batch(batch, GEARS[2])
+    shapes = input_shapes(exact.best, dimensions)
+    assert list(shapes) == contract.input_names(dimensions.layers)
+    for name in ("input_ids", "position_ids", "window_mask", "logits_index", "temperature"):
+        assert shapes[name] == getattr(padded, name).shape, name
+    assert shapes["prefix_mask"] == (2, 576)
+    assert shapes["past_key_values.0.value"] == (2, dimensions.kv_heads, 576, dimensions.head_size)
+
+
+def _dimensions(bundle: Path) -> ModelDimensions:
+    return manifest_from_json((bundle / "manifest.json").read_bytes(), source="bundle").dimensions

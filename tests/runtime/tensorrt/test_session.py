@@ -1,0 +1,391 @@
+"""The whole decoder on "tensorrt:N", over stand-ins of TensorRT's runtime and of the CUDA runtime."""
+
+import hashlib
+import json
+import logging
+import shutil
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.conformance.recorded import TRACES, comparisons_of_file
+from tests.gears import gear
+from tests.runtime.cuda.stand_in_driver import StandInDriver
+from tests.runtime.cuda.stand_in_graphs import StandInGraphs
+from tests.runtime.random_windows import assert_same_statistics, random_batch
+from tests.runtime.tensorrt.gears import DEVICE
+from tests.runtime.tensorrt.machines import built, with_verified
+from tests.runtime.tensorrt.stand_in_tensorrt import stand_in_tensorrt
+
+from lopa.export.verify.cases import cases_from_manifest
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.decoder import Decoder
+from lopa.runtime.devices import session_from_devices
+from lopa.runtime.errors import BadInputError, EngineFailedError, MissingBackendError
+from lopa.runtime.install_hint import pip_install
+from lopa.runtime.parallel.branch_session import BranchParallelSession
+from lopa.runtime.sessions.session import open_session
+from lopa.runtime.tensorrt.gear import MOST_GRAPHS
+from lopa.runtime.tensorrt.manifest import BuildFlags, engine_folders
+
+
+@pytest.mark.parametrize(("name", "profiles"), [("lopa_bf4_bs32_full", {0, 1, 2, 4}), ("lopa_bf2_bs16_block", {0, 1})])
+def test_recorded_traces_on_one_device(
+    name: str, profiles: set[int], bundle: Bundle, cuda: StandInGraphs, trt: ModuleType
+) -> None:
+    session = session_from_devices(bundle, ["tensorrt:0"])
+    comparisons = comparisons_of_file(TRACES / f"{name}.jsonl.gz", session, bundle.manifest, limit=8)
+    session.close()
+    assert not [each.mismatch for each in comparisons if each.mismatch is not None]
+    assert sum(each.whole for each in comparisons) >= 7
+    assert {profile for profile, _ in trt.engines.forwards} == profiles
+    # Few forwards are anything but the launch of a graph; those of long prompts always are.
+    plain = sum(way == "plain" and profile < 4 for profile, way in trt.engines.forwards)
+    assert plain < cuda.launches / 3
+
+
+@pytest.mark.parametrize("name", ["lopa_bf4_bs32_full", "lopa_bf4_bs16_block"])
+def test_recorded_traces_on_two_devices(name: str, bundle: Bundle, cuda: StandInGraphs, trt: ModuleType) -> None:
+    """Winners' rows go from device to device, without the host."""
+    session = session_from_devices(bundle, ["tensorrt:0", "tensorrt:1"])
+    assert isinstance(session, BranchParallelSession)
+    comparisons = comparisons_of_file(TRACES / f"{name}.jsonl.gz", session, bundle.manifest, limit=5)
+    session.close()
+    assert session.lost == ()
+    assert not [each.mismatch for each in comparisons if each.mismatch is not None]
+    assert sum(each.whole for each in comparisons) >= 4
+    assert cuda.peer_bytes > 0
+    assert cuda.launches > 0
+
+
+def test_every_shape_of_forward(bundle: Bundle, trt: ModuleType) -> None:
+    """Requests, branches, masks and prefixes on which engines are checked, as far as the gears hold them."""
+    plain = open_session(bundle, "cpu", threads=1)
+    session = open_session(bundle, "tensorrt:3")
+    ran = 0
+    for case in cases_from_manifest(bundle.manifest, seed=3):
+        batches = [batch for slot in range(len(case.window.requests)) for batch in case.prefix_batches(slot)]
+        lengths = [sum(case.shape.prefixes[slot]) for slot in range(len(case.window.requests))]
+        if max(lengths) > 192 or max(batch.input_ids.shape[2] for batch in (case.window, *batches)) > 96:
+            continue
+        ran += 1
+        for each in (plain, session):
+            for slot, request in enumerate(case.window.requests):
+                for batch in case.prefix_batches(slot):
+                    each.forward(batch)
+                    each.commit(request, 0, batch.input_ids.shape[2])
+        assert_same_statistics(session.forward(case.window), plain.forward(case.window))
+        for request in case.window.requests:
+            plain.release(request)
+            session.release(request)
+    assert ran > 8
+    assert {profile for profile, _ in trt.engines.forwards} == {0, 1, 3, 4}
+    plain.close()
+    session.close()
+
+
+def test_a_step_allocates_nothing_and_waits_once(bundle: Bundle, cuda: StandInGraphs) -> None:
+    """Once every shape was seen: uploads, the launch of a graph, downloads of statistics, one wait."""
+    session = open_session(bundle, "tensorrt:0")
+    rng = np.random.default_rng(0)
+    for turn in range(3):
+        session.forward(random_batch(rng, (0,), 5, 40, 8))
+        before = dict(cuda.calls) if turn == 2 else {}
+        if turn == 1:
+            session.commit(0, 3, 40)
+            session.forward(random_batch(rng, (0,), 5, 40, 8, starts=40))
+            session.forward(random_batch(rng, (0,), 5, 40, 8, starts=40))
+    session.forward(random_batch(rng, (0,), 5, 40, 8, starts=40))
+    calls = {name: count - before.get(name, 0) for name, count in cuda.calls.items() if count != before.get(name, 0)}
+    assert calls == {"cudaMemcpyAsync": 6 + 3, "cudaGraphLaunch": 1, "cudaStreamSynchronize": 1}
+    session.close()
+
+
+def test_the_next_gear_up_serves_what_has_no_gear(bundle: Bundle, trt: ModuleType) -> None:
+    session = open_session(bundle, "tensorrt:0")
+    rng = np.random.default_rng(0)
+    session.forward(random_batch(rng, (0,), 2, 49, 8))  # no gear of 2 branches, nor of 49 rows
+    assert trt.engines.forwards == [(1, "plain")]
+    session.forward(random_batch(rng, (0,), 4, 64, 8, starts=0))
+    assert trt.engines.forwards[-1][0] in (1, 3)
+    with pytest.raises(BadInputError, match="a forward over 97 window rows"):
+        session.forward(random_batch(rng, (0,), 1, 97, 8))
+    session.close()
+
+
+def test_long_prompts_run_in_the_range_and_are_not_captured(bundle: Bundle, trt: ModuleType) -> None:
+    plain, session = open_session(bundle, "cpu", threads=1), open_session(bundle, "tensorrt:0")
+    rng = np.random.default_rng(1)
+    for turn in range(3):
+        batch = random_batch(rng, (turn,), 1, 70 + 8 * turn, 20)
+        assert_same_statistics(session.forward(batch), plain.forward(batch))
+        for each in (session, plain):
+            each.commit(turn, 0, 40)
+    assert trt.engines.forwards == [(4, "plain")] * 3
+    for turn in range(3):
+        batch = random_batch(rng, (turn,), 1, 80, 20, starts=40)
+        assert_same_statistics(session.forward(batch), plain.forward(batch))
+    both = random_batch(rng, (0, 1), 1, 90, 20, starts=40)
+    assert_same_statistics(session.forward(both), plain.forward(both))
+    more = random_batch(rng, (0, 1, 2), 1, 90, 20, starts=40)
+    assert_same_statistics(session.forward(more), plain.forward(more))
+    assert {way for _, way in trt.engines.forwards} == {"plain"}
+    session.close()
+    plain.close()
+
+
+def test_parts_of_a_forward_have_a_graph_each(bundle: Bundle, cuda: StandInGraphs, trt: ModuleType) -> None:
+    """Of more parts than graphs are kept, none is wrong."""
+    plain, session = open_session(bundle, "cpu", threads=1), open_session(bundle, "tensorrt:0")
+    rng = np.random.default_rng(1)
+    for parts in (2, MOST_GRAPHS + 1):
+        before = cuda.launches
+        for _ in range(4):
+            batch = random_batch(rng, (0,), 3 * parts, 60, 4)
+            assert_same_statistics(session.forward(batch), plain.forward(batch))
+        assert (cuda.launches - before == 3 * parts) == (parts == 2)
+    assert len(cuda.graphs) <= MOST_GRAPHS
+    session.close()
+    plain.close()
+
+
+def test_several_requests_at_once(bundle: Bundle) -> None:
+    prompts = ["Question: 2 + 3?", "Question: 9 - 4?", "Question: 7 + 7?"]
+    with Decoder.open(bundle.path, ["tensorrt:0"]) as decoder, Decoder.open(bundle.path, ["cpu"], threads=1) as plain:
+        config = decoder.config(max_new_tokens=32, branches=2)
+        found, expected = (
+            [r.token_ids for r in each.generate(prompts, config, parallel=2)] for each in (decoder, plain)
+        )
+    assert found == expected
+
+
+def test_what_cannot_be_captured_runs_plainly(
+    bundle: Bundle, cuda: StandInGraphs, trt: ModuleType, caplog: pytest.LogCaptureFixture
+) -> None:
+    trt.engines.cannot_be_captured = True
+    session = open_session(bundle, "tensorrt:0")
+    with caplog.at_level(logging.WARNING):
+        comparisons = comparisons_of_file(TRACES / "lopa_bf4_bs32_full.jsonl.gz", session, bundle.manifest, limit=2)
+    session.close()
+    assert not [each.mismatch for each in comparisons if each.mismatch is not None]
+    assert cuda.launches == 0
+    assert "runs without a CUDA graph" in caplog.text
+    assert "a layer waits for the stream" in caplog.text
+
+
+@pytest.mark.parametrize("plugins", [True, False])
+def test_an_engine_with_plugins_commits_by_the_kernel(
+    plugins: bool, tiny_plugins: Path, tmp_path: Path, cuda: StandInGraphs, trt: ModuleType, monkeypatch: Any
+) -> None:
+    pytest.importorskip("triton", reason="Triton, which compiles the kernel, is not here")
+    monkeypatch.setattr("lopa.export.tensorrt.engine.register_plugins", lambda *_: None)
+    bundle = copied(tiny_plugins, tmp_path)
+    driver = StandInDriver(cuda, bundle.manifest.dimensions.head_size)
+    monkeypatch.setitem(sys.modules, "cuda.bindings.driver", driver)
+    monkeypatch.setattr("lopa.runtime.cuda.row_kernel.cuda_device", lambda _: DEVICE)
+    with_verified(built(bundle.path, trt, flags=BuildFlags(plugins=plugins)))
+    session = session_from_devices(bundle, ["tensorrt:0"])
+    comparisons = comparisons_of_file(TRACES / "lopa_bf4_bs32_full.jsonl.gz", session, bundle.manifest, limit=3)
+    session.close()
+    assert not [each.mismatch for each in comparisons if each.mismatch is not None]
+    assert (driver.launches > 5, cuda.calls["cudaMemcpy2DAsync"] == 0) == (plugins, plugins)
+
+
+@pytest.mark.parametrize("major", [10, 11])
+@pytest.mark.parametrize(
+    "flags", [BuildFlags(weight_streaming=True), BuildFlags(strip_weights=True), BuildFlags(version_compatible=True)]
+)
+def test_flags_of_the_build(
+    major: int, flags: BuildFlags, tiny_bundle: Path, tmp_path: Path, cuda: StandInGraphs, monkeypatch: Any
+) -> None:
+    trt = stand_in_tensorrt(major, cuda=cuda)
+    monkeypatch.setitem(sys.modules, "tensorrt", trt)
+    bundle, expected = copied(tiny_bundle, tmp_path), open_session(Bundle.open(tiny_bundle), "cpu", threads=1)
+    with_verified(built(bundle.path, trt, [gear(1, 2, 48, 64)], flags))
+    session = open_session(bundle, "tensorrt:0")
+    batch = random_batch(np.random.default_rng(0), (0,), 2, 40, 8)
+    assert_same_statistics(session.forward(batch), expected.forward(batch))
+    session.close()
+    expected.close()
+    assert trt.engines.violations == []
+
+
+def copied(path: Path, folder: Path) -> Bundle:
+    return Bundle.open(Path(shutil.copytree(path, folder / "copy")))
+
+
+@pytest.mark.parametrize("method", ["execute_async_v3", "set_input_shape", "set_tensor_address"])
+def test_a_failing_call_is_named(method: str, bundle: Bundle, trt: ModuleType) -> None:
+    session = open_session(bundle, "tensorrt:0")
+    batch = random_batch(np.random.default_rng(0), (0,), 1, 90, 8)
+    trt.engines.fails = {f"IExecutionContext.{method}"}
+    with pytest.raises(EngineFailedError, match=rf"TensorRT: {method}.* failed\n  TensorRT: out of memory") as caught:
+        session.forward(batch)
+    assert caught.value.exit_code == 3
+    trt.engines.fails = set()
+    session.forward(batch)
+    session.close()
+
+
+@pytest.mark.parametrize(
+    "method", ["ICudaEngine.create_execution_context", "IExecutionContext.set_optimization_profile_async"]
+)
+def test_what_cannot_be_opened_leaves_nothing(method: str, bundle: Bundle, trt: ModuleType) -> None:
+    trt.engines.fails = {method}
+    with pytest.raises(EngineFailedError, match="out of memory"):
+        open_session(bundle, "tensorrt:0")
+    trt.engines.fails = set()
+    open_session(bundle, "tensorrt:0").close()
+
+
+def test_two_sessions_on_one_device_and_closing_twice(bundle: Bundle) -> None:
+    first, second = (open_session(bundle, "tensorrt:0") for _ in range(2))
+    first.close()
+    first.close()
+    first.release(0)
+    second.forward(random_batch(np.random.default_rng(0), (0,), 2, 40, 8))
+    second.close()
+    with pytest.raises(RuntimeError, match=r"after close\(\)"):
+        second.forward(random_batch(np.random.default_rng(0), (0,), 2, 40, 8))
+
+
+@pytest.mark.parametrize("device", ["tensorrt", "tensorrt:", "tensorrt:x", "tensorrt:-1"])
+def test_other_names_of_devices_are_refused(device: str, bundle: Bundle) -> None:
+    with pytest.raises(BadInputError, match="tensorrt:N"):
+        open_session(bundle, device)
+
+
+def test_without_tensorrt(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tensorrt", None)
+    with pytest.raises(MissingBackendError, match="TensorRT cannot be imported") as caught:
+        open_session(bundle, "tensorrt:0")
+    assert caught.value.exit_code == 3
+    assert pip_install("tensorrt") in caught.value.remedy
+
+
+def test_without_the_cuda_runtime(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cuda.bindings.runtime", None)
+    with pytest.raises(MissingBackendError, match="CUDA runtime"):
+        open_session(bundle, "tensorrt:0")
+
+
+def test_without_a_gpu(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(_number: int) -> None:
+        raise MissingBackendError("no driver", expected="an NVIDIA GPU", remedy="install its driver")
+
+    monkeypatch.setattr("lopa.runtime.tensorrt.session.cuda_device", none)
+    with pytest.raises(MissingBackendError, match="no driver"):
+        open_session(bundle, "tensorrt:0")
+
+
+def test_a_bundle_without_an_engine(tiny_bundle: Path, trt: ModuleType) -> None:
+    with pytest.raises(BadInputError, match="it has none") as caught:
+        open_session(Bundle.open(tiny_bundle), "tensorrt:0")
+    assert "lopa-export tensorrt" in caught.value.remedy
+
+
+def test_a_portable_bundle(tiny_portable: Path, trt: ModuleType) -> None:
+    with pytest.raises(BadInputError, match="portable dialect"):
+        open_session(Bundle.open(tiny_portable), "tensorrt:0")
+
+
+def test_an_engine_that_was_not_verified(bundle: Bundle) -> None:
+    change_description(bundle, verified=False)
+    with pytest.raises(BadInputError, match="was not verified") as caught:
+        open_session(bundle, "tensorrt:0")
+    assert caught.value.remedy == f"lopa-export verify {bundle.path} --device tensorrt:0"
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"weights_sha256": "00"}, "was built of other weights"),
+        ({"graph_sha256": "00"}, "was built of another graph"),
+        ({"gpu": "Another GPU"}, "was built for Another GPU"),
+        ({"tensorrt": "11.5.0.1"}, "was built by TensorRT 11.5.0.1"),
+    ],
+)
+def test_an_engine_for_something_else(change: dict[str, str], words: str, bundle: Bundle) -> None:
+    change_description(bundle, **change)
+    with pytest.raises(BadInputError, match=words):
+        open_session(bundle, "tensorrt:0")
+
+
+def change_description(bundle: Bundle, **changes: object) -> None:
+    (folder,) = engine_folders(bundle)
+    path = folder / "engine.json"
+    path.write_text(json.dumps(json.loads(path.read_bytes()) | changes))
+
+
+def test_a_damaged_plan(bundle: Bundle) -> None:
+    (folder,) = engine_folders(bundle)
+    plan = bytearray((folder / "engine.plan").read_bytes())
+    plan[100] ^= 1
+    (folder / "engine.plan").write_bytes(plan)
+    with pytest.raises(BadInputError, match="is damaged") as caught:
+        open_session(bundle, "tensorrt:0")
+    assert "lopa-export tensorrt" in caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"version": "11.5.0.1"}, "TensorRT: the engine plan file is of 11.5.0.1"),
+        ({"gpu": "Another GPU"}, "TensorRT: the engine plan file is of"),
+        ({"tensors": "less"}, "it has the inputs and outputs"),
+        ({"tensors": "HALF"}, "temperature is no input of FLOAT"),
+        ({"profiles": "less"}, "it has 4 profiles, engine.json 5"),
+        ({"profiles": "another"}, "input_ids has the shapes"),
+    ],
+)
+def test_a_plan_that_is_not_what_its_description_says(
+    change: dict[str, Any], words: str, bundle: Bundle, trt: ModuleType
+) -> None:
+    """Whose digest is right all the same."""
+    (folder,) = engine_folders(bundle)
+    plan = json.loads((folder / "engine.plan").read_bytes())
+    if change == {"tensors": "less"}:
+        del plan["tensors"]["entropy"]
+    elif change == {"tensors": "HALF"}:
+        plan["tensors"]["temperature"][1] = "HALF"
+    elif change == {"profiles": "less"}:
+        plan["profiles"].pop()
+    elif change == {"profiles": "another"}:
+        plan["profiles"][1]["input_ids"] = [[1, 3, 63]] * 3
+    else:
+        plan |= change
+    write_plan(folder, json.dumps(plan).encode())
+    with pytest.raises(BadInputError, match=words):
+        open_session(bundle, "tensorrt:0")
+
+
+def test_a_plan_that_is_no_plan(bundle: Bundle) -> None:
+    (folder,) = engine_folders(bundle)
+    write_plan(folder, b"no plan")
+    with pytest.raises(BadInputError, match="TensorRT: magic tag does not match"):
+        open_session(bundle, "tensorrt:0")
+
+
+def write_plan(folder: Path, plan: bytes) -> None:
+    """With the size and the digest that the description wants."""
+    (folder / "engine.plan").write_bytes(plan)
+    engine = json.loads((folder / "engine.json").read_bytes())
+    files = [
+        {**record, "size": len(plan), "sha256": hashlib.sha256(plan).hexdigest()}
+        if record["path"] == "engine.plan"
+        else record
+        for record in engine["files"]
+    ]
+    (folder / "engine.json").write_text(json.dumps(engine | {"files": files}))
+
+
+def test_weights_that_cannot_be_put_in(bundle: Bundle, trt: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    with_verified(built(bundle.path, trt, [gear(1, 2, 48, 64)], BuildFlags(strip_weights=True)))
+    (folder,) = engine_folders(bundle)
+    plan = json.loads((folder / "engine.plan").read_bytes())
+    write_plan(folder, json.dumps(plan | {"graph": "another"}).encode())
+    with pytest.raises(BadInputError, match="cannot be put into it\n  TensorRT: the model has other weights"):
+        open_session(bundle, "tensorrt:0")

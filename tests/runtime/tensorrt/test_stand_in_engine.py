@@ -1,0 +1,254 @@
+"""Every rule of the stand-ins for TensorRT's runtime and for CUDA graphs bites."""
+
+import json
+import math
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.gears import gear
+from tests.runtime.cuda.stand_in_cudart import ViolationError
+from tests.runtime.cuda.stand_in_graphs import CaptureCode, StandInGraphs
+from tests.runtime.random_windows import random_batch
+from tests.runtime.tensorrt.machines import built
+from tests.runtime.tensorrt.stand_in_engine import SCRATCH
+from tests.runtime.tensorrt.stand_in_tensorrt import stand_in_tensorrt
+
+from lopa.runtime.accelerator.form import ContractForm
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.contract import past_names
+from lopa.runtime.cuda.calls import CudaCalls
+from lopa.runtime.cuda.graphs import CaptureError, CudaGraphs
+from lopa.runtime.cuda.memory import CudaMemory
+from lopa.runtime.tensorrt.engine import sizes_of_arrays
+from lopa.runtime.tensorrt.manifest import PLAN_NAME, engine_folders
+from lopa.runtime.tensorrt.profiles import axes_of_gear, input_shapes
+
+GEAR = gear(1, 2, 8, 64)
+
+
+class Bench:
+    """One context of a plan of one gear, with memory for everything, ready to run."""
+
+    def __init__(self, bundle: Bundle, trt: ModuleType, cuda: StandInGraphs) -> None:
+        self.trt, self.cuda, manifest = trt, cuda, bundle.manifest
+        self.calls = CudaCalls(cuda)
+        self.memory = CudaMemory(self.calls, 0)
+        self.messages: list[str] = []
+        bench = self
+
+        class Logger(trt.ILogger):  # type: ignore[misc, name-defined]
+            def __init__(self) -> None:
+                trt.ILogger.__init__(self)
+
+            def log(self, severity: Any, msg: str) -> None:  # noqa: ARG002
+                bench.messages.append(msg)
+
+        self.runtime = trt.Runtime(Logger())
+        (folder,) = engine_folders(bundle)
+        self.plan = (folder / PLAN_NAME).read_bytes()
+        self.engine = self.runtime.deserialize_cuda_engine(self.plan)
+        self.shapes = input_shapes(axes_of_gear(GEAR), manifest.dimensions)
+        sizes = sizes_of_arrays([axes_of_gear(GEAR)], manifest)
+        item = 4
+        sizes |= {name: math.prod(self.shapes[name]) * item for name in past_names(manifest.dimensions.layers)}
+        self.addresses = {name: self.memory.allocate(size) for name, size in sizes.items()}
+        for name, size in sizes.items():
+            self.memory.fill_zero(self.addresses[name], size)
+        batch = random_batch(np.random.default_rng(0), (0,), 2, 8, GEAR.wanted)
+        for name, array in ContractForm().inputs(batch, np.zeros((1, 64), np.bool_)).items():
+            self.memory.upload(self.addresses[name], array)
+        self.scratch = self.memory.allocate(SCRATCH)
+        self.context = self.new_context()
+
+    def new_context(self) -> Any:
+        context = self.engine.create_execution_context(self.trt.ExecutionContextAllocationStrategy.USER_MANAGED)
+        context.set_device_memory(self.scratch, SCRATCH)
+        assert context.set_optimization_profile_async(0, self.memory.stream)
+        for name, shape in self.shapes.items():
+            assert context.set_input_shape(name, shape)
+        for name, address in self.addresses.items():
+            assert context.set_tensor_address(name, address)
+        return context
+
+    def run(self) -> bool:
+        return bool(self.context.execute_async_v3(self.memory.stream))
+
+    def capture(self) -> Any:
+        return CudaGraphs(self.calls, self.memory.stream).captured(self.run)
+
+    @property
+    def violations(self) -> list[str]:
+        return list(self.trt.engines.violations)
+
+
+@pytest.fixture
+def bench(tiny_bundle: Path, tmp_path: Path) -> Bench:
+    path = Path(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
+    cuda = StandInGraphs()
+    trt = stand_in_tensorrt(11, cuda=cuda)
+    built(path, trt, [GEAR])
+    return Bench(Bundle.open(path), trt, cuda)
+
+
+def test_a_forward_and_a_graph_of_it(bench: Bench) -> None:
+    assert bench.run()
+    graph = bench.capture()
+    bench.memory.synchronize()
+    bench.calls("cudaGraphLaunch", graph, bench.memory.stream)
+    bench.memory.synchronize()
+    bench.calls("cudaGraphExecDestroy", graph)
+    bench.memory.close()
+    assert (bench.violations, bench.cuda.violations, bench.cuda.left) == ([], [], [])
+    assert bench.trt.engines.forwards == [(0, "plain"), (0, "captured")]
+
+
+def _no_shape(bench: Bench) -> None:
+    assert bench.context.set_optimization_profile_async(0, bench.memory.stream)  # which forgets shapes
+
+
+def _no_address(bench: Bench) -> None:
+    bench.addresses.pop("entropy")
+    bench.context = bench.new_context()
+
+
+def _little_memory(bench: Bench) -> None:
+    bench.context.set_device_memory(bench.scratch, SCRATCH - 1)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (_no_shape, "no shape of"),
+        (_no_address, "no address of ['entropy']"),
+        (_little_memory, "too little memory"),
+    ],
+)
+def test_what_a_forward_needs(spoil: Callable[[Bench], None], words: str, bench: Bench) -> None:
+    spoil(bench)
+    assert not bench.run()
+    assert words in bench.messages[-1]
+
+
+def test_shapes_outside_of_the_profile(bench: Bench) -> None:
+    assert not bench.context.set_input_shape("input_ids", (1, 2, 9))
+    assert not bench.context.set_input_shape("input_ids", (1, 2))
+    assert not bench.context.set_tensor_address("nothing", 0)
+    assert not bench.context.set_optimization_profile_async(2, bench.memory.stream)
+    assert len(bench.messages) == 4
+
+
+def test_plans_that_are_refused(bench: Bench) -> None:
+    plan = json.loads(bench.plan)
+    for changed in ({"version": "1"}, {"gpu": "another"}, {"flags": ["VERSION_COMPATIBLE"]}):
+        assert bench.runtime.deserialize_cuda_engine(json.dumps(plan | changed).encode()) is None
+    assert bench.runtime.deserialize_cuda_engine(b"damaged") is None
+    assert len(bench.messages) == 4
+
+
+@pytest.mark.parametrize(("flag", "words"), [("STRIP_PLAN", "weights were not put in"), ("WEIGHT_STREAMING", "budget")])
+def test_what_comes_before_the_first_context(flag: str, words: str, bench: Bench) -> None:
+    plan = json.loads(bench.plan) | {"flags": [flag]}
+    bench.engine = bench.runtime.deserialize_cuda_engine(json.dumps(plan).encode())
+    with pytest.raises(AssertionError, match=words):
+        bench.new_context()
+
+
+@pytest.mark.parametrize("what", ["shape", "address", "memory", "profile"])
+def test_a_context_is_not_changed_under_its_graph(what: str, bench: Bench) -> None:
+    bench.run()
+    graph = bench.capture()
+    change = {
+        "shape": lambda: bench.context.set_input_shape("input_ids", bench.shapes["input_ids"]),
+        "address": lambda: bench.context.set_tensor_address("entropy", bench.addresses["entropy"]),
+        "memory": lambda: bench.context.set_device_memory(bench.scratch, SCRATCH),
+        "profile": lambda: bench.context.set_optimization_profile_async(0, bench.memory.stream),
+    }[what]
+    change()
+    assert bench.violations == [f"the {what} of a context was set while a graph that was captured from it lives"]
+    bench.memory.synchronize()
+    bench.calls("cudaGraphExecDestroy", graph)
+    change()
+    assert len(bench.violations) == 1
+
+
+def test_a_graph_runs_as_its_context_was_when_it_was_captured(bench: Bench) -> None:
+    bench.run()
+    graph = bench.capture()
+    bench.context.state.addresses["entropy"] += 4
+    bench.calls("cudaGraphLaunch", graph, bench.memory.stream)
+    bench.memory.synchronize()
+    assert "a graph ran after its context was told another shape or address" in bench.violations
+
+
+def test_capture_wants_a_plain_forward_first(bench: Bench) -> None:
+    bench.capture()
+    assert bench.violations == ["captured without a plain forward after a shape was set"]
+
+
+def test_one_graph_for_a_context(bench: Bench) -> None:
+    bench.run()
+    bench.capture()
+    bench.capture()
+    assert bench.violations == ["a context was captured again while its graph lives"]
+
+
+def test_a_capture_that_was_spoiled(bench: Bench) -> None:
+    """Afterwards the stream is as before."""
+    graphs = CudaGraphs(bench.calls, bench.memory.stream)
+    bench.run()
+    with pytest.raises(CaptureError, match=CaptureCode.cudaErrorStreamCaptureInvalidated.name):
+        graphs.captured(lambda: bench.cuda.spoil_capture(bench.memory.stream))
+
+    def fails() -> None:
+        raise RuntimeError("no forward")
+
+    with pytest.raises(CaptureError, match="no forward"):
+        graphs.captured(fails)
+    assert bench.cuda.graphs == []
+    bench.memory.synchronize()
+    bench.memory.close()
+    assert bench.cuda.left == []
+
+
+def test_rules_of_captures_and_graphs(bench: Bench) -> None:
+    cuda, stream = bench.cuda, bench.memory.stream
+    bench.run()
+    graph = bench.capture()
+    bench.calls("cudaGraphLaunch", graph, stream)
+    for call in (
+        lambda: bench.calls("cudaGraphExecDestroy", graph),  # it is in the queue
+        lambda: bench.calls("cudaStreamEndCapture", stream),
+        lambda: bench.calls("cudaStreamBeginCapture", stream, 0),
+        lambda: bench.calls("cudaGraphInstantiate", graph, 1),
+    ):
+        with pytest.raises(ViolationError):
+            call()
+    bench.calls("cudaStreamBeginCapture", stream, 1)
+    for call in (
+        lambda: bench.calls("cudaStreamBeginCapture", stream, 1),
+        lambda: bench.calls("cudaStreamSynchronize", stream),
+        lambda: bench.calls("cudaGraphLaunch", graph, stream),
+        lambda: bench.memory.allocate(1),
+    ):
+        with pytest.raises(ViolationError):
+            call()
+    empty = bench.calls("cudaStreamEndCapture", stream)
+    bench.calls("cudaGraphDestroy", empty)
+    bench.memory.synchronize()
+    bench.calls("cudaGraphExecDestroy", graph)
+    with pytest.raises(ViolationError):
+        bench.calls("cudaGraphLaunch", graph, stream)
+    assert len(cuda.violations) == 9
+
+
+def test_memory_between_layers_is_written_to(bench: Bench) -> None:
+    """So that it shows when something else lies there."""
+    before = bench.cuda.view(bench.scratch, SCRATCH).copy()
+    bench.run()
+    bench.memory.synchronize()
+    assert (bench.cuda.view(bench.scratch, SCRATCH) != before).any()

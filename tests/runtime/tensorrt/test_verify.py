@@ -1,0 +1,129 @@
+"""lopa-export verify --device tensorrt:N: only an engine whose tokens are right decodes."""
+
+import shutil
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.runtime.tensorrt.machines import GATE_GEARS, built
+
+from lopa.cli.main import main
+from lopa.cli.make.verify_tensorrt import agreement_of_engine
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.errors import BadInputError
+from lopa.runtime.tensorrt.manifest import BuildFlags, engine_folders, engine_from_folder, mark_verified
+
+
+@pytest.fixture
+def path(tiny_bundle: Path, tmp_path: Path, trt: ModuleType) -> Path:
+    """A bundle of the test's own with an engine that was not verified."""
+    copy = Path(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
+    built(copy, trt, GATE_GEARS)
+    return copy
+
+
+def run(*arguments: object) -> int:
+    with pytest.raises(SystemExit) as caught:
+        main(list(map(str, arguments)))
+    return int(caught.value.code or 0)
+
+
+def verified(path: Path) -> bool:
+    (folder,) = engine_folders(Bundle.open(path))
+    assert [each.name for each in folder.glob(".*")] == []
+    return engine_from_folder(folder).engine.verified
+
+
+def test_an_engine_decodes_once_it_was_verified(
+    path: Path, capsys: pytest.CaptureFixture[str], trt: ModuleType
+) -> None:
+    generate = ("generate", path, "Question: 2 + 3?", "--branches", 4, "--max-new-tokens", 32, "--device", "tensorrt:0")
+    assert run(*generate) == 2
+    assert f"lopa-export verify {path} --device tensorrt:0" in capsys.readouterr().err
+    assert run("verify", path, "--device", "tensorrt:0") == 0
+    shown = capsys.readouterr().out
+    assert "verified, " in shown
+    assert " 0 other tokens, beside cpu" in shown
+    assert "tensorrt:0 agrees with the references in 18 cases" in shown
+    assert verified(path)
+    assert {profile for profile, _ in trt.engines.forwards} == {0, 1, 2, 3}
+    assert run(*generate) == 0
+    found = capsys.readouterr().out
+    assert run(*generate[:-1], "cpu") == 0
+    assert capsys.readouterr().out == found
+
+
+@pytest.mark.parametrize(("wrong", "kind"), [(1, "tokens"), (3, "tokens"), (3, "probabilities"), (1, "nothing")])
+def test_an_engine_that_is_wrong_in_one_profile(
+    wrong: int, kind: str, path: Path, trt: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def spoiled(profile: int, name: str, array: Any) -> Any:
+        if profile != wrong:
+            return array
+        if kind == "tokens" and name == "topk_ids":
+            return np.flip(array, axis=-1).copy()
+        if kind == "probabilities" and name == "topk_logprobs":
+            return array - np.float32(0.05)
+        if kind == "nothing" and name == "entropy":
+            return np.full_like(array, np.nan)
+        return array
+
+    folder = engine_folders(Bundle.open(path))[0]
+    found = engine_from_folder(folder)
+    trt.engines.spoil = spoiled
+    agreement = agreement_of_engine(Bundle.open(path), "tensorrt:0", found, "cpu", lambda _done, _total: None)
+    assert not agreement.ok
+    assert (agreement.other_tokens > 0) == (kind == "tokens")
+    assert [error.output for error in agreement.errors if not error.ok] == {
+        "tokens": [],
+        "probabilities": ["topk_logprobs"],
+        "nothing": ["entropy"],
+    }[kind]
+    if (wrong, kind) == (3, "tokens"):
+        assert run("verify", path, "--device", "tensorrt:0") == 1
+        assert "expected: the same token wherever the other device prefers one" in capsys.readouterr().err
+    assert not verified(path)
+
+
+def test_products_of_8_bits_have_a_tolerance_of_their_own(
+    tiny_bundle: Path, tmp_path: Path, trt: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The stand-in computes in floats, which is well within it; rows that are far away are not."""
+    path = Path(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
+    built(path, trt, GATE_GEARS, BuildFlags(products="int8"))
+    trt.engines.spoil = lambda _profile, name, array: array - np.float32(5) if name == "topk_logprobs" else array
+    assert run("verify", path, "--device", "tensorrt:0") == 1
+    shown = capsys.readouterr()
+    assert "rms rel" in shown.out
+    assert "use this engine" in shown.err
+    assert not verified(path)
+    trt.engines.spoil = lambda _profile, name, array: array - np.float32(0.05) if name == "topk_logprobs" else array
+    assert run("verify", path, "--device", "tensorrt:0") == 0
+    assert verified(path)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--device", "tensorrt:0", "--against", "tensorrt:1"), "another kind of device"),
+        (("--against", "cpu"), "--against is for --device tensorrt:N"),
+        (("--device", "tensorrt:0", "--against", "nothing"), "device 'nothing'"),
+    ],
+)
+def test_what_it_is_held_against(
+    arguments: tuple[str, ...], words: str, path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("verify", path, *arguments) == 2
+    assert words in capsys.readouterr().err
+    assert not verified(path)
+
+
+def test_an_engine_that_was_built_again_meanwhile(path: Path, trt: ModuleType) -> None:
+    (folder,) = engine_folders(Bundle.open(path))
+    found = engine_from_folder(folder)
+    built(path, trt, GATE_GEARS[2:])
+    with pytest.raises(BadInputError, match="was changed while the engine was verified"):
+        mark_verified(found)
+    assert not verified(path)

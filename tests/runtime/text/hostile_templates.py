@@ -1,0 +1,161 @@
+"""Chat templates that want to use up memory or time, each a line; run as a program, it prints what came of each.
+
+A program of its own, so that the test can limit what a template may take if it does get through.
+"""
+
+import json
+import resource
+import time
+
+from lopa.runtime.errors import BadInputError
+from lopa.runtime.text.chat_template import text_from_messages
+
+_DOUBLED = "{% set ns = namespace(x='ab') %}{% for i in range(99) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}{{ ns.x }}"
+_SHARED = "{% set ns = namespace(x=[1]) %}{% for i in range(80) %}{% set ns.x = [ns.x, ns.x] %}{% endfor %}"
+_BIG = "{% set big = 'x' * 1000000 %}"
+_LONG = "{% set long = range(99999) | list %}"
+
+TEMPLATES = [
+    "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
+    "{% for i in range(99999) %}{% for j in range(99999) %}x{% endfor %}{% endfor %}",
+    "{{ lipsum(n=1000000) }}",
+    "{{ 'x' | center(10 ** 10) }}",
+    "{{ 'x' * 10 ** 10 }}",
+    "{{ 'x' * 10000000000 }}",
+    "{{ 10000000000 * 'x' }}",
+    "{{ ['x'] * 10 ** 10 }}",
+    "{{ 'x'.ljust(10 ** 10) }}",
+    "{{ 'x'.rjust(10 ** 10) }}",
+    "{{ 'x'.zfill(10 ** 10) }}",
+    "{{ 'x'.center(10 ** 10, '-') }}",
+    "{{ '\\t'.expandtabs(10 ** 10) }}",
+    "{{ 'x' | indent(10 ** 10) }}",
+    "{{ '%10000000000d' % 1 }}",
+    "{{ '%.9999999999f' % 1.5 }}",
+    "{{ '%*d' % (10000000000, 1) }}",
+    "{{ '%10000000000s' | format('x') }}",
+    "{{ '{:10000000000}'.format('x') }}",
+    "{{ '{:>{}}'.format('x', 10000000000) }}",
+    "{{ '{0:.9999999999f}'.format(1.5) }}",
+    "{{ '{0.__class__}'.format(1) }}",
+    "{{ 9 ** 9 ** 9 }}",
+    "{{ 2 ** 10000000 }}",
+    "{{ (10 ** 60) ** 60 }}",
+    "{% set ns = namespace(n=3) %}{% for i in range(9999) %}{% set ns.n = ns.n * ns.n %}{% endfor %}",
+    "{{ 10.0 ** 400 }}",
+    _DOUBLED,
+    _DOUBLED.replace("~", "+"),
+    _DOUBLED.replace("ns.x ~ ns.x", "'%s%s' % (ns.x, ns.x)"),
+    _DOUBLED.replace("ns.x ~ ns.x", "'{}{}'.format(ns.x, ns.x)"),
+    _DOUBLED.replace("ns.x ~ ns.x", "[ns.x, ns.x] | join"),
+    _DOUBLED.replace("ns.x ~ ns.x", "ns.x.join(['', '', ''])"),
+    _DOUBLED.replace("ns.x ~ ns.x", "ns.x | replace('a', 'aa')"),
+    _DOUBLED.replace("ns.x ~ ns.x", "ns.x.replace('', 'aa')"),
+    _DOUBLED.replace("{% set ns.x = ns.x ~ ns.x %}", "{% set y %}{{ ns.x }}{{ ns.x }}{% endset %}{% set ns.x = y %}"),
+    _DOUBLED.replace("'ab'", "[1]").replace("~", "+"),
+    _DOUBLED.replace("'ab'", "(1,)").replace("~", "+"),
+    _SHARED + "{{ ns.x }}",
+    _SHARED + "{{ ns.x | tojson }}",
+    _SHARED + "{{ ns.x == ns.x }}",
+    _SHARED + "{{ ns.x in [ns.x] }}",
+    _SHARED + "{{ ns.x | string | length }}",
+    _SHARED + "{{ [ns.x, ns.x] | sort }}",
+    _SHARED + "{{ [ns.x, ns.x] | unique }}",
+    _SHARED + "{{ [ns.x].index([1]) }}",
+    _SHARED + "{{ [ns.x].count(ns.x) }}",
+    _SHARED + "{{ {(ns.x, 1): 1} }}",
+    _SHARED.replace("[1]", "(1,)").replace("[ns.x, ns.x]", "(ns.x, ns.x)") + "{{ dict([(ns.x, 1)]) }}",
+    _SHARED.replace("[1]", "(1,)").replace("[ns.x, ns.x]", "(ns.x, ns.x)") + "{{ {'a': 1}.get(ns.x) }}",
+    _SHARED.replace("[1]", "(1,)").replace("[ns.x, ns.x]", "(ns.x, ns.x)") + "{{ [ns.x] | unique }}",
+    _SHARED + "{{ ns.x is eq(ns.x) }}",
+    _SHARED + "{{ [ns.x] | select('in', [ns.x]) | list }}",
+    "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
+    "{% macro m(n) %}{{ m(n + 1) }}{{ m(n + 1) }}{% endmacro %}{{ m(0) }}",
+    "{% macro a() %}{{ b() }}{% endmacro %}{% macro b() %}{{ a() }}{% endmacro %}{{ a() }}",
+    "{% macro m(n) %}{% if n %}{{ m(n - 1) }}{{ m(n - 1) }}{% endif %}x{% endmacro %}{{ m(40) }}",
+    "{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}",
+    "{{ x" + ".a" * 20000 + " }}",
+    "{{ " + "-" * 20000 + "1 }}",
+    "{{ " + "not " * 5000 + "1 }}",
+    "{{ " + "[" * 20000 + " }}",
+    "{{ 1" + " + 1" * 20000 + " }}",
+    "{% if 1 %}" * 2000 + "{% endif %}" * 2000,
+    "{% for a in [1] %}" * 500 + "x" + "{% endfor %}" * 500,
+    "{{ " + "9" * 90000 + " }}",
+    "{{ '" + "x" * 200000 + "' }}",
+    "{{ [1, 2] | tojson(indent=1000000000) }}",
+    "{{ [1, 2] | tojson(separators=['x' * 4000000, 'y']) }}{{ [1, 2] | tojson(separators=('x' * 99999, ':')) }}",
+    _BIG + "{% for i in range(99999) %}{{ big }}{% endfor %}",
+    _BIG + "{% for i in range(99999) %}{% if big == big ~ 'y' %}{% endif %}{% endfor %}",
+    _BIG + "{% for i in range(99999) %}{% if 'y' in big %}{% endif %}{% endfor %}",
+    _BIG + "{% for i in range(99999) %}{{ big.count('y') }}{% endfor %}",
+    _BIG + "{% for i in range(99999) %}{{ big.find('xxxxxxxxxxxxxxxxxxxxxxxxxy') }}{% endfor %}",
+    _BIG + "{% for i in range(99999) %}{{ big.upper() | length }}{% endfor %}",
+    _BIG + "{% for i in range(99999) %}{{ big[::-1] | length }}{% endfor %}",
+    _BIG + "{% for i in range(99999) %}{{ (big | trim) | length }}{% endfor %}",
+    _BIG + "{% for i in range(99999) %}{{ big | int }}{% endfor %}",
+    _BIG + "{{ big.split('x') | length }}",
+    _BIG + "{{ big.rfind('y' ~ 'x' * 500000) }}",
+    _BIG + "{{ big.rsplit('y' ~ 'x' * 500000) }}",
+    _BIG + "{{ big.rpartition('y' ~ 'x' * 500000) }}",
+    _BIG + "{{ big.strip('y' * 500000) }}",
+    _BIG + "{% for i in range(999) %}{{ big.find('y' ~ 'x' * 500000) }}{% endfor %}",
+    _BIG + "{% for i in range(999) %}{{ ('9' * 1000000) | float }}{{ ('9' * 1000000) | int(base=16) }}{% endfor %}",
+    _BIG + "{{ big | list | length }}",
+    _BIG + "{{ big | replace('x', big) }}",
+    _BIG + "{{ (big * 100) | length }}",
+    _BIG + "{{ big.startswith(['x']) }}",
+    _LONG + "{% for i in long %}{{ long | sum }}{% endfor %}",
+    _LONG + "{% for i in long %}{{ long | sort | first }}{% endfor %}",
+    _LONG + "{% for i in long %}{{ i in long }}{% endfor %}",
+    _LONG + "{% for i in long %}{{ long[1:] | length }}{% endfor %}",
+    _LONG + "{{ long | map('center', 900) | join | length }}",
+    _LONG + "{{ [long, long, long] | sum(start=[]) | sum(start=[]) }}",
+    _LONG + "{{ (long | join(',')) * 999 }}",
+    _LONG + "{{ long | batch(0) }}",
+    _LONG + "{{ dict(long | map('string') | unique | map('batch', 1)) }}",
+    "{{ range(99999999999) }}",
+    "{{ range(0, 99999999999, 3) | list }}",
+    "{{ strftime_now('%999999999Y') }}",
+    "{{ strftime_now('%Y' * 999999) }}",
+    "{{ 1 | round(999999999) }}",
+    "{{ 1e308 | int }}",
+    "{{ cycler('a').next() }}",
+    "{% include 'x' %}",
+    "{% import 'x' as y %}",
+    "{% extends 'x' %}",
+    "{% block x %}{% endblock %}",
+    "{{ self }}{{ self.x() }}",
+    "{{ ''.__class__.__mro__ }}",
+    "{{ namespace.__init__.__globals__ }}",
+    "{{ ''.format.__self__ }}",
+    "{{ ().__class__.__base__.__subclasses__() }}",
+    "{{ messages[0].items().__class__() }}",
+    "{{ messages.append(1) }}",
+    "{{ messages[0].update(a=1) }}",
+    "{{ messages | attr('__class__') }}",
+    "{{ messages | map(attribute='__class__') | list | first | map(attribute='__mro__') }}",
+    "{{ raise_exception('x' * 4000000) }}",
+]
+LIMITS = {resource.RLIMIT_AS: 2 * 2**30, resource.RLIMIT_CPU: 120}
+
+
+def main() -> None:
+    """A line of JSON for each template: "refused", or the number of characters it gave; and processor seconds."""
+    for kind, most in LIMITS.items():
+        resource.setrlimit(kind, (most, most))
+    for template in TEMPLATES:
+        started = time.process_time()
+        try:
+            text = text_from_messages(template, [{"role": "user", "content": "hi"}], {}, source="a bundle")
+            outcome: str | int = len(text)
+        except BadInputError as error:
+            outcome = "refused" if "MemoryError" not in str(error) and len(str(error)) < 5000 else "memory"
+        except BaseException as error:
+            outcome = repr(error)
+        seconds = time.process_time() - started
+        print(json.dumps([template[:100], outcome, seconds]), flush=True)
+
+
+if __name__ == "__main__":
+    main()

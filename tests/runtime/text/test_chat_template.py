@@ -1,0 +1,253 @@
+"""Chat templates, held against Hugging Face's own renderer where it is installed."""
+
+import json
+import subprocess
+import sys
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.runtime.text import hostile_templates
+from tests.runtime.text.chat_templates import TEMPLATES as OF_FAMILIES
+
+from lopa.runtime.errors import BadInputError
+from lopa.runtime.template.text import marks_of
+from lopa.runtime.text.chat_template import text_from_messages
+
+CHAT = [
+    {"role": "system", "content": "Be brief."},
+    {"role": "user", "content": "Grüße <b>&</b> 日本 'q'"},
+    {"role": "assistant", "content": "Yes."},
+    {"role": "user", "content": ""},
+]
+TOKENS = {"bos_token": "<|begin|>", "eos_token": "<|end|>"}
+TEMPLATES = [
+    """{{ bos_token }}
+{%- for message in messages %}
+    {%- if message['role'] == 'system' %}
+        {{- '<sys>' + message.content + '</sys>\n' }}
+    {%- else %}
+    {{- '<|' ~ message.role ~ '|>' ~ message.content | trim ~ eos_token }}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}
+{{- '<|assistant|>' }}
+{%- endif %}
+""",
+    """{% set ns = namespace(n=0) %}
+{% for message in messages %}
+  {% set ns.n = ns.n + 1 %}
+  {% if message.role == 'assistant' %}{% generation %}{{ message.content }}{% endgeneration %}
+
+  {% endif %}
+  {% if loop.index > 3 %}{% break %}{% endif %}
+{{ ns.n }} {{ message | tojson }} {{ messages[0] | tojson(indent=2) }} [{{ pad_token }}] {{ tools is none }}
+{% endfor %}""",
+    "{{ messages[1].content | upper }}{{ messages | length }}{{ dict(a=1)['a'] }}",
+]
+
+
+def rendered(template: str) -> str:
+    return text_from_messages(template, CHAT, TOKENS, source="a bundle")
+
+
+@pytest.mark.parametrize("template", TEMPLATES)
+def test_text_is_that_of_hugging_face(template: str) -> None:
+    utils = pytest.importorskip("transformers.utils.chat_template_utils")
+    found, _ = utils.render_jinja_template([CHAT], chat_template=template, add_generation_prompt=True, **TOKENS)
+    assert rendered(template) == found[0]
+    assert len(found[0]) > 10
+
+
+CHATS: list[list[dict[str, Any]]] = [
+    [
+        {"role": "system", "content": " Be brief.\n"},
+        {"role": "user", "content": "Hi <b>é</b>\r\nline two\n\n  three"},
+        {"role": "assistant", "content": "<think>\nhm\n</think>\n\nYes."},
+        {"role": "user", "content": "and now 'x' 100%?"},
+    ],
+    [{"role": "user", "content": "only"}],
+    [
+        {"role": "user", "content": "a", "name": "Eve"},
+        {
+            "role": "assistant",
+            "content": "b",
+            "tool_calls": [{"function": {"name": "f", "arguments": {"x": "é", "n": [1, 2.5, None, True]}}}],
+        },
+        {"role": "tool", "content": "result"},
+        {"role": "user", "content": ""},
+    ],
+]
+
+
+@pytest.mark.parametrize("chat", CHATS, ids=len)
+@pytest.mark.parametrize("family", OF_FAMILIES)
+def test_templates_of_families_give_what_they_give_at_hugging_face(family: str, chat: list[dict[str, Any]]) -> None:
+    utils = pytest.importorskip("transformers.utils.chat_template_utils")
+    jinja2 = pytest.importorskip("jinja2")
+    template = OF_FAMILIES[family]
+    try:
+        (found,), _ = utils.render_jinja_template([chat], chat_template=template, add_generation_prompt=True, **TOKENS)
+    except jinja2.TemplateError as error:
+        with pytest.raises(BadInputError, match=str(error)):
+            text_from_messages(template, chat, TOKENS, source="a bundle")
+    else:
+        assert text_from_messages(template, chat, TOKENS, source="a bundle") == found
+
+
+def test_no_template_takes_more_than_its_share() -> None:
+    """In a process with limits, which none of them comes near: what they ask for is refused before it is done."""
+    root = Path(__file__).parents[3]
+    ran = subprocess.run(
+        [sys.executable, "-m", "tests.runtime.text.hostile_templates"],
+        cwd=root,
+        env={"PYTHONPATH": f"{root / 'src'}:{root}"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    outcomes = [json.loads(line) for line in ran.stdout.splitlines()]
+    assert ran.returncode == 0, ran.stderr
+    assert [each for each in outcomes if each[1] != "refused"] == []
+    assert len(outcomes) == len(hostile_templates.TEMPLATES) > 54
+
+
+@pytest.mark.parametrize("size", [10, 1000])
+def test_long_chats_are_rendered(size: int) -> None:
+    """The bounds grow with the chat."""
+    chat = [{"role": ("user", "assistant")[number % 2], "content": "word " * 50_000} for number in range(size // 100)]
+    chat += [{"role": ("user", "assistant")[number % 2], "content": "a word"} for number in range(size)]
+    for family in ("chatml", "qwen", "phi", "gemma", "llama", "llama_2"):
+        text = text_from_messages(OF_FAMILIES[family], chat, TOKENS, source="a bundle")
+        assert len(text) > sum(len(message["content"].strip()) for message in chat)
+
+
+@pytest.mark.parametrize(
+    ("expression", "own"),
+    [
+        ("'<' ~ c ~ '>'", "<>"),
+        ("'<%s>' % c", "<>"),
+        ("'<{}>'.format(c)", "<>"),
+        ("'<{x}>'.format(x=c)", "<>"),
+        ("['<', c] | join('|')", "<|"),
+        ("'-'.join(['<', c, '>'])", "<-->"),
+        ("'<C>'.replace('C', c)", "<>"),
+        ("c.replace('o', '|')", "|"),
+        ("(' ' + c + ' ').strip() ~ '.'", "."),
+        ("c.split('o')[0] ~ '.'", "."),
+        ("c.rsplit('o', 1) | join('#')", "#"),
+        ("c.partition('o') | last", ""),
+        ("c[1:] ~ c[0] ~ c[-1] ~ '!'", "!"),
+        ("c | upper | lower | title ~ '.'", "."),
+        ("c | reverse", ""),
+        ("c | list | join", ""),
+        ("c | tojson", ""),
+        ("messages | tojson", ""),
+        ("[c] | string", ""),
+        ("c | indent(2, true) ~ '.'", "  ."),
+        ("c.center(20)", ""),
+        ("messages | map(attribute='content') | join", ""),
+        ("(c ~ '\n' ~ c).splitlines() | join('+')", "+"),
+        ("'%10s' % c", ""),
+        ("c * 3", ""),
+        ("c | default('x') | trim | safe", ""),
+        ("c if c else 'x'", ""),
+    ],
+)
+def test_the_origin_of_every_character_is_known(expression: str, own: str) -> None:
+    template = "{% set c = messages[0].content %}{{ " + expression + " }}"
+    text = text_from_messages(template, [{"role": "user", "content": "word"}], {}, source="a bundle")
+    assert len(marks_of(text)) == len(text)
+    assert "".join(letter for letter, mark in zip(text, marks_of(text), strict=True) if not mark) == own
+
+
+@pytest.mark.parametrize(
+    "wrapped",
+    [
+        "{% set x %}A{{ c }}{% endset %}{{ x }}",
+        "{% macro m(x) %}A{{ x }}{% endmacro %}{{ m(c) }}",
+        "{% macro m() %}A{{ caller() }}{% endmacro %}{% call m() %}{{ c }}{% endcall %}",
+        "{% filter trim %}A{{ c }}{% endfilter %}",
+        "{% set ns = namespace(x='A') %}{% for l in c %}{% set ns.x = ns.x ~ l %}{% endfor %}{{ ns.x }}",
+        "{% with x = 'A' ~ c %}{{ x }}{% endwith %}",
+        "{% generation %}A{{ c }}{% endgeneration %}",
+    ],
+)
+def test_the_origin_is_known_through_statements(wrapped: str) -> None:
+    template = "{% set c = messages[0].content %}" + wrapped
+    text = text_from_messages(template, [{"role": "user", "content": "word"}], {}, source="a bundle")
+    assert (text, marks_of(text)) == ("Aword", b"\0\1\1\1\1")
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"role": "user", "content": "x", "more": object()},
+        {"role": "user", "content": "x", "more": {1: 2}},
+        {"role": "user", "content": "x", 5: 2},
+        {"role": "user", "content": "x", "more": {"a": b"bytes"}},
+    ],
+)
+def test_fields_of_messages_that_are_no_json(message: Any) -> None:
+    with pytest.raises(BadInputError, match="message 0 of the chat"):
+        text_from_messages(TEMPLATES[0], [message], TOKENS, source="a bundle")
+
+
+def test_messages_nested_without_end() -> None:
+    deep: Any = "x"
+    for _ in range(60):
+        deep = [deep, deep]
+    with pytest.raises(BadInputError, match="nested too deeply"):
+        text_from_messages(TEMPLATES[0], [{"role": "user", "content": "x", "more": deep}], TOKENS, source="a bundle")
+
+
+@pytest.mark.parametrize("messages", [None, 5, {"role": "user", "content": "x"}, iter([])])
+def test_messages_that_are_no_list(messages: Any) -> None:
+    with pytest.raises(BadInputError, match="a chat "):
+        text_from_messages(TEMPLATES[0], messages, TOKENS, source="a bundle")
+
+
+def test_text_without_hugging_face() -> None:
+    assert rendered(TEMPLATES[0]) == (
+        "<|begin|><sys>Be brief.</sys>\n<|user|>Grüße <b>&</b> 日本 'q'<|end|>"
+        "<|assistant|>Yes.<|end|><|user|><|end|><|assistant|>"
+    )
+
+
+def test_the_time() -> None:
+    assert rendered("{{ strftime_now('%Y') }}") in {str(datetime.now().year + years) for years in (-1, 0)}
+
+
+@pytest.mark.parametrize(
+    ("template", "reason"),
+    [
+        ("{{ raise_exception('roles must alternate') }}", "roles must alternate"),
+        ("{% if %}", "Expected an expression"),
+        ("{{ messages[0].nothing.at.all }}", "has no attribute"),
+        ("{{ 1 / 0 }}", "division by zero"),
+        ("{{ messages.__class__.__mro__ }}", "unsafe"),
+        ("{{ messages.append(1) }}", "unsafe|not safe"),
+        ("{{ ''.__class__.__base__.__subclasses__() }}", "unsafe"),
+        ("{{ range(1000000000) | list }}", "Range too big"),
+        ("{% include 'tokenizer.json' %}", "no loader"),
+    ],
+)
+def test_a_template_that_fails_or_reaches_out(template: str, reason: str) -> None:
+    with pytest.raises(BadInputError, match=reason) as caught:
+        rendered(template)
+    assert caught.value.received.startswith("the chat template of a bundle failed: ")
+
+
+@pytest.mark.parametrize(
+    "messages", [[{"role": "user"}], [{"content": "x"}], [{"role": "user", "content": 3}], ["hello"], [None], "hello"]
+)
+def test_messages_of_another_form(messages: list[dict[str, str]]) -> None:
+    with pytest.raises(BadInputError, match="message 0 of the chat"):
+        text_from_messages(TEMPLATES[0], messages, TOKENS, source="a bundle")
+
+
+def test_no_messages() -> None:
+    with pytest.raises(BadInputError, match="without messages"):
+        text_from_messages(TEMPLATES[0], [], TOKENS, source="a bundle")

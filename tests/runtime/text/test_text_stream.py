@@ -1,0 +1,206 @@
+"""Streams held against whole decodes, over any text, any ids and any division into pieces."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import tokenizers
+from hypothesis import example, given
+from hypothesis import strategies as st
+from tokenizers import decoders, models, pre_tokenizers
+
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.errors import BadInputError
+from lopa.runtime.text.text_stream import TextStream
+from lopa.runtime.text.tokenizer import Tokenizer
+
+TRICKY = st.text(
+    st.one_of(st.sampled_from("ab \n€é日本語😀👩‍👩‍👧e\u0301\u200d\ufffd"), st.characters(exclude_categories=["Cs"])),
+    max_size=30,
+)
+"""Emoji, joined emoji, combining marks, CJK, true U+FFFD, and anything else."""
+FEW = st.text("ab€", max_size=14)
+"""Few letters, so that stop strings occur and overlap."""
+STOPS = st.lists(st.text("ab€", min_size=1, max_size=4), min_size=1, max_size=3)
+IDS = st.lists(st.integers(0, 1023), max_size=40)
+CUTS = st.lists(st.integers(1, 6), max_size=40)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tiny_bundle: Path) -> Tokenizer:
+    return Tokenizer.open(Bundle.open(tiny_bundle))
+
+
+@pytest.fixture(scope="module")
+def mixed() -> Tokenizer:
+    """Bytes, and tokens that end or begin in the middle of a character, as vocabularies of real size have them."""
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    joined = ["\u0120\u00e2", "a\u00f0", "\u00acb", "\u00e2\u0124", "\u00b8\u0122"]  # written as byte letters
+    words = [*letters, *joined]
+    backend = tokenizers.Tokenizer(models.BPE({word: i for i, word in enumerate(words)}, []))
+    backend.decoder = decoders.ByteLevel()
+    return Tokenizer(backend, {}, None, source="mixed")
+
+
+@pytest.fixture(scope="module")
+def spaced() -> Tokenizer:
+    """Words with a mark for the space before them; the decoder leaves out that of the first word."""
+    words = ["\u2581the", "\u2581cat", "s", "\u2581", "."]
+    backend = tokenizers.Tokenizer(models.BPE({word: i for i, word in enumerate(words)}, []))
+    backend.decoder = decoders.Metaspace()
+    backend.add_special_tokens(["<end>"])
+    return Tokenizer(backend, {}, None, source="spaced")
+
+
+def pieces_of(ids: list[int], cuts: list[int]) -> list[list[int]]:
+    """`ids` in pieces of the lengths `cuts`, then one by one."""
+    pieces = []
+    for cut in [*cuts, *[1] * len(ids)]:
+        pieces.append(ids[:cut])
+        ids = ids[cut:]
+    return [piece for piece in pieces if piece]
+
+
+def first_stop(text: str, stops: Sequence[str]) -> tuple[str, str | None]:
+    """What the stream promises, the slow way: the first end of a stop string, the longest that ends there."""
+    for end in range(len(text) + 1):
+        for stop in sorted(stops, key=len, reverse=True):
+            if text[:end].endswith(stop):
+                return text[: end - len(stop)], stop
+    return text, None
+
+
+@given(text=TRICKY, cuts=CUTS)
+def test_any_text_in_any_pieces(tokenizer: Tokenizer, text: str, cuts: list[int]) -> None:
+    stream = TextStream(tokenizer)
+    given_out = ""
+    ids = tokenizer.encode(text, add_bos=True)
+    for piece in pieces_of(ids, cuts):
+        given_out += stream.push(piece)
+        assert text.startswith(given_out)
+    assert given_out + stream.finish() == text
+    assert stream.finish() == ""
+    assert stream.stopped is None
+    assert stream.token_count == len(ids)
+
+
+@given(ids=IDS, cuts=CUTS)
+@example(ids=[161, 161, 227, 67, 161, 227, 108, 161], cuts=[])
+def test_any_ids_in_any_pieces(tokenizer: Tokenizer, ids: list[int], cuts: list[int]) -> None:
+    """Most random ids are broken UTF-8."""
+    whole = tokenizer.decode(ids)
+    stream = TextStream(tokenizer)
+    given_out = ""
+    for piece in pieces_of(ids, cuts):
+        given_out += stream.push(piece)
+        assert whole.startswith(given_out)
+    assert given_out + stream.finish() == whole
+
+
+@given(ids=st.lists(st.one_of(st.integers(0, 260), st.integers(256, 260)), max_size=30), cuts=CUTS)
+@example(ids=[257, 256, 258], cuts=[])
+def test_tokens_that_cut_characters(mixed: Tokenizer, ids: list[int], cuts: list[int]) -> None:
+    whole = mixed.decode(ids)
+    stream = TextStream(mixed)
+    given_out = ""
+    seen = 0
+    for piece in pieces_of(ids, cuts):
+        given_out += stream.push(piece)
+        seen += len(piece)
+        assert given_out == mixed.decode(ids[:seen]).rstrip("\ufffd")
+    assert given_out + stream.finish() == whole
+
+
+@given(ids=st.lists(st.integers(0, 5), max_size=12), cuts=CUTS)
+def test_a_decoder_that_treats_the_first_token_in_a_special_way(
+    spaced: Tokenizer, ids: list[int], cuts: list[int]
+) -> None:
+    stream = TextStream(spaced)
+    assert "".join(stream.push(piece) for piece in pieces_of(ids, cuts)) + stream.finish() == spaced.decode(ids)
+
+
+@given(text=TRICKY)
+def test_nothing_certain_is_kept_back(tokenizer: Tokenizer, text: str) -> None:
+    """After every token: all but characters still incomplete, which a decode shows as U+FFFD at the end."""
+    stream = TextStream(tokenizer)
+    ids = tokenizer.encode(text, add_bos=False)
+    given_out = ""
+    for count, new in enumerate(ids, start=1):
+        given_out += stream.push([new])
+        assert given_out == tokenizer.decode(ids[:count]).rstrip("\ufffd")
+
+
+@given(text=FEW, stops=STOPS, cuts=CUTS)
+@example(text="abab€", stops=["abab€", "ba"], cuts=[])
+@example(text="aab", stops=["ab", "b"], cuts=[])
+def test_the_first_stop_string_ends_the_text(
+    tokenizer: Tokenizer, text: str, stops: list[str], cuts: list[int]
+) -> None:
+    expected, stop = first_stop(text, stops)
+    ids = tokenizer.encode(text, add_bos=False)
+    stream = TextStream(tokenizer, tuple(stops))
+    given_out = ""
+    for piece in pieces_of(ids, cuts):
+        given_out += stream.push(piece)
+        assert expected.startswith(given_out)
+    assert given_out + stream.finish() == expected
+    assert stream.stopped == stop
+    ends = [n for n in range(len(ids) + 1) if stop is not None and (expected + stop) in tokenizer.decode(ids[:n])]
+    assert stream.token_count == (ends[0] if ends else len(ids))
+
+
+@given(text=FEW, stop=st.text("ab€", min_size=1, max_size=4))
+def test_with_one_stop_string_the_text_is_what_stands_before_it(tokenizer: Tokenizer, text: str, stop: str) -> None:
+    stream = TextStream(tokenizer, [stop])
+    assert stream.push(tokenizer.encode(text, add_bos=False)) + stream.finish() == text.split(stop)[0]
+
+
+@given(text=FEW, stops=STOPS)
+def test_only_the_beginning_of_a_stop_string_is_held(tokenizer: Tokenizer, text: str, stops: list[str]) -> None:
+    stream = TextStream(tokenizer, stops)
+    ids = tokenizer.encode(text, add_bos=False)
+    given_out = ""
+    for count, new in enumerate(ids, start=1):
+        given_out += stream.push([new])
+        if stream.stopped is not None:
+            return
+        held = tokenizer.decode(ids[:count]).rstrip("\ufffd").removeprefix(given_out)
+        assert held == "" or any(stop.startswith(held) for stop in stops)
+
+
+def test_nothing_comes_after_a_stop_string(tokenizer: Tokenizer) -> None:
+    stream = TextStream(tokenizer, ["\n"])
+    head, tail = (tokenizer.encode(text, add_bos=False) for text in ("one\n", "two\n"))
+    assert stream.push([*head, *tail]) == "one"
+    assert stream.push(tail) == ""
+    assert stream.finish() == ""
+    assert stream.stopped == "\n"
+    assert stream.token_count == len(head)
+
+
+def test_a_stop_string_may_end_in_what_only_the_end_makes_certain(tokenizer: Tokenizer) -> None:
+    stream = TextStream(tokenizer, ["x\ufffd"])
+    assert stream.push(tokenizer.encode("ax\ufffd", add_bos=False)) == "a"
+    assert stream.stopped is None
+    assert stream.finish() == ""
+    assert stream.stopped == "x\ufffd"
+
+
+def test_special_tokens_count_but_have_no_text(tokenizer: Tokenizer) -> None:
+    stream = TextStream(tokenizer, ["ab"])
+    a, b = tokenizer.encode("a", add_bos=False), tokenizer.encode("b", add_bos=False)
+    assert stream.push([0, *a, 2, 0, *b, 0, 0]) == ""
+    assert stream.stopped == "ab"
+    assert stream.token_count == 5
+
+
+def test_a_character_may_be_spread_around_a_special_token(tokenizer: Tokenizer) -> None:
+    first, *rest = tokenizer.encode("€", add_bos=False)
+    stream = TextStream(tokenizer)
+    assert stream.push([first, 2]) == ""
+    assert stream.push(rest) == "€"
+
+
+def test_an_empty_stop_string(tokenizer: Tokenizer) -> None:
+    with pytest.raises(BadInputError, match="empty stop string"):
+        TextStream(tokenizer, ["a", ""])

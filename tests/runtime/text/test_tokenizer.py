@@ -1,0 +1,256 @@
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.errors import BadInputError
+from lopa.runtime.text.tokenizer import Tokenizer
+from lopa.tiny import CHECKPOINT
+
+EOS, BOS, MASK = 0, 1, 2
+MESSAGES = [{"role": "user", "content": "What is 2 + 3?"}]
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tiny_bundle: Path) -> Tokenizer:
+    return Tokenizer.open(Bundle.open(tiny_bundle))
+
+
+def changed_bundle(source: Path, target: Path, name: str, content: bytes) -> Bundle:
+    """A copy in which the file `name` has other content."""
+    shutil.copytree(source, target)
+    (target / name).write_bytes(content)
+    path = target / "manifest.json"
+    manifest = json.loads(path.read_bytes())
+    for record in manifest["files"]:
+        if record["path"] == name:
+            record["size"] = len(content)
+    path.write_text(json.dumps(manifest), encoding="utf-8")
+    return Bundle.open(target)
+
+
+def with_settings(source: Path, target: Path, **settings: Any) -> Tokenizer:
+    old = json.loads((source / "tokenizer_config.json").read_bytes())
+    content = json.dumps(old | settings).encode()
+    return Tokenizer.open(changed_bundle(source, target, "tokenizer_config.json", content))
+
+
+def test_ids_are_those_of_hugging_face(tokenizer: Tokenizer) -> None:
+    transformers = pytest.importorskip("transformers")
+    theirs = transformers.PreTrainedTokenizerFast(tokenizer_file=str(CHECKPOINT / "tokenizer.json"))
+    for text in ("Question: 12 balloons?\nAnswer:", " two  spaces", "é€😀 日本", "a<|mask|>b<|endoftext|>", ""):
+        ids = tokenizer.encode(text, add_bos=False, special_tokens=True)
+        assert ids == theirs(text, add_special_tokens=False)["input_ids"]
+        assert tokenizer.decode(ids) == theirs.decode(
+            [i for i in ids if i not in (EOS, BOS, MASK)], clean_up_tokenization_spaces=False
+        )
+
+
+@given(text=st.text(st.characters(exclude_categories=["Cs"])))
+def test_any_text_comes_back(tokenizer: Tokenizer, text: str) -> None:
+    ids = tokenizer.encode(text, add_bos=True)
+    assert ids[0] == BOS
+    assert tokenizer.decode(ids) == text
+
+
+def test_beginning_of_text_comes_once(tokenizer: Tokenizer) -> None:
+    plain = tokenizer.encode("Hello", add_bos=False)
+    assert tokenizer.encode("Hello", add_bos=True) == [BOS, *plain]
+    assert tokenizer.encode("<|beginoftext|>Hello", add_bos=True, special_tokens=True) == [BOS, *plain]
+    assert tokenizer.encode("", add_bos=True) == [BOS]
+
+
+def test_a_bundle_without_beginning_of_text(tiny_bundle: Path, tmp_path: Path) -> None:
+    settings = json.loads((tiny_bundle / "tokenizer_config.json").read_bytes())
+    del settings["bos_token"]
+    changed_bundle(tiny_bundle, tmp_path / "copy", "tokenizer_config.json", json.dumps(settings).encode())
+    path = tmp_path / "copy" / "manifest.json"
+    manifest = json.loads(path.read_bytes())
+    manifest["special_tokens"]["bos"] = None
+    path.write_text(json.dumps(manifest), encoding="utf-8")
+    tokenizer = Tokenizer.open(Bundle.open(path.parent))
+    assert tokenizer.encode("Hello", add_bos=True) == tokenizer.encode("Hello", add_bos=False)
+
+
+def test_special_tokens_are_read_and_not_written(tokenizer: Tokenizer) -> None:
+    ids = tokenizer.encode("a<|mask|>b<|endoftext|>", add_bos=False, special_tokens=True)
+    assert ids[1] == MASK
+    assert ids[3] == EOS
+    assert tokenizer.decode(ids) == "ab"
+    assert tokenizer.special_ids == {EOS, BOS, MASK}
+
+
+def test_ids_without_a_token_have_no_text(tokenizer: Tokenizer) -> None:
+    assert tokenizer.decode([1023, *tokenizer.encode("ab", add_bos=False), 975]) == "ab"
+
+
+def test_truncation_and_padding_of_the_file_are_not_followed(tiny_bundle: Path, tmp_path: Path) -> None:
+    content = json.loads((tiny_bundle / "tokenizer.json").read_bytes())
+    content["truncation"] = {"direction": "Right", "max_length": 4, "strategy": "LongestFirst", "stride": 0}
+    content["padding"] = {
+        **{"strategy": {"Fixed": 90}, "direction": "Right", "pad_to_multiple_of": None},
+        **{"pad_id": 0, "pad_type_id": 0, "pad_token": "<|endoftext|>"},
+    }
+    bundle = changed_bundle(tiny_bundle, tmp_path / "copy", "tokenizer.json", json.dumps(content).encode())
+    ids = Tokenizer.open(bundle).encode("one two three four five six", add_bos=False)
+    assert ids == Tokenizer.open(Bundle.open(tiny_bundle)).encode("one two three four five six", add_bos=False)
+    assert len(ids) > 4
+
+
+def test_the_file_adds_no_tokens_of_its_own(tiny_bundle: Path, tmp_path: Path) -> None:
+    """Many files write a beginning-of-text in front; here add_bos alone decides."""
+    content = json.loads((tiny_bundle / "tokenizer.json").read_bytes())
+    content["post_processor"] = {
+        "type": "TemplateProcessing",
+        "single": [{"SpecialToken": {"id": "B", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+        "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
+        "special_tokens": {"B": {"id": "B", "ids": [BOS], "tokens": ["<|beginoftext|>"]}},
+    }
+    bundle = changed_bundle(tiny_bundle, tmp_path / "copy", "tokenizer.json", json.dumps(content).encode())
+    assert BOS not in Tokenizer.open(bundle).encode("Hello", add_bos=False)
+
+
+def test_an_added_token_that_is_not_special_has_text(tiny_bundle: Path, tmp_path: Path) -> None:
+    content = json.loads((tiny_bundle / "tokenizer.json").read_bytes())
+    content["added_tokens"].append({**content["added_tokens"][2], "id": 975, "content": "<think>", "special": False})
+    bundle = changed_bundle(tiny_bundle, tmp_path / "copy", "tokenizer.json", json.dumps(content).encode())
+    tokenizer = Tokenizer.open(bundle)
+    assert tokenizer.encode("<think>", add_bos=False) == [975]
+    assert tokenizer.decode([975]) == "<think>"
+    assert tokenizer.special_ids == {EOS, BOS, MASK}
+
+
+def test_text_that_is_no_unicode(tokenizer: Tokenizer) -> None:
+    with pytest.raises(BadInputError, match="not Unicode"):
+        tokenizer.encode("caf\udce9", add_bos=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("tokenizer.json", b"{}"),
+        ("tokenizer.json", b"\xff\xfe"),
+        ("tokenizer_config.json", b"[1]"),
+        ("tokenizer_config.json", b"not json"),
+    ],
+)
+def test_broken_files(tiny_bundle: Path, tmp_path: Path, name: str, content: bytes) -> None:
+    bundle = changed_bundle(tiny_bundle, tmp_path / "copy", name, content)
+    with pytest.raises(BadInputError, match=name):
+        Tokenizer.open(bundle)
+
+
+def test_a_missing_file(tiny_bundle: Path, tmp_path: Path) -> None:
+    shutil.copytree(tiny_bundle, tmp_path / "copy")
+    bundle = Bundle.open(tmp_path / "copy")
+    (tmp_path / "copy" / "tokenizer.json").unlink()
+    with pytest.raises(BadInputError, match=r"tokenizer\.json"):
+        Tokenizer.open(bundle)
+
+
+def test_chat_has_its_template_and_no_second_beginning(tiny_bundle: Path, tmp_path: Path) -> None:
+    template = "{{ bos_token }}{% for m in messages %}{{ m.content }}{{ eos_token }}{% endfor %}{{ sep_token }}>"
+    found = with_settings(
+        tiny_bundle, tmp_path / "copy", chat_template=template, sep_token={"content": "##", "special": True}
+    )
+    assert found.chat_text(MESSAGES) == "<|beginoftext|>What is 2 + 3?<|endoftext|>##>"
+    middle = found.encode("What is 2 + 3?", add_bos=False)
+    assert found.chat(MESSAGES) == [BOS, *middle, EOS, *found.encode("##>", add_bos=False)]
+
+
+def test_a_template_without_beginning_gets_none(tiny_bundle: Path, tmp_path: Path) -> None:
+    found = with_settings(tiny_bundle, tmp_path / "copy", chat_template="{{ messages[0].content }}")
+    assert found.chat(MESSAGES) == found.encode("What is 2 + 3?", add_bos=False)
+
+
+def test_of_named_templates_the_default(tiny_bundle: Path, tmp_path: Path) -> None:
+    named = [{"name": "tool_use", "template": "tools"}, {"name": "default", "template": "plain"}]
+    assert with_settings(tiny_bundle, tmp_path / "copy", chat_template=named).chat_text(MESSAGES) == "plain"
+
+
+@pytest.mark.parametrize("settings", [{}, {"chat_template": None}, {"chat_template": [{"name": "x", "template": "y"}]}])
+def test_no_template(tiny_bundle: Path, tmp_path: Path, settings: dict[str, Any]) -> None:
+    found = with_settings(tiny_bundle, tmp_path / "copy", **settings)
+    with pytest.raises(BadInputError, match="no chat template") as caught:
+        found.chat(MESSAGES)
+    assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"decoder": {"type": "Strip", "content": "a", "start": 2**40, "stop": 7}},
+        {"padding": {"strategy": {"Fixed": 10}, "direction": "Right", "pad_to_multiple_of": None, "pad_id": 0}},
+    ],
+)
+def test_a_tokenizer_that_panics_or_pads(tiny_bundle: Path, tmp_path: Path, change: dict[str, Any]) -> None:
+    """A panic is an error of ours; what a file pads to is never done."""
+    settings = {**json.loads((tiny_bundle / "tokenizer.json").read_bytes()), **change}
+    if "padding" in change:
+        settings["padding"] |= {"pad_type_id": 0, "pad_token": "x"}
+    bundle = changed_bundle(tiny_bundle, tmp_path / "bundle", "tokenizer.json", json.dumps(settings).encode())
+    if "decoder" in change:
+        with pytest.raises(BadInputError, match="tokenizer"):
+            Tokenizer.open(bundle).decode([5, 6])
+    else:
+        assert len(Tokenizer.open(bundle).encode("1", add_bos=False)) == 1
+
+
+def _normalizer(content: dict[str, Any]) -> None:
+    content["normalizer"] = {"type": "Replace", "pattern": {"String": ""}, "content": "x"}
+
+
+def _without_special(content: dict[str, Any]) -> None:
+    content["added_tokens"] = []
+    content["model"]["vocab"] = {text: token for text, token in content["model"]["vocab"].items() if token > MASK}
+
+
+@pytest.mark.parametrize("change", [_normalizer, _without_special, lambda content: content.pop("model")])
+def test_a_file_that_the_library_stumbles_over(tiny_bundle: Path, tmp_path: Path, change: Any) -> None:
+    """The first makes it panic, which is no Exception."""
+    content = json.loads((tiny_bundle / "tokenizer.json").read_bytes())
+    change(content)
+    bundle = changed_bundle(tiny_bundle, tmp_path / "bundle", "tokenizer.json", json.dumps(content).encode())
+    with pytest.raises(BadInputError, match=r"tokenizer\.json"):
+        Tokenizer.open(bundle)
+
+
+@pytest.mark.parametrize("text", [b"\xff\xfe", b"[" * 100_000, b'{"a": "\xe9"}', b"3"])
+@pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json"])
+def test_text_that_is_no_tokenizer(tiny_bundle: Path, tmp_path: Path, name: str, text: bytes) -> None:
+    with pytest.raises(BadInputError, match=name):
+        Tokenizer.open(changed_bundle(tiny_bundle, tmp_path / "bundle", name, text))
+
+
+@pytest.mark.parametrize(
+    ("name", "token"),
+    [("mask", 700), ("bos", 700), ("bos", None), ("eos", 1023), ("eos", 700), ("eos", 1), ("pad", 700)],
+)
+def test_special_tokens_that_are_none_of_the_tokenizers(
+    tiny_bundle: Path, tmp_path: Path, name: str, token: int | None
+) -> None:
+    path = Path(shutil.copytree(tiny_bundle, tmp_path / "bundle")) / "manifest.json"
+    manifest = json.loads(path.read_bytes())
+    manifest["special_tokens"][name] = token
+    path.write_text(json.dumps(manifest))
+    with pytest.raises(BadInputError, match=name):
+        Tokenizer.open(Bundle.open(path.parent))
+
+
+@pytest.mark.parametrize("number", [-1, 2**24 + 1, 2**31 - 2, 2**64, 1.5, "1", None])
+@pytest.mark.parametrize("place", ["vocab", "added"])
+def test_ids_out_of_all_proportion_are_refused(tiny_bundle: Path, tmp_path: Path, place: str, number: object) -> None:
+    """The library's memory grows with the largest id, and where it is not there it ends the process."""
+    content = json.loads((tiny_bundle / "tokenizer.json").read_bytes())
+    if place == "vocab":
+        content["model"]["vocab"]["ying"] = number
+    else:
+        content["added_tokens"][0]["id"] = number
+    bundle = changed_bundle(tiny_bundle, tmp_path / "bundle", "tokenizer.json", json.dumps(content).encode())
+    with pytest.raises(BadInputError, match="is not a tokenizer"):
+        Tokenizer.open(bundle)

@@ -1,0 +1,319 @@
+"""Miniatures of the published architectures are made, read by transformers and PEFT, exported and run."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import warnings
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner
+from peft import PeftModel
+from safetensors import safe_open
+from safetensors.torch import load_file
+from tools.checkpoint import make as make_checkpoint
+from tools.checkpoint.likeness import LIKENESSES, Likeness, config_from_likeness
+from tools.checkpoint.make import checkpoint_from_likeness
+from tools.checkpoint.tensors import tensors_from_dimensions
+from transformers import Qwen2Config, Qwen2ForCausalLM
+
+from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint, source_from_checkpoint
+from lopa.export.checkpoint.tensors import tensors_from_checkpoint
+from lopa.runtime.bundle.manifest import ModelDimensions
+from lopa.runtime.contract import Statistics, WindowBatch
+from lopa.runtime.sessions.session import open_session
+
+ROOT = Path(__file__).parents[3]
+SCRIPT = ROOT / "tools" / "make_checkpoint.py"
+ENVIRONMENT = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
+MINIATURE = Likeness(
+    ModelDimensions(
+        vocab_size=640,
+        hidden_size=64,
+        intermediate_size=160,
+        layers=2,
+        heads=4,
+        kv_heads=2,
+        head_size=16,
+        max_positions=512,
+        rope_theta=1e6,
+        rms_norm_eps=1e-6,
+    ),
+    mask=639,
+    eos=600,
+    bos=601,
+)
+MATRICES_OF_A_LAYER = 7
+
+# Makes 150 MB of weights, most of them in two tensors, and prints by how many bytes the peak of its memory grew.
+MEASURED_MAKING = """
+import dataclasses, sys
+from pathlib import Path
+import msgspec
+from tools.checkpoint.likeness import LIKENESSES
+from tools.checkpoint.make import checkpoint_from_likeness
+likeness = LIKENESSES["dream-0.5b"]
+sizes = msgspec.structs.replace(likeness.dimensions, layers=1, hidden_size=256)
+def peak():
+    # Not getrusage's: a process begins with the peak of the one that started it there.
+    status = Path("/proc/self/status").read_text()
+    return 1024 * int(status.partition("VmHWM:")[2].split()[0])
+before = peak()
+checkpoint_from_likeness(dataclasses.replace(likeness, dimensions=sizes), Path(sys.argv[1]))
+print(peak() - before)
+"""
+# More than any disk holds. The limit on a file's size keeps a tool that does not look first from filling this one.
+HUGE_MAKING = """
+import dataclasses, resource, sys
+import msgspec
+resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
+from tools.checkpoint.likeness import LIKENESSES
+from tools.checkpoint.make import main
+likeness = LIKENESSES["dream-0.5b"]
+sizes = msgspec.structs.replace(likeness.dimensions, vocab_size=10**12)
+LIKENESSES["dream-0.5b"] = dataclasses.replace(likeness, dimensions=sizes)
+main(["--like", "dream-0.5b", sys.argv[1]])
+"""
+
+
+def resized(likeness: Likeness, **sizes: int) -> Likeness:
+    return replace(likeness, dimensions=msgspec.structs.replace(likeness.dimensions, **sizes))
+
+
+def _files(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def _made(folder: Path, likeness: Likeness = MINIATURE, **settings: Any) -> Path:
+    checkpoint_from_likeness(likeness, folder, **settings)
+    return folder
+
+
+def _values(folder: Path) -> dict[str, torch.Tensor]:
+    return {name: tensor.read() for name, tensor in tensors_from_checkpoint(folder).items()}
+
+
+def _qwen2_config(settings: dict[str, Any]) -> Qwen2Config:
+    named = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
+    others = ("num_key_value_heads", "max_position_embeddings", "rms_norm_eps", "rope_theta", "tie_word_embeddings")
+    return Qwen2Config(**{name: settings[name] for name in (*named, *others)})
+
+
+def _qwen2(folder: Path) -> Any:
+    """transformers' model with the checkpoint's tensors in float32; every name and shape must fit."""
+    model = Qwen2ForCausalLM(_qwen2_config(json.loads((folder / "config.json").read_text())))
+    model.load_state_dict({name: tensor.float() for name, tensor in _values(folder).items()}, strict=True)
+    return model.eval()
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    # As published for Qwen2.5-7B; for 0.5B with a head of its own beside the published 494,032,768.
+    [("dream-7b", 7_615_616_512), ("diffucoder-7b", 7_615_616_512), ("dream-0.5b", 494_032_768 + 151936 * 896)],
+)
+def test_the_published_architectures(name: str, parameters: int) -> None:
+    likeness = LIKENESSES[name]
+    tensors = tensors_from_dimensions(likeness.dimensions)
+    assert sum(tensor.items for tensor in tensors) == parameters
+    with torch.device("meta"):
+        model = Qwen2ForCausalLM(_qwen2_config(config_from_likeness(likeness)))
+    assert {tensor.name: tensor.shape for tensor in tensors} == {
+        key: tuple(value.shape) for key, value in model.state_dict().items()
+    }
+    assert max(likeness.mask, likeness.eos, likeness.bos) < likeness.dimensions.vocab_size
+
+
+def _batch(rng: np.random.Generator, prompt: int, masks: int) -> WindowBatch:
+    width = prompt + masks
+    ids = np.concatenate([rng.integers(0, 400, prompt), np.full(masks, MINIATURE.mask)])
+    return WindowBatch(
+        requests=(0,),
+        input_ids=ids[None, None],
+        position_ids=np.arange(width)[None, None],
+        window_mask=np.ones((1, 1, width, width), np.bool_),
+        logits_index=np.arange(width)[None, None],
+        temperature=np.ones(1, np.float32),
+    )
+
+
+def _statistics(checkpoint: Path, bundle: Path, batch: WindowBatch, **settings: Any) -> Statistics:
+    session = open_session(bundle_from_checkpoint(checkpoint, bundle, **settings), "cpu", threads=1)
+    try:
+        return session.forward(batch)
+    finally:
+        session.close()
+
+
+def test_a_miniature_is_exported_and_its_statistics_are_spread(tmp_path: Path) -> None:
+    checkpoint = _made(tmp_path / "checkpoint")
+    batch = _batch(np.random.default_rng(3), 24, 40)
+    base = _statistics(checkpoint, tmp_path / "base", batch, with_logits=True)
+    assert base.logits is not None
+    assert np.isfinite(base.logits).all()
+    assert 2 < base.logits.std(axis=-1).mean() < 4
+    assert np.abs(base.logits).max() < 25
+    best = base.topk_ids[0, 0, :, 0]
+    assert len(set(best[:24])) >= 8
+    assert len(set(best[24:])) >= 3, "rows of masks must not all predict the same"
+    gaps = base.topk_logprobs[..., 0] - base.topk_logprobs[..., 1]
+    assert np.median(gaps) > 0.2
+    half = _statistics(checkpoint, tmp_path / "half", batch, dtype="float16")
+    np.testing.assert_allclose(half.topk_logprobs[..., 0], base.topk_logprobs[..., 0], rtol=0, atol=0.1)
+    clear = gaps > 0.2
+    np.testing.assert_array_equal(half.topk_ids[..., 0][clear], base.topk_ids[..., 0][clear])
+
+
+@pytest.mark.parametrize("layers", [2, 28])
+def test_the_stream_neither_vanishes_nor_blows_up(layers: int, tmp_path: Path) -> None:
+    model = _qwen2(_made(tmp_path / "checkpoint", resized(MINIATURE, layers=layers)))
+    ids = torch.randint(0, 400, (4, 64), generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        answer = model(ids, output_hidden_states=True)
+        changed = ids.clone()
+        changed[:, 3] = (changed[:, 3] + 7) % 400
+        other = model(changed)
+    # The last of them has been normalized.
+    squares = [state.square().mean().sqrt().item() for state in answer.hidden_states]
+    assert squares[0] == pytest.approx(1, abs=0.1)
+    assert 2 < squares[-2] < 8
+    assert max(state.abs().max().item() for state in answer.hidden_states) < 100
+    logits = answer.logits
+    assert logits.std().item() == pytest.approx(3, abs=0.5)
+    moved = ((other.logits - logits)[:, 4:].std() / logits.std()).item()
+    assert 0.02 < moved < 1, "later rows see a changed token, and are not all chaos"
+
+
+def test_equal_seeds_give_equal_bytes_and_other_seeds_other_tensors(tmp_path: Path) -> None:
+    first = _files(_made(tmp_path / "a", lora=True, seed=4))
+    assert _files(_made(tmp_path / "b", lora=True, seed=4)) == first
+    other = _made(tmp_path / "c", lora=True, seed=5)
+    for name in ("model-00001-of-00001.safetensors", "lora/adapter_model.safetensors"):
+        before, after = load_file(tmp_path / "a" / name), load_file(other / name)
+        assert before.keys() == after.keys()
+        for tensor in before:
+            assert not torch.equal(before[tensor], after[tensor]), tensor
+        values = [tensor.flatten()[:64].tolist() for tensor in before.values()]
+        assert len({str(value) for value in values}) == len(values)
+
+
+def test_shards_hold_the_tensors_of_one_file(tmp_path: Path) -> None:
+    whole = _values(_made(tmp_path / "whole"))
+    sharded = _made(tmp_path / "sharded", max_shard_bytes=50_000)
+    files = sorted(sharded.glob("*.safetensors"))
+    assert len(files) > 5
+    assert [path.name for path in files] == [
+        f"model-{i + 1:05d}-of-{len(files):05d}.safetensors" for i in range(len(files))
+    ]
+    for path in files:
+        with safe_open(path, framework="pt") as opened:
+            assert opened.metadata() == {"format": "pt"}
+            names = list(opened.keys())
+        values = load_file(path)
+        assert all(tensor.dtype == torch.bfloat16 for tensor in values.values())
+        # A tensor that is larger than the limit has a file of its own.
+        assert sum(tensor.nbytes for tensor in values.values()) <= 50_000 or len(names) == 1
+    values = _values(sharded)
+    assert values.keys() == whole.keys()
+    assert all(torch.equal(values[name], whole[name]) for name in whole)
+    index = json.loads((sharded / "model.safetensors.index.json").read_text())
+    assert index["metadata"]["total_size"] == sum(tensor.nbytes for tensor in whole.values())
+    source_from_checkpoint(sharded, None)
+
+
+def test_peft_and_the_export_read_the_adapter(tmp_path: Path) -> None:
+    checkpoint = _made(tmp_path / "checkpoint", lora=True)
+    source = source_from_checkpoint(checkpoint, checkpoint / "lora")
+    assert len(source.adapter.products) == MATRICES_OF_A_LAYER * MINIATURE.dimensions.layers
+    base = _qwen2(checkpoint)
+    before = {name: tensor.clone() for name, tensor in base.state_dict().items()}
+    ids = torch.randint(0, 400, (4, 32), generator=torch.Generator().manual_seed(2))
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # PEFT asks transformers for a name that will go
+        plain = base(ids).logits
+        adapted = PeftModel.from_pretrained(base, checkpoint / "lora").merge_and_unload()
+        change = (adapted(ids).logits - plain).std() / plain.std()
+    merged = adapted.state_dict()
+    for name, product in source.adapter.products.items():
+        added = merged[name] - before[name]
+        ours = product.scale * (product.up.read().float() @ product.down.read().float())
+        torch.testing.assert_close(added, ours, rtol=0, atol=1e-5)
+        assert (added.std() / before[name].std()).item() == pytest.approx(0.2, abs=0.06)
+    assert 0.05 < change.item() < 1, "the adapter can be seen, and does not drown the base"
+
+
+def test_memory_does_not_grow_with_the_weights(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", MEASURED_MAKING, str(tmp_path / "checkpoint")]
+    ended = subprocess.run(command, env=ENVIRONMENT, cwd=ROOT, capture_output=True, text=True, check=True)
+    written = sum(path.stat().st_size for path in (tmp_path / "checkpoint").iterdir())
+    assert written > 150e6
+    assert int(ended.stdout) < 60e6
+
+
+def test_too_little_room_is_said_in_bytes_before_anything_is_written(tmp_path: Path) -> None:
+    sizes = msgspec.structs.replace(LIKENESSES["dream-0.5b"].dimensions, vocab_size=10**12)
+    values = sum(2 * tensor.items for tensor in tensors_from_dimensions(sizes))
+    command = [sys.executable, "-c", HUGE_MAKING, str(tmp_path / "new" / "checkpoint")]
+    ended = subprocess.run(command, env=ENVIRONMENT, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert ended.returncode == 2, ended.stderr
+    said = re.search(r"error: (.*) has (\d+) bytes free\n  expected: (\d+) bytes", ended.stderr)
+    assert said is not None, ended.stderr
+    assert said[1] == str(tmp_path)
+    assert int(said[2]) < values < int(said[3]) < values + 100_000
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(LIKENESSES, "dream-0.5b", MINIATURE)
+    out = tmp_path / "by command"
+    arguments = ["--like", "dream-0.5b", str(out), "--lora", "--seed", "9", "--max-shard-bytes", "100000"]
+    ended = CliRunner().invoke(make_checkpoint.main, arguments)
+    assert ended.exit_code == 0
+    assert ended.stdout == ""
+    assert "writing weights: " in ended.stderr
+    assert _files(out) == _files(_made(tmp_path / "by function", lora=True, seed=9, max_shard_bytes=100_000))
+    again = CliRunner().invoke(make_checkpoint.main, arguments)
+    assert again.exit_code == 2
+    assert f"error: {out} exists" in again.stderr
+    assert "what to do:" in again.stderr
+
+
+def test_an_unknown_architecture(tmp_path: Path) -> None:
+    command = [sys.executable, str(SCRIPT), "--like", "tiny", str(tmp_path / "checkpoint")]
+    ended = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=False)
+    assert ended.returncode == 2
+    assert "dream-7b" in ended.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def _wait_for_weights(process: "subprocess.Popen[str]", partial: Path) -> None:
+    deadline = time.monotonic() + 60
+    while not any(path.stat().st_size for path in partial.glob("*.safetensors")):
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_a_run_that_is_stopped_leaves_no_checkpoint(how: signal.Signals, tmp_path: Path) -> None:
+    place = tmp_path / "place"
+    place.mkdir()
+    command = [sys.executable, str(SCRIPT), "--like", "dream-0.5b", str(place / "checkpoint")]
+    with subprocess.Popen(command, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True) as process:
+        partial = place / f".checkpoint.partial-{process.pid}"
+        _wait_for_weights(process, partial)
+        process.send_signal(how)
+        _, printed = process.communicate()
+    assert process.returncode != 0
+    assert "Traceback" not in printed
+    assert list(place.iterdir()) == ([partial] if how == signal.SIGKILL else [])
+    _made(place / "checkpoint")
+    assert [path.name for path in place.iterdir()] == ["checkpoint"]

@@ -1,0 +1,45 @@
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import Tokenizer
+from tools.checkpoint.likeness import LIKENESSES
+from tools.checkpoint.tokenizer import BOS, EOS, MASK, tokenizer_config_from_likeness, tokenizer_from_likeness
+
+DREAM = LIKENESSES["dream-7b"]
+TOKENIZER = Tokenizer.from_str(json.dumps(tokenizer_from_likeness(DREAM)))
+
+
+@given(st.text())
+def test_any_text_comes_back(text: str) -> None:
+    assert TOKENIZER.decode(TOKENIZER.encode(text).ids, skip_special_tokens=False) == text
+
+
+@pytest.mark.parametrize("name", LIKENESSES)
+def test_ids_lie_inside_the_vocabulary(name: str) -> None:
+    likeness = LIKENESSES[name]
+    tokenizer = Tokenizer.from_str(json.dumps(tokenizer_from_likeness(likeness)))
+    ids = tokenizer.get_vocab(with_added_tokens=True)
+    assert 300 < len(ids) < 1000
+    assert len(set(ids.values())) == len(ids)
+    assert min(ids.values()) >= 0
+    assert max(ids.values()) < likeness.dimensions.vocab_size
+    assert (ids[MASK], ids[EOS], ids[BOS]) == (likeness.mask, likeness.eos, likeness.bos)
+
+
+def test_special_tokens_are_one_token_each_and_can_be_left_out() -> None:
+    ids = TOKENIZER.encode(f"a{MASK}b{EOS}").ids
+    assert [ids[1], ids[3], len(ids)] == [DREAM.mask, DREAM.eos, 4]
+    assert TOKENIZER.decode(ids) == "ab"
+    settings = tokenizer_config_from_likeness(DREAM)
+    assert (settings["mask_token"], settings["bos_token"], settings["eos_token"]) == (MASK, BOS, EOS)
+
+
+def test_known_words_are_one_token_and_others_are_spelt() -> None:
+    assert len(TOKENIZER.encode(" the sum of this number is the answer").ids) == 8
+    assert len(TOKENIZER.encode(" zzz").ids) == 4
+
+
+def test_an_id_without_a_token_decodes_to_nothing() -> None:
+    assert TOKENIZER.decode([TOKENIZER.encode("a").ids[0], 100_000]) == "a"

@@ -1,0 +1,113 @@
+"""tools/fuzz/run.py: a bounded run of it, and what it makes of cases that end badly."""
+
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.tools.fuzz.ending_cases import ENDS
+
+pytest.importorskip("torch")
+
+from tools.fuzz.case import Case, Material, Outcome
+from tools.fuzz.kinds import KINDS
+from tools.fuzz.mutations import changed_bytes, changed_json
+from tools.fuzz.run import bad_cases, table_of_outcomes
+
+ROOT = Path(__file__).resolve().parents[3]
+ENVIRONMENT = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}", "OMP_NUM_THREADS": "1"}
+CASES = 105
+"""Seven of every kind: some twenty seconds of processor time."""
+
+
+def run_fuzzer(*arguments: object) -> subprocess.CompletedProcess[str]:
+    """In a process without threads, as it is by hand: it forks."""
+    return subprocess.run(
+        [sys.executable, "-m", "tools.fuzz.run", *map(str, arguments)],
+        cwd=ROOT,
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        timeout=500,
+        check=False,
+    )
+
+
+def test_a_bounded_run_finds_nothing(tiny_staged: Path, tiny_portable: Path) -> None:
+    found = run_fuzzer(
+        "--cases", CASES, "--seed", 100, "--jobs", 1, "--bundle", tiny_staged, "--portable", tiny_portable
+    )
+    assert found.returncode == 0, found.stdout + found.stderr
+    assert "no bad case" in found.stdout
+    for kind in KINDS:
+        assert f"| {kind} | {CASES // len(KINDS)} |" in found.stdout
+
+
+def test_how_cases_end() -> None:
+    """Every class is told from the others, and no process is lost."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.tools.fuzz.ending_cases"],
+        cwd=ROOT,
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    for name in ENDS:
+        found = name.partition("-")[0]
+        bad = found not in ("same", "fine", "typed")
+        assert f"{name} 7 {found} {bad} words\n" in done.stdout, done.stdout + done.stderr
+
+
+def test_a_seed_makes_the_same_mutation_again() -> None:
+    tree = {"a": [1, 2, {"b": "text"}], "c": 5.5}
+    for seed in range(50):
+        one, other = (changed_json(random.Random(seed), tree) for _ in range(2))
+        assert repr(one) == repr(other)
+        assert changed_bytes(random.Random(seed), b"some 123 bytes") == changed_bytes(
+            random.Random(seed), b"some 123 bytes"
+        )
+
+
+def test_every_kind_makes_cases_of_a_seed(tiny_staged: Path, tiny_portable: Path, tmp_path: Path) -> None:
+    from lopa.tiny import ADAPTER, CHECKPOINT
+
+    material = Material(tiny_staged, tiny_portable, CHECKPOINT, ADAPTER)
+    material.answers = {way: [1] for way in ("cpu", "numpy", "portable", "staged")}
+    for kind, make in KINDS.items():
+        words = []
+        for again in range(2):
+            folder = tmp_path / f"{kind}{again}"
+            folder.mkdir()
+            case = make(random.Random(f"{kind} 3"), folder, material)
+            assert isinstance(case, Case)
+            words.append(case.mutation.replace(str(folder), ""))
+        if kind != "prompt":  # where an object() is among the prompts, whose address is shown
+            assert words[0] == words[1]
+
+
+def test_the_table_and_the_groups_of_bad_cases() -> None:
+    found = [
+        Outcome("graph", 1, "typed", "a"),
+        Outcome("graph", 2, "differ", "b", may_differ=True),
+        Outcome("links", 3, "foreign", "c", place="runtime/bundle/bundle.py:84", error="RuntimeError: loop"),
+        Outcome("links", 5, "foreign", "d", place="runtime/bundle/bundle.py:84", error="RuntimeError: another"),
+    ]
+    table = table_of_outcomes(found)
+    assert "| graph | 2 | 1 | 0 | 0 | 1 | 0 | 0 | 0 | 0 |" in table
+    assert "| all | 4 | 1 | 0 | 0 | 1 | 2 | 0 | 0 | 0 |" in table
+    shown = bad_cases([each for each in found if each.bad])
+    assert "| 2 | foreign | RuntimeError | runtime/bundle/bundle.py:84 | links 3: c |" in shown
+    assert "graph" not in shown
+
+
+def test_one_case_is_replayed_and_its_files_kept(tiny_staged: Path, tiny_portable: Path, tmp_path: Path) -> None:
+    (tmp_path / "kept").mkdir()
+    done = run_fuzzer(
+        *("--only", "gears 4", "--keep", tmp_path / "kept"), "--bundle", tiny_staged, "--portable", tiny_portable
+    )
+    assert '"kind": "gears"' in done.stdout
+    assert (tmp_path / "kept" / "gears-4" / "gears.json").is_file()

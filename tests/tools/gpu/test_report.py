@@ -1,0 +1,309 @@
+"""tools/gpu/report.py as a whole on the CPU, with a miniature: files, figures, cut-offs, re-use, a wrong engine."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from tools.checkpoint.likeness import LIKENESSES, Likeness
+from tools.gpu import stages as gpu_stages
+from tools.gpu.report import main
+from tools.gpu.run import GpuRun, Settings
+from tools.gpu.stages import check_results, gpu_report
+
+from lopa.bench.forward.comparison import SideResult
+from lopa.bench.forward.machine_rates import MachineRates
+from lopa.bench.forward.work import ForwardShape
+from lopa.bench.gpu.results import STAGES, GpuResults, results_from_file
+from lopa.bench.speed.eager_session import EagerSession
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.bundle.manifest import Manifest, ModelDimensions
+from lopa.runtime.errors import BadInputError, CheckFailedError, MissingBackendError
+from lopa.runtime.sessions.session import Session
+
+ROOT = Path(__file__).resolve().parents[3]
+MINIATURE = Likeness(
+    ModelDimensions(
+        vocab_size=640,
+        hidden_size=64,
+        intermediate_size=160,
+        layers=2,
+        heads=4,
+        kv_heads=2,
+        head_size=16,
+        max_positions=512,
+        rope_theta=1e6,
+        rms_norm_eps=1e-6,
+    ),
+    mask=639,
+    eos=600,
+    bos=601,
+)
+SHAPE = ForwardShape(2, 8, 64, wanted=8)
+LATER_SHAPE = ForwardShape(4, 64, 64, wanted=64)
+SIDES = ["lopa cpu", "torch eager", "torch.compile"]
+
+
+def settings_in(folder: Path, **changes: object) -> Settings:
+    settings = Settings(
+        name="miniature",
+        likeness=MINIATURE,
+        out=folder / "out",
+        work=folder / "work",
+        command="python tools/gpu/report.py --out out",
+        device="cpu",
+        dtypes=("float32",),
+        rounds=3,
+        shapes=(SHAPE, LATER_SHAPE),
+    )
+    return replace(settings, **changes)  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def cut_off(tmp_path_factory: pytest.TempPathFactory) -> tuple[Settings, GpuResults, list[str]]:
+    """All stages, the time spent after the first shape."""
+    settings, told = settings_in(tmp_path_factory.mktemp("gpu")), list[str]()
+    with pytest.MonkeyPatch.context() as patch:
+        spent = f"forward float32 {SHAPE.branches} x {SHAPE.window}"
+        patch.setattr(GpuRun, "left", property(lambda _: -1.0 if told and told[-1].startswith(spent) else 100.0))
+        return settings, gpu_report(settings, told.append), told
+
+
+def test_every_stage_leaves_its_figures(cut_off: tuple[Settings, GpuResults, list[str]]) -> None:
+    _, results, told = cut_off
+    check_results(results)
+    assert [(run.stage, run.note) for run in results.stages[:5]] == [
+        ("checkpoint", "made"),
+        ("export", "made"),
+        ("engine", "no TensorRT here"),
+        ("check", "tokens compared"),
+        ("decode", "steps timed"),
+    ]
+    assert all(run.seconds > 0 for run in results.stages)
+    assert [each.side for each in results.opened] == SIDES[:2]
+    assert [each.side for each in results.checks] == SIDES[:2]
+    assert all(each.agreement.rows > 500 and each.agreement.disagreements == 0 for each in results.checks)
+    (decode,) = results.decodes
+    assert decode.side == "lopa cpu"
+    assert decode.steps.steps == 3 * 23
+    assert 0 < decode.steps.host_share < 1
+    assert [(each.side, each.shape) for each in results.forwards] == [(side, SHAPE) for side in SIDES]
+    assert not results.failures
+    for stage in STAGES:
+        assert any(line.startswith(stage) for line in told)
+
+
+def test_the_floor_by_hand(cut_off: tuple[Settings, GpuResults, list[str]]) -> None:
+    """64 hidden, 160 inside, 4 heads of 16 over 2, 2 layers, 640 tokens; 2 x 8 rows behind 64."""
+    _, results, _ = cut_off
+    matrices = 2 * (64 * 64 + 2 * 64 * 32 + 64 * 64 + 3 * 64 * 160)
+    head, rows = 64 * 640, 16
+    operations = 2 * rows * (matrices + head) + 4 * rows * (64 + 8) * 64 * 2
+    biases, norms, cached_row = 2 * (64 + 32 + 32), 5 * 64, 2 * 2 * 32
+    moved = 4 * (matrices + head + biases + norms + rows * 64 + cached_row * (64 + rows))
+    (found,) = results.rates
+    floor = max(operations / found.rates.float32, moved / found.rates.bandwidth)
+    for each in results.forwards:
+        assert each.floor == pytest.approx(floor)
+        assert each.times_floor == pytest.approx(each.median / floor)
+        assert 0 < each.least <= each.median
+
+
+def test_the_files(cut_off: tuple[Settings, GpuResults, list[str]]) -> None:
+    settings, results, _ = cut_off
+    assert results_from_file(settings.work / "gpu.json") == results
+    written = json.loads((settings.out / "gpu.json").read_bytes())
+    assert written["machine"]["device"] == "cpu"
+    assert written["machine"]["machine"]["versions"]["torch"] == torch.__version__
+    assert written["forwards"][0]["shape"] == {"branches": 2, "window": 8, "prefix": 64, "wanted": 8}
+    text = (settings.out / "gpu.md").read_text()
+    times = {each.side: f"{each.median * 1e3:.2f} ({each.times_floor:.2f})" for each in results.forwards}
+    cells = [" ".join(cell.split()) for line in text.splitlines() if "2 x 8, 64" in line for cell in line.split("|")]
+    assert [cell for cell in cells if "(" in cell] == [times[side] for side in SIDES]
+    assert "host's share of a step" in text
+    assert settings.command in text
+
+
+def test_what_the_time_did_not_allow_is_said(cut_off: tuple[Settings, GpuResults, list[str]]) -> None:
+    settings, results, _ = cut_off
+    last = results.stages[-1]
+    assert (last.stage, last.finished, last.note) == ("forward", False, "1 of 2 shapes, then 540 seconds were spent")
+    text = (settings.out / "gpu.md").read_text()
+    missing = text.partition("## Missing")[2]
+    assert "stage forward float32: 1 of 2 shapes, then 540 seconds were spent" in missing
+    (line,) = [line for line in text.splitlines() if "4 x 64, 64" in line]
+    assert [cell.strip() for cell in line.split("|")[2:6]] == ["-"] * 4
+
+
+def test_a_later_run_uses_the_folders_and_keeps_other_stages(
+    cut_off: tuple[Settings, GpuResults, list[str]], tmp_path: Path
+) -> None:
+    settings, before, _ = cut_off
+    shutil.copytree(settings.work, tmp_path / "work")
+    again = settings_in(tmp_path, stages=("checkpoint", "export", "check"), command="again")
+    made = {path: path.stat().st_mtime_ns for path in sorted(again.work.rglob("*")) if path.name != "gpu.json"}
+    results = gpu_report(again, lambda _: None)
+    assert {path: path.stat().st_mtime_ns for path in made if path.is_file()} == {
+        path: time for path, time in made.items() if path.is_file()
+    }
+    notes = {run.stage: run.note for run in results.stages}
+    assert (notes["checkpoint"], notes["export"]) == ("was there", "was there")
+    assert results.forwards == before.forwards
+    assert results.decodes == before.decodes
+    assert len(results.checks) == 2, "new ones in place of the old ones"
+    assert results.commands == (settings.command, "again")
+
+
+def test_other_shapes_begin_a_new_report(cut_off: tuple[Settings, GpuResults, list[str]], tmp_path: Path) -> None:
+    settings, _, _ = cut_off
+    shutil.copytree(settings.work, tmp_path / "work")
+    results = gpu_report(settings_in(tmp_path, stages=("export",), shapes=(SHAPE,)), lambda _: None)
+    assert [run.stage for run in results.stages] == ["export"]
+    assert not results.forwards
+
+
+def test_an_engine_with_other_weights_disagrees(
+    cut_off: tuple[Settings, GpuResults, list[str]], tmp_path: Path
+) -> None:
+    settings, _, _ = cut_off
+    shutil.copytree(settings.work, tmp_path / "work")
+    again = settings_in(tmp_path, stages=("check",))
+    bundle = Bundle.open(again.bundle("float32"))
+    changed = bundle.manifest.tensors["layers.1.mlp.down.weight"]
+    data = bytearray(bundle.weights.read_bytes())
+    data[changed.offset : changed.offset + changed.length] = data[changed.offset : changed.offset + changed.length][
+        ::-1
+    ]
+    bundle.weights.write_bytes(data)
+    results = gpu_report(again, lambda _: None)
+    ours, eager = results.checks
+    assert ours.agreement.disagreements > 0
+    assert eager.agreement.disagreements == 0
+    with pytest.raises(CheckFailedError, match="lopa cpu, float32"):
+        check_results(results)
+
+
+def test_the_first_stage_alone_leaves_a_readable_report(tmp_path: Path) -> None:
+    settings = settings_in(tmp_path, stages=("checkpoint",))
+    results = gpu_report(settings, lambda _: None)
+    check_results(results)
+    assert results_from_file(settings.out / "gpu.json") == results
+    text = (settings.out / "gpu.md").read_text()
+    for stage in STAGES[1:]:
+        assert f"- stage {stage}: not run yet" in text
+
+
+def test_nothing_is_started_without_time(tmp_path: Path) -> None:
+    told: list[str] = []
+    results = gpu_report(settings_in(tmp_path, limit_seconds=1e-9), told.append)
+    assert results.stages == ()
+    assert sorted(path.name for path in (tmp_path / "work").iterdir()) == ["gpu.json"]
+    assert told == [f"{stage}: not started, 1e-09 seconds were spent" for stage in STAGES]
+
+
+def test_an_engine_that_cannot_be_opened_is_said_and_torch_still_measured(tmp_path: Path) -> None:
+    """ONNX Runtime has no bfloat16 on the CPU."""
+    stages = ("checkpoint", "export", "check")
+    results = gpu_report(settings_in(tmp_path, dtypes=("bfloat16",), stages=stages), lambda _: None)
+    (failure,) = results.failures
+    assert (failure.side, failure.stage) == ("lopa cpu", "open")
+    assert "no bfloat16 operators" in failure.reason
+    (eager,) = results.checks
+    assert eager.side == "torch eager"
+    assert 0 < eager.agreement.worst < 1, "rounding is seen"
+    assert failure.reason in (tmp_path / "out" / "gpu.md").read_text()
+    with pytest.raises(MissingBackendError, match="no bfloat16 operators"):
+        check_results(results)
+
+
+def test_folders_of_something_else(tmp_path: Path) -> None:
+    with pytest.raises(BadInputError, match="no bundle of miniature"):
+        gpu_report(settings_in(tmp_path, stages=("check",)), lambda _: None)
+    gpu_report(settings_in(tmp_path, stages=("checkpoint",)), lambda _: None)
+    other = replace(MINIATURE, mask=638)
+    with pytest.raises(BadInputError, match="is not like miniature"):
+        gpu_report(settings_in(tmp_path, stages=("checkpoint",), likeness=other), lambda _: None)
+    (tmp_path / "work" / "gpu.json").write_text("{}")
+    with pytest.raises(BadInputError, match="not a GPU report"):
+        gpu_report(settings_in(tmp_path, stages=("checkpoint",)), lambda _: None)
+
+
+def test_a_side_that_fails_at_a_shape_is_left_out_of_it(
+    cut_off: tuple[Settings, GpuResults, list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings, _, _ = cut_off
+    shutil.copytree(settings.work, tmp_path / "work")
+    run_once, compared_forwards = gpu_stages.run_once, gpu_stages.compared_forwards
+
+    def without_compiler(session: Session, manifest: Manifest, shape: ForwardShape) -> None:
+        if isinstance(session, EagerSession) and session.model.layers[0]._compiled_call_impl is not None:
+            raise RuntimeError("no compiler\nhere")
+        run_once(session, manifest, shape)
+
+    def until_the_second_shape(
+        sides: dict[str, Session], manifest: Manifest, shapes: list[ForwardShape], rounds: int
+    ) -> tuple[SideResult, ...]:
+        if shapes == [LATER_SHAPE]:
+            raise RuntimeError("lost")
+        return compared_forwards(sides, manifest, shapes, rounds)
+
+    monkeypatch.setattr(gpu_stages, "run_once", without_compiler)
+    monkeypatch.setattr(gpu_stages, "compared_forwards", until_the_second_shape)
+    monkeypatch.setattr(gpu_stages, "measured_torch_rates", lambda *_: MachineRates(1e9, 1e9, 1e9))
+    results = gpu_report(settings_in(tmp_path, stages=("forward",)), lambda _: None)
+    assert [(each.side, each.shape) for each in results.forwards] == [(side, SHAPE) for side in SIDES[:2]]
+    assert [(each.side, each.what, each.reason) for each in results.failures] == [
+        ("torch.compile", "2 x 8, 64", "RuntimeError: no compiler here"),
+        ("torch.compile", "4 x 64, 64", "RuntimeError: no compiler here"),
+        ("all sides", "4 x 64, 64", "RuntimeError: lost"),
+    ]
+    assert results.stages[-1].note == "2 of 2 shapes"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--device", "tensorrt:0"], "'tensorrt:0'"),
+        (["--device", "cpu", "--stage", "checkpoint,eat"], "'eat'"),
+        (["--device", "cpu", "--limit-seconds", "0"], "--limit-seconds"),
+        (["--device", "cpu", "--limit-seconds", "nan"], "--limit-seconds"),
+    ],
+)
+def test_wrong_arguments(arguments: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(BadInputError, match=said):
+        main(["--out", "out", "--work", "work", *arguments], standalone_mode=False)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setitem(LIKENESSES, "dream-0.5b", MINIATURE)
+    monkeypatch.chdir(tmp_path)
+    arguments = ["--out", "out", "--work", "work", "--device", "cpu", "--dtype", "fp32", "--like", "dream-0.5b"]
+    main([*arguments, "--stage", "checkpoint"], standalone_mode=False)
+    said = capsys.readouterr()
+    assert said.out == (tmp_path / "out" / "gpu.md").read_text() + "\n"
+    assert said.err.startswith("checkpoint: made; ")
+    assert sorted(path.name for path in (tmp_path / "work").iterdir()) == ["checkpoint-dream-0.5b", "gpu.json"]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="has a GPU")
+def test_without_a_gpu_it_says_what_is_missing(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, ROOT / "tools/gpu/report.py", "--out", "out"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 3, done.stderr
+    assert "a CUDA device of this number" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert list(tmp_path.iterdir()) == []

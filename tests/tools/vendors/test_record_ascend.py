@@ -1,0 +1,161 @@
+"""The recording of pyACL's calls on a machine with an NPU, here with the stand-in; and what it makes of differences."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+from tests.gears import gear
+from tests.runtime.ascend.engines import bundle_with_engine
+from tools.vendors.acl_recording import (
+    RecordedCall,
+    RecordingAcl,
+    Transcript,
+    differences_from_contract,
+    differences_of_transcripts,
+    marked_contract,
+)
+
+from lopa.runtime.ascend.contract import TABLE, acl_contract
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture(scope="module")
+def bundle(tiny_portable: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    gears = [gear(1, 1, 48, 64), gear(2, 2, 64, 128)]
+    return bundle_with_engine(tiny_portable, tmp_path_factory.mktemp("record") / "bundle", gears)
+
+
+def run(*arguments: str, stand_in: bool = True) -> "subprocess.CompletedProcess[str]":
+    path = [ROOT / "src", ROOT, *([ROOT / "tests" / "ascend" / "as_acl"] if stand_in else [])]
+    return subprocess.run(
+        [sys.executable, str(ROOT / "tools" / "record_ascend.py"), *arguments],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, path)), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+
+
+@pytest.fixture(scope="module")
+def transcript(bundle: Path) -> Transcript:
+    output = bundle.parent / "transcript.json"
+    done = run(str(bundle), "--peer", "1", "-o", str(output))
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+    assert "the stand-in, which shows nothing of a real machine, 0 differences" in done.stdout
+    return msgspec.json.decode(output.read_bytes(), type=Transcript)
+
+
+def test_every_call_and_every_gear_is_in_the_transcript(transcript: Transcript) -> None:
+    assert transcript.stand_in
+    assert {call.name for call in transcript.calls} == {call.name for call in acl_contract().calls}
+    assert transcript.provoked == {"rt.set_device": 107001, "rt.malloc": 107002}
+    assert set(transcript.largest_difference) == {"(1, 1, 48, 64, 48)", "(2, 2, 64, 128, 64)", "peers"}
+    assert all(difference < 1e-4 for difference in transcript.largest_difference.values())
+    assert "peers" in transcript.rules
+
+
+def test_the_same_run_again_is_no_difference_and_the_stand_in_marks_nothing(
+    bundle: Path, transcript: Transcript
+) -> None:
+    earlier = bundle.parent / "earlier.json"
+    earlier.write_bytes(msgspec.json.encode(msgspec.structs.replace(transcript, calls=transcript.calls[:-1])))
+    before = TABLE.read_bytes()
+    done = run(str(bundle), "--peer", "1", "-o", str(bundle.parent / "t.json"), "--against", str(earlier), "--mark")
+    assert done.returncode == 2
+    assert "nothing marked" in done.stderr
+    number = sum(call.thread == "MainThread" for call in transcript.calls) - 1
+    assert f"call {number} on MainThread: finalize() -> int, code 0, earlier none" in done.stdout
+    assert TABLE.read_bytes() == before
+    found = msgspec.json.decode((bundle.parent / "t.json").read_bytes(), type=Transcript)
+    assert differences_of_transcripts(found, transcript) == []
+
+
+def test_help_and_a_machine_without_pyacl(bundle: Path) -> None:
+    assert "--against" in run("--help", stand_in=False).stdout
+    done = run(str(bundle), "-o", str(bundle.parent / "none.json"), stand_in=False)
+    assert done.returncode == 3
+    assert "pyACL cannot be imported" in done.stderr
+    assert not (bundle.parent / "none.json").exists()
+
+
+CALLS = [
+    RecordedCall("init", [], "int", 0),
+    RecordedCall("rt.create_stream", [], "int, int", 0),
+    RecordedCall("mdl.create_desc", [], "int", None),
+]
+
+
+def transcript_of(calls: list[RecordedCall], **changes: object) -> Transcript:
+    made = Transcript(
+        stand_in=False, soc="A", made="", calls=calls, provoked={}, largest_difference={}, rules=["thread"]
+    )
+    return msgspec.structs.replace(made, **changes)
+
+
+def differences(calls: list[RecordedCall], **changes: object) -> list[str]:
+    found = differences_from_contract(transcript_of(calls, **changes), acl_contract())
+    return [line for line in found if "never called" not in line]
+
+
+def test_differences_from_the_table() -> None:
+    assert differences(CALLS) == []
+    never = differences_from_contract(transcript_of(CALLS), acl_contract())
+    assert "acl.finalize was never called" in never
+    assert "acl.init was never called" not in never
+    assert differences([RecordedCall("init", [], "int, int", 0)]) == [
+        "acl.init returned (int, int), the table says ret"
+    ]
+    assert differences([RecordedCall("rt.create_stream", [], "int", 0)]) == [
+        "acl.rt.create_stream returned (int), the table says value, ret"
+    ]
+    assert differences([RecordedCall("init", [], "NoneType", None)]) == [
+        "acl.init returned (NoneType), whose code is no number"
+    ]
+    failed = [RecordedCall("init", [], "int", 7)] * 2
+    assert differences(failed) == ["acl.init returned the code 7"]
+    assert differences(failed, provoked={"init": 107001}) == []
+    assert differences(failed, provoked={"init": 7}) == [
+        "acl.init was made to fail and returned 7, which the table does not have"
+    ]
+
+
+def test_differences_from_an_earlier_transcript() -> None:
+    one = transcript_of(CALLS, provoked={"rt.malloc": 1})
+    assert differences_of_transcripts(one, one) == []
+    other = [*CALLS[:1], RecordedCall("rt.create_stream", ["0"], "int, int", 0), *CALLS[2:]]
+    assert differences_of_transcripts(one, transcript_of(other, provoked={"rt.malloc": 1})) == [
+        "call 1 on MainThread: rt.create_stream() -> int, int, code 0, earlier rt.create_stream(0) -> int, int, code 0"
+    ]
+    elsewhere = [*CALLS, msgspec.structs.replace(CALLS[0], thread="lopa ascend:0")]
+    assert differences_of_transcripts(transcript_of(CALLS), transcript_of(elsewhere)) == [
+        "call 0 on lopa ascend:0: none, earlier init() -> int, code 0"
+    ]
+    assert differences_of_transcripts(one, transcript_of(CALLS, provoked={"rt.malloc": 2})) == [
+        "rt.malloc made to fail returned 1, earlier 2"
+    ]
+
+
+def test_only_what_was_seen_to_be_right_is_marked() -> None:
+    calls = [*CALLS[:2], RecordedCall("mdl.create_desc", [], "int, int", None)]
+    marked = marked_contract(acl_contract(), transcript_of(calls, provoked={"rt.malloc": 107002}))
+    recorded = {each.name for each in (*marked.calls, *marked.rules, *marked.codes) if each.evidence == "recorded"}
+    assert recorded == {"init", "rt.create_stream", "thread", "ACL_ERROR_RT_CONTEXT_NULL"}
+    with pytest.raises(ValueError, match="stand-in"):
+        marked_contract(acl_contract(), transcript_of(calls, stand_in=True))
+
+
+def test_a_call_that_the_machine_lacks_is_left_to_the_adapter() -> None:
+    class Bare:
+        def init(self) -> int:
+            return 0
+
+    recording = RecordingAcl(Bare(), acl_contract())
+    assert recording.init() == 0
+    assert not hasattr(recording, "finalize")
+    assert not hasattr(recording.rt, "malloc")
+    assert recording.calls == [RecordedCall("init", [], "int", 0)]

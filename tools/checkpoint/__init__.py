@@ -1,0 +1,1 @@
+"""Random checkpoints of a real model's shapes."""

@@ -1,0 +1,67 @@
+"""A small byte-level BPE tokenizer: all bytes, some words, and the special tokens of a likeness. Learnt from nothing.
+
+Any text can be encoded and comes back unchanged. Most ids of a large vocabulary have no token.
+"""
+
+from typing import Any
+
+from tokenizers.pre_tokenizers import ByteLevel
+from tools.checkpoint.likeness import Likeness
+
+_WORDS = (
+    "the of and to in is that for it as was with be on not he by are this at from or have an they which one you "
+    "all her she there their we him when your can said what so up out if about who get would make like time into "
+    "number sum answer question return def print list for while else class import self true false none"
+)
+BOS, EOS, MASK = "<|beginoftext|>", "<|endoftext|>", "<|mask|>"
+
+
+def tokenizer_from_likeness(likeness: Likeness) -> dict[str, Any]:
+    """The content of tokenizer.json."""
+    # A byte is one of 256 letters in this kind of tokenizer; a word follows the letter of the space before it.
+    letters = sorted(ByteLevel.alphabet())
+    space = ByteLevel(add_prefix_space=False, use_regex=False).pre_tokenize_str(" ")[0][0]
+    starts = dict.fromkeys(space + word[:end] for word in _WORDS.split() for end in range(1, len(word) + 1))
+    ids = {token: i for i, token in enumerate([*letters, *starts])}
+    special = {EOS: likeness.eos, BOS: likeness.bos, MASK: likeness.mask}
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [_added_token(content, i) for content, i in sorted(special.items(), key=lambda pair: pair[1])],
+        "normalizer": None,
+        "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True},
+        "post_processor": None,
+        "decoder": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True},
+        "model": {
+            "type": "BPE",
+            "dropout": None,
+            "unk_token": None,
+            "continuing_subword_prefix": None,
+            "end_of_word_suffix": None,
+            "fuse_unk": False,
+            "byte_fallback": False,
+            "ignore_merges": False,
+            # The special tokens are here as well: the library numbers other added tokens itself.
+            "vocab": {**ids, **special},
+            "merges": [[start[:-1], start[-1]] for start in starts],
+        },
+    }
+
+
+def tokenizer_config_from_likeness(likeness: Likeness) -> dict[str, Any]:
+    """The content of tokenizer_config.json."""
+    return {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "bos_token": BOS,
+        "eos_token": EOS,
+        "pad_token": EOS,
+        "mask_token": MASK,
+        "model_max_length": likeness.dimensions.max_positions,
+        "clean_up_tokenization_spaces": False,
+    }
+
+
+def _added_token(content: str, token_id: int) -> dict[str, Any]:
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    return {"id": token_id, "content": content, **flags, "special": True}

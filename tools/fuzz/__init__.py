@@ -1,0 +1,1 @@
+"""The fuzzer: altered input of every kind against the program (docs/fuzzing.md)."""

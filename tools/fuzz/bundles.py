@@ -1,0 +1,362 @@
+"""Cases made of a bundle: its manifest, graph, weights, links, tokenizer, and the files that may lie beside these."""
+
+import hashlib
+import json
+import os
+import random
+import shutil
+from pathlib import Path
+from typing import Any
+
+import onnx
+from tools.fuzz.case import NO_ANSWER, VERIFY_SECONDS, Case, Material
+from tools.fuzz.decode import OPTIONS, answer_of_bundle, answer_of_decoder, run_command
+from tools.fuzz.graphs import changed_graph
+from tools.fuzz.material import (
+    ascend_engine,
+    bundle_of_way,
+    costs,
+    engine_files,
+    plan,
+    tensorrt_engine,
+    write_manifest,
+)
+from tools.fuzz.mutations import changed_bytes, changed_json, number, short, text_of_json, value
+
+from lopa.runtime import Decoder
+from lopa.runtime.accelerator.geared_session import geared_session
+from lopa.runtime.ascend.manifest import engine_folder as ascend_folder
+from lopa.runtime.ascend.manifest import engine_from_folder as ascend_from_folder
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.bundle.costs import CostTable, costs_from_file
+from lopa.runtime.bundle.gears import GEARS_NAME, GearTable, plan_from_file
+from lopa.runtime.cuda.driver import CudaDevice
+from lopa.runtime.sessions.onnxruntime_session import open_session as open_onnxruntime
+from lopa.runtime.tensorrt.manifest import engine_folder as tensorrt_folder
+from lopa.runtime.tensorrt.manifest import engine_for_device, engine_from_folder
+from lopa.runtime.text.tokenizer import Tokenizer
+
+_WAYS = ("cpu",) * 14 + ("numpy",) * 2 + ("portable",) * 3 + ("staged",)
+
+
+def manifest_case(rng: random.Random, folder: Path, material: Material) -> Case:
+    """manifest.json: any bytes, or any value changed."""
+    bundle, way = _copied(rng, folder, material)
+    path = bundle / "manifest.json"
+    if rng.random() < 0.4:
+        text, words = changed_bytes(rng, path.read_bytes())
+    else:
+        tree, words = changed_json(rng, json.loads(path.read_bytes()))
+        text = text_of_json(rng, tree)
+    path.write_bytes(text)
+    return _used(words, bundle, material, way, rng, may_differ=_may_differ(words))
+
+
+def _may_differ(words: str) -> bool:
+    """Decoding defaults are options; special tokens and the shift are the manifest's to say."""
+    return any(name in words for name in ("decoding", "special_tokens", "prediction_shift"))
+
+
+_DIMENSIONS = ("dimensions", "special_tokens", "decoding")
+
+
+def dimensions_case(rng: random.Random, folder: Path, material: Material) -> Case:
+    """One or two numbers of the manifest."""
+    bundle, way = _copied(rng, folder, material)
+    manifest = json.loads((bundle / "manifest.json").read_bytes())
+    words = []
+    for _ in range(rng.choice([1, 1, 2])):
+        part = rng.choice([*_DIMENSIONS, *_DIMENSIONS, "top", "tensors", "stages"])
+        tree: Any = manifest if part == "top" else manifest[part]
+        if part in ("tensors", "stages"):
+            if not tree:
+                continue
+            tree = rng.choice(list(tree.values()) if part == "tensors" else tree)
+        name = rng.choice([key for key, old in tree.items() if not isinstance(old, dict)])
+        choices = {"dtype": ["float16", "float32", "bfloat16", "int8", "int4"], "dialect": ["portable", "standard"]}
+        tree[name] = rng.choice(choices[name]) if name in choices else number(rng) if rng.random() < 0.9 else value(rng)
+        words.append(f"{part}.{name} = {short(tree[name])}")
+    _write_json(bundle / "manifest.json", rng, manifest)
+    # rope_theta and rms_norm_eps are constants of the graph, which only the numpy engine takes from the manifest.
+    constants = way == "numpy" and any(name in " ".join(words) for name in ("rope_theta", "rms_norm_eps"))
+    may_differ = constants or _may_differ(" ".join(words)) or "tensors" in " ".join(words)
+    return _used("; ".join(words), bundle, material, way, rng, may_differ=may_differ)
+
+
+def graph_case(rng: random.Random, folder: Path, material: Material) -> Case:
+    """A field of the ONNX file, or its bytes."""
+    bundle, way = _copied(rng, folder, material, ways=("cpu", "cpu", "portable"))
+    name = json.loads((bundle / "manifest.json").read_bytes())["graph"]
+    path = bundle / name
+    if rng.random() < 0.25:
+        data, words = changed_bytes(rng, path.read_bytes())
+    else:
+        model = onnx.load(path, load_external_data=False)
+        words = changed_graph(rng, model)
+        data = model.SerializeToString()
+    path.write_bytes(data)
+    _list_again(bundle, name)
+    return _used(words, bundle, material, way, rng, may_differ=True)
+
+
+def weights_case(rng: random.Random, folder: Path, material: Material) -> Case:
+    """Values of the weights file, or its length."""
+    bundle, way = _copied(rng, folder, material)
+    path = bundle / "model.onnx.data"
+    size = path.stat().st_size
+    at = rng.randrange(size) // 4 * 4
+    kind = rng.choice(
+        ["nan", "nan", "inf", "random", "zeros", "huge", "all nan", "all random", "cut", "empty", "longer"]
+    )
+    patterns = {"nan": b"\0\0\xc0\x7f", "inf": b"\0\0\x80\xff", "zeros": bytes(4), "huge": b"\xff\xff\x7f\x7f"}
+    if kind in ("cut", "empty"):
+        os.truncate(path, at if kind == "cut" else 0)
+    elif kind == "longer":
+        os.truncate(path, size + rng.choice([1, 4096, 10**9]))
+    else:
+        count = size // 4 if kind.startswith("all") else rng.choice([1, 16, 1000, 100_000])
+        at = 0 if kind.startswith("all") else at
+        data = rng.randbytes(4 * count) if "random" in kind else patterns[kind.removeprefix("all ")] * count
+        with path.open("r+b") as file:
+            file.seek(at)
+            file.write(data[: size - at])
+    if rng.random() < 0.9:
+        _list_again(bundle, path.name)
+    return _used(f"{kind} at {at}", bundle, material, way, rng, may_differ=True)
+
+
+def links_case(rng: random.Random, folder: Path, material: Material) -> Case:
+    """A file of the bundle that is none, or a name in its manifest that leads elsewhere."""
+    bundle, way = _copied(rng, folder, material)
+    names = sorted(path.name for path in bundle.iterdir())
+    name = rng.choice(names)
+    path = bundle / name
+    kind = rng.choice(["loop", "folder", "fifo", "missing", "device", "outside", "up", "dangling", "name", "record"])
+    if kind in ("name", "record"):
+        words = _renamed(rng, bundle)
+    else:
+        kept = folder / "kept"
+        path.rename(kept)
+        words = f"{name}: {kind}"
+        if kind == "folder":
+            path.mkdir()
+        elif kind == "fifo":
+            os.mkfifo(path)
+        elif kind != "missing":
+            target = {"loop": name, "device": "/dev/zero", "outside": str(kept), "up": "..", "dangling": "nothing"}
+            path.symlink_to(target[kind])
+    return _used(words, bundle, material, way, rng, may_differ=False)
+
+
+_NAMES = (
+    *("..", ".", "", "/etc/passwd", "../kept", "a\0b", "a/" * 3000 + "a", "n" * 300, "manifest.json", "model.onnx"),
+    *("./model.onnx", "tokenizer.json", "model.onnx.data", "\ud800", "C:\\x", "//model.onnx", "fifo", "~", "x/../y"),
+)
+
+
+def _renamed(rng: random.Random, bundle: Path) -> str:
+    os.mkfifo(bundle / "fifo")
+    manifest = json.loads((bundle / "manifest.json").read_bytes())
+    name = rng.choice(_NAMES)
+    part = rng.choice(["graph", "weights", "portable_graph", "file", "file", "both", "stage"])
+    if part in ("file", "both"):
+        record = rng.choice(manifest["files"])
+        for key in ("graph", "weights"):
+            if part == "both" and manifest[key] == record["path"]:
+                manifest[key] = name
+        record["path"] = name
+    elif part == "stage":
+        for stage in manifest["stages"]:
+            stage["graph"] = name
+    else:
+        manifest[part] = name
+    _write_json(bundle / "manifest.json", rng, manifest)
+    return f"{part} is named {short(name)}"
+
+
+def costs_case(rng: random.Random, folder: Path, material: Material) -> Case:
+    """costs.cpu.json, used by branches=auto."""
+    bundle, _ = _copied(rng, folder, material, ways=("cpu",))
+    path = bundle / "costs.cpu.json"
+    words = _write_changed(rng, path, costs(Bundle.open(bundle)))
+
+    def run() -> object:
+        table = CostTable(costs_from_file(path))
+        for branches in (1, 3, 8, 1000):
+            seconds = table.seconds(branches, 20, 70) + table.host_seconds(branches)
+            if not seconds >= 0:
+                raise RuntimeError(f"{seconds} seconds")
+        with Decoder.open(bundle, threads=1) as decoder:
+            return answer_of_decoder(decoder, decoder.config(**{**OPTIONS, "branches": "auto"}))
+
+    return Case(words, run, NO_ANSWER)
+
+
+def gears_case(rng: random.Random, folder: Path, material: Material) -> Case:
+    """gears.json, its table, and a session that runs in its gears."""
+    path = folder / GEARS_NAME
+    words = _write_changed(rng, path, plan(Bundle.open(material.bundle)))
+
+    def run() -> object:
+        bundle = Bundle.open(material.bundle)
+        found = plan_from_file(path, bundle)
+        GearTable(found.gears)
+        session = geared_session(open_onnxruntime(bundle, "cpu", threads=1), found.gears)
+        with Decoder(bundle, session, Tokenizer.open(bundle), threads=1) as decoder:
+            return answer_of_decoder(decoder, decoder.config(**OPTIONS))
+
+    return Case(words, run, material.answers["cpu"])
+
+
+def engine_case(rng: random.Random, folder: Path, material: Material) -> Case:
+    """engine.json of both kinds of engines."""
+    bundle, _ = _copied(rng, folder, material, ways=("cpu",))
+    opened = Bundle.open(bundle)
+    gpu = CudaDevice(number=0, name="NVIDIA H100", capability="9.0", memory=2**36)
+    if rng.random() < 0.5:
+        target, engine = ascend_folder(opened, "Ascend910B1"), ascend_engine(opened)
+    else:
+        target, engine = tensorrt_folder(opened, gpu, "10.15.1.29"), tensorrt_engine(opened)
+    engine_files(target, engine)
+    words = _write_changed(rng, target / "engine.json", engine)
+    if rng.random() < 0.2:
+        record = target / rng.choice([*(each["path"] for each in engine["files"]), "engine.json"])
+        record.unlink()
+        rng.choice([lambda: record.symlink_to(record.name), record.mkdir, lambda: os.mkfifo(record), lambda: None])()
+        words += f"; {record.name} replaced"
+
+    def run() -> object:
+        if target.name.startswith("ascend"):
+            ascend_from_folder(target).fits(opened)
+            run_command("inspect", bundle)
+        else:
+            engine_from_folder(target)
+            engine_for_device(opened, gpu, "10.15.1.29")
+        return None
+
+    return Case(f"{target.name}: {words}", run, NO_ANSWER)
+
+
+def tokenizer_case(rng: random.Random, folder: Path, material: Material) -> Case:
+    """tokenizer.json and tokenizer_config.json."""
+    bundle, way = _copied(rng, folder, material, ways=("cpu",))
+    path = bundle / rng.choice(["tokenizer.json", "tokenizer.json", "tokenizer_config.json"])
+    tree = json.loads(path.read_bytes())
+    if path.name == "tokenizer.json" and rng.random() < 0.6:
+        name = rng.choice(["normalizer", "pre_tokenizer", "post_processor", "decoder", "truncation", "padding"])
+        tree[name] = rng.choice(_PARTS)
+        path.write_bytes(text_of_json(rng, tree))
+        words = f"{name} = {short(tree[name])}"
+    else:
+        words = _write_changed(rng, path, tree)
+    _list_again(bundle, path.name)
+
+    def run() -> object:
+        answer = answer_of_bundle(bundle)
+        tokenizer = Tokenizer.open(Bundle.open(bundle))
+        for text in ("", "a" * 5000, "é🙂\n\n  1234", "<|mask|><|endoftext|>", "\u0301" * 50):
+            tokenizer.decode(tokenizer.encode(text, add_bos=True))
+        tokenizer.decode(list(range(100)))
+        return answer
+
+    return Case(f"{path.name}: {words}", run, material.answers[way], may_differ=True)
+
+
+_PARTS: tuple[Any, ...] = (
+    {"type": "Replace", "pattern": {"String": ""}, "content": "yy"},
+    {"type": "Replace", "pattern": {"Regex": "(a*)*b"}, "content": "x"},
+    {"type": "Replace", "pattern": {"Regex": "("}, "content": "x"},
+    {"type": "Replace", "pattern": {"Regex": ""}, "content": "x" * 1000},
+    {"type": "Split", "pattern": {"Regex": "(a|aa)*$"}, "behavior": "Isolated", "invert": False},
+    {"type": "Split", "pattern": {"String": ""}, "behavior": "Removed", "invert": True},
+    {"type": "Prepend", "prepend": "x" * 100_000},
+    {"type": "Sequence", "normalizers": [{"type": "NFD"}] * 100},
+    {"type": "Sequence", "normalizers": [{"type": "Replace", "pattern": {"String": "a"}, "content": "aaaa"}] * 14},
+    {"type": "Precompiled", "precompiled_charsmap": "AAAA"},
+    {"type": "Precompiled", "precompiled_charsmap": ""},
+    {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True},
+    {"type": "Metaspace", "replacement": "ab", "prepend_scheme": "always"},
+    {"type": "Strip", "content": "a", "start": 2**63, "stop": 2**63},
+    {"type": "Strip", "content": "a", "start": 2**40, "stop": 7},
+    {"type": "TemplateProcessing", "single": [], "pair": [], "special_tokens": {}},
+    {
+        "type": "TemplateProcessing",
+        "single": [{"SpecialToken": {"id": "x", "type_id": 0}}],
+        "pair": [],
+        "special_tokens": {},
+    },
+    {"type": "BertProcessing", "sep": ["x", 10**9], "cls": ["y", 10**9]},
+    {"type": "CTC", "pad_token": "", "word_delimiter_token": "", "cleanup": True},
+    {"type": "WordPiece", "prefix": "", "cleanup": True},
+    {"type": "Fuse"},
+    {"type": "ByteFallback"},
+    {"type": "Lowercase"},
+    {"max_length": 0, "strategy": "LongestFirst", "stride": 0, "direction": "Right"},
+    {"max_length": 1, "strategy": "LongestFirst", "stride": 2, "direction": "Right"},
+    {
+        "strategy": {"Fixed": 10**9},
+        "direction": "Right",
+        "pad_to_multiple_of": None,
+        "pad_id": 0,
+        "pad_type_id": 0,
+        "pad_token": "x",
+    },
+    {
+        "strategy": "BatchLongest",
+        "direction": "Left",
+        "pad_to_multiple_of": 0,
+        "pad_id": 2**32 - 1,
+        "pad_type_id": 0,
+        "pad_token": "",
+    },
+    None,
+    7,
+)
+
+
+def _copied(rng: random.Random, folder: Path, material: Material, ways: tuple[str, ...] = _WAYS) -> tuple[Path, str]:
+    """A copy of the bundle for one way to decode; ONNX Runtime refuses linked weights."""
+    way = rng.choice(ways)
+    source, _ = bundle_of_way(material, way)
+    return Path(shutil.copytree(source, folder / "bundle")), way
+
+
+def _used(words: str, bundle: Path, material: Material, way: str, rng: random.Random, *, may_differ: bool) -> Case:
+    """The case that the library decodes; in some the command line looks at the bundle first."""
+    _, devices = bundle_of_way(material, way)
+    command = rng.choice([None] * 6 + ["inspect", "verify", "generate", "generate"])
+
+    def run() -> object:
+        if command == "generate":
+            run_command("generate", bundle, "2 + 3?", "--max-new-tokens", 8, "--device", devices[0], "--threads", 1)
+        elif command is not None:
+            run_command(command, bundle)
+        return answer_of_bundle(bundle, devices)
+
+    seconds = VERIFY_SECONDS if command == "verify" else 0
+    return Case(words, run, material.answers[way], processor_seconds=seconds, may_differ=may_differ)
+
+
+def _write_changed(rng: random.Random, path: Path, tree: Any) -> str:
+    if rng.random() < 0.3:
+        text, words = changed_bytes(rng, json.dumps(tree, indent=2).encode())
+    else:
+        tree, words = changed_json(rng, tree)
+        text = text_of_json(rng, tree)
+    path.write_bytes(text)
+    return words
+
+
+def _write_json(path: Path, rng: random.Random, tree: Any) -> None:
+    path.write_bytes(text_of_json(rng, tree))
+
+
+def _list_again(bundle: Path, name: str) -> None:
+    """Put the size and the digest that the file has now into the manifest: digests keep nobody from anything."""
+    manifest = json.loads((bundle / "manifest.json").read_bytes())
+    path = bundle / name
+    for record in manifest["files"]:
+        if record["path"] == name:
+            record["size"] = path.stat().st_size
+            record["sha256"] = hashlib.sha256(path.read_bytes()).hexdigest() if record["size"] < 10**8 else "0" * 64
+    write_manifest(bundle, manifest)

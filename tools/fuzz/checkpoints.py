@@ -1,0 +1,275 @@
+"""Cases made of a checkpoint or an adapter, used as an export uses it up to the tracing; a few are exported whole."""
+
+import json
+import os
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tools.fuzz.case import NO_ANSWER, Case, Material
+from tools.fuzz.mutations import TEXTS, changed_bytes, changed_json, number, short, text_of_json, value
+
+from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint, source_from_checkpoint
+from lopa.export.weights.plan import tensor_records_from_plan
+from lopa.export.weights.writer import write_weights
+
+_SINGLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
+_TRACING_SECONDS = 60
+_WHOLE = 0.01
+"""Share of the cases that are exported whole: tracing takes most of a case's processor time."""
+
+
+def checkpoint_case(rng: random.Random, folder: Path, material: Material) -> Case:
+    """A file of the checkpoint or of the adapter is changed."""
+    checkpoint = _copied(material.checkpoint, folder / "checkpoint")
+    adapter = _copied(material.adapter, folder / "adapter")
+    change = rng.choice(
+        [
+            _config,
+            _config,
+            _adapter_config,
+            _adapter_config,
+            _header,
+            _header,
+            _index,
+            _tokenizer,
+            _slow_tokenizer,
+            _slow_tokenizer,
+            _links,
+            _values,
+        ]
+    )
+    words = change(rng, checkpoint, adapter)
+    if rng.random() < _WHOLE:
+        run = _exporting(checkpoint, adapter, folder)
+        return Case(f"{words}; exported whole", run, NO_ANSWER, processor_seconds=_TRACING_SECONDS)
+
+    def run_without_tracing() -> object:
+        source = source_from_checkpoint(checkpoint, adapter)
+        records = tensor_records_from_plan(source.planned, "float32")
+        write_weights(folder / "weights", source.planned, records, source.stored, source.adapter, lambda _done: None)
+        return None
+
+    return Case(words, run_without_tracing, NO_ANSWER)
+
+
+def _exporting(checkpoint: Path, adapter: Path, folder: Path) -> Callable[[], object]:
+    def run() -> object:
+        place = folder / "bundles"
+        place.mkdir()
+        try:
+            bundle_from_checkpoint(checkpoint, place / "bundle", lora=adapter)
+        except BaseException:
+            if list(place.iterdir()):
+                raise RuntimeError(f"left behind: {list(place.iterdir())}") from None
+            raise
+        return None
+
+    return run
+
+
+def _copied(source: Path, target: Path) -> Path:
+    """Small files are copied, weights linked: a change puts another file in their place."""
+    target.mkdir()
+    for path in source.iterdir():
+        if path.suffix == ".safetensors":
+            (target / path.name).symlink_to(path)
+        else:
+            shutil.copy(path, target / path.name)
+    return target
+
+
+def _rewritten(rng: random.Random, path: Path, tree: Any = None) -> str:
+    tree = json.loads(path.read_bytes()) if tree is None else tree
+    if rng.random() < 0.25:
+        text, words = changed_bytes(rng, json.dumps(tree).encode())
+    else:
+        tree, words = changed_json(rng, tree)
+        text = text_of_json(rng, tree)
+    path.unlink(missing_ok=True)
+    path.write_bytes(text)
+    return f"{path.name}: {words}"
+
+
+def _config(rng: random.Random, checkpoint: Path, _adapter: Path) -> str:
+    path = checkpoint / "config.json"
+    tree = json.loads(path.read_bytes())
+    if rng.random() < 0.3:
+        extra = ["head_dim", "rope_parameters", "layer_types", "rope_scaling", "use_sliding_window", "mask_token_id"]
+        name = rng.choice(extra)
+        tree[name] = rng.choice(
+            [value(rng), {"rope_type": value(rng)}, {"rope_type": "default", "rope_theta": number(rng)}]
+        )
+        path.write_bytes(text_of_json(rng, tree))
+        return f"{name} = {short(tree[name])}"
+    return _rewritten(rng, path, tree)
+
+
+_PATTERNS = (
+    *(
+        ".*",
+        "(.*)*x",
+        "(a|aa)*$",
+        ".*" * 200 + "x",
+        "(",
+        "[",
+        "(?i)x",
+        "(?P<a>x)",
+        "\\1",
+        "q_proj|k_proj",
+        "^q.*$",
+        "(?=.*)*",
+    ),
+    *(
+        "(?:" * 300 + ")" * 300,
+        "x{99999}",
+        "(x{9999}){9999}",
+        "\\",
+        "(?<=x)y",
+        "a" * 5000,
+        "model\\.layers\\.\\d+.*",
+        "",
+    ),
+)
+
+
+def _adapter_config(rng: random.Random, _checkpoint: Path, adapter: Path) -> str:
+    path = adapter / "adapter_config.json"
+    tree = json.loads(path.read_bytes())
+    if rng.random() < 0.5:
+        name = rng.choice(
+            [
+                "target_modules",
+                "exclude_modules",
+                "rank_pattern",
+                "alpha_pattern",
+                "modules_to_save",
+                "layers_to_transform",
+                "r",
+                "lora_alpha",
+                "use_rslora",
+                "layers_pattern",
+            ]
+        )
+        patterns = {rng.choice(_PATTERNS): number(rng) for _ in range(rng.choice([1, 3, 50]))}
+        tree[name] = rng.choice(
+            [
+                value(rng),
+                number(rng),
+                rng.choice(_PATTERNS),
+                patterns,
+                [rng.choice(_PATTERNS)],
+                {f"x{i}.*": 32 for i in range(rng.choice([10, 30_000]))},
+                ["lm_head"],
+                ["q_proj", None],
+            ]
+        )
+        path.write_bytes(text_of_json(rng, tree))
+        return f"{name} = {short(tree[name])}"
+    return _rewritten(rng, path, tree)
+
+
+def _header(rng: random.Random, checkpoint: Path, adapter: Path) -> str:
+    path = rng.choice([checkpoint / _SINGLE, adapter / "adapter_model.safetensors"])
+    content = path.read_bytes()
+    length = int.from_bytes(content[:8], "little")
+    text, values = content[8 : 8 + length], content[8 + length :]
+    if rng.random() < 0.4:
+        text, words = changed_bytes(rng, text)
+    else:
+        tree, words = changed_json(rng, json.loads(text))
+        text = text_of_json(rng, tree)
+    claimed = len(text) if rng.random() < 0.9 else rng.choice([0, 1, len(text) + 1, 2**24, 2**31, 2**63, 2**64 - 1])
+    path.unlink()
+    path.write_bytes(claimed.to_bytes(8, "little") + text + values)
+    return f"{path.name}: {words}; header of {claimed}"
+
+
+def _index(rng: random.Random, checkpoint: Path, _adapter: Path) -> str:
+    path = checkpoint / _INDEX
+    content = (checkpoint / _SINGLE).read_bytes()
+    names = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+    (checkpoint / "one.safetensors").symlink_to((checkpoint / _SINGLE).resolve())
+    tree: Any = {"metadata": {}, "weight_map": {name: "one.safetensors" for name in names if name != "__metadata__"}}
+    if rng.random() < 0.5:
+        os.mkfifo(checkpoint / "fifo")
+        (checkpoint / "loop").symlink_to("loop")
+        shard = rng.choice([*TEXTS, "fifo", "loop", "config.json", "one.safetensors/", "./one.safetensors"])
+        for name in rng.sample(sorted(tree["weight_map"]), rng.choice([1, 10, len(tree["weight_map"])])):
+            tree["weight_map"][name] = shard
+        path.write_bytes(text_of_json(rng, tree))
+        return f"index names {short(shard)}"
+    return _rewritten(rng, path, tree)
+
+
+def _tokenizer(rng: random.Random, checkpoint: Path, _adapter: Path) -> str:
+    name = rng.choice(["tokenizer.json", "tokenizer_config.json", "chat_template.jinja"])
+    if name == "chat_template.jinja":
+        data, words = changed_bytes(rng, b"{% for m in messages %}{{ m.content }}{% endfor %}")
+        (checkpoint / name).write_bytes(data)
+        return f"{name}: {words}"
+    return _rewritten(rng, checkpoint / name)
+
+
+def _slow_tokenizer(rng: random.Random, checkpoint: Path, _adapter: Path) -> str:
+    """vocab.json and merges.txt in place of tokenizer.json; there are only bytes and a few merges."""
+    from tokenizers.pre_tokenizers import ByteLevel
+
+    (checkpoint / "tokenizer.json").unlink()
+    specials = ["<|endoftext|>", "<|beginoftext|>", "<|mask|>"]
+    signs = sorted(ByteLevel.alphabet())
+    merges = [(a, b) for a in signs[:10] for b in signs[:4]]
+    vocabulary = {text: i for i, text in enumerate([*specials, *signs, *(a + b for a, b in merges)])}
+    settings = {
+        "tokenizer_class": "DreamTokenizer",
+        "eos_token": specials[0],
+        "pad_token": specials[0],
+        "bos_token": specials[1],
+        "mask_token": specials[2],
+        "added_tokens_decoder": {str(i): {"content": text, "special": True} for i, text in enumerate(specials)},
+    }
+    files = {
+        "vocab.json": json.dumps(vocabulary).encode(),
+        "merges.txt": ("#version: 0.2\n" + "\n".join(f"{a} {b}" for a, b in merges) + "\n").encode(),
+        "tokenizer_config.json": json.dumps(settings).encode(),
+        "added_tokens.json": json.dumps({text: i for i, text in enumerate(specials)}).encode(),
+        "special_tokens_map.json": json.dumps(
+            {"mask_token": specials[2], "eos_token": {"content": specials[0]}}
+        ).encode(),
+    }
+    for name, data in files.items():
+        (checkpoint / name).write_bytes(data)
+    name = rng.choice(sorted(files))
+    if name == "merges.txt" or rng.random() < 0.3:
+        data, words = changed_bytes(rng, files[name])
+        (checkpoint / name).write_bytes(data)
+        return f"{name}: {words}"
+    return _rewritten(rng, checkpoint / name)
+
+
+def _links(rng: random.Random, checkpoint: Path, adapter: Path) -> str:
+    path = rng.choice([*sorted(checkpoint.iterdir()), *sorted(adapter.iterdir())])
+    path.unlink()
+    kind = rng.choice(["loop", "folder", "fifo", "missing", "device", "dangling", "empty"])
+    if kind == "folder":
+        path.mkdir()
+    elif kind == "fifo":
+        os.mkfifo(path)
+    elif kind == "empty":
+        path.touch()
+    elif kind != "missing":
+        path.symlink_to({"loop": path.name, "device": "/dev/zero", "dangling": "nothing"}[kind])
+    return f"{path.name}: {kind}"
+
+
+def _values(rng: random.Random, checkpoint: Path, adapter: Path) -> str:
+    path = rng.choice([checkpoint / _SINGLE, adapter / "adapter_model.safetensors"])
+    content = bytearray(path.read_bytes())
+    path.unlink()
+    at = 8 + int.from_bytes(content[:8], "little") + rng.randrange(1000) * 4
+    piece = rng.choice([b"\0\0\xc0\x7f", b"\0\0\x80\xff", b"\xff\xff\x7f\x7f", rng.randbytes(4)])
+    content[at : at + 4] = piece
+    path.write_bytes(content if rng.random() < 0.8 else content[: rng.randrange(len(content))])
+    return f"{path.name}: {piece!r} at {at}"

@@ -1,0 +1,40 @@
+"""The table of kinds. A kind is a function that makes the case of a random state; a new one is a line here."""
+
+from tools.fuzz.bundles import (
+    costs_case,
+    dimensions_case,
+    engine_case,
+    gears_case,
+    graph_case,
+    links_case,
+    manifest_case,
+    tokenizer_case,
+    weights_case,
+)
+from tools.fuzz.case import MakeCase
+from tools.fuzz.checkpoints import checkpoint_case
+from tools.fuzz.requests import (
+    command_case,
+    config_case,
+    lines_case,
+    prompt_case,
+    template_case,
+)
+
+KINDS: dict[str, MakeCase] = {
+    "manifest": manifest_case,
+    "dimensions": dimensions_case,
+    "graph": graph_case,
+    "weights": weights_case,
+    "links": links_case,
+    "costs": costs_case,
+    "gears": gears_case,
+    "engine": engine_case,
+    "tokenizer": tokenizer_case,
+    "template": template_case,
+    "checkpoint": checkpoint_case,
+    "lines": lines_case,
+    "config": config_case,
+    "prompt": prompt_case,
+    "command": command_case,
+}

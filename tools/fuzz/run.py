@@ -1,0 +1,121 @@
+"""Mutates everything that a user or a stranger can hand to lopa-export, and sees that it ends properly.
+
+Usage: python -m tools.fuzz [--cases N] [--seed N] [--kind K]... [--jobs N] [--only "kind seed"] [--keep DIR]
+
+docs/fuzzing.md says what is mutated, what the classes mean and how a kind is added. Exit code 1 when a case was bad.
+"""
+
+import json
+import shutil
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+from tools.fuzz.case import CLASSES, Outcome
+from tools.fuzz.kinds import KINDS
+from tools.fuzz.material import bundles_made, material_from_bundles
+from tools.fuzz.worker import Asked, answer_in_a_process, outcomes
+
+
+@click.command()
+@click.option("--cases", default=1000, show_default=True, help="In all, dealt over the kinds.")
+@click.option("--seed", default=0, show_default=True, help="The first case's; the others follow.")
+@click.option("--kind", "kinds", multiple=True, type=click.Choice(list(KINDS)), help="Only this one. Repeatable.")
+@click.option("--jobs", default=2, show_default=True, type=click.IntRange(min=1), help="Processes at a time.")
+@click.option("--only", metavar='"KIND SEED"', help="One case, again.")
+@click.option("--keep", type=click.Path(path_type=Path), help="Keep the files of bad cases, and of --only, in DIR.")
+@click.option("--json", "lines", type=click.Path(path_type=Path), help="Write a line of JSON for every case to FILE.")
+@click.option("--bundle", type=click.Path(path_type=Path), help="A tiny bundle with two stages [default: one is made].")
+@click.option("--portable", type=click.Path(path_type=Path), help="A portable one [default: one is made].")
+def command(
+    cases: int,
+    seed: int,
+    kinds: tuple[str, ...],
+    jobs: int,
+    only: str | None,
+    keep: Path | None,
+    lines: Path | None,
+    bundle: Path | None,
+    portable: Path | None,
+) -> None:
+    """Run the cases, show the table and every bad case."""
+    asked = [_named(only)] if only else list(_dealt(kinds or tuple(KINDS), cases, seed))
+    with tempfile.TemporaryDirectory(prefix="fuzz-") as place:
+        if bundle is None or portable is None:
+            # In a process of its own: tracing starts threads, which forks of this one would not have.
+            made = answer_in_a_process(lambda: [str(path) for path in bundles_made(Path(place))])
+            bundle, portable = map(Path, made)
+        material = material_from_bundles(bundle.resolve(), portable.resolve())
+        work = (Asked(kind, number, Path(place, "cases", f"{kind}-{number}")) for kind, number in asked)
+        found: list[Outcome] = []
+        with _log(lines) as tell:
+            for outcome in outcomes(work, KINDS, material, jobs=jobs):
+                found.append(outcome)
+                tell(json.dumps(asdict(outcome)))
+                folder = Path(place, "cases", f"{outcome.kind}-{outcome.seed}")
+                if keep and (outcome.bad or only):
+                    shutil.move(folder, Path(keep, folder.name))
+                shutil.rmtree(folder, ignore_errors=True)
+                if len(found) % 100 == 0:
+                    count = sum(each.bad for each in found)
+                    click.echo(f"{len(found)} of {len(asked)} cases, {count} bad", err=True)
+    if only:
+        click.echo(json.dumps(asdict(found[0]), indent=2))
+    click.echo(table_of_outcomes(found))
+    bad = [each for each in found if each.bad]
+    click.echo(bad_cases(bad))
+    sys.exit(1 if bad else 0)
+
+
+def table_of_outcomes(found: Sequence[Outcome]) -> str:
+    """Kind by class, in Markdown."""
+    counts = Counter((each.kind, each.found) for each in found)
+    kinds = [kind for kind in KINDS if any(each.kind == kind for each in found)]
+    rows = [["kind", "cases", *CLASSES], ["---", *["---:"] * (len(CLASSES) + 1)]]
+    for kind in kinds:
+        of_kind = [counts[kind, name] for name in CLASSES]
+        rows.append([kind, str(sum(of_kind)), *map(str, of_kind)])
+    totals = [sum(counts[kind, name] for kind in kinds) for name in CLASSES]
+    rows.append(["all", str(sum(totals)), *map(str, totals)])
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def bad_cases(bad: Sequence[Outcome]) -> str:
+    """Those of one place and error together, the most frequent first, each with its first case."""
+    groups: dict[tuple[str, str, str], list[Outcome]] = {}
+    for each in bad:
+        groups.setdefault((each.found, each.error.partition(":")[0][:60], each.place), []).append(each)
+    if not groups:
+        return "no bad case"
+    lines = ["| n | class | error | where | first case: mutation |", "|---:|---|---|---|---|"]
+    for (kind, error, place), group in sorted(groups.items(), key=lambda item: -len(item[1])):
+        first = min(group, key=lambda each: each.seed)
+        words = f"{error} | {place} | {first.name}: {first.mutation[:100]}".replace("\n", " ")
+        lines.append(f"| {len(group)} | {kind} | {words} |")
+    return "\n".join(lines)
+
+
+def _dealt(kinds: Sequence[str], cases: int, seed: int) -> Iterator[tuple[str, int]]:
+    for number in range(cases):
+        yield kinds[number % len(kinds)], seed + number // len(kinds)
+
+
+def _named(text: str) -> tuple[str, int]:
+    kind, _, number = text.partition(" ")
+    if kind not in KINDS or not number.isdecimal():
+        raise click.UsageError(f"--only {text!r}: expected a kind and a number, such as 'graph 17'")
+    return kind, int(number)
+
+
+@contextmanager
+def _log(path: Path | None) -> Iterator[Callable[[str], None]]:
+    if path is None:
+        yield lambda _line: None
+        return
+    with path.open("w", encoding="utf-8") as file:
+        yield lambda line: print(line, file=file, flush=True)

@@ -1,0 +1,1 @@
+"""The GPU report: one command that measures everything on a machine with a GPU."""

@@ -1,0 +1,106 @@
+"""What tools/gpu/report.py compares in one dtype, opened: our engines on the device, and torch beside them."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TypeVar
+
+import numpy as np
+from tools.gpu.run import GpuRun
+
+from lopa.bench.forward.random_inputs import random_prefix_rows, random_window
+from lopa.bench.forward.work import ForwardShape
+from lopa.bench.gpu.device import free_unused, memory_in_use
+from lopa.bench.gpu.results import OpenedSide, without_stage
+from lopa.bench.gpu.text import ENGINE_PREFIX
+from lopa.bench.speed.eager_model import compiled_model, eager_model_from_checkpoint
+from lopa.bench.speed.eager_session import EagerSession
+from lopa.export.weights.plan import Dtype
+from lopa.export.weights.torch_dtypes import TORCH_DTYPES
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.bundle.manifest import Manifest
+from lopa.runtime.errors import BadInputError
+from lopa.runtime.sessions.session import Session, open_session, unused_request
+
+EAGER, COMPILED = "torch eager", "torch.compile"
+OpenedSession = TypeVar("OpenedSession", bound=Session)
+
+
+@dataclass(frozen=True)
+class Sides:
+    """Open sessions by their names in the report; those that could not be opened are absent."""
+
+    bundle: Bundle
+    engines: dict[str, Session] = field(default_factory=dict)
+    torch: dict[str, Session] = field(default_factory=dict)
+    """EAGER, and COMPILED, which compiles nothing before it is used."""
+
+
+@contextmanager
+def opened_sides(run: GpuRun, dtype: Dtype) -> Iterator[Sides]:
+    """Open every side, one after another, and run the largest shape on each to see what memory it takes.
+
+    Raises BadInputError where the work folder has no bundle of this dtype.
+    """
+    settings = run.settings
+    if not settings.bundle(dtype).exists():
+        raise BadInputError(
+            f"{settings.work} has no bundle of {settings.name} in {dtype}",
+            expected="one that the stage export made",
+            remedy="run the stages checkpoint and export first, or leave --stage out",
+        )
+    sides = Sides(Bundle.open(settings.bundle(dtype)))
+    free_unused(settings.device)
+    run.put(without_stage(run.results, "open", dtype))
+    with ExitStack() as opened:
+        for device in settings.engines:
+            name = ENGINE_PREFIX + device
+            session = _opened_side(run, sides.bundle, name, partial(open_session, sides.bundle, device))
+            if session is not None:
+                opened.callback(session.close)
+                sides.engines[name] = session
+        eager = _opened_side(run, sides.bundle, EAGER, partial(_eager_session, run, dtype))
+        if eager is not None:
+            opened.callback(sides.torch.clear)  # and with them the weights
+            compiled = compiled_model(eager.model, sides.bundle.manifest.dimensions)
+            sides.torch.update({EAGER: eager, COMPILED: EagerSession(compiled, together=True)})
+        yield sides
+
+
+def run_once(session: Session, manifest: Manifest, shape: ForwardShape) -> None:
+    """One forward of `shape` behind a prefix, which is forgotten."""
+    rng, request = np.random.default_rng(0), unused_request()
+    try:
+        session.append_rows(request, random_prefix_rows(manifest, shape.prefix, rng))
+        session.forward(random_window(manifest, request, shape, rng))
+    finally:
+        session.release(request)
+
+
+def _eager_session(run: GpuRun, dtype: Dtype) -> EagerSession:
+    settings = run.settings
+    model = eager_model_from_checkpoint(settings.checkpoint, None, dtype=TORCH_DTYPES[dtype], device=settings.device)
+    return EagerSession(model, together=True)
+
+
+def _opened_side(run: GpuRun, bundle: Bundle, name: str, opening: Callable[[], OpenedSession]) -> OpenedSession | None:
+    """The session, once it has run; None, and a failure in the report, for whatever goes wrong."""
+    settings, dtype = run.settings, bundle.manifest.dtype
+    before, began = memory_in_use(settings.device), time.perf_counter()
+    largest = max(settings.shapes, key=lambda shape: (shape.branches * shape.window, shape.prefix))
+    session = None
+    try:
+        session = opening()
+        run_once(session, bundle.manifest, largest)
+    except Exception as error:  # every engine has exceptions of its own, and the other sides can still be measured
+        run.failed(dtype, name, "open", "", error)
+        if session is not None:
+            session.close()
+        free_unused(settings.device)
+        return None
+    seconds, memory = time.perf_counter() - began, memory_in_use(settings.device) - before
+    run.add(OpenedSide(dtype, name, seconds, memory))
+    run.tell(f"open {dtype}: {name}; {seconds:.1f} s")
+    return session

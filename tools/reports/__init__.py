@@ -1,0 +1,1 @@
+"""Reports for developers, each a program of its own."""

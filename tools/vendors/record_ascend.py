@@ -1,0 +1,195 @@
+"""Run an engine for Ascend on a machine with an NPU, note every call of pyACL and hold it against what is documented.
+
+Usage: python tools/vendors/record_ascend.py BUNDLE [--device N] [--peer N] -o TRANSCRIPT.json
+       [--against EARLIER.json] [--mark]
+
+Every gear is run, beside ONNX Runtime on the CPU; rows are committed, read and, with --peer, copied to another device;
+two calls are made to fail. Exit code 1 where something was not as runtime/ascend/acl_contract.json says.
+"""
+
+import importlib
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+import click
+import msgspec
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from tools.vendors.acl_recording import (
+    RecordingAcl,
+    Transcript,
+    differences_from_contract,
+    differences_of_transcripts,
+    marked_contract,
+)
+
+from lopa.runtime.ascend.contract import TABLE, acl_contract
+from lopa.runtime.ascend.manifest import engine_folders, engine_from_folder
+from lopa.runtime.ascend.process import THE_PROCESS
+from lopa.runtime.ascend.session import open_session as open_ascend
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.bundle.gears import Gear
+from lopa.runtime.contract import Float32, Statistics, WindowBatch
+from lopa.runtime.contract.stored_floats import float32_from_stored
+from lopa.runtime.errors import LopaError, MissingBackendError
+from lopa.runtime.sessions.session import Session, open_session
+
+_TOLERANCE = 1e-2
+"""Of the largest number: half precision."""
+_RULES = ["thread", "model context", "input room", "alignment", "teardown"]
+"""Shown to hold by forwards of all gears that agree with the CPU, and a close without an error."""
+
+
+@click.command()
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.option("--device", default=0, show_default=True, help="The NPU to run on.")
+@click.option("--peer", type=int, help="Another one, for copies between both.")
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Where to write the transcript.")
+@click.option("--against", type=click.Path(exists=True, path_type=Path), help="An earlier transcript to compare with.")
+@click.option("--mark", is_flag=True, help=f"Set what was seen to `recorded` in {TABLE.name}.")
+def main(bundle: Path, device: int, peer: int | None, output: Path, against: Path | None, mark: bool) -> None:
+    """Write a transcript of the calls of pyACL, and print where they differ from what is documented."""
+    try:
+        transcript = transcript_of_machine(Bundle.open(bundle), device, peer)
+    except LopaError as error:
+        click.echo(f"error: {error}", err=True)
+        sys.exit(error.exit_code)
+    output.write_bytes(msgspec.json.format(msgspec.json.encode(transcript), indent=1) + b"\n")
+    found = differences_from_contract(transcript, acl_contract())
+    if against is not None:
+        found += differences_of_transcripts(transcript, msgspec.json.decode(against.read_bytes(), type=Transcript))
+    found += [
+        f"the gear {gear} differs from the CPU by {difference:.1e} of the largest number"
+        for gear, difference in transcript.largest_difference.items()
+        if not difference < _TOLERANCE
+    ]
+    for line in found:
+        click.echo(line)
+    kind = "the stand-in, which shows nothing of a real machine" if transcript.stand_in else transcript.soc
+    click.echo(f"{len(transcript.calls)} calls on {kind}, {len(found)} differences; written to {output}")
+    if mark:
+        if transcript.stand_in:
+            click.echo("--mark: nothing marked, since this was the stand-in", err=True)
+            sys.exit(2)
+        table = msgspec.json.encode(marked_contract(acl_contract(), transcript))
+        TABLE.write_bytes(msgspec.json.format(table, indent=1) + b"\n")
+    sys.exit(1 if found else 0)
+
+
+def transcript_of_machine(bundle: Bundle, device: int, peer: int | None) -> Transcript:
+    """Run everything. Raises what opening and running raise."""
+    try:
+        module = importlib.import_module("acl")
+    except ImportError as error:
+        raise MissingBackendError(
+            f"pyACL cannot be imported: {error}", expected="a machine with an NPU and CANN", remedy="run it there"
+        ) from error
+    recording = RecordingAcl(module, acl_contract())
+    sys.modules["acl"] = recording  # type: ignore[assignment]  # what the adapter imports
+    try:
+        soc = str(recording.rt.get_soc_name())
+        differences = _run_everything(bundle, device, peer)
+        provoked = _provoked(recording)
+        THE_PROCESS.finalize()
+    finally:
+        sys.modules["acl"] = module
+    agree = all(difference < _TOLERANCE for difference in differences.values())
+    return Transcript(
+        stand_in=bool(getattr(module, "STAND_IN", False)),
+        soc=soc,
+        made=datetime.now(UTC).isoformat(timespec="seconds"),
+        calls=recording.calls,
+        provoked=provoked,
+        largest_difference=differences,
+        rules=[*_RULES, *(["peers"] if peer is not None else [])] if agree else [],
+    )
+
+
+def _run_everything(bundle: Bundle, device: int, peer: int | None) -> dict[str, float]:
+    """Of every gear: how far its statistics are from those of the CPU."""
+    plain = open_session(bundle.of_dialect("portable"), "cpu")
+    session = open_session(bundle, f"ascend:{device}")
+    differences = {}
+    for request, gear in enumerate(_gears(bundle)):
+        differences[str(msgspec.structs.astuple(gear)[:5])] = _difference_of_gear(bundle, gear, request, session, plain)
+    session.close()
+    if peer is not None:
+        differences["peers"] = _difference_behind_lent_rows(bundle, device, peer, plain)
+    plain.close()
+    return differences
+
+
+def _difference_behind_lent_rows(bundle: Bundle, device: int, peer: int, plain: Session) -> float:
+    """A forward on `peer` behind rows that `device` computed and lent.
+
+    One call at a time: as devices that share branches, in a hurry, their calls would come in another order each time.
+    """
+    lender, borrower = (open_ascend(bundle, f"ascend:{number}", threads=None) for number in (device, peer))
+    lender.meet([borrower])
+    borrower.meet([lender])
+    for each in (lender, plain):
+        each.forward(_batch(bundle, (0,), 2, 8, 0))
+    plain.commit(0, 1, 8)
+    borrower.append_rows(0, lender.lend_rows(0, 1, 8, [borrower]))
+    batch = _batch(bundle, (0,), 2, 8, 8)
+    found = _difference(borrower.forward(batch), plain.forward(batch))
+    lender.close()
+    borrower.close()
+    return found
+
+
+def _difference_of_gear(bundle: Bundle, gear: Gear, request: int, session: Session, plain: Session) -> float:
+    """Twice the gear's whole window, with rows committed between, and rows read to the host."""
+    requests = tuple(1000 * request + slot for slot in range(gear.requests))
+    batch = _batch(bundle, requests, gear.branches, gear.window, 0)
+    found = _difference(session.forward(batch), plain.forward(batch))
+    count = min(gear.window, gear.prefix)
+    for each in requests:
+        for one in (session, plain):
+            one.commit(each, gear.branches - 1, count)
+        rows = zip(*(one.read_rows(each, 0, count).layers for one in (session, plain)), strict=True)
+        found = max(found, *(_relative(float32_from_stored(a), float32_from_stored(b)) for a, b in rows))
+    batch = _batch(bundle, requests, gear.branches, gear.window, count)
+    found = max(found, _difference(session.forward(batch), plain.forward(batch)))
+    for each in requests:
+        session.release(each)
+        plain.release(each)
+    return found
+
+
+def _provoked(recording: RecordingAcl) -> dict[str, int]:
+    """The codes of two calls that cannot succeed: for a device that is not there, and without a context."""
+    THE_PROCESS.calls()
+    return {"rt.set_device": recording.rt.set_device(9999), "rt.malloc": recording.rt.malloc(64, 0)[1]}
+
+
+def _gears(bundle: Bundle) -> list[Gear]:
+    return [each.gear for each in engine_from_folder(engine_folders(bundle)[0]).engine.gears]
+
+
+def _batch(bundle: Bundle, requests: tuple[int, ...], branches: int, width: int, start: int) -> WindowBatch:
+    rng = np.random.default_rng(start)
+    shape = (len(requests), branches, width)
+    return WindowBatch(
+        requests=requests,
+        input_ids=rng.integers(0, bundle.manifest.dimensions.vocab_size, shape),
+        position_ids=np.broadcast_to(start + np.arange(width), shape).copy(),
+        window_mask=np.ones((*shape, width), np.bool_),
+        logits_index=rng.integers(0, width, (*shape[:2], min(width, 8))),
+        temperature=np.ones(len(requests), np.float32),
+    )
+
+
+def _difference(found: Statistics, expected: Statistics) -> float:
+    return _relative(found.topk_logprobs, expected.topk_logprobs)
+
+
+def _relative(found: Float32, expected: Float32) -> float:
+    return float(np.abs(found - expected).max()) / float(np.abs(expected).max())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,173 @@
+"""Writes down what TensorRT's Python bindings offer: classes, methods with their keywords, properties, enum members.
+
+    pip install --no-deps --target BINDINGS tensorrt-cu13-bindings==11.4.0.106
+    python tools/vendors/record_tensorrt_api.py BINDINGS -o tests/runtime/tensorrt/api-11.json
+
+The real bindings are imported over stand-in libraries (tests/runtime/tensorrt/stand_in_libraries.c, compiled here), so
+neither TensorRT nor a GPU is needed. One version a process. Knows nothing of what this project uses.
+"""
+
+import argparse
+import ctypes
+import importlib
+import inspect
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+STAND_IN = Path(__file__).parents[2] / "tests" / "runtime" / "tensorrt" / "stand_in_libraries.c"
+_LIBRARIES = ("nvinfer", "nvinfer_plugin", "nvonnxparser")
+_SIGNATURE = re.compile(r"^(?:\d+\. )?(?P<name>\w+)\((?P<parameters>.*)\) -> (?P<returns>.+)$")
+_MODULE_PATH = re.compile(r"\b\w+(?:\.\w+)*\.(?=\w)")
+
+
+def main() -> None:
+    """Record the bindings in the folder given."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("bindings", type=Path, help="the folder that pip installed them to")
+    parser.add_argument("-o", "--output", type=Path, help="the file to write [default: standard output]")
+    given = parser.parse_args()
+    trt = bindings_over_stand_ins(given.bindings)
+    text = json_from_surface(surface_of_module(trt) | {"plugin": surface_of_plugin_module(trt)})
+    if given.output is None:
+        print(text, end="")
+    else:
+        given.output.write_text(text)
+
+
+def bindings_over_stand_ins(folder: Path) -> ModuleType:
+    """Import tensorrt_bindings from `folder`; its libraries are the stand-ins. Needs a C compiler named cc."""
+    major = next(folder.glob("tensorrt_*bindings-*.dist-info")).name.split("-")[1].split(".")[0]
+    with tempfile.TemporaryDirectory() as made:
+        for library in _LIBRARIES:
+            name = f"lib{library}.so.{major}"
+            path = Path(made, name)
+            subprocess.run(["cc", "-shared", "-fPIC", f"-Wl,-soname,{name}", "-o", path, STAND_IN], check=True)
+            ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)  # the loader takes a library that is there already
+        sys.path.insert(0, str(folder))
+        return importlib.import_module("tensorrt_bindings")
+
+
+def surface_of_module(trt: ModuleType) -> dict[str, Any]:
+    """What can be asked of `trt`, in a form that can be compared between versions."""
+    classes = {name: value for name, value in sorted(vars(trt).items()) if inspect.isclass(value) and _public(name)}
+    functions = {
+        name: list(_signatures(name, value))
+        for name, value in sorted(vars(trt).items())
+        if inspect.isroutine(value) and _public(name)
+    }
+    return {
+        "version": trt.__version__,
+        "classes": {name: _class_surface(value) for name, value in classes.items()},
+        "functions": functions,
+        "values": [name for name, value in sorted(vars(trt).items()) if type(value).__name__ in classes],
+    }
+
+
+def surface_of_plugin_module(trt: ModuleType) -> dict[str, Any]:
+    """What tensorrt.plugin defines, which is written in Python: parameters of functions, public names of classes."""
+    sys.modules["tensorrt"] = trt  # the name by which the submodule imports its own package
+    plugin = importlib.import_module(f"{trt.__name__}.plugin")
+    own = [(name, value) for name, value in sorted(vars(plugin).items()) if _public(name)]
+    return {
+        "functions": {name: _python_parameters(value) for name, value in own if inspect.isfunction(value)},
+        "classes": {
+            name: {
+                "parameters": _python_parameters(value.__init__)[1:],
+                "names": sorted(filter(_public, vars(value))),
+            }
+            for name, value in own
+            if inspect.isclass(value) and value.__module__.startswith(plugin.__name__)
+        },
+    }
+
+
+def json_from_surface(surface: dict[str, Any]) -> str:
+    """One line for each class, so that a difference between versions can be read."""
+    classes = ",\n".join(
+        f"  {json.dumps(name)}: {json.dumps(one, separators=(',', ':'))}" for name, one in surface["classes"].items()
+    )
+    others = "".join(
+        f" {json.dumps(name)}: {json.dumps(value, separators=(',', ':'))},\n"
+        for name, value in surface.items()
+        if name != "classes"
+    )
+    return f'{{\n{others} "classes": {{\n{classes}\n }}\n}}\n'
+
+
+def _class_surface(owner: type) -> dict[str, Any]:
+    """Methods with the signatures of their overloads, properties with their type, and whether they can be set.
+
+    Values are what a class itself holds: the type of each, or the members of an enum.
+    """
+    bases = [base.__name__ for base in owner.__bases__ if base.__name__ not in ("object", "pybind11_object")]
+    members = _members(owner)
+    methods, properties, values = {}, {}, {}
+    for name, value in sorted(vars(owner).items()):
+        if isinstance(value, property):
+            properties[name] = _returned(value.fget) + (" settable" if value.fset else "")
+        elif (name == "__init__" or _public(name)) and inspect.isroutine(value) and not members:
+            methods[name] = list(_signatures(name, getattr(owner, name)))
+        elif _public(name) and not members:
+            values[name] = _members(value) if inspect.isclass(value) else type(value).__name__
+    parts = {"bases": bases, "members": members, "methods": methods, "properties": properties, "values": values}
+    return {name: part for name, part in parts.items() if part and not (members and name != "members")}
+
+
+def _python_parameters(function: Any) -> list[str]:
+    """Those with a default marked by =."""
+    parameters = inspect.signature(function).parameters.values()
+    return [f"{each.name}{'' if each.default is inspect.Parameter.empty else '='}" for each in parameters]
+
+
+def _members(owner: Any) -> list[str]:
+    return list(getattr(owner, "__members__", ()))
+
+
+def _signatures(name: str, function: Any) -> Iterator[str]:
+    """For every overload its parameters but self, those with a default marked by =, and what it gives.
+
+    None for a function written in Python, which has no such lines in its docstring.
+    """
+    lines = (function.__doc__ or "").splitlines()
+    for found in filter(None, (_SIGNATURE.match(line.strip()) for line in lines)):
+        if found["name"] == name:
+            parameters = [part for part in _split(found["parameters"]) if part.split(":")[0] != "self"]
+            names = [part.split(":")[0].strip() + ("=" if "=" in part else "") for part in parameters]
+            yield f"{', '.join(names)} -> {_type_name(found['returns'])}"
+
+
+def _returned(getter: Any) -> str:
+    found = re.search(r"-> (.+)$", ((getter and getter.__doc__) or "").strip().split("\n")[0])
+    return _type_name(found[1]) if found else "object"
+
+
+def _type_name(text: str) -> str:
+    """Without the modules and namespaces that the bindings put in front."""
+    return _MODULE_PATH.sub("", re.sub(r"\w+::", "", text)).replace("List[", "list[").replace("Tuple[", "tuple[")
+
+
+def _split(parameters: str) -> list[str]:
+    """At the commas that are not inside brackets."""
+    parts, depth = [""], 0
+    for character in parameters:
+        depth += (character in "[<(") - (character in "]>)")
+        if character == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += character
+    return [part.strip() for part in parts if part.strip()]
+
+
+def _public(name: str) -> bool:
+    return not name.startswith("_")
+
+
+if __name__ == "__main__":
+    main()
