@@ -5,17 +5,12 @@ Each lies in the file of its name in its group's room, which is imported when th
 
 import difflib
 import importlib
-import os
 
 import click
 
 from lopa.cli.program.folder_type import FOLDER
 from lopa.cli.program.signals import Signals
 from lopa.cli.program.verbosity import with_verbosity
-
-PROGRAM = "lopa-export"
-COMPLETE_VARIABLE = "_LOPA_EXPORT_COMPLETE"
-"""In the environment of a shell that asks what can be typed next."""
 
 # Group -> subcommand -> what it does, in words that need no glossary.
 GROUPS = {
@@ -127,8 +122,3 @@ def cli() -> None:
 
 
 with_verbosity(cli)
-
-
-def completion_asked() -> str | None:
-    """What a completing shell asks of this process, or None."""
-    return os.environ.get(COMPLETE_VARIABLE) or None

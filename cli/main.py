@@ -62,7 +62,8 @@ def _code_of_run(arguments: list[str] | None, signals: Signals) -> int:
     import click
     from click.shell_completion import shell_complete
 
-    from lopa.cli.commands import COMPLETE_VARIABLE, PROGRAM, cli, completion_asked
+    from lopa.cli.commands import cli
+    from lopa.cli.program.completing_shell import COMPLETE_VARIABLE, PROGRAM, completion_asked
     from lopa.cli.program.verbosity import forget_verbosity
 
     forget_verbosity()

@@ -25,12 +25,12 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from tests.runtime.failing_device import FailingDevice, Failure
-from tools.random_configs import random_config, random_prompt
 
 from lopa.runtime import BadInputError, Decoder, DoneEvent, Engine, GenerationConfig, GenerationResult, QueueFullError
 from lopa.runtime.algorithm.decoding import Step
 from lopa.runtime.parallel.branch_session import BranchParallelSession
 from lopa.runtime.sessions.session import Session, open_session
+from tools.random_configs import random_config, random_prompt
 
 _LONGEST_SECONDS = 120.0
 """A handle that has not ended by then counts as lost."""

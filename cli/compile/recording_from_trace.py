@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 
 from lopa.bench.gears.recording import Recording
-from lopa.cli.decode.trace_file import TRACE_VERSION
+from lopa.cli.files.trace_file import TRACE_VERSION
 from lopa.runtime.bundle import Bundle, sha256_of_file
 from lopa.runtime.bundle.costs import weights_digest
 from lopa.runtime.bundle.gears import ForwardSizes, Source

@@ -17,8 +17,8 @@ from lopa.cli.batch.progress import BatchProgress
 from lopa.cli.batch.prompt_lines import count_of_prompts, lines_of_prompts, prompts_opened
 from lopa.cli.batch.resume import Kept, kept_results
 from lopa.cli.decode.draft_view import DraftView
-from lopa.cli.decode.timeline_file import HostLane, timeline_into
-from lopa.cli.decode.trace_file import TraceWriter
+from lopa.cli.files.timeline_file import HostLane, timeline_into
+from lopa.cli.files.trace_file import TraceWriter
 from lopa.cli.options.config import config_options, config_overrides
 from lopa.cli.options.devices import device_options
 from lopa.cli.program.grouped_command import GroupedCommand

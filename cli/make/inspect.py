@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from lopa.cli.compile.tensorrt_lines import tensorrt_lines
+from lopa.cli.shown.tensorrt_lines import tensorrt_lines
 from lopa.export.extra import export_extra_needed
 from lopa.runtime.ascend.manifest import engine_folders, engine_from_folder
 from lopa.runtime.bundle import Bundle

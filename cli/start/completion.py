@@ -6,7 +6,7 @@ from pathlib import PurePath
 import click
 from click.shell_completion import get_completion_class
 
-from lopa.cli.commands import COMPLETE_VARIABLE, PROGRAM, cli
+from lopa.cli.program.completing_shell import COMPLETE_VARIABLE, PROGRAM
 from lopa.runtime.errors import BadInputError
 
 _SHELLS = ("bash", "zsh", "fish")
@@ -31,6 +31,7 @@ def command(shell: str | None) -> None:
     name = _shell_of_user() if shell is None else shell
     found = get_completion_class(name)
     assert found is not None
+    cli = click.get_current_context().find_root().command
     click.echo(found(cli, {}, PROGRAM, COMPLETE_VARIABLE).source())
 
 

@@ -29,9 +29,8 @@ from lopa.runtime.bundle.gears import Gear
 from lopa.runtime.bundle.manifest import FileRecord
 from lopa.runtime.contract import CONTRACT_VERSION, Float32
 from lopa.runtime.contract.stored_floats import float32_from_stored, stored_dtype
-from lopa.runtime.cuda.driver import CudaDevice
+from lopa.runtime.cuda.driver import CudaDevice, version_numbers
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.tensorrt.library import version_numbers
 from lopa.runtime.tensorrt.manifest import (
     ENGINE_SCHEMA,
     LAYERS_NAME,

@@ -29,6 +29,8 @@ class CompiledKernel:
     """In x, of a block."""
     shared_bytes: int
     """Of dynamic shared memory."""
+    rows: int
+    """Of a program: its constant ROWS, 1 where it has none."""
 
 
 def compiled_kernel(
@@ -63,7 +65,8 @@ def compiled_kernel(
             f"expected at most {MOST_SHARED_BYTES}"
         )
     ptx = ptx_with_arguments(compiled.asm["ptx"], len(arguments))
-    return CompiledKernel(metadata.name, ptx, metadata.num_warps * _THREADS_OF_WARP, metadata.shared)
+    threads = metadata.num_warps * _THREADS_OF_WARP
+    return CompiledKernel(metadata.name, ptx, threads, metadata.shared, constants.get("ROWS", 1))
 
 
 def ptx_with_arguments(ptx: str, count: int) -> str:

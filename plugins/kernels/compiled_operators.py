@@ -74,7 +74,7 @@ def compiled_confidence_merge(splits: int, capability: tuple[int, int]) -> Compi
 def compiled_commit(floats: Floats, kv_heads: int, size: int, capability: tuple[int, int]) -> CompiledKernel:
     """Arguments as commit_kernel's: the table of addresses, then window, slot, width, prefix, offset, count.
 
-    Grid: (arrays, kv_heads, count / COMMIT_ROWS rounded up).
+    Grid: (arrays, kv_heads, count / rows rounded up).
     """
     types = {"addresses": "*i64"} | dict.fromkeys(("window", "slot", "width", "prefix", "offset", "count"), "i32")
     constants = {

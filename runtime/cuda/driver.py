@@ -66,3 +66,13 @@ def cuda_device(number: int, library: str = LIBRARY) -> CudaDevice:
                 remedy="check nvidia-smi",
             )
     return CudaDevice(number, name.value.decode(), f"{major.value}.{minor.value}", memory.value)
+
+
+def version_numbers(version: str) -> tuple[int, ...]:
+    """ "10.15.1.29" -> (10, 15, 1, 29); what follows the numbers is left out."""
+    numbers = []
+    for part in version.split("."):
+        if not part.isdecimal():
+            break
+        numbers.append(int(part))
+    return tuple(numbers)

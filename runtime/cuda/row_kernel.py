@@ -9,12 +9,10 @@ import importlib
 import logging
 from typing import Any
 
-from lopa.plugins.launch_sizes import COMMIT_ROWS
 from lopa.runtime.cuda.calls import CAPTURES
-from lopa.runtime.cuda.driver import cuda_device
+from lopa.runtime.cuda.driver import cuda_device, version_numbers
 from lopa.runtime.errors import EngineFailedError
 from lopa.runtime.sessions.prefix_cache import CacheShape
-from lopa.runtime.tensorrt.library import version_numbers
 
 MODULE = "cuda.bindings.driver"
 COMPILER = "lopa.plugins.kernels.compiled_operators"
@@ -30,6 +28,7 @@ class RowKernel:
         """`compiled`: a lopa.plugins.kernels.ahead_of_time.CompiledKernel. Raises EngineFailedError."""
         self._driver = driver
         self._threads, self._shared = compiled.threads, compiled.shared_bytes
+        self._rows = compiled.rows
         self._heads = shape.kv_heads
         self.arrays = shape.arrays
         """As many are copied at once."""
@@ -42,7 +41,7 @@ class RowKernel:
 
         The first is a head's first row to read, the second where it goes; heads are `width` and `prefix` rows apart.
         """
-        grid = (self.arrays, self._heads, -(-count // COMMIT_ROWS))
+        grid = (self.arrays, self._heads, -(-count // self._rows))
         block = (self._threads, 1, 1)
         values = (table, 0, 0, width, prefix, 0, count)
         self._called("cuLaunchKernel", self._function, *grid, *block, self._shared, int(stream), (values, _TYPES), 0)

@@ -3,12 +3,10 @@
 Each takes the run (lopa.runtime.template.run), the value and the arguments, and does what jinja's does.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from jinja2 import TemplateError, Undefined
 
@@ -25,12 +23,32 @@ from lopa.runtime.template.methods import (
 from lopa.runtime.template.text import joined, part_of, recased
 from lopa.runtime.template.values import Function, Macro, Namespace
 
-if TYPE_CHECKING:
-    from lopa.runtime.template.run import TemplateRun
-
 _MOST_RANGE = 100_000
 _MOST_LAYOUT = 100
 _MOST_INDENT = 64
+
+
+class Evaluator(Protocol):
+    """What a filter asks of the run that it is part of (lopa.runtime.template.run)."""
+
+    @property
+    def budget(self) -> Budget:
+        """Of this rendering."""
+
+    def filtered(self, name: str, value: Any, values: Sequence[Any], named: Mapping[str, Any]) -> Any:
+        """`value` through the filter `name`."""
+
+    def tested(self, name: str, value: Any, values: Sequence[Any], named: Mapping[str, Any]) -> bool:
+        """Whether `value` passes the test `name`."""
+
+    def items(self, value: Any) -> list[Any]:
+        """What a for over `value` goes through."""
+
+    def item(self, value: Any, key: Any) -> Any:
+        """value[key], undefined where there is none."""
+
+    def added(self, left: Any, right: Any) -> Any:
+        """left + right."""
 
 
 def template_functions(budget: Budget) -> dict[str, Any]:
@@ -78,13 +96,13 @@ def _time_now(layout: str) -> str:
 def _text_method(name: str) -> Callable[..., Any]:
     method = METHODS[str][name]
 
-    def run(run: TemplateRun, value: Any, *values: Any, **named: Any) -> Any:
+    def run(run: Evaluator, value: Any, *values: Any, **named: Any) -> Any:
         return method(run.budget, text_from(run.budget, value), *values, **named)
 
     return run
 
 
-def _title(run: TemplateRun, value: Any) -> str:
+def _title(run: Evaluator, value: Any) -> str:
     text = text_from(run.budget, value)
     run.budget.operations(len(text))
     letters, starts = [], True
@@ -94,16 +112,16 @@ def _title(run: TemplateRun, value: Any) -> str:
     return recased(text, "".join(letters))
 
 
-def _string(run: TemplateRun, value: Any) -> str:
+def _string(run: Evaluator, value: Any) -> str:
     return text_from(run.budget, value)
 
 
-def _replace(run: TemplateRun, value: Any, old: Any, new: Any, count: int | None = None) -> str:
+def _replace(run: Evaluator, value: Any, old: Any, new: Any, count: int | None = None) -> str:
     text, before, after = (text_from(run.budget, each) for each in (value, old, new))
     return replaced_text(run.budget, text, before, after, -1 if count is None else count)
 
 
-def _indent(run: TemplateRun, value: Any, width: int | str = 4, first: bool = False, blank: bool = False) -> str:
+def _indent(run: Evaluator, value: Any, width: int | str = 4, first: bool = False, blank: bool = False) -> str:
     text = text_from(run.budget, value)
     if not (isinstance(width, str) or (isinstance(width, int) and width >= 0)) or (
         (len(width) if isinstance(width, str) else width) > _MOST_INDENT
@@ -120,25 +138,25 @@ def _indent(run: TemplateRun, value: Any, width: int | str = 4, first: bool = Fa
     return joined(parts)
 
 
-def _join(run: TemplateRun, value: Any, d: Any = "", attribute: Any = None) -> str:
+def _join(run: Evaluator, value: Any, d: Any = "", attribute: Any = None) -> str:
     items = run.items(value)
     if attribute is not None:
         items = [_attribute_of(run, item, attribute) for item in items]
     return joined_text(run.budget, items, text_from(run.budget, d))
 
 
-def _format(run: TemplateRun, value: Any, *values: Any, **named: Any) -> str:
+def _format(run: Evaluator, value: Any, *values: Any, **named: Any) -> str:
     return percent_formatted(run.budget, text_from(run.budget, value), named or tuple(values))
 
 
-def _json(run: TemplateRun, value: Any, *values: Any, **named: Any) -> str:
+def _json(run: Evaluator, value: Any, *values: Any, **named: Any) -> str:
     return json_text(run.budget, value, *values, **named)
 
 
 # Filters of numbers
 
 
-def _int(run: TemplateRun, value: Any, default: Any = 0, base: int = 10) -> Any:
+def _int(run: Evaluator, value: Any, default: Any = 0, base: int = 10) -> Any:
     if isinstance(value, str):
         run.budget.characters(len(value))
     try:
@@ -150,7 +168,7 @@ def _int(run: TemplateRun, value: Any, default: Any = 0, base: int = 10) -> Any:
             return default
 
 
-def _float(run: TemplateRun, value: Any, default: Any = 0.0) -> Any:
+def _float(run: Evaluator, value: Any, default: Any = 0.0) -> Any:
     if isinstance(value, str):
         run.budget.characters(len(value))
     try:
@@ -159,7 +177,7 @@ def _float(run: TemplateRun, value: Any, default: Any = 0.0) -> Any:
         return default
 
 
-def _round(_run: TemplateRun, value: Any, precision: int = 0, method: str = "common") -> Any:
+def _round(_run: Evaluator, value: Any, precision: int = 0, method: str = "common") -> Any:
     if not isinstance(precision, int) or abs(precision) > 20:
         raise TemplateError("round takes a precision of at most 20")
     if method == "common":
@@ -170,32 +188,32 @@ def _round(_run: TemplateRun, value: Any, precision: int = 0, method: str = "com
     return rounded(value * 10**precision) / 10**precision
 
 
-def _abs(_run: TemplateRun, value: Any) -> Any:
+def _abs(_run: Evaluator, value: Any) -> Any:
     return abs(value)
 
 
 # Filters of lists and mappings
 
 
-def _length(_run: TemplateRun, value: Any) -> int:
+def _length(_run: Evaluator, value: Any) -> int:
     return len(value)
 
 
-def _first(run: TemplateRun, value: Any) -> Any:
+def _first(run: Evaluator, value: Any) -> Any:
     return run.item(value, 0) if isinstance(value, str) else next(iter(run.items(value)), Undefined("no first item"))
 
 
-def _last(run: TemplateRun, value: Any) -> Any:
+def _last(run: Evaluator, value: Any) -> Any:
     return (
         run.item(value, -1) if isinstance(value, str) else next(reversed(run.items(value)), Undefined("no last item"))
     )
 
 
-def _list(run: TemplateRun, value: Any) -> list[Any]:
+def _list(run: Evaluator, value: Any) -> list[Any]:
     return run.items(value)
 
 
-def _pairs(run: TemplateRun, value: Any) -> list[tuple[Any, Any]]:
+def _pairs(run: Evaluator, value: Any) -> list[tuple[Any, Any]]:
     if isinstance(value, Undefined):
         return []
     if not isinstance(value, Mapping):
@@ -204,18 +222,18 @@ def _pairs(run: TemplateRun, value: Any) -> list[tuple[Any, Any]]:
     return list(value.items())
 
 
-def _reverse(run: TemplateRun, value: Any) -> Any:
+def _reverse(run: Evaluator, value: Any) -> Any:
     if isinstance(value, str):
         run.budget.characters(len(value))
         return part_of(value, slice(None, None, -1))
     return run.items(value)[::-1]
 
 
-def _default(_run: TemplateRun, value: Any, default_value: Any = "", boolean: bool = False) -> Any:
+def _default(_run: Evaluator, value: Any, default_value: Any = "", boolean: bool = False) -> Any:
     return default_value if isinstance(value, Undefined) or (boolean and not value) else value
 
 
-def _sum(run: TemplateRun, value: Any, attribute: Any = None, start: Any = 0) -> Any:
+def _sum(run: Evaluator, value: Any, attribute: Any = None, start: Any = 0) -> Any:
     total = start
     for item in run.items(value):
         total = run.added(total, item if attribute is None else _attribute_of(run, item, attribute))
@@ -223,41 +241,41 @@ def _sum(run: TemplateRun, value: Any, attribute: Any = None, start: Any = 0) ->
 
 
 def _sort(
-    run: TemplateRun, value: Any, reverse: bool = False, case_sensitive: bool = False, attribute: Any = None
+    run: Evaluator, value: Any, reverse: bool = False, case_sensitive: bool = False, attribute: Any = None
 ) -> list[Any]:
     items = run.items(value)
     return sorted(items, key=_ordering(run, items, case_sensitive, attribute), reverse=bool(reverse))
 
 
 def _dictsort(
-    run: TemplateRun, value: Any, case_sensitive: bool = False, by: str = "key", reverse: bool = False
+    run: Evaluator, value: Any, case_sensitive: bool = False, by: str = "key", reverse: bool = False
 ) -> list[tuple[Any, Any]]:
     pairs = _pairs(run, value)
     place = {"key": 0, "value": 1}[by]
     return sorted(pairs, key=_ordering(run, pairs, case_sensitive, place), reverse=bool(reverse))
 
 
-def _unique(run: TemplateRun, value: Any, case_sensitive: bool = False, attribute: Any = None) -> list[Any]:
+def _unique(run: Evaluator, value: Any, case_sensitive: bool = False, attribute: Any = None) -> list[Any]:
     items = run.items(value)
     key = _ordering(run, items, case_sensitive, attribute)
     return list({key(item): item for item in reversed(items)}.values())[::-1]
 
 
-def _max(run: TemplateRun, value: Any, case_sensitive: bool = False, attribute: Any = None) -> Any:
+def _max(run: Evaluator, value: Any, case_sensitive: bool = False, attribute: Any = None) -> Any:
     items = run.items(value)
     if not items:
         return Undefined("No aggregated item, sequence was empty.")
     return max(items, key=_ordering(run, items, case_sensitive, attribute))
 
 
-def _min(run: TemplateRun, value: Any, case_sensitive: bool = False, attribute: Any = None) -> Any:
+def _min(run: Evaluator, value: Any, case_sensitive: bool = False, attribute: Any = None) -> Any:
     items = run.items(value)
     if not items:
         return Undefined("No aggregated item, sequence was empty.")
     return min(items, key=_ordering(run, items, case_sensitive, attribute))
 
 
-def _ordering(run: TemplateRun, items: Sequence[Any], case_sensitive: bool, attribute: Any) -> Callable[[Any], Any]:
+def _ordering(run: Evaluator, items: Sequence[Any], case_sensitive: bool, attribute: Any) -> Callable[[Any], Any]:
     """What to order `items` by: single values, not such as hold others. The comparing is charged here."""
     compared = len(items).bit_length() + 1
     run.budget.operations(compared * len(items))
@@ -272,7 +290,7 @@ def _ordering(run: TemplateRun, items: Sequence[Any], case_sensitive: bool, attr
     return key
 
 
-def _map(run: TemplateRun, value: Any, *values: Any, **named: Any) -> list[Any]:
+def _map(run: Evaluator, value: Any, *values: Any, **named: Any) -> list[Any]:
     items = run.items(value)
     if values:
         return [run.filtered(text_from(run.budget, values[0]), item, values[1:], named) for item in items]
@@ -282,7 +300,7 @@ def _map(run: TemplateRun, value: Any, *values: Any, **named: Any) -> list[Any]:
 
 
 def _chosen(*, by_attribute: bool, keep: bool) -> Callable[..., list[Any]]:
-    def run(run: TemplateRun, value: Any, *values: Any) -> list[Any]:
+    def run(run: Evaluator, value: Any, *values: Any) -> list[Any]:
         attribute, values = (values[0], values[1:]) if by_attribute else (None, values)
 
         def passes(item: Any) -> bool:
@@ -294,14 +312,14 @@ def _chosen(*, by_attribute: bool, keep: bool) -> Callable[..., list[Any]]:
     return run
 
 
-def _batch(run: TemplateRun, value: Any, linecount: int) -> list[list[Any]]:
+def _batch(run: Evaluator, value: Any, linecount: int) -> list[list[Any]]:
     items = run.items(value)
     if not isinstance(linecount, int) or linecount < 1:
         raise TemplateError("batch takes a number from 1")
     return [items[start : start + linecount] for start in range(0, len(items), linecount)]
 
 
-def _attribute_of(run: TemplateRun, item: Any, path: Any) -> Any:
+def _attribute_of(run: Evaluator, item: Any, path: Any) -> Any:
     """item.a.b for "a.b"; numbers are places."""
     for name in path.split(".") if isinstance(path, str) else [path]:
         run.budget.operations()
@@ -354,7 +372,7 @@ FILTERS: Mapping[str, Callable[..., Any]] = {
 
 
 def _compared(name: str) -> Callable[..., Any]:
-    def run(run: TemplateRun, value: Any, other: Any) -> Any:
+    def run(run: Evaluator, value: Any, other: Any) -> Any:
         for each in (value, other):
             run.budget.weigh(each)
         return _COMPARED[name](value, other)

@@ -3,6 +3,7 @@
 import importlib
 from types import ModuleType
 
+from lopa.runtime.cuda.driver import version_numbers
 from lopa.runtime.errors import MissingBackendError
 from lopa.runtime.install_hint import pip_install
 
@@ -29,16 +30,6 @@ def tensorrt_library() -> ModuleType:
 
 def _remedy() -> str:
     return f"{pip_install('tensorrt')} on a machine with an NVIDIA GPU (docs/tensorrt.md)"
-
-
-def version_numbers(version: str) -> tuple[int, ...]:
-    """ "10.15.1.29" -> (10, 15, 1, 29); what follows the numbers is left out."""
-    numbers = []
-    for part in version.split("."):
-        if not part.isdecimal():
-            break
-        numbers.append(int(part))
-    return tuple(numbers)
 
 
 def _span() -> str:

@@ -22,10 +22,9 @@ from lopa.runtime.bundle.engine_file import (
 )
 from lopa.runtime.bundle.gears import Gears, gears_can_be_used
 from lopa.runtime.bundle.manifest import Bytes, FileRecord, Manifest
-from lopa.runtime.cuda.driver import CudaDevice
+from lopa.runtime.cuda.driver import CudaDevice, version_numbers
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.files.untrusted_input import bytes_from_file
-from lopa.runtime.tensorrt.library import version_numbers
 from lopa.runtime.tensorrt.profiles import ProfileRange, prefill_range
 
 ENGINE_SCHEMA = 1

@@ -17,6 +17,10 @@ import click
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from lopa.cli.shown.export_progress import ExportProgress
+from lopa.export.progress import Progress, silent
+from lopa.export.staging import staged_folder
+from lopa.runtime.errors import BadInputError, LopaError
 from tools.checkpoint.likeness import LIKENESSES, Likeness, config_from_likeness
 from tools.checkpoint.shards import Shards, index_of_shards, shards_from_tensors, size_of_shard, write_shard
 from tools.checkpoint.tensors import (
@@ -27,11 +31,6 @@ from tools.checkpoint.tensors import (
     tensors_from_dimensions,
 )
 from tools.checkpoint.tokenizer import tokenizer_config_from_likeness, tokenizer_from_likeness
-
-from lopa.cli.shown.export_progress import ExportProgress
-from lopa.export.progress import Progress, silent
-from lopa.export.staging import staged_folder
-from lopa.runtime.errors import BadInputError, LopaError
 
 MAX_SHARD_BYTES = 4_000_000_000
 LORA_FOLDER = "lora"

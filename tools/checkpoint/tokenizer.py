@@ -6,6 +6,7 @@ Any text can be encoded and comes back unchanged. Most ids of a large vocabulary
 from typing import Any
 
 from tokenizers.pre_tokenizers import ByteLevel
+
 from tools.checkpoint.likeness import Likeness
 
 _WORDS = (

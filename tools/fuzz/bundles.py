@@ -9,19 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import onnx
-from tools.fuzz.case import NO_ANSWER, VERIFY_SECONDS, Case, Material
-from tools.fuzz.decode import OPTIONS, answer_of_bundle, answer_of_decoder, run_command
-from tools.fuzz.graphs import changed_graph
-from tools.fuzz.material import (
-    ascend_engine,
-    bundle_of_way,
-    costs,
-    engine_files,
-    plan,
-    tensorrt_engine,
-    write_manifest,
-)
-from tools.fuzz.mutations import changed_bytes, changed_json, number, short, text_of_json, value
 
 from lopa.runtime import Decoder
 from lopa.runtime.accelerator.geared_session import geared_session
@@ -35,6 +22,19 @@ from lopa.runtime.sessions.onnxruntime_session import open_session as open_onnxr
 from lopa.runtime.tensorrt.manifest import engine_folder as tensorrt_folder
 from lopa.runtime.tensorrt.manifest import engine_for_device, engine_from_folder
 from lopa.runtime.text.tokenizer import Tokenizer
+from tools.fuzz.case import NO_ANSWER, VERIFY_SECONDS, Case, Material
+from tools.fuzz.decode import OPTIONS, answer_of_bundle, answer_of_decoder, run_command
+from tools.fuzz.graphs import changed_graph
+from tools.fuzz.material import (
+    ascend_engine,
+    bundle_of_way,
+    costs,
+    engine_files,
+    plan,
+    tensorrt_engine,
+    write_manifest,
+)
+from tools.fuzz.mutations import changed_bytes, changed_json, number, short, text_of_json, value
 
 _WAYS = ("cpu",) * 14 + ("numpy",) * 2 + ("portable",) * 3 + ("staged",)
 

@@ -3,6 +3,7 @@
 import random
 
 from onnx import AttributeProto, ModelProto, TensorProto
+
 from tools.fuzz.mutations import NUMBERS, TEXTS, short
 
 _OPERATORS = (

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from tools.fuzz.case import Material
-from tools.fuzz.decode import answer_of_bundle
-from tools.fuzz.worker import answer_in_a_process
 
 from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.costs import weights_digest
 from lopa.tiny import ADAPTER, CHECKPOINT
+from tools.fuzz.case import Material
+from tools.fuzz.decode import answer_of_bundle
+from tools.fuzz.worker import answer_in_a_process
 
 DEVICES = ("cpu", "numpy", "portable", "staged")
 """Ways to decode: portable is the other bundle, staged two devices with a part of the layers each."""

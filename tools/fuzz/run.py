@@ -16,6 +16,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import click
+
 from tools.fuzz.case import CLASSES, Outcome
 from tools.fuzz.kinds import KINDS
 from tools.fuzz.material import bundles_made, material_from_bundles

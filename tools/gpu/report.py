@@ -18,13 +18,12 @@ import click
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from tools.checkpoint.likeness import LIKENESSES
-from tools.gpu.run import TEXT_NAME, Settings
-from tools.gpu.stages import check_results, gpu_report
-
 from lopa.bench.gpu.results import STAGES, Stage
 from lopa.export.weights.plan import Dtype
 from lopa.runtime.errors import BadInputError, LopaError
+from tools.checkpoint.likeness import LIKENESSES
+from tools.gpu.run import TEXT_NAME, Settings
+from tools.gpu.stages import check_results, gpu_report
 
 _DTYPES: dict[str, Dtype] = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 

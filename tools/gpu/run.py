@@ -9,8 +9,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, Self
 
-from tools.checkpoint.likeness import Likeness
-
 from lopa.bench.forward.work import ForwardShape
 from lopa.bench.gpu.device import gpu_machine_now
 from lopa.bench.gpu.results import (
@@ -29,6 +27,7 @@ from lopa.bench.gpu.text import markdown_from_results
 from lopa.export.weights.plan import Dtype
 from lopa.runtime.errors import LopaError
 from lopa.runtime.files.output_file import write_whole
+from tools.checkpoint.likeness import Likeness
 
 SHAPES = tuple(
     ForwardShape(branches, window, prefix, wanted=window)

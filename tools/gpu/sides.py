@@ -8,7 +8,6 @@ from functools import partial
 from typing import TypeVar
 
 import numpy as np
-from tools.gpu.run import GpuRun
 
 from lopa.bench.forward.random_inputs import random_prefix_rows, random_window
 from lopa.bench.forward.work import ForwardShape
@@ -23,6 +22,7 @@ from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.sessions.session import Session, open_session, unused_request
+from tools.gpu.run import GpuRun
 
 EAGER, COMPILED = "torch eager", "torch.compile"
 OpenedSession = TypeVar("OpenedSession", bound=Session)

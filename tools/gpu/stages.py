@@ -8,12 +8,6 @@ import time
 from collections.abc import Callable
 
 import torch
-from tools.checkpoint.likeness import config_from_likeness
-from tools.checkpoint.make import checkpoint_from_likeness
-from tools.gpu.engine import engine_of_bundle, has_tensorrt
-from tools.gpu.gears import plan_of_shapes
-from tools.gpu.run import GpuRun, Settings
-from tools.gpu.sides import EAGER, Sides, opened_sides, run_once
 
 from lopa.bench.forward.comparison import compared_forwards
 from lopa.bench.forward.machine_rates import MachineRates
@@ -42,6 +36,12 @@ from lopa.runtime.bundle.gears import GEARS_NAME, json_from_plan, plan_from_file
 from lopa.runtime.errors import BadInputError, CheckFailedError, MissingBackendError
 from lopa.runtime.files.output_file import write_whole
 from lopa.runtime.sessions.session import Session
+from tools.checkpoint.likeness import config_from_likeness
+from tools.checkpoint.make import checkpoint_from_likeness
+from tools.gpu.engine import engine_of_bundle, has_tensorrt
+from tools.gpu.gears import plan_of_shapes
+from tools.gpu.run import GpuRun, Settings
+from tools.gpu.sides import EAGER, Sides, opened_sides, run_once
 
 _MADE, _REUSED = "made", "was there"
 _KEPT_SECONDS = 240.0

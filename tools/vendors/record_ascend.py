@@ -18,14 +18,6 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from tools.vendors.acl_recording import (
-    RecordingAcl,
-    Transcript,
-    differences_from_contract,
-    differences_of_transcripts,
-    marked_contract,
-)
-
 from lopa.runtime.ascend.contract import TABLE, acl_contract
 from lopa.runtime.ascend.manifest import engine_folders, engine_from_folder
 from lopa.runtime.ascend.process import THE_PROCESS
@@ -36,6 +28,13 @@ from lopa.runtime.contract import Float32, Statistics, WindowBatch
 from lopa.runtime.contract.stored_floats import float32_from_stored
 from lopa.runtime.errors import LopaError, MissingBackendError
 from lopa.runtime.sessions.session import Session, open_session
+from tools.vendors.acl_recording import (
+    RecordingAcl,
+    Transcript,
+    differences_from_contract,
+    differences_of_transcripts,
+    marked_contract,
+)
 
 _TOLERANCE = 1e-2
 """Of the largest number: half precision."""

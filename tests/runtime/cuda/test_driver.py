@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lopa.runtime.cuda.driver import CudaDevice, cuda_device
+from lopa.runtime.cuda.driver import CudaDevice, cuda_device, version_numbers
 from lopa.runtime.errors import MissingBackendError
 
 DRIVER = r"""
@@ -61,3 +61,8 @@ def test_without_a_driver(tmp_path: Path) -> None:
     with pytest.raises(MissingBackendError, match="driver library cannot be loaded") as caught:
         cuda_device(0, str(tmp_path / "libcuda.so.1"))
     assert "nvidia-smi" in caught.value.remedy
+
+
+def test_version_numbers() -> None:
+    assert version_numbers("10.14.1.48.post1") == (10, 14, 1, 48)
+    assert version_numbers("10.9") < version_numbers("10.15")

@@ -7,7 +7,7 @@ import pytest
 
 from lopa.runtime.errors import MissingBackendError
 from lopa.runtime.install_hint import pip_install
-from lopa.runtime.tensorrt.library import tensorrt_library, version_numbers
+from lopa.runtime.tensorrt.library import tensorrt_library
 
 
 def _module(version: str) -> ModuleType:
@@ -36,8 +36,3 @@ def test_absent(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(MissingBackendError, match="cannot be imported") as caught:
         tensorrt_library()
     assert pip_install("tensorrt") in caught.value.remedy
-
-
-def test_version_numbers() -> None:
-    assert version_numbers("10.14.1.48.post1") == (10, 14, 1, 48)
-    assert version_numbers("10.9") < version_numbers("10.15")

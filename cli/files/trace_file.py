@@ -4,7 +4,7 @@ import dataclasses
 import json
 from collections.abc import Callable
 
-from lopa.cli.decode.trace import record_from_step
+from lopa.cli.files.trace import record_from_step
 from lopa.runtime.algorithm.decoding import Step
 from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.generation_config import GenerationConfig

@@ -1,0 +1,1 @@
+"""Programs of the developers: reports, recordings, the fuzzer, random checkpoints. Not in the wheel."""
