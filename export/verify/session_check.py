@@ -27,7 +27,7 @@ from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.contract import TILE, CacheRows, Float32, Rows, Statistics, WindowBatch, window_names
 from lopa.runtime.contract.stored_floats import float32_from_stored
 from lopa.runtime.errors import CheckFailedError, EngineFailedError, LopaError
-from lopa.runtime.sessions.numpy_session import numpy_engine_from_bundle
+from lopa.runtime.sessions.numpy_session import numpy_forward_from_bundle
 from lopa.runtime.sessions.prefix_cache import cache_shape_from_manifest
 from lopa.runtime.sessions.session import Session
 
@@ -76,7 +76,7 @@ class NumpyReference:
 
     def __init__(self, bundle: Bundle) -> None:
         manifest = msgspec.structs.replace(bundle.manifest, with_logits=True, dtype="float32")
-        self._engine = numpy_engine_from_bundle(bundle, manifest)
+        self._engine = numpy_forward_from_bundle(bundle, manifest)
         self._no_prefix = cache_shape_from_manifest(manifest).zeros(1, TILE)
 
     def forward(self, sequences: Sequences) -> WholeForward:

@@ -1,4 +1,4 @@
-"""A session whose engine sees the shapes of a few gears only. Knows no backend; caches stay where they were."""
+"""A session whose forward sees the shapes of a few gears only. Knows no backend; caches stay where they were."""
 
 from collections.abc import Sequence
 
@@ -15,28 +15,28 @@ from lopa.runtime.accelerator.padding import (
 from lopa.runtime.accelerator.staged_prefix import StagedPrefix
 from lopa.runtime.bundle.gears import Gear, GearTable
 from lopa.runtime.contract import Rows, Statistics, WindowBatch
-from lopa.runtime.sessions.host_session import ForwardEngine, HostSession
+from lopa.runtime.sessions.host_session import Forward, HostSession
 from lopa.runtime.sessions.prefix_cache import CacheShape, Prefix
 
 
 def geared_session(session: HostSession, gears: Sequence[Gear]) -> HostSession:
     """`session`, every later forward of which is padded to one of `gears` (GearPlan.gears), or split into several."""
-    session.put_in_front(lambda engine, shape: GearedEngine(engine, gears, shape))
+    session.put_in_front(lambda forward, shape: GearedForward(forward, gears, shape))
     return session
 
 
-class GearedEngine:
-    """The ForwardEngine protocol: pads every forward to its gear, runs it by `engine`, cuts the answer back."""
+class GearedForward:
+    """The Forward protocol: pads every forward to its gear, runs it by `forward`, cuts the answer back."""
 
-    def __init__(self, engine: ForwardEngine, gears: Sequence[Gear], shape: CacheShape) -> None:
-        self._engine = engine
+    def __init__(self, forward: Forward, gears: Sequence[Gear], shape: CacheShape) -> None:
+        self._forward = forward
         self._table = GearTable(gears)
         self._shape = shape
         self._prefixes: dict[tuple[int, int, int], StagedPrefix] = {}
         """By R and P of a gear, and the first request of the part that is staged."""
 
     def run(self, batch: WindowBatch, prefix: Prefix) -> tuple[Statistics, tuple[Rows, ...]]:
-        """ForwardEngine.run. Raises BadInputError for a window or a prefix that no gear holds."""
+        """Forward.run. Raises BadInputError for a window or a prefix that no gear holds."""
         sizes = sizes_of_forward(batch, prefix.mask)
         gear = self._table.gear_for(sizes)
         parts = parts_of_forward(sizes, gear)
@@ -49,19 +49,19 @@ class GearedEngine:
     def forget_prefix(self) -> None:
         """Hold no reference to the prefix of an earlier run."""
         self._prefixes.clear()
-        self._engine.forget_prefix()
+        self._forward.forget_prefix()
 
     def close(self) -> None:
-        """Free the engine and the staged prefixes."""
+        """Free the forward and the staged prefixes."""
         self._prefixes.clear()
-        self._engine.close()
+        self._forward.close()
 
     def _run_part(
         self, batch: WindowBatch, prefix: Prefix, part: Part, gear: Gear
     ) -> tuple[Statistics, tuple[Rows, ...]]:
         """One forward in the shape of `gear`; `batch` has the requests and branches of `part` only."""
         sizes = sizes_of_forward(batch, prefix.mask)
-        statistics, rows = self._engine.run(padded_batch(batch, gear), self._prefix(prefix, part, gear))
+        statistics, rows = self._forward.run(padded_batch(batch, gear), self._prefix(prefix, part, gear))
         return cut_statistics(statistics, sizes), cut_rows(rows, sizes)
 
     def _prefix(self, prefix: Prefix, part: Part, gear: Gear) -> Prefix:

@@ -1,4 +1,4 @@
-"""A Session whose prefix caches and new rows live in the memory of a device, over an engine with a few gears.
+"""A Session whose prefix caches and new rows live in the memory of a device, over a forward with a few gears.
 
 Knows when caches begin, grow and end, what is padded, and what the last forward left to commit; only the small inputs
 and the statistics travel between host and device. Does not know whose device it is, nor how a forward is computed.
@@ -12,7 +12,7 @@ import numpy as np
 
 from lopa.runtime import contract
 from lopa.runtime.accelerator.cache import DeviceCache, StackedCaches, buffers_of_rows, row_bytes
-from lopa.runtime.accelerator.form import Array, EngineForm
+from lopa.runtime.accelerator.graph_form import Array, GraphForm
 from lopa.runtime.accelerator.lent_rows import DeviceRows, Lender, RowLoan
 from lopa.runtime.accelerator.memory import (
     Buffer,
@@ -38,7 +38,7 @@ from lopa.runtime.sessions.prefix_cache import CacheShape, check_rows
 from lopa.runtime.sessions.session import Session
 
 
-class DeviceEngine(Protocol):
+class DeviceForward(Protocol):
     """One forward in the shape of a gear, from device memory to device memory, without memory of requests."""
 
     @property
@@ -46,7 +46,7 @@ class DeviceEngine(Protocol):
         """Of the device, with the stream that forwards run on."""
 
     @property
-    def form(self) -> EngineForm:
+    def form(self) -> GraphForm:
         """The shapes of the graph's inputs and outputs."""
 
     @property
@@ -68,19 +68,19 @@ class DeviceEngine(Protocol):
 
 
 @runtime_checkable
-class AnyShapeEngine(DeviceEngine, Protocol):
-    """An engine that runs shapes which are none of its gears too; it may have no gears at all."""
+class AnyShapeForward(DeviceForward, Protocol):
+    """A forward that runs shapes which are none of its gears too; it may have no gears at all."""
 
     def sizes_of(self, gear: Gear) -> Mapping[str, int]:
         """Bytes of every input and output but the prefix in any shape, by name."""
 
 
 class DeviceSession:
-    """The Session protocol: caches in the memory of `engine`'s device."""
+    """The Session protocol: caches in the memory of `forward`'s device."""
 
     def __init__(
         self,
-        engine: DeviceEngine,
+        forward: DeviceForward,
         device: str,
         shape: CacheShape,
         vocab_size: int,
@@ -88,25 +88,25 @@ class DeviceSession:
         *,
         fixed_addresses: bool = False,
     ) -> None:
-        """`gear_for` says in which shape `engine` runs a forward; None: in that of the cheapest of its gears.
+        """`gear_for` says in which shape `forward` runs a forward; None: in that of the cheapest of its gears.
 
         `fixed_addresses`: every input and output of a part of a forward in a gear lies in the same place every time.
         That costs a second copy of the prefix rows in each gear's shape; it is what captured CUDA graphs need.
         """
-        self._engine: DeviceEngine | None = engine
-        self._memory = engine.memory
+        self._forward: DeviceForward | None = forward
+        self._memory = forward.memory
         self._device = device
         self._shape = shape
         self._fixed_addresses = fixed_addresses
-        self._gears = frozenset(engine.gears)
-        self._gear_for = gear_for or GearTable(engine.gears).gear_for
-        self._prefixes = sorted({gear.prefix for gear in engine.gears})
+        self._gears = frozenset(forward.gears)
+        self._gear_for = gear_for or GearTable(forward.gears).gear_for
+        self._prefixes = sorted({gear.prefix for gear in forward.gears})
         self._window_names = window_names(shape.arrays // 2)
-        self._statistics = _statistics_arrays(vocab_size, with_logits=contract.LOGITS in engine.sizes)
+        self._statistics = _statistics_arrays(vocab_size, with_logits=contract.LOGITS in forward.sizes)
         self._small = GrowingBuffers(self._memory)
         """Of the gears: everything but rows."""
-        self._small_sizes = {name: size for name, size in engine.sizes.items() if name not in self._window_names}
-        if engine.gears:
+        self._small_sizes = {name: size for name, size in forward.sizes.items() if name not in self._window_names}
+        if forward.gears:
             self._small.buffers(self._small_sizes)  # a device without room for them says so when it is opened
         self._new_rows: list[GrowingBuffers] = []
         """Of the parts of a forward in a gear, in order; kept for the next one."""
@@ -129,9 +129,9 @@ class DeviceSession:
         """Run every window against its request's prefix.
 
         Raises ValueError when the arrays do not fit together, BadInputError for what no gear holds, EngineFailedError
-        for whatever the engine raises.
+        for whatever the forward raises.
         """
-        self._open_engine()
+        self._open_forward()
         check_batch(batch)
         self._window = None
         self._lender.end_unused()
@@ -194,7 +194,7 @@ class DeviceSession:
 
         RuntimeError for lent rows of a device that is closed or that this one does not reach.
         """
-        self._open_engine()
+        self._open_forward()
         if not isinstance(rows, DeviceRows):
             check_rows(self._shape, rows.layers)
             self._cache(request).append_from_host(rows.layers)
@@ -226,9 +226,9 @@ class DeviceSession:
         cache.free()
 
     def close(self) -> None:
-        """Free the engine and all memory; closing twice is no error."""
-        engine, self._engine, self._window = self._engine, None, None
-        if engine is None:
+        """Free the forward and all memory; closing twice is no error."""
+        forward, self._forward, self._window = self._forward, None, None
+        if forward is None:
             return
         try:
             self._lender.end_all()
@@ -244,7 +244,7 @@ class DeviceSession:
             self._stacks.clear()
             self._new_rows.clear()
             try:
-                engine.close()
+                forward.close()
             finally:
                 self._memory.close()
 
@@ -253,21 +253,21 @@ class DeviceSession:
         """Of the device."""
         return self._memory
 
-    def _open_engine(self) -> DeviceEngine:
-        if self._engine is None:
+    def _open_forward(self) -> DeviceForward:
+        if self._forward is None:
             raise RuntimeError(f"the session on {self._device} was used after close(); expected an open session")
-        return self._engine
+        return self._forward
 
     def _run_part(self, place: Mapping[str, Buffer], batch: WindowBatch, first: int, gear: Gear) -> Statistics:
         """One forward in the shape of `gear`: a part whose first request is the `first`, and its arrays."""
-        engine, memory = self._open_engine(), self._memory
+        forward, memory = self._open_forward(), self._memory
         lengths = [self.prefix_length(request) for request in batch.requests]
         mask = _prefix_mask(lengths, gear.requests, gear.prefix)
         padded = padded_batch(batch, gear)
-        for name, array in engine.form.inputs(padded, mask).items():
+        for name, array in forward.form.inputs(padded, mask).items():
             memory.upload(place[name].address, array)
         past = self._prefix_arrays([self._cache(request) for request in batch.requests], first, gear)
-        engine.enqueue(gear, {**place, **engine.form.past(past)})
+        forward.enqueue(gear, {**place, **forward.form.past(past)})
         rows = (gear.requests, gear.branches, gear.wanted)
         outputs: dict[str, Array] = {
             name: np.empty((*rows, *last), dtype) for name, (last, dtype) in self._statistics.items()
@@ -295,8 +295,8 @@ class DeviceSession:
         return self._stacks[key].stacked(caches)
 
     def _is_other(self, gear: Gear) -> bool:
-        """Whether it is no gear of the engine's, but one of the endless shapes that it takes too."""
-        return isinstance(self._engine, AnyShapeEngine) and gear not in self._gears
+        """Whether it is no gear of the forward's, but one of the endless shapes that it takes too."""
+        return isinstance(self._forward, AnyShapeForward) and gear not in self._gears
 
     def _free_other_stack(self) -> None:
         other, self._other_stack = self._other_stack, None
@@ -305,12 +305,12 @@ class DeviceSession:
 
     def _buffers_of_part(self, number: int, gear: Gear) -> dict[str, Buffer]:
         """Where a part of a forward has its inputs and outputs but the prefix."""
-        engine = self._open_engine()
-        if isinstance(engine, AnyShapeEngine) and self._is_other(gear):
-            return self._other.buffers(engine.sizes_of(gear))
+        forward = self._open_forward()
+        if isinstance(forward, AnyShapeForward) and self._is_other(gear):
+            return self._other.buffers(forward.sizes_of(gear))
         if number == len(self._new_rows):
             self._new_rows.append(GrowingBuffers(self._memory))
-        rows = {name: engine.sizes[name] for name in self._window_names}
+        rows = {name: forward.sizes[name] for name in self._window_names}
         return {**self._small.buffers(self._small_sizes), **self._new_rows[number].buffers(rows)}
 
     def _cache(self, request: int) -> DeviceCache:
@@ -324,7 +324,7 @@ class DeviceSession:
 
     def _place(self, request: int, branch: int, count: int) -> RowPlace:
         """Where the new rows of a branch lie. Raises as slot_of_rows does."""
-        engine, window = self._open_engine(), self._window
+        forward, window = self._open_forward(), self._window
         ran = None
         if window is not None:
             ran = (window.requests, window.sizes.branches, window.sizes.window)
@@ -333,7 +333,7 @@ class DeviceSession:
         gear = window.gear
         across = -(-window.sizes.branches // gear.branches)
         part = slot // gear.requests * across + branch // gear.branches
-        steps, size = engine.form.row_steps(gear, self._shape.kv_heads), row_bytes(self._shape)
+        steps, size = forward.form.row_steps(gear, self._shape.kv_heads), row_bytes(self._shape)
         offset = (slot % gear.requests * steps.request + branch % gear.branches * steps.branch) * size
         addresses = tuple(buffer.address + offset for buffer in window.rows[part])
         return RowPlace(addresses, steps.head * size)

@@ -11,7 +11,7 @@ from lopa.runtime import contract
 from lopa.runtime.accelerator.cache import row_bytes
 from lopa.runtime.accelerator.session import DeviceSession
 from lopa.runtime.accelerator.threaded_session import ThreadedSession
-from lopa.runtime.ascend.engine import AclEngine
+from lopa.runtime.ascend.forward import AscendForward
 from lopa.runtime.ascend.manifest import FoundEngine, engine_folders, engine_from_folder
 from lopa.runtime.ascend.memory import COPY_ALIGNMENT, AclMemory
 from lopa.runtime.ascend.process import THE_PROCESS
@@ -56,7 +56,7 @@ def _opened(found: FoundEngine, bundle: Bundle, device: str, number: int) -> Dev
     with ExitStack() as opened:
         memory = AclMemory(THE_PROCESS, number)
         opened.callback(memory.close)
-        engine = AclEngine(THE_PROCESS.calls(), memory, found)
+        engine = AscendForward(THE_PROCESS.calls(), memory, found)
         opened.callback(engine.close)
         session = DeviceSession(engine, device, _cache_shape(found, bundle), bundle.manifest.dimensions.vocab_size)
         opened.pop_all()

@@ -14,7 +14,7 @@ from lopa.runtime.accelerator.threaded_session import ThreadedSession
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.gears import GEARS_NAME, Gear, plan_from_file
 from lopa.runtime.cuda.calls import CudaCalls, calls_of_installed_cuda
-from lopa.runtime.cuda.engine import CudaEngine
+from lopa.runtime.cuda.forward import CudaForward
 from lopa.runtime.cuda.memory import CudaMemory
 from lopa.runtime.cuda.row_kernel import row_kernel_from_plugins
 from lopa.runtime.errors import BadInputError
@@ -48,7 +48,7 @@ def _opened(cuda: CudaCalls, bundle: Bundle, device: str, number: int, gears: Se
         shape = cache_shape_from_manifest(bundle.manifest)
         if bundle.manifest.plugins:
             memory.use_row_kernel(row_kernel_from_plugins(number, shape))
-        engine = CudaEngine(bundle, memory, gears)
+        engine = CudaForward(bundle, memory, gears)
         opened.callback(engine.close)
         session = DeviceSession(
             engine,

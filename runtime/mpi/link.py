@@ -65,11 +65,11 @@ class Link:
         self._cuda = device == "mpi:cuda"
 
     @property
-    def engine_device(self) -> str:
+    def own_device(self) -> str:
         """The device of this rank's own engine: the ranks of a machine take its CUDA devices in order."""
         return f"cuda:{self._number_here}" if self._cuda else "cpu"
 
-    def engine_threads(self, threads: int | None) -> int | None:
+    def own_threads(self, threads: int | None) -> int | None:
         """`threads`, or this rank's part of the machine's cores where the engine would take all of them."""
         if threads is not None or self._cuda:
             return threads

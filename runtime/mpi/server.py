@@ -39,7 +39,7 @@ def serve(path: Path | str, device: str, *, threads: int | None = None) -> None:
     with rank_of_job():
         link = Link(device)
         bundle = Bundle.open(path)
-        session = TypedSession(open_session(bundle, link.engine_device, threads=link.engine_threads(threads)))
+        session = TypedSession(open_session(bundle, link.own_device, threads=link.own_threads(threads)))
         wait(link.send(hello_from_manifest(bundle.manifest), 0))
         shape = cache_shape_from_manifest(bundle.manifest)
         for message in _messages(link):

@@ -62,7 +62,7 @@ def open_session(bundle: Bundle, device: str, *, threads: int | None) -> Session
                 expected="rank 0 alone to do so",
                 remedy="use lopa-export generate, or call lopa.runtime.mpi.server.serve on the other ranks",
             )
-        engine = open_engine(bundle, link.engine_device, threads=link.engine_threads(threads))
+        engine = open_engine(bundle, link.own_device, threads=link.own_threads(threads))
         return MpiSession(link, engine, bundle.manifest, device)
 
 

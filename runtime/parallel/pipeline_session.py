@@ -10,10 +10,10 @@ import msgspec
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract.model_part import ModelPart
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.parallel.pipeline_engine import PipelinedEngine, PipelineStage
+from lopa.runtime.parallel.pipeline_forward import PipelinedForward, PipelineStage
 from lopa.runtime.sessions.cpu_cores import cores_from_device
 from lopa.runtime.sessions.host_session import HostSession
-from lopa.runtime.sessions.onnxruntime_session import engine_from_bundle
+from lopa.runtime.sessions.onnxruntime_session import forward_from_bundle
 from lopa.runtime.sessions.prefix_cache import cache_shape_from_manifest
 from lopa.runtime.sessions.timeline import Timeline
 
@@ -41,14 +41,14 @@ def open_session(bundle: Bundle, device: str, *, threads: int | None, timeline: 
             # A stage is the bundle with another graph.
             of_stage = Bundle(bundle.path, msgspec.structs.replace(manifest, graph=stage.graph))
             part = ModelPart(stage.first_layer, stage.end_layer, manifest.dimensions.layers)
-            engine = engine_from_bundle(of_stage, part, one, threads=threads)
-            stages.append(PipelineStage(engine, part, f"{device}, stage {number}", timeline, cores_from_device(one)))
+            forward = forward_from_bundle(of_stage, part, one, threads=threads)
+            stages.append(PipelineStage(forward, part, f"{device}, stage {number}", timeline, cores_from_device(one)))
     except BaseException:
         for opened in stages:
             opened.close()
         raise
     shape = cache_shape_from_manifest(manifest)
-    return HostSession(PipelinedEngine(stages, shape), device, shape)
+    return HostSession(PipelinedForward(stages, shape), device, shape)
 
 
 def _devices_from_name(name: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""A Session whose prefix caches live in host memory, over any engine that computes one forward.
+"""A Session whose prefix caches live in host memory, over any object that computes one forward.
 
 Knows when caches begin, grow and end, and what the last forward left to commit. Does not know how a forward is
 computed.
@@ -13,7 +13,7 @@ from lopa.runtime.sessions.device_errors import raised_as_failure_of
 from lopa.runtime.sessions.prefix_cache import CacheShape, Prefix, PrefixCache, PrefixStack
 
 
-class ForwardEngine(Protocol):
+class Forward(Protocol):
     """One forward of the contract, without memory of requests."""
 
     def run(self, batch: WindowBatch, prefix: Prefix) -> tuple[Statistics, tuple[Rows, ...]]:
@@ -39,10 +39,10 @@ class _Window:
 
 
 class HostSession:
-    """The Session protocol: prefix caches in host memory, forwards by `engine`."""
+    """The Session protocol: prefix caches in host memory, computed by `forward`."""
 
-    def __init__(self, engine: ForwardEngine, device: str, shape: CacheShape) -> None:
-        self._engine: ForwardEngine | None = engine
+    def __init__(self, forward: Forward, device: str, shape: CacheShape) -> None:
+        self._forward: Forward | None = forward
         self._device = device
         self._shape = shape
         self._caches: dict[int, PrefixCache] = {}
@@ -57,14 +57,14 @@ class HostSession:
     def forward(self, batch: WindowBatch) -> Statistics:
         """Run every window against its request's prefix.
 
-        Raises ValueError when the arrays do not fit together, EngineFailedError for whatever the engine raises.
+        Raises ValueError when the arrays do not fit together, EngineFailedError for whatever the forward raises.
         """
-        engine = self._open_engine()
+        forward = self._open_forward()
         check_batch(batch)
         self._window = None
         prefix = self._stack.prefix([self._cache(request) for request in batch.requests])
         with raised_as_failure_of(self._device):
-            statistics, rows = engine.run(batch, prefix)
+            statistics, rows = forward.run(batch, prefix)
         self._window = _Window(batch.requests, rows)
         return statistics
 
@@ -83,7 +83,7 @@ class HostSession:
 
     def append_rows(self, request: int, rows: CacheRows) -> None:
         """Append rows that another session computed. Raises ValueError when they do not fit this bundle."""
-        self._open_engine()
+        self._open_forward()
         self._cache(request).append(rows.layers)
 
     def prefix_length(self, request: int) -> int:
@@ -97,26 +97,26 @@ class HostSession:
         self._stack = PrefixStack(self._shape)
         if self._window is not None and request in self._window.requests:
             self._window = None
-        if self._engine is not None:
-            self._engine.forget_prefix()
+        if self._forward is not None:
+            self._forward.forget_prefix()
 
     def close(self) -> None:
-        """Free the engine and all caches; closing twice is no error."""
-        if self._engine is not None:
-            self._engine.close()
-        self._engine = None
+        """Free the forward and all caches; closing twice is no error."""
+        if self._forward is not None:
+            self._forward.close()
+        self._forward = None
         self._window = None
         self._caches.clear()
         self._stack = PrefixStack(self._shape)
 
-    def put_in_front(self, make: Callable[[ForwardEngine, CacheShape], ForwardEngine]) -> None:
-        """Run every later forward through what `make` builds on this session's engine, e.g. to pad it."""
-        self._engine = make(self._open_engine(), self._shape)
+    def put_in_front(self, make: Callable[[Forward, CacheShape], Forward]) -> None:
+        """Run every later forward through what `make` builds on this session's forward, e.g. to pad it."""
+        self._forward = make(self._open_forward(), self._shape)
 
-    def _open_engine(self) -> ForwardEngine:
-        if self._engine is None:
+    def _open_forward(self) -> Forward:
+        if self._forward is None:
             raise RuntimeError(f"the session on {self._device} was used after close(); expected an open session")
-        return self._engine
+        return self._forward
 
     def _cache(self, request: int) -> PrefixCache:
         if request not in self._caches:
@@ -125,7 +125,7 @@ class HostSession:
 
     def _rows(self, request: int, branch: int, count: int) -> Sequence[Rows]:
         """Views [Hkv, count, D] of the last forward's new rows."""
-        self._open_engine()
+        self._open_forward()
         window = self._window
         ran = None
         if window is not None:

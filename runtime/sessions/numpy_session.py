@@ -31,17 +31,17 @@ def open_session(bundle: Bundle, device: str, *, threads: int | None) -> HostSes
     """
     if device != "numpy":
         raise BadInputError(f"device {device!r}", expected="numpy, without a number", remedy="use numpy")
-    engine = numpy_engine_from_bundle(bundle, bundle.manifest)
-    return HostSession(engine, device, cache_shape_from_manifest(bundle.manifest))
+    forward = numpy_forward_from_bundle(bundle, bundle.manifest)
+    return HostSession(forward, device, cache_shape_from_manifest(bundle.manifest))
 
 
-def numpy_engine_from_bundle(bundle: Bundle, manifest: Manifest) -> "NumpyEngine":
-    """The engine over the weights of `bundle`, with `manifest` for its types. Raises BadInputError as above."""
+def numpy_forward_from_bundle(bundle: Bundle, manifest: Manifest) -> "NumpyForward":
+    """The forward over the weights of `bundle`, with `manifest` for its types. Raises BadInputError as above."""
     _check_names_and_shapes(bundle)
-    return NumpyEngine(weights_from_bundle(bundle), manifest)
+    return NumpyForward(weights_from_bundle(bundle), manifest)
 
 
-class NumpyEngine:
+class NumpyForward:
     """One forward, one step of the network after the other."""
 
     def __init__(self, weights: Mapping[str, Floats], manifest: Manifest) -> None:
@@ -52,7 +52,7 @@ class NumpyEngine:
 
     @np.errstate(over="ignore", invalid="ignore", divide="ignore")  # who decodes sees whether the answer is finite
     def run(self, batch: WindowBatch, prefix: Prefix) -> tuple[Statistics, tuple[Rows, ...]]:
-        """ForwardEngine.run; see contract.WindowBatch and contract.Statistics for the shapes."""
+        """Forward.run; see contract.WindowBatch and contract.Statistics for the shapes."""
         sizes = self._sizes
         cos, sin = rotation(batch.position_ids, sizes.head_size, sizes.rope_theta)
         mask = attention_mask(prefix.mask, batch.window_mask)

@@ -27,8 +27,8 @@ from lopa.runtime.contract.stored_floats import stored_dtype
 from lopa.runtime.errors import BadInputError, MissingBackendError
 from lopa.runtime.install_hint import pip_command, pip_install
 from lopa.runtime.sessions.cpu_cores import check_cpu_device, cores_from_device
-from lopa.runtime.sessions.host_session import ForwardEngine, HostSession
-from lopa.runtime.sessions.portable_engine import PortableEngine, quiet_run
+from lopa.runtime.sessions.host_session import Forward, HostSession
+from lopa.runtime.sessions.portable_forward import PortableForward, quiet_run
 from lopa.runtime.sessions.prefix_cache import Prefix, cache_shape_from_manifest
 
 Array = npt.NDArray[Any]
@@ -62,26 +62,26 @@ def open_session(bundle: Bundle, device: str, *, threads: int | None) -> HostSes
     """
     manifest = bundle.manifest
     part = whole_model(manifest.dimensions.layers)
-    engine: ForwardEngine
+    forward: Forward
     if manifest.dialect == "portable":
-        engine = PortableEngine(_inference_session_of_part(bundle, part, device, threads))
+        forward = PortableForward(_inference_session_of_part(bundle, part, device, threads))
     else:
-        engine = engine_from_bundle(bundle, part, device, threads=threads)
-    return HostSession(engine, device, cache_shape_from_manifest(manifest))
+        forward = forward_from_bundle(bundle, part, device, threads=threads)
+    return HostSession(forward, device, cache_shape_from_manifest(manifest))
 
 
-def engine_from_bundle(bundle: Bundle, part: ModelPart, device: str, *, threads: int | None) -> "OnnxRuntimeEngine":
+def forward_from_bundle(bundle: Bundle, part: ModelPart, device: str, *, threads: int | None) -> "OnnxRuntimeForward":
     """Open the graph of `bundle`, which is the standard one of `part`, on a device for `open_session` or "cuda:N".
 
     Raises as that, and MissingBackendError when ONNX Runtime here has no CUDA provider or it does not start.
     """
-    return OnnxRuntimeEngine(_inference_session_of_part(bundle, part, device, threads), bundle.manifest, part)
+    return OnnxRuntimeForward(_inference_session_of_part(bundle, part, device, threads), bundle.manifest, part)
 
 
 def _inference_session_of_part(
     bundle: Bundle, part: ModelPart, device: str, threads: int | None
 ) -> ort.InferenceSession:
-    """ONNX Runtime's session on the graph of `bundle`, checked; errors as for `engine_from_bundle`."""
+    """ONNX Runtime's session on the graph of `bundle`, checked; errors as for `forward_from_bundle`."""
     providers = _providers_from_device(device)
     check_types(bundle, device)
     session = _shared_inference_session(bundle, providers, _threading_from_device(device, threads))
@@ -112,7 +112,7 @@ def check_types(bundle: Bundle, device: str) -> None:
         )
 
 
-class OnnxRuntimeEngine:
+class OnnxRuntimeForward:
     """One forward through ONNX Runtime with every input and output bound to memory that is used again."""
 
     def __init__(self, session: ort.InferenceSession, manifest: Manifest, part: ModelPart) -> None:
@@ -131,7 +131,7 @@ class OnnxRuntimeEngine:
         self._bound_prefix: Prefix | None = None
 
     def run(self, batch: WindowBatch, prefix: Prefix) -> tuple[Statistics, tuple[Rows, ...]]:
-        """ForwardEngine.run: one call for all branches of all requests. The rows are overwritten by the next run."""
+        """Forward.run: one call for all branches of all requests. The rows are overwritten by the next run."""
         arrays = self.run_part(batch, None, prefix)
         return self.statistics_from_outputs(arrays), tuple(arrays[name] for name in self._part.window_names)
 
@@ -243,7 +243,7 @@ class OnnxRuntimeEngine:
 
 @dataclass(frozen=True, eq=False)
 class _Buffers:
-    """Everything bound for one window but the prefix: the arrays, and the engine's handles of the same memory."""
+    """Everything bound for one window but the prefix: the arrays, and the forward's handles of the same memory."""
 
     arrays: dict[str, Array]
     inputs: list[tuple[str, ort.OrtValue]]
@@ -251,7 +251,7 @@ class _Buffers:
 
 
 def _value_of(array: Array) -> ort.OrtValue:
-    """The engine's handle of the array's own memory."""
+    """The forward's handle of the array's own memory."""
     if array.dtype == _BFLOAT16_BITS:
         return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(array, _BFLOAT16_IN_ONNX)
     return ort.OrtValue.ortvalue_from_numpy(array)

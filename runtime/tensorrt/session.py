@@ -20,7 +20,7 @@ from lopa.runtime.cuda.memory import CudaMemory
 from lopa.runtime.cuda.row_kernel import row_kernel_from_plugins
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.sessions.prefix_cache import cache_shape_from_manifest
-from lopa.runtime.tensorrt.engine import TensorRTDeviceEngine
+from lopa.runtime.tensorrt.forward import TensorRTForward
 from lopa.runtime.tensorrt.library import tensorrt_library
 from lopa.runtime.tensorrt.manifest import REBUILD, FoundEngine, engine_for_device
 
@@ -63,7 +63,7 @@ def _opened(trt: ModuleType, cuda: CudaCalls, found: FoundEngine, bundle: Bundle
         shape, vocabulary = cache_shape_from_manifest(bundle.manifest), bundle.manifest.dimensions.vocab_size
         if found.engine.flags.plugins:
             memory.use_row_kernel(row_kernel_from_plugins(_number(device), shape))
-        engine = TensorRTDeviceEngine(trt, found, bundle, memory, CudaGraphs(cuda, memory.stream))
+        engine = TensorRTForward(trt, found, bundle, memory, CudaGraphs(cuda, memory.stream))
         opened.callback(engine.close)
         session = DeviceSession(engine, device, shape, vocabulary, fixed_addresses=True, gear_for=engine.gear_for)
         opened.pop_all()

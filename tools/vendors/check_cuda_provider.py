@@ -131,13 +131,13 @@ def failures_of_bundle(bundle: "Bundle", cuda: StandInRuntime) -> Iterator[str]:
     from lopa.runtime.accelerator.memory import Buffer
     from lopa.runtime.bundle.gears import Gear
     from lopa.runtime.cuda.calls import CudaCalls
-    from lopa.runtime.cuda.engine import CudaEngine
+    from lopa.runtime.cuda.forward import CudaForward
     from lopa.runtime.cuda.memory import CudaMemory
 
     gear = Gear(**_GEAR, seconds=1.0)
     other = Gear(**_GEAR | {"branches": 3}, seconds=0.0)
     memory = CudaMemory(CudaCalls(cuda), 0)
-    engine = CudaEngine(bundle, memory, [gear])
+    engine = CudaForward(bundle, memory, [gear])
     print(f"onnxruntime-gpu {onnxruntime.__version__}: {bundle.path.name} opens for CUDA graphs")
 
     def calls_of_forward(shape: Gear) -> list[str]:

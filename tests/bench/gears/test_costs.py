@@ -16,7 +16,7 @@ from lopa.runtime.bundle.gears import ForwardSizes, Gear
 from lopa.runtime.bundle.weights import weights_from_bundle
 from lopa.runtime.contract import WindowBatch
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.sessions.numpy_session import NumpyEngine
+from lopa.runtime.sessions.numpy_session import NumpyForward
 from lopa.runtime.sessions.prefix_cache import cache_shape_from_manifest
 
 
@@ -80,7 +80,7 @@ def test_memory_is_that_of_all_inputs_and_outputs(tiny_bundle_logits: Path) -> N
     )  # fmt: skip
     batch = padded_batch(one, gear)
     prefix = cache_shape_from_manifest(bundle.manifest).zeros(2, 128)
-    statistics, rows = NumpyEngine(weights_from_bundle(bundle), bundle.manifest).run(batch, prefix)
+    statistics, rows = NumpyForward(weights_from_bundle(bundle), bundle.manifest).run(batch, prefix)
     assert statistics.logits is not None
     arrays = [
         *(

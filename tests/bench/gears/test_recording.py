@@ -15,7 +15,7 @@ from lopa.runtime.bundle.gears import ForwardSizes, Source
 from lopa.runtime.contract import Rows, Statistics, WindowBatch
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.generation_config import GenerationConfig
-from lopa.runtime.sessions.host_session import ForwardEngine, HostSession
+from lopa.runtime.sessions.host_session import Forward, HostSession
 from lopa.runtime.sessions.prefix_cache import Prefix
 
 CONFIG = GenerationConfig()
@@ -55,9 +55,9 @@ def test_joined() -> None:
 
 
 class Noting:
-    """The ForwardEngine protocol: notes the sizes of what it runs."""
+    """The Forward protocol: notes the sizes of what it runs."""
 
-    def __init__(self, engine: ForwardEngine, ran: list[ForwardSizes]) -> None:
+    def __init__(self, engine: Forward, ran: list[ForwardSizes]) -> None:
         self._engine, self._ran = engine, ran
 
     def run(self, batch: WindowBatch, prefix: Prefix) -> tuple[Statistics, tuple[Rows, ...]]:

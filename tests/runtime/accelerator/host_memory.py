@@ -10,7 +10,7 @@ from functools import partial
 import numpy as np
 import onnxruntime as ort
 
-from lopa.runtime.accelerator.form import ContractForm, EngineForm, PortableForm
+from lopa.runtime.accelerator.graph_form import ContractForm, GraphForm, PortableForm
 from lopa.runtime.accelerator.memory import ALIGNMENT, Array, Buffer, DeviceMemory
 from lopa.runtime.accelerator.session import DeviceSession
 from lopa.runtime.bundle import Bundle
@@ -111,15 +111,15 @@ class HostMemory:
         return self.blocks[start][address - start : address - start + size]
 
 
-class OnnxRuntimeDeviceEngine:
-    """The DeviceEngine protocol on host memory: ONNX Runtime on a bundle's graph, in float32."""
+class OnnxRuntimeDeviceForward:
+    """The DeviceForward protocol on host memory: ONNX Runtime on a bundle's graph, in float32."""
 
     def __init__(self, bundle: Bundle, gears: Sequence[Gear], memory: HostMemory) -> None:
         options = ort.SessionOptions()
         options.intra_op_num_threads = 1
         self._session = ort.InferenceSession(str(bundle.graph), options, providers=["CPUExecutionProvider"])
         self.portable = bundle.manifest.dialect == "portable"
-        self.form: EngineForm = PortableForm() if self.portable else ContractForm()
+        self.form: GraphForm = PortableForm() if self.portable else ContractForm()
         self.memory, self.gears = memory, gears
         self._dimensions = bundle.manifest.dimensions
         self._inputs = [value.name for value in self._session.get_inputs()]
@@ -208,10 +208,10 @@ class OnnxRuntimeDeviceEngine:
 
 def device_session(
     bundle: Bundle, gears: Sequence[Gear], number: int = 0, *, reaches: Sequence[int] = ()
-) -> tuple[DeviceSession, OnnxRuntimeDeviceEngine, HostMemory]:
+) -> tuple[DeviceSession, OnnxRuntimeDeviceForward, HostMemory]:
     """A session on a new memory, and its parts."""
     memory = HostMemory(number, reaches=reaches)
-    engine = OnnxRuntimeDeviceEngine(bundle, gears, memory)
+    engine = OnnxRuntimeDeviceForward(bundle, gears, memory)
     shape = cache_shape_from_manifest(bundle.manifest)
     name = f"stand-in:{number}"
     return DeviceSession(engine, name, shape, bundle.manifest.dimensions.vocab_size), engine, memory

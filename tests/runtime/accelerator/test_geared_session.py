@@ -16,7 +16,7 @@ from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.gears import Gear
 from lopa.runtime.contract import Rows, Statistics, WindowBatch
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.sessions.host_session import ForwardEngine, HostSession
+from lopa.runtime.sessions.host_session import Forward, HostSession
 from lopa.runtime.sessions.numpy_session import open_session as open_numpy
 from lopa.runtime.sessions.onnxruntime_session import open_session as open_onnxruntime
 from lopa.runtime.sessions.prefix_cache import CacheShape, Prefix
@@ -30,7 +30,7 @@ class Watched:
     What is padding it learns from `real`, the batch before it was padded.
     """
 
-    def __init__(self, engine: ForwardEngine, vocab_size: int, *, garbage: bool) -> None:
+    def __init__(self, engine: Forward, vocab_size: int, *, garbage: bool) -> None:
         self._engine, self._vocab_size, self._garbage = engine, vocab_size, garbage
         self._rng = np.random.default_rng(7)
         self.shapes: set[tuple[int, ...]] = set()
@@ -90,7 +90,7 @@ class Watched:
 class Noting:
     """In front of the padding: tells `watched` what is real."""
 
-    def __init__(self, engine: ForwardEngine, watched: Watched) -> None:
+    def __init__(self, engine: Forward, watched: Watched) -> None:
         self._engine, self._watched = engine, watched
 
     def run(self, batch: WindowBatch, prefix: Prefix) -> tuple[Statistics, tuple[Rows, ...]]:
@@ -111,7 +111,7 @@ def watched_session(
     session = opener(bundle, device, threads=1)
     kept: list[Watched] = []
 
-    def watch(engine: ForwardEngine, shape: CacheShape) -> ForwardEngine:
+    def watch(engine: Forward, shape: CacheShape) -> Forward:
         kept.append(Watched(engine, bundle.manifest.dimensions.vocab_size, garbage=garbage))
         return kept[0]
 

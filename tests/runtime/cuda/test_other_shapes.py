@@ -9,7 +9,7 @@ from tests.runtime.cuda.test_session import GEARS
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.gears import ForwardSizes
 from lopa.runtime.cuda.calls import calls_of_installed_cuda
-from lopa.runtime.cuda.engine import CudaEngine
+from lopa.runtime.cuda.forward import CudaForward
 from lopa.runtime.cuda.memory import CudaMemory
 
 
@@ -19,7 +19,7 @@ def test_windows_are_of_lengths_that_fused_attention_takes(
     window: int, expected: int, with_gears: bool, tiny_bundle: Path, machine: StandInOrt
 ) -> None:
     memory = CudaMemory(calls_of_installed_cuda(), 0)
-    engine = CudaEngine(Bundle.open(tiny_bundle), memory, GEARS if with_gears else [])
+    engine = CudaForward(Bundle.open(tiny_bundle), memory, GEARS if with_gears else [])
     shape = engine.gear_for(ForwardSizes(2, 3, window, 128, 5))
     engine.close()
     memory.close()

@@ -28,7 +28,7 @@ from lopa.runtime.accelerator.memory import Buffer
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.gears import GEARS_NAME, Gear, json_from_plan
 from lopa.runtime.cuda.calls import MODULE, CudaCalls, CudaError
-from lopa.runtime.cuda.engine import CudaEngine
+from lopa.runtime.cuda.forward import CudaForward
 from lopa.runtime.cuda.memory import CudaMemory
 from lopa.runtime.devices import session_from_devices
 from lopa.runtime.errors import BadInputError, EngineFailedError, MissingBackendError
@@ -279,7 +279,7 @@ def test_rows_in_bfloat16_are_bound_as_such(
 
     monkeypatch.setattr(ort, "InferenceSession", lambda *_, **__: Session())
     memory = CudaMemory(CudaCalls(machine.cudart), 0)
-    engine = CudaEngine(bundle, memory, [])
+    engine = CudaForward(bundle, memory, [])
     shape = gear(1, 2, 30, 64)
     sizes = engine.sizes_of(shape)
     names = [each.name for each in (*plain.get_inputs(), *plain.get_outputs())]

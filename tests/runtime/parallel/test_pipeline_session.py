@@ -20,7 +20,7 @@ from lopa.runtime.bundle.manifest import MANIFEST_NAME, json_from_manifest
 from lopa.runtime.contract import CacheRows
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.parallel.branch_session import BranchParallelSession
-from lopa.runtime.sessions.onnxruntime_session import OnnxRuntimeEngine
+from lopa.runtime.sessions.onnxruntime_session import OnnxRuntimeForward
 from lopa.runtime.sessions.session import Session, open_session
 
 DEVICE = "cpu+cpu"
@@ -100,7 +100,7 @@ def test_pipelines_that_share_the_branches(name: str, bundle: Bundle) -> None:
 class _Slowed:
     """An engine that waits for `go` before it runs, tells when it has run twice, and only then ends the second call."""
 
-    def __init__(self, engine: OnnxRuntimeEngine, go: threading.Event | None) -> None:
+    def __init__(self, engine: OnnxRuntimeForward, go: threading.Event | None) -> None:
         self._engine, self._go = engine, go
         self.runs = 0
         self.ran_twice, self.ended_twice = threading.Event(), threading.Event()
@@ -125,14 +125,14 @@ def slowed(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Se
 
     The first stage's second call goes on for a while then.
     """
-    original = pipelined.engine_from_bundle
+    original = pipelined.forward_from_bundle
     engines: list[_Slowed] = []
 
     def slow_engine(*given: Any, **named: Any) -> _Slowed:
         engines.append(_Slowed(original(*given, **named), engines[0].ran_twice if engines else None))
         return engines[-1]
 
-    monkeypatch.setattr(pipelined, "engine_from_bundle", slow_engine)
+    monkeypatch.setattr(pipelined, "forward_from_bundle", slow_engine)
     session = open_session(bundle, DEVICE, threads=1)
     yield session, engines[0]
     session.close()

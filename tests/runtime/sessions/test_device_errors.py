@@ -14,7 +14,7 @@ from lopa.runtime import Decoder, Engine, EngineFailedError
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.errors import BadInputError, DevicesLostError
 from lopa.runtime.parallel.branch_session import BranchParallelSession
-from lopa.runtime.sessions.onnxruntime_session import OnnxRuntimeEngine
+from lopa.runtime.sessions.onnxruntime_session import OnnxRuntimeForward
 from lopa.runtime.sessions.session import open_session
 
 PROMPT = "Question: 2 + 3?\nAnswer:"
@@ -133,7 +133,7 @@ def test_the_command_exits_with_the_code_of_a_device(
     def fails(*_: object) -> None:
         raise RuntimeError("out of memory")
 
-    monkeypatch.setattr(OnnxRuntimeEngine, "run", fails)
+    monkeypatch.setattr(OnnxRuntimeForward, "run", fails)
     with pytest.raises(SystemExit) as caught:
         main(["generate", str(tiny_bundle), PROMPT])
     assert caught.value.code == 3

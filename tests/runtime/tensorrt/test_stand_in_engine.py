@@ -18,13 +18,13 @@ from tests.runtime.tensorrt.machines import built
 from tests.runtime.tensorrt.stand_in_engine import SCRATCH
 from tests.runtime.tensorrt.stand_in_tensorrt import stand_in_tensorrt
 
-from lopa.runtime.accelerator.form import ContractForm
+from lopa.runtime.accelerator.graph_form import ContractForm
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import past_names
 from lopa.runtime.cuda.calls import CudaCalls
 from lopa.runtime.cuda.graphs import CaptureError, CudaGraphs
 from lopa.runtime.cuda.memory import CudaMemory
-from lopa.runtime.tensorrt.engine import sizes_of_arrays
+from lopa.runtime.tensorrt.forward import sizes_of_arrays
 from lopa.runtime.tensorrt.manifest import PLAN_NAME, engine_folders
 from lopa.runtime.tensorrt.profiles import axes_of_gear, input_shapes
 

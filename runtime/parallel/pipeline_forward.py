@@ -15,7 +15,7 @@ from lopa.runtime.contract import Float32, Rows, Statistics, WindowBatch
 from lopa.runtime.contract.model_part import NEXT_HIDDEN, ModelPart
 from lopa.runtime.parallel.micro_batches import MicroBatch, micro_batches, piece_of_batch, statistics_from_pieces
 from lopa.runtime.sessions.device_worker import keep_thread_on
-from lopa.runtime.sessions.onnxruntime_session import OnnxRuntimeEngine
+from lopa.runtime.sessions.onnxruntime_session import OnnxRuntimeForward
 from lopa.runtime.sessions.prefix_cache import CacheShape, Prefix
 from lopa.runtime.sessions.timeline import Span, Timeline
 
@@ -44,21 +44,21 @@ class PipelineStage:
 
     def __init__(
         self,
-        engine: OnnxRuntimeEngine,
+        forward: OnnxRuntimeForward,
         part: ModelPart,
         name: str,
         timeline: Timeline | None,
         cores: tuple[int, ...] | None = None,
     ) -> None:
         """`cores` are those on which the stage's thread is to stay; None: any."""
-        self._engine, self._part, self._name, self._timeline = engine, part, name, timeline
+        self._forward, self._part, self._name, self._timeline = forward, part, name, timeline
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=name)
         if cores is not None:
             self._thread.submit(keep_thread_on, cores).result()
         self._prefix: Prefix | None = None
         self._views: dict[tuple[int, int], Prefix] = {}
         """Of `_prefix`, these layers' arrays for the requests from .. to: the same object again and again, since the
-        engine binds every new one."""
+        forward binds every new one."""
 
     def submit(self, work: Work, before: Future[Answer] | None) -> Future[Answer]:
         """Run `work` behind everything submitted earlier, on what the stage before answers (None: no stage before).
@@ -71,22 +71,22 @@ class PipelineStage:
         """Hold no reference to the prefix of an earlier run."""
         self._prefix = None
         self._views.clear()
-        self._engine.forget_prefix()
+        self._forward.forget_prefix()
 
     def close(self) -> None:
-        """End the thread and free the engine."""
+        """End the thread and free the forward."""
         self._thread.shutdown()
-        self._engine.close()
+        self._forward.close()
 
     def _run(self, work: Work, before: Future[Answer] | None) -> Answer:
         hidden = None if before is None else before.result()
         assert not isinstance(hidden, Statistics)  # only the last stage answers these
         began = time.perf_counter()
-        outputs = self._engine.run_part(work.batch, hidden, self._view(work.prefix, work.piece.requests))
+        outputs = self._forward.run_part(work.batch, hidden, self._view(work.prefix, work.piece.requests))
         for whole, name in zip(work.rows[self._part.cache_arrays], self._part.window_names, strict=True):
             whole[work.piece.requests, work.piece.branches] = outputs[name]
         last = self._part.is_last
-        answer = self._engine.statistics_from_outputs(outputs) if last else outputs[NEXT_HIDDEN].copy()
+        answer = self._forward.statistics_from_outputs(outputs) if last else outputs[NEXT_HIDDEN].copy()
         if self._timeline is not None:
             ended = time.perf_counter()
             self._timeline.add(Span(self._name, f"micro-batch {work.number}", work.step, began, ended))
@@ -101,8 +101,8 @@ class PipelineStage:
         return self._views[key]
 
 
-class PipelinedEngine:
-    """The ForwardEngine of HostSession over stages that hold all layers together, in order."""
+class PipelinedForward:
+    """The Forward of HostSession over stages that hold all layers together, in order."""
 
     def __init__(self, stages: Sequence[PipelineStage], shape: CacheShape) -> None:
         self._stages, self._shape = tuple(stages), shape
@@ -110,7 +110,7 @@ class PipelinedEngine:
         self._steps = 0
 
     def run(self, batch: WindowBatch, prefix: Prefix) -> tuple[Statistics, tuple[Rows, ...]]:
-        """ForwardEngine.run: as many micro-batches as stages, where there are enough branches and requests.
+        """Forward.run: as many micro-batches as stages, where there are enough branches and requests.
 
         An error of a stage ends the work on all micro-batches and is raised.
         """

@@ -25,8 +25,8 @@ def quiet_run() -> ort.RunOptions:
     return options
 
 
-class PortableEngine:
-    """The ForwardEngine of an opened portable graph in float32 or float16."""
+class PortableForward:
+    """The Forward of an opened portable graph in float32 or float16."""
 
     def __init__(self, session: ort.InferenceSession) -> None:
         self._session: ort.InferenceSession | None = session
@@ -34,7 +34,7 @@ class PortableEngine:
         self._outputs = [value.name for value in session.get_outputs()]
 
     def run(self, batch: WindowBatch, prefix: Prefix) -> tuple[Statistics, tuple[Rows, ...]]:
-        """ForwardEngine.run; the arrays are the caller's."""
+        """Forward.run; the arrays are the caller's."""
         assert self._session is not None  # HostSession runs nothing after close()
         inputs = portable_inputs(batch, prefix.mask) | {PAST: portable_past(prefix.block)}
         outputs = dict(zip(self._outputs, self._session.run(self._outputs, inputs, self._run_options), strict=True))

@@ -1,4 +1,4 @@
-"""A TensorRT engine on one CUDA device: the AnyShapeEngine protocol over a plan. Knows no request.
+"""A TensorRT engine on one CUDA device: the AnyShapeForward protocol over a plan. Knows no request.
 
 A context for each gear, with a CUDA graph (tensorrt_gear); one more for long prompts, whose shape is set before each
 forward. All of them share the weights, and the memory between layers, since they run one after the other on one stream.
@@ -9,7 +9,7 @@ from functools import partial
 from types import ModuleType
 
 from lopa.runtime.accelerator.arrays import bytes_but_prefix
-from lopa.runtime.accelerator.form import ContractForm
+from lopa.runtime.accelerator.graph_form import ContractForm
 from lopa.runtime.accelerator.memory import Buffer, BufferSet
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.gears import ForwardSizes, Gear
@@ -22,8 +22,8 @@ from lopa.runtime.tensorrt.plan import OpenedPlan, ProfileContext
 from lopa.runtime.tensorrt.profiles import Axes, ProfileTable, axes_of_gear, input_shapes
 
 
-class TensorRTDeviceEngine:
-    """The AnyShapeEngine protocol, for shapes that `gear_for` gives."""
+class TensorRTForward:
+    """The AnyShapeForward protocol, for shapes that `gear_for` gives."""
 
     def __init__(
         self,
@@ -62,11 +62,11 @@ class TensorRTDeviceEngine:
         return self._table.profile_for(sizes)[1]
 
     def sizes_of(self, gear: Gear) -> Mapping[str, int]:  # noqa: ARG002
-        """AnyShapeEngine.sizes_of: the largest, so that memory is allocated once for all long prompts."""
+        """AnyShapeForward.sizes_of: the largest, so that memory is allocated once for all long prompts."""
         return self._prefill_sizes
 
     def enqueue(self, gear: Gear, buffers: Mapping[str, Buffer]) -> None:
-        """DeviceEngine.enqueue, of a gear or of a shape that `gear_for` gave."""
+        """DeviceForward.enqueue, of a gear or of a shape that `gear_for` gave."""
         axes = axes_of_gear(gear)
         addresses = {name: buffer.address for name, buffer in buffers.items()}
         runner = self._runners.get(axes)
@@ -79,7 +79,7 @@ class TensorRTDeviceEngine:
         self._prefill.enqueue()
 
     def close(self) -> None:
-        """DeviceEngine.close: graphs, contexts, plan, in this order."""
+        """DeviceForward.close: graphs, contexts, plan, in this order."""
         try:
             for runner in self._runners.values():
                 runner.close()

@@ -28,7 +28,7 @@ class RowSteps:
     head: int
 
 
-class EngineForm(Protocol):
+class GraphForm(Protocol):
     """One of the two."""
 
     def inputs(self, batch: WindowBatch, prefix_mask: Bool) -> dict[str, Array]:
@@ -45,7 +45,7 @@ class ContractForm:
     """The contract's own: new rows [R, B, Hkv, W, D]."""
 
     def inputs(self, batch: WindowBatch, prefix_mask: Bool) -> dict[str, Array]:
-        """EngineForm.inputs."""
+        """GraphForm.inputs."""
         arrays: dict[str, Array] = {
             contract.INPUT_IDS: batch.input_ids,
             contract.POSITION_IDS: batch.position_ids,
@@ -57,11 +57,11 @@ class ContractForm:
         return {name: np.ascontiguousarray(array) for name, array in arrays.items()}
 
     def past(self, arrays: BufferSet) -> dict[str, Buffer]:
-        """EngineForm.past: an input for each array."""
+        """GraphForm.past: an input for each array."""
         return dict(zip(past_names(len(arrays.buffers) // 2), arrays.buffers, strict=True))
 
     def row_steps(self, gear: Gear, kv_heads: int) -> RowSteps:
-        """EngineForm.row_steps."""
+        """GraphForm.row_steps."""
         return RowSteps(gear.branches * kv_heads * gear.window, kv_heads * gear.window, gear.window)
 
 
@@ -69,14 +69,14 @@ class PortableForm:
     """The portable dialect's: new rows [R, Hkv, B x W, D]."""
 
     def inputs(self, batch: WindowBatch, prefix_mask: Bool) -> dict[str, Array]:
-        """EngineForm.inputs."""
+        """GraphForm.inputs."""
         return portable_inputs(batch, prefix_mask)
 
     def past(self, arrays: BufferSet) -> dict[str, Buffer]:
-        """EngineForm.past: one input. Raises ValueError as BufferSet.whole does."""
+        """GraphForm.past: one input. Raises ValueError as BufferSet.whole does."""
         return {PAST: arrays.whole}
 
     def row_steps(self, gear: Gear, kv_heads: int) -> RowSteps:
-        """EngineForm.row_steps."""
+        """GraphForm.row_steps."""
         rows = gear.branches * gear.window
         return RowSteps(kv_heads * rows, gear.window, rows)

@@ -1,4 +1,4 @@
-"""One forward by ONNX Runtime's CUDA provider, from device memory to device memory: the DeviceEngine protocol.
+"""One forward by ONNX Runtime's CUDA provider, from device memory to device memory: the DeviceForward protocol.
 
 Every gear becomes a CUDA graph at its first forward and is replayed from then on; other shapes run node by node. Knows
 no request. ONNX Runtime keeps graphs by thread, so one thread makes, uses and closes an engine.
@@ -11,7 +11,7 @@ import onnxruntime as ort
 
 from lopa.runtime import contract
 from lopa.runtime.accelerator.arrays import ArrayForm, bytes_but_prefix, inputs_of_gear, outputs_of_gear
-from lopa.runtime.accelerator.form import ContractForm, EngineForm, PortableForm
+from lopa.runtime.accelerator.graph_form import ContractForm, GraphForm, PortableForm
 from lopa.runtime.accelerator.memory import Buffer
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.gears import ForwardSizes, Gear, GearTable
@@ -22,7 +22,7 @@ from lopa.runtime.cuda.calls import CAPTURES
 from lopa.runtime.cuda.memory import CudaMemory
 from lopa.runtime.errors import BadInputError, EngineFailedError, MissingBackendError
 from lopa.runtime.sessions.onnxruntime_session import check_contract
-from lopa.runtime.sessions.portable_engine import quiet_run
+from lopa.runtime.sessions.portable_forward import quiet_run
 
 PROVIDER = "CUDAExecutionProvider"
 _ERRORS_ONLY = 3
@@ -34,8 +34,8 @@ _BFLOAT16_IN_ONNX = 16
 """TensorProto.BFLOAT16"""
 
 
-class CudaEngine:
-    """The AnyShapeEngine protocol."""
+class CudaForward:
+    """The AnyShapeForward protocol."""
 
     def __init__(self, bundle: Bundle, memory: CudaMemory, gears: Sequence[Gear]) -> None:
         """Open the bundle's graph for the device and the stream of `memory`; without gears there are no CUDA graphs.
@@ -44,7 +44,7 @@ class CudaEngine:
         """
         self.memory = memory
         self.gears = gears
-        self.form: EngineForm = PortableForm() if bundle.manifest.dialect == "portable" else ContractForm()
+        self.form: GraphForm = PortableForm() if bundle.manifest.dialect == "portable" else ContractForm()
         self._manifest: Manifest = bundle.manifest
         self._table = GearTable(gears) if gears else None
         shapes = [self.sizes_of(gear) for gear in gears] or [dict.fromkeys(self._names_but_prefix(), 0)]
@@ -58,7 +58,7 @@ class CudaEngine:
         self._other_options = _run_options(_NO_GRAPH if gears else None)
 
     def sizes_of(self, gear: Gear) -> dict[str, int]:
-        """AnyShapeEngine.sizes_of."""
+        """AnyShapeForward.sizes_of."""
         return bytes_but_prefix(gear, self._manifest)
 
     def gear_for(self, sizes: ForwardSizes) -> Gear:
@@ -75,7 +75,7 @@ class CudaEngine:
         )
 
     def enqueue(self, gear: Gear, buffers: Mapping[str, Buffer]) -> None:
-        """DeviceEngine.enqueue. Raises EngineFailedError when ONNX Runtime cannot run it."""
+        """DeviceForward.enqueue. Raises EngineFailedError when ONNX Runtime cannot run it."""
         key = (gear, tuple(buffer.address for buffer in buffers.values()))
         if gear not in self.gears:
             if key != self._other_key:
@@ -96,7 +96,7 @@ class CudaEngine:
         self._graphs[key] = binding, options
 
     def close(self) -> None:
-        """DeviceEngine.close."""
+        """DeviceForward.close."""
         self._graphs.clear()
         self._other = self._session = None
 

@@ -1,4 +1,4 @@
-"""The gears of an engine for Ascend on one device: the DeviceEngine protocol over OMs. Knows no request.
+"""The gears of an engine for Ascend on one device: the DeviceForward protocol over OMs. Knows no request.
 
 One OM with gears that are set before every forward, or one of fixed shapes for each gear.
 """
@@ -6,7 +6,7 @@ One OM with gears that are set before every forward, or one of fixed shapes for 
 from collections.abc import Mapping, Sequence
 
 from lopa.runtime.accelerator.first_failure import take_all
-from lopa.runtime.accelerator.form import PortableForm
+from lopa.runtime.accelerator.graph_form import PortableForm
 from lopa.runtime.accelerator.memory import Buffer
 from lopa.runtime.ascend.calls import AclCalls
 from lopa.runtime.ascend.manifest import EngineGear, EngineInput, FoundEngine
@@ -17,8 +17,8 @@ from lopa.runtime.contract.portable_form import PAST
 from lopa.runtime.errors import BadInputError
 
 
-class AclEngine:
-    """The DeviceEngine protocol."""
+class AscendForward:
+    """The DeviceForward protocol."""
 
     def __init__(self, acl: AclCalls, memory: AclMemory, found: FoundEngine) -> None:
         """Raises AclError when an OM cannot be loaded, BadInputError when it is not what engine.json says."""
@@ -46,12 +46,12 @@ class AclEngine:
         }
 
     def enqueue(self, gear: Gear, buffers: Mapping[str, Buffer]) -> None:
-        """DeviceEngine.enqueue."""
+        """DeviceForward.enqueue."""
         model, dims = self._runs[gear]
         self._models[model].enqueue(dims, buffers)
 
     def close(self) -> None:
-        """DeviceEngine.close; unloads all models whatever fails, and raises the first failure."""
+        """DeviceForward.close; unloads all models whatever fails, and raises the first failure."""
         models, self._models = self._models, {}
         take_all(model.close for model in reversed(models.values()))
 
