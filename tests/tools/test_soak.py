@@ -43,7 +43,7 @@ def test_devices_that_fail_change_no_answer(tiny_bundle: Path) -> None:
 
 
 def test_the_engine_report_counts_what_prompts_used_again_save(tiny_bundle: Path) -> None:
-    done = run_tool("engine_report.py", tiny_bundle, "--limit", 2, "--rounds", 1, "--branches", 2)
+    done = run_tool("reports/engine.py", tiny_bundle, "--limit", 2, "--rounds", 1, "--branches", 2)
     assert done.returncode == 0, done.stderr
     cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in done.stdout.splitlines()]
     rows = {line[0]: int(line[-1]) for line in cells if line and line[-1].isdigit()}

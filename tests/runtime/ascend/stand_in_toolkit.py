@@ -15,7 +15,7 @@ def stand_in_toolkit(folder: Path, version: str | None = VERSION) -> Path:
     binaries.mkdir(parents=True, exist_ok=True)
     launcher = binaries / "atc"
     path = f"{_PROJECT / 'src'}:{_PROJECT}"
-    command = shlex.join([sys.executable, str(_PROJECT / "tests" / "ascend" / "stand_in_atc.py")])
+    command = shlex.join([sys.executable, str(_PROJECT / "tests" / "runtime" / "ascend" / "stand_in_atc.py")])
     launcher.write_text(f'#!/bin/sh\n# The stand-in atc of the tests.\nPYTHONPATH={path} exec {command} "$@"\n')
     launcher.chmod(0o755)
     info = folder / f"{platform.machine()}-linux" / "ascend_toolkit_install.info"

@@ -411,7 +411,7 @@ finally:
     atexit.register(THE_PROCESS.finalize)
 """
     root = Path(__file__).resolve().parents[3]
-    path = ":".join(map(str, (root / "tests" / "ascend" / "as_acl", root / "src", root)))
+    path = ":".join(map(str, (root / "tests" / "runtime" / "ascend" / "as_acl", root / "src", root)))
     done = subprocess.run(
         [sys.executable, "-c", code, str(ascend_bundle)],
         env={"PYTHONPATH": path, "PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"},

@@ -23,7 +23,7 @@ def test_the_record_is_what_the_real_bindings_have(pin: str, pytestconfig: pytes
         pytest.skip("no C compiler for the stand-in libraries that the bindings are imported over")
     version = pin.split("==")[1]
     bindings = installed_bindings(pin, pytestconfig)
-    recorder = ROOT / "tools" / "record_tensorrt_api.py"
+    recorder = ROOT / "tools" / "vendors" / "record_tensorrt_api.py"
     command = [sys.executable, recorder, bindings, "-o", tmp_path / "api.json"]
     made = subprocess.run(command, capture_output=True, text=True, check=False)
     assert made.returncode == 0, made.stderr

@@ -33,7 +33,7 @@ from lopa.runtime.contract import Statistics, WindowBatch
 from lopa.runtime.sessions.session import open_session
 
 ROOT = Path(__file__).parents[3]
-SCRIPT = ROOT / "tools" / "make_checkpoint.py"
+SCRIPT = ROOT / "tools" / "checkpoint" / "make.py"
 ENVIRONMENT = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
 MINIATURE = Likeness(
     ModelDimensions(

@@ -25,7 +25,7 @@ CASES = 105
 def run_fuzzer(*arguments: object) -> subprocess.CompletedProcess[str]:
     """In a process without threads, as it is by hand: it forks."""
     return subprocess.run(
-        [sys.executable, "-m", "tools.fuzz.run", *map(str, arguments)],
+        [sys.executable, "-m", "tools.fuzz", *map(str, arguments)],
         cwd=ROOT,
         env=ENVIRONMENT,
         capture_output=True,

@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 def forward_report(*arguments: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, ROOT / "tools" / "forward_report.py", *map(str, arguments)],
+        [sys.executable, ROOT / "tools" / "reports" / "forward.py", *map(str, arguments)],
         env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
         capture_output=True,
         text=True,
