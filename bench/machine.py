@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-_PACKAGES = ("lopa-export", "numpy", "onnxruntime", "onnxruntime-gpu", "tensorrt", "tokenizers", "torch", "triton")
+from lopa.runtime import __version__
+
+_PACKAGES = ("numpy", "onnxruntime", "onnxruntime-gpu", "tensorrt", "tokenizers", "torch", "triton")
 _CPU_INFO = Path("/proc/cpuinfo")
 
 
@@ -33,7 +35,7 @@ def machine_now() -> Machine:
         cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
         system=f"{platform.system()} {platform.machine()}",
         load=round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
-        versions={"python": platform.python_version(), **_package_versions()},
+        versions={"python": platform.python_version(), "lopa-export": __version__, **_package_versions()},
     )
 
 

@@ -39,6 +39,7 @@ from lopa.export.weights.plan import (
 from lopa.export.weights.quantization import QuantizationChoice, quantized_plan
 from lopa.export.weights.stage_split import parts_from_records
 from lopa.export.weights.writer import write_weights
+from lopa.runtime import __version__
 from lopa.runtime.bundle import Bundle, sha256_of_file
 from lopa.runtime.bundle.manifest import (
     MANIFEST_NAME,
@@ -61,7 +62,7 @@ GRAPH_NAMES: dict[Dialect, str] = {"standard": "model.onnx", "portable": "portab
 WEIGHTS_NAME = "model.onnx.data"
 _ROOM_BESIDE_WEIGHTS = 1 << 26
 """Bytes: more than the graph and the tokenizer of any model take."""
-_TOOLS = ("lopa-export", "torch", "onnxscript", "onnx-ir", "safetensors", "tokenizers")
+_TOOLS = ("torch", "onnxscript", "onnx-ir", "safetensors", "tokenizers")
 
 
 @dataclass(frozen=True)
@@ -272,12 +273,13 @@ def _origin(source: Source, digests: Mapping[Path, str]) -> Origin:
     return Origin(
         checkpoint={path.name: digests[path] for path in _files_of_checkpoint(source)},
         adapter={path.name: digests[path] for path in _files_of_adapter(source)},
-        tools={name: version for name in _TOOLS if (version := _version(name)) is not None},
+        tools={"lopa-export": __version__}
+        | {name: version for name in _TOOLS if (version := _version(name)) is not None},
     )
 
 
 def _version(package: str) -> str | None:
-    """None for a package that is not installed: lopa-export itself, when run from its source tree."""
+    """None for a package that is not installed."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:

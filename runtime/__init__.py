@@ -23,6 +23,9 @@ from lopa.runtime.requests.handle import RequestHandle
 from lopa.runtime.requests.result import DoneEvent, DraftEvent, Event, GenerationResult, TextEvent
 from lopa.runtime.text.prompt_ids import PromptRequest
 
+__version__ = "0.1.0"
+"""Of the whole project: pyproject.toml, `lopa-export --version`, manifests and reports read it here."""
+
 __all__ = [
     "BadInputError",
     "BranchChoice",
@@ -45,4 +48,5 @@ __all__ = [
     "QueueFullError",
     "RequestHandle",
     "TextEvent",
+    "__version__",
 ]

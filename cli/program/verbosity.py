@@ -63,10 +63,10 @@ def _choose(context: click.Context, parameter: click.Parameter, value: bool) -> 
     if len(_chosen) > 1:
         raise click.UsageError("--quiet and --verbose: choose one", context)
     if verbose() and not any(isinstance(each, _VerboseHandler) for each in _LOG.handlers):
-        from importlib.metadata import version  # not quick to import
+        from lopa.runtime import __version__  # not quick to import
 
         handler = _VerboseHandler()
         handler.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
         _LOG.addHandler(handler)
         _LOG.setLevel(logging.DEBUG)
-        _LOG.info("lopa-export %s, Python %s on %s", version("lopa-export"), sys.version.split()[0], sys.platform)
+        _LOG.info("lopa-export %s, Python %s on %s", __version__, sys.version.split()[0], sys.platform)
