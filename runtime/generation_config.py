@@ -33,7 +33,7 @@ LEAST_TEMPERATURE, MOST_TEMPERATURE = 1e-3, 1e3
 """Of draws: logits divided by less would leave float32, by more are all the same."""
 MOST_STOPS, MOST_STOP_CHARACTERS = 64, 1024
 PUBLISHED_STEP_LIMIT = 1001
-"""The published D2F loop gives up after this step; its LoPA loop would go on for ever (lopa_semantics, quirk 3)."""
+"""The published D2F loop gives up after this step; its LoPA loop would go on for ever (docs/lopa.md, quirk 3)."""
 
 
 def _help(text: str) -> dict[str, str]:

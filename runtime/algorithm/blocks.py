@@ -1,4 +1,4 @@
-"""Blocks of a sequence and their states: D2F's pipeline (lopa_semantics, sections 1 and 4). Pure; knows no tokens."""
+"""Blocks of a sequence and their states: D2F's pipeline (docs/lopa.md, sections 1 and 4). Pure; knows no tokens."""
 
 from dataclasses import dataclass, replace
 from enum import Enum

@@ -1,4 +1,4 @@
-"""A branch: one hypothesis of the sequence, and its bookkeeping between rounds (lopa_semantics, sections 4 and 6).
+"""A branch: one hypothesis of the sequence, and its bookkeeping between rounds (docs/lopa.md, sections 4 and 6).
 
 Pure functions of numpy arrays; knows no engine.
 """

@@ -1,6 +1,6 @@
 """From an engine's statistics to one candidate token per position, with its probability and confidence.
 
-The published rules are those of lopa_semantics, section 3. Pure; knows no branch and no block.
+The published rules are those of docs/lopa.md, section 3. Pure; knows no branch and no block.
 """
 
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Which branch wins a round (lopa_semantics, section 6 E and F). Pure."""
+"""Which branch wins a round (docs/lopa.md, section 6 E and F). Pure."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""One request being decoded: LoPA's loop (lopa_semantics, section 6; D2F, threshold and vanilla are its special cases).
+"""One request being decoded: LoPA's loop (docs/lopa.md, section 6; D2F, threshold and vanilla are its special cases).
 
 Knows token ids only: no tokenizer, no text, no file.
 """

@@ -1,4 +1,4 @@
-"""Filling the winner's undecided positions (lopa_semantics, section 5 and 6 H). Pure."""
+"""Filling the winner's undecided positions (docs/lopa.md, section 5 and 6 H). Pure."""
 
 from dataclasses import dataclass, replace
 

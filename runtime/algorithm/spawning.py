@@ -1,4 +1,4 @@
-"""The branches of the next round, from the winner of this one (lopa_semantics, section 6 J and K). Pure."""
+"""The branches of the next round, from the winner of this one (docs/lopa.md, section 6 J and K). Pure."""
 
 from dataclasses import replace
 

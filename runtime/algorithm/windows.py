@@ -1,4 +1,4 @@
-"""From the branches of one step to the windows of one forward (lopa_semantics, section 2).
+"""From the branches of one step to the windows of one forward (docs/lopa.md, section 2).
 
 Pure; knows the contract's arrays, not the engine.
 """
