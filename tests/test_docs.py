@@ -7,8 +7,6 @@ from pathlib import Path
 import pytest
 from tools.house.imports import house_from_imports
 
-from lopa.runtime import __version__
-
 PROJECT = Path(__file__).resolve().parents[1]
 FOLDERS = ("bench", "cli", "docs", "export", "plugins", "runtime", "src", "tests", "tiny", "tools")
 PAGES = [PROJECT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")] + sorted(
@@ -141,10 +139,3 @@ def test_the_page_of_the_package_needs_no_checkout() -> None:
     links = A_LINK.findall(text_of(PROJECT / project["readme"]))
     assert links
     assert all(link.startswith("https://") for link in links)
-
-
-def test_the_version_is_written_once() -> None:
-    literal = f'"{__version__}"'
-    holding = [path for path in [*SOURCES, PROJECT / "pyproject.toml"] if literal in text_of(path)]
-    assert holding == [PROJECT / "runtime" / "__init__.py"]
-    assert f"## {__version__}" in text_of(PROJECT / "CHANGELOG.md")

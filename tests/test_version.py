@@ -1,0 +1,38 @@
+"""The version is written once, in lopa.runtime, and everything that tells it reads it there."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from setuptools.config.pyprojecttoml import read_configuration
+
+from lopa.bench.machine import machine_now
+from lopa.runtime import __version__
+from lopa.runtime.bundle import Bundle
+
+PROJECT = Path(__file__).resolve().parents[1]
+
+
+def test_the_package_has_it() -> None:
+    assert read_configuration(PROJECT / "pyproject.toml")["project"]["version"] == __version__
+
+
+def test_the_command_says_it() -> None:
+    program = [sys.executable, "-c", "from lopa.cli.main import main; main()", "--version"]
+    said = subprocess.run(program, capture_output=True, text=True, check=True)
+    assert (said.stdout, said.stderr) == (f"lopa-export, version {__version__}\n", "")
+
+
+def test_a_bundle_and_a_report_name_it(tiny_bundle: Path) -> None:
+    assert Bundle.open(tiny_bundle).manifest.origin.tools["lopa-export"] == __version__
+    assert machine_now().versions["lopa-export"] == __version__
+
+
+def test_it_is_written_nowhere_else() -> None:
+    literal = f'"{__version__}"'
+    folders = ("bench", "cli", "export", "plugins", "runtime", "tiny", "tools")
+    sources = [PROJECT / "pyproject.toml", *(path for folder in folders for path in (PROJECT / folder).rglob("*.py"))]
+    assert [path for path in sources if literal in path.read_text(encoding="utf-8")] == [
+        PROJECT / "runtime" / "__init__.py"
+    ]
+    assert f"## {__version__} - " in (PROJECT / "CHANGELOG.md").read_text(encoding="utf-8")
