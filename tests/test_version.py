@@ -17,10 +17,15 @@ def test_the_package_has_it() -> None:
     assert read_configuration(PROJECT / "pyproject.toml")["project"]["version"] == __version__
 
 
+def lopa_export(*arguments: str) -> subprocess.CompletedProcess[str]:
+    program = [sys.executable, "-c", "from lopa.cli.main import main; main()", *arguments]
+    return subprocess.run(program, capture_output=True, text=True, check=True)
+
+
 def test_the_command_says_it() -> None:
-    program = [sys.executable, "-c", "from lopa.cli.main import main; main()", "--version"]
-    said = subprocess.run(program, capture_output=True, text=True, check=True)
+    said = lopa_export("--version")
     assert (said.stdout, said.stderr) == (f"lopa-export, version {__version__}\n", "")
+    assert f" lopa-export {__version__}, Python" in lopa_export("completion", "bash", "--verbose").stderr
 
 
 def test_a_bundle_and_a_report_name_it(tiny_bundle: Path) -> None:
