@@ -111,23 +111,8 @@ class _Commands(click.Group):
         )
 
 
-def _say_version(context: click.Context, _: click.Parameter, asked: bool) -> None:
-    if asked and not context.resilient_parsing:
-        from lopa.runtime import __version__  # not quick to import
-
-        click.echo(f"lopa-export, version {__version__}")
-        context.exit()
-
-
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
-@click.option(
-    "--version",
-    is_flag=True,
-    is_eager=True,
-    expose_value=False,
-    callback=_say_version,
-    help="Show the version and exit.",
-)
+@click.version_option(package_name="lopa-export")  # from the metadata: lopa.runtime is not quick to import
 def cli() -> None:
     """Export D2F diffusion language models to ONNX, and decode them with LoPA, without torch.
 

@@ -24,7 +24,7 @@ from lopa.runtime.requests.result import DoneEvent, DraftEvent, Event, Generatio
 from lopa.runtime.text.prompt_ids import PromptRequest
 
 __version__ = "0.1.0"
-"""Of the whole project: pyproject.toml, `lopa-export --version`, manifests and reports read it here."""
+"""Of the whole project: the build puts it into the package's metadata, manifests and reports read it here."""
 
 __all__ = [
     "BadInputError",

@@ -1,7 +1,8 @@
-"""The version is written once, in lopa.runtime, and everything that tells it reads it there."""
+"""The version is written once, in lopa.runtime; the package's metadata, bundles and reports have it from there."""
 
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 from setuptools.config.pyprojecttoml import read_configuration
@@ -23,8 +24,9 @@ def lopa_export(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_command_says_it() -> None:
+    """--version that of the metadata, which the build takes from the source (above)."""
     said = lopa_export("--version")
-    assert (said.stdout, said.stderr) == (f"lopa-export, version {__version__}\n", "")
+    assert (said.stdout, said.stderr) == (f"lopa-export, version {version('lopa-export')}\n", "")
     assert f" lopa-export {__version__}, Python" in lopa_export("completion", "bash", "--verbose").stderr
 
 
