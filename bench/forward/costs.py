@@ -10,7 +10,7 @@ import random
 import statistics
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -20,6 +20,7 @@ from lopa.bench.eval_set import eval_set_from_jsonl
 from lopa.bench.forward.random_inputs import random_prefix_rows, random_window
 from lopa.bench.forward.work import ForwardShape
 from lopa.bench.machine import date_now, machine_now
+from lopa.bench.progress import Progress, silent
 from lopa.runtime.algorithm.decoding import Step
 from lopa.runtime.bundle.costs import COSTS_SCHEMA, Costs, ForwardCost, weights_digest
 from lopa.runtime.bundle.manifest import Manifest
@@ -61,9 +62,6 @@ GRIDS = (
 
 Seconds = dict[ForwardShape, list[float]]
 """Of every forward of a shape."""
-
-Progress = Callable[[int, int], None]
-"""Told how many forwards are done and how many there will be, which the speed decides."""
 
 
 @dataclass(frozen=True)
@@ -115,8 +113,8 @@ class CostMeasurement:
         self._host: tuple[float, float] | None = None
         self._seconds: Seconds = {}
 
-    def run(self, progress: Progress = lambda _done, _total: None) -> None:
-        """Measure. `progress` hears how many forwards are done, and how many there will be."""
+    def run(self, progress: Progress = silent) -> None:
+        """Measure. `progress` hears how many forwards are done, and how many there will be, which the speed decides."""
         self._host = host_cost(self._decoder)
         timed_forwards(self._decoder, self.plan, progress, self._seconds)
 
@@ -170,7 +168,7 @@ def shapes_of_grid(grid: Grid, manifest: Manifest) -> list[ForwardShape]:
 
 
 def timed_forwards(
-    decoder: Decoder, plan: Plan, progress: Progress = lambda _done, _total: None, seconds: Seconds | None = None
+    decoder: Decoder, plan: Plan, progress: Progress = silent, seconds: Seconds | None = None
 ) -> Seconds:
     """Seconds of session.forward for every shape, once a round; put into `seconds`, if given, as they come."""
     rng, order = np.random.default_rng(0), random.Random(0)

@@ -16,7 +16,6 @@ from lopa.bench.eval_set import EvalItem
 from lopa.bench.forward.costs import (
     Grid,
     Plan,
-    Progress,
     costs_from_seconds,
     random_prefixes,
     shapes_of_grid,
@@ -24,6 +23,7 @@ from lopa.bench.forward.costs import (
 )
 from lopa.bench.forward.random_inputs import random_window
 from lopa.bench.forward.work import ForwardShape
+from lopa.bench.progress import Progress, silent
 from lopa.bench.scaling.model import EngineTable, RecordedStep, StepParts, device_shape
 from lopa.bench.scaling.report import Decode, ShareCost, Turn
 from lopa.runtime.algorithm.decoding import Step
@@ -48,7 +48,7 @@ def measured_turns(
     decoders: Mapping[int, Decoder],
     items: Sequence[EvalItem],
     config: GenerationConfig,
-    progress: Callable[[int], None] = lambda _: None,
+    progress: Progress = silent,
 ) -> dict[int, list[Turn]]:
     """Decode `items` ROUNDS times with each decoder, by its number of devices; one list of turns for each.
 
@@ -105,7 +105,7 @@ def table_plan(decodes: Sequence[Decode], counts: Sequence[int], manifest: Manif
     return Plan((*every, *(replace(shape, wanted=1) for shape in every)), _TABLE_ROUNDS)
 
 
-def measured_table(decoder: Decoder, plan: Plan, progress: Progress = lambda _done, _total: None) -> EngineTable:
+def measured_table(decoder: Decoder, plan: Plan, progress: Progress = silent) -> EngineTable:
     """Time the forwards of `plan` on one core; `decoder` was opened on the CPU with one thread."""
     seconds = timed_forwards(decoder, plan, progress)
 
@@ -122,7 +122,7 @@ def measured_shares(
     decoders: Mapping[int, Decoder],
     counts: Sequence[int],
     shape: ForwardShape,
-    progress: Callable[[int], None] = lambda _: None,
+    progress: Progress = silent,
 ) -> tuple[ShareCost, ...]:
     """The engine at the share of `shape` that the fullest of `counts` devices gets, alone and with all of them busy.
 

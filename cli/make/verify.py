@@ -9,7 +9,7 @@ from rich.table import Table
 
 from lopa.bench.pace import Pace, duration_text
 from lopa.cli.make.verify_tensorrt import agreement_of_engine, default_reference
-from lopa.cli.shown.verify_progress import VerifyProgress
+from lopa.cli.shown.stages import ShownStages
 from lopa.export.verify.differences import OutputError
 from lopa.export.verify.report import report_from_bundle
 from lopa.export.verify.token_gate import check_reference
@@ -51,7 +51,7 @@ def command(bundle: Path, checkpoint: Path | None, lora: Path | None, device: st
     gated = device.split(":", 1)[0] == "tensorrt"
     if against is not None and not gated:
         raise click.UsageError("--against is for --device tensorrt:N")
-    with VerifyProgress() as progress:
+    with ShownStages() as progress:
         report = report_from_bundle(opened, checkpoint=checkpoint, lora=lora, device=device, progress=progress)
     by_rms = any(error.by_rms for error in report.errors)
     _print_table(_RMS_HEADER if by_rms else _HEADER, _rows(report.errors, with_rms=by_rms))
@@ -78,10 +78,8 @@ def _gate(bundle: Bundle, device: str, against: str | None) -> None:
     reference = default_reference(bundle, device) if against is None else against
     check_reference(reference, device)
     found = engine_from_device(bundle, device)
-    with VerifyProgress() as progress:
-        agreement = agreement_of_engine(
-            bundle, device, found, reference, lambda done, total: progress("comparing tokens", done, total)
-        )
+    with ShownStages() as progress:
+        agreement = agreement_of_engine(bundle, device, found, reference, progress)
     by_rms = any(error.by_rms for error in agreement.errors)
     _print_table(_RMS_HEADER if by_rms else _HEADER, _rows(agreement.errors, with_rms=by_rms))
     counts = (

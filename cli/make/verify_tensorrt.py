@@ -1,8 +1,7 @@
 """The gate of a TensorRT engine, for lopa-export verify: held against another device, then said to be verified."""
 
-from collections.abc import Callable
-
 from lopa.bench.eval_set import eval_set_from_jsonl
+from lopa.export.progress import Progress
 from lopa.export.verify.token_gate import Agreement, agreement_of_sessions, gate_tolerance
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.decoder import Decoder
@@ -24,9 +23,7 @@ def default_reference(bundle: Bundle, device: str) -> str:
     return "cpu" if bundle.manifest.dtype != "bfloat16" else f"cuda:{device.split(':', 1)[1]}"
 
 
-def agreement_of_engine(
-    bundle: Bundle, device: str, found: FoundEngine, against: str, progress: Callable[[int, int], None]
-) -> Agreement:
+def agreement_of_engine(bundle: Bundle, device: str, found: FoundEngine, against: str, progress: Progress) -> Agreement:
     """Hold the engine on "tensorrt:N" against the device `against`, in every one of its shapes.
 
     Embedded prompts are decoded with the bundle's defaults, with the full and with the block-causal window.

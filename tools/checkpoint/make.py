@@ -17,7 +17,8 @@ import click
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from lopa.cli.shown.export_progress import ExportProgress
+from lopa.bench.pace import bytes_text
+from lopa.cli.shown.stages import ShownStages
 from lopa.export.progress import Progress, silent
 from lopa.export.staging import staged_folder
 from lopa.runtime.errors import BadInputError, LopaError
@@ -43,14 +44,13 @@ def checkpoint_from_likeness(
     lora: bool = False,
     seed: int = 0,
     max_shard_bytes: int = MAX_SHARD_BYTES,
-    progress: Progress | None = None,
+    progress: Progress = silent,
 ) -> None:
     """Make the new folder `destination`, whole or not at all; equal arguments give equal bytes.
 
     With `lora` it also holds the adapter, in the folder LORA_FOLDER. Raises BadInputError, before anything is written,
     if `destination` exists or the disk has too little room, and for whatever stops the writing.
     """
-    tell = progress or silent
     sizes = likeness.dimensions
     shards = shards_from_tensors(tensors_from_dimensions(sizes), max_shard_bytes)
     adapter: Shards = {"adapter_model.safetensors": lora_tensors_from_dimensions(sizes)} if lora else {}
@@ -61,7 +61,7 @@ def checkpoint_from_likeness(
     def wrote(count: int) -> None:
         nonlocal done
         done += count
-        tell("writing weights", done, total)
+        progress("writing weights", done, total)
 
     with staged_folder(destination, overwrite=False) as folder:
         _write_json(folder / "config.json", config_from_likeness(likeness))
@@ -121,7 +121,7 @@ def _write_json(path: Path, content: dict[str, Any]) -> None:
 def main(out: Path, like: str, lora: bool, seed: int, max_shard_bytes: int) -> None:
     """Make the checkpoint folder OUT with random weights."""
     try:
-        with ExportProgress() as progress:
+        with ShownStages(bytes_text) as progress:
             checkpoint_from_likeness(
                 LIKENESSES[like], out, lora=lora, seed=seed, max_shard_bytes=max_shard_bytes, progress=progress
             )
