@@ -8,7 +8,7 @@ import pytest
 from tests.conformance.recorded import TRACES, comparisons_of_file
 from tests.runtime.tensorrt.machines import GATE_GEARS, GEARS
 
-from lopa.cli.make.verify_tensorrt import agreement_of_engine
+from lopa.cli.make.verify import agreement_of_engine
 from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint
 from lopa.export.progress import silent
 from lopa.export.tensorrt.engine import engine_from_job, job_from_bundle

@@ -10,7 +10,7 @@ import pytest
 from tests.runtime.tensorrt.machines import GATE_GEARS, built
 
 from lopa.cli.main import main
-from lopa.cli.make.verify_tensorrt import agreement_of_engine
+from lopa.cli.make.verify import agreement_of_engine
 from lopa.export.progress import silent
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.errors import BadInputError
