@@ -65,7 +65,7 @@ Seconds = dict[ForwardShape, list[float]]
 
 
 @dataclass(frozen=True)
-class Plan:
+class Schedule:
     """What will be timed: every shape once a round."""
 
     shapes: tuple[ForwardShape, ...]
@@ -85,7 +85,7 @@ class Plan:
         return int(min(max(in_time, LEAST_ROUNDS), self.rounds))
 
 
-def plan_for_decoder(decoder: Decoder, budget: float = BUDGET) -> Plan:
+def schedule_for_decoder(decoder: Decoder, budget: float = BUDGET) -> Schedule:
     """The finest grid of which LEAST_ROUNDS rounds fit in about `budget` seconds, by the time of one large forward.
 
     The coarsest where none fits. Raises BadInputError for a model with too few positions.
@@ -97,7 +97,7 @@ def plan_for_decoder(decoder: Decoder, budget: float = BUDGET) -> Plan:
         seconds_a_round = seconds_a_row * sum(shape.branches * shape.window for shape in shapes)
         if LEAST_ROUNDS * seconds_a_round <= budget:
             break
-    return Plan(tuple(shapes), _MOST_ROUNDS, ENOUGH)
+    return Schedule(tuple(shapes), _MOST_ROUNDS, ENOUGH)
 
 
 class CostMeasurement:
@@ -106,8 +106,8 @@ class CostMeasurement:
     It can be stopped by any exception: then `costs` is the table of what was measured, if that is enough for one.
     """
 
-    def __init__(self, decoder: Decoder, plan: Plan, *, threads: int | None) -> None:
-        self.plan = plan
+    def __init__(self, decoder: Decoder, schedule: Schedule, *, threads: int | None) -> None:
+        self.schedule = schedule
         self._decoder = decoder
         self._threads = threads
         self._host: tuple[float, float] | None = None
@@ -116,7 +116,7 @@ class CostMeasurement:
     def run(self, progress: Progress = silent) -> None:
         """Measure. `progress` hears how many forwards are done, and how many there will be, which the speed decides."""
         self._host = host_cost(self._decoder)
-        timed_forwards(self._decoder, self.plan, progress, self._seconds)
+        timed_forwards(self._decoder, self.schedule, progress, self._seconds)
 
     @property
     def forwards(self) -> int:
@@ -125,9 +125,9 @@ class CostMeasurement:
 
     @property
     def costs(self) -> Costs | None:
-        """The table, once every shape was timed LEAST_ROUNDS times, or as often as was planned."""
-        least = min(LEAST_ROUNDS, self.plan.rounds)
-        if self._host is None or any(len(self._seconds.get(shape, ())) < least for shape in self.plan.shapes):
+        """The table, once every shape was timed LEAST_ROUNDS times, or as often as the schedule has it."""
+        least = min(LEAST_ROUNDS, self.schedule.rounds)
+        if self._host is None or any(len(self._seconds.get(shape, ())) < least for shape in self.schedule.shapes):
             return None
         return costs_from_seconds(self._decoder, self._seconds, threads=self._threads, host=self._host)
 
@@ -168,24 +168,24 @@ def shapes_of_grid(grid: Grid, manifest: Manifest) -> list[ForwardShape]:
 
 
 def timed_forwards(
-    decoder: Decoder, plan: Plan, progress: Progress = silent, seconds: Seconds | None = None
+    decoder: Decoder, schedule: Schedule, progress: Progress = silent, seconds: Seconds | None = None
 ) -> Seconds:
     """Seconds of session.forward for every shape, once a round; put into `seconds`, if given, as they come."""
     rng, order = np.random.default_rng(0), random.Random(0)
     seconds = {} if seconds is None else seconds
-    seconds.update({shape: [] for shape in plan.shapes})
+    seconds.update({shape: [] for shape in schedule.shapes})
     began, done, rounds = time.perf_counter(), 0, 0
-    with random_prefixes(decoder, sorted({shape.prefix for shape in plan.shapes}), rng) as requests:
-        while done == 0 or rounds < plan.rounds_in((time.perf_counter() - began) / done):
+    with random_prefixes(decoder, sorted({shape.prefix for shape in schedule.shapes}), rng) as requests:
+        while done == 0 or rounds < schedule.rounds_in((time.perf_counter() - began) / done):
             rounds += 1
             for prefix in order.sample(sorted(requests), len(requests)):
-                chosen = [shape for shape in plan.shapes if shape.prefix == prefix]
+                chosen = [shape for shape in schedule.shapes if shape.prefix == prefix]
                 # The first forward on another prefix also binds it, which a decode does once in many steps.
                 _forward_seconds(decoder, requests[prefix], min(chosen, key=lambda s: s.branches * s.window), rng)
                 for shape in order.sample(chosen, len(chosen)):
                     seconds[shape].append(_forward_seconds(decoder, requests[prefix], shape, rng))
                     done += 1
-                    progress(done, len(plan.shapes) * plan.rounds_in((time.perf_counter() - began) / done))
+                    progress(done, len(schedule.shapes) * schedule.rounds_in((time.perf_counter() - began) / done))
     return seconds
 
 

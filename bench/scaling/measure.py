@@ -15,7 +15,7 @@ import numpy as np
 from lopa.bench.eval_set import EvalItem
 from lopa.bench.forward.costs import (
     Grid,
-    Plan,
+    Schedule,
     costs_from_seconds,
     random_prefixes,
     shapes_of_grid,
@@ -86,7 +86,7 @@ def recorded_step(step: Step) -> RecordedStep:
     )
 
 
-def table_plan(decodes: Sequence[Decode], counts: Sequence[int], manifest: Manifest) -> Plan:
+def schedule_of_decodes(decodes: Sequence[Decode], counts: Sequence[int], manifest: Manifest) -> Schedule:
     """The forwards that a cost table for these decodes on `counts` devices needs: every row wanted, and one row.
 
     Windows are those of steps with several branches; the table goes on in proportion to the longer one of a prompt.
@@ -102,12 +102,12 @@ def table_plan(decodes: Sequence[Decode], counts: Sequence[int], manifest: Manif
         prefixes=tuple(sorted(prefixes)),
     )
     every = shapes_of_grid(grid, manifest)
-    return Plan((*every, *(replace(shape, wanted=1) for shape in every)), _TABLE_ROUNDS)
+    return Schedule((*every, *(replace(shape, wanted=1) for shape in every)), _TABLE_ROUNDS)
 
 
-def measured_table(decoder: Decoder, plan: Plan, progress: Progress = silent) -> EngineTable:
-    """Time the forwards of `plan` on one core; `decoder` was opened on the CPU with one thread."""
-    seconds = timed_forwards(decoder, plan, progress)
+def measured_table(decoder: Decoder, schedule: Schedule, progress: Progress = silent) -> EngineTable:
+    """Time the forwards of `schedule` on one core; `decoder` was opened on the CPU with one thread."""
+    seconds = timed_forwards(decoder, schedule, progress)
 
     def table(chosen: Callable[[ForwardShape], bool]) -> CostTable:
         some = {shape: found for shape, found in seconds.items() if chosen(shape)}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from lopa.bench.quality.plot import check_matplotlib
+from lopa.bench.figure import check_matplotlib
 from lopa.bench.scaling.pipeline_use import use_from_spans
 from lopa.bench.scaling.timeline_plot import png_from_spans
 from lopa.bench.table import Table, show_table

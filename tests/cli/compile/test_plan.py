@@ -151,6 +151,18 @@ def test_bad_usage_is_one_clear_message(bundle: Path, trace: Path, arguments: li
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize("option", ["-o", "--plot"])
+def test_a_place_that_cannot_be_written_is_known_before_anything_is_decoded(
+    bundle: Path, tmp_path: Path, option: str
+) -> None:
+    (tmp_path / "taken").mkdir()
+    done = lopa_export("plan", bundle, "-o", tmp_path / "plan.json", option, tmp_path / "taken")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"cannot write {tmp_path / 'taken'}" in done.stderr
+    assert "prompts" not in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["taken"]
+
+
 def test_the_least_memory_that_is_named_is_enough(bundle: Path, trace: Path, tmp_path: Path) -> None:
     arguments = ("plan", bundle, "--trace", trace, "--json", "-o", tmp_path / "plan.json", "--memory")
     least = lopa_export(*arguments, 1e-6).stderr.split("at least ")[1].split()[0]
