@@ -1,6 +1,6 @@
 """Make a checkpoint of a published architecture with seeded random weights, for tests of size, memory and time.
 
-Usage: python tools/checkpoint/make.py --like dream-7b OUT [--lora] [--seed N] [--max-shard-bytes N]
+Usage: python -m tools.checkpoint.make --like dream-7b OUT [--lora] [--seed N] [--max-shard-bytes N]
 
 OUT holds config.json, bfloat16 shards with their index, and a small tokenizer; with --lora also the PEFT adapter
 OUT/lora. Weights are made while they are written: memory does not grow with the model. The text that such a model
@@ -14,8 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from lopa.bench.pace import bytes_text
 from lopa.cli.shown.stages import ShownStages

@@ -1,6 +1,6 @@
 """One forward of bundles beside PyTorch eager in float32 and bfloat16: same windows, same prefix, in turns.
 
-Usage: python tools/reports/forward.py BUNDLE.. --checkpoint DIR [--lora DIR] [--threads N] [--rounds N] [--prefix P]
+Usage: python -m tools.reports.forward BUNDLE.. --checkpoint DIR [--lora DIR] [--threads N] [--rounds N] [--prefix P]
     [--shape BxW].. [--wanted Q].. [--output DIR]
 
 All bundles are of the same checkpoint. The eager side computes the logits of every window row, as published, and the
@@ -15,8 +15,6 @@ import sys
 from pathlib import Path
 
 import click
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from lopa.bench.forward.comparison import ForwardReport, compared_forwards, table_from_forwards
 from lopa.bench.forward.work import ForwardShape
@@ -76,7 +74,7 @@ def main(
         sides[f"lopa {bundle.path.name}"] = open_session(bundle, "cpu", threads=threads)
     with torch_threads(threads), progress_shown("rounds", rounds * len(shapes)) as progress:
         results = compared_forwards(sides, opened[0].manifest, shapes, rounds, progress)
-    command = shlex.join(["python", "tools/reports/forward.py", *sys.argv[1:]])
+    command = shlex.join(["python", "-m", "tools.reports.forward", *sys.argv[1:]])
     report = ForwardReport("forward", date_now(), command, machine_now(), threads, rounds, results)
     table = table_from_forwards(report)
     show_table(table)

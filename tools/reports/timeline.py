@@ -1,6 +1,6 @@
 """How long the stages of a pipeline work and wait, from a file of `lopa-export generate --timeline`, and its picture.
 
-Usage: python tools/reports/timeline.py FILE [--plot PNG --first STEP --last STEP]
+Usage: python -m tools.reports.timeline FILE [--plot PNG --first STEP --last STEP]
 """
 
 from pathlib import Path

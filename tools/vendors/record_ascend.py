@@ -1,6 +1,6 @@
 """Run an engine for Ascend on a machine with an NPU, note every call of pyACL and hold it against what is documented.
 
-Usage: python tools/vendors/record_ascend.py BUNDLE [--device N] [--peer N] -o TRANSCRIPT.json
+Usage: python -m tools.vendors.record_ascend BUNDLE [--device N] [--peer N] -o TRANSCRIPT.json
        [--against EARLIER.json] [--mark]
 
 Every gear is run, beside ONNX Runtime on the CPU; rows are committed, read and, with --peer, copied to another device;
@@ -15,8 +15,6 @@ from pathlib import Path
 import click
 import msgspec
 import numpy as np
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from lopa.runtime.ascend.contract import TABLE, acl_contract
 from lopa.runtime.ascend.manifest import engine_folders, engine_from_folder

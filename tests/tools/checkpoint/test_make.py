@@ -20,6 +20,7 @@ from click.testing import CliRunner
 from peft import PeftModel
 from safetensors import safe_open
 from safetensors.torch import load_file
+from tests.tools.miniature import MINIATURE
 from tools.checkpoint import make as make_checkpoint
 from tools.checkpoint.likeness import LIKENESSES, Likeness, config_from_likeness
 from tools.checkpoint.make import checkpoint_from_likeness
@@ -28,30 +29,11 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint, source_from_checkpoint
 from lopa.export.checkpoint.tensors import tensors_from_checkpoint
-from lopa.runtime.bundle.manifest import ModelDimensions
 from lopa.runtime.contract import Statistics, WindowBatch
 from lopa.runtime.sessions.session import open_session
 
 ROOT = Path(__file__).parents[3]
-SCRIPT = ROOT / "tools" / "checkpoint" / "make.py"
 ENVIRONMENT = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
-MINIATURE = Likeness(
-    ModelDimensions(
-        vocab_size=640,
-        hidden_size=64,
-        intermediate_size=160,
-        layers=2,
-        heads=4,
-        kv_heads=2,
-        head_size=16,
-        max_positions=512,
-        rope_theta=1e6,
-        rms_norm_eps=1e-6,
-    ),
-    mask=639,
-    eos=600,
-    bos=601,
-)
 MATRICES_OF_A_LAYER = 7
 
 # Makes 150 MB of weights, most of them in two tensors, and prints by how many bytes the peak of its memory grew.
@@ -287,7 +269,7 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_unknown_architecture(tmp_path: Path) -> None:
-    command = [sys.executable, str(SCRIPT), "--like", "tiny", str(tmp_path / "checkpoint")]
+    command = [sys.executable, "-m", "tools.checkpoint.make", "--like", "tiny", str(tmp_path / "checkpoint")]
     ended = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=False)
     assert ended.returncode == 2
     assert "dream-7b" in ended.stderr
@@ -306,7 +288,7 @@ def _wait_for_weights(process: "subprocess.Popen[str]", partial: Path) -> None:
 def test_a_run_that_is_stopped_leaves_no_checkpoint(how: signal.Signals, tmp_path: Path) -> None:
     place = tmp_path / "place"
     place.mkdir()
-    command = [sys.executable, str(SCRIPT), "--like", "dream-0.5b", str(place / "checkpoint")]
+    command = [sys.executable, "-m", "tools.checkpoint.make", "--like", "dream-0.5b", str(place / "checkpoint")]
     with subprocess.Popen(command, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True) as process:
         partial = place / f".checkpoint.partial-{process.pid}"
         _wait_for_weights(process, partial)

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from tools.checkpoint.likeness import LIKENESSES, Likeness
+from tests.tools.miniature import MINIATURE
+from tools.checkpoint.likeness import LIKENESSES
 from tools.gpu import stages as gpu_stages
 from tools.gpu.report import main
 from tools.gpu.run import GpuRun, Settings
@@ -22,28 +23,11 @@ from lopa.bench.forward.work import ForwardShape
 from lopa.bench.gpu.results import STAGES, GpuResults, results_from_file
 from lopa.bench.speed.eager_session import EagerSession
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.bundle.manifest import Manifest, ModelDimensions
+from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.errors import BadInputError, CheckFailedError, MissingBackendError
 from lopa.runtime.sessions.session import Session
 
 ROOT = Path(__file__).resolve().parents[3]
-MINIATURE = Likeness(
-    ModelDimensions(
-        vocab_size=640,
-        hidden_size=64,
-        intermediate_size=160,
-        layers=2,
-        heads=4,
-        kv_heads=2,
-        head_size=16,
-        max_positions=512,
-        rope_theta=1e6,
-        rms_norm_eps=1e-6,
-    ),
-    mask=639,
-    eos=600,
-    bos=601,
-)
 SHAPE = ForwardShape(2, 8, 64, wanted=8)
 LATER_SHAPE = ForwardShape(4, 64, 64, wanted=64)
 SIDES = ["lopa cpu", "torch eager", "torch.compile"]
@@ -55,7 +39,7 @@ def settings_in(folder: Path, **changes: object) -> Settings:
         likeness=MINIATURE,
         out=folder / "out",
         work=folder / "work",
-        command="python tools/gpu/report.py --out out",
+        command="python -m tools.gpu.report --out out",
         device="cpu",
         dtypes=("float32",),
         rounds=3,
@@ -295,9 +279,9 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
 @pytest.mark.skipif(torch.cuda.is_available(), reason="has a GPU")
 def test_without_a_gpu_it_says_what_is_missing(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, ROOT / "tools/gpu/report.py", "--out", "out"],
+        [sys.executable, "-m", "tools.gpu.report", "--out", "out"],
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+        env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"},
         capture_output=True,
         text=True,
         timeout=120,
