@@ -11,9 +11,9 @@ from lopa.bench.eval_set import EvalItem, eval_set_from_jsonl
 from lopa.bench.forward.costs import Schedule
 from lopa.bench.forward.work import ForwardShape
 from lopa.bench.report import json_from_report, prompt_file
-from lopa.bench.scaling import measure as scaling
 from lopa.bench.scaling.links import PUBLISHED_LINKS, Link
 from lopa.bench.scaling.measure import (
+    ROUNDS,
     measured_shares,
     measured_table,
     measured_turns,
@@ -172,7 +172,7 @@ def test_a_table_is_measured(tiny_bundle: Path) -> None:
 
 def test_shares_alone_and_together(tiny_bundle: Path, one: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two devices on one core do: the numbers of branches are what counts here."""
-    monkeypatch.setattr(scaling, "SHARE_ROUNDS", 2)
+    monkeypatch.setattr("lopa.bench.scaling.measure.SHARE_ROUNDS", 2)
     from lopa.runtime.bundle import Bundle
     from lopa.runtime.parallel.branch_session import BranchParallelSession
     from lopa.runtime.sessions.session import open_session
@@ -197,7 +197,7 @@ def test_shares_alone_and_together(tiny_bundle: Path, one: Decoder, monkeypatch:
 
 
 def test_the_whole_report(one: Decoder, items: tuple[EvalItem, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scaling, "_TABLE_ROUNDS", 3)
+    monkeypatch.setattr("lopa.bench.scaling.measure._TABLE_ROUNDS", 3)
     report = scaling_report(
         {1: one}, one.config(branches=3), items, prompt_file(EVAL, 1), counts=[2, 5], arguments=["lopa-export", "bench"]
     )
@@ -209,7 +209,7 @@ def test_the_whole_report(one: Decoder, items: tuple[EvalItem, ...], monkeypatch
     assert {each.slowdown for each in report.projected} == {1.0}
     alone = [each for each in report.projected if each.devices == 1]
     assert len({each.tokens_per_second for each in alone}) == 1, "one device needs no link"
-    assert json.loads(json_from_report(report))["rounds"] == scaling.ROUNDS
+    assert json.loads(json_from_report(report))["rounds"] == ROUNDS
     tables = tables_from_scaling(report)
     assert "2, 5 devices are more than the cores here" in tables[0].title
     assert all(len(row) == len(table.columns) for table in tables for row in table.rows)

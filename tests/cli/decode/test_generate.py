@@ -214,9 +214,8 @@ class Broken(HostSession):
             raise OSError("the fan stopped")
         return super().forward(batch)
 
-from lopa.runtime.sessions import numpy_session as session_numpy
-from lopa.runtime.sessions import onnxruntime_session as session_onnxruntime
-session_numpy.HostSession = session_onnxruntime.HostSession = Broken
+from lopa.runtime.sessions import numpy_session, onnxruntime_session
+numpy_session.HostSession = onnxruntime_session.HostSession = Broken
 main(sys.argv[2:])
 """
 

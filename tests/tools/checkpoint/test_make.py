@@ -21,9 +21,8 @@ from peft import PeftModel
 from safetensors import safe_open
 from safetensors.torch import load_file
 from tests.tools.miniature import MINIATURE
-from tools.checkpoint import make as make_checkpoint
 from tools.checkpoint.likeness import LIKENESSES, Likeness, config_from_likeness
-from tools.checkpoint.make import checkpoint_from_likeness
+from tools.checkpoint.make import checkpoint_from_likeness, main
 from tools.checkpoint.tensors import tensors_from_dimensions
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
@@ -257,12 +256,12 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(LIKENESSES, "dream-0.5b", MINIATURE)
     out = tmp_path / "by command"
     arguments = ["--like", "dream-0.5b", str(out), "--lora", "--seed", "9", "--max-shard-bytes", "100000"]
-    ended = CliRunner().invoke(make_checkpoint.main, arguments)
+    ended = CliRunner().invoke(main, arguments)
     assert ended.exit_code == 0
     assert ended.stdout == ""
     assert "writing weights: " in ended.stderr
     assert _files(out) == _files(_made(tmp_path / "by function", lora=True, seed=9, max_shard_bytes=100_000))
-    again = CliRunner().invoke(make_checkpoint.main, arguments)
+    again = CliRunner().invoke(main, arguments)
     assert again.exit_code == 2
     assert f"error: {out} exists" in again.stderr
     assert "what to do:" in again.stderr

@@ -12,12 +12,12 @@ import pytest
 import torch
 from tests.tools.miniature import MINIATURE
 from tools.checkpoint.likeness import LIKENESSES
-from tools.gpu import stages as gpu_stages
 from tools.gpu.report import main
 from tools.gpu.run import GpuRun, Settings
+from tools.gpu.sides import run_once
 from tools.gpu.stages import check_results, gpu_report
 
-from lopa.bench.forward.comparison import SideResult
+from lopa.bench.forward.comparison import SideResult, compared_forwards
 from lopa.bench.forward.machine_rates import MachineRates
 from lopa.bench.forward.work import ForwardShape
 from lopa.bench.gpu.results import STAGES, GpuResults, results_from_file
@@ -222,7 +222,6 @@ def test_a_side_that_fails_at_a_shape_is_left_out_of_it(
 ) -> None:
     settings, _, _ = cut_off
     shutil.copytree(settings.work, tmp_path / "work")
-    run_once, compared_forwards = gpu_stages.run_once, gpu_stages.compared_forwards
 
     def without_compiler(session: Session, manifest: Manifest, shape: ForwardShape) -> None:
         if isinstance(session, EagerSession) and session.model.layers[0]._compiled_call_impl is not None:
@@ -236,9 +235,9 @@ def test_a_side_that_fails_at_a_shape_is_left_out_of_it(
             raise RuntimeError("lost")
         return compared_forwards(sides, manifest, shapes, rounds)
 
-    monkeypatch.setattr(gpu_stages, "run_once", without_compiler)
-    monkeypatch.setattr(gpu_stages, "compared_forwards", until_the_second_shape)
-    monkeypatch.setattr(gpu_stages, "measured_torch_rates", lambda *_: MachineRates(1e9, 1e9, 1e9))
+    monkeypatch.setattr("tools.gpu.stages.run_once", without_compiler)
+    monkeypatch.setattr("tools.gpu.stages.compared_forwards", until_the_second_shape)
+    monkeypatch.setattr("tools.gpu.stages.measured_torch_rates", lambda *_: MachineRates(1e9, 1e9, 1e9))
     results = gpu_report(settings_in(tmp_path, stages=("forward",)), lambda _: None)
     assert [(each.side, each.shape) for each in results.forwards] == [(side, SHAPE) for side in SIDES[:2]]
     assert [(each.side, each.what, each.reason) for each in results.failures] == [
