@@ -9,7 +9,6 @@ writes means nothing.
 
 import json
 import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from lopa.bench.pace import bytes_text
 from lopa.cli.shown.stages import ShownStages
 from lopa.export.progress import Progress, silent
 from lopa.export.staging import staged_folder
-from lopa.runtime.errors import BadInputError, LopaError
+from lopa.runtime.errors import BadInputError
 from tools.checkpoint.likeness import LIKENESSES, Likeness, config_from_likeness
 from tools.checkpoint.shards import Shards, index_of_shards, shards_from_tensors, size_of_shard, write_shard
 from tools.checkpoint.tensors import (
@@ -30,6 +29,7 @@ from tools.checkpoint.tensors import (
     tensors_from_dimensions,
 )
 from tools.checkpoint.tokenizer import tokenizer_config_from_likeness, tokenizer_from_likeness
+from tools.shown_errors import errors_shown
 
 MAX_SHARD_BYTES = 4_000_000_000
 LORA_FOLDER = "lora"
@@ -118,14 +118,10 @@ def _write_json(path: Path, content: dict[str, Any]) -> None:
 )
 def main(out: Path, like: str, lora: bool, seed: int, max_shard_bytes: int) -> None:
     """Make the checkpoint folder OUT with random weights."""
-    try:
-        with ShownStages(bytes_text) as progress:
-            checkpoint_from_likeness(
-                LIKENESSES[like], out, lora=lora, seed=seed, max_shard_bytes=max_shard_bytes, progress=progress
-            )
-    except LopaError as error:
-        click.echo(f"error: {error}", err=True)
-        sys.exit(error.exit_code)
+    with errors_shown(), ShownStages(bytes_text) as progress:
+        checkpoint_from_likeness(
+            LIKENESSES[like], out, lora=lora, seed=seed, max_shard_bytes=max_shard_bytes, progress=progress
+        )
 
 
 if __name__ == "__main__":

@@ -18,10 +18,11 @@ import click
 
 from lopa.bench.gpu.results import STAGES, Stage
 from lopa.export.weights.plan import Dtype
-from lopa.runtime.errors import BadInputError, LopaError
+from lopa.runtime.errors import BadInputError
 from tools.checkpoint.likeness import LIKENESSES
 from tools.gpu.run import TEXT_NAME, Settings
 from tools.gpu.stages import check_results, gpu_report
+from tools.shown_errors import errors_shown
 
 _DTYPES: dict[str, Dtype] = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 
@@ -89,8 +90,5 @@ def _stages_from_text(text: str) -> tuple[Stage, ...]:
 
 
 if __name__ == "__main__":
-    try:
-        main(standalone_mode=True)
-    except LopaError as error:
-        click.echo(f"error: {error}", err=True)
-        sys.exit(error.exit_code)
+    with errors_shown():
+        main()

@@ -20,14 +20,15 @@ from lopa.bench.forward.comparison import ForwardReport, compared_forwards, tabl
 from lopa.bench.forward.work import ForwardShape
 from lopa.bench.machine import date_now, machine_now
 from lopa.bench.progress import progress_shown
-from lopa.bench.report import make_folder, write_report
+from lopa.bench.report import check_output, files_of_report, write_report
 from lopa.bench.speed.eager_model import eager_model_from_checkpoint
 from lopa.bench.speed.eager_session import EagerSession
 from lopa.bench.speed.measure import torch_threads
 from lopa.bench.table import show_table
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.errors import BadInputError, LopaError
+from lopa.runtime.errors import BadInputError
 from lopa.runtime.sessions.session import Session, open_session
+from tools.shown_errors import errors_shown
 
 
 @click.command()
@@ -53,8 +54,8 @@ def main(
 ) -> None:
     """Print a line for every side and shape."""
     shapes = [shape for size in sizes for shape in _shapes_of_size(size, prefix, wanted)]
-    if output is not None:
-        make_folder(output)
+    for path in () if output is None else files_of_report(output, "forward"):
+        check_output(path)
     model = eager_model_from_checkpoint(checkpoint, lora)
     half = copy.deepcopy(model).bfloat16()
     sides: dict[str, Session] = {
@@ -92,8 +93,5 @@ def _shapes_of_size(size: str, prefix: int, wanted: tuple[int, ...]) -> list[For
 
 
 if __name__ == "__main__":
-    try:
-        main(standalone_mode=True)
-    except LopaError as error:
-        click.echo(f"error: {error}", err=True)
-        sys.exit(error.exit_code)
+    with errors_shown():
+        main()
