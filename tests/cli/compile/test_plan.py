@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tests.cli.decode.test_generate import PROMPT, lopa_export
+from tests.cli.command import PROMPT, lopa_export
 from tests.runtime.bundle.test_costs import costs_of
 
 from lopa.runtime.bundle import Bundle
