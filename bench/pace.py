@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable
 
 _MINUTE, _HOUR = 60, 3600
+_MEGA, _GIGA = 1e6, 1e9
 _SOON, _LATE = 5.0, 60.0
 """Seconds after which another line is due in a log: with a tenth of the work more, and in any case."""
 
@@ -23,6 +24,11 @@ def duration_text(seconds: float) -> str:
 def count_text(count: float) -> str:
     """A number of things, to three digits below a hundred."""
     return f"{count:,.0f}" if count >= 100 or count == int(count) else f"{count:.3g}"
+
+
+def bytes_text(count: float) -> str:
+    """ "9.7 MB", "15.23 GB"."""
+    return f"{count / _GIGA:.2f} GB" if count >= _GIGA else f"{count / _MEGA:.1f} MB"
 
 
 class Pace:

@@ -14,8 +14,12 @@ from lopa.bench.pace import Pace, count_text
 class Progress(Protocol):
     """Hears how far a benchmark is."""
 
-    def __call__(self, done: int, total: int | None = None) -> None:
+    def __call__(self, done: int, total: int | None = None, /) -> None:
         """`done` in all so far; `total` when another number is expected now."""
+
+
+def silent(_done: int, _total: int | None = None) -> None:
+    """Tells nobody."""
 
 
 @contextmanager

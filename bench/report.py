@@ -12,7 +12,7 @@ from lopa.bench.machine import Machine, date_now, machine_now
 from lopa.bench.table import Table, markdown_from_table
 from lopa.runtime.bundle import Bundle, sha256_of_file
 from lopa.runtime.bundle.manifest import MANIFEST_NAME
-from lopa.runtime.files.output_file import write_whole
+from lopa.runtime.files.output_file import place_of_output, write_whole
 from lopa.runtime.files.untrusted_input import refused_as_bad_input
 
 
@@ -67,8 +67,14 @@ def json_from_report(report: Any) -> bytes:
 
 def write_report(folder: Path, name: str, report: Any, tables: Sequence[Table]) -> None:
     """Write NAME.json and NAME.md (the tables) to `folder`, each whole or not at all."""
-    write_whole(folder / f"{name}.json", json_from_report(report))
-    write_whole(folder / f"{name}.md", "\n".join(map(markdown_from_table, tables)).encode())
+    data, text = files_of_report(folder, name)
+    write_whole(data, json_from_report(report))
+    write_whole(text, "\n".join(map(markdown_from_table, tables)).encode())
+
+
+def files_of_report(folder: Path, name: str) -> tuple[Path, Path]:
+    """The report's JSON and its tables in Markdown."""
+    return folder / f"{name}.json", folder / f"{name}.md"
 
 
 def make_folder(folder: Path) -> None:
@@ -77,3 +83,9 @@ def make_folder(folder: Path) -> None:
         f"cannot write {folder}", expected="a place that can be written", remedy="choose another path"
     ):
         folder.mkdir(parents=True, exist_ok=True)
+
+
+def check_output(path: Path) -> None:
+    """Make the folder of `path`, and raise BadInputError unless that file can be written; it stays as it is."""
+    make_folder(path.parent)
+    place_of_output(path)

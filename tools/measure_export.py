@@ -1,6 +1,6 @@
 """Measure exports against a plain copy of the same checkpoint: seconds, and memory of the whole process tree.
 
-Usage: python tools/measure_export.py CHECKPOINT PLACE --export "--dtype fp16" --export "--dtype fp16 --lora LORA"
+Usage: python -m tools.measure_export CHECKPOINT PLACE --export "--dtype fp16" --export "--dtype fp16 --lora LORA"
 
 For each --export: copies CHECKPOINT to PLACE with `cp`, removes the copy, runs `lopa-export onnx CHECKPOINT -o ..` with
 the options given, removes the bundle, and prints a row of a Markdown table. Nothing is done about what the system keeps

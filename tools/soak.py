@@ -1,6 +1,6 @@
 """Many short requests of random options through one engine, with cancels, deadlines and failures, checked one by one.
 
-Usage: python tools/soak.py BUNDLE [--requests N] [--distinct N] [--slots N] [--submitters N] [--seed N] [--failing N]
+Usage: python -m tools.soak BUNDLE [--requests N] [--distinct N] [--slots N] [--submitters N] [--seed N] [--failing N]
 
 Every request that ends by itself must give what its prompt and config give when decoded alone; one that was cut short
 the beginning of it; one whose callback raised must raise just that. No handle may stay without an end, no cache in the
@@ -21,9 +21,6 @@ from pathlib import Path
 
 import click
 import numpy as np
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
 from tests.runtime.failing_device import FailingDevice, Failure
 
 from lopa.runtime import BadInputError, Decoder, DoneEvent, Engine, GenerationConfig, GenerationResult, QueueFullError

@@ -6,7 +6,7 @@ they are made of is the caller's business.
 
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +14,7 @@ import numpy as np
 from lopa.bench.forward.random_inputs import random_prefix_rows, random_window
 from lopa.bench.forward.work import ForwardShape
 from lopa.bench.machine import Machine
+from lopa.bench.progress import Progress, silent
 from lopa.bench.table import Table
 from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.contract import Statistics
@@ -57,7 +58,7 @@ def compared_forwards(
     manifest: Manifest,
     shapes: Sequence[ForwardShape],
     rounds: int,
-    progress: Callable[[int], None] = lambda _: None,
+    progress: Progress = silent,
 ) -> tuple[SideResult, ...]:
     """Every side at every shape; the first is what the others are compared with.
 

@@ -10,7 +10,7 @@ import random
 import statistics
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -20,6 +20,7 @@ from lopa.bench.eval_set import eval_set_from_jsonl
 from lopa.bench.forward.random_inputs import random_prefix_rows, random_window
 from lopa.bench.forward.work import ForwardShape
 from lopa.bench.machine import date_now, machine_now
+from lopa.bench.progress import Progress, silent
 from lopa.runtime.algorithm.decoding import Step
 from lopa.runtime.bundle.costs import COSTS_SCHEMA, Costs, ForwardCost, weights_digest
 from lopa.runtime.bundle.manifest import Manifest
@@ -62,12 +63,9 @@ GRIDS = (
 Seconds = dict[ForwardShape, list[float]]
 """Of every forward of a shape."""
 
-Progress = Callable[[int, int], None]
-"""Told how many forwards are done and how many there will be, which the speed decides."""
-
 
 @dataclass(frozen=True)
-class Plan:
+class Schedule:
     """What will be timed: every shape once a round."""
 
     shapes: tuple[ForwardShape, ...]
@@ -87,7 +85,7 @@ class Plan:
         return int(min(max(in_time, LEAST_ROUNDS), self.rounds))
 
 
-def plan_for_decoder(decoder: Decoder, budget: float = BUDGET) -> Plan:
+def schedule_for_decoder(decoder: Decoder, budget: float = BUDGET) -> Schedule:
     """The finest grid of which LEAST_ROUNDS rounds fit in about `budget` seconds, by the time of one large forward.
 
     The coarsest where none fits. Raises BadInputError for a model with too few positions.
@@ -99,7 +97,7 @@ def plan_for_decoder(decoder: Decoder, budget: float = BUDGET) -> Plan:
         seconds_a_round = seconds_a_row * sum(shape.branches * shape.window for shape in shapes)
         if LEAST_ROUNDS * seconds_a_round <= budget:
             break
-    return Plan(tuple(shapes), _MOST_ROUNDS, ENOUGH)
+    return Schedule(tuple(shapes), _MOST_ROUNDS, ENOUGH)
 
 
 class CostMeasurement:
@@ -108,17 +106,17 @@ class CostMeasurement:
     It can be stopped by any exception: then `costs` is the table of what was measured, if that is enough for one.
     """
 
-    def __init__(self, decoder: Decoder, plan: Plan, *, threads: int | None) -> None:
-        self.plan = plan
+    def __init__(self, decoder: Decoder, schedule: Schedule, *, threads: int | None) -> None:
+        self.schedule = schedule
         self._decoder = decoder
         self._threads = threads
         self._host: tuple[float, float] | None = None
         self._seconds: Seconds = {}
 
-    def run(self, progress: Progress = lambda _done, _total: None) -> None:
-        """Measure. `progress` hears how many forwards are done, and how many there will be."""
+    def run(self, progress: Progress = silent) -> None:
+        """Measure. `progress` hears how many forwards are done, and how many there will be, which the speed decides."""
         self._host = host_cost(self._decoder)
-        timed_forwards(self._decoder, self.plan, progress, self._seconds)
+        timed_forwards(self._decoder, self.schedule, progress, self._seconds)
 
     @property
     def forwards(self) -> int:
@@ -127,9 +125,9 @@ class CostMeasurement:
 
     @property
     def costs(self) -> Costs | None:
-        """The table, once every shape was timed LEAST_ROUNDS times, or as often as was planned."""
-        least = min(LEAST_ROUNDS, self.plan.rounds)
-        if self._host is None or any(len(self._seconds.get(shape, ())) < least for shape in self.plan.shapes):
+        """The table, once every shape was timed LEAST_ROUNDS times, or as often as the schedule has it."""
+        least = min(LEAST_ROUNDS, self.schedule.rounds)
+        if self._host is None or any(len(self._seconds.get(shape, ())) < least for shape in self.schedule.shapes):
             return None
         return costs_from_seconds(self._decoder, self._seconds, threads=self._threads, host=self._host)
 
@@ -170,24 +168,24 @@ def shapes_of_grid(grid: Grid, manifest: Manifest) -> list[ForwardShape]:
 
 
 def timed_forwards(
-    decoder: Decoder, plan: Plan, progress: Progress = lambda _done, _total: None, seconds: Seconds | None = None
+    decoder: Decoder, schedule: Schedule, progress: Progress = silent, seconds: Seconds | None = None
 ) -> Seconds:
     """Seconds of session.forward for every shape, once a round; put into `seconds`, if given, as they come."""
     rng, order = np.random.default_rng(0), random.Random(0)
     seconds = {} if seconds is None else seconds
-    seconds.update({shape: [] for shape in plan.shapes})
+    seconds.update({shape: [] for shape in schedule.shapes})
     began, done, rounds = time.perf_counter(), 0, 0
-    with random_prefixes(decoder, sorted({shape.prefix for shape in plan.shapes}), rng) as requests:
-        while done == 0 or rounds < plan.rounds_in((time.perf_counter() - began) / done):
+    with random_prefixes(decoder, sorted({shape.prefix for shape in schedule.shapes}), rng) as requests:
+        while done == 0 or rounds < schedule.rounds_in((time.perf_counter() - began) / done):
             rounds += 1
             for prefix in order.sample(sorted(requests), len(requests)):
-                chosen = [shape for shape in plan.shapes if shape.prefix == prefix]
+                chosen = [shape for shape in schedule.shapes if shape.prefix == prefix]
                 # The first forward on another prefix also binds it, which a decode does once in many steps.
                 _forward_seconds(decoder, requests[prefix], min(chosen, key=lambda s: s.branches * s.window), rng)
                 for shape in order.sample(chosen, len(chosen)):
                     seconds[shape].append(_forward_seconds(decoder, requests[prefix], shape, rng))
                     done += 1
-                    progress(done, len(plan.shapes) * plan.rounds_in((time.perf_counter() - began) / done))
+                    progress(done, len(schedule.shapes) * schedule.rounds_in((time.perf_counter() - began) / done))
     return seconds
 
 

@@ -44,8 +44,8 @@ def measured_rates(threads: int) -> MachineRates:
     )
     operations = 2 * _ROWS * _INPUTS * _OUTPUTS
     return MachineRates(
-        float32=operations / _least_seconds(_product("MatMul", *floats, threads)),
-        int8=operations / _least_seconds(_product("MatMulInteger", *integers, threads)),
+        float32=operations / least_seconds(_product("MatMul", *floats, threads)),
+        int8=operations / least_seconds(_product("MatMulInteger", *integers, threads)),
         bandwidth=_copy_rate(threads),
     )
 
@@ -62,7 +62,7 @@ def _copy_rate(threads: int) -> float:
     source, target = np.ones(_COPIED_BYTES, np.uint8), np.zeros(_COPIED_BYTES, np.uint8)
     parts = list(zip(np.array_split(source, threads), np.array_split(target, threads), strict=True))
     with ThreadPoolExecutor(threads) as pool:
-        return 2 * _COPIED_BYTES / _least_seconds(lambda: list(pool.map(_copied, parts)))
+        return 2 * _COPIED_BYTES / least_seconds(lambda: list(pool.map(_copied, parts)))
 
 
 def _copied(part: tuple[Array, Array]) -> None:
@@ -70,12 +70,14 @@ def _copied(part: tuple[Array, Array]) -> None:
     np.copyto(part[1], part[0])
 
 
-def _least_seconds(work: Callable[[], object]) -> float:
-    """Of one call of `work`, tried for about _SECONDS after a first one that is not counted."""
+def least_seconds(work: Callable[[], object], seconds: float = _SECONDS) -> float:
+    """Of one call of `work`, tried for about `seconds`, and at least once, after a first one that is not counted."""
     work()
-    least, end = float("inf"), time.perf_counter() + _SECONDS
-    while time.perf_counter() < end:
+    least, end = float("inf"), time.perf_counter() + seconds
+    while True:
         began = time.perf_counter()
         work()
-        least = min(least, time.perf_counter() - began)
-    return least
+        ended = time.perf_counter()
+        least = min(least, ended - began)
+        if ended >= end:
+            return least

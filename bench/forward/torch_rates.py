@@ -3,12 +3,11 @@
 As lopa.bench.forward.machine_rates says them for the CPU through ONNX Runtime. Knows no model.
 """
 
-import time
 from collections.abc import Callable
 
 import torch
 
-from lopa.bench.forward.machine_rates import MachineRates
+from lopa.bench.forward.machine_rates import MachineRates, least_seconds
 
 _FIRST_SIZE, _LARGEST_SIZE = 512, 16384
 """Rows and columns of the square matrices that are tried: doubled until a product takes _LONG_ENOUGH."""
@@ -54,17 +53,13 @@ def _memory_rate(device: str) -> float:
 
 
 def _least_seconds(work: Callable[[], object], device: str, seconds: float) -> float:
-    """Of one call of `work`, tried for about `seconds`, and at least once, after a first one that is not counted."""
-    work()
-    _wait(device)
-    least, end = float("inf"), time.perf_counter() + seconds
-    while True:
-        began = time.perf_counter()
+    """As least_seconds, of a call of `work` until `device` is done with it."""
+
+    def waited() -> None:
         work()
         _wait(device)
-        least = min(least, time.perf_counter() - began)
-        if time.perf_counter() >= end:
-            return least
+
+    return least_seconds(waited, seconds)
 
 
 def _wait(device: str) -> None:

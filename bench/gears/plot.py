@@ -1,10 +1,10 @@
 """Where the forwards fall over windows and branches, and the gears that take them: a heat map. Does not plan."""
 
-import io
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from lopa.bench.figure import png_from_figure
 from lopa.bench.gears.sizes import WINDOW_MULTIPLE
 from lopa.runtime.bundle.gears import ForwardSizes, Gear
 
@@ -45,6 +45,4 @@ def png_from_gears(forwards: Mapping[ForwardSizes, int], gears: Sequence[Gear], 
     axes.set_xlabel("window rows")
     axes.set_ylabel("requests x branches")
     axes.set_title(title)
-    file = io.BytesIO()
-    figure.savefig(file, format="png", dpi=150)
-    return file.getvalue()
+    return png_from_figure(figure)

@@ -4,6 +4,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from lopa.bench.progress import Progress
 from lopa.runtime.algorithm.decoding import Step
 from lopa.runtime.bundle.gears import ForwardSizes, Source
 from lopa.runtime.contract import tiles
@@ -34,7 +35,7 @@ def sizes_of_step(step: Step) -> ForwardSizes:
 
 
 def recording_from_decoder(
-    decoder: Decoder, prompts: Iterable[Prompt], source: Callable[[int], Source], progress: Callable[[int], None]
+    decoder: Decoder, prompts: Iterable[Prompt], source: Callable[[int], Source], progress: Progress
 ) -> Recording:
     """Decode `prompts` by the bundle's defaults, with as many branches as accelerators have by default.
 

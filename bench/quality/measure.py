@@ -7,11 +7,12 @@ all of them. Does not know how a report is shown.
 import math
 import random
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from lopa.bench.eval_set import SCORED_KIND, EvalItem, is_correct
+from lopa.bench.progress import Progress, silent
 from lopa.bench.report import PromptFile, Run
 from lopa.runtime.bundle.costs import costs_name
 from lopa.runtime.decoder import Decoder
@@ -106,9 +107,7 @@ class QualityReport:
     rows: tuple[Row, ...]
 
 
-def quality_rows(
-    decoder: Decoder, items: Sequence[EvalItem], progress: Callable[[int], None] = lambda _: None
-) -> tuple[Row, ...]:
+def quality_rows(decoder: Decoder, items: Sequence[EvalItem], progress: Progress = silent) -> tuple[Row, ...]:
     """Decode `items` with every variant, and those with a published twin also as published.
 
     `progress` hears how many prompts are done. Raises BadInputError for a prompt that does not fit the model.

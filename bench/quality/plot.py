@@ -1,26 +1,10 @@
 """Score against tokens per forward, one point for each configuration, as in the paper's Figure 4."""
 
-import io
-from typing import Any
-
 from lopa.bench.eval_set import SCORED_KIND
+from lopa.bench.figure import png_from_figure
 from lopa.bench.quality.measure import QualityReport, Row
-from lopa.runtime.errors import MissingBackendError
-from lopa.runtime.install_hint import pip_install
 
 _COLOURS = {"vanilla": "tab:gray", "threshold": "tab:green", "d2f": "tab:orange", "lopa": "tab:blue"}
-
-
-def check_matplotlib() -> None:
-    """Raise MissingBackendError unless matplotlib is installed, before anything is measured in vain."""
-    try:
-        import matplotlib.figure  # noqa: F401
-    except ImportError as error:
-        raise MissingBackendError(
-            "a plot was asked for, but matplotlib is not installed",
-            expected="matplotlib",
-            remedy=f"{pip_install('plot')}, or leave --plot out",
-        ) from error
 
 
 def png_from_quality(report: QualityReport) -> bytes:
@@ -45,13 +29,6 @@ def png_from_quality(report: QualityReport) -> bytes:
     axes.set_title(f"{report.run.bundle}: quality against parallelism")
     axes.grid(alpha=0.3)
     return png_from_figure(figure)
-
-
-def png_from_figure(figure: Any) -> bytes:
-    """A matplotlib figure as a PNG file."""
-    file = io.BytesIO()
-    figure.savefig(file, format="png", dpi=150)
-    return file.getvalue()
 
 
 def _across(row: Row) -> float:

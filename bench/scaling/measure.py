@@ -15,8 +15,7 @@ import numpy as np
 from lopa.bench.eval_set import EvalItem
 from lopa.bench.forward.costs import (
     Grid,
-    Plan,
-    Progress,
+    Schedule,
     costs_from_seconds,
     random_prefixes,
     shapes_of_grid,
@@ -24,6 +23,7 @@ from lopa.bench.forward.costs import (
 )
 from lopa.bench.forward.random_inputs import random_window
 from lopa.bench.forward.work import ForwardShape
+from lopa.bench.progress import Progress, silent
 from lopa.bench.scaling.model import EngineTable, RecordedStep, StepParts, device_shape
 from lopa.bench.scaling.report import Decode, ShareCost, Turn
 from lopa.runtime.algorithm.decoding import Step
@@ -48,7 +48,7 @@ def measured_turns(
     decoders: Mapping[int, Decoder],
     items: Sequence[EvalItem],
     config: GenerationConfig,
-    progress: Callable[[int], None] = lambda _: None,
+    progress: Progress = silent,
 ) -> dict[int, list[Turn]]:
     """Decode `items` ROUNDS times with each decoder, by its number of devices; one list of turns for each.
 
@@ -86,7 +86,7 @@ def recorded_step(step: Step) -> RecordedStep:
     )
 
 
-def table_plan(decodes: Sequence[Decode], counts: Sequence[int], manifest: Manifest) -> Plan:
+def schedule_of_decodes(decodes: Sequence[Decode], counts: Sequence[int], manifest: Manifest) -> Schedule:
     """The forwards that a cost table for these decodes on `counts` devices needs: every row wanted, and one row.
 
     Windows are those of steps with several branches; the table goes on in proportion to the longer one of a prompt.
@@ -102,12 +102,12 @@ def table_plan(decodes: Sequence[Decode], counts: Sequence[int], manifest: Manif
         prefixes=tuple(sorted(prefixes)),
     )
     every = shapes_of_grid(grid, manifest)
-    return Plan((*every, *(replace(shape, wanted=1) for shape in every)), _TABLE_ROUNDS)
+    return Schedule((*every, *(replace(shape, wanted=1) for shape in every)), _TABLE_ROUNDS)
 
 
-def measured_table(decoder: Decoder, plan: Plan, progress: Progress = lambda _done, _total: None) -> EngineTable:
-    """Time the forwards of `plan` on one core; `decoder` was opened on the CPU with one thread."""
-    seconds = timed_forwards(decoder, plan, progress)
+def measured_table(decoder: Decoder, schedule: Schedule, progress: Progress = silent) -> EngineTable:
+    """Time the forwards of `schedule` on one core; `decoder` was opened on the CPU with one thread."""
+    seconds = timed_forwards(decoder, schedule, progress)
 
     def table(chosen: Callable[[ForwardShape], bool]) -> CostTable:
         some = {shape: found for shape, found in seconds.items() if chosen(shape)}
@@ -122,7 +122,7 @@ def measured_shares(
     decoders: Mapping[int, Decoder],
     counts: Sequence[int],
     shape: ForwardShape,
-    progress: Callable[[int], None] = lambda _: None,
+    progress: Progress = silent,
 ) -> tuple[ShareCost, ...]:
     """The engine at the share of `shape` that the fullest of `counts` devices gets, alone and with all of them busy.
 

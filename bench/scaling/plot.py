@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from lopa.bench.quality.plot import png_from_figure
+from lopa.bench.figure import png_from_figure
 from lopa.bench.scaling.report import ScalingReport
 
 _PARTS = ("engine", "gather", "select", "commit", "host")

@@ -15,8 +15,8 @@ from lopa.bench.scaling.measure import (
     measured_shares,
     measured_table,
     measured_turns,
+    schedule_of_decodes,
     slowdowns_from_shares,
-    table_plan,
 )
 from lopa.bench.scaling.model import sizes_from_manifest
 from lopa.bench.scaling.paper import paper_scaling
@@ -78,12 +78,12 @@ def scaling_report(
             remedy="report it, with the bundle's manifest.json; lopa-export verify checks the engine itself",
         )
     decodes = {count: typical_decodes(turns[count], len(items), other) for count in here}
-    plan = table_plan(decodes[1], counts, one.bundle.manifest)
+    schedule = schedule_of_decodes(decodes[1], counts, one.bundle.manifest)
     with (
-        progress_shown("forwards", plan.forwards, quiet=quiet) as progress,
+        progress_shown("forwards", schedule.forwards, quiet=quiet) as progress,
         Decoder.open(one.bundle.path, ["cpu"], threads=1) as plain,
     ):
-        table = measured_table(plain, plan, progress)
+        table = measured_table(plain, schedule, progress)
     with progress_shown("rounds of shares", SHARE_ROUNDS, quiet=quiet) as progress:
         shares = measured_shares(decoders, counts, commonest_full_shape(decodes[1]), progress)
     costs = ModelCosts(

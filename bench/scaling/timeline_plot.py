@@ -1,8 +1,8 @@
 """A picture of a timeline: a bar for every span, lane above lane, micro-batches in colours."""
 
-import io
 from collections.abc import Sequence
 
+from lopa.bench.figure import png_from_figure
 from lopa.runtime.sessions.timeline import HOST, Span, lanes_of_spans
 
 _GREY = "0.75"
@@ -33,6 +33,4 @@ def png_from_spans(spans: Sequence[Span], first: int, last: int) -> bytes:
     axes.invert_yaxis()
     axes.set_xlabel(f"milliseconds; steps {min(s.step for s in shown)} to {max(s.step for s in shown)}")
     figure.legend(loc="outside upper center", ncols=max(1, len(works)), frameon=False)
-    file = io.BytesIO()
-    figure.savefig(file, format="png", dpi=150)
-    return file.getvalue()
+    return png_from_figure(figure)

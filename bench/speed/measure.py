@@ -5,7 +5,7 @@ differs is the forward: one ONNX Runtime call for all branches, or PyTorch eager
 lopa.bench.speed.eager_session for what the published loop does beside that). The sides take turns, prompt by prompt.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from lopa.bench.eval_set import EvalItem
+from lopa.bench.progress import Progress, silent
 from lopa.bench.speed.eager_model import EagerModel, eager_model_from_checkpoint
 from lopa.bench.speed.eager_session import EagerSession
 from lopa.bench.speed.engine_clock import engine_calls_timed
@@ -67,7 +68,7 @@ def measured_speed(
     config: GenerationConfig,
     *,
     threads: int,
-    progress: Callable[[int], None] = lambda _: None,
+    progress: Progress = silent,
 ) -> Measured:
     """Decode `items` on both sides in turns, ROUNDS times; torch runs on `threads` threads, as `ours` was opened.
 

@@ -1,6 +1,6 @@
 """What a line of a file of prompts asks for, in its own words: a prompt or a chat, options, and who is answered how.
 
-Lines of OpenAI's batches are read in openai_batch. Knows no bundle.
+Lines of OpenAI's batches are read in openai_line. Knows no bundle.
 """
 
 from collections.abc import Mapping, Sequence

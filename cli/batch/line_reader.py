@@ -7,7 +7,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from lopa.cli.batch.asked_line import Answers, Asked, asked_of_line, id_of_line
-from lopa.cli.batch.openai_batch import OpenAIAnswers, asked_of_openai_line, is_openai_line
+from lopa.cli.batch.openai_answer import OpenAIAnswers
+from lopa.cli.batch.openai_line import asked_of_openai_line, is_openai_line
 from lopa.cli.batch.prompt_lines import MOST_LINE_BYTES, RawLine
 from lopa.cli.batch.result_lines import PlainAnswers
 from lopa.runtime.decoder import Decoder

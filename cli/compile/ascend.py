@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from lopa.cli.compile.atc_progress import AtcProgress
+from lopa.cli.compile.build_progress import AtcProgress
 from lopa.cli.options.plan import plan_from_option
 from lopa.export.extra import export_extra_needed
 from lopa.runtime.ascend.manifest import Precision, engine_folder

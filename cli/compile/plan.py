@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from lopa.bench.eval_set import eval_set_from_jsonl
+from lopa.bench.figure import check_matplotlib
 from lopa.bench.gears.costs import bytes_of_gear, gear_costs
 from lopa.bench.gears.plan import plan_from_choice
 from lopa.bench.gears.planner import chosen_gears, limits_from_configs
@@ -20,8 +21,7 @@ from lopa.bench.gears.recording import (
 from lopa.bench.gears.rivals import outcome_of_gears, rival_outcomes
 from lopa.bench.gears.table import table_of_gears, table_of_outcomes
 from lopa.bench.progress import progress_shown
-from lopa.bench.quality.plot import check_matplotlib
-from lopa.bench.report import make_folder
+from lopa.bench.report import check_output
 from lopa.bench.table import show_table
 from lopa.cli.compile.recording_from_trace import recording_from_trace
 from lopa.cli.program.verbosity import quiet
@@ -119,7 +119,12 @@ def command(
         check_matplotlib()
     family = family_from_device(device)
     seconds = gear_costs(opened, device, costs)
-    recording = _recording(opened, traces, None if family in _COMPILED else device)
+    recorded = [recording_from_trace(path, opened) for path in traces]
+    target = opened.path / GEARS_NAME if output is None else output
+    for path in (target, plot):
+        if path is not None:
+            check_output(path)  # nothing is decoded in vain
+    recording = joined_recordings(recorded) if recorded else _recording(opened, None if family in _COMPILED else device)
     forwards = forwards_of_recording(recording, parallel)
     limits = limits_from_configs(
         recording.configs, forwards, recording.longest_prompt if max_prompt is None else max_prompt
@@ -136,10 +141,6 @@ def command(
     outcome = outcome_of_gears(f"this plan, {len(choice.gears)} gears", choice.gears, forwards)
     rivals = rival_outcomes(forwards, limits, seconds)
     plan = plan_from_choice(choice, opened, recording.sources, seconds, outcome, rivals[0])
-    target = opened.path / GEARS_NAME if output is None else output
-    for path in (target, plot):
-        if path is not None:
-            make_folder(path.parent)
     write_whole(target, json_from_plan(plan))
     if plot is not None:
         write_whole(
@@ -167,10 +168,8 @@ def _affordable_gears(seconds: float | None, each: float | None, wanted: int) ->
     return int(seconds // each)
 
 
-def _recording(bundle: Bundle, traces: tuple[Path, ...], device: str | None) -> Recording:
-    """From the traces, or of prompts that are decoded now; `device` None: on this machine's processor."""
-    if traces:
-        return joined_recordings([recording_from_trace(path, bundle) for path in traces])
+def _recording(bundle: Bundle, device: str | None) -> Recording:
+    """Of prompts that are decoded now; `device` None: on this machine's processor."""
     items = eval_set_from_jsonl(EVAL, limit=_PROMPTS)
     with _decoder(bundle, device) as decoder, progress_shown("prompts", len(items), quiet=quiet()) as progress:
         return recording_from_decoder(

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import click
 
+from lopa.cli.compile.build_progress import TensorRTProgress
 from lopa.cli.options.plan import plan_from_option
-from lopa.cli.shown.build_progress import BuildProgress
 from lopa.export.extra import export_extra_needed
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.gears import GEARS_NAME
@@ -75,7 +75,7 @@ def command(
     )
     job = job_from_bundle(opened, plan.gears, flags)
     trt, device = tensorrt_library(), cuda_device(0)
-    with BuildProgress() as progress:
+    with TensorRTProgress() as progress:
         made = engine_from_job(job, trt, device, timing_cache, progress)
     engine = made.found.engine
     size = sum(record.size for record in engine.files)

@@ -2,20 +2,17 @@
 
 import contextlib
 import difflib
-import signal
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import click
 
 from lopa.cli.decode.conversation import Conversation, Message
+from lopa.cli.decode.interrupts import StoppedError, interrupts_as_exceptions, stoppable
 from lopa.cli.decode.typed_lines import TypedLines
 from lopa.cli.options.config import config_options
 from lopa.cli.program.verbosity import quiet
-from lopa.runtime.algorithm.decoding import Step
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.errors import BadInputError, OutputFailedError
 from lopa.runtime.files.output_file import write_whole
@@ -54,7 +51,7 @@ class ChatRoom:
             _note(_NO_TEMPLATE)
         if texts.on_terminal:
             _note("/help lists the commands; Ctrl-C stops an answer, Ctrl-D ends")
-        with _interrupts_as_exceptions():
+        with interrupts_as_exceptions():
             for text in texts:
                 if text == "/quit":
                     break
@@ -76,13 +73,13 @@ class ChatRoom:
         prompt = self._prompt(question)
         result = None
         try:
-            with _stoppable() as stopped:
+            with stoppable() as stopped:
                 for event in self._decoder.stream(prompt, self._config, on_step=stopped):
                     if isinstance(event, TextEvent):
                         click.echo(event.text, nl=False)
                     elif isinstance(event, DoneEvent):
                         result = event.result
-        except _StoppedError:
+        except StoppedError:
             click.echo()
             _note("stopped; the message and the answer are not kept")
             return
@@ -174,52 +171,6 @@ class ChatRoom:
                 expected="a bundle whose tokenizer_config.json has a chat_template",
                 remedy="write it into the message itself, or export a checkpoint that has a chat template",
             )
-
-
-class _StoppedError(Exception):
-    """The user pressed Ctrl-C during an answer."""
-
-
-@contextmanager
-def _stoppable() -> Iterator[Callable[[Step], None]]:
-    """What is to be told of every step: after a Ctrl-C it raises _StoppedError, when no device is in mid-work.
-
-    A second Ctrl-C before the step is done raises KeyboardInterrupt at once.
-    """
-    heard: list[int] = []
-
-    def note(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
-        if heard:
-            raise KeyboardInterrupt
-        heard.append(number)
-
-    def stop_if_heard(step: Step) -> None:  # noqa: ARG001
-        if heard:
-            raise _StoppedError
-
-    before = signal.getsignal(signal.SIGINT)
-    if before in (signal.SIG_IGN, None):  # as under nohup: it stays ignored
-        yield stop_if_heard
-        return
-    signal.signal(signal.SIGINT, note)
-    try:
-        yield stop_if_heard
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-@contextmanager
-def _interrupts_as_exceptions() -> Iterator[None]:
-    """Ctrl-C is KeyboardInterrupt and no more: at the prompt it does not end the command."""
-    before = signal.getsignal(signal.SIGINT)
-    if before in (signal.SIG_IGN, None):  # as under nohup
-        yield
-        return
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def _config_flags() -> dict[str, click.Option]:

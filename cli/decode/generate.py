@@ -10,9 +10,9 @@ from typing import Any
 
 import click
 
-from lopa.cli.batch.batch import Watch, decode_lines
-from lopa.cli.batch.files import GenerateFiles
+from lopa.cli.batch.decoded_lines import Watch, decode_lines
 from lopa.cli.batch.line_reader import ChatWrap, LineReader
+from lopa.cli.batch.output_files import OutputFiles
 from lopa.cli.batch.progress import BatchProgress
 from lopa.cli.batch.prompt_lines import count_of_prompts, lines_of_prompts, prompts_opened
 from lopa.cli.batch.resume import Kept, kept_results
@@ -24,7 +24,6 @@ from lopa.cli.options.devices import device_options
 from lopa.cli.program.grouped_command import GroupedCommand
 from lopa.cli.program.standard_input import text_from_stdin
 from lopa.cli.program.verbosity import quiet
-from lopa.cli.shown.run_words import words_of_run
 from lopa.runtime.algorithm.decoding import Step
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.files.output_file import OutputLines
@@ -121,7 +120,7 @@ def command(
         if on_mpi(devices) and opened.enter_context(rank_of_job()) > 0:
             serve(bundle, devices[0], threads=threads)
             return 0
-        files = GenerateFiles.looked_at(asked.prompts, asked.output, asked.trace, asked.timeline)
+        files = OutputFiles.looked_at(asked.prompts, asked.output, asked.trace, asked.timeline)
         timeline = opened.enter_context(timeline_into(asked.timeline))
         decoder = opened.enter_context(
             Decoder.open(bundle, devices, threads=threads, device_timeout=device_timeout, timeline=timeline)
@@ -130,7 +129,7 @@ def command(
         chat = ChatWrap(asked.system) if asked.chat else None
         reader = LineReader(decoder, options, decoder.config(**options), chat, asked.prompt_ids)
         host = None if timeline is None else HostLane(timeline)
-        words = partial(words_of_run, decoder, reader.config, drawn=None in options.values())
+        words = partial(_words_of_run, decoder, reader.config, drawn=None in options.values())
         if asked.prompts is not None:
             return _decode_file(reader, files, asked, host, words)
         text = text_from_stdin() if asked.prompt is None else asked.prompt
@@ -188,7 +187,7 @@ def _decode_one(
 
 
 def _decode_file(
-    reader: LineReader, files: GenerateFiles, asked: _Asked, host: HostLane | None, words: Callable[[], str]
+    reader: LineReader, files: OutputFiles, asked: _Asked, host: HostLane | None, words: Callable[[], str]
 ) -> int:
     """Every line in order; a bad one becomes a line with "error", and the exit code is 2 at the end."""
     assert asked.prompts is not None
@@ -230,3 +229,11 @@ def _summary(result: GenerationResult) -> str:
         f"{result.tokens} tokens in {result.steps} steps, {result.tokens_per_forward:.2f} tokens per forward, "
         f"{rate:.0f} tokens per second, stopped by {result.stop_reason}"
     )
+
+
+def _words_of_run(decoder: Decoder, config: GenerationConfig, *, drawn: bool) -> str:
+    """Branches and why, and the seed where one matters; `drawn` says whether it was drawn for this run."""
+    choice = decoder.branches_for(config)
+    counted = "1 branch" if choice.number == 1 else f"{choice.number} branches"
+    seed = f"seed {config.seed}, " if drawn or config.temperature > 0 else ""
+    return f"{seed}{counted}: {choice.reason}"

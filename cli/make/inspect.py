@@ -5,12 +5,11 @@ from pathlib import Path
 
 import click
 
-from lopa.cli.shown.tensorrt_lines import tensorrt_lines
+from lopa.cli.make.engine_lines import engine_lines
 from lopa.export.extra import export_extra_needed
-from lopa.runtime.ascend.manifest import engine_folders, engine_from_folder
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.manifest import Manifest, json_from_manifest, scale_name
-from lopa.runtime.errors import BadInputError, CheckFailedError
+from lopa.runtime.errors import CheckFailedError
 
 
 @click.command(name="inspect")
@@ -72,8 +71,7 @@ def _summary(bundle: Bundle) -> str:
         *(("stage", f"{each.graph}  layers {each.first_layer} to {each.end_layer - 1}") for each in manifest.stages),
         ("decoding", ", ".join(f"{name} {value}" for name, value in _fields(manifest))),
         *(("file", f"{file.path}  {file.size:,} bytes  sha256 {file.sha256[:12]}…") for file in manifest.files),
-        *(("engine", f"{folder.name}  {_engine(bundle, folder)}") for folder in engine_folders(bundle)),
-        *(("engine", line) for line in tensorrt_lines(bundle)),
+        *(("engine", line) for line in engine_lines(bundle)),
         *(("from", f"{name}  sha256 {digest[:12]}…") for name, digest in _sources(manifest)),
         ("made with", ", ".join(f"{name} {version}" for name, version in manifest.origin.tools.items())),
     ]
@@ -92,23 +90,6 @@ def _quantization(manifest: Manifest) -> str:
             *(["rows of activations to int8"] if found.activation == "int8_per_row" else []),
             *([] if found.head else ["without the head"]),
             *(f"without {pattern}" for pattern in found.excluded),
-        ]
-    )
-
-
-def _engine(bundle: Bundle, folder: Path) -> str:
-    try:
-        found = engine_from_folder(folder)
-    except BadInputError as error:
-        return f"cannot be used: {error.received}"
-    engine = found.engine
-    return ", ".join(
-        [
-            f"for {engine.soc_version}",
-            f"{len(engine.gears)} gears in {len({gear.model for gear in engine.gears})} OM",
-            f"precision {engine.precision}",
-            *(["int8"] if engine.int8 else []),
-            "of these weights" if found.fits(bundle) else "of OTHER weights than the bundle's: build it again",
         ]
     )
 

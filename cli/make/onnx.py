@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from lopa.bench.pace import duration_text
-from lopa.cli.shown.export_progress import ExportProgress, bytes_text
+from lopa.bench.pace import bytes_text, duration_text
+from lopa.cli.shown.stages import ShownStages
 from lopa.export.extra import export_extra_needed
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def command(
     if kind == "none" and (exclude or head is not None):
         raise click.UsageError("--quantize-exclude and --quantize-head go with --quantize int8 or int4")
     integers = _INTEGERS[kind]
-    with ExportProgress() as progress:
+    with ShownStages(bytes_text) as progress:
         progress("loading torch", 0, 0)
         with export_extra_needed("exporting"):
             from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint

@@ -1,27 +1,38 @@
 """lopa-export verify: is a bundle whole, and does its engine compute what its checkpoint says?"""
 
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
 import click
 from rich.console import Console
 from rich.table import Table
 
+from lopa.bench.eval_set import eval_set_from_jsonl
 from lopa.bench.pace import Pace, duration_text
-from lopa.cli.make.verify_tensorrt import agreement_of_engine, default_reference
-from lopa.cli.shown.verify_progress import VerifyProgress
+from lopa.cli.shown.stages import ShownStages
+from lopa.export.progress import Progress
 from lopa.export.verify.differences import OutputError
 from lopa.export.verify.report import report_from_bundle
-from lopa.export.verify.token_gate import check_reference
+from lopa.export.verify.token_gate import Agreement, agreement_of_sessions, check_reference, gate_tolerance
 from lopa.runtime.bundle import Bundle
+from lopa.runtime.decoder import Decoder
 from lopa.runtime.errors import CheckFailedError
-from lopa.runtime.tensorrt.manifest import mark_verified
-from lopa.runtime.tensorrt.session import engine_from_device
+from lopa.runtime.sessions.session import open_session
+from lopa.runtime.tensorrt.manifest import FoundEngine, mark_verified
+from lopa.runtime.tensorrt.profiles import axes_of_gear
+from lopa.runtime.tensorrt.session import engine_from_device, session_from_engine
+from lopa.runtime.text.prompt_ids import ids_from_prompt
+from lopa.runtime.text.tokenizer import Tokenizer
+from lopa.tiny import EVAL
 
 _FOLDER = click.Path(path_type=Path)
 _HEADER = ("output", "reference", "max abs", "max rel", "tolerance", "ok")
 _RMS_HEADER = ("output", "reference", "max abs", "max rel", "rms rel", "tolerance", "ok")
 """For a bundle with integers, whose outputs have a tolerance of the root mean square."""
+_GATE_PROMPTS = 2
+"""Of each kind."""
+_GATE_TOKENS = 64
 
 
 @click.command(name="verify")
@@ -51,10 +62,9 @@ def command(bundle: Path, checkpoint: Path | None, lora: Path | None, device: st
     gated = device.split(":", 1)[0] == "tensorrt"
     if against is not None and not gated:
         raise click.UsageError("--against is for --device tensorrt:N")
-    with VerifyProgress() as progress:
+    with ShownStages() as progress:
         report = report_from_bundle(opened, checkpoint=checkpoint, lora=lora, device=device, progress=progress)
-    by_rms = any(error.by_rms for error in report.errors)
-    _print_table(_RMS_HEADER if by_rms else _HEADER, _rows(report.errors, with_rms=by_rms))
+    _print_errors(report.errors)
     if not report.ok:
         wrong = [f"{error.output} against {error.reference}" for error in report.errors if not error.ok]
         raise CheckFailedError(
@@ -75,15 +85,12 @@ def command(bundle: Path, checkpoint: Path | None, lora: Path | None, device: st
 
 def _gate(bundle: Bundle, device: str, against: str | None) -> None:
     """Hold the engine's tokens against another device's, and let it decode when they agree."""
-    reference = default_reference(bundle, device) if against is None else against
+    reference = _default_reference(bundle, device) if against is None else against
     check_reference(reference, device)
     found = engine_from_device(bundle, device)
-    with VerifyProgress() as progress:
-        agreement = agreement_of_engine(
-            bundle, device, found, reference, lambda done, total: progress("comparing tokens", done, total)
-        )
-    by_rms = any(error.by_rms for error in agreement.errors)
-    _print_table(_RMS_HEADER if by_rms else _HEADER, _rows(agreement.errors, with_rms=by_rms))
+    with ShownStages() as progress:
+        agreement = agreement_of_engine(bundle, device, found, reference, progress)
+    _print_errors(agreement.errors)
     counts = (
         f"{agreement.rows} rows of {agreement.forwards} forwards, {agreement.near_ties} near-ties, "
         f"{agreement.other_tokens} other tokens"
@@ -96,6 +103,35 @@ def _gate(bundle: Bundle, device: str, against: str | None) -> None:
         )
     mark_verified(found)
     click.echo(f"{found.folder}: verified, {counts}, beside {reference}")
+
+
+def _default_reference(bundle: Bundle, device: str) -> str:
+    """Where ONNX Runtime can run the bundle: the CPU, or in bfloat16, for which that has no operators, the same GPU."""
+    return "cpu" if bundle.manifest.dtype != "bfloat16" else f"cuda:{device.split(':', 1)[1]}"
+
+
+def agreement_of_engine(bundle: Bundle, device: str, found: FoundEngine, against: str, progress: Progress) -> Agreement:
+    """Hold the engine on "tensorrt:N" against the device `against`, in every one of its shapes.
+
+    Embedded prompts are decoded with the bundle's defaults, with the full and with the block-causal window.
+    """
+    engine, manifest, tokenizer = found.engine, bundle.manifest, Tokenizer.open(bundle)
+    with (
+        closing(open_session(bundle, against)) as reference,
+        closing(session_from_engine(bundle, device, found)) as candidate,
+    ):
+        decoder = Decoder(bundle, reference, tokenizer)
+        configs = [decoder.config(max_new_tokens=_GATE_TOKENS, window=window) for window in ("full", "block_causal")]
+        items = eval_set_from_jsonl(EVAL, limit=_GATE_PROMPTS)
+        prompts = [ids_from_prompt(item.prompt, configs[0], tokenizer, manifest) for item in items]
+        shapes = [*map(axes_of_gear, engine.gears), engine.prefill.least, engine.prefill.most]
+        tolerance = gate_tolerance(manifest, engine.flags.products)
+        return agreement_of_sessions(reference, candidate, manifest, prompts, configs, shapes, tolerance, progress)
+
+
+def _print_errors(errors: Sequence[OutputError]) -> None:
+    by_rms = any(error.by_rms for error in errors)
+    _print_table(_RMS_HEADER if by_rms else _HEADER, _rows(errors, with_rms=by_rms))
 
 
 def _rows(errors: Sequence[OutputError], *, with_rms: bool) -> list[tuple[str, ...]]:

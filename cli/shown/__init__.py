@@ -1,1 +1,1 @@
-"""What several commands show on a terminal: bars, stages, words about a run."""
+"""What several commands show on a terminal: bars and stages of long work."""

@@ -8,7 +8,7 @@ from types import TracebackType
 
 from rich.progress import BarColumn, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from lopa.bench.pace import Pace, duration_text
+from lopa.bench.pace import Pace, count_text, duration_text
 from lopa.cli.shown.bars import ShownBars
 
 _LONG = 1.0
@@ -16,12 +16,12 @@ _LONG = 1.0
 
 
 class ShownStages(ShownBars):
-    """To be called inside its `with` block with the name of the stage and how much of it is done.
+    """A lopa.export.progress.Progress, to be called inside its `with` block.
 
-    A stage ends when another begins and at the end of the block. `amount` puts a number into words, such as bytes.
+    A stage ends when another begins and at the end of the block. `amount` puts a number into words, e.g. of bytes.
     """
 
-    def __init__(self, amount: Callable[[float], str]) -> None:
+    def __init__(self, amount: Callable[[float], str] = count_text) -> None:
         super().__init__(
             TextColumn("{task.description}"),
             BarColumn(bar_width=20),

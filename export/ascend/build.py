@@ -41,7 +41,7 @@ _ENGINE = Product("engine", ENGINE_NAME)
 _ERRORS: dict[int, type[LopaError]] = {1: CheckFailedError, 2: BadInputError, 3: MissingBackendError}
 _TAIL = 15
 """Lines of ATC's output in an error that is not known."""
-Progress = Callable[[str, float], None]
+Elapsed = Callable[[str, float], None]
 """Called with what is compiled and the seconds since its start; 0 at the start."""
 
 
@@ -54,7 +54,7 @@ class Built:
     """It was there already, and nothing was run."""
 
 
-def engine_from_job(bundle: Bundle, job: AscendJob, progress: Progress) -> Built:
+def engine_from_job(bundle: Bundle, job: AscendJob, elapsed: Elapsed) -> Built:
     """The engine of `job` in `bundle`: the one that is there, if nothing has changed, or a new one in its place.
 
     Raises MissingBackendError without ATC, and a LopaError with the known cause when ATC fails; its logs are then kept
@@ -71,7 +71,7 @@ def engine_from_job(bundle: Bundle, job: AscendJob, progress: Progress) -> Built
         work = folder / "work"
         _lay_out(work, job)
         for call, command in zip(job.calls, job.commands, strict=True):
-            _compile(atc, command, call, work, failed, progress)
+            _compile(atc, command, call, work, failed, elapsed)
         for path in [*(work / ENGINE_FOLDER).iterdir(), work / ATC_LOG]:
             path.rename(folder / path.name)
         shutil.rmtree(work)
@@ -120,11 +120,11 @@ def _lay_out(work: Path, job: AscendJob) -> None:
     (work / CACHE_FOLDER).symlink_to(cache.resolve(), target_is_directory=True)
 
 
-def _compile(atc: Path, command: list[str], call: AtcCall, work: Path, failed: Path, progress: Progress) -> None:
+def _compile(atc: Path, command: list[str], call: AtcCall, work: Path, failed: Path, elapsed: Elapsed) -> None:
     """Run ATC once. Raises when it fails or makes no OM, and keeps its logs in `failed`."""
     log = work / ATC_LOG
     stage = f"{call.name} for {call.soc_version}"
-    progress(stage, 0.0)
+    elapsed(stage, 0.0)
     with log.open("ab") as file:
         file.write(msgspec.json.encode(command) + b"\n")
         start = file.tell()
@@ -135,7 +135,7 @@ def _compile(atc: Path, command: list[str], call: AtcCall, work: Path, failed: P
             folder=work,
             log=log,
             environment={_LOG_VARIABLE: str(work / LOG_FOLDER), **os.environ},
-            elapsed=lambda seconds: progress(stage, seconds),
+            elapsed=lambda seconds: elapsed(stage, seconds),
         )
     except OSError as error:
         raise MissingBackendError(

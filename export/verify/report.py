@@ -3,11 +3,12 @@
 Imports torch and transformers only when there is a checkpoint to compare with.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from lopa.export.extra import export_extra_needed
+from lopa.export.progress import Progress, silent
 from lopa.export.verify.differences import OutputError
 from lopa.export.verify.origin import check_origin
 from lopa.export.verify.session_check import NumpyReference, Reference, Report, report_from_session
@@ -16,9 +17,6 @@ from lopa.runtime.errors import BadInputError, CheckFailedError
 from lopa.runtime.sessions.session import BACKENDS, Session, open_session
 from lopa.runtime.tensorrt.session import engine_from_device, session_from_engine
 
-Progress = Callable[[str, int, int], None]
-"""Told a short phrase for the stage, and how many of its cases are done (0 of 0 where there are none)."""
-
 
 def report_from_bundle(
     bundle: Bundle,
@@ -26,7 +24,7 @@ def report_from_bundle(
     checkpoint: Path | None = None,
     lora: Path | None = None,
     device: str = "cpu",
-    progress: Progress = lambda _stage, _done, _total: None,
+    progress: Progress = silent,
 ) -> Report:
     """Check the files of `bundle`, then compare its engine on `device` with every reference there is.
 
@@ -78,9 +76,7 @@ def _report_from_graph(
     if session is None:
         return Report(0, ())
     try:
-        return report_from_session(
-            session, bundle.manifest, references, lambda done, total: progress(stage, done, total)
-        )
+        return report_from_session(session, bundle.manifest, references, progress, stage)
     finally:
         session.close()
 

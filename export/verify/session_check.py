@@ -6,13 +6,14 @@ computes something else; it cannot find weights that differ from the checkpoint'
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 import msgspec
 import numpy as np
 
+from lopa.export.progress import Progress, silent
 from lopa.export.verify.cases import Case, Sequences, cases_from_manifest
 from lopa.export.verify.differences import (
     RMS_TOLERANCES,
@@ -98,20 +99,22 @@ def report_from_session(
     session: Session,
     manifest: Manifest,
     references: Sequence[Reference],
-    progress: Callable[[int, int], None] = lambda _done, _total: None,
+    progress: Progress = silent,
+    stage: str = "comparing",
 ) -> Report:
     """Run all cases of check_cases through `session` and every reference.
 
-    `progress` is told how many of the cases are done. Raises CheckFailedError when the engine itself fails.
+    `progress` is told how many of the cases are done, as those of `stage`. Raises CheckFailedError when the engine
+    itself fails.
     """
     cases = list(cases_from_manifest(manifest))
     found: dict[str, _Differences] = {reference.name: _Differences() for reference in references}
     for number, case in enumerate(cases):
-        progress(number, len(cases))
+        progress(stage, number, len(cases))
         answer = _answer_from_session(session, case)
         for reference in references:
             _compare(answer, case, reference, found[reference.name])
-    progress(len(cases), len(cases))
+    progress(stage, len(cases), len(cases))
     quantization = manifest.quantization
     tolerance = TOLERANCES[manifest.dtype] if quantization is None else RMS_TOLERANCES[quantization.kind]
     return Report(

@@ -4,12 +4,13 @@ The windows are the reference's, whatever the engine answers, so that one other 
 differ. Knows sessions; what they are, and what becomes of the outcome, is decided elsewhere.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
+from lopa.export.progress import Progress, silent
 from lopa.export.verify.differences import RMS_TOLERANCES, TOLERANCES, Difference, OutputError, difference_of
 from lopa.export.verify.paired_session import PairedSession
 from lopa.runtime import contract
@@ -22,6 +23,7 @@ from lopa.runtime.sessions.session import Session, unused_request
 from lopa.runtime.tensorrt.profiles import Axes
 
 Products = Literal["graph", "int8", "fp8"]
+_STAGE = "comparing tokens"
 
 # Nats by which the reference must prefer its token to the next for the engine to be held to it. A log-probability may
 # be off by the tolerance of the statistics, relative to a magnitude of some nats, in both tokens. For integers: the
@@ -114,7 +116,7 @@ def agreement_of_sessions(
     configs: Sequence[GenerationConfig],
     shapes: Sequence[Axes],
     tolerance: GateTolerance,
-    progress: Callable[[int, int], None] = lambda _done, _total: None,
+    progress: Progress = silent,
 ) -> Agreement:
     """Decode every prompt with every config, then run random windows in each of `shapes`, on both.
 
@@ -127,9 +129,9 @@ def agreement_of_sessions(
         *((_run_shape, (shape, max(each.window for each in shapes), manifest)) for shape in shapes),
     ]
     for number, (run, arguments) in enumerate(work):
-        progress(number, len(work))
+        progress(_STAGE, number, len(work))
         run(pair, *arguments)  # type: ignore[operator]
-    progress(len(work), len(work))
+    progress(_STAGE, len(work), len(work))
     return tally.agreement(reference.device)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lopa.bench.pace import Pace, count_text, duration_text
+from lopa.bench.pace import Pace, bytes_text, count_text, duration_text
 from lopa.bench.progress import progress_shown
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -22,12 +22,13 @@ class Clock:
         return self.now
 
 
-def test_durations_and_counts_in_words() -> None:
+def test_durations_counts_and_bytes_in_words() -> None:
     seconds = (0.44, 9.4, 12.4, 119, 125, 3599.9, 7500)
     assert [duration_text(each) for each in seconds] == [
         "0.4 s", "9.4 s", "12 s", "119 s", "2 min 5 s", "1 h 0 min", "2 h 5 min"
     ]  # fmt: skip
     assert [count_text(each) for each in (0.123456, 3, 45.678, 123456.7)] == ["0.123", "3", "45.7", "123,457"]
+    assert [bytes_text(count) for count in (9_700_000, 15_231_000_000)] == ["9.7 MB", "15.23 GB"]
 
 
 def test_rate_and_time_left() -> None:

@@ -46,6 +46,13 @@ def test_every_command_is_there_and_has_the_common_options() -> None:
         assert all(flags.count(flag) == 1 for flag in ("-q", "--quiet", "-v", "--verbose"))
 
 
+@pytest.mark.parametrize("arguments", [["--version"], ["onnx", "-h"]])
+def test_other_ways_to_ask(arguments: list[str]) -> None:
+    done = ended(*SCRIPT, *arguments, stdout=subprocess.PIPE)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout
+
+
 def test_options_of_generate_are_in_groups() -> None:
     text = shown("generate", "--help")
     titles = re.findall(r"^([A-Z][a-z ]+):$", text, re.MULTILINE)

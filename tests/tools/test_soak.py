@@ -11,8 +11,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def run_tool(name: str, *arguments: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, ROOT / "tools" / name, *map(str, arguments)],
-        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+        [sys.executable, "-m", f"tools.{name}", *map(str, arguments)],
+        env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"},
         capture_output=True,
         text=True,
         timeout=300,
@@ -21,7 +21,7 @@ def run_tool(name: str, *arguments: object) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_short_soak_loses_nothing_and_mixes_nothing_up(tiny_bundle: Path) -> None:
-    done = run_tool("soak.py", tiny_bundle, "--requests", 240, "--distinct", 20, "--slots", 4, "--seed", 8)
+    done = run_tool("soak", tiny_bundle, "--requests", 240, "--distinct", 20, "--slots", 4, "--seed", 8)
     assert done.returncode == 0, done.stdout + done.stderr
     report = json.loads(done.stdout)
     found = report["outcomes"]
@@ -34,7 +34,7 @@ def test_a_short_soak_loses_nothing_and_mixes_nothing_up(tiny_bundle: Path) -> N
 
 
 def test_devices_that_fail_change_no_answer(tiny_bundle: Path) -> None:
-    done = run_tool("soak.py", tiny_bundle, "--requests", 80, "--distinct", 10, "--seed", 2, "--failing", 2)
+    done = run_tool("soak", tiny_bundle, "--requests", 80, "--distinct", 10, "--seed", 2, "--failing", 2)
     assert done.returncode == 0, done.stdout + done.stderr
     report = json.loads(done.stdout)
     assert report["devices_failed"] == 2
@@ -43,7 +43,7 @@ def test_devices_that_fail_change_no_answer(tiny_bundle: Path) -> None:
 
 
 def test_the_engine_report_counts_what_prompts_used_again_save(tiny_bundle: Path) -> None:
-    done = run_tool("reports/engine.py", tiny_bundle, "--limit", 2, "--rounds", 1, "--branches", 2)
+    done = run_tool("reports.engine", tiny_bundle, "--limit", 2, "--rounds", 1, "--branches", 2)
     assert done.returncode == 0, done.stderr
     cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in done.stdout.splitlines()]
     rows = {line[0]: int(line[-1]) for line in cells if line and line[-1].isdigit()}

@@ -1,6 +1,6 @@
 """Make a checkpoint of a published architecture with seeded random weights, for tests of size, memory and time.
 
-Usage: python tools/checkpoint/make.py --like dream-7b OUT [--lora] [--seed N] [--max-shard-bytes N]
+Usage: python -m tools.checkpoint.make --like dream-7b OUT [--lora] [--seed N] [--max-shard-bytes N]
 
 OUT holds config.json, bfloat16 shards with their index, and a small tokenizer; with --lora also the PEFT adapter
 OUT/lora. Weights are made while they are written: memory does not grow with the model. The text that such a model
@@ -9,18 +9,16 @@ writes means nothing.
 
 import json
 import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
 import click
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-
-from lopa.cli.shown.export_progress import ExportProgress
+from lopa.bench.pace import bytes_text
+from lopa.cli.shown.stages import ShownStages
 from lopa.export.progress import Progress, silent
 from lopa.export.staging import staged_folder
-from lopa.runtime.errors import BadInputError, LopaError
+from lopa.runtime.errors import BadInputError
 from tools.checkpoint.likeness import LIKENESSES, Likeness, config_from_likeness
 from tools.checkpoint.shards import Shards, index_of_shards, shards_from_tensors, size_of_shard, write_shard
 from tools.checkpoint.tensors import (
@@ -31,6 +29,7 @@ from tools.checkpoint.tensors import (
     tensors_from_dimensions,
 )
 from tools.checkpoint.tokenizer import tokenizer_config_from_likeness, tokenizer_from_likeness
+from tools.shown_errors import errors_shown
 
 MAX_SHARD_BYTES = 4_000_000_000
 LORA_FOLDER = "lora"
@@ -43,14 +42,13 @@ def checkpoint_from_likeness(
     lora: bool = False,
     seed: int = 0,
     max_shard_bytes: int = MAX_SHARD_BYTES,
-    progress: Progress | None = None,
+    progress: Progress = silent,
 ) -> None:
     """Make the new folder `destination`, whole or not at all; equal arguments give equal bytes.
 
     With `lora` it also holds the adapter, in the folder LORA_FOLDER. Raises BadInputError, before anything is written,
     if `destination` exists or the disk has too little room, and for whatever stops the writing.
     """
-    tell = progress or silent
     sizes = likeness.dimensions
     shards = shards_from_tensors(tensors_from_dimensions(sizes), max_shard_bytes)
     adapter: Shards = {"adapter_model.safetensors": lora_tensors_from_dimensions(sizes)} if lora else {}
@@ -61,7 +59,7 @@ def checkpoint_from_likeness(
     def wrote(count: int) -> None:
         nonlocal done
         done += count
-        tell("writing weights", done, total)
+        progress("writing weights", done, total)
 
     with staged_folder(destination, overwrite=False) as folder:
         _write_json(folder / "config.json", config_from_likeness(likeness))
@@ -120,14 +118,10 @@ def _write_json(path: Path, content: dict[str, Any]) -> None:
 )
 def main(out: Path, like: str, lora: bool, seed: int, max_shard_bytes: int) -> None:
     """Make the checkpoint folder OUT with random weights."""
-    try:
-        with ExportProgress() as progress:
-            checkpoint_from_likeness(
-                LIKENESSES[like], out, lora=lora, seed=seed, max_shard_bytes=max_shard_bytes, progress=progress
-            )
-    except LopaError as error:
-        click.echo(f"error: {error}", err=True)
-        sys.exit(error.exit_code)
+    with errors_shown(), ShownStages(bytes_text) as progress:
+        checkpoint_from_likeness(
+            LIKENESSES[like], out, lora=lora, seed=seed, max_shard_bytes=max_shard_bytes, progress=progress
+        )
 
 
 if __name__ == "__main__":

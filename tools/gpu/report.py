@@ -1,6 +1,6 @@
 """Measure this project on a GPU: one forward beside its floor and beside torch, tokens, steps, memory, export.
 
-Usage: python tools/gpu/report.py --out DIR [--work DIR] [--device cuda:N] [--dtype bf16].. [--like NAME]
+Usage: python -m tools.gpu.report --out DIR [--work DIR] [--device cuda:N] [--dtype bf16].. [--like NAME]
     [--stage checkpoint,export,check,decode,forward] [--limit-seconds S] [--rounds N]
 
 Makes a checkpoint with random weights and its bundle in the work folder (31 GB for dream-7b, 15 more for each further
@@ -16,14 +16,13 @@ from pathlib import Path
 
 import click
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-
 from lopa.bench.gpu.results import STAGES, Stage
 from lopa.export.weights.plan import Dtype
-from lopa.runtime.errors import BadInputError, LopaError
+from lopa.runtime.errors import BadInputError
 from tools.checkpoint.likeness import LIKENESSES
 from tools.gpu.run import TEXT_NAME, Settings
 from tools.gpu.stages import check_results, gpu_report
+from tools.shown_errors import errors_shown
 
 _DTYPES: dict[str, Dtype] = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 
@@ -65,7 +64,7 @@ def main(
         likeness=LIKENESSES[like],
         out=out,
         work=work,
-        command=shlex.join(["python", "tools/gpu/report.py", *sys.argv[1:]]),
+        command=shlex.join(["python", "-m", "tools.gpu.report", *sys.argv[1:]]),
         device=device,
         dtypes=tuple(dict.fromkeys(_DTYPES[dtype] for dtype in dtypes)),
         stages=_stages_from_text(stages),
@@ -91,8 +90,5 @@ def _stages_from_text(text: str) -> tuple[Stage, ...]:
 
 
 if __name__ == "__main__":
-    try:
-        main(standalone_mode=True)
-    except LopaError as error:
-        click.echo(f"error: {error}", err=True)
-        sys.exit(error.exit_code)
+    with errors_shown():
+        main()

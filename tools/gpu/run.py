@@ -11,6 +11,7 @@ from typing import Literal, Self
 
 from lopa.bench.forward.work import ForwardShape
 from lopa.bench.gpu.device import gpu_machine_now
+from lopa.bench.gpu.markdown import markdown_from_results
 from lopa.bench.gpu.results import (
     RESULTS_NAME,
     STAGES,
@@ -23,7 +24,6 @@ from lopa.bench.gpu.results import (
     with_stage_run,
     write_results,
 )
-from lopa.bench.gpu.text import markdown_from_results
 from lopa.export.weights.plan import Dtype
 from lopa.runtime.errors import LopaError
 from lopa.runtime.files.output_file import write_whole

@@ -12,8 +12,8 @@ import numpy as np
 from lopa.bench.forward.random_inputs import random_prefix_rows, random_window
 from lopa.bench.forward.work import ForwardShape
 from lopa.bench.gpu.device import free_unused, memory_in_use
+from lopa.bench.gpu.markdown import ENGINE_PREFIX
 from lopa.bench.gpu.results import OpenedSide, without_stage
-from lopa.bench.gpu.text import ENGINE_PREFIX
 from lopa.bench.speed.eager_model import compiled_model, eager_model_from_checkpoint
 from lopa.bench.speed.eager_session import EagerSession
 from lopa.export.weights.plan import Dtype

@@ -15,6 +15,7 @@ from lopa.bench.forward.torch_rates import measured_torch_rates
 from lopa.bench.forward.work import ForwardShape, floor_seconds, work_of_forward
 from lopa.bench.gpu.device import check_device, free_unused
 from lopa.bench.gpu.host_share import measured_steps
+from lopa.bench.gpu.markdown import ENGINE_PREFIX
 from lopa.bench.gpu.results import (
     CheckResult,
     DecodeResult,
@@ -24,7 +25,6 @@ from lopa.bench.gpu.results import (
     Stage,
     without_stage,
 )
-from lopa.bench.gpu.text import ENGINE_PREFIX
 from lopa.bench.gpu.token_agreement import agreement_from_session, reference_from_checkpoint
 from lopa.bench.report import make_folder
 from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint

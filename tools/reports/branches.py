@@ -1,6 +1,6 @@
 """What a number of branches costs and brings on one device: seconds per answer, and the gain at which it breaks even.
 
-Usage: python tools/reports/branches.py BUNDLE [--branches N]... [--limit N] [--rounds N] [--max-new-tokens N]
+Usage: python -m tools.reports.branches BUNDLE [--branches N]... [--limit N] [--rounds N] [--max-new-tokens N]
 
 Every number of branches decodes every prompt once in a round, in random order; the figures are medians. Random
 weights have steps of the right cost, and their tokens mean nothing: read the last two columns there.

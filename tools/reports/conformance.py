@@ -1,6 +1,6 @@
 """Decode every recorded prompt of the published implementation and print how the steps compare.
 
-Usage: python tools/reports/conformance.py BUNDLE [DEVICE] [--devices 1,2,4] [--dialect portable]
+Usage: python -m tools.reports.conformance BUNDLE [DEVICE] [--devices 1,2,4] [--dialect portable]
 
 {} in DEVICE is the number of a session: ascend:{} is ascend:0, ascend:1 and so on.
 """
@@ -9,9 +9,6 @@ import sys
 from pathlib import Path
 
 import click
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-
 from tests.conformance.recorded import Comparison, comparisons_of_file, trace_files
 
 from lopa.runtime.bundle import Bundle

@@ -1,6 +1,6 @@
 """What each early exit saves: the evaluation prompts decoded with and without it, prompt by prompt in turns.
 
-Usage: python tools/reports/early_exit.py BUNDLE [--branches N] [--limit N]
+Usage: python -m tools.reports.early_exit BUNDLE [--branches N] [--limit N]
 """
 
 import dataclasses

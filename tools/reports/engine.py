@@ -1,6 +1,6 @@
 """Tokens per second of many requests at once, and what prompts used again save.
 
-Usage: python tools/reports/engine.py BUNDLE [--branches N] [--limit N] [--rounds N] [--threads N]
+Usage: python -m tools.reports.engine BUNDLE [--branches N] [--limit N] [--rounds N] [--threads N]
 
 Both tables are medians over rounds; in every round each variant decodes the same prompts once, in turns. Processor time
 is that of the whole process: on a machine that others use it says more than wall time.

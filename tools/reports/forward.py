@@ -1,6 +1,6 @@
 """One forward of bundles beside PyTorch eager in float32 and bfloat16: same windows, same prefix, in turns.
 
-Usage: python tools/reports/forward.py BUNDLE.. --checkpoint DIR [--lora DIR] [--threads N] [--rounds N] [--prefix P]
+Usage: python -m tools.reports.forward BUNDLE.. --checkpoint DIR [--lora DIR] [--threads N] [--rounds N] [--prefix P]
     [--shape BxW].. [--wanted Q].. [--output DIR]
 
 All bundles are of the same checkpoint. The eager side computes the logits of every window row, as published, and the
@@ -16,20 +16,19 @@ from pathlib import Path
 
 import click
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-
 from lopa.bench.forward.comparison import ForwardReport, compared_forwards, table_from_forwards
 from lopa.bench.forward.work import ForwardShape
 from lopa.bench.machine import date_now, machine_now
 from lopa.bench.progress import progress_shown
-from lopa.bench.report import make_folder, write_report
+from lopa.bench.report import check_output, files_of_report, write_report
 from lopa.bench.speed.eager_model import eager_model_from_checkpoint
 from lopa.bench.speed.eager_session import EagerSession
 from lopa.bench.speed.measure import torch_threads
 from lopa.bench.table import show_table
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.errors import BadInputError, LopaError
+from lopa.runtime.errors import BadInputError
 from lopa.runtime.sessions.session import Session, open_session
+from tools.shown_errors import errors_shown
 
 
 @click.command()
@@ -55,8 +54,8 @@ def main(
 ) -> None:
     """Print a line for every side and shape."""
     shapes = [shape for size in sizes for shape in _shapes_of_size(size, prefix, wanted)]
-    if output is not None:
-        make_folder(output)
+    for path in () if output is None else files_of_report(output, "forward"):
+        check_output(path)
     model = eager_model_from_checkpoint(checkpoint, lora)
     half = copy.deepcopy(model).bfloat16()
     sides: dict[str, Session] = {
@@ -76,7 +75,7 @@ def main(
         sides[f"lopa {bundle.path.name}"] = open_session(bundle, "cpu", threads=threads)
     with torch_threads(threads), progress_shown("rounds", rounds * len(shapes)) as progress:
         results = compared_forwards(sides, opened[0].manifest, shapes, rounds, progress)
-    command = shlex.join(["python", "tools/reports/forward.py", *sys.argv[1:]])
+    command = shlex.join(["python", "-m", "tools.reports.forward", *sys.argv[1:]])
     report = ForwardReport("forward", date_now(), command, machine_now(), threads, rounds, results)
     table = table_from_forwards(report)
     show_table(table)
@@ -94,8 +93,5 @@ def _shapes_of_size(size: str, prefix: int, wanted: tuple[int, ...]) -> list[For
 
 
 if __name__ == "__main__":
-    try:
-        main(standalone_mode=True)
-    except LopaError as error:
-        click.echo(f"error: {error}", err=True)
-        sys.exit(error.exit_code)
+    with errors_shown():
+        main()

@@ -1,15 +1,11 @@
 """Plan gears for every recorded LoPA configuration and print what they cost against other choices of shapes.
 
-Usage: python tools/reports/gears.py BUNDLE [--device D] [--gears N ..]
+Usage: python -m tools.reports.gears BUNDLE [--device D] [--gears N ..]
 """
 
-import sys
 from pathlib import Path
 
 import click
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-
 from tests.conformance.recorded import recording_of_file, trace_files
 
 from lopa.bench.gears.costs import GearCosts, bytes_of_gear, gear_costs

@@ -1,7 +1,7 @@
 """What quantizing costs in quality on the tiny checkpoint: score and tokens per forward of every strategy, and how far
 the distributions move.
 
-Usage: python tools/reports/quantization.py BUNDLE... [--limit N]
+Usage: python -m tools.reports.quantization BUNDLE... [--limit N]
 
 The first bundle is the one that the others are held against. Bundles made with --with-logits also get the divergence
 from it, in nats: the mean of KL(first || other) over the undecided positions of the first one's own answers, of which

@@ -1,13 +1,13 @@
 """How long the stages of a pipeline work and wait, from a file of `lopa-export generate --timeline`, and its picture.
 
-Usage: python tools/reports/timeline.py FILE [--plot PNG --first STEP --last STEP]
+Usage: python -m tools.reports.timeline FILE [--plot PNG --first STEP --last STEP]
 """
 
 from pathlib import Path
 
 import click
 
-from lopa.bench.quality.plot import check_matplotlib
+from lopa.bench.figure import check_matplotlib
 from lopa.bench.scaling.pipeline_use import use_from_spans
 from lopa.bench.scaling.timeline_plot import png_from_spans
 from lopa.bench.table import Table, show_table

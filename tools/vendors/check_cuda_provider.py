@@ -1,7 +1,7 @@
 """Holds a bundle and the CUDA engine against the real onnxruntime-gpu, on a machine without a GPU.
 
     pip install --no-deps --target FOLDER onnxruntime-gpu==1.31.0
-    python tools/vendors/check_cuda_provider.py BUNDLE FOLDER --headers /usr/local/cuda/include
+    python -m tools.vendors.check_cuda_provider BUNDLE FOLDER --headers /usr/local/cuda/include
 
 The provider's own code opens the graph, places every node and captures CUDA graphs; NVIDIA's libraries under it are
 stand-ins (tests/runtime/cuda/stand_in_libraries.c, compiled here; needs gcc, nm and the headers of CUDA 13), whose

@@ -1,6 +1,6 @@
 """Run an engine for Ascend on a machine with an NPU, note every call of pyACL and hold it against what is documented.
 
-Usage: python tools/vendors/record_ascend.py BUNDLE [--device N] [--peer N] -o TRANSCRIPT.json
+Usage: python -m tools.vendors.record_ascend BUNDLE [--device N] [--peer N] -o TRANSCRIPT.json
        [--against EARLIER.json] [--mark]
 
 Every gear is run, beside ONNX Runtime on the CPU; rows are committed, read and, with --peer, copied to another device;
@@ -16,8 +16,6 @@ import click
 import msgspec
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-
 from lopa.runtime.ascend.contract import TABLE, acl_contract
 from lopa.runtime.ascend.manifest import engine_folders, engine_from_folder
 from lopa.runtime.ascend.process import THE_PROCESS
@@ -26,8 +24,9 @@ from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.gears import Gear
 from lopa.runtime.contract import Float32, Statistics, WindowBatch
 from lopa.runtime.contract.stored_floats import float32_from_stored
-from lopa.runtime.errors import LopaError, MissingBackendError
+from lopa.runtime.errors import MissingBackendError
 from lopa.runtime.sessions.session import Session, open_session
+from tools.shown_errors import errors_shown
 from tools.vendors.acl_recording import (
     RecordingAcl,
     Transcript,
@@ -51,11 +50,8 @@ _RULES = ["thread", "model context", "input room", "alignment", "teardown"]
 @click.option("--mark", is_flag=True, help=f"Set what was seen to `recorded` in {TABLE.name}.")
 def main(bundle: Path, device: int, peer: int | None, output: Path, against: Path | None, mark: bool) -> None:
     """Write a transcript of the calls of pyACL, and print where they differ from what is documented."""
-    try:
+    with errors_shown():
         transcript = transcript_of_machine(Bundle.open(bundle), device, peer)
-    except LopaError as error:
-        click.echo(f"error: {error}", err=True)
-        sys.exit(error.exit_code)
     output.write_bytes(msgspec.json.format(msgspec.json.encode(transcript), indent=1) + b"\n")
     found = differences_from_contract(transcript, acl_contract())
     if against is not None:

@@ -1,7 +1,7 @@
 """Writes down what TensorRT's Python bindings offer: classes, methods with their keywords, properties, enum members.
 
     pip install --no-deps --target BINDINGS tensorrt-cu13-bindings==11.4.0.106
-    python tools/vendors/record_tensorrt_api.py BINDINGS -o tests/runtime/tensorrt/api-11.json
+    python -m tools.vendors.record_tensorrt_api BINDINGS -o tests/runtime/tensorrt/api-11.json
 
 The real bindings are imported over stand-in libraries (tests/runtime/tensorrt/stand_in_libraries.c, compiled here), so
 neither TensorRT nor a GPU is needed. One version a process. Knows nothing of what this project uses.

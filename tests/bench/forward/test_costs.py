@@ -17,9 +17,9 @@ from lopa.bench.forward.costs import (
     GRIDS,
     LEAST_ROUNDS,
     CostMeasurement,
-    Plan,
+    Schedule,
     host_cost,
-    plan_for_decoder,
+    schedule_for_decoder,
     shapes_of_grid,
     timed_forwards,
 )
@@ -31,7 +31,7 @@ from lopa.runtime.contract import Statistics, WindowBatch
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.errors import BadInputError
 
-SMALL = Plan(
+SMALL = Schedule(
     tuple(
         ForwardShape(branches, window, prefix, window)
         for prefix in (64, 128)
@@ -90,7 +90,7 @@ def test_rounds_go_on_for_so_long_as_is_enough(
     decoder: Decoder, monkeypatch: pytest.MonkeyPatch, seconds_a_forward: float, rounds: int
 ) -> None:
     """By a clock that only forwards move, here by as much each."""
-    plan = Plan(SMALL.shapes, 25, enough=8.5 * 8 * 0.04)
+    schedule = Schedule(SMALL.shapes, 25, enough=8.5 * 8 * 0.04)
     now = 0.0
     timed = 0
 
@@ -104,7 +104,7 @@ def test_rounds_go_on_for_so_long_as_is_enough(
     monkeypatch.setattr(costs, "_forward_seconds", forward)
     monkeypatch.setattr(costs.time, "perf_counter", lambda: now)
     totals: list[int] = []
-    seconds = timed_forwards(decoder, plan, lambda _, total: totals.append(total))
+    seconds = timed_forwards(decoder, schedule, lambda _, total: totals.append(total))
     assert {len(found) for found in seconds.values()} == {rounds}
     assert totals == [len(totals)] * len(totals)
 
@@ -157,7 +157,7 @@ def test_points_are_medians(decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -
         """The first forward of a turn on a prefix is not timed."""
         return next(turns)
 
-    found = measured_costs(decoder, Plan((shape,), 3))
+    found = measured_costs(decoder, Schedule((shape,), 3))
     (point,) = found.points
     assert (point.branches, point.window, point.prefix, point.seconds) == (2, 32, 64, 0.2)
     assert (found.device, found.threads, found.weights_sha256) == ("cpu", 1, weights_digest(decoder.bundle))
@@ -188,9 +188,9 @@ def test_a_slower_model_gets_a_coarser_grid(
     manifest = decoder.bundle.manifest
     roomy = replace_positions(decoder, 1 << 17)
     monkeypatch.setattr(costs, "_seconds_a_row", lambda *_: seconds_a_row)
-    plan = plan_for_decoder(roomy)
-    assert plan == Plan(tuple(shapes_of_grid(GRIDS[grid], roomy.bundle.manifest)), 25, costs.ENOUGH)
-    assert plan.shapes[-1].window == manifest.decoding.block_size * max(GRIDS[grid].blocks)
+    schedule = schedule_for_decoder(roomy)
+    assert schedule == Schedule(tuple(shapes_of_grid(GRIDS[grid], roomy.bundle.manifest)), 25, costs.ENOUGH)
+    assert schedule.shapes[-1].window == manifest.decoding.block_size * max(GRIDS[grid].blocks)
 
 
 def test_prefixes_beyond_the_model_are_left_out(decoder: Decoder) -> None:
@@ -218,8 +218,8 @@ def test_the_hosts_share_and_what_a_branch_adds(decoder: Decoder, monkeypatch: p
     assert host_cost(decoder) == pytest.approx((7.0, 2.0))
 
 
-def measured_costs(decoder: Decoder, plan: Plan) -> Costs:
-    measurement = CostMeasurement(decoder, plan, threads=1)
+def measured_costs(decoder: Decoder, schedule: Schedule) -> Costs:
+    measurement = CostMeasurement(decoder, schedule, threads=1)
     measurement.run()
     assert measurement.costs is not None
     return measurement.costs

@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.conformance.recorded import TRACES, recording_of_file
 
-from lopa.bench.gears import planner as gear_planner
 from lopa.bench.gears.costs import GearCosts, bytes_of_gear, gear_costs
 from lopa.bench.gears.planner import Choice, chosen_gears, limits_from_configs
 from lopa.bench.gears.recording import forwards_of_recording
@@ -118,7 +117,7 @@ def test_of_too_many_sizes_a_part_is_considered(monkeypatch: pytest.MonkeyPatch)
     )
     best = plan(forwards, LIMITS, costs_of(1), 4)
     assert best.every_size
-    monkeypatch.setattr(gear_planner, "MOST_CELLS", 1000)
+    monkeypatch.setattr("lopa.bench.gears.planner.MOST_CELLS", 1000)
     found = plan(forwards, LIMITS, costs_of(1), 4)
     assert not found.every_size
     assert gears_can_be_used(found.gears)

@@ -8,12 +8,18 @@ from pathlib import Path
 import pytest
 
 from lopa.bench.eval_set import EvalItem, eval_set_from_jsonl
-from lopa.bench.forward.costs import Plan
+from lopa.bench.forward.costs import Schedule
 from lopa.bench.forward.work import ForwardShape
 from lopa.bench.report import json_from_report, prompt_file
-from lopa.bench.scaling import measure as scaling
 from lopa.bench.scaling.links import PUBLISHED_LINKS, Link
-from lopa.bench.scaling.measure import measured_shares, measured_table, measured_turns, recorded_step, table_plan
+from lopa.bench.scaling.measure import (
+    ROUNDS,
+    measured_shares,
+    measured_table,
+    measured_turns,
+    recorded_step,
+    schedule_of_decodes,
+)
 from lopa.bench.scaling.model import MessageSizes, RecordedStep, StepParts
 from lopa.bench.scaling.report import (
     Decode,
@@ -149,24 +155,24 @@ def test_the_table_has_what_every_number_of_devices_needs(one: Decoder) -> None:
         ),
         (step(1.0, prompt),),
     ]
-    plan = table_plan(decodes, [1, 2, 3, 8], one.bundle.manifest)
-    assert {shape.branches for shape in plan.shapes} == {1, 3, 4, 8}
-    assert {shape.window for shape in plan.shapes} == {block, 2 * block}
-    assert {shape.prefix for shape in plan.shapes} == {64, 192, 320}
-    assert {shape.wanted for shape in plan.shapes} == {1, block, 2 * block}
-    assert len(plan.shapes) == len(set(plan.shapes)) == 4 * 2 * 3 * 2
+    schedule = schedule_of_decodes(decodes, [1, 2, 3, 8], one.bundle.manifest)
+    assert {shape.branches for shape in schedule.shapes} == {1, 3, 4, 8}
+    assert {shape.window for shape in schedule.shapes} == {block, 2 * block}
+    assert {shape.prefix for shape in schedule.shapes} == {64, 192, 320}
+    assert {shape.wanted for shape in schedule.shapes} == {1, block, 2 * block}
+    assert len(schedule.shapes) == len(set(schedule.shapes)) == 4 * 2 * 3 * 2
 
 
 def test_a_table_is_measured(tiny_bundle: Path) -> None:
     shapes = [ForwardShape(b, w, 64, q) for b in (1, 4) for w in (8, 32) for q in (1, w)]
     with Decoder.open(tiny_bundle, ["cpu"], threads=1) as decoder:
-        table = measured_table(decoder, Plan(tuple(shapes), 5))
+        table = measured_table(decoder, Schedule(tuple(shapes), 5))
     assert table.seconds(ForwardShape(4, 32, 64, 20)) > table.seconds(ForwardShape(1, 8, 64, 1)) > 0
 
 
 def test_shares_alone_and_together(tiny_bundle: Path, one: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two devices on one core do: the numbers of branches are what counts here."""
-    monkeypatch.setattr(scaling, "SHARE_ROUNDS", 2)
+    monkeypatch.setattr("lopa.bench.scaling.measure.SHARE_ROUNDS", 2)
     from lopa.runtime.bundle import Bundle
     from lopa.runtime.parallel.branch_session import BranchParallelSession
     from lopa.runtime.sessions.session import open_session
@@ -191,7 +197,7 @@ def test_shares_alone_and_together(tiny_bundle: Path, one: Decoder, monkeypatch:
 
 
 def test_the_whole_report(one: Decoder, items: tuple[EvalItem, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scaling, "_TABLE_ROUNDS", 3)
+    monkeypatch.setattr("lopa.bench.scaling.measure._TABLE_ROUNDS", 3)
     report = scaling_report(
         {1: one}, one.config(branches=3), items, prompt_file(EVAL, 1), counts=[2, 5], arguments=["lopa-export", "bench"]
     )
@@ -203,7 +209,7 @@ def test_the_whole_report(one: Decoder, items: tuple[EvalItem, ...], monkeypatch
     assert {each.slowdown for each in report.projected} == {1.0}
     alone = [each for each in report.projected if each.devices == 1]
     assert len({each.tokens_per_second for each in alone}) == 1, "one device needs no link"
-    assert json.loads(json_from_report(report))["rounds"] == scaling.ROUNDS
+    assert json.loads(json_from_report(report))["rounds"] == ROUNDS
     tables = tables_from_scaling(report)
     assert "2, 5 devices are more than the cores here" in tables[0].title
     assert all(len(row) == len(table.columns) for table in tables for row in table.rows)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cli.decode.test_generate import BROKEN_DEVICES, PROMPT, lopa_export
+from tests.cli.command import BROKEN_DEVICES, PROMPT, lopa_export
 
 GOOD = json.dumps({"prompt": PROMPT, "max_new_tokens": 16})
 SHORT = ("--max-new-tokens", 16)

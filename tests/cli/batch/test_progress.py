@@ -4,7 +4,6 @@ import re
 
 import pytest
 
-from lopa.cli.batch import progress as batch_progress
 from lopa.cli.batch.progress import BatchProgress
 from lopa.cli.batch.resume import Kept
 from lopa.runtime.errors import BadInputError
@@ -17,7 +16,7 @@ RESULT = GenerationResult((1,), (2, 3), "text", 1, 2, 2, 2.0, "eos", 0.1)
 def test_lines_come_by_time_also_while_one_prompt_runs(
     total: int | None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(batch_progress, "_LINE_SECONDS", 0.0)
+    monkeypatch.setattr("lopa.cli.batch.progress._LINE_SECONDS", 0.0)
     with BatchProgress(total, Kept(results=3, errors=1, end=99), shown=True) as progress:
         progress.step()
         progress.add(RESULT)
@@ -37,7 +36,7 @@ def test_nothing_is_said_before_it_is_time_or_where_it_is_not_wanted(
 ) -> None:
     with BatchProgress(10, Kept(), shown=True) as progress:
         progress.add(RESULT)
-    monkeypatch.setattr(batch_progress, "_LINE_SECONDS", 0.0)
+    monkeypatch.setattr("lopa.cli.batch.progress._LINE_SECONDS", 0.0)
     with BatchProgress(10, Kept(), shown=False) as progress:
         progress.add(RESULT)
     assert capsys.readouterr().err == ""

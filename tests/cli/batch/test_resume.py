@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from tests.cli.batch.test_batches import answers, jsonl
-from tests.cli.decode.test_generate import PROMPT, lopa_export
+from tests.cli.command import PROMPT, lopa_export
 
 LINES = 40
 CHANGES = ("seconds",)

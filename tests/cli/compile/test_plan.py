@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tests.cli.decode.test_generate import PROMPT, lopa_export
+from tests.cli.command import PROMPT, lopa_export
 from tests.runtime.bundle.test_costs import costs_of
 
 from lopa.runtime.bundle import Bundle
@@ -149,6 +149,18 @@ def test_bad_usage_is_one_clear_message(bundle: Path, trace: Path, arguments: li
     assert (done.returncode, done.stdout) == (2, "")
     assert said in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("option", ["-o", "--plot"])
+def test_a_place_that_cannot_be_written_is_known_before_anything_is_decoded(
+    bundle: Path, tmp_path: Path, option: str
+) -> None:
+    (tmp_path / "taken").mkdir()
+    done = lopa_export("plan", bundle, "-o", tmp_path / "plan.json", option, tmp_path / "taken")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"cannot write {tmp_path / 'taken'}" in done.stderr
+    assert "prompts" not in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["taken"]
 
 
 def test_the_least_memory_that_is_named_is_enough(bundle: Path, trace: Path, tmp_path: Path) -> None:

@@ -6,22 +6,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.cli.command import BROKEN_DEVICES, PROMPT, lopa_export
 
-from lopa import tiny
 from lopa.cli.options.config import config_overrides
 from lopa.runtime.sessions.timeline import lanes_of_spans, spans_from_json
-
-PROMPT = json.loads(tiny.EVAL.read_text(encoding="utf-8").splitlines()[0])["prompt"]
-
-
-def lopa_export(*arguments: object, stdin: str = "") -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "lopa.cli.main", *map(str, arguments)],
-        input=stdin,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
 
 
 def test_the_prompt_comes_as_argument_or_on_standard_input(tiny_bundle: Path) -> None:
@@ -198,27 +186,6 @@ def test_several_devices_give_the_same_text_and_their_share_of_each_forward(tiny
         assert sum(device["branches"] for device in devices) == len(step["branches"])
         assert all(device["seconds"] > 0 for device in devices)
         assert step["split"]["gather"] > 0
-
-
-BROKEN_DEVICES = """
-import sys
-from lopa.cli.main import main
-from lopa.runtime.sessions.host_session import HostSession
-
-class Broken(HostSession):
-    "A test stand-in: the devices in the first argument fail in their third forward."
-    forwards = 0
-    def forward(self, batch):
-        self.forwards += 1
-        if self.forwards == 3 and self.device in sys.argv[1]:
-            raise OSError("the fan stopped")
-        return super().forward(batch)
-
-from lopa.runtime.sessions import numpy_session as session_numpy
-from lopa.runtime.sessions import onnxruntime_session as session_onnxruntime
-session_numpy.HostSession = session_onnxruntime.HostSession = Broken
-main(sys.argv[2:])
-"""
 
 
 def generate_with_broken(devices: str, bundle: Path) -> subprocess.CompletedProcess[str]:

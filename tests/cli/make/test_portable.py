@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.cli.make.test_verify_command import rewrite_graph
+from tests.cli.make.test_verify import rewrite_graph
 from tests.export.checkpoints import small_checkpoint
 
 from lopa.cli.main import main

@@ -152,6 +152,38 @@ def test_a_bundle_that_cannot_be_written_is_refused_before_measuring(tiny_bundle
     assert "forwards" not in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("arguments", "taken", "work"),
+    [
+        (("--quality", EVAL, "--limit", 1, "--output", "out"), "out/quality.md", "prompts"),
+        (("--quality", EVAL, "--limit", 1, "--plot", "q.png"), "q.png", "prompts"),
+        (("--speed", "--checkpoint", CHECKPOINT, "--lora", ADAPTER, "--output", "out"), "out/speed.json", "prompts"),
+        (("--costs", "--output", "out"), "out/costs.md", "forwards"),
+        (("--cold", "--output", "out"), "out/cold.json", "cold starts"),
+        (("--devices", "1", "--plot", "s.png"), "s.png", "prompts"),
+    ],
+)
+def test_a_file_that_cannot_be_written_is_known_before_measuring(
+    tiny_bundle: Path, tmp_path: Path, arguments: tuple[object, ...], taken: str, work: str
+) -> None:
+    (tmp_path / taken).mkdir(parents=True)
+    done = lopa_export(tiny_bundle, *(tmp_path / each if each in (taken, "out") else each for each in arguments))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"cannot write {tmp_path / taken}" in done.stderr
+    assert work not in done.stderr
+
+
+def test_a_table_in_the_bundle_that_cannot_be_written_is_known_before_measuring(
+    tiny_bundle: Path, tmp_path: Path
+) -> None:
+    bundle = Path(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
+    (bundle / "costs.cpu.json").mkdir()
+    done = lopa_export(bundle, "--costs", "--threads", 1)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"cannot write {bundle / 'costs.cpu.json'}" in done.stderr
+    assert "forwards" not in done.stderr
+
+
 def test_quiet_measures_without_a_word(tiny_bundle: Path, tmp_path: Path) -> None:
     bundle = Path(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
     done = lopa_export(bundle, "--costs", "--threads", 1, "--quiet", first=COARSE)

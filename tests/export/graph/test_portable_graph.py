@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 import onnx.numpy_helper
 import pytest
-from tests.cli.make.test_verify_command import rewrite_digests
+from tests.cli.make.test_verify import rewrite_digests
 from tests.export.checkpoints import small_checkpoint
 
 from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint

@@ -20,7 +20,6 @@ from tests.runtime.tensorrt.recorded_api import MAJORS
 from tests.runtime.tensorrt.stand_in_tensorrt import PHASES, stand_in_tensorrt
 
 from lopa.export.progress import silent
-from lopa.export.tensorrt import engine as tensorrt_engine
 from lopa.export.tensorrt.engine import EngineJob, engine_from_job, job_from_bundle
 from lopa.export.tensorrt.products import Products
 from lopa.runtime.bundle import Bundle
@@ -73,7 +72,7 @@ def test_plugins_are_registered_for_the_gpu_when_they_are_asked_for(
     tiny_plugins: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wanted: bool
 ) -> None:
     registered: list[tuple[tuple[int, int], list[str]]] = []
-    monkeypatch.setattr(tensorrt_engine, "register_plugins", lambda *given: registered.append(given))
+    monkeypatch.setattr("lopa.export.tensorrt.engine.register_plugins", lambda *given: registered.append(given))
     bundle = Bundle.open(shutil.copytree(tiny_plugins, tmp_path / "bundle"))
     job = job_from_bundle(bundle, GEARS, BuildFlags(plugins=wanted))
     made = engine_from_job(job, TRT, DEVICE, None, silent)

@@ -9,7 +9,6 @@ from tests.export.checkpoints import edit_config, edit_weights, failed_export, s
 
 from lopa.export.bundle_from_checkpoint import source_from_checkpoint
 from lopa.export.weights import merged_blocks
-from lopa.export.weights import writer as weights
 from lopa.export.weights.plan import Dtype, tensor_records_from_plan
 from lopa.export.weights.quantization import QuantizationChoice, quantized_plan
 from lopa.export.weights.writer import write_weights
@@ -45,7 +44,7 @@ def test_every_tensor_lies_where_its_record_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: Dtype, block: int, strip: int
 ) -> None:
     monkeypatch.setattr(merged_blocks, "_BLOCK_ITEMS", block)
-    monkeypatch.setattr(weights, "_STRIP_BYTES", strip)
+    monkeypatch.setattr("lopa.export.weights.writer._STRIP_BYTES", strip)
     checkpoint = small_checkpoint(tmp_path / "checkpoint")
     base = load_file(checkpoint / "model.safetensors")
     data, records, file = _written(checkpoint, dtype)
@@ -71,7 +70,7 @@ def test_integers_do_not_depend_on_the_blocks(tmp_path: Path, monkeypatch: pytes
     quantization = QuantizationChoice("int8" if kind == "int8" else "int4")
     whole = _written(checkpoint, quantization=quantization)[0]
     monkeypatch.setattr(merged_blocks, "_BLOCK_ITEMS", 200)
-    monkeypatch.setattr(weights, "_PACKED_ITEMS", 1)
+    monkeypatch.setattr("lopa.export.weights.writer._PACKED_ITEMS", 1)
     assert _written(checkpoint, quantization=quantization)[0] == whole
 
 

@@ -1,7 +1,7 @@
 from pathlib import Path
 
 import numpy as np
-from tests.cli.decode.test_generate import PROMPT
+from tests.cli.command import PROMPT
 
 from lopa.runtime.algorithm.blocks import Block, BlockState
 from lopa.runtime.algorithm.branches import Branch

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import onnxruntime as ort
 import pytest
-from tests.cli.decode.test_generate import lopa_export
+from tests.cli.command import lopa_export
 from tests.runtime.random_windows import assert_close, random_batch
 
 from lopa.cli.main import main

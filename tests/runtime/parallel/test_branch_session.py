@@ -21,7 +21,7 @@ from tests.runtime.random_windows import (
     random_batch,
 )
 
-from lopa.cli.files.trace import record_from_step
+from lopa.cli.files.trace_file import record_from_step
 from lopa.runtime.algorithm.decoding import Decoding
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import CacheRows, WindowBatch

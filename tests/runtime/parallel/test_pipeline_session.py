@@ -14,11 +14,11 @@ import pytest
 from tests.conformance.recorded import TRACES, comparisons_of_file
 from tests.runtime.random_windows import assert_same_statistics, random_batch
 
-import lopa.runtime.parallel.pipeline_session as pipelined
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.manifest import MANIFEST_NAME, json_from_manifest
 from lopa.runtime.contract import CacheRows
 from lopa.runtime.errors import BadInputError
+from lopa.runtime.parallel import pipeline_session
 from lopa.runtime.parallel.branch_session import BranchParallelSession
 from lopa.runtime.sessions.onnxruntime_session import OnnxRuntimeForward
 from lopa.runtime.sessions.session import Session, open_session
@@ -125,14 +125,14 @@ def slowed(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Se
 
     The first stage's second call goes on for a while then.
     """
-    original = pipelined.forward_from_bundle
+    original = pipeline_session.forward_from_bundle
     engines: list[_Slowed] = []
 
     def slow_engine(*given: Any, **named: Any) -> _Slowed:
         engines.append(_Slowed(original(*given, **named), engines[0].ran_twice if engines else None))
         return engines[-1]
 
-    monkeypatch.setattr(pipelined, "forward_from_bundle", slow_engine)
+    monkeypatch.setattr(pipeline_session, "forward_from_bundle", slow_engine)
     session = open_session(bundle, DEVICE, threads=1)
     yield session, engines[0]
     session.close()

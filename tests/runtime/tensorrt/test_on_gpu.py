@@ -8,8 +8,9 @@ import pytest
 from tests.conformance.recorded import TRACES, comparisons_of_file
 from tests.runtime.tensorrt.machines import GATE_GEARS, GEARS
 
-from lopa.cli.make.verify_tensorrt import agreement_of_engine
+from lopa.cli.make.verify import agreement_of_engine
 from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint
+from lopa.export.progress import silent
 from lopa.export.tensorrt.engine import engine_from_job, job_from_bundle
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.cuda.calls import calls_of_installed_cuda
@@ -51,7 +52,7 @@ def test_engines_are_verified(
     bundle = Bundle.open(tmp_path / "bundle")
     job = job_from_bundle(bundle, GATE_GEARS, flags)
     found = engine_from_job(job, tensorrt_library(), gpu, None, lambda _phase, _done, _total: None).found
-    agreement = agreement_of_engine(bundle, "tensorrt:0", found, against, lambda _done, _total: None)
+    agreement = agreement_of_engine(bundle, "tensorrt:0", found, against, silent)
     assert agreement.ok, agreement
 
 

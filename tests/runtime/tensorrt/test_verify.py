@@ -10,7 +10,8 @@ import pytest
 from tests.runtime.tensorrt.machines import GATE_GEARS, built
 
 from lopa.cli.main import main
-from lopa.cli.make.verify_tensorrt import agreement_of_engine
+from lopa.cli.make.verify import agreement_of_engine
+from lopa.export.progress import silent
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.tensorrt.manifest import BuildFlags, engine_folders, engine_from_folder, mark_verified
@@ -73,7 +74,7 @@ def test_an_engine_that_is_wrong_in_one_profile(
     folder = engine_folders(Bundle.open(path))[0]
     found = engine_from_folder(folder)
     trt.engines.spoil = spoiled
-    agreement = agreement_of_engine(Bundle.open(path), "tensorrt:0", found, "cpu", lambda _done, _total: None)
+    agreement = agreement_of_engine(Bundle.open(path), "tensorrt:0", found, "cpu", silent)
     assert not agreement.ok
     assert (agreement.other_tokens > 0) == (kind == "tokens")
     assert [error.output for error in agreement.errors if not error.ok] == {

@@ -20,38 +20,19 @@ from click.testing import CliRunner
 from peft import PeftModel
 from safetensors import safe_open
 from safetensors.torch import load_file
-from tools.checkpoint import make as make_checkpoint
+from tests.tools.miniature import MINIATURE
 from tools.checkpoint.likeness import LIKENESSES, Likeness, config_from_likeness
-from tools.checkpoint.make import checkpoint_from_likeness
+from tools.checkpoint.make import checkpoint_from_likeness, main
 from tools.checkpoint.tensors import tensors_from_dimensions
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint, source_from_checkpoint
 from lopa.export.checkpoint.tensors import tensors_from_checkpoint
-from lopa.runtime.bundle.manifest import ModelDimensions
 from lopa.runtime.contract import Statistics, WindowBatch
 from lopa.runtime.sessions.session import open_session
 
 ROOT = Path(__file__).parents[3]
-SCRIPT = ROOT / "tools" / "checkpoint" / "make.py"
 ENVIRONMENT = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
-MINIATURE = Likeness(
-    ModelDimensions(
-        vocab_size=640,
-        hidden_size=64,
-        intermediate_size=160,
-        layers=2,
-        heads=4,
-        kv_heads=2,
-        head_size=16,
-        max_positions=512,
-        rope_theta=1e6,
-        rms_norm_eps=1e-6,
-    ),
-    mask=639,
-    eos=600,
-    bos=601,
-)
 MATRICES_OF_A_LAYER = 7
 
 # Makes 150 MB of weights, most of them in two tensors, and prints by how many bytes the peak of its memory grew.
@@ -275,19 +256,19 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(LIKENESSES, "dream-0.5b", MINIATURE)
     out = tmp_path / "by command"
     arguments = ["--like", "dream-0.5b", str(out), "--lora", "--seed", "9", "--max-shard-bytes", "100000"]
-    ended = CliRunner().invoke(make_checkpoint.main, arguments)
+    ended = CliRunner().invoke(main, arguments)
     assert ended.exit_code == 0
     assert ended.stdout == ""
     assert "writing weights: " in ended.stderr
     assert _files(out) == _files(_made(tmp_path / "by function", lora=True, seed=9, max_shard_bytes=100_000))
-    again = CliRunner().invoke(make_checkpoint.main, arguments)
+    again = CliRunner().invoke(main, arguments)
     assert again.exit_code == 2
     assert f"error: {out} exists" in again.stderr
     assert "what to do:" in again.stderr
 
 
 def test_an_unknown_architecture(tmp_path: Path) -> None:
-    command = [sys.executable, str(SCRIPT), "--like", "tiny", str(tmp_path / "checkpoint")]
+    command = [sys.executable, "-m", "tools.checkpoint.make", "--like", "tiny", str(tmp_path / "checkpoint")]
     ended = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=False)
     assert ended.returncode == 2
     assert "dream-7b" in ended.stderr
@@ -306,7 +287,7 @@ def _wait_for_weights(process: "subprocess.Popen[str]", partial: Path) -> None:
 def test_a_run_that_is_stopped_leaves_no_checkpoint(how: signal.Signals, tmp_path: Path) -> None:
     place = tmp_path / "place"
     place.mkdir()
-    command = [sys.executable, str(SCRIPT), "--like", "dream-0.5b", str(place / "checkpoint")]
+    command = [sys.executable, "-m", "tools.checkpoint.make", "--like", "dream-0.5b", str(place / "checkpoint")]
     with subprocess.Popen(command, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True) as process:
         partial = place / f".checkpoint.partial-{process.pid}"
         _wait_for_weights(process, partial)

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import numpy as np
-from tools.fuzz import worker as fuzz_worker
+from tools.fuzz import worker
 from tools.fuzz.case import Case, Material
 
 from lopa.runtime.errors import BadInputError
@@ -76,18 +76,18 @@ ENDS = {
 }
 
 
-def _kind(name: str) -> fuzz_worker.MakeCase:
+def _kind(name: str) -> worker.MakeCase:
     run, expected = ENDS[name]
     return lambda _rng, _folder, _material: Case("words", run, expected)
 
 
 def main() -> None:
     """Run them all, under short limits."""
-    fuzz_worker.PROCESSOR_SECONDS, fuzz_worker.WALL_SECONDS = 1, 5.0
+    worker.PROCESSOR_SECONDS, worker.WALL_SECONDS = 1, 5.0
     nothing = Material(Path(), Path(), Path(), Path())
     with tempfile.TemporaryDirectory() as place:
-        asked = [fuzz_worker.Asked(name, 7, Path(place, name)) for name in ENDS]
-        for one in fuzz_worker.outcomes(asked, {name: _kind(name) for name in ENDS}, nothing, jobs=2):
+        asked = [worker.Asked(name, 7, Path(place, name)) for name in ENDS]
+        for one in worker.outcomes(asked, {name: _kind(name) for name in ENDS}, nothing, jobs=2):
             print(one.name, one.found, one.bad, one.mutation)
 
 

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.tools.gpu.test_report import settings_in
-from tools.gpu import engine as gpu_engine
-from tools.gpu import stages as gpu_stages
+from tools.gpu import stages
 from tools.gpu.engine import engine_of_bundle
 from tools.gpu.run import GpuRun
 
@@ -41,14 +40,14 @@ def stand_in(monkeypatch: pytest.MonkeyPatch, folder: Path, fails: str = "", sle
     log, script = folder / "log.json", folder / "command.py"
     log.write_text("")
     script.write_text(COMMAND.format(fails=fails, sleeps=sleeps))
-    monkeypatch.setattr(gpu_engine, "COMMAND", (sys.executable, str(script), str(log)))
-    monkeypatch.setattr(gpu_stages, "has_tensorrt", lambda: True)
+    monkeypatch.setattr("tools.gpu.engine.COMMAND", (sys.executable, str(script), str(log)))
+    monkeypatch.setattr("tools.gpu.stages.has_tensorrt", lambda: True)
     return log
 
 
 def test_it_is_built_and_verified(run: GpuRun, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     log = stand_in(monkeypatch, tmp_path)
-    gpu_stages._engine(run, "float32")
+    stages._engine(run, "float32")
     bundle = str(run.settings.bundle("float32"))
     assert json.loads(log.read_text()) == [["tensorrt", bundle], ["verify", bundle, "--device", "tensorrt:0"]]
     assert [(each.stage, each.finished, each.note) for each in run.results.stages] == [
@@ -61,7 +60,7 @@ def test_a_command_that_fails_is_in_the_report(
     fails: str, run: GpuRun, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     log = stand_in(monkeypatch, tmp_path, fails=fails)
-    gpu_stages._engine(run, "float32")
+    stages._engine(run, "float32")
     assert json.loads(log.read_text())[-1][0] == fails
     (failure,) = run.results.failures
     assert (failure.side, failure.stage) == ("lopa tensorrt:0", "engine")
@@ -74,8 +73,8 @@ def test_a_build_that_takes_too_long_is_given_up(run: GpuRun, monkeypatch: pytes
     stand_in(monkeypatch, tmp_path, sleeps=60)
     with pytest.raises(subprocess.TimeoutExpired):
         engine_of_bundle(tmp_path, "0", 0.5)
-    monkeypatch.setattr(gpu_stages, "_KEPT_SECONDS", run.left - 1.0)
-    gpu_stages._engine(run, "float32")
+    monkeypatch.setattr("tools.gpu.stages._KEPT_SECONDS", run.left - 1.0)
+    stages._engine(run, "float32")
     (stage,) = run.results.stages
     assert not stage.finished
     assert "raise --limit-seconds" in stage.note
@@ -85,10 +84,10 @@ def test_nothing_is_built_without_time_or_tensorrt(
     run: GpuRun, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     log = stand_in(monkeypatch, tmp_path)
-    monkeypatch.setattr(gpu_stages, "_KEPT_SECONDS", 1e9)
-    gpu_stages._engine(run, "float32")
+    monkeypatch.setattr("tools.gpu.stages._KEPT_SECONDS", 1e9)
+    stages._engine(run, "float32")
     assert run.results.stages[-1].note == "no time to build with TensorRT"
-    monkeypatch.setattr(gpu_stages, "has_tensorrt", lambda: False)
-    gpu_stages._engine(run, "float32")
+    monkeypatch.setattr("tools.gpu.stages.has_tensorrt", lambda: False)
+    stages._engine(run, "float32")
     assert run.results.stages[-1].note == "no TensorRT here"
     assert log.read_text() == ""

@@ -10,40 +10,24 @@ from pathlib import Path
 
 import pytest
 import torch
-from tools.checkpoint.likeness import LIKENESSES, Likeness
-from tools.gpu import stages as gpu_stages
+from tests.tools.miniature import MINIATURE
+from tools.checkpoint.likeness import LIKENESSES
 from tools.gpu.report import main
 from tools.gpu.run import GpuRun, Settings
+from tools.gpu.sides import run_once
 from tools.gpu.stages import check_results, gpu_report
 
-from lopa.bench.forward.comparison import SideResult
+from lopa.bench.forward.comparison import SideResult, compared_forwards
 from lopa.bench.forward.machine_rates import MachineRates
 from lopa.bench.forward.work import ForwardShape
 from lopa.bench.gpu.results import STAGES, GpuResults, results_from_file
 from lopa.bench.speed.eager_session import EagerSession
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.bundle.manifest import Manifest, ModelDimensions
+from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.errors import BadInputError, CheckFailedError, MissingBackendError
 from lopa.runtime.sessions.session import Session
 
 ROOT = Path(__file__).resolve().parents[3]
-MINIATURE = Likeness(
-    ModelDimensions(
-        vocab_size=640,
-        hidden_size=64,
-        intermediate_size=160,
-        layers=2,
-        heads=4,
-        kv_heads=2,
-        head_size=16,
-        max_positions=512,
-        rope_theta=1e6,
-        rms_norm_eps=1e-6,
-    ),
-    mask=639,
-    eos=600,
-    bos=601,
-)
 SHAPE = ForwardShape(2, 8, 64, wanted=8)
 LATER_SHAPE = ForwardShape(4, 64, 64, wanted=64)
 SIDES = ["lopa cpu", "torch eager", "torch.compile"]
@@ -55,7 +39,7 @@ def settings_in(folder: Path, **changes: object) -> Settings:
         likeness=MINIATURE,
         out=folder / "out",
         work=folder / "work",
-        command="python tools/gpu/report.py --out out",
+        command="python -m tools.gpu.report --out out",
         device="cpu",
         dtypes=("float32",),
         rounds=3,
@@ -238,7 +222,6 @@ def test_a_side_that_fails_at_a_shape_is_left_out_of_it(
 ) -> None:
     settings, _, _ = cut_off
     shutil.copytree(settings.work, tmp_path / "work")
-    run_once, compared_forwards = gpu_stages.run_once, gpu_stages.compared_forwards
 
     def without_compiler(session: Session, manifest: Manifest, shape: ForwardShape) -> None:
         if isinstance(session, EagerSession) and session.model.layers[0]._compiled_call_impl is not None:
@@ -252,9 +235,9 @@ def test_a_side_that_fails_at_a_shape_is_left_out_of_it(
             raise RuntimeError("lost")
         return compared_forwards(sides, manifest, shapes, rounds)
 
-    monkeypatch.setattr(gpu_stages, "run_once", without_compiler)
-    monkeypatch.setattr(gpu_stages, "compared_forwards", until_the_second_shape)
-    monkeypatch.setattr(gpu_stages, "measured_torch_rates", lambda *_: MachineRates(1e9, 1e9, 1e9))
+    monkeypatch.setattr("tools.gpu.stages.run_once", without_compiler)
+    monkeypatch.setattr("tools.gpu.stages.compared_forwards", until_the_second_shape)
+    monkeypatch.setattr("tools.gpu.stages.measured_torch_rates", lambda *_: MachineRates(1e9, 1e9, 1e9))
     results = gpu_report(settings_in(tmp_path, stages=("forward",)), lambda _: None)
     assert [(each.side, each.shape) for each in results.forwards] == [(side, SHAPE) for side in SIDES[:2]]
     assert [(each.side, each.what, each.reason) for each in results.failures] == [
@@ -295,9 +278,9 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
 @pytest.mark.skipif(torch.cuda.is_available(), reason="has a GPU")
 def test_without_a_gpu_it_says_what_is_missing(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, ROOT / "tools/gpu/report.py", "--out", "out"],
+        [sys.executable, "-m", "tools.gpu.report", "--out", "out"],
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+        env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"},
         capture_output=True,
         text=True,
         timeout=120,

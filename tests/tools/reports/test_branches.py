@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from tools.reports import branches as branches_report
-from tools.reports.branches import Answer, row_of
+from tools.reports.branches import Answer, main, row_of
 
 
 def test_a_row_says_what_must_be_gained() -> None:
@@ -24,7 +23,7 @@ def test_a_row_says_what_must_be_gained() -> None:
 
 def test_the_report(tiny_bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = [str(tiny_bundle), "--limit", "1", "--rounds", "1", "--branches", "3", "--max-new-tokens", "32"]
-    done = CliRunner().invoke(branches_report.main, arguments, catch_exceptions=False)
+    done = CliRunner().invoke(main, arguments, catch_exceptions=False)
     assert done.exit_code == 0
     rows = re.findall(r"^\| (\d+) +\|", done.stdout, re.MULTILINE)
     assert rows == ["1", "3"]

@@ -15,8 +15,8 @@ ROOT = Path(__file__).resolve().parents[3]
 
 def forward_report(*arguments: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, ROOT / "tools" / "reports" / "forward.py", *map(str, arguments)],
-        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+        [sys.executable, "-m", "tools.reports.forward", *map(str, arguments)],
+        env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"},
         capture_output=True,
         text=True,
         timeout=300,

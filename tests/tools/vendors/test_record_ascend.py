@@ -32,7 +32,7 @@ def bundle(tiny_portable: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
 def run(*arguments: str, stand_in: bool = True) -> "subprocess.CompletedProcess[str]":
     path = [ROOT / "src", ROOT, *([ROOT / "tests" / "runtime" / "ascend" / "as_acl"] if stand_in else [])]
     return subprocess.run(
-        [sys.executable, str(ROOT / "tools" / "vendors" / "record_ascend.py"), *arguments],
+        [sys.executable, "-m", "tools.vendors.record_ascend", *arguments],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, path)), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,

@@ -1,4 +1,4 @@
-"""A file of prompts decoded: every line is answered in order, written as soon as it is, and counted."""
+"""The lines of a file of prompts decoded: every line is answered in order, written as soon as it is, and counted."""
 
 import json
 from collections import deque

@@ -15,7 +15,7 @@ from lopa.runtime.files.output_file import OutputLines, OutputPlace, place_of_ou
 
 
 @dataclass(frozen=True)
-class GenerateFiles:
+class OutputFiles:
     """Where results and steps go."""
 
     output: OutputPlace | None

@@ -4,10 +4,8 @@ from typing import Any
 
 import pytest
 
-from lopa.cli.batch.openai_batch import OpenAIAnswers, asked_of_openai_line, identity_of_openai_answer
-from lopa.cli.batch.prompt_lines import RawLine
+from lopa.cli.batch.openai_line import asked_of_openai_line
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.requests.result import GenerationResult
 
 TALK = [{"role": "user", "content": "2 + 2?"}]
 
@@ -102,19 +100,3 @@ def test_prompts_and_messages() -> None:
     assert asked.messages == TALK
     with pytest.raises(BadInputError, match="text only"):
         asked_of_openai_line(chat(messages=[{"role": "user", "content": [{"type": "image_url"}]}]))
-
-
-def test_an_answer_tells_which_line_it_is_for() -> None:
-    answers = OpenAIAnswers(RawLine(12, b"", "abc"), chat(), "bundle", str)
-    result = GenerationResult((1, 2), (5, 6), "text", 1, 2, 2, 2.0, "length", 0.5, logprobs=(-0.5, float("nan")))
-    good, bad = answers.of_result(result), answers.of_error(BadInputError("x", expected="y", remedy="z"))
-    assert identity_of_openai_answer(good) == identity_of_openai_answer(bad) == (12, "abc")
-    body = good["response"]["body"]
-    assert (body["object"], body["model"]) == ("chat.completion", "bundle")
-    (choice,) = body["choices"]
-    assert choice["message"] == {"role": "assistant", "content": "text", "refusal": None}
-    assert choice["finish_reason"] == "length"
-    assert [each["logprob"] for each in choice["logprobs"]["content"]] == [-0.5, None]
-    assert body["usage"] == {"prompt_tokens": 2, "completion_tokens": 2, "total_tokens": 4}
-    for other in ({"id": "batch_req_x_y", "custom_id": ""}, {"id": 5}, {"line": 1}):
-        assert identity_of_openai_answer(other) is None

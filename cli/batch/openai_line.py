@@ -1,21 +1,19 @@
-"""Lines of OpenAI's batch files: what one asks for, in our words, and its answer in theirs. Knows no bundle.
+"""What a line of OpenAI's batch files asks for, in our words; it is answered as openai_answer says. Knows no bundle.
 
 Of the body's fields some are options of ours (_OPTIONS), some may only have the value that changes nothing (_ONLY),
 some mean nothing here (_IGNORED); any other is an error of its line. Options of ours that theirs lack go into "lopa".
 """
 
-import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from lopa.cli.batch.asked_line import Asked, Messages, check_options, checked_ids, checked_messages, checked_text
-from lopa.cli.batch.prompt_lines import RawLine
-from lopa.cli.batch.result_lines import fields_of_result
-from lopa.runtime.algorithm.decoding import StopReason
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.requests.result import GenerationResult
 
+CHATS, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
+"""The endpoints that are known."""
+_PROMPT_FIELDS = {CHATS: "messages", COMPLETIONS: "prompt"}
+"""What of the body is to be answered, by endpoint."""
 _MARKS = frozenset(("custom_id", "url", "body"))
 """A line with one of these is of this shape."""
 _LINE = frozenset(("custom_id", "method", "url", "body"))
@@ -58,46 +56,7 @@ _IGNORED = frozenset(
         "prompt_cache_key",
     )
 )
-_FINISH: dict[StopReason, str] = {"eos": "stop", "stop_string": "stop"}
-"""Every other end is "length": the answer was cut."""
-_ID = "batch_req_"
 _REMEDY = "correct the line"
-_TextOfIds = Callable[[list[int]], str]
-
-
-@dataclass(frozen=True)
-class _Endpoint:
-    """One of the two kinds of answers."""
-
-    prompt: str
-    """The field of the body that is to be answered."""
-    object: str
-    id: str
-    choice: Callable[[str], dict[str, Any]]
-    logprobs: Callable[[list[str], list[Any]], dict[str, Any]]
-
-
-_ENDPOINTS = {
-    "/v1/chat/completions": _Endpoint(
-        "messages",
-        "chat.completion",
-        "chatcmpl-",
-        lambda text: {"message": {"role": "assistant", "content": text, "refusal": None}},
-        lambda tokens, values: {
-            "content": [
-                {"token": token, "logprob": value, "bytes": None, "top_logprobs": []}
-                for token, value in zip(tokens, values, strict=True)
-            ]
-        },
-    ),
-    "/v1/completions": _Endpoint(
-        "prompt",
-        "text_completion",
-        "cmpl-",
-        lambda text: {"text": text},
-        lambda tokens, values: {"tokens": tokens, "token_logprobs": values, "top_logprobs": None, "text_offset": None},
-    ),
-}
 
 
 def is_openai_line(value: Mapping[str, Any]) -> bool:
@@ -107,10 +66,11 @@ def is_openai_line(value: Mapping[str, Any]) -> bool:
 
 def asked_of_openai_line(value: Mapping[str, Any]) -> Asked:
     """What a line of this shape asks for. Raises BadInputError for anything that would change the answer unheard."""
-    endpoint, body = _endpoint_and_body(value)
-    prompt = body.get(endpoint.prompt)
-    options = _options_of_body(body, known=endpoint.prompt)
-    if endpoint.prompt == "messages":
+    endpoint, body = endpoint_and_body(value)
+    field = _PROMPT_FIELDS[endpoint]
+    prompt = body.get(field)
+    options = _options_of_body(body, known=field)
+    if endpoint == CHATS:
         return Asked(messages=_plain_messages(checked_messages(prompt)), options=options)
     if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], str):
         prompt = prompt[0]
@@ -118,83 +78,13 @@ def asked_of_openai_line(value: Mapping[str, Any]) -> Asked:
     return Asked(prompt=checked, options=options, raw=True)
 
 
-@dataclass(frozen=True)
-class OpenAIAnswers:
-    """How a line of this shape is answered, also one that cannot be used."""
-
-    line: RawLine
-    asked: Mapping[str, Any]
-    """The line's object."""
-    bundle: str
-    """The name of the model where the line has none."""
-    text_of_ids: _TextOfIds
-
-    def of_result(self, result: GenerationResult) -> dict[str, Any]:
-        """A response with status 200; what the result has beyond OpenAI's fields lies in "lopa"."""
-        endpoint, body = _endpoint_and_body(self.asked)
-        model = body.get("model")
-        choice = {
-            "index": 0,
-            **endpoint.choice(result.text),
-            "logprobs": self._logprobs(endpoint, result),
-            "finish_reason": _FINISH.get(result.stop_reason, "length"),
-        }
-        ours = fields_of_result(result, prompt_ids=False)
-        answer = {
-            "id": endpoint.id + self._name,
-            "object": endpoint.object,
-            "created": int(time.time()),
-            "model": model if isinstance(model, str) else self.bundle,
-            "choices": [choice],
-            "usage": {
-                "prompt_tokens": len(result.prompt_ids),
-                "completion_tokens": result.tokens,
-                "total_tokens": len(result.prompt_ids) + result.tokens,
-            },
-            "lopa": {name: each for name, each in ours.items() if name not in ("text", "token_ids", "logprobs")},
-        }
-        return self._line_of(200, answer, None)
-
-    def of_error(self, error: BadInputError) -> dict[str, Any]:
-        """A response with status 400, and the same as the line's error."""
-        said = {"message": str(error), "type": "invalid_request_error", "param": None, "code": None}
-        return self._line_of(400, {"error": said}, {"code": "invalid_request_error", "message": str(error)})
-
-    @property
-    def _name(self) -> str:
-        return f"{self.line.number}_{self.line.digest}"
-
-    def _line_of(self, status: int, body: dict[str, Any], error: dict[str, Any] | None) -> dict[str, Any]:
-        custom_id = self.asked.get("custom_id")
-        return {
-            "id": _ID + self._name,
-            "custom_id": custom_id if isinstance(custom_id, str) else None,
-            "response": {"status_code": status, "request_id": f"req_{self._name}", "body": body},
-            "error": error,
-        }
-
-    def _logprobs(self, endpoint: _Endpoint, result: GenerationResult) -> dict[str, Any] | None:
-        values = fields_of_result(result, prompt_ids=False).get("logprobs")
-        if values is None:
-            return None
-        return endpoint.logprobs([self.text_of_ids([each]) for each in result.token_ids], values)
-
-
-def identity_of_openai_answer(value: Mapping[str, Any]) -> tuple[int, str] | None:
-    """The number and the digest of the line that an answer of this shape is for; None for anything else."""
-    name = value.get("id")
-    if not isinstance(name, str) or not name.startswith(_ID) or "custom_id" not in value:
-        return None
-    number, _, digest = name.removeprefix(_ID).partition("_")
-    return (int(number), digest) if number.isascii() and number.isdigit() and len(number) < 19 else None
-
-
-def _endpoint_and_body(value: Mapping[str, Any]) -> tuple[_Endpoint, Mapping[str, Any]]:
+def endpoint_and_body(value: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
+    """CHATS or COMPLETIONS, and what is asked of it. Raises BadInputError for a line of another form."""
     url, body = value.get("url"), value.get("body")
     for name, wrong, expected in (
         ("custom_id", not isinstance(value.get("custom_id"), str), "a text by which the answer is found"),
         ("method", value.get("method", "POST") != "POST", '"POST"'),
-        ("url", not isinstance(url, str) or url not in _ENDPOINTS, " or ".join(_ENDPOINTS)),
+        ("url", not isinstance(url, str) or url not in _PROMPT_FIELDS, " or ".join(_PROMPT_FIELDS)),
         ("body", not isinstance(body, dict), "an object with the request"),
     ):
         if wrong:
@@ -205,7 +95,7 @@ def _endpoint_and_body(value: Mapping[str, Any]) -> tuple[_Endpoint, Mapping[str
         )
     assert isinstance(url, str)
     assert isinstance(body, dict)
-    return _ENDPOINTS[url], body
+    return url, body
 
 
 def _options_of_body(body: Mapping[str, Any], *, known: str) -> dict[str, Any]:

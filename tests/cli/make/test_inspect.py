@@ -1,10 +1,10 @@
+"""lopa-export inspect: what a bundle holds, and what it says of what is none."""
+
 import json
-import re
 import shutil
 from pathlib import Path
 
-import pytest
-from tests.cli.decode.test_generate import lopa_export
+from tests.cli.command import lopa_export
 
 
 def test_inspect_shows_what_the_bundle_holds(tiny_bundle: Path) -> None:
@@ -32,26 +32,3 @@ def test_inspect_refuses_what_is_no_bundle(tiny_bundle: Path, tmp_path: Path) ->
     newer = lopa_export("inspect", bundle)
     assert newer.returncode == 2
     assert "update lopa-export" in newer.stderr
-
-
-def test_doctor_lists_abilities_and_devices() -> None:
-    result = lopa_export("doctor")
-    assert result.returncode == 0
-    for part in ("python", "decode (runtime): numpy", "export and verify: torch", "Ascend", "cpu: ready", "cuda:N:"):
-        assert part in result.stdout
-    asked = re.findall(r" install (.*)", result.stdout)
-    assert asked
-    assert not any("lopa" in words for words in asked)  # no remedy asks an index for this project
-
-
-@pytest.mark.parametrize("arguments", [["--help"], ["generate", "--help"], ["--version"], ["onnx", "-h"]])
-def test_help_and_version(arguments: list[str]) -> None:
-    result = lopa_export(*arguments)
-    assert (result.returncode, result.stderr) == (0, "")
-    assert result.stdout
-
-
-def test_unknown_command_is_bad_usage() -> None:
-    result = lopa_export("exporrt")
-    assert result.returncode == 2
-    assert "exporrt" in result.stderr

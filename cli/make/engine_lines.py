@@ -1,0 +1,47 @@
+"""The engines of a bundle, a line each, for lopa-export inspect."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from lopa.runtime.ascend import manifest as ascend
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.bundle.costs import weights_digest
+from lopa.runtime.errors import BadInputError
+from lopa.runtime.tensorrt import manifest as tensorrt
+
+
+def engine_lines(bundle: Bundle) -> Iterator[str]:
+    """Folder, chip or GPU, gears, how it was built, and whether it is of the bundle's weights; Ascend's first."""
+    for described, folders in (
+        (_ascend, ascend.engine_folders(bundle)),
+        (_tensorrt, tensorrt.engine_folders(bundle)),
+    ):
+        for folder in folders:
+            try:
+                words = ", ".join(described(bundle, folder))
+            except BadInputError as error:
+                words = f"cannot be used: {error.received}"
+            yield f"{folder.name}  {words}"
+
+
+def _ascend(bundle: Bundle, folder: Path) -> list[str]:
+    found = ascend.engine_from_folder(folder)
+    engine = found.engine
+    return [
+        f"for {engine.soc_version}",
+        f"{len(engine.gears)} gears in {len({gear.model for gear in engine.gears})} OM",
+        f"precision {engine.precision}",
+        *(["int8"] if engine.int8 else []),
+        "of these weights" if found.fits(bundle) else "of OTHER weights than the bundle's: build it again",
+    ]
+
+
+def _tensorrt(bundle: Bundle, folder: Path) -> list[str]:
+    engine = tensorrt.engine_from_folder(folder).engine
+    return [
+        f"for {engine.gpu}",
+        f"TensorRT {engine.tensorrt}",
+        f"{len(engine.gears)} gears",
+        "verified" if engine.verified else "not verified",
+        "of these weights" if engine.weights_sha256 == weights_digest(bundle) else "of OTHER weights: build it again",
+    ]

@@ -1,0 +1,44 @@
+"""lopa-export bench --quality: score and speed of every strategy."""
+
+from pathlib import Path
+
+from lopa.bench.eval_set import SCORED_KIND, eval_set_from_jsonl
+from lopa.bench.figure import check_matplotlib
+from lopa.bench.progress import progress_shown
+from lopa.bench.quality.measure import QualityReport, quality_rows, shared_settings
+from lopa.bench.quality.plot import png_from_quality
+from lopa.bench.quality.table import tables_from_quality
+from lopa.bench.report import prompt_file, run_now
+from lopa.cli.measure.report_output import ReportOutput, command_line
+from lopa.cli.program.verbosity import quiet
+from lopa.runtime.decoder import Decoder
+from lopa.runtime.errors import BadInputError
+
+
+def bench_quality(
+    bundle: Path,
+    prompts: Path,
+    *,
+    limit: int | None,
+    output: ReportOutput,
+    devices: tuple[str, ...],
+    device_timeout: float,
+    threads: int | None,
+) -> None:
+    """Score and speed of every strategy on the file `prompts`, at most `limit` of each kind."""
+    items = eval_set_from_jsonl(prompts, limit=limit)
+    if output.plot is not None:
+        check_matplotlib()
+        if not any(item.kind == SCORED_KIND for item in items):
+            raise BadInputError(
+                f"--plot, but {prompts} has no prompt of kind {SCORED_KIND}",
+                expected="prompts with a score to draw",
+                remedy="leave --plot out, or give other prompts",
+            )
+    with Decoder.open(bundle, devices, threads=threads, device_timeout=device_timeout) as decoder:
+        output.check("quality")
+        run = run_now(decoder.bundle, device=",".join(devices), threads=threads, arguments=command_line())
+        with progress_shown("prompts", len(items), quiet=quiet()) as progress:
+            rows = quality_rows(decoder, items, progress)
+        report = QualityReport("quality", run, prompt_file(prompts, limit), shared_settings(decoder), rows)
+    output.put("quality", report, tables_from_quality(report), png_from_quality)

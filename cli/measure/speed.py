@@ -1,0 +1,40 @@
+"""lopa-export bench --speed: our decoder beside an eager loop of PyTorch."""
+
+from dataclasses import asdict
+from pathlib import Path
+
+from lopa.bench.eval_set import eval_set_from_jsonl
+from lopa.bench.progress import progress_shown
+from lopa.bench.report import prompt_file, run_now
+from lopa.bench.speed.report import FORWARD_INCLUDES, ROUNDS, SpeedReport
+from lopa.bench.speed.table import tables_from_speed
+from lopa.cli.measure.report_output import ReportOutput, command_line
+from lopa.cli.program.verbosity import quiet
+from lopa.export.extra import export_extra_needed
+from lopa.runtime.decoder import Decoder
+from lopa.tiny import EVAL
+
+
+def bench_speed(
+    bundle: Path,
+    checkpoint: Path,
+    lora: Path | None,
+    *,
+    branches: int,
+    limit: int,
+    output: ReportOutput,
+    threads: int,
+) -> None:
+    """Seconds per step of `bundle` and of an eager loop on the checkpoint that it was made from."""
+    with export_extra_needed("the eager loop"):
+        from lopa.bench.speed.measure import eager_decoder, measured_speed
+    items = eval_set_from_jsonl(EVAL, limit=limit)
+    with Decoder.open(bundle, ["cpu"], threads=threads) as ours:
+        config = ours.config(published=True, branches=branches)
+        eager = eager_decoder(ours, checkpoint, lora)
+        output.check("speed")
+        run = run_now(ours.bundle, device="cpu", threads=threads, arguments=command_line())
+        with progress_shown("prompts on both sides", ROUNDS * len(items), quiet=quiet()) as progress:
+            measured = measured_speed(ours, eager, items, config, threads=threads, progress=progress)
+    report = SpeedReport("speed", run, prompt_file(EVAL, limit), asdict(config), FORWARD_INCLUDES, measured)
+    output.put("speed", report, tables_from_speed(report))
