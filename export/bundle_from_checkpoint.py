@@ -27,7 +27,7 @@ from lopa.export.graph.portable_lint import check_portable
 from lopa.export.graph.trace import graph_from_dimensions
 from lopa.export.progress import Progress, silent
 from lopa.export.staging import check_destination, staged_folder
-from lopa.export.weights.background_digests import digests_in_background
+from lopa.export.weights.digests import digests_in_background
 from lopa.export.weights.plan import (
     Dtype,
     PlannedWeight,

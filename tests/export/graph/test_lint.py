@@ -69,3 +69,11 @@ def test_a_place_is_a_node_or_a_value_or_the_model() -> None:
 )
 def test_a_line_names_place_opset_type_axes_and_mend(violation: Violation, line: str) -> None:
     assert str(violation) == line
+
+
+def test_the_two_names_of_the_standard_domain_count_as_one() -> None:
+    """Gelu is of opset 20."""
+    x = make.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [2])
+    graph = make.make_graph([make.make_node("Gelu", ["x"], ["y"])], "g", [x], [make.make_empty_tensor_value_info("y")])
+    imports = [make.make_opsetid("", 16), make.make_opsetid("ai.onnx", 23)]
+    assert LintedGraph(make.make_model(graph, opset_imports=imports)).sizes("y") == [2]

@@ -8,11 +8,10 @@ from safetensors.torch import load_file
 from tests.export.checkpoints import edit_config, edit_weights, failed_export, shard, small_checkpoint
 
 from lopa.export.bundle_from_checkpoint import source_from_checkpoint
-from lopa.export.weights import merged_blocks
-from lopa.export.weights import writer as weights
+from lopa.export.weights import merged_blocks, writer
 from lopa.export.weights.plan import Dtype, tensor_records_from_plan
 from lopa.export.weights.quantization import QuantizationChoice, quantized_plan
-from lopa.export.weights.writer import write_weights
+from lopa.export.weights.writer import Workspace, write_weights
 from lopa.runtime.bundle.manifest import WEIGHT_ALIGNMENT, FileRecord, TensorRecord
 from lopa.runtime.errors import BadInputError
 
@@ -45,7 +44,7 @@ def test_every_tensor_lies_where_its_record_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: Dtype, block: int, strip: int
 ) -> None:
     monkeypatch.setattr(merged_blocks, "_BLOCK_ITEMS", block)
-    monkeypatch.setattr(weights, "_STRIP_BYTES", strip)
+    monkeypatch.setattr(writer, "_STRIP_BYTES", strip)
     checkpoint = small_checkpoint(tmp_path / "checkpoint")
     base = load_file(checkpoint / "model.safetensors")
     data, records, file = _written(checkpoint, dtype)
@@ -71,7 +70,7 @@ def test_integers_do_not_depend_on_the_blocks(tmp_path: Path, monkeypatch: pytes
     quantization = QuantizationChoice("int8" if kind == "int8" else "int4")
     whole = _written(checkpoint, quantization=quantization)[0]
     monkeypatch.setattr(merged_blocks, "_BLOCK_ITEMS", 200)
-    monkeypatch.setattr(weights, "_PACKED_ITEMS", 1)
+    monkeypatch.setattr(writer, "_PACKED_ITEMS", 1)
     assert _written(checkpoint, quantization=quantization)[0] == whole
 
 
@@ -138,3 +137,17 @@ def test_quantized_weights(tmp_path: Path) -> None:
     edit_weights(checkpoint, {UP: torch.randint(-9, 9, (48, 32), dtype=torch.int8)})
     with pytest.raises(BadInputError, match="has the type 'I8'"):
         _written(checkpoint)
+
+
+def test_memory_is_used_again_and_grows() -> None:
+    workspace = Workspace()
+    large = workspace.tensor((30, 7), torch.float32)
+    large.fill_(1.5)
+    small = workspace.tensor((5, 2), torch.float16)
+    assert small.shape == (5, 2)
+    assert small.dtype == torch.float16
+    assert small.is_contiguous()
+    assert small.data_ptr() == large.data_ptr()
+    larger = workspace.tensor((31, 7), torch.float64)
+    assert larger.shape == (31, 7)
+    assert larger.untyped_storage().nbytes() == 31 * 7 * 8
