@@ -5,7 +5,7 @@ other way round. A matrix that is very large is written in strips, and read agai
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from lopa.export.checkpoint.lora import Adapter, LowRankProduct
 from lopa.export.checkpoint.tensors import StoredTensor
 from lopa.export.weights.digests import HashedFile
 from lopa.export.weights.merged_blocks import merged_blocks
-from lopa.export.weights.plan import BLOCK, Dtype, IntegerDtype, PlannedWeight
+from lopa.export.weights.plan import BLOCK, Dtype, IntegerDtype, PlannedWeight, WeightPlan
 from lopa.export.weights.quantize_tensor import bytes_from_int4, integers_from_values
 from lopa.export.weights.torch_dtypes import TORCH_DTYPES
 from lopa.runtime.bundle.manifest import FileRecord, TensorRecord, scale_name
@@ -30,20 +30,20 @@ _PACKED_ITEMS = 1 << 20
 
 def write_weights(
     path: Path,
-    planned: Sequence[PlannedWeight],
+    plan: WeightPlan,
     records: Mapping[str, TensorRecord],
     stored: Mapping[str, StoredTensor],
     adapter: Adapter,
     progress: Callable[[int], None],
 ) -> FileRecord:
-    """Write every planned tensor at its record's offset in the new file `path`.
+    """Write every tensor of `plan` at its record's offset in the new file `path`.
 
     `progress` hears the bytes written so far. Raises BadInputError, naming the tensor, for values that are NaN,
     infinite or beyond the bundle's dtype, and OSError when the file cannot be written.
     """
     workspace = Workspace()
     with HashedFile(path) as file, _one_torch_thread():
-        for weight in planned:
+        for weight in plan:
             origin = adapter.replaced.get(weight.source, stored[weight.source])
             product = adapter.products.get(weight.source)
             for offset, piece in _pieces_of_weight(weight, records, origin, product, workspace):

@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import load_file
 from tests.export.checkpoints import edit_config, edit_weights, failed_export, shard, small_checkpoint
 
-from lopa.export.bundle_from_checkpoint import source_from_checkpoint
+from lopa.export.source import source_from_checkpoint
 from lopa.export.weights import merged_blocks, writer
 from lopa.export.weights.plan import Dtype, tensor_records_from_plan
 from lopa.export.weights.quantization import QuantizationChoice, quantized_plan
