@@ -87,7 +87,7 @@ def bundle_from_checkpoint(
     CheckFailedError for a portable graph that breaks its dialect's rules; then nothing is left behind, and a
     bundle that was to be overwritten is untouched.
     """
-    tell: Progress = progress or silent
+    tell: Progress = silent if progress is None else progress
     choices = _Choices(dtype, quantization, tuple(dialects), with_logits, stages, plugins)
     _check(choices)
     check_destination(destination, overwrite=overwrite)
