@@ -1,6 +1,6 @@
 """Checkpoint (and adapter) in, bundle out: the whole export in order. Does not decode, verify or build engines."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -87,7 +87,7 @@ def bundle_from_checkpoint(
     CheckFailedError for a portable graph that breaks its dialect's rules; then nothing is left behind, and a
     bundle that was to be overwritten is untouched.
     """
-    tell: Progress = silent if progress is None else progress
+    tell = progress or silent
     choices = _Choices(dtype, quantization, tuple(dialects), with_logits, stages, plugins)
     _check(choices)
     check_destination(destination, overwrite=overwrite)
@@ -167,7 +167,7 @@ def _write_graphs(
     source: Source,
     records: dict[str, TensorRecord],
     choices: _Choices,
-    tell: Progress,
+    tell: Callable[[str, int, int], None],
 ) -> list[str]:
     """Trace, check and write one after the other; the plugins in any of them, sorted."""
     found: set[str] = set()
