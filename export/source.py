@@ -55,11 +55,12 @@ def source_from_checkpoint(checkpoint: Path, lora: Path | None) -> Source:
     config = config_from_checkpoint(checkpoint)
     tokenizer = tokenizer_files_from_checkpoint(checkpoint, config)
     stored = tensors_from_checkpoint(checkpoint)
-    check_layer_count(config, stored, source=str(checkpoint))
+    found = {name: tensor.shape for name, tensor in stored.items()}
+    check_layer_count(config, found, source=str(checkpoint))
     planned = weight_plan_from_config(config)
     # A tied checkpoint may still carry its head.
     ignored = {config.architecture.outer_names["head.weight"]} if config.tied_embeddings else set()
-    check_stored_tensors(planned, stored, ignored=ignored, source=str(checkpoint))
+    check_stored_tensors(planned, found, ignored=ignored, source=str(checkpoint))
     shapes = {weight.source: weight.source_shape for weight in planned}
     adapter = NO_ADAPTER if lora is None else adapter_from_folder(lora, shapes)
     return Source(checkpoint, lora, config, tokenizer, stored, planned, adapter)

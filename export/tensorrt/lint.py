@@ -1,6 +1,6 @@
 """What in an ONNX graph TensorRT's parser does not take, node by node, before a build that would take minutes to fail.
 
-A pure function of the model and the table of operators (tensorrt_operators). Weights in external files are not read.
+A pure function of the model and the table of operators (operators.json). Weights in external files are not read.
 """
 
 from collections.abc import Callable, Iterator

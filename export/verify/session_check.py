@@ -100,7 +100,7 @@ def report_from_session(
     references: Sequence[Reference],
     progress: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> Report:
-    """Run all cases of check_cases through `session` and every reference.
+    """Run all cases (lopa.export.verify.cases) through `session` and every reference.
 
     `progress` is told how many of the cases are done. Raises CheckFailedError when the engine itself fails.
     """

@@ -6,7 +6,7 @@ Knows names and shapes only; no values.
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal
 
 from lopa.export.checkpoint.config import CheckpointConfig
 from lopa.runtime.bundle.manifest import WEIGHT_ALIGNMENT, ModelDimensions, TensorRecord, scale_name
@@ -18,14 +18,8 @@ ITEM_BITS: dict[Dtype | IntegerDtype, int] = {"float32": 32, "float16": 16, "bfl
 HEAD_NAME = "head.weight"
 BLOCK = 32
 """Inputs that share an int4 scale."""
-
-
-class HasShape(Protocol):
-    """A tensor of which the shape is known."""
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Sizes of the axes."""
+Shapes = Mapping[str, tuple[int, ...]]
+"""Of the tensors of a checkpoint, by name."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +92,7 @@ def tensor_records_from_plan(plan: WeightPlan, dtype: Dtype) -> dict[str, Tensor
     return records
 
 
-def check_layer_count(config: CheckpointConfig, stored: Mapping[str, HasShape], *, source: str) -> None:
+def check_layer_count(config: CheckpointConfig, stored: Shapes, *, source: str) -> None:
     """Raise BadInputError unless `stored` can have as many layers as the configuration says.
 
     To be called before anything is made for each layer: the number is a claim, the tensors are there.
@@ -112,9 +106,7 @@ def check_layer_count(config: CheckpointConfig, stored: Mapping[str, HasShape], 
         )
 
 
-def check_stored_tensors(
-    plan: WeightPlan, stored: Mapping[str, HasShape], *, ignored: Collection[str], source: str
-) -> None:
+def check_stored_tensors(plan: WeightPlan, stored: Shapes, *, ignored: Collection[str], source: str) -> None:
     """Raise BadInputError unless `stored` has exactly the planned tensors, in their shapes.
 
     `ignored` may be there as well; so may tables of rotary angles, which older checkpoints carry.
@@ -126,7 +118,7 @@ def check_stored_tensors(
                 expected=f"that tensor, with the shape {list(weight.source_shape)}",
                 remedy="check that config.json belongs to these weights, or copy the checkpoint again",
             )
-        found = stored[weight.source].shape
+        found = stored[weight.source]
         if found != weight.source_shape:
             raise BadInputError(
                 f"{source}: {weight.source} has the shape {list(found)}",
