@@ -62,6 +62,11 @@ class _Graph:
     dialect: Dialect
     part: ModelPart
 
+    @property
+    def is_stage(self) -> bool:
+        """Whether it is of some layers only."""
+        return not (self.part.is_first and self.part.is_last)
+
 
 def bundle_from_checkpoint(
     checkpoint: Path,
@@ -95,9 +100,7 @@ def bundle_from_checkpoint(
     source = source_from_checkpoint(checkpoint, lora)
     plan = source.planned if quantization is None else quantized_plan(source.planned, quantization)
     records = tensor_records_from_plan(plan, dtype)
-    layers = source.config.dimensions.layers
-    whole = [_Graph(GRAPH_NAMES[dialect], dialect, whole_model(layers)) for dialect in choices.dialects]
-    of_stages = _graphs_of_stages(records, layers, stages)
+    graphs = _graphs(choices, records, source.config.dimensions.layers)
     total = max(record.offset + record.length for record in records.values())
     with (
         staged_folder(destination, overwrite=overwrite, room=total + _ROOM_BESIDE_WEIGHTS) as folder,
@@ -112,14 +115,14 @@ def bundle_from_checkpoint(
             source.adapter,
             lambda done: tell("writing weights", done, total),
         )
-        functions = _write_graphs(folder, [*whole, *of_stages], source, records, choices, tell)
+        functions = _write_graphs(folder, graphs, source, records, choices, tell)
         (folder / TOKENIZER_NAME).write_bytes(source.tokenizer.tokenizer)
         (folder / TOKENIZER_CONFIG_NAME).write_bytes(source.tokenizer.tokenizer_config)
-        names = [*(graph.name for graph in (*whole, *of_stages)), TOKENIZER_NAME, TOKENIZER_CONFIG_NAME]
+        names = [*(graph.name for graph in graphs), TOKENIZER_NAME, TOKENIZER_CONFIG_NAME]
         files = [weights, *(_file_record(folder / name) for name in names)]
         tell("hashing the source", 0, 0)
         origin = origin_of_source(source, digests.result())
-        manifest = _manifest(source, choices, records, of_stages, files, functions, origin)
+        manifest = _manifest(source, choices, records, graphs, files, functions, origin)
         text = json_from_manifest(manifest)
         manifest_from_json(text, source=f"the manifest for {checkpoint}")  # a bundle that nothing opens is not made
         (folder / MANIFEST_NAME).write_bytes(text)
@@ -155,10 +158,12 @@ def _check(choices: _Choices) -> None:
         )
 
 
-def _graphs_of_stages(records: dict[str, TensorRecord], layers: int, stages: int) -> list[_Graph]:
-    """None for a single stage, which is the whole graph."""
-    parts = parts_from_records(records, layers, stages)
-    return [_Graph(stage_name(number, stages), "standard", part) for number, part in enumerate(parts) if stages > 1]
+def _graphs(choices: _Choices, records: dict[str, TensorRecord], layers: int) -> list[_Graph]:
+    """Those of the whole model, the first dialect's first, then those of stages: none for a single one."""
+    whole = [_Graph(GRAPH_NAMES[dialect], dialect, whole_model(layers)) for dialect in choices.dialects]
+    parts = parts_from_records(records, layers, choices.stages)
+    stages = [_Graph(stage_name(number, len(parts)), "standard", part) for number, part in enumerate(parts)]
+    return whole + (stages if len(stages) > 1 else [])
 
 
 def _write_graphs(
@@ -195,7 +200,7 @@ def _manifest(
     source: Source,
     choices: _Choices,
     records: dict[str, TensorRecord],
-    of_stages: Sequence[_Graph],
+    graphs: Sequence[_Graph],
     files: list[FileRecord],
     plugins: list[str],
     origin: Origin,
@@ -217,7 +222,11 @@ def _manifest(
         graph=GRAPH_NAMES[dialects[0]],
         portable_graph=GRAPH_NAMES["portable"] if len(dialects) > 1 else None,
         weights=WEIGHTS_NAME,
-        stages=[Stage(graph=graph.name, first_layer=graph.part.first, end_layer=graph.part.end) for graph in of_stages],
+        stages=[
+            Stage(graph=graph.name, first_layer=graph.part.first, end_layer=graph.part.end)
+            for graph in graphs
+            if graph.is_stage
+        ],
         tensors=records,
         files=files,
         origin=origin,
