@@ -18,7 +18,7 @@ from lopa.bench.speed.eager_model import (
     merged_weight,
     rotation_from_positions,
 )
-from lopa.export.bundle_from_checkpoint import source_from_checkpoint
+from lopa.export.source import source_from_checkpoint
 from lopa.export.verify.cases import Sequences
 
 

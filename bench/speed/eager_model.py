@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lopa.export.bundle_from_checkpoint import Source, source_from_checkpoint
+from lopa.export.source import Source, source_from_checkpoint
 from lopa.export.weights.plan import PlannedWeight
 from lopa.runtime.bundle.manifest import ModelDimensions
 

@@ -7,14 +7,12 @@ subgraphs are not looked at: an operator with a subgraph is itself a violation.
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import cached_property
 
 import onnx
-import onnx.helper
 import onnx.numpy_helper
-import onnx.shape_inference
 
+from lopa.export.graph.lint import LintedGraph, Violation
 from lopa.export.graph.operator_table import OperatorTable, ascend_operators
 from lopa.export.graph.portable_passes import OPSET
 from lopa.runtime.errors import CheckFailedError
@@ -76,30 +74,6 @@ _SHAPE_OPERANDS = {
 _INDEX_OUTPUTS = {"TopK": 1, "ArgMax": 0, "ArgMin": 0}
 
 
-@dataclass(frozen=True)
-class Violation:
-    """One place that breaks a rule."""
-
-    rule: str
-    """A short name, the same for all places that break the same rule."""
-    node: str
-    """The node's name, or that of an input, an output or a constant; empty for the model as a whole."""
-    operator: str
-    """Empty where the place is no node."""
-    opset: int
-    """The model's ai.onnx opset."""
-    rank: int | None
-    """Axes of the value that is meant; None where that says nothing or is not known."""
-    found: str
-    mend: str
-    """What to do."""
-
-    def __str__(self) -> str:
-        place = " ".join(part for part in (self.operator, self.node) if part) or "model"
-        axes = "" if self.rank is None else f", {self.rank} axes"
-        return f"{place} (opset {self.opset}{axes}): {self.found}; {self.mend}"
-
-
 def violations_of_model(model: onnx.ModelProto, table: OperatorTable) -> list[Violation]:
     """Every violation, those of the whole model first, then in the order of the nodes.
 
@@ -120,68 +94,21 @@ def check_portable(model: onnx.ModelProto, name: str) -> None:
         )
 
 
-class _Graph:
+class _Graph(LintedGraph):
     """The model with what the rules ask of it."""
 
     def __init__(self, model: onnx.ModelProto, table: OperatorTable) -> None:
-        self.model = model
+        super().__init__(model)
         self.table = table
-        self.graph = model.graph
-        self.opset = max((each.version for each in model.opset_import if each.domain in ("", "ai.onnx")), default=0)
-        self.initializers = {tensor.name: tensor for tensor in model.graph.initializer}
 
     @cached_property
     def constants(self) -> set[str]:
         """Values that follow from constants alone: initializers, and what nodes make of nothing else."""
         found = set(self.initializers)
-        for node in self.graph.node:
+        for node in self.nodes:
             if all(name in found for name in node.input if name):
                 found.update(node.output)
         return found
-
-    @cached_property
-    def shapes(self) -> dict[str, list[int | None]]:
-        """Sizes by value, None for a dynamic one; a value of unknown rank is not there."""
-        inferred = onnx.shape_inference.infer_shapes(_with_one_import_each(self.model)).graph
-        typed = (*inferred.input, *inferred.value_info, *inferred.output)
-        found = {
-            value.name: [
-                axis.dim_value if axis.HasField("dim_value") else None for axis in value.type.tensor_type.shape.dim
-            ]
-            for value in typed
-            if value.type.tensor_type.HasField("shape")
-        }
-        return found | {name: list(tensor.dims) for name, tensor in self.initializers.items()}
-
-    def rank(self, name: str) -> int | None:
-        return len(self.shapes[name]) if name in self.shapes else None
-
-    def violation(
-        self,
-        rule: str,
-        found: str,
-        mend: str,
-        *,
-        node: onnx.NodeProto | None = None,
-        name: str = "",
-        rank: int | None = None,
-    ) -> Violation:
-        """At `node`, or at the value `name`, or at the model as a whole."""
-        operator = "" if node is None else node.op_type
-        place = name if node is None else node.name or next(iter(node.output), "")
-        return Violation(rule, place, operator, self.opset, rank, found, mend)
-
-
-def _with_one_import_each(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy for shape inference, which refuses a model with a domain that is imported twice or never."""
-    versions = dict.fromkeys((node.domain for node in model.graph.node), 1) | {"": OPSET}
-    versions |= {each.domain: each.version for each in model.opset_import}
-    versions[""] = max(versions[""], versions.pop("ai.onnx", 0))  # two names of one domain
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)
-    del copy.opset_import[:]
-    copy.opset_import.extend(onnx.helper.make_opsetid(domain, version) for domain, version in versions.items())
-    return copy
 
 
 def _opset_imports(graph: _Graph) -> Iterator[Violation]:
@@ -194,7 +121,7 @@ def _opset_imports(graph: _Graph) -> Iterator[Violation]:
 
 
 def _operators(graph: _Graph) -> Iterator[Violation]:
-    for node in graph.graph.node:
+    for node in graph.nodes:
         opsets = graph.table.opsets_of(node.op_type, node.domain)
         full_name = f"{node.domain or 'ai.onnx'}::{node.op_type}"
         mend = _MENDS.get(node.op_type, "write it with the operators of the dialect")
@@ -212,26 +139,21 @@ def _operators(graph: _Graph) -> Iterator[Violation]:
 
 
 def _ranks_and_sizes(graph: _Graph) -> Iterator[Violation]:
-    made_by = {name: node for node in graph.graph.node for name in node.output if name}
-    values = [*(value.name for value in graph.graph.input), *graph.initializers, *made_by]
+    made_by = {name: node for node in graph.nodes for name in node.output if name}
+    values = [*(value.name for value in graph.model.graph.input), *graph.initializers, *made_by]
     for name in values:
         node, rank = made_by.get(name), graph.rank(name)
         if rank is not None and rank > MOST_AXES:
             mend = f"fold axes until there are {MOST_AXES}"
             yield graph.violation("rank", f"{name} has {rank} axes", mend, node=node, name=name, rank=rank)
-        if name not in graph.initializers and 0 in graph.shapes.get(name, []):
-            yield graph.violation(
-                "empty axis",
-                f"{name} has the shape {graph.shapes[name]}",
-                "leave it out",
-                node=node,
-                name=name,
-                rank=rank,
-            )
+        sizes = graph.sizes(name)
+        if name not in graph.initializers and sizes is not None and 0 in sizes:
+            found = f"{name} has the shape {sizes}"
+            yield graph.violation("empty axis", found, "leave it out", node=node, name=name, rank=rank)
 
 
 def _shapes_from_data(graph: _Graph) -> Iterator[Violation]:
-    for node in graph.graph.node:
+    for node in graph.nodes:
         operands = [node.input[i] for i in _SHAPE_OPERANDS.get(node.op_type, ()) if i < len(node.input)]
         computed = [name for name in operands if name and name not in graph.constants]
         unknown = [name for name in node.output if name and graph.rank(name) is None]
@@ -245,7 +167,7 @@ def _shapes_from_data(graph: _Graph) -> Iterator[Violation]:
 
 def _weights_of_products(graph: _Graph) -> Iterator[Violation]:
     rule, mend = "weight of a product", "store it [inputs, outputs] as an initializer and make it the second input"
-    for node in graph.graph.node:
+    for node in graph.nodes:
         if node.op_type != "MatMul" or not any(name in graph.constants for name in node.input):
             continue
         first, second = node.input
@@ -261,7 +183,7 @@ def _weights_of_products(graph: _Graph) -> Iterator[Violation]:
 def _infinite_constants(graph: _Graph) -> Iterator[Violation]:
     held = {
         node.output[0]: attribute.t
-        for node in graph.graph.node
+        for node in graph.nodes
         if node.op_type in ("Constant", "ConstantOfShape")
         for attribute in node.attribute
         if attribute.HasField("t")
@@ -279,9 +201,9 @@ def _infinite_constants(graph: _Graph) -> Iterator[Violation]:
 
 
 def _index_types(graph: _Graph) -> Iterator[Violation]:
-    consumers = Counter(name for node in graph.graph.node if node.op_type != "Cast" for name in node.input)
-    consumers.update(value.name for value in graph.graph.output)
-    for node in graph.graph.node:
+    consumers = Counter(name for node in graph.nodes if node.op_type != "Cast" for name in node.input)
+    consumers.update(value.name for value in graph.model.graph.output)
+    for node in graph.nodes:
         index = _INDEX_OUTPUTS.get(node.op_type)
         if index is not None and index < len(node.output) and consumers[node.output[index]]:
             found = f"its indices {node.output[index]} are used as they are, int64 here and int32 for ATC (E89999)"

@@ -15,11 +15,28 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import onnx_ir as ir
 
-_GREATEST = 127.0
-_LEAST_MAGNITUDE = 1e-30
+LEAST_MAGNITUDE = 1e-30
 """Stands for the largest magnitude of a row of zeros."""
+
+
+@dataclass(frozen=True)
+class EightBits:
+    """A type of 8 bits that rows are rounded to."""
+
+    dtype: ir.DataType
+    greatest: float
+    zero_point: int = 0
+
+    def zeros(self, shape: tuple[int, ...] = ()) -> "npt.NDArray[np.generic]":
+        """Zero points, all the same."""
+        return np.full(shape, self.zero_point, self.dtype.numpy())
+
+
+# What ONNX Runtime's products on the CPU take.
+_AROUND_128 = EightBits(ir.DataType.UINT8, 127.0, zero_point=128)
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,8 +58,8 @@ class QuantizedMatrix:
 class _Rows:
     """A factor, each row divided by its scale and rounded."""
 
-    integers: ir.Value
-    """As float32 [.., rows, inputs], from -127 to 127."""
+    rounded: ir.Value
+    """As float32 [.., rows, inputs], of magnitudes up to the greatest of the type."""
     scales: ir.Value
     """float32 [.., rows, 1]"""
 
@@ -66,15 +83,16 @@ class QuantizedMatricesPass(ir.passes.InPlacePass):
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Replace; the initializers keep their names."""
-        rows: dict[ir.Value, _Rows] = {}
-        constants: dict[str, ir.Value] = {}
+        products = RoundedProducts(model, _AROUND_128)
         for name, matrix in self._matrices.items():
             original = model.graph.initializers.pop(name)
-            integers = _initializer(model, matrix.integers)
-            scales = _initializer(model, matrix.scales)
+            integers, scales = initializer(model, matrix.integers), initializer(model, matrix.scales)
             for use in tuple(original.uses()):
                 if matrix.integers.dtype == ir.DataType.INT8:
-                    _multiply_int8(model, use.node, integers, scales, rows, constants)
+                    weight = ir.node(
+                        "DequantizeLinear", [integers, scales], {"axis": 1}, name=f"{use.node.name}/weight"
+                    )
+                    products.replace(use.node, [weight])
                 else:
                     _multiply_int4(use.node, integers, scales, matrix.block)
         return ir.passes.PassResult(model, modified=bool(self._matrices))
@@ -97,36 +115,73 @@ def _multiply_int4(product: ir.Node, integers: ir.Value, scales: ir.Value, block
     product.replace_input_with(1, dequantized.outputs[0])
 
 
-def _multiply_int8(
-    model: ir.Model,
-    product: ir.Node,
-    integers: ir.Value,
-    scales: ir.Value,
-    known: dict[ir.Value, _Rows],
-    constants: dict[str, ir.Value],
-) -> None:
-    """MatMul(x, W) -> MatMul(rounded rows of x, DequantizeLinear(W)) * scales of the rows; all in float32."""
-    factor, result = product.inputs[0], product.outputs[0]
-    if factor is None or result.dtype is None:
-        raise ir.passes.PassError(f"{product.name} has no first factor, or a result of unknown type")
-    if factor not in known:
-        known[factor] = _rounded_rows(model, product, factor, constants)
-    rows = known[factor]
-    dequantized = ir.node("DequantizeLinear", [integers, scales], {"axis": 1}, name=f"{product.name}/weight")
-    of_integers = ir.node("MatMul", [rows.integers, dequantized.outputs[0]], name=product.name)
-    scaled = ir.node("Mul", [of_integers.outputs[0], rows.scales], name=f"{product.name}/scaled")
-    product.prepend([dequantized, of_integers, scaled])
-    if result.dtype == ir.DataType.FLOAT:
-        _take_place(scaled.outputs[0], result)
-    else:
-        for widened in [use.node for use in result.uses() if _is_cast_to_float32(use.node)]:
-            _take_place(scaled.outputs[0], widened.outputs[0])  # not rounded on the way
-            model.graph.remove(widened, safe=True)
-        if result.uses() or result.is_graph_output():
-            narrowed = ir.node("Cast", [scaled.outputs[0]], {"to": result.dtype}, name=f"{product.name}/narrowed")
-            product.prepend(narrowed)
-            _take_place(narrowed.outputs[0], result)
-    model.graph.remove(product, safe=True)
+class RoundedProducts:
+    """Replaces products of a model by such whose rows are rounded to `kind`; rows and constants are made once."""
+
+    def __init__(self, model: ir.Model, kind: EightBits) -> None:
+        self._model = model
+        self._kind = kind
+        self._rows: dict[ir.Value, _Rows] = {}
+        self._constants: dict[str, ir.Value] = {}
+
+    def replace(self, product: ir.Node, weight: list[ir.Node]) -> None:
+        """MatMul(x, W) -> MatMul(rounded rows of x, weight) * scales of the rows, all in float32.
+
+        `weight` are the new nodes that make W; the last gives it in float32. Where the product's own type is another,
+        a Cast follows, which is left out in front of one to float32.
+        """
+        factor, result = product.inputs[0], product.outputs[0]
+        if factor is None or result.dtype is None:
+            raise ir.passes.PassError(f"{product.name} has no first factor, or a result of unknown type")
+        if factor not in self._rows:
+            self._rows[factor] = self._rounded_rows(product, factor)
+        rows = self._rows[factor]
+        rounded = ir.node("MatMul", [rows.rounded, weight[-1].outputs[0]], name=product.name)
+        scaled = ir.node("Mul", [rounded.outputs[0], rows.scales], name=f"{product.name}/scaled")
+        product.prepend([*weight, rounded, scaled])
+        if result.dtype == ir.DataType.FLOAT:
+            _take_place(scaled.outputs[0], result)
+        else:
+            for widened in [use.node for use in result.uses() if _is_cast_to_float32(use.node)]:
+                _take_place(scaled.outputs[0], widened.outputs[0])  # not rounded on the way
+                self._model.graph.remove(widened, safe=True)
+            if result.uses() or result.is_graph_output():
+                narrowed = ir.node("Cast", [scaled.outputs[0]], {"to": result.dtype}, name=f"{product.name}/narrowed")
+                product.prepend(narrowed)
+                _take_place(narrowed.outputs[0], result)
+        self._model.graph.remove(product, safe=True)
+
+    def _rounded_rows(self, before: ir.Node, factor: ir.Value) -> _Rows:
+        """New nodes in front of `before`, where `factor` is known."""
+        owner = factor.producer()
+        name = f"{owner.name if owner is not None else before.name}/rows"
+
+        def add(op: str, inputs: list[ir.Value], attributes: dict[str, int] | None = None) -> ir.Value:
+            node = ir.node(op, inputs, attributes or {}, name=f"{name}/{op}")
+            before.prepend(node)
+            return node.outputs[0]
+
+        one, zero = self._constant("one", np.float32(1.0)), self._constant("zero", self._kind.zeros())
+        x = factor if factor.dtype == ir.DataType.FLOAT else add("Cast", [factor], {"to": ir.DataType.FLOAT})
+        last_axis = self._constant("last_axis", np.array([-1], np.int64))
+        magnitude = add("ReduceMax", [add("Abs", [x]), last_axis], {"keepdims": 1})
+        not_zero = add("Max", [magnitude, self._constant("least", np.float32(LEAST_MAGNITUDE))])
+        scales = add("Mul", [not_zero, self._constant("step", np.float32(1.0 / self._kind.greatest))])
+        integers = add("QuantizeLinear", [add("Div", [x, scales]), one, zero])
+        return _Rows(add("DequantizeLinear", [integers, one, zero]), scales)
+
+    def _constant(self, key: str, number: "np.generic | npt.NDArray[np.generic]") -> ir.Value:
+        if key not in self._constants:
+            self._constants[key] = initializer(self._model, ir.tensor(np.asarray(number), name=f"quantize.{key}"))
+        return self._constants[key]
+
+
+def initializer(model: ir.Model, tensor: ir.TensorProtocol) -> ir.Value:
+    """A new one of the graph, under the tensor's name."""
+    shape = ir.Shape(tensor.shape.numpy())
+    value = ir.Value(name=tensor.name, shape=shape, type=ir.TensorType(tensor.dtype), const_value=tensor)
+    model.graph.initializers.add(value)
+    return value
 
 
 def _take_place(new: ir.Value, old: ir.Value) -> None:
@@ -136,35 +191,3 @@ def _take_place(new: ir.Value, old: ir.Value) -> None:
 
 def _is_cast_to_float32(node: ir.Node) -> bool:
     return node.op_type == "Cast" and node.attributes["to"].as_int() == ir.DataType.FLOAT
-
-
-def _rounded_rows(model: ir.Model, before: ir.Node, factor: ir.Value, constants: dict[str, ir.Value]) -> _Rows:
-    """New nodes in front of `before`, where `factor` is known."""
-    owner = factor.producer()
-    name = f"{owner.name if owner is not None else before.name}/rows"
-
-    def constant(key: str, array: "np.ndarray[tuple[int, ...], np.dtype[np.generic]]") -> ir.Value:
-        if key not in constants:
-            constants[key] = _initializer(model, ir.tensor(array, name=f"quantize.{key}"))
-        return constants[key]
-
-    def add(op: str, inputs: list[ir.Value], attributes: dict[str, int] | None = None) -> ir.Value:
-        node = ir.node(op, inputs, attributes or {}, name=f"{name}/{op}")
-        before.prepend(node)
-        return node.outputs[0]
-
-    one = constant("one", np.array(1.0, np.float32))
-    zero = constant("zero", np.array(128, np.uint8))
-    x = factor if factor.dtype == ir.DataType.FLOAT else add("Cast", [factor], {"to": ir.DataType.FLOAT})
-    magnitude = add("ReduceMax", [add("Abs", [x]), constant("last_axis", np.array([-1], np.int64))], {"keepdims": 1})
-    not_zero = add("Max", [magnitude, constant("least", np.array(_LEAST_MAGNITUDE, np.float32))])
-    scales = add("Mul", [not_zero, constant("step", np.array(1.0 / _GREATEST, np.float32))])
-    integers = add("QuantizeLinear", [add("Div", [x, scales]), one, zero])
-    return _Rows(add("DequantizeLinear", [integers, one, zero]), scales)
-
-
-def _initializer(model: ir.Model, tensor: ir.TensorProtocol) -> ir.Value:
-    shape = ir.Shape(tensor.shape.numpy())
-    value = ir.Value(name=tensor.name, shape=shape, type=ir.TensorType(tensor.dtype), const_value=tensor)
-    model.graph.initializers.add(value)
-    return value

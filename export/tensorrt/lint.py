@@ -1,19 +1,17 @@
 """What in an ONNX graph TensorRT's parser does not take, node by node, before a build that would take minutes to fail.
 
-A pure function of the model and the table of operators (tensorrt_operators). Weights in external files are not read.
+A pure function of the model and the table of operators (operators.json). Weights in external files are not read.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 import onnx
 import onnx.helper
 import onnx.inliner
 import onnx.numpy_helper
-import onnx.shape_inference
 
+from lopa.export.graph.lint import LintedGraph, Violation
 from lopa.export.tensorrt.operators import ParserTable, tensorrt_operators
 from lopa.runtime.errors import BadInputError
 
@@ -33,33 +31,7 @@ _NUMBERS = {"value", "value_int", "value_ints", "value_float", "value_floats"}
 """Forms of a Constant that are numbers."""
 
 
-@dataclass(frozen=True)
-class Refusal:
-    """One place that the parser does not take."""
-
-    rule: str
-    """A short name, the same for all places that break the same rule."""
-    node: str
-    """Empty for the model as a whole."""
-    operator: str
-    opset: int
-    """The model's opset of ai.onnx."""
-    dtype: str | None
-    """Of the node's data, e.g. BFLOAT16; None where that is not known or says nothing."""
-    rank: int | None
-    """Axes of that data."""
-    found: str
-    mend: str
-    """What to do."""
-
-    def __str__(self) -> str:
-        place = " ".join(part for part in (self.operator, self.node) if part) or "model"
-        facts = [f"opset {self.opset}", *([self.dtype] if self.dtype else [])]
-        facts += [] if self.rank is None else [f"{self.rank} axes"]
-        return f"{place} ({', '.join(facts)}): {self.found}; {self.mend}"
-
-
-def refusals_of_model(model: onnx.ModelProto, table: ParserTable) -> list[Refusal]:
+def refusals_of_model(model: onnx.ModelProto, table: ParserTable) -> list[Violation]:
     """Every place that the parser refuses, those of the whole model first, then rule by rule in the order of nodes.
 
     `model` may be without its external data. Its functions are looked at as the parser takes them: by their bodies.
@@ -79,70 +51,39 @@ def check_parser_takes(model: onnx.ModelProto, name: str) -> None:
         )
 
 
-class _Graph:
+class _Graph(LintedGraph):
     """The model with what the rules ask of it."""
 
     def __init__(self, model: onnx.ModelProto, table: ParserTable) -> None:
-        self.model = model
+        super().__init__(model)
         self.table = table
-        self.nodes = model.graph.node
-        self.opset = max((each.version for each in model.opset_import if each.domain in ("", "ai.onnx")), default=0)
-        self.constants = {tensor.name: tensor for tensor in model.graph.initializer}
+        self.constants = dict(self.initializers)
         for node in self.nodes:
             if node.op_type == "Constant" and node.attribute[0].name in _NUMBERS:
                 value = onnx.helper.get_attribute_value(node.attribute[0])
                 made = isinstance(value, onnx.TensorProto)
                 self.constants[node.output[0]] = value if made else onnx.numpy_helper.from_array(np.array(value))
 
-    @cached_property
-    def types(self) -> dict[str, onnx.TypeProto.Tensor]:
-        """Type and shape of values that can be inferred, constants among them."""
-        inferred = onnx.shape_inference.infer_shapes(self.model).graph
-        found = {
-            value.name: value.type.tensor_type for value in (*inferred.input, *inferred.value_info, *inferred.output)
-        }
-        for name, tensor in self.constants.items():
-            found[name] = onnx.helper.make_tensor_type_proto(tensor.data_type, tensor.dims).tensor_type
-        return found
-
-    def dtype(self, name: str) -> str | None:
-        """E.g. BFLOAT16; None if unknown."""
-        known = name in self.types and self.types[name].elem_type
-        return onnx.TensorProto.DataType.Name(self.types[name].elem_type) if known else None
-
-    def rank(self, name: str) -> int | None:
-        known = name in self.types and self.types[name].HasField("shape")
-        return len(self.types[name].shape.dim) if known else None
-
-    def is_static(self, name: str) -> bool:
-        known = name in self.types and self.types[name].HasField("shape")
-        return known and all(axis.HasField("dim_value") for axis in self.types[name].shape.dim)
-
-    def refusal(
-        self, rule: str, found: str, mend: str, node: onnx.NodeProto | None = None, name: str | None = None
-    ) -> Refusal:
-        """At `node`, about its value `name` or else its first input; or at the model as a whole."""
-        if node is None:
-            return Refusal(rule, "", "", self.opset, None, None, found, mend)
+    def refusal(self, rule: str, found: str, mend: str, node: onnx.NodeProto, name: str | None = None) -> Violation:
+        """At `node`, about its value `name` or else its first input."""
         value = next(iter(node.input), "") if name is None else name
-        place = node.name or next(iter(node.output), "")
-        return Refusal(rule, place, node.op_type, self.opset, self.dtype(value), self.rank(value), found, mend)
+        return self.violation(rule, found, mend, node=node, dtype=self.dtype(value), rank=self.rank(value))
 
 
-def _opsets(graph: _Graph) -> Iterator[Refusal]:
+def _opsets(graph: _Graph) -> Iterator[Violation]:
     oldest, newest = graph.table.opsets
     if not oldest <= graph.opset <= newest:
-        yield graph.refusal("opset", f"opset {graph.opset}", f"export it at an opset from {oldest} to {newest}")
+        yield graph.violation("opset", f"opset {graph.opset}", f"export it at an opset from {oldest} to {newest}")
 
 
-def _operators(graph: _Graph) -> Iterator[Refusal]:
+def _operators(graph: _Graph) -> Iterator[Violation]:
     for node in graph.nodes:
         if node.domain not in ("", "ai.onnx") or node.op_type not in graph.table.operators:
             mend = _MENDS.get(node.op_type, _OTHERWISE)
             yield graph.refusal("operator", f"{node.domain or 'ai.onnx'}::{node.op_type} is not supported", mend, node)
 
 
-def _types(graph: _Graph) -> Iterator[Refusal]:
+def _types(graph: _Graph) -> Iterator[Violation]:
     for node in graph.nodes:
         operator = graph.table.operators.get(node.op_type)
         if operator is None:
@@ -161,7 +102,7 @@ def _types(graph: _Graph) -> Iterator[Refusal]:
                 yield graph.refusal("type", found, "put a Cast in front of it", node, name)
 
 
-def _axes(graph: _Graph) -> Iterator[Refusal]:
+def _axes(graph: _Graph) -> Iterator[Violation]:
     for node in graph.nodes:
         for name in filter(None, (*node.input, *node.output)):
             rank = graph.rank(name)
@@ -172,7 +113,7 @@ def _axes(graph: _Graph) -> Iterator[Refusal]:
                 yield graph.refusal("axes", found, "fold some into one", node, name)
 
 
-def _attention(graph: _Graph) -> Iterator[Refusal]:
+def _attention(graph: _Graph) -> Iterator[Violation]:
     for node in graph.nodes:
         if node.op_type != "Attention":
             continue
@@ -191,20 +132,22 @@ def _attention(graph: _Graph) -> Iterator[Refusal]:
                 yield graph.refusal("attention", f"has the attribute {name}", "leave it out", node)
 
 
-def _constant_operands(graph: _Graph) -> Iterator[Refusal]:
+def _constant_operands(graph: _Graph) -> Iterator[Violation]:
     for node in graph.nodes:
         axes_of = node.op_type in ("Squeeze", "Unsqueeze", "CumSum") or node.op_type.startswith("Reduce")
         if axes_of and len(node.input) > 1 and node.input[1] and node.input[1] not in graph.constants:
             yield graph.refusal(
                 "constant operand", f"its axes {node.input[1]} are computed", "make them constant", node
             )
-        if node.op_type == "Squeeze" and len(node.input) == 1 and not graph.is_static(node.input[0]):
-            yield graph.refusal("constant operand", "has no axes, and its shape is dynamic", "give it axes", node)
+        if node.op_type == "Squeeze" and len(node.input) == 1:
+            sizes = graph.sizes(node.input[0])
+            if sizes is None or None in sizes:
+                yield graph.refusal("constant operand", "has no axes, and its shape is dynamic", "give it axes", node)
         if node.op_type in ("QuantizeLinear", "DequantizeLinear") and node.input[1] not in graph.constants:
             yield graph.refusal("constant operand", f"its scale {node.input[1]} is computed", _FLOAT_BUNDLE, node)
 
 
-def _zero_points(graph: _Graph) -> Iterator[Refusal]:
+def _zero_points(graph: _Graph) -> Iterator[Violation]:
     for node in graph.nodes:
         if node.op_type not in ("QuantizeLinear", "DequantizeLinear") or len(node.input) < 3 or not node.input[2]:
             continue
@@ -213,7 +156,7 @@ def _zero_points(graph: _Graph) -> Iterator[Refusal]:
             yield graph.refusal("zero point", f"{node.input[2]} is not 0", "quantize without zero points", node)
 
 
-def _single_cases(graph: _Graph) -> Iterator[Refusal]:
+def _single_cases(graph: _Graph) -> Iterator[Violation]:
     for node in graph.nodes:
         attributes = {each.name: onnx.helper.get_attribute_value(each) for each in node.attribute}
         if node.op_type == "TopK":
@@ -226,7 +169,7 @@ def _single_cases(graph: _Graph) -> Iterator[Refusal]:
             yield graph.refusal("rotary positions", "position_ids is not INT64", "cast it", node, node.input[3])
 
 
-_RULES: tuple[Callable[[_Graph], Iterator[Refusal]], ...] = (
+_RULES: tuple[Callable[[_Graph], Iterator[Violation]], ...] = (
     _opsets,
     _operators,
     _types,

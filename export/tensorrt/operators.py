@@ -1,4 +1,4 @@
-"""What TensorRT's ONNX parser supports: tensorrt_operators.json, which says where it comes from. Knows no graph."""
+"""What TensorRT's ONNX parser supports: operators.json, which says where it comes from. Knows no graph."""
 
 from collections.abc import Mapping
 from functools import cache

@@ -102,7 +102,7 @@ def report_from_session(
     progress: Progress = silent,
     stage: str = "comparing",
 ) -> Report:
-    """Run all cases of check_cases through `session` and every reference.
+    """Run all cases (lopa.export.verify.cases) through `session` and every reference.
 
     `progress` is told how many of the cases are done, as those of `stage`. Raises CheckFailedError when the engine
     itself fails.

@@ -6,7 +6,7 @@ Knows names and shapes only; no values.
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal
 
 from lopa.export.checkpoint.config import CheckpointConfig
 from lopa.runtime.bundle.manifest import WEIGHT_ALIGNMENT, ModelDimensions, TensorRecord, scale_name
@@ -18,14 +18,8 @@ ITEM_BITS: dict[Dtype | IntegerDtype, int] = {"float32": 32, "float16": 16, "bfl
 HEAD_NAME = "head.weight"
 BLOCK = 32
 """Inputs that share an int4 scale."""
-
-
-class HasShape(Protocol):
-    """A tensor of which the shape is known."""
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Sizes of the axes."""
+Shapes = Mapping[str, tuple[int, ...]]
+"""Of the tensors of a checkpoint, by name."""
 
 
 @dataclass(frozen=True)
@@ -47,8 +41,12 @@ class PlannedWeight:
         return self.source_shape[::-1] if self.transposed else self.source_shape
 
 
-def planned_weights_from_config(config: CheckpointConfig) -> list[PlannedWeight]:
-    """Every tensor of the bundle, in the order in which it is written.
+WeightPlan = Sequence[PlannedWeight]
+"""Every tensor of a bundle, in the order in which it is written."""
+
+
+def weight_plan_from_config(config: CheckpointConfig) -> WeightPlan:
+    """The plan of a bundle in floats.
 
     A tied head is a tensor of its own here, with the embedding as its source.
     """
@@ -71,7 +69,7 @@ def planned_weights_from_config(config: CheckpointConfig) -> list[PlannedWeight]
     return planned
 
 
-def tensor_records_from_plan(planned: Sequence[PlannedWeight], dtype: Dtype) -> dict[str, TensorRecord]:
+def tensor_records_from_plan(plan: WeightPlan, dtype: Dtype) -> dict[str, TensorRecord]:
     """Offset and length of every tensor, one behind the other at multiples of WEIGHT_ALIGNMENT.
 
     `dtype` is that of the tensors that are not quantized, and of int4 scales. Scales of int8 are float32, since the
@@ -79,7 +77,7 @@ def tensor_records_from_plan(planned: Sequence[PlannedWeight], dtype: Dtype) -> 
     """
     records: dict[str, TensorRecord] = {}
     offset = 0
-    for weight in planned:
+    for weight in plan:
         tensors: list[tuple[str, Dtype | IntegerDtype, tuple[int, ...]]]
         if weight.quantized is None:
             tensors = [(weight.name, dtype, weight.shape)]
@@ -94,7 +92,7 @@ def tensor_records_from_plan(planned: Sequence[PlannedWeight], dtype: Dtype) -> 
     return records
 
 
-def check_layer_count(config: CheckpointConfig, stored: Mapping[str, HasShape], *, source: str) -> None:
+def check_layer_count(config: CheckpointConfig, stored: Shapes, *, source: str) -> None:
     """Raise BadInputError unless `stored` can have as many layers as the configuration says.
 
     To be called before anything is made for each layer: the number is a claim, the tensors are there.
@@ -108,28 +106,26 @@ def check_layer_count(config: CheckpointConfig, stored: Mapping[str, HasShape], 
         )
 
 
-def check_stored_tensors(
-    planned: Sequence[PlannedWeight], stored: Mapping[str, HasShape], *, ignored: Collection[str], source: str
-) -> None:
+def check_stored_tensors(plan: WeightPlan, stored: Shapes, *, ignored: Collection[str], source: str) -> None:
     """Raise BadInputError unless `stored` has exactly the planned tensors, in their shapes.
 
     `ignored` may be there as well; so may tables of rotary angles, which older checkpoints carry.
     """
-    for weight in planned:
+    for weight in plan:
         if weight.source not in stored:
             raise BadInputError(
                 f"{source} has no tensor {weight.source}",
                 expected=f"that tensor, with the shape {list(weight.source_shape)}",
                 remedy="check that config.json belongs to these weights, or copy the checkpoint again",
             )
-        found = stored[weight.source].shape
+        found = stored[weight.source]
         if found != weight.source_shape:
             raise BadInputError(
                 f"{source}: {weight.source} has the shape {list(found)}",
                 expected=f"{list(weight.source_shape)}, from config.json",
                 remedy="check that config.json belongs to these weights",
             )
-    unknown = set(stored) - {weight.source for weight in planned} - set(ignored)
+    unknown = set(stored) - {weight.source for weight in plan} - set(ignored)
     for name in sorted(unknown):
         if not name.endswith("rotary_emb.inv_freq"):
             raise BadInputError(

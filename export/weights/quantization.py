@@ -1,10 +1,9 @@
 """Which tensors of a bundle become integers: the choice of a user, checked against the plan. Knows names, no values."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
-from lopa.export.weights.plan import BLOCK, HEAD_NAME, IntegerDtype, PlannedWeight
+from lopa.export.weights.plan import BLOCK, HEAD_NAME, IntegerDtype, WeightPlan
 from lopa.runtime.bundle.manifest import Quantization
 from lopa.runtime.errors import BadInputError
 
@@ -30,14 +29,14 @@ class QuantizationChoice:
         )
 
 
-def quantized_plan(planned: Sequence[PlannedWeight], choice: QuantizationChoice) -> list[PlannedWeight]:
-    """`planned`, with the matrices of the choice marked: those of all layers, and the head if wanted.
+def quantized_plan(plan: WeightPlan, choice: QuantizationChoice) -> WeightPlan:
+    """`plan`, with the matrices of the choice marked: those of all layers, and the head if wanted.
 
     The embedding is looked up, not multiplied, and stays as it is, as do norms and biases. Raises BadInputError for a
     pattern that matches no tensor that would be quantized, when nothing is left to quantize, and for a matrix whose
     inputs cannot be cut into blocks.
     """
-    candidates = [weight.name for weight in planned if weight.transposed and (choice.head or weight.name != HEAD_NAME)]
+    candidates = [weight.name for weight in plan if weight.transposed and (choice.head or weight.name != HEAD_NAME)]
     for pattern in choice.exclude:
         if not any(fnmatchcase(name, pattern) for name in candidates):
             raise BadInputError(
@@ -52,14 +51,14 @@ def quantized_plan(planned: Sequence[PlannedWeight], choice: QuantizationChoice)
             expected="some matrix that no pattern matches",
             remedy="export with --quantize none",
         )
-    marked = [replace(weight, quantized=choice.kind) if weight.name in chosen else weight for weight in planned]
+    marked = [replace(weight, quantized=choice.kind) if weight.name in chosen else weight for weight in plan]
     if choice.kind == "int4":
         _check_blocks(marked)
     return marked
 
 
-def _check_blocks(planned: Sequence[PlannedWeight]) -> None:
-    for weight in planned:
+def _check_blocks(plan: WeightPlan) -> None:
+    for weight in plan:
         if weight.quantized is not None and weight.shape[0] % BLOCK:
             raise BadInputError(
                 f"{weight.name} has {weight.shape[0]} inputs",

@@ -4,7 +4,8 @@ One pass over the checkpoint. In memory is one matrix at a time, as the bundle h
 other way round. A matrix that is very large is written in strips, and read again for each. Does not know the graph.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -13,12 +14,11 @@ from torch import Tensor
 
 from lopa.export.checkpoint.lora import Adapter, LowRankProduct
 from lopa.export.checkpoint.tensors import StoredTensor
-from lopa.export.weights.hashed_file import HashedFile
+from lopa.export.weights.digests import HashedFile
 from lopa.export.weights.merged_blocks import merged_blocks
-from lopa.export.weights.plan import BLOCK, Dtype, IntegerDtype, PlannedWeight
+from lopa.export.weights.plan import BLOCK, Dtype, IntegerDtype, PlannedWeight, WeightPlan
 from lopa.export.weights.quantize_tensor import bytes_from_int4, integers_from_values
 from lopa.export.weights.torch_dtypes import TORCH_DTYPES
-from lopa.export.weights.workspace import Workspace
 from lopa.runtime.bundle.manifest import FileRecord, TensorRecord, scale_name
 from lopa.runtime.errors import BadInputError
 
@@ -30,26 +30,41 @@ _PACKED_ITEMS = 1 << 20
 
 def write_weights(
     path: Path,
-    planned: Sequence[PlannedWeight],
+    plan: WeightPlan,
     records: Mapping[str, TensorRecord],
     stored: Mapping[str, StoredTensor],
     adapter: Adapter,
     progress: Callable[[int], None],
 ) -> FileRecord:
-    """Write every planned tensor at its record's offset in the new file `path`.
+    """Write every tensor of `plan` at its record's offset in the new file `path`.
 
     `progress` hears the bytes written so far. Raises BadInputError, naming the tensor, for values that are NaN,
     infinite or beyond the bundle's dtype, and OSError when the file cannot be written.
     """
     workspace = Workspace()
     with HashedFile(path) as file, _one_torch_thread():
-        for weight in planned:
+        for weight in plan:
             origin = adapter.replaced.get(weight.source, stored[weight.source])
             product = adapter.products.get(weight.source)
             for offset, piece in _pieces_of_weight(weight, records, origin, product, workspace):
                 _write(file, memoryview(bytes(max(0, offset - file.size))), progress)
                 _write(file, _bytes(piece), progress)
         return FileRecord(path=path.name, size=file.size, sha256=file.sha256)
+
+
+class Workspace:
+    """One buffer, as large as the largest tensor so far: fresh memory costs more time than what is done in it."""
+
+    def __init__(self) -> None:
+        self._buffer = torch.empty(0, dtype=torch.uint8)
+
+    def tensor(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        """A contiguous tensor of any values. It takes the memory of the one given before, which ends with this call."""
+        size = math.prod(shape) * dtype.itemsize
+        if size > len(self._buffer):
+            del self._buffer  # before the larger one exists
+            self._buffer = torch.empty(size, dtype=torch.uint8)
+        return self._buffer[:size].view(dtype).reshape(shape)
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from lopa.runtime.checked_values import shown
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.files.untrusted_input import refused_as_bad_input
 from lopa.runtime.template.budget import Budget
-from lopa.runtime.template.filters import template_functions
+from lopa.runtime.template.functions import template_functions
 from lopa.runtime.template.run import TemplateRun
 from lopa.runtime.template.text import from_message
 

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint, source_from_checkpoint
+from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint
+from lopa.export.source import source_from_checkpoint
 from lopa.export.weights.plan import tensor_records_from_plan
 from lopa.export.weights.writer import write_weights
 from tools.fuzz.case import NO_ANSWER, Case, Material

@@ -11,7 +11,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from lopa.bench.speed.eager_model import EagerModel, compiled_model, eager_model_from_checkpoint, repeated_heads
 from lopa.bench.speed.eager_session import EagerSession, real_length
-from lopa.export.bundle_from_checkpoint import source_from_checkpoint
+from lopa.export.source import source_from_checkpoint
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import WindowBatch
 from lopa.runtime.sessions.session import Session, open_session

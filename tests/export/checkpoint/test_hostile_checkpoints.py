@@ -14,11 +14,11 @@ from tests.export.checkpoint.slow_tokenizer import CONFIG_IDS, slow_tokenizer
 from tests.export.checkpoints import edit_config, failed_export, shard, small_checkpoint
 
 from lopa.cli.main import main
-from lopa.export.bundle_from_checkpoint import source_from_checkpoint
 from lopa.export.checkpoint.lora import adapter_from_folder
 from lopa.export.checkpoint.module_patterns import ModulePatterns
 from lopa.export.checkpoint.tensors import INDEX_NAME, SINGLE_NAME
-from lopa.export.weights.plan import planned_weights_from_config
+from lopa.export.source import source_from_checkpoint
+from lopa.export.weights.plan import weight_plan_from_config
 from lopa.runtime.errors import BadInputError
 from lopa.tiny import ADAPTER, CHECKPOINT
 
@@ -105,7 +105,7 @@ def test_a_mask_that_is_the_end_of_text(checkpoint: Path) -> None:
 
 def test_layers_are_counted_before_they_are_planned(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     edit_config(checkpoint, num_hidden_layers=2**31 - 1)
-    monkeypatch.setattr(planned_weights_from_config, "__code__", (lambda _config: 1 / 0).__code__)
+    monkeypatch.setattr(weight_plan_from_config, "__code__", (lambda _config: 1 / 0).__code__)
     with pytest.raises(BadInputError, match="num_hidden_layers = 2147483647"):
         source_from_checkpoint(checkpoint, None)
 

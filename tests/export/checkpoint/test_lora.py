@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from tests.export.checkpoints import failed_export, small_checkpoint
 from torch import nn
 
-from lopa.export.bundle_from_checkpoint import Source, source_from_checkpoint
+from lopa.export.source import Source, source_from_checkpoint
 from lopa.export.weights import merged_blocks
 from lopa.export.weights.plan import tensor_records_from_plan
 from lopa.export.weights.writer import write_weights

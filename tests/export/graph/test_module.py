@@ -8,8 +8,8 @@ from safetensors.torch import load_file
 from tests.export.checkpoints import CONFIG, small_checkpoint
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from lopa.export.bundle_from_checkpoint import source_from_checkpoint
 from lopa.export.graph.module import ContractForward
+from lopa.export.source import source_from_checkpoint
 from lopa.export.weights.plan import PlannedWeight
 from lopa.runtime.contract import TILE
 

@@ -12,7 +12,7 @@ from tests.export.checkpoints import small_checkpoint
 
 from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint
 from lopa.export.graph.operator_table import ascend_operators
-from lopa.export.graph.portable_lint import Violation, check_portable, violations_of_model
+from lopa.export.graph.portable_lint import check_portable, violations_of_model
 from lopa.runtime.errors import CheckFailedError
 
 Change = Callable[[onnx.ModelProto], None]
@@ -221,8 +221,3 @@ def test_nothing_is_left_of_an_export_that_breaks_a_rule(tmp_path: Path, monkeyp
     with pytest.raises(CheckFailedError, match="has 4 axes"):
         bundle_from_checkpoint(checkpoint, tmp_path / "bundle", dialects=("portable",))
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]
-
-
-def test_a_line_names_place_opset_and_mend() -> None:
-    violation = Violation("rank", "layers.0/Add", "Add", 17, 5, "x has 5 axes", "fold axes until there are 4")
-    assert str(violation) == "Add layers.0/Add (opset 17, 5 axes): x has 5 axes; fold axes until there are 4"

@@ -131,6 +131,21 @@ def test_the_parser_takes_it(dtype: str, products: Products) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_a_weight_is_rounded_and_widened_by_the_same_scales(dtype: str) -> None:
+    """Also that of a column of zeros is a number that the weight's type holds with all its digits."""
+    _, first, second = _numbers()
+    model = _quantized(dtype, "int8", {"first": first, "second": second})
+    known = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
+    exact = np.abs(first).max(axis=0) / 127
+    scales, wide = known["first/scale"], known["first/scale_float32"]
+    np.testing.assert_array_equal(scales.astype(np.float32), wide)
+    large = exact > 1e-4
+    np.testing.assert_allclose(wide[large], exact[large], rtol={"float32": 0, "float16": 1e-3, "bfloat16": 1e-2}[dtype])
+    assert large.sum() > OUTPUTS // 2
+    assert (wide >= (2.0**-14 if dtype == "float16" else 1e-33)).all()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 def test_magnitudes_of_a_stored_weight(tmp_path: Path, dtype: str) -> None:
     """More rows than are widened at a time; the largest of a column is negative, and in the last rows."""
     values = np.random.default_rng(2).uniform(-1, 1, (2500, 3)).astype(np.float32)

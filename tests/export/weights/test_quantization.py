@@ -7,12 +7,12 @@ import pytest
 from tests.export.checkpoints import failed_export, small_checkpoint
 
 from lopa.export.checkpoint.config import config_from_checkpoint
-from lopa.export.weights.plan import PlannedWeight, planned_weights_from_config, tensor_records_from_plan
+from lopa.export.weights.plan import PlannedWeight, tensor_records_from_plan, weight_plan_from_config
 from lopa.export.weights.quantization import QuantizationChoice, quantized_plan
 from lopa.runtime.errors import BadInputError
 from lopa.tiny import CHECKPOINT
 
-PLAN = planned_weights_from_config(config_from_checkpoint(CHECKPOINT))
+PLAN = weight_plan_from_config(config_from_checkpoint(CHECKPOINT))
 MATRICES = {weight.name for weight in PLAN if len(weight.shape) == 2} - {"embedding.weight"}
 
 

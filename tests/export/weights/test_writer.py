@@ -7,11 +7,11 @@ import torch
 from safetensors.torch import load_file
 from tests.export.checkpoints import edit_config, edit_weights, failed_export, shard, small_checkpoint
 
-from lopa.export.bundle_from_checkpoint import source_from_checkpoint
+from lopa.export.source import source_from_checkpoint
 from lopa.export.weights import merged_blocks
 from lopa.export.weights.plan import Dtype, tensor_records_from_plan
 from lopa.export.weights.quantization import QuantizationChoice, quantized_plan
-from lopa.export.weights.writer import write_weights
+from lopa.export.weights.writer import Workspace, write_weights
 from lopa.runtime.bundle.manifest import WEIGHT_ALIGNMENT, FileRecord, TensorRecord
 from lopa.runtime.errors import BadInputError
 
@@ -137,3 +137,17 @@ def test_quantized_weights(tmp_path: Path) -> None:
     edit_weights(checkpoint, {UP: torch.randint(-9, 9, (48, 32), dtype=torch.int8)})
     with pytest.raises(BadInputError, match="has the type 'I8'"):
         _written(checkpoint)
+
+
+def test_memory_is_used_again_and_grows() -> None:
+    workspace = Workspace()
+    large = workspace.tensor((30, 7), torch.float32)
+    large.fill_(1.5)
+    small = workspace.tensor((5, 2), torch.float16)
+    assert small.shape == (5, 2)
+    assert small.dtype == torch.float16
+    assert small.is_contiguous()
+    assert small.data_ptr() == large.data_ptr()
+    larger = workspace.tensor((31, 7), torch.float64)
+    assert larger.shape == (31, 7)
+    assert larger.untyped_storage().nbytes() == 31 * 7 * 8

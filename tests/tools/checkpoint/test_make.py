@@ -26,8 +26,9 @@ from tools.checkpoint.make import checkpoint_from_likeness, main
 from tools.checkpoint.tensors import tensors_from_dimensions
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint, source_from_checkpoint
+from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint
 from lopa.export.checkpoint.tensors import tensors_from_checkpoint
+from lopa.export.source import source_from_checkpoint
 from lopa.runtime.contract import Statistics, WindowBatch
 from lopa.runtime.sessions.session import open_session
 

@@ -1,13 +1,16 @@
 import hashlib
+import os
 import resource
 import signal
+import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from lopa.export.weights import hashed_file
-from lopa.export.weights.hashed_file import HashedFile
+from lopa.export.weights import digests
+from lopa.export.weights.digests import HashedFile, digests_in_background
+from lopa.runtime.errors import BadInputError
 
 
 def _write_all(file: HashedFile, data: memoryview) -> int:
@@ -20,7 +23,7 @@ def _write_all(file: HashedFile, data: memoryview) -> int:
 
 @pytest.mark.parametrize("part", [1, 1000, 1 << 23])
 def test_what_is_written_is_hashed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: int) -> None:
-    monkeypatch.setattr(hashed_file, "_PART", part)
+    monkeypatch.setattr(digests, "_PART", part)
     rng = np.random.default_rng(3)
     pieces = [rng.integers(0, 256, size, dtype=np.uint8) for size in (0, 1, 999, 2500)]
     with HashedFile(tmp_path / "file") as file:
@@ -61,3 +64,33 @@ def test_a_disk_that_is_full(tmp_path: Path) -> None:
             _write_all(file, memoryview(bytes(2000)))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_digests_of_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(digests, "_PIECE", 1000)
+    rng = np.random.default_rng(5)
+    contents = {tmp_path / str(size): rng.bytes(size) for size in (0, 1, 999, 1000, 2500)}
+    for path, content in contents.items():
+        path.write_bytes(content)
+    with digests_in_background(list(contents)) as background:
+        found = background.result()
+    assert found == {path: hashlib.sha256(content).hexdigest() for path, content in contents.items()}
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with (
+        digests_in_background([tmp_path / "nothing"]) as background,
+        pytest.raises(BadInputError, match="cannot be read"),
+    ):
+        background.result()
+
+
+def test_work_that_nobody_waits_for_is_given_up(tmp_path: Path) -> None:
+    """A file far larger than could be read meanwhile; it takes no room on the disk."""
+    path = tmp_path / "large"
+    with path.open("wb") as file:
+        os.truncate(file.fileno(), 1 << 40)
+    with pytest.raises(KeyboardInterrupt), digests_in_background([path, path]) as background:
+        raise KeyboardInterrupt
+    assert background.done()
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("source digests")]

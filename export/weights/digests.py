@@ -1,6 +1,7 @@
-"""sha256 of files, computed on a thread while other work reads the same files. Does not know what is in them.
+"""sha256 of files on another thread: of a new file while it is written, of others while they are read for other work.
 
-On a machine that keeps what was read for a while, both readers together read the disk once.
+Does not know what is in them. On a machine that keeps what was read for a while, two readers together read the disk
+once.
 """
 
 import hashlib
@@ -9,11 +10,53 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 from lopa.runtime.errors import BadInputError
 
+_PART = 1 << 23
+"""Bytes written, and in the meantime hashed, at a time."""
 _PIECE = 1 << 22
 """Bytes read and hashed at a time."""
+
+
+class HashedFile:
+    """The new file `path`, open inside the `with` block; every byte is hashed on another thread while it is written."""
+
+    def __init__(self, path: Path) -> None:
+        self.size = 0
+        """Bytes written so far."""
+        self._digest = hashlib.sha256()
+        self._file = path.open("xb", buffering=0)
+        self._hasher = ThreadPoolExecutor(1, thread_name_prefix="sha256")
+
+    @property
+    def sha256(self) -> str:
+        """Hex digest of what was written so far."""
+        return self._digest.hexdigest()
+
+    def write(self, data: memoryview) -> int:
+        """Write the beginning of `data`, contiguous bytes; says how many. Raises OSError for a full disk."""
+        part = data[:_PART]
+        hashed = self._hasher.submit(self._digest.update, part)
+        try:
+            done = 0
+            while done < len(part):
+                done += self._file.write(part[done:])
+        finally:
+            hashed.result()
+        self.size += len(part)
+        return len(part)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._hasher.shutdown()
+        self._file.close()
 
 
 @contextmanager

@@ -1,0 +1,85 @@
+"""Everything that an export reads, found and checked as far as it can be without reading weights."""
+
+import importlib.metadata
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from lopa.export.checkpoint.config import CONFIG_NAME, CheckpointConfig, config_from_checkpoint
+from lopa.export.checkpoint.lora import (
+    ADAPTER_CONFIG_NAME,
+    ADAPTER_WEIGHTS_NAME,
+    NO_ADAPTER,
+    Adapter,
+    adapter_from_folder,
+)
+from lopa.export.checkpoint.tensors import INDEX_NAME, StoredTensor, tensors_from_checkpoint
+from lopa.export.checkpoint.tokenizer_files import TOKENIZER_NAME, TokenizerFiles, tokenizer_files_from_checkpoint
+from lopa.export.weights.plan import WeightPlan, check_layer_count, check_stored_tensors, weight_plan_from_config
+from lopa.runtime import __version__
+from lopa.runtime.bundle.manifest import Origin
+
+_TOOLS = ("torch", "onnxscript", "onnx-ir", "safetensors", "tokenizers")
+
+
+@dataclass(frozen=True)
+class Source:
+    """A checkpoint and its adapter."""
+
+    checkpoint: Path
+    lora: Path | None
+    config: CheckpointConfig
+    tokenizer: TokenizerFiles
+    stored: dict[str, StoredTensor]
+    planned: WeightPlan
+    """In floats."""
+    adapter: Adapter
+
+    @property
+    def checkpoint_files(self) -> list[Path]:
+        """What the manifest gives digests of; the weights in the order in which they are read, more or less."""
+        described = [self.checkpoint / name for name in (CONFIG_NAME, INDEX_NAME, TOKENIZER_NAME)]
+        shards = sorted({tensor.file for tensor in self.stored.values()})
+        return [path for path in (*described, *shards) if path.is_file()]
+
+    @property
+    def adapter_files(self) -> list[Path]:
+        """Likewise."""
+        return [self.lora / name for name in (ADAPTER_CONFIG_NAME, ADAPTER_WEIGHTS_NAME)] if self.lora else []
+
+
+def source_from_checkpoint(checkpoint: Path, lora: Path | None) -> Source:
+    """Open a checkpoint and its adapter and check that they belong together.
+
+    Raises BadInputError for whatever is missing, broken, contradictory or unsupported.
+    """
+    config = config_from_checkpoint(checkpoint)
+    tokenizer = tokenizer_files_from_checkpoint(checkpoint, config)
+    stored = tensors_from_checkpoint(checkpoint)
+    found = {name: tensor.shape for name, tensor in stored.items()}
+    check_layer_count(config, found, source=str(checkpoint))
+    planned = weight_plan_from_config(config)
+    # A tied checkpoint may still carry its head.
+    ignored = {config.architecture.outer_names["head.weight"]} if config.tied_embeddings else set()
+    check_stored_tensors(planned, found, ignored=ignored, source=str(checkpoint))
+    shapes = {weight.source: weight.source_shape for weight in planned}
+    adapter = NO_ADAPTER if lora is None else adapter_from_folder(lora, shapes)
+    return Source(checkpoint, lora, config, tokenizer, stored, planned, adapter)
+
+
+def origin_of_source(source: Source, digests: Mapping[Path, str]) -> Origin:
+    """For the manifest; `digests` has the sha256 of all files of the source."""
+    return Origin(
+        checkpoint={path.name: digests[path] for path in source.checkpoint_files},
+        adapter={path.name: digests[path] for path in source.adapter_files},
+        tools={"lopa-export": __version__}
+        | {name: version for name in _TOOLS if (version := _version(name)) is not None},
+    )
+
+
+def _version(package: str) -> str | None:
+    """None for a package that is not installed: lopa-export itself, when run from its source tree."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None

@@ -1,0 +1,53 @@
+"""What a chat template can call without a value: range, dict, namespace, raise_exception, strftime_now."""
+
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Any
+
+from jinja2 import TemplateError
+
+from lopa.runtime.template.budget import Budget
+from lopa.runtime.template.methods import key_of
+from lopa.runtime.template.values import Function, Namespace
+
+_MOST_RANGE = 100_000
+_MOST_LAYOUT = 100
+
+
+def template_functions(budget: Budget) -> dict[str, Any]:
+    """By name; what they make is charged to `budget`."""
+
+    def new_dict(*values: Any, **named: Any) -> dict[Any, Any]:
+        made: dict[Any, Any] = {}
+        for given in (*values, named):
+            pairs = list(given.items() if isinstance(given, Mapping) else given)
+            budget.operations(len(pairs))
+            made.update({key_of(key): value for key, value in pairs})
+        return made
+
+    functions: dict[str, Callable[..., Any]] = {
+        "range": _range,
+        "dict": new_dict,
+        "namespace": lambda *values, **named: Namespace(new_dict(*values, **named)),
+        "raise_exception": _raise_exception,
+        "strftime_now": _time_now,
+    }
+    return {name: Function(name, run) for name, run in functions.items()}
+
+
+def _range(*bounds: int) -> range:
+    found = range(*bounds)
+    if len(found) > _MOST_RANGE:
+        raise OverflowError(f"Range too big. The sandbox blocks ranges larger than MAX_RANGE ({_MOST_RANGE}).")
+    return found
+
+
+def _raise_exception(message: Any) -> None:
+    raise TemplateError(str(message)[:1000])
+
+
+def _time_now(layout: str) -> str:
+    """The local time, as strftime lays it out."""
+    if not isinstance(layout, str) or len(layout) > _MOST_LAYOUT or any(digit in layout for digit in "0123456789"):
+        raise TemplateError(f"strftime_now takes a layout of at most {_MOST_LAYOUT} characters and no digits")
+    return datetime.now().strftime(layout)

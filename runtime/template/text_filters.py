@@ -1,0 +1,125 @@
+"""The filters of texts and of numbers that a chat template may use: those of jinja that templates of checkpoints use.
+
+Each takes the run, the value and the arguments, and does what jinja's does.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from jinja2 import TemplateError
+
+from lopa.runtime.template.budget import bounded
+from lopa.runtime.template.evaluator import Evaluator
+from lopa.runtime.template.methods import METHODS, json_text, percent_formatted, replaced_text, text_from
+from lopa.runtime.template.text import joined, recased
+
+_MOST_INDENT = 64
+
+
+def _text_method(name: str) -> Callable[..., Any]:
+    method = METHODS[str][name]
+
+    def run(run: Evaluator, value: Any, *values: Any, **named: Any) -> Any:
+        return method(run.budget, text_from(run.budget, value), *values, **named)
+
+    return run
+
+
+def _title(run: Evaluator, value: Any) -> str:
+    text = text_from(run.budget, value)
+    run.budget.operations(len(text))
+    letters, starts = [], True
+    for letter in str(text):
+        letters.append(letter.upper() if starts else letter.lower())
+        starts = letter.isspace() or letter in "-({[<"
+    return recased(text, "".join(letters))
+
+
+def _string(run: Evaluator, value: Any) -> str:
+    return text_from(run.budget, value)
+
+
+def _replace(run: Evaluator, value: Any, old: Any, new: Any, count: int | None = None) -> str:
+    text, before, after = (text_from(run.budget, each) for each in (value, old, new))
+    return replaced_text(run.budget, text, before, after, -1 if count is None else count)
+
+
+def _indent(run: Evaluator, value: Any, width: int | str = 4, first: bool = False, blank: bool = False) -> str:
+    text = text_from(run.budget, value)
+    if not (isinstance(width, str) or (isinstance(width, int) and width >= 0)) or (
+        (len(width) if isinstance(width, str) else width) > _MOST_INDENT
+    ):
+        raise TemplateError(f"indent takes a width of at most {_MOST_INDENT}")
+    indention = width if isinstance(width, str) else " " * width
+    lines = METHODS[str]["splitlines"](run.budget, joined([text, "\n"]))
+    run.budget.characters(2 * len(text) + len(lines) * (len(indention) + 1))
+    parts: list[str] = [indention] if first else []
+    for number, line in enumerate(lines):
+        if number:
+            parts.append("\n" + indention if line or blank else "\n")
+        parts.append(line)
+    return joined(parts)
+
+
+def _format(run: Evaluator, value: Any, *values: Any, **named: Any) -> str:
+    return percent_formatted(run.budget, text_from(run.budget, value), named or tuple(values))
+
+
+def _json(run: Evaluator, value: Any, *values: Any, **named: Any) -> str:
+    return json_text(run.budget, value, *values, **named)
+
+
+def _int(run: Evaluator, value: Any, default: Any = 0, base: int = 10) -> Any:
+    if isinstance(value, str):
+        run.budget.characters(len(value))
+    try:
+        return bounded(int(value, base) if isinstance(value, str) and base != 10 else int(value))
+    except (TypeError, ValueError, OverflowError):
+        try:
+            return bounded(int(float(value)))
+        except (TypeError, ValueError, OverflowError):
+            return default
+
+
+def _float(run: Evaluator, value: Any, default: Any = 0.0) -> Any:
+    if isinstance(value, str):
+        run.budget.characters(len(value))
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        return default
+
+
+def _round(_run: Evaluator, value: Any, precision: int = 0, method: str = "common") -> Any:
+    if not isinstance(precision, int) or abs(precision) > 20:
+        raise TemplateError("round takes a precision of at most 20")
+    if method == "common":
+        return round(value, precision)
+    if method not in ("ceil", "floor"):
+        raise TemplateError("method must be common, ceil or floor")
+    rounded = math.ceil if method == "ceil" else math.floor
+    return rounded(value * 10**precision) / 10**precision
+
+
+def _abs(_run: Evaluator, value: Any) -> Any:
+    return abs(value)
+
+
+TEXT_FILTERS: Mapping[str, Callable[..., Any]] = {
+    "abs": _abs,
+    "capitalize": _text_method("capitalize"),
+    "float": _float,
+    "format": _format,
+    "indent": _indent,
+    "int": _int,
+    "lower": _text_method("lower"),
+    "replace": _replace,
+    "round": _round,
+    "safe": _string,
+    "string": _string,
+    "title": _title,
+    "tojson": _json,
+    "trim": _text_method("strip"),
+    "upper": _text_method("upper"),
+}
