@@ -23,19 +23,14 @@ from lopa.runtime.accelerator.memory import (
     copy_rows,
     download_rows,
 )
-from lopa.runtime.accelerator.padding import (
-    batch_of_part,
-    cut_statistics,
-    joined_answers,
-    padded_batch,
-    parts_of_forward,
-)
+from lopa.runtime.accelerator.padding import padded_batch, parts_of_forward
 from lopa.runtime.bundle.gears import ForwardSizes, Gear, GearTable
 from lopa.runtime.contract import Bool, CacheRows, Rows, Statistics, WindowBatch, tiles, window_names
+from lopa.runtime.contract.batch_parts import parts_across
+from lopa.runtime.contract.forward import check_batch
 from lopa.runtime.sessions.device_errors import raised_as_failure_of
-from lopa.runtime.sessions.host_session import check_batch, slot_of_rows
 from lopa.runtime.sessions.prefix_cache import CacheShape, check_rows
-from lopa.runtime.sessions.session import Session
+from lopa.runtime.sessions.session import Session, slot_of_rows
 
 
 class DeviceForward(Protocol):
@@ -140,15 +135,14 @@ class DeviceSession:
         gear = self._gear_for(sizes)
         parts = tuple(parts_of_forward(sizes, gear))
         places = [self._buffers_of_part(number, gear) for number in range(len(parts))]
-        answers = (
-            (part, self._run_part(place, batch_of_part(batch, part), part[0].start, gear), ())
-            for part, place in zip(parts, places, strict=True)
-        )
         with raised_as_failure_of(self._device):
-            statistics = joined_answers(sizes, answers)[0] if len(parts) > 1 else next(answers)[1]
+            answers = [
+                self._run_part(place, batch.part(*part), part.requests.start, gear)
+                for part, place in zip(parts, places, strict=True)
+            ]
         rows = tuple(tuple(place[name] for name in self._window_names) for place in places)
-        self._window = _Window(batch.requests, sizes, gear, rows)
-        return statistics
+        self._window = _Window(batch, gear, parts_across(parts), rows)
+        return Statistics.joined(answers, self._window.across)
 
     def commit(self, request: int, branch: int, count: int) -> None:
         """Append the first `count` window rows of `branch` in the last forward to the request's prefix, on the device.
@@ -213,7 +207,7 @@ class DeviceSession:
 
     def release(self, request: int) -> None:
         """Forget the request, its cache and its new rows; an unknown one is no error."""
-        if self._window is not None and request in self._window.requests:
+        if self._window is not None and request in self._window.batch.requests:
             self._window = None
         cache = self._caches.pop(request, None)
         if cache is None:
@@ -275,7 +269,8 @@ class DeviceSession:
         for name, target in outputs.items():
             memory.download(target, place[name].address)
         memory.synchronize()
-        return cut_statistics(_statistics_from_outputs(outputs), _sizes(batch, gear.prefix))
+        real = map(slice, batch.logits_index.shape)
+        return _statistics_from_outputs(outputs).part(*real)
 
     def _prefix_arrays(self, caches: Sequence[DeviceCache], first: int, gear: Gear) -> BufferSet:
         """The committed rows in the shape of `gear`: a request's own cache where it has that, otherwise a copy."""
@@ -325,14 +320,10 @@ class DeviceSession:
     def _place(self, request: int, branch: int, count: int) -> RowPlace:
         """Where the new rows of a branch lie. Raises as slot_of_rows does."""
         forward, window = self._open_forward(), self._window
-        ran = None
-        if window is not None:
-            ran = (window.requests, window.sizes.branches, window.sizes.window)
-        slot = slot_of_rows(ran, request, branch, count)
+        slot = slot_of_rows(None if window is None else window.batch, request, branch, count)
         assert window is not None
         gear = window.gear
-        across = -(-window.sizes.branches // gear.branches)
-        part = slot // gear.requests * across + branch // gear.branches
+        part = slot // gear.requests * window.across + branch // gear.branches
         steps, size = forward.form.row_steps(gear, self._shape.kv_heads), row_bytes(self._shape)
         offset = (slot % gear.requests * steps.request + branch % gear.branches * steps.branch) * size
         addresses = tuple(buffer.address + offset for buffer in window.rows[part])
@@ -343,9 +334,10 @@ class DeviceSession:
 class _Window:
     """What the last forward left."""
 
-    requests: tuple[int, ...]
-    sizes: ForwardSizes
+    batch: WindowBatch
     gear: Gear
+    across: int
+    """Parts that have the branches of the same requests."""
     rows: tuple[tuple[Buffer, ...], ...]
     """Where each part's new rows are, in the order of contract.window_names."""
 

@@ -22,15 +22,14 @@ from lopa.runtime.algorithm.branches import (
 )
 from lopa.runtime.algorithm.candidates import Candidates, RowStatistics, candidates_from_rows
 from lopa.runtime.algorithm.competition import branch_confidence, winner_of
-from lopa.runtime.algorithm.early_exit import without_rows_after_end
-from lopa.runtime.algorithm.filling import Fills, filled, fills_from_candidates
+from lopa.runtime.algorithm.filling import Fills, filled, fills_from_candidates, without_rows_after_end
 from lopa.runtime.algorithm.packing import batch_from_windows, rows_of_windows
 from lopa.runtime.algorithm.sound_rows import check_rows_are_sound
 from lopa.runtime.algorithm.spawning import branches_from_winner, lookaheads_from_candidates
 from lopa.runtime.algorithm.windows import Windows, windows_from_branches
 from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.contract import Float32, Int64, tiles
-from lopa.runtime.contract.forward_split import ForwardSplit
+from lopa.runtime.contract.forward import ForwardSplit
 from lopa.runtime.generation_config import PUBLISHED_STEP_LIMIT, GenerationConfig
 from lopa.runtime.sessions.session import Session
 

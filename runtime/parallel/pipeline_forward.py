@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from lopa.runtime.contract import Float32, Rows, Statistics, WindowBatch
+from lopa.runtime.contract.batch_parts import Part, micro_batches, parts_across
 from lopa.runtime.contract.model_part import NEXT_HIDDEN, ModelPart
-from lopa.runtime.parallel.micro_batches import MicroBatch, micro_batches, piece_of_batch, statistics_from_pieces
 from lopa.runtime.sessions.device_worker import keep_thread_on
 from lopa.runtime.sessions.onnxruntime_session import OnnxRuntimeForward
 from lopa.runtime.sessions.prefix_cache import CacheShape, Prefix
@@ -30,7 +30,7 @@ class Work:
     step: int
     number: int
     """Of the micro-batch in this step, from 0."""
-    piece: MicroBatch
+    piece: Part
     batch: WindowBatch
     """Of this piece."""
     prefix: Prefix
@@ -84,7 +84,7 @@ class PipelineStage:
         began = time.perf_counter()
         outputs = self._forward.run_part(work.batch, hidden, self._view(work.prefix, work.piece.requests))
         for whole, name in zip(work.rows[self._part.cache_arrays], self._part.window_names, strict=True):
-            whole[work.piece.requests, work.piece.branches] = outputs[name]
+            whole[work.piece] = outputs[name]
         last = self._part.is_last
         answer = self._forward.statistics_from_outputs(outputs) if last else outputs[NEXT_HIDDEN].copy()
         if self._timeline is not None:
@@ -122,7 +122,7 @@ class PipelinedForward:
         ends: list[Future[Answer]] = []
         try:
             for number, piece in enumerate(pieces):
-                work = Work(self._steps, number, piece, piece_of_batch(batch, piece), prefix, rows)
+                work = Work(self._steps, number, piece, batch.part(*piece), prefix, rows)
                 answer = None
                 for stage in self._stages:
                     answer = stage.submit(work, answer)
@@ -133,7 +133,8 @@ class PipelinedForward:
             for each in submitted:
                 each.cancel()
             wait(submitted)  # so that nothing writes into memory that the caller may use again
-        return statistics_from_pieces(pieces, [each for each in answers if isinstance(each, Statistics)]), rows
+        statistics = [each for each in answers if isinstance(each, Statistics)]
+        return Statistics.joined(statistics, parts_across(pieces)), rows
 
     def forget_prefix(self) -> None:
         """Hold no reference to the prefix of an earlier run."""
@@ -141,7 +142,7 @@ class PipelinedForward:
             stage.forget_prefix()
 
     def close(self) -> None:
-        """End all threads and free the engines."""
+        """End all threads and free the forwards."""
         for stage in self._stages:
             stage.close()
         self._rows = ()
