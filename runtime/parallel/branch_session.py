@@ -58,8 +58,9 @@ class BranchParallelSession:
         """Those in use."""
         for device in self._devices:
             if isinstance(device.session, LendingSession):
-                device.submit(partial(device.session.meet, [each for each in sessions if each is not device.session]))
-        self._name = ",".join(session.device for session in sessions)
+                others = [each.session for each in self._devices if each is not device]
+                device.submit(partial(device.session.meet, others))
+        self._name = ",".join(device.session.device for device in self._devices)
         self._stall_seconds = stall_seconds
         self._lost: list[LostDevice] = []
         self._lengths: dict[int, int] = {}

@@ -6,15 +6,16 @@ nor which requests live.
 
 import time
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from lopa.runtime.contract import Float32, Rows, Statistics, WindowBatch
 from lopa.runtime.contract.batch_parts import Part, micro_batches, parts_across
 from lopa.runtime.contract.model_part import NEXT_HIDDEN, ModelPart
-from lopa.runtime.sessions.device_worker import keep_thread_on
+from lopa.runtime.sessions.device_worker import DeviceWorker, keep_thread_on
 from lopa.runtime.sessions.onnxruntime_session import OnnxRuntimeForward
 from lopa.runtime.sessions.prefix_cache import CacheShape, Prefix
 from lopa.runtime.sessions.timeline import Span, Timeline
@@ -52,9 +53,9 @@ class PipelineStage:
     ) -> None:
         """`cores` are those on which the stage's thread is to stay; None: any."""
         self._forward, self._part, self._name, self._timeline = forward, part, name, timeline
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix=name)
+        self._thread = DeviceWorker(name)
         if cores is not None:
-            self._thread.submit(keep_thread_on, cores).result()
+            self._thread.submit(partial(keep_thread_on, cores)).result()
         self._prefix: Prefix | None = None
         self._views: dict[tuple[int, int], Prefix] = {}
         """Of `_prefix`, these layers' arrays for the requests from .. to: the same object again and again, since the
@@ -65,7 +66,7 @@ class PipelineStage:
 
         An error of the stage before is this one's too.
         """
-        return self._thread.submit(self._run, work, before)
+        return self._thread.submit(partial(self._run, work, before))
 
     def forget_prefix(self) -> None:
         """Hold no reference to the prefix of an earlier run."""
@@ -74,9 +75,10 @@ class PipelineStage:
         self._forward.forget_prefix()
 
     def close(self) -> None:
-        """End the thread and free the forward."""
-        self._thread.shutdown()
-        self._forward.close()
+        """Free the forward and end the thread, after everything submitted before."""
+        closing = self._thread.submit(self._forward.close)
+        self._thread.stop()
+        closing.result()
 
     def _run(self, work: Work, before: Future[Answer] | None) -> Answer:
         hidden = None if before is None else before.result()

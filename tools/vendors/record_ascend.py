@@ -10,6 +10,7 @@ two calls are made to fail. Exit code 1 where something was not as runtime/ascen
 import importlib
 import sys
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import click
@@ -27,7 +28,8 @@ from lopa.runtime.bundle.gears import Gear
 from lopa.runtime.contract import Float32, Statistics, WindowBatch
 from lopa.runtime.contract.stored_floats import float32_from_stored
 from lopa.runtime.errors import LopaError, MissingBackendError
-from lopa.runtime.sessions.session import Session, open_session
+from lopa.runtime.parallel.session_thread import SessionThread
+from lopa.runtime.sessions.session import LendingSession, Session, open_session
 from tools.vendors.acl_recording import (
     RecordingAcl,
     Transcript,
@@ -126,17 +128,22 @@ def _difference_behind_lent_rows(bundle: Bundle, device: int, peer: int, plain: 
 
     One call at a time: as devices that share branches, in a hurry, their calls would come in another order each time.
     """
-    lender, borrower = (open_ascend(bundle, f"ascend:{number}", threads=None) for number in (device, peer))
-    lender.meet([borrower])
-    borrower.meet([lender])
-    for each in (lender, plain):
-        each.forward(_batch(bundle, (0,), 2, 8, 0))
+    threads = [SessionThread(open_ascend(bundle, f"ascend:{number}", threads=None)) for number in (device, peer)]
+    (lends, borrows), (lender, borrower) = threads, (thread.session for thread in threads)
+    assert isinstance(lender, LendingSession)
+    assert isinstance(borrower, LendingSession)
+    lends.submit(partial(lender.meet, [borrower])).result()
+    borrows.submit(partial(borrower.meet, [lender])).result()
+    batch = _batch(bundle, (0,), 2, 8, 0)
+    lends.submit(partial(lender.forward, batch)).result()
+    plain.forward(batch)
     plain.commit(0, 1, 8)
-    borrower.append_rows(0, lender.lend_rows(0, 1, 8, [borrower]))
+    lent = lends.submit(partial(lender.lend_rows, 0, 1, 8, [borrower])).result()
+    borrows.submit(partial(borrower.append_rows, 0, lent)).result()
     batch = _batch(bundle, (0,), 2, 8, 8)
-    found = _difference(borrower.forward(batch), plain.forward(batch))
-    lender.close()
-    borrower.close()
+    found = _difference(borrows.submit(partial(borrower.forward, batch)).result(), plain.forward(batch))
+    lends.close().result()
+    borrows.close().result()
     return found
 
 
