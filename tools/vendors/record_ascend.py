@@ -19,6 +19,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from lopa.export.verify.random_windows import random_windows
 from lopa.runtime.ascend.contract import TABLE, acl_contract
 from lopa.runtime.ascend.manifest import engine_folders, engine_from_folder
 from lopa.runtime.ascend.process import THE_PROCESS
@@ -177,16 +178,9 @@ def _gears(bundle: Bundle) -> list[Gear]:
 
 
 def _batch(bundle: Bundle, requests: tuple[int, ...], branches: int, width: int, start: int) -> WindowBatch:
+    shape = (branches, width, min(width, 8))
     rng = np.random.default_rng(start)
-    shape = (len(requests), branches, width)
-    return WindowBatch(
-        requests=requests,
-        input_ids=rng.integers(0, bundle.manifest.dimensions.vocab_size, shape),
-        position_ids=np.broadcast_to(start + np.arange(width), shape).copy(),
-        window_mask=np.ones((*shape, width), np.bool_),
-        logits_index=rng.integers(0, width, (*shape[:2], min(width, 8))),
-        temperature=np.ones(len(requests), np.float32),
-    )
+    return random_windows(requests, shape, bundle.manifest.dimensions.vocab_size, rng, start=start)
 
 
 def _difference(found: Statistics, expected: Statistics) -> float:
