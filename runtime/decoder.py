@@ -4,7 +4,6 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property, partial
 from itertools import islice
@@ -13,7 +12,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from lopa.runtime.algorithm.branch_budget import BranchBudget
-from lopa.runtime.algorithm.decoding import Decoding, Step
+from lopa.runtime.algorithm.decoding import Step
 from lopa.runtime.branch_choice import BranchChoice, branch_choice
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.costs import CostTable, costs_from_bundle
@@ -23,14 +22,12 @@ from lopa.runtime.errors import BadInputError, EngineFailedError
 from lopa.runtime.files.untrusted_input import refused_as_bad_input
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.parallel.branch_session import STALL_SECONDS
-from lopa.runtime.requests.answer import Answer
 from lopa.runtime.requests.handle import RequestHandle
 from lopa.runtime.requests.pool import Job, RequestPool
 from lopa.runtime.requests.prompt_store import PROMPT_ROWS, PromptStore
 from lopa.runtime.requests.result import Event, GenerationResult
-from lopa.runtime.sessions.cpu_cores import check_devices
 from lopa.runtime.sessions.device_errors import TypedSession
-from lopa.runtime.sessions.session import Session, unused_request
+from lopa.runtime.sessions.session import Session
 from lopa.runtime.sessions.timeline import Timeline
 from lopa.runtime.text.prompt_ids import Prompt, PromptRequest, check_prompts, ids_from_prompt
 from lopa.runtime.text.tokenizer import Tokenizer
@@ -65,19 +62,18 @@ class Decoder:
     ) -> Self:
         """Open the bundle at `path` on devices ("cpu", "cpu:0-3", "cuda:0", "numpy") that share the branches.
 
-        `threads` of each device; None lets the engine choose. With several devices, or one named as cores, a device
+        `threads` of each device; None lets the device choose. With several devices, or one named as cores, a device
         that takes longer than `device_timeout` seconds for a forward is given up (docs/devices.md).
 
         Raises BadInputError for a bundle or devices that cannot be used, MissingBackendError for a device that is not
         there; decoding raises DevicesLostError when the last device fails.
         """
-        check_devices(devices)
         bundle = Bundle.open(path)
         tokenizer = Tokenizer.open(bundle)
         session = session_from_devices(
             bundle, devices, threads=threads, stall_seconds=device_timeout, timeline=timeline
         )
-        own = "the engine's own choice of" if threads is None else threads
+        own = "the device's own choice of" if threads is None else threads
         _LOG.info("bundle %s on %s with %s threads", bundle.path, session.device, own)
         return cls(bundle, session, tokenizer, threads=threads)
 
@@ -213,7 +209,7 @@ class Decoder:
         return self.tokenizer.chat(messages, special_tokens=special_tokens)
 
     def close(self) -> None:
-        """Free the engine."""
+        """Free the session."""
         self.session.close()
 
     def __enter__(self) -> Self:
@@ -238,19 +234,23 @@ class Decoder:
             yield outcome
 
     def _events(self, job: Job) -> Iterator[Event]:
-        session, request = TypedSession(self.session), unused_request()
-        decoding = Decoding(session, request, job.prompt_ids, job.config, self.bundle.manifest, job.budget)
-        answer = Answer(decoding, job.prompt_ids, job.config, self.tokenizer, drafts=job.drafts)
+        """A pool of one: its rounds run while the events are asked for, and its clock starts with the first."""
+        pool, handle, seen = self.pool(prompt_rows=0), job.handle, 0
         try:
-            while not answer.ended:
-                step = decoding.step()
-                if job.on_step is not None:
-                    job.on_step(step)
-                yield from answer.events_from_step(step)
+            pool.add(replace(job, submitted=time.perf_counter()))
+            while not handle.done:
+                try:
+                    pool.step()
+                except EngineFailedError:  # of a request that has ended, its own end is the one to see
+                    pool.hand_out_ended()
+                    if not handle.done:
+                        raise
+                events = handle.events_beyond(seen)
+                seen += len(events)
+                yield from events
         finally:
-            with suppress(EngineFailedError):  # of a session that has failed the first error is the one to see
-                session.release(request)
-        yield from answer.last_events()
+            pool.close()
+        handle.result()  # raises what made it fail
 
     def _joined(
         self,

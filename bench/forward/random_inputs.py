@@ -1,8 +1,11 @@
 """Inputs of a forward of chosen sizes: random tokens over a random prefix. Does not run it."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from lopa.bench.forward.work import ForwardShape
+from lopa.export.verify.random_windows import random_windows
 from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.contract import CacheRows, WindowBatch
 from lopa.runtime.contract.stored_floats import stored_dtype, stored_from_float32
@@ -19,14 +22,7 @@ def random_prefix_rows(manifest: Manifest, rows: int, rng: np.random.Generator) 
 
 def random_window(manifest: Manifest, request: int, shape: ForwardShape, rng: np.random.Generator) -> WindowBatch:
     """Random tokens right behind the prefix; every row sees its whole window, the last `wanted` rows are asked for."""
-    rows = (1, shape.branches, shape.window)
-    positions = np.arange(shape.prefix, shape.prefix + shape.window)
-    wanted = np.arange(shape.window - shape.wanted, shape.window)
-    return WindowBatch(
-        requests=(request,),
-        input_ids=rng.integers(manifest.dimensions.vocab_size, size=rows),
-        position_ids=np.ascontiguousarray(np.broadcast_to(positions, rows)),
-        window_mask=np.ones((*rows, shape.window), np.bool_),
-        logits_index=np.ascontiguousarray(np.broadcast_to(wanted, (1, shape.branches, shape.wanted))),
-        temperature=np.ones(1, np.float32),
-    )
+    asked = (shape.branches, shape.window, shape.wanted)
+    batch = random_windows((request,), asked, manifest.dimensions.vocab_size, rng, start=shape.prefix)
+    last = np.arange(shape.window - shape.wanted, shape.window)
+    return replace(batch, logits_index=np.broadcast_to(last, batch.logits_index.shape).copy())

@@ -31,7 +31,7 @@ from lopa.runtime.algorithm.packing import batch_from_windows
 from lopa.runtime.bundle.costs import CostTable
 from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.contract import tiles
-from lopa.runtime.contract.shared_rows import rows_are_shared
+from lopa.runtime.contract.batch_parts import rows_are_shared
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.requests.result import DoneEvent

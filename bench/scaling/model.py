@@ -11,7 +11,7 @@ from lopa.bench.scaling.links import Link
 from lopa.runtime.bundle.costs import CostTable
 from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.contract import TOP_K
-from lopa.runtime.contract.branch_shares import shares_of_branches
+from lopa.runtime.contract.batch_parts import shares_of_branches
 
 EngineSeconds = Callable[[ForwardShape], float]
 _ID_BYTES = 8
@@ -78,7 +78,7 @@ class RecordedStep:
     committed: int
     """Rows."""
     shared: bool
-    """The committed rows are the same on every branch (lopa.runtime.contract.shared_rows)."""
+    """The committed rows are the same on every branch (lopa.runtime.contract.batch_parts)."""
     parts: StepParts
 
 

@@ -32,7 +32,7 @@ from lopa.bench.scaling.report import (
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.errors import CheckFailedError
 from lopa.runtime.generation_config import GenerationConfig
-from lopa.runtime.sessions.onnxruntime_session import available_cores
+from lopa.runtime.sessions.onnxruntime_graph import available_cores
 
 
 def decoders_on_cores(

@@ -7,7 +7,7 @@ computes something else; it cannot find weights that differ from the checkpoint'
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
 import msgspec
@@ -196,7 +196,7 @@ def _compare(answer: _Answer, case: Case, reference: Reference, differences: _Di
     """Add the differences of all requests of one case."""
     for slot, sequences in enumerate(case.sequences):
         expected = reference.forward(sequences)
-        statistics = _of_request(answer.statistics, slot)
+        statistics = answer.statistics.part(slice(slot, slot + 1))
         temperature = case.window.temperature[slot : slot + 1]
         for output, difference in differences_of_statistics(statistics, expected.logits[None], temperature).items():
             differences.add(output, difference)
@@ -206,15 +206,3 @@ def _compare(answer: _Answer, case: Case, reference: Reference, differences: _Di
             for i, (name, whole) in enumerate(zip(names, expected.rows, strict=True)):
                 rows = float32_from_stored(np.concatenate([layers[i] for layers in pieces], axis=1))  # [Hkv, L, D]
                 differences.add(name, difference_of(rows, whole[branch]))
-
-
-def _of_request(statistics: Statistics, slot: int) -> Statistics:
-    """One request's statistics, still with the axis of requests."""
-    one = slice(slot, slot + 1)
-    return replace(
-        statistics,
-        topk_ids=statistics.topk_ids[one],
-        topk_logprobs=statistics.topk_logprobs[one],
-        entropy=statistics.entropy[one],
-        logits=None if statistics.logits is None else statistics.logits[one],
-    )

@@ -13,6 +13,7 @@ import numpy as np
 from lopa.export.progress import Progress, silent
 from lopa.export.verify.differences import RMS_TOLERANCES, TOLERANCES, Difference, OutputError, difference_of
 from lopa.export.verify.paired_session import PairedSession
+from lopa.export.verify.random_windows import random_windows
 from lopa.runtime import contract
 from lopa.runtime.algorithm.decoding import Decoding
 from lopa.runtime.bundle.manifest import Manifest
@@ -154,7 +155,8 @@ def _run_shape(pair: PairedSession, shape: Axes, longest: int, manifest: Manifes
             for batch in _windows_of_prefix(request, shape.prefix - 1, longest, manifest, rng):
                 pair.forward(batch)
                 pair.commit(request, 0, batch.input_ids.shape[2])
-        pair.forward(_random_windows(requests, shape, shape.prefix - 1, manifest, rng))
+        asked = (shape.branches, shape.window, shape.wanted)
+        pair.forward(random_windows(requests, asked, manifest.dimensions.vocab_size, rng, start=shape.prefix - 1))
     finally:
         for request in requests:
             pair.release(request)
@@ -165,23 +167,7 @@ def _windows_of_prefix(
 ) -> Iterator[WindowBatch]:
     for start in range(0, rows, longest):
         width = min(longest, rows - start)
-        axes = Axes(requests=1, branches=1, window=width, prefix=0, wanted=1)
-        yield _random_windows((request,), axes, start, manifest, rng)
-
-
-def _random_windows(
-    requests: tuple[int, ...], axes: Axes, start: int, manifest: Manifest, rng: np.random.Generator
-) -> WindowBatch:
-    """Behind `start` committed rows; every row sees all of its window."""
-    rows = (axes.requests, axes.branches, axes.window)
-    return WindowBatch(
-        requests=requests,
-        input_ids=rng.integers(manifest.dimensions.vocab_size, size=rows),
-        position_ids=np.broadcast_to(np.arange(start, start + axes.window), rows).copy(),
-        window_mask=np.ones((*rows, axes.window), np.bool_),
-        logits_index=rng.integers(axes.window, size=(*rows[:2], axes.wanted)),
-        temperature=np.ones(axes.requests, np.float32),
-    )
+        yield random_windows((request,), (1, width, 1), manifest.dimensions.vocab_size, rng, start=start)
 
 
 def check_reference(device: str, candidate: str) -> None:

@@ -1,4 +1,4 @@
-"""The committed key and value rows of a request in device memory, and how the engine gets those of several requests.
+"""The committed key and value rows of a request in device memory, and how a forward gets those of several requests.
 
 Knows addresses and lengths: which rows are worth keeping, and who computes them, is decided elsewhere.
 """

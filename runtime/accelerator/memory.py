@@ -1,10 +1,10 @@
-"""Memory of one device and the stream on which everything happens there. Knows no vendor, no engine and no request.
+"""Memory of one device and the stream on which everything happens there. Knows no vendor, no forward and no request.
 
 What a vendor's adapter offers is the Protocol; the rest are the few things that all of them share: many arrays in one
 allocation, and rows of key and value arrays copied from place to place.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, Protocol, runtime_checkable
@@ -15,13 +15,13 @@ import numpy.typing as npt
 Array = npt.NDArray[Any]
 
 ALIGNMENT = 512
-"""Bytes. Every array of a BufferSet begins at a multiple: as much as any engine asks for (CUDA 256, Ascend 64)."""
+"""Bytes. Every array of a BufferSet begins at a multiple: as much as any device asks for (CUDA 256, Ascend 64)."""
 
 
 class DeviceMemory(Protocol):
     """Addresses are numbers, sizes are bytes.
 
-    All but `allocate` and `free` is only put in the stream's queue, in order with the engine's forwards; `synchronize`
+    All but `allocate` and `free` is only put in the stream's queue, in order with the forwards; `synchronize`
     waits for it. One thread at a time.
     """
 
@@ -162,3 +162,15 @@ def upload_rows(memory: DeviceMemory, target: RowPlace, sources: Sequence[Array]
         for head, rows in enumerate(array):
             if rows.size:
                 memory.upload(start + head * target.head_step, np.ascontiguousarray(rows))
+
+
+def take_all(steps: Iterable[Callable[[], object]]) -> None:
+    """Take every step whatever the others do, e.g. free one thing after another; raise the first failure at the end."""
+    failures: list[Exception] = []
+    for step in steps:
+        try:
+            step()
+        except Exception as error:
+            failures.append(error)
+    if failures:
+        raise failures[0]

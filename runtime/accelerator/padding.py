@@ -1,22 +1,17 @@
-"""A forward padded to the shape of a gear, and its answer cut back. Pure; knows arrays only.
+"""A forward cut into parts that fit a gear, and padded to its shape. Pure; knows arrays only.
 
 Padding is inert. A padding row sees itself alone and no real row sees it; a padding branch is made of such rows, and so
-is a padding request, which has no committed prefix row either. What padding computes is cut off.
+is a padding request, which has no committed prefix row either. What padding computes is cut off (Statistics.part).
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import product
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from lopa.runtime.bundle.gears import ForwardSizes, Gear
-from lopa.runtime.contract import Bool, Rows, Statistics, WindowBatch
-from lopa.runtime.contract.branch_shares import part_of_batch
-
-Part = tuple[slice, slice]
-"""Some requests and some branches of each."""
+from lopa.runtime.contract import Bool, WindowBatch
+from lopa.runtime.contract.batch_parts import Part
 
 
 def sizes_of_forward(batch: WindowBatch, prefix_mask: Bool) -> ForwardSizes:
@@ -30,24 +25,10 @@ def parts_of_forward(sizes: ForwardSizes, gear: Gear) -> Iterator[Part]:
     requests = range(0, sizes.requests, gear.requests)
     branches = range(0, sizes.branches, gear.branches)
     for request, branch in product(requests, branches):
-        yield (
+        yield Part(
             slice(request, min(request + gear.requests, sizes.requests)),
             slice(branch, min(branch + gear.branches, sizes.branches)),
         )
-
-
-def batch_of_part(batch: WindowBatch, part: Part) -> WindowBatch:
-    """The windows of some branches of some requests."""
-    requests, branches = part
-    some = part_of_batch(batch, branches)
-    return WindowBatch(
-        requests=some.requests[requests],
-        input_ids=some.input_ids[requests],
-        position_ids=some.position_ids[requests],
-        window_mask=some.window_mask[requests],
-        logits_index=some.logits_index[requests],
-        temperature=some.temperature[requests],
-    )
 
 
 def padded_batch(batch: WindowBatch, gear: Gear) -> WindowBatch:
@@ -74,39 +55,3 @@ def padded_batch(batch: WindowBatch, gear: Gear) -> WindowBatch:
         logits_index=logits_index,
         temperature=temperature,
     )
-
-
-def cut_statistics(statistics: Statistics, sizes: ForwardSizes) -> Statistics:
-    """The statistics of the real requests, branches and wanted rows."""
-    real = np.s_[: sizes.requests, : sizes.branches, : sizes.wanted]
-    return Statistics(
-        topk_ids=statistics.topk_ids[real],
-        topk_logprobs=statistics.topk_logprobs[real],
-        entropy=statistics.entropy[real],
-        logits=None if statistics.logits is None else statistics.logits[real],
-    )
-
-
-def cut_rows(rows: tuple[Rows, ...], sizes: ForwardSizes) -> tuple[Rows, ...]:
-    """Views of the new rows [R, B, Hkv, W, D] of the real requests, branches and window rows."""
-    return tuple(array[: sizes.requests, : sizes.branches, :, : sizes.window] for array in rows)
-
-
-def joined_answers(
-    sizes: ForwardSizes, answers: Iterable[tuple[Part, Statistics, tuple[Rows, ...]]]
-) -> tuple[Statistics, tuple[Rows, ...]]:
-    """The answers of all parts of a forward as one.
-
-    Each is copied before the next is asked for, which may overwrite it.
-    """
-    whole: list[npt.NDArray[Any]] = []
-    for part, statistics, rows in answers:
-        logits = () if statistics.logits is None else (statistics.logits,)
-        arrays = (statistics.topk_ids, statistics.topk_logprobs, statistics.entropy, *rows, *logits)
-        if not whole:
-            whole = [np.empty((sizes.requests, sizes.branches, *array.shape[2:]), array.dtype) for array in arrays]
-        for target, array in zip(whole, arrays, strict=True):
-            target[part] = array
-    topk_ids, topk_logprobs, entropy, *others = whole
-    statistics = Statistics(topk_ids, topk_logprobs, entropy, logits=others[len(rows)] if logits else None)
-    return statistics, tuple(others[: len(rows)])

@@ -6,73 +6,30 @@ and the statistics travel between host and device. Does not know whose device it
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
 
 import numpy as np
 
 from lopa.runtime import contract
-from lopa.runtime.accelerator.cache import DeviceCache, StackedCaches, buffers_of_rows, row_bytes
-from lopa.runtime.accelerator.graph_form import Array, GraphForm
+from lopa.runtime.accelerator.buffers import ForwardBuffers
+from lopa.runtime.accelerator.cache import DeviceCache, buffers_of_rows, row_bytes
+from lopa.runtime.accelerator.forward import DeviceForward
+from lopa.runtime.accelerator.graph_form import Array
 from lopa.runtime.accelerator.lent_rows import DeviceRows, Lender, RowLoan
 from lopa.runtime.accelerator.memory import (
     Buffer,
-    BufferSet,
     DeviceMemory,
-    GrowingBuffers,
     RowPlace,
     copy_rows,
     download_rows,
 )
-from lopa.runtime.accelerator.padding import (
-    batch_of_part,
-    cut_statistics,
-    joined_answers,
-    padded_batch,
-    parts_of_forward,
-)
+from lopa.runtime.accelerator.padding import padded_batch, parts_of_forward
 from lopa.runtime.bundle.gears import ForwardSizes, Gear, GearTable
 from lopa.runtime.contract import Bool, CacheRows, Rows, Statistics, WindowBatch, tiles, window_names
+from lopa.runtime.contract.batch_parts import parts_across
+from lopa.runtime.contract.forward import check_batch
 from lopa.runtime.sessions.device_errors import raised_as_failure_of
-from lopa.runtime.sessions.host_session import check_batch, slot_of_rows
 from lopa.runtime.sessions.prefix_cache import CacheShape, check_rows
-from lopa.runtime.sessions.session import Session
-
-
-class DeviceForward(Protocol):
-    """One forward in the shape of a gear, from device memory to device memory, without memory of requests."""
-
-    @property
-    def memory(self) -> DeviceMemory:
-        """Of the device, with the stream that forwards run on."""
-
-    @property
-    def form(self) -> GraphForm:
-        """The shapes of the graph's inputs and outputs."""
-
-    @property
-    def gears(self) -> Sequence[Gear]:
-        """All shapes there are, as gears.gears_can_be_used wants them."""
-
-    @property
-    def sizes(self) -> Mapping[str, int]:
-        """Bytes to have for every input and output but the prefix, by name: enough for every gear."""
-
-    def enqueue(self, gear: Gear, buffers: Mapping[str, Buffer]) -> None:
-        """Put a forward in the stream's queue; `buffers` has every input and output of the contract by name.
-
-        Each holds at least what the shape of `gear` needs.
-        """
-
-    def close(self) -> None:
-        """Free everything but the memory; nothing is in the queue."""
-
-
-@runtime_checkable
-class AnyShapeForward(DeviceForward, Protocol):
-    """A forward that runs shapes which are none of its gears too; it may have no gears at all."""
-
-    def sizes_of(self, gear: Gear) -> Mapping[str, int]:
-        """Bytes of every input and output but the prefix in any shape, by name."""
+from lopa.runtime.sessions.session import Session, slot_of_rows
 
 
 class DeviceSession:
@@ -97,26 +54,12 @@ class DeviceSession:
         self._memory = forward.memory
         self._device = device
         self._shape = shape
-        self._fixed_addresses = fixed_addresses
-        self._gears = frozenset(forward.gears)
         self._gear_for = gear_for or GearTable(forward.gears).gear_for
         self._prefixes = sorted({gear.prefix for gear in forward.gears})
         self._window_names = window_names(shape.arrays // 2)
         self._statistics = _statistics_arrays(vocab_size, with_logits=contract.LOGITS in forward.sizes)
-        self._small = GrowingBuffers(self._memory)
-        """Of the gears: everything but rows."""
-        self._small_sizes = {name: size for name, size in forward.sizes.items() if name not in self._window_names}
-        if forward.gears:
-            self._small.buffers(self._small_sizes)  # a device without room for them says so when it is opened
-        self._new_rows: list[GrowingBuffers] = []
-        """Of the parts of a forward in a gear, in order; kept for the next one."""
-        self._other = GrowingBuffers(self._memory)
-        """Of other shapes: everything but the prefix."""
+        self._buffers = ForwardBuffers(forward, shape, fixed_addresses=fixed_addresses)
         self._caches: dict[int, DeviceCache] = {}
-        self._stacks: dict[tuple[int, int, int], StackedCaches] = {}
-        """By R and P of a gear, and the first request of the part that is there."""
-        self._other_stack: tuple[tuple[int, int], StackedCaches] | None = None
-        """Of another shape, with its R and P: the last one only, since there is no end of them."""
         self._lender = Lender()
         self._window: _Window | None = None
 
@@ -139,16 +82,15 @@ class DeviceSession:
         sizes = _sizes(batch, tiles(longest))
         gear = self._gear_for(sizes)
         parts = tuple(parts_of_forward(sizes, gear))
-        places = [self._buffers_of_part(number, gear) for number in range(len(parts))]
-        answers = (
-            (part, self._run_part(place, batch_of_part(batch, part), part[0].start, gear), ())
-            for part, place in zip(parts, places, strict=True)
-        )
+        places = [self._buffers.of_part(number, gear) for number in range(len(parts))]
         with raised_as_failure_of(self._device):
-            statistics = joined_answers(sizes, answers)[0] if len(parts) > 1 else next(answers)[1]
+            answers = [
+                self._run_part(place, batch.part(*part), part.requests.start, gear)
+                for part, place in zip(parts, places, strict=True)
+            ]
         rows = tuple(tuple(place[name] for name in self._window_names) for place in places)
-        self._window = _Window(batch.requests, sizes, gear, rows)
-        return statistics
+        self._window = _Window(batch, gear, parts_across(parts), rows)
+        return Statistics.joined(answers, self._window.across)
 
     def commit(self, request: int, branch: int, count: int) -> None:
         """Append the first `count` window rows of `branch` in the last forward to the request's prefix, on the device.
@@ -213,16 +155,12 @@ class DeviceSession:
 
     def release(self, request: int) -> None:
         """Forget the request, its cache and its new rows; an unknown one is no error."""
-        if self._window is not None and request in self._window.requests:
+        if self._window is not None and request in self._window.batch.requests:
             self._window = None
         cache = self._caches.pop(request, None)
         if cache is None:
             return
-        if not self._fixed_addresses:
-            for key in [key for key, stack in self._stacks.items() if stack.has(cache)]:
-                self._stacks.pop(key).free()
-        if self._other_stack is not None and self._other_stack[1].has(cache):
-            self._free_other_stack()
+        self._buffers.forget(cache)
         cache.free()
 
     def close(self) -> None:
@@ -234,15 +172,9 @@ class DeviceSession:
             self._lender.end_all()
             for cache in self._caches.values():
                 cache.free()
-            for stack in self._stacks.values():
-                stack.free()
-            self._free_other_stack()
-            for buffers in (*self._new_rows, self._small, self._other):
-                buffers.free()
+            self._buffers.free()
         finally:
             self._caches.clear()
-            self._stacks.clear()
-            self._new_rows.clear()
             try:
                 forward.close()
             finally:
@@ -266,7 +198,7 @@ class DeviceSession:
         padded = padded_batch(batch, gear)
         for name, array in forward.form.inputs(padded, mask).items():
             memory.upload(place[name].address, array)
-        past = self._prefix_arrays([self._cache(request) for request in batch.requests], first, gear)
+        past = self._buffers.prefix([self._cache(request) for request in batch.requests], first, gear)
         forward.enqueue(gear, {**place, **forward.form.past(past)})
         rows = (gear.requests, gear.branches, gear.wanted)
         outputs: dict[str, Array] = {
@@ -275,43 +207,8 @@ class DeviceSession:
         for name, target in outputs.items():
             memory.download(target, place[name].address)
         memory.synchronize()
-        return cut_statistics(_statistics_from_outputs(outputs), _sizes(batch, gear.prefix))
-
-    def _prefix_arrays(self, caches: Sequence[DeviceCache], first: int, gear: Gear) -> BufferSet:
-        """The committed rows in the shape of `gear`: a request's own cache where it has that, otherwise a copy."""
-        other = self._is_other(gear)
-        own = gear.requests == 1 and caches[0].capacity == gear.prefix
-        if own and (other or not self._fixed_addresses):
-            return caches[0].buffers
-        shape = (gear.requests, gear.prefix)
-        if other:
-            if self._other_stack is None or self._other_stack[0] != shape:
-                self._free_other_stack()
-                self._other_stack = shape, StackedCaches(self._memory, self._shape, *shape)
-            return self._other_stack[1].stacked(caches)
-        key = (*shape, first)
-        if key not in self._stacks:
-            self._stacks[key] = StackedCaches(self._memory, self._shape, *shape)
-        return self._stacks[key].stacked(caches)
-
-    def _is_other(self, gear: Gear) -> bool:
-        """Whether it is no gear of the forward's, but one of the endless shapes that it takes too."""
-        return isinstance(self._forward, AnyShapeForward) and gear not in self._gears
-
-    def _free_other_stack(self) -> None:
-        other, self._other_stack = self._other_stack, None
-        if other is not None:
-            other[1].free()
-
-    def _buffers_of_part(self, number: int, gear: Gear) -> dict[str, Buffer]:
-        """Where a part of a forward has its inputs and outputs but the prefix."""
-        forward = self._open_forward()
-        if isinstance(forward, AnyShapeForward) and self._is_other(gear):
-            return self._other.buffers(forward.sizes_of(gear))
-        if number == len(self._new_rows):
-            self._new_rows.append(GrowingBuffers(self._memory))
-        rows = {name: forward.sizes[name] for name in self._window_names}
-        return {**self._small.buffers(self._small_sizes), **self._new_rows[number].buffers(rows)}
+        real = map(slice, batch.logits_index.shape)
+        return _statistics_from_outputs(outputs).part(*real)
 
     def _cache(self, request: int) -> DeviceCache:
         if request not in self._caches:
@@ -325,14 +222,10 @@ class DeviceSession:
     def _place(self, request: int, branch: int, count: int) -> RowPlace:
         """Where the new rows of a branch lie. Raises as slot_of_rows does."""
         forward, window = self._open_forward(), self._window
-        ran = None
-        if window is not None:
-            ran = (window.requests, window.sizes.branches, window.sizes.window)
-        slot = slot_of_rows(ran, request, branch, count)
+        slot = slot_of_rows(None if window is None else window.batch, request, branch, count)
         assert window is not None
         gear = window.gear
-        across = -(-window.sizes.branches // gear.branches)
-        part = slot // gear.requests * across + branch // gear.branches
+        part = slot // gear.requests * window.across + branch // gear.branches
         steps, size = forward.form.row_steps(gear, self._shape.kv_heads), row_bytes(self._shape)
         offset = (slot % gear.requests * steps.request + branch % gear.branches * steps.branch) * size
         addresses = tuple(buffer.address + offset for buffer in window.rows[part])
@@ -343,9 +236,10 @@ class DeviceSession:
 class _Window:
     """What the last forward left."""
 
-    requests: tuple[int, ...]
-    sizes: ForwardSizes
+    batch: WindowBatch
     gear: Gear
+    across: int
+    """Parts that have the branches of the same requests."""
     rows: tuple[tuple[Buffer, ...], ...]
     """Where each part's new rows are, in the order of contract.window_names."""
 

@@ -7,11 +7,17 @@ tokens per second. Knows nothing of other requests, so a request decodes the sam
 
 from collections.abc import Iterator, Sequence
 
-from lopa.runtime.algorithm.branches import Branch
+import numpy as np
+
+from lopa.runtime.algorithm.blocks import active
+from lopa.runtime.algorithm.branches import Branch, size_of_next_block
+from lopa.runtime.algorithm.candidates import Candidates
 from lopa.runtime.algorithm.competition import winner_of
-from lopa.runtime.algorithm.filling import Fills
+from lopa.runtime.algorithm.filling import Fills, fills_from_candidates
+from lopa.runtime.algorithm.windows import Windows
 from lopa.runtime.bundle.costs import CostTable
-from lopa.runtime.generation_config import MOST_AUTO_BRANCHES
+from lopa.runtime.contract import tiles
+from lopa.runtime.generation_config import MOST_AUTO_BRANCHES, GenerationConfig
 
 _PRIOR_SHARES = (1.0, 1.47, 1.68, 1.81, 1.89, 1.95, 1.99, 2.03)
 """Tokens of a round with 1 .. 8 branches, as multiples of a round with one: whole decodes of the tiny model's
@@ -30,6 +36,36 @@ class BranchBudget:
         self._tokens = [0.0] * MOST_AUTO_BRANCHES
         self._rounds = [0] * MOST_AUTO_BRANCHES
         """Observed, by number of branches - 1."""
+
+    def lookaheads(
+        self,
+        verified: Sequence[Branch],
+        windows: Windows,
+        candidates: Sequence[Candidates],
+        confidences: Sequence[float],
+        chosen: Branch,
+        config: GenerationConfig,
+        eos_token: int | None,
+    ) -> int:
+        """How many lookaheads the next round should have; learns from the round that ends.
+
+        It `verified` these branches, the anchor last, with these `candidates` for their undecided positions; `chosen`
+        is the winner after its fills.
+        """
+        fills = [
+            fills_from_candidates(branch, undecided, each, config)
+            for branch, undecided, each in zip(verified, windows.undecided, candidates, strict=True)
+        ]
+        brought = [tokens_brought(branch, each, eos_token) for branch, each in zip(verified, fills, strict=True)]
+        self.observe(confidences, brought)
+        left = int(np.count_nonzero(~chosen.decided))
+        if not left:
+            return 0
+        start, last = active(chosen.blocks)[0].start, chosen.blocks[-1]
+        if left == 1 and not size_of_next_block(chosen, 1.0, config):
+            return 1  # decides the last position, so that no forward is needed any more
+        grown = size_of_next_block(chosen, float(chosen.decided[last.start :].mean()), config)
+        return self.branches(undecided=left, window=len(chosen.tokens) + grown - start, prefix=tiles(start)) - 1
 
     def observe(self, confidences: Sequence[float], tokens: Sequence[int]) -> None:
         """Learn from a round: each branch's confidence, and the tokens it brings if it wins.

@@ -1,6 +1,6 @@
 """A branch: one hypothesis of the sequence, and its bookkeeping between rounds (docs/lopa.md, sections 4 and 6).
 
-Pure functions of numpy arrays; knows no engine.
+Pure functions of numpy arrays; knows no device.
 """
 
 from dataclasses import dataclass, replace
@@ -66,6 +66,18 @@ def prepared(branch: Branch, config: GenerationConfig, mask_token: int) -> Branc
         blocks=with_complete_flags(blocks, config.decoded_token_threshold),
         logprobs=logprobs,
     )
+
+
+def branches_to_verify(branches: tuple[Branch, ...], config: GenerationConfig, mask_token: int) -> tuple[Branch, ...]:
+    """The `branches` of a round, prepared for it; outside the published behaviour a whole one goes on alone.
+
+    A branch with nothing left to decide would win the next round whatever the others do, and fill nothing.
+    """
+    ready = tuple(prepared(branch, config, mask_token) for branch in branches)
+    if config.published:
+        return ready
+    whole = [branch for branch in ready if branch.decided.all() and len(branch.blocks) > 1]
+    return (whole[0],) if whole else ready
 
 
 def with_logprobs(logprobs: Float32 | None, positions: Int64 | int, said: Float32 | float | None) -> Float32 | None:

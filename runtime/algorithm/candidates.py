@@ -1,4 +1,4 @@
-"""From an engine's statistics to one candidate token per position, with its probability and confidence.
+"""From a forward's statistics to one candidate token per position, with its probability and confidence.
 
 The published rules are those of docs/lopa.md, section 3. Pure; knows no branch and no block.
 """
@@ -43,6 +43,17 @@ class RowStatistics:
     def copy(self) -> "RowStatistics":
         """The same in memory of its own, so that the statistics it was cut from can be freed."""
         return RowStatistics(self.topk_ids.copy(), self.topk_logprobs.copy(), self.entropy.copy())
+
+
+def with_kept_row(rows: RowStatistics, kept: RowStatistics | None, lacking: Bool) -> RowStatistics:
+    """`rows` [B, Q] with those that are `lacking` [B, Q] replaced by the row `kept` [K] at the last commit, if any."""
+    if kept is None or not lacking.any():
+        return rows
+    return RowStatistics(
+        np.where(lacking[..., None], kept.topk_ids, rows.topk_ids),
+        np.where(lacking[..., None], kept.topk_logprobs, rows.topk_logprobs),
+        np.where(lacking, kept.entropy, rows.entropy),
+    )
 
 
 def candidates_from_rows(

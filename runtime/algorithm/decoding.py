@@ -9,28 +9,25 @@ from typing import Literal
 
 import numpy as np
 
-from lopa.runtime.algorithm.blocks import active
-from lopa.runtime.algorithm.branch_budget import BranchBudget, tokens_brought
+from lopa.runtime.algorithm.branch_budget import BranchBudget
 from lopa.runtime.algorithm.branches import (
     Branch,
     Lookahead,
     branch_from_prompt,
+    branches_to_verify,
     committed_length,
     nothing_left,
-    prepared,
-    size_of_next_block,
 )
-from lopa.runtime.algorithm.candidates import Candidates, RowStatistics, candidates_from_rows
+from lopa.runtime.algorithm.candidates import Candidates, RowStatistics, candidates_from_rows, with_kept_row
 from lopa.runtime.algorithm.competition import branch_confidence, winner_of
-from lopa.runtime.algorithm.early_exit import without_rows_after_end
-from lopa.runtime.algorithm.filling import Fills, filled, fills_from_candidates
+from lopa.runtime.algorithm.filling import Fills, filled, fills_from_candidates, without_rows_after_end
 from lopa.runtime.algorithm.packing import batch_from_windows, rows_of_windows
 from lopa.runtime.algorithm.sound_rows import check_rows_are_sound
 from lopa.runtime.algorithm.spawning import branches_from_winner, lookaheads_from_candidates
 from lopa.runtime.algorithm.windows import Windows, windows_from_branches
 from lopa.runtime.bundle.manifest import Manifest
-from lopa.runtime.contract import Float32, Int64, tiles
-from lopa.runtime.contract.forward_split import ForwardSplit
+from lopa.runtime.contract import Float32, Int64
+from lopa.runtime.contract.forward import ForwardSplit
 from lopa.runtime.generation_config import PUBLISHED_STEP_LIMIT, GenerationConfig
 from lopa.runtime.sessions.session import Session
 
@@ -106,10 +103,7 @@ class Decoding:
         """Generated positions at their most, which is what the paper counts."""
         self.stop_reason: StopReason | None = None
         self._watch = Stopwatch()
-        self._branches: tuple[Branch, ...] = (
-            branch_from_prompt(prompt, cached=prompt_row is not None, with_logprobs=config.logprobs),
-        )
-        self._prepare_round()
+        self._go_on_with((branch_from_prompt(prompt, cached=prompt_row is not None, with_logprobs=config.logprobs),))
 
     def step(self) -> Step:
         """One round: verify all branches in one forward, keep the most confident, fill it, branch again."""
@@ -138,7 +132,8 @@ class Decoding:
         watch.lap("forward")
         self.steps += 1
         check_rows_are_sound(rows, self._vocabulary, device=self._session.device, step=self.steps)
-        rows = self._with_kept_row(rows, windows)
+        if not windows.commit:
+            rows = with_kept_row(rows, self.kept_row, windows.wanted - self._shift < windows.start)
         candidates = self._candidates(rows, windows)
         confidences = tuple(branch_confidence(candidate.confidences) for candidate in candidates)
         winner = winner_of(confidences)
@@ -153,12 +148,13 @@ class Decoding:
         if self._eos is not None and self._config.drops_rows_after_end:
             chosen = without_rows_after_end(chosen, self._eos)
         left = ~fills.chosen & (undecided < len(chosen.tokens))
-        count = self._lookahead_count(chosen, branches, confidences, windows, candidates, winner, fills)
+        count = self._config.lookaheads
+        if self._budget is not None:
+            count = self._budget.lookaheads(branches, windows, candidates, confidences, chosen, self._config, self._eos)
         lookaheads = lookaheads_from_candidates(undecided[left], proposed[left], count)
-        self._branches = branches_from_winner(
-            chosen, lookaheads, self._config, mask_token=self._mask, eos_token=self._eos
+        self._go_on_with(
+            branches_from_winner(chosen, lookaheads, self._config, mask_token=self._mask, eos_token=self._eos)
         )
-        self._prepare_round()
         watch.lap("spawn")
         return Step(self.steps, branches, windows, confidences, winner, fills, lookaheads, watch.seconds, split)
 
@@ -194,64 +190,17 @@ class Decoding:
             every[row, windows.kept : windows.kept + len(positions)] for row, positions in enumerate(windows.undecided)
         ]
 
-    def _lookahead_count(
-        self,
-        chosen: Branch,
-        branches: tuple[Branch, ...],
-        confidences: tuple[float, ...],
-        windows: Windows,
-        candidates: list[Candidates],
-        winner: int,
-        fills: Fills,
-    ) -> int:
-        """How many lookaheads the next round may have: the config's number, or what the budget makes of this round.
-
-        `chosen` is the winner after its `fills`.
-        """
-        if self._budget is None:
-            return self._config.lookaheads
-        every = [
-            fills if row == winner else fills_from_candidates(branch, undecided, each, self._config)
-            for row, (branch, undecided, each) in enumerate(zip(branches, windows.undecided, candidates, strict=True))
-        ]
-        brought = [tokens_brought(branch, each, self._eos) for branch, each in zip(branches, every, strict=True)]
-        self._budget.observe(confidences, brought)
-        left = int(np.count_nonzero(~chosen.decided))
-        if not left:
-            return 0
-        start, last = active(chosen.blocks)[0].start, chosen.blocks[-1]
-        if left == 1 and not size_of_next_block(chosen, 1.0, self._config):
-            return 1  # decides the last position, so that no forward is needed any more
-        grown = size_of_next_block(chosen, float(chosen.decided[last.start :].mean()), self._config)
-        return self._budget.branches(undecided=left, window=len(chosen.tokens) + grown - start, prefix=tiles(start)) - 1
-
-    def _with_kept_row(self, rows: RowStatistics, windows: Windows) -> RowStatistics:
-        """`rows` [B, Q] with the row kept at the last commit in place of those that the window cannot predict."""
-        lacking = windows.wanted - self._shift < windows.start
-        if windows.commit or self.kept_row is None or not lacking.any():
-            return rows
-        return RowStatistics(
-            np.where(lacking[..., None], self.kept_row.topk_ids, rows.topk_ids),
-            np.where(lacking[..., None], self.kept_row.topk_logprobs, rows.topk_logprobs),
-            np.where(lacking, self.kept_row.entropy, rows.entropy),
-        )
-
-    def _prepare_round(self) -> None:
-        """Open blocks, set flags, and see whether anything is left to do."""
-        config = self._config
-        self._branches = tuple(prepared(branch, config, self._mask) for branch in self._branches)
+    def _go_on_with(self, branches: tuple[Branch, ...]) -> None:
+        """Make them ready for the next round, and see whether anything is left to do."""
+        self._branches = branches_to_verify(branches, self._config, self._mask)
         self.window_tokens = max(self.window_tokens, len(self.anchor.tokens) - self.prompt_length)
-        if not config.published:
-            # A branch with nothing left to decide would win the next round whatever the others do, and fill nothing.
-            whole = [branch for branch in self._branches if branch.decided.all() and len(branch.blocks) > 1]
-            self._branches = (whole[0],) if whole else self._branches
         ended = self._eos is not None and bool((self.committed() == self._eos).any())
-        if config.published:
-            if all(nothing_left(branch, config, self._mask) for branch in self._branches):
+        if self._config.published:
+            if all(nothing_left(branch, self._config, self._mask) for branch in self._branches):
                 self.stop_reason = "eos" if ended else "length"
             elif self.steps >= PUBLISHED_STEP_LIMIT:
                 self.stop_reason = "step_limit"
         elif ended:
             self.stop_reason = "eos"
-        elif self.anchor.decided.all() and len(self.anchor.blocks) > config.block_count:
+        elif self.anchor.decided.all() and len(self.anchor.blocks) > self._config.block_count:
             self.stop_reason = "length"

@@ -1,4 +1,4 @@
-"""Filling the winner's undecided positions (docs/lopa.md, section 5 and 6 H). Pure."""
+"""Filling the winner's undecided positions (docs/lopa.md, section 5 and 6 H), and cutting off needless ones. Pure."""
 
 from dataclasses import dataclass, replace
 
@@ -47,4 +47,24 @@ def filled(branch: Branch, fills: Fills, *, mask_token: int, eos_token: int | No
         decided=decided,
         ended=branch.ended or bool((fills.tokens == eos_token).any()),
         logprobs=with_logprobs(branch.logprobs, fills.positions, fills.logprobs),
+    )
+
+
+def without_rows_after_end(branch: Branch, eos_token: int) -> Branch:
+    """`branch` up to its first decided end-of-text: whatever stands before it, the answer ends there at the latest.
+
+    The last block becomes shorter, later ones go. What is left no longer sees the rows that went, so confidences
+    change a little (docs/decoding.md has the measured effect on score and speed).
+    """
+    prompt_length = branch.blocks[0].end
+    found = (branch.tokens[prompt_length:] == eos_token) & branch.decided[prompt_length:]
+    if not found.any():
+        return branch
+    end = prompt_length + int(np.argmax(found)) + 1
+    return replace(
+        branch,
+        tokens=branch.tokens[:end],
+        decided=branch.decided[:end],
+        logprobs=None if branch.logprobs is None else branch.logprobs[:end],
+        blocks=tuple(replace(block, end=min(block.end, end)) for block in branch.blocks if block.start < end),
     )

@@ -1,6 +1,6 @@
 """From the branches of one step to the windows of one forward (docs/lopa.md, section 2).
 
-Pure; knows the contract's arrays, not the engine.
+Pure; knows the contract's arrays, no device.
 """
 
 from dataclasses import dataclass
@@ -64,7 +64,7 @@ def windows_from_branches(
 
     undecided = tuple(np.flatnonzero(~branch.decided) for branch in branches)
     kept = 1 if commit and prediction_shift else 0
-    # Padding asks for the window's first predictable position; an engine is never asked for zero rows.
+    # Padding asks for the window's first predictable position; a forward is never asked for zero rows.
     wanted = np.full((len(branches), max(1, kept + max(map(len, undecided)))), start + prediction_shift, np.int64)
     wanted[:, :kept] = start + commit
     for row, positions in enumerate(undecided):

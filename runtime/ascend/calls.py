@@ -6,7 +6,7 @@ from functools import partial
 from operator import attrgetter
 from typing import Any
 
-from lopa.runtime.accelerator.first_failure import take_all
+from lopa.runtime.accelerator.memory import take_all
 from lopa.runtime.ascend.contract import calls_by_name, code_of_number
 from lopa.runtime.errors import EngineFailedError, MissingBackendError
 

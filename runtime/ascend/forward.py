@@ -5,9 +5,8 @@ One OM with gears that are set before every forward, or one of fixed shapes for 
 
 from collections.abc import Mapping, Sequence
 
-from lopa.runtime.accelerator.first_failure import take_all
 from lopa.runtime.accelerator.graph_form import PortableForm
-from lopa.runtime.accelerator.memory import Buffer
+from lopa.runtime.accelerator.memory import Buffer, take_all
 from lopa.runtime.ascend.calls import AclCalls
 from lopa.runtime.ascend.manifest import EngineGear, EngineInput, FoundEngine
 from lopa.runtime.ascend.memory import AclMemory

@@ -10,7 +10,6 @@ from functools import partial
 from lopa.runtime import contract
 from lopa.runtime.accelerator.cache import row_bytes
 from lopa.runtime.accelerator.session import DeviceSession
-from lopa.runtime.accelerator.threaded_session import ThreadedSession
 from lopa.runtime.ascend.forward import AscendForward
 from lopa.runtime.ascend.manifest import FoundEngine, engine_folders, engine_from_folder
 from lopa.runtime.ascend.memory import COPY_ALIGNMENT, AclMemory
@@ -22,6 +21,7 @@ from lopa.runtime.contract.portable_form import portable_input_names
 from lopa.runtime.contract.stored_floats import stored_dtype
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.sessions.prefix_cache import CacheShape
+from lopa.runtime.sessions.threaded_session import ThreadedSession
 
 _BUILD = "lopa-export ascend {} --soc-version SOC"
 _STATISTICS = {contract.TOPK_IDS: "int64", contract.TOPK_LOGPROBS: "float32", contract.ENTROPY: "float32"}

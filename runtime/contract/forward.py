@@ -1,21 +1,20 @@
 """The engine contract, version 1 (docs/contract.md): names, types and shapes of one forward.
 
 R requests, B branches, W window rows a branch, P prefix rows, Q rows whose statistics are wanted, K candidates.
-Knows arrays only: no engine, no file, no decoding rule.
+Knows arrays only: no device, no file, no decoding rule.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from lopa.runtime.contract.forward_split import ForwardSplit
-
 CONTRACT_VERSION = 1
 TILE = 64
 """Prefix rows come in multiples of this, and at least one tile."""
 TOP_K = 8
-"""Candidates an engine returns for every wanted row."""
+"""Candidates that come back for every wanted row."""
 
 Int64 = npt.NDArray[np.int64]
 Float32 = npt.NDArray[np.float32]
@@ -23,6 +22,7 @@ Bool = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.floating]
 Rows = npt.NDArray[np.floating | np.uint16]
 """Key or value rows as caches hold them: float32, float16, or bfloat16's bits (lopa.runtime.contract.stored_floats)."""
+_ALL = slice(None)
 
 INPUT_IDS = "input_ids"
 POSITION_IDS = "position_ids"
@@ -47,12 +47,12 @@ def window_names(layers: int) -> list[str]:
 
 
 def input_names(layers: int) -> list[str]:
-    """All inputs of an engine, in order."""
+    """All inputs of a graph, in order."""
     return [INPUT_IDS, POSITION_IDS, WINDOW_MASK, PREFIX_MASK, LOGITS_INDEX, TEMPERATURE, *past_names(layers)]
 
 
 def output_names(layers: int, *, with_logits: bool) -> list[str]:
-    """All outputs of an engine, in order; `logits` only in a bundle made for verification."""
+    """All outputs of a graph, in order; `logits` only in a bundle made for verification."""
     statistics = [TOPK_IDS, TOPK_LOGPROBS, ENTROPY]
     return [*statistics, *window_names(layers), *([LOGITS] if with_logits else [])]
 
@@ -77,6 +77,57 @@ class WindowBatch:
     temperature: Float32
     """[R], 1 for greedy."""
 
+    def part(self, requests: slice = _ALL, branches: slice = _ALL) -> "WindowBatch":
+        """The windows of some branches of some requests: views."""
+        some = (requests, branches)
+        return WindowBatch(
+            requests=self.requests[requests],
+            input_ids=self.input_ids[some],
+            position_ids=self.position_ids[some],
+            window_mask=self.window_mask[some],
+            logits_index=self.logits_index[some],
+            temperature=self.temperature[requests],
+        )
+
+
+def check_batch(batch: WindowBatch) -> None:
+    """Raise ValueError unless the shapes of `batch` agree and its requests are distinct."""
+    if batch.input_ids.ndim != 3 or 0 in batch.input_ids.shape:
+        raise ValueError(f"received input_ids {batch.input_ids.shape}, expected [R, B, W], none of them 0")
+    requests, branches, width = batch.input_ids.shape
+    queries = batch.logits_index.shape[-1]
+    for name, found, expected in (
+        ("requests", (len(set(batch.requests)),), (requests,)),
+        ("position_ids", batch.position_ids.shape, (requests, branches, width)),
+        ("window_mask", batch.window_mask.shape, (requests, branches, width, width)),
+        ("logits_index", batch.logits_index.shape, (requests, branches, queries)),
+        ("temperature", batch.temperature.shape, (requests,)),
+    ):
+        if found != expected:
+            raise ValueError(f"received {name} {found}, expected {expected} for input_ids {batch.input_ids.shape}")
+    if len(batch.requests) != requests:
+        raise ValueError(f"received requests {batch.requests}, expected {requests} distinct numbers")
+
+
+@dataclass(frozen=True)
+class DeviceTime:
+    """One device's share of a forward over several."""
+
+    device: str
+    branches: int
+    seconds: float
+    """Of its forward, without the time that the share waited for earlier work of the device."""
+
+
+@dataclass(frozen=True)
+class ForwardSplit:
+    """Where the seconds of a forward over several devices went."""
+
+    devices: tuple[DeviceTime, ...]
+    """Those that had a share, in the order of the branches."""
+    gather: float
+    """Seconds beyond the slowest forward: committed rows still on their way, dealing, waiting, putting together."""
+
 
 @dataclass(frozen=True)
 class Statistics:
@@ -92,6 +143,34 @@ class Statistics:
     """[R, B, Q, V] before the temperature, only from a bundle made with --with-logits."""
     split: ForwardSplit | None = None
     """Where the time went, from a session of several devices."""
+
+    def part(self, requests: slice = _ALL, branches: slice = _ALL, wanted: slice = _ALL) -> "Statistics":
+        """Those of some wanted rows of some branches of some requests: views."""
+        some = (requests, branches, wanted)
+        logits = None if self.logits is None else self.logits[some]
+        return Statistics(self.topk_ids[some], self.topk_logprobs[some], self.entropy[some], logits)
+
+    @staticmethod
+    def joined(parts: "Sequence[Statistics]", across: int | None = None) -> "Statistics":
+        """The statistics of a forward from those of its parts, at least one: some requests, then the next ones.
+
+        Each time `across` parts have the branches of the same requests, in order; None: all parts have.
+        """
+        across = len(parts) if across is None else across
+        rows = [_concatenated(parts[first : first + across], axis=1) for first in range(0, len(parts), across)]
+        return _concatenated(rows, axis=0)
+
+
+def _concatenated(parts: Sequence[Statistics], *, axis: int) -> Statistics:
+    if len(parts) == 1:
+        return parts[0]
+    logits = [part.logits for part in parts if part.logits is not None]
+    return Statistics(
+        topk_ids=np.concatenate([part.topk_ids for part in parts], axis),
+        topk_logprobs=np.concatenate([part.topk_logprobs for part in parts], axis),
+        entropy=np.concatenate([part.entropy for part in parts], axis),
+        logits=np.concatenate(logits, axis) if len(logits) == len(parts) else None,
+    )
 
 
 @dataclass(frozen=True)

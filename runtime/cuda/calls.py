@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from lopa.runtime.accelerator.first_failure import take_all
+from lopa.runtime.accelerator.memory import take_all
 from lopa.runtime.errors import EngineFailedError, MissingBackendError
 from lopa.runtime.install_hint import pip_install
 

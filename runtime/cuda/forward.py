@@ -21,8 +21,7 @@ from lopa.runtime.contract.stored_floats import stored_dtype
 from lopa.runtime.cuda.calls import CAPTURES
 from lopa.runtime.cuda.memory import CudaMemory
 from lopa.runtime.errors import BadInputError, EngineFailedError, MissingBackendError
-from lopa.runtime.sessions.onnxruntime_session import check_contract
-from lopa.runtime.sessions.portable_forward import quiet_run
+from lopa.runtime.sessions.onnxruntime_graph import check_contract, quiet_run
 
 PROVIDER = "CUDAExecutionProvider"
 _ERRORS_ONLY = 3

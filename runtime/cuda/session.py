@@ -10,7 +10,6 @@ from contextlib import ExitStack
 from functools import partial
 
 from lopa.runtime.accelerator.session import DeviceSession
-from lopa.runtime.accelerator.threaded_session import ThreadedSession
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.gears import GEARS_NAME, Gear, plan_from_file
 from lopa.runtime.cuda.calls import CudaCalls, calls_of_installed_cuda
@@ -18,8 +17,9 @@ from lopa.runtime.cuda.forward import CudaForward
 from lopa.runtime.cuda.memory import CudaMemory
 from lopa.runtime.cuda.row_kernel import row_kernel_from_plugins
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.sessions.onnxruntime_session import check_cuda_provider, check_types
+from lopa.runtime.sessions.onnxruntime_graph import check_cuda_provider, check_types
 from lopa.runtime.sessions.prefix_cache import cache_shape_from_manifest
+from lopa.runtime.sessions.threaded_session import ThreadedSession
 
 
 def open_session(bundle: Bundle, device: str, *, threads: int | None) -> ThreadedSession:  # noqa: ARG001

@@ -41,7 +41,7 @@ class Link:
     """This process among those of the job. Opening one is collective: every rank of the job does it once."""
 
     def __init__(self, device: str) -> None:
-        """Join the job. `device` is "mpi", the engine of every rank on the CPU, or "mpi:cuda".
+        """Join the job. `device` is "mpi", every rank computing on the CPU, or "mpi:cuda".
 
         Raises BadInputError for another device and for a job of one rank, MissingBackendError without mpi4py or MPI.
         """
@@ -66,11 +66,11 @@ class Link:
 
     @property
     def own_device(self) -> str:
-        """The device of this rank's own engine: the ranks of a machine take its CUDA devices in order."""
+        """The device of this rank's own session: the ranks of a machine take its CUDA devices in order."""
         return f"cuda:{self._number_here}" if self._cuda else "cpu"
 
     def own_threads(self, threads: int | None) -> int | None:
-        """`threads`, or this rank's part of the machine's cores where the engine would take all of them."""
+        """`threads`, or this rank's part of the machine's cores where its session would take all of them."""
         if threads is not None or self._cuda:
             return threads
         return max(1, min(len(os.sched_getaffinity(0)), (os.cpu_count() or 1) // self._ranks_here))

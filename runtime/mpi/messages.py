@@ -142,7 +142,7 @@ def message_from_bytes(buffer: Bytes) -> Message:
 
 
 def hello_from_manifest(manifest: Manifest) -> Bytes:
-    """[HELLO_SIZE] what a serving rank says when its engine is open: a digest of these messages' layout and its bundle.
+    """[HELLO_SIZE] what a serving rank says when its session is open: a digest of the messages' layout and its bundle.
 
     The manifest holds the digest of every file of the bundle.
     """

@@ -12,8 +12,8 @@ import numpy as np
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.contract import CacheRows, Statistics, WindowBatch
-from lopa.runtime.contract.branch_shares import part_of_batch, shares_of_branches, statistics_from_parts
-from lopa.runtime.contract.shared_rows import rows_are_shared
+from lopa.runtime.contract.batch_parts import rows_are_shared, shares_of_branches
+from lopa.runtime.contract.forward import check_batch
 from lopa.runtime.errors import BadInputError, MissingBackendError
 from lopa.runtime.mpi.link import Link, Transfer, rank_of_job, wait_for_ranks
 from lopa.runtime.mpi.messages import (
@@ -35,13 +35,12 @@ from lopa.runtime.mpi.messages import (
     statistics_from_bytes,
     statistics_size,
 )
-from lopa.runtime.sessions.host_session import check_batch
 from lopa.runtime.sessions.prefix_cache import cache_shape_from_manifest
-from lopa.runtime.sessions.session import Session
-from lopa.runtime.sessions.session import open_session as open_engine
+from lopa.runtime.sessions.session import Session, slot_of_rows
+from lopa.runtime.sessions.session import open_session as open_own_session
 
 _OPENING_SECONDS = 600.0
-"""For the engines of the others after rank 0's own: a large bundle may come over a network there."""
+"""For the sessions of the others after rank 0's own: a large bundle may come over a network there."""
 _PATIENCE = 60.0
 """Seconds that a rank may take for anything, beside the time of the work itself."""
 _TIMES_OF_RANK_0 = 20
@@ -49,7 +48,7 @@ _TIMES_OF_RANK_0 = 20
 
 
 def open_session(bundle: Bundle, device: str, *, threads: int | None) -> Session:
-    """Join the MPI job as rank 0, open this rank's engine and wait for the others, which call lopa.runtime.mpi.server.
+    """Join the MPI job as rank 0, open its own session and wait for the others, which call lopa.runtime.mpi.server.
 
     `device` as lopa.runtime.mpi.link.Link takes it. Raises BadInputError for a job of one rank; in a larger one every
     error ends the job, that of a rank whose bundle differs as well.
@@ -62,22 +61,22 @@ def open_session(bundle: Bundle, device: str, *, threads: int | None) -> Session
                 expected="rank 0 alone to do so",
                 remedy="use lopa-export generate, or call lopa.runtime.mpi.server.serve on the other ranks",
             )
-        engine = open_engine(bundle, link.own_device, threads=link.own_threads(threads))
-        return MpiSession(link, engine, bundle.manifest, device)
+        own = open_own_session(bundle, link.own_device, threads=link.own_threads(threads))
+        return MpiSession(link, own, bundle.manifest, device)
 
 
 class MpiSession:
     """The Session protocol over all ranks of a job. This rank, 0, computes the first share of the branches itself."""
 
     def __init__(
-        self, link: Link, engine: Session, manifest: Manifest, device: str, *, patience: float = _PATIENCE
+        self, link: Link, own: Session, manifest: Manifest, device: str, *, patience: float = _PATIENCE
     ) -> None:
-        """Wait until every rank has opened its engine; this one's is `engine`.
+        """Wait until every rank has opened its own session; this one's is `own`.
 
         `patience` is the time in seconds that a rank may take beside that of the work itself. Raises BadInputError when
         a rank has another bundle, MissingBackendError when one does not come.
         """
-        self._link, self._engine, self._device, self._patience = link, engine, device, patience
+        self._link, self._own, self._device, self._patience = link, own, device, patience
         self._shape = cache_shape_from_manifest(manifest)
         self._vocabulary = manifest.dimensions.vocab_size if manifest.with_logits else None
         self._others = range(1, link.size)
@@ -103,7 +102,7 @@ class MpiSession:
         self._settle()
         self._last = None
         shares = shares_of_branches(batch.input_ids.shape[1], self._link.size)
-        parts = [part_of_batch(batch, share) for share in shares]
+        parts = [batch.part(branches=share) for share in shares]
         asked = [rank for rank in self._others if parts[rank].input_ids.size]
         for rank in asked:
             self._tell(rank, Forward(parts[rank]))
@@ -112,13 +111,13 @@ class MpiSession:
         arrivals = [self._link.receive(answer, rank) for rank, answer in answers.items()]
         began = time.perf_counter()
         try:
-            statistics = [self._engine.forward(parts[0])]
+            statistics = [self._own.forward(parts[0])]
         finally:  # also after an error: no answer stays behind that a later question would take for its own
             self._wait(arrivals, time.perf_counter() - began)
         for rank, answer in answers.items():
             statistics.append(statistics_from_bytes(answer, parts[rank].logits_index.shape, self._vocabulary))
         self._last = _LastForward(batch, shares)
-        return statistics_from_parts(statistics)
+        return Statistics.joined(statistics)
 
     def commit(self, request: int, branch: int, count: int) -> None:
         """Append the first `count` window rows of `branch` in the last forward to the request's prefix on all ranks.
@@ -127,14 +126,14 @@ class MpiSession:
         ValueError for a branch or a count that it does not have.
         """
         self._settle()
-        last, owner, own_branch = self._rows_of(request, branch, count)
-        everywhere = last.on_all_ranks and rows_are_shared(last.batch, last.batch.requests.index(request), count)
+        last, slot, owner, own_branch = self._rows_of(request, branch, count)
+        everywhere = last.on_all_ranks and rows_are_shared(last.batch, slot, count)
         self._tell_all(Commit(request, owner, own_branch, count, travels=not everywhere))
         if everywhere:
-            self._engine.commit(request, 0, count)
+            self._own.commit(request, 0, count)
         elif owner == 0:
-            rows = self._engine.read_rows(request, own_branch, count)
-            self._engine.commit(request, own_branch, count)
+            rows = self._own.read_rows(request, own_branch, count)
+            self._own.commit(request, own_branch, count)
             self._begun.append(self._link.broadcast(bytes_from_rows(rows), 0))
         else:
             self._arriving = _Arriving(request, count, np.empty(rows_size(self._shape, count), np.uint8))
@@ -143,9 +142,9 @@ class MpiSession:
     def read_rows(self, request: int, branch: int, count: int) -> CacheRows:
         """A copy of the first `count` new rows of `branch` in the last forward; errors as for `commit`."""
         self._settle()
-        _, owner, own_branch = self._rows_of(request, branch, count)
+        _, _, owner, own_branch = self._rows_of(request, branch, count)
         if owner == 0:
-            return self._engine.read_rows(request, own_branch, count)
+            return self._own.read_rows(request, own_branch, count)
         memory = np.empty(rows_size(self._shape, count), np.uint8)
         self._tell(owner, Read(request, own_branch, count))
         self._begun.append(self._link.receive(memory, owner))
@@ -155,7 +154,7 @@ class MpiSession:
     def append_rows(self, request: int, rows: CacheRows) -> None:
         """Append rows of another session on all ranks. Raises ValueError when they do not fit this bundle."""
         self._settle()
-        self._engine.append_rows(request, rows)
+        self._own.append_rows(request, rows)
         self._tell_all(Commit(request, source=0, branch=0, count=rows.count, travels=True))
         self._begun.append(self._link.broadcast(bytes_from_rows(rows), 0))
 
@@ -163,7 +162,7 @@ class MpiSession:
         """Committed rows of the request, 0 for an unknown one."""
         if self._open:
             self._settle()
-        return self._engine.prefix_length(request)
+        return self._own.prefix_length(request)
 
     def release(self, request: int) -> None:
         """Forget the request, its cache and its new rows on all ranks; an unknown one is no error."""
@@ -171,7 +170,7 @@ class MpiSession:
             return
         self._settle()
         self._tell_all(Release(request))
-        self._engine.release(request)
+        self._own.release(request)
         if self._last is not None and request in self._last.batch.requests:
             self._last = None
 
@@ -194,19 +193,13 @@ class MpiSession:
                 remedy="copy the bundle of rank 0 to the other machines, or name one that all of them see",
             )
 
-    def _rows_of(self, request: int, branch: int, count: int) -> tuple["_LastForward", int, int]:
-        """The last forward, the rank that computed `branch`, and its number there."""
+    def _rows_of(self, request: int, branch: int, count: int) -> tuple["_LastForward", int, int, int]:
+        """The last forward, the request's place in it, the rank that computed `branch`, and its number there."""
         last = self._last
-        if last is None or request not in last.batch.requests:
-            ran = "no forward" if last is None else f"a forward of requests {list(last.batch.requests)}"
-            raise RuntimeError(f"rows of request {request} wanted after {ran}, expected a forward that runs it before")
-        _, branches, width = last.batch.input_ids.shape
-        if not 0 <= branch < branches:
-            raise ValueError(f"received branch {branch}, expected one from 0 to {branches - 1}")
-        if not 0 <= count <= width:
-            raise ValueError(f"received count {count}, expected one from 0 to {width}, the rows of the window")
+        slot = slot_of_rows(None if last is None else last.batch, request, branch, count)
+        assert last is not None
         owner = next(rank for rank, share in enumerate(last.shares) if branch < share.stop)
-        return last, owner, branch - last.shares[owner].start
+        return last, slot, owner, branch - last.shares[owner].start
 
     def _answer_size(self, part: WindowBatch) -> int:
         requests, branches, queries = part.logits_index.shape
@@ -233,7 +226,7 @@ class MpiSession:
         if self._arriving is not None:
             arrived, self._arriving = self._arriving, None
             rows = rows_from_bytes(arrived.memory, self._shape, arrived.count)
-            self._engine.append_rows(arrived.request, rows)
+            self._own.append_rows(arrived.request, rows)
 
     def _wait(self, transfers: list[Transfer], work: float = 0.0) -> None:
         """`work` is what rank 0 needed, in seconds, for what it waits for the others to do."""
@@ -245,7 +238,7 @@ class MpiSession:
 
     def _give_up(self) -> None:
         self._open = False
-        self._engine.close()
+        self._own.close()
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ Does not know what kind of session a device has, nor any decoding rule.
 The protocol is LoPA-Dist's in two phases (docs/lopa.md, section 10). Forward: every device computes its branches and
 holds their new rows. Commit: the winner's rows go from the device that has them to the others, which append them; the
 next forward of a device queues behind its append, so the transfer runs beside the caller's work. Where the rows are the
-same on every branch (lopa.runtime.contract.shared_rows) each device commits its own instead, and nothing is sent.
+same on every branch (lopa.runtime.contract.batch_parts) each device commits its own instead, and nothing is sent.
 """
 
 import logging
@@ -18,14 +18,12 @@ from functools import partial
 from typing import Any, TypeVar
 
 from lopa.runtime.contract import CacheRows, Statistics, WindowBatch
-from lopa.runtime.contract.branch_shares import part_of_batch, shares_of_branches, statistics_from_parts
-from lopa.runtime.contract.forward_split import DeviceTime, ForwardSplit
-from lopa.runtime.contract.shared_rows import rows_are_shared
+from lopa.runtime.contract.batch_parts import rows_are_shared, shares_of_branches
+from lopa.runtime.contract.forward import DeviceTime, ForwardSplit, check_batch
 from lopa.runtime.errors import BadInputError, DevicesLostError
 from lopa.runtime.parallel.row_transfer import RowTransfer, transfer_of_lost_rows, transfer_of_rows
 from lopa.runtime.parallel.session_thread import SessionThread
-from lopa.runtime.sessions.host_session import check_batch, slot_of_rows
-from lopa.runtime.sessions.session import LendingSession, Session
+from lopa.runtime.sessions.session import LendingSession, Session, slot_of_rows
 
 STALL_SECONDS = 60.0
 """A device that needs longer for one forward is given up."""
@@ -60,8 +58,9 @@ class BranchParallelSession:
         """Those in use."""
         for device in self._devices:
             if isinstance(device.session, LendingSession):
-                device.submit(partial(device.session.meet, [each for each in sessions if each is not device.session]))
-        self._name = ",".join(session.device for session in sessions)
+                others = [each.session for each in self._devices if each is not device]
+                device.submit(partial(device.session.meet, others))
+        self._name = ",".join(device.session.device for device in self._devices)
         self._stall_seconds = stall_seconds
         self._lost: list[LostDevice] = []
         self._lengths: dict[int, int] = {}
@@ -97,13 +96,13 @@ class BranchParallelSession:
             shares = [(device, share) for device, share in zip(self._devices, dealt, strict=True)]
             answers = self._results(
                 {
-                    device: partial(_answer, device.session, part_of_batch(batch, share))
+                    device: partial(_answer, device.session, batch.part(branches=share))
                     for device, share in shares
                     if share.start < share.stop
                 }
             )
         self._window = _Window(batch, shares)
-        statistics = statistics_from_parts([answer.statistics for answer in answers])
+        statistics = Statistics.joined([answer.statistics for answer in answers])
         times = tuple(answer.time for answer in answers)
         gather = time.perf_counter() - began - max(each.seconds for each in times)
         return replace(statistics, split=ForwardSplit(times, gather))
@@ -127,7 +126,7 @@ class BranchParallelSession:
             else:
                 receivers.append(device)
         if receivers:
-            alone = part_of_batch(window.batch, slice(branch, branch + 1), slice(slot, slot + 1))
+            alone = window.batch.part(slice(slot, slot + 1), slice(branch, branch + 1))
             self._transfers.append(transfer_of_rows(alone, local, count, owner, receivers))
         else:
             owner.submit(partial(owner.session.commit, request, local, count))
@@ -197,8 +196,7 @@ class BranchParallelSession:
     def _owner(self, request: int, branch: int, count: int) -> tuple["_Window", int, SessionThread, int]:
         """The last forward, the request's place in it, the device that computed `branch`, and its number there."""
         window = self._window
-        ran = None if window is None else (window.batch.requests, *window.batch.input_ids.shape[1:])
-        slot = slot_of_rows(ran, request, branch, count)
+        slot = slot_of_rows(None if window is None else window.batch, request, branch, count)
         assert window is not None
         owner, share = next((device, share) for device, share in window.shares if share.start <= branch < share.stop)
         return window, slot, owner, branch - share.start

@@ -6,15 +6,16 @@ nor which requests live.
 
 import time
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from lopa.runtime.contract import Float32, Rows, Statistics, WindowBatch
+from lopa.runtime.contract.batch_parts import Part, micro_batches, parts_across
 from lopa.runtime.contract.model_part import NEXT_HIDDEN, ModelPart
-from lopa.runtime.parallel.micro_batches import MicroBatch, micro_batches, piece_of_batch, statistics_from_pieces
-from lopa.runtime.sessions.device_worker import keep_thread_on
+from lopa.runtime.sessions.device_worker import DeviceWorker, keep_thread_on
 from lopa.runtime.sessions.onnxruntime_session import OnnxRuntimeForward
 from lopa.runtime.sessions.prefix_cache import CacheShape, Prefix
 from lopa.runtime.sessions.timeline import Span, Timeline
@@ -30,7 +31,7 @@ class Work:
     step: int
     number: int
     """Of the micro-batch in this step, from 0."""
-    piece: MicroBatch
+    piece: Part
     batch: WindowBatch
     """Of this piece."""
     prefix: Prefix
@@ -52,9 +53,9 @@ class PipelineStage:
     ) -> None:
         """`cores` are those on which the stage's thread is to stay; None: any."""
         self._forward, self._part, self._name, self._timeline = forward, part, name, timeline
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix=name)
+        self._thread = DeviceWorker(name)
         if cores is not None:
-            self._thread.submit(keep_thread_on, cores).result()
+            self._thread.submit(partial(keep_thread_on, cores)).result()
         self._prefix: Prefix | None = None
         self._views: dict[tuple[int, int], Prefix] = {}
         """Of `_prefix`, these layers' arrays for the requests from .. to: the same object again and again, since the
@@ -65,7 +66,7 @@ class PipelineStage:
 
         An error of the stage before is this one's too.
         """
-        return self._thread.submit(self._run, work, before)
+        return self._thread.submit(partial(self._run, work, before))
 
     def forget_prefix(self) -> None:
         """Hold no reference to the prefix of an earlier run."""
@@ -74,9 +75,10 @@ class PipelineStage:
         self._forward.forget_prefix()
 
     def close(self) -> None:
-        """End the thread and free the forward."""
-        self._thread.shutdown()
-        self._forward.close()
+        """Free the forward and end the thread, after everything submitted before."""
+        closing = self._thread.submit(self._forward.close)
+        self._thread.stop()
+        closing.result()
 
     def _run(self, work: Work, before: Future[Answer] | None) -> Answer:
         hidden = None if before is None else before.result()
@@ -84,7 +86,7 @@ class PipelineStage:
         began = time.perf_counter()
         outputs = self._forward.run_part(work.batch, hidden, self._view(work.prefix, work.piece.requests))
         for whole, name in zip(work.rows[self._part.cache_arrays], self._part.window_names, strict=True):
-            whole[work.piece.requests, work.piece.branches] = outputs[name]
+            whole[work.piece] = outputs[name]
         last = self._part.is_last
         answer = self._forward.statistics_from_outputs(outputs) if last else outputs[NEXT_HIDDEN].copy()
         if self._timeline is not None:
@@ -122,7 +124,7 @@ class PipelinedForward:
         ends: list[Future[Answer]] = []
         try:
             for number, piece in enumerate(pieces):
-                work = Work(self._steps, number, piece, piece_of_batch(batch, piece), prefix, rows)
+                work = Work(self._steps, number, piece, batch.part(*piece), prefix, rows)
                 answer = None
                 for stage in self._stages:
                     answer = stage.submit(work, answer)
@@ -133,7 +135,8 @@ class PipelinedForward:
             for each in submitted:
                 each.cancel()
             wait(submitted)  # so that nothing writes into memory that the caller may use again
-        return statistics_from_pieces(pieces, [each for each in answers if isinstance(each, Statistics)]), rows
+        statistics = [each for each in answers if isinstance(each, Statistics)]
+        return Statistics.joined(statistics, parts_across(pieces)), rows
 
     def forget_prefix(self) -> None:
         """Hold no reference to the prefix of an earlier run."""
@@ -141,7 +144,7 @@ class PipelinedForward:
             stage.forget_prefix()
 
     def close(self) -> None:
-        """End all threads and free the engines."""
+        """End all threads and free the forwards."""
         for stage in self._stages:
             stage.close()
         self._rows = ()

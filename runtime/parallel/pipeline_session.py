@@ -25,7 +25,7 @@ def open_session(bundle: Bundle, device: str, *, threads: int | None, timeline: 
     """Open the stages of `bundle` on the devices of `device`, in order; `threads` are those of each stage.
 
     `timeline` gathers who worked when. Raises BadInputError when the bundle was exported with another number of stages,
-    and for a device of which a part is empty or numbered twice; otherwise as session_onnxruntime.open_session.
+    and for a device of which a part is empty or numbered twice; otherwise as forward_from_bundle.
     """
     devices = _devices_from_name(device)
     manifest = bundle.manifest

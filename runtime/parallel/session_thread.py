@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from lopa.runtime.sessions.cpu_cores import cores_from_device
 from lopa.runtime.sessions.device_worker import DeviceWorker, keep_thread_on
 from lopa.runtime.sessions.session import Session
+from lopa.runtime.sessions.threaded_session import ThreadedSession
 
 T = TypeVar("T")
 
@@ -19,8 +20,11 @@ class SessionThread:
     """All calls of `session` go through `submit`, in order. A device named as cores has its thread on these only."""
 
     def __init__(self, session: Session) -> None:
-        self.session = session
-        self._worker = DeviceWorker(f"lopa {session.device}")
+        """A session that has a thread already is driven by that one."""
+        if isinstance(session, ThreadedSession):
+            self.session, self._worker = session.take_over()
+        else:
+            self.session, self._worker = session, DeviceWorker(f"lopa {session.device}")
         self._jobs: list[Future[Any]] = []
         cores = cores_from_device(session.device)
         if cores is not None:

@@ -30,16 +30,15 @@ class Answer:
         config: GenerationConfig,
         tokenizer: Tokenizer,
         *,
-        drafts: bool = False,
-        submitted: float | None = None,
+        drafts: bool,
+        submitted: float,
     ) -> None:
-        """`submitted` is when the result's seconds begin, on time.perf_counter's clock; None: now."""
+        """`submitted` is when the result's seconds begin, on time.perf_counter's clock."""
         self._decoding = decoding
         self._prompt_ids, self._config = prompt_ids, config
         self._tokenizer, self._drafts = tokenizer, drafts
-        now = time.perf_counter()
-        self._submitted = now if submitted is None else submitted
-        self._time_limit = None if config.time_limit is None else now + config.time_limit
+        self._submitted = submitted
+        self._time_limit = None if config.time_limit is None else time.perf_counter() + config.time_limit
         self._stream = TextStream(tokenizer, config.stop)
         self._text: list[str] = []
         self._pushed = 0

@@ -80,7 +80,7 @@ class RequestHandle:
             while True:
                 changed.clear()
                 with self._changed:
-                    new, done = self._events[seen:], self.done
+                    new, done = self.events_beyond(seen), self.done
                 for event in new:
                     yield event
                 seen += len(new)
@@ -96,6 +96,10 @@ class RequestHandle:
         A waiting that is cancelled or times out (asyncio.wait_for) leaves the request running; `cancel` ends it.
         """
         return self._awaited().__await__()
+
+    def events_beyond(self, seen: int) -> list[Event]:
+        """Those behind the first `seen` that are there by now; waits for none."""
+        return self._events[seen:]
 
     def put_events(self, events: Sequence[Event]) -> None:
         """For who decodes: new events, the DoneEvent last of all."""
@@ -142,7 +146,7 @@ class RequestHandle:
         """The events behind the first `seen`, at least one unless the request is done; and whether it is."""
         with self._changed:
             self._changed.wait_for(lambda: self.done or len(self._events) > seen)
-            return self._events[seen:], self.done
+            return self.events_beyond(seen), self.done
 
     def _wake(self) -> None:
         self._changed.notify_all()

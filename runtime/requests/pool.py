@@ -113,7 +113,7 @@ class RequestPool:
         with _own_errors(job):
             running = self._opened(job, None)
             running.decoding.stop(reason)
-            job.handle.put_events(running.answer.last_events())
+            _hand_out_result(running)
 
     def cancel_all(self) -> None:
         """End every request as cancelled."""
@@ -124,9 +124,8 @@ class RequestPool:
     def hand_out_ended(self) -> None:
         """Give the requests that have ended their results; needs no session, and so can follow its failure."""
         for running in self._running:
-            if running.answer.ended and not running.job.handle.done:
-                with _own_errors(running.job):
-                    running.job.handle.put_events(running.answer.last_events())
+            if running.answer.ended:
+                _hand_out_result(running)
 
     def close(self) -> None:
         """Free every cache; handles that have not ended are left as they are."""
@@ -165,10 +164,15 @@ class RequestPool:
         ended = [running for running in self._running if running.answer.ended or running.job.handle.done]
         for running in ended:
             self._session.release(running.decoding.request)
-            if not running.job.handle.done:
-                with _own_errors(running.job):
-                    running.job.handle.put_events(running.answer.last_events())
+            _hand_out_result(running)
         self._running = [running for running in self._running if running not in ended]
+
+
+def _hand_out_result(running: _Running) -> None:
+    """Give a request that has ended its result, if it has not failed, and has none yet."""
+    if not running.job.handle.done:
+        with _own_errors(running.job):
+            running.job.handle.put_events(running.answer.last_events())
 
 
 @contextmanager

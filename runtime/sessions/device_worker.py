@@ -25,7 +25,8 @@ class DeviceWorker:
     def submit(self, work: Callable[[], T]) -> Future[T]:
         """Run `work` after everything submitted before; the future gets its result or its exception.
 
-        After `stop` nothing is run any more, and the future stays open.
+        A future that is cancelled before has its work left out. After `stop` nothing is run any more, and the future
+        stays open.
         """
         future: Future[T] = Future()
         self._work.put(partial(_complete, future, work))
@@ -43,6 +44,8 @@ def keep_thread_on(cores: Sequence[int]) -> None:
 
 
 def _complete(future: Future[T], work: Callable[[], T]) -> None:
+    if not future.set_running_or_notify_cancel():
+        return
     try:
         result = work()
     except BaseException as error:  # whatever it is: the one who waits must hear of it

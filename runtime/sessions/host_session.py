@@ -4,13 +4,15 @@ Knows when caches begin, grow and end, and what the last forward left to commit.
 computed.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from lopa.runtime.contract import CacheRows, Rows, Statistics, WindowBatch
+from lopa.runtime.contract.forward import check_batch
 from lopa.runtime.sessions.device_errors import raised_as_failure_of
 from lopa.runtime.sessions.prefix_cache import CacheShape, Prefix, PrefixCache, PrefixStack
+from lopa.runtime.sessions.session import slot_of_rows
 
 
 class Forward(Protocol):
@@ -33,7 +35,7 @@ class Forward(Protocol):
 class _Window:
     """What the last forward left."""
 
-    requests: tuple[int, ...]
+    batch: WindowBatch
     rows: tuple[Rows, ...]
     """Each dtype [R, B, Hkv, W, D]."""
 
@@ -65,7 +67,7 @@ class HostSession:
         prefix = self._stack.prefix([self._cache(request) for request in batch.requests])
         with raised_as_failure_of(self._device):
             statistics, rows = forward.run(batch, prefix)
-        self._window = _Window(batch.requests, rows)
+        self._window = _Window(batch, rows)
         return statistics
 
     def commit(self, request: int, branch: int, count: int) -> None:
@@ -95,7 +97,7 @@ class HostSession:
         if self._caches.pop(request, None) is None:
             return
         self._stack = PrefixStack(self._shape)
-        if self._window is not None and request in self._window.requests:
+        if self._window is not None and request in self._window.batch.requests:
             self._window = None
         if self._forward is not None:
             self._forward.forget_prefix()
@@ -108,10 +110,6 @@ class HostSession:
         self._window = None
         self._caches.clear()
         self._stack = PrefixStack(self._shape)
-
-    def put_in_front(self, make: Callable[[Forward, CacheShape], Forward]) -> None:
-        """Run every later forward through what `make` builds on this session's forward, e.g. to pad it."""
-        self._forward = make(self._open_forward(), self._shape)
 
     def _open_forward(self) -> Forward:
         if self._forward is None:
@@ -127,46 +125,6 @@ class HostSession:
         """Views [Hkv, count, D] of the last forward's new rows."""
         self._open_forward()
         window = self._window
-        ran = None
-        if window is not None:
-            _, branches, _, width, _ = window.rows[0].shape
-            ran = (window.requests, branches, width)
-        slot = slot_of_rows(ran, request, branch, count)
+        slot = slot_of_rows(None if window is None else window.batch, request, branch, count)
         assert window is not None
         return [array[slot, branch, :, :count] for array in window.rows]
-
-
-def slot_of_rows(ran: tuple[tuple[int, ...], int, int] | None, request: int, branch: int, count: int) -> int:
-    """The place of `request` in the last forward, which ran these requests with so many branches and window rows.
-
-    Raises RuntimeError when it did not run the request (None: there was no forward), ValueError for a branch or a count
-    that it does not have.
-    """
-    if ran is None or request not in ran[0]:
-        what = "no forward" if ran is None else f"a forward of requests {list(ran[0])}"
-        raise RuntimeError(f"rows of request {request} wanted after {what}, expected a forward that runs it before")
-    requests, branches, width = ran
-    if not 0 <= branch < branches:
-        raise ValueError(f"received branch {branch}, expected one from 0 to {branches - 1}")
-    if not 0 <= count <= width:
-        raise ValueError(f"received count {count}, expected one from 0 to {width}, the rows of the window")
-    return requests.index(request)
-
-
-def check_batch(batch: WindowBatch) -> None:
-    """Raise ValueError unless the shapes of `batch` agree and its requests are distinct."""
-    if batch.input_ids.ndim != 3 or 0 in batch.input_ids.shape:
-        raise ValueError(f"received input_ids {batch.input_ids.shape}, expected [R, B, W], none of them 0")
-    requests, branches, width = batch.input_ids.shape
-    queries = batch.logits_index.shape[-1]
-    for name, found, expected in (
-        ("requests", (len(set(batch.requests)),), (requests,)),
-        ("position_ids", batch.position_ids.shape, (requests, branches, width)),
-        ("window_mask", batch.window_mask.shape, (requests, branches, width, width)),
-        ("logits_index", batch.logits_index.shape, (requests, branches, queries)),
-        ("temperature", batch.temperature.shape, (requests,)),
-    ):
-        if found != expected:
-            raise ValueError(f"received {name} {found}, expected {expected} for input_ids {batch.input_ids.shape}")
-    if len(batch.requests) != requests:
-        raise ValueError(f"received requests {batch.requests}, expected {requests} distinct numbers")

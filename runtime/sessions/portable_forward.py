@@ -13,16 +13,8 @@ from lopa.runtime.contract.portable_form import (
     rows_from_portable,
     statistics_from_portable,
 )
+from lopa.runtime.sessions.onnxruntime_graph import quiet_run
 from lopa.runtime.sessions.prefix_cache import Prefix
-
-_FATAL_ONLY = 4
-
-
-def quiet_run() -> ort.RunOptions:
-    """Options of a run that prints nothing: what goes wrong in it is raised in the same words."""
-    options = ort.RunOptions()
-    options.log_severity_level = _FATAL_ONLY
-    return options
 
 
 class PortableForward:

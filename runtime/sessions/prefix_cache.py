@@ -69,7 +69,7 @@ def check_rows(shape: CacheShape, rows: Sequence[Rows]) -> None:
 
 
 class PrefixCache:
-    """The prefix of one request. Its memory grows by tiles, so that engines see few prefix lengths."""
+    """The prefix of one request. Its memory grows by tiles, so that forwards see few prefix lengths."""
 
     def __init__(self, shape: CacheShape) -> None:
         self._shape = shape

@@ -1,4 +1,4 @@
-"""One engine on one device with its prefix caches, and the table of backends. Knows no decoding rule."""
+"""Who computes forwards and keeps prefix caches: the protocol, and the table of backends. Knows no decoding rule."""
 
 import importlib
 import itertools
@@ -62,7 +62,7 @@ class SessionFactory(Protocol):
     """Opens a session; each backend module has one, named `open_session`."""
 
     def __call__(self, bundle: Bundle, device: str, *, threads: int | None) -> Session:
-        """`device` as the user wrote it; `threads` None leaves the number to the engine."""
+        """`device` as the user wrote it; `threads` None leaves the number to the backend."""
 
 
 class PipelineFactory(Protocol):
@@ -85,6 +85,23 @@ PIPELINE = "lopa.runtime.parallel.pipeline_session"
 """For devices joined by +."""
 
 _numbers = itertools.count(1)
+
+
+def slot_of_rows(ran: WindowBatch | None, request: int, branch: int, count: int) -> int:
+    """The place of `request` in the last forward, which ran `ran`, for the first `count` new rows of its `branch`.
+
+    Raises RuntimeError when it did not run the request (None: there was no forward), ValueError for a branch or a count
+    that it does not have.
+    """
+    if ran is None or request not in ran.requests:
+        what = "no forward" if ran is None else f"a forward of requests {list(ran.requests)}"
+        raise RuntimeError(f"rows of request {request} wanted after {what}, expected a forward that runs it before")
+    _, branches, width = ran.input_ids.shape
+    if not 0 <= branch < branches:
+        raise ValueError(f"received branch {branch}, expected one from 0 to {branches - 1}")
+    if not 0 <= count <= width:
+        raise ValueError(f"received count {count}, expected one from 0 to {width}, the rows of the window")
+    return ran.requests.index(request)
 
 
 def unused_request() -> int:

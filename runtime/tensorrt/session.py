@@ -10,7 +10,6 @@ from functools import partial
 from types import ModuleType
 
 from lopa.runtime.accelerator.session import DeviceSession
-from lopa.runtime.accelerator.threaded_session import ThreadedSession
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.gears import check_gears_fit
 from lopa.runtime.cuda.calls import CudaCalls, calls_of_installed_cuda
@@ -20,6 +19,7 @@ from lopa.runtime.cuda.memory import CudaMemory
 from lopa.runtime.cuda.row_kernel import row_kernel_from_plugins
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.sessions.prefix_cache import cache_shape_from_manifest
+from lopa.runtime.sessions.threaded_session import ThreadedSession
 from lopa.runtime.tensorrt.forward import TensorRTForward
 from lopa.runtime.tensorrt.library import tensorrt_library
 from lopa.runtime.tensorrt.manifest import REBUILD, FoundEngine, engine_for_device

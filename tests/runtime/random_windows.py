@@ -51,15 +51,7 @@ def random_batch(
 
 def batch_of_one(batch: WindowBatch, slot: int) -> WindowBatch:
     """The windows of one of the requests."""
-    one = slice(slot, slot + 1)
-    return WindowBatch(
-        requests=batch.requests[one],
-        input_ids=batch.input_ids[one],
-        position_ids=batch.position_ids[one],
-        window_mask=batch.window_mask[one],
-        logits_index=batch.logits_index[one],
-        temperature=batch.temperature[one],
-    )
+    return batch.part(slice(slot, slot + 1))
 
 
 def assert_close(found: Floats, expected: Floats, tolerance: float = TOLERANCE) -> None:

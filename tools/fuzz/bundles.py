@@ -9,16 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import onnx
+from tests.runtime.accelerator.geared_forward import geared_session
 
 from lopa.runtime import Decoder
-from lopa.runtime.accelerator.geared_session import geared_session
 from lopa.runtime.ascend.manifest import engine_folder as ascend_folder
 from lopa.runtime.ascend.manifest import engine_from_folder as ascend_from_folder
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.costs import CostTable, costs_from_file
 from lopa.runtime.bundle.gears import GEARS_NAME, GearTable, plan_from_file
 from lopa.runtime.cuda.driver import CudaDevice
-from lopa.runtime.sessions.onnxruntime_session import open_session as open_onnxruntime
 from lopa.runtime.tensorrt.manifest import engine_folder as tensorrt_folder
 from lopa.runtime.tensorrt.manifest import engine_for_device, engine_from_folder
 from lopa.runtime.text.tokenizer import Tokenizer
@@ -201,7 +200,7 @@ def gears_case(rng: random.Random, folder: Path, material: Material) -> Case:
         bundle = Bundle.open(material.bundle)
         found = plan_from_file(path, bundle)
         GearTable(found.gears)
-        session = geared_session(open_onnxruntime(bundle, "cpu", threads=1), found.gears)
+        session = geared_session(bundle, found.gears)
         with Decoder(bundle, session, Tokenizer.open(bundle), threads=1) as decoder:
             return answer_of_decoder(decoder, decoder.config(**OPTIONS))
 

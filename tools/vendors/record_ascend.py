@@ -10,12 +10,14 @@ two calls are made to fail. Exit code 1 where something was not as runtime/ascen
 import importlib
 import sys
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import click
 import msgspec
 import numpy as np
 
+from lopa.export.verify.random_windows import random_windows
 from lopa.runtime.ascend.contract import TABLE, acl_contract
 from lopa.runtime.ascend.manifest import engine_folders, engine_from_folder
 from lopa.runtime.ascend.process import THE_PROCESS
@@ -25,7 +27,8 @@ from lopa.runtime.bundle.gears import Gear
 from lopa.runtime.contract import Float32, Statistics, WindowBatch
 from lopa.runtime.contract.stored_floats import float32_from_stored
 from lopa.runtime.errors import MissingBackendError
-from lopa.runtime.sessions.session import Session, open_session
+from lopa.runtime.parallel.session_thread import SessionThread
+from lopa.runtime.sessions.session import LendingSession, Session, open_session
 from tools.shown_errors import errors_shown
 from tools.vendors.acl_recording import (
     RecordingAcl,
@@ -122,17 +125,22 @@ def _difference_behind_lent_rows(bundle: Bundle, device: int, peer: int, plain: 
 
     One call at a time: as devices that share branches, in a hurry, their calls would come in another order each time.
     """
-    lender, borrower = (open_ascend(bundle, f"ascend:{number}", threads=None) for number in (device, peer))
-    lender.meet([borrower])
-    borrower.meet([lender])
-    for each in (lender, plain):
-        each.forward(_batch(bundle, (0,), 2, 8, 0))
+    threads = [SessionThread(open_ascend(bundle, f"ascend:{number}", threads=None)) for number in (device, peer)]
+    (lends, borrows), (lender, borrower) = threads, (thread.session for thread in threads)
+    assert isinstance(lender, LendingSession)
+    assert isinstance(borrower, LendingSession)
+    lends.submit(partial(lender.meet, [borrower])).result()
+    borrows.submit(partial(borrower.meet, [lender])).result()
+    batch = _batch(bundle, (0,), 2, 8, 0)
+    lends.submit(partial(lender.forward, batch)).result()
+    plain.forward(batch)
     plain.commit(0, 1, 8)
-    borrower.append_rows(0, lender.lend_rows(0, 1, 8, [borrower]))
+    lent = lends.submit(partial(lender.lend_rows, 0, 1, 8, [borrower])).result()
+    borrows.submit(partial(borrower.append_rows, 0, lent)).result()
     batch = _batch(bundle, (0,), 2, 8, 8)
-    found = _difference(borrower.forward(batch), plain.forward(batch))
-    lender.close()
-    borrower.close()
+    found = _difference(borrows.submit(partial(borrower.forward, batch)).result(), plain.forward(batch))
+    lends.close().result()
+    borrows.close().result()
     return found
 
 
@@ -166,16 +174,9 @@ def _gears(bundle: Bundle) -> list[Gear]:
 
 
 def _batch(bundle: Bundle, requests: tuple[int, ...], branches: int, width: int, start: int) -> WindowBatch:
+    shape = (branches, width, min(width, 8))
     rng = np.random.default_rng(start)
-    shape = (len(requests), branches, width)
-    return WindowBatch(
-        requests=requests,
-        input_ids=rng.integers(0, bundle.manifest.dimensions.vocab_size, shape),
-        position_ids=np.broadcast_to(start + np.arange(width), shape).copy(),
-        window_mask=np.ones((*shape, width), np.bool_),
-        logits_index=rng.integers(0, width, (*shape[:2], min(width, 8))),
-        temperature=np.ones(len(requests), np.float32),
-    )
+    return random_windows(requests, shape, bundle.manifest.dimensions.vocab_size, rng, start=start)
 
 
 def _difference(found: Statistics, expected: Statistics) -> float:

@@ -3,6 +3,8 @@
 from collections import Counter
 from pathlib import Path
 
+from tests.runtime.accelerator.geared_forward import host_session
+
 from lopa.bench.gears.recording import (
     Recording,
     forwards_of_recording,
@@ -11,12 +13,14 @@ from lopa.bench.gears.recording import (
 )
 from lopa.runtime.accelerator.padding import sizes_of_forward
 from lopa.runtime.algorithm.decoding import Step
+from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.gears import ForwardSizes, Source
 from lopa.runtime.contract import Rows, Statistics, WindowBatch
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.generation_config import GenerationConfig
-from lopa.runtime.sessions.host_session import Forward, HostSession
+from lopa.runtime.sessions.host_session import Forward
 from lopa.runtime.sessions.prefix_cache import Prefix
+from lopa.runtime.text.tokenizer import Tokenizer
 
 CONFIG = GenerationConfig()
 FIRST, LATER, SMALL = (
@@ -57,26 +61,26 @@ def test_joined() -> None:
 class Noting:
     """The Forward protocol: notes the sizes of what it runs."""
 
-    def __init__(self, engine: Forward, ran: list[ForwardSizes]) -> None:
-        self._engine, self._ran = engine, ran
+    def __init__(self, forward: Forward, ran: list[ForwardSizes]) -> None:
+        self._forward, self._ran = forward, ran
 
     def run(self, batch: WindowBatch, prefix: Prefix) -> tuple[Statistics, tuple[Rows, ...]]:
         self._ran.append(sizes_of_forward(batch, prefix.mask))
-        return self._engine.run(batch, prefix)
+        return self._forward.run(batch, prefix)
 
     def forget_prefix(self) -> None:
-        self._engine.forget_prefix()
+        self._forward.forget_prefix()
 
     def close(self) -> None:
-        self._engine.close()
+        self._forward.close()
 
 
-def test_what_is_recorded_is_what_the_engine_ran(tiny_bundle: Path) -> None:
+def test_what_is_recorded_is_what_the_forward_ran(tiny_bundle: Path) -> None:
     ran: list[ForwardSizes] = []
     heard: list[int] = []
-    with Decoder.open(tiny_bundle, threads=1) as decoder:
-        assert isinstance(decoder.session, HostSession)
-        decoder.session.put_in_front(lambda engine, _: Noting(engine, ran))
+    bundle = Bundle.open(tiny_bundle)
+    session = host_session(bundle, lambda forward, _: Noting(forward, ran))
+    with Decoder(bundle, session, Tokenizer.open(bundle), threads=1) as decoder:
         found = recording_from_decoder(
             decoder,
             ["Question: Omar has 6 balloons and buys 3 more. How many balloons are there? " * 2],

@@ -37,7 +37,7 @@ from lopa.bench.scaling.table import tables_from_scaling
 from lopa.runtime.algorithm.decoding import Step
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.errors import CheckFailedError
-from lopa.runtime.sessions.onnxruntime_session import available_cores
+from lopa.runtime.sessions.onnxruntime_graph import available_cores
 from lopa.tiny import EVAL
 
 SHAPE = ForwardShape(4, 16, 64, 9)

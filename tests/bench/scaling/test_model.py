@@ -24,7 +24,7 @@ from lopa.bench.scaling.model import (
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.costs import COSTS_SCHEMA, Costs, CostTable, ForwardCost
 from lopa.runtime.contract import CONTRACT_VERSION
-from lopa.runtime.sessions.onnxruntime_session import available_cores
+from lopa.runtime.sessions.onnxruntime_graph import available_cores
 
 SIZES = MessageSizes(cache_row=1000, answer_row=100)
 LINK = Link("test", 0.5, 1000.0, "made up")

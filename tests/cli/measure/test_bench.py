@@ -13,7 +13,7 @@ import pytest
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.costs import costs_from_bundle
 from lopa.runtime.install_hint import pip_install
-from lopa.runtime.sessions.onnxruntime_session import available_cores
+from lopa.runtime.sessions.onnxruntime_graph import available_cores
 from lopa.tiny import ADAPTER, CHECKPOINT, EVAL
 
 ROOT = Path(__file__).resolve().parents[3]

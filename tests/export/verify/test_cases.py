@@ -8,7 +8,7 @@ import pytest
 from lopa.export.verify.cases import SHAPES, Case, cases_from_manifest
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import TILE
-from lopa.runtime.sessions.host_session import check_batch
+from lopa.runtime.contract.forward import check_batch
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ from tests.cli.command import PROMPT
 from lopa.runtime.algorithm.blocks import Block, BlockState
 from lopa.runtime.algorithm.branches import Branch
 from lopa.runtime.algorithm.decoding import Step
-from lopa.runtime.algorithm.early_exit import without_rows_after_end
+from lopa.runtime.algorithm.filling import without_rows_after_end
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.requests.result import DoneEvent
 

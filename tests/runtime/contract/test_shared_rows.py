@@ -9,7 +9,7 @@ from tests.runtime.random_windows import assert_close, block_causal_mask, full_m
 
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import WindowBatch
-from lopa.runtime.contract.shared_rows import rows_are_shared
+from lopa.runtime.contract.batch_parts import rows_are_shared
 from lopa.runtime.sessions.session import open_session
 
 

@@ -25,7 +25,7 @@ from lopa.cli.files.trace_file import record_from_step
 from lopa.runtime.algorithm.decoding import Decoding
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import CacheRows, WindowBatch
-from lopa.runtime.contract.branch_shares import shares_of_branches
+from lopa.runtime.contract.batch_parts import shares_of_branches
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.parallel.branch_session import BranchParallelSession
 from lopa.runtime.sessions.session import Session, open_session

@@ -174,16 +174,19 @@ def test_an_error_of_a_stage_reaches_the_caller(session: Session, whole: Session
     assert session.prefix_length(1) == 20
 
 
-def _stage_threads() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if "stage" in thread.name]
+def _stage_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if "stage" in thread.name]
 
 
 def test_threads_end_at_close(bundle: Bundle) -> None:
     session = open_session(bundle, DEVICE, threads=1)
     session.forward(random_batch(np.random.default_rng(7), [1], 2, 5, 1))
-    assert len(_stage_threads()) == 2
+    threads = _stage_threads()
+    assert len(threads) == 2
     session.close()
     session.close()
+    for thread in threads:
+        thread.join(20)
     assert _stage_threads() == []
     with pytest.raises(RuntimeError, match="after close"):
         session.forward(random_batch(np.random.default_rng(7), [1], 2, 5, 1))
@@ -217,7 +220,9 @@ def test_a_pipeline_with_a_part_missing_or_twice(bundle: Bundle, device: str) ->
 def test_a_stage_on_a_device_that_computes_no_graph(bundle: Bundle, device: str) -> None:
     with pytest.raises(BadInputError):
         open_session(bundle, device)
-    assert _stage_threads() == []
+    for thread in _stage_threads():
+        thread.join(20)
+        assert not thread.is_alive()
 
 
 def test_another_number_of_stages(bundle: Bundle, tiny_bundle: Path) -> None:

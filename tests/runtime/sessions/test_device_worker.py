@@ -45,6 +45,19 @@ def test_an_error_reaches_the_one_who_waits_and_the_thread_goes_on() -> None:
     worker.stop()
 
 
+def test_cancelled_work_is_left_out_and_the_thread_goes_on() -> None:
+    worker = DeviceWorker("test")
+    gate, ran = threading.Event(), []
+    worker.submit(lambda: gate.wait(20))
+    cancelled = worker.submit(lambda: ran.append(1))
+    assert cancelled.cancel()
+    gate.set()
+    assert worker.submit(lambda: 5).result(timeout=20) == 5
+    assert cancelled.cancelled()
+    assert not ran
+    worker.stop()
+
+
 def test_stop_ends_the_thread_after_its_work() -> None:
     worker = DeviceWorker("the one to stop")
     gate = threading.Event()

@@ -1,23 +1,21 @@
-"""Decoding through gears: the engine sees gear shapes only, answers are the same, and padding cannot be felt."""
+"""Decoding through gears: the forward sees gear shapes only, answers are the same, and padding cannot be felt."""
 
 import dataclasses
-import weakref
 from pathlib import Path
 
 import numpy as np
 import pytest
 from tests.conformance.recorded import TRACES, comparisons_of_file
 from tests.gears import GEARS, gear
+from tests.runtime.accelerator.geared_forward import GearedForward, geared_session, host_session
 from tests.runtime.random_windows import assert_close, assert_same_statistics, random_batch
 
 from lopa.export.verify.cases import cases_from_manifest
-from lopa.runtime.accelerator.geared_session import geared_session
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.gears import Gear
 from lopa.runtime.contract import Rows, Statistics, WindowBatch
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.sessions.host_session import Forward, HostSession
-from lopa.runtime.sessions.numpy_session import open_session as open_numpy
 from lopa.runtime.sessions.onnxruntime_session import open_session as open_onnxruntime
 from lopa.runtime.sessions.prefix_cache import CacheShape, Prefix
 
@@ -25,23 +23,20 @@ LONG_GEARS = [gear(1, 5, 64, 192), gear(1, 1, 272, 64), gear(1, 5, 96, 384), gea
 
 
 class Watched:
-    """An engine that notes the shapes it is given, and writes random garbage into all padding first.
+    """A forward that notes the shapes it is given, and writes random garbage into all padding first.
 
     What is padding it learns from `real`, the batch before it was padded.
     """
 
-    def __init__(self, engine: Forward, vocab_size: int, *, garbage: bool) -> None:
-        self._engine, self._vocab_size, self._garbage = engine, vocab_size, garbage
+    def __init__(self, forward: Forward, vocab_size: int, *, garbage: bool) -> None:
+        self._forward, self._vocab_size, self._garbage = forward, vocab_size, garbage
         self._rng = np.random.default_rng(7)
         self.shapes: set[tuple[int, ...]] = set()
         self.real: WindowBatch | None = None
         self.runs = self.changed = 0
-        self.prefix: weakref.ref[Prefix] | None = None
-        """Of the last run."""
 
     def run(self, batch: WindowBatch, prefix: Prefix) -> tuple[Statistics, tuple[Rows, ...]]:
         self.runs += 1
-        self.prefix = weakref.ref(prefix)
         self.shapes.add((*batch.input_ids.shape, prefix.mask.shape[1], batch.logits_index.shape[2]))
         assert prefix.mask.shape[0] == len(batch.requests) == len(set(batch.requests))
         assert all(np.isfinite(array).all() for array in prefix.arrays)
@@ -49,13 +44,13 @@ class Watched:
         assert all(not array[np.broadcast_to(unused, array.shape[:3])].any() for array in prefix.arrays)
         if self._garbage:
             batch, prefix = self._with_garbage(batch, prefix)
-        return self._engine.run(batch, prefix)
+        return self._forward.run(batch, prefix)
 
     def forget_prefix(self) -> None:
-        self._engine.forget_prefix()
+        self._forward.forget_prefix()
 
     def close(self) -> None:
-        self._engine.close()
+        self._forward.close()
 
     def _with_garbage(self, batch: WindowBatch, prefix: Prefix) -> tuple[WindowBatch, Prefix]:
         """Only for forwards that were not split, which the gears of these tests see to."""
@@ -90,35 +85,28 @@ class Watched:
 class Noting:
     """In front of the padding: tells `watched` what is real."""
 
-    def __init__(self, engine: Forward, watched: Watched) -> None:
-        self._engine, self._watched = engine, watched
+    def __init__(self, forward: Forward, watched: Watched) -> None:
+        self._forward, self._watched = forward, watched
 
     def run(self, batch: WindowBatch, prefix: Prefix) -> tuple[Statistics, tuple[Rows, ...]]:
         self._watched.real = batch
-        return self._engine.run(batch, prefix)
+        return self._forward.run(batch, prefix)
 
     def forget_prefix(self) -> None:
-        self._engine.forget_prefix()
+        self._forward.forget_prefix()
 
     def close(self) -> None:
-        self._engine.close()
+        self._forward.close()
 
 
-def watched_session(
-    bundle: Bundle, gears: list[Gear], *, garbage: bool = False, device: str = "cpu"
-) -> tuple[HostSession, Watched]:
-    opener = open_onnxruntime if device == "cpu" else open_numpy
-    session = opener(bundle, device, threads=1)
+def watched_session(bundle: Bundle, gears: list[Gear], *, garbage: bool = False) -> tuple[HostSession, Watched]:
     kept: list[Watched] = []
 
-    def watch(engine: Forward, shape: CacheShape) -> Forward:
-        kept.append(Watched(engine, bundle.manifest.dimensions.vocab_size, garbage=garbage))
-        return kept[0]
+    def front(forward: Forward, shape: CacheShape) -> Forward:
+        kept.append(Watched(forward, bundle.manifest.dimensions.vocab_size, garbage=garbage))
+        return Noting(GearedForward(kept[0], gears, shape), kept[0])
 
-    session.put_in_front(watch)
-    geared_session(session, gears)
-    session.put_in_front(lambda engine, _: Noting(engine, kept[0]))
-    return session, kept[0]
+    return host_session(bundle, front), kept[0]
 
 
 def shapes_of(gears: list[Gear]) -> set[tuple[int, ...]]:
@@ -226,7 +214,7 @@ def test_committed_rows_follow_a_prefix_through_gears_and_requests(bundle: Bundl
 
 
 def test_a_window_or_a_prefix_beyond_all_gears_is_a_clear_error(bundle: Bundle) -> None:
-    session = geared_session(open_onnxruntime(bundle, "cpu", threads=1), [gear(1, 2, 40, 64)])
+    session = geared_session(bundle, [gear(1, 2, 40, 64)])
     rng = np.random.default_rng(0)
     with pytest.raises(BadInputError, match="a forward over 41 window rows"):
         session.forward(random_batch(rng, (0,), 1, 41, 1))
@@ -240,14 +228,3 @@ def test_a_window_or_a_prefix_beyond_all_gears_is_a_clear_error(bundle: Bundle) 
     session.close()
     with pytest.raises(RuntimeError, match=r"after close\(\)"):
         session.forward(random_batch(rng, (0,), 1, 40, 1))
-
-
-def test_released_prefixes_are_freed(bundle: Bundle) -> None:
-    session, watched = watched_session(bundle, [gear(1, 1, 40, 128)])
-    session.forward(random_batch(np.random.default_rng(0), (0,), 1, 40, 1))
-    held = watched.prefix
-    assert held is not None
-    assert held() is not None
-    session.release(0)
-    assert held() is None
-    session.close()

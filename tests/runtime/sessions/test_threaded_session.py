@@ -1,6 +1,7 @@
 """A session on a thread of its own: every call of it, and no other, runs there."""
 
 import threading
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -8,9 +9,10 @@ import numpy as np
 import pytest
 from tests.runtime.random_windows import assert_same_statistics, random_batch
 
-from lopa.runtime.accelerator.threaded_session import ThreadedSession
 from lopa.runtime.bundle import Bundle
+from lopa.runtime.parallel.session_thread import SessionThread
 from lopa.runtime.sessions.session import Session, open_session
+from lopa.runtime.sessions.threaded_session import ThreadedSession
 
 
 class Noting:
@@ -21,9 +23,6 @@ class Noting:
         threads["open"] = {threading.current_thread().name}
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("lend_rows", "meet"):
-            raise AttributeError(name)  # this one does not lend
-
         def noted(*arguments: Any) -> Any:
             self._threads.setdefault(name, set()).add(threading.current_thread().name)
             return getattr(self._session, name)(*arguments)
@@ -43,12 +42,11 @@ def test_all_calls_run_on_one_thread_and_answer_as_the_session_does(bundle: Bund
     batch = random_batch(np.random.default_rng(0), (0,), 2, 20, 4)
     assert session.device == "there"
     assert_same_statistics(session.forward(batch), plain.forward(batch))
-    session.meet([plain])
-    lent = session.lend_rows(0, 1, 7, [plain])
-    for ours, theirs in zip(lent.layers, plain.read_rows(0, 1, 7).layers, strict=True):
+    read = session.read_rows(0, 1, 7)
+    for ours, theirs in zip(read.layers, plain.read_rows(0, 1, 7).layers, strict=True):
         np.testing.assert_array_equal(ours, theirs)
     session.commit(0, 1, 5)
-    session.append_rows(0, lent)
+    session.append_rows(0, read)
     assert session.prefix_length(0) == 12
     session.release(0)
     assert session.prefix_length(0) == 0
@@ -72,3 +70,16 @@ def test_what_fails_there_fails_here(bundle: Bundle) -> None:
     with pytest.raises(RuntimeError, match="no forward"):
         session.commit(0, 0, 1)
     session.close()
+
+
+def test_who_takes_it_over_has_the_session_and_its_thread(bundle: Bundle) -> None:
+    threads: dict[str, set[str]] = {}
+    session = ThreadedSession("there", lambda: Noting(open_session(bundle, "cpu", threads=1), threads))
+    device = SessionThread(session)
+    assert device.submit(partial(device.session.prefix_length, 0)).result(20) == 0
+    with pytest.raises(RuntimeError, match=r"after close\(\)"):
+        session.forward(random_batch(np.random.default_rng(0), (0,), 2, 20, 4))
+    session.close()
+    assert "close" not in threads
+    device.close().result(20)
+    assert threads["prefix_length"] == threads["close"] == {"lopa there"}

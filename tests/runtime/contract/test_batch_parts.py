@@ -1,0 +1,96 @@
+"""A forward cut into parts and put together again."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.runtime.random_windows import random_batch
+
+from lopa.runtime.contract import Statistics, WindowBatch
+from lopa.runtime.contract.batch_parts import micro_batches, parts_across, shares_of_branches
+
+
+@given(st.integers(1, 40), st.integers(1, 20))
+def test_every_branch_has_one_device(branches: int, devices: int) -> None:
+    shares = shares_of_branches(branches, devices)
+    assert len(shares) == devices
+    assert [branch for share in shares for branch in range(branches)[share]] == list(range(branches))
+    sizes = [len(range(branches)[share]) for share in shares]
+    assert max(sizes) - min(sizes) <= 1
+    assert sizes[0] == max(sizes)
+
+
+@pytest.mark.parametrize(("branches", "devices"), [(0, 2), (3, 0), (-1, 1)])
+def test_nothing_to_deal(branches: int, devices: int) -> None:
+    with pytest.raises(ValueError, match="expected at least one"):
+        shares_of_branches(branches, devices)
+
+
+@given(st.integers(1, 6), st.integers(1, 9), st.integers(1, 8))
+def test_every_window_is_in_one_part(requests: int, branches: int, wanted: int) -> None:
+    parts = micro_batches(requests, branches, wanted)
+    windows = np.arange(requests * branches).reshape(requests, branches)
+    assert [n for part in parts for n in windows[part].ravel()] == list(windows.ravel())
+    sizes = [windows[part].size for part in parts]
+    assert 0 not in sizes
+    assert min(wanted, requests * branches) <= len(parts) < 2 * wanted
+    if requests == 1 or requests >= wanted:
+        assert len(parts) == min(wanted, requests * branches)
+
+
+def test_whole_requests_before_branches() -> None:
+    cut = [(part.requests.stop - part.requests.start, part.branches.stop) for part in micro_batches(5, 3, 2)]
+    assert cut == [(3, 3), (2, 3)]
+
+
+@given(st.integers(1, 4), st.integers(1, 5), st.integers(1, 6), st.booleans())
+def test_answers_go_where_their_windows_were(requests: int, branches: int, wanted: int, logits: bool) -> None:
+    batch = random_batch(np.random.default_rng(requests * branches), range(10, 10 + requests), branches, 4, 3)
+    parts = micro_batches(requests, branches, wanted)
+    cut = [batch.part(*part) for part in parts]
+    found = Statistics.joined([_echo(each, with_logits=logits) for each in cut], parts_across(parts))
+    _assert_equal(found, _echo(batch, with_logits=logits))
+    for part, each in zip(parts, cut, strict=True):
+        assert each.requests == batch.requests[part.requests]
+        np.testing.assert_array_equal(each.temperature, batch.temperature[part.requests])
+        for name in ("input_ids", "position_ids", "window_mask", "logits_index"):
+            np.testing.assert_array_equal(getattr(each, name), getattr(batch, name)[part])
+
+
+@pytest.mark.parametrize("devices", [1, 2, 5])
+@pytest.mark.parametrize("with_logits", [False, True])
+def test_shares_of_branches_are_put_together_in_order(devices: int, *, with_logits: bool) -> None:
+    batch = random_batch(np.random.default_rng(devices), [4, 7], 5, 6, 3)
+    cut = [batch.part(branches=share) for share in shares_of_branches(5, devices)]
+    assert all(each.requests == (4, 7) for each in cut)
+    found = Statistics.joined([_echo(each, with_logits=with_logits) for each in cut])
+    _assert_equal(found, _echo(batch, with_logits=with_logits))
+
+
+def test_logits_that_a_part_lacks_are_lacking_in_all() -> None:
+    batch = random_batch(np.random.default_rng(0), [1], 2, 6, 3)
+    first, second = (batch.part(branches=slice(branch, branch + 1)) for branch in range(2))
+    assert Statistics.joined([_echo(first, with_logits=True), _echo(second, with_logits=False)]).logits is None
+
+
+def test_some_rows_of_some_branches_of_some_requests() -> None:
+    whole = _echo(random_batch(np.random.default_rng(0), [1, 2, 3], 4, 6, 5), with_logits=True)
+    some = whole.part(slice(1, 3), slice(2), slice(4))
+    assert some.logits is not None
+    for array in (some.topk_ids, some.topk_logprobs, some.logits):
+        np.testing.assert_array_equal(array, whole.topk_ids[1:3, :2, :4])
+    np.testing.assert_array_equal(some.entropy, whole.entropy[1:3, :2, :4])
+    assert whole.part(slice(1, 2)).entropy.shape == (1, 4, 5)
+
+
+def _echo(batch: WindowBatch, *, with_logits: bool) -> Statistics:
+    """Statistics that are other for every window: what the wanted rows hold."""
+    wanted = np.take_along_axis(batch.input_ids, batch.logits_index, axis=2)
+    repeated = np.repeat(wanted[..., None], 8, axis=-1)
+    values = repeated.astype(np.float32)
+    return Statistics(repeated, values, values[..., 0], values if with_logits else None)
+
+
+def _assert_equal(found: Statistics, expected: Statistics) -> None:
+    for name in ("topk_ids", "topk_logprobs", "entropy", "logits"):
+        np.testing.assert_array_equal(getattr(found, name), getattr(expected, name))
