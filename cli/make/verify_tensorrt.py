@@ -8,7 +8,6 @@ from lopa.runtime.bundle import Bundle
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.sessions.session import open_session
 from lopa.runtime.tensorrt.manifest import FoundEngine
-from lopa.runtime.tensorrt.profiles import axes_of_gear
 from lopa.runtime.tensorrt.session import session_from_engine
 from lopa.runtime.text.prompt_ids import ids_from_prompt
 from lopa.runtime.text.tokenizer import Tokenizer
@@ -41,7 +40,7 @@ def agreement_of_engine(
             configs = [decoder.config(max_new_tokens=_NEW_TOKENS, window=window) for window in ("full", "block_causal")]
             items = eval_set_from_jsonl(EVAL, limit=_PROMPTS)
             prompts = [ids_from_prompt(item.prompt, configs[0], tokenizer, manifest) for item in items]
-            shapes = [*map(axes_of_gear, engine.gears), engine.prefill.least, engine.prefill.most]
+            shapes = [*engine.gears, engine.prefill.least, engine.prefill.most]
             tolerance = gate_tolerance(manifest, engine.flags.products)
             return agreement_of_sessions(reference, candidate, manifest, prompts, configs, shapes, tolerance, progress)
         finally:

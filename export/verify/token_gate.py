@@ -15,11 +15,10 @@ from lopa.export.verify.paired_session import PairedSession
 from lopa.runtime import contract
 from lopa.runtime.algorithm.decoding import Decoding
 from lopa.runtime.bundle.manifest import Manifest
-from lopa.runtime.contract import Int64, Statistics, WindowBatch
+from lopa.runtime.contract import Int64, Sizes, Statistics, WindowBatch
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.sessions.session import Session, unused_request
-from lopa.runtime.tensorrt.profiles import Axes
 
 Products = Literal["graph", "int8", "fp8"]
 
@@ -112,7 +111,7 @@ def agreement_of_sessions(
     manifest: Manifest,
     prompts: Sequence[Int64],
     configs: Sequence[GenerationConfig],
-    shapes: Sequence[Axes],
+    shapes: Sequence[Sizes],
     tolerance: GateTolerance,
     progress: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> Agreement:
@@ -143,7 +142,7 @@ def _decode(pair: PairedSession, prompt: Int64, config: GenerationConfig, manife
         pair.release(request)
 
 
-def _run_shape(pair: PairedSession, shape: Axes, longest: int, manifest: Manifest) -> None:
+def _run_shape(pair: PairedSession, shape: Sizes, longest: int, manifest: Manifest) -> None:
     """One forward of random tokens that is as large as the shape, prefixes included."""
     rng = np.random.default_rng(shape.prefix)
     requests = tuple(unused_request() for _ in range(shape.requests))
@@ -163,12 +162,12 @@ def _windows_of_prefix(
 ) -> Iterator[WindowBatch]:
     for start in range(0, rows, longest):
         width = min(longest, rows - start)
-        axes = Axes(requests=1, branches=1, window=width, prefix=0, wanted=1)
+        axes = Sizes(requests=1, branches=1, window=width, prefix=0, wanted=1)
         yield _random_windows((request,), axes, start, manifest, rng)
 
 
 def _random_windows(
-    requests: tuple[int, ...], axes: Axes, start: int, manifest: Manifest, rng: np.random.Generator
+    requests: tuple[int, ...], axes: Sizes, start: int, manifest: Manifest, rng: np.random.Generator
 ) -> WindowBatch:
     """Behind `start` committed rows; every row sees all of its window."""
     rows = (axes.requests, axes.branches, axes.window)

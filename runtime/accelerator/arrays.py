@@ -5,33 +5,15 @@ For engines that are told them with every address; both dialects (docs/contract.
 
 import math
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from lopa.runtime import contract
 from lopa.runtime.bundle.manifest import Manifest
+from lopa.runtime.contract import Sizes
 from lopa.runtime.contract.portable_form import PAST
 from lopa.runtime.contract.stored_floats import stored_dtype
-
-
-class Sizes(Protocol):
-    """R, B, W, P and Q of the contract, as a gear and others have them."""
-
-    @property
-    def requests(self) -> int: ...  # noqa: D102
-
-    @property
-    def branches(self) -> int: ...  # noqa: D102
-
-    @property
-    def window(self) -> int: ...  # noqa: D102
-
-    @property
-    def prefix(self) -> int: ...  # noqa: D102
-
-    @property
-    def wanted(self) -> int: ...  # noqa: D102
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,10 @@ from lopa.runtime.accelerator.padding import (
     joined_answers,
     padded_batch,
     parts_of_forward,
-    sizes_of_forward,
 )
 from lopa.runtime.accelerator.staged_prefix import StagedPrefix
 from lopa.runtime.bundle.gears import Gear, GearTable
-from lopa.runtime.contract import Rows, Statistics, WindowBatch
+from lopa.runtime.contract import Rows, Statistics, WindowBatch, sizes_of_batch
 from lopa.runtime.sessions.host_session import Forward, HostSession
 from lopa.runtime.sessions.prefix_cache import CacheShape, Prefix
 
@@ -37,7 +36,7 @@ class GearedForward:
 
     def run(self, batch: WindowBatch, prefix: Prefix) -> tuple[Statistics, tuple[Rows, ...]]:
         """Forward.run. Raises BadInputError for a window or a prefix that no gear holds."""
-        sizes = sizes_of_forward(batch, prefix.mask)
+        sizes = sizes_of_batch(batch, prefix.mask.shape[1])
         gear = self._table.gear_for(sizes)
         parts = parts_of_forward(sizes, gear)
         answers = ((part, *self._run_part(batch_of_part(batch, part), prefix, part, gear)) for part in parts)
@@ -60,7 +59,7 @@ class GearedForward:
         self, batch: WindowBatch, prefix: Prefix, part: Part, gear: Gear
     ) -> tuple[Statistics, tuple[Rows, ...]]:
         """One forward in the shape of `gear`; `batch` has the requests and branches of `part` only."""
-        sizes = sizes_of_forward(batch, prefix.mask)
+        sizes = sizes_of_batch(batch, prefix.mask.shape[1])
         statistics, rows = self._forward.run(padded_batch(batch, gear), self._prefix(prefix, part, gear))
         return cut_statistics(statistics, sizes), cut_rows(rows, sizes)
 

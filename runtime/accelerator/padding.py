@@ -11,21 +11,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lopa.runtime.bundle.gears import ForwardSizes, Gear
-from lopa.runtime.contract import Bool, Rows, Statistics, WindowBatch
+from lopa.runtime.bundle.gears import Gear
+from lopa.runtime.contract import Rows, Sizes, Statistics, WindowBatch
 from lopa.runtime.contract.branch_shares import part_of_batch
 
 Part = tuple[slice, slice]
 """Some requests and some branches of each."""
 
 
-def sizes_of_forward(batch: WindowBatch, prefix_mask: Bool) -> ForwardSizes:
-    """The axes of a forward; `prefix_mask` [R, P]."""
-    requests, branches, width = batch.input_ids.shape
-    return ForwardSizes(requests, branches, width, prefix_mask.shape[1], batch.logits_index.shape[2])
-
-
-def parts_of_forward(sizes: ForwardSizes, gear: Gear) -> Iterator[Part]:
+def parts_of_forward(sizes: Sizes, gear: Gear) -> Iterator[Part]:
     """The parts of `sizes` that fit `gear` one by one; as many as gear.forwards."""
     requests = range(0, sizes.requests, gear.requests)
     branches = range(0, sizes.branches, gear.branches)
@@ -76,7 +70,7 @@ def padded_batch(batch: WindowBatch, gear: Gear) -> WindowBatch:
     )
 
 
-def cut_statistics(statistics: Statistics, sizes: ForwardSizes) -> Statistics:
+def cut_statistics(statistics: Statistics, sizes: Sizes) -> Statistics:
     """The statistics of the real requests, branches and wanted rows."""
     real = np.s_[: sizes.requests, : sizes.branches, : sizes.wanted]
     return Statistics(
@@ -87,13 +81,13 @@ def cut_statistics(statistics: Statistics, sizes: ForwardSizes) -> Statistics:
     )
 
 
-def cut_rows(rows: tuple[Rows, ...], sizes: ForwardSizes) -> tuple[Rows, ...]:
+def cut_rows(rows: tuple[Rows, ...], sizes: Sizes) -> tuple[Rows, ...]:
     """Views of the new rows [R, B, Hkv, W, D] of the real requests, branches and window rows."""
     return tuple(array[: sizes.requests, : sizes.branches, :, : sizes.window] for array in rows)
 
 
 def joined_answers(
-    sizes: ForwardSizes, answers: Iterable[tuple[Part, Statistics, tuple[Rows, ...]]]
+    sizes: Sizes, answers: Iterable[tuple[Part, Statistics, tuple[Rows, ...]]]
 ) -> tuple[Statistics, tuple[Rows, ...]]:
     """The answers of all parts of a forward as one.
 

@@ -30,8 +30,18 @@ from lopa.runtime.accelerator.padding import (
     padded_batch,
     parts_of_forward,
 )
-from lopa.runtime.bundle.gears import ForwardSizes, Gear, GearTable
-from lopa.runtime.contract import Bool, CacheRows, Rows, Statistics, WindowBatch, tiles, window_names
+from lopa.runtime.bundle.gears import Gear, GearTable
+from lopa.runtime.contract import (
+    Bool,
+    CacheRows,
+    Rows,
+    Sizes,
+    Statistics,
+    WindowBatch,
+    sizes_of_batch,
+    tiles,
+    window_names,
+)
 from lopa.runtime.sessions.device_errors import raised_as_failure_of
 from lopa.runtime.sessions.host_session import check_batch, slot_of_rows
 from lopa.runtime.sessions.prefix_cache import CacheShape, check_rows
@@ -84,7 +94,7 @@ class DeviceSession:
         device: str,
         shape: CacheShape,
         vocab_size: int,
-        gear_for: Callable[[ForwardSizes], Gear] | None = None,
+        gear_for: Callable[[Sizes], Gear] | None = None,
         *,
         fixed_addresses: bool = False,
     ) -> None:
@@ -136,7 +146,7 @@ class DeviceSession:
         self._window = None
         self._lender.end_unused()
         longest = max(map(self.prefix_length, batch.requests))
-        sizes = _sizes(batch, tiles(longest))
+        sizes = sizes_of_batch(batch, tiles(longest))
         gear = self._gear_for(sizes)
         parts = tuple(parts_of_forward(sizes, gear))
         places = [self._buffers_of_part(number, gear) for number in range(len(parts))]
@@ -275,7 +285,7 @@ class DeviceSession:
         for name, target in outputs.items():
             memory.download(target, place[name].address)
         memory.synchronize()
-        return cut_statistics(_statistics_from_outputs(outputs), _sizes(batch, gear.prefix))
+        return cut_statistics(_statistics_from_outputs(outputs), sizes_of_batch(batch, gear.prefix))
 
     def _prefix_arrays(self, caches: Sequence[DeviceCache], first: int, gear: Gear) -> BufferSet:
         """The committed rows in the shape of `gear`: a request's own cache where it has that, otherwise a copy."""
@@ -344,15 +354,10 @@ class _Window:
     """What the last forward left."""
 
     requests: tuple[int, ...]
-    sizes: ForwardSizes
+    sizes: Sizes
     gear: Gear
     rows: tuple[tuple[Buffer, ...], ...]
     """Where each part's new rows are, in the order of contract.window_names."""
-
-
-def _sizes(batch: WindowBatch, prefix: int) -> ForwardSizes:
-    requests, branches, width = batch.input_ids.shape
-    return ForwardSizes(requests, branches, width, prefix, batch.logits_index.shape[2])
 
 
 def _statistics_arrays(vocab_size: int, *, with_logits: bool) -> dict[str, tuple[tuple[int, ...], type[np.generic]]]:

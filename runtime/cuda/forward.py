@@ -7,6 +7,7 @@ no request. ONNX Runtime keeps graphs by thread, so one thread makes, uses and c
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
 import onnxruntime as ort
 
 from lopa.runtime import contract
@@ -14,8 +15,9 @@ from lopa.runtime.accelerator.arrays import ArrayForm, bytes_but_prefix, inputs_
 from lopa.runtime.accelerator.graph_form import ContractForm, GraphForm, PortableForm
 from lopa.runtime.accelerator.memory import Buffer
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.bundle.gears import ForwardSizes, Gear, GearTable
+from lopa.runtime.bundle.gears import Gear, GearTable, gear_from_sizes
 from lopa.runtime.bundle.manifest import Manifest
+from lopa.runtime.contract import Sizes
 from lopa.runtime.contract.model_part import whole_model
 from lopa.runtime.contract.stored_floats import stored_dtype
 from lopa.runtime.cuda.calls import CAPTURES
@@ -61,18 +63,12 @@ class CudaForward:
         """AnyShapeForward.sizes_of."""
         return bytes_but_prefix(gear, self._manifest)
 
-    def gear_for(self, sizes: ForwardSizes) -> Gear:
+    def gear_for(self, sizes: Sizes) -> Gear:
         """The gear that serves a forward best, or nearly its own shape where none has room for it."""
         if self._table is not None and self._table.holds(sizes):
             return self._table.gear_for(sizes)
-        return Gear(
-            requests=sizes.requests,
-            branches=sizes.branches,
-            window=-(-sizes.window // _WINDOW_STEP) * _WINDOW_STEP,
-            prefix=sizes.prefix,
-            wanted=sizes.wanted,
-            seconds=0.0,
-        )
+        window = -(-sizes.window // _WINDOW_STEP) * _WINDOW_STEP
+        return gear_from_sizes(msgspec.structs.replace(sizes, window=window), seconds=0.0)
 
     def enqueue(self, gear: Gear, buffers: Mapping[str, Buffer]) -> None:
         """DeviceForward.enqueue. Raises EngineFailedError when ONNX Runtime cannot run it."""

@@ -12,9 +12,9 @@ from lopa.bench.gears.costs import bytes_of_gear, gear_costs
 from lopa.runtime.accelerator.padding import padded_batch
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.costs import costs_name, json_from_costs
-from lopa.runtime.bundle.gears import ForwardSizes, Gear
+from lopa.runtime.bundle.gears import Gear
 from lopa.runtime.bundle.weights import weights_from_bundle
-from lopa.runtime.contract import WindowBatch
+from lopa.runtime.contract import Sizes, WindowBatch
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.sessions.numpy_session import NumpyForward
 from lopa.runtime.sessions.prefix_cache import cache_shape_from_manifest
@@ -28,7 +28,7 @@ def bundle(tiny_bundle: Path, tmp_path: Path) -> Bundle:
 def test_a_table_in_the_bundle_goes_before_the_model_and_a_named_one_before_both(
     bundle: Bundle, tmp_path: Path
 ) -> None:
-    sizes = ForwardSizes(2, 2, 64, 128, 64)
+    sizes = Sizes(2, 2, 64, 128, 64)
     modelled = gear_costs(bundle, "cpu", None)
     assert modelled.about.kind == "modelled"
     (bundle.path / costs_name("cpu")).write_bytes(json_from_costs(costs_of(bundle)))
@@ -63,11 +63,11 @@ def test_the_model_is_flat_below_the_knee_and_linear_above(bundle: Bundle) -> No
     costs = gear_costs(bundle, "tensorrt:0", None)
 
     def seconds(window: int) -> float:
-        return costs.seconds(ForwardSizes(1, 1, window, 64, window))
+        return costs.seconds(Sizes(1, 1, window, 64, window))
 
     assert seconds(64) < 1.1 * seconds(16)
     assert seconds(8192) > 1.9 * seconds(4096)
-    assert costs.seconds(ForwardSizes(2, 3, 64, 64, 64)) == costs.seconds(ForwardSizes(1, 6, 64, 64, 64))
+    assert costs.seconds(Sizes(2, 3, 64, 64, 64)) == costs.seconds(Sizes(1, 6, 64, 64, 64))
 
 
 def test_memory_is_that_of_all_inputs_and_outputs(tiny_bundle_logits: Path) -> None:
@@ -95,4 +95,4 @@ def test_memory_is_that_of_all_inputs_and_outputs(tiny_bundle_logits: Path) -> N
         *(statistics.topk_ids, statistics.topk_logprobs, statistics.entropy, statistics.logits),
     ]
     expected = sum(array.nbytes for array in arrays) + 4 * batch.window_mask.size
-    assert bytes_of_gear(bundle.manifest, ForwardSizes(2, 3, 32, 128, 17)) == expected
+    assert bytes_of_gear(bundle.manifest, Sizes(2, 3, 32, 128, 17)) == expected

@@ -24,10 +24,10 @@ from lopa.export.tensorrt import engine as tensorrt_engine
 from lopa.export.tensorrt.engine import EngineJob, engine_from_job, job_from_bundle
 from lopa.export.tensorrt.products import Products
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.contract import input_names
+from lopa.runtime.contract import Sizes, input_names
 from lopa.runtime.errors import BadInputError, CheckFailedError
 from lopa.runtime.tensorrt.manifest import BuildFlags, engine_for_device
-from lopa.runtime.tensorrt.profiles import Axes, input_shapes
+from lopa.runtime.tensorrt.profiles import input_shapes
 
 TRT = stand_in_tensorrt(10)
 
@@ -307,7 +307,7 @@ def _logprobs(job: EngineJob) -> npt.NDArray[np.float32]:
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
     random = np.random.default_rng(7)
-    axes = Axes(requests=1, branches=2, window=16, prefix=64, wanted=16)
+    axes = Sizes(requests=1, branches=2, window=16, prefix=64, wanted=16)
     inputs: dict[str, npt.NDArray[Any]] = {
         name: random.normal(0, 1, shape).astype(np.float32)
         for name, shape in input_shapes(axes, job.bundle.manifest.dimensions).items()

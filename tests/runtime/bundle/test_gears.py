@@ -11,12 +11,8 @@ from tests.gears import gear as any_gear
 from tests.gears import plan_of
 
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.bundle.gears import (
-    ForwardSizes,
-    GearTable,
-    json_from_plan,
-    plan_from_file,
-)
+from lopa.runtime.bundle.gears import GearTable, json_from_plan, plan_from_file
+from lopa.runtime.contract import Sizes
 from lopa.runtime.errors import BadInputError
 
 gear = partial(any_gear, wanted=64)
@@ -26,19 +22,19 @@ GEARS = [gear(1, 4, 64, 64, 1.0), gear(1, 1, 96, 128, 1.5), gear(2, 4, 96, 128, 
 @pytest.mark.parametrize(
     ("sizes", "expected"),
     [
-        (ForwardSizes(1, 1, 1, 64, 1), 0),
-        (ForwardSizes(1, 4, 64, 64, 64), 0),
-        (ForwardSizes(1, 1, 65, 64, 1), 1),
-        (ForwardSizes(1, 1, 64, 65, 1), 1),
-        (ForwardSizes(1, 3, 64, 128, 1), 1),  # three of 1.5 and what a split costs are cheaper than 9
-        (ForwardSizes(2, 4, 64, 64, 1), 0),  # and so are two of 1
-        (ForwardSizes(2, 4, 70, 64, 1), 2),
-        (ForwardSizes(1, 9, 64, 64, 1), 0),  # more branches than any gear has
-        (ForwardSizes(5, 12, 96, 128, 64), 2),
-        (ForwardSizes(1, 1, 1, 64, 2), 0),  # the same row may be wanted twice
+        (Sizes(1, 1, 1, 64, 1), 0),
+        (Sizes(1, 4, 64, 64, 64), 0),
+        (Sizes(1, 1, 65, 64, 1), 1),
+        (Sizes(1, 1, 64, 65, 1), 1),
+        (Sizes(1, 3, 64, 128, 1), 1),  # three of 1.5 and what a split costs are cheaper than 9
+        (Sizes(2, 4, 64, 64, 1), 0),  # and so are two of 1
+        (Sizes(2, 4, 70, 64, 1), 2),
+        (Sizes(1, 9, 64, 64, 1), 0),  # more branches than any gear has
+        (Sizes(5, 12, 96, 128, 64), 2),
+        (Sizes(1, 1, 1, 64, 2), 0),  # the same row may be wanted twice
     ],
 )
-def test_the_cheapest_gear_serves(sizes: ForwardSizes, expected: int) -> None:
+def test_the_cheapest_gear_serves(sizes: Sizes, expected: int) -> None:
     assert GearTable(GEARS).gear_for(sizes) == GEARS[expected]
 
 
@@ -54,7 +50,7 @@ def test_the_table_agrees_with_trying_every_gear() -> None:
         gears.append(gear(3, 6, 80, 320, float(rng.random())))
         table = GearTable(gears)
         for _ in range(100):
-            sizes = ForwardSizes(*(int(rng.integers(1, most)) for most in (5, 9, 81, 321, 65)))
+            sizes = Sizes(*(int(rng.integers(1, most)) for most in (5, 9, 81, 321, 65)))
             fitting = [each for each in gears if each.holds_rows(sizes)]
             least = min(each.seconds_for(sizes) for each in fitting)
             found = table.gear_for(sizes)
@@ -64,20 +60,18 @@ def test_the_table_agrees_with_trying_every_gear() -> None:
 
 def test_more_branches_than_any_gear_has_get_room_for_what_is_wanted() -> None:
     gears = [gear(1, 1, 16, 64, 0.1), gear(1, 1, 64, 64, 1.0)]
-    assert GearTable(gears).gear_for(ForwardSizes(1, 2, 10, 64, 40)) == gears[1]
+    assert GearTable(gears).gear_for(Sizes(1, 2, 10, 64, 40)) == gears[1]
 
 
 def test_a_single_forward_is_preferred_to_a_split_that_gains_little() -> None:
     gears = [gear(1, 1, 96, 128, 1.0), gear(1, 2, 96, 128, 2.1)]
-    assert GearTable(gears).gear_for(ForwardSizes(1, 2, 96, 128, 1)) == gears[1]
+    assert GearTable(gears).gear_for(Sizes(1, 2, 96, 128, 1)) == gears[1]
     gears[1] = gear(1, 2, 96, 128, 2.3)
-    assert GearTable(gears).gear_for(ForwardSizes(1, 2, 96, 128, 1)) == gears[0]
+    assert GearTable(gears).gear_for(Sizes(1, 2, 96, 128, 1)) == gears[0]
 
 
-@pytest.mark.parametrize(
-    "sizes", [ForwardSizes(1, 1, 97, 64, 1), ForwardSizes(1, 1, 1, 129, 1), ForwardSizes(1, 1, 96, 64, 65)]
-)
-def test_rows_that_no_gear_holds_are_refused(sizes: ForwardSizes) -> None:
+@pytest.mark.parametrize("sizes", [Sizes(1, 1, 97, 64, 1), Sizes(1, 1, 1, 129, 1), Sizes(1, 1, 96, 64, 65)])
+def test_rows_that_no_gear_holds_are_refused(sizes: Sizes) -> None:
     with pytest.raises(BadInputError, match="cannot be run in parts") as caught:
         GearTable(GEARS).gear_for(sizes)
     assert "--max-prompt" in caught.value.remedy
@@ -153,4 +147,4 @@ def test_gears_beyond_the_model_are_refused(tiny_bundle: Path, tmp_path: Path) -
 def test_a_table_of_huge_gears_costs_nothing() -> None:
     """Whoever hands such gears over: neither memory nor time follows their numbers."""
     huge = [gear(2**62, 2**62, 2**62, 2**62), gear(1, 1, 64, 64)]
-    assert GearTable(huge).gear_for(ForwardSizes(3, 2, 64, 64, 64)) == huge[1]  # six forwards, and still cheaper
+    assert GearTable(huge).gear_for(Sizes(3, 2, 64, 64, 64)) == huge[1]  # six forwards, and still cheaper

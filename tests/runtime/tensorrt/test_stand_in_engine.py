@@ -26,7 +26,7 @@ from lopa.runtime.cuda.graphs import CaptureError, CudaGraphs
 from lopa.runtime.cuda.memory import CudaMemory
 from lopa.runtime.tensorrt.forward import sizes_of_arrays
 from lopa.runtime.tensorrt.manifest import PLAN_NAME, engine_folders
-from lopa.runtime.tensorrt.profiles import axes_of_gear, input_shapes
+from lopa.runtime.tensorrt.profiles import input_shapes
 
 GEAR = gear(1, 2, 8, 64)
 
@@ -52,8 +52,8 @@ class Bench:
         (folder,) = engine_folders(bundle)
         self.plan = (folder / PLAN_NAME).read_bytes()
         self.engine = self.runtime.deserialize_cuda_engine(self.plan)
-        self.shapes = input_shapes(axes_of_gear(GEAR), manifest.dimensions)
-        sizes = sizes_of_arrays([axes_of_gear(GEAR)], manifest)
+        self.shapes = input_shapes(GEAR, manifest.dimensions)
+        sizes = sizes_of_arrays([GEAR], manifest)
         item = 4
         sizes |= {name: math.prod(self.shapes[name]) * item for name in past_names(manifest.dimensions.layers)}
         self.addresses = {name: self.memory.allocate(size) for name, size in sizes.items()}

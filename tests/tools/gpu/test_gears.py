@@ -11,7 +11,8 @@ from lopa.bench.gpu.host_share import _CONFIG, _PROMPT_ROWS
 from lopa.export.tensorrt.gear_coverage import check_gears_cover_defaults
 from lopa.runtime.algorithm.decoding import Step
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.bundle.gears import ForwardSizes, GearTable, json_from_plan, plan_from_file, sizes_of_gear
+from lopa.runtime.bundle.gears import GearTable, gear_from_sizes, json_from_plan, plan_from_file
+from lopa.runtime.contract import Sizes
 from lopa.runtime.decoder import Decoder
 
 
@@ -23,8 +24,9 @@ def test_each_shape_is_a_gear_and_the_plan_can_be_used(tiny_bundle: Path, tmp_pa
     check_gears_cover_defaults(plan.gears, bundle.manifest, "the plan")
     table = GearTable(plan.gears)
     for shape in SHAPES:
-        sizes = ForwardSizes(1, shape.branches, shape.window, shape.prefix, shape.wanted)
-        assert sizes_of_gear(table.gear_for(sizes)) == sizes
+        sizes = Sizes(1, shape.branches, shape.window, shape.prefix, shape.wanted)
+        gear = table.gear_for(sizes)
+        assert gear == gear_from_sizes(sizes, gear.seconds)
 
 
 def test_steps_of_a_decode_run_in_small_gears(tiny_bundle: Path) -> None:
