@@ -50,9 +50,9 @@ from lopa.runtime.bundle.manifest import (
     Origin,
     Stage,
     TensorRecord,
-    json_from_manifest,
     manifest_from_json,
 )
+from lopa.runtime.bundle.record import json_from_record
 from lopa.runtime.contract import CONTRACT_VERSION
 from lopa.runtime.contract.model_part import ModelPart, whole_model
 from lopa.runtime.errors import BadInputError
@@ -165,7 +165,7 @@ def bundle_from_checkpoint(
             with_logits=with_logits,
             plugins=sorted(functions),
         )
-        text = json_from_manifest(manifest)
+        text = json_from_record(manifest)
         manifest_from_json(text, source=f"the manifest for {checkpoint}")  # a bundle that nothing opens is not made
         (folder / MANIFEST_NAME).write_bytes(text)
     return Bundle.open(destination)

@@ -3,7 +3,6 @@
 import msgspec
 
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.bundle.costs import weights_digest
 from lopa.runtime.bundle.gears import Expected, Gear, GearPlan, PlanCosts, Source
 
 
@@ -31,7 +30,7 @@ def plan_of(bundle: Bundle, **changes: object) -> GearPlan:
     plan = GearPlan(
         schema=1,
         contract=1,
-        weights_sha256=weights_digest(bundle),
+        weights_sha256=bundle.manifest.weights_digest,
         made="2026-11-21",
         sources=[Source(name="t.jsonl", sha256="00", forwards=10)],
         costs=PlanCosts(kind="modelled", device="cpu", machine="test", measured=None),

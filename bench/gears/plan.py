@@ -5,12 +5,11 @@ from lopa.bench.gears.planner import Choice
 from lopa.bench.gears.rivals import Outcome
 from lopa.bench.machine import date_now
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.bundle.costs import weights_digest
 from lopa.runtime.bundle.gears import GEARS_SCHEMA, Expected, GearPlan, Source
 from lopa.runtime.contract import CONTRACT_VERSION
 
 
-def plan_from_choice(
+def gear_plan_from_choice(
     choice: Choice,
     bundle: Bundle,
     sources: tuple[Source, ...],
@@ -22,7 +21,7 @@ def plan_from_choice(
     return GearPlan(
         schema=GEARS_SCHEMA,
         contract=CONTRACT_VERSION,
-        weights_sha256=weights_digest(bundle),
+        weights_sha256=bundle.manifest.weights_digest,
         made=date_now(),
         sources=list(sources),
         costs=costs.about,

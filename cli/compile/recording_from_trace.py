@@ -8,7 +8,6 @@ import msgspec
 from lopa.bench.gears.recording import Recording
 from lopa.cli.files.trace_file import TRACE_VERSION
 from lopa.runtime.bundle import Bundle, sha256_of_file
-from lopa.runtime.bundle.costs import weights_digest
 from lopa.runtime.bundle.gears import Source
 from lopa.runtime.contract import Sizes, tiles
 from lopa.runtime.errors import BadInputError
@@ -98,7 +97,7 @@ def _checked_header(header: _HeaderLine, path: Path, bundle: Bundle) -> Generati
     """The options of the decode."""
     for name, found, expected in (
         ("version", header.version, TRACE_VERSION),
-        ("weights", header.bundle.get(bundle.manifest.weights), weights_digest(bundle)),
+        ("weights", header.bundle.get(bundle.manifest.weights), bundle.manifest.weights_digest),
     ):
         if found != expected:
             raise BadInputError(

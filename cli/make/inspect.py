@@ -7,9 +7,10 @@ import click
 
 from lopa.cli.shown.tensorrt_lines import tensorrt_lines
 from lopa.export.extra import export_extra_needed
-from lopa.runtime.ascend.manifest import engine_folders, engine_from_folder
+from lopa.runtime.ascend.manifest import ASCEND_ENGINES
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.bundle.manifest import Manifest, json_from_manifest, scale_name
+from lopa.runtime.bundle.manifest import Manifest, scale_name
+from lopa.runtime.bundle.record import json_from_record
 from lopa.runtime.errors import BadInputError, CheckFailedError
 
 
@@ -25,7 +26,7 @@ def command(bundle: Path, as_json: bool, lint: bool) -> None:
     if lint:
         _lint(opened)
     else:
-        click.echo(json_from_manifest(opened.manifest).decode() if as_json else _summary(opened), nl=not as_json)
+        click.echo(json_from_record(opened.manifest).decode() if as_json else _summary(opened), nl=not as_json)
 
 
 def _lint(bundle: Bundle) -> None:
@@ -72,7 +73,7 @@ def _summary(bundle: Bundle) -> str:
         *(("stage", f"{each.graph}  layers {each.first_layer} to {each.end_layer - 1}") for each in manifest.stages),
         ("decoding", ", ".join(f"{name} {value}" for name, value in _fields(manifest))),
         *(("file", f"{file.path}  {file.size:,} bytes  sha256 {file.sha256[:12]}…") for file in manifest.files),
-        *(("engine", f"{folder.name}  {_engine(bundle, folder)}") for folder in engine_folders(bundle)),
+        *(("engine", f"{folder.name}  {_engine(bundle, folder)}") for folder in ASCEND_ENGINES.folders(bundle)),
         *(("engine", line) for line in tensorrt_lines(bundle)),
         *(("from", f"{name}  sha256 {digest[:12]}…") for name, digest in _sources(manifest)),
         ("made with", ", ".join(f"{name} {version}" for name, version in manifest.origin.tools.items())),
@@ -98,7 +99,7 @@ def _quantization(manifest: Manifest) -> str:
 
 def _engine(bundle: Bundle, folder: Path) -> str:
     try:
-        found = engine_from_folder(folder)
+        found = ASCEND_ENGINES.read(folder)
     except BadInputError as error:
         return f"cannot be used: {error.received}"
     engine = found.engine

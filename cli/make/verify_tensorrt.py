@@ -7,7 +7,7 @@ from lopa.export.verify.token_gate import Agreement, agreement_of_sessions, gate
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.sessions.session import open_session
-from lopa.runtime.tensorrt.manifest import FoundEngine
+from lopa.runtime.tensorrt.manifest import StoredTensorRTEngine
 from lopa.runtime.tensorrt.session import session_from_engine
 from lopa.runtime.text.prompt_ids import ids_from_prompt
 from lopa.runtime.text.tokenizer import Tokenizer
@@ -24,7 +24,7 @@ def default_reference(bundle: Bundle, device: str) -> str:
 
 
 def agreement_of_engine(
-    bundle: Bundle, device: str, found: FoundEngine, against: str, progress: Callable[[int, int], None]
+    bundle: Bundle, device: str, found: StoredTensorRTEngine, against: str, progress: Callable[[int, int], None]
 ) -> Agreement:
     """Hold the engine on "tensorrt:N" against the device `against`, in every one of its shapes.
 

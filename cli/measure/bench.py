@@ -29,7 +29,8 @@ from lopa.cli.options.devices import counts_from_text, device_options
 from lopa.cli.program.verbosity import quiet
 from lopa.export.extra import export_extra_needed
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.bundle.costs import Costs, costs_name, json_from_costs
+from lopa.runtime.bundle.costs import Costs, costs_name
+from lopa.runtime.bundle.record import json_from_record
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.files.output_file import write_whole
@@ -266,7 +267,7 @@ def _bench_costs(
         run = run_now(bundle, device=",".join(devices), threads=threads, arguments=_arguments())
         plan = plan_for_decoder(decoder)
         costs = _measured_costs(CostMeasurement(decoder, plan, threads=threads), target)
-    write_whole(target, json_from_costs(costs))
+    write_whole(target, json_from_record(costs))
     rates = _rates(run.machine.cores if threads is None else threads) if devices == ("cpu",) else None
     report = report_from_costs(costs, run, rates, bundle.manifest)
     tables = tables_from_costs(report)
@@ -287,7 +288,7 @@ def _measured_costs(measurement: CostMeasurement, target: Path) -> Costs:
             needed = LEAST_ROUNDS * len(measurement.plan.shapes)
             click.echo(f"Nothing was kept: a table needs {needed} forwards, {LEAST_ROUNDS} of every size.", err=True)
         else:
-            write_whole(target, json_from_costs(kept))
+            write_whole(target, json_from_record(kept))
             click.echo(f"What was measured is kept: {target}, from {measurement.forwards} forwards.", err=True)
         raise
     costs = measurement.costs

@@ -4,20 +4,19 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.bundle.costs import weights_digest
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.tensorrt.manifest import engine_folders, engine_from_folder
+from lopa.runtime.tensorrt.manifest import TENSORRT_ENGINES
 
 
 def tensorrt_lines(bundle: Bundle) -> Iterator[str]:
     """Folder, GPU, version, gears, whether its tokens were verified, and whether it is of the bundle's weights."""
-    for folder in engine_folders(bundle):
-        yield f"{folder.name}  {_described(folder, weights_digest(bundle))}"
+    for folder in TENSORRT_ENGINES.folders(bundle):
+        yield f"{folder.name}  {_described(folder, bundle.manifest.weights_digest)}"
 
 
 def _described(folder: Path, weights: str) -> str:
     try:
-        engine = engine_from_folder(folder).engine
+        engine = TENSORRT_ENGINES.read(folder).engine
     except BadInputError as error:
         return f"cannot be used: {error.received}"
     return ", ".join(

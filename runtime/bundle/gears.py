@@ -13,11 +13,10 @@ import msgspec
 from msgspec import Meta
 
 from lopa.runtime.bundle.bundle import Bundle
-from lopa.runtime.bundle.costs import weights_digest
 from lopa.runtime.bundle.manifest import Manifest
-from lopa.runtime.contract import CONTRACT_VERSION, TILE, Sizes, tiles
+from lopa.runtime.bundle.record import Reasons, Record, record_from_file
+from lopa.runtime.contract import TILE, Sizes, tiles
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.files.untrusted_input import bytes_from_file, value_from_json
 
 GEARS_SCHEMA = 1
 GEARS_NAME = "gears.json"
@@ -95,11 +94,9 @@ class Expected(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     """Padding rows (requests x branches x window) for each real one."""
 
 
-class GearPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class GearPlan(Record, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The whole file. The last gear takes every window and prefix within the limits that were planned for."""
 
-    schema: int
-    contract: int
     weights_sha256: str
     """Of the bundle that was planned for."""
     made: str
@@ -159,27 +156,27 @@ class GearTable:
         return min((gear for gear in self._gears if gear.holds_rows(sizes)), key=lambda gear: gear.seconds_for(sizes))
 
 
-def plan_from_file(path: Path, bundle: Bundle) -> GearPlan:
+def gear_plan_from_file(path: Path, bundle: Bundle) -> GearPlan:
     """Read and check a plan. Raises BadInputError when it cannot be used, or was made for another bundle."""
-    text = bytes_from_file(path, expected="a gear plan", remedy=_REMEDY)
-    plan = value_from_json(text, GearPlan, source=str(path), expected="a gear plan", remedy=_REMEDY)
-    for name, found, expected in (
-        ("schema", plan.schema, GEARS_SCHEMA),
-        ("contract", plan.contract, CONTRACT_VERSION),
-        ("weights", plan.weights_sha256, weights_digest(bundle)),
-    ):
-        if found != expected:
-            raise BadInputError(f"{path} was made for {name} {found}", expected=f"{name} {expected}", remedy=_REMEDY)
-    if not gears_can_be_used(plan.gears):
+    checks = [_reasons_against_gears]
+    plan = record_from_file(path, GearPlan, what="a gear plan", schema=GEARS_SCHEMA, remedy=_REMEDY, checks=checks)
+    weights = bundle.manifest.weights_digest
+    if plan.weights_sha256 != weights:
         raise BadInputError(
-            f"{path} has the gears {[_sizes_text(gear) for gear in plan.gears]}",
-            expected=f"sizes of at least 1, prefixes in multiples of {TILE}, window masks of at most {MOST_MASK_BYTES} "
-            "bytes, as many wanted rows as window rows up to a common limit, and one gear with the longest window and "
-            "the longest prefix",
-            remedy=_REMEDY,
+            f"{path} was made for weights {plan.weights_sha256}", expected=f"weights {weights}", remedy=_REMEDY
         )
     check_gears_fit(plan.gears, bundle.manifest, source=str(path), remedy=_REMEDY)
     return plan
+
+
+def _reasons_against_gears(plan: GearPlan) -> Reasons:
+    if not gears_can_be_used(plan.gears):
+        yield (
+            f"the gears {[_sizes_text(gear) for gear in plan.gears]}",
+            f"sizes of at least 1, prefixes in multiples of {TILE}, window masks of at most {MOST_MASK_BYTES} bytes, "
+            "as many wanted rows as window rows up to a common limit, and one gear with the longest window and the "
+            "longest prefix",
+        )
 
 
 def check_gears_fit(gears: Sequence[Gear], manifest: Manifest, *, source: str, remedy: str) -> None:
@@ -196,11 +193,6 @@ def check_gears_fit(gears: Sequence[Gear], manifest: Manifest, *, source: str, r
                 f"{manifest.dimensions.max_positions} positions",
                 remedy=remedy,
             )
-
-
-def json_from_plan(plan: GearPlan) -> bytes:
-    """The text of a plan."""
-    return msgspec.json.format(msgspec.json.encode(plan), indent=2) + b"\n"
 
 
 def gears_can_be_used(gears: Sequence[Gear]) -> bool:

@@ -18,7 +18,7 @@ from lopa.runtime.contract import Sizes
 from lopa.runtime.cuda.graphs import CudaGraphs
 from lopa.runtime.cuda.memory import CudaMemory
 from lopa.runtime.tensorrt.gear import GearRunner
-from lopa.runtime.tensorrt.manifest import FoundEngine
+from lopa.runtime.tensorrt.manifest import StoredTensorRTEngine
 from lopa.runtime.tensorrt.plan import OpenedPlan, ProfileContext
 from lopa.runtime.tensorrt.profiles import ProfileTable, input_shapes
 
@@ -29,7 +29,7 @@ class TensorRTForward:
     def __init__(
         self,
         trt: ModuleType,
-        found: FoundEngine,
+        found: StoredTensorRTEngine,
         bundle: Bundle,
         memory: CudaMemory,
         graphs: CudaGraphs,

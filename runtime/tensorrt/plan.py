@@ -12,7 +12,7 @@ from lopa.runtime.accelerator.memory import Buffer
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.errors import BadInputError, EngineFailedError
-from lopa.runtime.tensorrt.manifest import PLAN_NAME, REBUILD, FoundEngine
+from lopa.runtime.tensorrt.manifest import PLAN_NAME, REBUILD, StoredTensorRTEngine, plan_of_engine
 from lopa.runtime.tensorrt.messages import last_messages, messages_logger
 from lopa.runtime.tensorrt.profiles import input_shapes, profiles_of_gears
 
@@ -36,14 +36,14 @@ _TYPES = {
 class OpenedPlan:
     """The engine of TensorRT. Its contexts are to be forgotten before `close`."""
 
-    def __init__(self, trt: ModuleType, found: FoundEngine, bundle: Bundle) -> None:
+    def __init__(self, trt: ModuleType, found: StoredTensorRTEngine, bundle: Bundle) -> None:
         """Raises BadInputError when TensorRT refuses the plan, or it is another than engine.json says."""
         self._trt = trt
         self._found = found
         self._messages = messages_logger(trt)
         self._runtime = trt.Runtime(self._messages)
         self._runtime.engine_host_code_allowed = found.engine.flags.version_compatible
-        self._engine = self._runtime.deserialize_cuda_engine(found.plan())
+        self._engine = self._runtime.deserialize_cuda_engine(plan_of_engine(found))
         if self._engine is None:
             raise self._cannot_use("TensorRT cannot open it")
         if found.engine.flags.strip_weights:
@@ -132,7 +132,7 @@ class ProfileContext:
             raise self._plan.failed("execute_async_v3")
 
 
-def _differences(engine: Any, trt: ModuleType, found: FoundEngine, manifest: Manifest) -> Iterator[str]:
+def _differences(engine: Any, trt: ModuleType, found: StoredTensorRTEngine, manifest: Manifest) -> Iterator[str]:
     """Everything in which the plan is another than its description."""
     names = [engine.get_tensor_name(index) for index in range(engine.num_io_tensors)]
     layers = manifest.dimensions.layers

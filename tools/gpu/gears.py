@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from lopa.bench.forward.work import ForwardShape
 from lopa.bench.gears.costs import gear_costs
-from lopa.bench.gears.plan import plan_from_choice
+from lopa.bench.gears.plan import gear_plan_from_choice
 from lopa.bench.gears.planner import Choice
 from lopa.bench.gears.rivals import outcome_of_gears, rival_outcomes
 from lopa.export.tensorrt.gear_coverage import least_limits
@@ -29,7 +29,7 @@ def plan_of_shapes(bundle: Bundle, shapes: Sequence[ForwardShape], device: str) 
     gears = tuple(gear_from_sizes(each, costs.seconds(each)) for each in forwards)
     largest = max(forwards, key=lambda each: (each.branches, each.window, each.prefix))
     source = Source(name="the shapes of tools/gpu/report.py", sha256="", forwards=forwards.total())
-    return plan_from_choice(
+    return gear_plan_from_choice(
         Choice(gears, least_share=1.0, every_size=True),
         bundle,
         (source,),

@@ -32,7 +32,8 @@ from lopa.export.json_file import json_object_from_file
 from lopa.export.weights.plan import Dtype
 from lopa.export.weights.torch_dtypes import TORCH_DTYPES
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.bundle.gears import GEARS_NAME, json_from_plan, plan_from_file
+from lopa.runtime.bundle.gears import GEARS_NAME, gear_plan_from_file
+from lopa.runtime.bundle.record import json_from_record
 from lopa.runtime.errors import BadInputError, CheckFailedError, MissingBackendError
 from lopa.runtime.files.output_file import write_whole
 from lopa.runtime.sessions.session import Session
@@ -119,8 +120,8 @@ def _export(run: GpuRun, dtype: Dtype) -> None:
         bundle_from_checkpoint(settings.checkpoint, path, dtype=dtype)
     bundle, gears = Bundle.open(path), path / GEARS_NAME
     plan = plan_of_shapes(bundle, settings.shapes, settings.device)
-    if not gears.exists() or plan_from_file(gears, bundle).gears != plan.gears:
-        write_whole(gears, json_from_plan(plan))
+    if not gears.exists() or gear_plan_from_file(gears, bundle).gears != plan.gears:
+        write_whole(gears, json_from_record(plan))
     run.ended("export", dtype, began, _REUSED if there else _MADE)
 
 

@@ -26,7 +26,7 @@ from lopa.export.tensorrt.products import Products
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import Sizes, input_names
 from lopa.runtime.errors import BadInputError, CheckFailedError
-from lopa.runtime.tensorrt.manifest import BuildFlags, engine_for_device
+from lopa.runtime.tensorrt.manifest import BuildFlags, engine_for_device, plan_of_engine
 from lopa.runtime.tensorrt.profiles import input_shapes
 
 TRT = stand_in_tensorrt(10)
@@ -63,7 +63,7 @@ def test_an_engine_is_built_and_found_again(bundle: Bundle, job: EngineJob, majo
     assert (engine.gpu, engine.capability, engine.tensorrt) == (DEVICE.name, DEVICE.capability, trt.__version__)
     assert (engine.gears, engine.verified) == (GEARS, False)
     assert json.loads((found.folder / "layers.json").read_text()) == {"Layers": ["a layer"]}
-    assert json.loads(found.plan()) == _description(found.folder)
+    assert json.loads(plan_of_engine(found)) == _description(found.folder)
     cache = f"timing-stand-in-gpu-{trt.__version__}.cache"
     assert _left(bundle) == [f"tensorrt-sm90-{trt.__version__}", cache]
 
@@ -171,7 +171,7 @@ def test_a_damaged_engine_is_built_again(job: EngineJob) -> None:
     folder = engine_from_job(job, TRT, DEVICE, None, silent).found.folder
     (folder / "engine.plan").write_bytes(b"half")
     assert not engine_from_job(job, TRT, DEVICE, None, silent).cached
-    assert json.loads(engine_from_job(job, TRT, DEVICE, None, silent).found.plan())
+    assert json.loads(plan_of_engine(engine_from_job(job, TRT, DEVICE, None, silent).found))
 
 
 def test_a_timing_cache_is_read_and_written(job: EngineJob, tmp_path: Path) -> None:

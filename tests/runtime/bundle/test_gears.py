@@ -11,7 +11,8 @@ from tests.gears import gear as any_gear
 from tests.gears import plan_of
 
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.bundle.gears import GearTable, json_from_plan, plan_from_file
+from lopa.runtime.bundle.gears import GearTable, gear_plan_from_file
+from lopa.runtime.bundle.record import json_from_record
 from lopa.runtime.contract import Sizes
 from lopa.runtime.errors import BadInputError
 
@@ -79,15 +80,15 @@ def test_rows_that_no_gear_holds_are_refused(sizes: Sizes) -> None:
 
 def test_a_plan_is_read_back(tiny_bundle: Path, tmp_path: Path) -> None:
     bundle, path = Bundle.open(tiny_bundle), tmp_path / "gears.json"
-    path.write_bytes(json_from_plan(plan_of(bundle)))
-    assert plan_from_file(path, bundle) == plan_of(bundle)
+    path.write_bytes(json_from_record(plan_of(bundle)))
+    assert gear_plan_from_file(path, bundle) == plan_of(bundle)
 
 
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"schema": 2}, "schema 2"),
-        ({"contract": 2}, "contract 2"),
+        ({"schema": 2}, "schema version 2"),
+        ({"contract": 2}, "contract version 2"),
         ({"weights_sha256": "beef"}, "weights beef"),
         ({"gears": []}, r"length >= 1 - at `\$.gears`"),
         ({"gears": [gear(1, 0, 64, 64)]}, r"gears\[0\].branches`, where it has 0"),
@@ -101,9 +102,9 @@ def test_a_plan_of_something_else_or_a_wrong_one_is_refused(
     tiny_bundle: Path, tmp_path: Path, changes: dict[str, object], said: str
 ) -> None:
     bundle, path = Bundle.open(tiny_bundle), tmp_path / "gears.json"
-    path.write_bytes(json_from_plan(plan_of(bundle, **changes)))
+    path.write_bytes(json_from_record(plan_of(bundle, **changes)))
     with pytest.raises(BadInputError, match=said):
-        plan_from_file(path, bundle)
+        gear_plan_from_file(path, bundle)
 
 
 @pytest.mark.parametrize("text", [None, b"", b"{}", b'{"gears": 3}'])
@@ -112,14 +113,14 @@ def test_what_is_no_plan_is_refused(tiny_bundle: Path, tmp_path: Path, text: byt
     if text is not None:
         path.write_bytes(text)
     with pytest.raises(BadInputError, match=r"gears\.json"):
-        plan_from_file(path, Bundle.open(tiny_bundle))
+        gear_plan_from_file(path, Bundle.open(tiny_bundle))
 
 
 def test_unknown_fields_are_refused(tiny_bundle: Path, tmp_path: Path) -> None:
     bundle, path = Bundle.open(tiny_bundle), tmp_path / "gears.json"
-    path.write_bytes(json_from_plan(plan_of(bundle)).replace(b'"made"', b'"maker": 1, "made"'))
+    path.write_bytes(json_from_record(plan_of(bundle)).replace(b'"made"', b'"maker": 1, "made"'))
     with pytest.raises(BadInputError, match="maker"):
-        plan_from_file(path, bundle)
+        gear_plan_from_file(path, bundle)
 
 
 @pytest.mark.parametrize("value", [2**20, 2**31 - 1, 2**31, 2**63, 10**30, -1, 0, None, 1.5])
@@ -127,21 +128,21 @@ def test_unknown_fields_are_refused(tiny_bundle: Path, tmp_path: Path) -> None:
 def test_sizes_that_nobody_plans_for_are_refused(tiny_bundle: Path, tmp_path: Path, name: str, value: object) -> None:
     bundle, path = Bundle.open(tiny_bundle), tmp_path / "gears.json"
     for place in range(len(GEARS)):
-        content = json.loads(json_from_plan(plan_of(bundle)))
+        content = json.loads(json_from_record(plan_of(bundle)))
         content["gears"][place][name] = value
         path.write_text(json.dumps(content))
         with pytest.raises(BadInputError, match=r"gears\.json"):
-            plan_from_file(path, bundle)
+            gear_plan_from_file(path, bundle)
 
 
 def test_gears_beyond_the_model_are_refused(tiny_bundle: Path, tmp_path: Path) -> None:
     bundle, path = Bundle.open(tiny_bundle), tmp_path / "gears.json"
-    path.write_bytes(json_from_plan(plan_of(bundle, gears=[gear(1, 1, 64, 8192)])))
+    path.write_bytes(json_from_record(plan_of(bundle, gears=[gear(1, 1, 64, 8192)])))
     with pytest.raises(BadInputError, match="model of 2048 positions"):
-        plan_from_file(path, bundle)
-    path.write_bytes(json_from_plan(plan_of(bundle, gears=[gear(64, 64, 2048, 64)])))
+        gear_plan_from_file(path, bundle)
+    path.write_bytes(json_from_record(plan_of(bundle, gears=[gear(64, 64, 2048, 64)])))
     with pytest.raises(BadInputError, match="window masks"):
-        plan_from_file(path, bundle)
+        gear_plan_from_file(path, bundle)
 
 
 def test_a_table_of_huge_gears_costs_nothing() -> None:

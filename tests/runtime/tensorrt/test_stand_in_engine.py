@@ -25,7 +25,7 @@ from lopa.runtime.cuda.calls import CudaCalls
 from lopa.runtime.cuda.graphs import CaptureError, CudaGraphs
 from lopa.runtime.cuda.memory import CudaMemory
 from lopa.runtime.tensorrt.forward import sizes_of_arrays
-from lopa.runtime.tensorrt.manifest import PLAN_NAME, engine_folders
+from lopa.runtime.tensorrt.manifest import PLAN_NAME, TENSORRT_ENGINES
 from lopa.runtime.tensorrt.profiles import input_shapes
 
 GEAR = gear(1, 2, 8, 64)
@@ -49,7 +49,7 @@ class Bench:
                 bench.messages.append(msg)
 
         self.runtime = trt.Runtime(Logger())
-        (folder,) = engine_folders(bundle)
+        (folder,) = TENSORRT_ENGINES.folders(bundle)
         self.plan = (folder / PLAN_NAME).read_bytes()
         self.engine = self.runtime.deserialize_cuda_engine(self.plan)
         self.shapes = input_shapes(GEAR, manifest.dimensions)

@@ -11,7 +11,8 @@ from lopa.bench.gpu.host_share import _CONFIG, _PROMPT_ROWS
 from lopa.export.tensorrt.gear_coverage import check_gears_cover_defaults
 from lopa.runtime.algorithm.decoding import Step
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.bundle.gears import GearTable, gear_from_sizes, json_from_plan, plan_from_file
+from lopa.runtime.bundle.gears import GearTable, gear_from_sizes, gear_plan_from_file
+from lopa.runtime.bundle.record import json_from_record
 from lopa.runtime.contract import Sizes
 from lopa.runtime.decoder import Decoder
 
@@ -19,8 +20,8 @@ from lopa.runtime.decoder import Decoder
 @pytest.mark.parametrize("device", ["cpu", "cuda:0"])
 def test_each_shape_is_a_gear_and_the_plan_can_be_used(tiny_bundle: Path, tmp_path: Path, device: str) -> None:
     bundle, path = Bundle.open(tiny_bundle), tmp_path / "gears.json"
-    path.write_bytes(json_from_plan(plan_of_shapes(bundle, SHAPES, device)))
-    plan = plan_from_file(path, bundle)
+    path.write_bytes(json_from_record(plan_of_shapes(bundle, SHAPES, device)))
+    plan = gear_plan_from_file(path, bundle)
     check_gears_cover_defaults(plan.gears, bundle.manifest, "the plan")
     table = GearTable(plan.gears)
     for shape in SHAPES:
