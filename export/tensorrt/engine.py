@@ -193,7 +193,7 @@ def _request(job: EngineJob, cache: Path) -> BuildRequest:
     return BuildRequest(
         model=job.model,
         beside=job.bundle.graph,
-        dimensions=job.bundle.manifest.dimensions,
+        manifest=job.bundle.manifest,
         profiles=profiles_of_gears(job.gears, job.prefill),
         flags=job.flags,
         timing_cache=timed,

@@ -4,23 +4,22 @@ A context for each gear, with a CUDA graph (tensorrt_gear); one more for long pr
 forward. All of them share the weights, and the memory between layers, since they run one after the other on one stream.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from types import ModuleType
 
-from lopa.runtime.accelerator.arrays import bytes_but_prefix
+from lopa.runtime.accelerator.arrays import GraphArrays
 from lopa.runtime.accelerator.graph_form import ContractForm
 from lopa.runtime.accelerator.memory import Buffer, BufferSet
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.gears import Gear
-from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.contract import Sizes
 from lopa.runtime.cuda.graphs import CudaGraphs
 from lopa.runtime.cuda.memory import CudaMemory
 from lopa.runtime.tensorrt.gear import GearRunner
 from lopa.runtime.tensorrt.manifest import StoredTensorRTEngine
 from lopa.runtime.tensorrt.plan import OpenedPlan, ProfileContext
-from lopa.runtime.tensorrt.profiles import ProfileTable, input_shapes
+from lopa.runtime.tensorrt.profiles import ProfileTable
 
 
 class TensorRTForward:
@@ -38,12 +37,13 @@ class TensorRTForward:
 
         Raises BadInputError as OpenedPlan does, EngineFailedError.
         """
-        engine, self._dimensions = found.engine, bundle.manifest.dimensions
+        engine = found.engine
         self.memory = memory
         self.form = ContractForm()
         self.gears = list(engine.gears)
-        self.sizes = sizes_of_arrays(engine.gears, bundle.manifest)
-        self._prefill_sizes = sizes_of_arrays([engine.prefill.most], bundle.manifest)
+        self._arrays = GraphArrays(bundle.manifest)
+        self.sizes = self._arrays.bytes_but_prefix(*engine.gears)
+        self._prefill_sizes = self._arrays.bytes_but_prefix(engine.prefill.most)
         self._table = ProfileTable(engine.gears, engine.prefill)
         self._plan = OpenedPlan(trt, found, bundle)
         self._scratch = BufferSet(memory, [max(1, self._plan.scratch_size)])
@@ -73,7 +73,7 @@ class TensorRTForward:
             runner.enqueue(addresses)
             return
         assert self._prefill is not None  # nothing runs on a closed engine
-        self._prefill.set_shapes(input_shapes(gear, self._dimensions))
+        self._prefill.set_shapes(self._arrays.input_shapes(gear))
         self._prefill.set_addresses(addresses)
         self._prefill.enqueue()
 
@@ -90,11 +90,5 @@ class TensorRTForward:
 
     def _context_of_gear(self, profile: int, gear: Gear) -> ProfileContext:
         context = self._plan.new_context(profile, self.memory.stream, self._scratch.buffers[0])
-        context.set_shapes(input_shapes(gear, self._dimensions))
+        context.set_shapes(self._arrays.input_shapes(gear))
         return context
-
-
-def sizes_of_arrays(shapes: Sequence[Sizes], manifest: Manifest) -> dict[str, int]:
-    """Bytes of every input and output but the prefix, by name: enough for each of `shapes`, at least one."""
-    each = [bytes_but_prefix(shape, manifest) for shape in shapes]
-    return {name: max(found[name] for found in each) for name in each[0]}

@@ -11,9 +11,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from lopa.runtime import contract
 from lopa.runtime.bundle.gears import Gear, GearTable, gear_from_sizes
-from lopa.runtime.bundle.manifest import ModelDimensions
 from lopa.runtime.contract import TILE, Sizes
 
 WINDOW_MULTIPLE = 64
@@ -91,21 +89,6 @@ class ProfileTable:
         prefix = next(prefix for prefix in self._prefixes if prefix >= sizes.prefix)
         shape = Sizes(sizes.requests, 1, window, prefix, min(window, most.wanted))
         return len(self._gears), gear_from_sizes(shape, gear.seconds)
-
-
-def input_shapes(sizes: Sizes, dimensions: ModelDimensions) -> dict[str, tuple[int, ...]]:
-    """Shapes of all inputs of an engine of the standard dialect, by name, in the order of the contract."""
-    window = (sizes.requests, sizes.branches, sizes.window)
-    past = (sizes.requests, dimensions.kv_heads, sizes.prefix, dimensions.head_size)
-    return {
-        contract.INPUT_IDS: window,
-        contract.POSITION_IDS: window,
-        contract.WINDOW_MASK: (*window, sizes.window),
-        contract.PREFIX_MASK: (sizes.requests, sizes.prefix),
-        contract.LOGITS_INDEX: (sizes.requests, sizes.branches, sizes.wanted),
-        contract.TEMPERATURE: (sizes.requests,),
-        **dict.fromkeys(contract.past_names(dimensions.layers), past),
-    }
 
 
 def _up(rows: int, multiple: int) -> int:

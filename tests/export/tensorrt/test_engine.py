@@ -23,11 +23,11 @@ from lopa.export.progress import silent
 from lopa.export.tensorrt import engine as tensorrt_engine
 from lopa.export.tensorrt.engine import EngineJob, engine_from_job, job_from_bundle
 from lopa.export.tensorrt.products import Products
+from lopa.runtime.accelerator.arrays import GraphArrays
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import Sizes, input_names
 from lopa.runtime.errors import BadInputError, CheckFailedError
 from lopa.runtime.tensorrt.manifest import BuildFlags, engine_for_device, plan_of_engine
-from lopa.runtime.tensorrt.profiles import input_shapes
 
 TRT = stand_in_tensorrt(10)
 
@@ -310,7 +310,7 @@ def _logprobs(job: EngineJob) -> npt.NDArray[np.float32]:
     axes = Sizes(requests=1, branches=2, window=16, prefix=64, wanted=16)
     inputs: dict[str, npt.NDArray[Any]] = {
         name: random.normal(0, 1, shape).astype(np.float32)
-        for name, shape in input_shapes(axes, job.bundle.manifest.dimensions).items()
+        for name, shape in GraphArrays(job.bundle.manifest).input_shapes(axes).items()
     }
     inputs["input_ids"] = random.integers(0, 1000, (1, 2, 16))
     inputs["position_ids"] = 40 + np.tile(np.arange(16), (1, 2, 1))

@@ -11,9 +11,10 @@ from tests.runtime.tensorrt.gears import GEARS, WANTED, gear
 from lopa.bench.eval_set import eval_set_from_jsonl
 from lopa.bench.gears.recording import forwards_of_recording, recording_from_decoder
 from lopa.runtime import contract
+from lopa.runtime.accelerator.arrays import GraphArrays
 from lopa.runtime.accelerator.padding import padded_batch, parts_of_forward
+from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.gears import Gear, Source
-from lopa.runtime.bundle.manifest import ModelDimensions, manifest_from_json
 from lopa.runtime.contract import TILE, Sizes, WindowBatch
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.errors import BadInputError
@@ -21,7 +22,6 @@ from lopa.runtime.tensorrt.profiles import (
     ProfileRange,
     ProfileTable,
     exact_range,
-    input_shapes,
     prefill_range,
     profiles_of_gears,
 )
@@ -156,7 +156,8 @@ def test_a_range_is_in_order_and_its_best_lies_within() -> None:
 
 
 def test_shapes_are_those_of_a_padded_forward(tiny_bundle: Path) -> None:
-    dimensions = _dimensions(tiny_bundle)
+    manifest = Bundle.open(tiny_bundle).manifest
+    dimensions = manifest.dimensions
     random = np.random.default_rng(5)
     batch = WindowBatch(
         requests=(3,),
@@ -169,13 +170,9 @@ def test_shapes_are_those_of_a_padded_forward(tiny_bundle: Path) -> None:
     exact = exact_range(GEARS[2])
     assert isinstance(exact, ProfileRange)
     padded = padded_batch(batch, GEARS[2])
-    shapes = input_shapes(exact.best, dimensions)
+    shapes = GraphArrays(manifest).input_shapes(exact.best)
     assert list(shapes) == contract.input_names(dimensions.layers)
     for name in ("input_ids", "position_ids", "window_mask", "logits_index", "temperature"):
         assert shapes[name] == getattr(padded, name).shape, name
     assert shapes["prefix_mask"] == (2, 576)
     assert shapes["past_key_values.0.value"] == (2, dimensions.kv_heads, 576, dimensions.head_size)
-
-
-def _dimensions(bundle: Path) -> ModelDimensions:
-    return manifest_from_json((bundle / "manifest.json").read_bytes(), source="bundle").dimensions
