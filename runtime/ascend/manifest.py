@@ -62,7 +62,7 @@ class AscendEngine(EngineFile, frozen=True, forbid_unknown_fields=True, kw_only=
     inputs: Annotated[list[EngineInput], Meta(max_length=4096)]
     outputs: Annotated[list[EngineOutput], Meta(max_length=65536)]
     gears: Annotated[list[EngineGear], Meta(max_length=256)]
-    """In the order of the plan."""
+    """In the order of the plan of gears."""
     commands: list[list[str]]
     """What was run, a list of arguments for each OM; paths are relative to the folder that it was run in."""
     cann_version: str | None

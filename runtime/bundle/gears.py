@@ -71,7 +71,7 @@ class Source(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     forwards: Count
 
 
-class PlanCosts(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class GearPlanCosts(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The seconds that a plan was made with."""
 
     kind: str
@@ -102,7 +102,7 @@ class GearPlan(Record, frozen=True, forbid_unknown_fields=True, kw_only=True):
     made: str
     """ISO date and time."""
     sources: Annotated[list[Source], Meta(max_length=4096)]
-    costs: PlanCosts
+    costs: GearPlanCosts
     every_size: bool
     """Whether all sizes that occur were considered; otherwise they were too many, and some were rounded up first."""
     gear_bytes: Count

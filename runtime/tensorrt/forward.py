@@ -18,7 +18,7 @@ from lopa.runtime.cuda.graphs import CudaGraphs
 from lopa.runtime.cuda.memory import CudaMemory
 from lopa.runtime.tensorrt.gear import GearRunner
 from lopa.runtime.tensorrt.manifest import StoredTensorRTEngine
-from lopa.runtime.tensorrt.plan import OpenedPlan, ProfileContext
+from lopa.runtime.tensorrt.plan import ProfileContext, TensorRTPlan
 from lopa.runtime.tensorrt.profiles import ProfileTable
 
 
@@ -35,7 +35,7 @@ class TensorRTForward:
     ) -> None:
         """Open the plan on the calling thread's device, on the stream of its `memory`, of which `graphs` are too.
 
-        Raises BadInputError as OpenedPlan does, EngineFailedError.
+        Raises BadInputError as TensorRTPlan does, EngineFailedError.
         """
         engine = found.engine
         self.memory = memory
@@ -45,7 +45,7 @@ class TensorRTForward:
         self.sizes = self._arrays.bytes_but_prefix(*engine.gears)
         self._prefill_sizes = self._arrays.bytes_but_prefix(engine.prefill.most)
         self._table = ProfileTable(engine.gears, engine.prefill)
-        self._plan = OpenedPlan(trt, found, bundle)
+        self._plan = TensorRTPlan(trt, found, bundle)
         self._scratch = BufferSet(memory, [max(1, self._plan.scratch_size)])
         self._runners: dict[Gear, GearRunner] = {}
         self._prefill: ProfileContext | None = None

@@ -55,7 +55,7 @@ class TensorRTEngine(EngineFile, frozen=True, forbid_unknown_fields=True, kw_onl
     """Its compute capability, e.g. "9.0"."""
     flags: BuildFlags
     gears: Gears
-    """In the order of the plan; profile i takes the exact shape of gear i."""
+    """In the order of the plan of gears; profile i takes the exact shape of gear i."""
     prefill: ProfileRange
     """The last profile."""
     verified: bool

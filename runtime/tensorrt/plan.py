@@ -21,8 +21,8 @@ _TYPES = {"int64": "INT64", "bool": "BOOL", "float32": "FLOAT", "float16": "HALF
 """By the names that manifests use: members of TensorRT's DataType."""
 
 
-class OpenedPlan:
-    """The engine of TensorRT. Its contexts are to be forgotten before `close`."""
+class TensorRTPlan:
+    """A plan of TensorRT, opened. Its contexts are to be forgotten before `close`."""
 
     def __init__(self, trt: ModuleType, found: StoredTensorRTEngine, bundle: Bundle) -> None:
         """Raises BadInputError when TensorRT refuses the plan, or it is another than engine.json says."""
@@ -91,7 +91,7 @@ class OpenedPlan:
 class ProfileContext:
     """An execution context of TensorRT in one profile. What it was told last stays in force."""
 
-    def __init__(self, plan: OpenedPlan, context: Any, stream: int) -> None:
+    def __init__(self, plan: TensorRTPlan, context: Any, stream: int) -> None:
         self._plan = plan
         self._context = context
         self._stream = stream

@@ -17,7 +17,7 @@ _DECODED = ((4, 96, 512), (4, 128, 512))
 """Branches, window and prefix of further steps that the stage decode runs (bench/gpu/host_share.py)."""
 
 
-def plan_of_shapes(bundle: Bundle, shapes: Sequence[ForwardShape], device: str) -> GearPlan:
+def gear_plan_of_shapes(bundle: Bundle, shapes: Sequence[ForwardShape], device: str) -> GearPlan:
     """A gear for each of `shapes`, a few for decodes, and one that takes everything which the defaults can come to."""
     limits = least_limits(bundle.manifest)
     sizes = {(shape.branches, shape.window, shape.prefix) for shape in shapes} | set(_DECODED)

@@ -40,7 +40,7 @@ from lopa.runtime.sessions.session import Session
 from tools.checkpoint.likeness import config_from_likeness
 from tools.checkpoint.make import checkpoint_from_likeness
 from tools.gpu.engine import engine_of_bundle, has_tensorrt
-from tools.gpu.gears import plan_of_shapes
+from tools.gpu.gears import gear_plan_of_shapes
 from tools.gpu.run import GpuRun, Settings
 from tools.gpu.sides import EAGER, Sides, opened_sides, run_once
 
@@ -119,7 +119,7 @@ def _export(run: GpuRun, dtype: Dtype) -> None:
     if not there:
         bundle_from_checkpoint(settings.checkpoint, path, dtype=dtype)
     bundle, gears = Bundle.open(path), path / GEARS_NAME
-    plan = plan_of_shapes(bundle, settings.shapes, settings.device)
+    plan = gear_plan_of_shapes(bundle, settings.shapes, settings.device)
     if not gears.exists() or gear_plan_from_file(gears, bundle).gears != plan.gears:
         write_whole(gears, json_from_record(plan))
     run.ended("export", dtype, began, _REUSED if there else _MADE)

@@ -16,7 +16,7 @@ from lopa.bench.gears.planner import Choice, chosen_gears, limits_from_configs
 from lopa.bench.gears.recording import forwards_of_recording
 from lopa.bench.gears.rivals import outcome_of_gears, rival_outcomes
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.bundle.gears import Gear, GearTable, PlanCosts, gears_can_be_used
+from lopa.runtime.bundle.gears import Gear, GearPlanCosts, GearTable, gears_can_be_used
 from lopa.runtime.contract import Sizes
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import GenerationConfig
@@ -26,7 +26,7 @@ LIMITS = Sizes(2, 4, 128, 192, 97)
 
 def costs_of(knee: int) -> GearCosts:
     """Seconds grow with rows above `knee`, and with the prefix."""
-    about = PlanCosts(kind="modelled", device="test", machine="test", measured=None)
+    about = GearPlanCosts(kind="modelled", device="test", machine="test", measured=None)
     return GearCosts(about, lambda sequences, window, prefix: max(sequences * window, knee) * (1 + prefix / 512))
 
 

@@ -6,12 +6,12 @@ import pytest
 
 from lopa.bench.gears.costs import GearCosts
 from lopa.bench.gears.rivals import outcome_of_gears, rival_outcomes
-from lopa.runtime.bundle.gears import SPLIT_COST, Gear, PlanCosts
+from lopa.runtime.bundle.gears import SPLIT_COST, Gear, GearPlanCosts
 from lopa.runtime.contract import Sizes
 
 LIMITS = Sizes(2, 5, 256, 320, 257)
 ROWS = GearCosts(
-    PlanCosts(kind="modelled", device="test", machine="test", measured=None),
+    GearPlanCosts(kind="modelled", device="test", machine="test", measured=None),
     lambda sequences, window, _: float(sequences * window),
 )
 """A second for each row."""

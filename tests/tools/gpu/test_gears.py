@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from tools.gpu.gears import plan_of_shapes
+from tools.gpu.gears import gear_plan_of_shapes
 from tools.gpu.run import SHAPES
 
 from lopa.bench.gears.recording import sizes_of_step
@@ -20,7 +20,7 @@ from lopa.runtime.decoder import Decoder
 @pytest.mark.parametrize("device", ["cpu", "cuda:0"])
 def test_each_shape_is_a_gear_and_the_plan_can_be_used(tiny_bundle: Path, tmp_path: Path, device: str) -> None:
     bundle, path = Bundle.open(tiny_bundle), tmp_path / "gears.json"
-    path.write_bytes(json_from_record(plan_of_shapes(bundle, SHAPES, device)))
+    path.write_bytes(json_from_record(gear_plan_of_shapes(bundle, SHAPES, device)))
     plan = gear_plan_from_file(path, bundle)
     check_gears_cover_defaults(plan.gears, bundle.manifest, "the plan")
     table = GearTable(plan.gears)
@@ -32,7 +32,7 @@ def test_each_shape_is_a_gear_and_the_plan_can_be_used(tiny_bundle: Path, tmp_pa
 
 def test_steps_of_a_decode_run_in_small_gears(tiny_bundle: Path) -> None:
     bundle = Bundle.open(tiny_bundle)
-    table = GearTable(plan_of_shapes(bundle, SHAPES, "cuda:0").gears)
+    table = GearTable(gear_plan_of_shapes(bundle, SHAPES, "cuda:0").gears)
     steps: list[Step] = []
     with Decoder.open(tiny_bundle, threads=1) as decoder:
         for _ in decoder.stream(list(range(10, 10 + _PROMPT_ROWS)), _CONFIG, on_step=steps.append):
