@@ -29,9 +29,9 @@ from lopa.runtime.bundle.manifest import (
     Origin,
     Stage,
     TensorRecord,
-    json_from_manifest,
     manifest_from_json,
 )
+from lopa.runtime.bundle.record import json_from_record
 from lopa.runtime.contract import CONTRACT_VERSION
 from lopa.runtime.contract.model_part import ModelPart, whole_model
 from lopa.runtime.errors import BadInputError
@@ -123,7 +123,7 @@ def bundle_from_checkpoint(
         tell("hashing the source", 0, 0)
         origin = origin_of_source(source, digests.result())
         manifest = _manifest(source, choices, records, graphs, files, functions, origin)
-        text = json_from_manifest(manifest)
+        text = json_from_record(manifest)
         manifest_from_json(text, source=f"the manifest for {checkpoint}")  # a bundle that nothing opens is not made
         (folder / MANIFEST_NAME).write_bytes(text)
     return Bundle.open(destination)

@@ -67,10 +67,11 @@ def planned_bundle(tiny_portable: Path, tmp_path: Path) -> Path:
     from tests.runtime.bundle.test_gears import GEARS
 
     from lopa.runtime.bundle import Bundle
-    from lopa.runtime.bundle.gears import GEARS_NAME, json_from_plan
+    from lopa.runtime.bundle.gears import GEARS_NAME
+    from lopa.runtime.bundle.record import json_from_record
 
     path = Path(shutil.copytree(tiny_portable, tmp_path / "bundle"))
-    (path / GEARS_NAME).write_bytes(json_from_plan(plan_of(Bundle.open(path), gears=GEARS)))
+    (path / GEARS_NAME).write_bytes(json_from_record(plan_of(Bundle.open(path), gears=GEARS)))
     return path
 
 

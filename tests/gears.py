@@ -3,8 +3,7 @@
 import msgspec
 
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.bundle.costs import weights_digest
-from lopa.runtime.bundle.gears import Expected, Gear, GearPlan, PlanCosts, Source
+from lopa.runtime.bundle.gears import Expected, Gear, GearPlan, GearPlanCosts, Source
 
 
 def gear(
@@ -31,10 +30,10 @@ def plan_of(bundle: Bundle, **changes: object) -> GearPlan:
     plan = GearPlan(
         schema=1,
         contract=1,
-        weights_sha256=weights_digest(bundle),
+        weights_sha256=bundle.manifest.weights_digest,
         made="2026-11-21",
         sources=[Source(name="t.jsonl", sha256="00", forwards=10)],
-        costs=PlanCosts(kind="modelled", device="cpu", machine="test", measured=None),
+        costs=GearPlanCosts(kind="modelled", device="cpu", machine="test", measured=None),
         every_size=True,
         gear_bytes=1000,
         expected=Expected(seconds=1.1, no_padding_seconds=1.0, least_seconds=1.1, padding=0.2),

@@ -22,7 +22,7 @@ from lopa.bench.forward.work import ForwardShape
 from lopa.bench.machine import date_now, machine_now
 from lopa.bench.progress import Progress, silent
 from lopa.runtime.algorithm.decoding import Step
-from lopa.runtime.bundle.costs import COSTS_SCHEMA, Costs, ForwardCost, weights_digest
+from lopa.runtime.bundle.costs import COSTS_SCHEMA, Costs, ForwardCost
 from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.contract import CONTRACT_VERSION
 from lopa.runtime.decoder import Decoder
@@ -141,7 +141,7 @@ def costs_from_seconds(decoder: Decoder, seconds: Seconds, *, threads: int | Non
         device=decoder.session.device,
         machine=machine_now().cpu,
         threads=threads,
-        weights_sha256=weights_digest(decoder.bundle),
+        weights_sha256=decoder.bundle.manifest.weights_digest,
         measured=date_now(),
         host_seconds=host_seconds,
         host_seconds_a_branch=host_seconds_a_branch,

@@ -16,7 +16,7 @@ _EMBEDDING, _HEAD = "embedding.weight", "head.weight"
 
 @dataclass(frozen=True)
 class ForwardShape:
-    """One forward of one request."""
+    """One forward of one request, as reports write it: contract.Sizes without the requests."""
 
     branches: int
     window: int

@@ -11,9 +11,9 @@ from lopa.bench.forward.machine_rates import MachineRates
 from lopa.bench.forward.work import ForwardShape, floor_seconds, work_of_forward
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.costs import CostTable, checked_costs, costs_from_file, costs_name
-from lopa.runtime.bundle.gears import ForwardSizes, PlanCosts
+from lopa.runtime.bundle.gears import GearPlanCosts
 from lopa.runtime.bundle.manifest import Manifest
-from lopa.runtime.contract import TOP_K
+from lopa.runtime.contract import TOP_K, Sizes
 from lopa.runtime.contract.stored_floats import stored_dtype
 
 _CPU_RATES = MachineRates(float32=1.8e11, int8=5.5e11, bandwidth=2.8e10)
@@ -29,11 +29,11 @@ _MASK_BYTES = 4
 class GearCosts:
     """What a forward takes, and where that is known from."""
 
-    about: PlanCosts
+    about: GearPlanCosts
     seconds_of: Callable[[int, int, int], float]
     """Of `sequences` (requests x branches), window rows and allocated prefix rows; all window rows wanted."""
 
-    def seconds(self, sizes: ForwardSizes) -> float:
+    def seconds(self, sizes: Sizes) -> float:
         """Expected, of one forward.
 
         The table knows one request: the branches of several are taken for as many branches of one.
@@ -51,11 +51,11 @@ def gear_costs(bundle: Bundle, device: str, path: Path | None) -> GearCosts:
         return _modelled(bundle.manifest, device)
     costs = costs_from_file(source)
     table = CostTable(checked_costs(costs, bundle, device, costs.threads, source=str(source)))
-    about = PlanCosts(kind="measured", device=device, machine=costs.machine, measured=costs.measured)
+    about = GearPlanCosts(kind="measured", device=device, machine=costs.machine, measured=costs.measured)
     return GearCosts(about, table.seconds)
 
 
-def bytes_of_gear(manifest: Manifest, sizes: ForwardSizes) -> int:
+def bytes_of_gear(manifest: Manifest, sizes: Sizes) -> int:
     """Bytes of all inputs and outputs of an engine in this shape, caches included.
 
     Not the weights, nor what an engine needs for its own work.
@@ -78,4 +78,4 @@ def _modelled(manifest: Manifest, device: str) -> GearCosts:
         return floor_seconds(work_of_forward(manifest, ForwardShape(sequences, window, prefix, window)), rates)
 
     machine = "a processor with AVX-512, one thread" if on_cpu else "an accelerator like an H100"
-    return GearCosts(PlanCosts(kind="modelled", device=device, machine=machine, measured=None), seconds)
+    return GearCosts(GearPlanCosts(kind="modelled", device=device, machine=machine, measured=None), seconds)

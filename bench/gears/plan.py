@@ -5,12 +5,11 @@ from lopa.bench.gears.planner import Choice
 from lopa.bench.gears.rivals import Outcome
 from lopa.bench.machine import date_now
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.bundle.costs import weights_digest
-from lopa.runtime.bundle.gears import GEARS_SCHEMA, Expected, GearPlan, Source, sizes_of_gear
+from lopa.runtime.bundle.gears import GEARS_SCHEMA, Expected, GearPlan, Source
 from lopa.runtime.contract import CONTRACT_VERSION
 
 
-def plan_from_choice(
+def gear_plan_from_choice(
     choice: Choice,
     bundle: Bundle,
     sources: tuple[Source, ...],
@@ -22,12 +21,12 @@ def plan_from_choice(
     return GearPlan(
         schema=GEARS_SCHEMA,
         contract=CONTRACT_VERSION,
-        weights_sha256=weights_digest(bundle),
+        weights_sha256=bundle.manifest.weights_digest,
         made=date_now(),
         sources=list(sources),
         costs=costs.about,
         every_size=choice.every_size,
-        gear_bytes=max(bytes_of_gear(bundle.manifest, sizes_of_gear(gear)) for gear in choice.gears),
+        gear_bytes=max(bytes_of_gear(bundle.manifest, gear) for gear in choice.gears),
         expected=Expected(
             seconds=outcome.seconds,
             no_padding_seconds=no_padding.seconds,

@@ -12,9 +12,9 @@ import numpy as np
 
 from lopa.bench.gears.column_search import Floats, cheapest_columns
 from lopa.bench.gears.costs import GearCosts
-from lopa.bench.gears.sizes import WINDOW_MULTIPLE, axes_of_forwards, axes_within
-from lopa.runtime.bundle.gears import SPLIT_COST, ForwardSizes, Gear
-from lopa.runtime.contract import TILE
+from lopa.bench.gears.size_grid import WINDOW_MULTIPLE, grid_of_forwards, grid_within
+from lopa.runtime.bundle.gears import SPLIT_COST, Gear, gear_from_sizes
+from lopa.runtime.contract import TILE, Sizes
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import GenerationConfig
 
@@ -33,9 +33,7 @@ class Choice:
     """Whether all sizes that occur were considered; otherwise they were too many, and some were rounded up first."""
 
 
-def limits_from_configs(
-    configs: Sequence[GenerationConfig], forwards: Mapping[ForwardSizes, int], prompt: int
-) -> ForwardSizes:
+def limits_from_configs(configs: Sequence[GenerationConfig], forwards: Mapping[Sizes, int], prompt: int) -> Sizes:
     """The largest sizes that decodes with `configs`, at least one, and prompts of up to `prompt` tokens can have.
 
     The first window is the prompt and a block; a later one holds generated positions only, as does every wanted row,
@@ -44,7 +42,7 @@ def limits_from_configs(
     generated = max(config.positions for config in configs)
     first = prompt + max(config.block_length(0) for config in configs if config.block_count)
     occurring = list(forwards)
-    return ForwardSizes(
+    return Sizes(
         requests=max(sizes.requests for sizes in occurring),
         branches=max([config.lookaheads + 1 for config in configs] + [sizes.branches for sizes in occurring]),
         window=_up(max([first, generated] + [sizes.window for sizes in occurring]), WINDOW_MULTIPLE),
@@ -54,13 +52,13 @@ def limits_from_configs(
 
 
 def chosen_gears(
-    forwards: Mapping[ForwardSizes, int],
-    limits: ForwardSizes,
+    forwards: Mapping[Sizes, int],
+    limits: Sizes,
     costs: GearCosts,
     *,
     most: int,
     most_bytes: int | None,
-    bytes_of: Callable[[ForwardSizes], int],
+    bytes_of: Callable[[Sizes], int],
     seconds: float,
 ) -> Choice:
     """At most `most` gears for `forwards` (how often each shape runs), found in about `seconds`.
@@ -69,20 +67,20 @@ def chosen_gears(
     as many requests and branches as were found best, so that larger forwards are split. Raises BadInputError when not
     even one branch of one request fits `most_bytes`.
     """
-    occurring = axes_of_forwards(forwards, limits)
-    axes = axes_within(occurring, forwards, MOST_CELLS)
-    shapes = axes.rounded(forwards)
-    candidates = _affordable(axes.combinations(limits.wanted), limits, most_bytes, bytes_of)
-    gears = [_gear(sizes, costs) for sizes in candidates]
+    occurring = grid_of_forwards(forwards, limits)
+    grid = grid_within(occurring, forwards, MOST_CELLS)
+    shapes = grid.rounded(forwards)
+    candidates = _affordable(grid.combinations(limits.wanted), limits, most_bytes, bytes_of)
+    gears = [gear_from_sizes(sizes, costs.seconds(sizes)) for sizes in candidates]
     table = np.vstack([_table_of_costs(shapes, gears), _must_cover(candidates, limits)])
     found = cheapest_columns(table, most, seconds=seconds)
     chosen = sorted(
         (gears[column] for column in found.columns), key=lambda gear: (gear.prefix, gear.window, gear.seconds)
     )
-    return Choice(tuple(chosen), found.least / found.total, every_size=axes == occurring)
+    return Choice(tuple(chosen), found.least / found.total, every_size=grid == occurring)
 
 
-def _table_of_costs(shapes: Mapping[ForwardSizes, int], gears: Sequence[Gear]) -> Floats:
+def _table_of_costs(shapes: Mapping[Sizes, int], gears: Sequence[Gear]) -> Floats:
     """Seconds [shapes, gears] of all forwards of a shape in a gear; infinite where its rows do not fit."""
     needed = np.array([(s.requests, s.branches, s.window, s.prefix) for s in shapes])[:, None, :]
     given = np.array([(g.requests, g.branches, g.window, g.prefix) for g in gears])[None, :, :]
@@ -95,11 +93,11 @@ def _table_of_costs(shapes: Mapping[ForwardSizes, int], gears: Sequence[Gear]) -
 
 
 def _affordable(
-    every: Sequence[ForwardSizes],
-    limits: ForwardSizes,
+    every: Sequence[Sizes],
+    limits: Sizes,
     most_bytes: int | None,
-    bytes_of: Callable[[ForwardSizes], int],
-) -> list[ForwardSizes]:
+    bytes_of: Callable[[Sizes], int],
+) -> list[Sizes]:
     """Those that fit `most_bytes`, smaller ones first."""
     needed = {sizes: bytes_of(sizes) for sizes in every}
     if most_bytes is None:
@@ -115,7 +113,7 @@ def _affordable(
     return sorted((sizes for sizes in every if needed[sizes] <= most_bytes), key=needed.__getitem__)
 
 
-def _must_cover(candidates: Sequence[ForwardSizes], limits: ForwardSizes) -> Floats:
+def _must_cover(candidates: Sequence[Sizes], limits: Sizes) -> Floats:
     """A row [1, candidates] that costs nothing, and that only the gear which takes everything can serve.
 
     Any with the longest window and prefix where memory leaves that one out.
@@ -125,17 +123,6 @@ def _must_cover(candidates: Sequence[ForwardSizes], limits: ForwardSizes) -> Flo
     if not covers.any():
         covers = np.array([(c.window, c.prefix) == whole[2:] for c in candidates])
     return np.where(covers, 0.0, np.inf)[None, :]
-
-
-def _gear(sizes: ForwardSizes, costs: GearCosts) -> Gear:
-    return Gear(
-        requests=sizes.requests,
-        branches=sizes.branches,
-        window=sizes.window,
-        prefix=sizes.prefix,
-        wanted=sizes.wanted,
-        seconds=costs.seconds(sizes),
-    )
 
 
 def _up(rows: int, multiple: int) -> int:

@@ -5,11 +5,12 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from lopa.bench.figure import png_from_figure
-from lopa.bench.gears.sizes import WINDOW_MULTIPLE
-from lopa.runtime.bundle.gears import ForwardSizes, Gear
+from lopa.bench.gears.size_grid import WINDOW_MULTIPLE
+from lopa.runtime.bundle.gears import Gear
+from lopa.runtime.contract import Sizes
 
 
-def png_from_gears(forwards: Mapping[ForwardSizes, int], gears: Sequence[Gear], *, title: str) -> bytes:
+def png_from_gears(forwards: Mapping[Sizes, int], gears: Sequence[Gear], *, title: str) -> bytes:
     """The PNG file. Up: requests x branches; across: window rows; a gear takes what is left of and below its corner."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from lopa.bench.progress import Progress
 from lopa.runtime.algorithm.decoding import Step
-from lopa.runtime.bundle.gears import ForwardSizes, Source
-from lopa.runtime.contract import tiles
+from lopa.runtime.bundle.gears import Source
+from lopa.runtime.contract import Sizes, tiles
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.generation_config import DEFAULT_BRANCHES, GenerationConfig
 from lopa.runtime.text.prompt_ids import Prompt
@@ -20,18 +20,18 @@ MOST_PADDING = 0.25
 class Recording:
     """Decoded requests and what they were decoded with."""
 
-    requests: tuple[tuple[ForwardSizes, ...], ...]
+    requests: tuple[tuple[Sizes, ...], ...]
     """The forwards of each request in order, each of that request alone (R = 1)."""
     configs: tuple[GenerationConfig, ...]
     longest_prompt: int
     sources: tuple[Source, ...]
 
 
-def sizes_of_step(step: Step) -> ForwardSizes:
+def sizes_of_step(step: Step) -> Sizes:
     """The axes of the step's forward, had its request been alone in it."""
     windows = step.windows
     branches, window = windows.input_ids.shape
-    return ForwardSizes(1, branches, window, tiles(windows.start), windows.wanted.shape[1])
+    return Sizes(1, branches, window, tiles(windows.start), windows.wanted.shape[1])
 
 
 def recording_from_decoder(
@@ -45,7 +45,7 @@ def recording_from_decoder(
     """
     # Gears are for accelerators, whatever device records.
     config = decoder.config(branches=DEFAULT_BRANCHES)
-    requests: list[tuple[ForwardSizes, ...]] = []
+    requests: list[tuple[Sizes, ...]] = []
     longest = 0
     for prompt in prompts:
         steps: list[Step] = []
@@ -66,15 +66,15 @@ def joined_recordings(recordings: Sequence[Recording]) -> Recording:
     )
 
 
-def forwards_of_recording(recording: Recording, parallel: int) -> Counter[ForwardSizes]:
+def forwards_of_recording(recording: Recording, parallel: int) -> Counter[Sizes]:
     """How often each shape would run with `parallel` requests under way at a time.
 
     Requests come in order, the next as soon as one ends; every round runs the next forward of each. Those whose common
     shape has few padding rows share a forward, the largest first.
     """
     waiting = iter(recording.requests)
-    under_way: list[list[ForwardSizes]] = []
-    forwards: Counter[ForwardSizes] = Counter()
+    under_way: list[list[Sizes]] = []
+    forwards: Counter[Sizes] = Counter()
     while True:
         while len(under_way) < parallel and (request := next(waiting, None)) is not None:
             if request:
@@ -86,9 +86,9 @@ def forwards_of_recording(recording: Recording, parallel: int) -> Counter[Forwar
         under_way = [request for request in under_way if request]
 
 
-def _groups(alone: Sequence[ForwardSizes]) -> list[ForwardSizes]:
+def _groups(alone: Sequence[Sizes]) -> list[Sizes]:
     """The shapes of the forwards in which these requests run together."""
-    groups: list[tuple[ForwardSizes, int]] = []
+    groups: list[tuple[Sizes, int]] = []
     for sizes in sorted(alone, key=_rows, reverse=True):
         for number, (shape, real) in enumerate(groups):
             common = _common(shape, sizes)
@@ -100,9 +100,9 @@ def _groups(alone: Sequence[ForwardSizes]) -> list[ForwardSizes]:
     return [shape for shape, _ in groups]
 
 
-def _common(shape: ForwardSizes, sizes: ForwardSizes) -> ForwardSizes:
+def _common(shape: Sizes, sizes: Sizes) -> Sizes:
     """`shape` with one more request in it."""
-    return ForwardSizes(
+    return Sizes(
         shape.requests + sizes.requests,
         max(shape.branches, sizes.branches),
         max(shape.window, sizes.window),
@@ -111,5 +111,5 @@ def _common(shape: ForwardSizes, sizes: ForwardSizes) -> ForwardSizes:
     )
 
 
-def _rows(sizes: ForwardSizes) -> int:
+def _rows(sizes: Sizes) -> int:
     return sizes.requests * sizes.branches * sizes.window

@@ -1,12 +1,14 @@
 """What other ways of choosing shapes make of the same forwards. Pure; knows sizes and expected seconds."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
 
+import msgspec
+
 from lopa.bench.gears.costs import GearCosts
-from lopa.runtime.bundle.gears import ForwardSizes, Gear, GearTable, sizes_of_gear
-from lopa.runtime.contract import TILE
+from lopa.runtime.bundle.gears import Gear, GearTable
+from lopa.runtime.contract import TILE, Sizes
 
 _VLLM_ASCEND = (1, 2, 4, *range(8, 256, 8), *range(256, 1 << 20, 16))
 """Tokens of a forward: 1, 2, 4, then by 8 to 255, then by 16."""
@@ -27,21 +29,21 @@ class Outcome:
     """Padding rows (requests x branches x window) for each real one."""
 
 
-def outcome_of_gears(name: str, gears: Sequence[Gear], forwards: Mapping[ForwardSizes, int]) -> Outcome:
+def outcome_of_gears(name: str, gears: Sequence[Gear], forwards: Mapping[Sizes, int]) -> Outcome:
     """Every forward in its gear, or split over several forwards in it."""
     table = GearTable(gears)
     chosen = {sizes: table.gear_for(sizes) for sizes in forwards}
     return _outcome(
         name,
         forwards,
-        ran={sizes: [sizes_of_gear(gear)] * gear.forwards(sizes) for sizes, gear in chosen.items()},
+        ran={sizes: [gear] * gear.forwards(sizes) for sizes, gear in chosen.items()},
         seconds={sizes: gear.seconds_for(sizes) for sizes, gear in chosen.items()},
     )
 
 
-def rival_outcomes(forwards: Mapping[ForwardSizes, int], limits: ForwardSizes, costs: GearCosts) -> tuple[Outcome, ...]:
+def rival_outcomes(forwards: Mapping[Sizes, int], limits: Sizes, costs: GearCosts) -> tuple[Outcome, ...]:
     """No padding first, then the ways that others take, the worst last."""
-    ways: dict[str, Callable[[ForwardSizes], ForwardSizes]] = {
+    ways: dict[str, Callable[[Sizes], Sizes]] = {
         "no padding": lambda sizes: sizes,
         "buckets of vllm-ascend (tokens)": _tokens_in_buckets,
         "buckets of xLLM (sequences)": _sequences_in_buckets,
@@ -58,9 +60,9 @@ def rival_outcomes(forwards: Mapping[ForwardSizes, int], limits: ForwardSizes, c
 
 def _outcome(
     name: str,
-    forwards: Mapping[ForwardSizes, int],
-    ran: Mapping[ForwardSizes, Sequence[ForwardSizes]],
-    seconds: Mapping[ForwardSizes, float],
+    forwards: Mapping[Sizes, int],
+    ran: Mapping[Sizes, Sequence[Sizes]],
+    seconds: Mapping[Sizes, float],
 ) -> Outcome:
     """`ran`: the shapes in which each forward ran, `seconds` what it took."""
     rows = sum(count * sum(map(_rows, ran[sizes])) for sizes, count in forwards.items())
@@ -72,19 +74,19 @@ def _outcome(
     )
 
 
-def _tokens_in_buckets(sizes: ForwardSizes) -> ForwardSizes:
+def _tokens_in_buckets(sizes: Sizes) -> Sizes:
     """Its tokens rounded up to a bucket; prefixes are not padded there. Padding tokens are dealt to the windows."""
     tokens = _up_to(_VLLM_ASCEND, _rows(sizes))
-    return replace(sizes, window=-(-tokens // (sizes.requests * sizes.branches)))
+    return msgspec.structs.replace(sizes, window=-(-tokens // (sizes.requests * sizes.branches)))
 
 
-def _sequences_in_buckets(sizes: ForwardSizes) -> ForwardSizes:
-    return replace(sizes, requests=1, branches=_up_to(_XLLM, sizes.requests * sizes.branches))
+def _sequences_in_buckets(sizes: Sizes) -> Sizes:
+    return msgspec.structs.replace(sizes, requests=1, branches=_up_to(_XLLM, sizes.requests * sizes.branches))
 
 
-def _powers_of_two(sizes: ForwardSizes, limits: ForwardSizes) -> ForwardSizes:
+def _powers_of_two(sizes: Sizes, limits: Sizes) -> Sizes:
     """Every axis by itself; a prefix has a tile at least. Never above the limits."""
-    return ForwardSizes(
+    return Sizes(
         min(_power(sizes.requests), limits.requests),
         min(_power(sizes.branches), limits.branches),
         min(_power(sizes.window), limits.window),
@@ -101,5 +103,5 @@ def _up_to(buckets: Sequence[int], size: int) -> int:
     return next(bucket for bucket in buckets if bucket >= size)
 
 
-def _rows(sizes: ForwardSizes) -> int:
+def _rows(sizes: Sizes) -> int:
     return sizes.requests * sizes.branches * sizes.window

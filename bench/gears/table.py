@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from lopa.bench.gears.costs import bytes_of_gear
 from lopa.bench.gears.rivals import Outcome
 from lopa.bench.table import Table
-from lopa.runtime.bundle.gears import ForwardSizes, Gear, GearPlan, GearTable, sizes_of_gear
+from lopa.runtime.bundle.gears import Gear, GearPlan, GearTable
 from lopa.runtime.bundle.manifest import Manifest
+from lopa.runtime.contract import Sizes
 
 
-def table_of_gears(plan: GearPlan, forwards: Mapping[ForwardSizes, int], manifest: Manifest) -> Table:
+def table_of_gears(plan: GearPlan, forwards: Mapping[Sizes, int], manifest: Manifest) -> Table:
     """The gears, how often each runs, and their memory."""
     chooser, runs = GearTable(plan.gears), Counter[Gear]()
     for sizes, count in forwards.items():
@@ -27,7 +28,7 @@ def table_of_gears(plan: GearPlan, forwards: Mapping[ForwardSizes, int], manifes
                 f"{gear.wanted}",
                 f"{gear.seconds * 1e3:#.3g}",
                 f"{100 * runs[gear] / every:.1f} %",
-                f"{bytes_of_gear(manifest, sizes_of_gear(gear)) / 2**20:.1f}",
+                f"{bytes_of_gear(manifest, gear) / 2**20:.1f}",
             )
             for gear in plan.gears
         ),

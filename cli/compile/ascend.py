@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from lopa.cli.compile.build_progress import AtcProgress
-from lopa.cli.options.plan import plan_from_option
+from lopa.cli.options.plan import gear_plan_from_option
 from lopa.export.extra import export_extra_needed
 from lopa.runtime.ascend.manifest import Precision, engine_folder
 from lopa.runtime.bundle import Bundle
@@ -57,7 +57,7 @@ def command(
         from lopa.export.ascend.build_folder import build_folder_from_job
         from lopa.export.ascend.job import AscendRequest, job_from_bundle
     opened = Bundle.open(bundle)
-    request = AscendRequest(soc_version, plan_from_option(opened, gears).gears, precision, int8, int8_graph)
+    request = AscendRequest(soc_version, gear_plan_from_option(opened, gears).gears, precision, int8, int8_graph)
     job = job_from_bundle(opened, request)
     if dry_run:
         target = Path(f"{engine_folder(opened, job.soc_version).name}-build") if output is None else output

@@ -9,7 +9,7 @@ import click
 from lopa.bench.eval_set import eval_set_from_jsonl
 from lopa.bench.figure import check_matplotlib
 from lopa.bench.gears.costs import bytes_of_gear, gear_costs
-from lopa.bench.gears.plan import plan_from_choice
+from lopa.bench.gears.plan import gear_plan_from_choice
 from lopa.bench.gears.planner import chosen_gears, limits_from_configs
 from lopa.bench.gears.plot import png_from_gears
 from lopa.bench.gears.recording import (
@@ -26,7 +26,8 @@ from lopa.bench.table import show_table
 from lopa.cli.compile.recording_from_trace import recording_from_trace
 from lopa.cli.program.verbosity import quiet
 from lopa.runtime.bundle import Bundle, sha256_of_file
-from lopa.runtime.bundle.gears import GEARS_NAME, Source, json_from_plan
+from lopa.runtime.bundle.gears import GEARS_NAME, Source
+from lopa.runtime.bundle.record import json_from_record
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.errors import BadInputError, MissingBackendError
 from lopa.runtime.files.output_file import write_whole
@@ -140,14 +141,14 @@ def command(
     )
     outcome = outcome_of_gears(f"this plan, {len(choice.gears)} gears", choice.gears, forwards)
     rivals = rival_outcomes(forwards, limits, seconds)
-    plan = plan_from_choice(choice, opened, recording.sources, seconds, outcome, rivals[0])
-    write_whole(target, json_from_plan(plan))
+    plan = gear_plan_from_choice(choice, opened, recording.sources, seconds, outcome, rivals[0])
+    write_whole(target, json_from_record(plan))
     if plot is not None:
         write_whole(
             plot, png_from_gears(forwards, plan.gears, title=f"{opened.path.resolve().name}: forwards and gears")
         )
     if as_json:
-        click.echo(json_from_plan(plan).decode(), nl=False)
+        click.echo(json_from_record(plan).decode(), nl=False)
         return
     show_table(table_of_gears(plan, forwards, manifest))
     show_table(table_of_outcomes(plan, [rivals[0], outcome, *rivals[1:]]))

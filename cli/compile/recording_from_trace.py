@@ -8,9 +8,8 @@ import msgspec
 from lopa.bench.gears.recording import Recording
 from lopa.cli.files.trace_file import TRACE_VERSION
 from lopa.runtime.bundle import Bundle, sha256_of_file
-from lopa.runtime.bundle.costs import weights_digest
-from lopa.runtime.bundle.gears import ForwardSizes, Source
-from lopa.runtime.contract import tiles
+from lopa.runtime.bundle.gears import Source
+from lopa.runtime.contract import Sizes, tiles
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.files.untrusted_input import bytes_from_file, value_from_json
 from lopa.runtime.generation_config import MOST_BRANCHES, GenerationConfig
@@ -31,14 +30,14 @@ def recording_from_trace(path: Path, bundle: Bundle) -> Recording:
     text = bytes_from_file(path, expected=_EXPECTED, remedy="check the path", most=_MOST_BYTES)
     lines = text.split(b"\n")
     header = _checked_header(_from_line(lines[0], _HeaderLine, f"{path} line 1"), path, bundle)
-    requests: dict[int, list[ForwardSizes]] = {}
+    requests: dict[int, list[Sizes]] = {}
     longest_prompt = 0
     for number, line in enumerate(lines[1:], start=2):
         if line:
             step = _from_line(line, _StepLine, f"{path} line {number}")
             _check_fits(step, bundle, f"{path} line {number}")
             requests.setdefault(step.request, []).append(
-                ForwardSizes(1, len(step.branches), step.window, tiles(step.prefix), step.rows_wanted)
+                Sizes(1, len(step.branches), step.window, tiles(step.prefix), step.rows_wanted)
             )
             if step.step == 1:
                 longest_prompt = max(longest_prompt, step.prefix + step.commit)
@@ -98,7 +97,7 @@ def _checked_header(header: _HeaderLine, path: Path, bundle: Bundle) -> Generati
     """The options of the decode."""
     for name, found, expected in (
         ("version", header.version, TRACE_VERSION),
-        ("weights", header.bundle.get(bundle.manifest.weights), weights_digest(bundle)),
+        ("weights", header.bundle.get(bundle.manifest.weights), bundle.manifest.weights_digest),
     ):
         if found != expected:
             raise BadInputError(

@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from lopa.cli.compile.build_progress import TensorRTProgress
-from lopa.cli.options.plan import plan_from_option
+from lopa.cli.options.plan import gear_plan_from_option
 from lopa.export.extra import export_extra_needed
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.gears import GEARS_NAME
@@ -63,7 +63,7 @@ def command(
         from lopa.export.tensorrt.engine import engine_from_job, job_from_bundle
         from lopa.export.tensorrt.gear_coverage import check_gears_cover_defaults
     opened = Bundle.open(bundle).of_dialect("standard")
-    plan = plan_from_option(opened, gears)
+    plan = gear_plan_from_option(opened, gears)
     check_gears_cover_defaults(plan.gears, opened.manifest, "the plan")
     flags = BuildFlags(
         workspace=None if workspace is None else int(workspace * _GIB),

@@ -3,18 +3,17 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from lopa.runtime.ascend import manifest as ascend
+from lopa.runtime.ascend.manifest import ASCEND_ENGINES
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.bundle.costs import weights_digest
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.tensorrt import manifest as tensorrt
+from lopa.runtime.tensorrt.manifest import TENSORRT_ENGINES
 
 
 def engine_lines(bundle: Bundle) -> Iterator[str]:
     """Folder, chip or GPU, gears, how it was built, and whether it is of the bundle's weights; Ascend's first."""
     for described, folders in (
-        (_ascend, ascend.engine_folders(bundle)),
-        (_tensorrt, tensorrt.engine_folders(bundle)),
+        (_ascend, ASCEND_ENGINES.folders(bundle)),
+        (_tensorrt, TENSORRT_ENGINES.folders(bundle)),
     ):
         for folder in folders:
             try:
@@ -25,7 +24,7 @@ def engine_lines(bundle: Bundle) -> Iterator[str]:
 
 
 def _ascend(bundle: Bundle, folder: Path) -> list[str]:
-    found = ascend.engine_from_folder(folder)
+    found = ASCEND_ENGINES.read(folder)
     engine = found.engine
     return [
         f"for {engine.soc_version}",
@@ -37,11 +36,14 @@ def _ascend(bundle: Bundle, folder: Path) -> list[str]:
 
 
 def _tensorrt(bundle: Bundle, folder: Path) -> list[str]:
-    engine = tensorrt.engine_from_folder(folder).engine
+    found = TENSORRT_ENGINES.read(folder)
+    engine = found.engine
     return [
         f"for {engine.gpu}",
         f"TensorRT {engine.tensorrt}",
         f"{len(engine.gears)} gears",
         "verified" if engine.verified else "not verified",
-        "of these weights" if engine.weights_sha256 == weights_digest(bundle) else "of OTHER weights: build it again",
+        "of these weights"
+        if engine.weights_sha256 == bundle.manifest.weights_digest
+        else "of OTHER weights: build it again",
     ]

@@ -8,7 +8,8 @@ import click
 from lopa.cli.make.engine_lines import engine_lines
 from lopa.export.extra import export_extra_needed
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.bundle.manifest import Manifest, json_from_manifest, scale_name
+from lopa.runtime.bundle.manifest import Manifest, scale_name
+from lopa.runtime.bundle.record import json_from_record
 from lopa.runtime.errors import CheckFailedError
 
 
@@ -24,7 +25,7 @@ def command(bundle: Path, as_json: bool, lint: bool) -> None:
     if lint:
         _lint(opened)
     else:
-        click.echo(json_from_manifest(opened.manifest).decode() if as_json else _summary(opened), nl=not as_json)
+        click.echo(json_from_record(opened.manifest).decode() if as_json else _summary(opened), nl=not as_json)
 
 
 def _lint(bundle: Bundle) -> None:

@@ -19,8 +19,7 @@ from lopa.runtime.bundle import Bundle
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.errors import CheckFailedError
 from lopa.runtime.sessions.session import open_session
-from lopa.runtime.tensorrt.manifest import FoundEngine, mark_verified
-from lopa.runtime.tensorrt.profiles import axes_of_gear
+from lopa.runtime.tensorrt.manifest import StoredTensorRTEngine, mark_verified
 from lopa.runtime.tensorrt.session import engine_from_device, session_from_engine
 from lopa.runtime.text.prompt_ids import ids_from_prompt
 from lopa.runtime.text.tokenizer import Tokenizer
@@ -110,7 +109,9 @@ def _default_reference(bundle: Bundle, device: str) -> str:
     return "cpu" if bundle.manifest.dtype != "bfloat16" else f"cuda:{device.split(':', 1)[1]}"
 
 
-def agreement_of_engine(bundle: Bundle, device: str, found: FoundEngine, against: str, progress: Progress) -> Agreement:
+def agreement_of_engine(
+    bundle: Bundle, device: str, found: StoredTensorRTEngine, against: str, progress: Progress
+) -> Agreement:
     """Hold the engine on "tensorrt:N" against the device `against`, in every one of its shapes.
 
     Embedded prompts are decoded with the bundle's defaults, with the full and with the block-causal window.
@@ -124,7 +125,7 @@ def agreement_of_engine(bundle: Bundle, device: str, found: FoundEngine, against
         configs = [decoder.config(max_new_tokens=_GATE_TOKENS, window=window) for window in ("full", "block_causal")]
         items = eval_set_from_jsonl(EVAL, limit=_GATE_PROMPTS)
         prompts = [ids_from_prompt(item.prompt, configs[0], tokenizer, manifest) for item in items]
-        shapes = [*map(axes_of_gear, engine.gears), engine.prefill.least, engine.prefill.most]
+        shapes = [*engine.gears, engine.prefill.least, engine.prefill.most]
         tolerance = gate_tolerance(manifest, engine.flags.products)
         return agreement_of_sessions(reference, candidate, manifest, prompts, configs, shapes, tolerance, progress)
 

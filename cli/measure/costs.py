@@ -12,7 +12,8 @@ from lopa.bench.progress import progress_shown
 from lopa.bench.report import check_output, run_now
 from lopa.cli.measure.report_output import ReportOutput, command_line
 from lopa.cli.program.verbosity import quiet
-from lopa.runtime.bundle.costs import Costs, costs_name, json_from_costs
+from lopa.runtime.bundle.costs import Costs, costs_name
+from lopa.runtime.bundle.record import json_from_record
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.files.output_file import write_whole
@@ -36,7 +37,7 @@ def bench_costs(
         run = run_now(opened, device=",".join(devices), threads=threads, arguments=command_line())
         measurement = CostMeasurement(decoder, schedule_for_decoder(decoder), threads=threads)
         costs = _measured_costs(measurement, target)
-    write_whole(target, json_from_costs(costs))
+    write_whole(target, json_from_record(costs))
     rates = _rates(run.machine.cores if threads is None else threads) if devices == ("cpu",) else None
     report = report_from_costs(costs, run, rates, opened.manifest)
     output.put("costs", report, tables_from_costs(report))
@@ -53,7 +54,7 @@ def _measured_costs(measurement: CostMeasurement, target: Path) -> Costs:
             needed = LEAST_ROUNDS * len(measurement.schedule.shapes)
             click.echo(f"Nothing was kept: a table needs {needed} forwards, {LEAST_ROUNDS} of every size.", err=True)
         else:
-            write_whole(target, json_from_costs(kept))
+            write_whole(target, json_from_record(kept))
             click.echo(f"What was measured is kept: {target}, from {measurement.forwards} forwards.", err=True)
         raise
     costs = measurement.costs

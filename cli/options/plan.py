@@ -3,11 +3,11 @@
 from pathlib import Path
 
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.bundle.gears import GEARS_NAME, GearPlan, plan_from_file
+from lopa.runtime.bundle.gears import GEARS_NAME, GearPlan, gear_plan_from_file
 from lopa.runtime.errors import BadInputError
 
 
-def plan_from_option(bundle: Bundle, path: Path | None) -> GearPlan:
+def gear_plan_from_option(bundle: Bundle, path: Path | None) -> GearPlan:
     """The plan at `path`, None: in the bundle. Raises BadInputError when there is none that can be used."""
     plan = bundle.path / GEARS_NAME if path is None else path
     if not plan.is_file():
@@ -16,4 +16,4 @@ def plan_from_option(bundle: Bundle, path: Path | None) -> GearPlan:
             expected="a plan of the gears to build for",
             remedy=f"make one: lopa-export plan {bundle.path}",
         )
-    return plan_from_file(plan, bundle)
+    return gear_plan_from_file(plan, bundle)

@@ -21,16 +21,17 @@ from lopa.export.ascend.process import run_command
 from lopa.export.ascend.toolkit import atc_of_machine, cann_version
 from lopa.export.staging import Product, staged_folder
 from lopa.runtime.ascend.manifest import (
+    ASCEND_ENGINES,
     ENGINE_SCHEMA,
     AscendEngine,
     EngineGear,
-    FoundEngine,
+    StoredAscendEngine,
     engine_folder,
-    engine_from_folder,
 )
 from lopa.runtime.bundle import Bundle, sha256_of_file
-from lopa.runtime.bundle.engine_file import ENGINE_NAME, text_of_engine
+from lopa.runtime.bundle.engine_file import ENGINE_NAME
 from lopa.runtime.bundle.manifest import FileRecord
+from lopa.runtime.bundle.record import json_from_record
 from lopa.runtime.contract import CONTRACT_VERSION
 from lopa.runtime.errors import BadInputError, CheckFailedError, LopaError, MissingBackendError
 
@@ -49,7 +50,7 @@ Elapsed = Callable[[str, float], None]
 class Built:
     """What a build gave."""
 
-    found: FoundEngine
+    found: StoredAscendEngine
     cached: bool
     """It was there already, and nothing was run."""
 
@@ -75,9 +76,9 @@ def engine_from_job(bundle: Bundle, job: AscendJob, elapsed: Elapsed) -> Built:
         for path in [*(work / ENGINE_FOLDER).iterdir(), work / ATC_LOG]:
             path.rename(folder / path.name)
         shutil.rmtree(work)
-        (folder / ENGINE_NAME).write_bytes(text_of_engine(_described(job, folder, version)))
+        (folder / ENGINE_NAME).write_bytes(json_from_record(_described(job, folder, version)))
     shutil.rmtree(failed, ignore_errors=True)  # what it tells is no longer so
-    return Built(engine_from_folder(destination), cached=False)
+    return Built(ASCEND_ENGINES.read(destination), cached=False)
 
 
 def engine_from_build_folder(bundle: Bundle, job: AscendJob, source: Path) -> Built:
@@ -95,18 +96,16 @@ def engine_from_build_folder(bundle: Bundle, job: AscendJob, source: Path) -> Bu
         )
     with staged_folder(engine_folder(bundle, job.soc_version), overwrite=True, product=_ENGINE) as folder:
         shutil.copytree(source / ENGINE_FOLDER, folder, dirs_exist_ok=True)
-        (folder / ENGINE_NAME).write_bytes(text_of_engine(_described(job, folder, None)))
-    return Built(engine_from_folder(engine_folder(bundle, job.soc_version)), cached=False)
+        (folder / ENGINE_NAME).write_bytes(json_from_record(_described(job, folder, None)))
+    return Built(ASCEND_ENGINES.read(engine_folder(bundle, job.soc_version)), cached=False)
 
 
-def _present_engine(folder: Path, cache_key: str) -> FoundEngine | None:
+def _present_engine(folder: Path, cache_key: str) -> StoredAscendEngine | None:
     """The engine in `folder` if it was made from the same things and is as it was made; its digests are checked."""
-    try:
-        found = engine_from_folder(folder)
-    except BadInputError:
+    found = ASCEND_ENGINES.with_key(folder, cache_key)
+    if found is None or any(sha256_of_file(folder / record.path) != record.sha256 for record in found.engine.files):
         return None
-    whole = all(sha256_of_file(folder / record.path) == record.sha256 for record in found.engine.files)
-    return found if whole and found.engine.cache_key == cache_key else None
+    return found
 
 
 def _lay_out(work: Path, job: AscendJob) -> None:

@@ -18,7 +18,6 @@ from lopa.export.ascend.rules import check_call, check_graph
 from lopa.export.ascend.socs import soc_from_name
 from lopa.runtime.ascend.manifest import ENGINE_SCHEMA, EngineOutput, Precision
 from lopa.runtime.bundle import Bundle, sha256_of_file
-from lopa.runtime.bundle.costs import weights_digest
 from lopa.runtime.bundle.gears import Gear
 from lopa.runtime.contract import CONTRACT_VERSION
 from lopa.runtime.errors import BadInputError
@@ -127,7 +126,7 @@ def job_from_bundle(bundle: Bundle, request: AscendRequest) -> AscendJob:
         calls=tuple(calls),
         graph_sha256=sha256_of_file(graph),
         data_sha256=tuple(_digest(portable, graph.parent / name) for name in data),
-        weights_sha256=weights_digest(bundle),
+        weights_sha256=bundle.manifest.weights_digest,
     )
 
 

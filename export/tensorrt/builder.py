@@ -14,11 +14,12 @@ from typing import Any
 from lopa.export.progress import Progress
 from lopa.export.tensorrt.flags import configure
 from lopa.export.tensorrt.progress import Cancellable, progress_monitor
-from lopa.runtime.bundle.manifest import ModelDimensions
+from lopa.runtime.accelerator.arrays import GraphArrays
+from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.errors import BadInputError, CheckFailedError
 from lopa.runtime.tensorrt.manifest import BuildFlags
 from lopa.runtime.tensorrt.messages import Messages, last_messages, messages_logger
-from lopa.runtime.tensorrt.profiles import ProfileRange, input_shapes
+from lopa.runtime.tensorrt.profiles import ProfileRange
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,7 +30,8 @@ class BuildRequest:
     """ONNX without its external data."""
     beside: Path
     """A path in the folder that external data is named relative to."""
-    dimensions: ModelDimensions
+    manifest: Manifest
+    """Of the bundle: its shapes."""
     profiles: Sequence[ProfileRange]
     flags: BuildFlags
     timing_cache: bytes
@@ -82,10 +84,10 @@ def _parse(trt: ModuleType, network: Any, messages: Messages, request: BuildRequ
 
 
 def _add_profiles(builder: Any, config: Any, request: BuildRequest) -> None:
+    arrays = GraphArrays(request.manifest)
     for number, profile_range in enumerate(request.profiles):
         least, best, most = (
-            input_shapes(axes, request.dimensions)
-            for axes in (profile_range.least, profile_range.best, profile_range.most)
+            arrays.input_shapes(sizes) for sizes in (profile_range.least, profile_range.best, profile_range.most)
         )
         profile = builder.create_optimization_profile()
         for name in least:

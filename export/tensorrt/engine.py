@@ -24,9 +24,10 @@ from lopa.export.tensorrt.parser_graph import model_for_parser
 from lopa.export.tensorrt.products import Products, magnitudes_of_columns, quantize_products
 from lopa.plugins.tensorrt_plugins import register_plugins
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.bundle.engine_file import ENGINE_NAME, ENGINES_FOLDER, text_of_engine
+from lopa.runtime.bundle.engine_file import ENGINE_NAME, ENGINES_FOLDER
 from lopa.runtime.bundle.gears import Gear
 from lopa.runtime.bundle.manifest import FileRecord
+from lopa.runtime.bundle.record import json_from_record
 from lopa.runtime.contract import CONTRACT_VERSION, Float32
 from lopa.runtime.contract.stored_floats import float32_from_stored, stored_dtype
 from lopa.runtime.cuda.driver import CudaDevice, version_numbers
@@ -35,11 +36,11 @@ from lopa.runtime.tensorrt.manifest import (
     ENGINE_SCHEMA,
     LAYERS_NAME,
     PLAN_NAME,
+    TENSORRT_ENGINES,
     BuildFlags,
-    FoundEngine,
+    StoredTensorRTEngine,
     TensorRTEngine,
     engine_folder,
-    engine_from_folder,
 )
 from lopa.runtime.tensorrt.profiles import ProfileRange, prefill_range, profiles_of_gears
 
@@ -64,12 +65,13 @@ class EngineJob:
 
     def cache_key(self, device: CudaDevice, version: str) -> str:
         """sha256 over everything that the engine depends on."""
+        manifest = self.bundle.manifest
         parts = {
             "schema": ENGINE_SCHEMA,
             "contract": CONTRACT_VERSION,
             "model": hashlib.sha256(self.model).hexdigest(),
-            "graph": _digest(self.bundle, self.bundle.manifest.graph),
-            "weights": _digest(self.bundle, self.bundle.manifest.weights),
+            "graph": manifest.digest(manifest.graph),
+            "weights": manifest.weights_digest,
             "gears": self.gears,
             "prefill": self.prefill,
             "flags": self.flags,
@@ -84,7 +86,7 @@ class EngineJob:
 class Made:
     """The engine, and whether it was there already."""
 
-    found: FoundEngine
+    found: StoredTensorRTEngine
     cached: bool
 
 
@@ -146,14 +148,14 @@ def engine_from_job(
     """
     if job.flags.products == "fp8":
         _check_has_fp8(device)
-    folder = engine_folder(job.bundle, device, trt.__version__)
+    manifest, folder = job.bundle.manifest, engine_folder(job.bundle, device, trt.__version__)
     key = job.cache_key(device, trt.__version__)
-    there = _engine_with_key(folder, key)
+    there = TENSORRT_ENGINES.with_key(folder, key)
     if there is not None:
         return Made(there, cached=True)
     if job.flags.plugins:
         major, minor = version_numbers(device.capability)
-        register_plugins((major, minor), job.bundle.manifest.plugins)
+        register_plugins((major, minor), manifest.plugins)
     cache = timing_cache or _timing_cache_beside(job.bundle, device, trt.__version__)
     _check_writable(cache)
     room = job.bundle.weights.stat().st_size + _ROOM_BESIDE_WEIGHTS
@@ -170,26 +172,15 @@ def engine_from_job(
             flags=job.flags,
             gears=list(job.gears),
             prefill=job.prefill,
-            graph_sha256=_digest(job.bundle, job.bundle.manifest.graph),
-            weights_sha256=_digest(job.bundle, job.bundle.manifest.weights),
+            graph_sha256=manifest.digest(manifest.graph),
+            weights_sha256=manifest.weights_digest,
             cache_key=key,
             verified=False,
             files=files,
         )
-        (staged / ENGINE_NAME).write_bytes(text_of_engine(engine))
+        (staged / ENGINE_NAME).write_bytes(json_from_record(engine))
         _replace(cache, built.timing_cache)
-    return Made(engine_from_folder(folder), cached=False)
-
-
-def _engine_with_key(folder: Path, key: str) -> FoundEngine | None:
-    """The engine in `folder` if it is whole and of this key."""
-    if not folder.is_dir():
-        return None
-    try:
-        found = engine_from_folder(folder)
-    except BadInputError:  # it is going to be replaced
-        return None
-    return found if found.engine.cache_key == key else None
+    return Made(TENSORRT_ENGINES.read(folder), cached=False)
 
 
 def _request(job: EngineJob, cache: Path) -> BuildRequest:
@@ -202,7 +193,7 @@ def _request(job: EngineJob, cache: Path) -> BuildRequest:
     return BuildRequest(
         model=job.model,
         beside=job.bundle.graph,
-        dimensions=job.bundle.manifest.dimensions,
+        manifest=job.bundle.manifest,
         profiles=profiles_of_gears(job.gears, job.prefill),
         flags=job.flags,
         timing_cache=timed,
@@ -251,7 +242,3 @@ def _replace(path: Path, content: bytes) -> None:
 
 def _partial(path: Path) -> Path:
     return path.with_name(f".{path.name}.partial-{os.getpid()}")
-
-
-def _digest(bundle: Bundle, name: str) -> str:
-    return next(record.sha256 for record in bundle.manifest.files if record.path == name)

@@ -2,14 +2,14 @@
 
 from collections.abc import Sequence
 
-from lopa.runtime.bundle.gears import ForwardSizes, Gear
+from lopa.runtime.bundle.gears import Gear
 from lopa.runtime.bundle.manifest import Manifest
-from lopa.runtime.contract import TILE
+from lopa.runtime.contract import TILE, Sizes
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import GenerationConfig
 
 
-def least_limits(manifest: Manifest) -> ForwardSizes:
+def least_limits(manifest: Manifest) -> Sizes:
     """What the largest gear must hold at least: a prompt of one token, and all else as the defaults have it.
 
     The first window is the prompt and a block. Every generated position may come to be in one window, and be wanted
@@ -24,7 +24,7 @@ def least_limits(manifest: Manifest) -> ForwardSizes:
         skip_threshold=defaults.skip_threshold,
     )
     generated = config.positions
-    return ForwardSizes(
+    return Sizes(
         requests=1,
         branches=1,
         window=max(generated, 1 + config.block_length(0)),

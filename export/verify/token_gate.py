@@ -17,11 +17,10 @@ from lopa.export.verify.random_windows import random_windows
 from lopa.runtime import contract
 from lopa.runtime.algorithm.decoding import Decoding
 from lopa.runtime.bundle.manifest import Manifest
-from lopa.runtime.contract import Int64, Statistics, WindowBatch
+from lopa.runtime.contract import Int64, Sizes, Statistics, WindowBatch
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.sessions.session import Session, unused_request
-from lopa.runtime.tensorrt.profiles import Axes
 
 Products = Literal["graph", "int8", "fp8"]
 _STAGE = "comparing tokens"
@@ -115,7 +114,7 @@ def agreement_of_sessions(
     manifest: Manifest,
     prompts: Sequence[Int64],
     configs: Sequence[GenerationConfig],
-    shapes: Sequence[Axes],
+    shapes: Sequence[Sizes],
     tolerance: GateTolerance,
     progress: Progress = silent,
 ) -> Agreement:
@@ -146,7 +145,7 @@ def _decode(pair: PairedSession, prompt: Int64, config: GenerationConfig, manife
         pair.release(request)
 
 
-def _run_shape(pair: PairedSession, shape: Axes, longest: int, manifest: Manifest) -> None:
+def _run_shape(pair: PairedSession, shape: Sizes, longest: int, manifest: Manifest) -> None:
     """One forward of random tokens that is as large as the shape, prefixes included."""
     rng = np.random.default_rng(shape.prefix)
     requests = tuple(unused_request() for _ in range(shape.requests))

@@ -1,104 +1,38 @@
-"""Shapes and types of everything that goes in and out of a graph for a forward in the shape of a gear.
+"""Everything that goes in and out of a bundle's graph for a forward in the shape of a gear, by name.
 
-For engines that are told them with every address; both dialects (docs/contract.md). Knows no engine.
+For engines that are told shapes and types with every address, in the manifest's dialect. Knows no engine.
 """
 
-import math
-from dataclasses import dataclass
-from typing import Any, Protocol
-
-import numpy as np
-
-from lopa.runtime import contract
+from lopa.runtime.bundle.graph_signature import ArrayForm, arrays_of_values, inputs_of_graph, outputs_of_graph
 from lopa.runtime.bundle.manifest import Manifest
+from lopa.runtime.contract import Sizes, past_names
+from lopa.runtime.contract.model_part import whole_model
 from lopa.runtime.contract.portable_form import PAST
-from lopa.runtime.contract.stored_floats import stored_dtype
 
 
-class Sizes(Protocol):
-    """R, B, W, P and Q of the contract, as a gear and others have them."""
+class GraphArrays:
+    """Of the whole model; worked out once, and then for one shape after the other."""
 
-    @property
-    def requests(self) -> int: ...  # noqa: D102
+    def __init__(self, manifest: Manifest) -> None:
+        whole = whole_model(manifest.dimensions.layers)
+        self._inputs = inputs_of_graph(manifest, whole)
+        self._outputs = outputs_of_graph(manifest, whole)
+        past = {PAST, *past_names(manifest.dimensions.layers)}
+        self._but_prefix = {name: form for name, form in (self._inputs | self._outputs).items() if name not in past}
 
-    @property
-    def branches(self) -> int: ...  # noqa: D102
+    def inputs(self, gear: Sizes) -> dict[str, ArrayForm]:
+        """All inputs, in order."""
+        return arrays_of_values(self._inputs, gear)
 
-    @property
-    def window(self) -> int: ...  # noqa: D102
+    def outputs(self, gear: Sizes) -> dict[str, ArrayForm]:
+        """All outputs, in order."""
+        return arrays_of_values(self._outputs, gear)
 
-    @property
-    def prefix(self) -> int: ...  # noqa: D102
+    def input_shapes(self, gear: Sizes) -> dict[str, tuple[int, ...]]:
+        """Of all inputs, in order."""
+        return {name: array.shape for name, array in self.inputs(gear).items()}
 
-    @property
-    def wanted(self) -> int: ...  # noqa: D102
-
-
-@dataclass(frozen=True)
-class ArrayForm:
-    """One input or output."""
-
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-    """As stored_dtype gives it."""
-
-    @property
-    def size(self) -> int:
-        """Bytes."""
-        return math.prod(self.shape) * self.dtype.itemsize
-
-
-def inputs_of_gear(gear: Sizes, manifest: Manifest) -> dict[str, ArrayForm]:
-    """All inputs of the graph in the manifest's dialect, by name."""
-    r, b, w, p, q = gear.requests, gear.branches, gear.window, gear.prefix, gear.wanted
-    s = b * w
-    sizes = manifest.dimensions
-    row = stored_dtype(manifest.dtype)
-    ids, mask, temperature = np.dtype(np.int64), np.dtype(np.bool_), np.dtype(np.float32)
-    if manifest.dialect == "portable":
-        known = {
-            contract.INPUT_IDS: ArrayForm((r, s), ids),
-            contract.POSITION_IDS: ArrayForm((r, s), ids),
-            contract.WINDOW_MASK: ArrayForm((r, 1, s, s), temperature),
-            contract.PREFIX_MASK: ArrayForm((r, 1, 1, p), temperature),
-            contract.LOGITS_INDEX: ArrayForm((r * b * q,), ids),
-            contract.TEMPERATURE: ArrayForm((r * b * q, 1), temperature),
-            PAST: ArrayForm((2 * sizes.layers, r * sizes.kv_heads, p, sizes.head_size), row),
-        }
-    else:
-        known = {
-            contract.INPUT_IDS: ArrayForm((r, b, w), ids),
-            contract.POSITION_IDS: ArrayForm((r, b, w), ids),
-            contract.WINDOW_MASK: ArrayForm((r, b, w, w), mask),
-            contract.PREFIX_MASK: ArrayForm((r, p), mask),
-            contract.LOGITS_INDEX: ArrayForm((r, b, q), ids),
-            contract.TEMPERATURE: ArrayForm((r,), temperature),
-            **dict.fromkeys(contract.past_names(sizes.layers), ArrayForm((r, sizes.kv_heads, p, sizes.head_size), row)),
-        }
-    return known
-
-
-def outputs_of_gear(gear: Sizes, manifest: Manifest) -> dict[str, ArrayForm]:
-    """All outputs of the graph in the manifest's dialect, by name."""
-    r, b, w, q = gear.requests, gear.branches, gear.window, gear.wanted
-    sizes = manifest.dimensions
-    if manifest.dialect == "portable":
-        wanted: tuple[int, ...] = (r * b * q,)
-        rows: tuple[int, ...] = (r, sizes.kv_heads, b * w, sizes.head_size)
-    else:
-        wanted, rows = (r, b, q), (r, b, sizes.kv_heads, w, sizes.head_size)
-    ids, floats = np.dtype(np.int64), np.dtype(np.float32)
-    known = {
-        contract.TOPK_IDS: ArrayForm((*wanted, contract.TOP_K), ids),
-        contract.TOPK_LOGPROBS: ArrayForm((*wanted, contract.TOP_K), floats),
-        contract.ENTROPY: ArrayForm(wanted, floats),
-        **dict.fromkeys(contract.window_names(sizes.layers), ArrayForm(rows, stored_dtype(manifest.dtype))),
-    }
-    return known | ({contract.LOGITS: ArrayForm((*wanted, sizes.vocab_size), floats)} if manifest.with_logits else {})
-
-
-def bytes_but_prefix(gear: Sizes, manifest: Manifest) -> dict[str, int]:
-    """Of every input and output but the prefix, by name."""
-    arrays = inputs_of_gear(gear, manifest) | outputs_of_gear(gear, manifest)
-    past = {PAST, *contract.past_names(manifest.dimensions.layers)}
-    return {name: array.size for name, array in arrays.items() if name not in past}
+    def bytes_but_prefix(self, *gears: Sizes) -> dict[str, int]:
+        """Of every input and output but the prefix: enough for each of `gears`, at least one."""
+        each = [arrays_of_values(self._but_prefix, gear) for gear in gears]
+        return {name: max(arrays[name].size for arrays in each) for name in self._but_prefix}

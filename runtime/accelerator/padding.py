@@ -9,18 +9,12 @@ from itertools import product
 
 import numpy as np
 
-from lopa.runtime.bundle.gears import ForwardSizes, Gear
-from lopa.runtime.contract import Bool, WindowBatch
+from lopa.runtime.bundle.gears import Gear
+from lopa.runtime.contract import Sizes, WindowBatch
 from lopa.runtime.contract.batch_parts import Part
 
 
-def sizes_of_forward(batch: WindowBatch, prefix_mask: Bool) -> ForwardSizes:
-    """The axes of a forward; `prefix_mask` [R, P]."""
-    requests, branches, width = batch.input_ids.shape
-    return ForwardSizes(requests, branches, width, prefix_mask.shape[1], batch.logits_index.shape[2])
-
-
-def parts_of_forward(sizes: ForwardSizes, gear: Gear) -> Iterator[Part]:
+def parts_of_forward(sizes: Sizes, gear: Gear) -> Iterator[Part]:
     """The parts of `sizes` that fit `gear` one by one; as many as gear.forwards."""
     requests = range(0, sizes.requests, gear.requests)
     branches = range(0, sizes.branches, gear.branches)

@@ -23,8 +23,18 @@ from lopa.runtime.accelerator.memory import (
     download_rows,
 )
 from lopa.runtime.accelerator.padding import padded_batch, parts_of_forward
-from lopa.runtime.bundle.gears import ForwardSizes, Gear, GearTable
-from lopa.runtime.contract import Bool, CacheRows, Rows, Statistics, WindowBatch, tiles, window_names
+from lopa.runtime.bundle.gears import Gear, GearTable
+from lopa.runtime.contract import (
+    Bool,
+    CacheRows,
+    Rows,
+    Sizes,
+    Statistics,
+    WindowBatch,
+    sizes_of_batch,
+    tiles,
+    window_names,
+)
 from lopa.runtime.contract.batch_parts import parts_across
 from lopa.runtime.contract.forward import check_batch
 from lopa.runtime.sessions.device_errors import raised_as_failure_of
@@ -41,7 +51,7 @@ class DeviceSession:
         device: str,
         shape: CacheShape,
         vocab_size: int,
-        gear_for: Callable[[ForwardSizes], Gear] | None = None,
+        gear_for: Callable[[Sizes], Gear] | None = None,
         *,
         fixed_addresses: bool = False,
     ) -> None:
@@ -79,7 +89,7 @@ class DeviceSession:
         self._window = None
         self._lender.end_unused()
         longest = max(map(self.prefix_length, batch.requests))
-        sizes = _sizes(batch, tiles(longest))
+        sizes = sizes_of_batch(batch, tiles(longest))
         gear = self._gear_for(sizes)
         parts = tuple(parts_of_forward(sizes, gear))
         places = [self._buffers.of_part(number, gear) for number in range(len(parts))]
@@ -242,11 +252,6 @@ class _Window:
     """Parts that have the branches of the same requests."""
     rows: tuple[tuple[Buffer, ...], ...]
     """Where each part's new rows are, in the order of contract.window_names."""
-
-
-def _sizes(batch: WindowBatch, prefix: int) -> ForwardSizes:
-    requests, branches, width = batch.input_ids.shape
-    return ForwardSizes(requests, branches, width, prefix, batch.logits_index.shape[2])
 
 
 def _statistics_arrays(vocab_size: int, *, with_logits: bool) -> dict[str, tuple[tuple[int, ...], type[np.generic]]]:

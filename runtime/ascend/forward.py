@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from lopa.runtime.accelerator.graph_form import PortableForm
 from lopa.runtime.accelerator.memory import Buffer, take_all
 from lopa.runtime.ascend.calls import AclCalls
-from lopa.runtime.ascend.manifest import EngineGear, EngineInput, FoundEngine
+from lopa.runtime.ascend.manifest import EngineGear, EngineInput, StoredAscendEngine
 from lopa.runtime.ascend.memory import AclMemory
 from lopa.runtime.ascend.model import AclModel
 from lopa.runtime.bundle.gears import Gear
@@ -19,7 +19,7 @@ from lopa.runtime.errors import BadInputError
 class AscendForward:
     """The DeviceForward protocol."""
 
-    def __init__(self, acl: AclCalls, memory: AclMemory, found: FoundEngine) -> None:
+    def __init__(self, acl: AclCalls, memory: AclMemory, found: StoredAscendEngine) -> None:
         """Raises AclError when an OM cannot be loaded, BadInputError when it is not what engine.json says."""
         engine = found.engine
         self.memory = memory
@@ -32,7 +32,7 @@ class AscendForward:
             for each in engine.gears:
                 if each.model not in self._models:
                     self._models[each.model] = AclModel(
-                        acl, memory, found.model(each), inputs, outputs, dynamic=engine.dynamic
+                        acl, memory, (found.folder / each.model), inputs, outputs, dynamic=engine.dynamic
                     )
             self._check_gears(found)
         except BaseException:
@@ -54,7 +54,7 @@ class AscendForward:
         models, self._models = self._models, {}
         take_all(model.close for model in reversed(models.values()))
 
-    def _check_gears(self, found: FoundEngine) -> None:
+    def _check_gears(self, found: StoredAscendEngine) -> None:
         """Before a forward meets a gear that the OM does not have."""
         if not found.engine.dynamic:
             return
@@ -63,7 +63,7 @@ class AscendForward:
             dims = self._runs[each.gear][1]
             if dims not in gears[each.model]:
                 raise BadInputError(
-                    f"{found.model(each)} has no gear with the dims {dims}",
+                    f"{(found.folder / each.model)} has no gear with the dims {dims}",
                     expected="the gears that engine.json lists",
                     remedy="build the engine again: lopa-export ascend BUNDLE --soc-version SOC",
                 )

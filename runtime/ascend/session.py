@@ -11,7 +11,7 @@ from lopa.runtime import contract
 from lopa.runtime.accelerator.cache import row_bytes
 from lopa.runtime.accelerator.session import DeviceSession
 from lopa.runtime.ascend.forward import AscendForward
-from lopa.runtime.ascend.manifest import FoundEngine, engine_folders, engine_from_folder
+from lopa.runtime.ascend.manifest import ASCEND_ENGINES, StoredAscendEngine
 from lopa.runtime.ascend.memory import COPY_ALIGNMENT, AclMemory
 from lopa.runtime.ascend.process import THE_PROCESS
 from lopa.runtime.bundle import Bundle
@@ -38,7 +38,7 @@ def open_session(bundle: Bundle, device: str, *, threads: int | None) -> Threade
         raise BadInputError(
             f"device {device!r}", expected="ascend:N with N the number of the device", remedy="e.g. ascend:0"
         )
-    engines = [engine_from_folder(folder) for folder in engine_folders(bundle)]
+    engines = [ASCEND_ENGINES.read(folder) for folder in ASCEND_ENGINES.folders(bundle)]
     if not engines:
         raise BadInputError(
             f"{bundle.path} has no engine for Ascend",
@@ -51,7 +51,7 @@ def open_session(bundle: Bundle, device: str, *, threads: int | None) -> Threade
     return ThreadedSession(device, partial(_opened, chosen, bundle, device, int(found[1])))
 
 
-def _opened(found: FoundEngine, bundle: Bundle, device: str, number: int) -> DeviceSession:
+def _opened(found: StoredAscendEngine, bundle: Bundle, device: str, number: int) -> DeviceSession:
     """On the thread that will use it."""
     with ExitStack() as opened:
         memory = AclMemory(THE_PROCESS, number)
@@ -63,7 +63,7 @@ def _opened(found: FoundEngine, bundle: Bundle, device: str, number: int) -> Dev
     return session
 
 
-def _engine_for_soc(engines: list[FoundEngine], soc: str, bundle: Bundle) -> FoundEngine:
+def _engine_for_soc(engines: list[StoredAscendEngine], soc: str, bundle: Bundle) -> StoredAscendEngine:
     for each in engines:
         if each.engine.soc_version == soc:
             return each
@@ -74,13 +74,13 @@ def _engine_for_soc(engines: list[FoundEngine], soc: str, bundle: Bundle) -> Fou
     )
 
 
-def _cache_shape(found: FoundEngine, bundle: Bundle) -> CacheShape:
+def _cache_shape(found: StoredAscendEngine, bundle: Bundle) -> CacheShape:
     sizes = bundle.manifest.dimensions
     dtype = {each.name: each.dtype for each in found.engine.outputs}[window_names(1)[0]]
     return CacheShape(2 * sizes.layers, sizes.kv_heads, sizes.head_size, stored_dtype(dtype))
 
 
-def _check_engine(found: FoundEngine, bundle: Bundle) -> None:
+def _check_engine(found: StoredAscendEngine, bundle: Bundle) -> None:
     """Raise BadInputError unless the engine is of this bundle and its arrays are as the session takes them."""
     remedy = f"build it again: {_BUILD.format(bundle.path).replace('SOC', found.engine.soc_version)}"
     if not found.fits(bundle):

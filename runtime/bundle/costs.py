@@ -16,9 +16,8 @@ import msgspec
 from msgspec import Meta
 
 from lopa.runtime.bundle.bundle import Bundle
-from lopa.runtime.contract import CONTRACT_VERSION
+from lopa.runtime.bundle.record import Reasons, Record, record_from_file
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.files.untrusted_input import bytes_from_file, value_from_json
 
 COSTS_SCHEMA = 2
 _MOST_SECONDS = 1e6
@@ -35,11 +34,9 @@ class ForwardCost(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     seconds: Annotated[float, Meta(gt=0, le=_MOST_SECONDS)]
 
 
-class Costs(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class Costs(Record, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The table of one device. The points form a full grid over branches, window and prefix."""
 
-    schema: int
-    contract: int
     device: str
     machine: str
     """The processor or accelerator, for people."""
@@ -91,11 +88,9 @@ def _remedy(bundle: Bundle, device: str, threads: int | None) -> str:
 def checked_costs(costs: Costs, bundle: Bundle, device: str, threads: int | None, *, source: str) -> Costs:
     """`costs`, or BadInputError when they were measured for something else."""
     for name, found, expected in (
-        ("schema", costs.schema, COSTS_SCHEMA),
-        ("contract", costs.contract, CONTRACT_VERSION),
         ("device", costs.device, device),
         ("threads", costs.threads, threads),
-        ("weights", costs.weights_sha256, weights_digest(bundle)),
+        ("weights", costs.weights_sha256, bundle.manifest.weights_digest),
     ):
         if found != expected:
             raise BadInputError(
@@ -104,12 +99,6 @@ def checked_costs(costs: Costs, bundle: Bundle, device: str, threads: int | None
                 remedy=_remedy(bundle, device, threads),
             )
     return costs
-
-
-def weights_digest(bundle: Bundle) -> str:
-    """The sha256 of the bundle's weights as its manifest has it."""
-    manifest = bundle.manifest
-    return next(record.sha256 for record in manifest.files if record.path == manifest.weights)
 
 
 @dataclass(frozen=True)
@@ -171,19 +160,15 @@ def _shares(axis: Sequence[int], value: int) -> list[tuple[int, float]]:
 
 def costs_from_file(path: Path) -> Costs:
     """The costs in a file, whatever they were measured for. Raises BadInputError when they cannot be read."""
-    text = bytes_from_file(path, expected="a cost table", remedy=_REMEDY)
-    costs = value_from_json(text, Costs, source=str(path), expected="a cost table", remedy=_REMEDY)
+    checks = [_reasons_against_points]
+    return record_from_file(path, Costs, what="a cost table", schema=COSTS_SCHEMA, remedy=_REMEDY, checks=checks)
+
+
+def _reasons_against_points(costs: Costs) -> Reasons:
     points = [(point.branches, point.window, point.prefix) for point in costs.points]
     full = math.prod(len(set(axis)) for axis in zip(*points, strict=True))
     if len(points) != full or len(set(points)) != full:
-        raise BadInputError(
-            f"{path} has {len(points)} points, {len(points) - len(set(points))} of them repeated",
-            expected="seconds at every combination of its branches, windows and prefixes, once",
-            remedy=_REMEDY,
+        yield (
+            f"{len(points)} points, {len(points) - len(set(points))} of them repeated",
+            "seconds at every combination of its branches, windows and prefixes, once",
         )
-    return costs
-
-
-def json_from_costs(costs: Costs) -> bytes:
-    """The text of a cost table."""
-    return msgspec.json.format(msgspec.json.encode(costs), indent=2) + b"\n"

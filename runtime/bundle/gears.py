@@ -6,7 +6,6 @@ make a plan (lopa.bench.gears.planner), does not pad (gear_padding), knows no en
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -14,11 +13,10 @@ import msgspec
 from msgspec import Meta
 
 from lopa.runtime.bundle.bundle import Bundle
-from lopa.runtime.bundle.costs import weights_digest
 from lopa.runtime.bundle.manifest import Manifest
-from lopa.runtime.contract import CONTRACT_VERSION, TILE, tiles
+from lopa.runtime.bundle.record import Reasons, Record, record_from_file
+from lopa.runtime.contract import TILE, Sizes, tiles
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.files.untrusted_input import bytes_from_file, value_from_json
 
 GEARS_SCHEMA = 1
 GEARS_NAME = "gears.json"
@@ -30,49 +28,29 @@ MOST_MASK_BYTES = 2**32
 """That the window mask of a gear may take, [R, B, W, W]: its largest input on the host."""
 _REMEDY = "plan again: lopa-export plan BUNDLE"
 
-Split = Annotated[int, Meta(ge=1, le=64)]
-"""Requests or branches of a shape: what more of them ask for runs in parts."""
-Window = Annotated[int, Meta(ge=1, le=2**16)]
-PrefixRows = Annotated[int, Meta(ge=TILE, le=2**24, multiple_of=TILE)]
 Seconds = Annotated[float, Meta(ge=0, le=1e9)]
 Count = Annotated[int, Meta(ge=0, le=2**48)]
 
 
-@dataclass(frozen=True, slots=True)
-class ForwardSizes:
-    """The dynamic axes of one forward: R, B, W, P (rows of allocated cache) and Q of the contract."""
+class Gear(Sizes, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One shape, and what it costs. An engine built for it sees nothing else."""
 
-    requests: int
-    branches: int
-    window: int
-    prefix: int
-    wanted: int
-
-
-class Gear(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One shape: R, B, W, P and Q of the contract. An engine built for it sees nothing else."""
-
-    requests: Split
-    branches: Split
-    window: Window
-    prefix: PrefixRows
-    wanted: Window
     seconds: Annotated[float, Meta(gt=0, le=1e9)]
     """Expected, of one forward in this shape."""
 
-    def forwards(self, sizes: ForwardSizes) -> int:
+    def forwards(self, sizes: Sizes) -> int:
         """How many forwards in this shape serve `sizes`, whose window, prefix and wanted rows must fit.
 
         Requests and branches do not see each other, so that they can be split; the rows of a window do.
         """
         return -(-sizes.requests // self.requests) * -(-sizes.branches // self.branches)
 
-    def seconds_for(self, sizes: ForwardSizes) -> float:
+    def seconds_for(self, sizes: Sizes) -> float:
         """Expected for all these forwards, and for putting their answers together."""
         forwards = self.forwards(sizes)
         return self.seconds * (forwards if forwards == 1 else SPLIT_COST * forwards)
 
-    def holds_rows(self, sizes: ForwardSizes) -> bool:
+    def holds_rows(self, sizes: Sizes) -> bool:
         """Whether window, prefix and wanted rows fit."""
         return sizes.window <= self.window and sizes.prefix <= self.prefix and sizes.wanted <= self.wanted
 
@@ -80,9 +58,9 @@ class Gear(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
 Gears = Annotated[list[Gear], Meta(min_length=1, max_length=256)]
 
 
-def sizes_of_gear(gear: Gear) -> ForwardSizes:
-    """The gear's shape alone."""
-    return ForwardSizes(gear.requests, gear.branches, gear.window, gear.prefix, gear.wanted)
+def gear_from_sizes(sizes: Sizes, seconds: float) -> Gear:
+    """The gear of this shape."""
+    return Gear(*msgspec.structs.astuple(sizes), seconds=seconds)
 
 
 class Source(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -93,7 +71,7 @@ class Source(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     forwards: Count
 
 
-class PlanCosts(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class GearPlanCosts(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The seconds that a plan was made with."""
 
     kind: str
@@ -116,17 +94,15 @@ class Expected(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     """Padding rows (requests x branches x window) for each real one."""
 
 
-class GearPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class GearPlan(Record, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The whole file. The last gear takes every window and prefix within the limits that were planned for."""
 
-    schema: int
-    contract: int
     weights_sha256: str
     """Of the bundle that was planned for."""
     made: str
     """ISO date and time."""
     sources: Annotated[list[Source], Meta(max_length=4096)]
-    costs: PlanCosts
+    costs: GearPlanCosts
     every_size: bool
     """Whether all sizes that occur were considered; otherwise they were too many, and some were rounded up first."""
     gear_bytes: Count
@@ -142,18 +118,18 @@ class GearTable:
     def __init__(self, gears: Sequence[Gear]) -> None:
         """`gears` as `gears_can_be_used` wants them."""
         self._gears = tuple(gears)
-        self._most = ForwardSizes(*(max(getattr(gear, name) for gear in gears) for name in ForwardSizes.__slots__))
+        self._most = Sizes(*(max(getattr(gear, name) for gear in gears) for name in Sizes.__struct_fields__))
         self._windows = sorted({gear.window for gear in gears})
         self._prefixes = sorted({gear.prefix for gear in gears})
         self._cheapest: dict[tuple[int, int, int, int], Gear] = {}
         """By requests, branches, and the sizes of gears that hold window and prefix: as many as a program comes to."""
 
-    def holds(self, sizes: ForwardSizes) -> bool:
+    def holds(self, sizes: Sizes) -> bool:
         """Whether some gear has room for the window, the prefix and the wanted rows, which cannot be split."""
         most = self._most
         return sizes.window <= most.window and sizes.prefix <= most.prefix and sizes.wanted <= most.wanted
 
-    def gear_for(self, sizes: ForwardSizes) -> Gear:
+    def gear_for(self, sizes: Sizes) -> Gear:
         """The gear with the least `seconds_for` these sizes.
 
         That is mostly one that covers them. Where none does, or where forwards of parts are much cheaper, requests and
@@ -172,35 +148,35 @@ class GearTable:
         prefix = _rounded_up(self._prefixes, sizes.prefix)
         key = (sizes.requests, sizes.branches, window, prefix)
         if key not in self._cheapest:
-            self._cheapest[key] = self._gear_from_sizes(ForwardSizes(*key, wanted=0))
+            self._cheapest[key] = self._gear_from_sizes(Sizes(*key, wanted=0))
         return self._cheapest[key]
 
-    def _gear_from_sizes(self, sizes: ForwardSizes) -> Gear:
+    def _gear_from_sizes(self, sizes: Sizes) -> Gear:
         """Of equally cheap ones the first."""
         return min((gear for gear in self._gears if gear.holds_rows(sizes)), key=lambda gear: gear.seconds_for(sizes))
 
 
-def plan_from_file(path: Path, bundle: Bundle) -> GearPlan:
+def gear_plan_from_file(path: Path, bundle: Bundle) -> GearPlan:
     """Read and check a plan. Raises BadInputError when it cannot be used, or was made for another bundle."""
-    text = bytes_from_file(path, expected="a gear plan", remedy=_REMEDY)
-    plan = value_from_json(text, GearPlan, source=str(path), expected="a gear plan", remedy=_REMEDY)
-    for name, found, expected in (
-        ("schema", plan.schema, GEARS_SCHEMA),
-        ("contract", plan.contract, CONTRACT_VERSION),
-        ("weights", plan.weights_sha256, weights_digest(bundle)),
-    ):
-        if found != expected:
-            raise BadInputError(f"{path} was made for {name} {found}", expected=f"{name} {expected}", remedy=_REMEDY)
-    if not gears_can_be_used(plan.gears):
+    checks = [_reasons_against_gears]
+    plan = record_from_file(path, GearPlan, what="a gear plan", schema=GEARS_SCHEMA, remedy=_REMEDY, checks=checks)
+    weights = bundle.manifest.weights_digest
+    if plan.weights_sha256 != weights:
         raise BadInputError(
-            f"{path} has the gears {[_sizes_text(gear) for gear in plan.gears]}",
-            expected=f"sizes of at least 1, prefixes in multiples of {TILE}, window masks of at most {MOST_MASK_BYTES} "
-            "bytes, as many wanted rows as window rows up to a common limit, and one gear with the longest window and "
-            "the longest prefix",
-            remedy=_REMEDY,
+            f"{path} was made for weights {plan.weights_sha256}", expected=f"weights {weights}", remedy=_REMEDY
         )
     check_gears_fit(plan.gears, bundle.manifest, source=str(path), remedy=_REMEDY)
     return plan
+
+
+def _reasons_against_gears(plan: GearPlan) -> Reasons:
+    if not gears_can_be_used(plan.gears):
+        yield (
+            f"the gears {[_sizes_text(gear) for gear in plan.gears]}",
+            f"sizes of at least 1, prefixes in multiples of {TILE}, window masks of at most {MOST_MASK_BYTES} bytes, "
+            "as many wanted rows as window rows up to a common limit, and one gear with the longest window and the "
+            "longest prefix",
+        )
 
 
 def check_gears_fit(gears: Sequence[Gear], manifest: Manifest, *, source: str, remedy: str) -> None:
@@ -217,11 +193,6 @@ def check_gears_fit(gears: Sequence[Gear], manifest: Manifest, *, source: str, r
                 f"{manifest.dimensions.max_positions} positions",
                 remedy=remedy,
             )
-
-
-def json_from_plan(plan: GearPlan) -> bytes:
-    """The text of a plan."""
-    return msgspec.json.format(msgspec.json.encode(plan), indent=2) + b"\n"
 
 
 def gears_can_be_used(gears: Sequence[Gear]) -> bool:

@@ -1,21 +1,26 @@
 """What a graph's inputs and outputs must be for its manifest: names, types and shapes (docs/contract.md).
 
-Knows no engine: what an opened graph says of itself is handed in.
+As the graph has them, with dynamic axes, and as arrays of one forward. Knows no engine: what an opened graph says of
+itself is handed in.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
+
 from lopa.runtime import contract
 from lopa.runtime.bundle.manifest import Manifest
-from lopa.runtime.contract import TOP_K
+from lopa.runtime.contract import TOP_K, Sizes
 from lopa.runtime.contract.model_part import HIDDEN, NEXT_HIDDEN, ModelPart
 from lopa.runtime.contract.portable_form import PAST, portable_input_names
+from lopa.runtime.contract.stored_floats import stored_dtype
 
-_TYPES = {"float32": "float", "float16": "float16", "bfloat16": "bfloat16"}
-"""As ONNX calls them, by the manifest's names."""
-_IDS, _BOOL, _FLOAT = "tensor(int64)", "tensor(bool)", "tensor(float)"
+_IN_ONNX = {"float32": "float"}
+"""Types whose names in ONNX differ from numpy's and the manifest's."""
+_IDS, _BOOL, _FLOAT = "int64", "bool", "float32"
 
 
 class GraphValue(Protocol):
@@ -32,8 +37,22 @@ class GraphValue(Protocol):
 
 
 @dataclass(frozen=True)
+class ArrayForm:
+    """One input or output in a forward."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    """As stored_dtype gives it."""
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
+@dataclass(frozen=True, eq=False)
 class ValueForm:
-    """One input or output: its ONNX type, and its axes: a number where it is fixed, a name where it is dynamic."""
+    """One input or output: its type by name, and its axes: a number where it is fixed, letters where it is dynamic."""
 
     type: str
     axes: tuple[int | str, ...]
@@ -41,7 +60,7 @@ class ValueForm:
     def is_of(self, value: GraphValue) -> bool:
         """Whether `value` has this type, these fixed axes, and dynamic axes elsewhere."""
         return (
-            value.type == self.type
+            value.type == self._type_in_onnx
             and len(value.shape) == len(self.axes)
             and all(
                 found == axis if isinstance(axis, int) else not isinstance(found, int)
@@ -50,23 +69,38 @@ class ValueForm:
         )
 
     def __str__(self) -> str:
-        return f"{self.type} [{', '.join(map(str, self.axes))}]"
+        return f"{self._type_in_onnx} [{', '.join(map(str, self.axes))}]"
+
+    @property
+    def _type_in_onnx(self) -> str:
+        return f"tensor({_IN_ONNX.get(self.type, self.type)})"
 
 
 def inputs_of_graph(manifest: Manifest, part: ModelPart) -> dict[str, ValueForm]:
-    """All inputs of the graph of `part` in the manifest's dialect; a portable one is always whole."""
-    portable = manifest.dialect == "portable"
-    return {
-        name: form
-        for name, form in (_portable_forms if portable else _standard_forms)(manifest, part).items()
-        if name in (portable_input_names() if portable else part.input_names)
-    }
+    """All inputs of the graph of `part` in the manifest's dialect, in order; a portable one is always whole."""
+    if manifest.dialect == "portable":
+        forms = _portable_forms(manifest, part)
+        return {name: forms[name] for name in portable_input_names()}
+    forms = _standard_forms(manifest, part)
+    return {name: forms[name] for name in part.input_names}
 
 
 def outputs_of_graph(manifest: Manifest, part: ModelPart) -> dict[str, ValueForm]:
     """All outputs, likewise."""
     forms = (_portable_forms if manifest.dialect == "portable" else _standard_forms)(manifest, part)
     return {name: forms[name] for name in part.output_names(with_logits=manifest.with_logits)}
+
+
+def arrays_of_values(forms: Mapping[str, ValueForm], sizes: Sizes) -> dict[str, ArrayForm]:
+    """What `forms` are in a forward of these sizes, by the same names."""
+    r, b, w = sizes.requests, sizes.branches, sizes.window
+    of = {"R": r, "B": b, "W": w, "P": sizes.prefix, "Q": sizes.wanted, "S": b * w, "M": r * b * sizes.wanted}
+    arrays: dict[ValueForm, ArrayForm] = {}
+    for form in set(forms.values()):  # few: all layers have the same
+        # An axis such as "2 x R" is a product.
+        axes = ((of[each] if each in of else int(each) for each in str(axis).split(" x ")) for axis in form.axes)
+        arrays[form] = ArrayForm(tuple(map(math.prod, axes)), stored_dtype(form.type))
+    return {name: arrays[form] for name, form in forms.items()}
 
 
 def difference_of_values(found: Sequence[GraphValue], expected: Mapping[str, ValueForm]) -> tuple[str, str] | None:
@@ -80,7 +114,7 @@ def difference_of_values(found: Sequence[GraphValue], expected: Mapping[str, Val
 
 
 def _standard_forms(manifest: Manifest, part: ModelPart) -> dict[str, ValueForm]:
-    sizes, row = manifest.dimensions, f"tensor({_TYPES[manifest.dtype]})"
+    sizes, row = manifest.dimensions, manifest.dtype
     window, wanted = ("R", "B", "W"), ("R", "B", "Q")
     hidden = ValueForm(_FLOAT, (2, *window, sizes.hidden_size))
     past = ValueForm(row, ("R", sizes.kv_heads, "P", sizes.head_size))
@@ -102,7 +136,7 @@ def _standard_forms(manifest: Manifest, part: ModelPart) -> dict[str, ValueForm]
 
 def _portable_forms(manifest: Manifest, part: ModelPart) -> dict[str, ValueForm]:
     """S = B x W rows of a request, M wanted rows in all."""
-    sizes, row = manifest.dimensions, f"tensor({_TYPES[manifest.dtype]})"
+    sizes, row = manifest.dimensions, manifest.dtype
     return {
         contract.INPUT_IDS: ValueForm(_IDS, ("R", "S")),
         contract.POSITION_IDS: ValueForm(_IDS, ("R", "S")),
@@ -110,7 +144,7 @@ def _portable_forms(manifest: Manifest, part: ModelPart) -> dict[str, ValueForm]
         contract.PREFIX_MASK: ValueForm(_FLOAT, ("R", 1, 1, "P")),
         contract.LOGITS_INDEX: ValueForm(_IDS, ("M",)),
         contract.TEMPERATURE: ValueForm(_FLOAT, ("M", 1)),
-        PAST: ValueForm(row, (2 * sizes.layers, "R x Hkv", "P", sizes.head_size)),
+        PAST: ValueForm(row, (2 * sizes.layers, f"{sizes.kv_heads} x R", "P", sizes.head_size)),
         **_statistics(("M",), sizes.vocab_size),
         **dict.fromkeys(part.window_names, ValueForm(row, ("R", sizes.kv_heads, "S", sizes.head_size))),
     }

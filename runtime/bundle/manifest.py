@@ -5,15 +5,14 @@ ranges are far beyond any model known; they are there so that no number in a man
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
 
-from lopa.runtime.contract import CONTRACT_VERSION, TILE, TOP_K
-from lopa.runtime.errors import BadInputError
-from lopa.runtime.files.untrusted_input import value_from_json
+from lopa.runtime.bundle.record import Reasons, Record, record_from_json
+from lopa.runtime.contract import TILE, TOP_K
 
 SCHEMA_VERSION = 2
 MANIFEST_NAME = "manifest.json"
@@ -27,8 +26,6 @@ WEIGHT_ALIGNMENT = 4096
 MOST_TILE_BYTES = 2**30
 """That one tile of one request's prefix cache may take, as float32. Dream 7B's takes 14 MiB."""
 
-Reasons = Iterator[tuple[str, str]]
-"""What was received, and what was expected."""
 Layers = Annotated[int, Meta(ge=1, le=4096)]
 Size = Annotated[int, Meta(ge=1, le=2**20)]
 Bytes = Annotated[int, Meta(ge=0, le=2**48)]
@@ -130,14 +127,12 @@ class Origin(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     tools: dict[str, str]
 
 
-class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+class Manifest(Record, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
     """The whole manifest.
 
     `prediction_shift` 1: the statistics of a row speak of the next position (Dream); 0: of its own (LLaDA).
     """
 
-    schema: int
-    contract: int
     architecture: str
     dialect: Dialect
     """Of `graph`."""
@@ -157,8 +152,17 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     origin: Origin
     portable_graph: Name | None = None
     """A second graph in the portable dialect, over the same weights, beside a standard `graph`."""
-    plugins: list[str] = []
+    plugins: list[str] = msgspec.field(default_factory=list)
     """Functions of domain `lopa` in `graph` and those of stages (docs/plugins.md); any backend may run their bodies."""
+
+    def digest(self, name: str) -> str:
+        """Hex sha256 of the file `name`, which is one of `files`."""
+        return next(record.sha256 for record in self.files if record.path == name)
+
+    @property
+    def weights_digest(self) -> str:
+        """That of the weights, by which everything that was made for a bundle knows it."""
+        return self.digest(self.weights)
 
 
 def scale_name(name: str) -> str:
@@ -169,40 +173,14 @@ def scale_name(name: str) -> str:
 _REMEDY = "export the checkpoint again with this version of lopa-export"
 
 
-class _Versions(msgspec.Struct):
-    schema: int
-    contract: int
-
-
 def manifest_from_json(text: bytes, *, source: str) -> Manifest:
-    """Read and check a manifest; `source` names it in errors.
+    """Read and check a manifest; `source` names it in errors. Raises BadInputError as record_from_json does.
 
-    Raises BadInputError for text that is not JSON, another schema or contract version, missing, unknown or mistyped
-    fields, numbers out of their range, and fields that contradict each other.
+    That goes for fields that contradict each other too.
     """
-    versions = value_from_json(
-        text,
-        _Versions,
-        source=f"{source} is not a manifest",
-        expected="a JSON object with schema and contract",
-        remedy=_REMEDY,
+    return record_from_json(
+        text, Manifest, source=source, what="a manifest", schema=SCHEMA_VERSION, remedy=_REMEDY, checks=_CHECKS
     )
-    for name, found, known in (
-        ("schema", versions.schema, SCHEMA_VERSION),
-        ("contract", versions.contract, CONTRACT_VERSION),
-    ):
-        if found != known:
-            newer = "update lopa-export" if found > known else _REMEDY
-            raise BadInputError(
-                f"{source} has {name} version {found}", expected=f"{name} version {known}", remedy=newer
-            )
-    manifest = value_from_json(
-        text, Manifest, source=source, expected=f"the fields of schema version {SCHEMA_VERSION}", remedy=_REMEDY
-    )
-    for check in _CHECKS:
-        for received, expected in check(manifest):
-            raise BadInputError(f"{source} has {received}", expected=expected, remedy=_REMEDY)
-    return manifest
 
 
 def reasons_against_tokens(tokens: SpecialTokens, vocab_size: int) -> Reasons:
@@ -304,8 +282,3 @@ _CHECKS: tuple[Callable[[Manifest], Reasons], ...] = (
     _reasons_against_stages,
     _reasons_against_names,
 )
-
-
-def json_from_manifest(manifest: Manifest) -> bytes:
-    """The text of manifest.json, indented for readers."""
-    return msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n"

@@ -1,4 +1,4 @@
-"""One forward in arrays: names, types, shapes, parts, and the portable form. Knows numpy alone."""
+"""One forward in arrays: names, types, sizes, shapes, parts, and the portable form. Knows no file."""
 
 from lopa.runtime.contract.forward import (
     CONTRACT_VERSION,
@@ -28,6 +28,7 @@ from lopa.runtime.contract.forward import (
     tiles,
     window_names,
 )
+from lopa.runtime.contract.sizes import Sizes, sizes_of_batch
 
 __all__ = [
     "CONTRACT_VERSION",
@@ -49,11 +50,13 @@ __all__ = [
     "Floats",
     "Int64",
     "Rows",
+    "Sizes",
     "Statistics",
     "WindowBatch",
     "input_names",
     "output_names",
     "past_names",
+    "sizes_of_batch",
     "tiles",
     "window_names",
 ]

@@ -7,15 +7,16 @@ no request. ONNX Runtime keeps graphs by thread, so one thread makes, uses and c
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
 import onnxruntime as ort
 
-from lopa.runtime import contract
-from lopa.runtime.accelerator.arrays import ArrayForm, bytes_but_prefix, inputs_of_gear, outputs_of_gear
+from lopa.runtime.accelerator.arrays import GraphArrays
 from lopa.runtime.accelerator.graph_form import ContractForm, GraphForm, PortableForm
 from lopa.runtime.accelerator.memory import Buffer
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.bundle.gears import ForwardSizes, Gear, GearTable
-from lopa.runtime.bundle.manifest import Manifest
+from lopa.runtime.bundle.gears import Gear, GearTable, gear_from_sizes
+from lopa.runtime.bundle.graph_signature import ArrayForm
+from lopa.runtime.contract import Sizes
 from lopa.runtime.contract.model_part import whole_model
 from lopa.runtime.contract.stored_floats import stored_dtype
 from lopa.runtime.cuda.calls import CAPTURES
@@ -29,6 +30,8 @@ _NO_GRAPH = -1
 """ONNX Runtime's gpu_graph_id of a run that is neither captured nor replayed. 0 is reserved."""
 _WINDOW_STEP = 4
 """ONNX Runtime's fused attention with a mask takes no other lengths (prefixes are multiples of 64)."""
+_NOTHING = Sizes(0, 0, 0, 0, 0)
+"""Without gears nothing has to be there before the first forward."""
 _BFLOAT16_IN_ONNX = 16
 """TensorProto.BFLOAT16"""
 
@@ -44,10 +47,9 @@ class CudaForward:
         self.memory = memory
         self.gears = gears
         self.form: GraphForm = PortableForm() if bundle.manifest.dialect == "portable" else ContractForm()
-        self._manifest: Manifest = bundle.manifest
+        self._arrays = GraphArrays(bundle.manifest)
         self._table = GearTable(gears) if gears else None
-        shapes = [self.sizes_of(gear) for gear in gears] or [dict.fromkeys(self._names_but_prefix(), 0)]
-        self.sizes = {name: max(sizes[name] for sizes in shapes) for name in shapes[0]}
+        self.sizes = self._arrays.bytes_but_prefix(_NOTHING, *gears)
         self._session: Any = _session_of_bundle(bundle, memory, with_graphs=bool(gears))
         self._graphs: dict[tuple[Gear, tuple[int, ...]], tuple[Any, Any]] = {}
         """Binding and options of each captured run. A graph uses the addresses that it was captured with."""
@@ -58,20 +60,14 @@ class CudaForward:
 
     def sizes_of(self, gear: Gear) -> dict[str, int]:
         """AnyShapeForward.sizes_of."""
-        return bytes_but_prefix(gear, self._manifest)
+        return self._arrays.bytes_but_prefix(gear)
 
-    def gear_for(self, sizes: ForwardSizes) -> Gear:
+    def gear_for(self, sizes: Sizes) -> Gear:
         """The gear that serves a forward best, or nearly its own shape where none has room for it."""
         if self._table is not None and self._table.holds(sizes):
             return self._table.gear_for(sizes)
-        return Gear(
-            requests=sizes.requests,
-            branches=sizes.branches,
-            window=-(-sizes.window // _WINDOW_STEP) * _WINDOW_STEP,
-            prefix=sizes.prefix,
-            wanted=sizes.wanted,
-            seconds=0.0,
-        )
+        window = -(-sizes.window // _WINDOW_STEP) * _WINDOW_STEP
+        return gear_from_sizes(msgspec.structs.replace(sizes, window=window), seconds=0.0)
 
     def enqueue(self, gear: Gear, buffers: Mapping[str, Buffer]) -> None:
         """DeviceForward.enqueue. Raises EngineFailedError when ONNX Runtime cannot run it."""
@@ -99,17 +95,11 @@ class CudaForward:
         self._graphs.clear()
         self._other = self._session = None
 
-    def _names_but_prefix(self) -> list[str]:
-        layers = self._manifest.dimensions.layers
-        past = set(contract.past_names(layers))
-        names = contract.input_names(layers), contract.output_names(layers, with_logits=self._manifest.with_logits)
-        return [name for some in names for name in some if name not in past]
-
     def _bind(self, binding: Any, gear: Gear, buffers: Mapping[str, Buffer]) -> None:
         device = self.memory.device
-        for name, array in inputs_of_gear(gear, self._manifest).items():
+        for name, array in self._arrays.inputs(gear).items():
             binding.bind_input(name, "cuda", device, _type_of(array), array.shape, buffers[name].address)
-        for name, array in outputs_of_gear(gear, self._manifest).items():
+        for name, array in self._arrays.outputs(gear).items():
             binding.bind_output(name, "cuda", device, _type_of(array), array.shape, buffers[name].address)
 
     def _run(self, binding: Any, options: Any) -> None:

@@ -11,7 +11,7 @@ from functools import partial
 
 from lopa.runtime.accelerator.session import DeviceSession
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.bundle.gears import GEARS_NAME, Gear, plan_from_file
+from lopa.runtime.bundle.gears import GEARS_NAME, Gear, gear_plan_from_file
 from lopa.runtime.cuda.calls import CudaCalls, calls_of_installed_cuda
 from lopa.runtime.cuda.forward import CudaForward
 from lopa.runtime.cuda.memory import CudaMemory
@@ -35,7 +35,7 @@ def open_session(bundle: Bundle, device: str, *, threads: int | None) -> Threade
         )
     check_types(bundle, device)
     path = bundle.path / GEARS_NAME
-    gears = plan_from_file(path, bundle).gears if path.is_file() else []
+    gears = gear_plan_from_file(path, bundle).gears if path.is_file() else []
     check_cuda_provider(device)
     return ThreadedSession(device, partial(_opened, calls_of_installed_cuda(), bundle, device, int(found[1]), gears))
 

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lopa.runtime.bundle.manifest import Manifest, json_from_manifest
+from lopa.runtime.bundle.manifest import Manifest
+from lopa.runtime.bundle.record import json_from_record
 from lopa.runtime.contract import TOP_K, CacheRows, Statistics, WindowBatch
 from lopa.runtime.sessions.prefix_cache import CacheShape
 
@@ -146,7 +147,7 @@ def hello_from_manifest(manifest: Manifest) -> Bytes:
 
     The manifest holds the digest of every file of the bundle.
     """
-    digest = hashlib.sha256(bytes([_LAYOUT]) + json_from_manifest(manifest)).digest()
+    digest = hashlib.sha256(bytes([_LAYOUT]) + json_from_record(manifest)).digest()
     return np.frombuffer(digest, np.uint8)
 
 

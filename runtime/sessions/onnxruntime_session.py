@@ -14,9 +14,10 @@ import onnxruntime as ort
 
 from lopa.runtime import contract
 from lopa.runtime.bundle import Bundle
+from lopa.runtime.bundle.graph_signature import arrays_of_values, inputs_of_graph, outputs_of_graph
 from lopa.runtime.bundle.manifest import Manifest
-from lopa.runtime.contract import Rows, Statistics, WindowBatch
-from lopa.runtime.contract.model_part import HIDDEN, NEXT_HIDDEN, ModelPart, whole_model
+from lopa.runtime.contract import Rows, Sizes, Statistics, WindowBatch
+from lopa.runtime.contract.model_part import HIDDEN, ModelPart, whole_model
 from lopa.runtime.contract.stored_floats import stored_dtype
 from lopa.runtime.sessions.host_session import Forward, HostSession
 from lopa.runtime.sessions.onnxruntime_graph import graph_of_part, quiet_run
@@ -24,10 +25,6 @@ from lopa.runtime.sessions.portable_forward import PortableForward
 from lopa.runtime.sessions.prefix_cache import Prefix, cache_shape_from_manifest
 
 Array = npt.NDArray[Any]
-WindowSizes = tuple[int, int, int, int]
-"""R, B, W, Q"""
-Layout = dict[str, tuple[tuple[int, ...], np.dtype[Any]]]
-"""Shape and type by name."""
 
 _MOST_BUFFERS = 64
 """Sets of views kept: creating one costs more than binding it, and a decode comes back to few sizes."""
@@ -71,14 +68,14 @@ class OnnxRuntimeForward:
         self._part = part
         self._binding = session.io_binding()
         self._run_options = quiet_run()
-        self._sizes = manifest.dimensions
-        self._cache_type = stored_dtype(manifest.dtype)
-        self._with_logits = manifest.with_logits
+        prefix = {contract.PREFIX_MASK, *part.past_names}
+        self._inputs = {name: form for name, form in inputs_of_graph(manifest, part).items() if name not in prefix}
+        self._outputs = outputs_of_graph(manifest, part)
         self._memory: dict[str, Array] = {}
         """One flat array for each input and output but the prefix, as large as the largest window so far needed it."""
-        self._buffers: dict[WindowSizes, _Buffers] = {}
+        self._buffers: dict[Sizes, _Buffers] = {}
         """Views of `_memory` for the sizes seen since it last grew; only those of the last run hold its results."""
-        self._bound_window: WindowSizes | None = None
+        self._bound_window: Sizes | None = None
         self._bound_prefix: Prefix | None = None
 
     def run(self, batch: WindowBatch, prefix: Prefix) -> tuple[Statistics, tuple[Rows, ...]]:
@@ -91,7 +88,10 @@ class OnnxRuntimeForward:
 
         `prefix` has the arrays of this part's layers; `hidden` as HIDDEN for any but the first.
         """
-        arrays = self._bound_arrays((*batch.input_ids.shape, batch.logits_index.shape[-1] if self._part.is_last else 0))
+        requests, branches, window = batch.input_ids.shape
+        # The prefix is bound by itself, and rows are wanted of the last part alone.
+        wanted = batch.logits_index.shape[2] if self._part.is_last else 0
+        arrays = self._bound_arrays(Sizes(requests, branches, window, prefix=0, wanted=wanted))
         if prefix is not self._bound_prefix:
             self._bind_prefix(prefix)
         if hidden is None:
@@ -112,7 +112,7 @@ class OnnxRuntimeForward:
             topk_ids=arrays[contract.TOPK_IDS].copy(),
             topk_logprobs=arrays[contract.TOPK_LOGPROBS].copy(),
             entropy=arrays[contract.ENTROPY].copy(),
-            logits=arrays[contract.LOGITS].copy() if self._with_logits else None,
+            logits=arrays[contract.LOGITS].copy() if contract.LOGITS in self._outputs else None,
         )
 
     def forget_prefix(self) -> None:
@@ -128,7 +128,7 @@ class OnnxRuntimeForward:
         self._buffers.clear()
         self._bound_prefix = None
 
-    def _bound_arrays(self, sizes: WindowSizes) -> dict[str, Array]:
+    def _bound_arrays(self, sizes: Sizes) -> dict[str, Array]:
         """The bound arrays of these sizes, by the names of the contract: all inputs and outputs but the prefix."""
         if sizes not in self._buffers:
             self._add_buffers(sizes)
@@ -142,48 +142,22 @@ class OnnxRuntimeForward:
             self._bound_window = sizes
         return buffers.arrays
 
-    def _add_buffers(self, sizes: WindowSizes) -> None:
+    def _add_buffers(self, sizes: Sizes) -> None:
         self._bound_window = None  # its views may go
-        inputs, outputs = self._layout(sizes)
+        inputs, outputs = arrays_of_values(self._inputs, sizes), arrays_of_values(self._outputs, sizes)
+        both = inputs | outputs
         if len(self._buffers) == _MOST_BUFFERS:
             self._buffers.clear()
-        for name, (shape, dtype) in (inputs | outputs).items():
-            size = math.prod(shape)
+        for name, form in both.items():
+            size = math.prod(form.shape)
             if name not in self._memory or self._memory[name].size < size:
-                self._memory[name] = np.empty(size, dtype)
+                self._memory[name] = np.empty(size, form.dtype)
                 self._buffers.clear()  # views of the smaller memory would keep it
-        arrays = {
-            name: self._memory[name][: math.prod(shape)].reshape(shape)
-            for name, (shape, _) in (inputs | outputs).items()
-        }
+        arrays = {name: self._memory[name][: math.prod(form.shape)].reshape(form.shape) for name, form in both.items()}
         values = {name: _value_of(array) for name, array in arrays.items()}
         self._buffers[sizes] = _Buffers(
             arrays, [(name, values[name]) for name in inputs], [(name, values[name]) for name in outputs]
         )
-
-    def _layout(self, sizes: WindowSizes) -> tuple[Layout, Layout]:
-        """Shapes and types of the inputs but the prefix, and of all outputs."""
-        requests, branches, width, queries = sizes
-        rows = (requests, branches, width)
-        wanted = (requests, branches, queries)
-        hidden = ((2, *rows, self._sizes.hidden_size), np.dtype(np.float32))
-        window = ((requests, branches, self._sizes.kv_heads, width, self._sizes.head_size), self._cache_type)
-        known: Layout = {
-            contract.INPUT_IDS: (rows, np.dtype(np.int64)),
-            HIDDEN: hidden,
-            contract.POSITION_IDS: (rows, np.dtype(np.int64)),
-            contract.WINDOW_MASK: ((*rows, width), np.dtype(np.bool_)),
-            contract.LOGITS_INDEX: (wanted, np.dtype(np.int64)),
-            contract.TEMPERATURE: ((requests,), np.dtype(np.float32)),
-            NEXT_HIDDEN: hidden,
-            contract.TOPK_IDS: ((*wanted, contract.TOP_K), np.dtype(np.int64)),
-            contract.TOPK_LOGPROBS: ((*wanted, contract.TOP_K), np.dtype(np.float32)),
-            contract.ENTROPY: (wanted, np.dtype(np.float32)),
-            contract.LOGITS: ((*wanted, self._sizes.vocab_size), np.dtype(np.float32)),
-            **dict.fromkeys(self._part.window_names, window),
-        }
-        inputs = {name: known[name] for name in self._part.input_names if name in known}
-        return inputs, {name: known[name] for name in self._part.output_names(with_logits=self._with_logits)}
 
     def _bind_prefix(self, prefix: Prefix) -> None:
         names = [contract.PREFIX_MASK, *self._part.past_names]

@@ -8,18 +8,18 @@ from collections.abc import Mapping
 from functools import partial
 from types import ModuleType
 
-from lopa.runtime.accelerator.arrays import bytes_but_prefix
+from lopa.runtime.accelerator.arrays import GraphArrays
 from lopa.runtime.accelerator.graph_form import ContractForm
 from lopa.runtime.accelerator.memory import Buffer, BufferSet
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.bundle.gears import ForwardSizes, Gear
-from lopa.runtime.bundle.manifest import Manifest
+from lopa.runtime.bundle.gears import Gear
+from lopa.runtime.contract import Sizes
 from lopa.runtime.cuda.graphs import CudaGraphs
 from lopa.runtime.cuda.memory import CudaMemory
 from lopa.runtime.tensorrt.gear import GearRunner
-from lopa.runtime.tensorrt.manifest import FoundEngine
-from lopa.runtime.tensorrt.plan import OpenedPlan, ProfileContext
-from lopa.runtime.tensorrt.profiles import Axes, ProfileTable, axes_of_gear, input_shapes
+from lopa.runtime.tensorrt.manifest import StoredTensorRTEngine
+from lopa.runtime.tensorrt.plan import ProfileContext, TensorRTPlan
+from lopa.runtime.tensorrt.profiles import ProfileTable
 
 
 class TensorRTForward:
@@ -28,36 +28,36 @@ class TensorRTForward:
     def __init__(
         self,
         trt: ModuleType,
-        found: FoundEngine,
+        found: StoredTensorRTEngine,
         bundle: Bundle,
         memory: CudaMemory,
         graphs: CudaGraphs,
     ) -> None:
         """Open the plan on the calling thread's device, on the stream of its `memory`, of which `graphs` are too.
 
-        Raises BadInputError as OpenedPlan does, EngineFailedError.
+        Raises BadInputError as TensorRTPlan does, EngineFailedError.
         """
-        engine, self._dimensions = found.engine, bundle.manifest.dimensions
+        engine = found.engine
         self.memory = memory
         self.form = ContractForm()
         self.gears = list(engine.gears)
-        self.sizes = sizes_of_arrays([axes_of_gear(gear) for gear in engine.gears], bundle.manifest)
-        self._prefill_sizes = sizes_of_arrays([engine.prefill.most], bundle.manifest)
+        self._arrays = GraphArrays(bundle.manifest)
+        self.sizes = self._arrays.bytes_but_prefix(*engine.gears)
+        self._prefill_sizes = self._arrays.bytes_but_prefix(engine.prefill.most)
         self._table = ProfileTable(engine.gears, engine.prefill)
-        self._plan = OpenedPlan(trt, found, bundle)
+        self._plan = TensorRTPlan(trt, found, bundle)
         self._scratch = BufferSet(memory, [max(1, self._plan.scratch_size)])
-        self._runners: dict[Axes, GearRunner] = {}
+        self._runners: dict[Gear, GearRunner] = {}
         self._prefill: ProfileContext | None = None
         try:
-            for number, axes in enumerate(map(axes_of_gear, engine.gears)):
-                new_context = partial(self._context_of_gear, number, axes)
-                self._runners[axes] = GearRunner(new_context, graphs)
+            for number, gear in enumerate(engine.gears):
+                self._runners[gear] = GearRunner(partial(self._context_of_gear, number, gear), graphs)
             self._prefill = self._plan.new_context(len(engine.gears), memory.stream, self._scratch.buffers[0])
         except BaseException:
             self.close()
             raise
 
-    def gear_for(self, sizes: ForwardSizes) -> Gear:
+    def gear_for(self, sizes: Sizes) -> Gear:
         """The shape in which a forward of `sizes` runs; raises as ProfileTable.profile_for."""
         return self._table.profile_for(sizes)[1]
 
@@ -67,14 +67,13 @@ class TensorRTForward:
 
     def enqueue(self, gear: Gear, buffers: Mapping[str, Buffer]) -> None:
         """DeviceForward.enqueue, of a gear or of a shape that `gear_for` gave."""
-        axes = axes_of_gear(gear)
         addresses = {name: buffer.address for name, buffer in buffers.items()}
-        runner = self._runners.get(axes)
+        runner = self._runners.get(gear)
         if runner is not None:
             runner.enqueue(addresses)
             return
         assert self._prefill is not None  # nothing runs on a closed engine
-        self._prefill.set_shapes(input_shapes(axes, self._dimensions))
+        self._prefill.set_shapes(self._arrays.input_shapes(gear))
         self._prefill.set_addresses(addresses)
         self._prefill.enqueue()
 
@@ -89,13 +88,7 @@ class TensorRTForward:
             self._plan.close()
             self._scratch.free()
 
-    def _context_of_gear(self, profile: int, axes: Axes) -> ProfileContext:
+    def _context_of_gear(self, profile: int, gear: Gear) -> ProfileContext:
         context = self._plan.new_context(profile, self.memory.stream, self._scratch.buffers[0])
-        context.set_shapes(input_shapes(axes, self._dimensions))
+        context.set_shapes(self._arrays.input_shapes(gear))
         return context
-
-
-def sizes_of_arrays(shapes: list[Axes], manifest: Manifest) -> dict[str, int]:
-    """Bytes of every input and output but the prefix, by name: enough for each of `shapes`, at least one."""
-    each = [bytes_but_prefix(axes, manifest) for axes in shapes]
-    return {name: max(sizes[name] for sizes in each) for name in each[0]}

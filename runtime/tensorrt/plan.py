@@ -7,43 +7,31 @@ from collections.abc import Iterator, Mapping
 from types import ModuleType
 from typing import Any
 
-from lopa.runtime import contract
 from lopa.runtime.accelerator.memory import Buffer
 from lopa.runtime.bundle import Bundle
+from lopa.runtime.bundle.graph_signature import arrays_of_values, inputs_of_graph, outputs_of_graph
 from lopa.runtime.bundle.manifest import Manifest
+from lopa.runtime.contract.model_part import whole_model
 from lopa.runtime.errors import BadInputError, EngineFailedError
-from lopa.runtime.tensorrt.manifest import PLAN_NAME, REBUILD, FoundEngine
+from lopa.runtime.tensorrt.manifest import PLAN_NAME, REBUILD, StoredTensorRTEngine, plan_of_engine
 from lopa.runtime.tensorrt.messages import last_messages, messages_logger
-from lopa.runtime.tensorrt.profiles import input_shapes, profiles_of_gears
+from lopa.runtime.tensorrt.profiles import profiles_of_gears
 
-_INT64, _FLOAT, _BOOL = "INT64", "FLOAT", "BOOL"
-_CACHE_TYPES = {"float32": "FLOAT", "float16": "HALF", "bfloat16": "BF16"}
-"""By a manifest's dtype: the member of TensorRT's DataType."""
-_TYPES = {
-    contract.INPUT_IDS: _INT64,
-    contract.POSITION_IDS: _INT64,
-    contract.WINDOW_MASK: _BOOL,
-    contract.PREFIX_MASK: _BOOL,
-    contract.LOGITS_INDEX: _INT64,
-    contract.TEMPERATURE: _FLOAT,
-    contract.TOPK_IDS: _INT64,
-    contract.TOPK_LOGPROBS: _FLOAT,
-    contract.ENTROPY: _FLOAT,
-    contract.LOGITS: _FLOAT,
-}
+_TYPES = {"int64": "INT64", "bool": "BOOL", "float32": "FLOAT", "float16": "HALF", "bfloat16": "BF16"}
+"""By the names that manifests use: members of TensorRT's DataType."""
 
 
-class OpenedPlan:
-    """The engine of TensorRT. Its contexts are to be forgotten before `close`."""
+class TensorRTPlan:
+    """A plan of TensorRT, opened. Its contexts are to be forgotten before `close`."""
 
-    def __init__(self, trt: ModuleType, found: FoundEngine, bundle: Bundle) -> None:
+    def __init__(self, trt: ModuleType, found: StoredTensorRTEngine, bundle: Bundle) -> None:
         """Raises BadInputError when TensorRT refuses the plan, or it is another than engine.json says."""
         self._trt = trt
         self._found = found
         self._messages = messages_logger(trt)
         self._runtime = trt.Runtime(self._messages)
         self._runtime.engine_host_code_allowed = found.engine.flags.version_compatible
-        self._engine = self._runtime.deserialize_cuda_engine(found.plan())
+        self._engine = self._runtime.deserialize_cuda_engine(plan_of_engine(found))
         if self._engine is None:
             raise self._cannot_use("TensorRT cannot open it")
         if found.engine.flags.strip_weights:
@@ -103,7 +91,7 @@ class OpenedPlan:
 class ProfileContext:
     """An execution context of TensorRT in one profile. What it was told last stays in force."""
 
-    def __init__(self, plan: OpenedPlan, context: Any, stream: int) -> None:
+    def __init__(self, plan: TensorRTPlan, context: Any, stream: int) -> None:
         self._plan = plan
         self._context = context
         self._stream = stream
@@ -132,18 +120,18 @@ class ProfileContext:
             raise self._plan.failed("execute_async_v3")
 
 
-def _differences(engine: Any, trt: ModuleType, found: FoundEngine, manifest: Manifest) -> Iterator[str]:
+def _differences(engine: Any, trt: ModuleType, found: StoredTensorRTEngine, manifest: Manifest) -> Iterator[str]:
     """Everything in which the plan is another than its description."""
     names = [engine.get_tensor_name(index) for index in range(engine.num_io_tensors)]
-    layers = manifest.dimensions.layers
-    inputs = contract.input_names(layers)
-    outputs = contract.output_names(layers, with_logits=manifest.with_logits)
-    if set(names) != {*inputs, *outputs}:
+    whole = whole_model(manifest.dimensions.layers)
+    inputs = inputs_of_graph(manifest, whole)
+    forms = inputs | outputs_of_graph(manifest, whole)
+    if set(names) != set(forms):
         yield f"it has the inputs and outputs {sorted(names)}"
         return
     for name in names:
         mode = trt.TensorIOMode.INPUT if name in inputs else trt.TensorIOMode.OUTPUT
-        known = _TYPES.get(name) or _CACHE_TYPES[manifest.dtype]
+        known = _TYPES[forms[name].type]
         if engine.get_tensor_mode(name) != mode or engine.get_tensor_dtype(name) != getattr(trt.DataType, known):
             yield f"{name} is no {mode.name.lower()} of {known}"
     profiles = profiles_of_gears(found.engine.gears, found.engine.prefill)
@@ -151,8 +139,8 @@ def _differences(engine: Any, trt: ModuleType, found: FoundEngine, manifest: Man
         yield f"it has {engine.num_optimization_profiles} profiles, engine.json {len(profiles)}"
         return
     for number, profile in enumerate(profiles):
-        shapes = [input_shapes(axes, manifest.dimensions) for axes in (profile.least, profile.best, profile.most)]
+        shapes = [arrays_of_values(inputs, sizes) for sizes in (profile.least, profile.best, profile.most)]
         for name in inputs:
             there = [tuple(shape) for shape in engine.get_tensor_profile_shape(name, number)]
-            if there != [shape[name] for shape in shapes]:
+            if there != [arrays[name].shape for arrays in shapes]:
                 yield f"{name} has the shapes {there} in profile {number}, other ones than engine.json"

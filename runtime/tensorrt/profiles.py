@@ -11,50 +11,32 @@ from collections.abc import Sequence
 
 import msgspec
 
-from lopa.runtime import contract
-from lopa.runtime.bundle.gears import ForwardSizes, Gear, GearTable, PrefixRows, Split, Window
-from lopa.runtime.bundle.manifest import ModelDimensions
-from lopa.runtime.contract import TILE
+from lopa.runtime.bundle.gears import Gear, GearTable, gear_from_sizes
+from lopa.runtime.contract import TILE, Sizes
 
 WINDOW_MULTIPLE = 64
 """Windows in the range are padded to it: an engine works out memory and kernels once for each shape that it sees."""
 
 
-class Axes(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """R, B, W, P and Q of the contract."""
-
-    requests: Split
-    branches: Split
-    window: Window
-    prefix: PrefixRows
-    wanted: Window
-
-
 class ProfileRange(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Shapes that one profile takes, axis by axis."""
 
-    least: Axes
-    best: Axes
+    least: Sizes
+    best: Sizes
     """What kernels are chosen for."""
-    most: Axes
+    most: Sizes
 
     def holds(self, gear: Gear) -> bool:
         """Whether the shape of `gear` is one of them."""
         return all(
             getattr(self.least, name) <= getattr(gear, name) <= getattr(self.most, name)
-            for name in Axes.__struct_fields__
+            for name in Sizes.__struct_fields__
         )
-
-
-def axes_of_gear(gear: Gear) -> Axes:
-    """The shape alone, without what it costs."""
-    return Axes(**{name: getattr(gear, name) for name in Axes.__struct_fields__})
 
 
 def exact_range(gear: Gear) -> ProfileRange:
     """The profile of a gear: its shape alone."""
-    axes = axes_of_gear(gear)
-    return ProfileRange(least=axes, best=axes, most=axes)
+    return ProfileRange(least=gear, best=gear, most=gear)
 
 
 def prefill_range(gears: Sequence[Gear]) -> ProfileRange:
@@ -64,9 +46,9 @@ def prefill_range(gears: Sequence[Gear]) -> ProfileRange:
     middle = min(_up(-(-(shortest + windows[-1]) // 2), WINDOW_MULTIPLE), windows[-1])
     wanted = max(gear.wanted for gear in gears)
     return ProfileRange(
-        least=Axes(requests=1, branches=1, window=shortest, prefix=TILE, wanted=1),
-        best=Axes(requests=1, branches=1, window=middle, prefix=TILE, wanted=min(middle, wanted)),
-        most=Axes(
+        least=Sizes(requests=1, branches=1, window=shortest, prefix=TILE, wanted=1),
+        best=Sizes(requests=1, branches=1, window=middle, prefix=TILE, wanted=min(middle, wanted)),
+        most=Sizes(
             requests=max(gear.requests for gear in gears),
             branches=1,
             window=windows[-1],
@@ -90,7 +72,7 @@ class ProfileTable:
         self._prefixes = sorted({TILE, *(gear.prefix for gear in gears)})
         self._prefill = prefill
 
-    def profile_for(self, sizes: ForwardSizes) -> tuple[int, Gear]:
+    def profile_for(self, sizes: Sizes) -> tuple[int, Gear]:
         """Number of the profile that runs `sizes`, and the shape to pad to: in parts where it is a smaller gear.
 
         Raises BadInputError as GearTable.gear_for does, when no profile holds the window, the prefix or what is wanted.
@@ -103,31 +85,10 @@ class ProfileTable:
         if not in_range:
             return self._gears.index(gear), gear
         window = min(_up(sizes.window, WINDOW_MULTIPLE), most.window)
-        shape = Gear(
-            requests=sizes.requests,
-            branches=1,
-            window=window,
-            # A cache in device memory has the prefix of a gear, and is taken as it is then.
-            prefix=next(prefix for prefix in self._prefixes if prefix >= sizes.prefix),
-            wanted=min(window, most.wanted),
-            seconds=gear.seconds,
-        )
-        return len(self._gears), shape
-
-
-def input_shapes(axes: Axes, dimensions: ModelDimensions) -> dict[str, tuple[int, ...]]:
-    """Shapes of all inputs of an engine of the standard dialect, by name, in the order of the contract."""
-    window = (axes.requests, axes.branches, axes.window)
-    past = (axes.requests, dimensions.kv_heads, axes.prefix, dimensions.head_size)
-    return {
-        contract.INPUT_IDS: window,
-        contract.POSITION_IDS: window,
-        contract.WINDOW_MASK: (*window, axes.window),
-        contract.PREFIX_MASK: (axes.requests, axes.prefix),
-        contract.LOGITS_INDEX: (axes.requests, axes.branches, axes.wanted),
-        contract.TEMPERATURE: (axes.requests,),
-        **dict.fromkeys(contract.past_names(dimensions.layers), past),
-    }
+        # A cache in device memory has the prefix of a gear, and is taken as it is then.
+        prefix = next(prefix for prefix in self._prefixes if prefix >= sizes.prefix)
+        shape = Sizes(sizes.requests, 1, window, prefix, min(window, most.wanted))
+        return len(self._gears), gear_from_sizes(shape, gear.seconds)
 
 
 def _up(rows: int, multiple: int) -> int:

@@ -22,7 +22,7 @@ from lopa.runtime.sessions.prefix_cache import cache_shape_from_manifest
 from lopa.runtime.sessions.threaded_session import ThreadedSession
 from lopa.runtime.tensorrt.forward import TensorRTForward
 from lopa.runtime.tensorrt.library import tensorrt_library
-from lopa.runtime.tensorrt.manifest import REBUILD, FoundEngine, engine_for_device
+from lopa.runtime.tensorrt.manifest import REBUILD, StoredTensorRTEngine, engine_for_device
 
 
 def open_session(bundle: Bundle, device: str, *, threads: int | None) -> ThreadedSession:  # noqa: ARG001
@@ -41,13 +41,13 @@ def open_session(bundle: Bundle, device: str, *, threads: int | None) -> Threade
     return session_from_engine(bundle, device, found)
 
 
-def engine_from_device(bundle: Bundle, device: str) -> FoundEngine:
+def engine_from_device(bundle: Bundle, device: str) -> StoredTensorRTEngine:
     """The engine that "tensorrt:N" runs, verified or not; raises as `open_session`."""
     trt, number = tensorrt_library(), _number(device)
     return engine_for_device(bundle.of_dialect("standard"), cuda_device(number), trt.__version__)
 
 
-def session_from_engine(bundle: Bundle, device: str, found: FoundEngine) -> ThreadedSession:
+def session_from_engine(bundle: Bundle, device: str, found: StoredTensorRTEngine) -> ThreadedSession:
     """A session on an engine that `engine_from_device` found, verified or not; raises as `open_session`."""
     trt, cuda = tensorrt_library(), calls_of_installed_cuda()
     standard = bundle.of_dialect("standard")
@@ -55,7 +55,9 @@ def session_from_engine(bundle: Bundle, device: str, found: FoundEngine) -> Thre
     return ThreadedSession(device, partial(_opened, trt, cuda, found, standard, device))
 
 
-def _opened(trt: ModuleType, cuda: CudaCalls, found: FoundEngine, bundle: Bundle, device: str) -> DeviceSession:
+def _opened(
+    trt: ModuleType, cuda: CudaCalls, found: StoredTensorRTEngine, bundle: Bundle, device: str
+) -> DeviceSession:
     """On the thread that will use it."""
     with ExitStack() as opened:
         memory = CudaMemory(cuda, _number(device))

@@ -13,9 +13,9 @@ import numpy as np
 from lopa.bench.gears.recording import Recording
 from lopa.runtime.algorithm.decoding import Decoding, Step
 from lopa.runtime.bundle import sha256_of_file
-from lopa.runtime.bundle.gears import ForwardSizes, Source
+from lopa.runtime.bundle.gears import Source
 from lopa.runtime.bundle.manifest import Manifest
-from lopa.runtime.contract import Int64, tiles
+from lopa.runtime.contract import Int64, Sizes, tiles
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.sessions.session import Session
 
@@ -121,10 +121,10 @@ def recording_of_file(path: Path) -> Recording:
     return Recording(requests, (config,), max(len(trace["prompt_ids"]) for trace in traces), (source,))
 
 
-def _sizes_of_recorded(step: dict[str, Any]) -> ForwardSizes:
+def _sizes_of_recorded(step: dict[str, Any]) -> Sizes:
     branches = step["branches"]
     undecided = max(branch["masks_in_window"] for branch in branches)
-    return ForwardSizes(
+    return Sizes(
         requests=1,
         branches=len(branches),
         window=max(branch["input_len"] for branch in branches),

@@ -12,14 +12,14 @@ import onnx
 from tests.runtime.accelerator.geared_forward import geared_session
 
 from lopa.runtime import Decoder
+from lopa.runtime.ascend.manifest import ASCEND_ENGINES
 from lopa.runtime.ascend.manifest import engine_folder as ascend_folder
-from lopa.runtime.ascend.manifest import engine_from_folder as ascend_from_folder
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.costs import CostTable, costs_from_file
-from lopa.runtime.bundle.gears import GEARS_NAME, GearTable, plan_from_file
+from lopa.runtime.bundle.gears import GEARS_NAME, GearTable, gear_plan_from_file
 from lopa.runtime.cuda.driver import CudaDevice
+from lopa.runtime.tensorrt.manifest import TENSORRT_ENGINES, engine_for_device
 from lopa.runtime.tensorrt.manifest import engine_folder as tensorrt_folder
-from lopa.runtime.tensorrt.manifest import engine_for_device, engine_from_folder
 from lopa.runtime.text.tokenizer import Tokenizer
 from tools.fuzz.case import NO_ANSWER, VERIFY_SECONDS, Case, Material
 from tools.fuzz.decode import OPTIONS, answer_of_bundle, answer_of_decoder, run_command
@@ -198,7 +198,7 @@ def gears_case(rng: random.Random, folder: Path, material: Material) -> Case:
 
     def run() -> object:
         bundle = Bundle.open(material.bundle)
-        found = plan_from_file(path, bundle)
+        found = gear_plan_from_file(path, bundle)
         GearTable(found.gears)
         session = geared_session(bundle, found.gears)
         with Decoder(bundle, session, Tokenizer.open(bundle), threads=1) as decoder:
@@ -226,10 +226,10 @@ def engine_case(rng: random.Random, folder: Path, material: Material) -> Case:
 
     def run() -> object:
         if target.name.startswith("ascend"):
-            ascend_from_folder(target).fits(opened)
+            ASCEND_ENGINES.read(target).fits(opened)
             run_command("inspect", bundle)
         else:
-            engine_from_folder(target)
+            TENSORRT_ENGINES.read(target)
             engine_for_device(opened, gpu, "10.15.1.29")
         return None
 

@@ -12,7 +12,6 @@ import msgspec
 
 from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.bundle.costs import weights_digest
 from lopa.tiny import ADAPTER, CHECKPOINT
 from tools.fuzz.case import Material
 from tools.fuzz.decode import answer_of_bundle
@@ -52,7 +51,7 @@ def plan(bundle: Bundle) -> dict[str, Any]:
     return {
         "schema": 1,
         "contract": 1,
-        "weights_sha256": weights_digest(bundle),
+        "weights_sha256": bundle.manifest.weights_digest,
         "made": "2026-11-22",
         "sources": [{"name": "t.jsonl", "sha256": "00", "forwards": 10}],
         "costs": {"kind": "modelled", "device": "cpu", "machine": "fuzz", "measured": None},
@@ -77,7 +76,7 @@ def costs(bundle: Bundle) -> dict[str, Any]:
         "device": "cpu",
         "machine": "fuzz",
         "threads": 1,
-        "weights_sha256": weights_digest(bundle),
+        "weights_sha256": bundle.manifest.weights_digest,
         "measured": "2026-11-22",
         "host_seconds": 1e-3,
         "host_seconds_a_branch": 1e-4,
@@ -99,7 +98,7 @@ def ascend_engine(bundle: Bundle) -> dict[str, Any]:
         "outputs": [{"name": "topk_ids", "dtype": "int64"}],
         "gears": [{"gear": _gear(1, 2, 64, 128), "dims": [1, 2], "model": "engine.om"}],
         "graph_sha256": "00" * 32,
-        "weights_sha256": weights_digest(bundle),
+        "weights_sha256": bundle.manifest.weights_digest,
         "commands": [["atc", "--model=portable.onnx"]],
         "cann_version": "8.0",
         "cache_key": "00" * 32,
@@ -120,8 +119,8 @@ def tensorrt_engine(bundle: Bundle) -> dict[str, Any]:
         "flags": {},
         "gears": [_gear(1, 2, 64, 128), _gear(2, 2, 96, 192)],
         "prefill": {"least": axes, "best": axes, "most": {**axes, "window": 512, "prefix": 1024}},
-        "graph_sha256": next(f.sha256 for f in bundle.manifest.files if f.path == bundle.manifest.graph),
-        "weights_sha256": weights_digest(bundle),
+        "graph_sha256": bundle.manifest.digest(bundle.manifest.graph),
+        "weights_sha256": bundle.manifest.weights_digest,
         "cache_key": "00" * 32,
         "verified": True,
         "files": [{"path": "engine.plan", "size": 4, "sha256": "00" * 32}],

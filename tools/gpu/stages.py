@@ -32,14 +32,15 @@ from lopa.export.json_file import json_object_from_file
 from lopa.export.weights.plan import Dtype
 from lopa.export.weights.torch_dtypes import TORCH_DTYPES
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.bundle.gears import GEARS_NAME, json_from_plan, plan_from_file
+from lopa.runtime.bundle.gears import GEARS_NAME, gear_plan_from_file
+from lopa.runtime.bundle.record import json_from_record
 from lopa.runtime.errors import BadInputError, CheckFailedError, MissingBackendError
 from lopa.runtime.files.output_file import write_whole
 from lopa.runtime.sessions.session import Session
 from tools.checkpoint.likeness import config_from_likeness
 from tools.checkpoint.make import checkpoint_from_likeness
 from tools.gpu.engine import engine_of_bundle, has_tensorrt
-from tools.gpu.gears import plan_of_shapes
+from tools.gpu.gears import gear_plan_of_shapes
 from tools.gpu.run import GpuRun, Settings
 from tools.gpu.sides import EAGER, Sides, opened_sides, run_once
 
@@ -118,9 +119,9 @@ def _export(run: GpuRun, dtype: Dtype) -> None:
     if not there:
         bundle_from_checkpoint(settings.checkpoint, path, dtype=dtype)
     bundle, gears = Bundle.open(path), path / GEARS_NAME
-    plan = plan_of_shapes(bundle, settings.shapes, settings.device)
-    if not gears.exists() or plan_from_file(gears, bundle).gears != plan.gears:
-        write_whole(gears, json_from_plan(plan))
+    plan = gear_plan_of_shapes(bundle, settings.shapes, settings.device)
+    if not gears.exists() or gear_plan_from_file(gears, bundle).gears != plan.gears:
+        write_whole(gears, json_from_record(plan))
     run.ended("export", dtype, began, _REUSED if there else _MADE)
 
 

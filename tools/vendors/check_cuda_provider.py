@@ -127,7 +127,7 @@ def failures_of_bundle(bundle: "Bundle", cuda: StandInRuntime) -> Iterator[str]:
     """Run one gear twice and another shape once, print what was called, and say what is wrong."""
     import onnxruntime
 
-    from lopa.runtime.accelerator.arrays import inputs_of_gear, outputs_of_gear
+    from lopa.runtime.accelerator.arrays import GraphArrays
     from lopa.runtime.accelerator.memory import Buffer
     from lopa.runtime.bundle.gears import Gear
     from lopa.runtime.cuda.calls import CudaCalls
@@ -141,7 +141,8 @@ def failures_of_bundle(bundle: "Bundle", cuda: StandInRuntime) -> Iterator[str]:
     print(f"onnxruntime-gpu {onnxruntime.__version__}: {bundle.path.name} opens for CUDA graphs")
 
     def calls_of_forward(shape: Gear) -> list[str]:
-        arrays = inputs_of_gear(shape, bundle.manifest) | outputs_of_gear(shape, bundle.manifest)
+        forms = GraphArrays(bundle.manifest)
+        arrays = forms.inputs(shape) | forms.outputs(shape)
         buffers = addresses.setdefault(
             shape, {name: Buffer(memory.allocate(array.size), array.size) for name, array in arrays.items()}
         )

@@ -19,7 +19,7 @@ import numpy as np
 
 from lopa.export.verify.random_windows import random_windows
 from lopa.runtime.ascend.contract import TABLE, acl_contract
-from lopa.runtime.ascend.manifest import engine_folders, engine_from_folder
+from lopa.runtime.ascend.manifest import ASCEND_ENGINES
 from lopa.runtime.ascend.process import THE_PROCESS
 from lopa.runtime.ascend.session import open_session as open_ascend
 from lopa.runtime.bundle import Bundle
@@ -170,7 +170,7 @@ def _provoked(recording: RecordingAcl) -> dict[str, int]:
 
 
 def _gears(bundle: Bundle) -> list[Gear]:
-    return [each.gear for each in engine_from_folder(engine_folders(bundle)[0]).engine.gears]
+    return [each.gear for each in ASCEND_ENGINES.read(ASCEND_ENGINES.folders(bundle)[0]).engine.gears]
 
 
 def _batch(bundle: Bundle, requests: tuple[int, ...], branches: int, width: int, start: int) -> WindowBatch:

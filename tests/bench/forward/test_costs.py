@@ -26,7 +26,8 @@ from lopa.bench.forward.costs import (
 from lopa.bench.forward.work import ForwardShape
 from lopa.runtime.algorithm.decoding import Step
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.bundle.costs import Costs, costs_from_bundle, costs_name, json_from_costs, weights_digest
+from lopa.runtime.bundle.costs import Costs, costs_from_bundle, costs_name
+from lopa.runtime.bundle.record import json_from_record
 from lopa.runtime.contract import Statistics, WindowBatch
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.errors import BadInputError
@@ -160,14 +161,14 @@ def test_points_are_medians(decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -
     found = measured_costs(decoder, Schedule((shape,), 3))
     (point,) = found.points
     assert (point.branches, point.window, point.prefix, point.seconds) == (2, 32, 64, 0.2)
-    assert (found.device, found.threads, found.weights_sha256) == ("cpu", 1, weights_digest(decoder.bundle))
+    assert (found.device, found.threads, found.weights_sha256) == ("cpu", 1, decoder.bundle.manifest.weights_digest)
 
 
 def test_a_measured_table_is_read_back(tiny_bundle: Path, tmp_path: Path) -> None:
     path = Path(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
     with Decoder.open(path, threads=1) as decoder:
         found = measured_costs(decoder, SMALL)
-    (path / costs_name("cpu")).write_bytes(json_from_costs(found))
+    (path / costs_name("cpu")).write_bytes(json_from_record(found))
     table = costs_from_bundle(Bundle.open(path), "cpu", 1)
     assert table.costs == found
     assert table.seconds(3, 9, 128) == next(

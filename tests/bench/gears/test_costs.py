@@ -11,10 +11,11 @@ from tests.runtime.bundle.test_costs import costs_of
 from lopa.bench.gears.costs import bytes_of_gear, gear_costs
 from lopa.runtime.accelerator.padding import padded_batch
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.bundle.costs import costs_name, json_from_costs
-from lopa.runtime.bundle.gears import ForwardSizes, Gear
+from lopa.runtime.bundle.costs import costs_name
+from lopa.runtime.bundle.gears import Gear
+from lopa.runtime.bundle.record import json_from_record
 from lopa.runtime.bundle.weights import weights_from_bundle
-from lopa.runtime.contract import WindowBatch
+from lopa.runtime.contract import Sizes, WindowBatch
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.sessions.numpy_session import NumpyForward
 from lopa.runtime.sessions.prefix_cache import cache_shape_from_manifest
@@ -28,16 +29,16 @@ def bundle(tiny_bundle: Path, tmp_path: Path) -> Bundle:
 def test_a_table_in_the_bundle_goes_before_the_model_and_a_named_one_before_both(
     bundle: Bundle, tmp_path: Path
 ) -> None:
-    sizes = ForwardSizes(2, 2, 64, 128, 64)
+    sizes = Sizes(2, 2, 64, 128, 64)
     modelled = gear_costs(bundle, "cpu", None)
     assert modelled.about.kind == "modelled"
-    (bundle.path / costs_name("cpu")).write_bytes(json_from_costs(costs_of(bundle)))
+    (bundle.path / costs_name("cpu")).write_bytes(json_from_record(costs_of(bundle)))
     measured = gear_costs(bundle, "cpu", None)
     assert (measured.about.kind, measured.about.measured) == ("measured", "2026-11-21")
     assert measured.seconds(sizes) == pytest.approx(4 * 64 * 1128e-6)
     slow = [msgspec.structs.replace(point, seconds=1.0) for point in costs_of(bundle).points]
     other = tmp_path / "costs.json"
-    other.write_bytes(json_from_costs(costs_of(bundle, points=slow)))
+    other.write_bytes(json_from_record(costs_of(bundle, points=slow)))
     assert gear_costs(bundle, "cpu", other).seconds(sizes) == 1.0
     assert gear_costs(bundle, "cuda:0", None).about.kind == "modelled"
 
@@ -54,7 +55,7 @@ def test_costs_of_something_else_are_refused(
     bundle: Bundle, tmp_path: Path, changes: dict[str, object], said: str
 ) -> None:
     path = tmp_path / "costs.json"
-    path.write_bytes(json_from_costs(costs_of(bundle, **changes)))
+    path.write_bytes(json_from_record(costs_of(bundle, **changes)))
     with pytest.raises(BadInputError, match=said):
         gear_costs(bundle, "cpu", path)
 
@@ -63,11 +64,11 @@ def test_the_model_is_flat_below_the_knee_and_linear_above(bundle: Bundle) -> No
     costs = gear_costs(bundle, "tensorrt:0", None)
 
     def seconds(window: int) -> float:
-        return costs.seconds(ForwardSizes(1, 1, window, 64, window))
+        return costs.seconds(Sizes(1, 1, window, 64, window))
 
     assert seconds(64) < 1.1 * seconds(16)
     assert seconds(8192) > 1.9 * seconds(4096)
-    assert costs.seconds(ForwardSizes(2, 3, 64, 64, 64)) == costs.seconds(ForwardSizes(1, 6, 64, 64, 64))
+    assert costs.seconds(Sizes(2, 3, 64, 64, 64)) == costs.seconds(Sizes(1, 6, 64, 64, 64))
 
 
 def test_memory_is_that_of_all_inputs_and_outputs(tiny_bundle_logits: Path) -> None:
@@ -95,4 +96,4 @@ def test_memory_is_that_of_all_inputs_and_outputs(tiny_bundle_logits: Path) -> N
         *(statistics.topk_ids, statistics.topk_logprobs, statistics.entropy, statistics.logits),
     ]
     expected = sum(array.nbytes for array in arrays) + 4 * batch.window_mask.size
-    assert bytes_of_gear(bundle.manifest, ForwardSizes(2, 3, 32, 128, 17)) == expected
+    assert bytes_of_gear(bundle.manifest, Sizes(2, 3, 32, 128, 17)) == expected

@@ -15,41 +15,40 @@ from lopa.bench.gears.planner import Choice, chosen_gears, limits_from_configs
 from lopa.bench.gears.recording import forwards_of_recording
 from lopa.bench.gears.rivals import outcome_of_gears, rival_outcomes
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.bundle.gears import ForwardSizes, Gear, GearTable, PlanCosts, gears_can_be_used, sizes_of_gear
+from lopa.runtime.bundle.gears import Gear, GearPlanCosts, GearTable, gears_can_be_used
+from lopa.runtime.contract import Sizes
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import GenerationConfig
 
-LIMITS = ForwardSizes(2, 4, 128, 192, 97)
+LIMITS = Sizes(2, 4, 128, 192, 97)
 
 
 def costs_of(knee: int) -> GearCosts:
     """Seconds grow with rows above `knee`, and with the prefix."""
-    about = PlanCosts(kind="modelled", device="test", machine="test", measured=None)
+    about = GearPlanCosts(kind="modelled", device="test", machine="test", measured=None)
     return GearCosts(about, lambda sequences, window, prefix: max(sequences * window, knee) * (1 + prefix / 512))
 
 
-def rows_of(sizes: ForwardSizes) -> int:
+def rows_of(sizes: Sizes) -> int:
     """Stands for bytes: whatever grows."""
     return sizes.requests * sizes.branches * sizes.window
 
 
-def plan(
-    forwards: Counter[ForwardSizes], limits: ForwardSizes, costs: GearCosts, most: int, most_bytes: int | None = None
-) -> Choice:
+def plan(forwards: Counter[Sizes], limits: Sizes, costs: GearCosts, most: int, most_bytes: int | None = None) -> Choice:
     return chosen_gears(forwards, limits, costs, most=most, most_bytes=most_bytes, bytes_of=rows_of, seconds=60)
 
 
-def seconds_at_run_time(gears: list[Gear], forwards: Counter[ForwardSizes]) -> float:
+def seconds_at_run_time(gears: list[Gear], forwards: Counter[Sizes]) -> float:
     table = GearTable(gears)
     return sum(count * table.gear_for(sizes).seconds_for(sizes) for sizes, count in forwards.items())
 
 
 @st.composite
-def some_forwards(draw: st.DrawFn) -> Counter[ForwardSizes]:
-    forwards: Counter[ForwardSizes] = Counter()
+def some_forwards(draw: st.DrawFn) -> Counter[Sizes]:
+    forwards: Counter[Sizes] = Counter()
     for _ in range(draw(st.integers(1, 6))):
         window = draw(st.sampled_from([1, 16, 40, 64, 100]))
-        sizes = ForwardSizes(
+        sizes = Sizes(
             draw(st.sampled_from([1, 2])), draw(st.sampled_from([1, 3, 4])), window, draw(st.sampled_from([64, 192])),
             draw(st.integers(1, min(window, 97))),
         )  # fmt: skip
@@ -60,7 +59,7 @@ def some_forwards(draw: st.DrawFn) -> Counter[ForwardSizes]:
 @settings(max_examples=60, deadline=None)
 @given(some_forwards(), st.integers(1, 3), st.sampled_from([1, 200]), st.sampled_from([None, 300]))
 def test_no_choice_of_gears_is_better_at_run_time(
-    forwards: Counter[ForwardSizes], most: int, knee: int, most_bytes: int | None
+    forwards: Counter[Sizes], most: int, knee: int, most_bytes: int | None
 ) -> None:
     costs = costs_of(knee)
     found = plan(forwards, LIMITS, costs, most, most_bytes)
@@ -77,7 +76,7 @@ def test_no_choice_of_gears_is_better_at_run_time(
         Gear(requests=r, branches=b, window=w, prefix=p, wanted=min(w, 97), seconds=costs.seconds_of(r * b, w, p))
         for r, b, w, p in itertools.product(*axes)
     ]
-    fitting = [gear for gear in every if most_bytes is None or rows_of(sizes_of_gear(gear)) <= most_bytes]
+    fitting = [gear for gear in every if most_bytes is None or rows_of(gear) <= most_bytes]
     longest = [gear for gear in fitting if (gear.window, gear.prefix) == (LIMITS.window, LIMITS.prefix)]
     whole = [gear for gear in longest if (gear.requests, gear.branches) == (LIMITS.requests, LIMITS.branches)]
     rng = np.random.default_rng(0)
@@ -88,33 +87,31 @@ def test_no_choice_of_gears_is_better_at_run_time(
 
 
 def test_one_gear_takes_everything_and_the_others_what_is_frequent() -> None:
-    forwards = Counter({ForwardSizes(1, 4, 60, 64, 33): 1000, ForwardSizes(1, 1, 90, 64, 33): 5})
+    forwards = Counter({Sizes(1, 4, 60, 64, 33): 1000, Sizes(1, 1, 90, 64, 33): 5})
     found = plan(forwards, LIMITS, costs_of(1), 2)
-    assert [sizes_of_gear(gear) for gear in found.gears] == [
-        ForwardSizes(1, 4, 64, 64, 64),
-        ForwardSizes(2, 4, 128, 192, 97),
+    assert [(gear.requests, gear.branches, gear.window, gear.prefix, gear.wanted) for gear in found.gears] == [
+        (1, 4, 64, 64, 64),
+        (2, 4, 128, 192, 97),
     ]
 
 
 def test_below_the_knee_one_gear_is_enough() -> None:
-    forwards = Counter({ForwardSizes(1, b, w, 192, 1): 7 for b in (1, 4) for w in (16, 64)})
+    forwards = Counter({Sizes(1, b, w, 192, 1): 7 for b in (1, 4) for w in (16, 64)})
     assert len(plan(forwards, LIMITS, costs_of(10**6), 5).gears) == 1
 
 
 def test_memory_takes_branches_from_the_largest_gear_first() -> None:
-    forwards = Counter({ForwardSizes(1, 4, 60, 64, 33): 1000, ForwardSizes(1, 4, 128, 192, 33): 5})
+    forwards = Counter({Sizes(1, 4, 60, 64, 33): 1000, Sizes(1, 4, 128, 192, 33): 5})
     found = plan(forwards, LIMITS, costs_of(1), 2, most_bytes=256)
-    assert max(rows_of(sizes_of_gear(gear)) for gear in found.gears) <= 256
-    split = GearTable(found.gears).gear_for(ForwardSizes(1, 4, 128, 192, 33))
-    assert split.forwards(ForwardSizes(1, 4, 128, 192, 33)) > 1
+    assert max(rows_of(gear) for gear in found.gears) <= 256
+    split = GearTable(found.gears).gear_for(Sizes(1, 4, 128, 192, 33))
+    assert split.forwards(Sizes(1, 4, 128, 192, 33)) > 1
     with pytest.raises(BadInputError, match=r"at least 0\.000001 GiB: one branch of one request over a window of 128"):
         plan(forwards, LIMITS, costs_of(1), 2, most_bytes=127)
 
 
 def test_of_too_many_sizes_a_part_is_considered(monkeypatch: pytest.MonkeyPatch) -> None:
-    forwards = Counter(
-        {ForwardSizes(1, b, w, p, 1): b + w for b in (1, 2, 4) for w in range(1, 129) for p in (64, 192)}
-    )
+    forwards = Counter({Sizes(1, b, w, p, 1): b + w for b in (1, 2, 4) for w in range(1, 129) for p in (64, 192)})
     best = plan(forwards, LIMITS, costs_of(1), 4)
     assert best.every_size
     monkeypatch.setattr("lopa.bench.gears.planner.MOST_CELLS", 1000)
@@ -130,9 +127,9 @@ def test_limits_are_what_the_options_allow() -> None:
         GenerationConfig(branches=5, block_size=32, max_new_tokens=100),
         GenerationConfig(strategy="d2f", block_size=16, max_new_tokens=40),
     ]
-    forwards = Counter({ForwardSizes(3, 2, 50, 64, 20): 1})
-    assert limits_from_configs(configs, forwards, 30) == ForwardSizes(3, 5, 112, 192, 101)
-    assert limits_from_configs(configs, forwards, 300) == ForwardSizes(3, 5, 336, 448, 101)
+    forwards = Counter({Sizes(3, 2, 50, 64, 20): 1})
+    assert limits_from_configs(configs, forwards, 30) == Sizes(3, 5, 112, 192, 101)
+    assert limits_from_configs(configs, forwards, 300) == Sizes(3, 5, 336, 448, 101)
 
 
 @pytest.mark.parametrize("path", sorted(TRACES.glob("*lopa*.gz")), ids=lambda path: path.name.split(".")[0])

@@ -11,11 +11,10 @@ from lopa.bench.gears.recording import (
     joined_recordings,
     recording_from_decoder,
 )
-from lopa.runtime.accelerator.padding import sizes_of_forward
 from lopa.runtime.algorithm.decoding import Step
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.bundle.gears import ForwardSizes, Source
-from lopa.runtime.contract import Rows, Statistics, WindowBatch
+from lopa.runtime.bundle.gears import Source
+from lopa.runtime.contract import Rows, Sizes, Statistics, WindowBatch, sizes_of_batch
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.sessions.host_session import Forward
@@ -24,13 +23,13 @@ from lopa.runtime.text.tokenizer import Tokenizer
 
 CONFIG = GenerationConfig()
 FIRST, LATER, SMALL = (
-    ForwardSizes(1, 1, 60, 64, 33),
-    ForwardSizes(1, 4, 64, 128, 40),
-    ForwardSizes(1, 1, 16, 192, 9),
+    Sizes(1, 1, 60, 64, 33),
+    Sizes(1, 4, 64, 128, 40),
+    Sizes(1, 1, 16, 192, 9),
 )
 
 
-def recording(*requests: tuple[ForwardSizes, ...]) -> Recording:
+def recording(*requests: tuple[Sizes, ...]) -> Recording:
     return Recording(requests, (CONFIG,), 28, (Source(name="test", sha256="", forwards=sum(map(len, requests))),))
 
 
@@ -42,14 +41,14 @@ def test_alone_every_step_is_a_forward() -> None:
 def test_in_company_like_shapes_share_a_forward_and_others_do_not() -> None:
     asked = recording((FIRST, LATER), (FIRST, SMALL), (FIRST,))
     # First all three; then LATER and SMALL, which would be mostly padding together.
-    assert forwards_of_recording(asked, 3) == Counter({ForwardSizes(3, 1, 60, 64, 33): 1, LATER: 1, SMALL: 1})
+    assert forwards_of_recording(asked, 3) == Counter({Sizes(3, 1, 60, 64, 33): 1, LATER: 1, SMALL: 1})
     # Two at a time: the third joins when nothing is left of the others.
-    assert forwards_of_recording(asked, 2) == Counter({ForwardSizes(2, 1, 60, 64, 33): 1, LATER: 1, SMALL: 1, FIRST: 1})
+    assert forwards_of_recording(asked, 2) == Counter({Sizes(2, 1, 60, 64, 33): 1, LATER: 1, SMALL: 1, FIRST: 1})
 
 
 def test_a_common_forward_has_the_largest_of_every_size() -> None:
-    one, other = ForwardSizes(1, 4, 60, 64, 40), ForwardSizes(1, 4, 64, 192, 12)
-    assert forwards_of_recording(recording((one,), (other,)), 2) == Counter({ForwardSizes(2, 4, 64, 192, 40): 1})
+    one, other = Sizes(1, 4, 60, 64, 40), Sizes(1, 4, 64, 192, 12)
+    assert forwards_of_recording(recording((one,), (other,)), 2) == Counter({Sizes(2, 4, 64, 192, 40): 1})
 
 
 def test_joined() -> None:
@@ -61,11 +60,11 @@ def test_joined() -> None:
 class Noting:
     """The Forward protocol: notes the sizes of what it runs."""
 
-    def __init__(self, forward: Forward, ran: list[ForwardSizes]) -> None:
+    def __init__(self, forward: Forward, ran: list[Sizes]) -> None:
         self._forward, self._ran = forward, ran
 
     def run(self, batch: WindowBatch, prefix: Prefix) -> tuple[Statistics, tuple[Rows, ...]]:
-        self._ran.append(sizes_of_forward(batch, prefix.mask))
+        self._ran.append(sizes_of_batch(batch, prefix.mask.shape[1]))
         return self._forward.run(batch, prefix)
 
     def forget_prefix(self) -> None:
@@ -76,7 +75,7 @@ class Noting:
 
 
 def test_what_is_recorded_is_what_the_forward_ran(tiny_bundle: Path) -> None:
-    ran: list[ForwardSizes] = []
+    ran: list[Sizes] = []
     heard: list[int] = []
     bundle = Bundle.open(tiny_bundle)
     session = host_session(bundle, lambda forward, _: Noting(forward, ran))

@@ -6,11 +6,12 @@ import pytest
 
 from lopa.bench.gears.costs import GearCosts
 from lopa.bench.gears.rivals import outcome_of_gears, rival_outcomes
-from lopa.runtime.bundle.gears import SPLIT_COST, ForwardSizes, Gear, PlanCosts
+from lopa.runtime.bundle.gears import SPLIT_COST, Gear, GearPlanCosts
+from lopa.runtime.contract import Sizes
 
-LIMITS = ForwardSizes(2, 5, 256, 320, 257)
+LIMITS = Sizes(2, 5, 256, 320, 257)
 ROWS = GearCosts(
-    PlanCosts(kind="modelled", device="test", machine="test", measured=None),
+    GearPlanCosts(kind="modelled", device="test", machine="test", measured=None),
     lambda sequences, window, _: float(sequences * window),
 )
 """A second for each row."""
@@ -20,12 +21,12 @@ ROWS = GearCosts(
     ("sizes", "expected"),
     [
         # rows: real, tokens by 8 or 16 dealt to equal windows, sequences up to 8 (1 as it is), powers of two, largest
-        (ForwardSizes(1, 5, 58, 64, 33), [290, 5 * 61, 8 * 58, 5 * 64, 2560]),
-        (ForwardSizes(1, 1, 17, 64, 17), [17, 24, 17, 32, 2560]),
-        (ForwardSizes(2, 3, 256, 320, 1), [1536, 1536, 8 * 256, 2 * 4 * 256, 2560]),
+        (Sizes(1, 5, 58, 64, 33), [290, 5 * 61, 8 * 58, 5 * 64, 2560]),
+        (Sizes(1, 1, 17, 64, 17), [17, 24, 17, 32, 2560]),
+        (Sizes(2, 3, 256, 320, 1), [1536, 1536, 8 * 256, 2 * 4 * 256, 2560]),
     ],
 )
-def test_rows_of_every_way(sizes: ForwardSizes, expected: list[int]) -> None:
+def test_rows_of_every_way(sizes: Sizes, expected: list[int]) -> None:
     outcomes = rival_outcomes({sizes: 3}, LIMITS, ROWS)
     assert [outcome.name.split()[0] for outcome in outcomes] == ["no", "buckets", "buckets", "powers", "always"]
     assert [outcome.seconds for outcome in outcomes] == expected
@@ -34,7 +35,7 @@ def test_rows_of_every_way(sizes: ForwardSizes, expected: list[int]) -> None:
 
 
 def test_means_are_weighted_and_shapes_counted() -> None:
-    forwards = Counter({ForwardSizes(1, 1, 33, 64, 1): 3, ForwardSizes(1, 1, 50, 64, 1): 1})
+    forwards = Counter({Sizes(1, 1, 33, 64, 1): 3, Sizes(1, 1, 50, 64, 1): 1})
     unpadded, *_, powers, largest = rival_outcomes(forwards, LIMITS, ROWS)
     assert (unpadded.seconds, unpadded.shapes) == ((3 * 33 + 50) / 4, 2)
     assert (powers.seconds, powers.shapes, largest.shapes) == (64, 1, 1)
@@ -45,7 +46,7 @@ def test_gears_count_every_forward_of_a_split() -> None:
         Gear(requests=1, branches=2, window=64, prefix=320, wanted=64, seconds=1.0),
         Gear(requests=1, branches=1, window=32, prefix=64, wanted=32, seconds=0.25),
     ]
-    outcome = outcome_of_gears("gears", gears, {ForwardSizes(1, 5, 40, 128, 1): 1, ForwardSizes(1, 1, 30, 64, 1): 3})
+    outcome = outcome_of_gears("gears", gears, {Sizes(1, 5, 40, 128, 1): 1, Sizes(1, 1, 30, 64, 1): 3})
     assert outcome.seconds == pytest.approx((SPLIT_COST * 3 * 1.0 + 3 * 0.25) / 4)
     assert outcome.padding == pytest.approx((6 * 64 + 3 * 32) / (5 * 40 + 3 * 30) - 1)
     assert outcome.shapes == 2

@@ -20,7 +20,8 @@ from lopa.bench.quality.measure import (
     variant_config,
 )
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.bundle.costs import costs_name, json_from_costs, weights_digest
+from lopa.runtime.bundle.costs import costs_name
+from lopa.runtime.bundle.record import json_from_record
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.generation_config import GenerationConfig
 
@@ -135,8 +136,8 @@ def test_auto_is_measured_where_the_bundle_has_a_cost_table(
     tiny_bundle: Path, tmp_path: Path, items: list[EvalItem]
 ) -> None:
     copy = Path(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
-    digest = weights_digest(Bundle.open(copy))
-    (copy / costs_name("cpu")).write_bytes(json_from_costs(costs_with(digest, first=0.0, each=1.0)))
+    digest = Bundle.open(copy).manifest.weights_digest
+    (copy / costs_name("cpu")).write_bytes(json_from_record(costs_with(digest, first=0.0, each=1.0)))
     with Decoder.open(copy, threads=1) as decoder:
         rows = {row.config: row for row in quality_rows(decoder, items[:1])}
     assert set(rows) == {*(variant.name for variant in VARIANTS), "lopa-auto"}

@@ -23,7 +23,7 @@ from tests.runtime.bundle.test_gears import gear
 
 from lopa.cli.main import main
 from lopa.export.ascend.contract import atc_contract
-from lopa.runtime.ascend.manifest import engine_from_folder
+from lopa.runtime.ascend.manifest import ASCEND_ENGINES
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.gears import GEARS_NAME, GearPlan
 
@@ -65,7 +65,7 @@ def test_a_build(planned_bundle: Path, atc_calls: Path, ascend: Command, capsys:
     folder = planned_bundle / "engines" / "ascend-910B1"
     assert output.startswith(f"{folder}: 3 gears, 1 OM, ")
     assert "atc compiles gears for Ascend910B1; this takes minutes" in errors
-    engine = engine_from_folder(folder).engine
+    engine = ASCEND_ENGINES.read(folder).engine
     assert engine.commands == runs(atc_calls)
     assert (engine.soc_version, engine.precision, engine.dynamic, engine.int8) == ("Ascend910B1", "origin", True, False)
     assert engine.cann_version == VERSION
@@ -148,7 +148,7 @@ def test_a_toolkit_without_a_version(
     stand_in_toolkit(tmp_path / "toolkit", None)
     monkeypatch.setenv("STAND_IN_ATC_SUFFIX", "_linux_aarch64")
     assert ascend(planned_bundle, *SOC)[0] == 0
-    engine = engine_from_folder(planned_bundle / "engines" / "ascend-910B1").engine
+    engine = ASCEND_ENGINES.read(planned_bundle / "engines" / "ascend-910B1").engine
     assert engine.cann_version is None
     assert {each.model for each in engine.gears} == {"gears_linux_aarch64.om"}
 
@@ -156,7 +156,7 @@ def test_a_toolkit_without_a_version(
 def test_one_gear_is_an_om_of_fixed_shape(planned_bundle: Path, atc_calls: Path, ascend: Command) -> None:
     change_plan(planned_bundle, gears=[gear(1, 4, 64, 64)])
     assert ascend(planned_bundle, *SOC)[0] == 0
-    engine = engine_from_folder(planned_bundle / "engines" / "ascend-910B1").engine
+    engine = ASCEND_ENGINES.read(planned_bundle / "engines" / "ascend-910B1").engine
     assert (engine.dynamic, engine.gears[0].dims, engine.gears[0].model) == (False, [], "gear-0.om")
     assert not [argument for argument in runs(atc_calls)[0] if argument.startswith("--dynamic_dims")]
 
@@ -169,7 +169,7 @@ def test_int8_is_an_om_for_each_gear(planned_bundle: Path, atc_calls: Path, asce
     code, output, errors = ascend(planned_bundle, *SOC, "--int8", "--int8-graph", graph)
     assert code == 0, errors
     assert "3 gears, 3 OM" in output
-    engine = engine_from_folder(planned_bundle / "engines" / "ascend-910B1").engine
+    engine = ASCEND_ENGINES.read(planned_bundle / "engines" / "ascend-910B1").engine
     assert (engine.int8, engine.dynamic, engine.precision) == (True, False, "fp16")
     assert [each.model for each in engine.gears] == ["gear-0.om", "gear-1.om", "gear-2.om"]
     for each in engine.gears:
@@ -206,8 +206,8 @@ def test_a_dry_run_and_what_its_commands_make(
     assert runs(atc_calls)[1:] == built
     code, output, _ = ascend(elsewhere, *SOC, "--built", target)
     assert code == 0
-    there = engine_from_folder(elsewhere / "engines" / "ascend-910B1").engine
-    here = engine_from_folder(planned_bundle / "engines" / "ascend-910B1").engine
+    there = ASCEND_ENGINES.read(elsewhere / "engines" / "ascend-910B1").engine
+    here = ASCEND_ENGINES.read(planned_bundle / "engines" / "ascend-910B1").engine
     assert (there.gears, there.inputs, there.outputs) == (here.gears, here.inputs, here.outputs)
     assert {record.sha256 for record in there.files} <= {record.sha256 for record in here.files}
     code, _, errors = ascend(elsewhere, *SOC, "--precision", "fp16", "--built", target)
@@ -306,7 +306,7 @@ def test_failures_that_are_not_known(
     assert "E19999: Inner Error!" in errors
     assert str(tmp_path / "plogs") in errors
     assert files_of(folder) == before
-    assert engine_from_folder(folder).engine.precision == "origin"
+    assert ASCEND_ENGINES.read(folder).engine.precision == "origin"
     monkeypatch.delenv("STAND_IN_ATC_FAIL")
     monkeypatch.setenv("STAND_IN_ATC_NO_OM", "1")
     code, _, errors = ascend(planned_bundle, *SOC, "--precision", "fp16")

@@ -9,8 +9,9 @@ from tests.cli.command import PROMPT, lopa_export
 from tests.runtime.bundle.test_costs import costs_of
 
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.bundle.costs import costs_name, json_from_costs
-from lopa.runtime.bundle.gears import GearTable, plan_from_file
+from lopa.runtime.bundle.costs import costs_name
+from lopa.runtime.bundle.gears import GearTable, gear_plan_from_file
+from lopa.runtime.bundle.record import json_from_record
 from lopa.runtime.sessions.session import open_session
 
 
@@ -41,7 +42,7 @@ def test_a_plan_from_a_trace(bundle: Path, trace: Path, tmp_path: Path) -> None:
     assert "no better choice exists" in done.stdout
     assert plot.read_bytes().startswith(b"\x89PNG")
 
-    plan = plan_from_file(bundle / "gears.json", Bundle.open(bundle))
+    plan = gear_plan_from_file(bundle / "gears.json", Bundle.open(bundle))
     assert len(plan.gears) == 3
     last = plan.gears[-1]
     assert (last.branches, last.window, last.prefix, last.wanted) == (3, 256, 384, 256)
@@ -58,7 +59,7 @@ def test_without_a_trace_prompts_are_decoded_and_the_plan_can_go_elsewhere_as_js
     bundle: Path, tmp_path: Path
 ) -> None:
     costs, output = tmp_path / "costs.json", tmp_path / "plan.json"
-    costs.write_bytes(json_from_costs(costs_of(Bundle.open(bundle))))
+    costs.write_bytes(json_from_record(costs_of(Bundle.open(bundle))))
     done = lopa_export("plan", bundle, "--costs", costs, "-o", output, "--json", "--parallel", 4, "--memory", 1)
     assert done.returncode == 0, done.stderr
     assert done.stdout == output.read_text()
@@ -173,7 +174,7 @@ def test_the_least_memory_that_is_named_is_enough(bundle: Path, trace: Path, tmp
 
 def test_costs_of_another_device_are_refused(bundle: Path, trace: Path, tmp_path: Path) -> None:
     costs = tmp_path / costs_name("cpu")
-    costs.write_bytes(json_from_costs(costs_of(Bundle.open(bundle))))
+    costs.write_bytes(json_from_record(costs_of(Bundle.open(bundle))))
     done = lopa_export("plan", bundle, "--trace", trace, "--costs", costs, "--device", "tensorrt:0")
     assert done.returncode == 2
     assert "measured for device cpu" in done.stderr

@@ -16,7 +16,8 @@ import pytest
 
 from lopa.cli.main import main
 from lopa.runtime.bundle import Bundle, sha256_of_file
-from lopa.runtime.bundle.manifest import FileRecord, json_from_manifest, scale_name
+from lopa.runtime.bundle.manifest import FileRecord, scale_name
+from lopa.runtime.bundle.record import json_from_record
 from lopa.runtime.install_hint import pip_install
 from lopa.tiny import ADAPTER, CHECKPOINT
 
@@ -52,7 +53,7 @@ def rewrite_digests(path: Path) -> None:
         FileRecord(path=record.path, size=record.size, sha256=sha256_of_file(path / record.path))
         for record in manifest.files
     ]
-    (path / "manifest.json").write_bytes(json_from_manifest(msgspec.structs.replace(manifest, files=files)))
+    (path / "manifest.json").write_bytes(json_from_record(msgspec.structs.replace(manifest, files=files)))
 
 
 def rewrite_graph(path: Path, change: Callable[[onnx.GraphProto], int], *, name: str = "model.onnx") -> None:

@@ -9,7 +9,6 @@ from tests.runtime.bundle.test_gears import GEARS, gear
 
 from lopa.export.ascend.job import AscendJob, AscendRequest, job_from_bundle
 from lopa.runtime.bundle import Bundle, sha256_of_file
-from lopa.runtime.bundle.costs import weights_digest
 from lopa.runtime.errors import BadInputError
 
 REQUEST = AscendRequest("Ascend910B1", GEARS, None, False, None)
@@ -24,7 +23,7 @@ def test_what_is_decided(bundle: Bundle) -> None:
     job = job_from_bundle(bundle, REQUEST)
     assert (job.precision, job.dynamic, job.data) == ("origin", True, ("model.onnx.data",))
     assert job.graph_sha256 == sha256_of_file(bundle.graph)
-    assert job.data_sha256 == (weights_digest(bundle),)
+    assert job.data_sha256 == (bundle.manifest.weights_digest,)
     assert [job.call_of_gear(index).name for index in range(3)] == ["gears"] * 3
 
 
@@ -78,8 +77,8 @@ def test_a_quantized_graph(bundle: Bundle, tmp_path: Path) -> None:
     job = job_from_bundle(bundle, request)
     assert [call.graph for call in job.calls] == ["int8.onnx"] * 3
     assert not job.dynamic
-    assert job.data_sha256 == (weights_digest(bundle),)
-    assert job.weights_sha256 == weights_digest(bundle)
+    assert job.data_sha256 == (bundle.manifest.weights_digest,)
+    assert job.weights_sha256 == bundle.manifest.weights_digest
 
 
 def without_an_output(model: onnx.ModelProto) -> None:

@@ -22,11 +22,11 @@ from tests.runtime.tensorrt.stand_in_tensorrt import PHASES, stand_in_tensorrt
 from lopa.export.progress import silent
 from lopa.export.tensorrt.engine import EngineJob, engine_from_job, job_from_bundle
 from lopa.export.tensorrt.products import Products
+from lopa.runtime.accelerator.arrays import GraphArrays
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.contract import input_names
+from lopa.runtime.contract import Sizes, input_names
 from lopa.runtime.errors import BadInputError, CheckFailedError
-from lopa.runtime.tensorrt.manifest import BuildFlags, engine_for_device
-from lopa.runtime.tensorrt.profiles import Axes, input_shapes
+from lopa.runtime.tensorrt.manifest import BuildFlags, engine_for_device, plan_of_engine
 
 TRT = stand_in_tensorrt(10)
 
@@ -62,7 +62,7 @@ def test_an_engine_is_built_and_found_again(bundle: Bundle, job: EngineJob, majo
     assert (engine.gpu, engine.capability, engine.tensorrt) == (DEVICE.name, DEVICE.capability, trt.__version__)
     assert (engine.gears, engine.verified) == (GEARS, False)
     assert json.loads((found.folder / "layers.json").read_text()) == {"Layers": ["a layer"]}
-    assert json.loads(found.plan()) == _description(found.folder)
+    assert json.loads(plan_of_engine(found)) == _description(found.folder)
     cache = f"timing-stand-in-gpu-{trt.__version__}.cache"
     assert _left(bundle) == [f"tensorrt-sm90-{trt.__version__}", cache]
 
@@ -170,7 +170,7 @@ def test_a_damaged_engine_is_built_again(job: EngineJob) -> None:
     folder = engine_from_job(job, TRT, DEVICE, None, silent).found.folder
     (folder / "engine.plan").write_bytes(b"half")
     assert not engine_from_job(job, TRT, DEVICE, None, silent).cached
-    assert json.loads(engine_from_job(job, TRT, DEVICE, None, silent).found.plan())
+    assert json.loads(plan_of_engine(engine_from_job(job, TRT, DEVICE, None, silent).found))
 
 
 def test_a_timing_cache_is_read_and_written(job: EngineJob, tmp_path: Path) -> None:
@@ -306,10 +306,10 @@ def _logprobs(job: EngineJob) -> npt.NDArray[np.float32]:
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
     random = np.random.default_rng(7)
-    axes = Axes(requests=1, branches=2, window=16, prefix=64, wanted=16)
+    axes = Sizes(requests=1, branches=2, window=16, prefix=64, wanted=16)
     inputs: dict[str, npt.NDArray[Any]] = {
         name: random.normal(0, 1, shape).astype(np.float32)
-        for name, shape in input_shapes(axes, job.bundle.manifest.dimensions).items()
+        for name, shape in GraphArrays(job.bundle.manifest).input_shapes(axes).items()
     }
     inputs["input_ids"] = random.integers(0, 1000, (1, 2, 16))
     inputs["position_ids"] = 40 + np.tile(np.arange(16), (1, 2, 1))

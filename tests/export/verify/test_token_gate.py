@@ -8,12 +8,11 @@ import pytest
 
 from lopa.export.verify.token_gate import GateTolerance, Tally, agreement_of_sessions, check_reference, gate_tolerance
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.contract import Statistics
+from lopa.runtime.contract import Sizes, Statistics
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.sessions.host_session import HostSession
 from lopa.runtime.sessions.session import open_session
-from lopa.runtime.tensorrt.profiles import Axes
 
 TOLERANCE = GateTolerance(margin=0.5, statistics=0.1, by_rms=False)
 
@@ -74,7 +73,7 @@ def test_every_forward_runs_on_both(tiny_bundle: Path, monkeypatch: pytest.Monke
     bundle = Bundle.open(tiny_bundle)
     prompt = np.random.default_rng(0).integers(bundle.manifest.dimensions.vocab_size, size=20)
     config = GenerationConfig(max_new_tokens=16, block_size=8)
-    shapes = [Axes(requests=2, branches=2, window=8, prefix=64, wanted=4)]
+    shapes = [Sizes(requests=2, branches=2, window=8, prefix=64, wanted=4)]
 
     def agreement() -> tuple[bool, int]:
         sessions = [open_session(bundle, device, threads=1) for device in ("numpy", "cpu")]

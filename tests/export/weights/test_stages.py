@@ -17,7 +17,8 @@ from lopa.export.graph.trace import graph_from_dimensions
 from lopa.export.weights.quantization import QuantizationChoice
 from lopa.export.weights.stage_split import parts_from_records
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.bundle.manifest import MANIFEST_NAME, Manifest, Stage, json_from_manifest
+from lopa.runtime.bundle.manifest import MANIFEST_NAME, Manifest, Stage
+from lopa.runtime.bundle.record import json_from_record
 from lopa.runtime.contract import TILE, output_names, past_names
 from lopa.runtime.contract.model_part import HIDDEN, NEXT_HIDDEN, ModelPart
 from lopa.runtime.errors import BadInputError
@@ -81,7 +82,7 @@ def _with_stages(source: Path, path: Path, stages: int) -> Bundle:
         name = stage_name(number, stages)
         ir.save(graph, path / name)
         entries.append(Stage(graph=name, first_layer=part.first, end_layer=part.end))
-    (path / MANIFEST_NAME).write_bytes(json_from_manifest(msgspec.structs.replace(manifest, stages=entries)))
+    (path / MANIFEST_NAME).write_bytes(json_from_record(msgspec.structs.replace(manifest, stages=entries)))
     return Bundle(path, msgspec.structs.replace(manifest, stages=entries))
 
 
@@ -178,7 +179,7 @@ def test_a_manifest_whose_stages_are_not_all_layers_is_refused(
     manifest = Bundle.open(tiny_staged).manifest
     graph = manifest.stages[0].graph
     stages = [Stage(graph=graph, first_layer=first, end_layer=end) for first, end in pairwise((0, *ends))]
-    (tmp_path / MANIFEST_NAME).write_bytes(json_from_manifest(msgspec.structs.replace(manifest, stages=stages)))
+    (tmp_path / MANIFEST_NAME).write_bytes(json_from_record(msgspec.structs.replace(manifest, stages=stages)))
     with pytest.raises(BadInputError, match="has stages of the layers") as caught:
         Bundle.open(tmp_path)
     assert "all 5 layers" in caught.value.expected

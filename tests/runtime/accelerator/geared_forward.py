@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lopa.runtime.accelerator.padding import padded_batch, parts_of_forward, sizes_of_forward
+from lopa.runtime.accelerator.padding import padded_batch, parts_of_forward
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.gears import Gear, GearTable
-from lopa.runtime.contract import Rows, Statistics, WindowBatch
+from lopa.runtime.contract import Rows, Statistics, WindowBatch, sizes_of_batch
 from lopa.runtime.contract.batch_parts import Part, parts_across
 from lopa.runtime.contract.model_part import whole_model
 from lopa.runtime.sessions.host_session import Forward, HostSession
@@ -40,7 +40,7 @@ class GearedForward:
 
     def run(self, batch: WindowBatch, prefix: Prefix) -> tuple[Statistics, tuple[Rows, ...]]:
         """Forward.run. Raises BadInputError for a window or a prefix that no gear holds."""
-        sizes = sizes_of_forward(batch, prefix.mask)
+        sizes = sizes_of_batch(batch, prefix.mask.shape[1])
         gear = self._table.gear_for(sizes)
         parts = tuple(parts_of_forward(sizes, gear))
         statistics: list[Statistics] = []

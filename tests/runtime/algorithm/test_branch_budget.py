@@ -15,15 +15,8 @@ from lopa.runtime.algorithm.branches import Lookahead, branch_from_prompt
 from lopa.runtime.algorithm.decoding import Step
 from lopa.runtime.algorithm.filling import Fills
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.bundle.costs import (
-    COSTS_SCHEMA,
-    Costs,
-    CostTable,
-    ForwardCost,
-    costs_name,
-    json_from_costs,
-    weights_digest,
-)
+from lopa.runtime.bundle.costs import COSTS_SCHEMA, Costs, CostTable, ForwardCost, costs_name
+from lopa.runtime.bundle.record import json_from_record
 from lopa.runtime.contract import CONTRACT_VERSION
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.errors import BadInputError
@@ -103,8 +96,8 @@ def copy(tiny_bundle: Path, tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize(("first", "each", "most"), [(1.0, 0.0, 8), (0.0, 1.0, 1)])
 def test_whole_decodes_follow_the_table(copy: Path, first: float, each: float, most: int) -> None:
-    digest = weights_digest(Bundle.open(copy))
-    (copy / costs_name("cpu")).write_bytes(json_from_costs(costs_with(digest, first=first, each=each)))
+    digest = Bundle.open(copy).manifest.weights_digest
+    (copy / costs_name("cpu")).write_bytes(json_from_record(costs_with(digest, first=first, each=each)))
     with tiny.EVAL.open(encoding="utf-8") as lines:
         prompts = [json.loads(line)["prompt"] for line in itertools.islice(lines, 4)]
     with Decoder.open(copy, threads=1) as decoder:
@@ -119,8 +112,8 @@ def test_whole_decodes_follow_the_table(copy: Path, first: float, each: float, m
 
 
 def test_the_choice_does_not_depend_on_the_company(copy: Path) -> None:
-    digest = weights_digest(Bundle.open(copy))
-    (copy / costs_name("cpu")).write_bytes(json_from_costs(costs_with(digest, first=1.0, each=0.3)))
+    digest = Bundle.open(copy).manifest.weights_digest
+    (copy / costs_name("cpu")).write_bytes(json_from_record(costs_with(digest, first=1.0, each=0.3)))
     with tiny.EVAL.open(encoding="utf-8") as lines:
         prompts = [json.loads(line)["prompt"] for line in itertools.islice(lines, 5)]
     with Decoder.open(copy, threads=1) as decoder:

@@ -12,10 +12,11 @@ from tests.runtime.ascend.stand_in_toolkit import stand_in_toolkit
 
 from lopa.export.ascend.build import engine_from_job
 from lopa.export.ascend.job import AscendRequest, job_from_bundle
-from lopa.runtime.ascend.manifest import AscendEngine, FoundEngine, engine_from_folder
+from lopa.runtime.ascend.manifest import ASCEND_ENGINES, AscendEngine, StoredAscendEngine
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.bundle.engine_file import ENGINE_NAME, text_of_engine
-from lopa.runtime.bundle.gears import GEARS_NAME, Gear, json_from_plan
+from lopa.runtime.bundle.engine_file import ENGINE_NAME
+from lopa.runtime.bundle.gears import GEARS_NAME, Gear
+from lopa.runtime.bundle.record import json_from_record
 
 SOC = "Ascend910B1"
 
@@ -33,12 +34,12 @@ ALL_TRACES_GEARS = [
 def bundle_with_engine(source: Path, target: Path, gears: Sequence[Gear], soc: str = SOC) -> Path:
     """A copy of the bundle with a plan and an engine."""
     shutil.copytree(source, target)
-    (target / GEARS_NAME).write_bytes(json_from_plan(plan_of(Bundle.open(target), gears=list(gears))))
+    (target / GEARS_NAME).write_bytes(json_from_record(plan_of(Bundle.open(target), gears=list(gears))))
     add_engine(target, gears, soc)
     return target
 
 
-def add_engine(bundle: Path, gears: Sequence[Gear], soc: str = SOC) -> FoundEngine:
+def add_engine(bundle: Path, gears: Sequence[Gear], soc: str = SOC) -> StoredAscendEngine:
     """Compile one into the bundle. The toolkit and its cache lie beside it."""
     opened = Bundle.open(bundle)
     toolkit = stand_in_toolkit(bundle.parent / "toolkit")
@@ -51,7 +52,7 @@ def add_engine(bundle: Path, gears: Sequence[Gear], soc: str = SOC) -> FoundEngi
         return engine_from_job(opened, job, lambda *_: None).found
 
 
-def engine_of_static_models(bundle: Path, gears: Sequence[Gear], soc: str = SOC) -> FoundEngine:
+def engine_of_static_models(bundle: Path, gears: Sequence[Gear], soc: str = SOC) -> StoredAscendEngine:
     """One OM of fixed shapes for each gear, as for a quantized graph: put together from engines of one gear each."""
     found: list[AscendEngine] = []
     kept = bundle.parent / "models"
@@ -102,5 +103,5 @@ def engine_of_static_models(bundle: Path, gears: Sequence[Gear], soc: str = SOC)
             *(file for engine in found[:-1] for file in engine.files if file.path.endswith(".om")),
         ],
     )
-    (folder / ENGINE_NAME).write_bytes(text_of_engine(joined))
-    return engine_from_folder(folder)
+    (folder / ENGINE_NAME).write_bytes(json_from_record(joined))
+    return ASCEND_ENGINES.read(folder)

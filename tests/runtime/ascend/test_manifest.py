@@ -7,18 +7,17 @@ import pytest
 from tests.runtime.bundle.test_gears import GEARS
 
 from lopa.runtime.ascend.manifest import (
+    ASCEND_ENGINES,
     AscendEngine,
     EngineGear,
     EngineInput,
     EngineOutput,
     engine_folder,
-    engine_folders,
-    engine_from_folder,
 )
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.bundle.costs import weights_digest
-from lopa.runtime.bundle.engine_file import ENGINE_NAME, text_of_engine
+from lopa.runtime.bundle.engine_file import ENGINE_NAME
 from lopa.runtime.bundle.manifest import FileRecord
+from lopa.runtime.bundle.record import json_from_record
 from lopa.runtime.errors import BadInputError
 
 ENGINE = AscendEngine(
@@ -44,29 +43,29 @@ ENGINE = AscendEngine(
 def write(folder: Path, engine: AscendEngine = ENGINE) -> Path:
     folder.mkdir(parents=True)
     (folder / "gears.om").write_bytes(b"abc")
-    (folder / ENGINE_NAME).write_bytes(text_of_engine(engine))
+    (folder / ENGINE_NAME).write_bytes(json_from_record(engine))
     return folder
 
 
 def test_what_is_written_is_read_back(tmp_path: Path) -> None:
-    found = engine_from_folder(write(tmp_path / "ascend-910B1"))
+    found = ASCEND_ENGINES.read(write(tmp_path / "ascend-910B1"))
     assert found.engine == ENGINE
     assert found.name == "ascend-910B1"
-    assert found.model(found.engine.gears[1]) == tmp_path / "ascend-910B1" / "gears.om"
+    assert (found.folder / found.engine.gears[1].model) == tmp_path / "ascend-910B1" / "gears.om"
 
 
 def test_the_engines_of_a_bundle(tiny_bundle: Path, tmp_path: Path) -> None:
     bundle = Bundle(tmp_path, Bundle.open(tiny_bundle).manifest)
-    assert engine_folders(bundle) == []
+    assert ASCEND_ENGINES.folders(bundle) == []
     folder = engine_folder(bundle, "Ascend910_9392")
     assert folder == tmp_path / "engines" / "ascend-910_9392"
-    write(folder, msgspec.structs.replace(ENGINE, weights_sha256=weights_digest(bundle)))
+    write(folder, msgspec.structs.replace(ENGINE, weights_sha256=bundle.manifest.weights_digest))
     write(tmp_path / "engines" / "ascend-310P3")
     (tmp_path / "engines" / "failed-ascend-310P1").mkdir()
     (tmp_path / "engines" / "ascend-file").touch()
-    folders = engine_folders(bundle)
+    folders = ASCEND_ENGINES.folders(bundle)
     assert [each.name for each in folders] == ["ascend-310P3", "ascend-910_9392"]
-    assert [engine_from_folder(each).fits(bundle) for each in folders] == [False, True]
+    assert [ASCEND_ENGINES.read(each).fits(bundle) for each in folders] == [False, True]
 
 
 @pytest.mark.parametrize(
@@ -89,14 +88,14 @@ def test_an_engine_that_cannot_be_used(tmp_path: Path, change: dict[str, object]
     text = json.loads((folder / ENGINE_NAME).read_bytes())
     (folder / ENGINE_NAME).write_text(json.dumps({**text, **change}))
     with pytest.raises(BadInputError) as caught:
-        engine_from_folder(folder)
+        ASCEND_ENGINES.read(folder)
     assert said in str(caught.value)
     assert "lopa-export ascend" in caught.value.remedy
 
 
 def test_one_without_a_description(tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match=r"engine\.json"):
-        engine_from_folder(tmp_path)
+        ASCEND_ENGINES.read(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -122,7 +121,7 @@ def test_a_description_that_somebody_spoiled(tmp_path: Path, spoil: Callable[[by
     assert after != before
     (folder / ENGINE_NAME).write_bytes(after)
     with pytest.raises(BadInputError):
-        engine_from_folder(folder)
+        ASCEND_ENGINES.read(folder)
 
 
 @pytest.mark.parametrize("name", [ENGINE_NAME, "gears.om"])
@@ -131,4 +130,4 @@ def test_a_link_to_itself(tmp_path: Path, name: str) -> None:
     (folder / name).unlink()
     (folder / name).symlink_to(folder / name)
     with pytest.raises(BadInputError):
-        engine_from_folder(folder)
+        ASCEND_ENGINES.read(folder)

@@ -21,11 +21,12 @@ from tests.runtime.random_windows import assert_same_statistics, random_batch
 from lopa.export.verify.cases import cases_from_manifest
 from lopa.runtime.accelerator.memory import ALIGNMENT
 from lopa.runtime.ascend.calls import AclError
-from lopa.runtime.ascend.manifest import engine_from_folder
+from lopa.runtime.ascend.manifest import ASCEND_ENGINES
 from lopa.runtime.ascend.memory import COPY_ALIGNMENT
 from lopa.runtime.ascend.process import THE_PROCESS
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.bundle.engine_file import ENGINE_NAME, text_of_engine
+from lopa.runtime.bundle.engine_file import ENGINE_NAME
+from lopa.runtime.bundle.record import json_from_record
 from lopa.runtime.contract import TILE
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.devices import session_from_devices
@@ -362,7 +363,7 @@ def test_an_engine_that_does_not_fit(
 ) -> None:
     path = Path(shutil.copytree(ascend_bundle, tmp_path / "bundle"))
     (folder,) = (path / "engines").iterdir()
-    engine = engine_from_folder(folder).engine
+    engine = ASCEND_ENGINES.read(folder).engine
     if change == {"inputs": "one less"}:
         holes = engine.inputs[-1].dims.count(-1)
         gears = [msgspec.structs.replace(each, dims=each.dims[: len(each.dims) - holes]) for each in engine.gears]
@@ -370,22 +371,22 @@ def test_an_engine_that_does_not_fit(
     elif change == {"gears": "another"}:
         last = engine.gears[-1]
         change = {"gears": [*engine.gears[:-1], msgspec.structs.replace(last, dims=[dim + 1 for dim in last.dims])]}
-    (folder / ENGINE_NAME).write_bytes(text_of_engine(msgspec.structs.replace(engine, **change)))
+    (folder / ENGINE_NAME).write_bytes(json_from_record(msgspec.structs.replace(engine, **change)))
     with pytest.raises(BadInputError, match=words):
         open_session(Bundle.open(path), "ascend:0")
 
 
 def test_an_om_with_other_inputs_than_its_engine(ascend_bundle: Path, machine: StandInAcl, tmp_path: Path) -> None:
     path = Path(shutil.copytree(ascend_bundle, tmp_path / "bundle"))
-    found = engine_from_folder(next((path / "engines").iterdir()))
-    model = found.model(found.engine.gears[0])
+    found = ASCEND_ENGINES.read(next((path / "engines").iterdir()))
+    model = found.folder / found.engine.gears[0].model
     om = read_om(model)
     write_om(model, msgspec.structs.replace(om, inputs=om.inputs[:-1], gears=[each[:-2] for each in om.gears]))
     files = [
         msgspec.structs.replace(each, size=model.stat().st_size) if each.path == model.name else each
         for each in found.engine.files
     ]
-    (found.folder / ENGINE_NAME).write_bytes(text_of_engine(msgspec.structs.replace(found.engine, files=files)))
+    (found.folder / ENGINE_NAME).write_bytes(json_from_record(msgspec.structs.replace(found.engine, files=files)))
     with pytest.raises(BadInputError, match="has 7 inputs and 14 outputs") as caught:
         open_session(Bundle.open(path), "ascend:0")
     assert caught.value.expected.startswith("8 and 14")

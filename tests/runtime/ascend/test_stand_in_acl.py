@@ -12,7 +12,7 @@ from tests.runtime.ascend.stand_in_acl import StandInAcl, ViolationError
 
 from lopa.runtime.ascend.calls import AclCalls
 from lopa.runtime.ascend.contract import acl_contract
-from lopa.runtime.ascend.manifest import engine_folders, engine_from_folder
+from lopa.runtime.ascend.manifest import ASCEND_ENGINES
 from lopa.runtime.bundle import Bundle
 
 H2D, D2H, D2D = 1, 2, 3
@@ -27,9 +27,9 @@ class Machine:
         acl.rt.set_device(device)
         self.context = value(acl.rt.create_context(device))
         self.stream = value(acl.rt.create_stream())
-        (folder,) = engine_folders(Bundle.open(bundle))
-        found = engine_from_folder(folder)
-        self.path = str(found.model(found.engine.gears[0]))
+        (folder,) = ASCEND_ENGINES.folders(Bundle.open(bundle))
+        found = ASCEND_ENGINES.read(folder)
+        self.path = str(found.folder / found.engine.gears[0].model)
         self.model = value(acl.mdl.load_from_file(self.path))
         self.desc = acl.mdl.create_desc()
         assert acl.mdl.get_desc(self.desc, self.model) == 0

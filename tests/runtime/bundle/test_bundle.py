@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.bundle.manifest import MANIFEST_NAME, json_from_manifest, manifest_from_json
+from lopa.runtime.bundle.manifest import MANIFEST_NAME, manifest_from_json
+from lopa.runtime.bundle.record import json_from_record
 from lopa.runtime.errors import BadInputError
 
 
@@ -31,7 +32,7 @@ def test_a_whole_bundle_opens(tiny_bundle: Path) -> None:
     assert bundle.altered_files() == []
     assert bundle.graph.is_file()
     assert bundle.weights.stat().st_size >= sum(tensor.length for tensor in bundle.manifest.tensors.values())
-    text = json_from_manifest(bundle.manifest)
+    text = json_from_record(bundle.manifest)
     assert manifest_from_json(text, source="again") == bundle.manifest
     assert text == (tiny_bundle / MANIFEST_NAME).read_bytes()
 

@@ -8,16 +8,8 @@ import msgspec
 import pytest
 
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.bundle.costs import (
-    Costs,
-    CostTable,
-    ForwardCost,
-    costs_from_bundle,
-    costs_from_file,
-    costs_name,
-    json_from_costs,
-    weights_digest,
-)
+from lopa.runtime.bundle.costs import Costs, CostTable, ForwardCost, costs_from_bundle, costs_from_file, costs_name
+from lopa.runtime.bundle.record import json_from_record
 from lopa.runtime.errors import BadInputError
 
 
@@ -35,7 +27,7 @@ def costs_of(bundle: Bundle, **changes: object) -> Costs:
         device="cpu",
         machine="test",
         threads=1,
-        weights_sha256=weights_digest(bundle),
+        weights_sha256=bundle.manifest.weights_digest,
         measured="2026-11-21",
         host_seconds=1e-4,
         host_seconds_a_branch=2e-5,
@@ -66,7 +58,7 @@ def test_between_points_the_time_is_linear_and_beyond_it_grows_in_proportion(bun
 
 def test_a_table_is_read_back(bundle: Bundle) -> None:
     costs = costs_of(bundle)
-    (bundle.path / costs_name("cpu")).write_bytes(json_from_costs(costs))
+    (bundle.path / costs_name("cpu")).write_bytes(json_from_record(costs))
     assert costs_from_bundle(bundle, "cpu", 1).costs == costs
     assert costs_name("cuda:0") == "costs.cuda-0.json"
 
@@ -75,14 +67,14 @@ def test_a_table_is_read_back(bundle: Bundle) -> None:
     ("changes", "received"),
     [
         ({"device": "cuda:0"}, "device cuda:0"),
-        ({"contract": 2}, "contract 2"),
-        ({"schema": 7}, "schema 7"),
+        ({"contract": 2}, "contract version 2"),
+        ({"schema": 7}, "schema version 7"),
         ({"threads": 2}, "threads 2"),
         ({"weights_sha256": "0" * 64}, "weights 000"),
     ],
 )
 def test_a_table_of_something_else_is_refused(bundle: Bundle, changes: dict[str, object], received: str) -> None:
-    (bundle.path / costs_name("cpu")).write_bytes(json_from_costs(costs_of(bundle, **changes)))
+    (bundle.path / costs_name("cpu")).write_bytes(json_from_record(costs_of(bundle, **changes)))
     with pytest.raises(BadInputError) as caught:
         costs_from_bundle(bundle, "cpu", 1)
     assert received in caught.value.received
@@ -95,7 +87,7 @@ def test_a_table_that_cannot_be_used_is_refused(bundle: Bundle) -> None:
         costs_from_bundle(bundle, "cpu", 1)
     costs = costs_of(bundle)
     for points in ([], costs.points[1:], [*costs.points[1:], msgspec.structs.replace(costs.points[0], seconds=0.0)]):
-        path.write_bytes(json_from_costs(msgspec.structs.replace(costs, points=points)))
+        path.write_bytes(json_from_record(msgspec.structs.replace(costs, points=points)))
         with pytest.raises(BadInputError, match="points"):
             costs_from_bundle(bundle, "cpu", 1)
     path.write_text('{"schema": 1}')
@@ -142,7 +134,7 @@ def test_ranks_have_no_table(bundle: Bundle) -> None:
 )
 def test_numbers_out_of_their_range_are_refused(bundle: Bundle, change: dict[str, object], said: str) -> None:
     path = bundle.path / costs_name("cpu")
-    path.write_text(json.dumps({**json.loads(json_from_costs(costs_of(bundle))), **change}))
+    path.write_text(json.dumps({**json.loads(json_from_record(costs_of(bundle))), **change}))
     with pytest.raises(BadInputError, match=said):
         costs_from_file(path)
 
@@ -158,7 +150,7 @@ def test_numbers_out_of_their_range_are_refused(bundle: Bundle, change: dict[str
 )
 def test_a_point_out_of_its_range_is_refused(bundle: Bundle, name: str, value: object) -> None:
     path = bundle.path / costs_name("cpu")
-    content = json.loads(json_from_costs(costs_of(bundle)))
+    content = json.loads(json_from_record(costs_of(bundle)))
     content["points"][1][name] = value
     path.write_text(json.dumps(content))
     with pytest.raises(BadInputError, match=name):
@@ -167,7 +159,7 @@ def test_a_point_out_of_its_range_is_refused(bundle: Bundle, name: str, value: o
 
 def test_points_that_repeat_so_that_the_count_still_fits_are_refused(bundle: Bundle) -> None:
     path = bundle.path / costs_name("cpu")
-    content = json.loads(json_from_costs(costs_of(bundle)))
+    content = json.loads(json_from_record(costs_of(bundle)))
     content["points"][1] = content["points"][0]
     path.write_text(json.dumps(content))
     with pytest.raises(BadInputError, match="1 of them repeated"):

@@ -11,12 +11,9 @@ from tests.gears import gear as any_gear
 from tests.gears import plan_of
 
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.bundle.gears import (
-    ForwardSizes,
-    GearTable,
-    json_from_plan,
-    plan_from_file,
-)
+from lopa.runtime.bundle.gears import GearTable, gear_plan_from_file
+from lopa.runtime.bundle.record import json_from_record
+from lopa.runtime.contract import Sizes
 from lopa.runtime.errors import BadInputError
 
 gear = partial(any_gear, wanted=64)
@@ -26,19 +23,19 @@ GEARS = [gear(1, 4, 64, 64, 1.0), gear(1, 1, 96, 128, 1.5), gear(2, 4, 96, 128, 
 @pytest.mark.parametrize(
     ("sizes", "expected"),
     [
-        (ForwardSizes(1, 1, 1, 64, 1), 0),
-        (ForwardSizes(1, 4, 64, 64, 64), 0),
-        (ForwardSizes(1, 1, 65, 64, 1), 1),
-        (ForwardSizes(1, 1, 64, 65, 1), 1),
-        (ForwardSizes(1, 3, 64, 128, 1), 1),  # three of 1.5 and what a split costs are cheaper than 9
-        (ForwardSizes(2, 4, 64, 64, 1), 0),  # and so are two of 1
-        (ForwardSizes(2, 4, 70, 64, 1), 2),
-        (ForwardSizes(1, 9, 64, 64, 1), 0),  # more branches than any gear has
-        (ForwardSizes(5, 12, 96, 128, 64), 2),
-        (ForwardSizes(1, 1, 1, 64, 2), 0),  # the same row may be wanted twice
+        (Sizes(1, 1, 1, 64, 1), 0),
+        (Sizes(1, 4, 64, 64, 64), 0),
+        (Sizes(1, 1, 65, 64, 1), 1),
+        (Sizes(1, 1, 64, 65, 1), 1),
+        (Sizes(1, 3, 64, 128, 1), 1),  # three of 1.5 and what a split costs are cheaper than 9
+        (Sizes(2, 4, 64, 64, 1), 0),  # and so are two of 1
+        (Sizes(2, 4, 70, 64, 1), 2),
+        (Sizes(1, 9, 64, 64, 1), 0),  # more branches than any gear has
+        (Sizes(5, 12, 96, 128, 64), 2),
+        (Sizes(1, 1, 1, 64, 2), 0),  # the same row may be wanted twice
     ],
 )
-def test_the_cheapest_gear_serves(sizes: ForwardSizes, expected: int) -> None:
+def test_the_cheapest_gear_serves(sizes: Sizes, expected: int) -> None:
     assert GearTable(GEARS).gear_for(sizes) == GEARS[expected]
 
 
@@ -54,7 +51,7 @@ def test_the_table_agrees_with_trying_every_gear() -> None:
         gears.append(gear(3, 6, 80, 320, float(rng.random())))
         table = GearTable(gears)
         for _ in range(100):
-            sizes = ForwardSizes(*(int(rng.integers(1, most)) for most in (5, 9, 81, 321, 65)))
+            sizes = Sizes(*(int(rng.integers(1, most)) for most in (5, 9, 81, 321, 65)))
             fitting = [each for each in gears if each.holds_rows(sizes)]
             least = min(each.seconds_for(sizes) for each in fitting)
             found = table.gear_for(sizes)
@@ -64,20 +61,18 @@ def test_the_table_agrees_with_trying_every_gear() -> None:
 
 def test_more_branches_than_any_gear_has_get_room_for_what_is_wanted() -> None:
     gears = [gear(1, 1, 16, 64, 0.1), gear(1, 1, 64, 64, 1.0)]
-    assert GearTable(gears).gear_for(ForwardSizes(1, 2, 10, 64, 40)) == gears[1]
+    assert GearTable(gears).gear_for(Sizes(1, 2, 10, 64, 40)) == gears[1]
 
 
 def test_a_single_forward_is_preferred_to_a_split_that_gains_little() -> None:
     gears = [gear(1, 1, 96, 128, 1.0), gear(1, 2, 96, 128, 2.1)]
-    assert GearTable(gears).gear_for(ForwardSizes(1, 2, 96, 128, 1)) == gears[1]
+    assert GearTable(gears).gear_for(Sizes(1, 2, 96, 128, 1)) == gears[1]
     gears[1] = gear(1, 2, 96, 128, 2.3)
-    assert GearTable(gears).gear_for(ForwardSizes(1, 2, 96, 128, 1)) == gears[0]
+    assert GearTable(gears).gear_for(Sizes(1, 2, 96, 128, 1)) == gears[0]
 
 
-@pytest.mark.parametrize(
-    "sizes", [ForwardSizes(1, 1, 97, 64, 1), ForwardSizes(1, 1, 1, 129, 1), ForwardSizes(1, 1, 96, 64, 65)]
-)
-def test_rows_that_no_gear_holds_are_refused(sizes: ForwardSizes) -> None:
+@pytest.mark.parametrize("sizes", [Sizes(1, 1, 97, 64, 1), Sizes(1, 1, 1, 129, 1), Sizes(1, 1, 96, 64, 65)])
+def test_rows_that_no_gear_holds_are_refused(sizes: Sizes) -> None:
     with pytest.raises(BadInputError, match="cannot be run in parts") as caught:
         GearTable(GEARS).gear_for(sizes)
     assert "--max-prompt" in caught.value.remedy
@@ -85,15 +80,15 @@ def test_rows_that_no_gear_holds_are_refused(sizes: ForwardSizes) -> None:
 
 def test_a_plan_is_read_back(tiny_bundle: Path, tmp_path: Path) -> None:
     bundle, path = Bundle.open(tiny_bundle), tmp_path / "gears.json"
-    path.write_bytes(json_from_plan(plan_of(bundle)))
-    assert plan_from_file(path, bundle) == plan_of(bundle)
+    path.write_bytes(json_from_record(plan_of(bundle)))
+    assert gear_plan_from_file(path, bundle) == plan_of(bundle)
 
 
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"schema": 2}, "schema 2"),
-        ({"contract": 2}, "contract 2"),
+        ({"schema": 2}, "schema version 2"),
+        ({"contract": 2}, "contract version 2"),
         ({"weights_sha256": "beef"}, "weights beef"),
         ({"gears": []}, r"length >= 1 - at `\$.gears`"),
         ({"gears": [gear(1, 0, 64, 64)]}, r"gears\[0\].branches`, where it has 0"),
@@ -107,9 +102,9 @@ def test_a_plan_of_something_else_or_a_wrong_one_is_refused(
     tiny_bundle: Path, tmp_path: Path, changes: dict[str, object], said: str
 ) -> None:
     bundle, path = Bundle.open(tiny_bundle), tmp_path / "gears.json"
-    path.write_bytes(json_from_plan(plan_of(bundle, **changes)))
+    path.write_bytes(json_from_record(plan_of(bundle, **changes)))
     with pytest.raises(BadInputError, match=said):
-        plan_from_file(path, bundle)
+        gear_plan_from_file(path, bundle)
 
 
 @pytest.mark.parametrize("text", [None, b"", b"{}", b'{"gears": 3}'])
@@ -118,14 +113,14 @@ def test_what_is_no_plan_is_refused(tiny_bundle: Path, tmp_path: Path, text: byt
     if text is not None:
         path.write_bytes(text)
     with pytest.raises(BadInputError, match=r"gears\.json"):
-        plan_from_file(path, Bundle.open(tiny_bundle))
+        gear_plan_from_file(path, Bundle.open(tiny_bundle))
 
 
 def test_unknown_fields_are_refused(tiny_bundle: Path, tmp_path: Path) -> None:
     bundle, path = Bundle.open(tiny_bundle), tmp_path / "gears.json"
-    path.write_bytes(json_from_plan(plan_of(bundle)).replace(b'"made"', b'"maker": 1, "made"'))
+    path.write_bytes(json_from_record(plan_of(bundle)).replace(b'"made"', b'"maker": 1, "made"'))
     with pytest.raises(BadInputError, match="maker"):
-        plan_from_file(path, bundle)
+        gear_plan_from_file(path, bundle)
 
 
 @pytest.mark.parametrize("value", [2**20, 2**31 - 1, 2**31, 2**63, 10**30, -1, 0, None, 1.5])
@@ -133,24 +128,24 @@ def test_unknown_fields_are_refused(tiny_bundle: Path, tmp_path: Path) -> None:
 def test_sizes_that_nobody_plans_for_are_refused(tiny_bundle: Path, tmp_path: Path, name: str, value: object) -> None:
     bundle, path = Bundle.open(tiny_bundle), tmp_path / "gears.json"
     for place in range(len(GEARS)):
-        content = json.loads(json_from_plan(plan_of(bundle)))
+        content = json.loads(json_from_record(plan_of(bundle)))
         content["gears"][place][name] = value
         path.write_text(json.dumps(content))
         with pytest.raises(BadInputError, match=r"gears\.json"):
-            plan_from_file(path, bundle)
+            gear_plan_from_file(path, bundle)
 
 
 def test_gears_beyond_the_model_are_refused(tiny_bundle: Path, tmp_path: Path) -> None:
     bundle, path = Bundle.open(tiny_bundle), tmp_path / "gears.json"
-    path.write_bytes(json_from_plan(plan_of(bundle, gears=[gear(1, 1, 64, 8192)])))
+    path.write_bytes(json_from_record(plan_of(bundle, gears=[gear(1, 1, 64, 8192)])))
     with pytest.raises(BadInputError, match="model of 2048 positions"):
-        plan_from_file(path, bundle)
-    path.write_bytes(json_from_plan(plan_of(bundle, gears=[gear(64, 64, 2048, 64)])))
+        gear_plan_from_file(path, bundle)
+    path.write_bytes(json_from_record(plan_of(bundle, gears=[gear(64, 64, 2048, 64)])))
     with pytest.raises(BadInputError, match="window masks"):
-        plan_from_file(path, bundle)
+        gear_plan_from_file(path, bundle)
 
 
 def test_a_table_of_huge_gears_costs_nothing() -> None:
     """Whoever hands such gears over: neither memory nor time follows their numbers."""
     huge = [gear(2**62, 2**62, 2**62, 2**62), gear(1, 1, 64, 64)]
-    assert GearTable(huge).gear_for(ForwardSizes(3, 2, 64, 64, 64)) == huge[1]  # six forwards, and still cheaper
+    assert GearTable(huge).gear_for(Sizes(3, 2, 64, 64, 64)) == huge[1]  # six forwards, and still cheaper

@@ -10,13 +10,8 @@ import pytest
 from tools.checkpoint.likeness import LIKENESSES
 
 from lopa.export.checkpoint.architecture import ARCHITECTURES
-from lopa.runtime.bundle.manifest import (
-    MANIFEST_NAME,
-    PREDICTION_SHIFTS,
-    Manifest,
-    json_from_manifest,
-    manifest_from_json,
-)
+from lopa.runtime.bundle.manifest import MANIFEST_NAME, PREDICTION_SHIFTS, Manifest, manifest_from_json
+from lopa.runtime.bundle.record import json_from_record
 from lopa.runtime.errors import BadInputError
 
 HUGE = [2**31, 2**32, 2**63 - 1, 2**63, 2**64, 10**30, -(2**31), -1]
@@ -154,7 +149,7 @@ def test_published_models_are_within_the_ranges(content: dict[str, Any], name: s
     manifest = read(content)
     tokens = msgspec.structs.replace(manifest.special_tokens, mask=like.mask, eos=like.eos, pad=like.eos, bos=like.bos)
     like_it = msgspec.structs.replace(manifest, dimensions=like.dimensions, special_tokens=tokens)
-    assert manifest_from_json(json_from_manifest(like_it), source="") == like_it
+    assert manifest_from_json(json_from_record(like_it), source="") == like_it
 
 
 def test_the_shifts_are_those_of_the_exporter() -> None:

@@ -7,7 +7,7 @@ from tests.runtime.cuda.stand_in_ort import StandInOrt
 from tests.runtime.cuda.test_session import GEARS
 
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.bundle.gears import ForwardSizes
+from lopa.runtime.contract import Sizes
 from lopa.runtime.cuda.calls import calls_of_installed_cuda
 from lopa.runtime.cuda.forward import CudaForward
 from lopa.runtime.cuda.memory import CudaMemory
@@ -20,7 +20,7 @@ def test_windows_are_of_lengths_that_fused_attention_takes(
 ) -> None:
     memory = CudaMemory(calls_of_installed_cuda(), 0)
     engine = CudaForward(Bundle.open(tiny_bundle), memory, GEARS if with_gears else [])
-    shape = engine.gear_for(ForwardSizes(2, 3, window, 128, 5))
+    shape = engine.gear_for(Sizes(2, 3, window, 128, 5))
     engine.close()
     memory.close()
     assert (shape.requests, shape.branches, shape.window, shape.prefix, shape.wanted) == (2, 3, expected, 128, 5)

@@ -26,7 +26,8 @@ from lopa.export.verify.cases import cases_from_manifest
 from lopa.runtime import Decoder, Engine
 from lopa.runtime.accelerator.memory import Buffer
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.bundle.gears import GEARS_NAME, Gear, json_from_plan
+from lopa.runtime.bundle.gears import GEARS_NAME, Gear
+from lopa.runtime.bundle.record import json_from_record
 from lopa.runtime.cuda.calls import MODULE, CudaCalls, CudaError
 from lopa.runtime.cuda.forward import CudaForward
 from lopa.runtime.cuda.memory import CudaMemory
@@ -43,7 +44,7 @@ def with_gears(source: Path, target: Path, gears: Sequence[Gear] = GEARS) -> Bun
     """A copy of the bundle with a plan."""
     shutil.copytree(source, target)
     bundle = Bundle.open(target)
-    (target / GEARS_NAME).write_bytes(json_from_plan(plan_of(bundle, gears=list(gears))))
+    (target / GEARS_NAME).write_bytes(json_from_record(plan_of(bundle, gears=list(gears))))
     return bundle
 
 
@@ -329,7 +330,7 @@ def test_a_graph_that_cannot_be_captured(tiny_bundle: Path, tmp_path: Path, mach
 def test_a_plan_for_other_weights(tiny_bundle: Path, tmp_path: Path, machine: StandInOrt) -> None:
     bundle = with_gears(tiny_bundle, tmp_path / "b")
     plan = plan_of(bundle, gears=GEARS, weights_sha256="0" * 64)
-    (bundle.path / GEARS_NAME).write_bytes(json_from_plan(plan))
+    (bundle.path / GEARS_NAME).write_bytes(json_from_record(plan))
     with pytest.raises(BadInputError, match="was made for weights 0000"):
         open_session(bundle, "cuda:0")
 

@@ -12,7 +12,7 @@ from tests.gears import gear
 from tests.runtime.cuda.stand_in_cudart import StandInCudart, ViolationError
 from tests.runtime.cuda.stand_in_ort import StandInOrt
 
-from lopa.runtime.accelerator.arrays import inputs_of_gear, outputs_of_gear
+from lopa.runtime.accelerator.arrays import GraphArrays
 from lopa.runtime.bundle import Bundle
 
 SHAPE = gear(1, 2, 20, 64)
@@ -35,8 +35,8 @@ class Forward:
             **options,
         }
         self.session = self.open()
-        self.inputs = inputs_of_gear(SHAPE, bundle.manifest)
-        self.outputs = outputs_of_gear(SHAPE, bundle.manifest)
+        arrays = GraphArrays(bundle.manifest)
+        self.inputs, self.outputs = arrays.inputs(SHAPE), arrays.outputs(SHAPE)
         self.places = {name: self.allocate(array.size) for name, array in (self.inputs | self.outputs).items()}
         rng = np.random.default_rng(0)
         for name, array in self.inputs.items():

@@ -15,7 +15,8 @@ from tests.conformance.recorded import TRACES, comparisons_of_file
 from tests.runtime.random_windows import assert_same_statistics, random_batch
 
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.bundle.manifest import MANIFEST_NAME, json_from_manifest
+from lopa.runtime.bundle.manifest import MANIFEST_NAME
+from lopa.runtime.bundle.record import json_from_record
 from lopa.runtime.contract import CacheRows
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.parallel import pipeline_session
@@ -238,6 +239,6 @@ def test_a_stage_graph_that_is_another_stage_s(tiny_staged: Path, tmp_path: Path
     manifest = Bundle.open(copy).manifest
     first, second = manifest.stages
     swapped = [msgspec.structs.replace(first, graph=second.graph), msgspec.structs.replace(second, graph=first.graph)]
-    (copy / MANIFEST_NAME).write_bytes(json_from_manifest(msgspec.structs.replace(manifest, stages=swapped)))
+    (copy / MANIFEST_NAME).write_bytes(json_from_record(msgspec.structs.replace(manifest, stages=swapped)))
     with pytest.raises(BadInputError, match="other inputs than its manifest says"):
         open_session(Bundle.open(copy), DEVICE)

@@ -8,7 +8,8 @@ from tests.gears import plan_of
 from tests.runtime.tensorrt.stand_in_tensorrt import GPU
 
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.bundle.gears import Gear, json_from_plan
+from lopa.runtime.bundle.gears import Gear
+from lopa.runtime.bundle.record import json_from_record
 from lopa.runtime.cuda.driver import CudaDevice
 
 DEVICE = CudaDevice(0, GPU, "9.0", 80 << 30)
@@ -22,5 +23,5 @@ GEARS = [gear(1, 4, 32, 128, 1.0), gear(1, 4, 96, 384, 2.0), gear(2, 4, 288, 576
 
 def plan_file(bundle: Bundle, path: Path, gears: list[Gear] = GEARS) -> Path:
     plan = plan_of(bundle, gears=gears)
-    path.write_bytes(json_from_plan(plan))
+    path.write_bytes(json_from_record(plan))
     return path

@@ -10,9 +10,10 @@ from tests.runtime.tensorrt.gears import DEVICE
 
 from lopa.export.tensorrt.engine import engine_from_job, job_from_bundle
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.bundle.engine_file import ENGINE_NAME, text_of_engine
+from lopa.runtime.bundle.engine_file import ENGINE_NAME
 from lopa.runtime.bundle.gears import Gear
-from lopa.runtime.tensorrt.manifest import BuildFlags, FoundEngine, engine_from_folder
+from lopa.runtime.bundle.record import json_from_record
+from lopa.runtime.tensorrt.manifest import TENSORRT_ENGINES, BuildFlags, StoredTensorRTEngine
 
 GEARS = [gear(1, 1, 48, 64), gear(1, 3, 64, 128), gear(1, 5, 48, 64), gear(2, 5, 96, 192)]
 """Small ones, as the first prompts of the recorded traces want them."""
@@ -20,14 +21,16 @@ GATE_GEARS = [gear(1, 5, 96, 128), gear(1, 2, 40, 256), gear(2, 3, 160, 256)]
 """That hold what lopa-export verify decodes."""
 
 
-def built(path: Path, trt: ModuleType, gears: Sequence[Gear] = GEARS, flags: BuildFlags | None = None) -> FoundEngine:
+def built(
+    path: Path, trt: ModuleType, gears: Sequence[Gear] = GEARS, flags: BuildFlags | None = None
+) -> StoredTensorRTEngine:
     """The engine of the bundle at `path`, not verified."""
     job = job_from_bundle(Bundle.open(path), gears, flags or BuildFlags())
     return engine_from_job(job, trt, DEVICE, None, lambda _phase, _done, _total: None).found
 
 
-def with_verified(found: FoundEngine) -> FoundEngine:
+def with_verified(found: StoredTensorRTEngine) -> StoredTensorRTEngine:
     """The same, whose description says that it was."""
     changed = msgspec.structs.replace(found.engine, verified=True)
-    (found.folder / ENGINE_NAME).write_bytes(text_of_engine(changed))
-    return engine_from_folder(found.folder)
+    (found.folder / ENGINE_NAME).write_bytes(json_from_record(changed))
+    return TENSORRT_ENGINES.read(found.folder)

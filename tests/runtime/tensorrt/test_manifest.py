@@ -11,18 +11,19 @@ import pytest
 from tests.runtime.tensorrt.gears import DEVICE, GEARS
 
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.bundle.engine_file import ENGINE_NAME, text_of_engine
+from lopa.runtime.bundle.engine_file import ENGINE_NAME
 from lopa.runtime.bundle.manifest import FileRecord
+from lopa.runtime.bundle.record import json_from_record
 from lopa.runtime.cuda.driver import CudaDevice
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.tensorrt.manifest import (
     PLAN_NAME,
+    TENSORRT_ENGINES,
     BuildFlags,
     TensorRTEngine,
     engine_folder,
-    engine_folders,
     engine_for_device,
-    engine_from_folder,
+    plan_of_engine,
 )
 from lopa.runtime.tensorrt.profiles import prefill_range
 
@@ -61,7 +62,7 @@ def _write(bundle: Bundle, engine: TensorRTEngine, device: CudaDevice = DEVICE) 
     folder = engine_folder(bundle, device, engine.tensorrt)
     folder.mkdir(parents=True)
     (folder / PLAN_NAME).write_bytes(PLAN)
-    (folder / ENGINE_NAME).write_bytes(text_of_engine(engine))
+    (folder / ENGINE_NAME).write_bytes(json_from_record(engine))
     return folder
 
 
@@ -70,8 +71,8 @@ def test_an_engine_is_found_and_its_plan_read(bundle: Bundle) -> None:
     folder = _write(bundle, engine)
     assert folder == bundle.path / "engines" / "tensorrt-sm90-10.15.1.29"
     found = engine_for_device(bundle, DEVICE, VERSION)
-    assert (found.engine, found.folder, found.plan()) == (engine, folder, PLAN)
-    assert engine_folders(bundle) == [folder]
+    assert (found.engine, found.folder, plan_of_engine(found)) == (engine, folder, PLAN)
+    assert TENSORRT_ENGINES.folders(bundle) == [folder]
 
 
 def test_no_engine(bundle: Bundle) -> None:
@@ -120,7 +121,7 @@ def test_a_plan_with_other_bytes_is_damaged(bundle: Bundle) -> None:
     folder = _write(bundle, _engine(bundle))
     (folder / PLAN_NAME).write_bytes(PLAN[:-1] + b"!")
     with pytest.raises(BadInputError, match=r"engine\.plan is damaged") as caught:
-        engine_for_device(bundle, DEVICE, VERSION).plan()
+        plan_of_engine(engine_for_device(bundle, DEVICE, VERSION))
     assert str(folder) in caught.value.remedy
 
 
@@ -172,5 +173,5 @@ def test_an_engine_that_is_not_whole_is_refused(bundle: Bundle, spoil: Callable[
     folder = _write(bundle, _engine(bundle))
     spoil(folder)
     with pytest.raises(BadInputError) as caught:
-        engine_from_folder(folder)
+        TENSORRT_ENGINES.read(folder)
     assert said in str(caught.value)

@@ -11,17 +11,17 @@ from tests.runtime.tensorrt.gears import GEARS, WANTED, gear
 from lopa.bench.eval_set import eval_set_from_jsonl
 from lopa.bench.gears.recording import forwards_of_recording, recording_from_decoder
 from lopa.runtime import contract
+from lopa.runtime.accelerator.arrays import GraphArrays
 from lopa.runtime.accelerator.padding import padded_batch, parts_of_forward
-from lopa.runtime.bundle.gears import ForwardSizes, Gear, Source
-from lopa.runtime.bundle.manifest import ModelDimensions, manifest_from_json
-from lopa.runtime.contract import TILE, WindowBatch
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.bundle.gears import Gear, Source
+from lopa.runtime.contract import TILE, Sizes, WindowBatch
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.tensorrt.profiles import (
     ProfileRange,
     ProfileTable,
     exact_range,
-    input_shapes,
     prefill_range,
     profiles_of_gears,
 )
@@ -53,10 +53,10 @@ def gear_plans(draw: st.DrawFn) -> list[Gear]:
 
 
 @st.composite
-def forwards(draw: st.DrawFn, gears: list[Gear]) -> ForwardSizes:
+def forwards(draw: st.DrawFn, gears: list[Gear]) -> Sizes:
     """What a decoder can ask within the limits of `gears`; more requests and branches than a gear has, too."""
     window = draw(st.integers(1, max(each.window for each in gears)))
-    return ForwardSizes(
+    return Sizes(
         requests=draw(st.integers(1, 8)),
         branches=draw(st.one_of(st.just(1), st.integers(1, 10))),
         window=window,
@@ -95,17 +95,17 @@ def test_every_forward_has_exactly_one_profile(data: st.DataObject) -> None:
 @pytest.mark.parametrize(
     ("sizes", "profile", "window"),
     [
-        (ForwardSizes(1, 1, 20, 64, 20), 0, 32),
-        (ForwardSizes(1, 4, 96, 384, 96), 1, 96),
-        (ForwardSizes(1, 1, 288, 64, 257), 2, 288),  # as long as the longest gear but one
-        (ForwardSizes(1, 1, 289, 64, 257), 4, 320),
-        (ForwardSizes(2, 1, 560, 64, 32), 4, 576),
-        (ForwardSizes(3, 1, 560, 64, 32), 3, 640),  # more requests than the range holds at once
-        (ForwardSizes(1, 1, 640, 896, 257), 4, 640),
-        (ForwardSizes(1, 4, 289, 896, 257), 3, 640),  # branches: no first window of a prompt
+        (Sizes(1, 1, 20, 64, 20), 0, 32),
+        (Sizes(1, 4, 96, 384, 96), 1, 96),
+        (Sizes(1, 1, 288, 64, 257), 2, 288),  # as long as the longest gear but one
+        (Sizes(1, 1, 289, 64, 257), 4, 320),
+        (Sizes(2, 1, 560, 64, 32), 4, 576),
+        (Sizes(3, 1, 560, 64, 32), 3, 640),  # more requests than the range holds at once
+        (Sizes(1, 1, 640, 896, 257), 4, 640),
+        (Sizes(1, 4, 289, 896, 257), 3, 640),  # branches: no first window of a prompt
     ],
 )
-def test_long_windows_of_one_branch_run_in_the_range(sizes: ForwardSizes, profile: int, window: int) -> None:
+def test_long_windows_of_one_branch_run_in_the_range(sizes: Sizes, profile: int, window: int) -> None:
     number, shape = TABLE.profile_for(sizes)
     assert (number, shape.window) == (profile, window)
 
@@ -128,22 +128,22 @@ def test_the_forwards_of_real_decodes_have_profiles(tiny_bundle: Path) -> None:
 
 
 def test_what_no_profile_holds_is_refused() -> None:
-    for sizes in (ForwardSizes(1, 1, 641, 64, 1), ForwardSizes(1, 1, 1, 960, 1), ForwardSizes(1, 1, 300, 64, 258)):
+    for sizes in (Sizes(1, 1, 641, 64, 1), Sizes(1, 1, 1, 960, 1), Sizes(1, 1, 300, 64, 258)):
         with pytest.raises(BadInputError, match="as the largest gear"):
             TABLE.profile_for(sizes)
 
 
 def test_a_window_is_not_padded_beyond_the_range() -> None:
     gears = [gear(1, 1, 10, 128, 1.0), gear(1, 1, 100, 128, 2.0)]
-    number, shape = ProfileTable(gears, prefill_range(gears)).profile_for(ForwardSizes(1, 1, 80, 64, 80))
+    number, shape = ProfileTable(gears, prefill_range(gears)).profile_for(Sizes(1, 1, 80, 64, 80))
     assert (number, shape.window, shape.wanted) == (2, 100, 100)
 
 
 def test_one_window_in_all_gears_leaves_the_range_that_window() -> None:
     alone = [gear(1, 4, 96, 128, 1.0)]
     table = ProfileTable(alone, prefill_range(alone))
-    assert table.profile_for(ForwardSizes(1, 1, 95, 64, 1))[0] == 0
-    assert table.profile_for(ForwardSizes(1, 1, 96, 64, 1))[0] == 1
+    assert table.profile_for(Sizes(1, 1, 95, 64, 1))[0] == 0
+    assert table.profile_for(Sizes(1, 1, 96, 64, 1))[0] == 1
 
 
 def test_a_range_is_in_order_and_its_best_lies_within() -> None:
@@ -156,7 +156,8 @@ def test_a_range_is_in_order_and_its_best_lies_within() -> None:
 
 
 def test_shapes_are_those_of_a_padded_forward(tiny_bundle: Path) -> None:
-    dimensions = _dimensions(tiny_bundle)
+    manifest = Bundle.open(tiny_bundle).manifest
+    dimensions = manifest.dimensions
     random = np.random.default_rng(5)
     batch = WindowBatch(
         requests=(3,),
@@ -169,13 +170,9 @@ def test_shapes_are_those_of_a_padded_forward(tiny_bundle: Path) -> None:
     exact = exact_range(GEARS[2])
     assert isinstance(exact, ProfileRange)
     padded = padded_batch(batch, GEARS[2])
-    shapes = input_shapes(exact.best, dimensions)
+    shapes = GraphArrays(manifest).input_shapes(exact.best)
     assert list(shapes) == contract.input_names(dimensions.layers)
     for name in ("input_ids", "position_ids", "window_mask", "logits_index", "temperature"):
         assert shapes[name] == getattr(padded, name).shape, name
     assert shapes["prefix_mask"] == (2, 576)
     assert shapes["past_key_values.0.value"] == (2, dimensions.kv_heads, 576, dimensions.head_size)
-
-
-def _dimensions(bundle: Path) -> ModelDimensions:
-    return manifest_from_json((bundle / "manifest.json").read_bytes(), source="bundle").dimensions

@@ -29,7 +29,7 @@ from lopa.runtime.install_hint import pip_install
 from lopa.runtime.parallel.branch_session import BranchParallelSession
 from lopa.runtime.sessions.session import open_session
 from lopa.runtime.tensorrt.gear import MOST_GRAPHS
-from lopa.runtime.tensorrt.manifest import BuildFlags, engine_folders
+from lopa.runtime.tensorrt.manifest import TENSORRT_ENGINES, BuildFlags
 
 
 @pytest.mark.parametrize(("name", "profiles"), [("lopa_bf4_bs32_full", {0, 1, 2, 4}), ("lopa_bf2_bs16_block", {0, 1})])
@@ -315,13 +315,13 @@ def test_an_engine_for_something_else(change: dict[str, str], words: str, bundle
 
 
 def change_description(bundle: Bundle, **changes: object) -> None:
-    (folder,) = engine_folders(bundle)
+    (folder,) = TENSORRT_ENGINES.folders(bundle)
     path = folder / "engine.json"
     path.write_text(json.dumps(json.loads(path.read_bytes()) | changes))
 
 
 def test_a_damaged_plan(bundle: Bundle) -> None:
-    (folder,) = engine_folders(bundle)
+    (folder,) = TENSORRT_ENGINES.folders(bundle)
     plan = bytearray((folder / "engine.plan").read_bytes())
     plan[100] ^= 1
     (folder / "engine.plan").write_bytes(plan)
@@ -345,7 +345,7 @@ def test_a_plan_that_is_not_what_its_description_says(
     change: dict[str, Any], words: str, bundle: Bundle, trt: ModuleType
 ) -> None:
     """Whose digest is right all the same."""
-    (folder,) = engine_folders(bundle)
+    (folder,) = TENSORRT_ENGINES.folders(bundle)
     plan = json.loads((folder / "engine.plan").read_bytes())
     if change == {"tensors": "less"}:
         del plan["tensors"]["entropy"]
@@ -363,7 +363,7 @@ def test_a_plan_that_is_not_what_its_description_says(
 
 
 def test_a_plan_that_is_no_plan(bundle: Bundle) -> None:
-    (folder,) = engine_folders(bundle)
+    (folder,) = TENSORRT_ENGINES.folders(bundle)
     write_plan(folder, b"no plan")
     with pytest.raises(BadInputError, match="TensorRT: magic tag does not match"):
         open_session(bundle, "tensorrt:0")
@@ -384,7 +384,7 @@ def write_plan(folder: Path, plan: bytes) -> None:
 
 def test_weights_that_cannot_be_put_in(bundle: Bundle, trt: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     with_verified(built(bundle.path, trt, [gear(1, 2, 48, 64)], BuildFlags(strip_weights=True)))
-    (folder,) = engine_folders(bundle)
+    (folder,) = TENSORRT_ENGINES.folders(bundle)
     plan = json.loads((folder / "engine.plan").read_bytes())
     write_plan(folder, json.dumps(plan | {"graph": "another"}).encode())
     with pytest.raises(BadInputError, match="cannot be put into it\n  TensorRT: the model has other weights"):

@@ -18,15 +18,14 @@ from tests.runtime.tensorrt.machines import built
 from tests.runtime.tensorrt.stand_in_engine import SCRATCH
 from tests.runtime.tensorrt.stand_in_tensorrt import stand_in_tensorrt
 
+from lopa.runtime.accelerator.arrays import GraphArrays
 from lopa.runtime.accelerator.graph_form import ContractForm
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import past_names
 from lopa.runtime.cuda.calls import CudaCalls
 from lopa.runtime.cuda.graphs import CaptureError, CudaGraphs
 from lopa.runtime.cuda.memory import CudaMemory
-from lopa.runtime.tensorrt.forward import sizes_of_arrays
-from lopa.runtime.tensorrt.manifest import PLAN_NAME, engine_folders
-from lopa.runtime.tensorrt.profiles import axes_of_gear, input_shapes
+from lopa.runtime.tensorrt.manifest import PLAN_NAME, TENSORRT_ENGINES
 
 GEAR = gear(1, 2, 8, 64)
 
@@ -49,11 +48,12 @@ class Bench:
                 bench.messages.append(msg)
 
         self.runtime = trt.Runtime(Logger())
-        (folder,) = engine_folders(bundle)
+        (folder,) = TENSORRT_ENGINES.folders(bundle)
         self.plan = (folder / PLAN_NAME).read_bytes()
         self.engine = self.runtime.deserialize_cuda_engine(self.plan)
-        self.shapes = input_shapes(axes_of_gear(GEAR), manifest.dimensions)
-        sizes = sizes_of_arrays([axes_of_gear(GEAR)], manifest)
+        arrays = GraphArrays(manifest)
+        self.shapes = arrays.input_shapes(GEAR)
+        sizes = arrays.bytes_but_prefix(GEAR)
         item = 4
         sizes |= {name: math.prod(self.shapes[name]) * item for name in past_names(manifest.dimensions.layers)}
         self.addresses = {name: self.memory.allocate(size) for name, size in sizes.items()}

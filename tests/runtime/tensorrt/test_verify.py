@@ -14,7 +14,7 @@ from lopa.cli.make.verify import agreement_of_engine
 from lopa.export.progress import silent
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.tensorrt.manifest import BuildFlags, engine_folders, engine_from_folder, mark_verified
+from lopa.runtime.tensorrt.manifest import TENSORRT_ENGINES, BuildFlags, mark_verified
 
 
 @pytest.fixture
@@ -32,9 +32,9 @@ def run(*arguments: object) -> int:
 
 
 def verified(path: Path) -> bool:
-    (folder,) = engine_folders(Bundle.open(path))
+    (folder,) = TENSORRT_ENGINES.folders(Bundle.open(path))
     assert [each.name for each in folder.glob(".*")] == []
-    return engine_from_folder(folder).engine.verified
+    return TENSORRT_ENGINES.read(folder).engine.verified
 
 
 def test_an_engine_decodes_once_it_was_verified(
@@ -71,8 +71,8 @@ def test_an_engine_that_is_wrong_in_one_profile(
             return np.full_like(array, np.nan)
         return array
 
-    folder = engine_folders(Bundle.open(path))[0]
-    found = engine_from_folder(folder)
+    folder = TENSORRT_ENGINES.folders(Bundle.open(path))[0]
+    found = TENSORRT_ENGINES.read(folder)
     trt.engines.spoil = spoiled
     agreement = agreement_of_engine(Bundle.open(path), "tensorrt:0", found, "cpu", silent)
     assert not agreement.ok
@@ -122,8 +122,8 @@ def test_what_it_is_held_against(
 
 
 def test_an_engine_that_was_built_again_meanwhile(path: Path, trt: ModuleType) -> None:
-    (folder,) = engine_folders(Bundle.open(path))
-    found = engine_from_folder(folder)
+    (folder,) = TENSORRT_ENGINES.folders(Bundle.open(path))
+    found = TENSORRT_ENGINES.read(folder)
     built(path, trt, GATE_GEARS[2:])
     with pytest.raises(BadInputError, match="was changed while the engine was verified"):
         mark_verified(found)

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from tools.gpu.gears import plan_of_shapes
+from tools.gpu.gears import gear_plan_of_shapes
 from tools.gpu.run import SHAPES
 
 from lopa.bench.gears.recording import sizes_of_step
@@ -11,25 +11,28 @@ from lopa.bench.gpu.host_share import _CONFIG, _PROMPT_ROWS
 from lopa.export.tensorrt.gear_coverage import check_gears_cover_defaults
 from lopa.runtime.algorithm.decoding import Step
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.bundle.gears import ForwardSizes, GearTable, json_from_plan, plan_from_file, sizes_of_gear
+from lopa.runtime.bundle.gears import GearTable, gear_from_sizes, gear_plan_from_file
+from lopa.runtime.bundle.record import json_from_record
+from lopa.runtime.contract import Sizes
 from lopa.runtime.decoder import Decoder
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda:0"])
 def test_each_shape_is_a_gear_and_the_plan_can_be_used(tiny_bundle: Path, tmp_path: Path, device: str) -> None:
     bundle, path = Bundle.open(tiny_bundle), tmp_path / "gears.json"
-    path.write_bytes(json_from_plan(plan_of_shapes(bundle, SHAPES, device)))
-    plan = plan_from_file(path, bundle)
+    path.write_bytes(json_from_record(gear_plan_of_shapes(bundle, SHAPES, device)))
+    plan = gear_plan_from_file(path, bundle)
     check_gears_cover_defaults(plan.gears, bundle.manifest, "the plan")
     table = GearTable(plan.gears)
     for shape in SHAPES:
-        sizes = ForwardSizes(1, shape.branches, shape.window, shape.prefix, shape.wanted)
-        assert sizes_of_gear(table.gear_for(sizes)) == sizes
+        sizes = Sizes(1, shape.branches, shape.window, shape.prefix, shape.wanted)
+        gear = table.gear_for(sizes)
+        assert gear == gear_from_sizes(sizes, gear.seconds)
 
 
 def test_steps_of_a_decode_run_in_small_gears(tiny_bundle: Path) -> None:
     bundle = Bundle.open(tiny_bundle)
-    table = GearTable(plan_of_shapes(bundle, SHAPES, "cuda:0").gears)
+    table = GearTable(gear_plan_of_shapes(bundle, SHAPES, "cuda:0").gears)
     steps: list[Step] = []
     with Decoder.open(tiny_bundle, threads=1) as decoder:
         for _ in decoder.stream(list(range(10, 10 + _PROMPT_ROWS)), _CONFIG, on_step=steps.append):

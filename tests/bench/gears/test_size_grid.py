@@ -6,34 +6,32 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from lopa.bench.gears.sizes import Axes, axes_of_forwards, axes_within, fewer_sizes
-from lopa.runtime.bundle.gears import ForwardSizes
+from lopa.bench.gears.size_grid import SizeGrid, fewer_sizes, grid_of_forwards, grid_within
+from lopa.runtime.contract import Sizes
 
-LIMITS = ForwardSizes(4, 5, 250, 384, 257)
-FORWARDS = Counter(
-    {ForwardSizes(2, 3, 33, 64, 20): 5, ForwardSizes(2, 3, 48, 64, 20): 2, ForwardSizes(1, 1, 249, 128, 250): 1}
-)
+LIMITS = Sizes(4, 5, 250, 384, 257)
+FORWARDS = Counter({Sizes(2, 3, 33, 64, 20): 5, Sizes(2, 3, 48, 64, 20): 2, Sizes(1, 1, 249, 128, 250): 1})
 
 
 def test_all_sizes_that_occur_and_the_limits() -> None:
-    axes = axes_of_forwards(FORWARDS, LIMITS)
-    assert axes == Axes((1, 2, 4), (1, 3, 5), (48, 250), (64, 128, 384))
-    assert axes.rounded(FORWARDS) == {ForwardSizes(2, 3, 48, 64, 0): 7, ForwardSizes(1, 1, 250, 128, 0): 1}
-    every = axes.combinations(100)
+    grid = grid_of_forwards(FORWARDS, LIMITS)
+    assert grid == SizeGrid((1, 2, 4), (1, 3, 5), (48, 250), (64, 128, 384))
+    assert grid.rounded(FORWARDS) == {Sizes(2, 3, 48, 64, 0): 7, Sizes(1, 1, 250, 128, 0): 1}
+    every = grid.combinations(100)
     assert len(every) == 3 * 3 * 2 * 3
     assert {sizes.wanted for sizes in every} == {48, 100}
 
 
 def test_axes_are_thinned_out_until_the_table_is_small() -> None:
     rng = np.random.default_rng(0)
-    forwards = Counter({ForwardSizes(1, *map(int, rng.integers(1, (6, 250, 384))), 1): 1 for _ in range(300)})
-    axes = axes_of_forwards(forwards, LIMITS)
-    few = axes_within(axes, forwards, 5000)
+    forwards = Counter({Sizes(1, *map(int, rng.integers(1, (6, 250, 384))), 1): 1 for _ in range(300)})
+    grid = grid_of_forwards(forwards, LIMITS)
+    few = grid_within(grid, forwards, 5000)
     assert len(few.rounded(forwards)) * len(few.combinations(1)) <= 5000
     for name in ("requests", "branches", "window", "prefix"):
-        assert set(getattr(few, name)) <= set(getattr(axes, name))
+        assert set(getattr(few, name)) <= set(getattr(grid, name))
         assert getattr(few, name)[-1] == getattr(LIMITS, name)
-    assert axes_within(axes, forwards, 10**9) == axes
+    assert grid_within(grid, forwards, 10**9) == grid
 
 
 @pytest.mark.parametrize("keep", [2, 3, 5, 8])

@@ -8,15 +8,14 @@ from itertools import product
 
 import numpy as np
 
-from lopa.runtime.bundle.gears import ForwardSizes
-from lopa.runtime.contract import TILE
+from lopa.runtime.contract import TILE, Sizes
 
 WINDOW_MULTIPLE = 16
 """Windows are rounded up to this: blocks are multiples of it, and so are the tiles of matrix units."""
 
 
 @dataclass(frozen=True)
-class Axes:
+class SizeGrid:
     """Sizes by axis of the contract, ascending; the last is the limit."""
 
     requests: tuple[int, ...]
@@ -24,24 +23,24 @@ class Axes:
     window: tuple[int, ...]
     prefix: tuple[int, ...]
 
-    def combinations(self, wanted: int) -> list[ForwardSizes]:
+    def combinations(self, wanted: int) -> list[Sizes]:
         """All of them; wanted rows follow the window up to `wanted`."""
         every = product(self.requests, self.branches, self.window, self.prefix)
-        return [ForwardSizes(*sizes, wanted=min(sizes[2], wanted)) for sizes in every]
+        return [Sizes(*sizes, wanted=min(sizes[2], wanted)) for sizes in every]
 
-    def rounded(self, forwards: Mapping[ForwardSizes, int]) -> Counter[ForwardSizes]:
+    def rounded(self, forwards: Mapping[Sizes, int]) -> Counter[Sizes]:
         """How often each shape runs, every size rounded up to one of these.
 
         Shapes that differ in wanted rows alone become one: what has room for the window has room for those.
         """
-        shapes: Counter[ForwardSizes] = Counter()
+        shapes: Counter[Sizes] = Counter()
         for sizes, count in forwards.items():
             up = {name: axis[bisect_left(axis, _needed(sizes, name))] for name, axis in vars(self).items()}
-            shapes[ForwardSizes(**up, wanted=0)] += count
+            shapes[Sizes(**up, wanted=0)] += count
         return shapes
 
 
-def axes_of_forwards(forwards: Mapping[ForwardSizes, int], limits: ForwardSizes) -> Axes:
+def grid_of_forwards(forwards: Mapping[Sizes, int], limits: Sizes) -> SizeGrid:
     """Every size that occurs, every limit, and one request and one branch, which always can be run."""
 
     def axis(name: str, least: int, multiple: int = 1) -> tuple[int, ...]:
@@ -49,7 +48,7 @@ def axes_of_forwards(forwards: Mapping[ForwardSizes, int], limits: ForwardSizes)
         last: int = getattr(limits, name)
         return tuple(sorted({min(size, last) for size in occurring} | {least, last}))
 
-    return Axes(
+    return SizeGrid(
         requests=axis("requests", 1),
         branches=axis("branches", 1),
         window=axis("window", limits.window, WINDOW_MULTIPLE),
@@ -57,19 +56,19 @@ def axes_of_forwards(forwards: Mapping[ForwardSizes, int], limits: ForwardSizes)
     )
 
 
-def axes_within(axes: Axes, forwards: Mapping[ForwardSizes, int], most_cells: int) -> Axes:
-    """`axes`, thinned out until there are at most `most_cells` pairs of a shape and a combination.
+def grid_within(grid: SizeGrid, forwards: Mapping[Sizes, int], most_cells: int) -> SizeGrid:
+    """`grid`, thinned out until there are at most `most_cells` pairs of a shape and a combination.
 
     The longest axis loses a quarter of its sizes at a time, those without which the forwards grow least.
     """
-    while len(axes.rounded(forwards)) * len(axes.combinations(1)) > most_cells:
-        name = max((field.name for field in fields(axes)), key=lambda name: len(getattr(axes, name)))
-        axis: tuple[int, ...] = getattr(axes, name)
+    while len(grid.rounded(forwards)) * len(grid.combinations(1)) > most_cells:
+        name = max((field.name for field in fields(grid)), key=lambda name: len(getattr(grid, name)))
+        axis: tuple[int, ...] = getattr(grid, name)
         counts = Counter[int]()
         for sizes, count in forwards.items():
             counts[axis[bisect_left(axis, _needed(sizes, name))]] += count
-        axes = replace(axes, **{name: fewer_sizes(axis, [counts[size] for size in axis], len(axis) * 3 // 4)})
-    return axes
+        grid = replace(grid, **{name: fewer_sizes(axis, [counts[size] for size in axis], len(axis) * 3 // 4)})
+    return grid
 
 
 def fewer_sizes(sizes: Sequence[int], counts: Sequence[int], keep: int) -> tuple[int, ...]:
@@ -96,7 +95,7 @@ def fewer_sizes(sizes: Sequence[int], counts: Sequence[int], keep: int) -> tuple
     return tuple(sizes[place] for place in reversed(kept))
 
 
-def _needed(sizes: ForwardSizes, name: str) -> int:
+def _needed(sizes: Sizes, name: str) -> int:
     """A gear has as many wanted rows as window rows, up to the limit; the same row may be wanted twice."""
     needed: int = max(sizes.window, sizes.wanted) if name == "window" else getattr(sizes, name)
     return needed

@@ -1,0 +1,50 @@
+"""One record for R, B, W, P and Q: what a forward has, and what files may say."""
+
+import json
+
+import msgspec
+import numpy as np
+import pytest
+
+from lopa.runtime.bundle.gears import Gear, gear_from_sizes
+from lopa.runtime.contract import Sizes, WindowBatch, sizes_of_batch
+
+SIZES = Sizes(2, 3, 16, 128, 5)
+TEXT = {"requests": 2, "branches": 3, "window": 16, "prefix": 128, "wanted": 5}
+
+
+def test_the_sizes_of_a_batch() -> None:
+    batch = WindowBatch(
+        requests=(4, 7),
+        input_ids=np.zeros((2, 3, 16), np.int64),
+        position_ids=np.zeros((2, 3, 16), np.int64),
+        window_mask=np.ones((2, 3, 16, 16), np.bool_),
+        logits_index=np.zeros((2, 3, 5), np.int64),
+        temperature=np.ones(2, np.float32),
+    )
+    assert sizes_of_batch(batch, 128) == SIZES
+
+
+def test_a_gear_is_the_sizes_and_its_seconds() -> None:
+    gear = gear_from_sizes(SIZES, 0.5)
+    assert gear == Gear(requests=2, branches=3, window=16, prefix=128, wanted=5, seconds=0.5)
+    assert list(json.loads(msgspec.json.encode(gear)).items()) == [*TEXT.items(), ("seconds", 0.5)]
+    assert msgspec.json.decode(json.dumps(TEXT), type=Sizes) == SIZES
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(
+            TEXT | change
+            for change in (
+                *({"requests": 0}, {"branches": 65}, {"window": 2**16 + 1}),
+                *({"prefix": 96}, {"wanted": 1.5}, {"seconds": 1}),
+            )
+        ),
+        *({other: TEXT[other] for other in TEXT if other != name} for name in TEXT),
+    ],
+)
+def test_sizes_in_a_file_are_whole_and_in_their_range(text: dict[str, object]) -> None:
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.json.decode(json.dumps(text), type=Sizes)
