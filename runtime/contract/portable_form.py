@@ -2,7 +2,7 @@
 
 The windows of a request's branches lie one behind the other: S = B x W rows, no row seeing another branch's, and the
 M = R x B x Q wanted rows are one list. No array has more than 4 axes and masks are finite floats that are added. Knows
-arrays only: no engine, no file.
+arrays only: no device, no file.
 """
 
 from collections.abc import Mapping

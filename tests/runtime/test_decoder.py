@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -117,6 +118,15 @@ def test_a_time_limit_returns_what_is_committed(decoder: Decoder, prompts: list[
     assert (cut.stop_reason, cut.steps) == ("time_limit", 1)
     assert whole.text.startswith(cut.text)
     assert cut.token_ids == whole.token_ids[: cut.tokens]
+
+
+def test_the_clock_of_a_stream_starts_when_it_is_first_asked(decoder: Decoder, prompts: list[str]) -> None:
+    events = decoder.stream(prompts[0], decoder.config(max_new_tokens=1, time_limit=1e-9))
+    time.sleep(0.5)
+    began = time.perf_counter()
+    *_, last = events
+    assert isinstance(last, DoneEvent)
+    assert last.result.seconds <= time.perf_counter() - began
 
 
 def test_max_new_tokens_bounds_the_answer_whatever_the_block_size(decoder: Decoder, prompts: list[str]) -> None:

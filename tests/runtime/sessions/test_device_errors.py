@@ -10,7 +10,7 @@ from tests.runtime.failing_device import FailingDevice, Failure
 from tests.runtime.random_windows import full_mask, random_batch
 
 from lopa.cli.main import main
-from lopa.runtime import Decoder, Engine, EngineFailedError
+from lopa.runtime import Decoder, DoneEvent, Engine, EngineFailedError
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.errors import BadInputError, DevicesLostError
 from lopa.runtime.parallel.branch_session import BranchParallelSession
@@ -71,6 +71,20 @@ def test_of_a_kept_prompt(decoder: Decoder, method: str) -> None:
             handles.append(engine.submit(PROMPT, config))
         with pytest.raises(EngineFailedError, match=method):
             handles[-1].result(60.0)
+    for number in list(decoder.session._caches):  # type: ignore[attr-defined]
+        decoder.session.release(number)
+
+
+def test_a_stream_that_has_its_result_gives_it_whatever_the_device_does_afterwards(decoder: Decoder) -> None:
+    *_, last = broken(decoder, Failure("release", 1)).stream(PROMPT, decoder.config(max_new_tokens=8))
+    assert isinstance(last, DoneEvent)
+    for number in list(decoder.session._caches):  # type: ignore[attr-defined]
+        decoder.session.release(number)
+
+
+def test_of_a_device_that_fails_on_and_on_the_first_error_is_the_one_to_see(decoder: Decoder) -> None:
+    with pytest.raises(EngineFailedError, match="broke in commit"):
+        list(broken(decoder, Failure("commit", 1)).stream(PROMPT))
     for number in list(decoder.session._caches):  # type: ignore[attr-defined]
         decoder.session.release(number)
 
