@@ -43,7 +43,5 @@ def _tensorrt(bundle: Bundle, folder: Path) -> list[str]:
         f"TensorRT {engine.tensorrt}",
         f"{len(engine.gears)} gears",
         "verified" if engine.verified else "not verified",
-        "of these weights"
-        if engine.weights_sha256 == bundle.manifest.weights_digest
-        else "of OTHER weights: build it again",
+        "of these weights" if found.fits(bundle) else "of OTHER weights: build it again",
     ]
