@@ -1,6 +1,6 @@
 """Compiles a job with this machine's ATC into engines/ascend-*/ of the bundle: whole, or not at all.
 
-Does not decide what is compiled (ascend_job). ATC has not been run by the project's tests, only a stand-in for it.
+Does not decide what is compiled (job.py). ATC has not been run by the project's tests, only a stand-in for it.
 """
 
 import os
@@ -82,7 +82,7 @@ def engine_from_job(bundle: Bundle, job: AscendJob, elapsed: Elapsed) -> Built:
 
 
 def engine_from_build_folder(bundle: Bundle, job: AscendJob, source: Path) -> Built:
-    """The engine of `job` from what its commands made elsewhere, in a folder by ascend_build_folder.
+    """The engine of `job` from what its commands made elsewhere, in a folder by build_folder.py.
 
     Raises BadInputError when the folder has other commands, another graph or weights, or lacks an OM.
     """

@@ -1,6 +1,6 @@
 """A job written down for a machine that has ATC: graph, weights, commands and how to run them. Runs nothing.
 
-The folder is laid out as ascend_build lays out its own, so the commands are the same to the letter.
+The folder is laid out as build.py lays out its own, so the commands are the same to the letter.
 """
 
 import shutil

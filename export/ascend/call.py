@@ -1,6 +1,6 @@
 """One call of ATC as a list of arguments, never a string for a shell: an unquoted semicolon is its commonest fault.
 
-Pure. Does not judge the call (ascend_rules) and does not run it (ascend_process).
+Pure. Does not judge the call (rules.py) and does not run it (process.py).
 """
 
 from collections.abc import Sequence

@@ -1,6 +1,6 @@
 """All that is decided before ATC is called: which graph, in which shapes, with which commands. Runs and writes nothing.
 
-The same job is built here (ascend_build) or written down for another machine (ascend_build_folder).
+The same job is built here (build.py) or written down for another machine (build_folder.py).
 """
 
 import hashlib

@@ -1,6 +1,6 @@
 """A bundle and its gears in, an engine for this machine's GPU in the bundle's engines/ out, unless it is there already.
 
-Decides what is built and writes it down; the build itself is tensorrt_builder's.
+Decides what is built and writes it down; the build itself is builder.py's.
 """
 
 import datetime

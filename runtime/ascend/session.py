@@ -108,7 +108,7 @@ def _check_engine(found: StoredAscendEngine, bundle: Bundle) -> None:
             expected=f"{', '.join(names)}, of them {_STATISTICS}",
             remedy=remedy,
         )
-    # A tile of such rows is a multiple of device_memory.ALIGNMENT, so that a cache's arrays are one without holes.
+    # A tile of such rows is a multiple of accelerator.memory.ALIGNMENT, so that a cache's arrays are one without holes.
     size = row_bytes(_cache_shape(found, bundle))
     if size % COPY_ALIGNMENT:
         raise BadInputError(

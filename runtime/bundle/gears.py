@@ -1,7 +1,7 @@
 """gears.json: the few shapes that engines are built for (gears), and which of them serves a forward.
 
 A forward runs in a shape that was planned for: rows, branches and requests that it does not have are padding. Does not
-make a plan (lopa.bench.gears.planner), does not pad (gear_padding), knows no engine.
+make a plan (lopa.bench.gears.planner), does not pad (accelerator.padding), knows no engine.
 """
 
 from bisect import bisect_left

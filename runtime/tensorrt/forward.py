@@ -1,6 +1,6 @@
 """A TensorRT engine on one CUDA device: the AnyShapeForward protocol over a plan. Knows no request.
 
-A context for each gear, with a CUDA graph (tensorrt_gear); one more for long prompts, whose shape is set before each
+A context for each gear, with a CUDA graph (gear.py); one more for long prompts, whose shape is set before each
 forward. All of them share the weights, and the memory between layers, since they run one after the other on one stream.
 """
 
