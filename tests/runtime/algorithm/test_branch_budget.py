@@ -11,9 +11,11 @@ import pytest
 
 from lopa import tiny
 from lopa.runtime.algorithm.branch_budget import BranchBudget, tokens_brought
-from lopa.runtime.algorithm.branches import Lookahead, branch_from_prompt
+from lopa.runtime.algorithm.branches import Lookahead, branch_from_prompt, prepared
+from lopa.runtime.algorithm.candidates import Candidates
 from lopa.runtime.algorithm.decoding import Step
 from lopa.runtime.algorithm.filling import Fills
+from lopa.runtime.algorithm.windows import windows_from_branches
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.costs import COSTS_SCHEMA, Costs, CostTable, ForwardCost, costs_name
 from lopa.runtime.bundle.record import json_from_record
@@ -57,6 +59,23 @@ def test_no_more_branches_than_there_is_to_decide() -> None:
     budget = budget_with(first=1.0, each=0.0)
     assert budget.branches(undecided=2, window=64, prefix=64) <= 3
     assert budget.branches(undecided=1, window=64, prefix=64) == 1
+
+
+@pytest.mark.parametrize(
+    ("left", "more_blocks", "lookaheads"), [(0, False, 0), (1, False, 1), (1, True, 0), (2, False, 0)]
+)
+def test_the_last_position_is_looked_ahead_at_whatever_it_costs(left: int, more_blocks: bool, lookaheads: int) -> None:
+    """Then no forward is needed any more: not where another block will open."""
+    config = GenerationConfig(block_size=4, max_new_tokens=8 if more_blocks else 4)
+    branch = prepared(branch_from_prompt(np.arange(5, 9), cached=True), config, mask_token=2)
+    decided = branch.decided.copy()
+    decided[4 : 8 - left] = True
+    windows = windows_from_branches((branch,), config, prediction_shift=0, pad_token=1)
+    scores = np.full(4, 0.1, np.float32)
+    candidates = [Candidates(np.arange(20, 24), scores, scores)]
+    chosen = dataclasses.replace(branch, decided=decided)
+    dear = budget_with(first=0.0, each=1.0)
+    assert dear.lookaheads((branch,), windows, candidates, (0.1,), chosen, config, None) == lookaheads
 
 
 def test_rounds_teach_what_a_smaller_number_of_branches_would_have_brought() -> None:
