@@ -8,7 +8,8 @@ request decodes the same in any company. Rows of a factor that several products 
 
 int4: DequantizeLinear in blocks, which ONNX Runtime joins with MatMul to MatMulNBits; the other factor stays as it is.
 
-Does not know any value, nor how the integers were chosen.
+Does not know any value, nor how the integers were chosen. The products of rounded rows are written here for TensorRT's
+8-bit products as well (lopa.export.tensorrt.products), whose weights stay floats.
 """
 
 from collections.abc import Mapping
@@ -30,7 +31,7 @@ class EightBits:
     greatest: float
     zero_point: int = 0
 
-    def zeros(self, shape: tuple[int, ...] = ()) -> "npt.NDArray[np.generic]":
+    def zeros(self, shape: tuple[int, ...] = ()) -> npt.NDArray[np.generic]:
         """Zero points, all the same."""
         return np.full(shape, self.zero_point, self.dtype.numpy())
 
@@ -170,7 +171,7 @@ class RoundedProducts:
         integers = add("QuantizeLinear", [add("Div", [x, scales]), one, zero])
         return _Rows(add("DequantizeLinear", [integers, one, zero]), scales)
 
-    def _constant(self, key: str, number: "np.generic | npt.NDArray[np.generic]") -> ir.Value:
+    def _constant(self, key: str, number: np.generic | npt.NDArray[np.generic]) -> ir.Value:
         if key not in self._constants:
             self._constants[key] = initializer(self._model, ir.tensor(np.asarray(number), name=f"quantize.{key}"))
         return self._constants[key]
