@@ -107,6 +107,7 @@ def _small(words: str, left: int, baseline: int) -> str:
 
 def main(arguments: list[str]) -> None:
     """Write the picture to the path that is given, else to its place in docs/."""
+    sys.path.insert(0, str(PROJECT / "src"))  # this checkout's, whichever one the environment has installed
     path = Path(arguments[0]) if arguments else PICTURE
     path.write_text(svg_from_house(house_from_imports()), encoding="utf-8")
 

@@ -1,11 +1,14 @@
 """The picture of the rooms shows the real imports, and can be read."""
 
 import random
+import subprocess
+import sys
 import xml.etree.ElementTree as ElementTree
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
-from tools.house.imports import Package, house_from_imports, without_detours
+from tools.house.imports import PROJECT, Package, house_from_imports, without_detours
 from tools.house.picture import PICTURE, svg_from_house
 from tools.house.places import places_from_lines
 
@@ -76,3 +79,9 @@ def test_two_arrows_that_need_not_cross_do_not() -> None:
     )
     at = places.middles
     assert (at["a"] - at["b"]) * (at["d"] - at["c"]) > 0
+
+
+def test_the_program_draws_it_again(tmp_path: Path) -> None:
+    drawn = tmp_path / "drawn.svg"
+    subprocess.run([sys.executable, "-m", "tools.house.picture", drawn], cwd=PROJECT, check=True)
+    assert drawn.read_bytes() == PICTURE.read_bytes()
