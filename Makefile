@@ -13,14 +13,16 @@ demo: $(VENV)/demo-ready
 	@echo "lopa-export is in $(BIN). To use it in this shell: . $(BIN)/activate"
 
 # One thread for each of the two test processes: libraries that start a thread per core slow each other down.
+# Which lines no test reached: .venv/bin/coverage report --show-missing, afterwards.
 test: $(VENV)/test-ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal
+	$(BIN)/lint-imports --config tools/house/layers.toml --no-cache
+	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal --cov --cov-report=
 
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .coverage
 
 $(VENV)/python-ready:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.11")'

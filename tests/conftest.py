@@ -4,6 +4,7 @@ import fcntl
 import os
 import shutil
 import signal
+import sys
 from pathlib import Path
 from typing import Literal
 
@@ -15,6 +16,13 @@ from lopa.tiny import ADAPTER, CHECKPOINT
 def pytest_configure() -> None:
     """A shell that starts the tests in the background has Ctrl-C ignored, and so would every process they interrupt."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(autouse=True)
+def _kept_traces(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Exports in this process trace what no test of the run traced before; see tests/export/kept_traces.py."""
+    if "lopa.export.graph.trace" in sys.modules:  # it brings torch, without which the runtime's tests run too
+        _keep_traces(tmp_path_factory)
 
 
 @pytest.fixture(scope="session")
@@ -100,9 +108,7 @@ def _bundle_made_once(
     dtype: Literal["float32", "float16"] = "float32",
     plugins: bool = False,
 ) -> Path:
-    """Workers of pytest-xdist have base folders of their own inside one that they share."""
-    base = tmp_path_factory.getbasetemp()
-    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    shared = _shared_folder(tmp_path_factory)
     bundle = shared / name
     with (shared / f"{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -111,6 +117,7 @@ def _bundle_made_once(
             from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint
             from lopa.export.weights.quantization import QuantizationChoice
 
+            _keep_traces(tmp_path_factory)
             choice = None if quantize is None else QuantizationChoice(quantize)
             bundle_from_checkpoint(
                 CHECKPOINT,
@@ -124,3 +131,19 @@ def _bundle_made_once(
                 plugins=plugins,
             )
     return bundle
+
+
+def _shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Workers of pytest-xdist have base folders of their own inside one that they share."""
+    base = tmp_path_factory.getbasetemp()
+    return base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+
+
+def _keep_traces(tmp_path_factory: pytest.TempPathFactory) -> None:
+    from tests.export.kept_traces import kept_traces
+
+    from lopa.export.graph import trace
+
+    folder = _shared_folder(tmp_path_factory) / "traces"
+    folder.mkdir(exist_ok=True)
+    trace.traced_graph = kept_traces(folder)

@@ -50,20 +50,7 @@ def graph_from_dimensions(
     lopa.export.graph.plugin_functions where they can serve; both in the standard dialect only.
     """
     part = part or whole_model(dimensions.layers)
-    form = TRACED_FORMS[dialect]
-    with FakeTensorMode(), _quiet_exporter():
-        program = torch.onnx.export(
-            form.module(dimensions, TORCH_DTYPES[dtype], part, with_logits).eval(),
-            form.example_inputs(dimensions, TORCH_DTYPES[dtype], part),
-            dynamo=True,
-            opset_version=form.traced_opset,
-            input_names=form.input_names(part),
-            output_names=part.output_names(with_logits=with_logits),
-            dynamic_shapes=form.dynamic_axes(dimensions, part),
-            optimize=False,
-            verbose=False,
-        )
-    model: ir.Model = cast(torch.onnx.ONNXProgram, program).model  # None only without dynamo
+    model = traced_graph(dimensions, dialect, dtype, part, with_logits=with_logits)
     model.producer_name, model.producer_version = "lopa-export", None
     initializers = model.graph.initializers
     tensors = {name: _external_tensor(name, record, weights_name) for name, record in records.items()}
@@ -79,9 +66,30 @@ def graph_from_dimensions(
         for name, record in records.items()
         if record.dtype in ("int8", "int4") and name in initializers
     }
-    model = form.finish(tidy(model))
+    model = TRACED_FORMS[dialect].finish(tidy(model))
     model = QuantizedMatricesPass(quantized)(model).model if quantized else model
     return with_plugins(model) if plugins else model
+
+
+def traced_graph(
+    dimensions: ModelDimensions, dialect: Dialect, dtype: Dtype, part: ModelPart, *, with_logits: bool
+) -> ir.Model:
+    """What torch's exporter makes of the module: as the same arguments always give it, its tensors without values."""
+    form = TRACED_FORMS[dialect]
+    with FakeTensorMode(), _quiet_exporter():
+        program = torch.onnx.export(
+            form.module(dimensions, TORCH_DTYPES[dtype], part, with_logits).eval(),
+            form.example_inputs(dimensions, TORCH_DTYPES[dtype], part),
+            dynamo=True,
+            opset_version=form.traced_opset,
+            input_names=form.input_names(part),
+            output_names=part.output_names(with_logits=with_logits),
+            dynamic_shapes=form.dynamic_axes(dimensions, part),
+            optimize=False,
+            verbose=False,
+        )
+    model: ir.Model = cast(torch.onnx.ONNXProgram, program).model  # None only without dynamo
+    return model
 
 
 def _external_tensor(name: str, record: TensorRecord, weights_name: str) -> ir.ExternalTensor:

@@ -113,6 +113,13 @@ def comparisons_of_file(
     return comparisons
 
 
+def assert_reproduced(name: str, session: Session, manifest: Manifest, *, limit: int) -> None:
+    """The first prompts of a file of traces; at most one of them may go another way, at a near-tie."""
+    comparisons = comparisons_of_file(TRACES / f"{name}.jsonl.gz", session, manifest, limit=limit)
+    assert not [each.mismatch for each in comparisons if each.mismatch is not None]
+    assert sum(each.whole for each in comparisons) >= limit - 1
+
+
 def recording_of_file(path: Path) -> Recording:
     """The forwards of a file of traces, as the gear planner takes them."""
     config, traces = read_traces(path)

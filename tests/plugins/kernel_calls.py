@@ -69,7 +69,7 @@ def run_commit(windows: list[Array], caches: list[Array], where: dict[str, int])
 def run_torch_forms(
     attention: list[Array], head: list[Array], windows: list[Array], caches: list[Array], where: dict[str, int]
 ) -> tuple[Array, list[Array], list[Array]]:
-    from lopa.plugins.kernels.torch_forms import branch_attention_in_torch, commit_in_torch, confidence_head_in_torch
+    from tests.plugins.torch_forms import branch_attention_in_torch, commit_in_torch, confidence_head_in_torch
 
     held = _tensors(*caches)
     commit_in_torch(_tensors(*windows), held, **where)

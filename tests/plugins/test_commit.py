@@ -55,7 +55,7 @@ def test_arrays_that_differ(kernels: Kernels) -> None:
 
 
 def test_plain_torch_gives_the_same(kernels: Kernels) -> None:
-    """What benchmarks hold the kernels against computes the same."""
+    """Without a tile or a merge of our own: torch as a user would write it."""
     attention = attention_inputs(2, 3, 6, 2, 9, 37, 16, seed=1)
     head = head_inputs(9, 12, 50, seed=1)
     windows, caches = _arrays("float32")

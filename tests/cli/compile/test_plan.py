@@ -140,7 +140,7 @@ def test_traces_that_cannot_be_used(bundle: Path, trace: Path, tmp_path: Path, d
         (["--max-prompt", 0], "--max-prompt"),
         (["--trace", "no/such.jsonl"], "no/such.jsonl"),
         (["--trace", "/dev/zero"], "not a regular file"),
-        (["--device", "warp:0", "-o", "plan.json"], "device 'warp:0'"),
+        (["--device", "warp:0", "-o", "nowhere/plan.json"], "device 'warp:0'"),
         (["--costs", "no/such.json"], "no/such.json"),
         (["-o", "/proc/gears.json"], "cannot write"),
     ],

@@ -9,6 +9,7 @@ from functools import partial
 
 import numpy as np
 import onnxruntime as ort
+from tests.runtime.accelerator.host_blocks import HostBlocks
 
 from lopa.runtime.accelerator.graph_form import ContractForm, GraphForm, PortableForm
 from lopa.runtime.accelerator.memory import ALIGNMENT, Array, Buffer, DeviceMemory
@@ -30,7 +31,7 @@ class HostMemory:
 
     def __init__(self, number: int = 0, *, reaches: Sequence[int] = ()) -> None:
         self.number = number
-        self.blocks: dict[int, Array] = {}
+        self.blocks = HostBlocks()
         self.sums = {"uploaded": 0, "downloaded": 0, "copied": 0, "from peers": 0}
         """Bytes."""
         self.most = 0
@@ -47,9 +48,8 @@ class HostMemory:
     def allocate(self, size: int) -> int:
         assert size > 0
         address, self._next = self._next, self._next + -(-size // ALIGNMENT) * ALIGNMENT + ALIGNMENT
-        # All bits set are NaN in every float type: a number that was never written shows wherever it is read.
-        self.blocks[address] = np.full(size, 0xFF, np.uint8)
-        self.most = max(self.most, sum(block.size for block in self.blocks.values()))
+        self.blocks.add(address, size, self)
+        self.most = max(self.most, self.blocks.total(lambda _: True))
         return address
 
     def free(self, address: int) -> None:
@@ -105,10 +105,7 @@ class HostMemory:
 
     def view(self, address: int, size: int) -> Array:
         """The bytes there. Fails unless all of them are in one allocation."""
-        start = max((each for each in self.blocks if each <= address), default=None)
-        assert start is not None, "not allocated"
-        assert address + size <= start + self.blocks[start].size, "beyond the allocation"
-        return self.blocks[start][address - start : address - start + size]
+        return self.blocks.view(address, size)
 
 
 class OnnxRuntimeDeviceForward:

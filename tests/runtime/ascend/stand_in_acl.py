@@ -1,14 +1,13 @@
 """A stand-in for pyACL (CANN's module `acl`): the documented calls, tuples and codes, over the stand-in atc's "OM".
 
-Not vendor software and nothing recorded from it. Strict: what documentation forbids without saying what happens raises
-ViolationError, and is kept in `violations`; what has a documented code returns it. ONNX Runtime computes forwards on
-the CPU. Nothing in a stream happens before it is waited for; device memory begins with garbage and its addresses lead
+Not vendor software and nothing recorded from it. Strict: what documentation forbids raises ViolationError, and is kept
+in `violations`; a documented code is returned where our code has an answer to it. ONNX Runtime computes forwards on the
+CPU. Nothing in a stream happens before it is waited for; device memory begins with garbage and its addresses lead
 nowhere but through this module.
 
 `trace` has every call as text, addresses and handles named in the order in which they appeared.
 """
 
-import ctypes
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -19,23 +18,17 @@ from typing import Any
 
 import numpy as np
 import onnxruntime as ort
+from tests.runtime.accelerator.host_blocks import HostBlocks
 from tests.runtime.ascend.stand_in_om import StandInModel, read_om
 
 DIMS_INPUT = "ascend_mbatch_shape_data"
 MOST_DIMS = 128
-INVALID_PARAM, UNINITIALIZED, REPEATED_INIT, NO_SUCH_MODEL = 100000, 100001, 100002, 100011
-RT_PARAM_INVALID, NO_SUCH_DEVICE, NO_CONTEXT, STREAM_CONTEXT, UNALIGNED = 107000, 107001, 107002, 107003, 107008
-NO_SUCH_FILE, DIMS_LENGTH, NO_SUCH_GEAR, NO_MEMORY = 145002, 145012, 145013, 207001
-NOT_DYNAMIC, INPUTS_DIFFER, OUTPUTS_DIFFER = 100019, 100017, 100018
+REPEATED_INIT, NO_SUCH_DEVICE, NO_MEMORY = 100002, 107001, 207001
 _DEVICE_SPACE = 1 << 44
 _HANDLES = 1 << 60
 _P2P_POLICIES = (3, 4, 5)
 _TO_DEVICE, _TO_HOST, _ON_DEVICES = 1, 2, 3
 _DONE_TO = {_TO_DEVICE: ("host", "device"), _TO_HOST: ("device", "host"), _ON_DEVICES: ("device", "device")}
-
-
-class ViolationError(AssertionError):
-    """Something that the contract forbids."""
 
 
 @dataclass
@@ -49,14 +42,6 @@ class Stream:
     context: Context
     queue: list[tuple[Callable[[], None], tuple[int, ...]]] = field(default_factory=list)
     """What to do, and the addresses that it uses."""
-
-
-@dataclass
-class Memory:
-    data: np.ndarray
-    context: Context | None
-    policy: int
-    keep: Any = None
 
 
 @dataclass
@@ -109,7 +94,9 @@ class StandInAcl:
         self._enabled: set[tuple[int, int]] = set()
         self._objects: dict[int, Any] = {}
         self._models: dict[int, Model] = {}
-        self._memory: dict[int, Memory] = {}
+        self._memory = HostBlocks(self.violations)
+        """Device memory belongs to a context."""
+        self._policies: dict[int, int] = {}
         self._next = dict.fromkeys(range(devices), 0)
         self._names: dict[int, str] = {}
         self._counts: dict[str, int] = {}
@@ -163,8 +150,7 @@ class StandInAcl:
         return 0
 
     def rt__create_context(self, device: int) -> tuple[int, int]:
-        if not self._set.get(device):
-            return 0, NO_SUCH_DEVICE
+        self._require(bool(self._set.get(device)), f"a context on device {device}, which was not set")
         thread = threading.get_ident()
         self._require(thread not in self._current, "a second context on one thread")
         context = Context(device, thread)
@@ -174,7 +160,7 @@ class StandInAcl:
     def rt__destroy_context(self, handle: int) -> int:
         context = self._get(handle, Context)
         self._require(context.thread == threading.get_ident(), "a context destroyed by another thread")
-        left = [self._name_of(address) for address, each in self._memory.items() if each.context is context]
+        left = [self._name_of(address) for address, each in self._memory.items() if each.owner is context]
         left += [name for name, each in self._named(Stream) if each.context is context]
         left += [f"model {number}" for number, each in self._models.items() if each.context is context]
         self._require(not left, f"a context destroyed that has {left}")
@@ -182,21 +168,16 @@ class StandInAcl:
         return 0
 
     def rt__create_stream(self) -> tuple[int, int]:
-        context = self._context()
-        return (0, NO_CONTEXT) if context is None else (self._new("stream", Stream(context)), 0)
+        return self._new("stream", Stream(self._own_context())), 0
 
     def rt__destroy_stream(self, handle: int) -> int:
-        stream = self._get(handle, Stream)
-        if stream.context is not self._context():
-            return STREAM_CONTEXT
+        stream = self._own_stream(handle)
         self._require(not stream.queue, "a stream destroyed with work in it")
         del self._objects[handle]
         return 0
 
     def rt__synchronize_stream(self, handle: int) -> int:
-        stream = self._get(handle, Stream)
-        if stream.context is not self._context():
-            return STREAM_CONTEXT
+        stream = self._own_stream(handle)
         queue, stream.queue = stream.queue, []
         for work, _ in queue:
             work()
@@ -208,12 +189,8 @@ class StandInAcl:
         return int(self.peers and device != peer), 0
 
     def rt__device_enable_peer_access(self, peer: int, flags: int) -> int:
-        context = self._context()
-        if context is None:
-            return NO_CONTEXT
-        if flags or peer not in range(self.devices) or peer == context.device:
-            return INVALID_PARAM
-        self._require(self.peers, "peer access enabled where there is none")
+        context = self._own_context()
+        self._require(self.peers and not flags and peer != context.device, "peer access enabled where there is none")
         self._enabled.add((context.device, peer))
         self.peer_calls.append((context.device, peer))
         return 0
@@ -221,71 +198,50 @@ class StandInAcl:
     # -- memory
 
     def rt__malloc(self, size: int, policy: int) -> tuple[int, int]:
-        context = self._context()
-        if context is None:
-            return 0, NO_CONTEXT
-        if size <= 0 or policy not in range(6):
-            return 0, INVALID_PARAM
-        used = sum(each.data.size for each in self._memory.values() if self._device_of(each) == context.device)
-        if used + size > self.room:
+        context = self._own_context()
+        self._require(size > 0 and policy in range(6), f"{size} bytes of policy {policy}")
+        if self._memory.total(lambda owner: owner is not None and owner.device == context.device) + size > self.room:
             return 0, NO_MEMORY
-        # Bytes of ones are NaN in every float type: what was never written shows where it is read.
-        block = Memory(np.full(size, 0xFF, np.uint8), context, policy)
         address = (context.device + 1) * _DEVICE_SPACE + self._next[context.device]
         self._next[context.device] += -(-size // 512) * 512 + 512
-        return self._add_memory(address, block, f"device{context.device}"), 0
+        self._memory.add(address, size, context)
+        self._policies[address] = policy
+        return self._named_memory(address, f"device{context.device}"), 0
 
     def rt__free(self, address: int) -> int:
         return self._free(address, "device")
 
     def rt__malloc_host(self, size: int) -> tuple[int, int]:
-        if self._context() is None:
-            return 0, NO_CONTEXT
-        raw = ctypes.create_string_buffer(size + 64)
-        address = -(-ctypes.addressof(raw) // 64) * 64
-        data = np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(address))
-        data[:] = 0xFF
-        return self._add_memory(address, Memory(data, None, 0, keep=raw), "host"), 0
+        self._own_context()
+        return self._named_memory(self._memory.add_page_locked(size, 64), "host"), 0
 
     def rt__free_host(self, address: int) -> int:
         return self._free(address, "host")
 
     def rt__memcpy_async(self, target: int, room: int, source: int, size: int, kind: int, handle: int) -> int:
-        stream = self._get(handle, Stream)
-        if stream.context is not self._context():
-            return STREAM_CONTEXT
-        if kind not in _DONE_TO or not 0 < size <= room:
-            return RT_PARAM_INVALID
-        if target % 64 or source % 64:
-            return UNALIGNED
-        blocks = [self._block(source, size), self._block(target, room)]
-        where = tuple("host" if block.context is None else "device" for block in blocks)
+        stream = self._own_stream(handle)
+        self._require(kind in _DONE_TO and 0 < size <= room, f"a copy of kind {kind}, {size} bytes into {room}")
+        self._require(not target % 64 and not source % 64, "a copy that is not aligned")
+        blocks = [self._memory.holding(source, size), self._memory.holding(target, room)]
+        where = tuple("host" if block.owner is None else "device" for block in blocks)
         self._require(where == _DONE_TO[kind], f"a copy of kind {kind} from {where[0]} to {where[1]}")
-        for block in blocks:
-            if block.context is not None:
-                self._check_peers(stream.context.device, block)
-        stream.queue.append((lambda: self._copy(target, source, size), (target, source)))
+        for address in (source, target):
+            self._check_peers(stream.context.device, address)
+        stream.queue.append((lambda: self._memory.copy(target, source, size), (target, source)))
         return 0
 
     def rt__memset_async(self, address: int, room: int, value: int, size: int, handle: int) -> int:
-        stream = self._get(handle, Stream)
-        if stream.context is not self._context():
-            return STREAM_CONTEXT
-        if not 0 < size <= room:
-            return RT_PARAM_INVALID
-        block = self._block(address, room)
-        self._require(self._device_of(block) == stream.context.device, "memory of another device set")
-        stream.queue.append((lambda: self._view(address, size).fill(value), (address,)))
+        stream = self._own_stream(handle)
+        self._require(
+            0 < size <= room and self._device_of(address, room) == stream.context.device, "memory elsewhere set"
+        )
+        stream.queue.append((lambda: self._memory.view(address, size).fill(value), (address,)))
         return 0
 
     # -- models
 
     def mdl__load_from_file(self, path: str) -> tuple[int, int]:
-        context = self._context()
-        if context is None:
-            return 0, NO_CONTEXT
-        if not Path(path).is_file():
-            return 0, NO_SUCH_FILE
+        context = self._own_context()
         om = read_om(Path(path))
         self._require(om.soc_version == self.soc, f"an OM for {om.soc_version} on {self.soc}")
         number = max(self._models, default=0) + 1
@@ -293,9 +249,7 @@ class StandInAcl:
         return number, 0
 
     def mdl__unload(self, number: int) -> int:
-        model = self._models.get(number)
-        if model is None:
-            return NO_SUCH_MODEL
+        model = self._models[number]
         self._require(model.context is self._context(), "a model unloaded in another context")
         self._require(model.stream is None, "a model unloaded while it runs")
         described = [name for name, each in self._named(Desc) if each.model is model]
@@ -312,8 +266,6 @@ class StandInAcl:
         return 0
 
     def mdl__get_desc(self, handle: int, number: int) -> int:
-        if number not in self._models:
-            return NO_SUCH_MODEL
         self._get(handle, Desc).model = self._models[number]
         return 0
 
@@ -327,7 +279,7 @@ class StandInAcl:
     def mdl__get_input_index_by_name(self, handle: int, name: str) -> tuple[int, int]:
         om = self._om(handle)
         names = [*(each.name for each in om.inputs), *([DIMS_INPUT] if om.gears else [])]
-        return (names.index(name), 0) if name in names else (0, INVALID_PARAM)
+        return names.index(name), 0
 
     def mdl__get_input_size_by_index(self, handle: int, index: int) -> int:
         om = self._om(handle)
@@ -340,34 +292,25 @@ class StandInAcl:
         return max(sizes[1][index] for sizes in (self._sizes(om, dims) for dims in _all_dims(om)))
 
     def mdl__get_input_dynamic_gear_count(self, handle: int, index: int) -> tuple[int, int]:
-        return (len(self._om(handle).gears), 0) if index == -1 else (0, INVALID_PARAM)
+        self._require(index == -1, "gears of one input")
+        return len(self._om(handle).gears), 0
 
     def mdl__get_input_dynamic_dims(self, handle: int, index: int, count: int) -> tuple[list[dict[str, Any]], int]:
         om = self._om(handle)
-        if index != -1 or count != len(om.gears):
-            return [], INVALID_PARAM
+        self._require((index, count) == (-1, len(om.gears)), "dims of other gears than there are")
         return [{"name": "", "dimCount": len(dims), "dims": list(dims)} for dims in _all_dims(om)], 0
 
     def mdl__set_input_dynamic_dims(self, number: int, handle: int, index: int, dims: dict[str, Any]) -> int:
-        model, dataset = self._models.get(number), self._get(handle, Dataset)
-        if model is None:
-            return NO_SUCH_MODEL
+        model, dataset = self._models[number], self._get(handle, Dataset)
         om = model.om
-        if not om.gears:
-            return NOT_DYNAMIC
-        if set(dims) != {"name", "dimCount", "dims"} or not len(dims["dims"]) == dims["dimCount"] <= MOST_DIMS:
-            return INVALID_PARAM
-        if index != len(om.inputs) or index >= len(dataset.buffers):
-            return INVALID_PARAM
+        self._require(set(dims) == {"name", "dimCount", "dims"}, f"dims that say {sorted(dims)}")
+        self._require(len(dims["dims"]) == dims["dimCount"] <= MOST_DIMS, "dims without their count")
+        self._require(bool(om.gears) and dims["dims"] in _all_dims(om), f"no such gear: {dims['dims']}")
+        self._require(index == len(om.inputs) < len(dataset.buffers), "dims in another input")
         buffer = self._get(dataset.buffers[index], DataBuffer)
-        if buffer.size < 8 * len(om.gears[0]):
-            return DIMS_LENGTH
-        self._require(
-            self._device_of(self._block(buffer.address, buffer.size)) == model.context.device, "dims elsewhere"
-        )
+        self._require(buffer.size >= 8 * len(om.gears[0]), "too little memory for dims")
+        self._require(self._device_of(buffer.address, buffer.size) == model.context.device, "dims elsewhere")
         self._require(not buffer.used, "the gear of a forward changed before it ran")
-        if dims["dims"] not in _all_dims(om):
-            return NO_SUCH_GEAR
         dataset.dims = list(dims["dims"])
         return 0
 
@@ -385,28 +328,23 @@ class StandInAcl:
         return handle, 0
 
     def mdl__execute_async(self, number: int, inputs: int, outputs: int, handle: int) -> int:
-        model, stream = self._models.get(number), self._get(handle, Stream)
-        if model is None:
-            return NO_SUCH_MODEL
-        if stream.context is not self._context():
-            return STREAM_CONTEXT
+        model, stream = self._models[number], self._own_stream(handle)
         self._require(model.context is stream.context, "a model executed in another context")
         self._require(model.stream in (None, stream), "one model on two streams")
         om, dataset = model.om, self._get(inputs, Dataset)
         given = [self._get(each, DataBuffer) for each in dataset.buffers]
         wanted = [self._get(each, DataBuffer) for each in self._get(outputs, Dataset).buffers]
-        if len(given) != len(om.inputs) + bool(om.gears):
-            return INPUTS_DIFFER
-        if len(wanted) != len(om.outputs):
-            return OUTPUTS_DIFFER
-        dims = dataset.dims or max(_all_dims(om), key=lambda each: sum(self._sizes(om, each)[0]))
+        counts = len(om.inputs) + bool(om.gears), len(om.outputs)
+        self._require((len(given), len(wanted)) == counts, "other inputs or outputs than the model's")
+        self._require(bool(dataset.dims or not om.gears), "a forward without a gear")
+        dims = dataset.dims or _all_dims(om)[0]
         needed = [size for sizes in self._sizes(om, dims) for size in sizes]
         places = []
         for buffer, size in zip((*given[: len(om.inputs)], *wanted), needed, strict=True):
-            block = self._block(buffer.address, buffer.size)
             self._require(size <= buffer.size, f"a buffer of {buffer.size} bytes for {size}")
             self._require(bool(om.gears) or size == buffer.size, f"{buffer.size} bytes for {size} of a fixed shape")
-            self._require(self._device_of(block) == stream.context.device, "a buffer on another device")
+            device = self._device_of(buffer.address, buffer.size)
+            self._require(device == stream.context.device, "a buffer on another device")
             self._require(buffer.address % 64 == 0, "a buffer that is not aligned")
             places.append((buffer.address, size))
         model.stream = stream
@@ -445,8 +383,7 @@ class StandInAcl:
             with self._lock:
                 self.trace.append(f"{name}({', '.join(map(self._text, arguments))})")
                 if self._state != "ready" and name not in ("init", "rt.get_soc_name"):
-                    self._require(self._state == "new", f"{name} after finalize")
-                    return UNINITIALIZED if _is_code(function) else (0, UNINITIALIZED)
+                    self._require(False, f"{name} before init, or after finalize")
                 planned = self.codes.get(name, [])
                 code = planned.pop(0) if planned else None
                 if code is not None:
@@ -457,9 +394,19 @@ class StandInAcl:
         return call
 
     def _require(self, holds: bool, what: str) -> None:
-        if not holds:
-            self.violations.append(what)
-            raise ViolationError(what)
+        self._memory.require(holds, what)
+
+    def _own_context(self) -> Context:
+        """That of the calling thread."""
+        context = self._context()
+        self._require(context is not None, "a call on a thread without a context")
+        assert context is not None
+        return context
+
+    def _own_stream(self, handle: int) -> Stream:
+        stream: Stream = self._get(handle, Stream)
+        self._require(stream.context is self._context(), "a stream of another thread's context")
+        return stream
 
     def _context(self) -> Context | None:
         return self._current.get(threading.get_ident())
@@ -493,49 +440,30 @@ class StandInAcl:
         self._require(model is not None, "a description without a model")
         return model.om
 
-    def _device_of(self, block: Memory) -> int | None:
-        return None if block.context is None else block.context.device
+    def _device_of(self, address: int, size: int) -> int | None:
+        context = self._memory.holding(address, size).owner
+        return None if context is None else context.device
 
-    def _add_memory(self, address: int, block: Memory, space: str) -> int:
+    def _named_memory(self, address: int, space: str) -> int:
         number = self._counts[space] = self._counts.get(space, 0) + 1
         self._names[address] = f"{space}.{number}"
-        self._memory[address] = block
         return address
 
     def _free(self, address: int, where: str) -> int:
         block = self._memory.get(address)
-        self._require(block is not None and (block.context is None) == (where == "host"), f"free of no {where} memory")
-        end = address + block.data.size
-        for name, stream in self._named(Stream):
-            used = [each for _, addresses in stream.queue for each in addresses if address <= each < end]
-            self._require(not used, f"{self._name_of(address)} freed while {name} uses it")
-        del self._memory[address]
+        self._require(block is not None and (block.owner is None) == (where == "host"), f"free of no {where} memory")
+        streams = (stream for _, stream in self._named(Stream))
+        self._memory.remove(address, (each for stream in streams for _, uses in stream.queue for each in uses))
         return 0
 
-    def _block(self, address: int, size: int) -> Memory:
-        start = max((each for each in self._memory if each <= address), default=None)
-        self._require(start is not None, f"{address} is no memory")
-        block = self._memory[start]
-        self._require(
-            address + size <= start + block.data.size, f"{size} bytes at {self._text(address)} are not all allocated"
-        )
-        return block
-
-    def _view(self, address: int, size: int) -> np.ndarray:
-        block = self._block(address, size)
-        start = max(each for each in self._memory if each <= address)
-        return block.data[address - start : address - start + size]
-
-    def _copy(self, target: int, source: int, size: int) -> None:
-        self._view(target, size)[:] = self._view(source, size)
-
-    def _check_peers(self, device: int, block: Memory) -> None:
-        other = self._device_of(block)
-        if other == device:
+    def _check_peers(self, device: int, address: int) -> None:
+        other = self._device_of(address, 1)
+        if other in (None, device):
             return
         for pair in ((device, other), (other, device)):
             self._require(pair in self._enabled, f"a copy between devices {device} and {other} without {pair} enabled")
-        self._require(block.policy in _P2P_POLICIES, "a copy from memory that is not for other devices")
+        start = max(each for each in self._memory if each <= address)
+        self._require(self._policies[start] in _P2P_POLICIES, "a copy from memory that is not for other devices")
 
     def _sizes(self, om: StandInModel, dims: list[int]) -> tuple[list[int], list[int]]:
         """Bytes of inputs and outputs for all dims of all inputs."""
@@ -560,13 +488,13 @@ class StandInAcl:
         om = model.om
         inputs = {}
         for each, shape, (address, size) in zip(om.inputs, _shapes(om, dims), places, strict=False):
-            inputs[each.name] = self._view(address, size).view(each.dtype).reshape(shape)
+            inputs[each.name] = self._memory.view(address, size).view(each.dtype).reshape(shape)
             self._require(bool(np.isfinite(inputs[each.name]).all()), f"{each.name} was not written")
         names = [each.name for each in om.outputs]
         arrays = _session_of_om(model.path).run(names, inputs)
         for each, array, (address, size) in zip(om.outputs, arrays, places[len(om.inputs) :], strict=True):
             self._require((array.nbytes, array.dtype.name) == (size, each.dtype), f"{each.name} is {array.shape}")
-            self._view(address, size)[:] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+            self._memory.view(address, size)[:] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
     def _name_of(self, address: int) -> str:
         return self._names.get(address, hex(address))

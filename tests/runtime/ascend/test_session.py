@@ -11,14 +11,14 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
-from tests.conformance.recorded import TRACES, comparisons_of_file
+from tests.conformance.recorded import assert_reproduced
 from tests.gears import gear
 from tests.runtime.ascend.engines import SOC, add_engine, bundle_with_engine, engine_of_static_models
 from tests.runtime.ascend.stand_in_acl import StandInAcl
 from tests.runtime.ascend.stand_in_om import read_om, write_om
+from tests.runtime.check_cases import assert_cases_agree, fits
 from tests.runtime.random_windows import assert_same_statistics, random_batch
 
-from lopa.export.verify.cases import cases_from_manifest
 from lopa.runtime.accelerator.memory import ALIGNMENT
 from lopa.runtime.ascend.calls import AclError
 from lopa.runtime.ascend.manifest import ASCEND_ENGINES
@@ -47,10 +47,8 @@ def bundle(ascend_bundle: Path) -> Bundle:
 @pytest.mark.parametrize("name", ["lopa_bf4_bs32_full", "lopa_bf2_bs16_block"])
 def test_recorded_traces_on_one_device(name: str, bundle: Bundle, machine: StandInAcl) -> None:
     session = session_from_devices(bundle, ["ascend:0"])
-    comparisons = comparisons_of_file(TRACES / f"{name}.jsonl.gz", session, bundle.manifest, limit=8)
+    assert_reproduced(name, session, bundle.manifest, limit=8)
     session.close()
-    assert not [each.mismatch for each in comparisons if each.mismatch is not None]
-    assert sum(each.whole for each in comparisons) >= 7
     assert len({line for line in machine.trace if "set_input_dynamic_dims" in line}) > 1
 
 
@@ -59,11 +57,9 @@ def test_recorded_traces_on_four_devices(name: str, bundle: Bundle, machine: Sta
     """Winners' rows go from device to device, and with the block-causal window only to those that had no branch."""
     session = session_from_devices(bundle, FOUR)
     assert isinstance(session, BranchParallelSession)
-    comparisons = comparisons_of_file(TRACES / f"{name}.jsonl.gz", session, bundle.manifest, limit=5)
+    assert_reproduced(name, session, bundle.manifest, limit=5)
     session.close()
     assert session.lost == ()
-    assert not [each.mismatch for each in comparisons if each.mismatch is not None]
-    assert sum(each.whole for each in comparisons) >= 4
     assert peer_copies(machine) > 0
     assert sorted(machine.peer_calls) == sorted(permutations(range(4), 2))  # in both directions, once
     copied = [number for number, line in enumerate(machine.trace) if ", 3, stream" in line]
@@ -100,26 +96,8 @@ def peer_copies(machine: StandInAcl) -> int:
 
 def test_every_shape_of_forward(bundle: Bundle, machine: StandInAcl) -> None:
     """Requests, branches, masks and prefixes on which engines are checked, as far as the gears hold them."""
-    plain = open_session(bundle, "cpu", threads=1)
     session = open_session(bundle, "ascend:3")
-    ran = 0
-    for case in cases_from_manifest(bundle.manifest, seed=3):
-        batches = [batch for slot in range(len(case.window.requests)) for batch in case.prefix_batches(slot)]
-        lengths = [sum(case.shape.prefixes[slot]) for slot in range(len(case.window.requests))]
-        if max(lengths) > 192 or max(batch.input_ids.shape[2] for batch in (case.window, *batches)) > 96:
-            continue
-        ran += 1
-        for each in (plain, session):
-            for slot, request in enumerate(case.window.requests):
-                for batch in case.prefix_batches(slot):
-                    each.forward(batch)
-                    each.commit(request, 0, batch.input_ids.shape[2])
-        assert_same_statistics(session.forward(case.window), plain.forward(case.window))
-        for request in case.window.requests:
-            plain.release(request)
-            session.release(request)
-    assert ran > 3
-    plain.close()
+    assert assert_cases_agree(bundle, session, taken=fits(prefix=192, window=96)) > 20
     session.close()
 
 
@@ -131,9 +109,8 @@ def test_one_static_om_for_each_gear(tiny_portable: Path, machine: StandInAcl, t
     assert len({each.model for each in found.engine.gears}) == 2
     bundle = Bundle.open(path)
     session = open_session(bundle, "ascend:0")
-    comparisons = comparisons_of_file(TRACES / "lopa_bf4_bs32_full.jsonl.gz", session, bundle.manifest, limit=2)
+    assert_reproduced("lopa_bf4_bs32_full", session, bundle.manifest, limit=2)
     session.close()
-    assert not [each.mismatch for each in comparisons if each.mismatch is not None]
     assert sum("load_from_file" in line for line in machine.trace) == 2
     assert not any("dynamic" in line for line in machine.trace)
 
@@ -248,30 +225,27 @@ def test_a_close_that_fails_goes_on(call: str, bundle: Bundle, machine: StandInA
 def test_a_device_that_fails_is_left_out(bundle: Bundle, machine: StandInAcl) -> None:
     session = session_from_devices(bundle, FOUR[:3])
     machine.codes["mdl.execute_async"] = [None] * 9 + [507015]
-    comparisons = comparisons_of_file(TRACES / "lopa_bf4_bs32_full.jsonl.gz", session, bundle.manifest, limit=2)
+    assert_reproduced("lopa_bf4_bs32_full", session, bundle.manifest, limit=2)
     session.close()
     assert len(session.lost) == 1
     assert "507015" in session.lost[0].reason
-    assert not [each.mismatch for each in comparisons if each.mismatch is not None]
 
 
 def test_without_peer_access_rows_go_over_the_host(bundle: Bundle, machine: StandInAcl) -> None:
     machine.peers = False
     session = session_from_devices(bundle, FOUR[:2])
-    comparisons = comparisons_of_file(TRACES / "lopa_bf4_bs32_full.jsonl.gz", session, bundle.manifest, limit=2)
+    assert_reproduced("lopa_bf4_bs32_full", session, bundle.manifest, limit=2)
     session.close()
     assert session.lost == ()
-    assert not [each.mismatch for each in comparisons if each.mismatch is not None]
     assert peer_copies(machine) == 0
     assert any("can_access_peer" in line for line in machine.trace)
 
 
 def test_beside_another_kind_of_device(bundle: Bundle, machine: StandInAcl) -> None:
     session = session_from_devices(bundle, ["ascend:0", "cpu"], threads=1)
-    comparisons = comparisons_of_file(TRACES / "lopa_bf4_bs32_full.jsonl.gz", session, bundle.manifest, limit=2)
+    assert_reproduced("lopa_bf4_bs32_full", session, bundle.manifest, limit=2)
     session.close()
     assert session.lost == ()
-    assert not [each.mismatch for each in comparisons if each.mismatch is not None]
 
 
 def test_the_decoder_and_two_sessions_on_one_device(bundle: Bundle, machine: StandInAcl) -> None:

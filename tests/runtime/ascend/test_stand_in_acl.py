@@ -1,4 +1,4 @@
-"""Every rule of the stand-in acl bites: right use passes, and each wrong one is told apart from it."""
+"""The rules of the stand-in acl that our code has to keep: right use passes, each wrong one is told apart from it."""
 
 import threading
 from collections.abc import Callable
@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.runtime.accelerator.host_blocks import ViolationError
 from tests.runtime.ascend import stand_in_acl
-from tests.runtime.ascend.stand_in_acl import StandInAcl, ViolationError
+from tests.runtime.ascend.stand_in_acl import StandInAcl
 
 from lopa.runtime.ascend.calls import AclCalls
 from lopa.runtime.ascend.contract import acl_contract
@@ -56,6 +57,9 @@ class Machine:
     def execute(self) -> int:
         return self.acl.mdl.execute_async(self.model, self.inputs, self.outputs, self.stream)
 
+    def run(self) -> None:
+        assert (self.choose(self.gears[0]), self.execute()) == (0, 0)
+
     def synchronize(self) -> int:
         return self.acl.rt.synchronize_stream(self.stream)
 
@@ -92,8 +96,7 @@ def one(ascend_bundle: Path, acl: StandInAcl) -> Machine:
 
 
 def test_right_use_leaves_nothing(one: Machine) -> None:
-    assert one.choose(one.gears[0]) == 0
-    assert one.execute() == 0
+    one.run()
     one.close()
     assert one.acl.finalize() == 0
     assert one.acl.violations == []
@@ -102,8 +105,7 @@ def test_right_use_leaves_nothing(one: Machine) -> None:
 def test_results_are_not_there_before_the_stream_was_waited_for(one: Machine) -> None:
     host = value(one.acl.rt.malloc_host(4096))
     data = np.ctypeslib.as_array((np.ctypeslib.ctypes.c_uint8 * 4096).from_address(host))
-    one.choose(one.gears[0])
-    one.execute()
+    one.run()
     first_output = one.memory[one.place + 1]
     assert one.acl.rt.memcpy_async(host, 4096, first_output, 4096, D2H, one.stream) == 0
     assert (data == 0xFF).all()
@@ -114,153 +116,56 @@ def test_results_are_not_there_before_the_stream_was_waited_for(one: Machine) ->
     one.acl.finalize()
 
 
-def test_an_unset_gear_runs_the_largest(one: Machine) -> None:
-    one.execute()
-    one.synchronize()
-    rows = one.place + 4  # an output of new rows, the end of which the largest gear alone writes
-    assert not (one.acl._view(one.memory[rows], one.sizes[rows])[-64:] == 0xFF).all()
-    one.close()
-
-
-def codes(one: Machine) -> dict[str, tuple[int, Callable[[], int]]]:
-    """What has a code: the wrong use, and what it is to return."""
-    acl, other = one.acl, StandInAcl()
-    short = value(acl.rt.malloc_host(64))
-    return {
-        "before init": (stand_in_acl.UNINITIALIZED, lambda: other.rt.set_device(0)),
-        "init twice": (stand_in_acl.REPEATED_INIT, acl.init),
-        "no such device": (stand_in_acl.NO_SUCH_DEVICE, lambda: acl.rt.set_device(2)),
-        "context on a device not set": (stand_in_acl.NO_SUCH_DEVICE, lambda: acl.rt.create_context(1)[1]),
-        "no context": (stand_in_acl.NO_CONTEXT, lambda: on_another_thread(lambda: acl.rt.malloc(64, 0)[1])),
-        "stream of another context": (
-            stand_in_acl.STREAM_CONTEXT,
-            lambda: on_another_thread(lambda: acl.rt.synchronize_stream(one.stream)),
-        ),
-        "memset of another context": (
-            stand_in_acl.STREAM_CONTEXT,
-            lambda: on_another_thread(lambda: acl.rt.memset_async(one.memory[0], 64, 0, 64, one.stream)),
-        ),
-        "copy of more than room": (
-            stand_in_acl.RT_PARAM_INVALID,
-            lambda: acl.rt.memcpy_async(one.memory[0], 64, short, 128, H2D, one.stream),
-        ),
-        "copy not aligned": (
-            stand_in_acl.UNALIGNED,
-            lambda: acl.rt.memcpy_async(one.memory[0] + 8, 8, short, 8, H2D, one.stream),
-        ),
-        "no such policy": (stand_in_acl.INVALID_PARAM, lambda: acl.rt.malloc(64, 6)[1]),
-        "no room": (stand_in_acl.NO_MEMORY, lambda: acl.rt.malloc(acl.room, 0)[1]),
-        "no such file": (stand_in_acl.NO_SUCH_FILE, lambda: acl.mdl.load_from_file(one.path + "x")[1]),
-        "no such model": (stand_in_acl.NO_SUCH_MODEL, lambda: acl.mdl.get_desc(one.desc, 9)),
-        "no such input": (
-            stand_in_acl.INVALID_PARAM,
-            lambda: acl.mdl.get_input_index_by_name(one.desc, "input")[1],
-        ),
-        "no such gear": (stand_in_acl.NO_SUCH_GEAR, lambda: one.choose([*one.gears[0][:-1], 33])),
-        "dims without their count": (
-            stand_in_acl.INVALID_PARAM,
-            lambda: acl.mdl.set_input_dynamic_dims(
-                one.model, one.inputs, one.place, {"name": "", "dimCount": 3, "dims": one.gears[0]}
-            ),
-        ),
-        "dims in another input": (
-            stand_in_acl.INVALID_PARAM,
-            lambda: acl.mdl.set_input_dynamic_dims(
-                one.model, one.inputs, 0, {"name": "", "dimCount": len(one.gears[0]), "dims": one.gears[0]}
-            ),
-        ),
-        "too few buffers": (
-            stand_in_acl.INPUTS_DIFFER,
-            lambda: acl.mdl.execute_async(one.model, one.outputs, one.outputs, one.stream),
-        ),
-        "other outputs": (
-            stand_in_acl.OUTPUTS_DIFFER,
-            lambda: acl.mdl.execute_async(one.model, one.inputs, one.inputs, one.stream),
-        ),
-        "peer access to itself": (stand_in_acl.INVALID_PARAM, lambda: acl.rt.device_enable_peer_access(0, 0)),
-        "flags of peer access": (stand_in_acl.INVALID_PARAM, lambda: acl.rt.device_enable_peer_access(1, 1)),
-    }
-
-
-def test_wrong_use_with_a_code(one: Machine) -> None:
-    for name, (code, use) in codes(one).items():
-        assert use() == code, name
-    assert one.acl.violations == []
+def test_codes_that_our_code_has_an_answer_to(one: Machine) -> None:
+    acl = one.acl
+    assert acl.init() == stand_in_acl.REPEATED_INIT
+    assert acl.rt.set_device(2) == stand_in_acl.NO_SUCH_DEVICE
+    assert acl.rt.malloc(acl.room, 0)[1] == stand_in_acl.NO_MEMORY
+    assert acl.violations == []
 
 
 VIOLATIONS: dict[str, tuple[str, Callable[[Machine], object]]] = {
+    "no context": ("without a context", lambda one: on_another_thread(lambda: one.acl.rt.malloc(64, 0))),
+    "stream of another context": (
+        "another thread's context",
+        lambda one: on_another_thread(lambda: one.acl.rt.synchronize_stream(one.stream)),
+    ),
+    "no such gear": ("no such gear", lambda one: one.choose([*one.gears[0][:-1], 33])),
+    "no gear": ("without a gear", lambda one: one.execute()),
     "leak": ("left at finalize", lambda one: one.acl.finalize()),
-    "second context": ("a second context", lambda one: one.acl.rt.create_context(0)),
     "context of another thread": (
         "destroyed by another thread",
         lambda one: on_another_thread(lambda: one.acl.rt.destroy_context(one.context)),
     ),
     "context in use": ("a context destroyed that has", lambda one: one.acl.rt.destroy_context(one.context)),
     "device in use": ("before the thread's context", lambda one: one.acl.rt.reset_device(0)),
-    "device not set": ("was not set", lambda one: one.acl.rt.reset_device(1)),
     "stream in use": ("destroyed with work", lambda one: one.acl.rt.destroy_stream(one.stream)),
-    "beyond memory": (
-        "not all allocated",
-        lambda one: one.acl.rt.memset_async(one.memory[0], 1 << 30, 0, 1 << 30, one.stream),
-    ),
-    "no memory": ("is no memory", lambda one: one.acl.rt.memset_async(64, 64, 0, 64, one.stream)),
-    "freed twice": ("free of no device memory", lambda one: (one.synchronize(), one.acl.rt.free(3))),
-    "freed in use": ("freed while stream1 uses it", lambda one: one.acl.rt.free(one.memory[0])),
+    "freed in use": ("freed that a stream will use", lambda one: one.acl.rt.free(one.memory[0])),
     "wrong direction": (
         "a copy of kind 1 from device",
         lambda one: one.acl.rt.memcpy_async(one.memory[0], 64, one.memory[1], 64, H2D, one.stream),
     ),
     "unloaded before its description": ("unloaded before", lambda one: one.acl.mdl.unload(one.model)),
-    "unloaded elsewhere": (
-        "unloaded in another context",
-        lambda one: on_another_thread(lambda: one.acl.mdl.unload(one.model)),
-    ),
-    "unloaded while it runs": ("unloaded while it runs", lambda one: (one.execute(), one.acl.mdl.unload(one.model))),
-    "two streams": (
-        "one model on two streams",
-        lambda one: (
-            one.execute(),
-            one.acl.mdl.execute_async(one.model, one.inputs, one.outputs, value(one.acl.rt.create_stream())),
-        ),
-    ),
-    "small buffer": (
-        "bytes for",
-        lambda one: (one.acl.update_data_buffer(one.buffers[0], one.memory[0], 64), one.execute()),
-    ),
-    "buffer that is not there": (
-        "not all allocated",
-        lambda one: (one.acl.update_data_buffer(one.buffers[0], one.memory[0], 1 << 30), one.execute()),
-    ),
-    "buffer not aligned": (
-        "a buffer that is not aligned",
-        lambda one: (
-            one.choose(one.gears[0]),
-            one.acl.update_data_buffer(one.buffers[0], one.memory[0] + 8, one.sizes[0] - 8),
-            one.execute(),
-        ),
+    "unloaded while it runs": (
+        "unloaded while it runs",
+        lambda one: (one.run(), one.acl.mdl.unload(one.model)),
     ),
     "buffer changed too early": (
         "a buffer changed before",
-        lambda one: (one.execute(), one.acl.update_data_buffer(one.buffers[0], one.memory[0], one.sizes[0])),
+        lambda one: (
+            one.choose(one.gears[0]),
+            one.execute(),
+            one.acl.update_data_buffer(one.buffers[0], one.memory[0], one.sizes[0]),
+        ),
     ),
     "buffer destroyed too early": (
         "a buffer destroyed before",
-        lambda one: (one.execute(), one.acl.destroy_data_buffer(one.buffers[0])),
+        lambda one: (one.run(), one.acl.destroy_data_buffer(one.buffers[0])),
     ),
-    "gear changed too early": ("the gear of a forward changed", lambda one: (one.execute(), one.choose(one.gears[0]))),
-    "input that was never written": (
-        "temperature was not written",
-        lambda one: (
-            one.acl.update_data_buffer(one.buffers[5], one.memory[-2], one.sizes[5]),
-            one.execute(),
-            one.synchronize(),
-        ),
+    "gear changed too early": (
+        "the gear of a forward changed",
+        lambda one: (one.run(), one.choose(one.gears[0])),
     ),
-    "nothing described": (
-        "a description without a model",
-        lambda one: one.acl.mdl.get_num_inputs(one.acl.mdl.create_desc()),
-    ),
-    "another handle": ("is no Dataset", lambda one: one.acl.mdl.destroy_dataset(one.desc)),
     "another chip": (
         "an OM for Ascend910B1 on Ascend310P3",
         lambda one: (setattr(one.acl, "soc", "Ascend310P3"), one.acl.mdl.load_from_file(one.path)),
@@ -269,7 +174,7 @@ VIOLATIONS: dict[str, tuple[str, Callable[[Machine], object]]] = {
 
 
 @pytest.mark.parametrize("name", VIOLATIONS)
-def test_wrong_use_without_a_code(name: str, one: Machine) -> None:
+def test_wrong_use(name: str, one: Machine) -> None:
     words, use = VIOLATIONS[name]
     with pytest.raises(ViolationError, match=words):
         use(one)
@@ -316,15 +221,6 @@ def test_memory_for_other_devices_has_its_own_policy(one: Machine) -> None:
     acl.rt.device_enable_peer_access(1, 0)
     with pytest.raises(ViolationError, match="not for other devices"):
         on_another_thread(copies)
-
-
-def test_nothing_works_after_finalize(one: Machine) -> None:
-    one.close()
-    one.acl.finalize()
-    with pytest.raises(ViolationError, match="after finalize"):
-        one.acl.rt.set_device(0)
-    with pytest.raises(ViolationError, match="init after finalize"):
-        one.acl.init()
 
 
 def test_every_call_of_the_contract_is_there_and_returns_as_it_says(one: Machine) -> None:

@@ -1,4 +1,4 @@
-"""Every rule of the stand-in atc bites, in the words of a real process."""
+"""The rules of the stand-in atc that our arguments have to keep, in the words of a real process."""
 
 import json
 import os
@@ -74,24 +74,12 @@ def test_a_good_run(run: Run, tmp_path: Path) -> None:
     ("case", "flag", "value", "code"),
     [
         ("three gears", "om", "x.om", "E10054"),
-        ("three gears", "model", None, "E10054"),
-        ("three gears", "soc_version", None, "E10054"),
         ("three gears", "soc_version", "Ascend911", "E10001"),
-        ("three gears", "precision_mode_v2", "force_fp16", "E10001"),
-        ("three gears", "model", "model/none.onnx", "E10005"),
-        ("three gears", "output", "nowhere/gears", "E10005"),
-        ("three gears", "dynamic_dims", None, "E10001"),
         ("three gears", "dynamic_dims", ",".join(["1"] * 31), "E10035"),
         ("three gears", "dynamic_dims", ";".join(f"{i}" + ",1" * 30 for i in range(1, 102)), "E10036"),
-        ("three gears", "dynamic_dims", "1,2;3", "E10037"),
-        ("three gears", "dynamic_dims", "1,a;3,4", "E10038"),
-        ("three gears", "dynamic_dims", "1,2;1,2", "E10039"),
         ("three gears", "dynamic_dims", "1,2;3,4", "E10045"),
-        ("three gears", "input_shape", "input_ids:1~2,-1", "E10046"),
         ("three gears", "input_shape", "input_id:1,8", "E10016"),
-        ("three gears", "input_shape", "input_ids:1,8,1", "E10001"),
         ("one gear, bf16", "dynamic_dims", "1;2", "E10040"),
-        ("one gear, bf16", "input_shape", None, "E10001"),
         ("one gear, bf16", "soc_version", "Ascend310P3", "E10001"),
     ],
 )

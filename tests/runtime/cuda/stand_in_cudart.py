@@ -8,7 +8,6 @@ has a documented code returns it. Nothing in a stream happens before it is waite
 # Names as in cuda-bindings:
 # ruff: noqa: N801, N802, N803, N815
 
-import ctypes
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -18,6 +17,7 @@ from enum import IntEnum
 from typing import Any
 
 import numpy as np
+from tests.runtime.accelerator.host_blocks import HostBlocks
 
 ALIGNED = 256
 """Bytes: what cudaMalloc promises. Addresses here are no multiples of more."""
@@ -49,10 +49,6 @@ class cudaMemcpyKind(IntEnum):
 SUCCESS = cudaError_t.cudaSuccess
 
 
-class ViolationError(AssertionError):
-    """Something that the contract forbids."""
-
-
 class cudaStream_t:
     def __init__(self, number: int) -> None:
         self._number = number
@@ -66,14 +62,6 @@ class Stream:
     device: int
     queue: list[tuple[Callable[[], None], tuple[int, ...]]] = field(default_factory=list)
     """What to do, and the addresses that it uses."""
-
-
-@dataclass
-class Block:
-    data: np.ndarray
-    device: int | None
-    """None: page-locked memory of the host."""
-    keep: Any = None
 
 
 class StandInCudart:
@@ -98,7 +86,7 @@ class StandInCudart:
         self._lock = threading.RLock()
         self._current: dict[int, int] = {}
         self._streams: dict[int, Stream] = {}
-        self._blocks: dict[int, Block] = {}
+        self._blocks = HostBlocks(self.violations)
         self._next = [(number + 1) * _DEVICE_SPACE for number in range(devices)]
         for name in dir(self):
             if name.startswith("cuda") and callable(getattr(self, name)) and not isinstance(getattr(self, name), type):
@@ -176,13 +164,12 @@ class StandInCudart:
     def cudaMalloc(self, size: int) -> tuple[Any, ...]:
         device = self._device()
         self._require(type(size) is int and size > 0, f"{size!r} bytes wanted")
-        used = sum(block.data.size for block in self._blocks.values() if block.device == device)
-        if used + size > self.room:
+        if self.allocated(device) + size > self.room:
             return cudaError_t.cudaErrorMemoryAllocation, None
-        # An odd multiple of what is promised. Bytes of ones are NaN in every float type: what was never written shows.
+        # An odd multiple of what is promised.
         address = self._next[device] + ALIGNED
         self._next[device] += -(-size // (2 * ALIGNED)) * 2 * ALIGNED + 2 * ALIGNED
-        self._blocks[address] = Block(np.full(size, 0xFF, np.uint8), device)
+        self._blocks.add(address, size, device)
         return SUCCESS, address
 
     def cudaFree(self, devPtr: int) -> tuple[Any, ...]:
@@ -190,12 +177,7 @@ class StandInCudart:
 
     def cudaMallocHost(self, size: int) -> tuple[Any, ...]:
         self._device()
-        raw = ctypes.create_string_buffer(size + ALIGNED)
-        address = -(-ctypes.addressof(raw) // ALIGNED) * ALIGNED
-        data = np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(address))
-        data[:] = 0xFF
-        self._blocks[address] = Block(data, None, keep=raw)
-        return SUCCESS, address
+        return SUCCESS, self._blocks.add_page_locked(size, ALIGNED)
 
     def cudaFreeHost(self, ptr: int) -> tuple[Any, ...]:
         return self._free(ptr, on_host=True)
@@ -248,16 +230,12 @@ class StandInCudart:
 
     def view(self, address: int, size: int) -> np.ndarray:
         """The bytes there. All of them must be in one allocation."""
-        start = max((each for each in self._blocks if each <= address), default=None)
-        self._require(start is not None, f"{address} is no memory")
-        block = self._blocks[start]
-        self._require(address + size <= start + block.data.size, f"{size} bytes at {address} are not all allocated")
-        return block.data[address - start : address - start + size]
+        return self._blocks.view(address, size)
 
     def device_of(self, address: int, size: int) -> int | None:
         """Whose memory that is; None: the host's."""
-        self.view(address, size)
-        return self._blocks[max(each for each in self._blocks if each <= address)].device
+        owner: int | None = self._blocks.holding(address, size).owner
+        return owner
 
     @property
     def left(self) -> list[str]:
@@ -266,14 +244,12 @@ class StandInCudart:
 
     def allocated(self, device: int) -> int:
         """Bytes on a device now."""
-        return sum(block.data.size for block in self._blocks.values() if block.device == device)
+        return self._blocks.total(lambda owner: owner == device)
 
     # -- within
 
     def _require(self, held: bool, rule: str) -> None:
-        if not held:
-            self.violations.append(rule)
-            raise ViolationError(rule)
+        self._blocks.require(held, rule)
 
     def _device(self) -> int:
         device = self._current.get(threading.get_ident())
@@ -289,14 +265,10 @@ class StandInCudart:
     def _free(self, address: int, *, on_host: bool) -> tuple[Any, ...]:
         self._device()
         found = self._blocks.get(address)
-        if found is None or (found.device is None) != on_host:
+        if found is None or (found.owner is None) != on_host:
             return (cudaError_t.cudaErrorInvalidValue,)
-        end = address + found.data.size
-        used = any(
-            address <= each < end for stream in self._streams.values() for _, uses in stream.queue for each in uses
-        )
-        self._require(not used, "memory freed that a stream will use")
-        del self._blocks[address]
+        queued = (each for stream in self._streams.values() for _, uses in stream.queue for each in uses)
+        self._blocks.remove(address, queued)
         return (SUCCESS,)
 
     def _copy(
@@ -329,7 +301,7 @@ class StandInCudart:
 
         def work() -> None:
             for piece in range(count):
-                self.view(target + piece * target_step, size)[:] = self.view(source + piece * source_step, size)
+                self._blocks.copy(target + piece * target_step, source + piece * source_step, size)
 
         self.enqueue(handle, work, (target, source))
         return (SUCCESS,)

@@ -14,7 +14,8 @@ from enum import IntEnum
 from typing import Any
 
 import numpy as np
-from tests.runtime.cuda.stand_in_cudart import StandInCudart, ViolationError
+from tests.runtime.accelerator.host_blocks import ViolationError
+from tests.runtime.cuda.stand_in_cudart import StandInCudart
 
 
 class CUresult(IntEnum):

@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 import onnxruntime as ort
 import pytest
-from tests.runtime.cuda.stand_in_cudart import StandInCudart, ViolationError
+from tests.runtime.accelerator.host_blocks import ViolationError
+from tests.runtime.cuda.stand_in_cudart import StandInCudart
 
 CUDA, CPU = "CUDAExecutionProvider", "CPUExecutionProvider"
 OPTIONS = {"device_id", "user_compute_stream", "do_copy_in_default_stream", "enable_cuda_graph"}

@@ -15,14 +15,14 @@ import msgspec
 import numpy as np
 import onnxruntime as ort
 import pytest
-from tests.conformance.recorded import TRACES, comparisons_of_file
+from tests.conformance.recorded import assert_reproduced
 from tests.gears import gear, plan_of
+from tests.runtime.check_cases import assert_cases_agree
 from tests.runtime.cuda.stand_in_cudart import cudaError_t
 from tests.runtime.cuda.stand_in_ort import StandInBinding, StandInOrt, StandInSession
-from tests.runtime.random_windows import assert_close, assert_same_statistics, random_batch
+from tests.runtime.random_windows import assert_same_statistics, random_batch
 
 from lopa.cli.start.doctor import command as doctor
-from lopa.export.verify.cases import cases_from_manifest
 from lopa.runtime import Decoder, Engine
 from lopa.runtime.accelerator.memory import Buffer
 from lopa.runtime.bundle import Bundle
@@ -56,10 +56,8 @@ def bundle(request: pytest.FixtureRequest, tiny_bundle: Path, tmp_path: Path) ->
 @pytest.mark.parametrize("name", ["lopa_bf4_bs32_full", "lopa_bf2_bs16_block"])
 def test_recorded_traces_on_one_device(name: str, bundle: Bundle, machine: StandInOrt) -> None:
     session = session_from_devices(bundle, ["cuda:0"])
-    comparisons = comparisons_of_file(TRACES / f"{name}.jsonl.gz", session, bundle.manifest, limit=10)
+    assert_reproduced(name, session, bundle.manifest, limit=10)
     session.close()
-    assert not [each.mismatch for each in comparisons if each.mismatch is not None]
-    assert sum(each.whole for each in comparisons) >= 9
     assert machine.waits == 0
     if (bundle.path / GEARS_NAME).exists():
         assert machine.replays > len(machine.captures) > 2
@@ -72,11 +70,9 @@ def test_recorded_traces_on_one_device(name: str, bundle: Bundle, machine: Stand
 def test_recorded_traces_on_two_devices(name: str, bundle: Bundle, machine: StandInOrt) -> None:
     session = session_from_devices(bundle, ["cuda:0", "cuda:1"])
     assert isinstance(session, BranchParallelSession)
-    comparisons = comparisons_of_file(TRACES / f"{name}.jsonl.gz", session, bundle.manifest, limit=4)
+    assert_reproduced(name, session, bundle.manifest, limit=4)
     session.close()
     assert session.lost == ()
-    assert not [each.mismatch for each in comparisons if each.mismatch is not None]
-    assert sum(each.whole for each in comparisons) >= 3
     assert machine.cudart.peer_bytes > 0
     assert machine.cudart.enabled == {(0, 1), (1, 0)}
 
@@ -98,24 +94,8 @@ def test_every_shape_gives_the_same_statistics_and_rows(
 ) -> None:
     """All requests, branches, masks, padding rows and prefixes on which engines are checked."""
     bundle = Bundle.open(either_form) if gears is None else with_gears(either_form, tmp_path / "b", gears)
-    plain = open_session(bundle, "cpu", threads=1)
     session = open_session(bundle, "cuda:0")
-    for case in cases_from_manifest(bundle.manifest, seed=3):
-        for each in (plain, session):
-            for slot, request in enumerate(case.window.requests):
-                for batch in case.prefix_batches(slot):
-                    each.forward(batch)
-                    each.commit(request, 0, batch.input_ids.shape[2])
-        assert_same_statistics(session.forward(case.window), plain.forward(case.window))
-        for request in case.window.requests:
-            for branch in range(case.shape.branches):
-                ours, theirs = (each.read_rows(request, branch, case.shape.width).layers for each in (session, plain))
-                for one, other in zip(ours, theirs, strict=True):
-                    assert_close(one, other)
-        for request in case.window.requests:
-            plain.release(request)
-            session.release(request)
-    plain.close()
+    assert_cases_agree(bundle, session, rows=True)
     session.close()
     assert (machine.plain_runs > 0) == (gears is None or len(gears) == 2)
     assert (machine.replays > 0) == (gears is not None)
@@ -214,10 +194,9 @@ def test_a_device_that_fails_is_left_out(bundle: Bundle, machine: StandInOrt) ->
     """And the tokens do not change."""
     session = session_from_devices(bundle, ["cuda:0", "cuda:1", "cuda:3"])
     machine.cudart.codes["cudaMemcpy2DAsync"] = [None] * 40 + [cudaError_t.cudaErrorIllegalAddress]
-    comparisons = comparisons_of_file(TRACES / "lopa_bf4_bs32_full.jsonl.gz", session, bundle.manifest, limit=3)
+    assert_reproduced("lopa_bf4_bs32_full", session, bundle.manifest, limit=3)
     session.close()
     assert len(session.lost) == 1
-    assert not [each.mismatch for each in comparisons if each.mismatch is not None]
 
 
 def test_a_forward_that_fails(bundle: Bundle, machine: StandInOrt) -> None:

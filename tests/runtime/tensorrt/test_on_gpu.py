@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
-from tests.conformance.recorded import TRACES, comparisons_of_file
+from tests.conformance.recorded import assert_reproduced
 from tests.runtime.tensorrt.machines import GATE_GEARS, GEARS
 
 from lopa.cli.make.verify import agreement_of_engine
@@ -67,6 +67,5 @@ def test_recorded_traces(count: int, tiny_bundle: Path, gpu: CudaDevice, tmp_pat
     job = job_from_bundle(bundle, GEARS, BuildFlags())
     mark_verified(engine_from_job(job, tensorrt_library(), gpu, None, lambda _phase, _done, _total: None).found)
     session = session_from_devices(bundle, [f"tensorrt:{number}" for number in range(count)])
-    comparisons = comparisons_of_file(TRACES / "lopa_bf4_bs32_full.jsonl.gz", session, bundle.manifest, limit=8)
+    assert_reproduced("lopa_bf4_bs32_full", session, bundle.manifest, limit=8)
     session.close()
-    assert not [each.mismatch for each in comparisons if each.mismatch is not None]

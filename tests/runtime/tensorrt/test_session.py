@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.conformance.recorded import TRACES, comparisons_of_file
+from tests.conformance.recorded import assert_reproduced
 from tests.gears import gear
+from tests.runtime.check_cases import assert_cases_agree, fits
 from tests.runtime.cuda.stand_in_driver import StandInDriver
 from tests.runtime.cuda.stand_in_graphs import StandInGraphs
 from tests.runtime.random_windows import assert_same_statistics, random_batch
@@ -20,7 +21,6 @@ from tests.runtime.tensorrt.gears import DEVICE
 from tests.runtime.tensorrt.machines import built, with_verified
 from tests.runtime.tensorrt.stand_in_tensorrt import stand_in_tensorrt
 
-from lopa.export.verify.cases import cases_from_manifest
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.devices import session_from_devices
@@ -37,10 +37,8 @@ def test_recorded_traces_on_one_device(
     name: str, profiles: set[int], bundle: Bundle, cuda: StandInGraphs, trt: ModuleType
 ) -> None:
     session = session_from_devices(bundle, ["tensorrt:0"])
-    comparisons = comparisons_of_file(TRACES / f"{name}.jsonl.gz", session, bundle.manifest, limit=8)
+    assert_reproduced(name, session, bundle.manifest, limit=8)
     session.close()
-    assert not [each.mismatch for each in comparisons if each.mismatch is not None]
-    assert sum(each.whole for each in comparisons) >= 7
     assert {profile for profile, _ in trt.engines.forwards} == profiles
     # Few forwards are anything but the launch of a graph; those of long prompts always are.
     plain = sum(way == "plain" and profile < 4 for profile, way in trt.engines.forwards)
@@ -52,38 +50,18 @@ def test_recorded_traces_on_two_devices(name: str, bundle: Bundle, cuda: StandIn
     """Winners' rows go from device to device, without the host."""
     session = session_from_devices(bundle, ["tensorrt:0", "tensorrt:1"])
     assert isinstance(session, BranchParallelSession)
-    comparisons = comparisons_of_file(TRACES / f"{name}.jsonl.gz", session, bundle.manifest, limit=5)
+    assert_reproduced(name, session, bundle.manifest, limit=5)
     session.close()
     assert session.lost == ()
-    assert not [each.mismatch for each in comparisons if each.mismatch is not None]
-    assert sum(each.whole for each in comparisons) >= 4
     assert cuda.peer_bytes > 0
     assert cuda.launches > 0
 
 
 def test_every_shape_of_forward(bundle: Bundle, trt: ModuleType) -> None:
     """Requests, branches, masks and prefixes on which engines are checked, as far as the gears hold them."""
-    plain = open_session(bundle, "cpu", threads=1)
     session = open_session(bundle, "tensorrt:3")
-    ran = 0
-    for case in cases_from_manifest(bundle.manifest, seed=3):
-        batches = [batch for slot in range(len(case.window.requests)) for batch in case.prefix_batches(slot)]
-        lengths = [sum(case.shape.prefixes[slot]) for slot in range(len(case.window.requests))]
-        if max(lengths) > 192 or max(batch.input_ids.shape[2] for batch in (case.window, *batches)) > 96:
-            continue
-        ran += 1
-        for each in (plain, session):
-            for slot, request in enumerate(case.window.requests):
-                for batch in case.prefix_batches(slot):
-                    each.forward(batch)
-                    each.commit(request, 0, batch.input_ids.shape[2])
-        assert_same_statistics(session.forward(case.window), plain.forward(case.window))
-        for request in case.window.requests:
-            plain.release(request)
-            session.release(request)
-    assert ran > 8
+    assert assert_cases_agree(bundle, session, taken=fits(prefix=192, window=96)) > 20
     assert {profile for profile, _ in trt.engines.forwards} == {0, 1, 3, 4}
-    plain.close()
     session.close()
 
 
@@ -168,9 +146,8 @@ def test_what_cannot_be_captured_runs_plainly(
     trt.engines.cannot_be_captured = True
     session = open_session(bundle, "tensorrt:0")
     with caplog.at_level(logging.WARNING):
-        comparisons = comparisons_of_file(TRACES / "lopa_bf4_bs32_full.jsonl.gz", session, bundle.manifest, limit=2)
+        assert_reproduced("lopa_bf4_bs32_full", session, bundle.manifest, limit=2)
     session.close()
-    assert not [each.mismatch for each in comparisons if each.mismatch is not None]
     assert cuda.launches == 0
     assert "runs without a CUDA graph" in caplog.text
     assert "a layer waits for the stream" in caplog.text
@@ -188,9 +165,8 @@ def test_an_engine_with_plugins_commits_by_the_kernel(
     monkeypatch.setattr("lopa.runtime.cuda.row_kernel.cuda_device", lambda _: DEVICE)
     with_verified(built(bundle.path, trt, flags=BuildFlags(plugins=plugins)))
     session = session_from_devices(bundle, ["tensorrt:0"])
-    comparisons = comparisons_of_file(TRACES / "lopa_bf4_bs32_full.jsonl.gz", session, bundle.manifest, limit=3)
+    assert_reproduced("lopa_bf4_bs32_full", session, bundle.manifest, limit=3)
     session.close()
-    assert not [each.mismatch for each in comparisons if each.mismatch is not None]
     assert (driver.launches > 5, cuda.calls["cudaMemcpy2DAsync"] == 0) == (plugins, plugins)
 
 

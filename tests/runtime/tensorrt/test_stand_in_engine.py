@@ -1,4 +1,4 @@
-"""Every rule of the stand-ins for TensorRT's runtime and for CUDA graphs bites."""
+"""The rules of the stand-ins for TensorRT's runtime and for CUDA graphs that our code has to keep."""
 
 import json
 import math
@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.gears import gear
-from tests.runtime.cuda.stand_in_cudart import ViolationError
 from tests.runtime.cuda.stand_in_graphs import CaptureCode, StandInGraphs
 from tests.runtime.random_windows import random_batch
 from tests.runtime.tensorrt.machines import built
@@ -134,22 +133,6 @@ def test_what_a_forward_needs(spoil: Callable[[Bench], None], words: str, bench:
     assert words in bench.messages[-1]
 
 
-def test_shapes_outside_of_the_profile(bench: Bench) -> None:
-    assert not bench.context.set_input_shape("input_ids", (1, 2, 9))
-    assert not bench.context.set_input_shape("input_ids", (1, 2))
-    assert not bench.context.set_tensor_address("nothing", 0)
-    assert not bench.context.set_optimization_profile_async(2, bench.memory.stream)
-    assert len(bench.messages) == 4
-
-
-def test_plans_that_are_refused(bench: Bench) -> None:
-    plan = json.loads(bench.plan)
-    for changed in ({"version": "1"}, {"gpu": "another"}, {"flags": ["VERSION_COMPATIBLE"]}):
-        assert bench.runtime.deserialize_cuda_engine(json.dumps(plan | changed).encode()) is None
-    assert bench.runtime.deserialize_cuda_engine(b"damaged") is None
-    assert len(bench.messages) == 4
-
-
 @pytest.mark.parametrize(("flag", "words"), [("STRIP_PLAN", "weights were not put in"), ("WEIGHT_STREAMING", "budget")])
 def test_what_comes_before_the_first_context(flag: str, words: str, bench: Bench) -> None:
     plan = json.loads(bench.plan) | {"flags": [flag]}
@@ -213,42 +196,3 @@ def test_a_capture_that_was_spoiled(bench: Bench) -> None:
     bench.memory.synchronize()
     bench.memory.close()
     assert bench.cuda.left == []
-
-
-def test_rules_of_captures_and_graphs(bench: Bench) -> None:
-    cuda, stream = bench.cuda, bench.memory.stream
-    bench.run()
-    graph = bench.capture()
-    bench.calls("cudaGraphLaunch", graph, stream)
-    for call in (
-        lambda: bench.calls("cudaGraphExecDestroy", graph),  # it is in the queue
-        lambda: bench.calls("cudaStreamEndCapture", stream),
-        lambda: bench.calls("cudaStreamBeginCapture", stream, 0),
-        lambda: bench.calls("cudaGraphInstantiate", graph, 1),
-    ):
-        with pytest.raises(ViolationError):
-            call()
-    bench.calls("cudaStreamBeginCapture", stream, 1)
-    for call in (
-        lambda: bench.calls("cudaStreamBeginCapture", stream, 1),
-        lambda: bench.calls("cudaStreamSynchronize", stream),
-        lambda: bench.calls("cudaGraphLaunch", graph, stream),
-        lambda: bench.memory.allocate(1),
-    ):
-        with pytest.raises(ViolationError):
-            call()
-    empty = bench.calls("cudaStreamEndCapture", stream)
-    bench.calls("cudaGraphDestroy", empty)
-    bench.memory.synchronize()
-    bench.calls("cudaGraphExecDestroy", graph)
-    with pytest.raises(ViolationError):
-        bench.calls("cudaGraphLaunch", graph, stream)
-    assert len(cuda.violations) == 9
-
-
-def test_memory_between_layers_is_written_to(bench: Bench) -> None:
-    """So that it shows when something else lies there."""
-    before = bench.cuda.view(bench.scratch, SCRATCH).copy()
-    bench.run()
-    bench.memory.synchronize()
-    assert (bench.cuda.view(bench.scratch, SCRATCH) != before).any()

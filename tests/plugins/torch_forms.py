@@ -1,4 +1,4 @@
-"""The three operators in plain torch, on any device: what the kernels compete with."""
+"""The three operators in plain torch, on any device: what the kernels are held against beside the references."""
 
 from collections.abc import Sequence
 

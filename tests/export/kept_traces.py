@@ -1,0 +1,41 @@
+"""Traces of torch's exporter, kept for a whole test run: one takes seconds, and whatever is done to it after does not.
+
+The first export of a size, dialect, type, part and choice of logits traces; others in the run, also of other workers,
+read what it gave. That is the same graph but for the numbers in the names of values.
+"""
+
+import fcntl
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import onnx
+import onnx_ir as ir
+from onnx_ir import serde
+
+from lopa.export.graph import trace
+
+_traced = trace.traced_graph
+
+
+def kept_traces(folder: Path) -> Callable[..., ir.Model]:
+    """In place of traced_graph of lopa.export.graph.trace."""
+
+    def traced_graph(*arguments: Any, **options: Any) -> ir.Model:
+        kept = folder / hashlib.sha256(repr((arguments, options)).encode()).hexdigest()
+        with kept.with_suffix(".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not kept.exists():
+                kept.write_bytes(_bytes(_traced(*arguments, **options)))
+        return serde.deserialize_model(onnx.load_model_from_string(kept.read_bytes()))
+
+    return traced_graph
+
+
+def _bytes(model: ir.Model) -> bytes:
+    """Its tensors have no values: that they lie in a file is said in their place."""
+    for name, value in model.graph.initializers.items():
+        tensor = value.const_value
+        value.const_value = ir.ExternalTensor("nowhere", 0, tensor.nbytes, tensor.dtype, shape=tensor.shape, name=name)
+    return bytes(serde.serialize_model(model).SerializeToString())
