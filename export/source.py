@@ -78,7 +78,7 @@ def origin_of_source(source: Source, digests: Mapping[Path, str]) -> Origin:
 
 
 def _version(package: str) -> str | None:
-    """None for a package that is not installed: lopa-export itself, when run from its source tree."""
+    """None for a package that is not installed."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
