@@ -96,14 +96,15 @@ def test_folders_are_small_and_not_deep() -> None:
 
 
 def named_modules(path: Path) -> set[str]:
-    """Modules of the project that a file names in a string, whole or put together."""
+    """Modules of the project, but itself, that a file names in a string, whole or put together."""
     text = (PROJECT / path).read_text(encoding="utf-8")
     strings = {
         node.value
         for node in ast.walk(ast.parse(text))
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
     }
-    return {each for each in strings if re.fullmatch(r"(lopa|tools)\.[\w.]+", each)}
+    itself = ".".join(path.with_suffix("").parts)
+    return {each for each in strings - {itself} if re.fullmatch(r"(lopa|tools)\.[\w.]+", each)}
 
 
 def test_modules_are_named_in_strings_where_a_backend_is_chosen() -> None:
