@@ -11,6 +11,12 @@ from pathlib import Path
 import pytest
 
 PROJECT = Path(__file__).resolve().parents[1]
+IMPORT_ALL = """
+import importlib, pkgutil
+import lopa.runtime
+found = pkgutil.walk_packages(lopa.runtime.__path__, "lopa.runtime.")
+print(len([importlib.import_module(each.name) for each in found]))
+"""
 
 
 @pytest.fixture(scope="module")
@@ -29,6 +35,7 @@ def test_the_wheel_holds_everything(wheel: Path) -> None:
             if path.is_file() and path.suffix != ".pyc":
                 assert f"lopa/{path.relative_to(PROJECT)}" in held
     assert not any(name.startswith(("export/", "runtime/", "tests/")) for name in held)
+    assert sum(name.startswith("lopa/runtime/") and name.endswith("/__init__.py") for name in held) > 12, "the rooms"
 
 
 def test_the_source_archive_holds_what_the_project_is_checked_with(tmp_path: Path) -> None:
@@ -56,6 +63,12 @@ def test_the_runtime_alone_decodes(wheel: Path, tiny_bundle: Path, tmp_path: Pat
     installed = subprocess.run([python, "-m", "pip", "list"], capture_output=True, text=True, check=True).stdout
     names = {line.split()[0].lower() for line in installed.splitlines()[2:]}
     assert not names & {"torch", "transformers", "onnx", "onnxscript", "matplotlib"}
+
+    modules = sum(1 for _ in (PROJECT / "runtime").rglob("*.py")) - 1  # without the package itself
+    imported = subprocess.run(
+        [python, "-c", IMPORT_ALL], capture_output=True, text=True, check=True, cwd=tmp_path
+    ).stdout
+    assert int(imported) == modules
 
     def lopa_export(*arguments: str) -> subprocess.CompletedProcess[str]:
         command = [home / "bin" / "lopa-export", *arguments]

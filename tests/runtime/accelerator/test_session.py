@@ -47,7 +47,7 @@ def test_recorded_traces_are_reproduced(name: str, bundle: Bundle) -> None:
 @pytest.mark.parametrize(
     ("gears", "split"),
     [
-        ([gear(1, 1, 160, 256, 1.0), gear(1, 9, 48, 256, 2.0), gear(4, 3, 96, 256, 3.0)], False),
+        ([gear(1, 1, 160, 256, 1.0), gear(1, 9, 48, 256, 1.1), gear(4, 3, 96, 256, 1.2)], False),
         ([gear(2, 2, 160, 256)], True),
         ([gear(1, 1, 160, 256)], True),
     ],
