@@ -71,7 +71,7 @@ class DeviceSession:
         self._buffers = ForwardBuffers(forward, shape, fixed_addresses=fixed_addresses)
         self._caches: dict[int, DeviceCache] = {}
         self._lender = Lender()
-        self._window: _Window | None = None
+        self._last: _LastForward | None = None
 
     @property
     def device(self) -> str:
@@ -86,7 +86,7 @@ class DeviceSession:
         """
         self._open_forward()
         check_batch(batch)
-        self._window = None
+        self._last = None
         self._lender.end_unused()
         longest = max(map(self.prefix_length, batch.requests))
         sizes = sizes_of_batch(batch, tiles(longest))
@@ -99,8 +99,8 @@ class DeviceSession:
                 for part, place in zip(parts, places, strict=True)
             ]
         rows = tuple(tuple(place[name] for name in self._window_names) for place in places)
-        self._window = _Window(batch, gear, parts_across(parts), rows)
-        return Statistics.joined(answers, self._window.across)
+        self._last = _LastForward(batch, gear, parts_across(parts), rows)
+        return Statistics.joined(answers, self._last.across)
 
     def commit(self, request: int, branch: int, count: int) -> None:
         """Append the first `count` window rows of `branch` in the last forward to the request's prefix, on the device.
@@ -165,8 +165,8 @@ class DeviceSession:
 
     def release(self, request: int) -> None:
         """Forget the request, its cache and its new rows; an unknown one is no error."""
-        if self._window is not None and request in self._window.batch.requests:
-            self._window = None
+        if self._last is not None and request in self._last.batch.requests:
+            self._last = None
         cache = self._caches.pop(request, None)
         if cache is None:
             return
@@ -175,7 +175,7 @@ class DeviceSession:
 
     def close(self) -> None:
         """Free the forward and all memory; closing twice is no error."""
-        forward, self._forward, self._window = self._forward, None, None
+        forward, self._forward, self._last = self._forward, None, None
         if forward is None:
             return
         try:
@@ -231,7 +231,7 @@ class DeviceSession:
 
     def _place(self, request: int, branch: int, count: int) -> RowPlace:
         """Where the new rows of a branch lie. Raises as slot_of_rows does."""
-        forward, window = self._open_forward(), self._window
+        forward, window = self._open_forward(), self._last
         slot = slot_of_rows(None if window is None else window.batch, request, branch, count)
         assert window is not None
         gear = window.gear
@@ -243,7 +243,7 @@ class DeviceSession:
 
 
 @dataclass(frozen=True)
-class _Window:
+class _LastForward:
     """What the last forward left."""
 
     batch: WindowBatch

@@ -64,7 +64,7 @@ class BranchParallelSession:
         self._stall_seconds = stall_seconds
         self._lost: list[LostDevice] = []
         self._lengths: dict[int, int] = {}
-        self._window: _Window | None = None
+        self._last: _LastForward | None = None
         self._transfers: list[RowTransfer] = []
         """Rows that may still be on their way."""
         self._closed = False
@@ -89,7 +89,7 @@ class BranchParallelSession:
         check_batch(batch)
         began = time.perf_counter()
         self._finish_transfers()
-        self._window = None
+        self._last = None
         answers: list[_Answer] | None = None
         while answers is None:
             dealt = shares_of_branches(batch.input_ids.shape[1], len(self._devices))
@@ -101,7 +101,7 @@ class BranchParallelSession:
                     if share.start < share.stop
                 }
             )
-        self._window = _Window(batch, shares)
+        self._last = _LastForward(batch, shares)
         statistics = Statistics.joined([answer.statistics for answer in answers])
         times = tuple(answer.time for answer in answers)
         gather = time.perf_counter() - began - max(each.seconds for each in times)
@@ -142,7 +142,7 @@ class BranchParallelSession:
         _, _, owner, local = self._owner(request, branch, count)
         found = self._results({owner: partial(owner.session.read_rows, request, local, count)})
         if found is None:
-            self._window = None
+            self._last = None
             raise RuntimeError(f"the rows were lost with device {owner.session.device}; expected another forward first")
         return found[0]
 
@@ -164,8 +164,8 @@ class BranchParallelSession:
                 transfer.rows.cancel()
         self._transfers = [transfer for transfer in self._transfers if transfer.request != request]
         self._lengths.pop(request, None)
-        if self._window is not None and request in self._window.batch.requests:
-            self._window = None
+        if self._last is not None and request in self._last.batch.requests:
+            self._last = None
         for device in self._devices:
             device.submit(partial(device.session.release, request))
 
@@ -178,7 +178,7 @@ class BranchParallelSession:
         self._devices.clear()
         self._transfers.clear()
         self._lengths.clear()
-        self._window = None
+        self._last = None
 
     def _check_usable(self) -> None:
         if self._closed:
@@ -193,9 +193,9 @@ class BranchParallelSession:
             remedy="check the devices with lopa-export doctor; if they are only slow, allow more with --device-timeout",
         )
 
-    def _owner(self, request: int, branch: int, count: int) -> tuple["_Window", int, SessionThread, int]:
+    def _owner(self, request: int, branch: int, count: int) -> tuple["_LastForward", int, SessionThread, int]:
         """The last forward, the request's place in it, the device that computed `branch`, and its number there."""
-        window = self._window
+        window = self._last
         slot = slot_of_rows(None if window is None else window.batch, request, branch, count)
         assert window is not None
         owner, share = next((device, share) for device, share in window.shares if share.start <= branch < share.stop)
@@ -254,11 +254,11 @@ class BranchParallelSession:
             left = [device for device in transfer.receivers if device in self._devices]
             if left:
                 self._transfers.append(transfer_of_lost_rows(transfer, left))
-                self._window = None  # that device's last forward is another now
+                self._last = None  # that device's last forward is another now
 
 
 @dataclass(frozen=True, eq=False)
-class _Window:
+class _LastForward:
     """The last forward, and who computed which of its branches."""
 
     batch: WindowBatch

@@ -32,7 +32,7 @@ class Forward(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class _Window:
+class _LastForward:
     """What the last forward left."""
 
     batch: WindowBatch
@@ -49,7 +49,7 @@ class HostSession:
         self._shape = shape
         self._caches: dict[int, PrefixCache] = {}
         self._stack = PrefixStack(shape)
-        self._window: _Window | None = None
+        self._last: _LastForward | None = None
 
     @property
     def device(self) -> str:
@@ -63,11 +63,11 @@ class HostSession:
         """
         forward = self._open_forward()
         check_batch(batch)
-        self._window = None
+        self._last = None
         prefix = self._stack.prefix([self._cache(request) for request in batch.requests])
         with raised_as_failure_of(self._device):
             statistics, rows = forward.run(batch, prefix)
-        self._window = _Window(batch, rows)
+        self._last = _LastForward(batch, rows)
         return statistics
 
     def commit(self, request: int, branch: int, count: int) -> None:
@@ -97,8 +97,8 @@ class HostSession:
         if self._caches.pop(request, None) is None:
             return
         self._stack = PrefixStack(self._shape)
-        if self._window is not None and request in self._window.batch.requests:
-            self._window = None
+        if self._last is not None and request in self._last.batch.requests:
+            self._last = None
         if self._forward is not None:
             self._forward.forget_prefix()
 
@@ -107,7 +107,7 @@ class HostSession:
         if self._forward is not None:
             self._forward.close()
         self._forward = None
-        self._window = None
+        self._last = None
         self._caches.clear()
         self._stack = PrefixStack(self._shape)
 
@@ -124,7 +124,7 @@ class HostSession:
     def _rows(self, request: int, branch: int, count: int) -> Sequence[Rows]:
         """Views [Hkv, count, D] of the last forward's new rows."""
         self._open_forward()
-        window = self._window
+        window = self._last
         slot = slot_of_rows(None if window is None else window.batch, request, branch, count)
         assert window is not None
         return [array[slot, branch, :, :count] for array in window.rows]
