@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -204,8 +205,7 @@ def test_rows_read_from_a_device_that_fails_are_asked_for_again(bundle: Bundle) 
 
 def wrong_arrays(session: Session) -> None:
     batch = random_batch(np.random.default_rng(4), [1], 3, 9, 2)
-    batch.window_mask.resize((1, 3, 9, 8))
-    session.forward(batch)
+    session.forward(replace(batch, window_mask=batch.window_mask[..., :8].copy()))
 
 
 def wrong_branch(session: Session) -> None:
