@@ -47,7 +47,12 @@ def test_the_source_archive_holds_what_the_project_is_checked_with(tmp_path: Pat
     with tarfile.open(next(tmp_path.glob("*.tar.gz"))) as archive:
         held = {name.partition("/")[2] for name in archive.getnames()}
     wanted = {"constraints.txt", "Makefile", "README.md", "LICENSE", "pyproject.toml", ".ci/run"}
-    wanted |= {str(path.relative_to(tree)) for name in ("docs", "tests", "tools") for path in (tree / name).rglob("*")}
+    wanted |= {
+        str(path.relative_to(tree))
+        for name in ("docs", "tests", "tools")
+        for path in (tree / name).rglob("*")
+        if path.is_file()
+    }
     assert wanted <= held, sorted(wanted - held)
     packages = {path.name for path in (PROJECT / "src" / "lopa").iterdir()}
     assert {name for name in packages if f"src/lopa/{name}" not in held} == set()

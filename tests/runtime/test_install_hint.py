@@ -25,7 +25,7 @@ def named(command: str) -> list[Requirement]:
 
 @pytest.mark.parametrize(
     ("extra", "expected"),
-    [("export", {"torch", "transformers", "safetensors", "onnx", "onnxscript"}), ("plot", {"matplotlib"})],
+    [("export", {"torch", "transformers", "safetensors", "onnx", "onnx-ir", "onnxscript"}), ("plot", {"matplotlib"})],
 )
 def test_the_command_names_what_the_extra_requires(extra: str, expected: set[str]) -> None:
     assert {requirement.name for requirement in named(pip_install(extra))} == expected

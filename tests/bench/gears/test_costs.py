@@ -47,7 +47,7 @@ def test_a_table_in_the_bundle_goes_before_the_model_and_a_named_one_before_both
     ("changes", "said"),
     [
         ({"device": "cuda:0"}, "device cuda:0"),
-        ({"contract": 2}, "contract 2"),
+        ({"contract": 2}, "contract version 2"),
         ({"weights_sha256": "00"}, "weights 00"),
     ],
 )

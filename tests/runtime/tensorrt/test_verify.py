@@ -28,8 +28,8 @@ def path(tiny_bundle: Path, tmp_path: Path, trt: ModuleType) -> Path:
 @pytest.fixture
 def few_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     """The gate decodes less; a forward in every shape of the engine follows all the same."""
-    monkeypatch.setattr("lopa.cli.make.verify_tensorrt._PROMPTS", 1)
-    monkeypatch.setattr("lopa.cli.make.verify_tensorrt._NEW_TOKENS", 8)
+    monkeypatch.setattr("lopa.cli.make.verify._GATE_PROMPTS", 1)
+    monkeypatch.setattr("lopa.cli.make.verify._GATE_TOKENS", 8)
 
 
 def run(*arguments: object) -> int:
