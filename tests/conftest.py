@@ -18,6 +18,16 @@ def pytest_configure() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Coverage of a package is what its own tests reach: others would take longer and tell less."""
+    if not config.pluginmanager.hasplugin("_cov"):  # only with --cov
+        return
+    own = tuple(config.rootpath / "tests" / package for package in ("runtime", "export"))
+    for item in items:
+        if not any(item.path.is_relative_to(folder) for folder in own):
+            item.add_marker("no_cover")
+
+
 @pytest.fixture(autouse=True)
 def _kept_traces(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Exports in this process trace what no test of the run traced before; see tests/export/kept_traces.py."""
