@@ -3,6 +3,7 @@
 # Names as in cuda-bindings:
 # ruff: noqa: N802, N803, N815
 
+import threading
 from collections.abc import Callable, Sequence
 from enum import IntEnum
 from types import SimpleNamespace
@@ -33,6 +34,8 @@ class StandInGraphs(StandInCudart):
     def __init__(self, devices: int = 4) -> None:
         self._captures: dict[int, list[Work] | None] = {}
         """Of streams that capture; None where that was spoiled."""
+        self._threads: dict[int, int] = {}
+        """Which thread captures a stream: in its mode what a capture forbids is forbidden to that thread alone."""
         self._graphs: list[Graph] = []
         super().__init__(devices)
         self.cudaStreamCaptureMode = SimpleNamespace(cudaStreamCaptureModeThreadLocal=1)
@@ -43,11 +46,13 @@ class StandInGraphs(StandInCudart):
         self._stream(stream)
         self._require(int(stream) not in self._captures, "a stream captures already")
         self._captures[int(stream)] = []
+        self._threads[int(stream)] = threading.get_ident()
         return (SUCCESS,)
 
     def cudaStreamEndCapture(self, stream: Any) -> tuple[Any, ...]:
         self._require(int(stream) in self._captures, "a stream does not capture")
         works = self._captures.pop(int(stream))
+        del self._threads[int(stream)]
         if works is None:
             return CaptureCode.cudaErrorStreamCaptureInvalidated, None
         return SUCCESS, self._kept(Graph(works))
@@ -83,7 +88,7 @@ class StandInGraphs(StandInCudart):
         return super().cudaStreamSynchronize(stream)
 
     def cudaMalloc(self, size: int) -> tuple[Any, ...]:
-        self._require(not self._captures, "memory allocated while a stream captures")
+        self._require(threading.get_ident() not in self._threads.values(), "memory allocated by a thread that captures")
         return super().cudaMalloc(size)
 
     def enqueue(self, stream: Any, work: Callable[[], None], addresses: tuple[int, ...]) -> None:
