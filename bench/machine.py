@@ -1,6 +1,5 @@
 """Where and when a benchmark ran, for its report. Does not measure."""
 
-import importlib.metadata
 import os
 import platform
 import re
@@ -9,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from lopa.runtime import __version__
+from lopa.runtime.install_hint import installed_version
 
 _PACKAGES = ("numpy", "onnxruntime", "onnxruntime-gpu", "tensorrt", "tokenizers", "torch", "triton")
 _CPU_INFO = Path("/proc/cpuinfo")
@@ -54,10 +54,4 @@ def _cpu_model() -> str:
 
 
 def _package_versions() -> dict[str, str]:
-    versions = {}
-    for package in _PACKAGES:
-        try:
-            versions[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return versions
+    return {package: version for package in _PACKAGES if (version := installed_version(package)) is not None}

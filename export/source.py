@@ -1,6 +1,5 @@
 """Everything that an export reads, found and checked as far as it can be without reading weights."""
 
-import importlib.metadata
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from lopa.export.checkpoint.tokenizer_files import TOKENIZER_NAME, TokenizerFile
 from lopa.export.weights.plan import WeightPlan, check_layer_count, check_stored_tensors, weight_plan_from_config
 from lopa.runtime import __version__
 from lopa.runtime.bundle.manifest import Origin
+from lopa.runtime.install_hint import installed_version
 
 _TOOLS = ("torch", "onnxscript", "onnx-ir", "safetensors", "tokenizers")
 
@@ -73,13 +73,5 @@ def origin_of_source(source: Source, digests: Mapping[Path, str]) -> Origin:
         checkpoint={path.name: digests[path] for path in source.checkpoint_files},
         adapter={path.name: digests[path] for path in source.adapter_files},
         tools={"lopa-export": __version__}
-        | {name: version for name in _TOOLS if (version := _version(name)) is not None},
+        | {name: version for name in _TOOLS if (version := installed_version(name)) is not None},
     )
-
-
-def _version(package: str) -> str | None:
-    """None for a package that is not installed."""
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None

@@ -30,6 +30,14 @@ def pip_install(*extras: str, also: Sequence[str] = ()) -> str:
     return _command([*requirements, *also])
 
 
+def installed_version(distribution: str) -> str | None:
+    """None for one that is not installed."""
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
 def _requirements_of(extras: Sequence[str]) -> list[str]:
     """Of the installed distribution, those that an extra (without any: none) asks for on this platform, each once."""
     try:

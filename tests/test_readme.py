@@ -101,15 +101,6 @@ def test_the_embedded_model_is_called_a_toy() -> None:
     assert re.search(r"toy of 2\.4 million parameters.*often wrong", README, re.DOTALL)
 
 
-@pytest.mark.parametrize("page", ["README.md", *(f"docs/{path.name}" for path in (PROJECT / "docs").glob("*.md"))])
-def test_links_lead_somewhere(page: str) -> None:
-    text = (PROJECT / page).read_text(encoding="utf-8")
-    links = re.findall(r"\]\(([^)#]+)\)", text)
-    for link in links:
-        if not link.startswith("https://"):
-            assert ((PROJECT / page).parent / link).exists(), f"{page} links to {link}"
-
-
 def test_every_command_for_batches_runs(tiny_bundle: Path, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "bundle").symlink_to(tiny_bundle)

@@ -89,14 +89,14 @@ def forwards_of_recording(recording: Recording, parallel: int) -> Counter[Sizes]
 def _groups(alone: Sequence[Sizes]) -> list[Sizes]:
     """The shapes of the forwards in which these requests run together."""
     groups: list[tuple[Sizes, int]] = []
-    for sizes in sorted(alone, key=_rows, reverse=True):
+    for sizes in sorted(alone, key=lambda each: each.rows, reverse=True):
         for number, (shape, real) in enumerate(groups):
             common = _common(shape, sizes)
-            if _rows(common) <= (1 + MOST_PADDING) * (real + _rows(sizes)):
-                groups[number] = (common, real + _rows(sizes))
+            if common.rows <= (1 + MOST_PADDING) * (real + sizes.rows):
+                groups[number] = (common, real + sizes.rows)
                 break
         else:
-            groups.append((sizes, _rows(sizes)))
+            groups.append((sizes, sizes.rows))
     return [shape for shape, _ in groups]
 
 
@@ -109,7 +109,3 @@ def _common(shape: Sizes, sizes: Sizes) -> Sizes:
         max(shape.prefix, sizes.prefix),
         max(shape.wanted, sizes.wanted),
     )
-
-
-def _rows(sizes: Sizes) -> int:
-    return sizes.requests * sizes.branches * sizes.window

@@ -65,18 +65,18 @@ def _outcome(
     seconds: Mapping[Sizes, float],
 ) -> Outcome:
     """`ran`: the shapes in which each forward ran, `seconds` what it took."""
-    rows = sum(count * sum(map(_rows, ran[sizes])) for sizes, count in forwards.items())
+    rows = sum(count * sum(each.rows for each in ran[sizes]) for sizes, count in forwards.items())
     return Outcome(
         name=name,
         shapes=len({(s.requests, s.branches, s.window, s.prefix) for s in chain.from_iterable(ran.values())}),
         seconds=sum(count * seconds[sizes] for sizes, count in forwards.items()) / sum(forwards.values()),
-        padding=rows / sum(count * _rows(sizes) for sizes, count in forwards.items()) - 1,
+        padding=rows / sum(count * sizes.rows for sizes, count in forwards.items()) - 1,
     )
 
 
 def _tokens_in_buckets(sizes: Sizes) -> Sizes:
     """Its tokens rounded up to a bucket; prefixes are not padded there. Padding tokens are dealt to the windows."""
-    tokens = _up_to(_VLLM_ASCEND, _rows(sizes))
+    tokens = _up_to(_VLLM_ASCEND, sizes.rows)
     return msgspec.structs.replace(sizes, window=-(-tokens // (sizes.requests * sizes.branches)))
 
 
@@ -101,7 +101,3 @@ def _power(size: int) -> int:
 
 def _up_to(buckets: Sequence[int], size: int) -> int:
     return next(bucket for bucket in buckets if bucket >= size)
-
-
-def _rows(sizes: Sizes) -> int:
-    return sizes.requests * sizes.branches * sizes.window

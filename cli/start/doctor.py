@@ -1,6 +1,5 @@
 """lopa-export doctor: what this machine can export, build and run, and what to install for the rest."""
 
-import importlib.metadata
 import importlib.util
 import os
 import platform
@@ -15,7 +14,7 @@ import click
 
 from lopa.runtime.cuda.calls import CudaError, calls_of_installed_cuda
 from lopa.runtime.errors import MissingBackendError
-from lopa.runtime.install_hint import pip_command, pip_install
+from lopa.runtime.install_hint import installed_version, pip_command, pip_install
 
 
 @dataclass(frozen=True)
@@ -81,10 +80,8 @@ def command() -> None:
 def _version(distributions: str) -> str | None:
     """Name and version of the first that is installed of "a or b", None when none is."""
     for name in distributions.split(" or "):
-        try:
-            return f"{name} {importlib.metadata.version(name)}"
-        except importlib.metadata.PackageNotFoundError:
-            continue
+        if (version := installed_version(name)) is not None:
+            return f"{name} {version}"
     return None
 
 

@@ -77,7 +77,7 @@ class NumpyReference:
 
     def __init__(self, bundle: Bundle) -> None:
         manifest = msgspec.structs.replace(bundle.manifest, with_logits=True, dtype="float32")
-        self._engine = numpy_forward_from_bundle(bundle, manifest)
+        self._forward = numpy_forward_from_bundle(bundle, manifest)
         self._no_prefix = cache_shape_from_manifest(manifest).zeros(1, TILE)
 
     def forward(self, sequences: Sequences) -> WholeForward:
@@ -90,7 +90,7 @@ class NumpyReference:
             logits_index=sequences.wanted[None],
             temperature=np.ones(1, np.float32),
         )
-        statistics, rows = self._engine.run(batch, self._no_prefix)
+        statistics, rows = self._forward.run(batch, self._no_prefix)
         assert statistics.logits is not None  # the manifest above asks for them
         return WholeForward(statistics.logits[0], tuple(array[0] for array in rows))
 

@@ -231,14 +231,14 @@ class DeviceSession:
 
     def _place(self, request: int, branch: int, count: int) -> RowPlace:
         """Where the new rows of a branch lie. Raises as slot_of_rows does."""
-        forward, window = self._open_forward(), self._last
-        slot = slot_of_rows(None if window is None else window.batch, request, branch, count)
-        assert window is not None
-        gear = window.gear
-        part = slot // gear.requests * window.across + branch // gear.branches
+        forward, last = self._open_forward(), self._last
+        slot = slot_of_rows(None if last is None else last.batch, request, branch, count)
+        assert last is not None
+        gear = last.gear
+        part = slot // gear.requests * last.across + branch // gear.branches
         steps, size = forward.form.row_steps(gear, self._shape.kv_heads), row_bytes(self._shape)
         offset = (slot % gear.requests * steps.request + branch % gear.branches * steps.branch) * size
-        addresses = tuple(buffer.address + offset for buffer in window.rows[part])
+        addresses = tuple(buffer.address + offset for buffer in last.rows[part])
         return RowPlace(addresses, steps.head * size)
 
 

@@ -32,7 +32,7 @@ class AscendForward:
             for each in engine.gears:
                 if each.model not in self._models:
                     self._models[each.model] = AclModel(
-                        acl, memory, (found.folder / each.model), inputs, outputs, dynamic=engine.dynamic
+                        acl, memory, found.folder / each.model, inputs, outputs, dynamic=engine.dynamic
                     )
             self._check_gears(found)
         except BaseException:
@@ -63,7 +63,7 @@ class AscendForward:
             dims = self._runs[each.gear][1]
             if dims not in gears[each.model]:
                 raise BadInputError(
-                    f"{(found.folder / each.model)} has no gear with the dims {dims}",
+                    f"{found.folder / each.model} has no gear with the dims {dims}",
                     expected="the gears that engine.json lists",
                     remedy="build the engine again: lopa-export ascend BUNDLE --soc-version SOC",
                 )

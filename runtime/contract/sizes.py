@@ -29,6 +29,11 @@ class Sizes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Rows of allocated cache."""
     wanted: Window
 
+    @property
+    def rows(self) -> int:
+        """Window rows of all branches of all requests."""
+        return self.requests * self.branches * self.window
+
 
 def sizes_of_batch(batch: WindowBatch, prefix: int) -> Sizes:
     """Those of a forward over `prefix` rows of allocated cache."""

@@ -115,10 +115,10 @@ class BranchParallelSession:
         self._check_usable()
         if any(transfer.request == request for transfer in self._transfers):
             self._finish_transfers()  # rows of one request arrive in the order of their commits
-        window, slot, owner, local = self._owner(request, branch, count)
-        shared = rows_are_shared(window.batch, slot, count)
+        last, slot, owner, local = self._owner(request, branch, count)
+        shared = rows_are_shared(last.batch, slot, count)
         receivers = []
-        for device, share in window.shares:
+        for device, share in last.shares:
             if device is owner or device not in self._devices:
                 continue
             if shared and share.start < share.stop:
@@ -126,7 +126,7 @@ class BranchParallelSession:
             else:
                 receivers.append(device)
         if receivers:
-            alone = window.batch.part(slice(slot, slot + 1), slice(branch, branch + 1))
+            alone = last.batch.part(slice(slot, slot + 1), slice(branch, branch + 1))
             self._transfers.append(transfer_of_rows(alone, local, count, owner, receivers))
         else:
             owner.submit(partial(owner.session.commit, request, local, count))
@@ -195,11 +195,11 @@ class BranchParallelSession:
 
     def _owner(self, request: int, branch: int, count: int) -> tuple["_LastForward", int, SessionThread, int]:
         """The last forward, the request's place in it, the device that computed `branch`, and its number there."""
-        window = self._last
-        slot = slot_of_rows(None if window is None else window.batch, request, branch, count)
-        assert window is not None
-        owner, share = next((device, share) for device, share in window.shares if share.start <= branch < share.stop)
-        return window, slot, owner, branch - share.start
+        last = self._last
+        slot = slot_of_rows(None if last is None else last.batch, request, branch, count)
+        assert last is not None
+        owner, share = next((device, share) for device, share in last.shares if share.start <= branch < share.stop)
+        return last, slot, owner, branch - share.start
 
     def _results(self, calls: Mapping[SessionThread, Callable[[], T]]) -> list[T] | None:
         """What the devices answer to their calls; None when one of these devices was lost.

@@ -124,7 +124,7 @@ class HostSession:
     def _rows(self, request: int, branch: int, count: int) -> Sequence[Rows]:
         """Views [Hkv, count, D] of the last forward's new rows."""
         self._open_forward()
-        window = self._last
-        slot = slot_of_rows(None if window is None else window.batch, request, branch, count)
-        assert window is not None
-        return [array[slot, branch, :, :count] for array in window.rows]
+        last = self._last
+        slot = slot_of_rows(None if last is None else last.batch, request, branch, count)
+        assert last is not None
+        return [array[slot, branch, :, :count] for array in last.rows]

@@ -1,9 +1,10 @@
-"""Sessions held against ONNX Runtime on the CPU in the cases on which engines are checked."""
+"""Sessions held against others: in the cases on which engines are checked, and over random decodes."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from itertools import chain
 
-from tests.runtime.random_windows import assert_close, assert_same_statistics
+import numpy as np
+from tests.runtime.random_windows import assert_close, assert_same_statistics, random_batch, random_mask
 
 from lopa.export.verify.cases import Case, cases_from_manifest
 from lopa.runtime.bundle import Bundle
@@ -35,6 +36,58 @@ def assert_cases_agree(
             session.release(request)
     plain.close()
     return forwards
+
+
+def assert_random_windows_agree(session: Session, reference: Session, *, seed: int, turns: int) -> None:
+    """Random (R, B, W, Q) with ones among them, prefixes that grow by commits and through several tiles."""
+    rng = np.random.default_rng(seed)
+    forced = [(1, 1, 1, 1), (1, 5, 64, 64), (3, 1, 40, 1), (2, 3, 1, 4)]
+    for turn in range(turns):
+        count, branches, width, queries = (
+            forced[turn] if turn < len(forced) else [int(rng.integers(1, most)) for most in (4, 5, 50, 20)]
+        )
+        requests = [int(request) for request in rng.permutation(4)[:count]]
+        starts = [reference.prefix_length(request) for request in requests]
+        mask = random_mask(rng, (count, branches, width))
+        batch = random_batch(rng, requests, branches, width, queries, starts=starts, mask=mask)
+        assert_same_statistics(session.forward(batch), reference.forward(batch))
+        for request in requests:
+            branch, rows = int(rng.integers(branches)), int(rng.integers(width // 2, width + 1))
+            if rows:
+                _assert_same_rows(session, reference, request, branch, rows)
+            for each in (session, reference):
+                each.commit(request, branch, rows)
+                assert each.prefix_length(request) == starts[requests.index(request)] + rows
+    assert any(reference.prefix_length(request) > 64 for request in range(4))
+
+
+def assert_growth_agrees(
+    bundle: Bundle, session: Session, *, rounds: int = 1, most_branches: int = 2, width: int = 30, ends: Collection[int]
+) -> dict[int, int]:
+    """Two requests, together and alone, whose prefixes grow; number 0 is released before the turns `ends`.
+
+    The committed rows of each at the end.
+    """
+    plain = open_session(bundle, "cpu", threads=1)
+    rng = np.random.default_rng(11)
+    lengths = {0: 0, 1: 0}
+    turns = [(0,), (1,), (0, 1), (1, 0), (0,), (1,), (0,), (0, 1), (1,), (0, 1), (0,)]
+    for turn, requests in enumerate(turns * rounds):
+        if turn in ends:
+            for each in (plain, session):
+                each.release(0)
+            lengths[0] = 0
+        starts = [lengths[request] for request in requests]
+        batch = random_batch(rng, requests, 1 + turn % most_branches, width, 20, starts=starts)
+        assert_same_statistics(session.forward(batch), plain.forward(batch))
+        for request in requests:
+            count, branch = int(rng.integers(10, width + 1)), int(rng.integers(batch.input_ids.shape[1]))
+            for each in (plain, session):
+                each.commit(request, branch, count)
+            lengths[request] += count
+            assert session.prefix_length(request) == plain.prefix_length(request) == lengths[request]
+    plain.close()
+    return lengths
 
 
 def fits(*, prefix: int, window: int) -> Callable[[Case], bool]:

@@ -26,6 +26,23 @@ def scattered_mask(rng: np.random.Generator, shape: tuple[int, int, int]) -> Boo
     return (rng.random((*shape, shape[2])) < 0.5) | np.eye(shape[2], dtype=np.bool_)
 
 
+def random_mask(rng: np.random.Generator, shape: tuple[int, int, int]) -> Bool:
+    """Full, block-causal or scattered; some branches are shorter and end in padding rows."""
+    kind = rng.integers(3)
+    if kind == 0:
+        mask = full_mask(shape)
+    elif kind == 1:
+        mask = block_causal_mask(shape, int(rng.integers(1, 9)))
+    else:
+        mask = scattered_mask(rng, shape)
+    width = shape[2]
+    for branch in range(shape[1]):
+        real = int(rng.integers(1, width + 1))
+        mask[:, branch, :real, real:] = False
+        mask[:, branch, real:] = np.eye(width, dtype=np.bool_)[real:]
+    return mask
+
+
 def random_batch(
     rng: np.random.Generator,
     requests: Sequence[int],

@@ -8,15 +8,14 @@ import pytest
 from tests.conformance.recorded import TRACES, comparisons_of_file
 from tests.gears import GEARS, gear
 from tests.runtime.accelerator.geared_forward import GearedForward, geared_session, host_session
-from tests.runtime.random_windows import assert_close, assert_same_statistics, random_batch
+from tests.runtime.check_cases import assert_cases_agree, assert_growth_agrees
+from tests.runtime.random_windows import random_batch
 
-from lopa.export.verify.cases import cases_from_manifest
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.gears import Gear
 from lopa.runtime.contract import Rows, Statistics, WindowBatch
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.sessions.host_session import Forward, HostSession
-from lopa.runtime.sessions.onnxruntime_session import open_session as open_onnxruntime
 from lopa.runtime.sessions.prefix_cache import CacheShape, Prefix
 
 LONG_GEARS = [gear(1, 5, 64, 192), gear(1, 1, 272, 64), gear(1, 5, 96, 384), gear(1, 6, 272, 384)]
@@ -156,32 +155,8 @@ def test_every_shape_of_forward_gives_the_same_statistics_and_rows(
 ) -> None:
     """All requests, branches, masks, padding rows and prefixes on which engines are checked."""
     bundle = Bundle.open(tiny_bundle_logits)
-    plain = open_onnxruntime(bundle, "cpu", threads=1)
     session, watched = watched_session(bundle, gears, garbage=garbage)
-    forwards = 0
-    for case in cases_from_manifest(bundle.manifest, seed=3):
-        forwards += 1 + sum(map(len, case.shape.prefixes))
-        for each in (plain, session):
-            for slot, request in enumerate(case.window.requests):
-                for batch in case.prefix_batches(slot):
-                    each.forward(batch)
-                    each.commit(request, 0, batch.input_ids.shape[2])
-        expected, found = plain.forward(case.window), session.forward(case.window)
-        assert_same_statistics(found, expected)
-        for request in case.window.requests:
-            for branch in range(case.shape.branches):
-                length = case.shape.width
-                rows = zip(
-                    session.read_rows(request, branch, length).layers,
-                    plain.read_rows(request, branch, length).layers,
-                    strict=True,
-                )
-                for ours, theirs in rows:
-                    assert_close(ours, theirs)
-        for request in case.window.requests:
-            plain.release(request)
-            session.release(request)
-    plain.close()
+    forwards = assert_cases_agree(bundle, session, rows=True)
     session.close()
     assert watched.shapes == shapes_of(gears)
     assert (watched.runs > forwards) == split
@@ -190,25 +165,8 @@ def test_every_shape_of_forward_gives_the_same_statistics_and_rows(
 def test_committed_rows_follow_a_prefix_through_gears_and_requests(bundle: Bundle) -> None:
     """Two requests, together and alone, through gears of three prefix lengths; a released number begins anew."""
     gears = [gear(1, 1, 40, 64), gear(1, 1, 40, 128), gear(2, 2, 40, 256)]
-    plain = open_onnxruntime(bundle, "cpu", threads=1)
     session, watched = watched_session(bundle, gears)
-    rng = np.random.default_rng(11)
-    lengths = {0: 0, 1: 0}
-    for turn, requests in enumerate([(0,), (1,), (0, 1), (1, 0), (0,), (1,), (0,), (0, 1), (1,), (0, 1), (0,)]):
-        if turn == 6:
-            for each in (plain, session):
-                each.release(0)
-            lengths[0] = 0
-        starts = [lengths[request] for request in requests]
-        batch = random_batch(rng, requests, 1 + turn % 2, 30, 20, starts=starts)
-        assert_same_statistics(session.forward(batch), plain.forward(batch))
-        for request in requests:
-            count = int(rng.integers(10, 31))
-            for each in (plain, session):
-                each.commit(request, 0, count)
-            lengths[request] += count
-            assert session.prefix_length(request) == plain.prefix_length(request) == lengths[request]
-    plain.close()
+    assert_growth_agrees(bundle, session, ends=(6,))
     session.close()
     assert watched.shapes == shapes_of(gears)
 

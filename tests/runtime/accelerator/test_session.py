@@ -7,7 +7,7 @@ import pytest
 from tests.conformance.recorded import assert_reproduced
 from tests.gears import GEARS, gear
 from tests.runtime.accelerator.host_memory import HostMemory, device_session
-from tests.runtime.check_cases import assert_cases_agree
+from tests.runtime.check_cases import assert_cases_agree, assert_growth_agrees
 from tests.runtime.random_windows import assert_same_statistics, random_batch
 
 from lopa.runtime.accelerator.lent_rows import DeviceRows
@@ -67,27 +67,9 @@ def test_every_shape_of_forward_gives_the_same_statistics_and_rows(
 def test_prefixes_grow_through_gears_and_requests(bundle: Bundle) -> None:
     """Two requests, together and alone, through gears of three prefix lengths; a released number begins anew."""
     gears = [gear(1, 1, 40, 64), gear(1, 1, 40, 128), gear(2, 2, 40, 256)]
-    plain = open_session(bundle, "cpu", threads=1)
     session, engine, _ = device_session(bundle, gears)
-    rng = np.random.default_rng(11)
-    lengths = {0: 0, 1: 0}
-    for turn, requests in enumerate([(0,), (1,), (0, 1), (1, 0), (0,), (1,), (0,), (0, 1), (1,), (0, 1), (0,)]):
-        if turn == 6:
-            for each in (plain, session):
-                each.release(0)
-            lengths[0] = 0
-        starts = [lengths[request] for request in requests]
-        batch = random_batch(rng, requests, 1 + turn % 2, 30, 20, starts=starts)
-        assert_same_statistics(session.forward(batch), plain.forward(batch))
-        for request in requests:
-            count = int(rng.integers(10, 31))
-            branch = int(rng.integers(batch.input_ids.shape[1]))
-            for each in (plain, session):
-                each.commit(request, branch, count)
-            lengths[request] += count
-            assert session.prefix_length(request) == plain.prefix_length(request) == lengths[request]
+    assert_growth_agrees(bundle, session, ends=(6,))
     assert len({str(each) for each in engine.runs}) == 3
-    plain.close()
     session.close()
 
 

@@ -17,7 +17,7 @@ import onnxruntime as ort
 import pytest
 from tests.conformance.recorded import assert_reproduced
 from tests.gears import gear, plan_of
-from tests.runtime.check_cases import assert_cases_agree
+from tests.runtime.check_cases import assert_cases_agree, assert_growth_agrees
 from tests.runtime.cuda.stand_in_cudart import cudaError_t
 from tests.runtime.cuda.stand_in_ort import StandInBinding, StandInOrt, StandInSession
 from tests.runtime.random_windows import assert_same_statistics, random_batch
@@ -103,24 +103,9 @@ def test_every_shape_gives_the_same_statistics_and_rows(
 
 def test_prefixes_grow_and_requests_come_and_go(bundle: Bundle, machine: StandInOrt) -> None:
     """Requests together and alone, over several tiles and beyond the largest gear; a released number begins anew."""
-    plain, session = open_session(bundle, "cpu", threads=1), open_session(bundle, "cuda:2")
-    rng = np.random.default_rng(11)
-    lengths = {0: 0, 1: 0}
-    for turn, requests in enumerate([(0,), (1,), (0, 1), (1, 0), (0,), (1,), (0,), (0, 1), (1,), (0, 1), (0,)] * 2):
-        if turn in (6, 13):
-            for each in (plain, session):
-                each.release(0)
-            lengths[0] = 0
-        starts = [lengths[request] for request in requests]
-        batch = random_batch(rng, requests, 1 + turn % 5, 40, 20, starts=starts)
-        assert_same_statistics(session.forward(batch), plain.forward(batch))
-        for request in requests:
-            count, branch = int(rng.integers(10, 41)), int(rng.integers(batch.input_ids.shape[1]))
-            for each in (plain, session):
-                each.commit(request, branch, count)
-            lengths[request] += count
+    session = open_session(bundle, "cuda:2")
+    lengths = assert_growth_agrees(bundle, session, rounds=2, most_branches=5, width=40, ends=(6, 13))
     assert lengths[1] > 256
-    plain.close()
     session.close()
 
 

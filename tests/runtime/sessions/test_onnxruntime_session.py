@@ -3,59 +3,25 @@
 import json
 import shutil
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnxruntime as ort
 import pytest
+from tests.runtime.check_cases import assert_random_windows_agree
 from tests.runtime.random_windows import (
     assert_close,
     assert_same_statistics,
-    block_causal_mask,
-    full_mask,
     random_batch,
-    scattered_mask,
 )
 
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.contract import Bool
 from lopa.runtime.errors import BadInputError, MissingBackendError
 from lopa.runtime.sessions.session import Session, open_session
 
 HAS_CUDA = "CUDAExecutionProvider" in ort.get_available_providers()
-
-
-@pytest.fixture
-def opened() -> Iterator[Callable[[Path, str], Session]]:
-    """Opens sessions and closes them at the end of the test."""
-    sessions: list[Session] = []
-
-    def open_one(bundle: Path, device: str) -> Session:
-        sessions.append(open_session(Bundle.open(bundle), device, threads=1))
-        return sessions[-1]
-
-    yield open_one
-    for session in sessions:
-        session.close()
-
-
-def random_mask(rng: np.random.Generator, shape: tuple[int, int, int]) -> Bool:
-    """Full, block-causal or scattered; some branches are shorter and end in padding rows."""
-    kind = rng.integers(3)
-    if kind == 0:
-        mask = full_mask(shape)
-    elif kind == 1:
-        mask = block_causal_mask(shape, int(rng.integers(1, 9)))
-    else:
-        mask = scattered_mask(rng, shape)
-    width = shape[2]
-    for branch in range(shape[1]):
-        real = int(rng.integers(1, width + 1))
-        mask[:, branch, :real, real:] = False
-        mask[:, branch, real:] = np.eye(width, dtype=np.bool_)[real:]
-    return mask
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -63,29 +29,8 @@ def test_random_windows_equal_the_reference(
     tiny_bundle_logits: Path, opened: Callable[[Path, str], Session], seed: int
 ) -> None:
     """Random (R, B, W, Q) with ones among them, prefixes that grow by commits and through several tiles."""
-    rng = np.random.default_rng(seed)
-    engine, reference = (opened(tiny_bundle_logits, device) for device in ("cpu", "numpy"))
-    forced = [(1, 1, 1, 1), (1, 5, 64, 64), (3, 1, 40, 1), (2, 3, 1, 4)]
-    for turn in range(10):
-        count, branches, width, queries = (
-            forced[turn] if turn < len(forced) else [int(rng.integers(1, most)) for most in (4, 5, 50, 20)]
-        )
-        requests = [int(request) for request in rng.permutation(4)[:count]]
-        starts = [reference.prefix_length(request) for request in requests]
-        batch = random_batch(
-            rng, requests, branches, width, queries, starts=starts, mask=random_mask(rng, (count, branches, width))
-        )
-        assert_same_statistics(engine.forward(batch), reference.forward(batch))
-        for request in requests:
-            branch, rows = int(rng.integers(branches)), int(rng.integers(width // 2, width + 1))
-            expected = reference.read_rows(request, branch, rows)
-            if rows:
-                for found, right in zip(engine.read_rows(request, branch, rows).layers, expected.layers, strict=True):
-                    assert_close(found, right)
-            for session in (engine, reference):
-                session.commit(request, branch, rows)
-                assert session.prefix_length(request) == starts[requests.index(request)] + rows
-    assert any(reference.prefix_length(request) > 64 for request in range(4))
+    sessions = (opened(tiny_bundle_logits, device) for device in ("cpu", "numpy"))
+    assert_random_windows_agree(*sessions, seed=seed, turns=10)
 
 
 def test_logits_only_from_a_bundle_that_has_them(

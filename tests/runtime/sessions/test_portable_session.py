@@ -1,34 +1,20 @@
 """A portable graph behind a session, held against the numpy reference; padding, prefixes and several requests."""
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from tests.runtime.random_windows import assert_close, assert_same_statistics, full_mask, random_batch, scattered_mask
-from tests.runtime.sessions.test_onnxruntime_session import changed_bundle, random_mask
+from tests.runtime.check_cases import assert_random_windows_agree
+from tests.runtime.random_windows import assert_close, full_mask, random_batch, scattered_mask
+from tests.runtime.sessions.test_onnxruntime_session import changed_bundle
 
 from lopa.runtime import contract
-from lopa.runtime.bundle import Bundle
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.sessions.session import Session, open_session
-
-
-@pytest.fixture
-def opened() -> Iterator[Callable[[Path, str], Session]]:
-    """Opens sessions and closes them at the end of the test."""
-    sessions: list[Session] = []
-
-    def open_one(bundle: Path, device: str) -> Session:
-        sessions.append(open_session(Bundle.open(bundle), device, threads=1))
-        return sessions[-1]
-
-    yield open_one
-    for session in sessions:
-        session.close()
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -36,27 +22,8 @@ def test_random_windows_equal_the_reference(
     tiny_portable: Path, opened: Callable[[Path, str], Session], seed: int
 ) -> None:
     """Random (R, B, W, Q) with ones among them, windows that end in padding, prefixes that grow by commits."""
-    rng = np.random.default_rng(seed)
-    engine, reference = (opened(tiny_portable, device) for device in ("cpu", "numpy"))
-    forced = [(1, 1, 1, 1), (1, 5, 64, 64), (3, 1, 40, 1), (2, 3, 1, 4)]
-    for turn in range(8):
-        count, branches, width, queries = (
-            forced[turn] if turn < len(forced) else [int(rng.integers(1, most)) for most in (4, 5, 50, 20)]
-        )
-        requests = [int(request) for request in rng.permutation(4)[:count]]
-        starts = [reference.prefix_length(request) for request in requests]
-        mask = random_mask(rng, (count, branches, width))
-        batch = random_batch(rng, requests, branches, width, queries, starts=starts, mask=mask)
-        assert_same_statistics(engine.forward(batch), reference.forward(batch))
-        for request in requests:
-            branch, rows = int(rng.integers(branches)), int(rng.integers(width // 2, width + 1))
-            expected = reference.read_rows(request, branch, rows)
-            if rows:
-                for found, right in zip(engine.read_rows(request, branch, rows).layers, expected.layers, strict=True):
-                    assert_close(found, right)
-            for session in (engine, reference):
-                session.commit(request, branch, rows)
-    assert any(reference.prefix_length(request) > 64 for request in range(4))
+    sessions = (opened(tiny_portable, device) for device in ("cpu", "numpy"))
+    assert_random_windows_agree(*sessions, seed=seed, turns=8)
 
 
 def test_garbage_in_padding_rows_changes_nothing(tiny_portable: Path, opened: Callable[[Path, str], Session]) -> None:
