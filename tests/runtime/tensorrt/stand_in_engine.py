@@ -2,14 +2,20 @@
 
 A plan of another version or GPU is refused; shapes are those of the context's profile, and set before a forward; every
 input and output has an address; a context has memory for what lies between layers; one whose forward was captured is
-not changed while the graph lives, nor captured again; a capture needs a plain forward after shapes were set. What is
-computed comes from ONNX Runtime on the bundle's graph, when the stand-in stream gets there.
+not changed while the graph lives, nor captured again; a capture needs a plain forward after shapes were set. Contexts
+take memory of the GPU, and a budget for weights cannot change while there are any. A plan without weights wants all of
+them, by the names and types of the graph that was built. What is computed comes from ONNX Runtime on the bundle's
+graph, when the stand-in stream gets there.
+
+An engine of TensorRT for RTX opens on every GPU that it was built for, and its contexts are made by a runtime config:
+with kernels for one shape, or for many, and a cache that knows its GPU.
 """
 
 # ruff: noqa: ARG002 - the arguments are those of the real methods
 
 import json
 import math
+import weakref
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -17,12 +23,18 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
+import onnx
 import onnxruntime as ort
 from tests.runtime.cuda.stand_in_graphs import StandInGraphs
 
 _NUMPY = {"INT64": np.int64, "FLOAT": np.float32, "BOOL": np.bool_, "HALF": np.float16}
 SCRATCH = 4096
 """Bytes between layers, of each profile one more than of the one before."""
+PERSISTENT = 1 << 20
+"""Bytes that a context keeps on the GPU."""
+AUTOMATIC = 64 << 20
+"""The budget for weights that TensorRT finds."""
+_RTX_CAPABILITY = 80
 
 
 class StandInEngines:
@@ -30,8 +42,10 @@ class StandInEngines:
 
     def __init__(self, gpu: str, cuda: StandInGraphs | None) -> None:
         self.trt = ModuleType("tensorrt")
-        self._gpu = gpu
+        self.gpu = gpu
+        self.capability = "9.0"
         self._cuda = cuda
+        self._contexts: weakref.WeakSet[Any] = weakref.WeakSet()
         self.violations: list[str] = []
         self.forwards: list[tuple[int, str]] = []
         """Profile and way (plain or captured) of every forward that a context was told to run."""
@@ -40,6 +54,12 @@ class StandInEngines:
         self.cannot_be_captured = False
         self.spoil: Callable[[int, str, Any], Any] = lambda _profile, _name, array: array
         """What a profile makes of an output."""
+        self.budgets: list[int] = []
+        """For weights, as they were set."""
+        self.compiled: set[tuple[int, str]] = set()
+        """Profiles for which a context made kernels, and for one shape (EAGER) or many (LAZY)."""
+        self.wanted: list[str] = []
+        """Pieces of plans that were read, as "offset+size"."""
 
     @property
     def behaviours(self) -> dict[str, Any]:
@@ -53,7 +73,9 @@ class StandInEngines:
             f"{engine}.get_tensor_mode": self.get_tensor_mode,
             f"{engine}.get_tensor_dtype": self.get_tensor_dtype,
             f"{engine}.get_tensor_profile_shape": self.get_tensor_profile_shape,
-            f"{engine}.get_weight_streaming_automatic_budget": lambda _engine: 1 << 20,
+            f"{engine}.get_weight_streaming_automatic_budget": lambda _engine: AUTOMATIC,
+            f"{engine}.weight_streaming_budget_v2": lambda each: self.budgets[-1],
+            f"{engine}.create_runtime_config": self.create_runtime_config,
             f"{engine}.get_device_memory_size_for_profile_v2": lambda _engine, profile_index: SCRATCH + profile_index,
             f"{engine}.create_execution_context": self.create_execution_context,
             f"{context}.set_device_memory": self.set_device_memory,
@@ -63,8 +85,23 @@ class StandInEngines:
             f"{context}.execute_async_v3": self.execute_async_v3,
             "Refitter.__init__": self.new_refitter,
             "Refitter.refit_cuda_engine": self.refit_cuda_engine,
+            "Refitter.get_missing_weights": self.get_missing_weights,
             "OnnxParserRefitter.__init__": self.new_parser_refitter,
-            "OnnxParserRefitter.refit_from_file": self.refit_from_file,
+            "OnnxParserRefitter.refit_from_bytes": self.refit_from_bytes,
+            **self._of_rtx,
+        }
+
+    @property
+    def _of_rtx(self) -> dict[str, Any]:
+        if not hasattr(self.trt, "IRuntimeCache"):
+            return {}
+        config, cache = "IRuntimeConfig", "IRuntimeCache"
+        return {
+            f"{config}.create_runtime_cache": self.create_runtime_cache,
+            f"{config}.set_runtime_cache": self.set_runtime_cache,
+            f"{config}.set_execution_context_allocation_strategy": self.set_strategy,
+            f"{cache}.serialize": self.serialize_cache,
+            f"{cache}.deserialize": self.deserialize_cache,
         }
 
     def new_runtime(self, runtime: Any, logger: Any) -> None:
