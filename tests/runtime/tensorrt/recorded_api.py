@@ -1,8 +1,9 @@
 """A stand-in for the module tensorrt that has what the real bindings were recorded to have, and nothing else.
 
-api-10.json and api-11.json are the records (tools/vendors/record_tensorrt_api.py). A class, method,
-keyword, property or enum member that is not in them is an error, as is a property set that cannot be. What a method
-gives has the recorded type; what it does is left to `behaviours`.
+api-10.json, api-11.json and, of TensorRT for RTX, api-rtx-1.json are the records
+(tools/vendors/record_tensorrt_api.py). A class, method, keyword, property or enum member that is not in them is an
+error, as is a property set that cannot be. What a method gives has the recorded type; what it does is left to
+`behaviours`.
 """
 
 import json
@@ -12,6 +13,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 MAJORS = (10, 11)
+RTX = "rtx-1"
 _FOLDER = Path(__file__).parent
 _PLAIN: dict[str, Any] = {"bool": True, "int": 0, "float": 0.0, "str": ""}
 _DATA_TYPES = {"float32": "FLOAT", "float16": "HALF", "bfloat16": "BF16"}
@@ -22,7 +24,8 @@ Behaviours = Mapping[str, Callable[..., Any]]
 """By "Class.method" or "Class.property": called with the object and, for a method, its arguments by name."""
 
 
-def surface(major: int) -> dict[str, Any]:
+def surface(major: int | str) -> dict[str, Any]:
+    """`major`: one of MAJORS, or RTX."""
     return dict(json.loads((_FOLDER / f"api-{major}.json").read_text()))
 
 
