@@ -182,7 +182,7 @@ def engine_from_job(
 def _check_has_fp8(target: EngineTarget) -> None:
     if without_fp8(target.capabilities):
         raise BadInputError(
-            f"--fp8 for {target.words}",
+            f"--fp8 for {target.words}, of compute capability {', '.join(target.capabilities)}",
             expected="compute capability 8.9 or later",
             remedy="use --int8, or leave it out",
         )

@@ -43,11 +43,12 @@ class TensorRTLibrary:
         trt = self._imported()
         version = version_numbers(trt.__version__)
         if version < self.oldest or version[0] > self.newest_major:
-            raise self._missing(f"{self.title} {trt.__version__} (module {trt.__name__})")
+            raise self._missing(f"{self.title} {trt.__version__}", self.versions)
         for names in self.parts:
             found = {name: installed for name in names if (installed := installed_version(name)) is not None}
             if len({*found.values()}) > 1:
-                raise self._missing(", ".join(f"{name} {installed}" for name, installed in found.items()))
+                words = ", ".join(f"{name} {installed}" for name, installed in found.items())
+                raise self._missing(words, "libraries and bindings of one version")
         return trt
 
     def _imported(self) -> ModuleType:
@@ -57,12 +58,12 @@ class TensorRTLibrary:
                 return importlib.import_module(name)
             except ImportError as error:
                 errors.append(str(error))
-        raise self._missing(f"{self.title} cannot be imported: {'; '.join(errors)}")
-
-    def _missing(self, received: str) -> MissingBackendError:
-        return MissingBackendError(
-            received, expected=f"{self.title} {self.versions} with its libraries", remedy=self.remedy()
+        raise self._missing(
+            f"{self.title} cannot be imported: {'; '.join(errors)}", f"{self.versions} with its libraries"
         )
+
+    def _missing(self, received: str, expected: str) -> MissingBackendError:
+        return MissingBackendError(received, expected=f"{self.title} {expected}", remedy=self.remedy())
 
 
 TENSORRT = TensorRTLibrary(

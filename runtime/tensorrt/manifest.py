@@ -68,10 +68,9 @@ class EngineTarget(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     @property
     def words(self) -> str:
         """What it is for, for people."""
-        named = f"compute capability {', '.join(self.capabilities)}"
         if self.gpu is not None:
-            return f"{self.gpu} ({named})"
-        return f"GPUs of {named if self.capabilities else 'compute capability 8.0 and later'}"
+            return self.gpu
+        return f"GPUs of compute capability {', '.join(self.capabilities) or '8.0 and later'}"
 
     @property
     def built_by(self) -> str:
@@ -188,7 +187,8 @@ def reason_against(
     if engine.graph_sha256 != manifest.digest(manifest.graph):
         return "was built of another graph"
     if not target.serves(device):
-        return f"was built for {target.words}"
+        capability = "" if target.gpu is None else f" (compute capability {target.capabilities[0]})"
+        return f"was built for {target.words}{capability}"
     if engine.flags.products == "fp8" and without_fp8([device.capability]):
         return "has products in fp8, for compute capability 8.9 and later"
     if target.version != version and not (

@@ -37,7 +37,7 @@ class TensorRTPlan:
         self._runtime = trt.Runtime(self._messages)
         self._runtime.engine_host_code_allowed = found.engine.flags.version_compatible
         with plan_reader(trt, found) as reader:
-            self._engine = self._runtime.deserialize_cuda_engine(reader)
+            self._engine = self._runtime.deserialize_cuda_engine(stream_reader_v2=reader)
         if self._engine is None:
             raise self._cannot_use("TensorRT cannot open it")
         if found.engine.flags.strip_weights:

@@ -4,9 +4,8 @@ The parser reads the real ONNX model with its external data, every input needs l
 every profile, names must be the network's, and what comes out is a plan that another version, another GPU or a damaged
 file is told from. No kernel is made: a plan is a JSON text.
 
-TensorRT for RTX is the same with other rules: it times nothing, builds for the compute capabilities that it is told, and
-leaves no weights out where there is no GPU. (The real one runs in tests/export/tensorrt; what cannot run there is the
-opening of engines, for which this makes plans.)
+TensorRT for RTX is the same with other rules: it times nothing, and builds for the compute capabilities that it is
+told. The real one builds in other tests; this one makes plans that the stand-in of its runtime opens.
 """
 
 # ruff: noqa: ARG002 - the arguments are those of the real methods
@@ -36,11 +35,12 @@ _TYPES = {
 def stand_in_tensorrt(
     major: int | str, *, gpu: str = GPU, cannot_build: str | None = None, cuda: StandInGraphs | None = None
 ) -> ModuleType:
-    """The module: `major` 10, 11, or RTX. `cannot_build`: what is logged by a build that gives up; with `cuda` its engines run there.
+    """The module: `major` 10, 11, or RTX.
 
-    `engines` in it is the StandInEngines.
+    `cannot_build`: what is logged by a build that gives up; with `cuda` its engines run there. `engines` in it is the
+    StandInEngines.
     """
-    rules, engines = _Rules(gpu, cannot_build, times=major != RTX), StandInEngines(gpu, cuda)
+    rules, engines = _Rules(gpu, cannot_build, times=major != RTX), StandInEngines(gpu, cuda, rtx=major == RTX)
     named = {
         **engines.behaviours,
         "Builder.__init__": rules.new_builder,
@@ -66,7 +66,9 @@ def stand_in_tensorrt(
         "INetworkDefinition.get_input": rules.get_input,
         "ITensor.name": lambda tensor: tensor.state.value.name,
         "ITensor.shape": lambda tensor: [-1] * len(tensor.state.value.type.tensor_type.shape.dim),
-        "ITensor.get_dimension_name": lambda tensor, index: tensor.state.value.type.tensor_type.shape.dim[index].dim_param,
+        "ITensor.get_dimension_name": lambda tensor, index: (
+            tensor.state.value.type.tensor_type.shape.dim[index].dim_param
+        ),
         "Builder.build_serialized_network": rules.build,
         "ICudaEngine.create_engine_inspector": rules.create_inspector,
         "EngineInspector.get_engine_information": rules.get_engine_information,
@@ -131,6 +133,9 @@ class _Rules:
         tensor = self._made("ITensor")
         tensor.state.value = network.state.model.graph.input[index]
         return tensor
+
+    def get_dimension_name(self, tensor: Any, index: int) -> str:
+        return str(tensor.state.value.type.tensor_type.shape.dim[index].dim_param)
 
     def set_compute_capability(self, config: Any, compute_capability: Any, index: int) -> bool:
         assert 0 <= index < config.__dict__.get("num_compute_capabilities", 0), "more than were announced"
