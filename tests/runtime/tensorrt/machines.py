@@ -6,7 +6,7 @@ from types import ModuleType
 
 import msgspec
 from tests.gears import gear
-from tests.runtime.tensorrt.gears import DEVICE
+from tests.runtime.tensorrt.gears import DEVICE, target
 
 from lopa.export.tensorrt.engine import engine_from_job, job_from_bundle
 from lopa.runtime.bundle import Bundle
@@ -26,11 +26,11 @@ def built(
 ) -> StoredTensorRTEngine:
     """The engine of the bundle at `path`, not verified."""
     job = job_from_bundle(Bundle.open(path), gears, flags or BuildFlags())
-    return engine_from_job(job, trt, DEVICE, None, lambda _phase, _done, _total: None).found
+    return engine_from_job(job, trt, target(trt), None, lambda _phase, _done, _total: None).found
 
 
 def with_verified(found: StoredTensorRTEngine) -> StoredTensorRTEngine:
     """The same, whose description says that it was."""
-    changed = msgspec.structs.replace(found.engine, verified=True)
+    changed = msgspec.structs.replace(found.engine, verified_on=[DEVICE.name])
     (found.folder / ENGINE_NAME).write_bytes(json_from_record(changed))
     return TENSORRT_ENGINES.read(found.folder)
