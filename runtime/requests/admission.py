@@ -13,8 +13,8 @@ JOINING_ROWS = 1024
 class Admission:
     """Lets `rows_per_round` rows of prompts join a round.
 
-    A longer prompt joins once the rounds that it waited for have earned its rows, so that no round computes more than
-    the longest prompt, and all of them together no more than `rows_per_round` each.
+    A longer prompt joins once the rounds that it waited for have earned its rows. So a round computes fewer rows than
+    the longest prompt and `rows_per_round` together, and many rounds no more than `rows_per_round` each.
     """
 
     def __init__(self, rows_per_round: int) -> None:
@@ -26,6 +26,8 @@ class Admission:
 
         `rows` are the prompt rows that each would compute, for as many as there are slots free.
         """
+        if not rows:
+            return 0  # a round in which nobody could join earns nothing
         self._earned += self._rows_per_round
         number = 0
         for each in rows:
