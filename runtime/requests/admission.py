@@ -13,8 +13,8 @@ JOINING_ROWS = 1024
 class Admission:
     """Lets `rows_per_round` rows of prompts join a round.
 
-    A longer prompt joins once the rounds that it waited for have earned its rows. So a round computes fewer rows than
-    the longest prompt and `rows_per_round` together, and many rounds no more than `rows_per_round` each.
+    A longer prompt joins once the rounds that it waited for have earned its rows. So no round computes more of them than
+    that or one prompt, and many rounds no more than that each.
     """
 
     def __init__(self, rows_per_round: int) -> None:
@@ -28,7 +28,7 @@ class Admission:
         """
         if not rows:
             return 0  # a round in which nobody could join earns nothing
-        self._earned += self._rows_per_round
+        self._earned = min(self._earned + self._rows_per_round, max(rows[0], self._rows_per_round))
         number = 0
         for each in rows:
             harms_nobody = nothing_runs and number == 0
