@@ -13,8 +13,8 @@ JOINING_ROWS = 1024
 class Admission:
     """Lets `rows_per_round` rows of prompts join a round.
 
-    A longer prompt joins once the rounds that it waited for have earned its rows. So no round computes more of them than
-    that or one prompt, and many rounds no more than that each.
+    A longer prompt joins once the rounds that it waited for have earned its rows. So no round computes more than that,
+    or than one prompt, and many rounds one after another no more than that each.
     """
 
     def __init__(self, rows_per_round: int) -> None:
@@ -36,5 +36,4 @@ class Admission:
                 return number
             self._earned = max(0, self._earned - each)
             number += 1
-        self._earned = 0  # nobody waits for it: it is not saved for later
         return number

@@ -70,13 +70,15 @@ def test_a_random_mix_that_joins_slowly_gives_what_each_gives_alone(decoder: Dec
 
 
 class Rounds:
-    """An observer that notes the prompt rows of every round."""
+    """An observer that notes the prompt rows and the requests of every round."""
 
     def __init__(self) -> None:
         self.prompt_rows: list[int] = []
+        self.requests: list[int] = []
 
     def round_ended(self, report: Any) -> None:
         self.prompt_rows.append(report.prompt_rows)
+        self.requests.append(report.requests)
 
     def request_admitted(self, report: Any) -> None: ...
 
@@ -130,6 +132,7 @@ def test_stored_prompts_join_without_being_counted(decoder: Decoder, prompt: tup
             handle.result(WAIT)
         running.result(WAIT)
     assert not any(seen.prompt_rows[rounds + 1 :])
+    assert seen.requests[rounds : rounds + 2] == [1, 5]  # all at once
 
 
 @pytest.mark.parametrize("rows", [0, -1, 1.5, True, "many", 2**50])

@@ -2,6 +2,8 @@
 
 import dataclasses
 import threading
+import time
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -144,6 +146,13 @@ def test_copies_share_a_deadline_and_a_stop_string(decoder: Decoder, prompt: tup
         assert [result_of(handle) for handle in engine.submit_many([prompt] * 3, config)] == [expected] * 3
 
 
+def test_a_deadline_counts_from_the_call_for_all(decoder: Decoder, prompt: tuple[int, ...]) -> None:
+    slow_to_read = Meanwhile(prompt, lambda: time.sleep(0.3))
+    with Engine(decoder) as engine:
+        handles = engine.submit_many([slow_to_read, prompt[:-1]], decoder.config(max_new_tokens=1), deadline=0.2)
+        assert [(r.stop_reason, r.steps) for r in (h.result(WAIT) for h in handles)] == [("time_limit", 0)] * 2
+
+
 def test_all_are_queued_or_none(counted: Counted, prompt: tuple[int, ...]) -> None:
     decoder, gate = counted.decoder, Gate()
     config = decoder.config(max_new_tokens=4)
@@ -166,6 +175,42 @@ def test_all_are_queued_or_none(counted: Counted, prompt: tuple[int, ...]) -> No
     assert counted.decodes == 4
     with pytest.raises(EngineClosedError):
         engine.submit_many([prompt])
+
+
+class Meanwhile(list[int]):
+    """Ids that let something else happen while they are looked at."""
+
+    def __init__(self, ids: Sequence[int], happens: Callable[[], object]) -> None:
+        super().__init__(ids)
+        self._happens: list[Callable[[], object]] = [happens]
+
+    def __len__(self) -> int:
+        while self._happens:
+            self._happens.pop()()
+        return super().__len__()
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_what_happens_between_the_look_at_the_queue_and_the_queueing(
+    decoder: Decoder, prompt: tuple[int, ...], many: bool
+) -> None:
+    def submit(engine: Engine, happens: Callable[[], object]) -> None:
+        ids = Meanwhile(prompt, happens)
+        if many:
+            engine.submit_many([ids, prompt[:-1]])
+        else:
+            engine.submit(ids)
+
+    gate, config = Gate(), decoder.config(max_new_tokens=2)
+    with Engine(decoder, slots=2, queue_limit=0) as engine:
+        with pytest.raises(QueueFullError):
+            submit(engine, lambda: [engine.submit(prompt[:-2], config, on_step=gate) for _ in range(2)])
+        gate.open()
+        assert engine.drain(WAIT)
+    for ends in (Engine.drain, Engine.close):
+        with Engine(decoder) as engine, pytest.raises(EngineClosedError):
+            submit(engine, lambda ends=ends, engine=engine: ends(engine))  # type: ignore[misc]
+        assert engine.status.rounds == 0
 
 
 @pytest.mark.parametrize(
