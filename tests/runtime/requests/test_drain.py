@@ -115,6 +115,33 @@ def test_waiting_costs_no_processor_time(decoder: Decoder, prompt: tuple[int, ..
         handle.result(WAIT)
 
 
+class HoldingEnds:
+    """An observer that holds the thread up when it hears of an end."""
+
+    def __init__(self) -> None:
+        self.reached, self.go_on = threading.Event(), threading.Event()
+
+    def round_ended(self, report: Any) -> None: ...
+
+    def request_admitted(self, report: Any) -> None: ...
+
+    def request_ended(self, report: Any) -> None:
+        self.reached.set()
+        assert self.go_on.wait(WAIT), report
+
+
+def test_one_that_ends_in_the_queue_is_waited_for(decoder: Decoder, prompt: tuple[int, ...]) -> None:
+    holding = HoldingEnds()
+    with Engine(decoder, observer=holding) as engine:
+        handle = engine.submit(prompt, deadline=0)
+        assert holding.reached.wait(WAIT)
+        assert (engine.status.running, engine.status.waiting) == (0, 0)
+        assert not engine.drain(0)
+        holding.go_on.set()
+        assert engine.drain(WAIT)
+        assert handle.result(0).stop_reason == "time_limit"
+
+
 def test_an_idle_engine_is_drained_at_once(decoder: Decoder) -> None:
     with Engine(decoder) as engine:
         assert engine.drain(0)

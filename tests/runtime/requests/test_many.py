@@ -136,6 +136,23 @@ def test_the_work_ends_with_the_last_copy(decoder: Decoder, prompt: tuple[int, .
     assert not decoder.session._caches  # type: ignore[attr-defined]
 
 
+def test_closing_cancels_every_copy(decoder: Decoder, prompt: tuple[int, ...]) -> None:
+    session = HeldSession(decoder.session, allowed=1)
+    held = Decoder(decoder.bundle, session, decoder.tokenizer, threads=1)  # type: ignore[arg-type]
+    engine = Engine(held, slots=1)
+    slow = decoder.config(strategy="vanilla", stop_at_eos=False)
+    handles = [*engine.submit_many([prompt] * 3, slow), *engine.submit_many([prompt[:-1]] * 2, slow)]
+    session.wait_until_held()
+    closing = threading.Thread(target=engine.close)
+    closing.start()
+    while not engine.closed:
+        time.sleep(0.001)
+    session.allow(100)
+    closing.join()
+    assert [handle.result(0).stop_reason for handle in handles] == ["cancelled"] * 5
+    assert [handle.result(0).steps for handle in handles] == [2, 2, 2, 0, 0]
+
+
 def test_copies_share_a_deadline_and_a_stop_string(decoder: Decoder, prompt: tuple[int, ...]) -> None:
     config = decoder.config(max_new_tokens=40, stop=("=",))
     expected = alone(decoder, prompt, config)
@@ -169,6 +186,8 @@ def test_all_are_queued_or_none(counted: Counted, prompt: tuple[int, ...]) -> No
         assert engine.status.waiting == 3
         with pytest.raises(QueueFullError, match="a request more, while 4 are not done"):
             engine.submit_many([""])  # before it is looked at
+        with pytest.raises(QueueFullError, match="a request more, while 4 are not done"):
+            engine.submit("")
         gate.open()
         assert all(handle.result(WAIT).tokens for handle in (*handles, running))
         assert engine.submit_many([]) == ()
