@@ -49,9 +49,7 @@ def test_weights_leave_room_for_contexts_and_prefixes(bundle: Bundle, trt: Modul
     with_verified(built(bundle.path, trt, GEARS, BuildFlags(weight_streaming=True)))
     session = open_session(bundle, "tensorrt:0")
     prefixes = max(map(GraphArrays(bundle.manifest).prefix_bytes, GEARS))
-    assert (
-        prefixes == 2 * 192 * 2 * 5 * 2 * 32 * 4
-    )  # key and value of five layers in float32
+    assert prefixes == 2 * 192 * 2 * 5 * 2 * 32 * 4  # key and value of five layers in float32
     scratch = SCRATCH + len(GEARS)
     assert trt.engines.budgets == [0, AUTOMATIC - 3 * PERSISTENT - prefixes - scratch]
     session.forward(random_batch(np.random.default_rng(0), (0,), 2, 40, 8))
