@@ -106,7 +106,7 @@ def _words(engine: TensorRTEngine) -> str:
     size = sum(record.size for record in engine.files)
     verified = f"verified on {', '.join(engine.verified_on)}" if engine.verified_on else "not verified"
     return (
-        f"{len(engine.gears)} gears and a range for prompts, {size / 1e6:,.1f} MB, {engine.target.words}, "
+        f"{len(engine.gears)} gears and a range for prompts, {size / 1e6:,.1f} MB, {engine.gpus}, "
         f"{engine.target.built_by}, {verified}"
     )
 

@@ -39,7 +39,7 @@ def _tensorrt(bundle: Bundle, folder: Path) -> list[str]:
     found = TENSORRT_ENGINES.read(folder)
     engine = found.engine
     return [
-        f"for {engine.target.words}",
+        f"for {engine.gpus}",
         engine.target.built_by,
         f"{len(engine.gears)} gears",
         f"verified on {', '.join(engine.verified_on)}" if engine.verified_on else "not verified",

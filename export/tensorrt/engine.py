@@ -182,7 +182,7 @@ def engine_from_job(
 def _check_has_fp8(target: EngineTarget) -> None:
     if without_fp8(target.capabilities):
         raise BadInputError(
-            f"--fp8 for {target.words}, of compute capability {', '.join(target.capabilities)}",
+            f"--fp8 for {target.gpu}, of compute capability {', '.join(target.capabilities)}",
             expected="compute capability 8.9 or later",
             remedy="use --int8, or leave it out",
         )
@@ -201,9 +201,12 @@ def _check_has_gpu_to_strip(target: EngineTarget) -> None:
 
 
 def _why_no_layers(trt: ModuleType, found: StoredTensorRTEngine) -> str | None:
-    """Make the report where there is a GPU to open the engine on."""
+    """Make the report where there is a GPU to open the engine on; a build by TensorRT for RTX does not ask for one."""
     if found.engine.target.gpu is None:
-        return "an engine that was built for many GPUs has its layers where it is opened"
+        try:
+            cuda_device(0)
+        except MissingBackendError:
+            return "there is no GPU here to open the engine on"
     return write_layer_report(trt, found)
 
 

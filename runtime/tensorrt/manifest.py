@@ -66,13 +66,6 @@ class EngineTarget(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
         return "-".join([self.library, *(f"sm{each.replace('.', '')}" for each in self.capabilities), self.version])
 
     @property
-    def words(self) -> str:
-        """What it is for, for people."""
-        if self.gpu is not None:
-            return self.gpu
-        return f"GPUs of compute capability {', '.join(self.capabilities) or '8.0 and later'}"
-
-    @property
     def built_by(self) -> str:
         """Library and version, for people."""
         return f"{LIBRARIES[self.library].title} {self.version}"
@@ -109,6 +102,14 @@ class TensorRTEngine(EngineFile, frozen=True, forbid_unknown_fields=True, kw_onl
     """Names of GPUs on which its tokens were held against another device's: a build alone proves nothing, and kernels
     that TensorRT for RTX makes on one GPU nothing about another's."""
 
+    @property
+    def gpus(self) -> str:
+        """What it is for, for people."""
+        if self.target.gpu is not None:
+            return self.target.gpu
+        least = ".".join(map(str, _FIRST_WITH_FP8 if self.flags.products == "fp8" else LEAST_RTX_CAPABILITY))
+        return f"GPUs of compute capability {', '.join(self.target.capabilities) or f'{least} and later'}"
+
     def is_verified_on(self, device: CudaDevice) -> bool:
         """Whether it may decode there."""
         return device.name in self.verified_on
@@ -127,7 +128,7 @@ def _reasons_against_engine(engine: TensorRTEngine) -> Reasons:
         yield f"a plan without weights, and no {MODEL_NAME} among its files", "the graph that the plan was built of"
     target = engine.target
     if (target.library == TENSORRT.name) != (target.gpu is not None) or (target.gpu and len(target.capabilities) != 1):
-        yield f"an engine by {target.built_by} for {target.words}", "one GPU by name for TensorRT, none for RTX"
+        yield f"an engine by {target.built_by} for {engine.gpus}", "one GPU by name for TensorRT, none for RTX"
 
 
 TENSORRT_ENGINES = EngineKind("tensorrt-", TensorRTEngine, ENGINE_SCHEMA, REBUILD, _reasons_against_engine)
@@ -188,7 +189,7 @@ def reason_against(
         return "was built of another graph"
     if not target.serves(device):
         capability = "" if target.gpu is None else f" (compute capability {target.capabilities[0]})"
-        return f"was built for {target.words}{capability}"
+        return f"was built for {engine.gpus}{capability}"
     if engine.flags.products == "fp8" and without_fp8([device.capability]):
         return "has products in fp8, for compute capability 8.9 and later"
     if target.version != version and not (
