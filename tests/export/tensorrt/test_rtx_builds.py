@@ -48,45 +48,47 @@ def in_floats(request: pytest.FixtureRequest) -> Path:
 
 
 @pytest.mark.parametrize("products", ["graph", "int8", "fp8"])
-def test_a_gear_in_floats_and_in_8_bits(in_floats: Path, products: Products, rtx: ModuleType, tmp_path: Path) -> None:
+def test_a_gear_in_floats_and_in_8_bits(
+    in_floats: Path, products: Products, real_rtx: ModuleType, tmp_path: Path
+) -> None:
     job = _job(in_floats, BuildFlags(products=products))
-    plan = _checked_plan(rtx, job, tmp_path)
+    plan = _checked_plan(real_rtx, job, tmp_path)
     if job.bundle.manifest.dtype == "float32":
         assert (len(plan) > job.bundle.weights.stat().st_size) == (products == "graph")
 
 
-def test_a_gear_of_a_quantized_bundle(tiny_quantized: Path, rtx: ModuleType, tmp_path: Path) -> None:
-    _checked_plan(rtx, _job(tiny_quantized), tmp_path)
+def test_a_gear_of_a_quantized_bundle(tiny_quantized: Path, real_rtx: ModuleType, tmp_path: Path) -> None:
+    _checked_plan(real_rtx, _job(tiny_quantized), tmp_path)
 
 
-def test_a_gear_of_plugins_by_their_bodies(tiny_plugins: Path, rtx: ModuleType, tmp_path: Path) -> None:
+def test_a_gear_of_plugins_by_their_bodies(tiny_plugins: Path, real_rtx: ModuleType, tmp_path: Path) -> None:
     job = _job(tiny_plugins)
     assert {each.domain for each in onnx.load_model_from_string(job.model).functions} == {"lopa"}
-    _checked_plan(rtx, job, tmp_path)
+    _checked_plan(real_rtx, job, tmp_path)
 
 
-def test_a_portable_graph_is_parsed(tiny_portable: Path, rtx: ModuleType) -> None:
+def test_a_portable_graph_is_parsed(tiny_portable: Path, real_rtx: ModuleType) -> None:
     """Built it is not: `lopa-export tensorrt` wants the standard dialect."""
     bundle = Bundle.open(tiny_portable)
-    assert _parsed(rtx, bundle.graph.read_bytes(), bundle)["outputs"]
+    assert _parsed(real_rtx, bundle.graph.read_bytes(), bundle)["outputs"]
 
 
-def test_gears_and_the_range_make_one_engine(tiny_bundle: Path, rtx: ModuleType, tmp_path: Path) -> None:
+def test_gears_and_the_range_make_one_engine(tiny_bundle: Path, real_rtx: ModuleType, tmp_path: Path) -> None:
     """The whole way of `lopa-export tensorrt --rtx`, for a GPU that is named."""
     bundle = Bundle.open(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
     flags = BuildFlags()
-    job, target = job_from_bundle(bundle, GEARS, flags), target_of_rtx(rtx, ["8.6", "120"], flags)
+    job, target = job_from_bundle(bundle, GEARS, flags), target_of_rtx(real_rtx, ["8.6", "120"], flags)
     told: list[tuple[str, int, int]] = []
-    made = engine_from_job(job, rtx, target, None, lambda *what: told.append(what))
+    made = engine_from_job(job, real_rtx, target, None, lambda *what: told.append(what))
     plan = (made.found.folder / PLAN_NAME).read_bytes()
     assert plan.startswith(PLAN_START)
     assert len(plan) > bundle.weights.stat().st_size
     assert (told[0][1], told[-1][1]) == (0, told[-1][2])
     assert made.found.engine.target.capabilities == ["8.6", "12.0"]
-    assert engine_from_job(job, rtx, target, None, silent).cached
+    assert engine_from_job(job, real_rtx, target, None, silent).cached
 
 
-def test_ctrl_c_ends_a_build_at_once(tiny_bundle: Path, rtx: ModuleType, tmp_path: Path) -> None:
+def test_ctrl_c_ends_a_build_at_once(tiny_bundle: Path, real_rtx: ModuleType, tmp_path: Path) -> None:
     bundle = Bundle.open(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
     job, main = job_from_bundle(bundle, GEARS, BuildFlags()), threading.main_thread()
     told: list[tuple[str, int, int]] = []
@@ -100,32 +102,39 @@ def test_ctrl_c_ends_a_build_at_once(tiny_bundle: Path, rtx: ModuleType, tmp_pat
             signal.pthread_kill(main.ident, signal.SIGINT)
 
     with pytest.raises(KeyboardInterrupt):
-        engine_from_job(job, rtx, target_of_rtx(rtx, [], job.flags), None, tell)
+        engine_from_job(job, real_rtx, target_of_rtx(real_rtx, [], job.flags), None, tell)
     assert time.monotonic() - interrupted[0] < 3  # of 6 s that the build takes
-    assert told[-1][1] < told[-1][2]
+    assert {done for _, done, _ in told} < set(range(told[0][2] + 1))  # a phase that ends early says that it is through
     engines = bundle.path / "engines"
     assert not engines.exists() or list(engines.iterdir()) == []
 
 
 @pytest.mark.parametrize("tiny_quantized", ["int8"], indirect=True)
-def test_what_the_real_parser_refuses_is_said(tiny_quantized: Path, rtx: ModuleType, tmp_path: Path) -> None:
+def test_what_the_real_parser_refuses_is_said(tiny_quantized: Path, real_rtx: ModuleType, tmp_path: Path) -> None:
     """The graph as ONNX Runtime takes it, with zero points of 128."""
     job = _job(tiny_quantized)
     with pytest.raises(
         BadInputError, match=r"parser refuses the graph: QuantizeLinear .*Non-zero zero point"
     ) as raised:
-        _built(rtx, replace(job, model=job.bundle.graph.read_bytes()), tmp_path / PLAN_NAME)
+        _built(real_rtx, replace(job, model=job.bundle.graph.read_bytes()), tmp_path / PLAN_NAME)
     assert "export" in raised.value.remedy
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_the_real_builder_refuses_is_said(tiny_bundle: Path, rtx: ModuleType, tmp_path: Path) -> None:
+def test_what_the_real_builder_refuses_is_said(tiny_bundle: Path, real_rtx: ModuleType, tmp_path: Path) -> None:
     """Attention in float32 that must be one kernel."""
     job = _job(tiny_bundle)
     fused = job.model.replace(b"TRT_decomposable", b"TRT_d_composable")
     with pytest.raises(BadInputError, match=r"could not build the network\n(.*\n)*.*TensorRT: .*is_decomposable"):
-        _built(rtx, replace(job, model=fused), tmp_path / PLAN_NAME)
+        _built(real_rtx, replace(job, model=fused), tmp_path / PLAN_NAME)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_weights_that_stay_on_the_host_are_refused(tiny_bundle: Path, real_rtx: ModuleType, tmp_path: Path) -> None:
+    """Where an engine is to be captured. The builder says so, not the documents."""
+    job = _job(tiny_bundle, BuildFlags(weight_streaming=True))
+    with pytest.raises(BadInputError, match=r"REQUIRE_USER_ALLOCATION is not compatible with .*WEIGHT_STREAMING"):
+        _built(real_rtx, job, tmp_path / PLAN_NAME)
 
 
 def _job(path: Path, flags: BuildFlags | None = None) -> EngineJob:
