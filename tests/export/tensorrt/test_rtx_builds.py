@@ -3,6 +3,7 @@
 import re
 import shutil
 import signal
+import sys
 import threading
 import time
 from dataclasses import replace
@@ -88,7 +89,13 @@ def test_gears_and_the_range_make_one_engine(tiny_bundle: Path, real_rtx: Module
     assert engine_from_job(job, real_rtx, target, None, silent).cached
 
 
+@pytest.mark.xfail(
+    sys.version_info < (3, 13),
+    strict=True,
+    reason="an interrupted Thread.join takes its thread for ended, up to Python 3.12: it is to wait for an Event",
+)
 def test_ctrl_c_ends_a_build_at_once(tiny_bundle: Path, real_rtx: ModuleType, tmp_path: Path) -> None:
+    """A real signal: within a moment nothing builds any more, nor is anything left."""
     bundle = Bundle.open(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
     job, main = job_from_bundle(bundle, GEARS, BuildFlags()), threading.main_thread()
     told: list[tuple[str, int, int]] = []
@@ -100,13 +107,22 @@ def test_ctrl_c_ends_a_build_at_once(tiny_bundle: Path, real_rtx: ModuleType, tm
             interrupted.append(time.monotonic())
             assert main.ident is not None
             signal.pthread_kill(main.ident, signal.SIGINT)
+            time.sleep(0.5)  # as a long step does
 
     with pytest.raises(KeyboardInterrupt):
         engine_from_job(job, real_rtx, target_of_rtx(real_rtx, [], job.flags), None, tell)
-    assert time.monotonic() - interrupted[0] < 3  # of 6 s that the build takes
+    seconds, left = time.monotonic() - interrupted[0], _is_building()
+    while _is_building():  # a process must not end over it
+        time.sleep(0.1)
+    assert not left
+    assert seconds < 3  # of 6 s that the build takes
     assert {done for _, done, _ in told} < set(range(told[0][2] + 1))  # a phase that ends early says that it is through
     engines = bundle.path / "engines"
     assert not engines.exists() or list(engines.iterdir()) == []
+
+
+def _is_building() -> bool:
+    return "tensorrt-build" in {thread.name for thread in threading.enumerate()}
 
 
 @pytest.mark.parametrize("tiny_quantized", ["int8"], indirect=True)
