@@ -111,7 +111,9 @@ def test_ctrl_c_ends_a_build_at_once(tiny_bundle: Path, real_rtx: ModuleType, tm
 
     with pytest.raises(KeyboardInterrupt):
         engine_from_job(job, real_rtx, target_of_rtx(real_rtx, [], job.flags), None, tell)
-    seconds, left = time.monotonic() - interrupted[0], _is_building()
+    seconds = time.monotonic() - interrupted[0]
+    time.sleep(0.1)  # a thread that has ended goes
+    left = _is_building()
     while _is_building():  # a process must not end over it
         time.sleep(0.1)
     assert not left
