@@ -6,6 +6,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -33,7 +34,7 @@ GEAR = gear(1, 2, 32, 64)
 GEARS = [GEAR, gear(1, 1, 96, 128)]
 PLAN_START = b"vtrt"
 """Of every plan of 1.7."""
-FUSED = {
+FUSED: dict[str, set[bytes]] = {
     "float32": set(),
     "float16": {b"fmha::Ampere_hmma_fp16_traits"},
     "bfloat16": {b"fmha::Ampere_hmma_bf16_traits"},
@@ -148,6 +149,31 @@ def test_what_the_real_builder_refuses_is_said(tiny_bundle: Path, real_rtx: Modu
     assert list(tmp_path.iterdir()) == []
 
 
+def test_one_engine_for_every_capability_in_float16(tiny_half: Path, real_rtx: ModuleType, tmp_path: Path) -> None:
+    """With the oldest one's kernels for all of them, by their names."""
+    names = [name[2:] for name in real_rtx.ComputeCapability.__members__ if name.startswith("SM")]
+    assert len(names) == 6
+    _built(real_rtx, _job(tiny_half), tmp_path / PLAN_NAME, names)
+    assert _fused_kernels((tmp_path / PLAN_NAME).read_bytes()) == {b"fmha::Turing_hmma_fp16_traits"}
+
+
+@pytest.mark.parametrize(
+    ("bundle", "said"),
+    [
+        ("tiny_bundle", r"Turing \(SM75\): FP32 GEMM is not supported"),
+        ("tiny_bfloat16", "Cannot compile for target.* sm75, because the model contains HW-specific datatypes: b16"),
+    ],
+    ids=["float32", "bfloat16"],
+)
+def test_other_floats_are_not_for_7_5(
+    bundle: str, said: str, real_rtx: ModuleType, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    with pytest.raises(BadInputError, match=said) as raised:
+        _built(real_rtx, _job(request.getfixturevalue(bundle)), tmp_path / PLAN_NAME, ["7.5"])
+    assert "export in another dtype" in raised.value.remedy
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_weights_that_stay_on_the_host_are_refused(tiny_bundle: Path, real_rtx: ModuleType, tmp_path: Path) -> None:
     """Where an engine is to be captured. The builder says so, not the documents."""
     job = _job(tiny_bundle, BuildFlags(weight_streaming=True))
@@ -172,18 +198,22 @@ def _checked_plan(rtx: ModuleType, job: EngineJob, folder: Path) -> bytes:
     assert plan.startswith(PLAN_START)
     assert built.plan.size == len(plan)
     assert built.timing_cache is None
-    assert set(re.findall(rb"fmha::\w+_traits\b", plan)) == FUSED[manifest.dtype]
+    assert _fused_kernels(plan) == FUSED[manifest.dtype]
     return plan
 
 
-def _built(rtx: ModuleType, job: EngineJob, path: Path) -> Built:
+def _fused_kernels(plan: bytes) -> set[bytes]:
+    return set(re.findall(rb"fmha::\w+_traits\b", plan))
+
+
+def _built(rtx: ModuleType, job: EngineJob, path: Path, capabilities: Sequence[str] = ()) -> Built:
     request = BuildRequest(
         model=job.model,
         beside=job.bundle.graph,
         manifest=job.bundle.manifest,
         profiles=[exact_range(GEAR)],
         flags=job.flags,
-        target=target_of_rtx(rtx, [], job.flags),
+        target=target_of_rtx(rtx, capabilities, job.flags),
         timing_cache=None,
     )
     return plan_from_request(rtx, request, path, silent)
