@@ -31,8 +31,9 @@ from lopa.runtime.decoder import Decoder
 from lopa.runtime.errors import CheckFailedError
 from lopa.runtime.sessions.prefix_cache import cache_shape_from_manifest
 from lopa.runtime.sessions.session import open_session
-from lopa.runtime.tensorrt.manifest import StoredTensorRTEngine, mark_verified
-from lopa.runtime.tensorrt.session import engine_from_device, session_from_engine
+from lopa.runtime.tensorrt.library import LIBRARIES
+from lopa.runtime.tensorrt.manifest import StoredTensorRTEngine
+from lopa.runtime.tensorrt.session import engine_from_device, mark_verified_on, session_from_engine
 from lopa.runtime.text.prompt_ids import ids_from_prompt
 from lopa.runtime.text.tokenizer import Tokenizer
 from lopa.tiny import EVAL
@@ -51,12 +52,15 @@ _GATE_TOKENS = 64
 @click.option("--checkpoint", type=_FOLDER, metavar="DIR", help="What BUNDLE was made from (needs transformers).")
 @click.option("--lora", type=_FOLDER, metavar="DIR", help="The adapter that BUNDLE was made with.")
 @click.option(
-    "--device", default="cpu", show_default=True, help="The engine to check: cpu, cuda:N, tensorrt:N or numpy."
+    "--device",
+    default="cpu",
+    show_default=True,
+    help="The engine to check: cpu, cuda:N, tensorrt:N, tensorrt-rtx:N or numpy.",
 )
 @click.option(
     "--against",
     metavar="DEVICE",
-    help="What the tokens of tensorrt:N are held against [default: cpu; in bfloat16 cuda:N].",
+    help="What the tokens of tensorrt:N or tensorrt-rtx:N are held against [default: cpu; in bfloat16 cuda:N].",
 )
 @click.option(
     "--save-cases",
@@ -80,9 +84,9 @@ def command(
     """
     pace = Pace()
     opened = Bundle.open(bundle)
-    gated = device.split(":", 1)[0] == "tensorrt"
+    gated = device.split(":", 1)[0] in LIBRARIES
     if against is not None and not gated:
-        raise click.UsageError("--against is for --device tensorrt:N")
+        raise click.UsageError("--against is for --device tensorrt:N or tensorrt-rtx:N")
     if cases is not None:
         check_folder(cases, opened.manifest.dtype)
     with ShownStages() as progress:
@@ -136,7 +140,7 @@ def _gate(bundle: Bundle, device: str, against: str | None, cases: Path | None) 
             expected="the same token wherever the other device prefers one clearly, and statistics within tolerance",
             remedy="do not use this engine: see docs/tensorrt.md, Troubleshooting, wrong tokens",
         )
-    mark_verified(found)
+    mark_verified_on(found, device)
     click.echo(f"{found.folder}: verified, {counts}, beside {reference}")
 
 
@@ -159,7 +163,7 @@ def agreement_of_engine(
     progress: Progress,
     failed: FailedForwards | None = None,
 ) -> Agreement:
-    """Hold the engine on "tensorrt:N" against the device `against`, in every one of its shapes.
+    """Hold the engine on "tensorrt:N" or "tensorrt-rtx:N" against the device `against`, in every one of its shapes.
 
     Embedded prompts are decoded with the bundle's defaults, with the full and with the block-causal window. `failed`
     gathers the forwards in which they differ; None costs nothing.
