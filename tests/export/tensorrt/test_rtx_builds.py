@@ -158,18 +158,17 @@ def test_one_engine_for_every_capability_in_float16(tiny_half: Path, real_rtx: M
 
 
 @pytest.mark.parametrize(
-    ("bundle", "said"),
+    ("in_floats", "said"),
     [
         ("tiny_bundle", r"Turing \(SM75\): FP32 GEMM is not supported"),
         ("tiny_bfloat16", "Cannot compile for target.* sm75, because the model contains HW-specific datatypes: b16"),
     ],
     ids=["float32", "bfloat16"],
+    indirect=["in_floats"],
 )
-def test_other_floats_are_not_for_7_5(
-    bundle: str, said: str, real_rtx: ModuleType, request: pytest.FixtureRequest, tmp_path: Path
-) -> None:
+def test_other_floats_are_not_for_7_5(in_floats: Path, said: str, real_rtx: ModuleType, tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match=said) as raised:
-        _built(real_rtx, _job(request.getfixturevalue(bundle)), tmp_path / PLAN_NAME, ["7.5"])
+        _built(real_rtx, _job(in_floats), tmp_path / PLAN_NAME, ["7.5"])
     assert "export in another dtype" in raised.value.remedy
     assert list(tmp_path.iterdir()) == []
 
