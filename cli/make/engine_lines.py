@@ -39,9 +39,9 @@ def _tensorrt(bundle: Bundle, folder: Path) -> list[str]:
     found = TENSORRT_ENGINES.read(folder)
     engine = found.engine
     return [
-        f"for {engine.gpu}",
-        f"TensorRT {engine.tensorrt}",
+        f"for {engine.gpus}",
+        engine.target.built_by,
         f"{len(engine.gears)} gears",
-        "verified" if engine.verified else "not verified",
+        f"verified on {', '.join(engine.verified_on)}" if engine.verified_on else "not verified",
         "of these weights" if found.fits(bundle) else "of OTHER weights: build it again",
     ]

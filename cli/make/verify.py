@@ -19,8 +19,9 @@ from lopa.runtime.bundle import Bundle
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.errors import CheckFailedError
 from lopa.runtime.sessions.session import open_session
-from lopa.runtime.tensorrt.manifest import StoredTensorRTEngine, mark_verified
-from lopa.runtime.tensorrt.session import engine_from_device, session_from_engine
+from lopa.runtime.tensorrt.library import LIBRARIES
+from lopa.runtime.tensorrt.manifest import StoredTensorRTEngine
+from lopa.runtime.tensorrt.session import engine_from_device, mark_verified_on, session_from_engine
 from lopa.runtime.text.prompt_ids import ids_from_prompt
 from lopa.runtime.text.tokenizer import Tokenizer
 from lopa.tiny import EVAL
@@ -39,12 +40,15 @@ _GATE_TOKENS = 64
 @click.option("--checkpoint", type=_FOLDER, metavar="DIR", help="What BUNDLE was made from (needs transformers).")
 @click.option("--lora", type=_FOLDER, metavar="DIR", help="The adapter that BUNDLE was made with.")
 @click.option(
-    "--device", default="cpu", show_default=True, help="The engine to check: cpu, cuda:N, tensorrt:N or numpy."
+    "--device",
+    default="cpu",
+    show_default=True,
+    help="The engine to check: cpu, cuda:N, tensorrt:N, tensorrt-rtx:N or numpy.",
 )
 @click.option(
     "--against",
     metavar="DEVICE",
-    help="What the tokens of tensorrt:N are held against [default: cpu; in bfloat16 cuda:N].",
+    help="What the tokens of tensorrt:N or tensorrt-rtx:N are held against [default: cpu; in bfloat16 cuda:N].",
 )
 def command(bundle: Path, checkpoint: Path | None, lora: Path | None, device: str, against: str | None) -> None:
     """Check BUNDLE: the digests of its files, then its engine on random windows with and without a prefix.
@@ -58,9 +62,9 @@ def command(bundle: Path, checkpoint: Path | None, lora: Path | None, device: st
     """
     pace = Pace()
     opened = Bundle.open(bundle)
-    gated = device.split(":", 1)[0] == "tensorrt"
+    gated = device.split(":", 1)[0] in LIBRARIES
     if against is not None and not gated:
-        raise click.UsageError("--against is for --device tensorrt:N")
+        raise click.UsageError("--against is for --device tensorrt:N or tensorrt-rtx:N")
     with ShownStages() as progress:
         report = report_from_bundle(opened, checkpoint=checkpoint, lora=lora, device=device, progress=progress)
     _print_errors(report.errors)
@@ -100,7 +104,7 @@ def _gate(bundle: Bundle, device: str, against: str | None) -> None:
             expected="the same token wherever the other device prefers one clearly, and statistics within tolerance",
             remedy="do not use this engine: see docs/tensorrt.md, Troubleshooting, wrong tokens",
         )
-    mark_verified(found)
+    mark_verified_on(found, device)
     click.echo(f"{found.folder}: verified, {counts}, beside {reference}")
 
 
@@ -112,7 +116,7 @@ def _default_reference(bundle: Bundle, device: str) -> str:
 def agreement_of_engine(
     bundle: Bundle, device: str, found: StoredTensorRTEngine, against: str, progress: Progress
 ) -> Agreement:
-    """Hold the engine on "tensorrt:N" against the device `against`, in every one of its shapes.
+    """Hold the engine on "tensorrt:N" or "tensorrt-rtx:N" against the device `against`, in every one of its shapes.
 
     Embedded prompts are decoded with the bundle's defaults, with the full and with the block-causal window.
     """

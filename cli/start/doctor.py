@@ -13,8 +13,10 @@ from pathlib import Path
 import click
 
 from lopa.runtime.cuda.calls import CudaError, calls_of_installed_cuda
+from lopa.runtime.cuda.driver import cuda_device
 from lopa.runtime.errors import MissingBackendError
 from lopa.runtime.install_hint import installed_version, pip_command, pip_install
+from lopa.runtime.tensorrt.library import RTX
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,14 @@ _ABILITIES = (
         "build and run engines with TensorRT",
         ("tensorrt", "cuda-bindings"),
         lambda: f"{pip_install('tensorrt')} beside an NVIDIA GPU",
+    ),
+    _Ability(
+        "build engines with TensorRT for RTX (without a GPU too)",
+        (
+            "tensorrt-rtx-cu13-bindings or tensorrt-rtx-cu12-bindings or tensorrt-rtx",
+            "tensorrt-rtx-cu13-libs or tensorrt-rtx-cu12-libs or tensorrt-rtx",
+        ),
+        partial(pip_install, "tensorrt-rtx"),
     ),
     _Ability("compile our kernels (docs/plugins.md)", ("torch", "triton"), partial(pip_install, "plugins")),
     _Ability(
@@ -103,11 +113,24 @@ def _devices() -> list[tuple[str, str]]:
     devices.append(
         ("tensorrt:N", "needs TensorRT and an NVIDIA GPU" if trt is None else f"{trt} is here (docs/tensorrt.md)")
     )
+    devices.append(("tensorrt-rtx:N", _rtx_state()))
     acl = importlib.util.find_spec("acl") is not None
     devices.append(
         ("ascend:N", "pyACL is here" if acl else "needs pyACL, which comes with CANN, and an NPU (docs/ascend.md)")
     )
     return devices
+
+
+def _rtx_state() -> str:
+    """Whether "tensorrt-rtx:0" could be opened, as far as that is seen without an engine."""
+    try:
+        version = RTX.module().__version__
+    except MissingBackendError as error:
+        return f"needs TensorRT for RTX and an RTX GPU: {error.received}"
+    try:
+        return f"{RTX.title} {version} is here, for {cuda_device(0).name} (docs/tensorrt.md)"
+    except MissingBackendError:
+        return f"{RTX.title} {version} is here and builds; engines need an RTX GPU and its driver to run"
 
 
 def _cuda_state(providers: list[str]) -> str:

@@ -1,11 +1,12 @@
-"""One build with TensorRT: a model in memory becomes a serialized engine, its layer report and a timing cache.
+"""One build with TensorRT: a model in memory becomes a file with a serialized engine, and a timing cache.
 
-Strongly typed: every product and sum has the type that the graph says. Knows no bundle and writes no file. `trt` is
-the module tensorrt, or what stands in for it in tests.
+Strongly typed: every product and sum has the type that the graph says. Knows no bundle. `trt` is the module of a
+TensorRTLibrary, or what stands in for it in tests.
 """
 
+import hashlib
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -15,11 +16,24 @@ from lopa.export.progress import Progress
 from lopa.export.tensorrt.flags import configure
 from lopa.export.tensorrt.progress import Cancellable, progress_monitor
 from lopa.runtime.accelerator.arrays import GraphArrays
-from lopa.runtime.bundle.manifest import Manifest
-from lopa.runtime.errors import BadInputError, CheckFailedError
-from lopa.runtime.tensorrt.manifest import BuildFlags
+from lopa.runtime.bundle.manifest import FileRecord, Manifest
+from lopa.runtime.errors import BadInputError
+from lopa.runtime.tensorrt.manifest import BuildFlags, EngineTarget
 from lopa.runtime.tensorrt.messages import Messages, last_messages, messages_logger
 from lopa.runtime.tensorrt.profiles import ProfileRange
+
+_PIECE = 64 * 2**20
+"""Bytes of a plan that are hashed and written at once."""
+
+
+@dataclass(frozen=True)
+class TimingCache:
+    """What was timed by earlier builds of the same version on the same GPU."""
+
+    content: bytes
+    """Empty: nothing yet."""
+    name: str
+    """For messages."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,45 +48,54 @@ class BuildRequest:
     """Of the bundle: its shapes."""
     profiles: Sequence[ProfileRange]
     flags: BuildFlags
-    timing_cache: bytes
-    """Of an earlier build by the same version on the same GPU; empty for none."""
-    timing_cache_name: str
-    """For messages."""
+    target: EngineTarget
+    timing_cache: TimingCache | None
+    """None: nothing is timed."""
 
 
 @dataclass(frozen=True, eq=False)
 class Built:
     """What came of it."""
 
-    plan: bytes
-    layers: str
-    """JSON by TensorRT's EngineInspector."""
-    timing_cache: bytes
+    plan: FileRecord
+    """The file, by its name."""
+    timing_cache: bytes | None
 
 
-def built_from_request(trt: ModuleType, request: BuildRequest, tell: Progress) -> Built:
-    """Build on the current CUDA device; minutes. Ctrl-C ends the build at its next step.
+def plan_from_request(trt: ModuleType, request: BuildRequest, path: Path, tell: Progress) -> Built:
+    """Build, and write the plan to the new file `path`; minutes. Ctrl-C ends the build at its next step.
 
-    Raises BadInputError when the model cannot be parsed or built or the timing cache is of another version or GPU,
-    CheckFailedError when the engine that was built cannot be opened.
+    TensorRT builds on the current CUDA device, TensorRT for RTX without one. Raises BadInputError when the model
+    cannot be parsed or built, a profile contradicts itself, or the timing cache is of another version or GPU; OSError.
     """
     messages = messages_logger(trt)
     builder = trt.Builder(messages)
     network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
     _parse(trt, network, messages, request)
     config = builder.create_builder_config()
-    configure(trt, config, request.flags)
-    _add_profiles(builder, config, request)
-    _set_timing_cache(config, request)
+    configure(trt, config, request.flags, request.target)
+    _add_profiles(builder, config, network, request)
+    if request.timing_cache is not None:
+        _set_timing_cache(config, request.timing_cache)
     monitor = progress_monitor(trt, tell)
     config.progress_monitor = monitor
     plan = _built(builder, network, config, monitor)
     if plan is None:
-        raise _cannot_build("TensorRT could not build the network", messages)
-    serialized = bytes(plan)
-    del plan  # as large as the weights
-    cache = bytes(config.get_timing_cache().serialize())
-    return Built(serialized, _layers(trt, serialized, messages, request.flags), cache)
+        raise _cannot_build(f"{request.target.built_by} could not build the network", messages)
+    del network  # the plan is as large as the weights
+    record = _written(path, plan)
+    return Built(record, None if request.timing_cache is None else bytes(config.get_timing_cache().serialize()))
+
+
+def _written(path: Path, plan: Any) -> FileRecord:
+    """From TensorRT's own memory, without a copy."""
+    whole, digest = memoryview(plan).cast("B"), hashlib.sha256()
+    with path.open("wb") as file:
+        for start in range(0, len(whole), _PIECE):
+            piece = whole[start : start + _PIECE]
+            file.write(piece)
+            digest.update(piece)
+    return FileRecord(path=path.name, size=len(whole), sha256=digest.hexdigest())
 
 
 def _parse(trt: ModuleType, network: Any, messages: Messages, request: BuildRequest) -> None:
@@ -80,15 +103,19 @@ def _parse(trt: ModuleType, network: Any, messages: Messages, request: BuildRequ
     if not parser.parse(request.model, str(request.beside)):
         errors = [parser.get_error(index) for index in range(parser.num_errors)]
         places = [f"{error.node_operator()} {error.node_name()}: {error.desc()}" for error in errors]
-        raise _cannot_build("TensorRT's parser refuses the graph: " + "; ".join(places), messages)
+        raise _cannot_build(f"TensorRT's parser refuses the graph: {'; '.join(places)}", messages)
 
 
-def _add_profiles(builder: Any, config: Any, request: BuildRequest) -> None:
+def _add_profiles(builder: Any, config: Any, network: Any, request: BuildRequest) -> None:
     arrays = GraphArrays(request.manifest)
+    inputs = [network.get_input(index) for index in range(network.num_inputs)]
+    names = {each.name: [each.get_dimension_name(axis) for axis in range(len(each.shape))] for each in inputs}
     for number, profile_range in enumerate(request.profiles):
         least, best, most = (
             arrays.input_shapes(sizes) for sizes in (profile_range.least, profile_range.best, profile_range.most)
         )
+        for shapes in (least, best, most):
+            check_named_dimensions(names, shapes, number)
         profile = builder.create_optimization_profile()
         for name in least:
             profile.set_shape(name, least[name], best[name], most[name])
@@ -96,12 +123,33 @@ def _add_profiles(builder: Any, config: Any, request: BuildRequest) -> None:
             raise RuntimeError(f"TensorRT did not take profile {number}, {profile_range}")
 
 
-def _set_timing_cache(config: Any, request: BuildRequest) -> None:
+def check_named_dimensions(
+    names: Mapping[str, Sequence[str]], shapes: Mapping[str, Sequence[int]], profile: int
+) -> None:
+    """Raise BadInputError unless axes of one name have one size in the input `shapes` of a profile.
+
+    `names` has those of each input's axes in the graph, "" for one without. TensorRT takes such a profile and refuses
+    it minutes later, when it builds.
+    """
+    known: dict[str, tuple[int, str]] = {}
+    for tensor, sizes in shapes.items():
+        for axis, (name, size) in enumerate(zip(names[tensor], sizes, strict=True)):
+            place = f"{tensor}, axis {axis}"
+            first, where = known.setdefault(name, (size, place)) if name else (size, place)
+            if first != size:
+                raise BadInputError(
+                    f"profile {profile} gives {name} the size {first} in {where} and {size} in {place}",
+                    expected="one size for the axes that the graph calls by one name",
+                    remedy="export the checkpoint again, and plan again: lopa-export plan BUNDLE",
+                )
+
+
+def _set_timing_cache(config: Any, timed: TimingCache) -> None:
     """What was timed before is not timed again; TensorRT itself knows what another version or GPU has timed."""
-    cache = config.create_timing_cache(request.timing_cache)
+    cache = config.create_timing_cache(timed.content)
     if cache is None or not config.set_timing_cache(cache, ignore_mismatch=False):
         raise BadInputError(
-            f"{request.timing_cache_name} is no timing cache of this version of TensorRT and this GPU",
+            f"{timed.name} is no timing cache of this version of TensorRT and this GPU",
             expected="one that was written here, or no file of this name",
             remedy="give another file to --timing-cache, or remove this one",
         )
@@ -130,25 +178,10 @@ def _built(builder: Any, network: Any, config: Any, monitor: Cancellable) -> Any
     return outcome[0]
 
 
-def _layers(trt: ModuleType, plan: bytes, messages: Messages, flags: BuildFlags) -> str:
-    """The report, from the engine opened once; that it opens is worth knowing too."""
-    runtime = trt.Runtime(messages)
-    runtime.engine_host_code_allowed = flags.version_compatible  # such a plan holds a runtime of its own
-    engine = runtime.deserialize_cuda_engine(plan)
-    if engine is None:
-        raise CheckFailedError(
-            "TensorRT built an engine that it cannot open" + last_messages(messages),
-            expected="an engine that opens on the GPU it was built on",
-            remedy="free memory of the GPU, or leave out --version-compatible or --strip-weights, and build again",
-        )
-    report: str = engine.create_engine_inspector().get_engine_information(trt.LayerInformationFormat.JSON)
-    return report
-
-
 def _cannot_build(received: str, messages: Messages) -> BadInputError:
     return BadInputError(
         received + last_messages(messages),
         expected="a graph, types and gears that TensorRT has kernels for, and memory for the largest gear",
         remedy="see docs/tensorrt.md, Troubleshooting: free memory of the GPU, plan smaller gears "
-        "(lopa-export plan --memory), or export in another dtype",
+        "(lopa-export plan --memory), build for other GPUs, or export in another dtype",
     )

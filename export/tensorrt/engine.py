@@ -1,4 +1,4 @@
-"""A bundle and its gears in, an engine for this machine's GPU in the bundle's engines/ out, unless it is there already.
+"""A bundle and its gears in, an engine for some GPUs in the bundle's engines/ out, unless it is there already.
 
 Decides what is built and writes it down; the build itself is builder.py's.
 """
@@ -6,7 +6,6 @@ Decides what is built and writes it down; the build itself is builder.py's.
 import datetime
 import hashlib
 import os
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +17,8 @@ import onnx
 
 from lopa.export.progress import Progress
 from lopa.export.staging import Product, staged_folder
-from lopa.export.tensorrt.builder import BuildRequest, Built, built_from_request
+from lopa.export.tensorrt.builder import BuildRequest, TimingCache, plan_from_request
+from lopa.export.tensorrt.layer_report import write_layer_report
 from lopa.export.tensorrt.lint import check_parser_takes
 from lopa.export.tensorrt.parser_graph import model_for_parser
 from lopa.export.tensorrt.products import Products, magnitudes_of_columns, quantize_products
@@ -30,23 +30,24 @@ from lopa.runtime.bundle.manifest import FileRecord
 from lopa.runtime.bundle.record import json_from_record
 from lopa.runtime.contract import CONTRACT_VERSION, Float32
 from lopa.runtime.contract.stored_floats import float32_from_stored, stored_dtype
-from lopa.runtime.cuda.driver import CudaDevice, version_numbers
-from lopa.runtime.errors import BadInputError
+from lopa.runtime.cuda.driver import cuda_device, version_numbers
+from lopa.runtime.errors import BadInputError, MissingBackendError
+from lopa.runtime.tensorrt.contexts import slug_of_gpu
 from lopa.runtime.tensorrt.manifest import (
     ENGINE_SCHEMA,
-    LAYERS_NAME,
+    MODEL_NAME,
     PLAN_NAME,
     TENSORRT_ENGINES,
     BuildFlags,
+    EngineTarget,
     StoredTensorRTEngine,
     TensorRTEngine,
     engine_folder,
+    without_fp8,
 )
 from lopa.runtime.tensorrt.profiles import ProfileRange, prefill_range, profiles_of_gears
 
 _ENGINE = Product("TensorRT engine", ENGINE_NAME)
-_FIRST_WITH_FP8 = (8, 9)
-"""Compute capability."""
 _ROOM_BESIDE_WEIGHTS = 1 << 28
 """Bytes: a plan holds the weights once, kernels, and little else."""
 
@@ -63,7 +64,7 @@ class EngineJob:
     prefill: ProfileRange
     flags: BuildFlags
 
-    def cache_key(self, device: CudaDevice, version: str) -> str:
+    def cache_key(self, target: EngineTarget) -> str:
         """sha256 over everything that the engine depends on."""
         manifest = self.bundle.manifest
         parts = {
@@ -75,9 +76,7 @@ class EngineJob:
             "gears": self.gears,
             "prefill": self.prefill,
             "flags": self.flags,
-            "tensorrt": version,
-            "gpu": device.name,
-            "capability": device.capability,
+            "target": target,
         }
         return hashlib.sha256(msgspec.json.encode(parts, order="sorted")).hexdigest()
 
@@ -88,6 +87,8 @@ class Made:
 
     found: StoredTensorRTEngine
     cached: bool
+    no_layers: str | None = None
+    """Why there is no report of its layers; None if there is one."""
 
 
 def job_from_bundle(bundle: Bundle, gears: Sequence[Gear], flags: BuildFlags) -> EngineJob:
@@ -128,91 +129,117 @@ def _quantize(model: onnx.ModelProto, bundle: Bundle, products: Products) -> Non
     quantize_products(model, products, manifest.tensors, magnitudes)
 
 
-def _check_has_fp8(device: CudaDevice) -> None:
-    if version_numbers(device.capability) < _FIRST_WITH_FP8:
-        raise BadInputError(
-            f"--fp8 for {device.name}, of compute capability {device.capability}",
-            expected="compute capability 8.9 or later",
-            remedy="use --int8, or leave it out",
-        )
-
-
 def engine_from_job(
-    job: EngineJob, trt: ModuleType, device: CudaDevice, timing_cache: Path | None, tell: Progress
+    job: EngineJob, trt: ModuleType, target: EngineTarget, timing_cache: Path | None, tell: Progress
 ) -> Made:
-    """Build on the current CUDA device, `device`, unless the same engine is there.
+    """Build for `target` unless the same engine is there: TensorRT on the current CUDA device, for which it is.
 
-    `timing_cache` None: a file of this GPU and version beside the engines. Raises as built_from_request does, and
-    BadInputError when something cannot be written; an engine that was there before is then untouched.
-    MissingBackendError for plugins without Triton.
+    `timing_cache` None: a file of this GPU and version beside the engines, for a library that times. Raises as
+    plan_from_request does, and BadInputError when something cannot be written; an engine that was there before is then
+    untouched. MissingBackendError for plugins without Triton, and for a plan without weights for RTX without a GPU.
     """
-    if job.flags.products == "fp8":
-        _check_has_fp8(device)
-    manifest, folder = job.bundle.manifest, engine_folder(job.bundle, device, trt.__version__)
-    key = job.cache_key(device, trt.__version__)
+    if job.flags.products == "fp8" and target.gpu is not None:
+        _check_has_fp8(target)
+    manifest, folder = job.bundle.manifest, engine_folder(job.bundle, target)
+    key = job.cache_key(target)
     there = TENSORRT_ENGINES.with_key(folder, key)
     if there is not None:
         return Made(there, cached=True)
     if job.flags.plugins:
-        major, minor = version_numbers(device.capability)
+        major, minor = version_numbers(target.capabilities[0])
         register_plugins((major, minor), manifest.plugins)
-    cache = timing_cache or _timing_cache_beside(job.bundle, device, trt.__version__)
-    _check_writable(cache)
+    if target.gpu is None and job.flags.strip_weights:
+        _check_has_gpu_to_strip(target)
+    cache = None
+    if target.gpu is not None:
+        cache = timing_cache or _timing_cache_beside(job.bundle, target.gpu, target.version)
+        _check_writable(cache)
     room = job.bundle.weights.stat().st_size + _ROOM_BESIDE_WEIGHTS
     with staged_folder(folder, overwrite=True, room=room, product=_ENGINE) as staged:
-        built = built_from_request(trt, _request(job, cache), tell)
-        files = _written_files(staged, built)
+        built = plan_from_request(trt, _request(job, target, cache), staged / PLAN_NAME, tell)
+        files = [built.plan, *([_written_model(staged, job)] if job.flags.strip_weights else [])]
         engine = TensorRTEngine(
             schema=ENGINE_SCHEMA,
             contract=CONTRACT_VERSION,
             made=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-            tensorrt=trt.__version__,
-            gpu=device.name,
-            capability=device.capability,
+            target=target,
             flags=job.flags,
             gears=list(job.gears),
             prefill=job.prefill,
             graph_sha256=manifest.digest(manifest.graph),
             weights_sha256=manifest.weights_digest,
             cache_key=key,
-            verified=False,
+            verified_on=[],
             files=files,
         )
         (staged / ENGINE_NAME).write_bytes(json_from_record(engine))
-        _replace(cache, built.timing_cache)
-    return Made(TENSORRT_ENGINES.read(folder), cached=False)
+        if cache is not None and built.timing_cache is not None:
+            _replace(cache, built.timing_cache)
+    found = TENSORRT_ENGINES.read(folder)
+    return Made(found, cached=False, no_layers=_why_no_layers(trt, found))
 
 
-def _request(job: EngineJob, cache: Path) -> BuildRequest:
-    try:
-        timed = cache.read_bytes() if cache.exists() else b""
-    except OSError as error:
+def _check_has_fp8(target: EngineTarget) -> None:
+    if without_fp8(target.capabilities):
         raise BadInputError(
-            f"{cache} cannot be read: {error.strerror}", expected="a timing cache", remedy="give another --timing-cache"
+            f"--fp8 for {target.gpu}, of compute capability {', '.join(target.capabilities)}",
+            expected="compute capability 8.9 or later",
+            remedy="use --int8, or leave it out",
+        )
+
+
+def _check_has_gpu_to_strip(target: EngineTarget) -> None:
+    """What else needs no GPU asks for one then: seen with 1.7.1 (docs/tensorrt.md)."""
+    try:
+        cuda_device(0)
+    except MissingBackendError as error:
+        raise MissingBackendError(
+            f"--strip-weights with --rtx on a machine without a GPU: {error.received}",
+            expected=f"a GPU, which {target.built_by} asks for to leave weights out",
+            remedy="build on a machine with a GPU, or leave --strip-weights out",
         ) from error
+
+
+def _why_no_layers(trt: ModuleType, found: StoredTensorRTEngine) -> str | None:
+    """Make the report where there is a GPU to open the engine on; a build by TensorRT for RTX does not ask for one."""
+    if found.engine.target.gpu is None:
+        try:
+            cuda_device(0)
+        except MissingBackendError:
+            return "there is no GPU here to open the engine on"
+    return write_layer_report(trt, found)
+
+
+def _request(job: EngineJob, target: EngineTarget, cache: Path | None) -> BuildRequest:
     return BuildRequest(
         model=job.model,
         beside=job.bundle.graph,
         manifest=job.bundle.manifest,
         profiles=profiles_of_gears(job.gears, job.prefill),
         flags=job.flags,
-        timing_cache=timed,
-        timing_cache_name=str(cache),
+        target=target,
+        timing_cache=None if cache is None else TimingCache(_timed(cache), str(cache)),
     )
 
 
-def _timing_cache_beside(bundle: Bundle, device: CudaDevice, version: str) -> Path:
+def _timed(cache: Path) -> bytes:
+    try:
+        return cache.read_bytes() if cache.exists() else b""
+    except OSError as error:
+        raise BadInputError(
+            f"{cache} cannot be read: {error.strerror}", expected="a timing cache", remedy="give another --timing-cache"
+        ) from error
+
+
+def _timing_cache_beside(bundle: Bundle, gpu: str, version: str) -> Path:
     """One for each version and GPU: TensorRT takes no other's."""
-    gpu = re.sub(r"[^a-z0-9]+", "-", device.name.lower())
-    return bundle.path / ENGINES_FOLDER / f"timing-{gpu}-{version}.cache"
+    return bundle.path / ENGINES_FOLDER / f"timing-{slug_of_gpu(gpu)}-{version}.cache"
 
 
-def _written_files(folder: Path, built: Built) -> list[FileRecord]:
-    records = []
-    for name, content in ((PLAN_NAME, built.plan), (LAYERS_NAME, built.layers.encode())):
-        (folder / name).write_bytes(content)
-        records.append(FileRecord(path=name, size=len(content), sha256=hashlib.sha256(content).hexdigest()))
-    return records
+def _written_model(folder: Path, job: EngineJob) -> FileRecord:
+    """What the plan was built of, by which its weights are put in again."""
+    (folder / MODEL_NAME).write_bytes(job.model)
+    return FileRecord(path=MODEL_NAME, size=len(job.model), sha256=hashlib.sha256(job.model).hexdigest())
 
 
 def _check_writable(cache: Path) -> None:

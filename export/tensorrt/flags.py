@@ -1,11 +1,13 @@
-"""How a build is configured, in the names of TensorRT's BuilderFlag. The same for 10.15 and 11: networks are strongly
-typed, so that none of the precision flags that 11 removed is ever set. Knows no network.
+"""How a build is configured, in the names of TensorRT's BuilderFlag. The same for 10.15, 11 and TensorRT for RTX:
+networks are strongly typed, so that none of the precision flags that 11 removed is ever set. Knows no network.
 """
 
 from types import ModuleType
 from typing import Any
 
-from lopa.runtime.tensorrt.manifest import BuildFlags
+from lopa.export.tensorrt.rtx import capability_member
+from lopa.runtime.tensorrt.library import RTX
+from lopa.runtime.tensorrt.manifest import BuildFlags, EngineTarget
 
 _FLAGS = {
     "weight_streaming": ("WEIGHT_STREAMING",),
@@ -15,17 +17,27 @@ _FLAGS = {
     "version_compatible": ("VERSION_COMPATIBLE",),
 }
 """Field of BuildFlags -> flags that are set for it."""
+_ALWAYS = {
+    # Without it an engine may allocate while it runs, and then it cannot be captured (its release notes, 1.2).
+    RTX.name: ("REQUIRE_USER_ALLOCATION",),
+}
+"""Library -> flags that are always set."""
 
 
-def names_of_flags(flags: BuildFlags) -> list[str]:
+def names_of_flags(flags: BuildFlags, library: str) -> list[str]:
     """Members of BuilderFlag to set."""
-    return [name for field, names in _FLAGS.items() if getattr(flags, field) for name in names]
+    asked = [name for field, names in _FLAGS.items() if getattr(flags, field) for name in names]
+    return [*asked, *_ALWAYS.get(library, ())]
 
 
-def configure(trt: ModuleType, config: Any, flags: BuildFlags) -> None:
+def configure(trt: ModuleType, config: Any, flags: BuildFlags, target: EngineTarget) -> None:
     """Set up an IBuilderConfig of the module `trt`, but for profiles, timing cache and progress."""
-    for name in names_of_flags(flags):
+    for name in names_of_flags(flags, target.library):
         config.set_flag(getattr(trt.BuilderFlag, name))
+    if target.library == RTX.name and target.capabilities:
+        config.num_compute_capabilities = len(target.capabilities)
+        for number, capability in enumerate(target.capabilities):
+            config.set_compute_capability(capability_member(trt, capability), number)
     # On by default, and then products of float32 keep 10 bits of each number: a bundle in float32 means float32.
     config.clear_flag(trt.BuilderFlag.TF32)
     if flags.workspace is not None:

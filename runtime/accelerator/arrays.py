@@ -18,6 +18,7 @@ class GraphArrays:
         self._inputs = inputs_of_graph(manifest, whole)
         self._outputs = outputs_of_graph(manifest, whole)
         past = {PAST, *past_names(manifest.dimensions.layers)}
+        self._prefix = {name: form for name, form in self._inputs.items() if name in past}
         self._but_prefix = {name: form for name, form in (self._inputs | self._outputs).items() if name not in past}
 
     def inputs(self, gear: Sizes) -> dict[str, ArrayForm]:
@@ -36,3 +37,7 @@ class GraphArrays:
         """Of every input and output but the prefix: enough for each of `gears`, at least one."""
         each = [arrays_of_values(self._but_prefix, gear) for gear in gears]
         return {name: max(arrays[name].size for arrays in each) for name in self._but_prefix}
+
+    def prefix_bytes(self, gear: Sizes) -> int:
+        """Of all its prefixes together."""
+        return sum(array.size for array in arrays_of_values(self._prefix, gear).values())

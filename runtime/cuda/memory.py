@@ -44,6 +44,10 @@ class CudaMemory:
         """Its number."""
         return self._device
 
+    def free_bytes(self) -> int:
+        """Of the device's memory now, whoever uses it."""
+        return int(self._cuda("cudaMemGetInfo"))
+
     def allocate(self, size: int) -> int:
         """DeviceMemory.allocate. Raises CudaError when there is none left.
 

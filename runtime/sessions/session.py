@@ -80,6 +80,7 @@ BACKENDS: dict[str, str] = {
     "mpi": "lopa.runtime.mpi.session",
     "numpy": "lopa.runtime.sessions.numpy_session",
     "tensorrt": "lopa.runtime.tensorrt.session",
+    "tensorrt-rtx": "lopa.runtime.tensorrt.session",
 }
 PIPELINE = "lopa.runtime.parallel.pipeline_session"
 """For devices joined by +."""

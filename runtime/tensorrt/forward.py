@@ -14,8 +14,10 @@ from lopa.runtime.accelerator.memory import Buffer, BufferSet
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.gears import Gear
 from lopa.runtime.contract import Sizes
+from lopa.runtime.cuda.driver import CudaDevice
 from lopa.runtime.cuda.graphs import CudaGraphs
 from lopa.runtime.cuda.memory import CudaMemory
+from lopa.runtime.tensorrt.context_room import ContextRoom
 from lopa.runtime.tensorrt.gear import GearRunner
 from lopa.runtime.tensorrt.manifest import StoredTensorRTEngine
 from lopa.runtime.tensorrt.plan import ProfileContext, TensorRTPlan
@@ -30,10 +32,11 @@ class TensorRTForward:
         trt: ModuleType,
         found: StoredTensorRTEngine,
         bundle: Bundle,
+        device: CudaDevice,
         memory: CudaMemory,
         graphs: CudaGraphs,
     ) -> None:
-        """Open the plan on the calling thread's device, on the stream of its `memory`, of which `graphs` are too.
+        """Open the plan on `device`, the calling thread's, on the stream of its `memory`, of which `graphs` are too.
 
         Raises BadInputError as TensorRTPlan does, EngineFailedError.
         """
@@ -41,18 +44,25 @@ class TensorRTForward:
         self.memory = memory
         self.form = ContractForm()
         self.gears = list(engine.gears)
+        self._graphs = graphs
         self._arrays = GraphArrays(bundle.manifest)
         self.sizes = self._arrays.bytes_but_prefix(*engine.gears)
         self._prefill_sizes = self._arrays.bytes_but_prefix(engine.prefill.most)
         self._table = ProfileTable(engine.gears, engine.prefill)
-        self._plan = TensorRTPlan(trt, found, bundle)
-        self._scratch = BufferSet(memory, [max(1, self._plan.scratch_size)])
+        self._room = ContextRoom(memory.free_bytes, max(map(self._arrays.prefix_bytes, engine.gears)))
+        self._plan = TensorRTPlan(trt, found, bundle, device)
+        self._scratch: BufferSet | None = None
         self._runners: dict[Gear, GearRunner] = {}
         self._prefill: ProfileContext | None = None
         try:
-            for number, gear in enumerate(engine.gears):
-                self._runners[gear] = GearRunner(partial(self._context_of_gear, number, gear), graphs)
-            self._prefill = self._plan.new_context(len(engine.gears), memory.stream, self._scratch.buffers[0])
+            if self._plan.streams_weights:
+                # Weights come last: what contexts take is seen by making them, and a budget cannot change under one.
+                self._plan.stream_all_weights()
+                self._open_contexts()
+                needed = self._room.needed + self._plan.scratch_size
+                self._close_contexts()
+                self._plan.keep_weights_beside(needed)
+            self._open_contexts()
         except BaseException:
             self.close()
             raise
@@ -80,15 +90,37 @@ class TensorRTForward:
     def close(self) -> None:
         """DeviceForward.close: graphs, contexts, plan, in this order."""
         try:
+            self._close_contexts()
+        finally:
+            self._plan.close()
+
+    def _open_contexts(self) -> None:
+        self._scratch = BufferSet(self.memory, [self._plan.scratch_size])
+        for number, gear in enumerate(self.gears):
+            self._runners[gear] = GearRunner(
+                partial(self._context_of_gear, number, gear), partial(self._room.has_room, number), self._graphs
+            )
+        self._prefill = self._context(len(self.gears), one_shape=False)
+
+    def _close_contexts(self) -> None:
+        try:
             for runner in self._runners.values():
                 runner.close()
         finally:
             self._runners.clear()
             self._prefill = None
-            self._plan.close()
-            self._scratch.free()
+            scratch, self._scratch = self._scratch, None
+            if scratch is not None:
+                scratch.free()
+
+    def _context(self, profile: int, *, one_shape: bool) -> ProfileContext:
+        assert self._scratch is not None  # contexts are made while it is there
+        make = partial(
+            self._plan.new_context, profile, self.memory.stream, self._scratch.buffers[0], one_shape=one_shape
+        )
+        return self._room.made(profile, make)
 
     def _context_of_gear(self, profile: int, gear: Gear) -> ProfileContext:
-        context = self._plan.new_context(profile, self.memory.stream, self._scratch.buffers[0])
+        context = self._context(profile, one_shape=True)
         context.set_shapes(self._arrays.input_shapes(gear))
         return context

@@ -19,9 +19,15 @@ _log = logging.getLogger(__name__)
 class GearRunner:
     """Runs a gear at whatever addresses it is given."""
 
-    def __init__(self, new_context: Callable[[], ProfileContext], graphs: CudaGraphs) -> None:
-        """`new_context` makes a context that knows the shapes of the gear; raises what it raises."""
+    def __init__(
+        self, new_context: Callable[[], ProfileContext], has_room: Callable[[], bool], graphs: CudaGraphs
+    ) -> None:
+        """`new_context` makes a context that knows the shapes of the gear; raises what it raises.
+
+        `has_room` says whether the GPU has memory for one more.
+        """
         self._new_context = new_context
+        self._has_room = has_room
         self._graphs = graphs
         self._unused: list[ProfileContext] = [new_context()]
         self._forwards: list[_Forward] = []
@@ -44,7 +50,7 @@ class GearRunner:
     def _context_for_new(self) -> ProfileContext:
         if self._unused:
             return self._unused.pop()
-        if len(self._forwards) < MOST_GRAPHS:
+        if len(self._forwards) < MOST_GRAPHS and self._has_room():
             return self._new_context()
         oldest = self._forwards.pop(0)
         oldest.free_graph()  # before its context is told other addresses

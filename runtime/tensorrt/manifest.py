@@ -1,10 +1,10 @@
-"""engine.json: what `lopa-export tensorrt` built for one kind of GPU, checked strictly when read.
+"""engine.json: what `lopa-export tensorrt` built, and for which GPUs, checked strictly when read.
 
 It lies beside the plan in engines/tensorrt-*/ of a bundle. Does not build and does not run anything.
 """
 
-import hashlib
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -17,14 +17,19 @@ from lopa.runtime.bundle.manifest import Bytes, Manifest
 from lopa.runtime.bundle.record import Reasons, json_from_record
 from lopa.runtime.cuda.driver import CudaDevice, version_numbers
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.files.untrusted_input import bytes_from_file
+from lopa.runtime.tensorrt.library import LIBRARIES, TENSORRT, TensorRTLibrary
 from lopa.runtime.tensorrt.profiles import ProfileRange, prefill_range
 
-ENGINE_SCHEMA = 1
+ENGINE_SCHEMA = 2
 PLAN_NAME = "engine.plan"
+MODEL_NAME = "model.onnx"
+"""The graph that a plan without weights was built of, whose weights are put in again; they stay in the bundle."""
 LAYERS_NAME = "layers.json"
-"""What TensorRT made of the graph, layer by layer, for people."""
-REBUILD = "build it again here: lopa-export tensorrt BUNDLE"
+"""What TensorRT made of the graph, layer by layer, for people. Not one of the engine's files: it may be missing."""
+REBUILD = f"build it again here: {TENSORRT.build}"
+LEAST_RTX_CAPABILITY = (8, 0)
+"""Of an engine by TensorRT for RTX that was built for no capability by name ("CPU-Only AOT" of its documentation)."""
+_FIRST_WITH_FP8 = (8, 9)
 
 
 class BuildFlags(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -44,48 +49,104 @@ class BuildFlags(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     """Products with weights: in the types of the bundle's graph, or in 8 bits by Q/DQ nodes put in for the build."""
 
 
+class EngineTarget(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What an engine was built by, and for."""
+
+    library: Literal["tensorrt", "tensorrt-rtx"]
+    version: str
+    """Of the library, as it names itself."""
+    gpu: str | None
+    """The device's name, where a plan is for one model of GPU; None: for all of some compute capabilities."""
+    capabilities: list[str]
+    """Compute capabilities, e.g. "9.0"; none: what TensorRT for RTX builds for when it is not told (8.0 and later)."""
+
+    @property
+    def folder_name(self) -> str:
+        """E.g. tensorrt-sm90-10.15.1.29, tensorrt-rtx-1.7.1.116, tensorrt-rtx-sm86-sm89-1.7.1.116."""
+        return "-".join([self.library, *(f"sm{each.replace('.', '')}" for each in self.capabilities), self.version])
+
+    @property
+    def built_by(self) -> str:
+        """Library and version, for people."""
+        return f"{LIBRARIES[self.library].title} {self.version}"
+
+    def serves(self, device: CudaDevice) -> bool:
+        """Whether it was built for this GPU."""
+        if self.gpu is not None:
+            return (self.gpu, self.capabilities) == (device.name, [device.capability])
+        if self.capabilities:
+            return device.capability in self.capabilities
+        return version_numbers(device.capability) >= LEAST_RTX_CAPABILITY
+
+
+def target_of_device(device: CudaDevice, version: str) -> EngineTarget:
+    """One GPU, for which this version of TensorRT builds."""
+    return EngineTarget(library="tensorrt", version=version, gpu=device.name, capabilities=[device.capability])
+
+
+def without_fp8(capabilities: Sequence[str]) -> list[str]:
+    """Those of the compute capabilities whose GPUs have no products in fp8."""
+    return [each for each in capabilities if version_numbers(each) < _FIRST_WITH_FP8]
+
+
 class TensorRTEngine(EngineFile, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The whole file."""
 
-    tensorrt: str
-    """The version that built it, as it names itself."""
-    gpu: str
-    """The device's name: a plan is for one model of GPU."""
-    capability: str
-    """Its compute capability, e.g. "9.0"."""
+    target: EngineTarget
     flags: BuildFlags
     gears: Gears
     """In the order of the plan of gears; profile i takes the exact shape of gear i."""
     prefill: ProfileRange
     """The last profile."""
-    verified: bool
-    """Whether its tokens were held against those of ONNX Runtime on recorded windows. A build alone proves nothing."""
+    verified_on: list[str]
+    """Names of GPUs on which its tokens were held against another device's: a build alone proves nothing, and kernels
+    that TensorRT for RTX makes on one GPU nothing about another's."""
+
+    @property
+    def gpus(self) -> str:
+        """What it is for, for people."""
+        if self.target.gpu is not None:
+            return self.target.gpu
+        least = ".".join(map(str, _FIRST_WITH_FP8 if self.flags.products == "fp8" else LEAST_RTX_CAPABILITY))
+        return f"GPUs of compute capability {', '.join(self.target.capabilities) or f'{least} and later'}"
+
+    def is_verified_on(self, device: CudaDevice) -> bool:
+        """Whether it may decode there."""
+        return device.name in self.verified_on
 
 
 def _reasons_against_engine(engine: TensorRTEngine) -> Reasons:
-    wrong = PLAN_NAME not in {record.path for record in engine.files} or not gears_can_be_used(engine.gears)
+    names = {record.path for record in engine.files}
+    wrong = PLAN_NAME not in names or not gears_can_be_used(engine.gears)
     if wrong or engine.prefill != prefill_range(engine.gears):
         yield (
             f"no {PLAN_NAME} among its files, or gears that cannot be used, or another profile for prompts than "
             "belongs to them",
             "a plan, its gears, and the profile made of them",
         )
+    if engine.flags.strip_weights and MODEL_NAME not in names:
+        yield f"a plan without weights, and no {MODEL_NAME} among its files", "the graph that the plan was built of"
+    target = engine.target
+    if (target.library == TENSORRT.name) != (target.gpu is not None) or (target.gpu and len(target.capabilities) != 1):
+        yield f"an engine by {target.built_by} for {engine.gpus}", "one GPU by name for TensorRT, none for RTX"
 
 
 TENSORRT_ENGINES = EngineKind("tensorrt-", TensorRTEngine, ENGINE_SCHEMA, REBUILD, _reasons_against_engine)
 StoredTensorRTEngine = StoredEngine[TensorRTEngine]
 
 
-def engine_folder(bundle: Bundle, device: CudaDevice, version: str) -> Path:
-    """Where the engine for this GPU and version of TensorRT lies: engines/tensorrt-sm90-10.15.1.29."""
-    return TENSORRT_ENGINES.folder(bundle, f"{device.architecture}-{version}")
+def engine_folder(bundle: Bundle, target: EngineTarget) -> Path:
+    """Where the engine for `target` lies in `bundle`."""
+    return TENSORRT_ENGINES.folder(bundle, target.folder_name.removeprefix(TENSORRT_ENGINES.prefix))
 
 
-def engine_for_device(bundle: Bundle, device: CudaDevice, version: str) -> StoredTensorRTEngine:
-    """The engine of `bundle` that runs on `device` with this version of TensorRT.
+def engine_for_device(
+    bundle: Bundle, device: CudaDevice, version: str, library: TensorRTLibrary = TENSORRT
+) -> StoredTensorRTEngine:
+    """The engine of `bundle` that runs on `device` with this version of `library`.
 
-    One built by this very version comes before one built to run with later ones. Raises BadInputError when there is
-    none, saying of each that is there why it is not the one.
+    One built by this very version comes before one built to run with later ones, and one for few capabilities before
+    one for many. Raises BadInputError when there is none, saying of each that is there why it is not the one.
     """
     usable: list[StoredTensorRTEngine] = []
     reasons: list[str] = []
@@ -95,7 +156,7 @@ def engine_for_device(bundle: Bundle, device: CudaDevice, version: str) -> Store
         except BadInputError as error:
             reasons.append(f"{folder.name} cannot be used, {error.received}")
             continue
-        reason = reason_against(found.engine, bundle.manifest, device, version)
+        reason = reason_against(found.engine, bundle.manifest, device, version, library)
         if reason is None:
             usable.append(found)
         else:
@@ -103,44 +164,43 @@ def engine_for_device(bundle: Bundle, device: CudaDevice, version: str) -> Store
     if not usable:
         raise BadInputError(
             f"no engine of {bundle.path} runs on {device.name} (compute capability {device.capability}) with "
-            f"TensorRT {version}: " + ("; ".join(reasons) or "it has none"),
-            expected="an engine that was built of this bundle, by this version, on such a GPU",
-            remedy=REBUILD,
+            f"{library.title} {version}: " + ("; ".join(reasons) or "it has none"),
+            expected="an engine that was built of this bundle, by this version, for such a GPU",
+            remedy=f"build it again here: {library.build}",
         )
-    return max(usable, key=lambda each: (each.engine.tensorrt == version, version_numbers(each.engine.tensorrt)))
+    return max(usable, key=lambda each: _preference(each.engine.target, version))
 
 
-def reason_against(engine: TensorRTEngine, manifest: Manifest, device: CudaDevice, version: str) -> str | None:
+def _preference(target: EngineTarget, version: str) -> tuple[bool, tuple[int, ...], bool, int]:
+    named = len(target.capabilities)
+    return target.version == version, version_numbers(target.version), named > 0, -named
+
+
+def reason_against(
+    engine: TensorRTEngine, manifest: Manifest, device: CudaDevice, version: str, library: TensorRTLibrary = TENSORRT
+) -> str | None:
     """Why `engine` cannot run this bundle here; None if it can."""
+    target = engine.target
+    if target.library != library.name:
+        return f"was built by {target.built_by}, for the device {target.library}:N"
     if engine.weights_sha256 != manifest.weights_digest:
         return "was built of other weights"
     if engine.graph_sha256 != manifest.digest(manifest.graph):
         return "was built of another graph"
-    if (engine.gpu, engine.capability) != (device.name, device.capability):
-        return f"was built for {engine.gpu} (compute capability {engine.capability})"
-    if engine.tensorrt != version and not (
-        engine.flags.version_compatible and version_numbers(engine.tensorrt) <= version_numbers(version)
+    if not target.serves(device):
+        capability = "" if target.gpu is None else f" (compute capability {target.capabilities[0]})"
+        return f"was built for {engine.gpus}{capability}"
+    if engine.flags.products == "fp8" and without_fp8([device.capability]):
+        return "has products in fp8, for compute capability 8.9 and later"
+    if target.version != version and not (
+        engine.flags.version_compatible and version_numbers(target.version) <= version_numbers(version)
     ):
-        return f"was built by TensorRT {engine.tensorrt}"
+        return f"was built by {target.built_by}"
     return None
 
 
-def plan_of_engine(found: StoredTensorRTEngine) -> bytes:
-    """The serialized engine. Raises BadInputError when it is not what was built, byte for byte."""
-    record = next(record for record in found.engine.files if record.path == PLAN_NAME)
-    path = found.folder / PLAN_NAME
-    plan = bytes_from_file(path, expected="the plan as it was built", remedy=REBUILD, most=record.size)
-    if hashlib.sha256(plan).hexdigest() != record.sha256:
-        raise BadInputError(
-            f"{path} is damaged: its sha256 differs from that in {ENGINE_NAME}",
-            expected="the plan as it was built",
-            remedy=f"remove {found.folder}, then {REBUILD}",
-        )
-    return plan
-
-
-def mark_verified(found: StoredTensorRTEngine) -> None:
-    """Write into engine.json that its tokens were verified; the file is the old one or the new one at any time.
+def mark_verified(found: StoredTensorRTEngine, device: CudaDevice) -> None:
+    """Write into engine.json that its tokens were verified on `device`; the file is the old or the new one at any time.
 
     Raises BadInputError when it is another engine's by now.
     """
@@ -151,7 +211,8 @@ def mark_verified(found: StoredTensorRTEngine) -> None:
         )
     partial = path.with_name(f".{path.name}.partial-{os.getpid()}")
     try:
-        partial.write_bytes(json_from_record(msgspec.structs.replace(found.engine, verified=True)))
+        names = sorted({*found.engine.verified_on, device.name})
+        partial.write_bytes(json_from_record(msgspec.structs.replace(found.engine, verified_on=names)))
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)

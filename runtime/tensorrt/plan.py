@@ -12,11 +12,16 @@ from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.graph_signature import arrays_of_values, inputs_of_graph, outputs_of_graph
 from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.contract.model_part import whole_model
+from lopa.runtime.cuda.driver import CudaDevice
 from lopa.runtime.errors import BadInputError, EngineFailedError
-from lopa.runtime.tensorrt.manifest import PLAN_NAME, REBUILD, StoredTensorRTEngine, plan_of_engine
+from lopa.runtime.tensorrt.contexts import contexts_of_engine
+from lopa.runtime.tensorrt.library import LIBRARIES
+from lopa.runtime.tensorrt.manifest import MODEL_NAME, PLAN_NAME, StoredTensorRTEngine
 from lopa.runtime.tensorrt.messages import last_messages, messages_logger
+from lopa.runtime.tensorrt.plan_file import check_file, plan_reader
 from lopa.runtime.tensorrt.profiles import profiles_of_gears
 
+_SHOWN_WEIGHTS = 5
 _TYPES = {"int64": "INT64", "bool": "BOOL", "float32": "FLOAT", "float16": "HALF", "bfloat16": "BF16"}
 """By the names that manifests use: members of TensorRT's DataType."""
 
@@ -24,35 +29,53 @@ _TYPES = {"int64": "INT64", "bool": "BOOL", "float32": "FLOAT", "float16": "HALF
 class TensorRTPlan:
     """A plan of TensorRT, opened. Its contexts are to be forgotten before `close`."""
 
-    def __init__(self, trt: ModuleType, found: StoredTensorRTEngine, bundle: Bundle) -> None:
+    def __init__(self, trt: ModuleType, found: StoredTensorRTEngine, bundle: Bundle, device: CudaDevice) -> None:
         """Raises BadInputError when TensorRT refuses the plan, or it is another than engine.json says."""
         self._trt = trt
         self._found = found
         self._messages = messages_logger(trt)
         self._runtime = trt.Runtime(self._messages)
         self._runtime.engine_host_code_allowed = found.engine.flags.version_compatible
-        self._engine = self._runtime.deserialize_cuda_engine(plan_of_engine(found))
+        with plan_reader(trt, found) as reader:
+            self._engine = self._runtime.deserialize_cuda_engine(stream_reader_v2=reader)
         if self._engine is None:
             raise self._cannot_use("TensorRT cannot open it")
         if found.engine.flags.strip_weights:
             self._put_weights_in(bundle)
-        if found.engine.flags.weight_streaming:
-            self._engine.weight_streaming_budget_v2 = self._engine.get_weight_streaming_automatic_budget()
         for received in _differences(self._engine, self._trt, found, bundle.manifest):
             raise self._cannot_use(received)
-        profiles = range(self._engine.num_optimization_profiles)
-        # After the budget is set, on which it depends.
-        self.scratch_size = max(map(self._engine.get_device_memory_size_for_profile_v2, profiles))
-        """Bytes that a forward in any profile needs for what lies between its layers."""
+        self._contexts = contexts_of_engine(trt, self._engine, found, device)
 
-    def new_context(self, profile: int, stream: int, scratch: Buffer) -> "ProfileContext":
-        """A context that stays with one profile, and runs on `stream` only.
+    @property
+    def streams_weights(self) -> bool:
+        """Whether some of its weights may stay in the host's memory."""
+        return self._found.engine.flags.weight_streaming
+
+    def stream_all_weights(self) -> None:
+        """Leave no weight on the GPU that need not be there; before any context is made."""
+        self._engine.weight_streaming_budget_v2 = 0
+
+    def keep_weights_beside(self, size: int) -> None:
+        """Keep as many weights on the GPU as TensorRT finds room for, less `size` bytes; while there is no context."""
+        automatic = self._engine.get_weight_streaming_automatic_budget()
+        self._engine.weight_streaming_budget_v2 = max(0, automatic - size)
+
+    @property
+    def scratch_size(self) -> int:
+        """Bytes that a forward in any profile needs for what lies between its layers.
+
+        Depends on how many weights are streamed.
+        """
+        profiles = range(self._engine.num_optimization_profiles)
+        return max(1, *(int(self._engine.get_device_memory_size_for_profile_v2(each)) for each in profiles))
+
+    def new_context(self, profile: int, stream: int, scratch: Buffer, *, one_shape: bool) -> "ProfileContext":
+        """A context that stays with one profile, and runs on `stream` only; `one_shape`: its shapes are set once.
 
         `scratch` has at least `scratch_size` bytes, which contexts share that never run at the same time.
         Raises EngineFailedError.
         """
-        strategy = self._trt.ExecutionContextAllocationStrategy.USER_MANAGED
-        context = self._engine.create_execution_context(strategy)
+        context = self._contexts.new(one_shape=one_shape)
         if context is None:
             raise self.failed(f"create_execution_context for profile {profile}")
         context.set_device_memory(scratch.address, scratch.size)
@@ -66,26 +89,41 @@ class TensorRTPlan:
             f"TensorRT: {call} failed" + last_messages(self._messages),
             expected="success",
             remedy="see that the GPU has memory left (nvidia-smi) and is used by nothing else; if it fails again, "
-            f"{REBUILD}",
+            f"{self._rebuild}",
         )
 
     def close(self) -> None:
         """Let TensorRT free the weights."""
+        self._contexts.keep()
         self._engine = self._runtime = None
 
     def _put_weights_in(self, bundle: Bundle) -> None:
-        """Those of the bundle, into a plan that was built without."""
+        """Those of the bundle, into a plan that was built without.
+
+        The graph that is read for them is the one that was built, whose weights lie beside the bundle's: with int8 or
+        fp8 products it has other names and types than the bundle's graph.
+        """
+        model = check_file(self._found, MODEL_NAME).read_bytes()
         refitter = self._trt.Refitter(self._engine, self._messages)
         parser = self._trt.OnnxParserRefitter(refitter, self._messages)
-        if not parser.refit_from_file(str(bundle.graph)) or not refitter.refit_cuda_engine():
-            raise self._cannot_use(f"the weights of {bundle.path} cannot be put into it")
+        if not parser.refit_from_bytes(model, str(bundle.graph)) or not refitter.refit_cuda_engine():
+            missing = refitter.get_missing_weights()
+            shown = [*missing[:_SHOWN_WEIGHTS], *(["..."] if len(missing) > _SHOWN_WEIGHTS else [])]
+            raise self._cannot_use(
+                f"the weights of {bundle.path} cannot be put into it"
+                + (f", {len(missing)} are missing: {', '.join(shown)}" if missing else "")
+            )
 
     def _cannot_use(self, received: str) -> BadInputError:
         return BadInputError(
             f"{self._found.folder / PLAN_NAME}: {received}" + last_messages(self._messages),
-            expected="a plan that was built here of this bundle, and memory for it on the GPU",
-            remedy=f"see docs/tensorrt.md, Troubleshooting, or {REBUILD}",
+            expected="a plan that was built of this bundle for this GPU, and memory for it there",
+            remedy=f"see docs/tensorrt.md, Troubleshooting, or {self._rebuild}",
         )
+
+    @property
+    def _rebuild(self) -> str:
+        return f"build it again: {LIBRARIES[self._found.engine.target.library].build}"
 
 
 class ProfileContext:

@@ -1,4 +1,4 @@
-"""The contract on an NVIDIA GPU by TensorRT: plans that lopa-export tensorrt built, caches in the device's memory.
+"""The contract on an NVIDIA GPU by either TensorRT: plans of lopa-export tensorrt, caches in the device's memory.
 
 Knows which engine of a bundle is for the device, and that it decodes only after it was verified. TensorRT and the CUDA
 runtime are imported when a session is opened.
@@ -21,20 +21,21 @@ from lopa.runtime.errors import BadInputError
 from lopa.runtime.sessions.prefix_cache import cache_shape_from_manifest
 from lopa.runtime.sessions.threaded_session import ThreadedSession
 from lopa.runtime.tensorrt.forward import TensorRTForward
-from lopa.runtime.tensorrt.library import tensorrt_library
-from lopa.runtime.tensorrt.manifest import REBUILD, StoredTensorRTEngine, engine_for_device
+from lopa.runtime.tensorrt.library import library_of_device
+from lopa.runtime.tensorrt.manifest import REBUILD, StoredTensorRTEngine, engine_for_device, mark_verified
 
 
 def open_session(bundle: Bundle, device: str, *, threads: int | None) -> ThreadedSession:  # noqa: ARG001
-    """Open the bundle's engine on "tensorrt:N"; `threads` is for processors.
+    """Open the bundle's engine on "tensorrt:N" or "tensorrt-rtx:N"; `threads` is for processors.
 
     Raises BadInputError for another device, and when the bundle has no engine for it or one that cannot be used or was
     not verified; MissingBackendError without TensorRT, the CUDA runtime or the device; EngineFailedError.
     """
-    found = engine_from_device(bundle, device)
-    if not found.engine.verified:
+    found, gpu = engine_from_device(bundle, device), cuda_device(_number(device))
+    if not found.engine.is_verified_on(gpu):
         raise BadInputError(
-            f"{found.folder} was not verified: that TensorRT could build it does not say that its tokens are right",
+            f"{found.folder} was not verified on {gpu.name}: that TensorRT could build it does not say that its tokens "
+            "are right",
             expected="an engine whose tokens were held against another device's",
             remedy=f"lopa-export verify {bundle.path} --device {device}",
         )
@@ -42,30 +43,37 @@ def open_session(bundle: Bundle, device: str, *, threads: int | None) -> Threade
 
 
 def engine_from_device(bundle: Bundle, device: str) -> StoredTensorRTEngine:
-    """The engine that "tensorrt:N" runs, verified or not; raises as `open_session`."""
-    trt, number = tensorrt_library(), _number(device)
-    return engine_for_device(bundle.of_dialect("standard"), cuda_device(number), trt.__version__)
+    """The engine that `device` runs, verified or not; raises as `open_session`."""
+    library, number = library_of_device(device), _number(device)
+    trt = library.module()
+    return engine_for_device(bundle.of_dialect("standard"), cuda_device(number), trt.__version__, library)
 
 
 def session_from_engine(bundle: Bundle, device: str, found: StoredTensorRTEngine) -> ThreadedSession:
     """A session on an engine that `engine_from_device` found, verified or not; raises as `open_session`."""
-    trt, cuda = tensorrt_library(), calls_of_installed_cuda()
+    trt, cuda = library_of_device(device).module(), calls_of_installed_cuda()
     standard = bundle.of_dialect("standard")
     check_gears_fit(found.engine.gears, bundle.manifest, source=str(found.folder), remedy=REBUILD)
     return ThreadedSession(device, partial(_opened, trt, cuda, found, standard, device))
+
+
+def mark_verified_on(found: StoredTensorRTEngine, device: str) -> None:
+    """Write down that the engine's tokens were verified on `device`; raises as `mark_verified`."""
+    mark_verified(found, cuda_device(_number(device)))
 
 
 def _opened(
     trt: ModuleType, cuda: CudaCalls, found: StoredTensorRTEngine, bundle: Bundle, device: str
 ) -> DeviceSession:
     """On the thread that will use it."""
+    number = _number(device)
     with ExitStack() as opened:
-        memory = CudaMemory(cuda, _number(device))
+        memory = CudaMemory(cuda, number)
         opened.callback(memory.close)
         shape, vocabulary = cache_shape_from_manifest(bundle.manifest), bundle.manifest.dimensions.vocab_size
         if found.engine.flags.plugins:
-            memory.use_row_kernel(row_kernel_from_plugins(_number(device), shape))
-        engine = TensorRTForward(trt, found, bundle, memory, CudaGraphs(cuda, memory.stream))
+            memory.use_row_kernel(row_kernel_from_plugins(number, shape))
+        engine = TensorRTForward(trt, found, bundle, cuda_device(number), memory, CudaGraphs(cuda, memory.stream))
         opened.callback(engine.close)
         session = DeviceSession(engine, device, shape, vocabulary, fixed_addresses=True, gear_for=engine.gear_for)
         opened.pop_all()
@@ -73,9 +81,12 @@ def _opened(
 
 
 def _number(device: str) -> int:
-    found = re.fullmatch(r"tensorrt:(\d{1,4})", device, re.ASCII)
+    library = library_of_device(device)
+    found = re.fullmatch(rf"{library.name}:(\d{{1,4}})", device, re.ASCII)
     if found is None:
         raise BadInputError(
-            f"device {device!r}", expected="tensorrt:N with N the number of the GPU", remedy="e.g. tensorrt:0"
+            f"device {device!r}",
+            expected=f"{library.name}:N with N the number of the GPU",
+            remedy=f"e.g. {library.name}:0",
         )
     return int(found[1])

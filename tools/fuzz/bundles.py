@@ -18,7 +18,7 @@ from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.costs import CostTable, costs_from_file
 from lopa.runtime.bundle.gears import GEARS_NAME, GearTable, gear_plan_from_file
 from lopa.runtime.cuda.driver import CudaDevice
-from lopa.runtime.tensorrt.manifest import TENSORRT_ENGINES, engine_for_device
+from lopa.runtime.tensorrt.manifest import TENSORRT_ENGINES, engine_for_device, target_of_device
 from lopa.runtime.tensorrt.manifest import engine_folder as tensorrt_folder
 from lopa.runtime.text.tokenizer import Tokenizer
 from tools.fuzz.case import NO_ANSWER, VERIFY_SECONDS, Case, Material
@@ -215,7 +215,7 @@ def engine_case(rng: random.Random, folder: Path, material: Material) -> Case:
     if rng.random() < 0.5:
         target, engine = ascend_folder(opened, "Ascend910B1"), ascend_engine(opened)
     else:
-        target, engine = tensorrt_folder(opened, gpu, "10.15.1.29"), tensorrt_engine(opened)
+        target, engine = tensorrt_folder(opened, target_of_device(gpu, "10.15.1.29")), tensorrt_engine(opened)
     engine_files(target, engine)
     words = _write_changed(rng, target / "engine.json", engine)
     if rng.random() < 0.2:

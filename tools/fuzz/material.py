@@ -110,19 +110,22 @@ def tensorrt_engine(bundle: Bundle) -> dict[str, Any]:
     """engine.json of an engine of TensorRT, whose files are `engine_files`."""
     axes = {"requests": 1, "branches": 1, "window": 8, "prefix": 64, "wanted": 8}
     return {
-        "schema": 1,
+        "schema": 2,
         "contract": 1,
         "made": "2026-11-22",
-        "tensorrt": "10.15.1.29",
-        "gpu": "NVIDIA H100",
-        "capability": "9.0",
+        "target": {
+            "library": "tensorrt",
+            "version": "10.15.1.29",
+            "gpu": "NVIDIA H100",
+            "capabilities": ["9.0"],
+        },
         "flags": {},
         "gears": [_gear(1, 2, 64, 128), _gear(2, 2, 96, 192)],
         "prefill": {"least": axes, "best": axes, "most": {**axes, "window": 512, "prefix": 1024}},
         "graph_sha256": bundle.manifest.digest(bundle.manifest.graph),
         "weights_sha256": bundle.manifest.weights_digest,
         "cache_key": "00" * 32,
-        "verified": True,
+        "verified_on": ["NVIDIA H100"],
         "files": [{"path": "engine.plan", "size": 4, "sha256": "00" * 32}],
     }
 

@@ -4,7 +4,9 @@
     python -m tools.vendors.record_tensorrt_api BINDINGS -o tests/runtime/tensorrt/api-11.json
 
 The real bindings are imported over stand-in libraries (tests/runtime/tensorrt/stand_in_libraries.c, compiled here), so
-neither TensorRT nor a GPU is needed. One version a process. Knows nothing of what this project uses.
+neither TensorRT nor a GPU is needed. Those of TensorRT for RTX (tensorrt-rtx-cu13-bindings, with tensorrt-rtx-cu13-libs
+in the same folder) over their own libraries, which load without a GPU. One version a process. Knows nothing of what
+this project uses.
 """
 
 import argparse
@@ -23,6 +25,7 @@ from typing import Any
 
 STAND_IN = Path(__file__).parents[2] / "tests" / "runtime" / "tensorrt" / "stand_in_libraries.c"
 _LIBRARIES = ("nvinfer", "nvinfer_plugin", "nvonnxparser")
+_ENTERPRISE, _RTX = "tensorrt_bindings", "tensorrt_rtx_bindings"
 _SIGNATURE = re.compile(r"^(?:\d+\. )?(?P<name>\w+)\((?P<parameters>.*)\) -> (?P<returns>.+)$")
 _MODULE_PATH = re.compile(r"\b\w+(?:\.\w+)*\.(?=\w)")
 
@@ -33,8 +36,12 @@ def main() -> None:
     parser.add_argument("bindings", type=Path, help="the folder that pip installed them to")
     parser.add_argument("-o", "--output", type=Path, help="the file to write [default: standard output]")
     given = parser.parse_args()
-    trt = bindings_over_stand_ins(given.bindings)
-    text = json_from_surface(surface_of_module(trt) | {"plugin": surface_of_plugin_module(trt)})
+    if (given.bindings / _RTX).exists():
+        surface = surface_of_module(bindings_in_folder(given.bindings, _RTX))  # which has no plugins in Python
+    else:
+        trt = bindings_over_stand_ins(given.bindings)
+        surface = surface_of_module(trt) | {"plugin": surface_of_plugin_module(trt)}
+    text = json_from_surface(surface)
     if given.output is None:
         print(text, end="")
     else:
@@ -50,8 +57,13 @@ def bindings_over_stand_ins(folder: Path) -> ModuleType:
             path = Path(made, name)
             subprocess.run(["cc", "-shared", "-fPIC", f"-Wl,-soname,{name}", "-o", path, STAND_IN], check=True)
             ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)  # the loader takes a library that is there already
-        sys.path.insert(0, str(folder))
-        return importlib.import_module("tensorrt_bindings")
+        return bindings_in_folder(folder, _ENTERPRISE)
+
+
+def bindings_in_folder(folder: Path, name: str) -> ModuleType:
+    """Import the module `name` that pip installed to `folder`."""
+    sys.path.insert(0, str(folder))
+    return importlib.import_module(name)
 
 
 def surface_of_module(trt: ModuleType) -> dict[str, Any]:

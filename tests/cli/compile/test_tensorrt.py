@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.runtime.tensorrt.gears import DEVICE, gear, plan_file
+from tests.runtime.tensorrt.recorded_api import RTX
 from tests.runtime.tensorrt.stand_in_tensorrt import stand_in_tensorrt
 
 from lopa.cli.main import main
@@ -104,3 +105,24 @@ def test_inspect_lists_engines(bundle: Path, capsys: pytest.CaptureFixture[str])
     engine.write_text("{")
     assert run(bundle, command="inspect") == 0
     assert "tensorrt-sm90-11.4.0.106  cannot be used: " in capsys.readouterr().out
+
+
+def test_engines_for_rtx(bundle: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without a GPU: here the driver is missing."""
+    monkeypatch.setitem(sys.modules, "tensorrt_rtx_bindings", stand_in_tensorrt(RTX))
+    assert run(bundle, "--rtx", "--compute-capability", "8.9", "--compute-capability", "120") == 0
+    shown = capsys.readouterr()
+    assert "GPUs of compute capability 8.9, 12.0, TensorRT for RTX 1.7.1.116, not verified" in shown.out
+    assert "no layers.json: there is no GPU here" in shown.out
+    assert (bundle / "engines" / "tensorrt-rtx-sm89-sm120-1.7.1.116" / "engine.plan").is_file()
+    for arguments, said in (
+        (("--compute-capability", "8.9"), "--compute-capability is for --rtx"),
+        (("--rtx", "--compute-capability", "5.0"), "builds for: 7.5, 8.0"),
+        (("--rtx", "--version-compatible"), "--version-compatible with --rtx"),
+    ):
+        assert run(bundle, *arguments) == 2
+        assert said in capsys.readouterr().err
+    for name in ("tensorrt_rtx_bindings", "tensorrt_rtx"):
+        monkeypatch.setitem(sys.modules, name, None)
+    assert run(bundle, "--rtx") == 3
+    assert "TensorRT for RTX cannot be imported" in capsys.readouterr().err

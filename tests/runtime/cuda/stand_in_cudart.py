@@ -84,6 +84,7 @@ class StandInCudart:
         self._capturing: int | None = None
         """The thread that captures a graph in the global mode."""
         self._lock = threading.RLock()
+        self._taken: dict[int, int] = defaultdict(int)
         self._current: dict[int, int] = {}
         self._streams: dict[int, Stream] = {}
         self._blocks = HostBlocks(self.violations)
@@ -160,6 +161,9 @@ class StandInCudart:
         return (SUCCESS,)
 
     # -- memory
+
+    def cudaMemGetInfo(self) -> tuple[Any, ...]:
+        return SUCCESS, self.room - self.allocated(self._device()), self.room
 
     def cudaMalloc(self, size: int) -> tuple[Any, ...]:
         device = self._device()
@@ -244,7 +248,17 @@ class StandInCudart:
 
     def allocated(self, device: int) -> int:
         """Bytes on a device now."""
-        return self._blocks.total(lambda owner: owner == device)
+        return self._blocks.total(lambda owner: owner == device) + self._taken[device]
+
+    def take(self, size: int) -> Callable[[], None]:
+        """Another library takes memory of the thread's device; what gives it back."""
+        device = self._device()
+        self._taken[device] += size
+
+        def give_back() -> None:
+            self._taken[device] -= size
+
+        return give_back
 
     # -- within
 

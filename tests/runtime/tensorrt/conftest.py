@@ -11,6 +11,7 @@ import pytest
 from tests.runtime.cuda.stand_in_graphs import StandInGraphs
 from tests.runtime.tensorrt.gears import DEVICE
 from tests.runtime.tensorrt.machines import built, with_verified
+from tests.runtime.tensorrt.recorded_api import RTX
 from tests.runtime.tensorrt.stand_in_tensorrt import stand_in_tensorrt
 
 from lopa.runtime.bundle import Bundle
@@ -33,6 +34,15 @@ def trt(cuda: StandInGraphs, monkeypatch: pytest.MonkeyPatch) -> Iterator[Module
     """The module tensorrt, version 11."""
     found = stand_in_tensorrt(11, cuda=cuda)
     monkeypatch.setitem(sys.modules, "tensorrt", found)
+    yield found
+    assert found.engines.violations == []
+
+
+@pytest.fixture
+def rtx(cuda: StandInGraphs, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    """TensorRT for RTX."""
+    found = stand_in_tensorrt(RTX, cuda=cuda)
+    monkeypatch.setitem(sys.modules, "tensorrt_rtx_bindings", found)
     yield found
     assert found.engines.violations == []
 

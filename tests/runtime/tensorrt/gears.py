@@ -2,6 +2,7 @@
 
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 
 from tests.gears import gear as any_gear
 from tests.gears import plan_of
@@ -11,10 +12,16 @@ from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.gears import Gear
 from lopa.runtime.bundle.record import json_from_record
 from lopa.runtime.cuda.driver import CudaDevice
+from lopa.runtime.tensorrt.manifest import EngineTarget, target_of_device
 
 DEVICE = CudaDevice(0, GPU, "9.0", 80 << 30)
 WANTED = 257
 """256 generated positions and a kept row."""
+
+
+def target(trt: ModuleType, device: CudaDevice = DEVICE) -> EngineTarget:
+    """What `trt` builds for on a machine with `device`."""
+    return target_of_device(device, trt.__version__)
 
 
 gear = partial(any_gear, wanted=WANTED)

@@ -6,9 +6,11 @@ from types import ModuleType
 
 import msgspec
 from tests.gears import gear
-from tests.runtime.tensorrt.gears import DEVICE
+from tests.runtime.tensorrt.gears import DEVICE, target
 
+from lopa.export.progress import silent
 from lopa.export.tensorrt.engine import engine_from_job, job_from_bundle
+from lopa.export.tensorrt.rtx import target_of_rtx
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.engine_file import ENGINE_NAME
 from lopa.runtime.bundle.gears import Gear
@@ -26,11 +28,24 @@ def built(
 ) -> StoredTensorRTEngine:
     """The engine of the bundle at `path`, not verified."""
     job = job_from_bundle(Bundle.open(path), gears, flags or BuildFlags())
-    return engine_from_job(job, trt, DEVICE, None, lambda _phase, _done, _total: None).found
+    return engine_from_job(job, trt, target(trt), None, silent).found
+
+
+def built_for_rtx(
+    path: Path,
+    rtx: ModuleType,
+    gears: Sequence[Gear] = GEARS,
+    flags: BuildFlags | None = None,
+    capabilities: Sequence[str] = (),
+) -> StoredTensorRTEngine:
+    """The engine of the bundle at `path` by TensorRT for RTX, not verified."""
+    flags = flags or BuildFlags()
+    job = job_from_bundle(Bundle.open(path), gears, flags)
+    return engine_from_job(job, rtx, target_of_rtx(rtx, capabilities, flags), None, silent).found
 
 
 def with_verified(found: StoredTensorRTEngine) -> StoredTensorRTEngine:
     """The same, whose description says that it was."""
-    changed = msgspec.structs.replace(found.engine, verified=True)
+    changed = msgspec.structs.replace(found.engine, verified_on=[DEVICE.name])
     (found.folder / ENGINE_NAME).write_bytes(json_from_record(changed))
     return TENSORRT_ENGINES.read(found.folder)

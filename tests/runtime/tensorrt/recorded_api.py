@@ -1,8 +1,9 @@
 """A stand-in for the module tensorrt that has what the real bindings were recorded to have, and nothing else.
 
-api-10.json and api-11.json are the records (tools/vendors/record_tensorrt_api.py). A class, method,
-keyword, property or enum member that is not in them is an error, as is a property set that cannot be. What a method
-gives has the recorded type; what it does is left to `behaviours`.
+api-10.json, api-11.json and, of TensorRT for RTX, api-rtx-1.json are the records
+(tools/vendors/record_tensorrt_api.py). A class, method, keyword, property or enum member that is not in them is an
+error, as is a property set that cannot be. What a method gives has the recorded type; what it does is left to
+`behaviours`.
 """
 
 import json
@@ -12,17 +13,24 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 MAJORS = (10, 11)
+RTX = "rtx-1"
 _FOLDER = Path(__file__).parent
 _PLAIN: dict[str, Any] = {"bool": True, "int": 0, "float": 0.0, "str": ""}
 _DATA_TYPES = {"float32": "FLOAT", "float16": "HALF", "bfloat16": "BF16"}
 """Values of the module that are called otherwise among the members of DataType."""
 _MADE_HERE = {"state", "_constructed"}
+_OVERRIDDEN = {"IStreamReaderV2": {"read": 2}}
+"""Arguments of methods that a class of ours has in another form than the one that is recorded: as documented."""
 
 Behaviours = Mapping[str, Callable[..., Any]]
-"""By "Class.method" or "Class.property": called with the object and, for a method, its arguments by name."""
+"""By "Class.method" or "Class.property": called with the object and, for a method, its arguments by name.
+
+"Class.property =" is called with the object and the value that the property is set to.
+"""
 
 
-def surface(major: int) -> dict[str, Any]:
+def surface(major: int | str) -> dict[str, Any]:
+    """`major`: one of MAJORS, or RTX."""
     return dict(json.loads((_FOLDER / f"api-{major}.json").read_text()))
 
 
@@ -36,7 +44,7 @@ def module_from_surface(recorded: Mapping[str, Any], behaviours: Behaviours) -> 
     for name in recorded["values"]:
         module.__dict__[name] = getattr(module.__dict__["DataType"], _DATA_TYPES.get(name, name.upper()))
     known = {f"{owner}.{name}" for owner, one in recorded["classes"].items() for name in _names(one)}
-    unknown = set(behaviours) - known - {"IHostMemory.__bytes__"}
+    unknown = {name.removesuffix(" =") for name in behaviours} - known
     assert not unknown, f"behaviours of what is not recorded: {unknown}"
     return module
 
@@ -70,10 +78,12 @@ class Recorded:
             own = cls.__dict__.get(name)
             if own is not None and name != "__init__":
                 expected = {len(_parameters(signature)) for signature in signatures}
+                documented = _OVERRIDDEN.get(cls.__mro__[1].__name__, {}).get(name)
+                expected = expected if documented is None else {documented}
                 assert own.__code__.co_argcount - 1 in expected, f"{cls.__name__}.{name} takes another number"
 
     def __new__(cls, *_arguments: Any, **_keywords: Any) -> Any:
-        made = object.__new__(cls)
+        made = super().__new__(cls)
         made.__dict__.update(state=SimpleNamespace(), _constructed=False)
         return made
 
@@ -102,8 +112,8 @@ def _add_class(module: ModuleType, classes: Mapping[str, Mapping[str, Any]], nam
     nested = {key: _enum(key, value) for key, value in one.get("values", {}).items() if isinstance(value, list)}
     for key, value in one.get("values", {}).items():
         members[key] = nested[key] if key in nested else getattr(nested.get(value), key, None)
-    if name == "IHostMemory":  # has the buffer protocol, which classes of Python 3.11 cannot have
-        members["__bytes__"] = behaviours.get("IHostMemory.__bytes__", lambda _memory: b"")
+    if name == "IHostMemory":  # has the buffer protocol, which classes of Python 3.11 cannot define
+        bases = (*bases, bytearray)
     module.__dict__[name] = type(name, bases, members)
 
 
@@ -161,6 +171,9 @@ def _property(module: ModuleType, owner: str, name: str, type_name: str, behavio
     def put(self: Recorded, value: Any) -> None:
         module.__dict__["calls"].append(f"{owner}.{name} =")
         self.__dict__[name] = value
+        does = behaviours.get(f"{owner}.{name} =")
+        if does is not None:
+            does(self, value)
 
     return property(get, put if settable else None)
 

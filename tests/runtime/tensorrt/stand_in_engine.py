@@ -2,14 +2,20 @@
 
 A plan of another version or GPU is refused; shapes are those of the context's profile, and set before a forward; every
 input and output has an address; a context has memory for what lies between layers; one whose forward was captured is
-not changed while the graph lives, nor captured again; a capture needs a plain forward after shapes were set. What is
-computed comes from ONNX Runtime on the bundle's graph, when the stand-in stream gets there.
+not changed while the graph lives, nor captured again; a capture needs a plain forward after shapes were set. Contexts
+take memory of the GPU, and a budget for weights cannot change while there are any. A plan without weights wants all of
+them, by the names and types of the graph that was built. What is computed comes from ONNX Runtime on the bundle's
+graph, when the stand-in stream gets there.
+
+An engine of TensorRT for RTX opens on every GPU that it was built for, and its contexts are made by a runtime config:
+with kernels for one shape, or for many, and a cache that knows its GPU.
 """
 
 # ruff: noqa: ARG002 - the arguments are those of the real methods
 
 import json
 import math
+import weakref
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -17,21 +23,30 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
+import onnx
 import onnxruntime as ort
 from tests.runtime.cuda.stand_in_graphs import StandInGraphs
 
 _NUMPY = {"INT64": np.int64, "FLOAT": np.float32, "BOOL": np.bool_, "HALF": np.float16}
 SCRATCH = 4096
 """Bytes between layers, of each profile one more than of the one before."""
+PERSISTENT = 1 << 20
+"""Bytes that a context keeps on the GPU."""
+AUTOMATIC = 64 << 20
+"""The budget for weights that TensorRT finds."""
+_RTX_CAPABILITY = 80
 
 
 class StandInEngines:
     """What the methods of the runtime do. `violations` of rules whose breach TensorRT leaves undefined."""
 
-    def __init__(self, gpu: str, cuda: StandInGraphs | None) -> None:
+    def __init__(self, gpu: str, cuda: StandInGraphs | None, *, rtx: bool) -> None:
         self.trt = ModuleType("tensorrt")
-        self._gpu = gpu
+        self.gpu = gpu
+        self.capability = "9.0"
         self._cuda = cuda
+        self._rtx = rtx
+        self._contexts: weakref.WeakSet[Any] = weakref.WeakSet()
         self.violations: list[str] = []
         self.forwards: list[tuple[int, str]] = []
         """Profile and way (plain or captured) of every forward that a context was told to run."""
@@ -40,6 +55,12 @@ class StandInEngines:
         self.cannot_be_captured = False
         self.spoil: Callable[[int, str, Any], Any] = lambda _profile, _name, array: array
         """What a profile makes of an output."""
+        self.budgets: list[int] = []
+        """For weights, as they were set."""
+        self.compiled: set[tuple[int, str]] = set()
+        """Profiles for which kernels were made, and for one shape (EAGER) or many (LAZY)."""
+        self.pieces: list[int] = []
+        """Bytes of each piece of a plan that was read."""
 
     @property
     def behaviours(self) -> dict[str, Any]:
@@ -53,7 +74,8 @@ class StandInEngines:
             f"{engine}.get_tensor_mode": self.get_tensor_mode,
             f"{engine}.get_tensor_dtype": self.get_tensor_dtype,
             f"{engine}.get_tensor_profile_shape": self.get_tensor_profile_shape,
-            f"{engine}.get_weight_streaming_automatic_budget": lambda _engine: 1 << 20,
+            f"{engine}.get_weight_streaming_automatic_budget": lambda _engine: AUTOMATIC,
+            f"{engine}.weight_streaming_budget_v2 =": self.set_budget,
             f"{engine}.get_device_memory_size_for_profile_v2": lambda _engine, profile_index: SCRATCH + profile_index,
             f"{engine}.create_execution_context": self.create_execution_context,
             f"{context}.set_device_memory": self.set_device_memory,
@@ -63,21 +85,41 @@ class StandInEngines:
             f"{context}.execute_async_v3": self.execute_async_v3,
             "Refitter.__init__": self.new_refitter,
             "Refitter.refit_cuda_engine": self.refit_cuda_engine,
+            "Refitter.get_missing_weights": self.get_missing_weights,
             "OnnxParserRefitter.__init__": self.new_parser_refitter,
-            "OnnxParserRefitter.refit_from_file": self.refit_from_file,
+            "OnnxParserRefitter.refit_from_bytes": self.refit_from_bytes,
+            **(self._of_rtx if self._rtx else {}),
+        }
+
+    @property
+    def _of_rtx(self) -> dict[str, Any]:
+        config, cache = "IRuntimeConfig", "IRuntimeCache"
+        return {
+            "ICudaEngine.create_runtime_config": self.create_runtime_config,
+            f"{config}.create_runtime_cache": self.create_runtime_cache,
+            f"{config}.set_runtime_cache": self.set_runtime_cache,
+            f"{config}.set_execution_context_allocation_strategy": self.set_strategy,
+            f"{cache}.serialize": self.serialize_cache,
+            f"{cache}.deserialize": self.deserialize_cache,
         }
 
     def new_runtime(self, runtime: Any, logger: Any) -> None:
         runtime.state.logger = logger
         runtime.engine_host_code_allowed = False
 
-    def deserialize(self, runtime: Any, serialized_engine: bytes) -> Any:
-        """None, and a message, where TensorRT would refuse the plan."""
+    def deserialize(self, runtime: Any, stream_reader_v2: Any) -> Any:
+        """None, and a message, where TensorRT would refuse the plan. It is read in pieces, until all is there."""
+        assert stream_reader_v2.seek(0, self.trt.SeekPosition.END)
+        assert stream_reader_v2.seek(0, self.trt.SeekPosition.SET)
+        data = b""
+        while piece := stream_reader_v2.read(1 << 40, 0):
+            self.pieces.append(len(piece))
+            data += piece
         try:
-            plan = json.loads(serialized_engine)
+            plan = json.loads(data)
         except ValueError:
             return self._refused(runtime, "magic tag does not match")
-        if (plan["version"], plan["gpu"]) != (self.trt.__version__, self._gpu):
+        if plan["version"] != self.trt.__version__ or not self._opens_here(plan):
             return self._refused(runtime, f"the engine plan file is of {plan['version']} for {plan['gpu']}")
         if "VERSION_COMPATIBLE" in plan["flags"] and not runtime.engine_host_code_allowed:
             return self._refused(runtime, "host code is not allowed")
@@ -87,10 +129,22 @@ class StandInEngines:
             profiles=plan["profiles"],
             flags=plan["flags"],
             graph=plan["graph"],
+            weights=plan["weights"],
             logger=runtime.state.logger,
             has_weights="STRIP_PLAN" not in plan["flags"],
         )
         return engine
+
+    def _opens_here(self, plan: dict[str, Any]) -> bool:
+        if not self._rtx:
+            return bool(plan["gpu"] == self.gpu)
+        here = "SM" + self.capability.replace(".", "")
+        return here in plan["capabilities"] if plan["capabilities"] else int(here[2:]) >= _RTX_CAPABILITY
+
+    def set_budget(self, engine: Any, value: int) -> None:
+        assert "WEIGHT_STREAMING" in engine.state.flags
+        assert not [each for each in self._contexts if each.state.engine is engine], "a budget set under contexts"
+        self.budgets.append(value)
 
     def get_tensor_mode(self, engine: Any, name: str) -> Any:
         return getattr(self.trt.TensorIOMode, engine.state.tensors[name][0])
@@ -102,16 +156,20 @@ class StandInEngines:
         assert engine.state.tensors[name][0] == "INPUT"
         return [tuple(shape) for shape in engine.state.profiles[profile_index][name]]
 
-    def create_execution_context(self, engine: Any, strategy: Any) -> Any:
+    def create_execution_context(self, engine: Any, strategy: Any = None, runtime_config: Any = None) -> Any:
         if self._says_no("ICudaEngine.create_execution_context", engine):
             return None
+        assert (runtime_config is not None) == self._rtx, "kernels would not be kept"
+        if runtime_config is not None:
+            strategy = runtime_config.state.strategy
+            assert runtime_config.state.cache is not None, "kernels would not be kept"
         assert strategy.name == "USER_MANAGED", "contexts share their memory"
         assert engine.state.has_weights, "the weights were not put in"
-        if "WEIGHT_STREAMING" in engine.state.flags:
-            assert engine.__dict__.get("weight_streaming_budget_v2"), "no budget, or set after the first context"
+        assert "WEIGHT_STREAMING" not in engine.state.flags or self.budgets, "no budget, or set after the first context"
         context = self._made("IExecutionContext")
         context.state = SimpleNamespace(
             engine=engine,
+            config=runtime_config,
             profile=None,
             shapes={},
             addresses={},
@@ -119,7 +177,43 @@ class StandInEngines:
             settled=False,
             logger=engine.state.logger,
         )
+        self._contexts.add(context)
+        if self._cuda is not None:
+            weakref.finalize(context, self._cuda.take(PERSISTENT)).atexit = False
         return context
+
+    def create_runtime_config(self, engine: Any) -> Any:
+        config = self._made("IRuntimeConfig")
+        config.state = SimpleNamespace(engine=engine, strategy=None, cache=None)
+        return config
+
+    def create_runtime_cache(self, config: Any) -> Any:
+        cache = self._made("IRuntimeCache")
+        cache.state = SimpleNamespace(kernels=set())
+        return cache
+
+    def set_runtime_cache(self, config: Any, cache: Any) -> bool:
+        config.state.cache = cache
+        return True
+
+    def set_strategy(self, config: Any, strategy: Any) -> None:
+        config.state.strategy = strategy
+
+    def serialize_cache(self, cache: Any) -> Any:
+        memory = self._made("IHostMemory")
+        memory[:] = json.dumps([self.trt.__version__, self.gpu, sorted(cache.state.kernels)]).encode()
+        return memory
+
+    def deserialize_cache(self, cache: Any, blob: bytes) -> bool:
+        """False for what is no cache, or another GPU's or version's."""
+        try:
+            version, gpu, kernels = json.loads(bytes(blob))
+        except ValueError:
+            return False
+        if (version, gpu) != (self.trt.__version__, self.gpu):
+            return False
+        cache.state.kernels = {(profile, kind) for profile, kind in kernels}
+        return True
 
     def set_device_memory(self, context: Any, memory: int, size: int) -> None:
         self._unchanged_under_graphs(context, "memory")
@@ -183,6 +277,8 @@ class StandInEngines:
                 self.violations.append("captured without a plain forward after a shape was set")
             if self._graphs_of(context):
                 self.violations.append("a context was captured again while its graph lives")
+        if state.config is not None and not state.settled:
+            self._make_kernels(context)
         state.settled = True
         self.forwards.append((state.profile, "captured" if capturing else "plain"))
         cuda.enqueue(
@@ -192,22 +288,33 @@ class StandInEngines:
 
     def new_refitter(self, refitter: Any, engine: Any, logger: Any) -> None:
         refitter.state.engine = engine
-        refitter.state.graph = None
+        refitter.state.missing = list(engine.state.weights)
 
     def new_parser_refitter(self, parser: Any, refitter: Any, logger: Any) -> None:
         parser.state.refitter = refitter
 
-    def refit_from_file(self, parser: Any, model: str) -> bool:
-        engine = parser.state.refitter.state.engine
-        if Path(model) != Path(engine.state.graph) or "REFIT_IDENTICAL" not in engine.state.flags:
-            return self._no(engine, "the model has other weights")
-        parser.state.refitter.state.graph = model
-        return True
+    def refit_from_bytes(self, parser: Any, model: bytes, path: str | None = None) -> bool:
+        """False unless every weight of the plan is in the model, in the same type and shape."""
+        engine, loaded = parser.state.refitter.state.engine, onnx.load_model_from_string(model)
+        assert "REFIT_IDENTICAL" in engine.state.flags
+        outside = {
+            entry.value for each in loaded.graph.initializer for entry in each.external_data if entry.key == "location"
+        }
+        assert path is not None or not outside
+        if not all(Path(path or "").with_name(name).is_file() for name in outside):
+            return self._no(engine, "external data is missing")
+        there = weights_of_model(loaded)
+        parser.state.refitter.state.missing = [
+            name for name, form in engine.state.weights.items() if there.get(name) != form
+        ]
+        return not parser.state.refitter.state.missing or self._no(engine, "weights are missing")
+
+    def get_missing_weights(self, refitter: Any) -> list[str]:
+        return list(refitter.state.missing)
 
     def refit_cuda_engine(self, refitter: Any) -> bool:
-        assert refitter.state.graph is not None
-        refitter.state.engine.state.has_weights = True
-        return True
+        refitter.state.engine.state.has_weights = not refitter.state.missing
+        return not refitter.state.missing
 
     def compute(self, forward: "_Forward") -> None:
         """What a forward does when the stream gets to it: in its own memory, and nowhere else."""
@@ -231,6 +338,13 @@ class StandInEngines:
             array = self.spoil(state.profile, name, right)
             target = cuda.view(state.addresses[name], array.nbytes)
             target[:] = np.frombuffer(array.tobytes(), np.uint8)
+
+    def _make_kernels(self, context: Any) -> None:
+        state = context.state
+        kernel = (state.profile, state.config.dynamic_shapes_kernel_specialization_strategy.name)
+        if kernel not in state.config.state.cache.state.kernels:
+            self.compiled.add(kernel)
+            state.config.state.cache.state.kernels.add(kernel)
 
     def _graphs_of(self, context: Any) -> list[Any]:
         """The graphs that were captured from it and not destroyed."""
@@ -282,6 +396,11 @@ class _Forward:
 
     def __call__(self) -> None:
         self._engines.compute(self)
+
+
+def weights_of_model(model: onnx.ModelProto) -> dict[str, list[Any]]:
+    """Type and axes of every initializer, by name."""
+    return {each.name: [each.data_type, *each.dims] for each in model.graph.initializer}
 
 
 @cache

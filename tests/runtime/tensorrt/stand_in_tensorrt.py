@@ -3,11 +3,13 @@
 The parser reads the real ONNX model with its external data, every input needs least, best and most sizes of its rank in
 every profile, names must be the network's, and what comes out is a plan that another version, another GPU or a damaged
 file is told from. No kernel is made: a plan is a JSON text.
+
+TensorRT for RTX is the same with other rules: it times nothing, and builds for the compute capabilities that it is
+told. The real one builds in other tests; this one makes plans that the stand-in of its runtime opens.
 """
 
 # ruff: noqa: ARG002 - the arguments are those of the real methods
 
-import hashlib
 import json
 from pathlib import Path
 from types import ModuleType
@@ -15,8 +17,8 @@ from typing import Any
 
 import onnx
 from tests.runtime.cuda.stand_in_graphs import StandInGraphs
-from tests.runtime.tensorrt.recorded_api import module_from_surface, surface
-from tests.runtime.tensorrt.stand_in_engine import StandInEngines
+from tests.runtime.tensorrt.recorded_api import RTX, module_from_surface, surface
+from tests.runtime.tensorrt.stand_in_engine import StandInEngines, weights_of_model
 
 PHASES = {"Building engine": 3, "Computing profile costs": 2}
 """Outermost phases of a build and their steps; the first has a phase inside."""
@@ -31,13 +33,14 @@ _TYPES = {
 
 
 def stand_in_tensorrt(
-    major: int, *, gpu: str = GPU, cannot_build: str | None = None, cuda: StandInGraphs | None = None
+    major: int | str, *, gpu: str = GPU, cannot_build: str | None = None, cuda: StandInGraphs | None = None
 ) -> ModuleType:
-    """The module. `cannot_build`: what is logged by a build that gives up; with `cuda` its engines run there.
+    """The module: `major` 10, 11, or RTX.
 
-    `engines` in it is the StandInEngines.
+    `cannot_build`: what is logged by a build that gives up; with `cuda` its engines run there. `engines` in it is the
+    StandInEngines.
     """
-    rules, engines = _Rules(gpu, cannot_build), StandInEngines(gpu, cuda)
+    rules, engines = _Rules(gpu, cannot_build, times=major != RTX), StandInEngines(gpu, cuda, rtx=major == RTX)
     named = {
         **engines.behaviours,
         "Builder.__init__": rules.new_builder,
@@ -58,11 +61,20 @@ def stand_in_tensorrt(
         "IBuilderConfig.set_timing_cache": rules.set_timing_cache,
         "IBuilderConfig.get_timing_cache": lambda config: config.state.cache,
         "ITimingCache.serialize": rules.serialize,
+        "IBuilderConfig.set_compute_capability": rules.set_compute_capability,
+        "INetworkDefinition.num_inputs": lambda network: len(network.state.model.graph.input),
+        "INetworkDefinition.get_input": rules.get_input,
+        "ITensor.name": lambda tensor: tensor.state.value.name,
+        "ITensor.shape": lambda tensor: [-1] * len(tensor.state.value.type.tensor_type.shape.dim),
+        "ITensor.get_dimension_name": lambda tensor, index: (
+            tensor.state.value.type.tensor_type.shape.dim[index].dim_param
+        ),
         "Builder.build_serialized_network": rules.build,
-        "IHostMemory.__bytes__": lambda memory: memory.state.data,
         "ICudaEngine.create_engine_inspector": rules.create_inspector,
         "EngineInspector.get_engine_information": rules.get_engine_information,
     }
+    if major != RTX:
+        del named["IBuilderConfig.set_compute_capability"]  # TensorRT has it, and we do not use it there
     rules.trt = engines.trt = module_from_surface(surface(major), named)
     rules.trt.__dict__["engines"] = engines
     return rules.trt
@@ -71,8 +83,9 @@ def stand_in_tensorrt(
 class _Rules:
     """What the methods do."""
 
-    def __init__(self, gpu: str, cannot_build: str | None) -> None:
+    def __init__(self, gpu: str, cannot_build: str | None, *, times: bool) -> None:
         self.trt = ModuleType("tensorrt")
+        self._times = times
         self._gpu = gpu
         self._cannot_build = cannot_build
 
@@ -116,6 +129,19 @@ class _Rules:
         error.state.node_name, error.state.node_operator = f"node {index}", "Attention"
         return error
 
+    def get_input(self, network: Any, index: int) -> Any:
+        tensor = self._made("ITensor")
+        tensor.state.value = network.state.model.graph.input[index]
+        return tensor
+
+    def get_dimension_name(self, tensor: Any, index: int) -> str:
+        return str(tensor.state.value.type.tensor_type.shape.dim[index].dim_param)
+
+    def set_compute_capability(self, config: Any, compute_capability: Any, index: int) -> bool:
+        assert 0 <= index < config.__dict__.get("num_compute_capabilities", 0), "more than were announced"
+        config.state.capabilities = {**getattr(config.state, "capabilities", {}), index: compute_capability.name}
+        return True
+
     def set_shape(self, profile: Any, input: str, min: Any, opt: Any, max: Any) -> None:
         """Three shapes of one rank, each within the next."""
         assert len(min) == len(opt) == len(max)
@@ -137,6 +163,7 @@ class _Rules:
 
     def create_timing_cache(self, config: Any, serialized_timing_cache: bytes) -> Any:
         """None for what is no cache."""
+        assert self._times, "forces a build by TensorRT for RTX to ask for a GPU"
         text = bytes(serialized_timing_cache)
         if text and not text.startswith(b"timed "):
             return None
@@ -172,12 +199,17 @@ class _Rules:
         if self._cannot_build is not None:
             network.state.logger.log(self.trt.ILogger.ERROR, self._cannot_build)
             return None
-        state.cache.state.text += self._timed() + b"more\n"
+        flags = sorted(getattr(state, "flags", ()))
+        if self._times:
+            state.cache.state.text += self._timed() + b"more\n"
+        else:
+            assert "REQUIRE_USER_ALLOCATION" in flags, "an engine that cannot be captured"
         description = {
             "version": self.trt.__version__,
-            "gpu": self._gpu,
+            "gpu": self._gpu if self._times else None,
+            "capabilities": [*getattr(state, "capabilities", {}).values()],
             "profiles": state.profiles,
-            "flags": sorted(getattr(state, "flags", ())),
+            "flags": flags,
             "cleared": sorted(getattr(state, "cleared", ())),
             "limits": getattr(state, "limits", {}),
             "zero_points": sorted(
@@ -191,7 +223,7 @@ class _Rules:
                 for mode, values in (("INPUT", model.graph.input), ("OUTPUT", model.graph.output))
                 for value in values
             },
-            "nodes": hashlib.sha256(model.SerializeToString()).hexdigest(),
+            "weights": weights_of_model(model),
         }
         return self._memory(json.dumps(description).encode())
 
@@ -207,7 +239,7 @@ class _Rules:
 
     def _memory(self, data: bytes) -> Any:
         memory = self._made("IHostMemory")
-        memory.state.data = data
+        memory[:] = data
         return memory
 
     def _made(self, name: str) -> Any:

@@ -1,4 +1,4 @@
-"""What our code uses of TensorRT is in the real Python bindings of the oldest and of the newest version known here."""
+"""What our code uses of TensorRT is in the real Python bindings: the oldest and the newest known here, and RTX's."""
 
 import ast
 import re
@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.runtime.tensorrt.bindings import PINS, installed_bindings
-from tests.runtime.tensorrt.recorded_api import MAJORS, module_from_surface, surface
+from tests.runtime.tensorrt.bindings import PINS, installed_bindings, installed_rtx
+from tests.runtime.tensorrt.recorded_api import MAJORS, RTX, module_from_surface, surface
 
 ROOT = Path(__file__).resolve().parents[3]
 SOURCES = sorted(path for folder in ("export", "runtime", "cli", "plugins") for path in (ROOT / folder).rglob("*.py"))
@@ -21,22 +21,37 @@ SOURCES = sorted(path for folder in ("export", "runtime", "cli", "plugins") for 
 def test_the_record_is_what_the_real_bindings_have(pin: str, pytestconfig: pytest.Config, tmp_path: Path) -> None:
     if shutil.which("cc") is None:
         pytest.skip("no C compiler for the stand-in libraries that the bindings are imported over")
-    version = pin.split("==")[1]
-    bindings = installed_bindings(pin, pytestconfig)
+    major = pin.split("==")[1].split(".")[0]
+    assert _recorded_again(installed_bindings(pin, pytestconfig), tmp_path) == _record(major)
+
+
+def test_the_record_is_what_the_real_bindings_for_rtx_have(pytestconfig: pytest.Config, tmp_path: Path) -> None:
+    assert _recorded_again(installed_rtx(pytestconfig), tmp_path) == _record(RTX)
+
+
+def _recorded_again(bindings: Path, folder: Path) -> str:
     recorder = ROOT / "tools" / "vendors" / "record_tensorrt_api.py"
-    command = [sys.executable, recorder, bindings, "-o", tmp_path / "api.json"]
+    command = [sys.executable, recorder, bindings, "-o", folder / "api.json"]
     made = subprocess.run(command, capture_output=True, text=True, check=False)
     assert made.returncode == 0, made.stderr
-    major = version.split(".")[0]
-    assert (tmp_path / "api.json").read_text() == (Path(__file__).parent / f"api-{major}.json").read_text()
+    return (folder / "api.json").read_text()
 
 
-@pytest.mark.parametrize("major", MAJORS)
-def test_every_name_that_the_source_uses_is_there(major: int) -> None:
+def _record(major: str) -> str:
+    return (Path(__file__).parent / f"api-{major}.json").read_text()
+
+
+@pytest.mark.parametrize("major", [*MAJORS, RTX])
+def test_every_name_that_the_source_uses_is_there(major: int | str) -> None:
     recorded = surface(major)
-    used = {name for path in SOURCES for name in _used_names(ast.parse(path.read_text()))}
+    module = "rtx" if major == RTX else "trt"  # what is asked of RTX alone is asked of a module that is called rtx
+    used = {name for path in SOURCES for name in _used_names(ast.parse(path.read_text()), module)}
     known = {"trt.Builder", "trt.BuilderFlag.TF32", "trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED"}
     assert known | {"trt.Refitter", "trt.ExecutionContextAllocationStrategy.USER_MANAGED"} <= used
+    if major == RTX:  # plugins are for Enterprise: that of RTX has no module for those written in Python
+        assert "plugin" not in recorded
+        assert "trt.DynamicShapesKernelSpecializationStrategy.EAGER" in used
+        used = {name for name in used if not name.startswith("trtp.")}
     assert [name for name in sorted(used) if not _is_there(name, recorded)] == []
 
 
@@ -65,14 +80,17 @@ def test_what_11_removed_is_seen() -> None:
     assert [_is_there(flag, surface(major)) for major in MAJORS] == [True, False]
 
 
-def _used_names(tree: ast.AST) -> Iterator[str]:
-    """What is used of the modules tensorrt and tensorrt.plugin, which are called trt and trtp: trt.A, trt.A.B."""
+def _used_names(tree: ast.AST, module: str = "trt") -> Iterator[str]:
+    """What is used of the modules tensorrt and tensorrt.plugin, which are called trt and trtp: trt.A, trt.A.B.
+
+    `module` "rtx": what is used of one that is called rtx too, as of trt.
+    """
     inner = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and id(node) not in inner:
-            found = re.search(r"(?:\b|_)(trtp?\.\w+(\.\w+)?)(\.\w+)*$", ast.unparse(node))
+            found = re.search(rf"(?:\b|_)(?:trt|{module})(p?\.\w+(\.\w+)?)(\.\w+)*$", ast.unparse(node))
             if found is not None:
-                yield found[1]
+                yield f"trt{found[1]}"
 
 
 def _is_there(name: str, recorded: dict[str, Any]) -> bool:
@@ -86,11 +104,13 @@ def _is_there(name: str, recorded: dict[str, Any]) -> bool:
     if not inner:
         return outer == "__version__" or any(outer in recorded[part] for part in ("classes", "functions"))
     one = recorded["classes"].get(outer, {})
+    if inner[0] == "__members__":
+        return "members" in one
     return any(inner[0] in one.get(part, ()) for part in ("members", "values", "methods", "properties"))
 
 
-@pytest.mark.parametrize("major", MAJORS)
-def test_the_stand_in_refuses_what_is_not_recorded(major: int) -> None:
+@pytest.mark.parametrize("major", [*MAJORS, RTX])
+def test_the_stand_in_refuses_what_is_not_recorded(major: int | str) -> None:
     trt = module_from_surface(surface(major), {})
     builder = trt.Builder(trt.Logger(trt.Logger.INFO))
     with pytest.raises(TypeError, match="the real one takes flags="):
@@ -109,8 +129,8 @@ def test_the_stand_in_refuses_what_is_not_recorded(major: int) -> None:
         trt.BuilderFlag["TF32"]  # nor can that of pybind11
 
 
-@pytest.mark.parametrize("major", MAJORS)
-def test_the_stand_in_wants_overriding_classes_as_pybind11_does(major: int) -> None:
+@pytest.mark.parametrize("major", [*MAJORS, RTX])
+def test_the_stand_in_wants_overriding_classes_as_pybind11_does(major: int | str) -> None:
     trt = module_from_surface(surface(major), {})
     with pytest.raises(AssertionError, match="another number"):
 

@@ -1,38 +1,87 @@
-"""TensorRT is imported only when it is asked for, and only in versions that are known."""
+"""Both TensorRTs are imported only when they are asked for, and only whole and in versions that are known."""
 
 import sys
+from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-from lopa.runtime.errors import MissingBackendError
+from lopa.runtime.errors import BadInputError, MissingBackendError
 from lopa.runtime.install_hint import pip_install
-from lopa.runtime.tensorrt.library import tensorrt_library
+from lopa.runtime.tensorrt.library import RTX, TENSORRT, TensorRTLibrary, library_of_device
 
 
 def _module(version: str) -> ModuleType:
-    module = ModuleType("tensorrt")
+    module = ModuleType("any")
     module.__dict__["__version__"] = version
     return module
 
 
-@pytest.mark.parametrize("version", ["10.15.0.1", "10.16.1.11", "11.0.0.114", "11.4.0.106"])
-def test_known_versions(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine with neither."""
+    for library in (TENSORRT, RTX):
+        for name in library.modules:
+            monkeypatch.setitem(sys.modules, name, None)
+
+
+KNOWN = [
+    *((TENSORRT, "tensorrt", version) for version in ("10.15.0.1", "10.16.1.11", "11.0.0.114", "11.4.0.106")),
+    (RTX, "tensorrt_rtx_bindings", "1.7.1.116"),
+    (RTX, "tensorrt_rtx", "1.9.0.1"),
+]
+UNKNOWN = [
+    *((TENSORRT, "tensorrt", version) for version in ("8.6.1", "10.14.1.48.post1", "12.0.0", "1.7.1.116")),
+    *((RTX, "tensorrt_rtx_bindings", version) for version in ("1.4.0.76", "2.0.0.1", "11.4.0.106")),
+]
+
+
+@pytest.mark.usefixtures("alone")
+@pytest.mark.parametrize(("library", "name", "version"), KNOWN, ids=lambda each: getattr(each, "name", each))
+def test_known_versions(library: TensorRTLibrary, name: str, version: str, monkeypatch: pytest.MonkeyPatch) -> None:
     module = _module(version)
-    monkeypatch.setitem(sys.modules, "tensorrt", module)
-    assert tensorrt_library() is module
+    monkeypatch.setitem(sys.modules, name, module)
+    assert library.module() is module
 
 
-@pytest.mark.parametrize("version", ["8.6.1", "10.14.1.48.post1", "12.0.0"])
-def test_unknown_versions(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
-    monkeypatch.setitem(sys.modules, "tensorrt", _module(version))
-    with pytest.raises(MissingBackendError, match=f"TensorRT {version}") as caught:
-        tensorrt_library()
-    assert caught.value.expected == "TensorRT 10.15 to 11.x"
+@pytest.mark.usefixtures("alone")
+@pytest.mark.parametrize(("library", "name", "version"), UNKNOWN, ids=lambda each: getattr(each, "name", each))
+def test_unknown_versions(library: TensorRTLibrary, name: str, version: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, name, _module(version))
+    with pytest.raises(MissingBackendError, match=f"{library.title} {version}") as caught:
+        library.module()
+    assert caught.value.expected == f"{library.title} {library.versions}"
+    assert caught.value.exit_code == 3
 
 
-def test_absent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "tensorrt", None)
-    with pytest.raises(MissingBackendError, match="cannot be imported") as caught:
-        tensorrt_library()
-    assert pip_install("tensorrt") in caught.value.remedy
+@pytest.mark.usefixtures("alone")
+@pytest.mark.parametrize("library", [TENSORRT, RTX], ids=lambda each: each.name)
+def test_an_absent_library(library: TensorRTLibrary) -> None:
+    with pytest.raises(MissingBackendError, match=rf"{library.title} cannot be imported") as caught:
+        library.module()
+    assert pip_install(library.name) in caught.value.remedy
+
+
+@pytest.mark.parametrize(("bindings", "whole"), [("1.7.1.116", True), ("1.7.2.1", False)])
+def test_bindings_and_libraries_of_one_version(
+    bindings: str, whole: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As pip would leave them when one of the two was installed again."""
+    for name, version in (("tensorrt_rtx_cu13_bindings", bindings), ("tensorrt_rtx_cu13_libs", "1.7.1.116")):
+        folder = tmp_path / f"{name}-{version}.dist-info"
+        folder.mkdir()
+        (folder / "METADATA").write_text(f"Metadata-Version: 2.4\nName: {name}\nVersion: {version}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(sys.modules, "tensorrt_rtx_bindings", _module(bindings))
+    if whole:
+        assert RTX.module().__version__ == bindings
+        return
+    with pytest.raises(MissingBackendError, match=r"cu13-libs 1\.7\.1\.116, .*cu13-bindings 1\.7\.2\.1") as caught:
+        RTX.module()
+    assert "of one version" in caught.value.expected
+
+
+def test_the_library_of_a_device() -> None:
+    assert [library_of_device(each) for each in ("tensorrt:0", "tensorrt-rtx:1")] == [TENSORRT, RTX]
+    with pytest.raises(BadInputError, match="device 'cuda:0'"):
+        library_of_device("cuda:0")

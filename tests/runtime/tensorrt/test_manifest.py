@@ -23,8 +23,9 @@ from lopa.runtime.tensorrt.manifest import (
     TensorRTEngine,
     engine_folder,
     engine_for_device,
-    plan_of_engine,
+    target_of_device,
 )
+from lopa.runtime.tensorrt.plan_file import check_file
 from lopa.runtime.tensorrt.profiles import prefill_range
 
 VERSION = "10.15.1.29"
@@ -34,19 +35,17 @@ PLAN = b"a plan of some bytes"
 def _engine(bundle: Bundle, **changes: object) -> TensorRTEngine:
     digests = {record.path: record.sha256 for record in bundle.manifest.files}
     engine = TensorRTEngine(
-        schema=1,
+        schema=2,
         contract=1,
         made="2026-11-21T00:00:00+00:00",
-        tensorrt=VERSION,
-        gpu=DEVICE.name,
-        capability=DEVICE.capability,
+        target=target_of_device(DEVICE, VERSION),
         flags=BuildFlags(),
         gears=GEARS,
         prefill=prefill_range(GEARS),
         graph_sha256=digests[bundle.manifest.graph],
         weights_sha256=digests[bundle.manifest.weights],
         cache_key="00",
-        verified=False,
+        verified_on=[],
         files=[FileRecord(path=PLAN_NAME, size=len(PLAN), sha256=hashlib.sha256(PLAN).hexdigest())],
     )
     return msgspec.structs.replace(engine, **changes)
@@ -58,8 +57,8 @@ def bundle(tiny_bundle: Path, tmp_path: Path) -> Bundle:
     return Bundle.open(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
 
 
-def _write(bundle: Bundle, engine: TensorRTEngine, device: CudaDevice = DEVICE) -> Path:
-    folder = engine_folder(bundle, device, engine.tensorrt)
+def _write(bundle: Bundle, engine: TensorRTEngine) -> Path:
+    folder = engine_folder(bundle, engine.target)
     folder.mkdir(parents=True)
     (folder / PLAN_NAME).write_bytes(PLAN)
     (folder / ENGINE_NAME).write_bytes(json_from_record(engine))
@@ -71,7 +70,7 @@ def test_an_engine_is_found_and_its_plan_read(bundle: Bundle) -> None:
     folder = _write(bundle, engine)
     assert folder == bundle.path / "engines" / "tensorrt-sm90-10.15.1.29"
     found = engine_for_device(bundle, DEVICE, VERSION)
-    assert (found.engine, found.folder, plan_of_engine(found)) == (engine, folder, PLAN)
+    assert (found.engine, found.folder, check_file(found, PLAN_NAME).read_bytes()) == (engine, folder, PLAN)
     assert TENSORRT_ENGINES.folders(bundle) == [folder]
 
 
@@ -103,25 +102,25 @@ def test_an_engine_for_something_else_is_refused(
 def test_version_compatible_engines_run_later_and_the_exact_version_comes_first(bundle: Bundle) -> None:
     flags = BuildFlags(version_compatible=True)
     _write(bundle, _engine(bundle, flags=flags))
-    assert engine_for_device(bundle, DEVICE, "11.4.0.106").engine.tensorrt == VERSION
-    _write(bundle, _engine(bundle, flags=flags, tensorrt="10.16.1.11"))
-    assert engine_for_device(bundle, DEVICE, "11.4.0.106").engine.tensorrt == "10.16.1.11"
-    assert engine_for_device(bundle, DEVICE, VERSION).engine.tensorrt == VERSION
+    assert engine_for_device(bundle, DEVICE, "11.4.0.106").engine.target.version == VERSION
+    _write(bundle, _engine(bundle, flags=flags, target=target_of_device(DEVICE, "10.16.1.11")))
+    assert engine_for_device(bundle, DEVICE, "11.4.0.106").engine.target.version == "10.16.1.11"
+    assert engine_for_device(bundle, DEVICE, VERSION).engine.target.version == VERSION
 
 
 def test_a_broken_engine_does_not_hide_another(bundle: Bundle) -> None:
-    _forget(_write(bundle, _engine(bundle, tensorrt="9.0")))
+    _forget(_write(bundle, _engine(bundle, target=target_of_device(DEVICE, "9.0"))))
     with pytest.raises(BadInputError, match=r"tensorrt-sm90-9\.0 cannot be used, .*engine\.json"):
         engine_for_device(bundle, DEVICE, VERSION)
     _write(bundle, _engine(bundle))
-    assert engine_for_device(bundle, DEVICE, VERSION).engine.tensorrt == VERSION
+    assert engine_for_device(bundle, DEVICE, VERSION).engine.target.version == VERSION
 
 
 def test_a_plan_with_other_bytes_is_damaged(bundle: Bundle) -> None:
     folder = _write(bundle, _engine(bundle))
     (folder / PLAN_NAME).write_bytes(PLAN[:-1] + b"!")
     with pytest.raises(BadInputError, match=r"engine\.plan is damaged") as caught:
-        plan_of_engine(engine_for_device(bundle, DEVICE, VERSION))
+        check_file(engine_for_device(bundle, DEVICE, VERSION), PLAN_NAME)
     assert str(folder) in caught.value.remedy
 
 
@@ -159,7 +158,7 @@ def _edited(**changes: object) -> Callable[[Path], None]:
         (_remove, "is missing"),
         (_garble, "engine.json"),
         (_forget, "engine.json"),
-        (_edited(schema=2), "schema version 2"),
+        (_edited(schema=1), "schema version 1"),
         (_edited(contract=9), "contract version 9"),
         (_edited(unknown=1), "unknown"),
         (_edited(files=[]), "has no engine.plan"),

@@ -12,26 +12,38 @@ from lopa.cli.make.verify import agreement_of_engine
 from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint
 from lopa.export.progress import silent
 from lopa.export.tensorrt.engine import engine_from_job, job_from_bundle
+from lopa.export.tensorrt.rtx import target_of_rtx
 from lopa.runtime.bundle import Bundle
+from lopa.runtime.bundle.gears import Gear
 from lopa.runtime.cuda.calls import calls_of_installed_cuda
-from lopa.runtime.cuda.driver import CudaDevice, cuda_device
+from lopa.runtime.cuda.driver import cuda_device
 from lopa.runtime.devices import session_from_devices
 from lopa.runtime.errors import MissingBackendError
-from lopa.runtime.tensorrt.library import tensorrt_library
-from lopa.runtime.tensorrt.manifest import BuildFlags, mark_verified
+from lopa.runtime.tensorrt.library import LIBRARIES, RTX, TensorRTLibrary
+from lopa.runtime.tensorrt.manifest import BuildFlags, StoredTensorRTEngine, mark_verified, target_of_device
 from lopa.tiny import ADAPTER, CHECKPOINT
 
 pytestmark = pytest.mark.tensorrt
 
 
-@pytest.fixture(scope="module")
-def gpu() -> CudaDevice:
+@pytest.fixture(scope="module", params=sorted(LIBRARIES))
+def library(request: pytest.FixtureRequest) -> TensorRTLibrary:
+    """Each of both, where it is here beside a GPU."""
+    found = LIBRARIES[request.param]
     try:
-        tensorrt_library()
+        found.module()
         calls_of_installed_cuda()
-        return cuda_device(0)
+        cuda_device(0)
     except MissingBackendError as error:
         pytest.skip(f"not on this machine: {error.received}")
+    return found
+
+
+def built(bundle: Bundle, library: TensorRTLibrary, gears: list[Gear], flags: BuildFlags) -> StoredTensorRTEngine:
+    trt = library.module()
+    job = job_from_bundle(bundle, gears, flags)
+    target = target_of_rtx(trt, [], flags) if library is RTX else target_of_device(cuda_device(0), trt.__version__)
+    return engine_from_job(job, trt, target, None, silent).found
 
 
 @pytest.mark.parametrize(
@@ -39,6 +51,7 @@ def gpu() -> CudaDevice:
     [
         ("float32", "cpu", BuildFlags()),
         ("float32", "cpu", BuildFlags(strip_weights=True)),
+        ("float32", "cpu", BuildFlags(strip_weights=True, products="int8")),
         ("float32", "cpu", BuildFlags(weight_streaming=True)),
         ("float32", "cpu", BuildFlags(products="int8")),
         ("float16", "cpu", BuildFlags()),
@@ -46,26 +59,28 @@ def gpu() -> CudaDevice:
     ],
 )
 def test_engines_are_verified(
-    dtype: Literal["float32", "float16", "bfloat16"], against: str, flags: BuildFlags, gpu: CudaDevice, tmp_path: Path
+    dtype: Literal["float32", "float16", "bfloat16"],
+    against: str,
+    flags: BuildFlags,
+    library: TensorRTLibrary,
+    tmp_path: Path,
 ) -> None:
     bundle_from_checkpoint(CHECKPOINT, tmp_path / "bundle", lora=ADAPTER, dtype=dtype)
     bundle = Bundle.open(tmp_path / "bundle")
-    job = job_from_bundle(bundle, GATE_GEARS, flags)
-    found = engine_from_job(job, tensorrt_library(), gpu, None, lambda _phase, _done, _total: None).found
-    agreement = agreement_of_engine(bundle, "tensorrt:0", found, against, silent)
+    found = built(bundle, library, GATE_GEARS, flags)
+    agreement = agreement_of_engine(bundle, f"{library.name}:0", found, against, silent)
     assert agreement.ok, agreement
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_recorded_traces(count: int, tiny_bundle: Path, gpu: CudaDevice, tmp_path: Path) -> None:
+def test_recorded_traces(count: int, tiny_bundle: Path, library: TensorRTLibrary, tmp_path: Path) -> None:
     for number in range(1, count):
         try:
             cuda_device(number)
         except MissingBackendError as error:
             pytest.skip(f"not on this machine: {error.received}")
     bundle = Bundle.open(Path(shutil.copytree(tiny_bundle, tmp_path / "bundle")))
-    job = job_from_bundle(bundle, GEARS, BuildFlags())
-    mark_verified(engine_from_job(job, tensorrt_library(), gpu, None, lambda _phase, _done, _total: None).found)
-    session = session_from_devices(bundle, [f"tensorrt:{number}" for number in range(count)])
+    mark_verified(built(bundle, library, GEARS, BuildFlags()), cuda_device(0))
+    session = session_from_devices(bundle, [f"{library.name}:{number}" for number in range(count)])
     assert_reproduced("lopa_bf4_bs32_full", session, bundle.manifest, limit=8)
     session.close()

@@ -3,12 +3,14 @@
 import hashlib
 import json
 import logging
+import re
 import shutil
 import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from tests.conformance.recorded import assert_reproduced
@@ -29,7 +31,9 @@ from lopa.runtime.install_hint import pip_install
 from lopa.runtime.parallel.branch_session import BranchParallelSession
 from lopa.runtime.sessions.session import open_session
 from lopa.runtime.tensorrt.gear import MOST_GRAPHS
-from lopa.runtime.tensorrt.manifest import TENSORRT_ENGINES, BuildFlags
+from lopa.runtime.tensorrt.manifest import TENSORRT_ENGINES, BuildFlags, target_of_device
+
+TARGET = msgspec.to_builtins(target_of_device(DEVICE, "11.4.0.106"))
 
 
 @pytest.mark.parametrize(("name", "profiles"), [("lopa_bf4_bs32_full", {0, 1, 2, 4}), ("lopa_bf2_bs16_block", {0, 1})])
@@ -172,7 +176,13 @@ def test_an_engine_with_plugins_commits_by_the_kernel(
 
 @pytest.mark.parametrize("major", [10, 11])
 @pytest.mark.parametrize(
-    "flags", [BuildFlags(weight_streaming=True), BuildFlags(strip_weights=True), BuildFlags(version_compatible=True)]
+    "flags",
+    [
+        BuildFlags(weight_streaming=True),
+        BuildFlags(strip_weights=True),
+        BuildFlags(strip_weights=True, products="int8"),  # whose graph has other weights than the bundle's
+        BuildFlags(version_compatible=True),
+    ],
 )
 def test_flags_of_the_build(
     major: int, flags: BuildFlags, tiny_bundle: Path, tmp_path: Path, cuda: StandInGraphs, monkeypatch: Any
@@ -269,7 +279,7 @@ def test_a_portable_bundle(tiny_portable: Path, trt: ModuleType) -> None:
 
 
 def test_an_engine_that_was_not_verified(bundle: Bundle) -> None:
-    change_description(bundle, verified=False)
+    change_description(bundle, verified_on=[])
     with pytest.raises(BadInputError, match="was not verified") as caught:
         open_session(bundle, "tensorrt:0")
     assert caught.value.remedy == f"lopa-export verify {bundle.path} --device tensorrt:0"
@@ -280,11 +290,11 @@ def test_an_engine_that_was_not_verified(bundle: Bundle) -> None:
     [
         ({"weights_sha256": "00"}, "was built of other weights"),
         ({"graph_sha256": "00"}, "was built of another graph"),
-        ({"gpu": "Another GPU"}, "was built for Another GPU"),
-        ({"tensorrt": "11.5.0.1"}, "was built by TensorRT 11.5.0.1"),
+        ({"target": {**TARGET, "gpu": "Another GPU"}}, "was built for Another GPU"),
+        ({"target": {**TARGET, "version": "11.5.0.1"}}, "was built by TensorRT 11.5.0.1"),
     ],
 )
-def test_an_engine_for_something_else(change: dict[str, str], words: str, bundle: Bundle) -> None:
+def test_an_engine_for_something_else(change: dict[str, Any], words: str, bundle: Bundle) -> None:
     change_description(bundle, **change)
     with pytest.raises(BadInputError, match=words):
         open_session(bundle, "tensorrt:0")
@@ -358,10 +368,21 @@ def write_plan(folder: Path, plan: bytes) -> None:
     (folder / "engine.json").write_text(json.dumps(engine | {"files": files}))
 
 
-def test_weights_that_cannot_be_put_in(bundle: Bundle, trt: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_that_cannot_be_put_in(bundle: Bundle, trt: ModuleType) -> None:
     with_verified(built(bundle.path, trt, [gear(1, 2, 48, 64)], BuildFlags(strip_weights=True)))
     (folder,) = TENSORRT_ENGINES.folders(bundle)
     plan = json.loads((folder / "engine.plan").read_bytes())
-    write_plan(folder, json.dumps(plan | {"graph": "another"}).encode())
-    with pytest.raises(BadInputError, match="cannot be put into it\n  TensorRT: the model has other weights"):
+    plan["weights"] |= {f"scale.{number}": [1, 7] for number in range(7)}
+    write_plan(folder, json.dumps(plan).encode())
+    names = "scale.0, scale.1, scale.2, scale.3, scale.4, ..."
+    with pytest.raises(BadInputError, match=rf"cannot be put into it, 7 are missing: {re.escape(names)}\n  TensorRT: "):
+        open_session(bundle, "tensorrt:0")
+
+
+def test_the_graph_that_weights_are_put_in_by_is_held_against_its_digest(bundle: Bundle, trt: ModuleType) -> None:
+    with_verified(built(bundle.path, trt, [gear(1, 2, 48, 64)], BuildFlags(strip_weights=True)))
+    (folder,) = TENSORRT_ENGINES.folders(bundle)
+    model = folder / "model.onnx"
+    model.write_bytes(model.read_bytes()[:-1] + b"!")
+    with pytest.raises(BadInputError, match=r"model\.onnx is damaged"):
         open_session(bundle, "tensorrt:0")

@@ -1,5 +1,6 @@
 """The rules of the stand-ins for TensorRT's runtime and for CUDA graphs that our code has to keep."""
 
+import io
 import json
 import math
 import shutil
@@ -25,6 +26,7 @@ from lopa.runtime.cuda.calls import CudaCalls
 from lopa.runtime.cuda.graphs import CaptureError, CudaGraphs
 from lopa.runtime.cuda.memory import CudaMemory
 from lopa.runtime.tensorrt.manifest import PLAN_NAME, TENSORRT_ENGINES
+from lopa.runtime.tensorrt.plan_file import stream_reader
 
 GEAR = gear(1, 2, 8, 64)
 
@@ -49,7 +51,7 @@ class Bench:
         self.runtime = trt.Runtime(Logger())
         (folder,) = TENSORRT_ENGINES.folders(bundle)
         self.plan = (folder / PLAN_NAME).read_bytes()
-        self.engine = self.runtime.deserialize_cuda_engine(self.plan)
+        self.engine = self.opened(self.plan)
         arrays = GraphArrays(manifest)
         self.shapes = arrays.input_shapes(GEAR)
         sizes = arrays.bytes_but_prefix(GEAR)
@@ -63,6 +65,9 @@ class Bench:
             self.memory.upload(self.addresses[name], array)
         self.scratch = self.memory.allocate(SCRATCH)
         self.context = self.new_context()
+
+    def opened(self, plan: bytes) -> Any:
+        return self.runtime.deserialize_cuda_engine(stream_reader_v2=stream_reader(self.trt, io.BytesIO(plan)))
 
     def new_context(self) -> Any:
         context = self.engine.create_execution_context(self.trt.ExecutionContextAllocationStrategy.USER_MANAGED)
@@ -136,7 +141,7 @@ def test_what_a_forward_needs(spoil: Callable[[Bench], None], words: str, bench:
 @pytest.mark.parametrize(("flag", "words"), [("STRIP_PLAN", "weights were not put in"), ("WEIGHT_STREAMING", "budget")])
 def test_what_comes_before_the_first_context(flag: str, words: str, bench: Bench) -> None:
     plan = json.loads(bench.plan) | {"flags": [flag]}
-    bench.engine = bench.runtime.deserialize_cuda_engine(json.dumps(plan).encode())
+    bench.engine = bench.opened(json.dumps(plan).encode())
     with pytest.raises(AssertionError, match=words):
         bench.new_context()
 

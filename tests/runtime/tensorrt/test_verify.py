@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.runtime.tensorrt.gears import DEVICE
 from tests.runtime.tensorrt.machines import GATE_GEARS, built
 
 from lopa.cli.main import main
@@ -41,7 +42,7 @@ def run(*arguments: object) -> int:
 def verified(path: Path) -> bool:
     (folder,) = TENSORRT_ENGINES.folders(Bundle.open(path))
     assert [each.name for each in folder.glob(".*")] == []
-    return TENSORRT_ENGINES.read(folder).engine.verified
+    return TENSORRT_ENGINES.read(folder).engine.verified_on == [DEVICE.name]
 
 
 def test_an_engine_decodes_once_it_was_verified(
@@ -135,5 +136,5 @@ def test_an_engine_that_was_built_again_meanwhile(path: Path, trt: ModuleType) -
     found = TENSORRT_ENGINES.read(folder)
     built(path, trt, GATE_GEARS[2:])
     with pytest.raises(BadInputError, match="was changed while the engine was verified"):
-        mark_verified(found)
+        mark_verified(found, DEVICE)
     assert not verified(path)

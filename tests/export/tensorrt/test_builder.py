@@ -1,0 +1,86 @@
+"""How a plan comes onto the disk, and what is checked before minutes of building."""
+
+import hashlib
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.runtime.tensorrt.gears import GEARS, target
+from tests.runtime.tensorrt.stand_in_tensorrt import stand_in_tensorrt
+
+import lopa.export.tensorrt.builder as builder
+from lopa.export.progress import silent
+from lopa.export.tensorrt.builder import BuildRequest, check_named_dimensions, plan_from_request
+from lopa.export.tensorrt.engine import job_from_bundle
+from lopa.runtime.accelerator.arrays import GraphArrays
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.errors import BadInputError
+from lopa.runtime.tensorrt.manifest import BuildFlags
+from lopa.runtime.tensorrt.profiles import profiles_of_gears
+
+TRT = stand_in_tensorrt(11)
+
+
+@pytest.fixture
+def request_of_tiny(tiny_bundle: Path) -> BuildRequest:
+    job = job_from_bundle(Bundle.open(tiny_bundle), GEARS[:1], BuildFlags())
+    return BuildRequest(
+        model=job.model,
+        beside=job.bundle.graph,
+        manifest=job.bundle.manifest,
+        profiles=profiles_of_gears(job.gears, job.prefill),
+        flags=job.flags,
+        target=target(TRT),
+        timing_cache=None,
+    )
+
+
+def test_a_plan_is_written_whole_in_pieces(
+    request_of_tiny: BuildRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the builder's memory itself: its pieces are views of it, never a copy of all."""
+    data = np.random.default_rng(0).bytes(1000)
+
+    class Memory(bytearray):
+        def __bytes__(self) -> bytes:
+            raise AssertionError("copied whole")
+
+    monkeypatch.setattr(builder, "_PIECE", 300)
+    monkeypatch.setattr(builder, "_built", lambda *_: Memory(data))
+    built = plan_from_request(TRT, request_of_tiny, tmp_path / "a.plan", silent)
+    assert (tmp_path / "a.plan").read_bytes() == data
+    assert (built.plan.path, built.plan.size) == ("a.plan", 1000)
+    assert built.plan.sha256 == hashlib.sha256(data).hexdigest()
+    assert built.timing_cache is None
+
+
+NAMES = {"ids": ["R", "B", "W"], "mask": ["R", "B", "W", "W"], "other": ["", "R"]}
+
+
+def test_axes_of_one_name_have_one_size() -> None:
+    check_named_dimensions(NAMES, {"ids": (2, 3, 4), "mask": (2, 3, 4, 4), "other": (9, 2)}, 0)
+    for shapes, said in (
+        ({"mask": (2, 3, 4, 5)}, "profile 7 gives W the size 4 in mask, axis 2 and 5 in mask, axis 3"),
+        ({"ids": (2, 3, 4), "other": (9, 1)}, "profile 7 gives R the size 2 in ids, axis 0 and 1 in other, axis 1"),
+    ):
+        with pytest.raises(BadInputError, match=said):
+            check_named_dimensions(NAMES, shapes, 7)
+
+
+def test_a_profile_that_contradicts_itself_is_not_built(
+    request_of_tiny: BuildRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the names of the axes in the graph itself."""
+    right = GraphArrays.input_shapes
+
+    def wrong(arrays: GraphArrays, sizes: Any) -> dict[str, tuple[int, ...]]:
+        shapes = right(arrays, sizes)
+        return shapes | {"position_ids": (*shapes["position_ids"][:2], shapes["position_ids"][2] + 1)}
+
+    monkeypatch.setattr(GraphArrays, "input_shapes", wrong)
+    monkeypatch.setattr(builder, "_built", lambda *_: pytest.fail("it was built"))
+    with pytest.raises(BadInputError, match=r"profile 0 gives \w+ the size 32 in input_ids, axis 2 and 33 in position"):
+        plan_from_request(TRT, replace(request_of_tiny), tmp_path / "a.plan", silent)
+    assert not (tmp_path / "a.plan").exists()

@@ -1,0 +1,98 @@
+"""What is asked of TensorRT for RTX, over its recorded API: targets, flags, and what it lacks."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from tests.runtime.tensorrt.gears import DEVICE, GEARS
+from tests.runtime.tensorrt.recorded_api import RTX
+from tests.runtime.tensorrt.stand_in_tensorrt import stand_in_tensorrt
+
+from lopa.export.progress import silent
+from lopa.export.tensorrt.engine import Made, engine_from_job, job_from_bundle
+from lopa.export.tensorrt.rtx import check_rtx_takes, target_of_rtx
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.errors import BadInputError, MissingBackendError
+from lopa.runtime.tensorrt.manifest import BuildFlags
+
+
+@pytest.mark.parametrize(
+    ("asked", "capabilities", "folder"),
+    [
+        ((), [], "tensorrt-rtx-1.7.1.116"),
+        (("8.6",), ["8.6"], "tensorrt-rtx-sm86-1.7.1.116"),
+        (("120", "sm75", " SM121 ", "8.9", "89"), ["7.5", "8.9", "12.0", "12.1"], None),
+    ],
+)
+def test_compute_capabilities(asked: tuple[str, ...], capabilities: list[str], folder: str | None) -> None:
+    target = target_of_rtx(stand_in_tensorrt(RTX), asked, BuildFlags())
+    assert (target.library, target.version, target.gpu) == ("tensorrt-rtx", "1.7.1.116", None)
+    assert target.capabilities == capabilities
+    assert folder in (None, target.folder_name)
+
+
+@pytest.mark.parametrize("asked", ["9.0", "8.60", "", "rtx 4090", "8.7", "-86", "８６", "current"])
+def test_capabilities_that_it_does_not_know(asked: str) -> None:
+    with pytest.raises(BadInputError, match=f"--compute-capability {asked}") as caught:
+        target_of_rtx(stand_in_tensorrt(RTX), [asked], BuildFlags())
+    assert caught.value.expected.endswith("builds for: 7.5, 8.0, 8.6, 8.9, 12.0, 12.1")
+
+
+def test_fp8_is_for_gpus_that_have_it() -> None:
+    flags = BuildFlags(products="fp8")
+    with pytest.raises(BadInputError, match=r"--fp8 for compute capability 7\.5, 8\.6"):
+        target_of_rtx(stand_in_tensorrt(RTX), ["8.6", "8.9", "7.5"], flags)
+    assert target_of_rtx(stand_in_tensorrt(RTX), ["8.9", "12.0"], flags).capabilities == ["8.9", "12.0"]
+    assert target_of_rtx(stand_in_tensorrt(RTX), [], flags).capabilities == []
+
+
+@pytest.mark.parametrize(
+    ("flags", "timing_cache", "said"),
+    [
+        (BuildFlags(version_compatible=True), False, "--version-compatible with --rtx"),
+        (BuildFlags(plugins=True), False, "--plugins with --rtx"),
+        (BuildFlags(), True, "--timing-cache with --rtx"),
+    ],
+)
+def test_what_it_lacks(flags: BuildFlags, timing_cache: bool, said: str) -> None:
+    with pytest.raises(BadInputError, match=said):
+        check_rtx_takes(flags, timing_cache=timing_cache)
+    check_rtx_takes(BuildFlags(weight_streaming=True, strip_weights=True, products="int8"), timing_cache=False)
+
+
+@pytest.fixture
+def bundle(tiny_bundle: Path, tmp_path: Path) -> Bundle:
+    return Bundle.open(Path(shutil.copytree(tiny_bundle, tmp_path / "bundle")))
+
+
+def build(bundle: Bundle, capabilities: tuple[str, ...] = (), flags: BuildFlags | None = None) -> Made:
+    rtx, flags = stand_in_tensorrt(RTX), flags or BuildFlags()
+    job = job_from_bundle(bundle, GEARS, flags)
+    return engine_from_job(job, rtx, target_of_rtx(rtx, capabilities, flags), None, silent)
+
+
+def test_a_build(bundle: Bundle) -> None:
+    """It is told the capabilities and that forwards are captured, times nothing, and opens nothing without a GPU."""
+    made = build(bundle, ("8.9", "86"), BuildFlags(weight_streaming=True, products="int8"))
+    plan = json.loads((made.found.folder / "engine.plan").read_bytes())
+    assert plan["capabilities"] == ["SM86", "SM89"]
+    assert plan["flags"] == ["REQUIRE_USER_ALLOCATION", "WEIGHT_STREAMING"]
+    assert made.no_layers == "there is no GPU here to open the engine on"
+    assert sorted(each.name for each in made.found.folder.iterdir()) == ["engine.json", "engine.plan"]
+    assert sorted(each.name for each in made.found.folder.parent.iterdir()) == [made.found.name]  # no timing cache
+    assert build(bundle, ("86", "8.9"), BuildFlags(weight_streaming=True, products="int8")).cached
+    assert not build(bundle, ("86", "8.9"), BuildFlags(weight_streaming=True)).cached
+    assert json.loads((build(bundle).found.folder / "engine.plan").read_bytes())["capabilities"] == []
+
+
+def test_leaving_weights_out_asks_for_a_gpu(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    flags = BuildFlags(strip_weights=True)
+    with pytest.raises(MissingBackendError, match="--strip-weights with --rtx on a machine without a GPU"):
+        build(bundle, flags=flags)
+    assert not (bundle.path / "engines").exists()
+    monkeypatch.setattr("lopa.export.tensorrt.engine.cuda_device", lambda _number: DEVICE)
+    made = build(bundle, flags=flags)
+    assert (made.no_layers, made.cached) == (None, False)
+    names = ["engine.json", "engine.plan", "layers.json", "model.onnx"]
+    assert sorted(each.name for each in made.found.folder.iterdir()) == names

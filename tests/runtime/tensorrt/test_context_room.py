@@ -1,0 +1,71 @@
+"""What contexts take of the GPU's memory is measured and counted: for more of them, and for weights that stay there."""
+
+import shutil
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+from tests.gears import gear
+from tests.runtime.cuda.stand_in_graphs import StandInGraphs
+from tests.runtime.random_windows import assert_same_statistics, random_batch
+from tests.runtime.tensorrt.machines import built, with_verified
+from tests.runtime.tensorrt.stand_in_engine import AUTOMATIC, PERSISTENT, SCRATCH
+
+from lopa.runtime.accelerator.arrays import GraphArrays
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.sessions.session import open_session
+from lopa.runtime.tensorrt.context_room import ContextRoom
+from lopa.runtime.tensorrt.manifest import BuildFlags
+
+GEARS = [gear(1, 2, 48, 64), gear(2, 3, 64, 192)]
+
+
+def test_a_context_is_as_large_as_the_memory_that_is_gone_afterwards() -> None:
+    free = [100]
+    room = ContextRoom(lambda: free[0], reserve=20)
+
+    def takes(size: int) -> str:
+        free[0] -= size
+        return "context"
+
+    assert room.made(0, lambda: takes(30)) == "context"
+    assert room.made(1, lambda: takes(5)) == "context"
+    assert room.made(1, lambda: takes(3)) == "context"  # of 5 and 3 the larger is remembered
+    assert room.needed == 30 + 5 + 20
+    assert (free[0], room.has_room(0), room.has_room(1)) == (62, True, True)
+    free[0] = 49
+    assert (room.has_room(0), room.has_room(1)) == (False, True)
+    assert room.made(0, lambda: takes(-40)) == "context"  # meanwhile others gave back
+    assert room.needed == 55
+
+
+@pytest.fixture
+def bundle(tiny_bundle: Path, tmp_path: Path) -> Bundle:
+    return Bundle.open(Path(shutil.copytree(tiny_bundle, tmp_path / "bundle")))
+
+
+def test_weights_leave_room_for_contexts_and_prefixes(bundle: Bundle, trt: ModuleType, cuda: StandInGraphs) -> None:
+    with_verified(built(bundle.path, trt, GEARS, BuildFlags(weight_streaming=True)))
+    session = open_session(bundle, "tensorrt:0")
+    prefixes = max(map(GraphArrays(bundle.manifest).prefix_bytes, GEARS))
+    assert prefixes == 2 * 192 * 2 * 5 * 2 * 32 * 4  # key and value of five layers in float32
+    scratch = SCRATCH + len(GEARS)
+    assert trt.engines.budgets == [0, AUTOMATIC - 3 * PERSISTENT - prefixes - scratch]
+    session.forward(random_batch(np.random.default_rng(0), (0,), 2, 40, 8))
+    session.close()
+
+
+@pytest.mark.parametrize("room", [True, False])
+def test_without_room_the_parts_of_a_forward_share_a_context(
+    room: bool, bundle: Bundle, trt: ModuleType, cuda: StandInGraphs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_verified(built(bundle.path, trt, GEARS[:1]))
+    monkeypatch.setattr(ContextRoom, "has_room", lambda _room, _profile: room)
+    plain, session = open_session(bundle, "cpu", threads=1), open_session(bundle, "tensorrt:0")
+    batch = random_batch(np.random.default_rng(0), (0,), 10, 40, 8)
+    for _ in range(3):
+        assert_same_statistics(session.forward(batch), plain.forward(batch))
+    assert len(cuda.graphs) == (5 if room else 0)
+    session.close()
+    plain.close()

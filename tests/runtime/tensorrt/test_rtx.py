@@ -1,0 +1,185 @@
+"""The whole decoder on "tensorrt-rtx:N": as on "tensorrt:N", with engines for many GPUs, whose kernels are kept."""
+
+import json
+import logging
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+from tests.conformance.recorded import assert_reproduced
+from tests.gears import gear
+from tests.runtime.cuda.stand_in_graphs import StandInGraphs
+from tests.runtime.random_windows import assert_same_statistics, random_batch
+from tests.runtime.tensorrt.gears import DEVICE
+from tests.runtime.tensorrt.machines import GATE_GEARS, built, built_for_rtx, with_verified
+
+from lopa.cli.main import main
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.devices import session_from_devices
+from lopa.runtime.errors import BadInputError
+from lopa.runtime.sessions.session import open_session
+from lopa.runtime.tensorrt.library import RTX
+from lopa.runtime.tensorrt.manifest import TENSORRT_ENGINES, BuildFlags, engine_for_device
+
+GEARS = [gear(1, 2, 48, 64), gear(1, 3, 64, 128)]
+
+
+@pytest.fixture
+def path(tiny_bundle: Path, tmp_path: Path) -> Path:
+    """A bundle of the test's own without an engine."""
+    return Path(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
+
+
+@pytest.mark.parametrize("devices", [["tensorrt-rtx:0"], ["tensorrt-rtx:0", "tensorrt-rtx:1"]])
+def test_recorded_traces(devices: list[str], path: Path, rtx: ModuleType, cuda: StandInGraphs) -> None:
+    with_verified(built_for_rtx(path, rtx))
+    bundle = Bundle.open(path)
+    session = session_from_devices(bundle, devices)
+    assert_reproduced("lopa_bf4_bs32_full", session, bundle.manifest, limit=5)
+    session.close()
+    assert cuda.launches > 0
+
+
+def decode(bundle: Bundle) -> None:
+    """A window in a gear, and one that only the range holds."""
+    plain, session = open_session(bundle, "cpu", threads=1), open_session(bundle, "tensorrt-rtx:0")
+    rng = np.random.default_rng(0)
+    for branches, width in ((2, 40), (1, 60)):
+        batch = random_batch(rng, (0,), branches, width, 8)
+        assert_same_statistics(session.forward(batch), plain.forward(batch))
+    session.close()
+    plain.close()
+
+
+def test_kernels_are_made_once_for_a_gpu(path: Path, rtx: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = with_verified(built_for_rtx(path, rtx, GEARS))
+    bundle, engines = Bundle.open(path), rtx.engines
+    decode(bundle)
+    # A gear is waited for, whose forward is captured next; a long prompt is not.
+    assert engines.compiled == {(0, "EAGER"), (2, "LAZY")}
+    kept = found.folder / "kernels-stand-in-gpu.cache"
+    before = kept.read_bytes()
+    engines.compiled.clear()
+    decode(bundle)
+    assert (engines.compiled, kept.read_bytes()) == (set(), before)
+    assert [each.name for each in found.folder.iterdir() if each.name.startswith(".")] == []
+
+    engines.gpu = "Other GPU"
+    monkeypatch.setattr("lopa.runtime.tensorrt.session.cuda_device", lambda _number: replace(DEVICE, name="Other GPU"))
+    with pytest.raises(BadInputError, match="was not verified on Other GPU"):
+        open_session(bundle, "tensorrt-rtx:0")
+    fields = json.loads((found.folder / "engine.json").read_bytes())
+    (found.folder / "engine.json").write_text(json.dumps(fields | {"verified_on": [DEVICE.name, "Other GPU"]}))
+    shutil.copy(kept, found.folder / "kernels-other-gpu.cache")  # which TensorRT takes for another GPU's
+    decode(bundle)
+    assert engines.compiled == {(0, "EAGER"), (2, "LAZY")}
+    assert "Other GPU" in (found.folder / "kernels-other-gpu.cache").read_text()
+
+
+def test_kernels_that_cannot_be_read_or_kept_are_made_again(
+    path: Path, rtx: ModuleType, caplog: pytest.LogCaptureFixture
+) -> None:
+    found = with_verified(built_for_rtx(path, rtx, GEARS))
+    (found.folder / "kernels-stand-in-gpu.cache").mkdir()
+    with caplog.at_level(logging.INFO):
+        decode(Bundle.open(path))
+    assert "kernels are made again" in caplog.text
+    assert "were not kept" in caplog.text
+    assert rtx.engines.compiled != set()
+
+
+def test_an_engine_runs_on_the_gpus_that_it_was_built_for(path: Path, rtx: ModuleType) -> None:
+    bundle = Bundle.open(path)
+    many, few = built_for_rtx(path, rtx), built_for_rtx(path, rtx, capabilities=["86", "8.9"])
+    assert [each.name for each in TENSORRT_ENGINES.folders(bundle)] == [many.name, few.name]
+    assert (many.name, few.name) == ("tensorrt-rtx-1.7.1.116", "tensorrt-rtx-sm86-sm89-1.7.1.116")
+
+    def found(capability: str, version: str = "1.7.1.116") -> str:
+        return engine_for_device(bundle, replace(DEVICE, capability=capability), version, RTX).name
+
+    assert (found("8.9"), found("12.0"), found("8.0")) == (few.name, many.name, many.name)
+    with pytest.raises(BadInputError, match=r"was built for GPUs of compute capability 8\.0 and later; .* 8\.6, 8\.9"):
+        found("7.5")
+    with pytest.raises(BadInputError, match=r"was built by TensorRT for RTX 1\.7\.1\.116"):
+        found("8.9", "1.8.0.1")
+
+
+def test_fp8_runs_where_there_is_fp8(path: Path, rtx: ModuleType) -> None:
+    bundle = Bundle.open(path)
+    found = built_for_rtx(path, rtx, flags=BuildFlags(products="fp8"))
+    assert found.engine.gpus == "GPUs of compute capability 8.9 and later"
+    assert engine_for_device(bundle, replace(DEVICE, capability="8.9"), "1.7.1.116", RTX) == found
+    with pytest.raises(BadInputError, match="products in fp8"):
+        engine_for_device(bundle, replace(DEVICE, capability="8.6"), "1.7.1.116", RTX)
+
+
+def test_engines_of_both_libraries_lie_side_by_side(path: Path, trt: ModuleType, rtx: ModuleType) -> None:
+    """Each device takes those of its own library, and says whose the others are."""
+    bundle = Bundle.open(path)
+    with_verified(built_for_rtx(path, rtx))
+    with pytest.raises(
+        BadInputError, match=r"was built by TensorRT for RTX 1\.7\.1\.116, for the device tensorrt-rtx:N"
+    ):
+        open_session(bundle, "tensorrt:0")
+    with_verified(built(path, trt))
+    for device, module in (("tensorrt:0", trt), ("tensorrt-rtx:0", rtx)):
+        before = len(module.engines.forwards)
+        session = open_session(bundle, device)
+        session.forward(random_batch(np.random.default_rng(0), (0,), 2, 40, 8))
+        session.close()
+        assert len(module.engines.forwards) > before
+    shutil.rmtree(next(each for each in TENSORRT_ENGINES.folders(bundle) if "rtx" in each.name))
+    with pytest.raises(
+        BadInputError, match=r"was built by TensorRT 11\.4\.0\.106, for the device tensorrt:N"
+    ) as caught:
+        open_session(bundle, "tensorrt-rtx:0")
+    assert caught.value.remedy.endswith("lopa-export tensorrt BUNDLE --rtx")
+
+
+def test_a_plan_of_the_other_library_is_refused_by_the_library(path: Path, trt: ModuleType, rtx: ModuleType) -> None:
+    """One that was put where the other's belongs, with a description that says so."""
+    one, other = with_verified(built(path, trt)), with_verified(built_for_rtx(path, rtx))
+    fields = [json.loads((each.folder / "engine.json").read_bytes()) for each in (one, other)]
+    for found, theirs, ours in ((one, other, fields), (other, one, fields[::-1])):
+        plan = (theirs.folder / "engine.plan").read_bytes()
+        (found.folder / "swapped").write_bytes(plan)
+        (found.folder / "engine.json").write_text(json.dumps(ours[0] | {"files": ours[1]["files"]}))
+    for each in (one, other):
+        (each.folder / "swapped").replace(each.folder / "engine.plan")
+    for device in ("tensorrt:0", "tensorrt-rtx:0"):
+        with pytest.raises(BadInputError, match="TensorRT cannot open it\n  TensorRT: the engine plan file is of"):
+            open_session(Bundle.open(path), device)
+
+
+@pytest.mark.parametrize("device", ["tensorrt-rtx", "tensorrt-rtx:", "tensorrt-rtx:x", "tensorrt-rtx:-1"])
+def test_other_names_of_devices_are_refused(device: str, path: Path) -> None:
+    with pytest.raises(BadInputError, match="tensorrt-rtx:N with N the number"):
+        open_session(Bundle.open(path), device)
+
+
+def test_the_gate(
+    path: Path, rtx: ModuleType, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lopa.cli.make.verify._GATE_PROMPTS", 1)
+    monkeypatch.setattr("lopa.cli.make.verify._GATE_TOKENS", 8)
+    built_for_rtx(path, rtx, GATE_GEARS)
+
+    def run(*arguments: object) -> int:
+        with pytest.raises(SystemExit) as caught:
+            main(list(map(str, arguments)))
+        return int(caught.value.code or 0)
+
+    decodes = ("generate", path, "Question: 2 + 3?", "--max-new-tokens", 8, "--device", "tensorrt-rtx:0")
+    assert run(*decodes) == 2
+    assert f"lopa-export verify {path} --device tensorrt-rtx:0" in capsys.readouterr().err
+    assert run("verify", path, "--device", "tensorrt-rtx:0", "--against", "tensorrt:0") == 2
+    assert "another kind of device" in capsys.readouterr().err
+    assert run("verify", path, "--device", "tensorrt-rtx:0") == 0
+    assert "0 other tokens, beside cpu" in capsys.readouterr().out
+    assert run(*decodes) == 0
+    capsys.readouterr()
+    assert run("inspect", path) == 0
+    assert "TensorRT for RTX 1.7.1.116, 3 gears, verified on Stand-in GPU" in capsys.readouterr().out
