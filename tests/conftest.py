@@ -6,6 +6,7 @@ import shutil
 import signal
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Literal
 
 import pytest
@@ -26,6 +27,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if not any(item.path.is_relative_to(folder) for folder in own):
             item.add_marker("no_cover")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """What the real compiler of TensorRT for RTX took: its tests are to stay below two minutes."""
+    reports = [report for group in terminalreporter.stats.values() for report in group]
+    ours = [each for each in reports if isinstance(each, pytest.TestReport) and "tensorrt_rtx" in each.keywords]
+    called = [each.duration for each in ours if each.when == "call"]
+    if called:
+        shared = sum(each.duration for each in ours if each.when == "setup")
+        terminalreporter.write_line(
+            f"tensorrt_rtx: {len(called)} tests took {sum(called):.1f} s, and {shared:.1f} s fixtures that others share"
+        )
 
 
 @pytest.fixture(autouse=True)
@@ -78,6 +91,20 @@ def tiny_quantized(tmp_path_factory: pytest.TempPathFactory, request: pytest.Fix
     return _bundle_made_once(tmp_path_factory, f"tiny-{request.param}", with_logits=False, quantize=request.param)
 
 
+@pytest.fixture(scope="session")
+def tiny_bfloat16(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """As tiny_bundle, in bfloat16."""
+    return _bundle_made_once(tmp_path_factory, "tiny-bfloat16", with_logits=False, dtype="bfloat16")
+
+
+@pytest.fixture(scope="session")
+def rtx(pytestconfig: pytest.Config) -> ModuleType:
+    """TensorRT for RTX, the real one: parses and builds without a GPU. Skips where pip does not get it."""
+    from tests.runtime.tensorrt.bindings import rtx_module
+
+    return rtx_module(pytestconfig)
+
+
 @pytest.fixture
 def planned_bundle(tiny_portable: Path, tmp_path: Path) -> Path:
     """A portable bundle of the test's own, with a plan of three gears."""
@@ -115,7 +142,7 @@ def _bundle_made_once(
     quantize: Literal["int8", "int4"] | None = None,
     stages: int = 1,
     dialect: Literal["standard", "portable"] = "standard",
-    dtype: Literal["float32", "float16"] = "float32",
+    dtype: Literal["float32", "float16", "bfloat16"] = "float32",
     plugins: bool = False,
 ) -> Path:
     shared = _shared_folder(tmp_path_factory)

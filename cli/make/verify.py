@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import click
@@ -12,12 +13,23 @@ from lopa.bench.eval_set import eval_set_from_jsonl
 from lopa.bench.pace import Pace, duration_text
 from lopa.cli.shown.stages import ShownStages
 from lopa.export.progress import Progress
+from lopa.export.replay.failed_forwards import FailedForwards
+from lopa.export.replay.folder import check_folder
+from lopa.export.replay.recorded_session import RecordedSession
+from lopa.export.replay.saved_cases import save_cases
 from lopa.export.verify.differences import OutputError
 from lopa.export.verify.report import report_from_bundle
-from lopa.export.verify.token_gate import Agreement, agreement_of_sessions, check_reference, gate_tolerance
+from lopa.export.verify.token_gate import (
+    Agreement,
+    GateTolerance,
+    agreement_of_sessions,
+    check_reference,
+    gate_tolerance,
+)
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.errors import CheckFailedError
+from lopa.runtime.sessions.prefix_cache import cache_shape_from_manifest
 from lopa.runtime.sessions.session import open_session
 from lopa.runtime.tensorrt.library import LIBRARIES
 from lopa.runtime.tensorrt.manifest import StoredTensorRTEngine
@@ -50,7 +62,16 @@ _GATE_TOKENS = 64
     metavar="DEVICE",
     help="What the tokens of tensorrt:N or tensorrt-rtx:N are held against [default: cpu; in bfloat16 cuda:N].",
 )
-def command(bundle: Path, checkpoint: Path | None, lora: Path | None, device: str, against: str | None) -> None:
+@click.option(
+    "--save-cases",
+    "cases",
+    type=_FOLDER,
+    metavar="DIR",
+    help="A new folder for the random windows and numpy's answers, which Polygraphy runs (docs/polygraphy.md).",
+)
+def command(
+    bundle: Path, checkpoint: Path | None, lora: Path | None, device: str, against: str | None, cases: Path | None
+) -> None:
     """Check BUNDLE: the digests of its files, then its engine on random windows with and without a prefix.
 
     The engine is compared with numpy on the bundle's own weights and, with --checkpoint, with transformers' Qwen2 on
@@ -58,16 +79,24 @@ def command(bundle: Path, checkpoint: Path | None, lora: Path | None, device: st
     checkpoint's, an integer in steps: rounding errs by at most half a step. Exits with 1 when anything is wrong.
 
     An engine of TensorRT is also asked for tokens: every forward of some decodes, and one in each of its shapes, runs
-    on another device (--against) too. Only when these agree does the engine decode.
+    on another device (--against) too. Only when these agree does the engine decode; when not, --save-cases has forwards
+    in which they do not.
     """
     pace = Pace()
     opened = Bundle.open(bundle)
     gated = device.split(":", 1)[0] in LIBRARIES
     if against is not None and not gated:
         raise click.UsageError("--against is for --device tensorrt:N or tensorrt-rtx:N")
+    if cases is not None:
+        check_folder(cases, opened.manifest.dtype)
     with ShownStages() as progress:
-        report = report_from_bundle(opened, checkpoint=checkpoint, lora=lora, device=device, progress=progress)
+        saving = None if cases is None else partial(save_cases, opened, cases, progress)
+        report = report_from_bundle(
+            opened, checkpoint=checkpoint, lora=lora, device=device, progress=progress, before_engine=saving
+        )
     _print_errors(report.errors)
+    if cases is not None:
+        click.echo(f"{cases}: the cases and numpy's answers, for Polygraphy (docs/polygraphy.md)")
     if not report.ok:
         wrong = [f"{error.output} against {error.reference}" for error in report.errors if not error.ok]
         raise CheckFailedError(
@@ -76,7 +105,7 @@ def command(bundle: Path, checkpoint: Path | None, lora: Path | None, device: st
             remedy="do not use this bundle on this device; export the checkpoint again and verify that",
         )
     if gated:
-        _gate(opened.of_dialect("standard"), device, against)
+        _gate(opened.of_dialect("standard"), device, against, cases)
     files = len(opened.manifest.files)
     click.echo(
         f"ok: {files} files as exported; {device} agrees with the references in {report.cases} cases, "
@@ -86,19 +115,26 @@ def command(bundle: Path, checkpoint: Path | None, lora: Path | None, device: st
         click.echo("The weights were not compared with a checkpoint: add --checkpoint DIR for that.")
 
 
-def _gate(bundle: Bundle, device: str, against: str | None) -> None:
-    """Hold the engine's tokens against another device's, and let it decode when they agree."""
+def _gate(bundle: Bundle, device: str, against: str | None, cases: Path | None) -> None:
+    """Hold the engine's tokens against another device's, and let it decode when they agree.
+
+    When not, the forwards in which they do not are saved in `cases`, unless that is None.
+    """
     reference = _default_reference(bundle, device) if against is None else against
     check_reference(reference, device)
     found = engine_from_device(bundle, device)
+    failed = None if cases is None else FailedForwards()
     with ShownStages() as progress:
-        agreement = agreement_of_engine(bundle, device, found, reference, progress)
+        agreement = agreement_of_engine(bundle, device, found, reference, progress, failed)
     _print_errors(agreement.errors)
     counts = (
         f"{agreement.rows} rows of {agreement.forwards} forwards, {agreement.near_ties} near-ties, "
         f"{agreement.other_tokens} other tokens"
     )
     if not agreement.ok:
+        if failed is not None and cases is not None:
+            tolerance = gate_tolerance(bundle.manifest, found.engine.flags.products)
+            _save_failed(failed, cases / "failed", reference, tolerance)
         raise CheckFailedError(
             f"{found.folder} on {device} beside {reference}: {counts}",
             expected="the same token wherever the other device prefers one clearly, and statistics within tolerance",
@@ -108,17 +144,29 @@ def _gate(bundle: Bundle, device: str, against: str | None) -> None:
     click.echo(f"{found.folder}: verified, {counts}, beside {reference}")
 
 
+def _save_failed(failed: FailedForwards, folder: Path, reference: str, tolerance: GateTolerance) -> None:
+    if failed.count:
+        saved = failed.save(folder, reference, tolerance)
+        click.echo(f"{folder}: {saved} of {failed.count} forwards that differ, with the answers of {reference}")
+
+
 def _default_reference(bundle: Bundle, device: str) -> str:
     """Where ONNX Runtime can run the bundle: the CPU, or in bfloat16, for which that has no operators, the same GPU."""
     return "cpu" if bundle.manifest.dtype != "bfloat16" else f"cuda:{device.split(':', 1)[1]}"
 
 
 def agreement_of_engine(
-    bundle: Bundle, device: str, found: StoredTensorRTEngine, against: str, progress: Progress
+    bundle: Bundle,
+    device: str,
+    found: StoredTensorRTEngine,
+    against: str,
+    progress: Progress,
+    failed: FailedForwards | None = None,
 ) -> Agreement:
     """Hold the engine on "tensorrt:N" or "tensorrt-rtx:N" against the device `against`, in every one of its shapes.
 
-    Embedded prompts are decoded with the bundle's defaults, with the full and with the block-causal window.
+    Embedded prompts are decoded with the bundle's defaults, with the full and with the block-causal window. `failed`
+    gathers the forwards in which they differ; None costs nothing.
     """
     engine, manifest, tokenizer = found.engine, bundle.manifest, Tokenizer.open(bundle)
     with (
@@ -131,7 +179,11 @@ def agreement_of_engine(
         prompts = [ids_from_prompt(item.prompt, configs[0], tokenizer, manifest) for item in items]
         shapes = [*engine.gears, engine.prefill.least, engine.prefill.most]
         tolerance = gate_tolerance(manifest, engine.flags.products)
-        return agreement_of_sessions(reference, candidate, manifest, prompts, configs, shapes, tolerance, progress)
+        work = (manifest, prompts, configs, shapes, tolerance, progress)
+        if failed is None:
+            return agreement_of_sessions(reference, candidate, *work)
+        recorded = RecordedSession(reference, cache_shape_from_manifest(manifest))
+        return agreement_of_sessions(recorded, candidate, *work, on_failure=partial(failed.add_last, recorded))
 
 
 def _print_errors(errors: Sequence[OutputError]) -> None:

@@ -1,12 +1,16 @@
 """What in an ONNX graph TensorRT's parser does not take, node by node, before a build that would take minutes to fail.
 
 A pure function of the model and the table of operators (operators.json). Weights in external files are not read.
+A rule may be stricter than the newest TensorRT: tests/export/tensorrt/test_rtx_lint.py sets each beside a real one.
 """
 
-from collections.abc import Callable, Iterator
+import itertools
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 import onnx
+import onnx.defs
+import onnx.external_data_helper
 import onnx.helper
 import onnx.inliner
 import onnx.numpy_helper
@@ -19,6 +23,8 @@ _DATA_INPUTS = {"Where": (1, 2), "Attention": (0, 1, 2)}
 """Inputs whose type the table speaks of; the first one of all others."""
 _DATA_OUTPUTS = {"Constant", "ConstantOfShape"}
 """Operators whose output it speaks of."""
+_QUANTIZED = "DequantizeLinear"
+"""Whose types are what QuantizeLinear may give: uint8 is refused, or taken for int8 where its zero point is 0."""
 _MENDS = {
     "MatMulInteger": "export the checkpoint in floats (--quantize none)",
     "DynamicQuantizeLinear": "export the checkpoint in floats (--quantize none)",
@@ -27,6 +33,7 @@ _MENDS = {
 _FLOAT_BUNDLE = "export the checkpoint in floats (--quantize none): scales worked out from the rows are not constant"
 _OTHERWISE = "write it with operators that the parser has"
 _MOST_TOP_K = 3840
+"""The builder takes it and refuses more; the parser refuses none."""
 _NUMBERS = {"value", "value_int", "value_ints", "value_float", "value_floats"}
 """Forms of a Constant that are numbers."""
 
@@ -102,6 +109,39 @@ def _types(graph: _Graph) -> Iterator[Violation]:
                 yield graph.refusal("type", found, "put a Cast in front of it", node, name)
 
 
+def _made_types(graph: _Graph) -> Iterator[Violation]:
+    """What a node turns numbers into, which the table gives for what is read."""
+    for node in graph.nodes:
+        table = graph.table.operators.get(_QUANTIZED if node.op_type == "QuantizeLinear" else node.op_type)
+        if table is None or node.op_type not in ("Cast", "QuantizeLinear"):
+            continue
+        dtype = graph.dtype(node.output[0])
+        if dtype is not None and not table.takes(dtype):
+            found = f"{node.output[0]} is made {dtype}, and it can be {table.types}"
+            yield graph.refusal("made type", found, "use another type", node, node.output[0])
+
+
+def _one_type(graph: _Graph) -> Iterator[Violation]:
+    """Nothing is widened in a strongly typed network, nor may it be in ONNX, which torch's exporter does not check."""
+    for node in graph.nodes:
+        first: dict[str, str] = {}
+        for name, letter in zip(node.input, _letters_of_inputs(node, graph.opset), strict=False):
+            dtype = graph.dtype(name) if name else None
+            if dtype is not None and first.setdefault(letter, dtype) != dtype:
+                found = f"{name} is {dtype} beside {first[letter]}"
+                yield graph.refusal("one type", found, "put a Cast in front of it", node, name)
+
+
+def _letters_of_inputs(node: onnx.NodeProto, opset: int) -> Iterable[str]:
+    """Of ONNX's type variables, one for each input; inputs of one letter have one type. Empty for what ONNX has not."""
+    if node.domain not in ("", "ai.onnx") or not onnx.defs.has(node.op_type):
+        return ()
+    inputs = onnx.defs.get_schema(node.op_type, opset).inputs
+    letters = ["T1" if node.op_type == "Attention" and each.name == "V" else each.type_str for each in inputs]
+    variadic = bool(inputs) and inputs[-1].option == onnx.defs.OpSchema.FormalParameterOption.Variadic
+    return itertools.chain(letters, itertools.repeat(letters[-1])) if variadic else letters
+
+
 def _axes(graph: _Graph) -> Iterator[Violation]:
     for node in graph.nodes:
         for name in filter(None, (*node.input, *node.output)):
@@ -130,6 +170,19 @@ def _attention(graph: _Graph) -> Iterator[Violation]:
         for name in ("softcap", "softmax_precision", "qk_matmul_output_mode"):
             if attributes.get(name):
                 yield graph.refusal("attention", f"has the attribute {name}", "leave it out", node)
+        if not attributes.get("TRT_decomposable"):
+            found = "is not marked TRT_decomposable, and float32 and small heads have no fused kernel"
+            yield graph.refusal("attention", found, "set the attribute to 1", node)
+        yield from _masks(graph, node, causal=bool(attributes.get("is_causal")))
+
+
+def _masks(graph: _Graph, node: onnx.NodeProto, *, causal: bool) -> Iterator[Violation]:
+    mask = node.input[3] if len(node.input) > 3 else ""
+    if mask and causal:
+        yield graph.refusal("attention", f"has {mask} and is_causal", "leave out one", node, mask)
+    if mask and graph.dtype(mask) not in ("BOOL", graph.dtype(node.input[0])):
+        found = f"{mask} is {graph.dtype(mask)} beside {graph.dtype(node.input[0])}"
+        yield graph.refusal("attention", found, "make it BOOL, or of the other's type", node, mask)
 
 
 def _constant_operands(graph: _Graph) -> Iterator[Violation]:
@@ -147,6 +200,17 @@ def _constant_operands(graph: _Graph) -> Iterator[Violation]:
             yield graph.refusal("constant operand", f"its scale {node.input[1]} is computed", _FLOAT_BUNDLE, node)
 
 
+def _positive_scales(graph: _Graph) -> Iterator[Violation]:
+    """Those that are in the model itself."""
+    for node in graph.nodes:
+        tensor = graph.constants.get(node.input[1]) if node.op_type in ("QuantizeLinear", "DequantizeLinear") else None
+        if tensor is None or onnx.external_data_helper.uses_external_data(tensor):
+            continue
+        if not (onnx.numpy_helper.to_array(tensor).astype(np.float32) > 0).all():
+            found = f"{node.input[1]} is not above 0"
+            yield graph.refusal("positive scale", found, "give what is all 0 a small scale", node, node.input[1])
+
+
 def _zero_points(graph: _Graph) -> Iterator[Violation]:
     for node in graph.nodes:
         if node.op_type not in ("QuantizeLinear", "DequantizeLinear") or len(node.input) < 3 or not node.input[2]:
@@ -162,9 +226,9 @@ def _single_cases(graph: _Graph) -> Iterator[Violation]:
         if node.op_type == "TopK":
             count = graph.constants.get(node.input[1])
             known = None if count is None else int(onnx.numpy_helper.to_array(count).reshape(-1)[0])
-            if attributes.get("sorted", 1) != 1 or (known is not None and known >= _MOST_TOP_K):
+            if attributes.get("sorted", 1) != 1 or (known is not None and known > _MOST_TOP_K):
                 found = f"K is {known} and sorted {attributes.get('sorted', 1)}"
-                yield graph.refusal("top k", found, f"sort, and take fewer than {_MOST_TOP_K}", node)
+                yield graph.refusal("top k", found, f"sort, and take {_MOST_TOP_K} at most", node)
         if node.op_type == "RotaryEmbedding" and len(node.input) > 3 and graph.dtype(node.input[3]) != "INT64":
             yield graph.refusal("rotary positions", "position_ids is not INT64", "cast it", node, node.input[3])
 
@@ -173,9 +237,12 @@ _RULES: tuple[Callable[[_Graph], Iterator[Violation]], ...] = (
     _opsets,
     _operators,
     _types,
+    _made_types,
+    _one_type,
     _axes,
     _attention,
     _constant_operands,
+    _positive_scales,
     _zero_points,
     _single_cases,
 )

@@ -32,12 +32,13 @@ def model_for_parser(bundle: Bundle) -> onnx.ModelProto:
             expected="the graph that lopa-export onnx wrote",
             remedy="copy the bundle again, or export the checkpoint again",
         ) from error
-    _let_attention_decompose(model)
+    let_attention_decompose(model)
     _sign_rounded_rows(model)
     return model
 
 
-def _let_attention_decompose(model: onnx.ModelProto) -> None:
+def let_attention_decompose(model: onnx.ModelProto) -> None:
+    """Mark every Attention, those in functions too, so that a type or size without a fused kernel is no error."""
     for node in (*model.graph.node, *(node for function in model.functions for node in function.node)):
         if node.op_type == "Attention":
             node.attribute.append(onnx.helper.make_attribute("TRT_decomposable", 1))

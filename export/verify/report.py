@@ -3,7 +3,7 @@
 Imports torch and transformers only when there is a checkpoint to compare with.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,6 +26,7 @@ def report_from_bundle(
     lora: Path | None = None,
     device: str = "cpu",
     progress: Progress = silent,
+    before_engine: Callable[[], None] | None = None,
 ) -> Report:
     """Check the files of `bundle`, then compare its engine on `device` with every reference there is.
 
@@ -33,7 +34,8 @@ def report_from_bundle(
     second are called e.g. portable/entropy. The references are numpy on the bundle's own weights and, with
     `checkpoint`, transformers' Qwen2 on the checkpoint merged with the adapter `lora`. Of a quantized bundle the
     weights themselves are compared with the checkpoint's, and Qwen2 takes what the bundle's integers stand for, so that
-    rounding weights and computing are judged apart.
+    rounding weights and computing are judged apart. `before_engine` is called when the files are known to be the right
+    ones, before an engine is opened.
 
     Raises CheckFailedError when files were altered, when checkpoint or adapter are others than the bundle was made
     from, or when the engine fails; errors beyond tolerance are in the report. Raises MissingBackendError when
@@ -53,6 +55,8 @@ def report_from_bundle(
         progress("loading the checkpoint", 0, 0)
         reference, of_weights = _reference_from_checkpoint(bundle, checkpoint, lora)
         references.append(reference)
+    if before_engine is not None:
+        before_engine()
     first, *others = _bundles_of_one_graph(bundle, device)
     report = _report_from_graph(first, device, references, "comparing", progress)
     errors, cases = [*of_weights, *report.errors], report.cases

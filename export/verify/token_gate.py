@@ -4,7 +4,7 @@ The windows are the reference's, whatever the engine answers, so that one other 
 differ. Knows sessions; what they are, and what becomes of the outcome, is decided elsewhere.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -79,10 +79,11 @@ class Agreement:
 
 
 class Tally:
-    """Gathers comparisons."""
+    """Gathers comparisons. `on_failure` is called in each that would not be ok alone."""
 
-    def __init__(self, tolerance: GateTolerance) -> None:
+    def __init__(self, tolerance: GateTolerance, on_failure: Callable[[], None] | None = None) -> None:
         self._tolerance = tolerance
+        self._on_failure = on_failure
         self._differences: dict[str, Difference] = {}
         self.forwards = self.rows = self.near_ties = self.other_tokens = 0
 
@@ -90,23 +91,27 @@ class Tally:
         """Add one forward."""
         lead = expected.topk_logprobs[..., 0] - expected.topk_logprobs[..., 1]
         near = lead <= self._tolerance.margin
-        other = np.not_equal(expected.topk_ids[..., 0], found.topk_ids[..., 0])
+        other = np.not_equal(expected.topk_ids[..., 0], found.topk_ids[..., 0]) & ~near
         self.forwards += 1
         self.rows += lead.size
         self.near_ties += int(near.sum())
-        self.other_tokens += int((other & ~near).sum())
+        self.other_tokens += int(other.sum())
+        failed = bool(other.any())
         for name in (contract.TOPK_LOGPROBS, contract.ENTROPY):
             difference = difference_of(getattr(found, name), getattr(expected, name), least_magnitude=1.0)
+            failed |= not self._error("", name, difference).ok
             known = self._differences.get(name)
             self._differences[name] = difference if known is None else known.with_another(difference)
+        if failed and self._on_failure is not None:
+            self._on_failure()
 
     def agreement(self, reference: str) -> Agreement:
         """All of it."""
-        errors = tuple(
-            OutputError(reference, name, difference, self._tolerance.statistics, by_rms=self._tolerance.by_rms)
-            for name, difference in self._differences.items()
-        )
+        errors = tuple(self._error(reference, name, difference) for name, difference in self._differences.items())
         return Agreement(self.forwards, self.rows, self.near_ties, self.other_tokens, errors)
+
+    def _error(self, reference: str, name: str, difference: Difference) -> OutputError:
+        return OutputError(reference, name, difference, self._tolerance.statistics, by_rms=self._tolerance.by_rms)
 
 
 def agreement_of_sessions(
@@ -118,12 +123,14 @@ def agreement_of_sessions(
     shapes: Sequence[Sizes],
     tolerance: GateTolerance,
     progress: Progress = silent,
+    on_failure: Callable[[], None] | None = None,
 ) -> Agreement:
     """Decode every prompt with every config, then run random windows in each of `shapes`, on both.
 
-    `progress` is told how many of these are done.
+    `progress` is told how many of these are done; `on_failure` is called right after each forward that would not be ok
+    alone.
     """
-    tally = Tally(tolerance)
+    tally = Tally(tolerance, on_failure)
     pair = PairedSession(reference, candidate, tally.compare)
     work = [
         *((_decode, (prompt, config, manifest)) for config in configs for prompt in prompts),

@@ -1,10 +1,22 @@
-"""lopa-export as a user runs it: a process, its streams and its exit code."""
+"""lopa-export with its streams and its exit code, but in this process: half of a short command is start and import.
+
+What a process adds, closed streams, signals and what is imported, is tested in test_main.py; tests/test_readme.py
+starts one for each command.
+"""
 
 import json
+import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from tempfile import TemporaryFile
+from typing import IO
+
+import pytest
 
 from lopa import tiny
+from lopa.cli.main import main
 
 PROMPT = json.loads(tiny.EVAL.read_text(encoding="utf-8").splitlines()[0])["prompt"]
 BROKEN_DEVICES = """
@@ -28,11 +40,32 @@ main(sys.argv[2:])
 """A program: the command in the arguments behind the first, which names the devices that break."""
 
 
-def lopa_export(*arguments: object, stdin: str = "") -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "lopa.cli.main", *map(str, arguments)],
-        input=stdin,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+def lopa_export(*arguments: object, stdin: str | bytes = "") -> subprocess.CompletedProcess[str]:
+    command = [*map(str, arguments)]
+    with TemporaryFile() as given, TemporaryFile() as out, TemporaryFile() as err:
+        given.write(stdin.encode() if isinstance(stdin, str) else stdin)
+        given.seek(0)
+        with _streams(given, out, err), pytest.raises(SystemExit) as end:
+            main(command)
+        assert isinstance(end.value.code, int)
+        return subprocess.CompletedProcess(command, end.value.code, _written(out), _written(err))
+
+
+@contextmanager
+def _streams(*files: IO[bytes]) -> Iterator[None]:
+    """Standard input, output and errors are `files` meanwhile, also for who knows them by number."""
+    with ExitStack() as stack:
+        for number, (name, file) in enumerate(zip(("stdin", "stdout", "stderr"), files, strict=True)):
+            kept = os.dup(number)
+            stack.callback(os.close, kept)
+            stack.callback(os.dup2, kept, number)
+            os.dup2(file.fileno(), number)
+            stream = stack.enter_context(open(number, "w" if number else "r", encoding="utf-8", closefd=False))
+            stack.callback(setattr, sys, name, getattr(sys, name))
+            setattr(sys, name, stream)
+        yield
+
+
+def _written(file: IO[bytes]) -> str:
+    file.seek(0)
+    return file.read().decode()

@@ -11,7 +11,15 @@ from pathlib import Path
 
 import onnxruntime
 import pytest
-from tests.export.checkpoints import CONFIG, edit_config, enlarge_vocabulary, failed_export, shard, small_checkpoint
+from tests.export.checkpoints import (
+    CONFIG,
+    ONE_LAYER,
+    edit_config,
+    enlarge_vocabulary,
+    failed_export,
+    shard,
+    small_checkpoint,
+)
 
 from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint
 from lopa.runtime.bundle import Bundle
@@ -20,7 +28,6 @@ from lopa.tiny import ADAPTER, CHECKPOINT
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
-ONE_LAYER = {"num_hidden_layers": 1}
 
 # Exports until the first weights are written, then waits to be killed.
 STALLING_EXPORT = """
@@ -151,7 +158,7 @@ def test_an_export_that_is_interrupted_leaves_nothing(tmp_path: Path) -> None:
 def test_a_disk_with_too_little_room(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A sparse checkpoint whose bundle would take twice what is free: refused before anything is read or written."""
     free = shutil.disk_usage(tmp_path).free
-    checkpoint = small_checkpoint(tmp_path / "checkpoint", changes=ONE_LAYER)
+    checkpoint = small_checkpoint(tmp_path / "checkpoint", changes={"num_hidden_layers": 1})
     rows = free // CONFIG["hidden_size"] // 4
     edit_config(checkpoint, vocab_size=rows)
     enlarge_vocabulary(checkpoint, rows)

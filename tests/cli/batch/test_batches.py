@@ -231,13 +231,15 @@ def test_a_path_that_cannot_be_written_is_refused_and_nothing_is_lost(
         ("--output", "new", "--timeline", "new.link"),
     ],
 )
-def test_one_file_for_two_things_is_refused(arguments: tuple[str, ...], tiny_bundle: Path, tmp_path: Path) -> None:
+def test_one_file_for_two_things_is_refused(
+    arguments: tuple[str, ...], tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     prompts = jsonl(tmp_path / "in.jsonl", GOOD)
     (tmp_path / "link").symlink_to("in.jsonl")
     (tmp_path / "hard").hardlink_to(prompts)
     (tmp_path / "new.link").symlink_to("new")
-    program = [sys.executable, "-m", "lopa.cli.main", "generate", str(tiny_bundle), "--prompts", "in.jsonl", *arguments]
-    result = subprocess.run(program, cwd=tmp_path, capture_output=True, text=True, check=False)
+    monkeypatch.chdir(tmp_path)
+    result = lopa_export("generate", tiny_bundle, "--prompts", "in.jsonl", *arguments)
     assert (result.returncode, result.stdout) == (2, "")
     assert "are one file" in result.stderr
     assert prompts.read_text() == f"{GOOD}\n"

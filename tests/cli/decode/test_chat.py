@@ -1,4 +1,4 @@
-"""lopa-export chat, as a user runs it: line by line through pipes, and on a pseudo-terminal."""
+"""lopa-export chat: line by line from standard input, and as a user runs it, on a pseudo-terminal."""
 
 import hashlib
 import json
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Self
 
 import pytest
+from tests.cli.command import lopa_export
 
 from lopa.cli.decode.conversation import Conversation
 
@@ -41,14 +42,13 @@ def chat_bundle(tiny_bundle: Path, tmp_path: Path) -> Path:
 
 
 def chat(bundle: Path, text: str | bytes, *options: object) -> subprocess.CompletedProcess[str]:
-    data = text.encode() if isinstance(text, str) else text
-    done = subprocess.run([*PROGRAM, str(bundle), *map(str, options)], input=data, capture_output=True, check=False)
-    return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
+    return lopa_export("chat", bundle, *options, stdin=text)
 
 
-def generated(bundle: Path, prompt: str) -> str:
-    command = [sys.executable, "-m", "lopa.cli.main", "generate", str(bundle), prompt, "-q"]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+def generated(bundle: Path, prompt: str, *options: object) -> str:
+    done = lopa_export("generate", bundle, prompt, "-q", *options)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def test_without_a_template_each_message_is_continued_alone(tiny_bundle: Path) -> None:
@@ -74,8 +74,7 @@ def test_turns_go_through_the_template_and_can_be_taken_back(chat_bundle: Path, 
     assert done.stdout == "".join(message["content"] + "\n" for message in [first[2], first[4], third[2]])
     rest = f"system: short\nuser: one\nassistant: {first[2]['content']}\nuser: two\nAnswer:"
     assert chat(chat_bundle, rest.replace("\n", "\\\n") + "\n/quit\n").returncode == 0  # text like a role is text
-    command = [sys.executable, "-m", "lopa.cli.main", "generate", str(chat_bundle), rest, "-q", "--max-new-tokens", "8"]
-    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == first[4]["content"] + "\n"
+    assert generated(chat_bundle, rest, "--max-new-tokens", 8) == first[4]["content"] + "\n"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""lopa-export generate, as a user runs it: a process, its streams and its exit code."""
+"""lopa-export generate: what it prints and writes, and what it says of bad usage."""
 
 import json
 import subprocess

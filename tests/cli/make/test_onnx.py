@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.export.checkpoints import failed_export, small_checkpoint
+from tests.export.checkpoints import HALF_OF_TESTS, failed_export, small_checkpoint
 
 from lopa.cli.main import main
 from lopa.runtime.bundle import Bundle
@@ -28,7 +28,7 @@ main(sys.argv[1:])
 
 
 def test_an_export_with_every_flag(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    checkpoint = small_checkpoint(tmp_path / "checkpoint", changes={"num_hidden_layers": 2})
+    checkpoint = small_checkpoint(tmp_path / "checkpoint", changes=HALF_OF_TESTS)
     place = tmp_path / "place" / "bundle"
     place.mkdir(parents=True)
     (place / "manifest.json").write_text("an older bundle")

@@ -1,4 +1,4 @@
-"""lopa-export bench as a user runs it: tables, files, and what it says when something is missing."""
+"""lopa-export bench: tables, files, and what it says when something is missing."""
 
 import json
 import os
@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.cli.command import lopa_export
 
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.costs import costs_from_bundle
@@ -20,11 +21,20 @@ ROOT = Path(__file__).resolve().parents[3]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
 
 
-COARSE = "import lopa.bench.forward.costs as costs; costs.GRIDS = costs.GRIDS[-1:]; costs._MOST_ROUNDS = 6"
-"""The whole grid takes a minute."""
+COARSE = """
+from lopa.bench.forward import costs, machine_rates
+costs.GRIDS = (costs.Grid(branches=(1, 4), blocks=(1, 2), prefixes=(64, 128)),)
+costs._MOST_ROUNDS, costs._HOST_PROMPTS = 6, 1
+machine_rates.least_seconds.__defaults__ = (0.05,)
+"""
+"""8 sizes instead of 144, and less of everything else: the whole takes a minute."""
 
 
-def lopa_export(*arguments: object, refuse: tuple[str, ...] = (), first: str = "") -> subprocess.CompletedProcess[str]:
+def bench(*arguments: object) -> subprocess.CompletedProcess[str]:
+    return lopa_export("bench", *arguments)
+
+
+def bench_alone(*arguments: object, refuse: tuple[str, ...] = (), first: str = "") -> subprocess.CompletedProcess[str]:
     """Run the command in a process of its own in which the packages in `refuse` cannot be imported.
 
     `first` is Python to run before the command, in the same process.
@@ -46,7 +56,7 @@ def lopa_export(*arguments: object, refuse: tuple[str, ...] = (), first: str = "
 
 def test_quality_writes_json_table_and_plot(tiny_bundle: Path, tmp_path: Path) -> None:
     output, plot = tmp_path / "out", tmp_path / "plots" / "quality.png"
-    done = lopa_export(
+    done = bench_alone(
         tiny_bundle,
         "--quality",
         EVAL,
@@ -72,7 +82,7 @@ def test_quality_writes_json_table_and_plot(tiny_bundle: Path, tmp_path: Path) -
 
 
 def test_speed_writes_json_and_table(tiny_bundle: Path, tmp_path: Path) -> None:
-    done = lopa_export(
+    done = bench(
         *(tiny_bundle, "--speed", "--checkpoint", CHECKPOINT, "--lora", ADAPTER),
         *("--branches", 3, "--limit", 1, "--output", tmp_path),
     )
@@ -89,7 +99,7 @@ def test_speed_writes_json_and_table(tiny_bundle: Path, tmp_path: Path) -> None:
 
 def test_costs_are_stored_in_the_bundle_beside_the_roofline(tiny_bundle: Path, tmp_path: Path) -> None:
     bundle, output = Path(shutil.copytree(tiny_bundle, tmp_path / "bundle")), tmp_path / "out"
-    done = lopa_export(
+    done = bench_alone(
         *(bundle, "--costs", "--threads", 1, "--output", output),
         refuse=("torch", "onnx", "transformers"),
         first=COARSE,
@@ -122,31 +132,32 @@ costs._forward_seconds = stopped
 """
 
 
-@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
-@pytest.mark.parametrize(("forwards", "kept"), [(20, False), (60, True)])
+@pytest.mark.parametrize(("name", "forwards", "kept"), [("SIGINT", 15, False), ("SIGTERM", 40, True)])
 def test_a_stopped_measurement_keeps_what_is_a_table(
     tiny_bundle: Path, tmp_path: Path, name: str, forwards: int, kept: bool
 ) -> None:
-    """The coarsest grid has 12 sizes, so that 36 forwards are a table; 2 in a round are not timed."""
+    """The grid has 8 sizes, so that 24 forwards are a table; 2 in a round are not timed."""
     bundle = Path(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
     first = f"{COARSE}\n{STOPPED.format(name=name, forwards=forwards)}"
-    done = lopa_export(bundle, "--costs", "--threads", 1, first=first)
+    done = bench_alone(bundle, "--costs", "--threads", 1, first=first)
     assert done.returncode == 128 + getattr(signal, name), done.stderr
     assert "forwards: stopped after " in done.stderr
     assert "Traceback" not in done.stderr
     if kept:
         assert f"What was measured is kept: {bundle / 'costs.cpu.json'}" in done.stderr
-        assert len(costs_from_bundle(Bundle.open(bundle), "cpu", 1).costs.points) == 12
+        assert len(costs_from_bundle(Bundle.open(bundle), "cpu", 1).costs.points) == 8
     else:
-        assert "Nothing was kept: a table needs 36 forwards, 3 of every size." in done.stderr
+        assert "Nothing was kept: a table needs 24 forwards, 3 of every size." in done.stderr
     extra = {path.name for path in bundle.iterdir()} - {path.name for path in tiny_bundle.iterdir()}
     assert extra == ({"costs.cpu.json"} if kept else set())
 
 
-def test_a_bundle_that_cannot_be_written_is_refused_before_measuring(tiny_bundle: Path, tmp_path: Path) -> None:
+def test_a_bundle_that_cannot_be_written_is_refused_before_measuring(
+    tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     bundle = Path(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
-    first = "import os\nos.access = lambda path, mode: mode != os.W_OK"  # root may write everywhere
-    done = lopa_export(bundle, "--costs", "--threads", 1, first=first)
+    monkeypatch.setattr(os, "access", lambda _, mode: mode != os.W_OK)  # root may write everywhere
+    done = bench(bundle, "--costs", "--threads", 1)
     assert done.returncode == 2
     assert f"{bundle} cannot be written" in done.stderr
     assert "forwards" not in done.stderr
@@ -167,7 +178,7 @@ def test_a_file_that_cannot_be_written_is_known_before_measuring(
     tiny_bundle: Path, tmp_path: Path, arguments: tuple[object, ...], taken: str, work: str
 ) -> None:
     (tmp_path / taken).mkdir(parents=True)
-    done = lopa_export(tiny_bundle, *(tmp_path / each if each in (taken, "out") else each for each in arguments))
+    done = bench(tiny_bundle, *(tmp_path / each if each in (taken, "out") else each for each in arguments))
     assert (done.returncode, done.stdout) == (2, "")
     assert f"cannot write {tmp_path / taken}" in done.stderr
     assert work not in done.stderr
@@ -178,7 +189,7 @@ def test_a_table_in_the_bundle_that_cannot_be_written_is_known_before_measuring(
 ) -> None:
     bundle = Path(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
     (bundle / "costs.cpu.json").mkdir()
-    done = lopa_export(bundle, "--costs", "--threads", 1)
+    done = bench(bundle, "--costs", "--threads", 1)
     assert (done.returncode, done.stdout) == (2, "")
     assert f"cannot write {bundle / 'costs.cpu.json'}" in done.stderr
     assert "forwards" not in done.stderr
@@ -186,7 +197,7 @@ def test_a_table_in_the_bundle_that_cannot_be_written_is_known_before_measuring(
 
 def test_quiet_measures_without_a_word(tiny_bundle: Path, tmp_path: Path) -> None:
     bundle = Path(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
-    done = lopa_export(bundle, "--costs", "--threads", 1, "--quiet", first=COARSE)
+    done = bench_alone(bundle, "--costs", "--threads", 1, "--quiet", first=COARSE)
     assert (done.returncode, done.stderr) == (0, "")
     assert (bundle / "costs.cpu.json").is_file()
 
@@ -196,7 +207,7 @@ def test_a_failed_measurement_leaves_the_old_table(tiny_bundle: Path, tmp_path: 
     (bundle / "costs.cpu.json").write_text("old")
     (bundle / "model.onnx").write_bytes(bytes(range(256)) * ((bundle / "model.onnx").stat().st_size // 256 + 1))
     os.truncate(bundle / "model.onnx", (tiny_bundle / "model.onnx").stat().st_size)
-    done = lopa_export(bundle, "--costs", "--threads", 1)
+    done = bench(bundle, "--costs", "--threads", 1)
     assert done.returncode == 2
     assert "cannot open" in done.stderr
     assert (bundle / "costs.cpu.json").read_text() == "old"
@@ -206,7 +217,7 @@ def test_devices_are_measured_projected_and_drawn(tiny_bundle: Path, tmp_path: P
     cores = len(available_cores())
     plot = tmp_path / "plots" / "scaling.png"
     asked = (tiny_bundle, "--devices", "1,2,64", "--limit", 1, "--branches", 4, "--output", tmp_path / "out")
-    done = lopa_export(*asked, "--plot", plot, refuse=("torch", "onnx", "transformers"))
+    done = bench_alone(*asked, "--plot", plot, refuse=("torch", "onnx", "transformers"))
     assert done.returncode == 0, done.stderr
     report = json.loads((tmp_path / "out" / "scaling.json").read_bytes())
     assert [each["devices"] for each in report["measured"]] == [count for count in (1, 2) if count <= cores]
@@ -224,7 +235,7 @@ def test_devices_are_measured_projected_and_drawn(tiny_bundle: Path, tmp_path: P
 
 
 def test_cold_starts_fresh_processes(tiny_bundle: Path, tmp_path: Path) -> None:
-    done = lopa_export(
+    done = bench_alone(
         tiny_bundle, "--cold", "--threads", 1, "--output", tmp_path, refuse=("torch", "onnx", "transformers")
     )
     assert done.returncode == 0, done.stderr
@@ -235,25 +246,29 @@ def test_cold_starts_fresh_processes(tiny_bundle: Path, tmp_path: Path) -> None:
         assert 0 < start["imported"] + start["opened"] + start["forward"] < start["process"]
 
 
-def test_a_plot_without_matplotlib_is_refused_before_measuring(tiny_bundle: Path, tmp_path: Path) -> None:
-    asked = (tiny_bundle, "--quality", EVAL, "--limit", 1, "--output", tmp_path / "out")
-    done = lopa_export(*asked, "--plot", tmp_path / "q.png", refuse=("matplotlib",))
+def test_a_plot_without_matplotlib_is_refused_before_measuring(
+    tiny_bundle: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    prompts = tmp_path_factory.mktemp("prompts") / "eval.jsonl"
+    prompts.write_text(EVAL.read_text().splitlines()[0] + "\n")
+    asked = (tiny_bundle, "--quality", prompts, "--output", tmp_path / "out")
+    done = bench_alone(*asked, "--plot", tmp_path / "q.png", refuse=("matplotlib",))
     assert done.returncode == 3
     assert pip_install("plot") in done.stderr
     assert "Traceback" not in done.stderr
     assert list(tmp_path.iterdir()) == []
-    assert lopa_export(*asked, refuse=("matplotlib",)).returncode == 0
+    assert bench_alone(*asked, refuse=("matplotlib",)).returncode == 0
 
 
 def test_speed_without_torch_names_the_extra(tiny_bundle: Path) -> None:
-    done = lopa_export(tiny_bundle, "--speed", "--checkpoint", CHECKPOINT, refuse=("torch",))
+    done = bench_alone(tiny_bundle, "--speed", "--checkpoint", CHECKPOINT, refuse=("torch",))
     assert done.returncode == 3
     assert pip_install("export") in done.stderr
     assert "Traceback" not in done.stderr
 
 
 def test_speed_of_another_checkpoint(tiny_bundle: Path, tmp_path: Path) -> None:
-    done = lopa_export(tiny_bundle, "--speed", "--checkpoint", CHECKPOINT, "--output", tmp_path / "out")
+    done = bench(tiny_bundle, "--speed", "--checkpoint", CHECKPOINT, "--output", tmp_path / "out")
     assert done.returncode == 2
     assert "not that of the bundle" in done.stderr
     assert list(tmp_path.iterdir()) == []
@@ -290,16 +305,14 @@ def test_speed_of_another_checkpoint(tiny_bundle: Path, tmp_path: Path) -> None:
     ],
 )
 def test_wrong_usage(tiny_bundle: Path, arguments: tuple[object, ...], said: str) -> None:
-    done = lopa_export(tiny_bundle, *arguments)
+    done = bench(tiny_bundle, *arguments)
     assert done.returncode == 2
     assert said in done.stderr
     assert "Traceback" not in done.stderr
 
 
 def test_a_folder_that_is_no_bundle(tmp_path: Path) -> None:
-    done = lopa_export(
-        tmp_path, "--quality", EVAL, "--output", tmp_path / "out", "--plot", tmp_path / "plots" / "q.png"
-    )
+    done = bench(tmp_path, "--quality", EVAL, "--output", tmp_path / "out", "--plot", tmp_path / "plots" / "q.png")
     assert done.returncode == 2
     assert "manifest.json" in done.stderr
     assert list(tmp_path.iterdir()) == []
@@ -308,7 +321,7 @@ def test_a_folder_that_is_no_bundle(tmp_path: Path) -> None:
 def test_a_bad_line_of_the_prompts(tiny_bundle: Path, tmp_path: Path) -> None:
     path = tmp_path / "eval.jsonl"
     path.write_text('{"prompt": "p", "answer": "a", "kind": "code"}\nnot json\n')
-    done = lopa_export(tiny_bundle, "--quality", path, "--output", tmp_path / "out")
+    done = bench(tiny_bundle, "--quality", path, "--output", tmp_path / "out")
     assert done.returncode == 2
     assert f"{path} line 2 is not JSON" in done.stderr
     assert not (tmp_path / "out").exists()
@@ -317,6 +330,6 @@ def test_a_bad_line_of_the_prompts(tiny_bundle: Path, tmp_path: Path) -> None:
 def test_a_plot_of_prompts_without_a_score(tiny_bundle: Path, tmp_path: Path) -> None:
     path = tmp_path / "eval.jsonl"
     path.write_text('{"prompt": "p", "answer": "a", "kind": "code"}\n')
-    done = lopa_export(tiny_bundle, "--quality", path, "--plot", tmp_path / "q.png")
+    done = bench(tiny_bundle, "--quality", path, "--plot", tmp_path / "q.png")
     assert done.returncode == 2
     assert "no prompt of kind math" in done.stderr

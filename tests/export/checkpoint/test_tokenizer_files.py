@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import transformers
 from tests.export.checkpoint.slow_tokenizer import CONFIG_IDS, IDS, NOT_SPECIAL, SETTINGS, TEXTS, slow_tokenizer
-from tests.export.checkpoints import TOKENIZER_CONFIG, edit_config, failed_export, small_checkpoint
+from tests.export.checkpoints import ONE_LAYER, TOKENIZER_CONFIG, edit_config, failed_export, small_checkpoint
 
 from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint
 from lopa.export.checkpoint.config import config_from_checkpoint
@@ -110,7 +110,7 @@ def test_a_broken_tokenizer(tmp_path: Path, capsys: pytest.CaptureFixture[str], 
 
 def _slow_checkpoint(folder: Path, **changes: Any) -> Path:
     """Dream's files: no tokenizer.json, special tokens beyond vocab.json; `changes` are to config.json."""
-    return slow_tokenizer(small_checkpoint(folder, changes={"num_hidden_layers": 1, **CONFIG_IDS, **changes}))
+    return slow_tokenizer(small_checkpoint(folder, changes={**ONE_LAYER, **CONFIG_IDS, **changes}))
 
 
 def test_a_checkpoint_with_a_slow_tokenizer_becomes_a_bundle(tmp_path: Path) -> None:

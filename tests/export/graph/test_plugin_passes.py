@@ -10,7 +10,7 @@ import onnx
 import onnx_ir as ir
 import onnxruntime
 import pytest
-from tests.export.checkpoints import small_checkpoint
+from tests.export.checkpoints import ONE_LAYER, small_checkpoint
 
 from lopa import tiny
 from lopa.cli.main import main
@@ -141,7 +141,7 @@ def test_with_logits_and_beside_a_portable_graph(tmp_path: Path) -> None:
 
 
 def test_no_confidence_head_of_integers(tmp_path: Path) -> None:
-    checkpoint = small_checkpoint(tmp_path / "checkpoint", changes={"num_hidden_layers": 1})
+    checkpoint = small_checkpoint(tmp_path / "checkpoint", changes=ONE_LAYER)
     choice = QuantizationChoice("int8")
     fast = bundle_from_checkpoint(checkpoint, tmp_path / "bundle", quantization=choice, plugins=True)
     assert fast.manifest.plugins == ["BranchAttention"]

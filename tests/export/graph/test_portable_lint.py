@@ -22,7 +22,7 @@ Change = Callable[[onnx.ModelProto], None]
 def clean(tmp_path_factory: pytest.TempPathFactory) -> onnx.ModelProto:
     folder = tmp_path_factory.mktemp("lint")
     checkpoint = small_checkpoint(folder / "checkpoint", changes={"num_hidden_layers": 1})
-    bundle = bundle_from_checkpoint(checkpoint, folder / "bundle", dialects=("portable",))
+    bundle = bundle_from_checkpoint(checkpoint, folder / "bundle", dialects=("portable",), with_logits=True)
     return onnx.load(bundle.graph, load_external_data=False)
 
 
@@ -219,5 +219,5 @@ def test_nothing_is_left_of_an_export_that_breaks_a_rule(tmp_path: Path, monkeyp
     checkpoint = small_checkpoint(tmp_path / "checkpoint", changes={"num_hidden_layers": 1})
     monkeypatch.setattr("lopa.export.graph.portable_lint.MOST_AXES", 3)
     with pytest.raises(CheckFailedError, match="has 4 axes"):
-        bundle_from_checkpoint(checkpoint, tmp_path / "bundle", dialects=("portable",))
+        bundle_from_checkpoint(checkpoint, tmp_path / "bundle", dialects=("portable",), with_logits=True)
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]

@@ -9,7 +9,7 @@ import onnx_ir as ir
 import onnxruntime
 import pytest
 import torch
-from tests.export.checkpoints import small_checkpoint
+from tests.export.checkpoints import HALF_OF_TESTS, small_checkpoint
 from tests.export.graph.test_trace import ALLOWED
 
 from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint
@@ -59,10 +59,9 @@ def test_onnx_runtime_computes_every_product_with_integers(tiny_quantized: Path,
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_float16_keeps_the_fused_products(tmp_path: Path, kind: IntegerDtype) -> None:
-    checkpoint = small_checkpoint(tmp_path / "c", changes={"intermediate_size": 64})
-    bundle = bundle_from_checkpoint(
-        checkpoint, tmp_path / "b", dtype="float16", quantization=QuantizationChoice(kind, exclude=("layers.0.*",))
-    )
+    checkpoint = small_checkpoint(tmp_path / "c", changes=HALF_OF_TESTS)
+    choice = QuantizationChoice(kind, exclude=("layers.0.*",))
+    bundle = bundle_from_checkpoint(checkpoint, tmp_path / "b", dtype="float16", quantization=choice, with_logits=True)
     operators = _optimized(bundle.graph, tmp_path)
     assert (operators[FUSED[kind]], operators["MatMul"]) == (8, 7)
     session = open_session(bundle, "cpu", threads=1)

@@ -1,6 +1,5 @@
 """What TensorRT's parser refuses is named before a build, and the graphs that we export are not refused."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -9,149 +8,38 @@ import onnx
 import onnx_ir as ir
 import onnxruntime as ort
 import pytest
+from tests.export.tensorrt.one_node import BF16, F16, F32, attention_model
+from tests.export.tensorrt.parser_controls import CONTROLS
 
 from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint
 from lopa.export.graph.trace import graph_from_dimensions
 from lopa.export.tensorrt.lint import check_parser_takes, refusals_of_model
 from lopa.export.tensorrt.operators import tensorrt_operators
-from lopa.export.tensorrt.parser_graph import model_for_parser
+from lopa.export.tensorrt.parser_graph import let_attention_decompose, model_for_parser
 from lopa.export.weights.plan import Dtype
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.errors import BadInputError
 from lopa.tiny import CHECKPOINT
 
-F32, F16, BF16, I64 = (
-    onnx.TensorProto.FLOAT,
-    onnx.TensorProto.FLOAT16,
-    onnx.TensorProto.BFLOAT16,
-    onnx.TensorProto.INT64,
-)
-Shape = list[int | str]
 
-
-def _model(
-    operator: str,
-    inputs: dict[str, tuple[int, Shape]],
-    constants: dict[str, np.ndarray] | None = None,
-    *,
-    outputs: tuple[str, ...] = ("y",),
-    opset: int = 23,
-    domain: str = "",
-    **attributes: object,
-) -> onnx.ModelProto:
-    """One node over inputs and then constants, in this order."""
-    known = constants or {}
-    node = onnx.helper.make_node(operator, [*inputs, *known], list(outputs), name="node", domain=domain, **attributes)
-    graph = onnx.helper.make_graph(
-        [node],
-        "g",
-        [onnx.helper.make_tensor_value_info(name, *kind) for name, kind in inputs.items()],
-        [onnx.helper.make_empty_tensor_value_info(name) for name in outputs],
-        [onnx.numpy_helper.from_array(array, name) for name, array in known.items()],
-    )
-    imports = [onnx.helper.make_opsetid("", opset), *([onnx.helper.make_opsetid(domain, 1)] if domain else [])]
-    return onnx.helper.make_model(graph, opset_imports=imports)
-
-
-def _attention(rank: int = 4, **changes: object) -> onnx.ModelProto:
-    shape: Shape = [2, 3, 4, 8][4 - rank :]
-    return _model("Attention", dict.fromkeys("qkv", (F16, shape)), **changes)  # type: ignore[arg-type]
-
-
-REFUSED: dict[str, tuple[Callable[[], onnx.ModelProto], str, str]] = {
-    "opset": (lambda: _model("Relu", {"x": (F32, [2])}, opset=8), "opset", "opset 8"),
-    "newer opset": (lambda: _model("Relu", {"x": (F32, [2])}, opset=25), "opset", "opset 25"),
-    "operator": (
-        lambda: _model("MatMulInteger", {"a": (onnx.TensorProto.INT8, [2, 2]), "b": (onnx.TensorProto.INT8, [2, 2])}),
-        "operator",
-        "ai.onnx::MatMulInteger is not supported; export the checkpoint in floats",
-    ),
-    "domain": (
-        lambda: _model("FusedThing", {"x": (F32, [2])}, domain="com.microsoft"),
-        "operator",
-        "com.microsoft::FusedThing",
-    ),
-    "type": (
-        lambda: _model("Sin", {"x": (onnx.TensorProto.DOUBLE, [2])}),
-        "type",
-        "x is DOUBLE, and it takes FLOAT FLOAT16 BFLOAT16; put a Cast",
-    ),
-    "type of a logical operator": (
-        lambda: _model(
-            "Where", {"c": (onnx.TensorProto.BOOL, [2]), "a": (onnx.TensorProto.INT8, [2])}, {"b": np.int8([1])}
-        ),
-        "type",
-        "a is INT8",
-    ),
-    "axes": (lambda: _model("Relu", {"x": (F32, [1] * 9)}), "axes", "x has 9 axes, more than 8"),
-    "attention of 3 axes": (
-        lambda: _attention(3, q_num_heads=2, kv_num_heads=2),
-        "attention",
-        "q has 3 axes and not 4",
-    ),
-    "attention with present": (lambda: _attention(outputs=("y", "k2", "v2")), "attention", "uses k2, v2"),
-    "attention with softcap": (lambda: _attention(softcap=2.0), "attention", "attribute softcap"),
-    "computed axes": (
-        lambda: _model("ReduceSum", {"x": (F32, [2, 2]), "axes": (I64, [1])}),
-        "constant operand",
-        "its axes axes are computed",
-    ),
-    "squeeze of a dynamic shape": (
-        lambda: _model("Squeeze", {"x": (F32, [1, "n"])}),
-        "constant operand",
-        "has no axes, and its shape is dynamic",
-    ),
-    "computed scale": (
-        lambda: _model("QuantizeLinear", {"x": (F32, [2]), "scale": (F32, [])}, {"zero": np.int8(0)}),
-        "constant operand",
-        "its scale scale is computed; export the checkpoint in floats",
-    ),
-    "zero point": (
-        lambda: _model("QuantizeLinear", {"x": (F32, [2])}, {"scale": np.float32(1), "zero": np.int8(3)}),
-        "zero point",
-        "zero is not 0",
-    ),
-    "many candidates": (
-        lambda: _model("TopK", {"x": (F32, [2, 5000])}, {"k": np.int64([4000])}, outputs=("y", "i")),
-        "top k",
-        "K is 4000",
-    ),
-    "unsorted candidates": (
-        lambda: _model("TopK", {"x": (F32, [2, 50])}, {"k": np.int64([4])}, outputs=("y", "i"), sorted=0),
-        "top k",
-        "sorted 0",
-    ),
-}
-
-
-@pytest.mark.parametrize("case", REFUSED)
+@pytest.mark.parametrize("case", [name for name, control in CONTROLS.items() if control.rule is not None])
 def test_what_the_parser_refuses_is_named(case: str) -> None:
-    make, rule, text = REFUSED[case]
-    found = refusals_of_model(make(), tensorrt_operators())
-    assert rule in {each.rule for each in found}
-    assert text in "; ".join(map(str, found))
+    control = CONTROLS[case]
+    found = refusals_of_model(control.make(), tensorrt_operators())
+    assert control.rule in {each.rule for each in found}
+    assert control.ours in "; ".join(map(str, found))
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        _attention,
-        lambda: _model("Relu", {"x": (BF16, [2, "n"])}),
-        lambda: _model("ReduceSum", {"x": (F32, [2, "n"])}, {"axes": np.int64([1])}),
-        lambda: _model("Squeeze", {"x": (F32, [1, 1])}),
-        lambda: _model("QuantizeLinear", {"x": (F32, [2])}, {"scale": np.float32(1), "zero": np.int8(0)}),
-        lambda: _model("TopK", {"x": (F32, ["n", 50])}, {"k": np.int64([8])}, outputs=("y", "i")),
-    ],
-)
-def test_what_the_parser_takes_is_not_refused(make: Callable[[], onnx.ModelProto]) -> None:
-    assert refusals_of_model(make(), tensorrt_operators()) == []
+@pytest.mark.parametrize("case", [name for name, control in CONTROLS.items() if control.rule is None])
+def test_what_the_parser_takes_is_not_refused(case: str) -> None:
+    assert refusals_of_model(CONTROLS[case].make(), tensorrt_operators()) == []
 
 
 def test_a_refusal_names_node_operator_opset_type_axes_and_mend() -> None:
-    (refusal,) = refusals_of_model(_attention(softcap=2.0), tensorrt_operators())
+    (refusal,) = refusals_of_model(attention_model(softcap=2.0), tensorrt_operators())
     assert str(refusal) == "Attention node (opset 23, FLOAT16, 4 axes): has the attribute softcap; leave it out"
     with pytest.raises(BadInputError, match=r"model\.onnx has 1 places that TensorRT's parser refuses: Attention node"):
-        check_parser_takes(_attention(softcap=2.0), "model.onnx")
+        check_parser_takes(attention_model(softcap=2.0), "model.onnx")
 
 
 def test_exported_graphs_are_taken(tiny_bundle_logits: Path) -> None:
@@ -171,6 +59,7 @@ def test_graphs_of_16_bits_are_taken(tiny_bundle: Path, dtype: Dtype) -> None:
     dimensions = msgspec.structs.replace(manifest.dimensions, layers=1)
     graph = graph_from_dimensions(dimensions, records, "w", dtype=dtype, with_logits=True)
     model = onnx.ModelProto.FromString(ir.to_proto(graph).SerializeToString())
+    let_attention_decompose(model)
     assert refusals_of_model(model, tensorrt_operators()) == []
     types = {tensor.data_type for tensor in model.graph.initializer}
     assert (F16 if dtype == "float16" else BF16) in types
@@ -191,6 +80,7 @@ def test_stages_are_taken(tiny_staged: Path) -> None:
     bundle = Bundle.open(tiny_staged)
     for stage in bundle.manifest.stages:
         model = onnx.load(bundle.file(stage.graph), load_external_data=False)
+        let_attention_decompose(model)
         assert refusals_of_model(model, tensorrt_operators()) == []
 
 
@@ -199,8 +89,8 @@ def test_quantized_graphs_are_taken_as_they_are_given_to_the_parser(tiny_quantiz
     check_parser_takes(model_for_parser(bundle), "model.onnx")
     assert bundle.manifest.quantization is not None
     plain = refusals_of_model(onnx.load(bundle.graph, load_external_data=False), tensorrt_operators())
-    expected = {"type", "zero point"} if bundle.manifest.quantization.kind == "int8" else set()
-    assert {each.rule for each in plain} == expected
+    expected = {"type", "made type", "zero point"} if bundle.manifest.quantization.kind == "int8" else set()
+    assert {each.rule for each in plain} == expected | {"attention"}
 
 
 def test_only_attention_and_zero_points_are_changed_and_the_file_is_not(tiny_quantized: Path) -> None:

@@ -10,7 +10,7 @@ import onnx
 import onnx_ir as ir
 import onnxruntime
 import pytest
-from tests.export.checkpoints import small_checkpoint
+from tests.export.checkpoints import HALF_OF_TESTS, small_checkpoint
 
 from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint, stage_name
 from lopa.export.graph.trace import graph_from_dimensions
@@ -22,7 +22,6 @@ from lopa.runtime.bundle.record import json_from_record
 from lopa.runtime.contract import TILE, output_names, past_names
 from lopa.runtime.contract.model_part import HIDDEN, NEXT_HIDDEN, ModelPart
 from lopa.runtime.errors import BadInputError
-from lopa.tiny import ADAPTER, CHECKPOINT
 
 Arrays = dict[str, np.ndarray]
 
@@ -92,24 +91,27 @@ def test_two_stages(tiny_staged: Path) -> None:
     _check_same_bits(bundle)
 
 
-def test_a_stage_for_each_layer(tiny_bundle: Path, tmp_path: Path) -> None:
-    _check_same_bits(_with_stages(tiny_bundle, tmp_path / "five", 5))
+def test_a_stage_for_each_layer(tmp_path: Path) -> None:
+    checkpoint = small_checkpoint(tmp_path / "checkpoint")
+    _check_same_bits(bundle_from_checkpoint(checkpoint, tmp_path / "bundle", stages=2))
 
 
 def test_quantized_stages(tiny_quantized: Path, tmp_path: Path) -> None:
     _check_same_bits(_with_stages(tiny_quantized, tmp_path / "quantized", 2))
 
 
-def test_float16_stages(tmp_path: Path) -> None:
-    _check_same_bits(bundle_from_checkpoint(CHECKPOINT, tmp_path / "half", lora=ADAPTER, dtype="float16", stages=3))
+def test_float16_stages_one_of_them_between_others(tiny_half: Path, tmp_path: Path) -> None:
+    _check_same_bits(_with_stages(tiny_half, tmp_path / "half", 3))
 
 
 def test_float16_stages_of_integers(tmp_path: Path) -> None:
     """Between integer products ONNX Runtime rounds other things to float16 than in a graph of float16 alone."""
-    checkpoint = small_checkpoint(tmp_path / "checkpoint", changes={"num_hidden_layers": 2})
+    checkpoint = small_checkpoint(tmp_path / "checkpoint", changes=HALF_OF_TESTS)
     choice = QuantizationChoice("int8")
     _check_same_bits(
-        bundle_from_checkpoint(checkpoint, tmp_path / "bundle", dtype="float16", quantization=choice, stages=2)
+        bundle_from_checkpoint(
+            checkpoint, tmp_path / "bundle", dtype="float16", quantization=choice, stages=2, with_logits=True
+        )
     )
 
 

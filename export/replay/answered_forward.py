@@ -1,0 +1,70 @@
+"""A forward and its right answer in host memory, and both as the inputs and outputs of a graph.
+
+Knows arrays and names; not who answered, nor how they are written.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lopa.runtime import contract
+from lopa.runtime.bundle.manifest import Dialect
+from lopa.runtime.contract import Rows, Statistics, WindowBatch, past_names, window_names
+from lopa.runtime.contract.portable_form import PAST, portable_inputs, portable_past
+from lopa.runtime.sessions.prefix_cache import Prefix
+
+Array = npt.NDArray[Any]
+Arrays = dict[str, Array]
+
+
+@dataclass(frozen=True, eq=False)
+class AnsweredForward:
+    """What a forward was asked and what is right for it. The arrays stay as they are."""
+
+    batch: WindowBatch
+    prefix: Prefix
+    statistics: Statistics
+    rows: tuple[Rows, ...]
+    """In the order of contract.window_names: each dtype [R, B, Hkv, W, D]."""
+
+
+def inputs_of_graph(forward: AnsweredForward, dialect: Dialect) -> Arrays:
+    """All inputs of a graph of `dialect` by name."""
+    batch, prefix = forward.batch, forward.prefix
+    if dialect == "portable":
+        return portable_inputs(batch, prefix.mask) | {PAST: portable_past(prefix.block)}
+    return {
+        contract.INPUT_IDS: batch.input_ids,
+        contract.POSITION_IDS: batch.position_ids,
+        contract.WINDOW_MASK: batch.window_mask,
+        contract.PREFIX_MASK: prefix.mask,
+        contract.LOGITS_INDEX: batch.logits_index,
+        contract.TEMPERATURE: batch.temperature,
+        **dict(zip(past_names(len(prefix.arrays) // 2), prefix.arrays, strict=True)),
+    }
+
+
+def outputs_of_graph(forward: AnsweredForward, dialect: Dialect) -> Arrays:
+    """All outputs likewise, as a right graph gives them."""
+    statistics = forward.statistics
+    found: Arrays = {
+        contract.TOPK_IDS: statistics.topk_ids,
+        contract.TOPK_LOGPROBS: statistics.topk_logprobs,
+        contract.ENTROPY: statistics.entropy,
+    }
+    if statistics.logits is not None:
+        found[contract.LOGITS] = statistics.logits
+    rows = dict(zip(window_names(len(forward.rows) // 2), forward.rows, strict=True))
+    if dialect == "standard":
+        return found | rows
+    wanted = forward.batch.logits_index.size
+    folded = {name: array.reshape(wanted, *array.shape[3:]) for name, array in found.items()}
+    return folded | {name: _branches_in_a_row(array) for name, array in rows.items()}
+
+
+def _branches_in_a_row(rows: Rows) -> Rows:
+    """[R, B, Hkv, W, D] -> [R, Hkv, B x W, D]"""
+    requests, _, heads, _, head_size = rows.shape
+    return np.ascontiguousarray(rows.swapaxes(1, 2)).reshape(requests, heads, -1, head_size)

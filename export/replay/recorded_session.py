@@ -1,0 +1,84 @@
+"""A session whose forwards can be had with all that they read: prefixes are gathered as they are committed.
+
+Knows sessions, no file and no tolerance. Every commit costs a copy of its rows to host memory.
+"""
+
+import numpy as np
+
+from lopa.export.replay.answered_forward import AnsweredForward
+from lopa.runtime.contract import CacheRows, Statistics, WindowBatch
+from lopa.runtime.sessions.prefix_cache import CacheShape, Prefix, PrefixCache, PrefixStack
+from lopa.runtime.sessions.session import Session
+
+
+class RecordedSession:
+    """The Session protocol, by `inner`; `last_forward` is what is recorded of it."""
+
+    def __init__(self, inner: Session, shape: CacheShape) -> None:
+        self._inner = inner
+        self._shape = shape
+        self._caches: dict[int, PrefixCache] = {}
+        self._last: tuple[WindowBatch, Statistics] | None = None
+
+    @property
+    def device(self) -> str:
+        """The session's."""
+        return self._inner.device
+
+    def last_forward(self) -> AnsweredForward:
+        """The last forward with its answer; nothing of it was committed yet. The arrays are the caller's."""
+        assert self._last is not None, "a forward before"
+        batch, statistics = self._last
+        branches, width = batch.input_ids.shape[1:]
+        rows = [
+            [self._inner.read_rows(request, branch, width).layers for branch in range(branches)]
+            for request in batch.requests
+        ]
+        prefix = PrefixStack(self._shape).prefix([self._cache(request) for request in batch.requests])
+        return AnsweredForward(
+            batch,
+            Prefix(prefix.block.copy(), prefix.mask.copy()),
+            statistics,
+            tuple(
+                np.stack([[layers[i] for layers in of_request] for of_request in rows])
+                for i in range(self._shape.arrays)
+            ),
+        )
+
+    def forward(self, batch: WindowBatch) -> Statistics:
+        """Session.forward"""
+        self._last = None
+        statistics = self._inner.forward(batch)
+        self._last = (batch, statistics)
+        return statistics
+
+    def commit(self, request: int, branch: int, count: int) -> None:
+        """Session.commit"""
+        rows = self._inner.read_rows(request, branch, count)
+        self._inner.commit(request, branch, count)
+        self._cache(request).append(rows.layers)
+
+    def read_rows(self, request: int, branch: int, count: int) -> CacheRows:
+        """Session.read_rows"""
+        return self._inner.read_rows(request, branch, count)
+
+    def append_rows(self, request: int, rows: CacheRows) -> None:
+        """Session.append_rows"""
+        self._inner.append_rows(request, rows)
+        self._cache(request).append(rows.layers)
+
+    def prefix_length(self, request: int) -> int:
+        """Session.prefix_length"""
+        return self._inner.prefix_length(request)
+
+    def release(self, request: int) -> None:
+        """Session.release"""
+        self._inner.release(request)
+        self._caches.pop(request, None)
+
+    def close(self) -> None:
+        """Session.close"""
+        self._inner.close()
+
+    def _cache(self, request: int) -> PrefixCache:
+        return self._caches.setdefault(request, PrefixCache(self._shape))

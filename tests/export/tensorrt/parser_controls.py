@@ -1,0 +1,389 @@
+"""Small graphs with what our check of a graph says of them, and what a real parser and builder say.
+
+The real ones are those of TensorRT for RTX 1.7.1. Where ours refuses what they take, `why` says why it stays so:
+engines are built by TensorRT 10.15 to 11 too, of which no parser could be asked, but documents read.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import onnx
+from tests.export.tensorrt.one_node import BF16, F16, F32, I64, attention_model, model_of_node
+
+BOOL, DOUBLE, INT8, INT16, INT32, UINT8, FP8 = (
+    onnx.TensorProto.BOOL,
+    onnx.TensorProto.DOUBLE,
+    onnx.TensorProto.INT8,
+    onnx.TensorProto.INT16,
+    onnx.TensorProto.INT32,
+    onnx.TensorProto.UINT8,
+    onnx.TensorProto.FLOAT8E4M3FN,
+)
+Verdict = Literal["built", "parser refuses", "builder refuses"]
+
+
+@dataclass(frozen=True)
+class Control:
+    """One model."""
+
+    make: Callable[[], onnx.ModelProto]
+    rule: str | None
+    """That ours refuses it by; None where it takes it."""
+    ours: str
+    """In what ours says."""
+    real: Verdict
+    said: str = ""
+    """In what the real one says."""
+    why: str = ""
+    """That ours refuses what is built."""
+
+
+def _top_k(count: int, **changes: object) -> onnx.ModelProto:
+    constants = {"k": np.int64([count])}
+    return model_of_node("TopK", {"x": (F32, [2, 5000])}, constants, outputs=("y", "i"), **changes)  # type: ignore[arg-type]
+
+
+def _rounded(zero: np.generic | None, scale: float = 1) -> onnx.ModelProto:
+    """QuantizeLinear by one scale and zero point."""
+    constants = {"scale": np.float32(scale)} | ({} if zero is None else {"zero": zero})
+    return model_of_node("QuantizeLinear", {"x": (F32, [2, 8])}, constants)
+
+
+_DOCUMENTED = "the documents of 10.15 want it so"
+_CONSTANT_SCALE = "NVIDIA's documents of Quantize and Dequantize, of 11 too, want a scale known when it is built"
+
+CONTROLS: dict[str, Control] = {
+    "opset": Control(
+        lambda: model_of_node("Relu", {"x": (F32, [2])}, opset=8), "opset", "opset 8", "built", why=_DOCUMENTED
+    ),
+    "newer opset": Control(
+        lambda: model_of_node("Relu", {"x": (F32, [2])}, opset=25),
+        "opset",
+        "opset 25",
+        "built",
+        why="10.15 reads opsets to 24",
+    ),
+    "newest opset": Control(
+        lambda: model_of_node("Relu", {"x": (F32, [2])}, opset=26),
+        "opset",
+        "opset 26",
+        "built",
+        why="10.15 reads opsets to 24",
+    ),
+    "operator": Control(
+        lambda: model_of_node("MatMulInteger", {"a": (INT8, [2, 2]), "b": (INT8, [2, 2])}),
+        "operator",
+        "ai.onnx::MatMulInteger is not supported; export the checkpoint in floats",
+        "parser refuses",
+        "MatMulInteger",
+    ),
+    "operator of ONNX Runtime's products": Control(
+        lambda: model_of_node("DynamicQuantizeLinear", {"x": (F32, [2, 2])}, outputs=("y", "s", "z")),
+        "operator",
+        "ai.onnx::DynamicQuantizeLinear is not supported",
+        "parser refuses",
+        "DynamicQuantizeLinear",
+    ),
+    "domain": Control(
+        lambda: model_of_node("FusedThing", {"x": (F32, [2])}, domain="com.microsoft"),
+        "operator",
+        "com.microsoft::FusedThing",
+        "parser refuses",
+        "Plugin not found",
+    ),
+    "type": Control(
+        lambda: model_of_node("Sin", {"x": (DOUBLE, [2])}),
+        "type",
+        "x is DOUBLE, and it takes FLOAT FLOAT16 BFLOAT16; put a Cast",
+        "built",
+        why="it computes in FLOAT what the graph says is DOUBLE",
+    ),
+    "type of a logical operator": Control(
+        lambda: model_of_node("Where", {"c": (BOOL, [2]), "a": (INT8, [2])}, {"b": np.int8([1])}),
+        "type",
+        "a is INT8",
+        "builder refuses",
+        "Quantized constant (b) is only allowed before DQ",
+    ),
+    "type of a range": Control(
+        lambda: model_of_node("Range", {}, {"a": np.float16(0), "b": np.float16(4), "c": np.float16(1)}),
+        "type",
+        "a is FLOAT16, and it takes FLOAT INT32 INT64",
+        "parser refuses",
+        "only supports int32, int64, and float",
+    ),
+    "type of an attention": Control(
+        lambda: attention_model(dtype=INT8), "type", "q is INT8", "parser refuses", "query has type Int8 but must have"
+    ),
+    "made type": Control(
+        lambda: model_of_node("Cast", {"x": (F32, [2])}, to=INT16),
+        "made type",
+        "y is made INT16, and it can be FLOAT FLOAT16",
+        "parser refuses",
+        "Unsupported data type for the Cast operator",
+    ),
+    "made type of 8 bits": Control(
+        lambda: model_of_node("Cast", {"x": (F32, [2])}, to=FP8),
+        "made type",
+        "y is made FLOAT8E4M3FN",
+        "builder refuses",
+        "has datatype FP8 but is not produced by",
+    ),
+    "rounded to uint8": Control(
+        lambda: model_of_node("QuantizeLinear", {"x": (F32, [2])}, {"s": np.float32(1)}, output_dtype=UINT8),
+        "made type",
+        "y is made UINT8, and it can be INT8",
+        "parser refuses",
+        "dtype == DataType::kINT8",
+    ),
+    "rounded to uint8 by a zero point": Control(
+        lambda: _rounded(np.uint8(0)),
+        "made type",
+        "y is made UINT8",
+        "built",
+        why="it has no uint8 rows: what becomes of those above 127 nobody says",
+    ),
+    "rounded to nothing that is said": Control(
+        lambda: _rounded(None),
+        "made type",
+        "y is made UINT8",
+        "built",
+        why="to ONNX that is uint8, to TensorRT int8",
+    ),
+    "types of a sum": Control(
+        lambda: model_of_node("Add", {"a": (F32, [2]), "b": (F16, [2])}),
+        "one type",
+        "b is FLOAT16 beside FLOAT; put a Cast",
+        "parser refuses",
+        "must have same input types",
+    ),
+    "types of one of many": Control(
+        lambda: model_of_node("Concat", {"a": (F32, [2]), "b": (F32, [2]), "c": (BF16, [2])}, axis=0),
+        "one type",
+        "c is BFLOAT16 beside FLOAT",
+        "parser refuses",
+        "must all be of the same type",
+    ),
+    "types of an attention": Control(
+        lambda: model_of_node(
+            "Attention",
+            {"q": (F16, [2, 3, 4, 8]), "k": (F16, [2, 3, 4, 8]), "v": (F32, [2, 3, 4, 8])},
+            TRT_decomposable=1,
+        ),
+        "one type",
+        "v is FLOAT beside FLOAT16",
+        "builder refuses",
+        "shape inference",
+    ),
+    "types of a rotation": Control(
+        lambda: model_of_node(
+            "RotaryEmbedding", {"x": (F16, [1, 2, 4, 8]), "c": (F32, [1, 4, 4]), "s": (F32, [1, 4, 4])}
+        ),
+        "one type",
+        "c is FLOAT beside FLOAT16",
+        "parser refuses",
+        "must have identical types",
+    ),
+    "axes": Control(
+        lambda: model_of_node("Relu", {"x": (F32, [1] * 9)}),
+        "axes",
+        "x has 9 axes, more than 8",
+        "parser refuses",
+        "Failed to convert ONNX dimensions",
+    ),
+    "attention of 3 axes": Control(
+        lambda: attention_model(sizes=(3, 4, 8), q_num_heads=2, kv_num_heads=2),
+        "attention",
+        "q has 3 axes and not 4",
+        "built",
+        why=_DOCUMENTED,
+    ),
+    "attention with present": Control(
+        lambda: attention_model(outputs=("y", "k2", "v2")),
+        "attention",
+        "uses k2, v2",
+        "parser refuses",
+        "only supports Attention nodes with one output",
+    ),
+    "attention with softcap": Control(
+        lambda: attention_model(softcap=2.0),
+        "attention",
+        "attribute softcap",
+        "parser refuses",
+        "Setting softcap is not supported",
+    ),
+    "attention with a type of softmax": Control(
+        lambda: attention_model(softmax_precision=1),
+        "attention",
+        "attribute softmax_precision",
+        "parser refuses",
+        "Setting softmax precision is not supported",
+    ),
+    "attention with another product": Control(
+        lambda: attention_model(qk_matmul_output_mode=1),
+        "attention",
+        "attribute qk_matmul_output_mode",
+        "built",
+        why="it says what a fourth output is, which it refuses",
+    ),
+    "attention that must be fused": Control(
+        lambda: attention_model(dtype=F32, sizes=(2, 4, 32, 64), TRT_decomposable=0),
+        "attention",
+        "is not marked TRT_decomposable",
+        "builder refuses",
+        "is_decomposable()",
+    ),
+    "small attention that must be fused": Control(
+        lambda: attention_model(TRT_decomposable=0),
+        "attention",
+        "is not marked TRT_decomposable",
+        "builder refuses",
+        "not supported by a dedicated kernel",
+    ),
+    "attention that is fused": Control(
+        lambda: attention_model(dtype=BF16, sizes=(2, 4, 64, 64), TRT_decomposable=0),
+        "attention",
+        "is not marked TRT_decomposable",
+        "built",
+        why="which types and sizes have a fused kernel is the GPU's and the version's",
+    ),
+    "mask of 2 axes": Control(
+        lambda: attention_model(mask=(BOOL, [4, 4])),
+        "attention",
+        "m has 2 axes and not 4",
+        "built",
+        why=_DOCUMENTED,
+    ),
+    "mask of another float": Control(
+        lambda: attention_model(mask=(F32, [2, 1, 4, 4])),
+        "attention",
+        "m is FLOAT beside FLOAT16; make it BOOL",
+        "builder refuses",
+        "element type (half) differs from",
+    ),
+    "mask of integers": Control(
+        lambda: attention_model(mask=(INT8, [2, 1, 4, 4])),
+        "attention",
+        "m is INT8",
+        "parser refuses",
+        "mask has type Int8",
+    ),
+    "two masks": Control(
+        lambda: attention_model(mask=(BOOL, [2, 1, 4, 4]), is_causal=1),
+        "attention",
+        "has m and is_causal",
+        "parser refuses",
+        "IAttention::setMask",
+    ),
+    "computed axes": Control(
+        lambda: model_of_node("ReduceSum", {"x": (F32, [2, 2]), "axes": (I64, [1])}),
+        "constant operand",
+        "its axes axes are computed",
+        "parser refuses",
+        "must resolve to a build-time constant",
+    ),
+    "computed axes of an Unsqueeze": Control(
+        lambda: model_of_node("Unsqueeze", {"x": (F32, [2, 2]), "axes": (I64, [1])}),
+        "constant operand",
+        "its axes axes are computed",
+        "parser refuses",
+        "unsqueeze axis is not a constant",
+    ),
+    "computed axis of a CumSum": Control(
+        lambda: model_of_node("CumSum", {"x": (F32, [2, 2]), "axis": (I64, [])}),
+        "constant operand",
+        "its axes axis are computed",
+        "built",
+        why=_DOCUMENTED,
+    ),
+    "squeeze of a dynamic shape": Control(
+        lambda: model_of_node("Squeeze", {"x": (F32, [1, "n"])}),
+        "constant operand",
+        "has no axes, and its shape is dynamic",
+        "built",
+        why="the source of 10.15's parser wants it so",
+    ),
+    "computed scale": Control(
+        lambda: model_of_node("QuantizeLinear", {"x": (F32, [2]), "scale": (F32, [])}, {"zero": np.int8(0)}),
+        "constant operand",
+        "its scale scale is computed; export the checkpoint in floats",
+        "built",
+        why=_CONSTANT_SCALE,
+    ),
+    "computed scales of rows": Control(
+        lambda: model_of_node("DequantizeLinear", {"x": (INT8, [2, 8]), "scale": (F32, [2])}, axis=0),
+        "constant operand",
+        "its scale scale is computed",
+        "built",
+        why=_CONSTANT_SCALE,
+    ),
+    "scale of 0": Control(
+        lambda: _rounded(None, 0), "positive scale", "scale is not above 0", "parser refuses", "must all be positive"
+    ),
+    "negative scale": Control(
+        lambda: model_of_node("DequantizeLinear", {"x": (INT8, [2])}, {"scale": np.float32([1, -1])}, axis=0),
+        "positive scale",
+        "scale is not above 0",
+        "parser refuses",
+        "must all be positive",
+    ),
+    "zero point": Control(
+        lambda: _rounded(np.int8(3)), "zero point", "zero is not 0", "parser refuses", "Non-zero zero point"
+    ),
+    "zero point of ONNX Runtime's products": Control(
+        lambda: _rounded(np.uint8(128)), "zero point", "zero is not 0", "parser refuses", "Non-zero zero point"
+    ),
+    "computed zero point": Control(
+        lambda: model_of_node("DequantizeLinear", {"x": (INT8, [8]), "s": (F32, []), "zero": (INT8, [])}),
+        "zero point",
+        "zero is not 0",
+        "builder refuses",
+        "`zero_point` which is not an initializer",
+    ),
+    "most candidates": Control(lambda: _top_k(3840), None, "", "built"),
+    "one candidate more": Control(
+        lambda: _top_k(3841), "top k", "K is 3841", "builder refuses", "exceeds the maximum value allowed (3840)"
+    ),
+    "unsorted candidates": Control(lambda: _top_k(4, sorted=0), "top k", "sorted 0", "built", why=_DOCUMENTED),
+    "rotary positions": Control(
+        lambda: model_of_node(
+            "RotaryEmbedding", {"x": (F32, [1, 2, 4, 8]), "c": (F32, [9, 4]), "s": (F32, [9, 4]), "p": (INT32, [1, 4])}
+        ),
+        "rotary positions",
+        "position_ids is not INT64",
+        "built",
+        why="ONNX itself wants INT64",
+    ),
+    "oldest opset": Control(lambda: model_of_node("Relu", {"x": (BF16, [2, "n"])}, opset=14), None, "", "built"),
+    "newest opset of 10.15": Control(
+        lambda: model_of_node("Relu", {"x": (F32, [2, "n"])}, opset=24), None, "", "built"
+    ),
+    "8 axes": Control(lambda: model_of_node("Relu", {"x": (F32, [1] * 8)}), None, "", "built"),
+    "constant axes": Control(
+        lambda: model_of_node("ReduceSum", {"x": (F32, [2, "n"])}, {"axes": np.int64([1])}), None, "", "built"
+    ),
+    "squeeze of a fixed shape": Control(lambda: model_of_node("Squeeze", {"x": (F32, [1, 1])}), None, "", "built"),
+    "rounded to int8": Control(lambda: _rounded(np.int8(0)), None, "", "built"),
+    "16 bits rounded by a scale of 32": Control(
+        lambda: model_of_node("QuantizeLinear", {"x": (BF16, [2])}, {"s": np.float32(1), "z": np.int8(0)}),
+        None,
+        "",
+        "built",
+    ),
+    "scale of a norm of another type": Control(
+        lambda: model_of_node("RMSNormalization", {"x": (F16, [2, 4]), "s": (F32, [4])}), None, "", "built"
+    ),
+    "attention": Control(attention_model, None, "", "built"),
+    "attention of float32 with a mask": Control(
+        lambda: attention_model(dtype=F32, mask=(BOOL, [2, 1, 4, 4])), None, "", "built"
+    ),
+    "causal attention": Control(lambda: attention_model(is_causal=1), None, "", "built"),
+    "few candidates": Control(
+        lambda: model_of_node("TopK", {"x": (F32, ["n", 50])}, {"k": np.int64([8])}, outputs=("y", "i")),
+        None,
+        "",
+        "built",
+    ),
+}
