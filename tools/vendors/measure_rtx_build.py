@@ -126,12 +126,20 @@ def watched_parts(process: subprocess.Popen[str], new_folders: Callable[[], list
         seconds = time.perf_counter() - start
         if len(parts) == 1 and builds.is_set():
             parts.append(Part("building", seconds))
-        if len(parts) == 2 and any((folder / PLAN_NAME).exists() for folder in new_folders()):
+        if len(parts) == 2 and any(map(_has_plan, new_folders())):
             parts.append(Part("writing", seconds))
         parts[-1].look(*_memory_of_tree(process.pid))
         time.sleep(_INTERVAL)
     told.join()
     return parts
+
+
+def _has_plan(folder: Path) -> bool:
+    """Or the beginning of one."""
+    try:
+        return (folder / PLAN_NAME).stat().st_size > 0
+    except FileNotFoundError:
+        return False
 
 
 def _shown_until_end(process: subprocess.Popen[str], builds: threading.Event) -> None:

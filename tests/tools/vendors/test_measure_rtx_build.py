@@ -17,11 +17,13 @@ folder = pathlib.Path(sys.argv[1])
 parsed = bytearray(b"x") * {SIZE}
 time.sleep(0.4)
 print("TensorRT: Building engine", file=sys.stderr, flush=True)
+folder.mkdir()
+plan = (folder / "engine.plan").open("w")
 built = bytearray(b"x") * {2 * SIZE}
 time.sleep(0.4)
 del parsed, built
-folder.mkdir()
-(folder / "engine.plan").write_text("a plan")
+plan.write("a plan")
+plan.flush()
 time.sleep(0.4)
 """
 
