@@ -211,20 +211,24 @@ def _set_timing_cache(config: Any, timed: TimingCache) -> None:
 def _built(builder: Any, network: Any, config: Any, writer: Any, monitor: Cancellable) -> bool:
     """Whether the engine was built. On a thread of its own: the calling one can be interrupted in the meantime."""
     outcome: list[Any] = []
+    # Not Thread.join: in Python 3.11 one that was interrupted makes the next return at once, while the thread runs on.
+    ended = threading.Event()
 
     def build() -> None:
         try:
             outcome.append(builder.build_serialized_network_to_stream(network, config, writer))
         except BaseException as error:
             outcome.append(error)
+        finally:
+            ended.set()
 
     thread = threading.Thread(target=build, name="tensorrt-build")
     thread.start()
     try:
-        thread.join()
+        ended.wait()
     except BaseException:
         monitor.cancel()
-        thread.join()
+        ended.wait()
         raise
     if isinstance(outcome[0], BaseException):
         raise outcome[0]

@@ -203,7 +203,7 @@ class _Rules:
         if self._times:
             state.cache.state.text += self._timed() + b"more\n"
         else:
-            assert "REQUIRE_USER_ALLOCATION" in flags, "an engine that cannot be captured"
+            assert len({"REQUIRE_USER_ALLOCATION", "WEIGHT_STREAMING"} & set(flags)) == 1, "not compatible"
         description = {
             "version": self.trt.__version__,
             "gpu": self._gpu if self._times else None,
