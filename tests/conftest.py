@@ -49,6 +49,14 @@ def _kept_traces(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 
 @pytest.fixture(scope="session")
+def kept_traces_of_processes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Environment of processes that export, where it is not the trace that is tested: they read kept ones too."""
+    root = Path(__file__).resolve().parents[1]
+    paths = (root / "tests" / "export" / "in_processes", root)
+    return {"PYTHONPATH": os.pathsep.join(map(str, paths)), "KEPT_TRACES": str(_traces_folder(tmp_path_factory))}
+
+
+@pytest.fixture(scope="session")
 def tiny_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """float32, with the adapter. Shared: a test that alters it copies it first."""
     return _bundle_made_once(tmp_path_factory, "tiny", with_logits=False)
@@ -98,7 +106,7 @@ def tiny_bfloat16(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def rtx(pytestconfig: pytest.Config) -> ModuleType:
+def real_rtx(pytestconfig: pytest.Config) -> ModuleType:
     """TensorRT for RTX, the real one: parses and builds without a GPU. Skips where pip does not get it."""
     from tests.runtime.tensorrt.bindings import rtx_module
 
@@ -181,6 +189,10 @@ def _keep_traces(tmp_path_factory: pytest.TempPathFactory) -> None:
 
     from lopa.export.graph import trace
 
+    trace.traced_graph = kept_traces(_traces_folder(tmp_path_factory))
+
+
+def _traces_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = _shared_folder(tmp_path_factory) / "traces"
     folder.mkdir(exist_ok=True)
-    trace.traced_graph = kept_traces(folder)
+    return folder

@@ -36,8 +36,8 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def run(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}"}
+def run(command: str, folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}", **variables}
     return subprocess.run(
         command, shell=True, cwd=folder, env=environment, capture_output=True, text=True, check=False
     )  # the README's commands are written for a shell
@@ -73,13 +73,13 @@ def test_the_environment_that_is_left_is_named() -> None:
     assert "activate" in (PROJECT / "Makefile").read_text(encoding="utf-8")
 
 
-def test_every_other_command_runs(clone: Path) -> None:
-    """With the output that the README shows, where it shows one."""
+def test_every_other_command_runs(clone: Path, kept_traces_of_processes: dict[str, str]) -> None:
+    """With the output that the README shows, where it shows one. `make demo` traces for itself."""
     others = [command for command in commands() if not command.startswith(("make", "pip", ". "))]
     assert len(others) >= 8
     answered = []
     for command in others:
-        result = run(command, clone)
+        result = run(command, clone, **kept_traces_of_processes)
         assert result.returncode == 0, f"{command}\n{result.stdout}\n{result.stderr}"
         if "generate" in command and "Question" in command:
             answered.append(result.stdout.rstrip("\n"))

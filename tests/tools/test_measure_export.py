@@ -50,7 +50,9 @@ def test_a_run_that_fails() -> None:
         measured_run([sys.executable, "-c", "raise SystemExit(3)"])
 
 
-def test_the_table(tmp_path: Path) -> None:
+def test_the_table(tmp_path: Path, kept_traces_of_processes: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in kept_traces_of_processes.items():
+        monkeypatch.setenv(name, value)
     checkpoint = small_checkpoint(tmp_path / "checkpoint", changes={"num_hidden_layers": 1})
     place = tmp_path / "place"
     ended = CliRunner().invoke(main, [str(checkpoint), str(place), "--export", "--dtype fp16"])

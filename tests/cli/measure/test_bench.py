@@ -132,7 +132,8 @@ costs._forward_seconds = stopped
 """
 
 
-@pytest.mark.parametrize(("name", "forwards", "kept"), [("SIGINT", 15, False), ("SIGTERM", 40, True)])
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+@pytest.mark.parametrize(("forwards", "kept"), [(15, False), (40, True)])
 def test_a_stopped_measurement_keeps_what_is_a_table(
     tiny_bundle: Path, tmp_path: Path, name: str, forwards: int, kept: bool
 ) -> None:

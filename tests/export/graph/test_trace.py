@@ -12,11 +12,9 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint
 from lopa.export.graph.module import ContractForward
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import TILE, TOP_K, input_names, output_names
-from lopa.tiny import ADAPTER, CHECKPOINT
 
 Arrays = dict[str, np.ndarray]
 LAYERS = 5
@@ -170,16 +168,15 @@ def test_committed_rows_serve_as_prefix(session: onnxruntime.InferenceSession) -
         np.testing.assert_allclose(rest[name], whole[name], rtol=1e-4, atol=1e-4)
 
 
-def test_a_float16_bundle(tmp_path: Path) -> None:
-    bundle = bundle_from_checkpoint(CHECKPOINT, tmp_path / "half", lora=ADAPTER, dtype="float16").path
-    session, module = _session(bundle), _module(bundle, with_logits=False)
+def test_a_float16_bundle(tiny_half: Path) -> None:
+    session, module = _session(tiny_half), _module(tiny_half, with_logits=True)
     types = {value.name: value.type for value in (*session.get_inputs(), *session.get_outputs())}
     assert {kind for name, kind in types.items() if "key_values" in name} == {"tensor(float16)"}
     assert {types[name] for name in ("temperature", "topk_logprobs", "entropy")} == {"tensor(float)"}
     for sizes in SIZES[:4]:
         inputs = _random_inputs(*sizes, seed=7, dtype="float16")
         _check_against_torch(session.run(None, inputs), _from_torch(module, inputs), tolerance=0.1)
-    record = Bundle.open(bundle).manifest.tensors["head.weight"]
+    record = Bundle.open(tiny_half).manifest.tensors["head.weight"]
     assert (record.dtype, record.length) == ("float16", 2 * 192 * 1024)
 
 

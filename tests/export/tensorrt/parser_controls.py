@@ -143,7 +143,7 @@ CONTROLS: dict[str, Control] = {
         "made type",
         "y is made UINT8",
         "built",
-        why="it has no uint8 rows: what becomes of those above 127 nobody says",
+        why="it takes uint8 for int8 there, which are other numbers above 127",
     ),
     "rounded to nothing that is said": Control(
         lambda: _rounded(None),

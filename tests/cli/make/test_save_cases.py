@@ -1,0 +1,65 @@
+"""lopa-export verify --save-cases as a user runs it: when the folder is there, and when it is not."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from tests.cli.make.test_verify import Verify, another_epsilon, rewrite_graph, verify
+
+from lopa.export.verify.cases import SHAPES
+
+__all__ = ["verify"]
+
+
+@pytest.fixture(autouse=True)
+def _few_cases(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lopa.export.verify.cases.SHAPES", SHAPES[8:10])
+
+
+def files(folder: Path) -> set[str]:
+    return {each.name for each in folder.iterdir()}
+
+
+SAVED = {"inputs.json", "outputs.json", "compare.py", "rule.json", "trt-shapes.txt"}
+
+
+def test_cases_are_saved_once(tiny_bundle: Path, tmp_path: Path, verify: Verify) -> None:
+    folder = tmp_path / "some" / "cases"
+    code, output, errors = verify(tiny_bundle, "--save-cases", folder)
+    assert code == 0
+    assert f"{folder}: the cases and numpy's answers, for Polygraphy (docs/polygraphy.md)\nok: " in output
+    assert "saving cases (2)" in errors
+    assert files(folder) == SAVED
+    code, output, errors = verify(tiny_bundle, "--save-cases", folder)
+    assert (code, output) == (2, "")
+    assert f"{folder} exists" in errors
+    assert "digests" not in errors  # refused before anything is read
+    assert files(folder) == SAVED
+
+
+def test_an_altered_file_saves_nothing(tiny_bundle: Path, tmp_path: Path, verify: Verify) -> None:
+    altered = Path(shutil.copytree(tiny_bundle, tmp_path / "altered"))
+    content = bytearray((altered / "model.onnx.data").read_bytes())
+    content[999] ^= 4
+    (altered / "model.onnx.data").write_bytes(content)
+    assert verify(altered, "--save-cases", tmp_path / "cases")[0] == 1
+    assert files(tmp_path) == {"altered"}
+
+
+def test_a_wrong_graph_has_its_cases(tiny_bundle: Path, tmp_path: Path, verify: Verify) -> None:
+    altered = Path(shutil.copytree(tiny_bundle, tmp_path / "altered"))
+    rewrite_graph(altered, another_epsilon)
+    code, output, _ = verify(altered, "--save-cases", tmp_path / "cases")
+    assert code == 1
+    assert f"{tmp_path / 'cases'}: the cases" in output
+    assert files(tmp_path / "cases") == SAVED
+
+
+def test_without_polygraphy_it_says_what_to_install(
+    tiny_bundle: Path, tmp_path: Path, verify: Verify, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
+    code, output, errors = verify(tiny_bundle, "--save-cases", tmp_path / "cases")
+    assert (code, output) == (3, "")
+    assert "polygraphy is not installed" in errors
+    assert files(tmp_path) == set()

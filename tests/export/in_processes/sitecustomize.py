@@ -1,0 +1,38 @@
+"""On the PYTHONPATH of a process that a test starts: its exports read the traces of the run (kept_traces.py) as well.
+
+Python imports it when it starts. torch is imported no earlier than without it.
+"""
+
+import importlib.util
+import os
+import sys
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import ModuleType
+
+_TRACES = "lopa.export.graph.trace"
+
+
+class _KeepTraces:
+    """Finds the module that traces as it is found without this, and puts the kept traces into it."""
+
+    def find_spec(self, name: str, *_: object) -> ModuleSpec | None:
+        if name != _TRACES:
+            return None
+        sys.meta_path.remove(self)  # type: ignore[arg-type]
+        found = importlib.util.find_spec(name)
+        assert found is not None
+        assert found.loader is not None
+        execute = found.loader.exec_module
+
+        def exec_module(module: ModuleType) -> None:
+            execute(module)
+            from tests.export.kept_traces import kept_traces
+
+            module.traced_graph = kept_traces(Path(os.environ["KEPT_TRACES"]))  # type: ignore[attr-defined]
+
+        found.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return found
+
+
+sys.meta_path.insert(0, _KeepTraces())  # type: ignore[arg-type]

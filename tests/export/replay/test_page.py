@@ -1,0 +1,76 @@
+"""The commands of docs/polygraphy.md, as they stand there: run in one folder, or their options held against --help."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+from tests.export.replay.replayed import POLYGRAPHY
+
+PAGE = (Path(__file__).resolve().parents[3] / "docs" / "polygraphy.md").read_text(encoding="utf-8")
+COMMANDS = re.findall(r"^ {4,}((?:lopa-export|polygraphy|python|\w+=1 polygraphy) .+)$", PAGE, re.MULTILINE)
+REASONS = ("needs a GPU", "needs the wheels", "takes a minute")
+RUN = [command for command in COMMANDS if "  # " not in command]
+NOT_RUN = [command for command in COMMANDS if "  # " in command]
+
+
+def test_every_command_is_run_or_says_why_not() -> None:
+    assert (len(RUN), len(NOT_RUN)) == (9, 6)
+    assert {command.partition("  # ")[2] for command in NOT_RUN} == set(REASONS)
+
+
+def test_the_commands_for_the_cpu_do_what_the_page_says(tiny_bundle: Path, tmp_path: Path) -> None:
+    (tmp_path / "BUNDLE").symlink_to(tiny_bundle)
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    starts = {
+        "python": (sys.executable,),
+        "polygraphy": POLYGRAPHY,
+        "lopa-export": (sys.executable, "-m", "lopa.cli.main"),
+    }
+    for name, start in starts.items():
+        (programs / name).write_text(f'#!/bin/sh\nexec {shlex.join(start)} "$@"\n')
+        (programs / name).chmod(0o755)
+    environment = {**os.environ, "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}"}
+    said = {}
+    for command in RUN:
+        done = subprocess.run(
+            ["bash", "-c", command], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, f"{command}\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
+        said[command] = done.stdout
+    compared = [output for command, output in said.items() if "--load-outputs CASES/outputs.json" in command]
+    assert len(compared) == 2
+    assert all("Passed: 18/18 iterations" in output for output in compared)
+    for name in ("CASES/trt-shapes.txt", "one.json", "golden.json", "part.onnx", "folded.onnx"):
+        assert (tmp_path / name).stat().st_size > 0
+    rows = re.findall(r"^\| (`.+?`) \|", PAGE, re.MULTILINE)
+    told = {name for names in rows for name in re.findall(r"`([\w-]+\.\w+)`", names)}
+    assert {each.name for each in (tmp_path / "CASES").iterdir()} == told
+
+
+@cache
+def help_of(tool: str) -> str:
+    """What `polygraphy TOOL --help` prints."""
+    command = [*POLYGRAPHY, *tool.split(), "--help"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+@pytest.mark.parametrize("command", NOT_RUN)
+def test_the_options_of_the_others_exist(command: str) -> None:
+    given = command.partition("  # ")[0].replace("$(cat ", "").partition("polygraphy ")[2]
+    for part in re.split(r"--check polygraphy ", given):
+        words = part.split()
+        tool = words[0] if words[0] in ("run", "convert") else " ".join(words[:2])
+        for option in (word.partition("=")[0] for word in words if word.startswith("-")):
+            assert re.search(rf"(?<![\w-]){option}(?![\w-])", help_of(tool)), f"{tool} has no {option}"
+
+
+def test_the_options_that_the_shapes_are_written_as_exist() -> None:
+    for which in ("min", "opt", "max"):
+        assert f"--trt-{which}-shapes" in help_of("run")
+        assert f"--trt-{which}-shapes" in help_of("convert")

@@ -1,0 +1,237 @@
+"""Every kind of bundle, parsed and built by the real TensorRT for RTX, without a GPU: no engine is opened here."""
+
+import re
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import onnx
+import pytest
+from tests.gears import gear
+
+from lopa.export.progress import silent
+from lopa.export.tensorrt.builder import BuildRequest, Built, plan_from_request
+from lopa.export.tensorrt.engine import EngineJob, engine_from_job, job_from_bundle
+from lopa.export.tensorrt.products import Products
+from lopa.export.tensorrt.rtx import target_of_rtx
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.bundle.graph_signature import ValueForm, inputs_of_graph, outputs_of_graph
+from lopa.runtime.contract.model_part import whole_model
+from lopa.runtime.errors import BadInputError
+from lopa.runtime.tensorrt.manifest import PLAN_NAME, BuildFlags
+from lopa.runtime.tensorrt.profiles import exact_range
+
+pytestmark = pytest.mark.tensorrt_rtx
+
+GEAR = gear(1, 2, 32, 64)
+GEARS = [GEAR, gear(1, 1, 96, 128)]
+PLAN_START = b"vtrt"
+"""Of every plan of 1.7."""
+FUSED: dict[str, set[bytes]] = {
+    "float32": set(),
+    "float16": {b"fmha::Ampere_hmma_fp16_traits"},
+    "bfloat16": {b"fmha::Ampere_hmma_bf16_traits"},
+}
+"""Names of kernels for the whole of an attention, by the bundle's type."""
+TYPES = {"int64": "INT64", "bool": "BOOL", "float32": "FLOAT", "float16": "HALF", "bfloat16": "BF16"}
+"""As the contract and as TensorRT call them."""
+
+
+@pytest.fixture(params=["tiny_bundle", "tiny_half", "tiny_bfloat16"])
+def in_floats(request: pytest.FixtureRequest) -> Path:
+    return Path(request.getfixturevalue(request.param))
+
+
+@pytest.mark.parametrize("products", ["graph", "int8", "fp8"])
+def test_a_gear_in_floats_and_in_8_bits(
+    in_floats: Path, products: Products, real_rtx: ModuleType, tmp_path: Path
+) -> None:
+    job = _job(in_floats, BuildFlags(products=products))
+    plan = _checked_plan(real_rtx, job, tmp_path)
+    if job.bundle.manifest.dtype == "float32":
+        assert (len(plan) > job.bundle.weights.stat().st_size) == (products == "graph")
+
+
+def test_a_gear_of_a_quantized_bundle(tiny_quantized: Path, real_rtx: ModuleType, tmp_path: Path) -> None:
+    _checked_plan(real_rtx, _job(tiny_quantized), tmp_path)
+
+
+def test_a_gear_of_plugins_by_their_bodies(tiny_plugins: Path, real_rtx: ModuleType, tmp_path: Path) -> None:
+    job = _job(tiny_plugins)
+    assert {each.domain for each in onnx.load_model_from_string(job.model).functions} == {"lopa"}
+    _checked_plan(real_rtx, job, tmp_path)
+
+
+def test_a_portable_graph_is_parsed(tiny_portable: Path, real_rtx: ModuleType) -> None:
+    """Built it is not: `lopa-export tensorrt` wants the standard dialect."""
+    bundle = Bundle.open(tiny_portable)
+    assert _parsed(real_rtx, bundle.graph.read_bytes(), bundle)["outputs"]
+
+
+def test_gears_and_the_range_make_one_engine(tiny_bundle: Path, real_rtx: ModuleType, tmp_path: Path) -> None:
+    """The whole way of `lopa-export tensorrt --rtx`, for a GPU that is named."""
+    bundle = Bundle.open(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
+    flags = BuildFlags()
+    job, target = job_from_bundle(bundle, GEARS, flags), target_of_rtx(real_rtx, ["8.6", "120"], flags)
+    told: list[tuple[str, int, int]] = []
+    made = engine_from_job(job, real_rtx, target, None, lambda *what: told.append(what))
+    plan = (made.found.folder / PLAN_NAME).read_bytes()
+    assert plan.startswith(PLAN_START)
+    assert len(plan) > bundle.weights.stat().st_size
+    assert (told[0][1], told[-1][1]) == (0, told[-1][2])
+    assert made.found.engine.target.capabilities == ["8.6", "12.0"]
+    assert engine_from_job(job, real_rtx, target, None, silent).cached
+
+
+def test_ctrl_c_ends_a_build_at_once(tiny_bundle: Path, real_rtx: ModuleType, tmp_path: Path) -> None:
+    """A real signal: when it is through, nothing builds any more, most of the build was not done, nothing is left."""
+    bundle = Bundle.open(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
+    job, main = job_from_bundle(bundle, GEARS, BuildFlags()), threading.main_thread()
+    told: list[tuple[str, int, int]] = []
+
+    def tell(phase: str, done: int, total: int) -> None:
+        told.append((phase, done, total))
+        if len(told) == 1:
+            assert main.ident is not None
+            signal.pthread_kill(main.ident, signal.SIGINT)
+            time.sleep(0.5)  # as a long step does
+
+    with pytest.raises(KeyboardInterrupt):
+        engine_from_job(job, real_rtx, target_of_rtx(real_rtx, [], job.flags), None, tell)
+    time.sleep(0.1)  # a thread that has ended goes
+    left = _is_building()
+    while _is_building():  # a process must not end over it
+        time.sleep(0.1)
+    assert not left
+    assert {done for _, done, _ in told} < set(range(told[0][2] + 1))  # a phase that ends early says that it is through
+    engines = bundle.path / "engines"
+    assert not engines.exists() or list(engines.iterdir()) == []
+
+
+def _is_building() -> bool:
+    return "tensorrt-build" in {thread.name for thread in threading.enumerate()}
+
+
+@pytest.mark.parametrize("tiny_quantized", ["int8"], indirect=True)
+def test_what_the_real_parser_refuses_is_said(tiny_quantized: Path, real_rtx: ModuleType, tmp_path: Path) -> None:
+    """The graph as ONNX Runtime takes it, with zero points of 128."""
+    job = _job(tiny_quantized)
+    with pytest.raises(
+        BadInputError, match=r"parser refuses the graph: QuantizeLinear .*Non-zero zero point"
+    ) as raised:
+        _built(real_rtx, replace(job, model=job.bundle.graph.read_bytes()), tmp_path / PLAN_NAME)
+    assert "export" in raised.value.remedy
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_the_real_builder_refuses_is_said(tiny_bundle: Path, real_rtx: ModuleType, tmp_path: Path) -> None:
+    """Attention in float32 that must be one kernel."""
+    job = _job(tiny_bundle)
+    fused = job.model.replace(b"TRT_decomposable", b"TRT_d_composable")
+    with pytest.raises(BadInputError, match=r"could not build the network\n(.*\n)*.*TensorRT: .*is_decomposable"):
+        _built(real_rtx, replace(job, model=fused), tmp_path / PLAN_NAME)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_one_engine_for_every_capability_in_float16(tiny_half: Path, real_rtx: ModuleType, tmp_path: Path) -> None:
+    """With the oldest one's kernels for all of them, by their names."""
+    names = [name[2:] for name in real_rtx.ComputeCapability.__members__ if name.startswith("SM")]
+    assert len(names) == 6
+    _built(real_rtx, _job(tiny_half), tmp_path / PLAN_NAME, names)
+    assert _fused_kernels((tmp_path / PLAN_NAME).read_bytes()) == {b"fmha::Turing_hmma_fp16_traits"}
+
+
+@pytest.mark.parametrize(
+    ("in_floats", "said"),
+    [
+        ("tiny_bundle", r"Turing \(SM75\): FP32 GEMM is not supported"),
+        ("tiny_bfloat16", "Cannot compile for target.* sm75, because the model contains HW-specific datatypes: b16"),
+    ],
+    ids=["float32", "bfloat16"],
+    indirect=["in_floats"],
+)
+def test_other_floats_are_not_for_7_5(in_floats: Path, said: str, real_rtx: ModuleType, tmp_path: Path) -> None:
+    with pytest.raises(BadInputError, match=said) as raised:
+        _built(real_rtx, _job(in_floats), tmp_path / PLAN_NAME, ["7.5"])
+    assert "export in another dtype" in raised.value.remedy
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_weights_that_stay_on_the_host(tiny_bundle: Path, real_rtx: ModuleType, tmp_path: Path) -> None:
+    """Are built for engines that are not captured: the builder refuses both together."""
+    job = _job(tiny_bundle, BuildFlags(weight_streaming=True))
+    _built(real_rtx, job, tmp_path / PLAN_NAME)
+    assert (tmp_path / PLAN_NAME).stat().st_size > job.bundle.weights.stat().st_size
+
+
+def _job(path: Path, flags: BuildFlags | None = None) -> EngineJob:
+    return job_from_bundle(Bundle.open(path), [GEAR], flags or BuildFlags())
+
+
+def _checked_plan(rtx: ModuleType, job: EngineJob, folder: Path) -> bytes:
+    """The plan of one gear, of a network that has the inputs and outputs of the contract."""
+    manifest = job.bundle.manifest
+    whole = whole_model(manifest.dimensions.layers)
+    assert _parsed(rtx, job.model, job.bundle) == {
+        "inputs": _as_tensorrt_has_them(inputs_of_graph(manifest, whole)),
+        "outputs": _as_tensorrt_has_them(outputs_of_graph(manifest, whole)),
+    }
+    built = _built(rtx, job, folder / PLAN_NAME)
+    plan = (folder / PLAN_NAME).read_bytes()
+    assert plan.startswith(PLAN_START)
+    assert built.plan.size == len(plan)
+    assert built.timing_cache is None
+    assert _fused_kernels(plan) == FUSED[manifest.dtype]
+    return plan
+
+
+def _fused_kernels(plan: bytes) -> set[bytes]:
+    return set(re.findall(rb"fmha::\w+_traits\b", plan))
+
+
+def _built(rtx: ModuleType, job: EngineJob, path: Path, capabilities: Sequence[str] = ()) -> Built:
+    request = BuildRequest(
+        model=job.model,
+        beside=job.bundle.graph,
+        manifest=job.bundle.manifest,
+        profiles=[exact_range(GEAR)],
+        flags=job.flags,
+        target=target_of_rtx(rtx, capabilities, job.flags),
+        timing_cache=None,
+    )
+    return plan_from_request(rtx, request, path, silent)
+
+
+Tensors = dict[str, tuple[str, tuple[int, ...]]]
+"""Type and axes by name, -1 for a dynamic one."""
+
+
+def _as_tensorrt_has_them(values: dict[str, ValueForm]) -> Tensors:
+    return {
+        name: (TYPES[form.type], tuple(axis if isinstance(axis, int) else -1 for axis in form.axes))
+        for name, form in values.items()
+    }
+
+
+def _parsed(rtx: ModuleType, model: bytes, bundle: Bundle) -> dict[str, Tensors]:
+    logger = rtx.Logger(rtx.Logger.ERROR)
+    builder = rtx.Builder(logger)
+    network = builder.create_network(1 << int(rtx.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
+    parser = rtx.OnnxParser(network, logger)
+    assert parser.parse(model, str(bundle.graph)), [
+        parser.get_error(index).desc() for index in range(parser.num_errors)
+    ]
+
+    def tensors(count: int, get: Any) -> Tensors:
+        return {each.name: (each.dtype.name, tuple(each.shape)) for each in map(get, range(count))}
+
+    return {
+        "inputs": tensors(network.num_inputs, network.get_input),
+        "outputs": tensors(network.num_outputs, network.get_output),
+    }

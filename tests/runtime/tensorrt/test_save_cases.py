@@ -1,0 +1,110 @@
+"""verify --device tensorrt:N --save-cases: forwards in which an engine is wrong are saved, and are right to replay."""
+
+import json
+import re
+import shutil
+from contextlib import closing
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from polygraphy.comparator import IterationResult
+from polygraphy.json import load_json
+from tests.export.replay.replayed import replayed
+from tests.runtime.tensorrt.machines import GATE_GEARS, built
+
+from lopa.cli.main import main
+from lopa.export.replay.compare import outputs_found
+from lopa.export.replay.failed_forwards import FailedForwards
+from lopa.export.replay.recorded_session import RecordedSession
+from lopa.export.verify.cases import SHAPES
+from lopa.export.verify.random_windows import random_windows
+from lopa.export.verify.token_gate import gate_tolerance
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.sessions.prefix_cache import cache_shape_from_manifest
+from lopa.runtime.sessions.session import open_session
+
+WRONG = 2
+"""The profile of the last gear: [2, 3, 160], prefix 256."""
+
+
+@pytest.fixture(autouse=True)
+def _little_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lopa.cli.make.verify._GATE_PROMPTS", 1)
+    monkeypatch.setattr("lopa.cli.make.verify._GATE_TOKENS", 8)
+    monkeypatch.setattr("lopa.export.verify.cases.SHAPES", SHAPES[8:9])
+
+
+def verify(path: Path, cases: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+    with pytest.raises(SystemExit) as caught:
+        main(["verify", str(path), "--device", "tensorrt:0", "--save-cases", str(cases)])
+    return int(caught.value.code or 0), capsys.readouterr().out
+
+
+@pytest.fixture
+def path(tiny_bundle: Path, tmp_path: Path, trt: ModuleType) -> Path:
+    """A bundle of the test's own with an engine that was not verified."""
+    copy = Path(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
+    built(copy, trt, GATE_GEARS)
+    return copy
+
+
+def flipped(profile: int, name: str, array: Any) -> Any:
+    return np.flip(array, axis=-1).copy() if (profile, name) == (WRONG, "topk_ids") else array
+
+
+def test_what_a_wrong_engine_should_have_answered(
+    path: Path, tmp_path: Path, trt: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trt.engines.spoil = flipped
+    cases = tmp_path / "cases"
+    code, output = verify(path, cases, capsys)
+    assert code == 1
+    found = re.search(r"/cases/failed: (\d) of \1 forwards that differ, with the answers of cpu$", output, re.MULTILINE)
+    assert found is not None
+    count = int(found[1])
+    assert count > 1  # of the decode, and the one as large as the gear
+    done = replayed(path / "model.onnx", cases)
+    assert done.returncode == 0
+    done = replayed(path / "model.onnx", cases / "failed")
+    assert done.returncode == 0, done.stdout[-2000:]
+    assert f"Passed: {count}/{count} iterations" in done.stdout
+
+    saved = load_json(str(cases / "failed" / "inputs.json"))
+    (inputs,) = (each for each in saved if each["input_ids"].shape == (2, 3, 160))
+    assert inputs["prefix_mask"].sum(axis=1).tolist() == [255, 255]
+    assert all(np.abs(rows).max() > 0.1 for name, rows in inputs.items() if name.startswith("past_"))
+    ((device, answers),) = load_json(str(cases / "failed" / "outputs.json")).items()
+    rule = json.loads((cases / "failed" / "rule.json").read_text())
+    assert rule == {"reference": device, "tolerance": 1e-4, "by_rms": False, "margin": 0.01}
+    assert len(answers) == count
+    for right in answers:  # what the engine gave fails
+        wrong = IterationResult({name: flipped(WRONG, name, array) for name, array in right.items()}, runner_name="trt")
+        assert [name for name, ok in outputs_found(right, wrong, rule).items() if not ok] == ["topk_ids"]
+
+
+def test_a_right_engine_has_no_failed_forwards(path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, output = verify(path, tmp_path / "cases", capsys)
+    assert code == 0
+    assert "that differ" not in output
+    assert {each.name for each in (tmp_path / "cases").iterdir()} >= {"inputs.json", "outputs.json"}
+    assert not (tmp_path / "cases" / "failed").exists()
+
+
+def test_only_the_first_are_kept(tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lopa.export.replay.failed_forwards.MOST_FORWARDS", 2)
+    bundle = Bundle.open(tiny_bundle)
+    rng = np.random.default_rng(0)
+    failed = FailedForwards()
+    with closing(
+        RecordedSession(open_session(bundle, "cpu", threads=1), cache_shape_from_manifest(bundle.manifest))
+    ) as session:
+        for width in (3, 4, 5):
+            session.forward(random_windows((1,), (1, width, 1), 500, rng, start=0))
+            failed.add_last(session)
+    assert failed.save(tmp_path / "failed", "cpu", gate_tolerance(bundle.manifest, "graph")) == 2
+    assert failed.count == 3
+    inputs = load_json(str(tmp_path / "failed" / "inputs.json"))
+    assert [each["input_ids"].shape for each in inputs] == [(1, 1, 3), (1, 1, 4)]
