@@ -20,13 +20,16 @@ from lopa.runtime.errors import (
 )
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.requests.handle import RequestHandle
+from lopa.runtime.requests.observer import AdmissionReport, EndReport, EngineObserver, RoundReport
 from lopa.runtime.requests.result import DoneEvent, DraftEvent, Event, GenerationResult, TextEvent
+from lopa.runtime.requests.status import EngineStatus
 from lopa.runtime.text.prompt_ids import PromptRequest
 
 __version__ = "0.1.0"
 """Of the whole project: the build puts it into the package's metadata, manifests and reports read it here."""
 
 __all__ = [
+    "AdmissionReport",
     "BadInputError",
     "BranchChoice",
     "CheckFailedError",
@@ -34,9 +37,12 @@ __all__ = [
     "DevicesLostError",
     "DoneEvent",
     "DraftEvent",
+    "EndReport",
     "Engine",
     "EngineClosedError",
     "EngineFailedError",
+    "EngineObserver",
+    "EngineStatus",
     "Event",
     "GenerationConfig",
     "GenerationResult",
@@ -47,6 +53,7 @@ __all__ = [
     "PromptRequest",
     "QueueFullError",
     "RequestHandle",
+    "RoundReport",
     "TextEvent",
     "__version__",
 ]

@@ -23,7 +23,9 @@ from lopa.runtime.files.untrusted_input import refused_as_bad_input
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.parallel.branch_session import STALL_SECONDS
 from lopa.runtime.requests.handle import RequestHandle
-from lopa.runtime.requests.pool import Job, RequestPool
+from lopa.runtime.requests.job import Job
+from lopa.runtime.requests.observer import EngineObserver
+from lopa.runtime.requests.pool import RequestPool
 from lopa.runtime.requests.prompt_store import PROMPT_ROWS, PromptStore
 from lopa.runtime.requests.result import Event, GenerationResult
 from lopa.runtime.sessions.device_errors import TypedSession
@@ -196,9 +198,15 @@ class Decoder:
             deadline=None if deadline is None else submitted + deadline,
         )
 
-    def pool(self, prompt_rows: int = PROMPT_ROWS) -> RequestPool:
+    def pool(self, prompt_rows: int = PROMPT_ROWS, observer: EngineObserver | None = None) -> RequestPool:
         """An empty pool on this decoder's session, which keeps up to `prompt_rows` rows of prompts for reuse."""
-        return RequestPool(TypedSession(self.session), self.bundle.manifest, self.tokenizer, PromptStore(prompt_rows))
+        return RequestPool(
+            TypedSession(self.session),
+            self.bundle.manifest,
+            self.tokenizer,
+            PromptStore(prompt_rows),
+            observer=observer,
+        )
 
     def prompt_from_messages(self, messages: Sequence[Mapping[str, Any]], *, special_tokens: bool = False) -> list[int]:
         """Ids of a chat ({"role", "content"} each) by the bundle's chat template, ready for `stream`.
@@ -235,7 +243,7 @@ class Decoder:
 
     def _events(self, job: Job) -> Iterator[Event]:
         """A pool of one: its rounds run while the events are asked for, and its clock starts with the first."""
-        pool, handle, seen = self.pool(prompt_rows=0), job.handle, 0
+        pool, handle, place = self.pool(prompt_rows=0), job.handle, 0
         try:
             pool.add(replace(job, submitted=time.perf_counter()))
             while not handle.done:
@@ -245,8 +253,7 @@ class Decoder:
                     pool.hand_out_ended()
                     if not handle.done:
                         raise
-                events = handle.events_beyond(seen)
-                seen += len(events)
+                events, place = handle.events_from(place)
                 yield from events
         finally:
             pool.close()

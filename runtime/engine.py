@@ -1,26 +1,32 @@
 """Many requests at once, from any thread: one worker decodes all that run together, the others wait their turn.
 
-Knows who waits, who may run and how everything ends. Does not know how requests share a forward (request_pool), nor
+Knows who waits, who may run and how everything ends. Does not know how requests share a forward (requests/pool.py), nor
 how one is decoded.
 """
 
 import threading
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from lopa.runtime.algorithm.decoding import Step
-from lopa.runtime.checked_values import whole_number
+from lopa.runtime.bundle.manifest import Manifest
+from lopa.runtime.checked_values import MOST_SECONDS, check_callback, real_number, whole_number
 from lopa.runtime.decoder import MOST_PARALLEL, Decoder
-from lopa.runtime.errors import BadInputError, EngineClosedError, QueueFullError
+from lopa.runtime.errors import BadInputError, EngineClosedError, LopaError, QueueFullError
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.parallel.branch_session import STALL_SECONDS
+from lopa.runtime.requests.admission import JOINING_ROWS, Admission
 from lopa.runtime.requests.handle import RequestHandle
-from lopa.runtime.requests.pool import Job
+from lopa.runtime.requests.job import Job
+from lopa.runtime.requests.observer import EngineObserver, checked_observer
 from lopa.runtime.requests.prompt_store import PROMPT_ROWS
+from lopa.runtime.requests.status import EngineStatus
 from lopa.runtime.sessions.device_errors import failure_of_device
-from lopa.runtime.text.prompt_ids import Prompt
+from lopa.runtime.text.prompt_ids import Prompt, PromptRequest, check_prompts
 
 SLOTS = 8
 QUEUE_LIMIT = 64
@@ -34,7 +40,8 @@ class Engine:
 
     Requests join at the next round in the order in which they came, as soon as fewer than `slots` run. A result is the
     same whatever else runs (docs/engine.md says how far). Every handle ends: with a result, with its request's own
-    error, or, when the device fails, with an EngineFailedError. Closing cancels what has not ended.
+    error, or, when the device fails, with an EngineFailedError. Closing cancels what has not ended, draining waits for
+    it. Every method may be called from any thread.
     """
 
     def __init__(
@@ -44,24 +51,37 @@ class Engine:
         slots: int = SLOTS,
         queue_limit: int = QUEUE_LIMIT,
         prompt_rows: int = PROMPT_ROWS,
+        joining_rows: int = JOINING_ROWS,
+        observer: EngineObserver | None = None,
     ) -> None:
         """`slots` requests run at once, each with a prefix cache, and `queue_limit` more may wait.
 
         `prompt_rows` rows of prompts are kept for requests with the same prompt (0: none; window="block_causal" only).
-        The decoder stays open when the engine closes. Raises BadInputError for a number that is too small or too large.
+        Requests whose prompts have `joining_rows` rows in all may join a round; a longer prompt waits so many rounds as
+        would have had its rows, if something else runs. `observer` hears of rounds, admissions and ends.
+
+        The decoder stays open when the engine closes. Raises BadInputError for a number that is too small or too large
+        and for an observer that is none.
         """
         self._slots = whole_number("slots", slots, least=1, most=MOST_PARALLEL)
         self._queue_limit = whole_number("queue_limit", queue_limit, least=0, most=MOST_WAITING)
         rows = whole_number("prompt_rows", prompt_rows, least=0, most=MOST_PROMPT_ROWS)
+        self._admission = Admission(whole_number("joining_rows", joining_rows, least=1, most=MOST_PROMPT_ROWS))
         self._decoder = decoder
         self._closes_decoder = False
-        self._pool = decoder.pool(rows)
+        self._pool = decoder.pool(rows, checked_observer(observer))
         self._changed = threading.Condition()
         # Under the condition's lock, from here on.
         self._waiting: list[Job] = []
-        self._unfinished: set[RequestHandle] = set()
-        self._closed = False
-        self._failure: BaseException | None = None
+        self._admitted: list[Job] = []
+        """Those that run, and some that have ended."""
+        self._ending: list[Job] = []
+        """Those that left without having run, and are given their ends."""
+        self._load = self._pool.load()
+        self._draining = self._closed = False
+        self._cut_short = False
+        """Whether closing, or a failure, ended requests that would have gone on."""
+        self._failure: LopaError | None = None
         self._worker = threading.Thread(target=self._work, name="lopa-engine", daemon=True)
         self._worker.start()
 
@@ -76,6 +96,8 @@ class Engine:
         slots: int = SLOTS,
         queue_limit: int = QUEUE_LIMIT,
         prompt_rows: int = PROMPT_ROWS,
+        joining_rows: int = JOINING_ROWS,
+        observer: EngineObserver | None = None,
     ) -> Self:
         """Open the bundle at `path` as Decoder.open does, with the same errors; closing the engine closes it.
 
@@ -83,7 +105,14 @@ class Engine:
         """
         decoder = Decoder.open(path, devices, threads=threads, device_timeout=device_timeout)
         try:
-            engine = cls(decoder, slots=slots, queue_limit=queue_limit, prompt_rows=prompt_rows)
+            engine = cls(
+                decoder,
+                slots=slots,
+                queue_limit=queue_limit,
+                prompt_rows=prompt_rows,
+                joining_rows=joining_rows,
+                observer=observer,
+            )
         except BadInputError:
             decoder.close()
             raise
@@ -94,10 +123,39 @@ class Engine:
         """A config that starts from what the bundle's checkpoint was trained for."""
         return self._decoder.config(**overrides)
 
+    def prompt_from_messages(self, messages: Sequence[Mapping[str, Any]], *, special_tokens: bool = False) -> list[int]:
+        """Ids of a chat by the bundle's chat template, ready for `submit`; as Decoder.prompt_from_messages."""
+        return self._decoder.prompt_from_messages(messages, special_tokens=special_tokens)
+
+    @property
+    def manifest(self) -> Manifest:
+        """The bundle's."""
+        return self._decoder.bundle.manifest
+
     @property
     def closed(self) -> bool:
-        """Whether no request is taken any more: after close(), or when the device has failed."""
+        """Whether the engine has ended: after close(), or when the device has failed."""
         return self._closed
+
+    @property
+    def status(self) -> EngineStatus:
+        """What runs and waits, what it holds and what went wrong; waits for no round."""
+        with self._changed:
+            return EngineStatus(
+                running=_unfinished(self._admitted),
+                waiting=len(self._waiting),
+                slots=self._slots,
+                queue_limit=self._queue_limit,
+                cache_rows=self._load.cache_rows,
+                cache_rows_limit=self._slots * self.manifest.dimensions.max_positions,
+                prompt_rows=self._load.prompt_rows,
+                stored_rows=self._load.stored_rows,
+                saved_rows=self._load.saved_rows,
+                rounds=self._load.rounds,
+                draining=self._draining,
+                closed=self._closed,
+                failure=self._failure,
+            )
 
     def submit(
         self,
@@ -113,16 +171,72 @@ class Engine:
         `deadline` is in seconds from now, waiting included (the config's time_limit counts from the first round); what
         is committed by then is the result. `on_step` hears of every step on the engine's thread; what it raises ends
         the request. Raises BadInputError as Decoder.stream does and for a negative deadline, QueueFullError,
-        EngineClosedError.
+        EngineClosedError (also while the engine drains).
         """
+        self._check_takes(1)  # before anything is done for a request that cannot come in
         job = self._decoder.job(prompt, config, deadline=deadline, drafts=drafts, on_step=on_step)
-        with self._changed:
-            self._unfinished = {handle for handle in self._unfinished if not handle.done}
-            self._check_takes_more()
-            self._unfinished.add(job.handle)
-            self._waiting.append(job)
-            self._changed.notify_all()
+        self._take([job])
         return job.handle
+
+    def submit_many(
+        self,
+        prompts: Iterable[Prompt | PromptRequest],
+        config: GenerationConfig | None = None,
+        *,
+        deadline: float | None = None,
+        drafts: bool = False,
+        on_step: Callable[[int, Step], None] | None = None,
+    ) -> tuple[RequestHandle, ...]:
+        """Ask for several answers, all or none of them; a handle for each prompt, in order.
+
+        A PromptRequest is decoded by its own config, other prompts by `config`. Copies (the same ids and config, with
+        temperature 0 and no `on_step`) are decoded once, in one slot and one place of the queue: each handle gives the
+        whole answer, and ends by itself when it is cancelled. `on_step` is told the number of the prompt too, from 0.
+
+        Raises as `submit` does, for the first prompt that cannot be used or finds no place; then nothing runs.
+        """
+        check_prompts(prompts)
+        check_callback(on_step)
+        submitted = time.perf_counter()
+        handles: list[RequestHandle] = []
+        jobs: dict[Hashable, Job] = {}
+        self._check_takes(1)
+        for number, prompt in enumerate(prompts):
+            heard = None if on_step is None else partial(on_step, number)
+            own, text = (prompt.config, prompt.prompt) if isinstance(prompt, PromptRequest) else (config, prompt)
+            try:
+                job = self._decoder.job(text, own, deadline=deadline, drafts=drafts, on_step=heard)
+            except BadInputError as error:
+                raise BadInputError(
+                    f"in prompt {number}, counted from 0: {error.received}",
+                    expected=error.expected,
+                    remedy=error.remedy,
+                ) from error
+            handles.append(job.handle)
+            work = job.work()
+            jobs[work] = jobs[work].with_copy(job.handle) if work in jobs else job.submitted_at(submitted)
+            self._check_takes(len(jobs))
+        self._take(jobs.values())
+        return tuple(handles)
+
+    def drain(self, timeout: float | None = None) -> bool:
+        """Refuse new requests from now on and wait until those that are there have ended, `timeout` seconds at most.
+
+        Whether all have, and none was cut short by close() or a failure. The engine stays open, and what has not ended
+        in time goes on; draining again waits again. Raises BadInputError for a timeout that is no number of seconds,
+        and on the engine's own thread, which would wait for itself.
+        """
+        if timeout is not None:
+            timeout = real_number("timeout", timeout, least=0.0, most=MOST_SECONDS)
+        if threading.current_thread() is self._worker:
+            raise BadInputError(
+                "drain() on the engine's own thread",
+                expected="another thread than the one that decodes",
+                remedy="call it outside on_step and observers",
+            )
+        with self._changed:
+            self._draining = True
+            return self._changed.wait_for(lambda: not self._places_taken(), timeout) and not self._cut_short
 
     def close(self) -> None:
         """Cancel what has not ended, after the round that runs, and end the worker; closing twice is no error."""
@@ -147,51 +261,95 @@ class Engine:
             while self._wait_for_work():
                 self._admit()
                 self._pool.step()
-            self._pool.cancel_all()
-            for job in self._waiting:  # closed, so that none is added any more
-                self._pool.end_unstarted(job, "cancelled")
+            self._cancel_all()
         except BaseException as error:
             self._fail(error)
+        finally:
+            self._note_ends()
 
     def _wait_for_work(self) -> bool:
         """Sleep until there is something to decode; False when the engine is closed."""
         with self._changed:
+            self._note_ends()
             self._changed.wait_for(lambda: self._closed or self._waiting or len(self._pool))
             return not self._closed
 
-    def _admit(self) -> None:
-        """Those who waited longest join, as many as there are slots; those who are due end without having run."""
+    def _note_ends(self) -> None:
+        """After a round: what the pool holds now, for `status`, and news for who drains."""
         with self._changed:
-            due = [(job, reason) for job in self._waiting if (reason := job.due) is not None]
-            ended = {job for job, _ in due}
-            in_time = [job for job in self._waiting if job not in ended]
-            free = self._slots - len(self._pool)
-            joining, self._waiting = in_time[:free], in_time[free:]
-        for job, reason in due:
-            self._pool.end_unstarted(job, reason)
+            self._load = self._pool.load()
+            self._changed.notify_all()
+
+    def _admit(self) -> None:
+        """Those who waited longest join, as many as slots and their prompts' rows allow; those who are due end."""
+        with self._changed:
+            due = [(job, ends) for job in self._waiting if (ends := job.due())]
+            gone = {job for job, ends in due if len(ends) == len(job.unfinished)}
+            in_time = [job for job in self._waiting if job not in gone]
+            rows = [self._pool.rows_to_compute(job) for job in in_time[: self._slots - len(self._pool)]]
+            count = self._admission.number_joining(rows, nothing_runs=not len(self._pool))
+            joining, self._waiting = in_time[:count], in_time[count:]
+            self._admitted = [job for job in self._admitted if not job.done] + joining
+            self._ending = list(gone)
+        for job, ends in due:
+            self._pool.end_unstarted(job, ends)
         for job in joining:
             self._pool.add(job)
+
+    def _cancel_all(self) -> None:
+        """What close() leaves to the worker; closed, so that no request is added any more."""
+        with self._changed:
+            self._ending, self._waiting = self._waiting, []
+            self._cut_short = bool(_unfinished([*self._admitted, *self._ending]))
+        self._pool.cancel_all()
+        for job in self._ending:
+            self._pool.end_unstarted(job, [(handle, "cancelled") for handle in job.unfinished])
 
     def _fail(self, error: BaseException) -> None:
         """The device is lost, and with it every request."""
         failure = failure_of_device(self._decoder.session.device, error)
         with self._changed:
             self._closed, self._failure = True, failure
-            self._waiting.clear()
-            for handle in self._unfinished:
-                handle.put_error(failure)
+            self._ending, self._waiting = [*self._ending, *self._waiting], []
+            lost = [job for job in (*self._admitted, *self._ending) if not job.done]
+            self._cut_short = self._cut_short or bool(lost)
+        for job in lost:
+            self._pool.end_failed(job, failure)
         self._pool.close()
 
-    def _check_takes_more(self) -> None:
-        """Raise EngineClosedError or QueueFullError when no request may come in."""
-        if self._closed:
-            why = "closed" if self._failure is None else f"closed, because {self._failure}"
-            raise EngineClosedError(
-                f"a request for an engine that is {why}", expected="an open engine", remedy="open another engine"
-            )
-        if len(self._unfinished) >= self._slots + self._queue_limit:
-            raise QueueFullError(
-                f"a request more, while {len(self._unfinished)} are not done",
-                expected=f"at most {self._slots} that run and {self._queue_limit} that wait",
-                remedy="submit again when one is done, or open the engine with a larger queue_limit",
-            )
+    def _take(self, jobs: Iterable[Job]) -> None:
+        """Let requests wait, all of them or none."""
+        with self._changed:
+            new = list(jobs)
+            self._check_takes(len(new))
+            self._waiting.extend(new)
+            self._changed.notify_all()
+
+    def _places_taken(self) -> int:
+        """Requests that have not ended; what waits counts until the worker has seen that it was cancelled."""
+        return len(self._waiting) + _unfinished(self._admitted) + _unfinished(self._ending)
+
+    def _check_takes(self, count: int) -> None:
+        """Raise EngineClosedError or QueueFullError when `count` requests may not come in."""
+        with self._changed:
+            if self._closed or self._draining:
+                state = "closed" if self._closed else "draining: it ends what it has"
+                why = "" if self._failure is None else f", because {self._failure}"
+                raise EngineClosedError(
+                    f"a request for an engine that is {state}{why}",
+                    expected="an open engine",
+                    remedy="open another engine",
+                )
+            taken = self._places_taken()
+            if taken + count > self._slots + self._queue_limit:
+                what = "a request more" if count == 1 else f"{count} requests more"
+                raise QueueFullError(
+                    f"{what}, while {taken} are not done",
+                    expected=f"at most {self._slots} that run and {self._queue_limit} that wait",
+                    remedy="submit again when one is done, or open the engine with a larger queue_limit",
+                )
+
+
+def _unfinished(jobs: Sequence[Job]) -> int:
+    """How many have not ended."""
+    return sum(not job.done for job in jobs)

@@ -7,7 +7,7 @@ import time
 
 import numpy as np
 
-from lopa.runtime.algorithm.decoding import Decoding, Step
+from lopa.runtime.algorithm.decoding import Decoding, Step, StopReason
 from lopa.runtime.contract import Int64
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.requests.result import DoneEvent, DraftEvent, Event, GenerationResult, TextEvent
@@ -20,7 +20,7 @@ UNDECIDED = "░"
 class Answer:
     """Turns the rounds of one Decoding into events.
 
-    After every round `events_from_step`; once `ended`, or when the caller stops the decoding, `last_events`.
+    After every round `events_from_step`; once it has stopped, or when the caller wants no more, `last_events`.
     """
 
     def __init__(
@@ -42,9 +42,11 @@ class Answer:
         self._stream = TextStream(tokenizer, config.stop)
         self._text: list[str] = []
         self._pushed = 0
+        self.first_text_seconds: float | None = None
+        """From the submission to the first text."""
 
     @property
-    def ended(self) -> bool:
+    def _ended(self) -> bool:
         """Whether there is nothing left to decode."""
         return self._decoding.stop_reason is not None
 
@@ -57,20 +59,20 @@ class Answer:
             events.append(DraftEvent(step.number, self._draft()))
         if self._stream.stopped is not None:
             self._decoding.stop("stop_string")
-        elif not self.ended and self._time_limit is not None and time.perf_counter() >= self._time_limit:
+        elif not self._ended and self._time_limit is not None and time.perf_counter() >= self._time_limit:
             self._decoding.stop("time_limit")
         return events
 
-    def last_events(self) -> list[Event]:
-        """The rest of the text and the result; called once, when the decoding has stopped."""
+    def last_events(self, reason: StopReason) -> list[Event]:
+        """The rest of the text and the result, which ends for `reason`; called once."""
         events = self._text_events(self._stream.finish())
-        if self._stream.stopped is not None:
-            self._decoding.stop("stop_string")
-        return [*events, DoneEvent(self._result())]
+        return [*events, DoneEvent(self._result("stop_string" if self._stream.stopped is not None else reason))]
 
     def _text_events(self, text: str) -> list[Event]:
         if not text:
             return []
+        if self.first_text_seconds is None:
+            self.first_text_seconds = time.perf_counter() - self._submitted
         self._text.append(text)
         return [TextEvent(text)]
 
@@ -85,9 +87,8 @@ class Answer:
             for run, is_decided in runs
         )
 
-    def _result(self) -> GenerationResult:
+    def _result(self, stop_reason: StopReason) -> GenerationResult:
         decoding = self._decoding
-        assert decoding.stop_reason is not None
         # Ids up to the end of the stop string, if one ended the answer.
         answer = decoding.committed()[: None if self._stream.stopped is None else self._stream.token_count]
         ids = decoding.generated() if self._config.published else answer
@@ -100,7 +101,7 @@ class Answer:
             tokens=len(answer),
             window_tokens=decoding.window_tokens,
             tokens_per_forward=len(answer) / decoding.steps if decoding.steps else 0.0,
-            stop_reason=decoding.stop_reason,
+            stop_reason=stop_reason,
             seconds=time.perf_counter() - self._submitted,
             seed=self._config.draw_seed,
             branches="auto" if self._config.branches == "auto" else self._config.lookaheads + 1,

@@ -4,26 +4,35 @@ Knows nothing of how it is decoded.
 """
 
 import threading
+from bisect import bisect_left
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from lopa.runtime.checked_values import MOST_SECONDS, real_number
-from lopa.runtime.requests.result import DoneEvent, Event, GenerationResult
+from lopa.runtime.requests.result import DoneEvent, DraftEvent, Event, GenerationResult
 
 if TYPE_CHECKING:
     import asyncio
 
 
 class RequestHandle:
-    """One submitted request. Every iteration over it gives all events from the first on, and waits for new ones.
+    """One submitted request. Every iteration over it gives the events from the first on, and waits for new ones.
 
+    Text and the end are kept for every reader. Of drafts, each of which is the whole answer again, only the newest is:
+    a reader that comes late or is slow misses those before it, and the memory of a request is bounded by its answer.
     Not to be waited for on the thread that decodes, i.e. inside `on_step`: it would wait for itself.
     """
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._events: list[Event] = []
+        self._kept: list[tuple[int, Event]] = []
+        """Texts and the end, each with its place among all events, ascending."""
+        self._draft: tuple[int, DraftEvent] | None = None
+        """The newest one, with its place."""
+        self._count = 0
+        """Events so far, drafts that are gone included."""
         self._error: BaseException | None = None
         self._wakers: list[Callable[[], None]] = []
         self._cancelled = False
@@ -43,7 +52,7 @@ class RequestHandle:
     @property
     def done(self) -> bool:
         """Whether the result, or the error, is there."""
-        return self._error is not None or (bool(self._events) and isinstance(self._events[-1], DoneEvent))
+        return self._error is not None or (bool(self._kept) and isinstance(self._kept[-1][1], DoneEvent))
 
     def result(self, timeout: float | None = None) -> GenerationResult:
         """Wait for the result, `timeout` seconds at most (None: as long as it takes).
@@ -57,17 +66,16 @@ class RequestHandle:
                 raise TimeoutError(f"the request is not done after {timeout} seconds")
         if self._error is not None:
             raise self._error
-        last = self._events[-1]
+        _, last = self._kept[-1]
         assert isinstance(last, DoneEvent)
         return last.result
 
     def __iter__(self) -> Iterator[Event]:
         """Events as they come, the DoneEvent last. Raises what made the request fail."""
-        seen = 0
+        place = 0
         while True:
-            new, done = self._wait_beyond(seen)
+            new, place, done = self._wait_for_events(place)
             yield from new
-            seen += len(new)
             if done:
                 break
         if self._error is not None:
@@ -76,14 +84,13 @@ class RequestHandle:
     async def __aiter__(self) -> AsyncIterator[Event]:
         """As `__iter__`, for asyncio: the loop is woken when there is something new."""
         with self._waking() as changed:
-            seen = 0
+            place = 0
             while True:
                 changed.clear()
                 with self._changed:
-                    new, done = self.events_beyond(seen), self.done
+                    (new, place), done = self.events_from(place), self.done
                 for event in new:
                     yield event
-                seen += len(new)
                 if done:
                     break
                 await changed.wait()
@@ -97,15 +104,24 @@ class RequestHandle:
         """
         return self._awaited().__await__()
 
-    def events_beyond(self, seen: int) -> list[Event]:
-        """Those behind the first `seen` that are there by now; waits for none."""
-        return self._events[seen:]
+    def events_from(self, place: int) -> tuple[list[Event], int]:
+        """The events from `place` on (0: the first) that are kept, and the place behind them; waits for none."""
+        with self._changed:
+            events = self._kept[bisect_left(self._kept, place, key=itemgetter(0)) :]
+            if self._draft is not None and self._draft[0] >= place:
+                events.insert(bisect_left(events, self._draft[0], key=itemgetter(0)), self._draft)
+            return [event for _, event in events], self._count
 
     def put_events(self, events: Sequence[Event]) -> None:
         """For who decodes: new events, the DoneEvent last of all."""
         if events:
             with self._changed:
-                self._events.extend(events)
+                for event in events:
+                    if isinstance(event, DraftEvent):
+                        self._draft = self._count, event
+                    else:
+                        self._kept.append((self._count, event))
+                    self._count += 1
                 self._wake()
 
     def put_error(self, error: BaseException) -> None:
@@ -142,11 +158,11 @@ class RequestHandle:
             with self._changed:
                 self._wakers.remove(wake)
 
-    def _wait_beyond(self, seen: int) -> tuple[list[Event], bool]:
-        """The events behind the first `seen`, at least one unless the request is done; and whether it is."""
+    def _wait_for_events(self, place: int) -> tuple[list[Event], int, bool]:
+        """As `events_from`, at least one event unless the request is done; and whether it is."""
         with self._changed:
-            self._changed.wait_for(lambda: self.done or len(self._events) > seen)
-            return self.events_beyond(seen), self.done
+            self._changed.wait_for(lambda: self.done or self._count > place)
+            return *self.events_from(place), self.done
 
     def _wake(self) -> None:
         self._changed.notify_all()

@@ -5,52 +5,51 @@ from; one caller at a time, as the session itself.
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
-from lopa.runtime.algorithm.branch_budget import BranchBudget
-from lopa.runtime.algorithm.decoding import Decoding, Step, StopReason
+from lopa.runtime.algorithm.candidates import RowStatistics
+from lopa.runtime.algorithm.decoding import Decoding, StopReason
 from lopa.runtime.algorithm.packing import MOST_PADDING, batch_from_windows, groups_from_windows, rows_of_windows
 from lopa.runtime.algorithm.windows import Windows
 from lopa.runtime.bundle.manifest import Manifest
-from lopa.runtime.contract import Int64
-from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.contract import Statistics
+from lopa.runtime.contract.forward import ForwardSplit
 from lopa.runtime.requests.answer import Answer
 from lopa.runtime.requests.handle import RequestHandle
+from lopa.runtime.requests.job import Job
+from lopa.runtime.requests.observer import AdmissionReport, EndReport, EngineObserver, RoundReport
 from lopa.runtime.requests.prompt_store import PromptStore, StoredPrompt
+from lopa.runtime.requests.result import DoneEvent, GenerationResult
+from lopa.runtime.requests.status import PoolLoad
 from lopa.runtime.sessions.session import Session, unused_request
 from lopa.runtime.text.tokenizer import Tokenizer
-
-
-@dataclass(frozen=True, eq=False)
-class Job:
-    """A request as it was asked for, checked."""
-
-    prompt_ids: Int64
-    config: GenerationConfig
-    budget: BranchBudget | None
-    handle: RequestHandle
-    drafts: bool
-    on_step: Callable[[Step], None] | None
-    submitted: float
-    """On time.perf_counter's clock, as is `deadline`."""
-    deadline: float | None
-
-    @property
-    def due(self) -> StopReason | None:
-        """Why the request should end by now, if it should."""
-        if self.handle.cancelled:
-            return "cancelled"
-        over = self.deadline is not None and time.perf_counter() >= self.deadline
-        return "time_limit" if over else None
 
 
 @dataclass(eq=False)
 class _Running:
     job: Job
     decoding: Decoding
-    answer: Answer
+    answers: dict[RequestHandle, Answer]
+    cache_rows: int
+    """Rows of its prefix cache."""
+
+    def leaving(self) -> list[tuple[RequestHandle, StopReason]]:
+        """The handles that end now, each with the reason: all of them with the decoding, or some before it."""
+        reason = self.decoding.stop_reason
+        return self.job.due() if reason is None else [(handle, reason) for handle in self.job.unfinished]
+
+
+@dataclass
+class _Round:
+    """What is counted between the end of one round and the end of the next."""
+
+    joining_seconds: float = 0.0
+    forward_seconds: float = 0.0
+    prompt_rows: int = 0
+    real_rows: int = 0
+    rows: int = 0
 
 
 class RequestPool:
@@ -68,64 +67,93 @@ class RequestPool:
         prompts: PromptStore,
         *,
         most_padding: float = MOST_PADDING,
+        observer: EngineObserver | None = None,
     ) -> None:
-        """`most_padding` is how much padding a forward may have, as a share of its real rows."""
+        """`most_padding` is how much padding a forward may have, as a share of its real rows.
+
+        `observer` hears of every round, admission and end; it must not raise.
+        """
         self._session, self._manifest, self._tokenizer, self._prompts = session, manifest, tokenizer, prompts
-        self._most_padding = most_padding
+        self._most_padding, self._observer = most_padding, observer
         self._running: list[_Running] = []
+        self._rounds, self._round = 0, _Round()
 
     def __len__(self) -> int:
         return len(self._running)
 
+    def load(self) -> PoolLoad:
+        """What the running requests and the store hold."""
+        return PoolLoad(
+            cache_rows=sum(running.cache_rows for running in self._running),
+            prompt_rows=sum(len(running.job.prompt_ids) for running in self._running),
+            stored_rows=self._prompts.rows,
+            saved_rows=self._prompts.rows_saved,
+            rounds=self._rounds,
+        )
+
+    def rows_to_compute(self, job: Job) -> int:
+        """Rows of its prompt that a request would compute if it joined now: none where they are stored."""
+        return 0 if self._prompts.holds(job.prompt_ids, job.config) else len(job.prompt_ids)
+
     def add(self, job: Job) -> None:
         """Let a request join the next step."""
+        began = time.perf_counter()
         stored = self._prompts.find(job.prompt_ids, job.config)
-        with _own_errors(job):
+        self._report_admission(job, began, stored)
+        with self._own_errors(job):
             running = self._opened(job, stored)
             self._running.append(running)
-        if stored is not None and not job.handle.done:
+            if stored is None:
+                self._round.prompt_rows += len(job.prompt_ids)
+        if stored is not None and not job.done:
             self._session.append_rows(running.decoding.request, stored.rows)
+        self._round.joining_seconds += time.perf_counter() - began
 
     def step(self) -> None:
         """One round of every request: windows, few forwards, each followed by its requests' choices."""
+        began = time.perf_counter()
         self._let_go_of_ended()
         rounds: list[tuple[_Running, Windows]] = []
         for running in self._running:
-            with _own_errors(running.job):
+            with self._own_errors(running.job):
                 rounds.append((running, running.decoding.open_round()))
         for group in groups_from_windows([windows for _, windows in rounds], self._most_padding):
             members = [rounds[index] for index in group]
-            batch = batch_from_windows(
-                [windows for _, windows in members],
-                [running.decoding.request for running, _ in members],
-                [running.job.config.temperature for running, _ in members],
-            )
-            statistics = self._session.forward(batch)
+            statistics = self._forward(members)
             for slot, (running, windows) in enumerate(members):
-                with _own_errors(running.job):
+                with self._own_errors(running.job):
                     rows = rows_of_windows(statistics, slot, windows)
-                    step = running.decoding.finish_round(windows, rows, statistics.split)
-                    self._after_round(running, windows, step)
+                    self._finish_round(running, windows, rows, statistics.split)
         self._let_go_of_ended()
+        self._end_round(began, len(rounds))
 
-    def end_unstarted(self, job: Job, reason: StopReason) -> None:
-        """Give a request that never ran its empty result."""
-        with _own_errors(job):
+    def end_unstarted(self, job: Job, ends: Sequence[tuple[RequestHandle, StopReason]]) -> None:
+        """Give handles of a request that never ran their empty results."""
+        with self._own_errors(job):
             running = self._opened(job, None)
-            running.decoding.stop(reason)
-            _hand_out_result(running)
+            for handle, reason in ends:
+                self._hand_out_result(running, handle, reason)
+
+    def end_failed(self, job: Job, error: BaseException) -> None:
+        """Give the handles of a request that have not ended, running or not, an error."""
+        running = next((each for each in self._running if each.job is job), None)
+        for handle in job.unfinished:
+            self._report_end(running, job, handle, error)
+            handle.put_error(error)
 
     def cancel_all(self) -> None:
         """End every request as cancelled."""
         for running in self._running:
-            running.job.handle.cancel()
+            for handle in running.job.unfinished:
+                handle.cancel()
         self._let_go_of_ended()
 
     def hand_out_ended(self) -> None:
         """Give the requests that have ended their results; needs no session, and so can follow its failure."""
         for running in self._running:
-            if running.answer.ended:
-                _hand_out_result(running)
+            if running.decoding.stop_reason is not None:
+                for handle, reason in running.leaving():
+                    self._hand_out_result(running, handle, reason)
 
     def close(self) -> None:
         """Free every cache; handles that have not ended are left as they are."""
@@ -139,46 +167,116 @@ class RequestPool:
         decoding = Decoding(
             self._session, unused_request(), job.prompt_ids, job.config, self._manifest, job.budget, row
         )
-        answer = Answer(
-            decoding, job.prompt_ids, job.config, self._tokenizer, drafts=job.drafts, submitted=job.submitted
-        )
-        return _Running(job, decoding, answer)
+        answers = {
+            handle: Answer(
+                decoding, job.prompt_ids, job.config, self._tokenizer, drafts=job.drafts, submitted=job.submitted
+            )
+            for handle in job.unfinished
+        }
+        return _Running(job, decoding, answers, 0 if stored is None else stored.rows.count)
 
-    def _after_round(self, running: _Running, windows: Windows, step: Step) -> None:
+    def _forward(self, members: Sequence[tuple[_Running, Windows]]) -> Statistics:
+        batch = batch_from_windows(
+            [windows for _, windows in members],
+            [running.decoding.request for running, _ in members],
+            [running.job.config.temperature for running, _ in members],
+        )
+        if self._observer is None:
+            return self._session.forward(batch)
+        began = time.perf_counter()
+        statistics = self._session.forward(batch)
+        self._round.forward_seconds += time.perf_counter() - began
+        self._round.rows += batch.input_ids.size
+        self._round.real_rows += sum(sum(windows.lengths) for _, windows in members)
+        return statistics
+
+    def _finish_round(
+        self, running: _Running, windows: Windows, rows: RowStatistics, split: ForwardSplit | None
+    ) -> None:
         job = running.job
+        step = running.decoding.finish_round(windows, rows, split)
+        running.cache_rows = windows.start + windows.commit
         if step.number == 1 and windows.commit and self._prompts.takes(job.prompt_ids, job.config):
             # The rows are there until the next forward; a copy of the prompt's outlives it.
-            rows = self._session.read_rows(running.decoding.request, step.winner, windows.commit)
+            rows_of_prompt = self._session.read_rows(running.decoding.request, step.winner, windows.commit)
             assert running.decoding.kept_row is not None
-            self._prompts.add(job.prompt_ids, job.config, StoredPrompt(rows, running.decoding.kept_row.copy()))
+            self._prompts.add(
+                job.prompt_ids, job.config, StoredPrompt(rows_of_prompt, running.decoding.kept_row.copy())
+            )
         if job.on_step is not None:
             job.on_step(step)
-        job.handle.put_events(running.answer.events_from_step(step))
+        for handle in job.unfinished:
+            handle.put_events(running.answers[handle].events_from_step(step))
 
     def _let_go_of_ended(self) -> None:
-        """Requests that are over lose their cache and get their result."""
+        """Requests that are over lose their cache and get their result; copies may leave before them."""
+        gone = []
         for running in self._running:
-            due = running.job.due
-            if due is not None and not running.answer.ended:
-                running.decoding.stop(due)
-        ended = [running for running in self._running if running.answer.ended or running.job.handle.done]
-        for running in ended:
-            self._session.release(running.decoding.request)
-            _hand_out_result(running)
-        self._running = [running for running in self._running if running not in ended]
+            leaving = running.leaving()
+            if len(leaving) == len(running.job.unfinished):
+                self._session.release(running.decoding.request)
+                gone.append(running)
+            for handle, reason in leaving:
+                self._hand_out_result(running, handle, reason)
+        self._running = [running for running in self._running if running not in gone]
 
+    def _end_round(self, began: float, requests: int) -> None:
+        """Report the round, if there was one, and count for the next."""
+        counted, self._round = self._round, _Round()
+        if not requests:
+            return
+        self._rounds += 1
+        if self._observer is not None:
+            seconds = time.perf_counter() - began + counted.joining_seconds
+            self._observer.round_ended(
+                RoundReport(
+                    seconds=seconds,
+                    seconds_outside=seconds - counted.forward_seconds,
+                    requests=requests,
+                    real_rows=counted.real_rows,
+                    padding_rows=counted.rows - counted.real_rows,
+                    prompt_rows=counted.prompt_rows,
+                )
+            )
 
-def _hand_out_result(running: _Running) -> None:
-    """Give a request that has ended its result, if it has not failed, and has none yet."""
-    if not running.job.handle.done:
-        with _own_errors(running.job):
-            running.job.handle.put_events(running.answer.last_events())
+    def _hand_out_result(self, running: _Running, handle: RequestHandle, reason: StopReason) -> None:
+        with self._own_errors(running.job):
+            events = running.answers[handle].last_events(reason)
+            last = events[-1]
+            assert isinstance(last, DoneEvent)
+            self._report_end(running, running.job, handle, last.result)
+            handle.put_events(events)
 
+    def _report_admission(self, job: Job, moment: float, stored: StoredPrompt | None) -> None:
+        if self._observer is not None:
+            reused = 0 if stored is None else stored.rows.count
+            for _ in job.unfinished:
+                self._observer.request_admitted(AdmissionReport(moment - job.submitted, len(job.prompt_ids), reused))
 
-@contextmanager
-def _own_errors(job: Job) -> Iterator[None]:
-    """Whatever is raised inside is this request's alone, and ends it."""
-    try:
-        yield
-    except Exception as error:
-        job.handle.put_error(error)
+    def _report_end(
+        self, running: _Running | None, job: Job, handle: RequestHandle, end: GenerationResult | BaseException
+    ) -> None:
+        """Tell the observer of an end, a result or an error; `running` None: of a request that does not run."""
+        if self._observer is None:
+            return
+        result, error = (end, None) if isinstance(end, GenerationResult) else (None, end)
+        self._observer.request_ended(
+            EndReport(
+                stop_reason=None if result is None else result.stop_reason,
+                error=error,
+                prompt_tokens=len(job.prompt_ids),
+                tokens=0 if result is None else result.tokens,
+                steps=0 if running is None else running.decoding.steps,
+                seconds=time.perf_counter() - job.submitted,
+                first_text_seconds=None if running is None else running.answers[handle].first_text_seconds,
+                cancelled=handle.cancelled,
+            )
+        )
+
+    @contextmanager
+    def _own_errors(self, job: Job) -> Iterator[None]:
+        """Whatever is raised inside is this request's alone, and ends it."""
+        try:
+            yield
+        except Exception as error:
+            self.end_failed(job, error)

@@ -43,6 +43,10 @@ class PromptStore:
         """Whether the rows of this prompt may be stored and are not."""
         return _reusable(config) and len(prompt) <= self._most_rows and _key(prompt, config) not in self._prompts
 
+    def holds(self, prompt: Int64, config: GenerationConfig) -> bool:
+        """Whether `find` would give something; this is no use of it."""
+        return _reusable(config) and _key(prompt, config) in self._prompts
+
     def find(self, prompt: Int64, config: GenerationConfig) -> StoredPrompt | None:
         """What was stored for the very same prompt, if the config may use it."""
         if not _reusable(config):

@@ -1,6 +1,8 @@
 """Handles alone: what readers in other threads and in asyncio see, in what order, and when they stop waiting."""
 
 import asyncio
+import gc
+import random
 import threading
 import time
 from typing import Any
@@ -9,7 +11,7 @@ import pytest
 
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.requests.handle import RequestHandle
-from lopa.runtime.requests.result import DoneEvent, Event, GenerationResult, TextEvent
+from lopa.runtime.requests.result import DoneEvent, DraftEvent, Event, GenerationResult, TextEvent
 
 RESULT = GenerationResult((1,), (2,), "ab", 1, 1, 4, 1.0, "eos", 0.5)
 EVENTS: list[Event] = [TextEvent("a"), TextEvent("b"), DoneEvent(RESULT)]
@@ -171,3 +173,58 @@ def test_an_awaiting_that_ends_early_leaves_the_request_running() -> None:
 def test_a_timeout_that_is_no_number_of_seconds(timeout: Any) -> None:
     with pytest.raises(BadInputError, match="timeout"):
         RequestHandle().result(timeout)
+
+
+def live_drafts() -> int:
+    gc.collect()
+    return sum(isinstance(each, DraftEvent) for each in gc.get_objects())
+
+
+def test_a_slow_reader_finds_all_text_and_the_newest_draft_alone() -> None:
+    handle, before = RequestHandle(), live_drafts()
+    reader = iter(handle)
+    handle.put_events([TextEvent("0"), DraftEvent(0, "0")])
+    assert [next(reader), next(reader)] == [TextEvent("0"), DraftEvent(0, "0")]
+    for step in range(1, 1000):
+        handle.put_events([TextEvent(str(step)), DraftEvent(step, "x" * step)])
+    assert live_drafts() - before == 2  # the newest, and the one that the reader was given
+    texts: list[Event] = [TextEvent(str(step)) for step in range(1000)]
+    newest, end = DraftEvent(999, "x" * 999), [TextEvent("end"), DoneEvent(RESULT)]
+    handle.put_events(end)
+    assert list(reader) == [*texts[1:], newest, *end]
+    assert list(handle) == [*texts, newest, *end]
+    assert handle.result(0) is RESULT
+
+
+def test_a_reader_that_keeps_up_gets_every_draft_once() -> None:
+    rng, handle, seen, place = random.Random(4), RequestHandle(), [], 0
+    put: list[Event] = []
+    for step in range(200):
+        events: list[Event] = [TextEvent(str(step))] if rng.random() < 0.5 else []
+        events += [DraftEvent(step, str(step))] if rng.random() < 0.7 else []
+        handle.put_events(events)
+        put += events
+        new, place = handle.events_from(place)
+        seen += new
+    assert seen == put
+    assert handle.events_from(place) == ([], len(put))
+
+
+def test_random_readers_miss_nothing_but_drafts_that_were_replaced() -> None:
+    rng = random.Random(5)
+    for _ in range(50):
+        handle, put, seen, place = RequestHandle(), list[Event](), list[Event](), 0
+        for step in range(30):
+            event = DraftEvent(step, "d") if rng.random() < 0.5 else TextEvent(str(step))
+            handle.put_events([event])
+            put.append(event)
+            if rng.random() < 0.2:
+                new, place = handle.events_from(place)
+                assert sum(isinstance(each, DraftEvent) for each in new) <= 1
+                seen += new
+        seen += handle.events_from(place)[0]
+        left = iter(put)
+        assert all(event in left for event in seen)  # in order, none twice
+        assert [each for each in seen if isinstance(each, TextEvent)] == [e for e in put if isinstance(e, TextEvent)]
+        drafts = [each for each in put if isinstance(each, DraftEvent)]
+        assert not drafts or drafts[-1] in seen

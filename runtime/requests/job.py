@@ -1,0 +1,66 @@
+"""A request as it was asked for, checked, and who is given its answer. Knows no session and no other request."""
+
+import time
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, replace
+from typing import Self
+
+from lopa.runtime.algorithm.branch_budget import BranchBudget
+from lopa.runtime.algorithm.decoding import Step, StopReason
+from lopa.runtime.contract import Int64
+from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.requests.handle import RequestHandle
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """One decode, answered to one handle or to several copies of it, each of which may be cancelled by itself."""
+
+    prompt_ids: Int64
+    config: GenerationConfig
+    budget: BranchBudget | None
+    handle: RequestHandle
+    drafts: bool
+    on_step: Callable[[Step], None] | None
+    submitted: float
+    """On time.perf_counter's clock, as is `deadline`."""
+    deadline: float | None
+    copies: tuple[RequestHandle, ...] = ()
+    """Handles beside `handle` that are given the same answer."""
+
+    @property
+    def unfinished(self) -> list[RequestHandle]:
+        """The handles that have not ended."""
+        return [handle for handle in (self.handle, *self.copies) if not handle.done]
+
+    @property
+    def done(self) -> bool:
+        """Whether every handle has ended."""
+        return not self.unfinished
+
+    def due(self) -> list[tuple[RequestHandle, StopReason]]:
+        """The handles that should end by now although the decode has not, each with the reason."""
+        over = self.deadline is not None and time.perf_counter() >= self.deadline
+        return [
+            (handle, "cancelled" if handle.cancelled else "time_limit")
+            for handle in self.unfinished
+            if handle.cancelled or over
+        ]
+
+    def work(self) -> Hashable:
+        """Equal for jobs of one deadline that decode the same, so that one decode can answer them all.
+
+        Draws are a request's own, and so is what `on_step` raises: those are equal to themselves alone.
+        """
+        if self.config.temperature or self.on_step is not None:
+            return self.handle
+        return self.prompt_ids.tobytes(), self.config, self.drafts
+
+    def with_copy(self, handle: RequestHandle) -> Self:
+        """This job, answered to `handle` too."""
+        return replace(self, copies=(*self.copies, handle))
+
+    def submitted_at(self, moment: float) -> Self:
+        """This job as if it had been submitted at `moment`: its deadline moves along."""
+        moved = None if self.deadline is None else self.deadline + moment - self.submitted
+        return replace(self, submitted=moment, deadline=moved)
