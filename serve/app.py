@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import secrets
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
@@ -89,6 +90,7 @@ class _Endpoints:
             self._check_model(asked.model)
             reply, winners = Reply(service, asked), WinningBranches()
             drafts = asked.stream is not None and asked.stream.drafts
+            _LOG.info("%s: %d answers, %s", reply.id, asked.copies * (len(asked.prompts) or 1), asked.options.values)
             handles = await handles_of_request(service, asked, winners.note if drafts else None)
             if asked.stream is None:
                 results = await results_of_handles(handles, request.receive)
@@ -133,6 +135,8 @@ class _Endpoints:
 
     async def told(self, _: Request, error: Exception) -> Response:
         told = api_error_of(error)
+        told.headers["x-request-id"] = number = f"req_{secrets.token_hex(16)}"
+        _LOG.info("%s: refused with %d: %r", number, told.status, str(told))
         self._service.metrics.rejected(told.code or "bad_request")
         return told.response()
 

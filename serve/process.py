@@ -12,6 +12,7 @@ import uvicorn
 from lopa.runtime.errors import BadInputError
 from lopa.serve.answering.service import Service
 from lopa.serve.app import app_of_service
+from lopa.serve.http.protocol import protocol_within
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _LAST_WRITES = 5
@@ -76,7 +77,7 @@ async def _served(
     server = _Server(
         uvicorn.Config(
             app_of_service(service, origins=origins),
-            http="httptools",
+            http=protocol_within(service.limits.stall_seconds),
             ws="none",
             lifespan="on",
             log_config=None,

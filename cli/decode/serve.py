@@ -9,6 +9,7 @@ import click
 from lopa.cli.options.devices import device_options
 from lopa.cli.program.grouped_command import GroupedCommand
 from lopa.cli.program.verbosity import quiet
+from lopa.runtime.checked_values import MOST_SECONDS, real_number
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.engine import QUEUE_LIMIT, SLOTS, Engine
 from lopa.runtime.errors import BadInputError, MissingBackendError
@@ -62,7 +63,7 @@ _CUT = 143
 )
 @click.option(
     "--drain",
-    type=click.FloatRange(min=0),
+    type=float,
     default=60.0,
     show_default=True,
     metavar="SECONDS",
@@ -105,6 +106,7 @@ def command(
             expected="devices of this process",
             remedy="serve from one process, with several --device if there are several",
         )
+    drain = real_number("--drain", drain, least=0.0, most=MOST_SECONDS)
     limits = ServeLimits(
         max_tokens=max_tokens,
         max_branches=max_branches,

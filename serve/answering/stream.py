@@ -35,7 +35,7 @@ async def stream_of_reply(reply: Reply, handles: Handles, winners: WinningBranch
             if isinstance(event, Exception):
                 raise event
             if isinstance(event, DoneEvent):
-                results[index] = check_not_cut(event.result, handles[index])
+                results[index] = check_not_cut(event.result)
                 reply.count(event.result)
             yield parts.of_event(index, event)
         except Exception as error:  # the status was sent long ago: whatever it is, the client hears of it here

@@ -31,11 +31,11 @@ async def results_of_handles(handles: Handles, receive: Receive) -> list[Generat
 
 async def whole_result(handle: RequestHandle) -> GenerationResult:
     """Raises ApiError for one that was cut because the server stops."""
-    return check_not_cut(await handle, handle)
+    return check_not_cut(await handle)
 
 
-def check_not_cut(result: GenerationResult, handle: RequestHandle) -> GenerationResult:
-    """Raise ApiError for an answer that ended early although nobody here cancelled it."""
-    if result.stop_reason == "cancelled" and not handle.cancelled:
+def check_not_cut(result: GenerationResult) -> GenerationResult:
+    """Raise ApiError for an answer that was cancelled while somebody waits for it: the engine was closed."""
+    if result.stop_reason == "cancelled":
         raise unavailable("the server stopped before the answer was whole", "not_ready")
     return result

@@ -1,6 +1,7 @@
 """Server-sent events: what a stream is made of, and the response that sends it to a client that may be slow or go."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -10,6 +11,7 @@ from starlette.types import Receive, Scope, Send
 
 from lopa.serve.http.departure import departure
 
+_LOG = logging.getLogger(__name__)
 KEEP_ALIVE = b": keep-alive\n\n"
 """A comment, which clients skip."""
 DONE = b"data: [DONE]\n\n"
@@ -47,6 +49,8 @@ class EventResponse(Response):
                     await asyncio.wait({sending, gone}, return_when=asyncio.FIRST_COMPLETED)
                     if sending.done():
                         await sending
+                except TimeoutError:
+                    _LOG.info("a client took nothing for %g seconds", self._stall_seconds)  # uvicorn hangs up
                 finally:
                     sending.cancel()
         finally:

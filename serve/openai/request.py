@@ -107,7 +107,7 @@ def _number_of_copies(value: Any, prompts: int, limits: ServeLimits) -> int:
 
 def _stream_of_body(body: Mapping[str, Any]) -> StreamOptions | None:
     with errors_of_field("stream"):
-        streamed = truth("stream", body.get("stream") or False) if body.get("stream") != 0 else False
+        streamed = body.get("stream") is not None and truth("stream", body["stream"])
     given = body.get("stream_options")
     if given is not None and not isinstance(given, dict):
         raise FieldError(
