@@ -44,8 +44,7 @@ def usual(endpoint: str) -> dict[str, Any]:
 def test_any_body_is_understood_or_refused(endpoint: str, changes: dict[str, Any], ours: Any) -> None:
     try:
         asked = request_of_body({**usual(endpoint), **changes, "lopa": ours}, endpoint, LIMITS)
-    except FieldError as error:
-        assert error.param
+    except FieldError:
         return
     assert 1 <= asked.copies * max(1, len(asked.prompts)) <= 4
     assert asked.deadline is not None
