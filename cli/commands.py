@@ -26,6 +26,7 @@ GROUPS = {
     "Decode": {
         "generate": "Answer one prompt, or a file of prompts.",
         "chat": "Talk with the model of a bundle.",
+        "serve": "Answer over HTTP, as OpenAI's API does.",
     },
     "Compile for accelerators": {
         "plan": "Choose the few input shapes that an engine is compiled for.",

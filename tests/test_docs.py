@@ -8,7 +8,7 @@ import pytest
 from tools.house.imports import house_from_imports
 
 PROJECT = Path(__file__).resolve().parents[1]
-FOLDERS = ("bench", "cli", "docs", "export", "plugins", "runtime", "src", "tests", "tiny", "tools")
+FOLDERS = ("bench", "cli", "docs", "export", "plugins", "runtime", "serve", "src", "tests", "tiny", "tools")
 PAGES = [PROJECT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")] + sorted(
     (PROJECT / "docs").rglob("*.md")
 )
@@ -16,7 +16,7 @@ SOURCES = sorted(path for folder in FOLDERS if folder != "src" for path in (PROJ
 LOPA = (PROJECT / "docs" / "lopa.md").read_text(encoding="utf-8")
 
 A_PATH = re.compile(rf"(?<![\w/.~:-])(?:\.\./)*(?:{'|'.join(FOLDERS)})/[\w./*-]*[\w/*]")
-A_MODULE = re.compile(r"(?<![\w./-])(?:lopa\.(?:runtime|export|cli|bench|plugins|tiny)|tools)(?:\.[a-z_]\w*)+")
+A_MODULE = re.compile(r"(?<![\w./-])(?:lopa\.(?:runtime|export|cli|bench|serve|plugins|tiny)|tools)(?:\.[a-z_]\w*)+")
 A_LINK = re.compile(r"\]\(([^)\s]+)\)")
 A_SECTION = re.compile(r"sections? (\d+(?:(?:,| and|, and) \d+)*)(?: ([A-K](?: and [A-K])*)\b)?(?:, points? (\d))?")
 

@@ -30,7 +30,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_wheel_holds_everything(wheel: Path) -> None:
     held = set(zipfile.ZipFile(wheel).namelist())
-    for package in ("export", "runtime", "plugins", "cli", "bench", "tiny"):
+    for package in ("export", "runtime", "plugins", "cli", "bench", "serve", "tiny"):
         for path in (PROJECT / package).rglob("*"):
             if path.is_file() and path.suffix != ".pyc":
                 assert f"lopa/{path.relative_to(PROJECT)}" in held

@@ -37,7 +37,7 @@ def test_a_bundle_and_a_report_name_it(tiny_bundle: Path) -> None:
 
 def test_it_is_written_nowhere_else() -> None:
     literal = f'"{__version__}"'
-    folders = ("bench", "cli", "export", "plugins", "runtime", "tiny", "tools")
+    folders = ("bench", "cli", "export", "plugins", "runtime", "serve", "tiny", "tools")
     sources = [PROJECT / "pyproject.toml", *(path for folder in folders for path in (PROJECT / folder).rglob("*.py"))]
     assert [path for path in sources if literal in path.read_text(encoding="utf-8")] == [
         PROJECT / "runtime" / "__init__.py"

@@ -3,7 +3,7 @@
 Lines of OpenAI's batches are read in openai_line. Knows no bundle.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Protocol
 
@@ -11,10 +11,10 @@ from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.requests.result import GenerationResult
 from lopa.runtime.text.prompt_ids import Prompt
+from lopa.serve.openai.prompts import Messages, checked_ids, checked_messages, checked_text
 
 _PROMPTS = ("prompt", "prompt_ids", "messages")
 _REMEDY = "correct the line"
-Messages = Sequence[Mapping[str, Any]]
 
 
 class Answers(Protocol):
@@ -77,29 +77,6 @@ def check_options(options: Mapping[str, Any]) -> None:
             expected=", ".join((*_PROMPTS, "id")) + " and the options " + ", ".join(known),
             remedy="correct or remove it",
         )
-
-
-def checked_text(value: object) -> str:
-    """A prompt as text. Raises BadInputError for anything else, as its sisters below do."""
-    if isinstance(value, str):
-        return value
-    raise BadInputError(f"prompt {str(value)[:80]}", expected="text", remedy=_REMEDY)
-
-
-def checked_ids(value: object) -> list[int]:
-    """A prompt as ids, whose range the decoder judges."""
-    if isinstance(value, list) and all(isinstance(each, int) and not isinstance(each, bool) for each in value):
-        return value
-    raise BadInputError(f"prompt ids {str(value)[:80]}", expected="a list of whole numbers", remedy=_REMEDY)
-
-
-def checked_messages(value: object) -> Messages:
-    """A chat as far as that it is a list of objects; roles and contents are judged where it becomes a prompt."""
-    if isinstance(value, list) and all(isinstance(each, dict) for each in value):
-        return value
-    raise BadInputError(
-        f"messages {str(value)[:80]}", expected='a list of {"role": text, "content": text}', remedy=_REMEDY
-    )
 
 
 def _shown(value: Mapping[str, Any]) -> str:

@@ -14,7 +14,7 @@ Class = Literal["typed", "same", "fine", "differ", "foreign", "hang", "memory", 
 CLASSES: tuple[Class, ...] = get_args(Class)
 NO_ANSWER = None
 """The expected answer of a case of which nothing but a proper end is asked."""
-_PROJECT_FOLDERS = ("runtime", "export", "cli", "bench", "plugins", "tiny", "tools")
+_PROJECT_FOLDERS = ("runtime", "export", "cli", "bench", "serve", "plugins", "tiny", "tools")
 
 
 VERIFY_SECONDS = 40

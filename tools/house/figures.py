@@ -9,7 +9,7 @@ from pathlib import Path
 
 import grimp
 
-PRODUCT = ("runtime", "plugins", "tiny", "export", "bench", "cli", "tools")
+PRODUCT = ("runtime", "plugins", "tiny", "export", "bench", "serve", "cli", "tools")
 
 
 def main(arguments: list[str]) -> None:

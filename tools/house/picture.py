@@ -12,12 +12,13 @@ PURPOSES = {
     "tools": "for developers",
     "cli": "the command lopa-export",
     "bench": "measurements, gears",
+    "serve": "a bundle over HTTP",
     "export": "checkpoint to bundle",
     "plugins": "kernels for engines",
     "runtime": "bundle to text",
     "tiny": "the embedded model",
 }
-_COLOURS = ("#8a8f98", "#b4652f", "#a3862a", "#3f8f5a", "#3a8c8c", "#3b6fb5", "#8a5aa8")
+_COLOURS = ("#8a8f98", "#b4652f", "#b5476b", "#a3862a", "#3f8f5a", "#3a8c8c", "#3b6fb5", "#8a5aa8")
 """One for each package, dark enough for white words on it."""
 
 _WIDTH, _MARGIN, _LABELS = 1000, 12, 190

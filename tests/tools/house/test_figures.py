@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 FIGURES = Path(__file__).resolve().parents[3] / "tools" / "house" / "figures.py"
-PACKAGES = ("runtime", "plugins", "tiny", "export", "bench", "cli")
+PACKAGES = ("runtime", "plugins", "tiny", "export", "bench", "serve", "cli")
 
 
 def test_figures_of_another_checkout(tmp_path: Path) -> None:
@@ -23,7 +23,7 @@ def test_figures_of_another_checkout(tmp_path: Path) -> None:
     (tmp_path / "export" / "made.py").write_text("import lopa.runtime.room.first\nimport lopa.runtime.room.second\n")
     done = subprocess.run([sys.executable, FIGURES, tmp_path], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == [
-        f"product: 12 files, 11 lines; fullest folders {room.relative_to(tmp_path)} 2, runtime 1, export 1",
+        f"product: 13 files, 12 lines; fullest folders {room.relative_to(tmp_path)} 2, runtime 1, export 1",
         "tests: 1 files, 1 lines; fullest folders ",
         "imports between packages: export > runtime 2",
         "runtime: 2 rooms, 1 imports between 1 pairs of them",
@@ -31,6 +31,7 @@ def test_figures_of_another_checkout(tmp_path: Path) -> None:
         "tiny: 0 rooms, 0 imports between 0 pairs of them",
         "export: 1 rooms, 0 imports between 0 pairs of them",
         "bench: 0 rooms, 0 imports between 0 pairs of them",
+        "serve: 0 rooms, 0 imports between 0 pairs of them",
         "cli: 0 rooms, 0 imports between 0 pairs of them",
         "tools: 0 rooms, 0 imports between 0 pairs of them",
     ]

@@ -11,7 +11,7 @@ import pytest
 
 PROJECT = Path(__file__).resolve().parents[3]
 LAYERS = PROJECT / "tools" / "house" / "layers.toml"
-TOPS = ("runtime", "export", "plugins", "bench", "cli", "tiny", "tools")
+TOPS = ("runtime", "export", "plugins", "bench", "serve", "cli", "tiny", "tools")
 MOST_MODULES = 12
 
 

@@ -1,0 +1,164 @@
+"""lopa-export serve: a bundle behind an API like OpenAI's, until it is asked to stop."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+
+from lopa.cli.options.devices import device_options
+from lopa.cli.program.grouped_command import GroupedCommand
+from lopa.cli.program.verbosity import quiet
+from lopa.runtime.checked_values import MOST_SECONDS, real_number
+from lopa.runtime.decoder import Decoder
+from lopa.runtime.engine import QUEUE_LIMIT, SLOTS, Engine
+from lopa.runtime.errors import BadInputError, MissingBackendError
+from lopa.runtime.install_hint import pip_install
+from lopa.runtime.mpi.link import on_mpi
+from lopa.serve.limits import ServeLimits
+
+_MODULES = {"starlette", "uvicorn", "httptools", "prometheus_client"}
+_LIMITS = ServeLimits()
+_CUT = 143
+"""The exit code where answers were cut: that of a process that SIGTERM ended."""
+
+
+@click.command(name="serve", cls=GroupedCommand)
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on; 0.0.0.0: all there are.")
+@click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0: one that is free.")
+@click.option("--model", metavar="NAME", help="What clients call the model [default: the bundle's folder].")
+@click.option("--api-keys", type=click.Path(path_type=Path), metavar="FILE", help="Keys to ask for, one a line.")
+@click.option("--cors", "origins", multiple=True, metavar="ORIGIN", help="Let pages of this origin in [default: none].")
+@device_options
+@click.option("--threads", type=click.IntRange(min=1), help="Threads of the engine [default: its own choice].")
+@click.option("--slots", type=int, default=SLOTS, show_default=True, help="Requests that run at once.")
+@click.option("--queue", type=int, default=QUEUE_LIMIT, show_default=True, help="Requests that may wait beside them.")
+@click.option("--max-tokens", type=int, help="Most tokens of an answer [default: what the model has room for].")
+@click.option(
+    "--max-branches", type=int, default=_LIMITS.max_branches, show_default=True, help="Most branches of a request."
+)
+@click.option("--max-seconds", type=float, help="Most seconds of a request, waiting included [default: no limit].")
+@click.option(
+    "--max-choices", type=int, default=_LIMITS.max_choices, show_default=True, help="Most answers to one request."
+)
+@click.option(
+    "--max-body", type=int, default=_LIMITS.max_body, show_default=True, metavar="BYTES", help="Largest request."
+)
+@click.option(
+    "--stall",
+    type=float,
+    default=_LIMITS.stall_seconds,
+    show_default=True,
+    metavar="SECONDS",
+    help="In which a client has to send its request, and to take each part of its answer.",
+)
+@click.option(
+    "--keep-alive",
+    type=float,
+    default=_LIMITS.keep_alive_seconds,
+    show_default=True,
+    metavar="SECONDS",
+    help="After so long without text a stream sends a comment.",
+)
+@click.option(
+    "--drain",
+    type=float,
+    default=60.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="After SIGTERM: in which running answers may end.",
+)
+def command(
+    bundle: Path,
+    host: str,
+    port: int,
+    model: str | None,
+    api_keys: Path | None,
+    origins: tuple[str, ...],
+    devices: tuple[str, ...],
+    device_timeout: float,
+    threads: int | None,
+    slots: int,
+    queue: int,
+    max_tokens: int | None,
+    max_branches: int,
+    max_seconds: float | None,
+    max_choices: int,
+    max_body: int,
+    stall: float,
+    keep_alive: float,
+    drain: float,
+) -> int:
+    """Answer over HTTP as OpenAI's API does, until SIGTERM or Ctrl-C (docs/serving.md).
+
+    Then no more requests are taken, and the process ends when those that it has are answered; a second signal ends it
+    at once.
+    """
+    with _serve_extra_needed():
+        from lopa.serve.answering.service import Service
+        from lopa.serve.http.keys import keys_from_file
+        from lopa.serve.metrics import ServeMetrics
+        from lopa.serve.process import listening_socket, serve_until_stopped, url_of_socket
+    if on_mpi(devices):
+        raise BadInputError(
+            "--device " + " --device ".join(devices),
+            expected="devices of this process",
+            remedy="serve from one process, with several --device if there are several",
+        )
+    drain = real_number("--drain", drain, least=0.0, most=MOST_SECONDS)
+    limits = ServeLimits(
+        max_tokens=max_tokens,
+        max_branches=max_branches,
+        max_seconds=max_seconds,
+        max_choices=max_choices,
+        max_body=max_body,
+        stall_seconds=stall,
+        keep_alive_seconds=keep_alive,
+    )
+    keys = None if api_keys is None else keys_from_file(api_keys)
+    name = bundle.resolve().name if model is None else model
+    metrics = ServeMetrics(name)
+    with (
+        listening_socket(host, port) as listening,
+        Decoder.open(bundle, devices, threads=threads, device_timeout=device_timeout) as decoder,
+        Engine(_warmed_up(decoder), slots=slots, queue_limit=queue, observer=metrics) as engine,
+    ):
+        metrics.watch(engine)
+        service = Service(engine, name, decoder.tokenizer.decode, limits, metrics, keys)
+        whole = serve_until_stopped(
+            service,
+            listening,
+            origins=origins,
+            drain_seconds=drain,
+            on_ready=lambda: _say(f"{name} at {url_of_socket(listening)}/v1"),
+            on_stop=lambda: _say("stopping: running answers end, no new ones are taken"),
+        )
+    if not whole:
+        click.echo(f"error: answers were cut: {drain:g} seconds were too short for them", err=True)
+    return 0 if whole else _CUT
+
+
+def _warmed_up(decoder: Decoder) -> Decoder:
+    """`decoder` after a first answer, so that no client waits for what is slow the first time, or finds it broken."""
+    next(decoder.generate(["1"], decoder.config(max_new_tokens=1)))
+    return decoder
+
+
+def _say(text: str) -> None:
+    if not quiet():
+        click.echo(text, err=True)
+
+
+@contextmanager
+def _serve_extra_needed() -> Iterator[None]:
+    """Around imports: an absent library of the extra becomes MissingBackendError."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        library = (error.name or "").partition(".")[0]
+        if library not in _MODULES:
+            raise
+        raise MissingBackendError(
+            f"{library} is not installed", expected="the libraries that serve", remedy=pip_install("serve")
+        ) from error

@@ -1,0 +1,59 @@
+"""What is served: one engine, its name and what clients are allowed."""
+
+import hashlib
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from lopa.runtime import __version__
+from lopa.runtime.bundle.record import json_from_record
+from lopa.runtime.engine import Engine
+from lopa.serve.answering.places import Places
+from lopa.serve.http.keys import ApiKeys
+from lopa.serve.limits import ServeLimits
+from lopa.serve.metrics import ServeMetrics
+from lopa.serve.openai.answer import TextOfIds
+
+_PREPARING = 2
+"""Threads in which prompts become ids, so that a long one holds up nobody."""
+
+
+@dataclass(frozen=True, eq=False)
+class Service:
+    """All that the app knows."""
+
+    engine: Engine
+    name: str
+    """Of the model."""
+    text_of_ids: TextOfIds
+    limits: ServeLimits
+    metrics: ServeMetrics
+    keys: ApiKeys | None = None
+    """None: everybody is let in."""
+    places: Places = field(init=False)
+    threads: ThreadPoolExecutor = field(init=False)
+    created: int = field(default_factory=lambda: int(time.time()))
+    fingerprint: str = field(init=False)
+    """Of all that an answer depends on beside its request: this program and the bundle."""
+
+    def __post_init__(self) -> None:
+        digest = hashlib.sha256(json_from_record(self.engine.manifest)).hexdigest()[:12]
+        object.__setattr__(self, "fingerprint", f"lopa-{__version__}-{digest}")
+        object.__setattr__(self, "places", Places(self.engine))
+        object.__setattr__(self, "threads", ThreadPoolExecutor(_PREPARING, "lopa-serve"))
+
+    @property
+    def card(self) -> dict[str, object]:
+        """The model as /v1/models tells of it."""
+        return {
+            "id": self.name,
+            "object": "model",
+            "created": self.created,
+            "owned_by": "lopa-export",
+            "max_model_len": self.engine.manifest.dimensions.max_positions,
+        }
+
+    def close(self) -> None:
+        """End the engine, which cancels what runs, and the threads."""
+        self.engine.close()
+        self.threads.shutdown()

@@ -1,0 +1,75 @@
+"""From what a body asks for to requests of the engine, all of them or none."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+
+from lopa.runtime.algorithm.decoding import Step
+from lopa.runtime.engine import Engine
+from lopa.runtime.errors import BadInputError
+from lopa.runtime.files.untrusted_input import refused_as_bad_input
+from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.requests.handle import RequestHandle
+from lopa.runtime.text.prompt_ids import PromptRequest
+from lopa.serve.answering.service import Service
+from lopa.serve.openai.field_error import FieldError, errors_of_field
+from lopa.serve.openai.options import OURS, BodyOptions
+from lopa.serve.openai.request import AskedRequest
+
+Handles = tuple[RequestHandle, ...]
+_SEEDS = 2**63
+
+
+async def handles_of_request(
+    service: Service, asked: AskedRequest, on_step: Callable[[int, Step], None] | None
+) -> Handles:
+    """A handle for each answer: all answers to the first prompt, then to the second.
+
+    Raises ApiError where there is no place, before any prompt is read, and BadInputError as submit_many does.
+    """
+    config = config_of_options(service.engine, asked.options)
+    decoded_once = config.temperature == 0 and on_step is None
+    count = (len(asked.prompts) or 1) * (1 if decoded_once else asked.copies)
+    with service.places.reserved(count):
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(service.threads, _submitted, service.engine, asked, config, on_step)
+
+
+def config_of_options(engine: Engine, options: BodyOptions) -> GenerationConfig:
+    """Raises FieldError for a value that cannot be used."""
+    values = options.values
+    if values.get("temperature") and "seed" not in values:
+        values = {**values, "seed": None}  # one is drawn, so that asking again gives another answer
+    try:
+        return engine.config(**values)
+    except BadInputError as error:
+        wrong = next((name for name in options.params if _refused(engine, name, values[name])), None)
+        param = OURS if wrong is None else options.params[wrong]
+        raise FieldError(param, error.received, expected=error.expected, remedy=error.remedy) from error
+
+
+def _refused(engine: Engine, name: str, value: object) -> bool:
+    """Whether an option alone, beside defaults, is wrong."""
+    try:
+        engine.config(**{name: value})
+    except BadInputError:
+        return True
+    return False
+
+
+def _submitted(
+    engine: Engine, asked: AskedRequest, config: GenerationConfig, on_step: Callable[[int, Step], None] | None
+) -> Handles:
+    """On a thread of its own, since templates and tokenizers take their time."""
+    with (
+        errors_of_field(asked.param),
+        refused_as_bad_input("the prompt cannot be used", expected="text that the model reads", remedy="correct it"),
+    ):
+        prompts = asked.prompts or (engine.prompt_from_messages(asked.messages, special_tokens=config.special_tokens),)
+        requests = [PromptRequest(prompt, _of_copy(config, copy)) for prompt in prompts for copy in range(asked.copies)]
+        return engine.submit_many(requests, deadline=asked.deadline, drafts=on_step is not None, on_step=on_step)
+
+
+def _of_copy(config: GenerationConfig, copy: int) -> GenerationConfig:
+    """Drawn answers have seeds of their own; greedy ones are the same, and decoded once."""
+    return replace(config, seed=(config.draw_seed + copy) % _SEEDS) if config.temperature else config

@@ -1,0 +1,163 @@
+"""The app: which path is answered by whom. Opens no bundle and no socket."""
+
+import asyncio
+import logging
+import secrets
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from lopa.serve.answering.reply import Reply
+from lopa.serve.answering.service import Service
+from lopa.serve.answering.stream import stream_of_reply
+from lopa.serve.answering.submission import handles_of_request
+from lopa.serve.answering.whole import results_of_handles
+from lopa.serve.answering.winners import WinningBranches
+from lopa.serve.http.api_error import ApiError, api_error_of, unavailable
+from lopa.serve.http.body import object_from_body
+from lopa.serve.http.events import EventResponse
+from lopa.serve.openai.options import CHATS, COMPLETIONS
+from lopa.serve.openai.request import request_of_body
+
+_LOG = logging.getLogger(__name__)
+_GONE = 499
+"""Of an answer that nobody is there to read; no client sees it."""
+_CODES = {404: "not_found", 405: "method_not_allowed"}
+
+
+def app_of_service(service: Service, *, origins: Sequence[str] = ()) -> Starlette:
+    """An ASGI app; its end closes the service. Pages of `origins` may use it from browsers, "*": of any."""
+
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        try:
+            yield
+        finally:
+            await asyncio.to_thread(service.close)
+
+    endpoints = _Endpoints(service)
+    cors = Middleware(CORSMiddleware, allow_origins=list(origins), allow_methods=["*"], allow_headers=["*"])
+    return Starlette(
+        routes=[
+            Route("/v1/models", endpoints.models),
+            Route("/v1/models/{name:path}", endpoints.model),
+            Route(CHATS, endpoints.answer, methods=["POST"]),
+            Route(COMPLETIONS, endpoints.answer, methods=["POST"]),
+            Route("/health", endpoints.health),
+            Route("/ready", endpoints.ready),
+            Route("/metrics", endpoints.metrics),
+        ],
+        middleware=[cors] if origins else [],
+        exception_handlers={
+            ApiError: endpoints.told,
+            HTTPException: endpoints.told_of_http,
+            ClientDisconnect: endpoints.nobody,
+            Exception: endpoints.told,
+        },
+        lifespan=lifespan,
+    )
+
+
+class _Endpoints:
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    async def models(self, request: Request) -> Response:
+        self._let_in(request)
+        return JSONResponse({"object": "list", "data": [self._service.card]})
+
+    async def model(self, request: Request) -> Response:
+        self._let_in(request)
+        self._check_model(request.path_params["name"])
+        return JSONResponse(self._service.card)
+
+    async def answer(self, request: Request) -> Response:
+        """Cheap checks first: who asks, whether there is a place, how large the body is; then what it asks for."""
+        service = self._service
+        self._let_in(request)
+        service.places.check(1)
+        body = await object_from_body(request, service.limits)
+        try:
+            asked = request_of_body(body, request.url.path, service.limits)
+            self._check_model(asked.model)
+            reply, winners = Reply(service, asked), WinningBranches()
+            drafts = asked.stream is not None and asked.stream.drafts
+            _LOG.info("%s: %d answers, %s", reply.id, asked.copies * (len(asked.prompts) or 1), asked.options.values)
+            handles = await handles_of_request(service, asked, winners.note if drafts else None)
+            if asked.stream is None:
+                results = await results_of_handles(handles, request.receive)
+                if results is None:
+                    return Response(status_code=_GONE)
+                for result in results:
+                    reply.count(result)
+                return JSONResponse(reply.whole(results), headers=reply.headers)
+        except Exception as error:
+            told = api_error_of(error)
+            if told.status == 500:
+                _LOG.exception("a request failed")
+            raise told from error
+
+        def cancel() -> None:
+            for handle in handles:
+                handle.cancel()
+
+        return EventResponse(
+            stream_of_reply(reply, handles, winners),
+            on_end=cancel,
+            stall_seconds=service.limits.stall_seconds,
+            headers=reply.headers,
+        )
+
+    async def health(self, _: Request) -> Response:
+        """Whether the process can go on: not once a device has failed."""
+        status = self._service.engine.status
+        if status.failure is not None:
+            return unavailable(f"the device has failed: {status.failure.received}", "engine_failed").response()
+        return JSONResponse({"status": "ok"})
+
+    async def ready(self, _: Request) -> Response:
+        """Whether requests are taken."""
+        status = self._service.engine.status
+        if status.draining or status.closed:
+            return unavailable("no requests are taken", "not_ready").response()
+        return JSONResponse({"status": "ready"})
+
+    async def metrics(self, _: Request) -> Response:
+        return Response(self._service.metrics.text(), media_type=CONTENT_TYPE_LATEST)
+
+    async def told(self, _: Request, error: Exception) -> Response:
+        told = api_error_of(error)
+        told.headers["x-request-id"] = number = f"req_{secrets.token_hex(16)}"
+        _LOG.info("%s: refused with %d: %r", number, told.status, str(told))
+        self._service.metrics.rejected(told.code or "bad_request")
+        return told.response()
+
+    async def told_of_http(self, _: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        return ApiError(
+            error.status_code, error.detail, code=_CODES.get(error.status_code), headers=error.headers
+        ).response()
+
+    async def nobody(self, _: Request, __: Exception) -> Response:
+        return Response(status_code=_GONE)
+
+    def _let_in(self, request: Request) -> None:
+        if self._service.keys is not None:
+            self._service.keys.check(request)
+
+    def _check_model(self, name: str) -> None:
+        if name != self._service.name:
+            raise ApiError(
+                404,
+                f"no model {name[:80]!r} is here, but {self._service.name!r}",
+                param="model",
+                code="model_not_found",
+            )

@@ -1,0 +1,47 @@
+"""The body of a request as an object, read within a size and a time. Knows nothing of what it means."""
+
+import asyncio
+from typing import Any
+
+from starlette.requests import Request
+
+from lopa.runtime.errors import BadInputError
+from lopa.runtime.files.untrusted_input import object_from_json
+from lopa.serve.http.api_error import ApiError
+from lopa.serve.limits import ServeLimits
+
+_CLOSE = {"Connection": "close"}
+"""What the client still sends is not read."""
+
+
+async def object_from_body(request: Request, limits: ServeLimits) -> dict[str, Any]:
+    """Raises ApiError: 400 for what is no JSON object, 408 for a body that takes too long, 413 for one too large."""
+    try:
+        async with asyncio.timeout(limits.stall_seconds):
+            content = await _content(request, limits.max_body)
+    except TimeoutError:
+        raise ApiError(
+            408, f"the body is not here after {limits.stall_seconds:g} seconds", code="timeout", headers=_CLOSE
+        ) from None
+    try:
+        return object_from_json(
+            content, source="the body", expected="a JSON object", remedy="send one, with Content-Type: application/json"
+        )
+    except BadInputError as error:
+        raise ApiError(400, str(error), code="invalid_json") from error
+
+
+async def _content(request: Request, most: int) -> bytes:
+    announced = request.headers.get("content-length", "0")
+    if announced.isascii() and announced.isdigit() and int(announced[:20]) > most:
+        raise _too_large(most)
+    content = bytearray()
+    async for part in request.stream():
+        content += part
+        if len(content) > most:
+            raise _too_large(most)
+    return bytes(content)
+
+
+def _too_large(most: int) -> ApiError:
+    return ApiError(413, f"a body of more than {most} bytes", code="body_too_large", headers=_CLOSE)

@@ -1,0 +1,67 @@
+"""Server-sent events: what a stream is made of, and the response that sends it to a client that may be slow or go."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import msgspec
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from lopa.serve.http.departure import departure
+
+_LOG = logging.getLogger(__name__)
+KEEP_ALIVE = b": keep-alive\n\n"
+"""A comment, which clients skip."""
+DONE = b"data: [DONE]\n\n"
+
+
+def event_of(value: object) -> bytes:
+    """One event with `value` as JSON."""
+    return b"data: " + msgspec.json.encode(value) + b"\n\n"
+
+
+class EventResponse(Response):
+    """Sends events as they come; whatever ends it, `on_end` is called once."""
+
+    media_type = "text/event-stream"
+
+    def __init__(
+        self,
+        events: AsyncIterator[bytes],
+        *,
+        on_end: Callable[[], None],
+        stall_seconds: float,
+        headers: dict[str, str],
+    ) -> None:
+        """A client that does not take a part within `stall_seconds` is given up."""
+        super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no", **headers})
+        del self.headers["content-length"]
+        self._events, self._on_end, self._stall_seconds = events, on_end, stall_seconds
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
+        """Send the whole stream."""
+        try:
+            with departure(receive) as gone:
+                sending = asyncio.create_task(self._send_all(send))
+                try:
+                    await asyncio.wait({sending, gone}, return_when=asyncio.FIRST_COMPLETED)
+                    if sending.done():
+                        await sending
+                except TimeoutError:
+                    _LOG.info("a client took nothing for %g seconds", self._stall_seconds)  # uvicorn hangs up
+                finally:
+                    sending.cancel()
+        finally:
+            self._on_end()
+
+    async def _send_all(self, send: Send) -> None:
+        await self._send(send, {"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        async for event in self._events:
+            await self._send(send, {"type": "http.response.body", "body": event, "more_body": True})
+        await self._send(send, {"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _send(self, send: Send, message: dict[str, Any]) -> None:
+        async with asyncio.timeout(self._stall_seconds):
+            await send(message)

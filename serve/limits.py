@@ -1,0 +1,38 @@
+"""What an operator allows one request: a frozen record, checked once. Knows no request."""
+
+from dataclasses import dataclass
+
+from lopa.runtime.checked_values import MOST_SECONDS, real_number, whole_number
+from lopa.runtime.generation_config import MOST_BRANCHES, MOST_POSITIONS
+
+_MOST_BYTES = 2**32
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServeLimits:
+    """Ceilings of a server. Raises BadInputError for a number that is too small or too large."""
+
+    max_tokens: int | None = None
+    """Most tokens that an answer may be asked for; None: as many as the model has positions."""
+    max_branches: int = MOST_BRANCHES
+    max_seconds: float | None = None
+    """From the moment a request came in to its end, waiting included; None: no limit."""
+    max_choices: int = 128
+    """Answers to one request: its prompts times its n."""
+    max_body: int = 4 * 2**20
+    """Bytes."""
+    stall_seconds: float = 30.0
+    """In which a client has to send its whole request, and to take each part of its answer."""
+    keep_alive_seconds: float = 15.0
+    """After so long without anything to send a stream sends a comment."""
+
+    def __post_init__(self) -> None:
+        if self.max_tokens is not None:
+            whole_number("max_tokens", self.max_tokens, least=1, most=MOST_POSITIONS)
+        whole_number("max_branches", self.max_branches, least=1, most=MOST_BRANCHES)
+        if self.max_seconds is not None:
+            real_number("max_seconds", self.max_seconds, least=0.0, most=MOST_SECONDS, above=True)
+        whole_number("max_choices", self.max_choices, least=1, most=10**6)
+        whole_number("max_body", self.max_body, least=1, most=_MOST_BYTES)
+        for name in ("stall_seconds", "keep_alive_seconds"):
+            real_number(name, getattr(self, name), least=0.0, most=MOST_SECONDS, above=True)

@@ -1,0 +1,104 @@
+"""What a server tells Prometheus: an observer of its engine, and counters of what HTTP saw."""
+
+from collections.abc import Callable
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from lopa.runtime.engine import Engine
+from lopa.runtime.requests.observer import AdmissionReport, EndReport, RoundReport
+
+_ROUND_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
+_REQUEST_SECONDS = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+_PER_FORWARD = (0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 32.0)
+
+
+class ServeMetrics:
+    """An EngineObserver. Every metric has the label `model`."""
+
+    def __init__(self, model: str) -> None:
+        self._model = model
+        self.registry = CollectorRegistry()
+        self._requests = self._counter(
+            "lopa_requests", "Answers that ended, by endpoint and finish_reason.", "endpoint", "finish_reason"
+        )
+        self._rejected = self._counter("lopa_rejected", "Requests refused over HTTP, by error code.", "reason")
+        self._cancelled = self._counter("lopa_cancelled", "Answers whose client went away or gave up.")
+        self._prompt_tokens = self._counter("lopa_prompt_tokens", "Tokens of the prompts of answers that ended.")
+        self._generated = self._counter("lopa_generated_tokens", "Tokens of answers that ended.")
+        self._steps = self._counter("lopa_steps", "Steps of answers that ended.")
+        self._reused = self._counter("lopa_prompt_rows_reused", "Rows of prompts found instead of computed.")
+        self._rows = self._counter("lopa_round_rows", "Window rows computed, real or padding.", "kind")
+        self._per_forward = self._histogram("lopa_tokens_per_forward", "Tokens per step of an answer.", _PER_FORWARD)
+        self._round = self._histogram("lopa_round_seconds", "Wall time of a round of all requests.", _ROUND_SECONDS)
+        self._outside = self._counter("lopa_round_seconds_outside", "Of the rounds, seconds outside the forwards.")
+        self._queue = self._histogram("lopa_queue_seconds", "From submission to the first round.", _REQUEST_SECONDS)
+        self._first_text = self._histogram(
+            "lopa_first_text_seconds", "From submission to the first committed text.", _REQUEST_SECONDS
+        )
+        self._seconds = self._histogram("lopa_request_seconds", "From submission to the end.", _REQUEST_SECONDS)
+
+    def watch(self, engine: Engine) -> None:
+        """Report the state of `engine` from now on, read whenever somebody asks."""
+        for name, text, value in (
+            ("lopa_requests_running", "Decodes that run.", lambda: engine.status.running),
+            ("lopa_requests_waiting", "Decodes that wait.", lambda: engine.status.waiting),
+            ("lopa_cache_used_ratio", "Rows in the caches, of all they may hold.", lambda: _cache_used(engine)),
+            ("lopa_engine_failed", "1 once a device has failed.", lambda: engine.status.failure is not None),
+        ):
+            self._gauge(name, text, value)
+
+    def text(self) -> bytes:
+        """In the format that Prometheus reads."""
+        return generate_latest(self.registry)
+
+    def answered(self, endpoint: str, finish_reason: str) -> None:
+        """An answer was made whole."""
+        self._requests.labels(self._model, endpoint, finish_reason).inc()
+
+    def rejected(self, reason: str) -> None:
+        """A request was refused."""
+        self._rejected.labels(self._model, reason).inc()
+
+    def round_ended(self, report: RoundReport) -> None:
+        """As EngineObserver says, and so are the others below."""
+        self._round.labels(self._model).observe(report.seconds)
+        self._outside.labels(self._model).inc(report.seconds_outside)
+        self._rows.labels(self._model, "real").inc(report.real_rows)
+        self._rows.labels(self._model, "padding").inc(report.padding_rows)
+
+    def request_admitted(self, report: AdmissionReport) -> None:
+        """How long it waited."""
+        self._queue.labels(self._model).observe(report.queue_seconds)
+        self._reused.labels(self._model).inc(report.reused_rows)
+
+    def request_ended(self, report: EndReport) -> None:
+        """What it took."""
+        self._prompt_tokens.labels(self._model).inc(report.prompt_tokens)
+        self._generated.labels(self._model).inc(report.tokens)
+        self._steps.labels(self._model).inc(report.steps)
+        self._seconds.labels(self._model).observe(report.seconds)
+        if report.first_text_seconds is not None:
+            self._first_text.labels(self._model).observe(report.first_text_seconds)
+        if report.steps:
+            self._per_forward.labels(self._model).observe(report.tokens / report.steps)
+        if report.cancelled:
+            self._cancelled.labels(self._model).inc()
+
+    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        counter = Counter(name, text, ("model", *labels), registry=self.registry)
+        if not labels:
+            counter.labels(self._model)  # so that it is there, as 0, before anything has happened
+        return counter
+
+    def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
+        histogram = Histogram(name, text, ("model",), buckets=buckets, registry=self.registry)
+        histogram.labels(self._model)
+        return histogram
+
+    def _gauge(self, name: str, text: str, value: Callable[[], float]) -> None:
+        Gauge(name, text, ("model",), registry=self.registry).labels(self._model).set_function(value)
+
+
+def _cache_used(engine: Engine) -> float:
+    status = engine.status
+    return status.cache_rows / status.cache_rows_limit

@@ -1,0 +1,154 @@
+"""What a body over HTTP asks for: answers to prompts or to a chat, how many, in which form. Knows no engine."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from lopa.runtime.checked_values import MOST_SECONDS, real_number, truth, whole_number
+from lopa.runtime.errors import BadInputError
+from lopa.runtime.generation_config import DEFAULT_BRANCHES, MOST_AUTO_BRANCHES, MOST_POSITIONS
+from lopa.runtime.text.prompt_ids import Prompt
+from lopa.serve.limits import ServeLimits
+from lopa.serve.openai.field_error import FieldError, errors_of_field
+from lopa.serve.openai.options import CHATS, OURS, PROMPT_FIELDS, BodyOptions, options_of_body, ours_of_body
+from lopa.serve.openai.prompts import checked_messages, plain_messages, prompts_of_field
+
+USUAL_TOKENS = 256
+"""Of an answer whose length nobody asked for."""
+_HANDLED = ("n", "stream")
+_ROLES = {name: name for name in ("system", "user", "assistant", "tool", "function")} | {"developer": "system"}
+"""OpenAI's roles, and what templates call them."""
+_DEADLINE = "deadline"
+_STREAM_OPTIONS = ("include_usage", "include_drafts")
+
+
+@dataclass(frozen=True)
+class StreamOptions:
+    """What a stream has beside the text."""
+
+    usage: bool = False
+    drafts: bool = False
+
+
+@dataclass(frozen=True)
+class AskedRequest:
+    """A body, checked as far as it can be without a bundle."""
+
+    endpoint: str
+    model: str
+    prompts: tuple[Prompt, ...]
+    """None of a chat."""
+    messages: list[dict[str, Any]]
+    """None of a text completion."""
+    options: BodyOptions
+    copies: int
+    """Answers to each prompt."""
+    deadline: float | None
+    """Seconds from now."""
+    stream: StreamOptions | None
+    """None for one that is answered at once."""
+
+    @property
+    def param(self) -> str:
+        """The field with what is to be answered."""
+        return PROMPT_FIELDS[self.endpoint]
+
+
+def request_of_body(body: Mapping[str, Any], endpoint: str, limits: ServeLimits) -> AskedRequest:
+    """What `body` asks of `endpoint` within `limits`. Raises FieldError for what cannot be done."""
+    model = body.get("model")
+    if not isinstance(model, str):
+        raise FieldError(
+            "model", f"model {str(model)[:80]}", expected="the name of a model", remedy="take it from /v1/models"
+        )
+    body = {name: value for name, value in body.items() if name != "max_tokens" or not _has_newer(body)}
+    options = options_of_body(body, endpoint, handled=_HANDLED, ours_beside=(_DEADLINE,), ignore_unknown=True)
+    param = PROMPT_FIELDS[endpoint]
+    with errors_of_field(param):
+        chat = endpoint == CHATS
+        messages = _messages_of_field(body.get(param)) if chat else []
+        prompts = () if chat else tuple(prompts_of_field(body.get(param), most=limits.max_choices))
+    copies = _number_of_copies(body.get("n"), len(prompts) or 1, limits)
+    stream = _stream_of_body(body)
+    _keep_within(options, limits)
+    deadline = _deadline(ours_of_body(body).get(_DEADLINE), limits)
+    return AskedRequest(endpoint, model, prompts, messages, options, copies, deadline, stream)
+
+
+def _has_newer(body: Mapping[str, Any]) -> bool:
+    """Whether max_tokens has been overruled by the name that took its place."""
+    return body.get("max_completion_tokens") is not None
+
+
+def _messages_of_field(value: Any) -> list[dict[str, Any]]:
+    """A chat in the roles that templates know; what content a template takes it says itself."""
+    messages = plain_messages(checked_messages(value))
+    if not messages:
+        raise BadInputError("no messages", expected="at least one", remedy='e.g. {"role": "user", "content": "Hello"}')
+    for message in messages:
+        role = message.get("role")
+        if not isinstance(role, str) or role not in _ROLES:
+            raise BadInputError(f"role {str(role)[:80]}", expected="one of " + ", ".join(_ROLES), remedy="choose one")
+        message["role"] = _ROLES[role]
+    return messages
+
+
+def _number_of_copies(value: Any, prompts: int, limits: ServeLimits) -> int:
+    with errors_of_field("n"):
+        copies = 1 if value is None else whole_number("n", value, least=1, most=limits.max_choices)
+        if copies * prompts > limits.max_choices:
+            raise BadInputError(
+                f"n {copies} of {prompts} prompts",
+                expected=f"at most {limits.max_choices} answers to one request",
+                remedy="ask for fewer at a time",
+            )
+        return copies
+
+
+def _stream_of_body(body: Mapping[str, Any]) -> StreamOptions | None:
+    with errors_of_field("stream"):
+        streamed = body.get("stream") is not None and truth("stream", body["stream"])
+    given = body.get("stream_options")
+    if given is not None and not isinstance(given, dict):
+        raise FieldError(
+            "stream_options", f"stream_options {str(given)[:80]}", expected="an object", remedy="correct it"
+        )
+    with errors_of_field("stream_options"):
+        usage, drafts = (truth(name, (given or {}).get(name) or False) for name in _STREAM_OPTIONS)
+    return StreamOptions(usage, drafts) if streamed else None
+
+
+def _keep_within(options: BodyOptions, limits: ServeLimits) -> None:
+    """Give what was not asked for, and refuse what is more than the operator allows; other values come later."""
+    most = MOST_POSITIONS if limits.max_tokens is None else limits.max_tokens
+    _check_ceiling(options, "max_new_tokens", most)
+    options.values.setdefault("max_new_tokens", min(USUAL_TOKENS, most))
+    _check_ceiling(options, "branches", limits.max_branches)
+    branches = options.values.get("branches")
+    if branches == "auto" and limits.max_branches < MOST_AUTO_BRANCHES:
+        raise _above(f"{OURS}.branches", branches, limits.max_branches)
+    if branches is None and limits.max_branches < DEFAULT_BRANCHES:
+        options.values["branches"] = 1
+    if limits.max_seconds is not None:
+        _check_ceiling(options, "time_limit", limits.max_seconds)
+
+
+def _check_ceiling(options: BodyOptions, name: str, most: float) -> None:
+    value = options.values.get(name)
+    if isinstance(value, int | float) and value > most:
+        raise _above(options.params[name], value, most)
+
+
+def _above(param: str, value: object, most: float) -> FieldError:
+    return FieldError(
+        param, f"{param} {str(value)[:80]}", expected=f"at most {most:g} on this server", remedy="ask for less"
+    )
+
+
+def _deadline(value: Any, limits: ServeLimits) -> float | None:
+    if value is None:
+        return limits.max_seconds
+    param = f"{OURS}.{_DEADLINE}"
+    most = MOST_SECONDS if limits.max_seconds is None else limits.max_seconds
+    with errors_of_field(param):
+        return real_number(param, value, least=0.0, most=most, above=True)

@@ -1,0 +1,36 @@
+"""The tiny bundle with a chat template, and one server of it for all tests that do not stop theirs."""
+
+import hashlib
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.serve.servers import STOPPING, Server, serving
+
+TEMPLATE = "{% for m in messages %}{{ m.role ~ ': ' ~ m.content ~ '\\n' }}{% endfor %}Answer:"
+
+
+@pytest.fixture(scope="session")
+def chat_bundle(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    bundle = Path(shutil.copytree(tiny_bundle, tmp_path_factory.mktemp("serve") / "chat"))
+    path = bundle / "tokenizer_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "chat_template": TEMPLATE}))
+    manifest = json.loads((bundle / "manifest.json").read_text())
+    for record in manifest["files"]:
+        if record["path"] == path.name:
+            record.update(size=path.stat().st_size, sha256=hashlib.sha256(path.read_bytes()).hexdigest())
+    (bundle / "manifest.json").write_text(json.dumps(manifest))
+    return bundle
+
+
+@pytest.fixture(scope="session")
+def server(chat_bundle: Path) -> Iterator[Server]:
+    """Four at once and eight waiting; small limits, so that they can be reached."""
+    limits = ("--max-tokens", 1024, "--max-branches", 8, "--max-choices", 8, "--max-body", 100_000, "--max-seconds", 50)
+    with serving(chat_bundle, "--slots", 4, "--queue", 8, *limits, "--keep-alive", 0.05, "--stall", 2) as started:
+        yield started
+        code, said = started.stop()
+    # Nothing but that, and that uvicorn was sent what is no HTTP: no traceback, whatever the tests did to it.
+    assert (code, set(said.splitlines()) - {"Invalid HTTP request received."}) == (0, {STOPPING})

@@ -1,0 +1,84 @@
+"""A real server process on a free port, and the official client for it."""
+
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx2 as httpx
+from openai import OpenAI
+
+WAIT = 60.0
+"""Seconds after which something that has to happen counts as lost."""
+STOPPING = "stopping: running answers end, no new ones are taken"
+
+
+class Server:
+    """`lopa-export serve` in a process of its own."""
+
+    def __init__(self, process: subprocess.Popen[str], url: str, head: list[str]) -> None:
+        self.process, self.url = process, url
+        self.head = head
+        """What it said until it was ready."""
+        self.http = httpx.Client(base_url=url, timeout=WAIT, trust_env=False)
+        self.client = OpenAI(
+            base_url=f"{url}/v1", api_key="none", max_retries=0, http_client=httpx.Client(timeout=WAIT, trust_env=False)
+        )
+
+    @property
+    def port(self) -> int:
+        return int(self.url.rpartition(":")[2])
+
+    def metric(self, line: str) -> float:
+        """The value of the metric that begins so; 0 for one that is not there."""
+        found = re.search(rf"^{re.escape(line)}\S* (\S+)$", self.http.get("/metrics").text, re.MULTILINE)
+        return 0.0 if found is None else float(found[1])
+
+    def until_idle(self) -> None:
+        """Wait until nothing runs and nothing waits."""
+        self.until(lambda: self.metric("lopa_requests_running") + self.metric("lopa_requests_waiting") == 0)
+
+    def until(self, happened: "object") -> None:
+        end = time.monotonic() + WAIT
+        while not happened():  # type: ignore[operator]
+            assert time.monotonic() < end, "it did not happen"
+            time.sleep(0.02)
+
+    def stop(self, number: int = 15) -> tuple[int, str]:
+        """Its exit code and what it said since it was ready."""
+        self.process.send_signal(number)
+        return self.ended()
+
+    def ended(self) -> tuple[int, str]:
+        _, said = self.process.communicate(timeout=WAIT)
+        return self.process.returncode, said
+
+
+@contextmanager
+def serving(bundle: Path, *options: object, program: tuple[str, ...] = ("-m", "lopa.cli.main")) -> Iterator[Server]:
+    command = [sys.executable, *program, "serve", str(bundle), "--port", "0", "--model", "tiny", "--threads", "1"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(
+        [*command, *map(str, options)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environment
+    )
+    try:
+        assert process.stderr is not None
+        head: list[str] = []
+        while not (found := re.search(r"(http://\S+)/v1$", head[-1] if head else "")):
+            line = process.stderr.readline()
+            assert line, "".join(head)
+            head.append(line)
+        server = Server(process, found[1], head)
+        try:
+            yield server
+        finally:
+            server.http.close()
+            server.client.close()
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.communicate()

@@ -1,0 +1,317 @@
+"""How a server starts and ends: ports, drains, signals, keys, and a queue that is full."""
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx2 as httpx
+import openai
+import pytest
+from tests.cli.command import lopa_export
+from tests.serve.servers import STOPPING, Server, serving
+from tests.serve.test_answers import QUESTIONS, TALK
+from tests.serve.test_streams import events, long_body
+
+
+def streamed(server: Server, body: dict[str, Any], lines: list[str]) -> threading.Thread:
+    """Reads a stream into `lines`; comes back when it has begun."""
+    begun = threading.Event()
+
+    def read() -> None:
+        with httpx.stream(
+            "POST", f"{server.url}/v1/chat/completions", json=body, timeout=60, trust_env=False
+        ) as answer:
+            for line in answer.iter_lines():
+                lines.append(line)
+                begun.set()
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    assert begun.wait(30)
+    return thread
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_lets_answers_end_whole(chat_bundle: Path, number: int) -> None:
+    lines: list[str] = []
+    with serving(chat_bundle) as server:
+        reader = streamed(server, long_body(300, stream=True), lines)
+        server.process.send_signal(number)
+        server.until(lambda: server.http.get("/ready").status_code == 503)
+        refused = server.http.post("/v1/chat/completions", json=long_body(1))
+        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "not_ready")
+        assert server.http.get("/health").status_code == 200
+        code, said = server.ended()
+        reader.join(30)
+    assert (code, said) == (0, f"{STOPPING}\n")
+    assert [line for line in lines if line][-1] == "data: [DONE]"
+    (last,) = [event for event in events(lines) if event["choices"][0]["finish_reason"]]
+    assert last["choices"][0]["lopa"]["tokens"] == 300
+
+
+def test_what_does_not_end_in_time_is_cut_and_told_so(chat_bundle: Path) -> None:
+    lines: list[str] = []
+    with serving(chat_bundle, "--drain", 0.1) as server:
+        reader = streamed(server, long_body(1900, stream=True), lines)
+        code, said = server.stop()
+        reader.join(30)
+    assert code == 143
+    assert "0.1 seconds were too short" in said
+    assert json.loads([line for line in lines if line][-1][6:])["error"]["code"] == "not_ready"
+
+
+def test_a_second_signal_ends_at_once(chat_bundle: Path) -> None:
+    with (
+        serving(chat_bundle) as server,
+        server.http.stream("POST", "/v1/chat/completions", json=long_body(1900, stream=True)),
+    ):
+        server.process.send_signal(signal.SIGTERM)
+        server.until(lambda: server.http.get("/ready").status_code == 503)
+        began = time.monotonic()
+        assert server.stop()[0] == 143
+        assert time.monotonic() - began < 2
+
+
+def test_a_port_in_use_is_said_before_the_bundle_is_opened(server: Server, tmp_path: Path) -> None:
+    done = lopa_export("serve", tmp_path / "no bundle", "--port", server.port)
+    assert done.returncode == 2
+    assert f"127.0.0.1 port {server.port}: Address already in use" in done.stderr
+    assert lopa_export("serve", tmp_path / "no bundle", "--port", 0).returncode == 2
+    assert "no such host" in lopa_export("serve", tmp_path, "--host", "no such host").stderr
+
+
+def test_it_listens_on_loopback(server: Server) -> None:
+    assert server.url.startswith("http://127.0.0.1:")
+    own = socket.gethostbyname(socket.gethostname())
+    if not own.startswith("127."):
+        with pytest.raises(OSError), socket.create_connection((own, server.port), timeout=2):  # noqa: PT011
+            pass
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--max-branches", 0), "max_branches 0"),
+        (("--max-tokens", 0), "max_tokens 0"),
+        (("--max-seconds", -1), "max_seconds -1"),
+        (("--stall", "nan"), "stall_seconds nan"),
+        (("--drain", "nan"), "--drain nan"),
+        (("--device", "mpi"), "devices of this process"),
+        (("--port", 70000), "--port"),
+        (("--api-keys", "nowhere"), "nowhere does not exist"),
+    ],
+)
+def test_options_that_cannot_be_used(tiny_bundle: Path, options: tuple[object, ...], said: str) -> None:
+    done = lopa_export("serve", tiny_bundle, *options)
+    assert done.returncode == 2
+    assert said in done.stderr
+
+
+def test_without_the_extra_it_says_what_to_install(tiny_bundle: Path) -> None:
+    program = "import sys; sys.modules['starlette'] = None; from lopa.cli.main import main; main(sys.argv[1:])"
+    done = subprocess.run(
+        [sys.executable, "-c", program, "serve", tiny_bundle], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 3
+    assert "starlette is not installed" in done.stderr
+    assert "starlette>=" in done.stderr or "[serve]" in done.stderr  # the second in a tree that was never installed
+
+
+def test_keys(chat_bundle: Path, tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("# ours\n\nfirst-key\n  schlüssel\n", encoding="utf-8")
+    with serving(chat_bundle, "--api-keys", keys, "--cors", "https://here.example") as server:
+        body = {"model": "tiny", "messages": TALK, "max_tokens": 1}
+        for path, send in (
+            ("/v1/chat/completions", server.http.post),
+            ("/v1/completions", server.http.post),
+            ("/v1/models", server.http.get),
+            ("/v1/models/tiny", server.http.get),
+        ):
+            for shown in (
+                None,
+                "Bearer wrong",
+                "Bearer",
+                "Bearer first-ke",
+                "first-key",
+                "Basic first-key",
+                "Bearer #",
+            ):
+                answer = send(path, headers={} if shown is None else {"Authorization": shown})
+                assert (answer.status_code, answer.json()["error"]["code"]) == (401, "invalid_api_key")
+        with pytest.raises(openai.AuthenticationError):
+            server.client.models.list()
+        for shown in (b"Bearer first-key", b"bearer first-key", "Bearer schlüssel".encode()):
+            answer = server.http.post("/v1/chat/completions", json=body, headers={b"Authorization": shown})
+            assert answer.status_code == 200
+        assert {server.http.get(path).status_code for path in ("/health", "/ready", "/metrics")} == {200}
+        for origin, let_in in (("https://here.example", True), ("https://there.example", False)):
+            answer = server.http.get("/health", headers={"Origin": origin})
+            assert ("access-control-allow-origin" in answer.headers) == let_in
+    for content in ("", "# none\n", "two words\n", b"\xff\xfe"):
+        keys.write_bytes(content if isinstance(content, bytes) else content.encode())
+        assert lopa_export("serve", chat_bundle, "--api-keys", keys).returncode == 2
+
+
+def test_other_origins_are_not_let_in(server: Server) -> None:
+    answer = server.http.get("/health", headers={"Origin": "https://here.example"})
+    assert "access-control-allow-origin" not in answer.headers
+
+
+def test_a_queue_that_is_full_is_said_before_anything_is_read(server: Server) -> None:
+    server.until_idle()
+    rejected = server.metric('lopa_rejected_total{model="tiny",reason="queue_full"')
+    several = long_body(n=6, temperature=1.0)
+    answers: list[int] = []
+
+    def ask() -> None:
+        try:
+            httpx.post(f"{server.url}/v1/chat/completions", json=several, timeout=0.01 + 3, trust_env=False)
+        except httpx.TimeoutException:
+            answers.append(0)
+
+    clients = [threading.Thread(target=ask) for _ in range(2)]
+    for client in clients:
+        client.start()
+    server.until(lambda: server.metric("lopa_requests_waiting") == 8)
+    with pytest.raises(openai.RateLimitError) as refused:
+        server.client.chat.completions.create(model="tiny", messages=TALK)
+    assert refused.value.code == "queue_full"
+    assert refused.value.type == "rate_limit_error"
+    assert int(refused.value.response.headers["retry-after"]) > 0
+    unread = server.http.post("/v1/chat/completions", content=b"not JSON")
+    assert unread.status_code == 429
+    assert server.metric('lopa_rejected_total{model="tiny",reason="queue_full"') - rejected == 2
+    for client in clients:
+        client.join()
+    server.until_idle()
+
+
+def test_of_many_at_once_each_has_its_own_answer_or_is_turned_away(server: Server) -> None:
+    server.until_idle()
+    asked: list[Any] = [
+        {"model": "tiny", "prompt": question, "max_tokens": 24, "temperature": temperature, "seed": 3}
+        for question in QUESTIONS
+        for temperature in (0.0, 1.0)
+    ]
+    alone = [server.client.completions.create(**each).choices[0].text for each in asked]
+    assert len(set(alone)) > 6
+
+    async def all_at_once() -> list[str | None]:
+        client = openai.AsyncOpenAI(
+            base_url=f"{server.url}/v1",
+            api_key="none",
+            max_retries=0,
+            http_client=httpx.AsyncClient(timeout=60, trust_env=False),
+        )
+
+        async def one(number: int) -> str | None:
+            try:
+                if number % 3:
+                    return (await client.completions.create(**asked[number % len(asked)])).choices[0].text
+                stream = await client.completions.create(**asked[number % len(asked)], stream=True)
+                return "".join([chunk.choices[0].text async for chunk in stream])
+            except openai.RateLimitError:
+                return None
+
+        async with client:
+            return await asyncio.gather(*map(one, range(40)))
+
+    answers = asyncio.run(all_at_once())
+    assert sum(answer is not None for answer in answers) >= 12, "4 run and 8 wait"
+    assert all(answer in (None, alone[number % len(alone)]) for number, answer in enumerate(answers))
+    server.until_idle()
+
+
+def test_more_at_once_than_there_are_places_is_refused_for_good(chat_bundle: Path) -> None:
+    with serving(chat_bundle, "--slots", 1, "--queue", 1) as server:
+        with pytest.raises(openai.BadRequestError):
+            server.client.completions.create(model="tiny", prompt=["1", "2", "3"], max_tokens=1)
+        assert len(server.client.completions.create(model="tiny", prompt=["1", "2"], max_tokens=1).choices) == 2
+
+
+def exchange(server: Server, sent: bytes, seconds: float = 10.0) -> bytes:
+    """What the server answers to raw bytes until it hangs up."""
+    received = b""
+    with socket.create_connection(("127.0.0.1", server.port), timeout=seconds) as client:
+        client.sendall(sent)
+        while part := client.recv(65536):
+            received += part
+    return received
+
+
+def test_a_client_that_sends_too_slowly_is_given_up(server: Server) -> None:
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 500\r\n\r\n"
+    began = time.monotonic()
+    assert b" 408 " in exchange(server, head + b'{"model"')
+    assert 1 < time.monotonic() - began < 8
+
+
+@pytest.mark.parametrize("sent", [b"", b"POST /v1/comp", b"POST /v1/completions HTTP/1.1\r\nHost: x\r\n"])
+def test_a_client_that_never_begins_is_given_up_too(server: Server, sent: bytes) -> None:
+    began = time.monotonic()
+    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as client:
+        client.sendall(sent)
+        for _ in range(8):  # a byte now and then does not help
+            time.sleep(0.2)
+            client.sendall(b"X" if sent else b"")
+        assert client.recv(100) == b""
+    assert 1 < time.monotonic() - began < 8
+
+
+def test_headers_without_end_are_given_up(server: Server) -> None:
+    endless = b"GET /health HTTP/1.1\r\n" + b"".join(b"x-%d: %s\r\n" % (n, b"y" * 900) for n in range(200))
+    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as client:
+        client.sendall(endless)
+        assert client.recv(100).startswith(b"HTTP/1.1 400 ")
+    for length, status in ((60_000, b" 200 "), (70_000, b" 400 ")):
+        line = b"GET /health?" + b"x" * length
+        assert status in exchange(server, line + b" HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+
+
+def test_half_a_request_and_a_hang_up_harm_nobody(server: Server) -> None:
+    for half in (b"POST /v1/comp", b"POST /v1/completions HTTP/1.1\r\nContent-Length: 50\r\n\r\n{"):
+        with socket.create_connection(("127.0.0.1", server.port)) as client:
+            client.sendall(half)
+    assert b" 400 " in exchange(server, b"\x16\x03\x01 no HTTP\r\n\r\n")
+    assert server.http.get("/health").status_code == 200
+
+
+def test_pipelined_requests_are_answered_in_order(server: Server) -> None:
+    bodies = [json.dumps({"model": "tiny", "prompt": "2 + 2", "max_tokens": 4, "n": n}).encode() for n in (1, 2, 3)]
+    requests = [
+        b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n%s\r\n" % (len(body), close) + body
+        for body, close in zip(bodies, (b"", b"", b"Connection: close\r\n"), strict=True)
+    ]
+    received = exchange(server, b"".join(requests))
+    answers = [part.partition(b"\r\n\r\n")[2] for part in received.split(b"HTTP/1.1 ")[1:]]
+    assert [len(json.loads(answer)["choices"]) for answer in answers] == [1, 2, 3]
+
+
+def test_metrics_are_those_of_the_page(server: Server) -> None:
+    server.client.completions.create(model="tiny", prompt="2 + 2", max_tokens=4)
+    text = server.http.get("/metrics").text
+    told = {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")}
+    page = (Path(__file__).resolve().parents[2] / "docs" / "serving.md").read_text(encoding="utf-8")
+    named = {word.strip("`") for line in page.splitlines() if line.startswith("| `lopa_") for word in [line.split()[1]]}
+    assert named == {name for name in told if not name.endswith("_created")}
+    assert server.metric('lopa_requests_total{endpoint="completions",finish_reason=') > 0
+    for name in ("lopa_generated_tokens_total", "lopa_prompt_tokens_total", "lopa_request_seconds_count"):
+        assert server.metric(name) > 0
+
+
+def test_nothing_is_left_behind(chat_bundle: Path, tmp_path: Path) -> None:
+    with serving(chat_bundle) as server:
+        assert server.stop() == (0, f"{STOPPING}\n")
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", server.port))
+        with pytest.raises(ProcessLookupError):
+            os.kill(server.process.pid, 0)

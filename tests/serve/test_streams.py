@@ -1,0 +1,185 @@
+"""Streams of a real server: text that joins, drafts beside it, keep-alives, errors, clients that go away."""
+
+import json
+import socket
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import httpx2 as httpx
+import openai
+import pytest
+from tests.serve.servers import Server, serving
+from tests.serve.test_answers import QUESTIONS, TALK
+
+LONG: dict[str, Any] = {"strategy": "vanilla", "stop_at_eos": False}
+"""A step a token, and no end before all are there."""
+FAILING = """
+import pathlib, sys
+from lopa.cli.main import main
+from lopa.runtime.sessions import onnxruntime_session
+
+class Failing(onnxruntime_session.HostSession):
+    "A test stand-in: a device that fails once the file in the first argument is there."
+    def forward(self, batch):
+        if pathlib.Path(sys.argv[1]).exists():
+            raise OSError("the fan stopped")
+        return super().forward(batch)
+
+onnxruntime_session.HostSession = Failing
+main(sys.argv[2:])
+"""
+
+
+def long_body(tokens: int = 1024, **more: Any) -> dict[str, Any]:
+    return {"model": "tiny", "messages": TALK, "max_tokens": tokens, "lopa": LONG, **more}
+
+
+def events(lines: Any) -> list[Any]:
+    return [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
+
+
+@pytest.mark.parametrize("options", [{}, {"temperature": 1.0, "seed": 5, "n": 3}, {"stop": ["balloons"]}], ids=str)
+def test_text_joins_to_the_answer_that_is_not_streamed(server: Server, options: dict[str, Any]) -> None:
+    asked: Any = {"model": "tiny", "messages": TALK, "max_tokens": 48, **options}
+    whole = server.client.chat.completions.create(**asked)
+    for drafts in (False, True):
+        extra = {"stream_options": {"include_usage": True, "include_drafts": drafts}}
+        chunks = list(server.client.chat.completions.create(**asked, stream=True, extra_body=extra))
+        *parts, last = chunks
+        assert len({chunk.id for chunk in chunks}) == 1
+        assert all(chunk.object == "chat.completion.chunk" for chunk in chunks)
+        assert all(chunk.usage is None for chunk in parts)
+        assert last.choices == []
+        assert last.usage is not None
+        assert whole.usage is not None
+        assert last.usage.total_tokens == whole.usage.total_tokens
+        for index, choice in enumerate(whole.choices):
+            own = [chunk.choices[0] for chunk in parts if chunk.choices[0].index == index]
+            assert (own[0].delta.role, own[0].delta.content) == ("assistant", "")
+            assert "".join(part.delta.content or "" for part in own) == choice.message.content
+            assert [part.finish_reason for part in own] == [None] * (len(own) - 1) + [choice.finish_reason]
+            assert own[-1].delta.content is None
+            with_drafts = [part.model_extra for part in own[:-1] if part.model_extra]
+            assert bool(with_drafts) == drafts
+            assert all(part.delta.content is None for part in own if part.model_extra)
+
+
+def test_the_stream_helper_of_the_client_adds_it_up(server: Server) -> None:
+    asked: Any = {"model": "tiny", "messages": TALK, "max_tokens": 128}  # it refuses an answer that is cut
+    whole = server.client.chat.completions.create(**asked)
+    with server.client.chat.completions.stream(**asked) as stream:
+        for _ in stream:
+            pass
+        final = stream.get_final_completion()
+    assert final.choices[0].message.content == whole.choices[0].message.content
+
+
+def test_drafts_tell_the_step_and_the_branch_that_won(server: Server) -> None:
+    body = long_body(24, stream=True, stream_options={"include_drafts": True}, lopa={"branches": 3})
+    drafts, text, seen = [], "", []
+    with server.http.stream("POST", "/v1/chat/completions", json=body) as answer:
+        for chunk in events(answer.iter_lines()):
+            choice = chunk["choices"][0]
+            text += choice["delta"].get("content", "")
+            if "draft" in choice.get("lopa", {}):
+                drafts.append(choice["lopa"])
+                seen.append(text)
+    assert [draft["step"] for draft in drafts] == sorted({draft["step"] for draft in drafts})
+    assert all(draft["draft"].startswith(before) for draft, before in zip(drafts, seen, strict=True))
+    assert any("░" in draft["draft"] for draft in drafts)
+    assert all(0 <= draft["branch"] < draft["branches"] <= 3 for draft in drafts)
+    assert max(draft["branches"] for draft in drafts) > 1
+
+
+def test_completions_stream(server: Server) -> None:
+    asked: Any = {"model": "tiny", "prompt": QUESTIONS[:2], "max_tokens": 32}
+    whole = server.client.completions.create(**asked)
+    texts = ["", ""]
+    for chunk in server.client.completions.create(**asked, stream=True):
+        assert chunk.object == "text_completion"
+        texts[chunk.choices[0].index] += chunk.choices[0].text
+    assert texts == [choice.text for choice in whole.choices]
+
+
+def test_the_last_event_is_done_and_waiting_is_told_by_comments(server: Server) -> None:
+    with ExitStack() as opened:
+        for _ in range(4):
+            opened.enter_context(server.http.stream("POST", "/v1/chat/completions", json=long_body(stream=True)))
+        waiting = opened.enter_context(
+            server.http.stream("POST", "/v1/chat/completions", json=long_body(4, stream=True))
+        )
+        assert waiting.headers["content-type"].startswith("text/event-stream")
+        assert waiting.headers["x-request-id"].startswith("chatcmpl-")
+        lines = waiting.iter_lines()
+        while next(lines) != ": keep-alive":
+            pass
+        opened.pop_all().close()
+    server.until_idle()
+    with server.http.stream("POST", "/v1/chat/completions", json=long_body(4, stream=True)) as answer:
+        assert [line for line in answer.iter_lines() if line][-1] == "data: [DONE]"
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_client_that_goes_away_frees_its_slot(server: Server, streamed: bool) -> None:
+    server.until_idle()
+    cancelled, steps = server.metric("lopa_cancelled_total"), server.metric("lopa_steps_total")
+    body = json.dumps(long_body(stream=streamed)).encode()
+    with socket.create_connection(("127.0.0.1", server.port)) as client:
+        head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+        client.sendall(head.encode() + body)
+        server.until(lambda: server.metric("lopa_requests_running") == 1)
+    server.until_idle()
+    assert server.metric("lopa_cancelled_total") - cancelled == 1
+    assert server.metric("lopa_steps_total") - steps < 1000, "of 1024"
+
+
+def test_a_slow_reader_gets_everything(server: Server) -> None:
+    whole = server.http.post("/v1/chat/completions", json=long_body(40, lopa=None)).json()
+    body = long_body(40, lopa=None, stream=True, stream_options={"include_drafts": True})
+    with server.http.stream("POST", "/v1/chat/completions", json=body) as answer:
+        time.sleep(0.5)
+        chunks = events(answer.iter_lines())
+    assert (
+        "".join(each["choices"][0]["delta"].get("content", "") for each in chunks)
+        == (whole["choices"][0]["message"]["content"])
+    )
+
+
+def test_an_error_inside_a_stream_is_told_there(chat_bundle: Path, tmp_path: Path) -> None:
+    """And a device that has failed: 503 for a while, then the process ends so that somebody starts it again."""
+    broken = tmp_path / "broken"
+    with serving(chat_bundle, program=("-c", FAILING, str(broken))) as server:
+        body = long_body(stream=True)
+        assert server.http.get("/health").status_code == server.http.get("/ready").status_code == 200
+        with server.http.stream("POST", "/v1/chat/completions", json=body) as answer:
+            lines = answer.iter_lines()
+            next(lines)
+            server.until(lambda: server.metric("lopa_steps_total") >= 0 and server.metric("lopa_requests_running") == 1)
+            broken.touch()
+            *_, last = (line for line in lines if line)
+        error = json.loads(last.removeprefix("data: "))["error"]
+        assert (error["type"], error["code"]) == ("server_error", "engine_failed")
+        assert "the fan stopped" in error["message"]
+        time.sleep(1)  # whoever balances the load has the time to see it
+        for path in ("/health", "/ready"):
+            assert server.http.get(path).status_code == 503
+        assert server.metric("lopa_engine_failed") == 1
+        with pytest.raises(openai.InternalServerError) as refused:
+            server.client.chat.completions.create(model="tiny", messages=TALK)
+        assert (refused.value.status_code, refused.value.code) == (503, "engine_failed")
+        code, said = server.ended()
+    assert code == 3
+    assert "the fan stopped" in said
+
+
+def test_an_error_of_an_answer_that_is_not_streamed(chat_bundle: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "broken"
+    with serving(chat_bundle, program=("-c", FAILING, str(broken))) as server:
+        broken.touch()
+        with pytest.raises(openai.InternalServerError) as refused:
+            server.client.chat.completions.create(model="tiny", messages=TALK)
+        assert refused.value.status_code == 503
+        assert isinstance(refused.value.response, httpx.Response)
+        assert server.ended()[0] == 3
