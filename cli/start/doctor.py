@@ -69,6 +69,9 @@ _ABILITIES = (
         lambda: "CANN's toolkit and its set_env.sh, or another machine (docs/ascend.md, --dry-run)",
         programs=("atc",),
     ),
+    _Ability(
+        "serve over HTTP", ("starlette", "uvicorn", "httptools", "prometheus-client"), partial(pip_install, "serve")
+    ),
     _Ability("plot measurements", ("matplotlib",), partial(pip_install, "plot")),
     _Ability("run the tests", ("pytest", "hypothesis", "mypy", "ruff"), partial(pip_install, "test")),
 )
