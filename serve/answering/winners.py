@@ -3,8 +3,6 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 from lopa.runtime.algorithm.decoding import Step
 
 
@@ -16,16 +14,13 @@ class WinningBranches:
 
     def note(self, answer: int, step: Step) -> None:
         """For the engine: what became of a step of answer number `answer`."""
-        winner = step.branches[step.winner]
-        generated = winner.decided[winner.blocks[0].end :]  # the first block is the prompt
         self._noted[answer, step.number] = {
             "branch": step.winner,
             "branches": len(step.branches),
             "confidences": step.confidences,
-            "decided": int(np.count_nonzero(generated)) + len(step.fills.positions),
         }
 
     def of_step(self, answer: int, number: int) -> dict[str, Any]:
-        """The branch that won, counted from 0, the anchor last, how many there were, how sure each was of what it had
-        not decided, and the decided positions of the answer after the step."""
+        """The branch that won, counted from 0, the anchor last, how many there were, and how sure each was of what it
+        had not decided."""
         return self._noted[answer, number]

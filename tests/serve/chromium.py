@@ -39,7 +39,7 @@ class Browser:
         self._held = b""
         self._session: str | None = None
         self.complaints: list[str] = []
-        """Errors and warnings of its console: a breach of the policy, a script that failed, a path that is not there."""
+        """Of its console: a breach of the policy, a script that failed, a path that is not there."""
         self.requested: list[str] = []
         """Addresses that the page asked for."""
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
@@ -152,5 +152,3 @@ def _pipe() -> tuple[int, int]:
     for end in low:
         os.close(end)
     return high[0], high[1]
-
-
