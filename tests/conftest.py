@@ -106,7 +106,7 @@ def tiny_bfloat16(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def rtx(pytestconfig: pytest.Config) -> ModuleType:
+def real_rtx(pytestconfig: pytest.Config) -> ModuleType:
     """TensorRT for RTX, the real one: parses and builds without a GPU. Skips where pip does not get it."""
     from tests.runtime.tensorrt.bindings import rtx_module
 

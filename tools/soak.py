@@ -3,10 +3,13 @@
 Usage: python -m tools.soak BUNDLE [--requests N] [--distinct N] [--slots N] [--submitters N] [--seed N] [--failing N]
 
 Every request that ends by itself must give what its prompt and config give when decoded alone; one that was cut short
-the beginning of it; one whose callback raised must raise just that. No handle may stay without an end, no cache in the
-session, and memory must not grow. With --failing N the branches are dealt over N + 1 devices (sessions on the same
-cores), of which N fail one after another, in a forward, a commit or while rows are read or appended: no answer may
-change. Prints figures as JSON; exit code 1 when a check failed.
+the beginning of it; one whose callback raised must raise just that. Some are three copies submitted at once, of which
+one is cancelled. No handle may stay without an end, no cache in the session, and memory must not grow; the engine's
+observer must hear of every end once, and draining must find nothing left.
+
+With --failing N the branches are dealt over N + 1 devices (sessions on the same cores), of which N fail one after
+another, in a forward, a commit or while rows are read or appended: no answer may change. Prints figures as JSON; exit
+code 1 when a check failed.
 """
 
 import gc
@@ -23,7 +26,19 @@ import click
 import numpy as np
 from tests.runtime.failing_device import FailingDevice, Failure
 
-from lopa.runtime import BadInputError, Decoder, DoneEvent, Engine, GenerationConfig, GenerationResult, QueueFullError
+from lopa.runtime import (
+    AdmissionReport,
+    BadInputError,
+    Decoder,
+    DoneEvent,
+    EndReport,
+    Engine,
+    GenerationConfig,
+    GenerationResult,
+    QueueFullError,
+    RequestHandle,
+    RoundReport,
+)
 from lopa.runtime.algorithm.decoding import Step
 from lopa.runtime.parallel.branch_session import BranchParallelSession
 from lopa.runtime.sessions.session import Session, open_session
@@ -31,6 +46,11 @@ from tools.random_configs import random_config, random_prompt
 
 _LONGEST_SECONDS = 120.0
 """A handle that has not ended by then counts as lost."""
+_FATES = ("left alone", "cancel", "deadline", "failure", "bad input", "copies")
+_SHARES = (0.5, 0.15, 0.1, 0.1, 0.05, 0.1)
+_COPIES = 3
+_JOINING_ROWS = 128
+"""So few that prompts wait for their turn."""
 
 
 class InjectedError(Exception):
@@ -45,6 +65,24 @@ class Reference:
     config: GenerationConfig
     result: GenerationResult
     seconds: float
+
+
+class Ends:
+    """An observer that counts."""
+
+    def __init__(self) -> None:
+        self.rounds = self.ended = 0
+
+    def round_ended(self, _: RoundReport) -> None:
+        """One more."""
+        self.rounds += 1
+
+    def request_admitted(self, _: AdmissionReport) -> None:
+        """Nothing to count."""
+
+    def request_ended(self, _: EndReport) -> None:
+        """One more."""
+        self.ended += 1
 
 
 @click.command()
@@ -64,12 +102,14 @@ def main(bundle: Path, requests: int, distinct: int, slots: int, submitters: int
         decoder = Decoder(whole.bundle, session, whole.tokenizer, threads=1)
         began, memory = time.perf_counter(), []
         found: Counter[str] = Counter()
-        with Engine(decoder, slots=slots, queue_limit=slots) as engine:
+        ends = Ends()
+        with Engine(decoder, slots=slots, queue_limit=slots, joining_rows=_JOINING_ROWS, observer=ends) as engine:
             for number in range(10):
                 share = requests // 10 + (number < requests % 10)
                 found += _soaked(engine, references, share, submitters, seed=seed * 100 + number + 1)
                 gc.collect()
                 memory.append(_resident_megabytes())
+            drained = engine.drain(_LONGEST_SECONDS)
         failed = sum(device.failed for device in devices)
         left = sum(session.prefix_length(number) > 0 for number in range(1, 4 * requests + 1000))
         if failing:
@@ -78,6 +118,9 @@ def main(bundle: Path, requests: int, distinct: int, slots: int, submitters: int
         "requests": requests,
         "seconds": round(time.perf_counter() - began, 1),
         "outcomes": dict(sorted(found.items())),
+        "drained": drained,
+        "rounds": ends.rounds,
+        "ends_observed": ends.ended,
         "devices_failed": failed,
         "caches_left": left,
         "threads_left": threading.active_count() - 1,
@@ -87,6 +130,8 @@ def main(bundle: Path, requests: int, distinct: int, slots: int, submitters: int
     bad = found["lost"] + found["different"] + found["wrong error"]
     grown = memory[-1] - memory[len(memory) // 2]
     bad += failed != failing
+    bad += not drained
+    bad += ends.ended != sum(found.values()) - found["refused"] + (_COPIES - 1) * _of_copies(found)
     sys.exit(1 if bad or left or report["threads_left"] or grown > 0.1 * memory[-1] else 0)
 
 
@@ -123,7 +168,7 @@ def _soaked(engine: Engine, references: list[Reference], requests: int, submitte
 def _outcome(engine: Engine, references: list[Reference], rng: np.random.Generator) -> str:
     """Submit one request, disturb it at random, and say how it ended."""
     reference = references[rng.integers(len(references))]
-    fate = str(rng.choice(["left alone", "cancel", "deadline", "failure", "bad input"], p=[0.6, 0.15, 0.1, 0.1, 0.05]))
+    fate = str(rng.choice(_FATES, p=_SHARES))
     fatal_step = int(rng.integers(1, 4))
 
     def on_step(step: Step) -> None:
@@ -133,6 +178,10 @@ def _outcome(engine: Engine, references: list[Reference], rng: np.random.Generat
     moment = float(rng.uniform(0, 4)) * reference.seconds
     while True:
         try:
+            if fate == "copies":
+                return _outcome_of_copies(
+                    engine.submit_many([reference.prompt] * _COPIES, reference.config), reference, moment
+                )
             handle = engine.submit(
                 () if fate == "bad input" else reference.prompt,
                 reference.config,
@@ -155,6 +204,24 @@ def _outcome(engine: Engine, references: list[Reference], rng: np.random.Generat
     except InjectedError:
         return "failed as injected" if fate == "failure" else "wrong error"
     return _judged(result, reference.result, fate)
+
+
+def _outcome_of_copies(handles: tuple[RequestHandle, ...], reference: Reference, moment: float) -> str:
+    """Cancel the first of copies, and say how all of them ended."""
+    time.sleep(moment)
+    handles[0].cancel()
+    try:
+        first, *others = (handle.result(_LONGEST_SECONDS) for handle in handles)
+    except TimeoutError:
+        return "lost"
+    if {_judged(result, reference.result, "left alone") for result in others} != {"the same as alone"}:
+        return "different"
+    cancelled = _judged(first, reference.result, "cancel")
+    return {"the same as alone": "copies, all whole", "different": "different"}.get(cancelled, "copies, one cancelled")
+
+
+def _of_copies(found: Counter[str]) -> int:
+    return sum(count for kind, count in found.items() if kind.startswith("copies"))
 
 
 def _judged(result: GenerationResult, alone: GenerationResult, fate: str) -> str:

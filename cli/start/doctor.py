@@ -57,6 +57,11 @@ _ABILITIES = (
         ),
         partial(pip_install, "tensorrt-rtx"),
     ),
+    _Ability(
+        "save forwards for Polygraphy (verify --save-cases)",
+        ("polygraphy", "onnx-graphsurgeon"),
+        partial(pip_install, "polygraphy"),
+    ),
     _Ability("compile our kernels (docs/plugins.md)", ("torch", "triton"), partial(pip_install, "plugins")),
     _Ability(
         "build engines for Ascend",

@@ -4,14 +4,15 @@ Polygraphy is imported when a folder is checked or written. Does not know what f
 """
 
 import importlib.util
+import inspect
 from collections.abc import Sequence
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
 
+from lopa.export.replay import compare
 from lopa.export.replay.answered_forward import AnsweredForward, Array, Arrays, inputs_of_graph, outputs_of_graph
 from lopa.runtime.bundle.manifest import Dialect
 from lopa.runtime.contract.stored_floats import stored_dtype
@@ -75,7 +76,7 @@ def write_forwards(folder: Path, forwards: Sequence[AnsweredForward], dialect: D
     )
     save_json([_as_polygraphy_has_it(arrays) for arrays in inputs], str(folder / "inputs.json"))
     save_json(answers, str(folder / "outputs.json"))
-    (folder / "compare.py").write_text(files("lopa.export.replay").joinpath("compare.py").read_text("utf-8"), "utf-8")
+    (folder / "compare.py").write_text(inspect.getsource(compare), "utf-8")
     (folder / "rule.json").write_bytes(msgspec.json.format(msgspec.json.encode(rule), indent=2) + b"\n")
     (folder / "trt-shapes.txt").write_text(shape_options(inputs), "utf-8")
 

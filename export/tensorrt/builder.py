@@ -4,13 +4,14 @@ Strongly typed: every product and sum has the type that the graph says. Knows no
 TensorRTLibrary, or what stands in for it in tests.
 """
 
+import ctypes
 import hashlib
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, BinaryIO
 
 from lopa.export.progress import Progress
 from lopa.export.tensorrt.flags import configure
@@ -22,8 +23,10 @@ from lopa.runtime.tensorrt.manifest import BuildFlags, EngineTarget
 from lopa.runtime.tensorrt.messages import Messages, last_messages, messages_logger
 from lopa.runtime.tensorrt.profiles import ProfileRange
 
-_PIECE = 64 * 2**20
-"""Bytes of a plan that are hashed and written at once."""
+_M_MMAP_THRESHOLD = -3
+"""Of glibc's mallopt: blocks from this size on are the system's own, and go back to it when they are freed."""
+_BLOCK = 256 * 2**10
+"""Bytes. glibc raises its threshold to 32 MB as such blocks are freed, and keeps what the compiler frees then."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +71,7 @@ def plan_from_request(trt: ModuleType, request: BuildRequest, path: Path, tell: 
     TensorRT builds on the current CUDA device, TensorRT for RTX without one. Raises BadInputError when the model
     cannot be parsed or built, a profile contradicts itself, or the timing cache is of another version or GPU; OSError.
     """
+    give_freed_memory_back()
     messages = messages_logger(trt)
     builder = trt.Builder(messages)
     network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
@@ -79,23 +83,72 @@ def plan_from_request(trt: ModuleType, request: BuildRequest, path: Path, tell: 
         _set_timing_cache(config, request.timing_cache)
     monitor = progress_monitor(trt, tell)
     config.progress_monitor = monitor
-    plan = _built(builder, network, config, monitor)
-    if plan is None:
+    file = _PlanFile(path)
+    try:
+        built = _built(builder, network, config, _writer_to_file(trt, file), monitor)
+    finally:
+        file.close()
+    if file.error is not None:
+        raise file.error
+    if not built:
         raise _cannot_build(f"{request.target.built_by} could not build the network", messages)
-    del network  # the plan is as large as the weights
-    record = _written(path, plan)
-    return Built(record, None if request.timing_cache is None else bytes(config.get_timing_cache().serialize()))
+    return Built(file.record, None if request.timing_cache is None else bytes(config.get_timing_cache().serialize()))
 
 
-def _written(path: Path, plan: Any) -> FileRecord:
-    """From TensorRT's own memory, without a copy."""
-    whole, digest = memoryview(plan).cast("B"), hashlib.sha256()
-    with path.open("wb") as file:
-        for start in range(0, len(whole), _PIECE):
-            piece = whole[start : start + _PIECE]
-            file.write(piece)
-            digest.update(piece)
-    return FileRecord(path=path.name, size=len(whole), sha256=digest.hexdigest())
+def give_freed_memory_back() -> None:
+    """Have freed blocks given back to the system, for the rest of the process, where there is glibc: what the compiler
+    frees before it has the plan is half as much as a plan of 1.3 GB."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_M_MMAP_THRESHOLD, _BLOCK)
+
+
+class _PlanFile:
+    """Takes a plan as it comes; the file is made with its first bytes."""
+
+    def __init__(self, path: Path) -> None:
+        self.error: OSError | None = None
+        """Why it does not have them all."""
+        self._path = path
+        self._file: BinaryIO | None = None
+        self._size = 0
+        self._digest = hashlib.sha256()
+
+    def write(self, data: bytes) -> int:
+        """How many of them were taken: all or none."""
+        try:
+            if self._file is None:
+                self._file = self._path.open("wb")
+            self._file.write(data)
+        except OSError as error:  # TensorRT would only say that it could not build
+            self.error = error
+            return 0
+        self._size += len(data)
+        self._digest.update(data)
+        return len(data)
+
+    def close(self) -> None:
+        """Raises OSError when the last bytes cannot be written."""
+        if self._file is not None:
+            self._file.close()
+
+    @property
+    def record(self) -> FileRecord:
+        """Of what was written."""
+        return FileRecord(path=self._path.name, size=self._size, sha256=self._digest.hexdigest())
+
+
+def _writer_to_file(trt: ModuleType, file: _PlanFile) -> Any:
+    """An IStreamWriter of the module `trt`: TensorRT for RTX 1.7.1 needs less memory so than for a whole plan."""
+
+    class _Writer(trt.IStreamWriter):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            trt.IStreamWriter.__init__(self)
+
+        def write(self, data: bytes) -> int:
+            return file.write(data)
+
+    return _Writer()
 
 
 def _parse(trt: ModuleType, network: Any, messages: Messages, request: BuildRequest) -> None:
@@ -155,27 +208,34 @@ def _set_timing_cache(config: Any, timed: TimingCache) -> None:
         )
 
 
-def _built(builder: Any, network: Any, config: Any, monitor: Cancellable) -> Any:
-    """The serialized engine, or None. On a thread of its own: the calling one can be interrupted in the meantime."""
+def _built(builder: Any, network: Any, config: Any, writer: Any, monitor: Cancellable) -> bool:
+    """Whether the engine was built. On a thread of its own: the calling one can be interrupted in the meantime."""
     outcome: list[Any] = []
+    begun, given_up, ended = threading.Event(), threading.Event(), threading.Event()
 
     def build() -> None:
+        begun.set()
         try:
-            outcome.append(builder.build_serialized_network(network, config))
+            if not given_up.is_set():
+                outcome.append(builder.build_serialized_network_to_stream(network, config, writer))
         except BaseException as error:
             outcome.append(error)
+        finally:
+            ended.set()
 
-    thread = threading.Thread(target=build, name="tensorrt-build")
-    thread.start()
+    # Not by Thread.join: interrupted, it takes its thread for ended up to Python 3.12, and the next join does not wait.
     try:
-        thread.join()
+        threading.Thread(target=build, name="tensorrt-build").start()
+        ended.wait()
     except BaseException:
+        given_up.set()
         monitor.cancel()
-        thread.join()
+        if begun.is_set():  # it may have come before there was a thread; one that begins later sees that it is too late
+            ended.wait()
         raise
     if isinstance(outcome[0], BaseException):
         raise outcome[0]
-    return outcome[0]
+    return bool(outcome[0])
 
 
 def _cannot_build(received: str, messages: Messages) -> BadInputError:

@@ -7,7 +7,7 @@ from typing import Any
 
 from lopa.export.tensorrt.rtx import capability_member
 from lopa.runtime.tensorrt.library import RTX
-from lopa.runtime.tensorrt.manifest import BuildFlags, EngineTarget
+from lopa.runtime.tensorrt.manifest import BuildFlags, EngineTarget, can_be_captured
 
 _FLAGS = {
     "weight_streaming": ("WEIGHT_STREAMING",),
@@ -17,22 +17,20 @@ _FLAGS = {
     "version_compatible": ("VERSION_COMPATIBLE",),
 }
 """Field of BuildFlags -> flags that are set for it."""
-_ALWAYS = {
-    # Without it an engine may allocate while it runs, and then it cannot be captured (its release notes, 1.2).
-    RTX.name: ("REQUIRE_USER_ALLOCATION",),
-}
-"""Library -> flags that are always set."""
 
 
-def names_of_flags(flags: BuildFlags, library: str) -> list[str]:
+def names_of_flags(flags: BuildFlags, target: EngineTarget) -> list[str]:
     """Members of BuilderFlag to set."""
-    asked = [name for field, names in _FLAGS.items() if getattr(flags, field) for name in names]
-    return [*asked, *_ALWAYS.get(library, ())]
+    names = [name for field, names in _FLAGS.items() if getattr(flags, field) for name in names]
+    # Without it an engine by TensorRT for RTX may allocate while it runs, and cannot be captured (release notes, 1.2).
+    if target.library == RTX.name and can_be_captured(target, flags):
+        names.append("REQUIRE_USER_ALLOCATION")
+    return names
 
 
 def configure(trt: ModuleType, config: Any, flags: BuildFlags, target: EngineTarget) -> None:
     """Set up an IBuilderConfig of the module `trt`, but for profiles, timing cache and progress."""
-    for name in names_of_flags(flags, target.library):
+    for name in names_of_flags(flags, target):
         config.set_flag(getattr(trt.BuilderFlag, name))
     if target.library == RTX.name and target.capabilities:
         config.num_compute_capabilities = len(target.capabilities)

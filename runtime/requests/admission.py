@@ -13,8 +13,8 @@ JOINING_ROWS = 1024
 class Admission:
     """Lets `rows_per_round` rows of prompts join a round.
 
-    A longer prompt joins once the rounds that it waited for have earned its rows, so that no round computes more than
-    the longest prompt, and all of them together no more than `rows_per_round` each.
+    A longer prompt joins once the rounds that it waited for have earned its rows. So no round computes more than that,
+    or than one prompt, and many rounds one after another no more than that each.
     """
 
     def __init__(self, rows_per_round: int) -> None:
@@ -26,7 +26,9 @@ class Admission:
 
         `rows` are the prompt rows that each would compute, for as many as there are slots free.
         """
-        self._earned += self._rows_per_round
+        if not rows:
+            return 0  # a round in which nobody could join earns nothing
+        self._earned = min(self._earned + self._rows_per_round, max(rows[0], self._rows_per_round))
         number = 0
         for each in rows:
             harms_nobody = nothing_runs and number == 0
@@ -34,5 +36,4 @@ class Admission:
                 return number
             self._earned = max(0, self._earned - each)
             number += 1
-        self._earned = 0  # nobody waits for it: it is not saved for later
         return number

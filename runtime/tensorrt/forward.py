@@ -19,7 +19,7 @@ from lopa.runtime.cuda.graphs import CudaGraphs
 from lopa.runtime.cuda.memory import CudaMemory
 from lopa.runtime.tensorrt.context_room import ContextRoom
 from lopa.runtime.tensorrt.gear import GearRunner
-from lopa.runtime.tensorrt.manifest import StoredTensorRTEngine
+from lopa.runtime.tensorrt.manifest import StoredTensorRTEngine, can_be_captured
 from lopa.runtime.tensorrt.plan import ProfileContext, TensorRTPlan
 from lopa.runtime.tensorrt.profiles import ProfileTable
 
@@ -45,6 +45,7 @@ class TensorRTForward:
         self.form = ContractForm()
         self.gears = list(engine.gears)
         self._graphs = graphs
+        self._can_be_captured = can_be_captured(engine.target, engine.flags)
         self._arrays = GraphArrays(bundle.manifest)
         self.sizes = self._arrays.bytes_but_prefix(*engine.gears)
         self._prefill_sizes = self._arrays.bytes_but_prefix(engine.prefill.most)
@@ -98,7 +99,10 @@ class TensorRTForward:
         self._scratch = BufferSet(self.memory, [self._plan.scratch_size])
         for number, gear in enumerate(self.gears):
             self._runners[gear] = GearRunner(
-                partial(self._context_of_gear, number, gear), partial(self._room.has_room, number), self._graphs
+                partial(self._context_of_gear, number, gear),
+                partial(self._room.has_room, number),
+                self._graphs,
+                can_be_captured=self._can_be_captured,
             )
         self._prefill = self._context(len(self.gears), one_shape=False)
 

@@ -20,7 +20,12 @@ class GearRunner:
     """Runs a gear at whatever addresses it is given."""
 
     def __init__(
-        self, new_context: Callable[[], ProfileContext], has_room: Callable[[], bool], graphs: CudaGraphs
+        self,
+        new_context: Callable[[], ProfileContext],
+        has_room: Callable[[], bool],
+        graphs: CudaGraphs,
+        *,
+        can_be_captured: bool,
     ) -> None:
         """`new_context` makes a context that knows the shapes of the gear; raises what it raises.
 
@@ -28,6 +33,7 @@ class GearRunner:
         """
         self._new_context = new_context
         self._has_room = has_room
+        self._can_be_captured = can_be_captured
         self._graphs = graphs
         self._unused: list[ProfileContext] = [new_context()]
         self._forwards: list[_Forward] = []
@@ -37,7 +43,7 @@ class GearRunner:
         """Put a forward in the queue, in which none of this gear at other addresses is. Raises EngineFailedError."""
         forward = next((each for each in self._forwards if each.addresses == addresses), None)
         if forward is None:
-            forward = _Forward(self._context_for_new(), dict(addresses), self._graphs)
+            forward = _Forward(self._context_for_new(), dict(addresses), self._graphs, self._can_be_captured)
             self._forwards.append(forward)
         forward.enqueue()
 
@@ -63,13 +69,15 @@ class _Forward:
     The plain run is what TensorRT asks for: what it puts off after a shape was set is done then.
     """
 
-    def __init__(self, context: ProfileContext, addresses: Mapping[str, int], graphs: CudaGraphs) -> None:
+    def __init__(
+        self, context: ProfileContext, addresses: Mapping[str, int], graphs: CudaGraphs, can_be_captured: bool
+    ) -> None:
         self.context = context
         self.addresses = addresses
         self._graphs = graphs
         self._graph: Any = None
         self._has_run = False
-        self._can_be_captured = True
+        self._can_be_captured = can_be_captured
         context.set_addresses(addresses)
 
     def enqueue(self) -> None:

@@ -79,6 +79,14 @@ class EngineTarget(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
         return version_numbers(device.capability) >= LEAST_RTX_CAPABILITY
 
 
+def can_be_captured(target: EngineTarget, flags: BuildFlags) -> bool:
+    """Whether forwards of such an engine may become CUDA graphs.
+
+    The builder of TensorRT for RTX 1.7.1 refuses what that asks for beside weights that stay on the host.
+    """
+    return target.library == TENSORRT.name or not flags.weight_streaming
+
+
 def target_of_device(device: CudaDevice, version: str) -> EngineTarget:
     """One GPU, for which this version of TensorRT builds."""
     return EngineTarget(library="tensorrt", version=version, gpu=device.name, capabilities=[device.capability])

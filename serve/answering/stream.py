@@ -1,7 +1,7 @@
 """A reply as a stream: committed text as it comes, drafts if they are wanted, the ends, and errors on the way."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import suppress
 from typing import Any
 
@@ -15,7 +15,7 @@ from lopa.serve.http.api_error import api_error_of
 from lopa.serve.http.events import DONE, KEEP_ALIVE, event_of
 from lopa.serve.openai.answer import finish_of_result, logprobs_of_result, ours_of_result
 
-_Numbered = tuple[int, Event | Exception]
+Numbered = tuple[int, Event | Exception]
 
 
 async def stream_of_reply(reply: Reply, handles: Handles, winners: WinningBranches) -> AsyncIterator[bytes]:
@@ -26,7 +26,7 @@ async def stream_of_reply(reply: Reply, handles: Handles, winners: WinningBranch
             yield parts.chunk(index, reply.shape.first)
     results: dict[int, GenerationResult] = {}
     waiting = reply.service.limits.keep_alive_seconds
-    async for numbered in _with_pauses(handles, waiting):
+    async for numbered in events_of_handles(handles, waiting):
         if numbered is None:
             yield KEEP_ALIVE
             continue
@@ -78,13 +78,13 @@ class _Parts:
         return event_of({**self.head, "choices": [choice], **usage})
 
 
-async def _with_pauses(handles: Handles, seconds: float) -> AsyncIterator[_Numbered | None]:
+async def events_of_handles(handles: Handles, seconds: float) -> AsyncGenerator[Numbered | None, None]:
     """Events of all handles, each with its number, and None whenever nothing has come for `seconds`.
 
     Nothing is fetched of a handle before what came from it is taken: a slow reader misses drafts, and what is kept for
     it is the newest one.
     """
-    news: asyncio.Queue[_Numbered] = asyncio.Queue(maxsize=1)
+    news: asyncio.Queue[Numbered] = asyncio.Queue(maxsize=1)
     readers = [asyncio.create_task(_read(index, handle, news)) for index, handle in enumerate(handles)]
     left = len(handles)
     try:
@@ -101,7 +101,7 @@ async def _with_pauses(handles: Handles, seconds: float) -> AsyncIterator[_Numbe
             reader.cancel()
 
 
-async def _read(index: int, handle: RequestHandle, news: "asyncio.Queue[_Numbered]") -> None:
+async def _read(index: int, handle: RequestHandle, news: "asyncio.Queue[Numbered]") -> None:
     try:
         async for event in handle:
             await news.put((index, event))

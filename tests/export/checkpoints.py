@@ -38,8 +38,8 @@ CONFIG: dict[str, Any] = {
 }
 ONE_LAYER = {"num_hidden_layers": 1, "vocab_size": 512}
 """For tests that export one layer of whatever size: a size that several export is traced once in a run."""
-HALF_OF_TESTS = {"intermediate_size": 64}
-"""For tests that export float16 with logits: so too."""
+HALF_OF_TESTS = {"num_hidden_layers": 3, "intermediate_size": 64}
+"""For tests that export float16 with logits, and three stages, one of them between others: so too."""
 SPECIAL = {"<|end|>": 0, "<|begin|>": 1, "<|mask|>": 2}
 TOKENIZER_CONFIG = {"bos_token": "<|begin|>", "eos_token": "<|end|>", "pad_token": "<|end|>", "mask_token": "<|mask|>"}
 

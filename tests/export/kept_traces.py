@@ -11,16 +11,20 @@ import hashlib
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import onnx
 import onnx_ir as ir
 from onnx_ir import serde
+from torch.onnx._internal.exporter._registration import ONNXRegistry
 
 from lopa.export.graph import trace
 
 _traced = trace.traced_graph
+ONNXRegistry.from_torchlib = staticmethod(cache(ONNXRegistry.from_torchlib))
+"""torch reads its library of operators anew for each export, in two thirds of a second."""
 
 
 def kept_traces(folder: Path) -> Callable[..., ir.Model]:

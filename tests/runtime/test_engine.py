@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.runtime.requests.company import WAIT, CountingSession, FailingSession, Gate, alone, result_of
 from tools.random_configs import random_config, random_prompt
 
 from lopa.runtime import (
@@ -28,12 +29,9 @@ from lopa.runtime import (
     TextEvent,
 )
 from lopa.runtime.algorithm.decoding import Decoding, Step
-from lopa.runtime.contract import CacheRows, Statistics, WindowBatch
 from lopa.runtime.requests.handle import RequestHandle
 from lopa.tiny import EVAL
 
-WAIT = 60.0
-"""Seconds after which a handle counts as lost."""
 DEADLINE = 1.0
 """Long enough for a request to join on a busy machine."""
 
@@ -48,43 +46,6 @@ def decoder(tiny_bundle: Path) -> Iterator[Decoder]:
 def prompt(decoder: Decoder) -> tuple[int, ...]:
     text = json.loads(EVAL.read_text(encoding="utf-8").splitlines()[0])["prompt"]
     return tuple(decoder.tokenizer.encode(text, add_bos=True))
-
-
-def alone(decoder: Decoder, prompt: Any, config: GenerationConfig) -> GenerationResult:
-    *_, last = decoder.stream(prompt, config)
-    assert isinstance(last, DoneEvent)
-    return dataclasses.replace(last.result, seconds=0)
-
-
-def result_of(handle: RequestHandle) -> GenerationResult:
-    return dataclasses.replace(handle.result(WAIT), seconds=0)
-
-
-class Gate:
-    """Stands in the way of a request's first step until opened."""
-
-    def __init__(self) -> None:
-        self.reached, self._open = threading.Event(), threading.Event()
-
-    def __call__(self, _: Step) -> None:
-        self.reached.set()
-        assert self._open.wait(WAIT)
-
-    def open(self) -> None:
-        self._open.set()
-
-
-class FailingSession:
-    """A real session that raises in one method once told to."""
-
-    def __init__(self, session: Any, method: str) -> None:
-        self._session, self._method = session, method
-        self.broken = False
-
-    def __getattr__(self, name: str) -> Any:
-        if self.broken and name == self._method:
-            raise OSError("the device is gone")
-        return getattr(self._session, name)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -369,24 +330,6 @@ def test_bad_requests_are_refused_when_submitted(decoder: Decoder, arguments: di
 def test_bad_options_are_refused(decoder: Decoder, options: dict[str, Any]) -> None:
     with pytest.raises(BadInputError, match=next(iter(options))):
         Engine(decoder, **options)
-
-
-class CountingSession:
-    """A real session that notes the requests of every forward."""
-
-    def __init__(self, session: Any) -> None:
-        self._session = session
-        self.forwards: list[tuple[int, ...]] = []
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._session, name)
-
-    def forward(self, batch: WindowBatch) -> Statistics:
-        self.forwards.append(batch.requests)
-        return self._session.forward(batch)  # type: ignore[no-any-return]
-
-    def append_rows(self, request: int, rows: CacheRows) -> None:
-        self._session.append_rows(request, rows)
 
 
 def test_prompts_decoded_together_share_forwards_and_keep_their_order(

@@ -1,5 +1,6 @@
 """How a server starts and ends: ports, drains, signals, keys, and a queue that is full."""
 
+import asyncio
 import json
 import os
 import signal
@@ -16,7 +17,7 @@ import openai
 import pytest
 from tests.cli.command import lopa_export
 from tests.serve.servers import Server, serving
-from tests.serve.test_answers import TALK
+from tests.serve.test_answers import QUESTIONS, TALK
 from tests.serve.test_streams import events, long_body
 
 from lopa.runtime.install_hint import pip_install
@@ -192,6 +193,42 @@ def test_a_queue_that_is_full_is_said_before_anything_is_read(server: Server) ->
     assert server.metric('lopa_rejected_total{model="tiny",reason="queue_full"') - rejected == 2
     for client in clients:
         client.join()
+    server.until_idle()
+
+
+def test_of_many_at_once_each_has_its_own_answer_or_is_turned_away(server: Server) -> None:
+    server.until_idle()
+    asked: list[Any] = [
+        {"model": "tiny", "prompt": question, "max_tokens": 24, "temperature": temperature, "seed": 3}
+        for question in QUESTIONS
+        for temperature in (0.0, 1.0)
+    ]
+    alone = [server.client.completions.create(**each).choices[0].text for each in asked]
+    assert len(set(alone)) > 6
+
+    async def all_at_once() -> list[str | None]:
+        client = openai.AsyncOpenAI(
+            base_url=f"{server.url}/v1",
+            api_key="none",
+            max_retries=0,
+            http_client=httpx.AsyncClient(timeout=60, trust_env=False),
+        )
+
+        async def one(number: int) -> str | None:
+            try:
+                if number % 3:
+                    return (await client.completions.create(**asked[number % len(asked)])).choices[0].text
+                stream = await client.completions.create(**asked[number % len(asked)], stream=True)
+                return "".join([chunk.choices[0].text async for chunk in stream])
+            except openai.RateLimitError:
+                return None
+
+        async with client:
+            return await asyncio.gather(*map(one, range(40)))
+
+    answers = asyncio.run(all_at_once())
+    assert sum(answer is not None for answer in answers) >= 12, "4 run and 8 wait"
+    assert all(answer in (None, alone[number % len(alone)]) for number, answer in enumerate(answers))
     server.until_idle()
 
 

@@ -162,6 +162,7 @@ def test_an_error_inside_a_stream_is_told_there(chat_bundle: Path, tmp_path: Pat
         error = json.loads(last.removeprefix("data: "))["error"]
         assert (error["type"], error["code"]) == ("server_error", "engine_failed")
         assert "the fan stopped" in error["message"]
+        time.sleep(1)  # whoever balances the load has the time to see it
         for path in ("/health", "/ready"):
             assert server.http.get(path).status_code == 503
         assert server.metric("lopa_engine_failed") == 1

@@ -31,6 +31,10 @@ def test_a_short_soak_loses_nothing_and_mixes_nothing_up(tiny_bundle: Path) -> N
     assert found["refused"] > 0
     assert not {"lost", "different", "wrong error"} & set(found)
     assert (report["caches_left"], report["threads_left"]) == (0, 0)
+    copies = found.get("copies, one cancelled", 0) + found.get("copies, all whole", 0)
+    assert copies > 5
+    assert report["ends_observed"] == 240 - found["refused"] + 2 * copies
+    assert report["drained"]
 
 
 def test_devices_that_fail_change_no_answer(tiny_bundle: Path) -> None:
@@ -49,3 +53,12 @@ def test_the_engine_report_counts_what_prompts_used_again_save(tiny_bundle: Path
     rows = {line[0]: int(line[-1]) for line in cells if line and line[-1].isdigit()}
     assert rows["used again"] < rows["computed every time"]
     assert rows["8, 0%"] == rows["1, 0%"] <= rows["8, any"]
+
+
+def test_the_admission_report_has_a_line_for_every_limit(tiny_bundle: Path) -> None:
+    done = run_tool("reports.admission", tiny_bundle, "--prompts", 3, "--rows", 40, "--rounds", 1, "--answer", 2)
+    assert done.returncode == 0, done.stderr
+    cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in done.stdout.splitlines()]
+    rows = {line[0]: [int(cell) for cell in line[1:]] for line in cells if line and line[-1].isdigit()}
+    assert list(rows) == ["without a limit", "4096", "1024", "256"]
+    assert all(0 < first <= last for _, _, first, last in rows.values())

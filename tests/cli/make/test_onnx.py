@@ -33,25 +33,25 @@ def test_an_export_with_every_flag(tmp_path: Path, capsys: pytest.CaptureFixture
     place.mkdir(parents=True)
     (place / "manifest.json").write_text("an older bundle")
     arguments = ["onnx", str(checkpoint), "-o", str(place), "--dtype", "fp16", "--with-logits", "--overwrite"]
-    arguments += ["--stages", "2", "--plugins"]
+    arguments += ["--stages", "3", "--plugins"]
     with pytest.raises(SystemExit) as ended:
         main(arguments)
     assert ended.value.code == 0
     manifest = Bundle.open(place).manifest
     assert (manifest.dtype, manifest.with_logits) == ("float16", True)
-    assert [stage.end_layer for stage in manifest.stages] == [1, 2]
+    assert [stage.end_layer for stage in manifest.stages] == [1, 2, 3]
     assert manifest.plugins == ["BranchAttention"]
     printed = capsys.readouterr()
-    assert re.fullmatch(rf"{re.escape(str(place))}: 27 tensors, 0.2 MB, float16, in [\d. min]+ s\n", printed.out)
-    assert re.search(r"^writing weights: 0.1 MB in [\d.]+ s, ", printed.err, re.MULTILINE)
+    assert re.fullmatch(rf"{re.escape(str(place))}: 39 tensors, 0.2 MB, float16, in [\d. min]+ s\n", printed.out)
+    assert re.search(r"^writing weights: 0.2 MB in [\d.]+ s, ", printed.err, re.MULTILINE)
     stages = [line for line in printed.err.splitlines() if not re.search(r"\d s\b", line)]
     assert stages == [
         "loading torch",
         "reading the checkpoint",
-        "writing weights (0.1 MB)",
+        "writing weights (0.2 MB)",
         *(
             f"{stage} {graph}"
-            for graph in ("model.onnx", "model.stage-0-of-2.onnx", "model.stage-1-of-2.onnx")
+            for graph in ("model.onnx", *(f"model.stage-{number}-of-3.onnx" for number in range(3)))
             for stage in ("tracing", "checking and writing")
         ),
         "hashing the source",

@@ -63,7 +63,7 @@ def test_float16_keeps_the_fused_products(tmp_path: Path, kind: IntegerDtype) ->
     choice = QuantizationChoice(kind, exclude=("layers.0.*",))
     bundle = bundle_from_checkpoint(checkpoint, tmp_path / "b", dtype="float16", quantization=choice, with_logits=True)
     operators = _optimized(bundle.graph, tmp_path)
-    assert (operators[FUSED[kind]], operators["MatMul"]) == (8, 7)
+    assert (operators[FUSED[kind]], operators["MatMul"]) == (15, 7)
     session = open_session(bundle, "cpu", threads=1)
     assert report_from_session(session, bundle.manifest, [NumpyReference(bundle)]).ok
     session.close()

@@ -2,6 +2,7 @@
 
 import contextlib
 import math
+from collections.abc import Mapping, Sequence
 from types import ModuleType
 
 import onnx
@@ -13,8 +14,10 @@ from lopa.runtime.tensorrt.messages import messages_logger
 AXIS = 4
 
 
-def verdict_of_model(trt: ModuleType, model: onnx.ModelProto) -> tuple[Verdict, str]:
-    """Also what it says; empty where it builds. External data is not read."""
+def verdict_of_model(
+    trt: ModuleType, model: onnx.ModelProto, shapes: Mapping[str, Sequence[int]] | None = None
+) -> tuple[Verdict, str]:
+    """Also what it says; empty where it builds. `shapes`: of inputs, in place of AXIS. External data is not read."""
     messages = messages_logger(trt)
     builder = trt.Builder(messages)
     network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
@@ -28,7 +31,8 @@ def verdict_of_model(trt: ModuleType, model: onnx.ModelProto) -> tuple[Verdict, 
         if tensor.is_shape_tensor:
             profile.set_shape_input(tensor.name, *[[1] * math.prod(tensor.shape)] * 3)
         elif -1 in tensor.shape:
-            profile.set_shape(tensor.name, *[[AXIS if size == -1 else size for size in tensor.shape]] * 3)
+            plain = [AXIS if size == -1 else size for size in tensor.shape]
+            profile.set_shape(tensor.name, *[(shapes or {}).get(tensor.name, plain)] * 3)
     config.add_optimization_profile(profile)
     if builder.build_serialized_network(network, config) is None:
         return "builder refuses", "; ".join(messages.kept)

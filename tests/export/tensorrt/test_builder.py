@@ -1,6 +1,10 @@
 """How a plan comes onto the disk, and what is checked before minutes of building."""
 
 import hashlib
+import platform
+import subprocess
+import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -37,23 +41,58 @@ def request_of_tiny(tiny_bundle: Path) -> BuildRequest:
     )
 
 
-def test_a_plan_is_written_whole_in_pieces(
+def test_a_plan_is_written_as_it_comes(
     request_of_tiny: BuildRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """From the builder's memory itself: its pieces are views of it, never a copy of all."""
-    data = np.random.default_rng(0).bytes(1000)
-
-    class Memory(bytearray):
-        def __bytes__(self) -> bytes:
-            raise AssertionError("copied whole")
-
-    monkeypatch.setattr(builder, "_PIECE", 300)
-    monkeypatch.setattr(builder, "_built", lambda *_: Memory(data))
+    pieces = [np.random.default_rng(seed).bytes(size) for seed, size in enumerate((300, 1, 100_000))]
+    monkeypatch.setattr(builder, "_built", _gives(*pieces))
     built = plan_from_request(TRT, request_of_tiny, tmp_path / "a.plan", silent)
+    data = b"".join(pieces)
     assert (tmp_path / "a.plan").read_bytes() == data
-    assert (built.plan.path, built.plan.size) == ("a.plan", 1000)
+    assert (built.plan.path, built.plan.size) == ("a.plan", len(data))
     assert built.plan.sha256 == hashlib.sha256(data).hexdigest()
     assert built.timing_cache is None
+
+
+def test_a_plan_that_the_disk_has_no_room_for(request_of_tiny: BuildRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What TensorRT says then is that it could not build."""
+    monkeypatch.setattr(builder, "_built", _gives(bytes(100_000)))
+    with pytest.raises(OSError, match="No space left"):
+        plan_from_request(TRT, request_of_tiny, Path("/dev/full"), silent)
+
+
+def _gives(*pieces: bytes) -> Callable[..., bool]:
+    """A build that gives the plan in these pieces, and fails when one is not taken."""
+    return lambda _builder, _network, _config, writer, _monitor: all(writer.write(each) == len(each) for each in pieces)
+
+
+# 200 blocks of 1 MB below a larger one that stays, after a block was freed that had raised glibc's threshold.
+FREED = """
+import ctypes, re, sys
+from lopa.export.tensorrt.builder import give_freed_memory_back
+libc = ctypes.CDLL(None)
+libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+libc.memset.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t]
+if sys.argv[1] == "back":
+    give_freed_memory_back()
+libc.free(libc.malloc(20_000_000))
+blocks = [libc.malloc(1_000_000) for _ in range(200)]
+for block in blocks:
+    libc.memset(block, 1, 1_000_000)
+stays = libc.malloc(2_000_000)
+for block in blocks:
+    libc.free(block)
+print(re.search(r"RssAnon:\\s+(\\d+)", open("/proc/self/status").read())[1])
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="of glibc alone")
+def test_freed_memory_is_given_back() -> None:
+    kept, back = (
+        int(subprocess.run([sys.executable, "-c", FREED, how], check=True, capture_output=True, text=True).stdout)
+        for how in ("keep", "back")
+    )
+    assert kept - back > 150_000  # of 1024 bytes
 
 
 NAMES = {"ids": ["R", "B", "W"], "mask": ["R", "B", "W", "W"], "other": ["", "R"]}

@@ -74,15 +74,17 @@ def build(bundle: Bundle, capabilities: tuple[str, ...] = (), flags: BuildFlags 
 
 def test_a_build(bundle: Bundle) -> None:
     """It is told the capabilities and that forwards are captured, times nothing, and opens nothing without a GPU."""
-    made = build(bundle, ("8.9", "86"), BuildFlags(weight_streaming=True, products="int8"))
+    flags = BuildFlags(workspace=1 << 30, products="int8")
+    made = build(bundle, ("8.9", "86"), flags)
     plan = json.loads((made.found.folder / "engine.plan").read_bytes())
     assert plan["capabilities"] == ["SM86", "SM89"]
-    assert plan["flags"] == ["REQUIRE_USER_ALLOCATION", "WEIGHT_STREAMING"]
+    assert (plan["flags"], plan["limits"]) == (["REQUIRE_USER_ALLOCATION"], {"WORKSPACE": 1 << 30})
     assert made.no_layers == "there is no GPU here to open the engine on"
     assert sorted(each.name for each in made.found.folder.iterdir()) == ["engine.json", "engine.plan"]
     assert sorted(each.name for each in made.found.folder.parent.iterdir()) == [made.found.name]  # no timing cache
-    assert build(bundle, ("86", "8.9"), BuildFlags(weight_streaming=True, products="int8")).cached
-    assert not build(bundle, ("86", "8.9"), BuildFlags(weight_streaming=True)).cached
+    assert build(bundle, ("86", "8.9"), flags).cached
+    streamed = build(bundle, ("86", "8.9"), BuildFlags(weight_streaming=True))
+    assert json.loads((streamed.found.folder / "engine.plan").read_bytes())["flags"] == ["WEIGHT_STREAMING"]
     assert json.loads((build(bundle).found.folder / "engine.plan").read_bytes())["capabilities"] == []
 
 

@@ -8,24 +8,27 @@ from types import ModuleType
 import onnx
 import onnx.defs
 import pytest
+from tests.export.tensorrt.one_node import F32, model_of_node
 from tests.export.tensorrt.operator_models import MODELS
 from tests.export.tensorrt.parser_controls import CONTROLS
 from tests.export.tensorrt.real_verdict import verdict_of_model
 from tests.gears import GEARS
 
 from lopa.export.tensorrt import lint
+from lopa.export.tensorrt.builder import check_named_dimensions
 from lopa.export.tensorrt.engine import job_from_bundle
 from lopa.export.tensorrt.operators import tensorrt_operators
 from lopa.runtime.bundle import Bundle
+from lopa.runtime.errors import BadInputError
 from lopa.runtime.tensorrt.manifest import BuildFlags
 
 pytestmark = pytest.mark.tensorrt_rtx
 
 
 @pytest.mark.parametrize("case", CONTROLS)
-def test_the_real_one_says_the_same_or_ours_says_why(case: str, rtx: ModuleType) -> None:
+def test_the_real_one_says_the_same_or_ours_says_why(case: str, real_rtx: ModuleType) -> None:
     control = CONTROLS[case]
-    verdict, said = verdict_of_model(rtx, control.make())
+    verdict, said = verdict_of_model(real_rtx, control.make())
     assert (verdict, control.said in said) == (control.real, True), said
     assert (control.rule is not None and verdict == "built") == bool(control.why)
     assert control.rule is not None or verdict == "built"
@@ -44,9 +47,9 @@ def test_every_rule_has_a_control() -> None:
     assert {control.rule for control in CONTROLS.values()} == rules | {None}
 
 
-def test_the_table_lists_what_the_parser_lists(rtx: ModuleType) -> None:
-    logger = rtx.Logger(rtx.Logger.ERROR)
-    parser = rtx.OnnxParser(rtx.Builder(logger).create_network(), logger)
+def test_the_table_lists_what_the_parser_lists(real_rtx: ModuleType) -> None:
+    logger = real_rtx.Logger(real_rtx.Logger.ERROR)
+    parser = real_rtx.OnnxParser(real_rtx.Builder(logger).create_network(), logger)
     listed = set(tensorrt_operators().operators)
     known = listed | {schema.name for schema in onnx.defs.get_all_schemas() if schema.domain == ""}
     real = {name for name in known if parser.supports_operator(name)}
@@ -55,11 +58,13 @@ def test_the_table_lists_what_the_parser_lists(rtx: ModuleType) -> None:
 
 
 @pytest.mark.parametrize("operator", MODELS)
-def test_every_type_that_the_table_has_is_built(operator: str, rtx: ModuleType) -> None:
+def test_every_type_that_the_table_has_is_built(operator: str, real_rtx: ModuleType) -> None:
     """Of the operators of our graphs."""
     types = tensorrt_operators().operators[operator].types.split()
     models = {name: MODELS[operator](onnx.TensorProto.DataType.Value(name)) for name in types}
-    assert {name: verdict_of_model(rtx, model)[0] for name, model in models.items()} == dict.fromkeys(types, "built")
+    assert {name: verdict_of_model(real_rtx, model)[0] for name, model in models.items()} == dict.fromkeys(
+        types, "built"
+    )
 
 
 def test_those_are_the_operators_of_our_graphs(tiny_bundle_logits: Path, tiny_quantized: Path) -> None:
@@ -69,3 +74,13 @@ def test_those_are_the_operators_of_our_graphs(tiny_bundle_logits: Path, tiny_qu
     ]
     used = {node.op_type for job in jobs for node in onnx.load_model_from_string(job.model).graph.node}
     assert used <= set(MODELS)
+
+
+def test_axes_of_one_name_have_one_size(real_rtx: ModuleType) -> None:
+    """A profile that contradicts itself is taken, and refused when it is built: so ours looks before."""
+    shapes = {"a": (2, 8), "b": (3, 8)}
+    model = model_of_node("Add", {name: (F32, ["n", 8]) for name in shapes})
+    assert verdict_of_model(real_rtx, model, shapes)[0] == "builder refuses"
+    with pytest.raises(BadInputError, match="gives n the size 2 in a, axis 0 and 3 in b"):
+        check_named_dimensions({name: ["n", ""] for name in shapes}, shapes, 0)
+    assert verdict_of_model(real_rtx, model, {"a": (3, 8), "b": (3, 8)})[0] == "built"

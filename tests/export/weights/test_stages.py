@@ -100,8 +100,11 @@ def test_quantized_stages(tiny_quantized: Path, tmp_path: Path) -> None:
     _check_same_bits(_with_stages(tiny_quantized, tmp_path / "quantized", 2))
 
 
-def test_float16_stages_one_of_them_between_others(tiny_half: Path, tmp_path: Path) -> None:
-    _check_same_bits(_with_stages(tiny_half, tmp_path / "half", 3))
+def test_float16_stages(tmp_path: Path) -> None:
+    checkpoint = small_checkpoint(tmp_path / "checkpoint", changes=HALF_OF_TESTS)
+    _check_same_bits(
+        bundle_from_checkpoint(checkpoint, tmp_path / "bundle", dtype="float16", stages=3, with_logits=True)
+    )
 
 
 def test_float16_stages_of_integers(tmp_path: Path) -> None:
@@ -110,7 +113,7 @@ def test_float16_stages_of_integers(tmp_path: Path) -> None:
     choice = QuantizationChoice("int8")
     _check_same_bits(
         bundle_from_checkpoint(
-            checkpoint, tmp_path / "bundle", dtype="float16", quantization=choice, stages=2, with_logits=True
+            checkpoint, tmp_path / "bundle", dtype="float16", quantization=choice, stages=3, with_logits=True
         )
     )
 

@@ -19,7 +19,7 @@ _PLAIN: dict[str, Any] = {"bool": True, "int": 0, "float": 0.0, "str": ""}
 _DATA_TYPES = {"float32": "FLOAT", "float16": "HALF", "bfloat16": "BF16"}
 """Values of the module that are called otherwise among the members of DataType."""
 _MADE_HERE = {"state", "_constructed"}
-_OVERRIDDEN = {"IStreamReaderV2": {"read": 2}}
+_OVERRIDDEN = {"IStreamReaderV2": {"read": 2}, "IStreamWriter": {"write": 1}}
 """Arguments of methods that a class of ours has in another form than the one that is recorded: as documented."""
 
 Behaviours = Mapping[str, Callable[..., Any]]

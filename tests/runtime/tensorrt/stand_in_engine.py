@@ -270,6 +270,8 @@ class StandInEngines:
             return self._no(context, "too little memory for activations")
         capturing = cuda.is_capturing(stream_handle)
         if capturing:
+            if self._rtx and "REQUIRE_USER_ALLOCATION" not in state.engine.state.flags:
+                self.violations.append("an engine was captured that may allocate while it runs")
             if self.cannot_be_captured:
                 cuda.spoil_capture(stream_handle)
                 return self._no(context, "a layer waits for the stream")

@@ -69,7 +69,7 @@ def stand_in_tensorrt(
         "ITensor.get_dimension_name": lambda tensor, index: (
             tensor.state.value.type.tensor_type.shape.dim[index].dim_param
         ),
-        "Builder.build_serialized_network": rules.build,
+        "Builder.build_serialized_network_to_stream": rules.build,
         "ICudaEngine.create_engine_inspector": rules.create_inspector,
         "EngineInspector.get_engine_information": rules.get_engine_information,
     }
@@ -181,7 +181,7 @@ class _Rules:
     def serialize(self, cache: Any) -> Any:
         return self._memory(cache.state.text)
 
-    def build(self, builder: Any, network: Any, config: Any) -> Any:
+    def build(self, builder: Any, network: Any, config: Any, writer: Any) -> bool:
         """Tells its progress, gives up when it is told to, and checks profiles against the network's inputs."""
         state, model = config.state, network.state.model
         assert model is not None, "nothing was parsed"
@@ -193,17 +193,17 @@ class _Rules:
             config.progress_monitor.phase_start("inside", phase, 1)
             for step in range(steps):
                 if not config.progress_monitor.step_complete(phase, step):
-                    return None
+                    return False
             config.progress_monitor.phase_finish("inside")
             config.progress_monitor.phase_finish(phase)
         if self._cannot_build is not None:
             network.state.logger.log(self.trt.ILogger.ERROR, self._cannot_build)
-            return None
+            return False
         flags = sorted(getattr(state, "flags", ()))
         if self._times:
             state.cache.state.text += self._timed() + b"more\n"
         else:
-            assert "REQUIRE_USER_ALLOCATION" in flags, "an engine that cannot be captured"
+            assert len({"REQUIRE_USER_ALLOCATION", "WEIGHT_STREAMING"} & set(flags)) == 1, "not compatible"
         description = {
             "version": self.trt.__version__,
             "gpu": self._gpu if self._times else None,
@@ -225,7 +225,8 @@ class _Rules:
             },
             "weights": weights_of_model(model),
         }
-        return self._memory(json.dumps(description).encode())
+        plan = json.dumps(description).encode()
+        return all(writer.write(piece) == len(piece) for piece in (plan[:100], plan[100:]))
 
     def create_inspector(self, engine: Any) -> Any:
         return self._made("EngineInspector")

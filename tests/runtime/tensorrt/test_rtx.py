@@ -47,7 +47,7 @@ def decode(bundle: Bundle) -> None:
     """A window in a gear, and one that only the range holds."""
     plain, session = open_session(bundle, "cpu", threads=1), open_session(bundle, "tensorrt-rtx:0")
     rng = np.random.default_rng(0)
-    for branches, width in ((2, 40), (1, 60)):
+    for branches, width in ((2, 40), (2, 40), (1, 60)):
         batch = random_batch(rng, (0,), branches, width, 8)
         assert_same_statistics(session.forward(batch), plain.forward(batch))
     session.close()
@@ -89,6 +89,14 @@ def test_kernels_that_cannot_be_read_or_kept_are_made_again(
     assert "kernels are made again" in caplog.text
     assert "were not kept" in caplog.text
     assert rtx.engines.compiled != set()
+
+
+def test_streamed_weights_run_without_graphs(path: Path, rtx: ModuleType, cuda: StandInGraphs) -> None:
+    """The builder takes them only where nothing is captured."""
+    with_verified(built_for_rtx(path, rtx, GEARS, BuildFlags(weight_streaming=True)))
+    for _ in range(2):
+        decode(Bundle.open(path))
+    assert (cuda.launches, {way for _, way in rtx.engines.forwards}) == (0, {"plain"})
 
 
 def test_an_engine_runs_on_the_gpus_that_it_was_built_for(path: Path, rtx: ModuleType) -> None:

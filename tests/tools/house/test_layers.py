@@ -116,6 +116,6 @@ def test_modules_are_named_in_strings_where_a_backend_is_chosen() -> None:
         "cli/commands.py",  # the table of commands
         # Names that are looked at, and import nothing:
         "cli/main.py",  # of a logger, and of a module that may have been imported
-        "export/replay/folder.py",  # of the folder whose compare.py is copied
         "tools/measure_export.py",  # of the program to start
+        "tools/vendors/measure_rtx_build.py",  # the same
     }

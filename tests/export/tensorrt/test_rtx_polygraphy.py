@@ -1,0 +1,80 @@
+"""NVIDIA's Polygraphy, as a process, over the real TensorRT for RTX: it parses and builds our graphs."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.gears import gear
+from tests.runtime.tensorrt.bindings import installed_rtx
+
+from lopa.export.replay.folder import shape_options
+from lopa.runtime.accelerator.arrays import GraphArrays
+from lopa.runtime.bundle import Bundle
+
+pytestmark = pytest.mark.tensorrt_rtx
+
+PAGE = Path(__file__).parents[3] / "docs" / "polygraphy.md"
+COMMANDS = re.findall(
+    r"^    (POLYGRAPHY_USE_TENSORRT_RTX=1 polygraphy .*?)  # needs the wheels$", PAGE.read_text(), re.M
+)
+POLYGRAPHY = "import sys; from polygraphy.tools import main; sys.exit(main())"
+"""What its script does, which may lie in another folder than this Python."""
+
+
+@pytest.fixture
+def environment(pytestconfig: pytest.Config, tmp_path: Path) -> dict[str, str]:
+    """With the wheels, the module that the page speaks of, and the command."""
+    pytest.importorskip("polygraphy")
+    words = re.search(r"`(from tensorrt_rtx_bindings\s+import \*)` and `(from .*?)`", PAGE.read_text())
+    assert words is not None
+    modules, programs = tmp_path / "modules", tmp_path / "programs"
+    modules.mkdir()
+    (modules / "tensorrt_rtx.py").write_text(f"{' '.join(words[1].split())}\n{words[2]}\n")
+    programs.mkdir()
+    (programs / "polygraphy").write_text(f"#!/bin/sh\nexec {sys.executable} -c '{POLYGRAPHY}' \"$@\"\n")
+    (programs / "polygraphy").chmod(0o755)
+    return {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(map(str, (modules, installed_rtx(pytestconfig)))),
+        "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
+    }
+
+
+def _said(command: str, bundle: Path, folder: Path, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """A command of the page, in `folder`, which gets the shapes of one small gear as the saved cases have them."""
+    opened = Bundle.open(bundle)
+    shapes = GraphArrays(opened.manifest).input_shapes(gear(1, 2, 32, 64))
+    (folder / "trt-shapes.txt").write_text(shape_options([{name: np.empty(each) for name, each in shapes.items()}]))
+    line = command.replace("BUNDLE/model.onnx", str(opened.graph)).replace("CASES", str(folder))
+    return subprocess.run(line, shell=True, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_the_page_has_a_look_and_a_build() -> None:
+    assert [" ".join(command.split()[1:3]) for command in COMMANDS] == ["polygraphy inspect", "polygraphy convert"]
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=["inspect", "convert"])
+def test_commands_of_the_page(command: str, tiny_bfloat16: Path, environment: dict[str, str], tmp_path: Path) -> None:
+    done = _said(command, tiny_bfloat16, tmp_path, environment)
+    assert done.returncode == 0, done.stdout + done.stderr
+    plan = tmp_path / "engine.plan"
+    if "inspect" in command:
+        assert "Graph is fully supported by TensorRT" in done.stdout
+    else:
+        assert plan.read_bytes().startswith(b"vtrt")
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=["inspect", "convert"])
+@pytest.mark.parametrize("tiny_quantized", ["int8"], indirect=True)
+def test_what_the_page_says_is_refused_is_refused(
+    command: str, tiny_quantized: Path, environment: dict[str, str], tmp_path: Path
+) -> None:
+    """Zero points of 128: so what is said above of others is said for a reason."""
+    done = _said(command, tiny_quantized, tmp_path, environment)
+    assert "Graph is fully supported" not in done.stdout
+    assert not (tmp_path / "engine.plan").exists()
+    assert "zero point" in done.stdout + done.stderr

@@ -1,0 +1,93 @@
+"""What tests of requests beside others need: what each gives alone, and ways to hold one up or make it fail."""
+
+import dataclasses
+import threading
+from typing import Any
+
+from lopa.runtime import Decoder, DoneEvent, GenerationConfig, GenerationResult, RequestHandle
+from lopa.runtime.algorithm.decoding import Step
+from lopa.runtime.contract import CacheRows, Statistics, WindowBatch
+
+WAIT = 60.0
+"""Seconds after which a handle counts as lost."""
+
+
+def alone(decoder: Decoder, prompt: Any, config: GenerationConfig) -> GenerationResult:
+    *_, last = decoder.stream(prompt, config)
+    assert isinstance(last, DoneEvent)
+    return dataclasses.replace(last.result, seconds=0)
+
+
+def result_of(handle: RequestHandle) -> GenerationResult:
+    return dataclasses.replace(handle.result(WAIT), seconds=0)
+
+
+class Gate:
+    """Stands in the way of a request's first step until opened."""
+
+    def __init__(self) -> None:
+        self.reached, self._open = threading.Event(), threading.Event()
+
+    def __call__(self, _: Step) -> None:
+        self.reached.set()
+        assert self._open.wait(WAIT)
+
+    def open(self) -> None:
+        self._open.set()
+
+
+class FailingSession:
+    """A real session that raises in one method once told to."""
+
+    def __init__(self, session: Any, method: str) -> None:
+        self._session, self._method = session, method
+        self.broken = False
+
+    def __getattr__(self, name: str) -> Any:
+        if self.broken and name == self._method:
+            raise OSError("the device is gone")
+        return getattr(self._session, name)
+
+
+class CountingSession:
+    """A real session that notes the requests of every forward."""
+
+    def __init__(self, session: Any) -> None:
+        self._session = session
+        self.forwards: list[tuple[int, ...]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._session, name)
+
+    def forward(self, batch: WindowBatch) -> Statistics:
+        self.forwards.append(batch.requests)
+        return self._session.forward(batch)  # type: ignore[no-any-return]
+
+    def append_rows(self, request: int, rows: CacheRows) -> None:
+        self._session.append_rows(request, rows)
+
+
+class HeldSession(CountingSession):
+    """Holds every forward up that is not allowed yet."""
+
+    def __init__(self, session: Any, allowed: int) -> None:
+        super().__init__(session)
+        self._changed = threading.Condition()
+        self._allowed, self._held = allowed, False
+
+    def forward(self, batch: WindowBatch) -> Statistics:
+        with self._changed:
+            self._held = True
+            self._changed.notify_all()
+            assert self._changed.wait_for(lambda: len(self.forwards) < self._allowed, WAIT)
+            self._held = False
+        return super().forward(batch)
+
+    def wait_until_held(self) -> None:
+        with self._changed:
+            assert self._changed.wait_for(lambda: self._held and len(self.forwards) >= self._allowed, WAIT)
+
+    def allow(self, more: int) -> None:
+        with self._changed:
+            self._allowed += more
+            self._changed.notify_all()

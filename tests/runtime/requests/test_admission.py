@@ -1,0 +1,141 @@
+"""How many prompts join a round: bounds for what runs, no prompt that waits for ever, and the same tokens as ever."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.runtime.requests.company import WAIT, Gate, alone, result_of
+from tools.random_configs import random_config, random_prompt
+
+from lopa.runtime import BadInputError, Decoder, Engine
+from lopa.runtime.algorithm.decoding import Step
+from lopa.runtime.requests.admission import Admission
+
+
+def test_random_queues_join_within_the_bounds_and_to_the_last() -> None:
+    rng = np.random.default_rng(1)
+    for _ in range(50):
+        limit, longest = int(rng.integers(10, 300)), int(rng.integers(1, 1000))
+        admission, waiting = Admission(limit), rng.integers(0, longest + 1, 40).tolist()
+        left, joined, rounds_at_head = list(waiting), list[int](), 0
+        rows_of_rounds: list[int] = []
+        while left:
+            free = int(rng.integers(0, 4))
+            number = admission.number_joining(left[:free], nothing_runs=False)
+            assert number <= free
+            rows_of_rounds.append(sum(left[:number]))
+            if free:
+                rounds_at_head = 0 if number else rounds_at_head + 1
+                assert rounds_at_head < max(1, math.ceil(left[0] / limit))
+            joined += left[:number]
+            left = left[number:]
+        assert joined == waiting
+        assert max(rows_of_rounds) <= max(longest, limit)
+        beyond = np.cumsum([0, *(rows - limit for rows in rows_of_rounds)])
+        assert (beyond - np.minimum.accumulate(beyond)).max() <= longest  # any rounds in a row, one after another
+
+
+@pytest.mark.parametrize(("rows", "rounds"), [(10, 1), (100, 1), (101, 2), (1000, 10), (1001, 11)])
+def test_a_long_prompt_waits_for_its_rows_and_no_longer(rows: int, rounds: int) -> None:
+    admission = Admission(100)
+    joined = [admission.number_joining([rows], nothing_runs=False) for _ in range(rounds)]
+    assert joined == [0] * (rounds - 1) + [1]
+
+
+def test_where_nothing_runs_one_joins_at_once() -> None:
+    admission = Admission(10)
+    assert admission.number_joining([1000, 1], nothing_runs=True) == 1
+    assert admission.number_joining([11, 1], nothing_runs=False) == 0
+    assert admission.number_joining([11, 1, 9], nothing_runs=False) == 1
+    assert admission.number_joining([1, 9, 1], nothing_runs=False) == 2
+
+
+def test_quiet_rounds_save_nothing_for_later() -> None:
+    admission = Admission(10)
+    for _ in range(50):
+        assert admission.number_joining([], nothing_runs=False) == 0
+    assert admission.number_joining([10, 1], nothing_runs=False) == 1
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_random_mix_that_joins_slowly_gives_what_each_gives_alone(decoder: Decoder, seed: int) -> None:
+    rng = np.random.default_rng(100 + seed)
+    asked = [(random_prompt(rng, decoder), random_config(rng, decoder)) for _ in range(10)]
+    assert {bool(config.temperature) for _, config in asked} == {True, False}
+    expected = [alone(decoder, *each) for each in asked]
+    with Engine(decoder, slots=5, queue_limit=20, joining_rows=int(rng.integers(1, 40))) as engine:
+        handles = [engine.submit(*each) for each in asked]
+        assert [result_of(handle) for handle in handles] == expected
+
+
+class Rounds:
+    """An observer that notes the prompt rows and the requests of every round."""
+
+    def __init__(self) -> None:
+        self.prompt_rows: list[int] = []
+        self.requests: list[int] = []
+
+    def round_ended(self, report: Any) -> None:
+        self.prompt_rows.append(report.prompt_rows)
+        self.requests.append(report.requests)
+
+    def request_admitted(self, report: Any) -> None: ...
+
+    def request_ended(self, report: Any) -> None: ...
+
+
+@pytest.mark.parametrize("window", ["full", "block_causal"])
+def test_long_prompts_join_one_by_one_while_something_runs(
+    decoder: Decoder, prompt: tuple[int, ...], window: str
+) -> None:
+    seen, order, gate = Rounds(), list[int](), Gate()
+    slow = decoder.config(strategy="vanilla", max_new_tokens=30, stop_at_eos=False, window=window)
+    long = [(prompt * 9)[: 300 + number] for number in range(4)]
+    with Engine(decoder, slots=8, joining_rows=100, observer=seen) as engine:
+        running = engine.submit(prompt, slow, on_step=gate)
+        assert gate.reached.wait(WAIT)
+        config = decoder.config(max_new_tokens=2, window=window)
+
+        def heard(number: int, step: Step) -> None:
+            order.append(number)
+            assert not running.done
+
+        handles = engine.submit_many(long, config, on_step=heard)
+        gate.open()
+        for handle in handles:
+            handle.result(WAIT)
+        again = engine.submit_many(long, config)
+        for handle in again:
+            handle.result(WAIT)
+        running.result(WAIT)
+    assert list(dict.fromkeys(order)) == [0, 1, 2, 3]
+    first = len(prompt)
+    assert [rows for rows in seen.prompt_rows if rows][:5] == [first, 300, 301, 302, 303]
+    joined = [number for number, rows in enumerate(seen.prompt_rows) if rows][:5]
+    assert np.diff(joined).tolist() == [3, 4, 4, 4]  # 100 rows are earned in a round; no rest is left over
+    assert engine.status.stored_rows == (0 if window == "full" else first + sum(map(len, long)))
+
+
+def test_stored_prompts_join_without_being_counted(decoder: Decoder, prompt: tuple[int, ...]) -> None:
+    seen, gate = Rounds(), Gate()
+    config = decoder.config(max_new_tokens=4, window="block_causal")
+    with Engine(decoder, slots=8, joining_rows=1, observer=seen) as engine:
+        engine.submit(prompt, config).result(WAIT)
+        running = engine.submit(prompt[:-1], decoder.config(strategy="vanilla", max_new_tokens=20), on_step=gate)
+        assert gate.reached.wait(WAIT)
+        rounds = len(seen.prompt_rows)
+        sampled = [decoder.config(**{**vars(config), "temperature": 1.0, "seed": seed}) for seed in range(4)]
+        handles = [engine.submit(prompt, each) for each in sampled]
+        gate.open()
+        for handle in handles:
+            handle.result(WAIT)
+        running.result(WAIT)
+    assert not any(seen.prompt_rows[rounds + 1 :])
+    assert seen.requests[rounds : rounds + 2] == [1, 5]  # all at once
+
+
+@pytest.mark.parametrize("rows", [0, -1, 1.5, True, "many", 2**50])
+def test_a_number_of_rows_that_is_none(decoder: Decoder, rows: Any) -> None:
+    with pytest.raises(BadInputError, match="joining_rows"):
+        Engine(decoder, joining_rows=rows)

@@ -1,0 +1,169 @@
+"""Draining: nothing new comes in, what is there ends whole, and nobody waits for ever."""
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from tests.runtime.requests.company import WAIT, FailingSession, Gate, alone, result_of
+
+from lopa.runtime import BadInputError, Decoder, Engine, EngineClosedError, EngineFailedError, RequestHandle
+from lopa.runtime.algorithm.decoding import Step
+
+
+def test_what_runs_and_waits_ends_whole_and_nothing_comes_in(decoder: Decoder, prompt: tuple[int, ...]) -> None:
+    config, gate = decoder.config(max_new_tokens=16), Gate()
+    expected = alone(decoder, prompt, config)
+    with Engine(decoder, slots=1) as engine:
+        handles = [engine.submit(prompt, config, on_step=gate), *engine.submit_many([prompt] * 2, config)]
+        assert gate.reached.wait(WAIT)
+        assert not engine.status.draining
+        assert not engine.drain(0)
+        assert not engine.drain(0.01)
+        for refused in (lambda: engine.submit(prompt), lambda: engine.submit_many([prompt])):
+            with pytest.raises(EngineClosedError, match="draining: it ends what it has") as caught:
+                refused()
+            assert caught.value.exit_code == 2
+        status = engine.status
+        assert (status.draining, status.closed, status.running, status.waiting) == (True, False, 1, 1)
+        gate.open()
+        assert engine.drain(WAIT)
+        assert [handle.done for handle in handles] == [True] * 3
+        assert [result_of(handle) for handle in handles] == [expected] * 3
+        assert engine.drain()
+        assert not engine.closed
+    assert engine.drain(WAIT)  # closing cut nothing short
+    with pytest.raises(EngineClosedError, match="that is closed"):
+        engine.submit(prompt)
+
+
+def test_several_threads_drain_while_others_submit(decoder: Decoder, prompt: tuple[int, ...]) -> None:
+    config = decoder.config(max_new_tokens=6)
+    expected = alone(decoder, prompt, config)
+    taken: list[RequestHandle] = []
+    started = threading.Event()
+
+    def submit_on() -> None:
+        while True:
+            try:
+                taken.append(engine.submit(prompt, config))
+            except EngineClosedError:
+                return
+            started.set()
+            taken[-1].result(WAIT)
+
+    with Engine(decoder, slots=2) as engine, ThreadPoolExecutor(6) as threads:
+        submitting = [threads.submit(submit_on) for _ in range(3)]
+        assert started.wait(WAIT)
+        draining = [threads.submit(engine.drain, WAIT) for _ in range(3)]
+        assert all(each.result() for each in draining)
+        assert all(handle.done for handle in list(taken))
+        for each in submitting:
+            each.result()
+        assert {handle.result(0).stop_reason for handle in taken} == {expected.stop_reason}
+        assert all(result_of(handle) == expected for handle in taken)
+
+
+def test_closing_meanwhile_is_no_whole_end(decoder: Decoder, prompt: tuple[int, ...]) -> None:
+    gate = Gate()
+    engine = Engine(decoder, slots=1)
+    handles = [engine.submit(prompt, on_step=gate), engine.submit(prompt)]
+    assert gate.reached.wait(WAIT)
+    with ThreadPoolExecutor(2) as threads:
+        draining = threads.submit(engine.drain, WAIT)
+        closing = threads.submit(engine.close)
+        while not engine.closed:
+            time.sleep(0.001)
+        gate.open()
+        closing.result()
+        assert draining.result() is False
+    assert [handle.result(0).stop_reason for handle in handles] == ["cancelled"] * 2
+    assert engine.drain(0) is False
+
+
+def test_a_failure_meanwhile_is_no_whole_end(decoder: Decoder, prompt: tuple[int, ...]) -> None:
+    session, gate = FailingSession(decoder.session, "forward"), Gate()
+    broken = Decoder(decoder.bundle, session, decoder.tokenizer, threads=1)  # type: ignore[arg-type]
+    with Engine(broken, slots=1) as engine, ThreadPoolExecutor(1) as threads:
+        handles = [engine.submit(prompt, on_step=gate), engine.submit(prompt), engine.submit(prompt)]
+        assert gate.reached.wait(WAIT)
+        draining = threads.submit(engine.drain, WAIT)
+        session.broken = True
+        gate.open()
+        assert draining.result() is False
+        for handle in handles:
+            with pytest.raises(EngineFailedError):
+                handle.result(0)
+        status = engine.status
+        assert isinstance(status.failure, EngineFailedError)
+        assert "the device is gone" in str(status.failure)
+        assert (status.closed, status.running, status.waiting, status.cache_rows) == (True, 0, 0, 0)
+    for number in list(decoder.session._caches):  # type: ignore[attr-defined]
+        decoder.session.release(number)
+
+
+def test_waiting_costs_no_processor_time(decoder: Decoder, prompt: tuple[int, ...]) -> None:
+    gate = Gate()
+    with Engine(decoder) as engine:
+        handle = engine.submit(prompt, decoder.config(max_new_tokens=2), on_step=gate)
+        assert gate.reached.wait(WAIT)
+        used = time.process_time()
+        assert not engine.drain(0.5)
+        assert time.process_time() - used < 0.1
+        gate.open()
+        handle.result(WAIT)
+
+
+class HoldingEnds:
+    """An observer that holds the thread up when it hears of an end."""
+
+    def __init__(self) -> None:
+        self.reached, self.go_on = threading.Event(), threading.Event()
+
+    def round_ended(self, report: Any) -> None: ...
+
+    def request_admitted(self, report: Any) -> None: ...
+
+    def request_ended(self, report: Any) -> None:
+        self.reached.set()
+        assert self.go_on.wait(WAIT), report
+
+
+def test_one_that_ends_in_the_queue_is_waited_for(decoder: Decoder, prompt: tuple[int, ...]) -> None:
+    holding = HoldingEnds()
+    with Engine(decoder, observer=holding) as engine:
+        handle = engine.submit(prompt, deadline=0)
+        assert holding.reached.wait(WAIT)
+        assert (engine.status.running, engine.status.waiting) == (0, 0)
+        assert not engine.drain(0)
+        holding.go_on.set()
+        assert engine.drain(WAIT)
+        assert handle.result(0).stop_reason == "time_limit"
+
+
+def test_an_idle_engine_is_drained_at_once(decoder: Decoder) -> None:
+    with Engine(decoder) as engine:
+        assert engine.drain(0)
+
+
+def test_a_request_that_would_wait_for_itself_fails_alone(decoder: Decoder, prompt: tuple[int, ...]) -> None:
+    config = decoder.config(max_new_tokens=4)
+    with Engine(decoder) as engine:
+
+        def drain(_: Step) -> None:
+            engine.drain()
+
+        good, bad = engine.submit(prompt, config), engine.submit(prompt, config, on_step=drain)
+        with pytest.raises(BadInputError, match="on the engine's own thread"):
+            bad.result(WAIT)
+        assert good.result(WAIT).tokens
+        assert not engine.status.draining
+
+
+@pytest.mark.parametrize("timeout", [-1, float("nan"), float("inf"), "1", True, 10**400])
+def test_a_timeout_that_is_no_number_of_seconds(decoder: Decoder, timeout: Any) -> None:
+    with Engine(decoder) as engine:
+        with pytest.raises(BadInputError, match="timeout"):
+            engine.drain(timeout)
+        assert not engine.status.draining

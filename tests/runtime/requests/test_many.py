@@ -1,0 +1,305 @@
+"""Several requests at once: all of them or none, and copies that share one decode and yet end by themselves."""
+
+import dataclasses
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.runtime.requests.company import WAIT, CountingSession, Gate, HeldSession, alone, result_of
+from tools.random_configs import random_config, random_prompt
+
+from lopa.runtime import (
+    BadInputError,
+    Decoder,
+    DoneEvent,
+    Engine,
+    EngineClosedError,
+    PromptRequest,
+    QueueFullError,
+    TextEvent,
+)
+from lopa.runtime.algorithm.decoding import Step
+
+
+class Counted:
+    """A decoder on a session that notes the requests of every forward."""
+
+    def __init__(self, decoder: Decoder) -> None:
+        self.session = CountingSession(decoder.session)
+        self.decoder = Decoder(decoder.bundle, self.session, decoder.tokenizer, threads=1)  # type: ignore[arg-type]
+
+    @property
+    def decodes(self) -> int:
+        """Different requests among all forwards."""
+        return len({request for forward in self.session.forwards for request in forward})
+
+
+@pytest.fixture
+def counted(decoder: Decoder) -> Counted:
+    return Counted(decoder)
+
+
+def test_every_prompt_of_a_random_list_gives_what_it_gives_alone(decoder: Decoder) -> None:
+    rng = np.random.default_rng(7)
+    asked = [PromptRequest(random_prompt(rng, decoder), random_config(rng, decoder)) for _ in range(8)]
+    asked = [asked[i] for i in rng.integers(0, len(asked), 14)]  # some twice, greedy and drawn
+    expected = [alone(decoder, each.prompt, each.config) for each in asked]
+    with Engine(decoder, slots=4, queue_limit=20) as engine:
+        assert [result_of(handle) for handle in engine.submit_many(asked)] == expected
+
+
+def test_greedy_copies_are_decoded_once_and_answered_to_all(counted: Counted, prompt: tuple[int, ...]) -> None:
+    decoder = counted.decoder
+    config = decoder.config(max_new_tokens=24, logprobs=True)
+    expected, *_ = decoder.generate([prompt], config)
+    *events, _ = decoder.stream(prompt, config)
+    counted.session.forwards.clear()
+    other = dataclasses.replace(config, max_new_tokens=23)
+    with Engine(decoder, slots=1, queue_limit=1) as engine:  # two decodes, seven handles
+        handles = engine.submit_many([prompt] * 3 + [PromptRequest(list(prompt), other)] * 2 + [prompt] * 2, config)
+        assert len(set(handles)) == 7
+        for number, handle in enumerate(handles):
+            assert (result_of(handle) == dataclasses.replace(expected, seconds=0)) == (number not in (3, 4))
+            assert isinstance(handle.result(0).logprobs, tuple)
+        assert handles[3].result(0).token_ids == handles[4].result(0).token_ids
+        assert [event for event in handles[-1] if isinstance(event, TextEvent)] == events
+    assert counted.decodes == 2
+
+
+@pytest.mark.parametrize("case", ["drawn", "on_step", "seeds"])
+def test_what_is_no_copy_is_decoded_by_itself(counted: Counted, prompt: tuple[int, ...], case: str) -> None:
+    config = counted.decoder.config(max_new_tokens=6, temperature=1.0 if case == "drawn" else 0.0, seed=3)
+    numbers: list[int] = []
+    on_step = (lambda number, _: numbers.append(number)) if case == "on_step" else None
+    configs = [dataclasses.replace(config, seed=seed) for seed in range(3)] if case == "seeds" else [config] * 3
+    expected = [alone(counted.decoder, prompt, each) for each in configs]
+    counted.session.forwards.clear()
+    with Engine(counted.decoder) as engine:
+        handles = engine.submit_many([PromptRequest(prompt, each) for each in configs], on_step=on_step)
+        assert [result_of(handle) for handle in handles] == expected
+    assert counted.decodes == 3
+    assert set(numbers) == ({0, 1, 2} if case == "on_step" else set())
+
+
+def test_a_cancelled_copy_leaves_and_the_others_get_the_whole_answer(decoder: Decoder, prompt: tuple[int, ...]) -> None:
+    session = HeldSession(decoder.session, allowed=6)
+    held = Decoder(decoder.bundle, session, decoder.tokenizer, threads=1)  # type: ignore[arg-type]
+    config = decoder.config(strategy="vanilla", max_new_tokens=24, stop_at_eos=False)
+    whole = alone(decoder, prompt, config)
+    with Engine(held, slots=1) as engine:
+        first, second, third = engine.submit_many([prompt] * 3, config)
+        session.wait_until_held()
+        second.cancel()
+        session.allow(1)
+        cut = second.result(WAIT)
+        assert (cut.stop_reason, cut.steps) == ("cancelled", 7)
+        assert cut.token_ids == whole.token_ids[: cut.tokens]
+        assert whole.text.startswith(cut.text)
+        *texts, end = second
+        assert "".join(event.text for event in texts if isinstance(event, TextEvent)) == cut.text
+        assert isinstance(end, DoneEvent)
+        assert not first.done
+        session.allow(100)
+        assert result_of(first) == result_of(third) == whole
+        assert engine.status.running == 0
+
+
+@pytest.mark.parametrize("waiting", [False, True])
+def test_the_work_ends_with_the_last_copy(decoder: Decoder, prompt: tuple[int, ...], waiting: bool) -> None:
+    session = HeldSession(decoder.session, allowed=1)
+    held = Decoder(decoder.bundle, session, decoder.tokenizer, threads=1)  # type: ignore[arg-type]
+    slow = decoder.config(strategy="vanilla", max_new_tokens=60, stop_at_eos=False)
+    with Engine(held, slots=1) as engine:
+        before = [engine.submit(prompt[:-1], slow)] if waiting else []
+        if waiting:
+            session.wait_until_held()
+        handles = engine.submit_many([prompt] * 3, slow)
+        session.wait_until_held()
+        handles[0].cancel()
+        session.allow(1)
+        assert handles[0].result(WAIT).stop_reason == "cancelled"
+        session.wait_until_held()
+        assert not handles[1].done
+        assert not handles[2].done
+        for handle in (*handles, *before):
+            handle.cancel()
+        session.allow(100)
+        steps = [handle.result(WAIT).steps for handle in handles]
+        assert [handle.result(0).stop_reason for handle in handles] == ["cancelled"] * 3
+        assert steps == ([0, 0, 0] if waiting else [2, 3, 3])
+        assert engine.drain(WAIT)
+    assert len(session.forwards) == 3
+    assert not decoder.session._caches  # type: ignore[attr-defined]
+
+
+def test_closing_cancels_every_copy(decoder: Decoder, prompt: tuple[int, ...]) -> None:
+    session = HeldSession(decoder.session, allowed=1)
+    held = Decoder(decoder.bundle, session, decoder.tokenizer, threads=1)  # type: ignore[arg-type]
+    engine = Engine(held, slots=1)
+    slow = decoder.config(strategy="vanilla", stop_at_eos=False)
+    handles = [*engine.submit_many([prompt] * 3, slow), *engine.submit_many([prompt[:-1]] * 2, slow)]
+    session.wait_until_held()
+    closing = threading.Thread(target=engine.close)
+    closing.start()
+    while not engine.closed:
+        time.sleep(0.001)
+    session.allow(100)
+    closing.join()
+    assert [handle.result(0).stop_reason for handle in handles] == ["cancelled"] * 5
+    assert [handle.result(0).steps for handle in handles] == [2, 2, 2, 0, 0]
+
+
+def test_copies_share_a_deadline_and_a_stop_string(decoder: Decoder, prompt: tuple[int, ...]) -> None:
+    config = decoder.config(max_new_tokens=40, stop=("=",))
+    expected = alone(decoder, prompt, config)
+    assert expected.stop_reason == "stop_string"
+    with Engine(decoder) as engine:
+        late = engine.submit_many([prompt] * 3, config, deadline=0)
+        assert [handle.result(WAIT).stop_reason for handle in late] == ["time_limit"] * 3
+        assert [result_of(handle) for handle in engine.submit_many([prompt] * 3, config)] == [expected] * 3
+
+
+def test_a_deadline_counts_from_the_call_for_all(decoder: Decoder, prompt: tuple[int, ...]) -> None:
+    slow_to_read = Meanwhile(prompt, lambda: time.sleep(0.3))
+    with Engine(decoder) as engine:
+        handles = engine.submit_many([slow_to_read, prompt[:-1]], decoder.config(max_new_tokens=1), deadline=0.2)
+        assert [(r.stop_reason, r.steps) for r in (h.result(WAIT) for h in handles)] == [("time_limit", 0)] * 2
+
+
+def test_all_are_queued_or_none(counted: Counted, prompt: tuple[int, ...]) -> None:
+    decoder, gate = counted.decoder, Gate()
+    config = decoder.config(max_new_tokens=4)
+    different = [prompt[: 5 + number] for number in range(5)]
+    with Engine(decoder, slots=1, queue_limit=3) as engine:
+        running = engine.submit(prompt, config, on_step=gate)
+        assert gate.reached.wait(WAIT)
+        with pytest.raises(QueueFullError, match="4 requests more, while 1 are not done"):
+            engine.submit_many(different[:4], config)
+        with pytest.raises(BadInputError, match="in prompt 2, counted from 0: an empty prompt"):
+            engine.submit_many([different[0], different[1], [], different[2]], config)
+        assert engine.status.waiting == 0
+        handles = engine.submit_many([*different[:3], *different[:3]], config)  # copies take no place
+        assert engine.status.waiting == 3
+        with pytest.raises(QueueFullError, match="a request more, while 4 are not done"):
+            engine.submit_many([""])  # before it is looked at
+        with pytest.raises(QueueFullError, match="a request more, while 4 are not done"):
+            engine.submit("")
+        gate.open()
+        assert all(handle.result(WAIT).tokens for handle in (*handles, running))
+        assert engine.submit_many([]) == ()
+    assert counted.decodes == 4
+    with pytest.raises(EngineClosedError):
+        engine.submit_many([prompt])
+
+
+class Meanwhile(list[int]):
+    """Ids that let something else happen while they are looked at."""
+
+    def __init__(self, ids: Sequence[int], happens: Callable[[], object]) -> None:
+        super().__init__(ids)
+        self._happens: list[Callable[[], object]] = [happens]
+
+    def __len__(self) -> int:
+        while self._happens:
+            self._happens.pop()()
+        return super().__len__()
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_what_happens_between_the_look_at_the_queue_and_the_queueing(
+    decoder: Decoder, prompt: tuple[int, ...], many: bool
+) -> None:
+    def submit(engine: Engine, happens: Callable[[], object]) -> None:
+        ids = Meanwhile(prompt, happens)
+        if many:
+            engine.submit_many([ids, prompt[:-1]])
+        else:
+            engine.submit(ids)
+
+    gate, config = Gate(), decoder.config(max_new_tokens=2)
+    with Engine(decoder, slots=2, queue_limit=0) as engine:
+        with pytest.raises(QueueFullError):
+            submit(engine, lambda: [engine.submit(prompt[:-2], config, on_step=gate) for _ in range(2)])
+        gate.open()
+        assert engine.drain(WAIT)
+    for ends in (Engine.drain, Engine.close):
+        with Engine(decoder) as engine, pytest.raises(EngineClosedError):
+            submit(engine, lambda ends=ends, engine=engine: ends(engine))  # type: ignore[misc]
+        assert engine.status.rounds == 0
+
+
+@pytest.mark.parametrize(
+    ("prompts", "options", "received"),
+    [
+        ("text", {}, "prompts 'text'"),
+        (b"text", {}, "prompts b'text'"),
+        (None, {}, "prompts None"),
+        ({"prompt": "text"}, {}, "prompts"),
+        ([[5], [5, 1024]], {}, "in prompt 1, counted from 0: prompt ids"),
+        ([5, 6], {}, "in prompt 0, counted from 0: prompt 5, a number"),
+        ([PromptRequest([5], {"branches": 3})], {}, "in prompt 0, .*: a config of type dict"),  # type: ignore[arg-type]
+        ([[5]], {"config": 3}, "a config of type int"),
+        ([[5]], {"deadline": -1}, "deadline -1"),
+        ([[5]], {"deadline": float("nan")}, "deadline nan"),
+        ([[5]], {"drafts": "yes"}, "drafts 'yes'"),
+        ([[5]], {"on_step": 5}, "on_step 5"),
+    ],
+)
+def test_bad_lists_are_refused(decoder: Decoder, prompts: Any, options: dict[str, Any], received: str) -> None:
+    with Engine(decoder) as engine:
+        with pytest.raises(BadInputError, match=received):
+            engine.submit_many(prompts, **options)
+        assert engine.drain(WAIT)
+        assert engine.status.rounds == 0
+
+
+def test_what_on_step_raises_ends_its_own_request(decoder: Decoder, prompt: tuple[int, ...]) -> None:
+    config = decoder.config(max_new_tokens=8)
+    expected = alone(decoder, prompt, config)
+
+    def on_step(number: int, step: Step) -> None:
+        if number == 1:
+            raise ZeroDivisionError("its own fault")
+
+    with Engine(decoder) as engine:
+        handles = engine.submit_many([prompt] * 3, config, on_step=on_step)
+        assert [result_of(handles[i]) for i in (0, 2)] == [expected] * 2
+        with pytest.raises(ZeroDivisionError):
+            handles[1].result(WAIT)
+
+
+def test_threads_that_submit_and_cancel_copies_all_get_their_ends(decoder: Decoder) -> None:
+    rng = np.random.default_rng(9)
+    asked = [(random_prompt(rng, decoder), random_config(rng, decoder)) for _ in range(5)]
+    expected = [alone(decoder, *each) for each in asked]
+    before = threading.active_count()
+
+    def one(stream: np.random.Generator) -> None:
+        number, copies = int(stream.integers(len(asked))), int(stream.integers(1, 5))
+        prompt, config = asked[number]
+        try:
+            handles = engine.submit_many([prompt] * copies, config, drafts=bool(stream.random() < 0.5))
+        except QueueFullError:
+            return
+        chosen = [bool(stream.random() < 0.4) for _ in handles]
+        for handle, cancel in zip(handles, chosen, strict=True):
+            if cancel:
+                handle.cancel()
+        for handle, cancel in zip(handles, chosen, strict=True):
+            result = result_of(handle)
+            if cancel and result.stop_reason == "cancelled":
+                assert expected[number].token_ids[: result.tokens] == result.token_ids[: result.tokens]
+            else:
+                assert result == expected[number]
+        ended.append(number)
+
+    ended: list[int] = []
+    with Engine(decoder, slots=3, queue_limit=9, joining_rows=64) as engine, ThreadPoolExecutor(4) as threads:
+        list(threads.map(one, rng.spawn(40)))
+    assert len(ended) > 20
+    assert threading.active_count() == before
+    assert not decoder.session._caches  # type: ignore[attr-defined]

@@ -1,0 +1,281 @@
+"""What an engine tells of itself: reports of rounds, admissions and ends, and its status at any moment."""
+
+import logging
+import threading
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.runtime.requests.company import WAIT, FailingSession, Gate, HeldSession, alone, result_of
+from tools.random_configs import random_config, random_prompt
+
+from lopa.runtime import (
+    AdmissionReport,
+    BadInputError,
+    Decoder,
+    EndReport,
+    Engine,
+    EngineFailedError,
+    PromptRequest,
+    RoundReport,
+    TextEvent,
+)
+from lopa.runtime.algorithm.decoding import Step
+from lopa.runtime.contract import Statistics, WindowBatch
+
+
+class Noted:
+    """An observer that keeps what it hears."""
+
+    def __init__(self) -> None:
+        self.rounds: list[RoundReport] = []
+        self.admissions: list[AdmissionReport] = []
+        self.ends: list[EndReport] = []
+
+    def round_ended(self, report: RoundReport) -> None:
+        self.rounds.append(report)
+
+    def request_admitted(self, report: AdmissionReport) -> None:
+        self.admissions.append(report)
+
+    def request_ended(self, report: EndReport) -> None:
+        self.ends.append(report)
+
+
+class MeasuredSession:
+    """A real session that notes the window rows of every forward."""
+
+    def __init__(self, session: Any) -> None:
+        self._session = session
+        self.rows: list[int] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._session, name)
+
+    def forward(self, batch: WindowBatch) -> Statistics:
+        self.rows.append(batch.input_ids.size)
+        return self._session.forward(batch)  # type: ignore[no-any-return]
+
+
+def test_reports_of_a_random_mix_agree_with_steps_forwards_and_results(decoder: Decoder) -> None:
+    rng, noted = np.random.default_rng(3), Noted()
+    asked = [PromptRequest(random_prompt(rng, decoder), random_config(rng, decoder)) for _ in range(10)]
+    session, steps = MeasuredSession(decoder.session), list[Step]()
+    measured = Decoder(decoder.bundle, session, decoder.tokenizer, threads=1)  # type: ignore[arg-type]
+    with Engine(measured, slots=4, observer=noted) as engine:
+        handles = engine.submit_many(asked, on_step=lambda _, step: steps.append(step))
+        results = [handle.result(WAIT) for handle in handles]
+        assert len(noted.ends) == 10  # each is told before its result can be seen
+    real = sum(sum(step.windows.lengths) for step in steps)
+    assert sum(each.real_rows for each in noted.rounds) == real
+    assert sum(each.real_rows + each.padding_rows for each in noted.rounds) == sum(session.rows)
+    assert sum(each.padding_rows for each in noted.rounds) > 0
+    assert sum(each.requests for each in noted.rounds) == len(steps)
+    assert max(each.requests for each in noted.rounds) == 4
+    assert all(0 < each.seconds_outside < each.seconds for each in noted.rounds)
+    computed = sum(each.prompt_tokens - each.reused_rows for each in noted.admissions)
+    assert sum(each.prompt_rows for each in noted.rounds) == computed
+    assert Counter(each.prompt_tokens for each in noted.admissions) == Counter(len(r.prompt_ids) for r in results)
+    waits = [each.queue_seconds for each in noted.admissions]
+    assert waits == sorted(waits)  # submitted at one moment, admitted in order
+    assert waits[0] >= 0
+    told = Counter((e.stop_reason, e.prompt_tokens, e.tokens, e.steps) for e in noted.ends)
+    assert told == Counter((r.stop_reason, len(r.prompt_ids), r.tokens, r.steps) for r in results)
+    assert {(each.error, each.cancelled) for each in noted.ends} == {(None, False)}
+    for each in noted.ends:
+        assert each.first_text_seconds is None or 0 < each.first_text_seconds <= each.seconds
+    assert sum(e.first_text_seconds is not None for e in noted.ends) == sum(bool(r.text) for r in results)
+    assert engine.status.rounds == len(noted.rounds)
+
+
+def test_every_kind_of_end_is_told_once(decoder: Decoder, prompt: tuple[int, ...]) -> None:
+    noted, gate = Noted(), Gate()
+    config = decoder.config(max_new_tokens=16)
+
+    def fail(step: Step) -> None:
+        raise ZeroDivisionError("its own fault")
+
+    with Engine(decoder, slots=1, observer=noted) as engine:
+        held = engine.submit(prompt, config, on_step=gate)
+        assert gate.reached.wait(WAIT)
+        late = engine.submit(prompt[:-1], config, deadline=0)
+        gone = engine.submit(prompt[:-2], config)
+        copies = engine.submit_many([prompt[:-3]] * 3, config)
+        failed = engine.submit(prompt[:-4], config, on_step=fail)
+        gone.cancel()
+        copies[1].cancel()
+        gate.open()
+        for handle in (held, late, gone, *copies):
+            handle.result(WAIT)
+        with pytest.raises(ZeroDivisionError) as caught:
+            failed.result(WAIT)
+        held.cancel()
+    count = len(prompt)
+    ends = {(e.prompt_tokens, e.stop_reason, e.cancelled, e.error) for e in noted.ends}
+    reason, of_copies = held.result().stop_reason, copies[0].result().stop_reason
+    assert ends == {
+        (count, reason, False, None),
+        (count - 1, "time_limit", False, None),
+        (count - 2, "cancelled", True, None),
+        (count - 3, of_copies, False, None),
+        (count - 3, "cancelled", True, None),
+        (count - 4, None, False, caught.value),
+    }
+    assert len(noted.ends) == 7
+    by_length = {e.prompt_tokens: (e.tokens, e.steps) for e in noted.ends}
+    assert by_length[count - 1] == by_length[count - 2] == (0, 0)
+    assert by_length[count - 4] == (0, 1)
+    # Those who ended in the queue were never admitted.
+    assert [e.prompt_tokens for e in noted.admissions] == [count, count - 3, count - 3, count - 4]
+
+
+def test_closing_and_a_failing_device_are_told_too(decoder: Decoder, prompt: tuple[int, ...]) -> None:
+    for breaks in (False, True):
+        noted, gate = Noted(), Gate()
+        session = FailingSession(decoder.session, "forward")
+        broken = Decoder(decoder.bundle, session, decoder.tokenizer, threads=1)  # type: ignore[arg-type]
+        engine = Engine(broken, slots=1, observer=noted)
+        engine.submit(prompt, on_step=gate)
+        assert gate.reached.wait(WAIT)
+        engine.submit_many([prompt] * 2)
+        session.broken = breaks
+        closing = threading.Thread(target=(lambda: None) if breaks else engine.close)
+        closing.start()
+        while not (breaks or engine.closed):
+            pass
+        gate.open()
+        while not engine.closed:
+            pass
+        engine.close()
+        closing.join()
+        assert [each.stop_reason for each in noted.ends] == [None if breaks else "cancelled"] * 3
+        assert [each.steps for each in noted.ends] == [1, 0, 0]
+        assert [type(each.error) for each in noted.ends] == [EngineFailedError if breaks else type(None)] * 3
+    for number in list(decoder.session._caches):  # type: ignore[attr-defined]
+        decoder.session.release(number)
+
+
+class Raising:
+    """Fails at everything that it hears."""
+
+    def round_ended(self, report: RoundReport) -> None:
+        raise SystemExit(report)
+
+    def request_admitted(self, report: AdmissionReport) -> None:
+        raise ValueError(report)
+
+    def request_ended(self, report: EndReport) -> None:
+        raise SystemExit(report)
+
+
+def test_an_observer_that_raises_harms_nothing_and_is_logged_once(
+    decoder: Decoder, prompt: tuple[int, ...], caplog: pytest.LogCaptureFixture
+) -> None:
+    config = decoder.config(max_new_tokens=8)
+    expected = alone(decoder, prompt, config)
+    with caplog.at_level(logging.ERROR), Engine(decoder, observer=Raising()) as engine:
+        assert [result_of(handle) for handle in engine.submit_many([prompt] * 2, config)] == [expected] * 2
+        assert result_of(engine.submit(prompt, config)) == expected
+        assert engine.status.failure is None
+    records = [each for each in caplog.records if each.name == "lopa.runtime.requests.observer"]
+    assert len(records) == 1
+    assert "request_admitted" in records[0].message
+
+
+@pytest.mark.parametrize("observer", [3, "metrics", object(), Noted])
+def test_what_is_no_observer(decoder: Decoder, observer: Any) -> None:
+    with pytest.raises(BadInputError, match="observer"):
+        Engine(decoder, observer=observer)
+
+
+def test_the_status_follows_what_happens(decoder: Decoder, prompt: tuple[int, ...]) -> None:
+    session = HeldSession(decoder.session, allowed=0)
+    held = Decoder(decoder.bundle, session, decoder.tokenizer, threads=1)  # type: ignore[arg-type]
+    config = decoder.config(strategy="vanilla", max_new_tokens=6, window="block_causal", stop_at_eos=False)
+    engine = Engine(held, slots=2, queue_limit=5)
+    idle = engine.status
+    assert (idle.running, idle.waiting, idle.slots, idle.queue_limit) == (0, 0, 2, 5)
+    assert (idle.rounds, idle.cache_rows, idle.prompt_rows, idle.stored_rows, idle.saved_rows) == (0,) * 5
+    assert idle.cache_rows_limit == 2 * engine.manifest.dimensions.max_positions
+    assert (idle.draining, idle.closed, idle.failure) == (False, False, None)
+    first = engine.submit(prompt, config)
+    session.wait_until_held()
+    engine.submit_many([prompt[:-1], prompt[:-2], prompt[:-2]], config)
+    assert (engine.status.running, engine.status.waiting) == (1, 2)
+    session.allow(1)
+    session.wait_until_held()  # in the second round
+    status = engine.status
+    assert (status.running, status.waiting, status.rounds) == (2, 1, 1)
+    assert status.cache_rows == status.prompt_rows == status.stored_rows == len(prompt)
+    session.allow(100)
+    first.result(WAIT)
+    assert engine.drain(WAIT)
+    engine.close()
+    again = engine.status
+    assert (again.running, again.waiting, again.cache_rows, again.prompt_rows) == (0, 0, 0, 0)
+    assert again.stored_rows == 3 * len(prompt) - 3
+    assert (again.draining, again.closed, again.saved_rows) == (True, True, 0)
+
+
+class WatchedSession:
+    """A real session that compares its caches with the engine's status before the first forward of every round."""
+
+    def __init__(self, session: Any) -> None:
+        self._session = session
+        self.engine: Engine | None = None
+        self.seen: dict[int, tuple[int, int]] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._session, name)
+
+    def forward(self, batch: WindowBatch) -> Statistics:
+        assert self.engine is not None
+        status = self.engine.status
+        held = sum(self._session.prefix_length(request) for request in list(self._session._caches))
+        self.seen.setdefault(status.rounds, (status.cache_rows, held))
+        return self._session.forward(batch)  # type: ignore[no-any-return]
+
+
+def test_cache_rows_are_those_of_the_session(decoder: Decoder, prompt: tuple[int, ...]) -> None:
+    session = WatchedSession(decoder.session)
+    watched = Decoder(decoder.bundle, session, decoder.tokenizer, threads=1)  # type: ignore[arg-type]
+    configs = [decoder.config(block_size=4, max_new_tokens=30, branches=branches) for branches in (1, 2, 3)]
+    with Engine(watched, slots=2) as engine:
+        session.engine = engine
+        for handle in [engine.submit(prompt, config) for config in configs]:
+            handle.result(WAIT)
+    assert len(session.seen) == engine.status.rounds
+    assert len(set(session.seen.values())) > 3
+    assert all(told == held for told, held in session.seen.values())
+
+
+def test_prompts_found_in_the_store_are_told(decoder: Decoder, prompt: tuple[int, ...]) -> None:
+    noted = Noted()
+    config = decoder.config(max_new_tokens=4, window="block_causal")
+    with Engine(decoder, observer=noted) as engine:
+        results = [result_of(engine.submit(prompt, config)) for _ in range(3)]
+    assert results == [results[0]] * 3
+    assert [each.reused_rows for each in noted.admissions] == [0, len(prompt), len(prompt)]
+    assert sum(each.prompt_rows for each in noted.rounds) == len(prompt)
+    assert engine.status.saved_rows == 2 * len(prompt)
+
+
+def test_the_manifest_and_chats_are_the_decoders(decoder: Decoder) -> None:
+    messages = [{"role": "user", "content": "How many?"}]
+    with Engine(decoder) as engine:
+        assert engine.manifest is decoder.bundle.manifest
+        with pytest.raises(BadInputError) as of_engine:
+            engine.prompt_from_messages(messages)
+        with pytest.raises(BadInputError) as of_decoder:
+            decoder.prompt_from_messages(messages)
+    assert str(of_engine.value) == str(of_decoder.value)
+
+
+def test_no_draft_is_kept_but_the_newest(decoder: Decoder, prompt: tuple[int, ...]) -> None:
+    config = decoder.config(strategy="vanilla", max_new_tokens=24, stop_at_eos=False)
+    with Engine(decoder) as engine:
+        handle = engine.submit(prompt, config, drafts=True)
+        assert handle.result(WAIT).steps == 24
+        events = list(handle)
+    assert sum(not isinstance(event, TextEvent) for event in events) == 2  # a draft and the end

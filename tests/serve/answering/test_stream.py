@@ -1,0 +1,46 @@
+"""What is kept for a reader that is slow: the newest draft and all text."""
+
+import asyncio
+from typing import Any
+
+from lopa.runtime.requests.handle import RequestHandle
+from lopa.runtime.requests.result import DoneEvent, DraftEvent, GenerationResult, TextEvent
+from lopa.serve.answering.stream import events_of_handles
+
+RESULT = GenerationResult((1,), (2,), "text", 1, 1, 1, 1.0, "eos", 0.5)
+
+
+async def read_late(handle: RequestHandle, drafts: int) -> list[Any]:
+    """Takes one event, lets `drafts` come with a text after each, and takes the rest."""
+    handle.put_events([DraftEvent(0, "first")])
+    events = events_of_handles((handle,), 60.0)
+    seen = [await anext(events)]
+    for step in range(1, drafts + 1):
+        handle.put_events([DraftEvent(step, str(step)), TextEvent(f"{step} ")])
+        for _ in range(5):  # whoever reads ahead has the time to
+            await asyncio.sleep(0)
+    handle.put_events([DoneEvent(RESULT)])
+    return seen + [event async for event in events]
+
+
+def test_a_slow_reader_misses_drafts_and_no_text() -> None:
+    seen = [event for _, event in asyncio.run(read_late(RequestHandle(), 200))]
+    assert "".join(event.text for event in seen if isinstance(event, TextEvent)) == "".join(
+        f"{step} " for step in range(1, 201)
+    )
+    drafts = [event.step for event in seen if isinstance(event, DraftEvent)]
+    assert drafts[0] == 0
+    assert drafts[-1] == 200
+    assert len(drafts) <= 5
+    assert isinstance(seen[-1], DoneEvent)
+
+
+def test_a_pause_is_told() -> None:
+    async def first() -> Any:
+        events = events_of_handles((RequestHandle(),), 0.01)
+        try:
+            return await anext(events)
+        finally:
+            await events.aclose()
+
+    assert asyncio.run(first()) is None
