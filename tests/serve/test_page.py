@@ -330,9 +330,9 @@ def test_nothing_that_is_put_in_runs(browser: Browser, server: Server) -> None:
         picture.src = "http://127.0.0.2/picture";
         document.body.append(picture);
     }""")
-    browser.until("true")
+    server.until(lambda: browser.value("1") and len(browser.complaints) == 2)
+    assert all("Content Security Policy" in told for told in browser.complaints), browser.complaints
     assert browser.value("globalThis.entered === undefined")
-    assert sum("Content Security Policy" in told for told in browser.complaints) == 2, browser.complaints
 
 
 @in_chromium
