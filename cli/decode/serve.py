@@ -156,8 +156,9 @@ def _serve_extra_needed() -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in _MODULES:
+        library = (error.name or "").partition(".")[0]
+        if library not in _MODULES:
             raise
         raise MissingBackendError(
-            f"{error.name} is not installed", expected="the libraries that serve", remedy=pip_install("serve")
+            f"{library} is not installed", expected="the libraries that serve", remedy=pip_install("serve")
         ) from error

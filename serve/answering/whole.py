@@ -18,18 +18,22 @@ async def results_of_handles(handles: Handles, receive: Receive) -> list[Generat
     Raises what made one fail, which cancels the others.
     """
     with departure(receive) as gone:
-        working = asyncio.ensure_future(asyncio.gather(*map(whole_result, handles)))
+        working = asyncio.create_task(_whole_results(handles))
         try:
             either: list[asyncio.Future[Any]] = [working, gone]
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-            return list(await working) if working.done() else None
+            return await working if working.done() else None
         finally:
             working.cancel()
             for handle in handles:
                 handle.cancel()  # no effect on those that have ended
 
 
-async def whole_result(handle: RequestHandle) -> GenerationResult:
+async def _whole_results(handles: Handles) -> list[GenerationResult]:
+    return list(await asyncio.gather(*map(_whole_result, handles)))
+
+
+async def _whole_result(handle: RequestHandle) -> GenerationResult:
     """Raises ApiError for one that was cut because the server stops."""
     return check_not_cut(await handle)
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.serve.servers import Server, serving
+from tests.serve.servers import STOPPING, Server, serving
 
 TEMPLATE = "{% for m in messages %}{{ m.role ~ ': ' ~ m.content ~ '\\n' }}{% endfor %}Answer:"
 
@@ -31,3 +31,6 @@ def server(chat_bundle: Path) -> Iterator[Server]:
     limits = ("--max-tokens", 1024, "--max-branches", 8, "--max-choices", 8, "--max-body", 100_000, "--max-seconds", 50)
     with serving(chat_bundle, "--slots", 4, "--queue", 8, *limits, "--keep-alive", 0.05, "--stall", 2) as started:
         yield started
+        code, said = started.stop()
+    # Nothing but that, and that uvicorn was sent what is no HTTP: no traceback, whatever the tests did to it.
+    assert (code, set(said.splitlines()) - {"Invalid HTTP request received."}) == (0, {STOPPING})

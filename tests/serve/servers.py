@@ -14,6 +14,7 @@ from openai import OpenAI
 
 WAIT = 60.0
 """Seconds after which something that has to happen counts as lost."""
+STOPPING = "stopping: running answers end, no new ones are taken"
 
 
 class Server:
