@@ -26,6 +26,7 @@ from lopa.serve.http.body import object_from_body
 from lopa.serve.http.events import EventResponse
 from lopa.serve.openai.options import CHATS, COMPLETIONS
 from lopa.serve.openai.request import request_of_body
+from lopa.serve.page.response import page
 
 _LOG = logging.getLogger(__name__)
 _GONE = 499
@@ -47,6 +48,7 @@ def app_of_service(service: Service, *, origins: Sequence[str] = ()) -> Starlett
     cors = Middleware(CORSMiddleware, allow_origins=list(origins), allow_methods=["*"], allow_headers=["*"])
     return Starlette(
         routes=[
+            Route("/", page),
             Route("/v1/models", endpoints.models),
             Route("/v1/models/{name:path}", endpoints.model),
             Route(CHATS, endpoints.answer, methods=["POST"]),

@@ -56,7 +56,8 @@ class Answer:
         events = self._text_events(self._stream.push(committed[self._pushed :].tolist()))
         self._pushed = len(committed)
         if self._drafts:
-            events.append(DraftEvent(step.number, self._draft()))
+            decided = np.count_nonzero(self._decoding.anchor.decided[self._decoding.prompt_length :])
+            events.append(DraftEvent(step.number, self._draft(), int(decided)))
         if self._stream.stopped is not None:
             self._decoding.stop("stop_string")
         elif not self._ended and self._time_limit is not None and time.perf_counter() >= self._time_limit:

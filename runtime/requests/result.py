@@ -47,6 +47,8 @@ class DraftEvent:
 
     step: int
     text: str
+    decided: int = 0
+    """Positions. Fewer than after the step before where those behind an end-of-text were dropped."""
 
 
 @dataclass(frozen=True)

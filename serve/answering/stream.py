@@ -60,7 +60,8 @@ class _Parts:
         if isinstance(event, TextEvent):
             return self.chunk(index, shape.part(event.text))
         if isinstance(event, DraftEvent):
-            ours = {"draft": event.text, "step": event.step, **self._winners.of_step(index, event.step)}
+            winner = self._winners.of_step(index, event.step)
+            ours = {"draft": event.text, "step": event.step, "decided": event.decided, **winner}
             return self.chunk(index, {**shape.part(""), "lopa": ours})
         result = event.result
         end = {

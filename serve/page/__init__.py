@@ -1,0 +1,1 @@
+"""The page at `GET /`, on which one sees a model fill in blocks."""

@@ -1,0 +1,48 @@
+"""The page as it is served: one file, and a policy by which a browser runs nothing that is not in it."""
+
+import base64
+import hashlib
+import re
+from functools import cache
+from importlib.resources import files
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+_INLINE = re.compile(r"<(style|script)>(.*?)</\1>", re.DOTALL)
+
+
+async def page(_: Request) -> Response:
+    """The endpoint. Asks for no key, since the page itself has nothing to hide: what it asks for does."""
+    text = page_text()
+    return Response(text, media_type="text/html", headers=_headers(text))
+
+
+@cache
+def page_text() -> str:
+    """HTML."""
+    return files(__package__).joinpath("index.html").read_text(encoding="utf-8")
+
+
+@cache
+def _headers(text: str) -> dict[str, str]:
+    hashes = {
+        kind: "'sha256-" + base64.b64encode(hashlib.sha256(inline.encode()).digest()).decode() + "'"
+        for kind, inline in _INLINE.findall(text)
+    }
+    policy = {
+        "default-src": "'none'",
+        "script-src": hashes["script"],
+        "style-src": hashes["style"],
+        "img-src": "data:",  # the empty icon, so that browsers ask for none
+        "connect-src": "'self'",
+        "base-uri": "'none'",
+        "form-action": "'none'",
+        "frame-ancestors": "'none'",
+    }
+    return {
+        "Content-Security-Policy": "; ".join(f"{name} {value}" for name, value in policy.items()),
+        "X-Content-Type-Options": "nosniff",
+        "Referrer-Policy": "no-referrer",
+        "Cache-Control": "no-cache",
+    }

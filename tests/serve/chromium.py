@@ -1,0 +1,154 @@
+"""A real headless Chromium, driven over its own debugging pipe: no driver program, no library."""
+
+import fcntl
+import itertools
+import json
+import os
+import selectors
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+PROGRAM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+"""None where there is none."""
+WAIT = 60.0
+"""Seconds after which something that has to happen counts as lost."""
+_OPTIONS = (
+    "--headless",
+    "--remote-debugging-pipe",
+    "--no-sandbox",  # tests may run as root, where Chromium has none
+    "--disable-dev-shm-usage",
+    "--disable-gpu",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--window-size=1200,900",
+)
+
+
+class Browser:
+    """One page of a browser, and all that went wrong or was asked for in it."""
+
+    def __init__(self, answers: int, commands: int) -> None:
+        self._answers, self._commands = answers, commands
+        self._numbers = itertools.count(1)
+        self._held = b""
+        self._session: str | None = None
+        self.complaints: list[str] = []
+        """Of its console: a breach of the policy, a script that failed, a path that is not there."""
+        self.requested: list[str] = []
+        """Addresses that the page asked for."""
+        target = self.call("Target.createTarget", url="about:blank")["targetId"]
+        self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        for domain in ("Page", "Runtime", "Log", "Network"):
+            self.call(f"{domain}.enable")
+
+    def call(self, method: str, **parameters: Any) -> Any:
+        """The result of a command of Chromium's protocol."""
+        number = next(self._numbers)
+        message = {"id": number, "method": method, "params": parameters}
+        if self._session is not None:
+            message["sessionId"] = self._session
+        os.write(self._commands, json.dumps(message).encode() + b"\0")
+        while (answer := self._next()).get("id") != number:
+            pass
+        assert "error" not in answer, answer
+        return answer["result"]
+
+    def open(self, url: str) -> None:
+        """Load a page, whole."""
+        self.complaints.clear()
+        self.requested.clear()
+        self.call("Page.navigate", url=url)
+        self.until(f"location.href.startsWith({json.dumps(url)}) && document.readyState === 'complete'")
+
+    def value(self, expression: str) -> Any:
+        """Of JavaScript in the page; not bound by the page's policy."""
+        result = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
+        assert "exceptionDetails" not in result, result
+        return result["result"].get("value")
+
+    def until(self, expression: str) -> Any:
+        """Its value once it is true."""
+        end = time.monotonic() + WAIT
+        while not (value := self.value(expression)):
+            assert time.monotonic() < end, f"never true: {expression}"
+            time.sleep(0.02)
+        return value
+
+    def press(self, key: str, code: int, *, text: str = "", modifiers: int = 0) -> None:
+        """A key, as from a keyboard."""
+        named = {"key": key, "windowsVirtualKeyCode": code, "modifiers": modifiers}
+        self.call("Input.dispatchKeyEvent", type="keyDown", text=text, **named)
+        self.call("Input.dispatchKeyEvent", type="keyUp", **named)
+
+    def type(self, text: str) -> None:
+        """Text into what has the focus."""
+        self.call("Input.insertText", text=text)
+
+    def _next(self) -> Any:
+        """The next message, noted if it tells of something that happened."""
+        while b"\0" not in self._held:
+            with selectors.DefaultSelector() as ready:
+                ready.register(self._answers, selectors.EVENT_READ)
+                assert ready.select(WAIT), "Chromium says nothing"
+            more = os.read(self._answers, 2**20)
+            assert more, "Chromium has gone"
+            self._held += more
+        line, _, self._held = self._held.partition(b"\0")
+        message = json.loads(line)
+        happened, told = message.get("method"), message.get("params", {})
+        if happened == "Log.entryAdded" and told["entry"]["level"] in ("error", "warning"):
+            self.complaints.append(told["entry"]["text"])
+        elif happened == "Runtime.exceptionThrown":
+            self.complaints.append(json.dumps(told["exceptionDetails"]))
+        elif happened == "Runtime.consoleAPICalled":
+            self.complaints.append(json.dumps(told["args"]))
+        elif happened == "Network.requestWillBeSent":
+            self.requested.append(told["request"]["url"])
+        return message
+
+
+@contextmanager
+def chromium(folder: Path) -> Iterator[Browser]:
+    """A browser with a profile in `folder`. It reads commands from descriptor 3 and writes answers to 4."""
+    assert PROGRAM is not None
+    read_commands, commands = _pipe()
+    answers, write_answers = _pipe()
+    # bash moves the pipes there: in Python's own child 3 and 4 may be taken.
+    command = ["bash", "-c", f'exec "$@" 3<&{read_commands} 4>&{write_answers}', "bash", PROGRAM]
+    with (folder / "chromium.log").open("wb") as log:
+        process = subprocess.Popen(
+            [*command, *_OPTIONS, f"--user-data-dir={folder / 'profile'}"],
+            pass_fds=(read_commands, write_answers),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env={**os.environ, "HOME": str(folder), "no_proxy": "*"},
+        )
+    try:
+        os.close(read_commands)
+        os.close(write_answers)
+        yield Browser(answers, commands)
+    finally:
+        os.close(commands)  # it ends by itself when nobody commands it any more
+        os.close(answers)
+        try:
+            process.wait(WAIT)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            raise
+
+
+def _pipe() -> tuple[int, int]:
+    """Ends of a pipe whose numbers are above those that bash moves them to."""
+    low = os.pipe()
+    high = [fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 10) for end in low]
+    for end in low:
+        os.close(end)
+    return high[0], high[1]

@@ -1,0 +1,368 @@
+"""The page: what it is made of and, in a real Chromium with a real server, what one sees on it."""
+
+import base64
+import hashlib
+import re
+import time
+from collections.abc import Callable, Iterator
+from html.parser import HTMLParser
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.serve.chromium import PROGRAM, Browser, chromium
+from tests.serve.servers import Server, serving
+from tests.serve.test_answers import QUESTIONS
+from tests.serve.test_streams import events
+
+KEY = "a-key-of-the-test"
+CONFIGS = ({"strategy": "lopa", "branches": 4}, {"strategy": "d2f"})
+"""Of the two runs, as the page has them at first."""
+CONTROL, DOWN, ENTER, SPACE, TAB = 2, ("ArrowDown", 40), ("Enter", 13), (" ", 32), ("Tab", 9)
+CONTRAST = """(kind) => {
+  const light = (colour) => {
+    const [red, green, blue] = colour.match(/[\\d.]+/g).map((each) => each / 255)
+      .map((each) => each <= 0.04045 ? each / 12.92 : ((each + 0.055) / 1.055) ** 2.4);
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue;
+  };
+  const style = getComputedStyle(document.querySelector(kind));
+  let behind = document.querySelector(kind);
+  while (getComputedStyle(behind).backgroundColor === "rgba(0, 0, 0, 0)") behind = behind.parentElement;
+  const [low, high] = [light(style.color), light(getComputedStyle(behind).backgroundColor)].sort((a, b) => a - b);
+  return (high + 0.05) / (low + 0.05);
+}"""
+"""The contrast of an element's text as WCAG 2 counts it."""
+
+
+def in_chromium(test: Callable[..., None]) -> Callable[..., None]:
+    """Mark a test that needs the browser."""
+    missing = pytest.mark.skipif(PROGRAM is None, reason="no Chromium here (Debian: apt-get install chromium)")
+    return pytest.mark.browser(missing(test))
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    with chromium(tmp_path_factory.mktemp("chromium")) as started:
+        yield started
+
+
+class Parts(HTMLParser):
+    """The attributes of all elements, and what stands inline."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.attributes: list[tuple[str, str, str | None]] = []
+        self.inline: dict[str, list[str]] = {"script": [], "style": []}
+        self._in = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        self._in = tag
+        self.attributes += [(tag, *each) for each in attrs]
+
+    def handle_data(self, data: str) -> None:
+        if self._in in self.inline and data.strip():
+            self.inline[self._in].append(data)
+
+    def handle_endtag(self, tag: str) -> None:  # noqa: ARG002
+        self._in = ""
+
+
+def test_the_page_is_whole_and_lets_nothing_else_run(server: Server) -> None:
+    answer = server.http.get("/")
+    assert answer.status_code == 200
+    assert answer.headers["content-type"] == "text/html; charset=utf-8"
+    parts = Parts(answer.text)
+    policy = dict(each.split(" ", 1) for each in answer.headers["content-security-policy"].split("; "))
+    assert policy["default-src"] == policy["base-uri"] == policy["form-action"] == policy["frame-ancestors"] == "'none'"
+    assert policy["connect-src"] == "'self'"
+    for kind, (inline,) in parts.inline.items():
+        digest = base64.b64encode(hashlib.sha256(inline.encode()).digest()).decode()
+        assert policy[f"{kind}-src"] == f"'sha256-{digest}'"
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert server.http.post("/").status_code == 405
+
+
+def test_the_page_refers_to_nothing_outside_and_makes_no_html_of_text(server: Server) -> None:
+    text = server.http.get("/").text
+    named = [value for _, name, value in Parts(text).attributes if name in ("src", "href", "action", "srcset", "data")]
+    assert named == ["data:,"]
+    assert not re.search(r"(?i)https?:|url\(|@import|import\(|\bimport ", text)
+    assert not [name for _, name, _ in Parts(text).attributes if name.startswith("on") or name == "style"]
+    assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|Function\(|srcdoc", text)
+
+
+def test_drafts_tell_how_sure_the_branches_were_and_how_much_is_decided(server: Server) -> None:
+    body = {
+        "model": "tiny",
+        "prompt": QUESTIONS[0],
+        "max_tokens": 44,
+        "stream": True,
+        "stream_options": {"include_drafts": True},
+        "lopa": {"branches": 4, "block_size": 16, "stop_at_eos": False},
+    }
+    with server.http.stream("POST", "/v1/completions", json=body) as answer:
+        ours = [chunk["choices"][0]["lopa"] for chunk in events(answer.iter_lines()) if "lopa" in chunk["choices"][0]]
+    *drafts, end = ours
+    assert {len(each["confidences"]) for each in drafts} > {1}
+    for each in drafts:
+        assert len(each["confidences"]) == each["branches"]
+        assert each["branch"] == each["confidences"].index(max(each["confidences"]))
+        assert each["decided"] + each["draft"].count("░") in (16, 32, 44), "whole blocks"
+    assert sorted({each["decided"] for each in drafts}) == [each["decided"] for each in drafts]
+    assert drafts[-1]["decided"] == end["tokens"] == 44
+
+
+class Page:
+    """The page in a browser, used with the keyboard."""
+
+    def __init__(self, browser: Browser, server: Server) -> None:
+        self.browser = browser
+        browser.open(f"{server.url}/")
+
+    def focus(self, selector: str) -> None:
+        """Reach an element by the tab key alone."""
+        self.browser.value("document.activeElement.blur()")
+        for _ in range(40):
+            self.browser.press(*TAB)
+            if self.browser.value(f"document.activeElement.matches({selector!r})"):
+                return
+        raise AssertionError(f"{selector} cannot be reached")
+
+    def write(self, selector: str, text: str) -> None:
+        self.focus(selector)
+        self.browser.value("document.activeElement.select()")
+        self.browser.type(text)
+
+    def run(self, prompt: str) -> None:
+        self.write("#prompt", prompt)
+        self.browser.press(*ENTER, modifiers=CONTROL)
+
+    def ended(self) -> list[str]:
+        """What is said of the runs."""
+        self.browser.until("!document.getElementById('go').disabled && runs[0].part('status').textContent")
+        said: list[str] = self.browser.value("runs.map((each) => each.part('status').textContent)")
+        return said
+
+    def shown(self, name: str) -> list[str]:
+        """The text of a part of both runs."""
+        texts: list[str] = self.browser.value(f"runs.map((each) => each.part({name!r}).textContent)")
+        return texts
+
+
+@in_chromium
+def test_two_runs_fill_in_side_by_side(browser: Browser, server: Server) -> None:
+    whole = [
+        server.client.completions.create(
+            model="tiny", prompt=QUESTIONS[0], max_tokens=128, temperature=0, extra_body={"lopa": config}
+        ).choices[0]
+        for config in CONFIGS
+    ]
+    page = Page(browser, server)
+    browser.until("document.getElementById('model').textContent === ': tiny'")
+    browser.value("""{
+        globalThis.seen = runs.map(() => []);
+        runs.forEach((run, number) => new MutationObserver(() => seen[number].push(
+            ["committed", "tentative", "undecided"].map((name) =>
+                [...run.part("answer").querySelectorAll(`.${name}`)].map((each) => each.textContent).join(""))
+        )).observe(run.part("answer"), { childList: true }));
+    }""")
+    page.run(QUESTIONS[0])
+    said = page.ended()
+    for number, choice in enumerate(whole):
+        ours = choice.model_extra["lopa"]  # type: ignore[index]
+        assert said[number].startswith(f"{ours['tokens']} tokens in {ours['steps']} forwards: ")
+        assert page.shown("answer")[number] == choice.text
+        assert page.shown("forwards")[number] == str(ours["steps"])
+        assert page.shown("plain")[number] == str(ours["tokens"])
+        assert page.shown("rate")[number] == f"{ours['tokens_per_forward']:.2f}"
+        meters = [browser.value(f"runs[{number}].part('{name}').value") for name in ("ours", "theirs")]
+        assert meters == [ours["steps"], ours["tokens"]]
+        seen = browser.value(f"seen[{number}]")
+        committed = [each[0] for each in seen[1:]]  # the first is the empty one before the run
+        assert all(after.startswith(before) for before, after in pairwise(committed))
+        assert committed[-1] == choice.text
+        assert any(tentative and set(undecided) == {"░"} for _, tentative, undecided in seen)
+        rows = browser.value(
+            f"[...runs[{number}].part('steps').querySelectorAll('li:has(.branch)')].map((row) =>"
+            " ['.branch', '.won', '.winner'].map((each) => [...row.querySelectorAll(each)].map((e) => e.textContent)))"
+        )
+        for branches, (won,), (winner,) in rows:
+            assert float(won) == max(map(float, branches))
+            told = re.fullmatch(
+                r"(?:anchor|lookahead (\d+)) won, \d+ decided(?: less: they were behind the end)?", winner
+            )
+            assert told is not None
+            assert branches[int(told[1] or 0) - 1] == won, "the anchor is the last"
+        assert max(len(branches) for branches, _, _ in rows) == (4 if number == 0 else 1)
+    assert browser.complaints == []
+    assert all(address.startswith((server.url, "data:")) for address in browser.requested), browser.requested
+
+
+@in_chromium
+def test_a_chat_and_one_run_alone(browser: Browser, server: Server) -> None:
+    talk: Any = [{"role": "user", "content": QUESTIONS[1]}]
+    asked: Any = {"model": "tiny", "messages": talk, "max_tokens": 24, "extra_body": {"lopa": {"branches": 2}}}
+    whole = server.client.chat.completions.create(**asked).choices[0].message.content
+    page = Page(browser, server)
+    page.focus("#kind")
+    browser.press(*DOWN)
+    page.write("#tokens", "24")
+    page.write("[name=branches]", "2")
+    page.focus("#two")
+    browser.press(*SPACE, text=" ")
+    page.run(QUESTIONS[1])
+    assert page.ended()[1] == ""
+    assert page.shown("answer") == [whole, ""]
+    assert browser.value("runs[1].root.checkVisibility()") is False
+    assert any(address.endswith("/v1/chat/completions") for address in browser.requested)
+    assert browser.complaints == []
+
+
+@in_chromium
+def test_stop_frees_the_slots(browser: Browser, server: Server) -> None:
+    page = Page(browser, server)
+    browser.value("runs.forEach((each) => { each.strategy.value = 'vanilla'; each.offerBranches(); })")
+    page.write("#tokens", "1000")
+    page.run(QUESTIONS[0])
+    browser.until("runs.every((each) => each.step > 2)")
+    cancelled = server.metric("lopa_cancelled_total")
+    page.focus("#stop")
+    browser.press(*SPACE, text=" ")
+    assert page.ended() == ["Stopped.", "Stopped."]
+    server.until_idle()
+    server.until(lambda: server.metric("lopa_cancelled_total") == cancelled + 2)
+
+
+@in_chromium
+def test_a_slow_pace_shows_every_step_and_can_be_stopped(browser: Browser, server: Server) -> None:
+    page = Page(browser, server)
+    page.focus("#pace")
+    browser.press(*DOWN)
+    begin = time.monotonic()
+    page.run(QUESTIONS[0])
+    page.ended()
+    took = time.monotonic() - begin
+    steps = [int(shown) for shown in page.shown("forwards")]
+    assert took >= 0.15 * max(steps)
+    page.focus("#pace")
+    browser.press(*DOWN)
+    page.run(QUESTIONS[0])
+    browser.until("runs[0].step")
+    server.until_idle()  # the answer is there, and what is shown of it is not
+    page.focus("#stop")
+    browser.press(*SPACE, text=" ")
+    assert page.ended() == ["Stopped.", "Stopped."]
+    assert int(page.shown("forwards")[1]) < steps[1]
+
+
+@in_chromium
+def test_what_the_server_refuses_is_told_beside_the_run(browser: Browser, server: Server) -> None:
+    page = Page(browser, server)
+    page.write("[name=branches]", "9")
+    page.run(QUESTIONS[0])
+    refused, answered = page.ended()
+    assert "at most 8 on this server" in refused
+    assert refused.endswith("(lopa.branches)")
+    assert browser.value("runs[0].part('status').classList.contains('wrong')")
+    assert " forwards: " in answered
+    browser.value("runs[1].strategy.value = 'lopa'; runs[1].offerBranches(); runs[1].option('branches').value = ''")
+    page.write("#tokens", "1025")
+    page.run(QUESTIONS[0])
+    assert all("at most 1024" in said for said in page.ended())
+
+
+@in_chromium
+def test_keys_names_of_html_and_a_server_that_ends(browser: Browser, chat_bundle: Path, tmp_path: Path) -> None:
+    (tmp_path / "keys").write_text(f"{KEY}\n")
+    options = ("--model", "<b>tiny</b>", "--api-keys", tmp_path / "keys", "--drain", 0.1)
+    with serving(chat_bundle, *options) as keyed:
+        page = Page(browser, keyed)
+        assert "no API key" in browser.until("!found('problem').hidden && found('problem').textContent")
+        page.write("#key", "a wrong one")
+        page.run(QUESTIONS[0])
+        assert all("no API key, or a wrong one" in said for said in page.ended())
+        page.write("#key", KEY)
+        page.focus("#go")
+        assert browser.until("found('model').textContent") == ": <b>tiny</b>"
+        assert browser.value("found('problem').hidden")
+        assert browser.value("document.querySelector('h1 b')") is None
+        page.write("#tokens", "1000")
+        browser.value("runs.forEach((each) => { each.strategy.value = 'vanilla'; each.offerBranches(); })")
+        page.run(QUESTIONS[0])
+        browser.until("runs.every((each) => each.step > 2)")
+        keyed.stop()
+        assert all("the server stopped before the answer was whole" in said for said in page.ended())
+        page.run(QUESTIONS[0])
+        assert page.ended() == ["The server cannot be reached."] * 2
+
+
+@in_chromium
+def test_a_stream_that_breaks_off_is_an_error_and_html_stays_text(browser: Browser, server: Server) -> None:
+    Page(browser, server)
+    read = "(async () => { const seen = []; try { for await (const each of events(new Response(%r))) seen.push(each); }"
+    read += " catch (error) { seen.push(error.message); } return seen; })()"
+    assert browser.value(read % "data: {}\n\n: keep-alive\n\ndata: [DONE]\n\n") == [{}]
+    assert browser.value(read % "data: {}\n\ndata: {") == [{}, "The connection ended before the answer was whole."]
+    assert browser.value(read % 'data: {"error": {"message": "it broke", "param": null}}\n\n') == ["it broke"]
+    browser.value(
+        "runs[0].text = '<img src=x onerror=alert(1)>'; runs[0].fill('<b>a</b>░░<script>alert(1)</' + 'script>')"
+    )
+    answer = "runs[0].part('answer')"
+    assert browser.value(f"{answer}.textContent") == "<img src=x onerror=alert(1)><b>a</b>░░<script>alert(1)</script>"
+    assert browser.value(f"[...{answer}.querySelectorAll('*')].map((each) => each.localName)") == ["span"] * 4
+    assert browser.value(f"{answer}.querySelector('[role=img]').ariaLabel") == "2 undecided positions"
+    step = "{ draft: '░', step: 4, branch: 0, branches: 1, confidences: [-1], decided: 2 }"
+    browser.value(f"runs[0].text = ''; runs[0].step = 1; runs[0].decided = 1; runs[0].draft({step})")
+    assert browser.value("runs[0].part('steps').textContent") == "2 steps went by unseen4-1.00anchor won, 1 decided"
+    assert browser.complaints == []
+
+
+@in_chromium
+def test_nothing_that_is_put_in_runs(browser: Browser, server: Server) -> None:
+    Page(browser, server)
+    browser.value("""{
+        const script = document.createElement("script");
+        script.textContent = "globalThis.entered = true";
+        document.body.append(script);
+        const picture = new Image();
+        picture.src = "http://127.0.0.2/picture";
+        document.body.append(picture);
+    }""")
+    server.until(lambda: browser.value("1") and len(browser.complaints) == 2)
+    assert all("Content Security Policy" in told for told in browser.complaints), browser.complaints
+    assert browser.value("globalThis.entered === undefined")
+
+
+@in_chromium
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_it_is_read_in_both_schemes_by_everybody_and_on_a_telephone(
+    browser: Browser, server: Server, scheme: str
+) -> None:
+    page = Page(browser, server)
+    browser.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+    page.run(QUESTIONS[0])
+    page.ended()
+    browser.value("runs[0].fill('a ░'); runs[0].say('wrong', true); found('key-field').hidden = false")
+    dark = browser.value("getComputedStyle(document.body).backgroundColor") == "rgb(20, 23, 27)"
+    assert dark == (scheme == "dark")
+    for kind in ("h1", "label", "#go", ".wrong", ".committed", ".tentative", ".won", ".winner", ".step", "th", ".note"):
+        assert browser.value(f"({CONTRAST})({kind!r})") >= 4.5, kind
+    assert browser.value(f"({CONTRAST})('.undecided')") >= 3
+    unnamed = [
+        node
+        for node in browser.call("Accessibility.getFullAXTree")["nodes"]
+        if node["role"]["value"]
+        in ("textbox", "spinbutton", "combobox", "checkbox", "button", "meter", "list", "region")
+        and not node["name"]["value"].strip()
+    ]
+    assert unnamed == []
+    focused = "getComputedStyle(document.activeElement).outlineStyle"
+    for selector in ("#prompt", "#kind", "#tokens", "#key", "#two", "#go", "[name=strategy]", ".answer", ".steps"):
+        page.focus(selector)
+        assert browser.value(focused) == "solid", selector
+    for width in (320, 1200):
+        browser.call("Emulation.setDeviceMetricsOverride", width=width, height=700, deviceScaleFactor=1, mobile=False)
+        assert browser.value("document.documentElement.scrollWidth") <= width
+    browser.call("Emulation.clearDeviceMetricsOverride")
