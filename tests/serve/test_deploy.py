@@ -18,6 +18,7 @@ import uvicorn
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 from tests.serve.servers import WAIT, Server
+from tests.serve.test_streams import LONG
 
 from lopa.cli.decode.serve import command
 from lopa.serve.limits import ServeLimits
@@ -34,6 +35,8 @@ DASHBOARD = [target["expr"] for panel in PANELS for target in panel["targets"]]
 RULES = [rule["expr"] for group in ALERTS["groups"] for rule in group["rules"]]
 SERVING = (PROJECT / "docs" / "serving.md").read_text(encoding="utf-8")
 DEPLOYING = (PROJECT / "docs" / "deploying.md").read_text(encoding="utf-8")
+STREAMED = {"stream": True, "stream_options": {"include_drafts": True}}
+"""With something to send after every step."""
 SCRAPED = {"instance", "job"}
 """Labels that Prometheus adds."""
 
@@ -93,6 +96,13 @@ def test_the_page_has_every_metric_and_no_other(labels: dict[str, set[str]]) -> 
         assert ("(histogram)" in line) == (name in histograms)
         for label in labels.get(name, {"model"}) - {"model"}:
             assert f"`{label}`" in line
+
+
+def test_the_alert_asks_for_the_job_that_is_scraped() -> None:
+    (job,) = yaml.safe_load((DEPLOY / "prometheus.yml").read_text(encoding="utf-8"))["scrape_configs"]
+    options = options_of_unit()
+    assert job["static_configs"][0]["targets"] == [f"{options['host']}:{options['port']}"]
+    assert f'up{{job="{job["job_name"]}"}} == 0' in RULES
 
 
 def test_every_panel_says_what_it_shows() -> None:
@@ -186,8 +196,6 @@ def test_prometheus_accepts_its_files(arguments: tuple[str, str]) -> None:
         [found("promtool"), "check", kind, DEPLOY / name], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    (scraped,) = yaml.safe_load((DEPLOY / "prometheus.yml").read_text(encoding="utf-8"))["scrape_configs"]
-    assert f'job="{scraped["job_name"]}"' in RULES[0]
 
 
 @contextmanager
@@ -241,14 +249,20 @@ def proxied(folder: Path, port: int) -> Iterator[str]:
 def test_nginx_passes_on_what_it_should(server: Server, tmp_path: Path) -> None:
     """Parts of a stream as they come, the server's own errors, and that a client went away; nothing else."""
     with proxied(tmp_path, server.port) as url, httpx.Client(base_url=url, verify=False, trust_env=False) as client:
+        server.until_idle()
         ended, cancelled = (server.metric(name) for name in ("lopa_steps_total", "lopa_cancelled_total"))
-        body = {"model": "tiny", "prompt": "1", "max_tokens": 1000, "stream": True, "lopa": {"stop_at_eos": False}}
-        with client.stream("POST", "/v1/completions", json=body) as answer:
+        body = {"model": "tiny", "prompt": "1", "max_tokens": 1000, "lopa": LONG}
+        with client.stream("POST", "/v1/completions", json={**body, **STREAMED}) as answer:
             assert answer.status_code == 200, answer.read()
-            next(answer.iter_lines())
+            lines = answer.iter_lines()  # kept: the connection is closed with it
+            while not next(lines).startswith("data: "):
+                pass
             assert server.metric("lopa_requests_running") == 1
             assert server.metric("lopa_steps_total") == ended
         server.until(lambda: server.metric("lopa_cancelled_total") == cancelled + 1)
+        with pytest.raises(httpx.ReadTimeout):
+            client.post("/v1/completions", json=body, timeout=0.5)
+        server.until(lambda: server.metric("lopa_cancelled_total") == cancelled + 2)
         assert client.get("/metrics").status_code == 200, "127.0.0.1 is inside"
         assert client.get("/docs").status_code == 404
         assert "nginx" in client.get("/v2").text
