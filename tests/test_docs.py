@@ -8,7 +8,7 @@ import pytest
 from tools.house.imports import house_from_imports
 
 PROJECT = Path(__file__).resolve().parents[1]
-FOLDERS = ("bench", "cli", "docs", "export", "plugins", "runtime", "serve", "src", "tests", "tiny", "tools")
+FOLDERS = ("bench", "cli", "deploy", "docs", "export", "plugins", "runtime", "serve", "src", "tests", "tiny", "tools")
 PAGES = [PROJECT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")] + sorted(
     (PROJECT / "docs").rglob("*.md")
 )

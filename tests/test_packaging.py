@@ -49,7 +49,7 @@ def test_the_source_archive_holds_what_the_project_is_checked_with(tmp_path: Pat
     wanted = {"constraints.txt", "Makefile", "README.md", "LICENSE", "pyproject.toml", ".ci/run"}
     wanted |= {
         str(path.relative_to(tree))
-        for name in ("docs", "tests", "tools")
+        for name in ("deploy", "docs", "tests", "tools")
         for path in (tree / name).rglob("*")
         if path.is_file()
     }

@@ -1,0 +1,269 @@
+"""The files in deploy/ fit the server: its metrics, its options, its times; the programs they are for accept them."""
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2 as httpx
+import pytest
+import uvicorn
+import yaml
+from prometheus_client.parser import text_string_to_metric_families
+from tests.serve.servers import WAIT, Server
+from tests.serve.test_streams import LONG
+
+from lopa.cli.decode.serve import command
+from lopa.serve.limits import ServeLimits
+from lopa.serve.process import listening_socket
+
+PROJECT = Path(__file__).resolve().parents[2]
+DEPLOY = PROJECT / "deploy"
+UNIT = (DEPLOY / "lopa-export.service").read_text(encoding="utf-8")
+NGINX = (DEPLOY / "nginx.conf").read_text(encoding="utf-8")
+CONTAINERFILE = (DEPLOY / "Containerfile").read_text(encoding="utf-8")
+ALERTS = yaml.safe_load((DEPLOY / "alerts.yml").read_text(encoding="utf-8"))
+PANELS: list[dict[str, Any]] = json.loads((DEPLOY / "grafana.json").read_text(encoding="utf-8"))["panels"]
+DASHBOARD = [target["expr"] for panel in PANELS for target in panel["targets"]]
+RULES = [rule["expr"] for group in ALERTS["groups"] for rule in group["rules"]]
+SERVING = (PROJECT / "docs" / "serving.md").read_text(encoding="utf-8")
+DEPLOYING = (PROJECT / "docs" / "deploying.md").read_text(encoding="utf-8")
+SCRAPED = {"instance", "job"}
+"""Labels that Prometheus adds."""
+
+
+def found(program: str) -> str:
+    path = shutil.which(program, path=f"{os.environ['PATH']}:/usr/sbin:/sbin")
+    if path is None:
+        pytest.skip(f"needs {program}, which is not here")
+    return path
+
+
+@pytest.fixture(scope="module")
+def labels(server: Server) -> dict[str, set[str]]:
+    """Of every sample that a server which has answered and refused writes, the labels it has there."""
+    for tokens, status in ((2, 200), (0, 400)):
+        body = {"model": "tiny", "prompt": "1", "max_tokens": tokens}
+        assert server.http.post("/v1/completions", json=body).status_code == status
+    server.until(lambda: server.metric("lopa_generated_tokens_total") > 0)
+    families = text_string_to_metric_families(server.http.get("/metrics").text)
+    known: dict[str, set[str]] = {}
+    for family in families:
+        for sample in family.samples:
+            known.setdefault(sample.name, set()).update(sample.labels)
+    return known
+
+
+@pytest.mark.parametrize("query", [*DASHBOARD, *RULES])
+def test_queries_name_metrics_and_labels_that_are_there(query: str, labels: dict[str, set[str]]) -> None:
+    named = set(re.findall(r"\b(?:lopa_\w+|up\b)", query)) - {"up"}
+    assert named or query.startswith("up{")
+    assert named <= set(labels)
+    selected = {label for inside in re.findall(r"\{(.*?)\}", query) for label in re.findall(r"(\w+)=", inside)}
+    grouped = {label for inside in re.findall(r"by \((.*?)\)", query) for label in inside.split(", ")}
+    for name in named:
+        assert selected | grouped <= labels[name] | SCRAPED
+    if "histogram_quantile" in query:
+        assert "le" in grouped
+    else:
+        assert not any(name.endswith("_bucket") for name in named)
+
+
+def test_counters_are_read_as_rates_and_gauges_are_not() -> None:
+    for query in (*DASHBOARD, *RULES):
+        for before, name in re.findall(r"(\w*)\(?(lopa_\w+)", query):
+            assert (before in ("rate", "resets")) == name.endswith(("_total", "_sum", "_count", "_bucket")), query
+
+
+def test_the_page_has_every_metric_and_no_other(labels: dict[str, set[str]]) -> None:
+    """A histogram by its name; the labels that a line names in backticks are there."""
+    section = SERVING.partition("## Metrics")[2].partition("\n## ")[0]
+    lines = dict(re.findall(r"^\| `(lopa_\w+)` \| (.+) \|$", section, re.MULTILINE))
+    histograms = {name.removesuffix("_bucket") for name in labels if name.endswith("_bucket")}
+    parts = {f"{name}{end}" for name in histograms for end in ("_bucket", "_sum", "_count", "_created")}
+    single = {name for name in labels if name.startswith("lopa_") and not name.endswith("_created")} - parts
+    assert set(lines) == single | histograms
+    for name, line in lines.items():
+        assert ("(histogram)" in line) == (name in histograms)
+        for label in labels.get(name, {"model"}) - {"model"}:
+            assert f"`{label}`" in line
+
+
+def test_the_alert_asks_for_the_job_that_is_scraped() -> None:
+    (job,) = yaml.safe_load((DEPLOY / "prometheus.yml").read_text(encoding="utf-8"))["scrape_configs"]
+    options = options_of_unit()
+    assert job["static_configs"][0]["targets"] == [f"{options['host']}:{options['port']}"]
+    assert f'up{{job="{job["job_name"]}"}} == 0' in RULES
+
+
+def test_every_panel_says_what_it_shows() -> None:
+    assert len(PANELS) >= 12
+    assert len({panel["id"] for panel in PANELS}) == len({panel["title"] for panel in PANELS}) == len(PANELS)
+    for panel in PANELS:
+        assert panel["title"]
+        assert panel["fieldConfig"]["defaults"]["unit"]
+        assert panel["description"].endswith(".")
+        assert all(target["legendFormat"] and target["expr"] for target in panel["targets"])
+
+
+def options_of(arguments: list[str]) -> dict[str, Any]:
+    """As the command itself reads them; it raises for an option that it does not have."""
+    return command.make_context("serve", list(arguments)).params
+
+
+def options_of_unit() -> dict[str, Any]:
+    (line,) = re.findall(r"^ExecStart=(.+)$", UNIT.replace("\\\n", " "), re.MULTILINE)
+    program, name, *arguments = shlex.split(line)
+    assert program.endswith("/lopa-export")
+    assert name == "serve"
+    return options_of(arguments)
+
+
+def setting(name: str) -> str:
+    (value,) = re.findall(rf"^{name}=(.*)$", UNIT, re.MULTILINE)
+    return str(value)
+
+
+def of_nginx(name: str) -> str:
+    (value,) = re.findall(rf"^ *{name} (.+);", NGINX, re.MULTILINE)
+    return str(value)
+
+
+def test_the_unit_gives_the_server_time_to_end() -> None:
+    """The last writes take up to 5 seconds after --drain (serve/process.py)."""
+    options = options_of_unit()
+    assert float(setting("TimeoutStopSec")) >= options["drain"] + 5 + 10
+    assert setting("KillMode") == "mixed"
+    assert setting("RestartPreventExitStatus") == "2"
+    assert setting("LoadCredential").startswith(f"{options['api_keys'].name}:")
+
+
+def test_the_containerfile_starts_the_server() -> None:
+    parts = {name: json.loads(value) for name, value in re.findall(r"^(\w+) (\[.+\])$", CONTAINERFILE, re.MULTILINE)}
+    program, name, *arguments = [*parts["ENTRYPOINT"], *parts["CMD"]]
+    assert (program, name) == ("lopa-export", "serve")
+    options = options_of(arguments)
+    assert f"EXPOSE {options['port']}\n" in CONTAINERFILE
+    assert options["host"] == "0.0.0.0"
+
+
+def test_the_page_of_deployments_uses_options_that_are_there() -> None:
+    """Those after the image's name are the server's; the others are podman's, pip's and systemctl's."""
+    started = re.findall(r"podman run .*? lopa-export (--.+)", DEPLOYING.replace("\\\n", " "))
+    assert started
+    for arguments in started:
+        options_of(["/bundle", *shlex.split(arguments)])
+    of_command = {flag for parameter in command.params for flag in parameter.opts}
+    others = {"--init", "--read-only", "--cap-drop", "--stop-timeout", "--no-deps", "--now"}
+    assert set(re.findall(r"--[a-z][a-z-]+", DEPLOYING)) <= of_command | others
+
+
+def test_the_page_of_deployments_is_about_every_file() -> None:
+    for path in DEPLOY.iterdir():
+        assert f"(../deploy/{path.name})" in DEPLOYING
+
+
+def test_the_proxy_fits_the_server() -> None:
+    assert of_nginx("keepalive_timeout").endswith("s")
+    assert int(of_nginx("keepalive_timeout")[:-1]) < uvicorn.Config("").timeout_keep_alive
+    assert int(of_nginx("client_max_body_size").removesuffix("m")) * 2**20 == ServeLimits().max_body
+    assert int(of_nginx("proxy_read_timeout").removesuffix("s")) > options_of_unit()["max_seconds"]
+    assert f"    server 127.0.0.1:{options_of_unit()['port']};\n" in NGINX
+
+
+def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
+    """With a program that is here, since it looks for that too."""
+    program = found("systemd-analyze")
+    unit = tmp_path / "lopa-export.service"
+    unit.write_text(re.sub(r"^ExecStart=\S+", f"ExecStart={found('true')}", UNIT, flags=re.MULTILINE))
+    done = subprocess.run([program, "verify", unit], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout + done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("arguments", [("config", "prometheus.yml"), ("rules", "alerts.yml")])
+def test_prometheus_accepts_its_files(arguments: tuple[str, str]) -> None:
+    kind, name = arguments
+    done = subprocess.run(
+        [found("promtool"), "check", kind, DEPLOY / name], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@contextmanager
+def proxied(folder: Path, port: int) -> Iterator[str]:
+    """nginx with our file, but other ports and a new certificate, before a server on `port`; where it listens."""
+    nginx, openssl = found("nginx"), found("openssl")
+    certificate, key = folder / "certificate.pem", folder / "key.pem"
+    made = [openssl, "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2"]
+    subprocess.run(
+        [*made, "-subj", "/CN=localhost", "-keyout", key, "-out", certificate], capture_output=True, check=True
+    )
+    with listening_socket("127.0.0.1", 0) as free:
+        own = free.getsockname()[1]
+    ours = NGINX
+    for old, new in (
+        ("listen 443 ssl", f"listen 127.0.0.1:{own} ssl"),
+        ("127.0.0.1:8000", f"127.0.0.1:{port}"),
+        ("/etc/lopa-export/tls/certificate.pem", str(certificate)),
+        ("/etc/lopa-export/tls/key.pem", str(key)),
+    ):
+        assert old in ours
+        ours = ours.replace(old, new)
+    temporary = "".join(
+        f"{kind}_temp_path {folder}/{kind};\n" for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+    )
+    main = folder / "nginx.conf"
+    main.write_text(
+        f"daemon off;\nmaster_process off;\npid {folder}/pid;\nerror_log stderr;\nevents {{}}\n"
+        f"http {{\naccess_log off;\n{temporary}{ours}}}\n"
+    )
+    checked = subprocess.run([nginx, "-t", "-p", folder, "-c", main], capture_output=True, text=True, check=False)
+    assert checked.returncode == 0, checked.stderr
+    assert "warn" not in checked.stderr
+    process = subprocess.Popen([nginx, "-p", folder, "-c", main], stderr=subprocess.DEVNULL)
+    try:
+        url, end = f"https://127.0.0.1:{own}", time.monotonic() + WAIT
+        while True:
+            try:
+                assert httpx.get(f"{url}/ready", verify=False, trust_env=False).status_code == 200
+                break
+            except httpx.ConnectError:
+                assert time.monotonic() < end
+                assert process.poll() is None
+                time.sleep(0.02)
+        yield url
+    finally:
+        process.terminate()
+        process.wait(WAIT)
+
+
+def test_nginx_passes_on_what_it_should(server: Server, tmp_path: Path) -> None:
+    """Parts of a stream as they come, the server's own errors, and that a client went away; nothing else."""
+    with proxied(tmp_path, server.port) as url, httpx.Client(base_url=url, verify=False, trust_env=False) as client:
+        server.until_idle()
+        ended, cancelled = (server.metric(name) for name in ("lopa_steps_total", "lopa_cancelled_total"))
+        body = {"model": "tiny", "prompt": "1", "max_tokens": 1000, "lopa": LONG}
+        with client.stream("POST", "/v1/completions", json={**body, "stream": True}) as answer:
+            assert answer.status_code == 200, answer.read()
+            lines = answer.iter_lines()  # kept: the connection is closed with it
+            assert next(lines) == ": keep-alive", "a few bytes, which a buffer would keep until the end"
+            assert server.metric("lopa_requests_running") + server.metric("lopa_requests_waiting") == 1
+            assert server.metric("lopa_steps_total") == ended
+        server.until(lambda: server.metric("lopa_cancelled_total") == cancelled + 1)
+        with pytest.raises(httpx.ReadTimeout):
+            client.post("/v1/completions", json=body, timeout=0.5)
+        server.until(lambda: server.metric("lopa_cancelled_total") == cancelled + 2)
+        assert client.get("/metrics").status_code == 200, "127.0.0.1 is inside"
+        assert client.get("/docs").status_code == 404
+        assert "nginx" in client.get("/v2").text
+        large = client.post("/v1/completions", content=b"1" * (ServeLimits().max_body + 1))
+        ours = server.http.post("/v1/completions", content=b"1" * (ServeLimits().max_body + 1))
+        assert large.status_code == ours.status_code == 413
+        assert large.json()["error"] == {**ours.json()["error"], "message": "a body of more than 4 MiB"}
