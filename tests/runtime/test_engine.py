@@ -2,10 +2,8 @@
 
 import asyncio
 import dataclasses
-import json
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -30,22 +28,9 @@ from lopa.runtime import (
 )
 from lopa.runtime.algorithm.decoding import Decoding, Step
 from lopa.runtime.requests.handle import RequestHandle
-from lopa.tiny import EVAL
 
 DEADLINE = 1.0
 """Long enough for a request to join on a busy machine."""
-
-
-@pytest.fixture(scope="module")
-def decoder(tiny_bundle: Path) -> Iterator[Decoder]:
-    with Decoder.open(tiny_bundle, threads=1) as decoder:
-        yield decoder
-
-
-@pytest.fixture(scope="module")
-def prompt(decoder: Decoder) -> tuple[int, ...]:
-    text = json.loads(EVAL.read_text(encoding="utf-8").splitlines()[0])["prompt"]
-    return tuple(decoder.tokenizer.encode(text, add_bos=True))
 
 
 @pytest.mark.parametrize("seed", range(4))

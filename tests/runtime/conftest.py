@@ -1,4 +1,4 @@
-"""One decoder of the tiny bundle for the tests of a file, and a prompt that it can answer."""
+"""One decoder of the tiny bundle for the tests of a file, and a prompt that it can answer; files may have their own."""
 
 import json
 from collections.abc import Iterator
