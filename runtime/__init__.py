@@ -3,6 +3,8 @@
 Knows numpy, onnxruntime and tokenizers. Does not know torch, transformers or onnx, nor how a bundle is made.
 """
 
+import os
+
 from lopa.runtime.branch_choice import BranchChoice
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.engine import Engine
@@ -24,6 +26,10 @@ from lopa.runtime.requests.observer import AdmissionReport, EndReport, EngineObs
 from lopa.runtime.requests.result import DoneEvent, DraftEvent, Event, GenerationResult, TextEvent
 from lopa.runtime.requests.status import EngineStatus
 from lopa.runtime.text.prompt_ids import PromptRequest
+
+# Before onnxruntime is imported, which is when a session is opened. Version 1.31 writes an id of the machine and events
+# for its makers into the user's cache, unless it is told otherwise. "0" in the environment allows it.
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 __version__ = "0.1.0"
 """Of the whole project: the build puts it into the package's metadata, manifests and reports read it here."""
