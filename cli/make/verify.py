@@ -31,7 +31,7 @@ from lopa.runtime.decoder import Decoder
 from lopa.runtime.errors import CheckFailedError
 from lopa.runtime.sessions.prefix_cache import cache_shape_from_manifest
 from lopa.runtime.sessions.session import open_session
-from lopa.runtime.tensorrt.library import LIBRARIES
+from lopa.runtime.tensorrt.library import is_tensorrt
 from lopa.runtime.tensorrt.manifest import StoredTensorRTEngine
 from lopa.runtime.tensorrt.session import engine_from_device, mark_verified_on, session_from_engine
 from lopa.runtime.text.prompt_ids import ids_from_prompt
@@ -84,7 +84,7 @@ def command(
     """
     pace = Pace()
     opened = Bundle.open(bundle)
-    gated = device.split(":", 1)[0] in LIBRARIES
+    gated = is_tensorrt(device)
     if against is not None and not gated:
         raise click.UsageError("--against is for --device tensorrt:N or tensorrt-rtx:N")
     if cases is not None:

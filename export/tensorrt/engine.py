@@ -18,6 +18,7 @@ import onnx
 from lopa.export.progress import Progress
 from lopa.export.staging import Product, staged_folder
 from lopa.export.tensorrt.builder import BuildRequest, TimingCache, plan_from_request
+from lopa.export.tensorrt.flags import check_has_products
 from lopa.export.tensorrt.layer_report import write_layer_report
 from lopa.export.tensorrt.lint import check_parser_takes
 from lopa.export.tensorrt.parser_graph import model_for_parser
@@ -43,7 +44,6 @@ from lopa.runtime.tensorrt.manifest import (
     StoredTensorRTEngine,
     TensorRTEngine,
     engine_folder,
-    without_fp8,
 )
 from lopa.runtime.tensorrt.profiles import ProfileRange, prefill_range, profiles_of_gears
 
@@ -138,8 +138,7 @@ def engine_from_job(
     plan_from_request does, and BadInputError when something cannot be written; an engine that was there before is then
     untouched. MissingBackendError for plugins without Triton, and for a plan without weights for RTX without a GPU.
     """
-    if job.flags.products == "fp8" and target.gpu is not None:
-        _check_has_fp8(target)
+    check_has_products(job.flags, target.capabilities, target.gpu)
     manifest, folder = job.bundle.manifest, engine_folder(job.bundle, target)
     key = job.cache_key(target)
     there = TENSORRT_ENGINES.with_key(folder, key)
@@ -177,15 +176,6 @@ def engine_from_job(
             _replace(cache, built.timing_cache)
     found = TENSORRT_ENGINES.read(folder)
     return Made(found, cached=False, no_layers=_why_no_layers(trt, found))
-
-
-def _check_has_fp8(target: EngineTarget) -> None:
-    if without_fp8(target.capabilities):
-        raise BadInputError(
-            f"--fp8 for {target.gpu}, of compute capability {', '.join(target.capabilities)}",
-            expected="compute capability 8.9 or later",
-            remedy="use --int8, or leave it out",
-        )
 
 
 def _check_has_gpu_to_strip(target: EngineTarget) -> None:

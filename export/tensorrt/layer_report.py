@@ -9,7 +9,7 @@ from lopa.runtime.errors import LopaError
 from lopa.runtime.files.output_file import write_whole
 from lopa.runtime.tensorrt.manifest import LAYERS_NAME, StoredTensorRTEngine
 from lopa.runtime.tensorrt.messages import last_messages, messages_logger
-from lopa.runtime.tensorrt.plan_file import plan_reader
+from lopa.runtime.tensorrt.plan_file import engine_from_plan
 
 
 def write_layer_report(trt: ModuleType, found: StoredTensorRTEngine) -> str | None:
@@ -22,11 +22,7 @@ def write_layer_report(trt: ModuleType, found: StoredTensorRTEngine) -> str | No
 
 def _tried(trt: ModuleType, found: StoredTensorRTEngine) -> str | None:
     messages = messages_logger(trt)
-    runtime = trt.Runtime(messages)
-    # Such a plan holds a runtime of its own.
-    runtime.engine_host_code_allowed = found.engine.flags.version_compatible
-    with plan_reader(trt, found) as reader:
-        engine = runtime.deserialize_cuda_engine(stream_reader_v2=reader)
+    _runtime, engine = engine_from_plan(trt, found, messages)
     if engine is None:
         return f"TensorRT cannot open the engine here{last_messages(messages)}"
     report: str = engine.create_engine_inspector().get_engine_information(trt.LayerInformationFormat.JSON)

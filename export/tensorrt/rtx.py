@@ -3,11 +3,11 @@
 import re
 from collections.abc import Sequence
 from types import ModuleType
-from typing import Any
 
+from lopa.export.tensorrt.flags import capability_members, check_has_products
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.tensorrt.library import RTX
-from lopa.runtime.tensorrt.manifest import BuildFlags, EngineTarget, without_fp8
+from lopa.runtime.tensorrt.manifest import BuildFlags, EngineTarget
 
 _LACKS = {
     "version_compatible": (
@@ -45,23 +45,13 @@ def target_of_rtx(rtx: ModuleType, capabilities: Sequence[str], flags: BuildFlag
     ask for them.
     """
     named = sorted({_capability(rtx, each) for each in capabilities}, key=lambda each: [*map(int, each.split("."))])
-    if flags.products == "fp8" and (lacking := without_fp8(named)):
-        raise BadInputError(
-            f"--fp8 for compute capability {', '.join(lacking)}",
-            expected="compute capability 8.9 or later",
-            remedy="use --int8, or leave it out",
-        )
+    check_has_products(flags, named)
     return EngineTarget(library="tensorrt-rtx", version=rtx.__version__, gpu=None, capabilities=named)
-
-
-def capability_member(rtx: ModuleType, capability: str) -> Any:
-    """The member of ComputeCapability of the module `rtx` for e.g. "8.6"."""
-    return _members(rtx)[capability]
 
 
 def _capability(rtx: ModuleType, text: str) -> str:
     """ "86", "8.6" and "sm86" -> "8.6"."""
-    known = _members(rtx)
+    known = capability_members(rtx)
     found = re.fullmatch(r"(?:sm)?(\d+)\.?(\d)", text.strip().lower(), re.ASCII)
     capability = "" if found is None else f"{found[1]}.{found[2]}"
     if capability not in known:
@@ -71,9 +61,3 @@ def _capability(rtx: ModuleType, text: str) -> str:
             remedy="choose one of these; without the option the engine is for 8.0 and later",
         )
     return capability
-
-
-def _members(rtx: ModuleType) -> dict[str, Any]:
-    """Those of ComputeCapability that name one, by its usual form: SM86 is 8.6, SM120 is 12.0."""
-    members = rtx.ComputeCapability.__members__
-    return {f"{name[2:-1]}.{name[-1]}": member for name, member in members.items() if name.startswith("SM")}

@@ -15,7 +15,7 @@ from lopa.export.verify.session_check import NumpyReference, Reference, Report, 
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.errors import BadInputError, CheckFailedError
 from lopa.runtime.sessions.session import BACKENDS, Session, open_session
-from lopa.runtime.tensorrt.library import LIBRARIES
+from lopa.runtime.tensorrt.library import is_tensorrt
 from lopa.runtime.tensorrt.session import engine_from_device, session_from_engine
 
 
@@ -91,7 +91,7 @@ def _session_to_check(bundle: Bundle, device: str) -> Session | None:
 
     None for an engine whose products were made 8-bit ones when it was built: the references compute in floats.
     """
-    if device.split(":", 1)[0] not in LIBRARIES:
+    if not is_tensorrt(device):
         return open_session(bundle, device)
     found = engine_from_device(bundle, device)
     return session_from_engine(bundle, device, found) if found.engine.flags.products == "graph" else None

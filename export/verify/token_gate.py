@@ -21,7 +21,7 @@ from lopa.runtime.contract import Int64, Sizes, Statistics, WindowBatch
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.sessions.session import Session, unused_request
-from lopa.runtime.tensorrt.library import LIBRARIES
+from lopa.runtime.tensorrt.library import is_tensorrt
 
 Products = Literal["graph", "int8", "fp8"]
 _STAGE = "comparing tokens"
@@ -179,8 +179,8 @@ def _windows_of_prefix(
 
 def check_reference(device: str, candidate: str) -> None:
     """Raise BadInputError when an engine would be held against its own kind; both TensorRTs have one compiler."""
-    families = [each.split(":", 1)[0] for each in (device, candidate)]
-    if families[0] == families[1] or set(families) <= set(LIBRARIES):
+    same_family = device.split(":", 1)[0] == candidate.split(":", 1)[0]
+    if same_family or (is_tensorrt(device) and is_tensorrt(candidate)):
         raise BadInputError(
             f"--against {device} for --device {candidate}",
             expected="another kind of device: the same mistake twice would agree",

@@ -34,6 +34,11 @@ class TensorRTLibrary:
     """Distributions of one version, where any of them is installed."""
 
     @property
+    def rebuild(self) -> str:
+        """What to do about an engine for it that cannot be used."""
+        return f"build it again here: {self.build}"
+
+    @property
     def versions(self) -> str:
         """Those that are known, for people."""
         return f"{'.'.join(map(str, self.oldest))} to {self.newest_major}.x"
@@ -87,6 +92,11 @@ RTX = TensorRTLibrary(
     parts=tuple((f"tensorrt-rtx-{cuda}-libs", f"tensorrt-rtx-{cuda}-bindings") for cuda in ("cu12", "cu13")),
 )
 LIBRARIES = {library.name: library for library in (TENSORRT, RTX)}
+
+
+def is_tensorrt(device: str) -> bool:
+    """Whether a device is one of either library."""
+    return device.split(":", 1)[0] in LIBRARIES
 
 
 def library_of_device(device: str) -> TensorRTLibrary:

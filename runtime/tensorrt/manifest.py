@@ -26,7 +26,8 @@ MODEL_NAME = "model.onnx"
 """The graph that a plan without weights was built of, whose weights are put in again; they stay in the bundle."""
 LAYERS_NAME = "layers.json"
 """What TensorRT made of the graph, layer by layer, for people. Not one of the engine's files: it may be missing."""
-REBUILD = f"build it again here: {TENSORRT.build}"
+REBUILD = TENSORRT.rebuild
+"""Where it cannot be read which library built an engine."""
 LEAST_RTX_CAPABILITY = (8, 0)
 """Of an engine by TensorRT for RTX that was built for no capability by name ("CPU-Only AOT" of its documentation)."""
 _FIRST_WITH_FP8 = (8, 9)
@@ -69,6 +70,11 @@ class EngineTarget(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     def built_by(self) -> str:
         """Library and version, for people."""
         return f"{LIBRARIES[self.library].title} {self.version}"
+
+    @property
+    def rebuild(self) -> str:
+        """What to do about an engine for it that cannot be used."""
+        return LIBRARIES[self.library].rebuild
 
     def serves(self, device: CudaDevice) -> bool:
         """Whether it was built for this GPU."""
@@ -174,7 +180,7 @@ def engine_for_device(
             f"no engine of {bundle.path} runs on {device.name} (compute capability {device.capability}) with "
             f"{library.title} {version}: " + ("; ".join(reasons) or "it has none"),
             expected="an engine that was built of this bundle, by this version, for such a GPU",
-            remedy=f"build it again here: {library.build}",
+            remedy=library.rebuild,
         )
     return max(usable, key=lambda each: _preference(each.engine.target, version))
 

@@ -15,10 +15,9 @@ from lopa.runtime.contract.model_part import whole_model
 from lopa.runtime.cuda.driver import CudaDevice
 from lopa.runtime.errors import BadInputError, EngineFailedError
 from lopa.runtime.tensorrt.contexts import contexts_of_engine
-from lopa.runtime.tensorrt.library import LIBRARIES
 from lopa.runtime.tensorrt.manifest import MODEL_NAME, PLAN_NAME, StoredTensorRTEngine
 from lopa.runtime.tensorrt.messages import last_messages, messages_logger
-from lopa.runtime.tensorrt.plan_file import check_file, plan_reader
+from lopa.runtime.tensorrt.plan_file import check_file, engine_from_plan
 from lopa.runtime.tensorrt.profiles import profiles_of_gears
 
 _SHOWN_WEIGHTS = 5
@@ -34,10 +33,7 @@ class TensorRTPlan:
         self._trt = trt
         self._found = found
         self._messages = messages_logger(trt)
-        self._runtime = trt.Runtime(self._messages)
-        self._runtime.engine_host_code_allowed = found.engine.flags.version_compatible
-        with plan_reader(trt, found) as reader:
-            self._engine = self._runtime.deserialize_cuda_engine(stream_reader_v2=reader)
+        self._runtime, self._engine = engine_from_plan(trt, found, self._messages)
         if self._engine is None:
             raise self._cannot_use("TensorRT cannot open it")
         if found.engine.flags.strip_weights:
@@ -89,7 +85,7 @@ class TensorRTPlan:
             f"TensorRT: {call} failed" + last_messages(self._messages),
             expected="success",
             remedy="see that the GPU has memory left (nvidia-smi) and is used by nothing else; if it fails again, "
-            f"{self._rebuild}",
+            f"{self._found.engine.target.rebuild}",
         )
 
     def close(self) -> None:
@@ -118,12 +114,8 @@ class TensorRTPlan:
         return BadInputError(
             f"{self._found.folder / PLAN_NAME}: {received}" + last_messages(self._messages),
             expected="a plan that was built of this bundle for this GPU, and memory for it there",
-            remedy=f"see docs/tensorrt.md, Troubleshooting, or {self._rebuild}",
+            remedy=f"see docs/tensorrt.md, Troubleshooting, or {self._found.engine.target.rebuild}",
         )
-
-    @property
-    def _rebuild(self) -> str:
-        return f"build it again: {LIBRARIES[self._found.engine.target.library].build}"
 
 
 class ProfileContext:

@@ -3,8 +3,6 @@
 A plan has the weights in it. So the host never holds it whole: TensorRT asks for what it copies to the GPU.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -13,20 +11,24 @@ from lopa.runtime.bundle import sha256_of_file
 from lopa.runtime.bundle.engine_file import ENGINE_NAME
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.files.untrusted_input import regular_file
-from lopa.runtime.tensorrt.manifest import PLAN_NAME, REBUILD, StoredTensorRTEngine
+from lopa.runtime.tensorrt.manifest import PLAN_NAME, StoredTensorRTEngine
+from lopa.runtime.tensorrt.messages import Messages
 
 _PIECE = 64 * 2**20
 """Bytes that are given at once at most; TensorRT asks again for the rest (IStreamReaderV2)."""
 
 
-@contextmanager
-def plan_reader(trt: ModuleType, found: StoredTensorRTEngine) -> Iterator[Any]:
-    """An IStreamReaderV2 of the module `trt` over the plan. Raises BadInputError when it is not what was built, byte
-    for byte."""
-    path = found.folder / PLAN_NAME
-    check_file(found, PLAN_NAME)
-    with regular_file(path, expected="the plan as it was built", remedy=REBUILD) as file:
-        yield stream_reader(trt, file)
+def engine_from_plan(trt: ModuleType, found: StoredTensorRTEngine, messages: Messages) -> tuple[Any, Any]:
+    """A Runtime of the module `trt`, which has to live as long as its engine, and the engine of the plan.
+
+    None for an engine that TensorRT refuses: `messages` says why. Raises BadInputError when the plan is not what was
+    built, byte for byte.
+    """
+    path = check_file(found, PLAN_NAME)
+    runtime = trt.Runtime(messages)
+    runtime.engine_host_code_allowed = found.engine.flags.version_compatible  # such a plan holds a runtime of its own
+    with regular_file(path, expected="the plan as it was built", remedy=found.engine.target.rebuild) as file:
+        return runtime, runtime.deserialize_cuda_engine(stream_reader_v2=stream_reader(trt, file))
 
 
 def check_file(found: StoredTensorRTEngine, name: str) -> Path:
@@ -37,7 +39,7 @@ def check_file(found: StoredTensorRTEngine, name: str) -> Path:
         raise BadInputError(
             f"{path} is damaged: its sha256 differs from that in {ENGINE_NAME}",
             expected="the file as it was built",
-            remedy=f"remove {found.folder}, then {REBUILD}",
+            remedy=f"remove {found.folder}, then {found.engine.target.rebuild}",
         )
     return path
 

@@ -22,7 +22,7 @@ from lopa.runtime.sessions.prefix_cache import cache_shape_from_manifest
 from lopa.runtime.sessions.threaded_session import ThreadedSession
 from lopa.runtime.tensorrt.forward import TensorRTForward
 from lopa.runtime.tensorrt.library import library_of_device
-from lopa.runtime.tensorrt.manifest import REBUILD, StoredTensorRTEngine, engine_for_device, mark_verified
+from lopa.runtime.tensorrt.manifest import StoredTensorRTEngine, engine_for_device, mark_verified
 
 
 def open_session(bundle: Bundle, device: str, *, threads: int | None) -> ThreadedSession:  # noqa: ARG001
@@ -53,7 +53,7 @@ def session_from_engine(bundle: Bundle, device: str, found: StoredTensorRTEngine
     """A session on an engine that `engine_from_device` found, verified or not; raises as `open_session`."""
     trt, cuda = library_of_device(device).module(), calls_of_installed_cuda()
     standard = bundle.of_dialect("standard")
-    check_gears_fit(found.engine.gears, bundle.manifest, source=str(found.folder), remedy=REBUILD)
+    check_gears_fit(found.engine.gears, bundle.manifest, source=str(found.folder), remedy=found.engine.target.rebuild)
     return ThreadedSession(device, partial(_opened, trt, cuda, found, standard, device))
 
 

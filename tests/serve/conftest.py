@@ -1,12 +1,10 @@
 """The tiny bundle with a chat template, and one server of it for all tests that do not stop theirs."""
 
-import hashlib
-import json
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.chat_bundles import with_chat_template
 from tests.serve.servers import STOPPING, Server, serving
 
 TEMPLATE = "{% for m in messages %}{{ m.role ~ ': ' ~ m.content ~ '\\n' }}{% endfor %}Answer:"
@@ -14,15 +12,7 @@ TEMPLATE = "{% for m in messages %}{{ m.role ~ ': ' ~ m.content ~ '\\n' }}{% end
 
 @pytest.fixture(scope="session")
 def chat_bundle(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    bundle = Path(shutil.copytree(tiny_bundle, tmp_path_factory.mktemp("serve") / "chat"))
-    path = bundle / "tokenizer_config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "chat_template": TEMPLATE}))
-    manifest = json.loads((bundle / "manifest.json").read_text())
-    for record in manifest["files"]:
-        if record["path"] == path.name:
-            record.update(size=path.stat().st_size, sha256=hashlib.sha256(path.read_bytes()).hexdigest())
-    (bundle / "manifest.json").write_text(json.dumps(manifest))
-    return bundle
+    return with_chat_template(tiny_bundle, tmp_path_factory.mktemp("serve") / "chat", TEMPLATE)
 
 
 @pytest.fixture(scope="session")

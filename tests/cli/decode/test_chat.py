@@ -1,12 +1,10 @@
 """lopa-export chat: line by line from standard input, and as a user runs it, on a pseudo-terminal."""
 
-import hashlib
 import json
 import os
 import pty
 import re
 import select
-import shutil
 import signal
 import subprocess
 import sys
@@ -15,6 +13,7 @@ from pathlib import Path
 from typing import Self
 
 import pytest
+from tests.chat_bundles import with_chat_template
 from tests.cli.command import lopa_export
 
 from lopa.cli.decode.conversation import Conversation
@@ -30,15 +29,7 @@ TEMPLATE = (
 @pytest.fixture
 def chat_bundle(tiny_bundle: Path, tmp_path: Path) -> Path:
     """The tiny bundle with a chat template of the test's own."""
-    bundle = Path(shutil.copytree(tiny_bundle, tmp_path / "chat"))
-    path = bundle / "tokenizer_config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "chat_template": TEMPLATE}))
-    manifest = json.loads((bundle / "manifest.json").read_text())
-    for record in manifest["files"]:
-        if record["path"] == path.name:
-            record.update(size=path.stat().st_size, sha256=hashlib.sha256(path.read_bytes()).hexdigest())
-    (bundle / "manifest.json").write_text(json.dumps(manifest))
-    return bundle
+    return with_chat_template(tiny_bundle, tmp_path / "chat", TEMPLATE)
 
 
 def chat(bundle: Path, text: str | bytes, *options: object) -> subprocess.CompletedProcess[str]:
