@@ -81,16 +81,7 @@ class Decoder:
 
     def config(self, **overrides: Any) -> GenerationConfig:
         """A config that starts from what the bundle's checkpoint was trained for."""
-        defaults = self.bundle.manifest.decoding
-        return GenerationConfig.from_mapping(
-            {
-                "block_size": defaults.block_size,
-                "block_add_threshold": defaults.block_add_threshold,
-                "decoded_token_threshold": defaults.decoded_token_threshold,
-                "skip_threshold": defaults.skip_threshold,
-                **overrides,
-            }
-        )
+        return GenerationConfig.from_mapping({**self.bundle.manifest.decoding.options(), **overrides})
 
     def branches_for(self, config: GenerationConfig) -> BranchChoice:
         """The number of branches with which this decoder decodes `config`, and why."""

@@ -45,26 +45,27 @@ class BranchBudget:
         confidences: Sequence[float],
         chosen: Branch,
         config: GenerationConfig,
-        eos_token: int | None,
+        ends: tuple[int, ...],
     ) -> int:
         """How many lookaheads the next round should have; learns from the round that ends.
 
-        It `verified` these branches, the anchor last, with these `candidates` for their undecided positions; `chosen`
+        It `verified` these branches, the anchor last, with these `candidates` for the asked positions; `chosen`
         is the winner after its fills.
         """
         fills = [
-            fills_from_candidates(branch, undecided, each, config)
-            for branch, undecided, each in zip(verified, windows.undecided, candidates, strict=True)
+            fills_from_candidates(branch, asked, each, config)
+            for branch, asked, each in zip(verified, windows.asked, candidates, strict=True)
         ]
-        brought = [tokens_brought(branch, each, eos_token) for branch, each in zip(verified, fills, strict=True)]
+        brought = [tokens_brought(branch, each, ends) for branch, each in zip(verified, fills, strict=True)]
         self.observe(confidences, brought)
         left = int(np.count_nonzero(~chosen.decided))
         if not left:
             return 0
-        start, last = active(chosen.blocks)[0].start, chosen.blocks[-1]
+        open_blocks, last = active(chosen.blocks), chosen.blocks[-1]
+        start = open_blocks[0].start if open_blocks else last.end
         if left == 1 and not size_of_next_block(chosen, 1.0, config):
             return 1  # decides the last position, so that no forward is needed any more
-        grown = size_of_next_block(chosen, float(chosen.decided[last.start :].mean()), config)
+        grown = size_of_next_block(chosen, float(chosen.decided[last.start : last.end].mean()), config)
         return self.branches(undecided=left, window=len(chosen.tokens) + grown - start, prefix=tiles(start)) - 1
 
     def observe(self, confidences: Sequence[float], tokens: Sequence[int]) -> None:
@@ -106,7 +107,7 @@ class BranchBudget:
             yield expected
 
 
-def tokens_brought(branch: Branch, fills: Fills, eos_token: int | None) -> int:
+def tokens_brought(branch: Branch, fills: Fills, ends: tuple[int, ...]) -> int:
     """What the answer gains if `branch` wins a round: its lookahead token and its fills, ends of text not counted."""
-    ahead = branch.lookahead is not None and branch.lookahead.token != eos_token
-    return int(ahead) + int((fills.tokens != eos_token).sum())
+    ahead = branch.lookahead is not None and branch.lookahead.token not in ends
+    return int(ahead) + int((~np.isin(fills.tokens, ends)).sum())

@@ -195,7 +195,7 @@ class RequestPool:
     ) -> None:
         job = running.job
         step = running.decoding.finish_round(windows, rows, split)
-        running.cache_rows = windows.start + windows.commit
+        running.cache_rows = windows.prefix + windows.commit
         if step.number == 1 and windows.commit and self._prompts.takes(job.prompt_ids, job.config):
             # The rows are there until the next forward; a copy of the prompt's outlives it.
             rows_of_prompt = self._session.read_rows(running.decoding.request, step.winner, windows.commit)

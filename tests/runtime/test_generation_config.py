@@ -126,19 +126,6 @@ def test_lookaheads_are_the_branches_beside_the_anchor() -> None:
         assert GenerationConfig(strategy=strategy).lookaheads == 0
 
 
-def lengths(config: GenerationConfig) -> list[int]:
-    found = [config.block_length(number) for number in range(config.block_count)]
-    assert sum(found) == config.positions
-    return found
-
-
-def test_only_the_published_loop_drops_the_last_short_block() -> None:
-    assert lengths(GenerationConfig(max_new_tokens=40)) == [32, 8]
-    assert lengths(GenerationConfig.reference(max_new_tokens=40)) == [32]
-    assert lengths(GenerationConfig(max_new_tokens=64)) == [32, 32]
-    assert lengths(GenerationConfig.reference(max_new_tokens=31)) == []
-
-
 def test_block_by_block_strategies_open_a_block_when_the_last_is_done() -> None:
     assert GenerationConfig(strategy="threshold").add_threshold == 1.0
     assert GenerationConfig(strategy="vanilla").add_threshold == 1.0

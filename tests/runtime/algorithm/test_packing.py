@@ -26,14 +26,16 @@ def random_windows(rng: np.random.Generator, branches: int, width: int) -> Windo
     queries, start = int(rng.integers(1, width + 1)), int(rng.integers(0, 100))
     wanted = start + 1 + rng.integers(0, width, (branches, queries))
     return Windows(
-        start=start,
+        prefix=start,
         commit=0,
         input_ids=rng.integers(3, 900, (branches, width)),
+        positions=rng.integers(0, 900, (branches, width)),
         mask=rng.random((branches, width, width)) < 0.5,
         lengths=(width,) * branches,
-        undecided=(np.arange(start, start + queries),) * branches,
+        asked=(np.arange(start, start + queries),) * branches,
         wanted=wanted,
         logits_index=wanted - 1 - start,
+        lacking=np.zeros((branches, queries), np.bool_),
         kept=0,
     )
 
@@ -78,9 +80,8 @@ def test_a_batch_holds_every_window_and_gives_back_its_rows(shapes: list[tuple[i
         branches, width = each.input_ids.shape
         np.testing.assert_array_equal(batch.input_ids[slot, :branches, :width], each.input_ids)
         np.testing.assert_array_equal(batch.window_mask[slot, :branches, :width, :width], each.mask)
-        np.testing.assert_array_equal(batch.position_ids[slot, 0, :width], each.start + np.arange(width))
+        np.testing.assert_array_equal(batch.position_ids[slot, :branches, :width], each.positions)
         assert not batch.window_mask[slot, :branches, :width, width:].any()
-        np.testing.assert_array_equal(np.diff(batch.position_ids[slot], axis=0), 0)
         assert batch.temperature[slot] == (temperatures[slot] or 1.0)
         rows = rows_of_windows(answer, slot, each)
         np.testing.assert_array_equal(

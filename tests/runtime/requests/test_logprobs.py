@@ -66,7 +66,7 @@ def recomputed(decoder: Decoder, prompt: str, **options: Any) -> tuple[Generatio
         rows = rows_of_winner(heard, step)
         kept = rows[0] if step.windows.commit else kept
         said = {
-            int(position): kept if position - shift < step.windows.start and not step.windows.commit else rows[column]
+            int(position): kept if position - shift < step.windows.prefix and not step.windows.commit else rows[column]
             for column, position in enumerate(step.windows.wanted[step.winner])
         }
         ahead = step.branches[step.winner].lookahead
