@@ -14,13 +14,12 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 from transformers.models.qwen2.modeling_qwen2 import Qwen2RotaryEmbedding
 from transformers.models.qwen3.modeling_qwen3 import Qwen3RotaryEmbedding
 
-from lopa.export.checkpoint.architecture import ARCHITECTURES
 from lopa.export.json_file import json_object_from_file
 from lopa.export.verify.cases import Sequences
 from lopa.export.verify.reference_names import names_of_architecture
 from lopa.export.verify.reference_weights import weights_from_files
 from lopa.export.verify.session_check import WholeForward
-from lopa.runtime.bundle.manifest import Manifest, ModelDimensions
+from lopa.runtime.bundle.manifest import PREDICTION_SHIFTS, Manifest, ModelDimensions
 from lopa.runtime.errors import BadInputError
 
 
@@ -73,11 +72,10 @@ def weights_from_origin(manifest: Manifest, checkpoint: Path, lora: Path | None)
 
     check_origin says whether they still are. Raises BadInputError for an architecture whose names are not known.
     """
-    known = {architecture.name for architecture in ARCHITECTURES.values()}
-    if manifest.architecture not in known:
+    if manifest.architecture not in PREDICTION_SHIFTS:
         raise BadInputError(
             f"a bundle of architecture {manifest.architecture!r}",
-            expected="one of " + ", ".join(sorted(known)),
+            expected="one of " + ", ".join(PREDICTION_SHIFTS),
             remedy="verify it without --checkpoint: against its own weights in numpy",
         )
     files = [checkpoint / name for name in manifest.origin.checkpoint if name.endswith(".safetensors")]
