@@ -118,12 +118,13 @@ def with_logprobs(logprobs: Float32 | None, positions: Int64 | int, said: Float3
 def size_of_next_block(branch: Branch, progress: float, config: GenerationConfig) -> int:
     """Positions of the block to open when the last block's decided share is `progress`; 0 when none is to be.
 
-    Where blocks hand over their successor's first token, it has to be there: decided behind the last block.
+    Where blocks hand over their successor's first token, it has to be there: decided behind the last block. Where rows
+    of the open block are kept too, those of finished ones have to be committed.
     """
-    start = branch.blocks[-1].end
-    layout = branch.layout
-    waits = layout.hands_over and start > layout.unseen and not branch.decided[start:].any()
-    if waits or branch.ended or progress < config.add_threshold:
+    start, layout = branch.blocks[-1].end, branch.layout
+    lacks_first = layout.hands_over and start > layout.unseen and not branch.decided[start:].any()
+    lacks_commit = config.cache == "sub_block" and any(block.end > block.start for block in to_cache(branch.blocks))
+    if lacks_first or lacks_commit or branch.ended or progress < config.add_threshold:
         return 0
     return layout.end_of_block(start) - start
 

@@ -72,7 +72,7 @@ def _around_sub_block(branch: Branch, anchor: Branch, config: GenerationConfig) 
     """As `_finished_blocks`; within a block also rows outside the open sub-block, once its first position is decided
     (Fast-dLLM v2's block cache). Until then every round computes the block whole and keeps them anew.
     """
-    if to_cache(anchor.blocks):
+    if not active(anchor.blocks):
         return _finished_blocks(branch, anchor, config)
     block = active(anchor.blocks)[0]
     prefix = block.start - branch.layout.unseen
