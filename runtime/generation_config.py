@@ -35,6 +35,7 @@ MOST_POSITIONS = 2**31 - 1
 """Of a size in positions, before a model's own limit is known."""
 LEAST_TEMPERATURE, MOST_TEMPERATURE = 1e-3, 1e3
 """Of draws: logits divided by less would leave float32, by more are all the same."""
+MOST_TOP_K = 2**24
 MOST_STOPS, MOST_STOP_CHARACTERS = 64, 1024
 PUBLISHED_STEP_LIMIT = 1001
 """The published D2F loop gives up after this step; its LoPA loop would go on for ever (docs/lopa.md, quirk 3)."""
@@ -98,7 +99,12 @@ class GenerationConfig:
     )
     max_new_tokens: int = field(default=256, metadata=_help("most positions to generate"))
     temperature: float = field(default=0.0, metadata=_help("0: greedy; otherwise candidates are drawn, tempered"))
-    top_k: int | None = field(default=None, metadata=_help(f"draw among this many candidates (1 to {TOP_K})"))
+    top_k: int | None = field(
+        default=None,
+        metadata=_help(
+            f"draw among this many candidates (not given: {TOP_K}; more, or 0 for all, from a bundle with logits)"
+        ),
+    )
     top_p: float | None = field(default=None, metadata=_help("draw among the most probable candidates of this mass"))
     seed: int | None = field(
         default=0, metadata={**_help("seed of the draws, or random: one is drawn"), "word_for_none": "random"}
@@ -133,7 +139,7 @@ class GenerationConfig:
         self._put("branches", self._checked_branches())
         self._put("temperature", self._checked_temperature())
         if self.top_k is not None:
-            self._put("top_k", whole_number("top_k", self.top_k, least=1, most=TOP_K))
+            self._put("top_k", whole_number("top_k", self.top_k, least=0, most=MOST_TOP_K))
         if self.top_p is not None:
             self._put("top_p", real_number("top_p", self.top_p, least=0.0, most=1.0, above=True))
         if self.time_limit is not None:
@@ -182,6 +188,11 @@ class GenerationConfig:
     def fill_threshold(self) -> float:
         """Probability above which a position is filled at once; vanilla and sequential never do so."""
         return math.inf if self.strategy in ("vanilla", "sequential") else self.skip_threshold
+
+    @property
+    def draws_from_logits(self) -> bool:
+        """Whether tokens are drawn among more candidates than a forward answers."""
+        return self.temperature > 0 and self.top_k is not None and not 1 <= self.top_k <= TOP_K
 
     @property
     def overwrites_decided(self) -> bool:

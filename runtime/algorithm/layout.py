@@ -1,6 +1,6 @@
 """Where the blocks of a sequence lie, and which of them a position belongs to. Pure; knows no tokens.
 
-Models differ in where their blocks begin. Dream, LLaDA and D2F count them from the end of the prompt, which is one block
+Models differ in where their blocks begin. Dream, LLaDA and D2F count them from the end of the prompt, which is a block
 of its own. SDAR, Fast-dLLM v2 and Stable-DiffCoder count them from position 0: the prompt is as many whole blocks, and
 what is left of it lies decided inside the first block to generate (docs/models.md).
 """

@@ -78,4 +78,5 @@ def rows_of_windows(statistics: Statistics, slot: int, windows: Windows) -> RowS
     """The rows [B, Q] that the request in `slot` of the batch asked for with `windows`."""
     branches, queries = windows.wanted.shape
     own = (slot, slice(branches), slice(queries))
-    return RowStatistics(statistics.topk_ids[own], statistics.topk_logprobs[own], statistics.entropy[own])
+    logits = None if statistics.logits is None else statistics.logits[own]
+    return RowStatistics(statistics.topk_ids[own], statistics.topk_logprobs[own], statistics.entropy[own], logits)
