@@ -228,11 +228,8 @@ class GenerationConfig:
             wrong = f"block_steps with strategy {self.strategy!r}", "threshold, vanilla or sequential"
         elif self.cache in WHOLE_CACHES and (self.alignment, self.window) != ("prompt", "full"):
             wrong = (
-                f"cache {self.cache!r} with blocks of alignment {self.alignment!r} and window {self.window!r}",
-                (
-                    "blocks behind the prompt in full windows: where rows see nothing behind their block, finished blocks "
-                    "are final"
-                ),
+                f"cache {self.cache!r} with alignment {self.alignment!r} and window {self.window!r}",
+                "alignment prompt and window full: where rows see nothing behind their block, finished blocks are final",
             )
         elif self.cache == "sub_block" and self.sub_block is None:
             wrong = "cache 'sub_block' without sub-blocks", "sub_block, e.g. 8"

@@ -45,7 +45,8 @@ def drawn_candidates(logprobs: Float32, config: GenerationConfig, *, step: int, 
     table = np.random.Generator(np.random.Philox(key=config.draw_seed, counter=[0, 0, step, 0])).random(
         (int(positions.max(initial=0)) + 1, TOP_K)
     )
-    return np.argmax(logprobs + _gumbel(table[positions]), axis=-1)
+    columns: Int64 = np.argmax(logprobs + _gumbel(table[positions]), axis=-1)
+    return columns
 
 
 def drawn_tokens(logprobs: Float32, config: GenerationConfig, *, step: int, positions: Int64) -> Int64:
@@ -71,10 +72,12 @@ def _renormalised(logprobs: Float32, keep: Bool, best: Float32) -> Float32:
     # Relative to the best candidate, which is always kept: one that is left alone has log-probability 0, not almost 0,
     # so that positions with a single candidate are tied and no rounding ranks them.
     relative = np.where(keep, logprobs - best, np.float32(-np.inf))
-    return (relative - np.log(np.exp(relative).sum(axis=-1, keepdims=True))).astype(np.float32)
+    result: Float32 = (relative - np.log(np.exp(relative).sum(axis=-1, keepdims=True))).astype(np.float32)
+    return result
 
 
 def _gumbel(uniform: Floats) -> Float32:
     """Noise for the Gumbel-max draw."""
     noise: Floats = -np.log(-np.log(np.clip(uniform, 1e-12, 1 - 1e-12)))
-    return noise.astype(np.float32)
+    narrow: Float32 = noise.astype(np.float32)
+    return narrow

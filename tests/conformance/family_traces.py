@@ -9,12 +9,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import msgspec
 import numpy as np
 
 from lopa.runtime.algorithm.decoding import Decoding, Step
 from lopa.runtime.bundle.manifest import Manifest
+from lopa.runtime.contract import Float32, Int64
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.sessions.session import Session
 
@@ -35,8 +37,9 @@ def checkpoint_of(path: Path) -> Path:
     return path.parents[1]
 
 
-def _official(params: Header) -> dict[str, Any]:
+def _official(header: Header) -> dict[str, Any]:
     """LLaDA's generate.py; `steps` are those of all blocks."""
+    params = header["params"]
     blocks = params["gen_length"] // params["block_length"]
     return {
         "strategy": "vanilla",
@@ -48,8 +51,9 @@ def _official(params: Header) -> dict[str, Any]:
     }
 
 
-def _fast(params: Header) -> dict[str, Any]:
+def _fast(header: Header) -> dict[str, Any]:
     """Fast-dLLM v1's three functions for LLaDA."""
+    params = header["params"]
     caches = {"generate": "none", "generate_with_prefix_cache": "prefix", "generate_with_dual_cache": "dual"}
     return {
         "strategy": "threshold",
@@ -61,7 +65,8 @@ def _fast(params: Header) -> dict[str, Any]:
     }
 
 
-def _d2f(params: Header) -> dict[str, Any]:
+def _d2f(header: Header) -> dict[str, Any]:
+    params = header["params"]
     confidences = {"neg_entropy": "neg_entropy", "default": "probability", "margin": "margin"}
     names = ("block_size", "block_add_threshold", "decoded_token_threshold", "skip_threshold", "max_new_tokens")
     return {
@@ -72,8 +77,9 @@ def _d2f(params: Header) -> dict[str, Any]:
     }
 
 
-def _block_diffusion(params: Header) -> dict[str, Any]:
+def _block_diffusion(header: Header) -> dict[str, Any]:
     """SDAR's generate.py."""
+    params = header["params"]
     strategies = {
         "low_confidence_dynamic": "threshold",
         "low_confidence_static": "vanilla",
@@ -87,10 +93,14 @@ def _block_diffusion(params: Header) -> dict[str, Any]:
         "block_steps": params["denoising_steps"],
         "skip_threshold": params["confidence_threshold"],
         "max_new_tokens": params["gen_length"],
+        # The published code has no greedy mode: recordings of one have the argmax in the place of the draw.
+        **({} if header["greedy"] else {"temperature": params["temperature"], "top_k": params["top_k"]}),
+        **({} if header["greedy"] or params["top_p"] == 1 else {"top_p": params["top_p"]}),
     }
 
 
-def _fast_v2(params: Header) -> dict[str, Any]:
+def _fast_v2(header: Header) -> dict[str, Any]:
+    params = header["params"]
     return {
         "strategy": "threshold",
         "window": "block_causal",
@@ -122,7 +132,7 @@ def read_family_traces(path: Path) -> tuple[Header, list[dict[str, Any]]]:
 
 def config_of(header: Header, **more: Any) -> GenerationConfig:
     """The recorded options in our terms."""
-    own = LOOPS[header["loop"]](header["params"])
+    own = LOOPS[header["loop"]](header)
     return GenerationConfig.reference(**{"confidence": "probability", **own, "logprobs": True, **more})
 
 
@@ -199,13 +209,25 @@ def _without_masks_behind(ids: list[int], mask: int) -> list[int]:
     return ids[:end]
 
 
-def decided_steps(decoding: Decoding) -> list[tuple[Step, list[int]]]:
-    """The steps that decided something, each with the ids behind the prompt after it."""
-    found = []
-    while decoding.stop_reason is None:
-        step = decoding.step()
-        if len(step.fills.positions):
-            found.append((step, decoding.generated().tolist()))
+def decided_steps(decoding: Decoding, trace: Header) -> list[tuple[Step, list[int]]]:
+    """The steps that decided something, each with the ids behind the prompt after it.
+
+    Where tokens were drawn the recorded draws take the place of ours.
+    """
+    found: list[tuple[Step, list[int]]] = []
+
+    def recorded(logprobs: Float32, _: GenerationConfig, *, positions: Int64, **__: object) -> Int64:
+        proposed = trace["steps"][min(len(found), len(trace["steps"]) - 1)]["proposal"]
+        tokens = {position: token for position, token, _ in proposed}
+        best = np.argmax(logprobs, axis=-1)
+        given = [tokens.get(position, own) for position, own in zip(positions.flat, best.flat, strict=True)]
+        return np.array(given, np.int64).reshape(positions.shape)
+
+    with patch("lopa.runtime.algorithm.candidates.drawn_tokens", recorded):
+        while decoding.stop_reason is None:
+            step = decoding.step()
+            if len(step.fills.positions):
+                found.append((step, decoding.generated().tolist()))
     return found
 
 
@@ -218,7 +240,7 @@ def family_comparisons(
     found = []
     for number, trace in enumerate(traces[:limit]):
         decoding = Decoding(session, number, np.array(trace["prompt_ids"], np.int64), config, own)
-        decided = decided_steps(decoding)
+        decided = decided_steps(decoding, trace)
         session.release(number)
         found.append(compared(trace, header, decided))
     return found
