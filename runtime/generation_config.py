@@ -229,7 +229,7 @@ class GenerationConfig:
         elif self.cache in WHOLE_CACHES and (self.alignment, self.window) != ("prompt", "full"):
             wrong = (
                 f"cache {self.cache!r} with alignment {self.alignment!r} and window {self.window!r}",
-                "alignment prompt and window full: where rows see nothing behind their block, finished blocks are final",
+                "alignment prompt and window full: finished blocks are final where rows see nothing behind them",
             )
         elif self.cache == "sub_block" and self.sub_block is None:
             wrong = "cache 'sub_block' without sub-blocks", "sub_block, e.g. 8"
