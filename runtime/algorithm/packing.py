@@ -52,20 +52,21 @@ def batch_from_windows(
     )
     count = len(windows)
     input_ids = np.zeros((count, branches, width), np.int64)
+    starts = np.array([each.start for each in windows], np.int64)
+    positions = np.broadcast_to(starts[:, None, None] + np.arange(width), input_ids.shape).copy()
     mask = np.zeros((count, branches, width, width), np.bool_)
     mask[:, :, np.arange(width), np.arange(width)] = True
     logits_index = np.zeros((count, branches, queries), np.int64)
     for slot, each in enumerate(windows):
         own_branches, own_width = each.input_ids.shape
         input_ids[slot, :own_branches, :own_width] = each.input_ids
+        positions[slot, :own_branches, :own_width] = each.positions
         mask[slot, :own_branches, :own_width, :own_width] = each.mask
         logits_index[slot, :own_branches, : each.logits_index.shape[1]] = each.logits_index
-    starts = np.array([each.start for each in windows])
-    positions = np.broadcast_to(starts[:, None, None] + np.arange(width), input_ids.shape)
     return WindowBatch(
         requests=tuple(requests),
         input_ids=input_ids,
-        position_ids=np.ascontiguousarray(positions, np.int64),
+        position_ids=positions,
         window_mask=mask,
         logits_index=logits_index,
         temperature=np.array([temperature or 1.0 for temperature in temperatures], np.float32),

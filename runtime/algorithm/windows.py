@@ -28,6 +28,8 @@ class Windows:
     """Rows from `start` that the winner commits (0: none)."""
     input_ids: Int64
     """[B, W]"""
+    positions: Int64
+    """[B, W]: the absolute position of every row."""
     mask: Bool
     """[B, W, W]"""
     lengths: tuple[int, ...]
@@ -71,7 +73,8 @@ def windows_from_branches(
         wanted[row, kept : kept + len(positions)] = positions
     # No row of the window predicts its first position when nothing is committed: the kept row of an earlier round does.
     logits_index = np.maximum(wanted - prediction_shift - start, 0)
-    return Windows(start, commit, input_ids, mask, lengths, undecided, wanted, logits_index, kept)
+    positions = np.broadcast_to(start + np.arange(width), input_ids.shape)
+    return Windows(start, commit, input_ids, positions, mask, lengths, undecided, wanted, logits_index, kept)
 
 
 def _seen(branches: tuple[Branch, ...], start: int, width: int, config: GenerationConfig) -> Bool:

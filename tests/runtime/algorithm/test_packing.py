@@ -29,6 +29,7 @@ def random_windows(rng: np.random.Generator, branches: int, width: int) -> Windo
         start=start,
         commit=0,
         input_ids=rng.integers(3, 900, (branches, width)),
+        positions=rng.integers(0, 2000, (branches, width)),
         mask=rng.random((branches, width, width)) < 0.5,
         lengths=(width,) * branches,
         undecided=(np.arange(start, start + queries),) * branches,
@@ -78,9 +79,8 @@ def test_a_batch_holds_every_window_and_gives_back_its_rows(shapes: list[tuple[i
         branches, width = each.input_ids.shape
         np.testing.assert_array_equal(batch.input_ids[slot, :branches, :width], each.input_ids)
         np.testing.assert_array_equal(batch.window_mask[slot, :branches, :width, :width], each.mask)
-        np.testing.assert_array_equal(batch.position_ids[slot, 0, :width], each.start + np.arange(width))
+        np.testing.assert_array_equal(batch.position_ids[slot, :branches, :width], each.positions)
         assert not batch.window_mask[slot, :branches, :width, width:].any()
-        np.testing.assert_array_equal(np.diff(batch.position_ids[slot], axis=0), 0)
         assert batch.temperature[slot] == (temperatures[slot] or 1.0)
         rows = rows_of_windows(answer, slot, each)
         np.testing.assert_array_equal(
@@ -90,6 +90,8 @@ def test_a_batch_holds_every_window_and_gives_back_its_rows(shapes: list[tuple[i
     itself = np.broadcast_to(np.eye(batch.input_ids.shape[2], dtype=np.bool_), batch.window_mask.shape)
     cells = padding_cells(batch, windows)
     np.testing.assert_array_equal(batch.window_mask[cells], itself[cells])
+    behind = np.array([each.start for each in windows])[:, None, None] + np.arange(batch.input_ids.shape[2])
+    np.testing.assert_array_equal(batch.position_ids[cells], np.broadcast_to(behind, cells.shape)[cells])
 
 
 def echo(batch: WindowBatch) -> Statistics:
