@@ -194,6 +194,7 @@ def test_windows_are_those_of_section_2(
     assert windows.lengths == (17 - start, 13 - start)
     for row, branch in enumerate(branches):
         length = windows.lengths[row]
+        assert windows.positions[row].tolist() == list(range(start, 17))
         assert windows.input_ids[row].tolist() == branch.tokens[start:].tolist() + [9] * (17 - start - length)
 
         def block_of(position: int) -> int:
