@@ -67,7 +67,8 @@ class PromptStore:
 
 
 def _reusable(config: GenerationConfig) -> bool:
-    return config.window == "block_causal" and not config.published
+    # With blocks counted from position 0 the last committed row need not be the prompt's last.
+    return config.window == "block_causal" and config.alignment == "prompt" and not config.published
 
 
 def _key(prompt: Int64, config: GenerationConfig) -> tuple[bytes, float]:

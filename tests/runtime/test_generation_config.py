@@ -26,7 +26,7 @@ from lopa.runtime.generation_config import GenerationConfig
         ({"max_new_tokens": 0}, "max_new_tokens 0"),
         ({"max_new_tokens": True}, "max_new_tokens True"),
         ({"temperature": -1.0}, "temperature -1.0"),
-        ({"top_k": 9}, "top_k 9"),
+        ({"top_k": -1}, "top_k -1"),
         ({"top_p": 0.0}, "top_p 0.0"),
         ({"seed": -1}, "seed -1"),
         ({"stop": "end"}, "stop 'end'"),
