@@ -13,11 +13,11 @@ import numpy as np
 from lopa.bench.gears.column_search import Floats, cheapest_columns
 from lopa.bench.gears.costs import GearCosts
 from lopa.bench.gears.size_grid import WINDOW_MULTIPLE, grid_of_forwards, grid_within
-from lopa.runtime.algorithm.layout import most_rows
 from lopa.runtime.bundle.gears import SPLIT_COST, Gear, gear_from_sizes
 from lopa.runtime.contract import TILE, Sizes
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.sequence.layout import most_rows
 
 MOST_CELLS = 4_000_000
 """Entries of the table of costs, shapes by candidates."""

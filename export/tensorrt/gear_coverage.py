@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 
-from lopa.runtime.algorithm.layout import most_rows
 from lopa.runtime.bundle.gears import Gear
 from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.contract import TILE, Sizes
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.sequence.layout import most_rows
 
 
 def least_limits(manifest: Manifest) -> Sizes:

@@ -9,15 +9,15 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from lopa.runtime.algorithm.blocks import active
-from lopa.runtime.algorithm.branches import Branch, size_of_next_block
 from lopa.runtime.algorithm.candidates import Candidates
 from lopa.runtime.algorithm.competition import winner_of
 from lopa.runtime.algorithm.filling import Fills, fills_from_candidates
-from lopa.runtime.algorithm.windows import Windows
 from lopa.runtime.bundle.costs import CostTable
 from lopa.runtime.contract import tiles
 from lopa.runtime.generation_config import MOST_AUTO_BRANCHES, GenerationConfig
+from lopa.runtime.sequence.blocks import active
+from lopa.runtime.sequence.branches import Branch, size_of_next_block
+from lopa.runtime.sequence.windows import Windows
 
 _PRIOR_SHARES = (1.0, 1.47, 1.68, 1.81, 1.89, 1.95, 1.99, 2.03)
 """Tokens of a round with 1 .. 8 branches, as multiples of a round with one: whole decodes of the tiny model's

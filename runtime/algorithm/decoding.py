@@ -10,16 +10,7 @@ from typing import Literal
 import numpy as np
 
 from lopa.runtime.algorithm.branch_budget import BranchBudget
-from lopa.runtime.algorithm.branches import (
-    Branch,
-    Lookahead,
-    branch_from_prompt,
-    branches_to_verify,
-    committed_length,
-    hands_over,
-    nothing_left,
-)
-from lopa.runtime.algorithm.candidates import RowStatistics, candidates_from_rows, with_kept_row
+from lopa.runtime.algorithm.candidates import candidates_from_rows
 from lopa.runtime.algorithm.competition import branch_confidence, winner_of
 from lopa.runtime.algorithm.filling import (
     Fills,
@@ -28,16 +19,26 @@ from lopa.runtime.algorithm.filling import (
     handed_over,
     without_rows_after_end,
 )
-from lopa.runtime.algorithm.layout import layout_of_prompt
-from lopa.runtime.algorithm.opened import open_positions
-from lopa.runtime.algorithm.packing import batch_from_windows, rows_of_windows
 from lopa.runtime.algorithm.sound_rows import check_rows_are_sound
 from lopa.runtime.algorithm.spawning import branches_from_winner, lookaheads_from_candidates
-from lopa.runtime.algorithm.windows import Windows, windows_from_branches
 from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.contract import Float32, Int64
 from lopa.runtime.contract.forward import ForwardSplit
 from lopa.runtime.generation_config import PUBLISHED_STEP_LIMIT, GenerationConfig
+from lopa.runtime.sequence.branches import (
+    Branch,
+    Lookahead,
+    branch_from_prompt,
+    branches_to_verify,
+    committed_length,
+    hands_over,
+    nothing_left,
+)
+from lopa.runtime.sequence.layout import layout_of_prompt
+from lopa.runtime.sequence.opened import open_positions
+from lopa.runtime.sequence.packing import batch_from_windows, rows_of_windows
+from lopa.runtime.sequence.row_statistics import RowStatistics, with_kept_row
+from lopa.runtime.sequence.windows import Windows, windows_from_branches
 from lopa.runtime.sessions.session import Session
 
 StopReason = Literal["eos", "length", "stop_string", "time_limit", "step_limit", "cancelled"]

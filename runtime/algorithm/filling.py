@@ -4,13 +4,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from lopa.runtime.algorithm.blocks import active
-from lopa.runtime.algorithm.branches import Branch, with_logprobs
 from lopa.runtime.algorithm.candidates import Candidates
-from lopa.runtime.algorithm.opened import open_span
 from lopa.runtime.algorithm.places import chosen_places, places_in_step
 from lopa.runtime.contract import Bool, Float32, Int64
 from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.sequence.blocks import active
+from lopa.runtime.sequence.branches import Branch, with_logprobs
+from lopa.runtime.sequence.opened import open_span
 
 
 @dataclass(frozen=True)

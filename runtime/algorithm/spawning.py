@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from lopa.runtime.algorithm.blocks import active, after_round
-from lopa.runtime.algorithm.branches import Branch, Lookahead, with_logprobs
 from lopa.runtime.algorithm.candidates import Candidates
 from lopa.runtime.contract import Int64
 from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.sequence.blocks import active, after_round
+from lopa.runtime.sequence.branches import Branch, Lookahead, with_logprobs
 
 
 def lookaheads_from_candidates(positions: Int64, candidates: Candidates, count: int) -> tuple[Lookahead, ...]:

@@ -9,10 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
-from lopa.runtime.algorithm.candidates import RowStatistics
 from lopa.runtime.algorithm.decoding import Decoding, StopReason
-from lopa.runtime.algorithm.packing import MOST_PADDING, batch_from_windows, groups_from_windows, rows_of_windows
-from lopa.runtime.algorithm.windows import Windows
 from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.contract import Statistics
 from lopa.runtime.contract.forward import ForwardSplit
@@ -23,6 +20,9 @@ from lopa.runtime.requests.observer import AdmissionReport, EndReport, EngineObs
 from lopa.runtime.requests.prompt_store import PromptStore, StoredPrompt
 from lopa.runtime.requests.result import DoneEvent, GenerationResult
 from lopa.runtime.requests.status import PoolLoad
+from lopa.runtime.sequence.packing import MOST_PADDING, batch_from_windows, groups_from_windows, rows_of_windows
+from lopa.runtime.sequence.row_statistics import RowStatistics
+from lopa.runtime.sequence.windows import Windows
 from lopa.runtime.sessions.session import Session, unused_request
 from lopa.runtime.text.tokenizer import Tokenizer
 

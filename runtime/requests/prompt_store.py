@@ -9,9 +9,9 @@ published mode is to be reproduced step for step: neither is stored. Knows array
 from collections import OrderedDict
 from dataclasses import dataclass
 
-from lopa.runtime.algorithm.candidates import RowStatistics
 from lopa.runtime.contract import CacheRows, Int64
 from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.sequence.row_statistics import RowStatistics
 
 PROMPT_ROWS = 4096
 """Rows to keep when nothing else is asked: 235 MB of Dream-7B in 16 bits, 10 MB of the tiny model in 32."""

@@ -11,12 +11,9 @@ import pytest
 
 from lopa import tiny
 from lopa.runtime.algorithm.branch_budget import BranchBudget, tokens_brought
-from lopa.runtime.algorithm.branches import Lookahead, branch_from_prompt, prepared
 from lopa.runtime.algorithm.candidates import Candidates
 from lopa.runtime.algorithm.decoding import Step
 from lopa.runtime.algorithm.filling import Fills
-from lopa.runtime.algorithm.layout import Layout, layout_of_prompt
-from lopa.runtime.algorithm.windows import windows_from_branches
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.costs import COSTS_SCHEMA, Costs, CostTable, ForwardCost, costs_name
 from lopa.runtime.bundle.record import json_from_record
@@ -24,6 +21,9 @@ from lopa.runtime.contract import CONTRACT_VERSION
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.sequence.branches import Lookahead, branch_from_prompt, prepared
+from lopa.runtime.sequence.layout import Layout, layout_of_prompt
+from lopa.runtime.sequence.windows import windows_from_branches
 
 
 def costs_with(digest: str, *, first: float, each: float, host_each: float = 0.0) -> Costs:

@@ -3,13 +3,13 @@ from pathlib import Path
 import numpy as np
 from tests.cli.command import PROMPT
 
-from lopa.runtime.algorithm.blocks import Block, BlockState
-from lopa.runtime.algorithm.branches import Branch
 from lopa.runtime.algorithm.decoding import Step
 from lopa.runtime.algorithm.filling import without_rows_after_end
-from lopa.runtime.algorithm.layout import Layout
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.requests.result import DoneEvent
+from lopa.runtime.sequence.blocks import Block, BlockState
+from lopa.runtime.sequence.branches import Branch
+from lopa.runtime.sequence.layout import Layout
 
 EOS = 0
 

@@ -7,8 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lopa.runtime.algorithm.blocks import Block, BlockState, prompt_block
-from lopa.runtime.algorithm.branches import (
+from lopa.runtime.algorithm.candidates import Candidates
+from lopa.runtime.algorithm.competition import branch_confidence, winner_of
+from lopa.runtime.algorithm.filling import filled, fills_from_candidates
+from lopa.runtime.algorithm.spawning import branches_from_winner, lookaheads_from_candidates
+from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.sequence.blocks import Block, BlockState, prompt_block
+from lopa.runtime.sequence.branches import (
     Branch,
     Lookahead,
     branch_from_prompt,
@@ -16,13 +21,8 @@ from lopa.runtime.algorithm.branches import (
     nothing_left,
     prepared,
 )
-from lopa.runtime.algorithm.candidates import Candidates
-from lopa.runtime.algorithm.competition import branch_confidence, winner_of
-from lopa.runtime.algorithm.filling import filled, fills_from_candidates
-from lopa.runtime.algorithm.layout import Layout, layout_of_prompt
-from lopa.runtime.algorithm.spawning import branches_from_winner, lookaheads_from_candidates
-from lopa.runtime.algorithm.windows import windows_from_branches
-from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.sequence.layout import Layout, layout_of_prompt
+from lopa.runtime.sequence.windows import windows_from_branches
 
 MASK, EOS = 2, 0
 PROMPT = 5

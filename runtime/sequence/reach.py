@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lopa.runtime.algorithm.blocks import active, to_cache
-from lopa.runtime.algorithm.branches import Branch
-from lopa.runtime.algorithm.opened import open_span
 from lopa.runtime.contract import Int64
 from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.sequence.blocks import active, to_cache
+from lopa.runtime.sequence.branches import Branch
+from lopa.runtime.sequence.opened import open_span
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from lopa.runtime.algorithm.candidates import RowStatistics
-from lopa.runtime.algorithm.windows import Windows
 from lopa.runtime.contract import Statistics, WindowBatch
+from lopa.runtime.sequence.row_statistics import RowStatistics
+from lopa.runtime.sequence.windows import Windows
 
 MOST_PADDING = 0.25
 """Padding that a forward may have, as a share of its real rows (measured: docs/engine.md)."""

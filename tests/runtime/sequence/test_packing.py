@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tools.random_configs import random_config, random_prompt
 
-from lopa.runtime.algorithm.packing import MOST_PADDING, batch_from_windows, groups_from_windows, rows_of_windows
-from lopa.runtime.algorithm.windows import Windows
 from lopa.runtime.contract import TOP_K, Statistics, WindowBatch
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.requests.pool import RequestPool
 from lopa.runtime.requests.prompt_store import PromptStore
 from lopa.runtime.requests.result import DoneEvent
+from lopa.runtime.sequence.packing import MOST_PADDING, batch_from_windows, groups_from_windows, rows_of_windows
+from lopa.runtime.sequence.windows import Windows
 
 sizes = st.lists(st.tuples(st.integers(1, 6), st.integers(1, 40)), min_size=1, max_size=12)
 shares = st.sampled_from([0.0, 0.25, MOST_PADDING, 2.0])

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lopa.runtime.algorithm.branches import Branch
-from lopa.runtime.algorithm.opened import asked_positions
-from lopa.runtime.algorithm.reach import REACHES
 from lopa.runtime.contract import Bool, Int64
 from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.sequence.branches import Branch
+from lopa.runtime.sequence.opened import asked_positions
+from lopa.runtime.sequence.reach import REACHES
 
 
 @dataclass(frozen=True)

@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from lopa.runtime.algorithm.blocks import Block, active
-from lopa.runtime.algorithm.branches import Branch
 from lopa.runtime.contract import Bool, Int64
 from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.sequence.blocks import Block, active
+from lopa.runtime.sequence.branches import Branch
 
 
 def open_span(branch: Branch, block: Block, config: GenerationConfig) -> tuple[int, int]:

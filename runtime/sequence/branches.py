@@ -7,7 +7,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from lopa.runtime.algorithm.blocks import (
+from lopa.runtime.contract import Bool, Float32, Int64
+from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.sequence.blocks import (
     Blocks,
     BlockState,
     active,
@@ -16,9 +18,7 @@ from lopa.runtime.algorithm.blocks import (
     with_complete_flags,
     with_new_block,
 )
-from lopa.runtime.algorithm.layout import Layout
-from lopa.runtime.contract import Bool, Float32, Int64
-from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.sequence.layout import Layout
 
 
 @dataclass(frozen=True, slots=True)
