@@ -102,7 +102,7 @@ def bundle_from_checkpoint(
     source = source_from_checkpoint(checkpoint, lora, family)
     if source.tokenizer.assumed_mask:
         mask = source.tokenizer.special_tokens.mask
-        tell(f"no file names the mask token: taking {mask}, which {source.config.family.published} have", 0, 0)
+        tell(f"no file names the mask token: taking {mask}, as {source.config.family.published} has it", 0, 0)
     plan = source.planned if quantization is None else quantized_plan(source.planned, quantization)
     records = tensor_records_from_plan(plan, dtype)
     graphs = _graphs(choices, records, source.config.dimensions.layers)

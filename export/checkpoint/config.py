@@ -30,7 +30,10 @@ class CheckpointConfig:
     stops: tuple[int, ...]
     """Further tokens that end an answer, beside the one that is or will be its eos."""
     block_size: int | None
-    """Positions of the blocks that it was trained on, where its family says so in config.json."""
+    """Positions of the blocks that it was trained on, where its family says so in config.json.
+
+    None: the family's; an autoregressive checkpoint's config.json does not say.
+    """
 
     @property
     def architecture(self) -> Architecture:
@@ -58,12 +61,20 @@ def config_from_checkpoint(checkpoint: Path, family: str | None = None) -> Check
         tied_embeddings=config.flag(found.tied),
         token_ids={role: given[0] for role, given in ids.items() if given},
         stops=tuple(ends[1:] if ids["eos"] else ends),
-        block_size=None if found.block_size is None else config.whole_number(found.block_size, most=2**20),
+        block_size=_block_size(config, found),
     )
 
 
 def _values_of(path: Path) -> JsonValues:
     return JsonValues(json_object_from_file(path, remedy=_REMEDY, most=_MOST_BYTES), str(path), _REMEDY)
+
+
+def _block_size(config: JsonValues, family: Family) -> int | None:
+    if family.block_size is None:
+        return None
+    says_family = config.values.get("model_type") == family.model_type
+    given = says_family or config.values.get(family.block_size) is not None
+    return config.whole_number(family.block_size, most=2**20) if given else None
 
 
 def _ids(config: JsonValues, role: str, family: Family, vocab_size: int) -> list[int]:

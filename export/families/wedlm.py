@@ -1,6 +1,6 @@
 """WeDLM, 7B and 8B: the layers of Qwen2.5 or Qwen3 as they are, causal; decided rows of a window come before masks.
 
-config.json says which of the two: `attention_bias` and `qk_norm`, by default Qwen2.5's.
+config.json says which of the two: `attention_bias` and `qk_norm`, by default Qwen2.5's, and Qwen3's in its own.
 """
 
 from lopa.export.families.family import QWEN3_LAYER, Architecture, Family
@@ -10,8 +10,11 @@ from lopa.runtime.bundle.manifest import ModelDimensions
 
 
 def _sizes(config: JsonValues) -> ModelDimensions:
-    has_bias = config.values.get("attention_bias") is None or config.flag("attention_bias")
-    return sizes_with_names_of_transformers(config, qkv_bias=has_bias, qk_norm=config.flag("qk_norm"))
+    values = config.values
+    is_qwen3 = values.get("model_type") == "qwen3"
+    qkv_bias = config.flag("attention_bias") if values.get("attention_bias") is not None else not is_qwen3
+    qk_norm = config.flag("qk_norm") if values.get("qk_norm") is not None else is_qwen3
+    return sizes_with_names_of_transformers(config, qkv_bias=qkv_bias, qk_norm=qk_norm)
 
 
 WEDLM = Family(

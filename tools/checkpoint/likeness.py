@@ -4,6 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from lopa.export.families import FAMILIES
 from lopa.export.families.family import Architecture
 from lopa.runtime.bundle.manifest import ModelDimensions
@@ -152,20 +154,9 @@ _SDAR_1_7B = Likeness(
     config=published_config.sdar,
     ends=(151645,),
 )
-# Assumed: the sizes of Qwen2.5-7B, and WeDLM-8B's number of positions.
+# Assumed: the sizes of Qwen2.5-7B, which are Dream's too, and WeDLM-8B's number of positions.
 _WEDLM_7B = Likeness(
-    ModelDimensions(
-        vocab_size=152064,
-        hidden_size=3584,
-        intermediate_size=18944,
-        layers=28,
-        heads=28,
-        kv_heads=4,
-        head_size=128,
-        max_positions=16384,
-        rope_theta=1e6,
-        rms_norm_eps=1e-6,
-    ),
+    msgspec.structs.replace(_DREAM_7B.dimensions, max_positions=16384),
     mask=151665,
     eos=151643,
     bos=None,
