@@ -147,8 +147,8 @@ def test_weights_of_another_family(checkpoints: dict[str, Path], tmp_path: Path,
         ({"model_type": "sdar"}, "at once"),
         ({"model_type": "llada2_moe"}, "mixture of experts"),
         ({"n_layers": 2}, "model.transformer.blocks.2"),
-        ({"n_layers": 4}, "num_hidden_layers = 4|n_layers = 4|4 layers|blocks.3"),
-        ({"include_qkv_bias": True}, "no tensor model.transformer.blocks.0.q_proj.bias"),
+        ({"n_layers": 4}, "30 tensors"),
+        ({"include_qkv_bias": True}, "30 tensors"),
     ],
 )
 def test_nothing_is_left_of_an_export_that_fails(
@@ -164,8 +164,7 @@ def test_nothing_is_left_of_an_export_that_fails(
         if file.is_file():
             (checkpoint / file.name).write_bytes(file.read_bytes())
     edit_config(checkpoint, **changes)
-    said = failed_export(capsys, checkpoint)
-    assert any(each in said for each in message.split("|")), said
+    assert message in failed_export(capsys, checkpoint)
 
 
 def test_an_autoregressive_checkpoint_is_exported_as_what_it_is_asked_for(
