@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 import pytest
 from lopa.export.families import FAMILIES
-from tests.export.verify.conftest import RECORDED
+from tests.export.conftest import RECORDED
 from tests.runtime.random_windows import assert_same_statistics, random_batch
 
 from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 import pytest
-from tests.export.verify.conftest import RECORDED
+from tests.export.conftest import RECORDED
 
 from lopa.export.verify.cases import Sequences
 from lopa.export.verify.reference_model import reference_from_weights, weights_from_origin

@@ -9,7 +9,7 @@ from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.manifest import Dialect
 
-RECORDED = Path(__file__).resolve().parents[2] / "reference" / "families"
+RECORDED = Path(__file__).resolve().parents[1] / "reference" / "families"
 """With traces of their published code."""
 DIALECTS: tuple[Dialect, ...] = ("standard", "portable")
 
