@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from tests.export.layer_kinds import LAYER_KINDS, LayerKind, weights_of_network
+from tests.runtime.shortened import assert_shortened_equals_fresh
 from torch.nn.functional import scaled_dot_product_attention
 
 from lopa.bench.speed.eager_model import EagerModel, compiled_model, eager_model_from_checkpoint, repeated_heads
@@ -139,6 +140,13 @@ def test_rows_of_another_session_can_be_appended(model: EagerModel) -> None:
     one.commit(1, 1, 20)
     later = random_batch(rng, (1,), (16,), 6, [20])
     np.testing.assert_array_equal(one.forward(later).topk_logprobs, other.forward(later).topk_logprobs)
+
+
+def test_a_shortened_request_equals_a_fresh_one(model: EagerModel) -> None:
+    session = EagerSession(model)
+    assert_shortened_equals_fresh(session, EagerSession(model), exact=True)
+    with pytest.raises(ValueError, match="received count 1, expected one from 0 to 0, the committed rows"):
+        session.shorten(1, 1)
 
 
 def test_padding_is_cut_and_real_rows_are_not() -> None:
