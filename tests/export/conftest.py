@@ -34,13 +34,14 @@ def fast_dllm_v2(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
 
 @pytest.fixture(scope="session")
 def wedlm_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Biases and norms of queries and keys, which no published model has both; one layer, heads of 24."""
+    """One layer: biases and norms of queries and keys, and heads of 24, each with keys of its own."""
     changes = {
         "architectures": ["WeDLMForCausalLM"],
         "model_type": "wedlm",
         "num_hidden_layers": 1,
         "intermediate_size": 64,
         "head_dim": 24,
+        "num_key_value_heads": 4,
         "attention_bias": True,
         "qk_norm": True,
     }

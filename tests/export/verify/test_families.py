@@ -88,11 +88,12 @@ def test_stages_in_a_pipeline(sdar: Bundle) -> None:
     staged.close()
 
 
-def test_plugins_serve_and_leave_the_numbers_alone(sdar: Bundle, tmp_path: Path) -> None:
-    bundle = bundle_from_checkpoint(RECORDED / "sdar", tmp_path / "bundle", plugins=True)
+@pytest.mark.parametrize("name", ["sdar", "llada"])
+def test_plugins_serve_and_leave_the_numbers_alone(name: str, request: Fixture, tmp_path: Path) -> None:
+    bundle = bundle_from_checkpoint(RECORDED / name, tmp_path / "bundle", plugins=True)
     assert bundle.manifest.plugins == ["BranchAttention", "ConfidenceHead"]
     batch = random_batch(np.random.default_rng(1), (0, 1), 3, 12, 6)
-    with_plugins, without = (open_session(each, "cpu", threads=1) for each in (bundle, sdar))
+    with_plugins, without = (open_session(each, "cpu", threads=1) for each in (bundle, request.getfixturevalue(name)))
     assert_same_statistics(with_plugins.forward(batch), without.forward(batch), 1e-6)
     for found, expected in zip(
         with_plugins.read_rows(1, 2, 12).layers, without.read_rows(1, 2, 12).layers, strict=True
