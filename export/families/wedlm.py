@@ -27,6 +27,5 @@ WEDLM = Family(
     mask_id=151665,  # unless given, says its engine
     more_ends=True,
     add_bos=False,
-    # Its sliding window of 16 is not built yet: a token a step.
-    decoding={"strategy": "vanilla", "block_size": 16},
+    decoding={"strategy": "threshold", "alignment": "sliding", "window": "causal", "block_size": 16},
 )

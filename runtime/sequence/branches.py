@@ -103,7 +103,8 @@ def branches_to_verify(branches: tuple[Branch, ...], config: GenerationConfig, m
     if config.published:
         return ready
     whole = [branch for branch in ready if branch.decided.all() and len(branch.blocks) > 1]
-    return (_with_finished_blocks_due(whole[0]),) if whole else ready
+    # Once more: what falls due now makes a block that slides go on.
+    return (prepared(_with_finished_blocks_due(whole[0]), config, mask_token),) if whole else ready
 
 
 def _with_finished_blocks_due(branch: Branch) -> Branch:

@@ -17,16 +17,16 @@ NEAR_TIE = 1e-4
 class PlainStep:
     """What a step decided."""
 
-    rows: list[int]
-    """Positions of the rows behind what was committed before, in the order in which they see each other."""
+    rows: list[list[int]]
+    """Per hypothesis, positions of the rows behind what was committed before, in the order in which they see each
+    other."""
+    winner: int
     committed: int
-    """How many of the first of these are committed."""
+    """How many of the first rows are committed."""
     fills: dict[int, int]
     """Tokens by position."""
     margin: float
     """How far the closest of its choices was from another one."""
-    keys: torch.Tensor
-    """[heads, positions, head size], those of the last layer for what is committed after this step."""
 
 
 def logits_of_rows(network: Any, ids: list[int], positions: list[int], allowed: torch.Tensor) -> tuple[Any, Any]:
@@ -49,7 +49,33 @@ def keys_of_causal_pass(network: Any, ids: list[int]) -> torch.Tensor:
     return keys
 
 
-def wedlm(  # noqa: PLR0913
+@dataclass
+class _Hypothesis:
+    """What stands behind the committed text; None is a mask."""
+
+    cells: list[int | None]
+    ended: bool = False
+
+    @property
+    def run(self) -> int:
+        return next((i for i, cell in enumerate(self.cells) if cell is None), len(self.cells))
+
+
+@dataclass
+class _Looked:
+    """What the network says of a hypothesis."""
+
+    order: list[int]
+    masks: list[int]
+    scores: torch.Tensor
+    """[masks]"""
+    tokens: list[int]
+    """[masks], the best."""
+    margins: list[float]
+    """[masks], between it and the next."""
+
+
+def wedlm(
     network: Any,
     prompt: list[int],
     *,
@@ -60,47 +86,91 @@ def wedlm(  # noqa: PLR0913
     threshold: float = 0.4,
     penalty: float = 0.02,
     cut: bool = True,
+    lookaheads: int = 0,
 ) -> tuple[list[int], list[PlainStep]]:
-    """The answer up to its end, and the steps. `cut`: what stands behind a decided end leaves the window."""
+    """The answer up to its end, and the steps.
+
+    `cut`: what stands behind a decided end leaves the window. `lookaheads`: hypotheses beside the one without a token
+    that no forward has seen; the one with the lowest mean score goes on, one with nothing left to decide at once.
+    """
     text = list(prompt)  # committed
-    cells: list[int | None] = []  # behind it; None is a mask
     total = len(prompt) + new
     steps: list[PlainStep] = []
-    ended = False
+    live = [_Hypothesis([])]
+    run = 0  # that all of them agree on
     while True:
-        run = next((i for i, cell in enumerate(cells) if cell is None), len(cells))
-        answer = text[len(prompt) :] + [cell for cell in cells[:run] if cell is not None]
+        _let_masks_join(live, min(run + window, total - len(text)))
+        whole = [each for each in live if each.cells and None not in each.cells]
+        if whole:
+            live, run = whole[:1], len(whole[0].cells)
+            _let_masks_join(live, min(run + window, total - len(text)))
+        last = live[-1]
+        answer = text[len(prompt) :] + [cell for cell in last.cells[: last.run] if cell is not None]
         if end in answer:
             return answer[: answer.index(end) + 1], steps
         if len(answer) == new:
             return answer, steps
-        if not ended:
-            cells += [None] * (min(len(text) + run + window, total) - len(text) - len(cells))
-        decided = [i for i, cell in enumerate(cells) if cell is not None]
-        masks = [i for i, cell in enumerate(cells) if cell is None]
-        order = decided + masks
-        ids = text + [mask if cells[i] is None else cells[i] for i in order]  # type: ignore[misc]
-        positions = [*range(len(text)), *(len(text) + i for i in order)]
-        logits, cache = logits_of_rows(network, ids, positions, torch.ones(len(ids), len(ids)).tril().bool())
-        own = logits[len(text) + len(decided) :]
-        entropy = torch.distributions.Categorical(logits=own).entropy()
-        scores = entropy + penalty * (torch.tensor(masks) - masks[0])
-        own[:, mask] = -torch.inf
-        best = own.topk(2, dim=-1)
-        chosen = (scores < threshold).nonzero()[:, 0].tolist()
-        margin = float((scores - threshold).abs().min())
+        looks = [_look(network, text, each.cells, mask, penalty) for each in live]
+        means = torch.stack([each.scores.mean() for each in looks])
+        winner = int(means.argmin())
+        seen, cells, ended = looks[winner], list(live[winner].cells), live[winner].ended
+        margins = [*_distances(means), float((seen.scores - threshold).abs().min())]
+        chosen = (seen.scores < threshold).nonzero()[:, 0].tolist()
         if not chosen:
-            chosen = [int(scores.argmin())]
-            two = scores.sort().values[:2]
-            margin = min(margin, float(two[-1] - two[0]) if len(two) > 1 else margin)
-        margin = min(margin, *((best.values[i, 0] - best.values[i, 1]).item() for i in chosen))
-        fills = {len(text) + masks[i]: int(best.indices[i, 0]) for i in chosen}
-        for position, token in fills.items():
-            cells[position - len(text)] = token
-        keys = cache.layers[-1].keys[0, :, : len(text) + run]
-        steps.append(PlainStep(positions[len(text) :], run, dict(sorted(fills.items())), margin, keys))
+            chosen = [int(seen.scores.argmin())]
+            margins += _distances(seen.scores)
+        fills = {len(text) + seen.masks[i]: seen.tokens[i] for i in chosen}
+        for i in chosen:
+            cells[seen.masks[i]] = seen.tokens[i]
         ended = ended or end in fills.values()
         if cut and end in cells:
             cells = cells[: cells.index(end) + 1]
+        left = [i for i in seen.scores.argsort(stable=True).tolist() if i not in chosen and seen.masks[i] < len(cells)]
+        ahead = left[:lookaheads]
+        if lookaheads:
+            margins += _distances(seen.scores[left])
+        margins += [seen.margins[i] for i in (*chosen, *ahead)]
+        rows = [[len(text) + i for i in look.order] for look in looks]
+        steps.append(PlainStep(rows, winner, run, dict(sorted(fills.items())), min(margins)))
         text += [cell for cell in cells[:run] if cell is not None]
-        cells = cells[run:]
+        live = []
+        for i in ahead:
+            more = _Hypothesis(cells[run:], ended or seen.tokens[i] == end)
+            more.cells[seen.masks[i] - run] = seen.tokens[i]
+            live.append(more)
+        live.append(_Hypothesis(cells[run:], ended))
+        run = live[-1].run
+
+
+def _let_masks_join(live: list[_Hypothesis], length: int) -> None:
+    """Up to so many cells of each, unless it has an end."""
+    for each in live:
+        if not each.ended:
+            each.cells += [None] * (length - len(each.cells))
+
+
+def _look(network: Any, text: list[int], cells: list[int | None], mask: int, penalty: float) -> _Looked:
+    decided = [i for i, cell in enumerate(cells) if cell is not None]
+    masks = [i for i, cell in enumerate(cells) if cell is None]
+    order = decided + masks
+    values = [mask if cell is None else cell for cell in cells]
+    ids = text + [values[i] for i in order]
+    positions = [*range(len(text)), *(len(text) + i for i in order)]
+    logits, _ = logits_of_rows(network, ids, positions, torch.ones(len(ids), len(ids)).tril().bool())
+    own = logits[len(text) + len(decided) :]
+    entropy = torch.distributions.Categorical(logits=own).entropy()
+    own[:, mask] = -torch.inf
+    best = own.topk(2, dim=-1)
+    return _Looked(
+        order,
+        masks,
+        entropy + penalty * (torch.tensor(masks) - masks[0]),
+        best.indices[:, 0].tolist(),
+        (best.values[:, 0] - best.values[:, 1]).tolist(),
+    )
+
+
+def _distances(values: torch.Tensor) -> list[float]:
+    """Between neighbours of the sorted values."""
+    ordered = values.sort().values
+    return (ordered[1:] - ordered[:-1]).tolist()

@@ -1,10 +1,12 @@
 """Decodes of networks of transformers with random weights, in our session and in theirs."""
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 import numpy as np
 import torch
+from tests.export.layer_kinds import LayerKind, as_in_bundle, weights_of_network
 
 from lopa.runtime.algorithm.decoding import Decoding, Step
 from lopa.runtime.bundle.manifest import Manifest, SpecialTokens
@@ -12,7 +14,6 @@ from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.sessions.host_session import HostSession
 from lopa.runtime.sessions.numpy_session import NumpyForward
 from lopa.runtime.sessions.prefix_cache import cache_shape_from_manifest
-from tests.export.layer_kinds import LayerKind, as_in_bundle, weights_of_network
 
 END, MASK = 0, 2
 
@@ -43,11 +44,15 @@ class SmallNetwork:
         forward = NumpyForward(self.weights, self.manifest)
         return HostSession(forward, "numpy", cache_shape_from_manifest(self.manifest))
 
-    def decode(self, prompt: list[int], config: GenerationConfig) -> tuple[list[int], list[Step]]:
-        """The answer, up to an end where that ends it, and the steps."""
+    def decode(
+        self, prompt: list[int], config: GenerationConfig, heard: Callable[[HostSession, Step], None] | None = None
+    ) -> tuple[list[int], list[Step]]:
+        """The answer, up to an end where that ends it, and the steps; `heard` is told of each, with the session."""
         session = self.session()
         decoding = Decoding(session, 0, np.array(prompt), config, self.manifest)
         steps = []
         while decoding.stop_reason is None:
             steps.append(decoding.step())
+            if heard is not None:
+                heard(session, steps[-1])
         return decoding.committed().tolist(), steps
