@@ -298,7 +298,6 @@ class GenerationConfig:
             return
         allowed: tuple[tuple[str, tuple[object, ...]], ...] = (
             ("window", ("causal",)),
-            ("strategy", ("lopa", "threshold", "vanilla", "sequential")),
             ("confidence", ("neg_entropy",)),
             ("cache", ("blocks",)),
             ("sub_block", (None,)),
