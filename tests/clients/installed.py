@@ -52,7 +52,7 @@ def ended(command: list[str], folder: Path, environment: Mapping[str, str]) -> s
 
 
 def outcomes_of_junit(path: Path) -> dict[str, Outcome]:
-    """By the names of the tests; for one with several parameters, the worst."""
+    """By the names of the tests, with their parameters."""
     found = {}
     for case in ElementTree.parse(path).iter("testcase"):
         (told, *_) = [*(part for part in case if part.tag in ("skipped", "failure", "error")), None]

@@ -70,6 +70,18 @@ test("the client's own helper adds a stream up", async () => {
   assert.equal(final.choices[0].finish_reason, "stop");
 });
 
+test("a stop string ends the text before it", async () => {
+  const stop = whole.text.slice(12, 18);
+  const before = whole.text.slice(0, whole.text.indexOf(stop));
+  const [choice] = (await client.chat.completions.create({ ...asked, stop })).choices;
+  assert.deepEqual([choice.message.content, choice.finish_reason], [before, "stop"]);
+  let text = "";
+  for await (const chunk of await client.chat.completions.create({ ...asked, stop: [stop], stream: true })) {
+    text += chunk.choices[0].delta.content ?? "";
+  }
+  assert.equal(text, before);
+});
+
 test("options of lopa change the steps, and drafts lead to the text", async () => {
   const lopa = { branches: 4 };
   const answer = await client.chat.completions.create({ ...asked, lopa });
@@ -161,7 +173,9 @@ test("what cannot be done is a BadRequestError that names the field", async () =
 });
 
 test("an unknown model is a NotFoundError", async () => {
-  for (const refused of [client.models.retrieve("other"), client.chat.completions.create({ ...asked, model: "other" })]) {
+  const asks = [() => client.models.retrieve("other"), () => client.completions.create({ model: "other", prompt: "2" })];
+  asks.push(() => client.chat.completions.create({ ...asked, model: "other" }));
+  for (const refused of asks) {
     await assert.rejects(refused, (error) => {
       assert(error instanceof OpenAI.NotFoundError, String(error));
       assert.equal(error.code, "model_not_found");

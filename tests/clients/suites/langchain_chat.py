@@ -1,4 +1,4 @@
-"""langchain's own suite for chat models, and what it lacks, with ChatOpenAI as it comes. Run by test_langchain.py.
+"""langchain's own suite for chat models, and what it lacks, with ChatOpenAI as it comes. Run by test_python.py.
 
 Runs where the clients are installed, so that it knows nothing of this project but the URL and what is expected.
 """
@@ -19,7 +19,7 @@ SERVER = {"model": "tiny", "base_url": f"{EXPECTED['url']}/v1", "api_key": "none
 
 
 class TestLopaExport(ChatModelIntegrationTests):
-    """What a masked model cannot do is switched off here; test_langchain.py says why."""
+    """What a masked model cannot do is switched off here; test_python.py says why."""
 
     @property
     def chat_model_class(self) -> type[BaseChatModel]:

@@ -1,10 +1,10 @@
-"""langchain's own suite for chat models (langchain-tests) with langchain-openai, unmodified, against a server."""
+"""langchain-openai with langchain's own suite for chat models, and pydantic-ai, unmodified, against a server."""
 
 from pathlib import Path
 
 import pytest
 from tests.clients.expected import write_expected
-from tests.clients.installed import HERE, PYTHON, ended, no_python, outcomes_of_junit
+from tests.clients.installed import HERE, PYTHON, Outcome, ended, no_python, outcomes_of_junit
 from tests.serve.servers import Server
 
 from lopa.runtime import Decoder
@@ -38,22 +38,40 @@ OURS = {
     *("test_options_of_lopa_are_an_extra_body", "test_log_probabilities", "test_a_text_model_completes"),
     "test_tools_are_refused_by_name",
 }
+AGENTS = {
+    *("test_an_agent_says_what_the_decoder_answers", "test_an_agents_stream_joins_to_the_answer"),
+    *("test_an_agents_options_of_lopa_are_an_extra_body", "test_an_agents_tools_are_refused_by_name"),
+}
+
+
+def outcomes_of_suite(name: str, server: Server, decoder: Decoder, folder: Path) -> dict[str, Outcome]:
+    """What became of the tests in a file of tests/clients/suites, run with the clients' own interpreter.
+
+    Of pytest's settings none of ours. One event loop for all tests: langchain keeps the connections of asynchronous
+    models for the whole process, and they cannot be used on another loop.
+    """
+    expected, report = folder / "expected.json", folder / "report.xml"
+    write_expected(expected, server, decoder)
+    settings = ["asyncio_mode=auto", "asyncio_default_test_loop_scope=session"]
+    settings += ["asyncio_default_fixture_loop_scope=session", "cache_dir=cache"]
+    options = ["-c", "/dev/null", "--rootdir", str(folder), "--noconftest", "--tb=short", f"--junitxml={report}"]
+    options += [part for each in settings for part in ("-o", each)]
+    command = [str(PYTHON), "-m", "pytest", *options, str(HERE / "suites" / f"{name}.py")]
+    done = ended(command, folder, {"EXPECTED": str(expected), "PYTHONDONTWRITEBYTECODE": "1"})
+    assert done.returncode == 0, done.stdout
+    return outcomes_of_junit(report)
 
 
 @pytest.mark.clients
 @no_python
-def test_the_whole_suite_passes_or_says_why_not(server: Server, decoder: Decoder, tmp_path: Path) -> None:
-    expected, report = tmp_path / "expected.json", tmp_path / "report.xml"
-    write_expected(expected, server, decoder)
-    # Of pytest's settings none of ours. One event loop for all tests: langchain keeps the connections of asynchronous
-    # models for the whole process, and they cannot be used on another loop.
-    pytest_alone = ["-m", "pytest", "-c", "/dev/null", "--rootdir", str(tmp_path), "--noconftest", "--tb=short"]
-    settings = ["asyncio_mode=auto", "asyncio_default_test_loop_scope=session"]
-    settings += ["asyncio_default_fixture_loop_scope=session", "cache_dir=cache"]
-    options = [part for each in settings for part in ("-o", each)]
-    command = [str(PYTHON), *pytest_alone, *options, f"--junitxml={report}", str(HERE / "langchain" / "suite.py")]
-    done = ended(command, tmp_path, {"EXPECTED": str(expected), "PYTHONDONTWRITEBYTECODE": "1"})
-    assert done.returncode == 0, done.stdout
-    outcomes = outcomes_of_junit(report)
+def test_langchains_suite_passes_or_says_why_not(server: Server, decoder: Decoder, tmp_path: Path) -> None:
+    outcomes = outcomes_of_suite("langchain_chat", server, decoder, tmp_path)
     assert {name for name, each in outcomes.items() if each.kind == "passed"} == PASSED | OURS
     assert {each.message for each in outcomes.values() if each.kind == "skipped"} <= NOT_HERE.keys()
+
+
+@pytest.mark.clients
+@no_python
+def test_agents_of_pydantic_ai(server: Server, decoder: Decoder, tmp_path: Path) -> None:
+    outcomes = outcomes_of_suite("pydantic_agents", server, decoder, tmp_path)
+    assert {name: each.kind for name, each in outcomes.items()} == dict.fromkeys(AGENTS, "passed")
