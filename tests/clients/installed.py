@@ -18,7 +18,7 @@ WAIT = 300.0
 """Seconds after which a client counts as hung."""
 
 no_python = pytest.mark.skipif(not (INSTALLED / "ready").is_file(), reason="no clients here: `make test-clients`")
-no_node = pytest.mark.skipif(not (MODULES / "openai").is_dir(), reason="no npm clients here: `make test-clients`")
+no_node = pytest.mark.skipif(not (MODULES / "openai").is_dir(), reason="no clients of npm here: `make test-clients`")
 
 
 @dataclass(frozen=True)
