@@ -19,7 +19,14 @@ MANIFEST_NAME = "manifest.json"
 Dialect = Literal["standard", "portable"]
 """How a graph is written (docs/contract.md): ai.onnx 23 in the contract's shapes, or 17 in the portable form."""
 
-PREDICTION_SHIFTS = {"dream": 1}
+PREDICTION_SHIFTS = {
+    "dream": 1,
+    "llada": 0,
+    "fast-dllm-v2": 1,
+    "sdar": 0,
+    "wedlm": 0,
+    "stable-diffcoder": 0,
+}
 """By architecture, of those that this version knows; what another one has, its manifest alone says."""
 WEIGHT_ALIGNMENT = 4096
 """Bytes, of which every tensor's offset in the weights file is a multiple: so each can be mapped by itself."""
