@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import secrets
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from prometheus_client import CONTENT_TYPE_LATEST
@@ -24,6 +24,7 @@ from lopa.serve.answering.winners import WinningBranches
 from lopa.serve.http.api_error import ApiError, api_error_of, unavailable
 from lopa.serve.http.body import object_from_body
 from lopa.serve.http.events import EventResponse
+from lopa.serve.http.visitors import Visitors, VisitorsMiddleware
 from lopa.serve.openai.options import CHATS, COMPLETIONS
 from lopa.serve.openai.request import request_of_body
 from lopa.serve.page.response import page
@@ -34,8 +35,8 @@ _GONE = 499
 _CODES = {404: "not_found", 405: "method_not_allowed"}
 
 
-def app_of_service(service: Service, *, origins: Sequence[str] = ()) -> Starlette:
-    """An ASGI app; its end closes the service. Pages of `origins` may use it from browsers, "*": of any."""
+def app_of_service(service: Service, visitors: Visitors = Visitors()) -> Starlette:  # noqa: B008 - it is frozen
+    """An ASGI app that answers `visitors`; its end closes the service."""
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -45,7 +46,8 @@ def app_of_service(service: Service, *, origins: Sequence[str] = ()) -> Starlett
             await asyncio.to_thread(service.close)
 
     endpoints = _Endpoints(service)
-    cors = Middleware(CORSMiddleware, allow_origins=list(origins), allow_methods=["*"], allow_headers=["*"])
+    door = Middleware(VisitorsMiddleware, visitors=visitors, refuse=endpoints.told)
+    cors = Middleware(CORSMiddleware, allow_origins=visitors.origins, allow_methods=["*"], allow_headers=["*"])
     return Starlette(
         routes=[
             Route("/", page),
@@ -57,7 +59,7 @@ def app_of_service(service: Service, *, origins: Sequence[str] = ()) -> Starlett
             Route("/ready", endpoints.ready),
             Route("/metrics", endpoints.metrics),
         ],
-        middleware=[cors] if origins else [],
+        middleware=[door, cors] if visitors.origins else [door],
         exception_handlers={
             ApiError: endpoints.told,
             HTTPException: endpoints.told_of_http,

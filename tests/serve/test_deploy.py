@@ -176,6 +176,8 @@ def test_the_proxy_fits_the_server() -> None:
     assert int(of_nginx("client_max_body_size").removesuffix("m")) * 2**20 == ServeLimits().max_body
     assert int(of_nginx("proxy_read_timeout").removesuffix("s")) > options_of_unit()["max_seconds"]
     assert f"    server 127.0.0.1:{options_of_unit()['port']};\n" in NGINX
+    assert of_nginx("server_name") in options_of_unit()["names"]
+    assert of_nginx("proxy_set_header Host") == "$http_host"
 
 
 def test_systemd_accepts_the_unit(tmp_path: Path) -> None:

@@ -320,6 +320,22 @@ def test_a_stream_that_breaks_off_is_an_error_and_html_stays_text(browser: Brows
 
 
 @in_chromium
+def test_pages_from_elsewhere_start_nothing(browser: Browser, server: Server) -> None:
+    """Neither with a body that needs nobody's leave, nor under a name that leads to the server."""
+    server.until_idle()
+    before = server.metric("lopa_steps_total")
+    browser.open(f"http://elsewhere.example:{server.port}/")
+    assert "is not a name of this server" in browser.value("document.body.textContent")
+    body = '{"model": "tiny", "prompt": "2 + 2", "max_tokens": 4}'
+    asked = f"{{ method: 'POST', mode: 'no-cors', body: {body!r} }}"
+    assert browser.value(f"fetch('{server.url}/v1/completions', {asked}).then((answer) => answer.type)") == "opaque"
+    told = browser.value(f"fetch('/v1/completions', {asked}).then((answer) => answer.json())")
+    assert told["error"]["code"] == "host_not_allowed"
+    assert server.metric("lopa_steps_total") == before
+    assert server.metric('lopa_rejected_total{model="tiny",reason="origin_not_allowed"') > 0
+
+
+@in_chromium
 def test_nothing_that_is_put_in_runs(browser: Browser, server: Server) -> None:
     Page(browser, server)
     browser.value("""{

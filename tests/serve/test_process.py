@@ -249,13 +249,13 @@ def exchange(server: Server, sent: bytes, seconds: float = 10.0) -> bytes:
 
 
 def test_a_client_that_sends_too_slowly_is_given_up(server: Server) -> None:
-    head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 500\r\n\r\n"
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 500\r\n\r\n"
     began = time.monotonic()
     assert b" 408 " in exchange(server, head + b'{"model"')
     assert 1 < time.monotonic() - began < 8
 
 
-@pytest.mark.parametrize("sent", [b"", b"POST /v1/comp", b"POST /v1/completions HTTP/1.1\r\nHost: x\r\n"])
+@pytest.mark.parametrize("sent", [b"", b"POST /v1/comp", b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"])
 def test_a_client_that_never_begins_is_given_up_too(server: Server, sent: bytes) -> None:
     began = time.monotonic()
     with socket.create_connection(("127.0.0.1", server.port), timeout=10) as client:
@@ -274,7 +274,7 @@ def test_headers_without_end_are_given_up(server: Server) -> None:
         assert client.recv(100).startswith(b"HTTP/1.1 400 ")
     for length, status in ((60_000, b" 200 "), (70_000, b" 400 ")):
         line = b"GET /health?" + b"x" * length
-        assert status in exchange(server, line + b" HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        assert status in exchange(server, line + b" HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
 
 
 def test_half_a_request_and_a_hang_up_harm_nobody(server: Server) -> None:
@@ -288,7 +288,7 @@ def test_half_a_request_and_a_hang_up_harm_nobody(server: Server) -> None:
 def test_pipelined_requests_are_answered_in_order(server: Server) -> None:
     bodies = [json.dumps({"model": "tiny", "prompt": "2 + 2", "max_tokens": 4, "n": n}).encode() for n in (1, 2, 3)]
     requests = [
-        b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n%s\r\n" % (len(body), close) + body
+        b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n%s\r\n" % (len(body), close) + body
         for body, close in zip(bodies, (b"", b"", b"Connection: close\r\n"), strict=True)
     ]
     received = exchange(server, b"".join(requests))
