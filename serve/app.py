@@ -26,6 +26,7 @@ from lopa.serve.http.api_error import ApiError, api_error_of, unavailable
 from lopa.serve.http.body import object_from_body
 from lopa.serve.http.events import EventResponse
 from lopa.serve.http.visitors import Visitors, VisitorsMiddleware
+from lopa.serve.openai.error_code import ErrorCode
 from lopa.serve.openai.options import CHATS, COMPLETIONS
 from lopa.serve.openai.request import request_of_body
 from lopa.serve.page.response import page
@@ -33,7 +34,7 @@ from lopa.serve.page.response import page
 _LOG = logging.getLogger(__name__)
 _GONE = 499
 """Of an answer that nobody is there to read; no client sees it."""
-_CODES = {404: "not_found", 405: "method_not_allowed"}
+_CODES: dict[int, ErrorCode] = {404: "not_found", 405: "method_not_allowed"}
 
 
 def app_of_service(service: Service, visitors: Visitors = Visitors()) -> Starlette:  # noqa: B008 - it is frozen
@@ -142,14 +143,13 @@ class _Endpoints:
         told = api_error_of(error)
         told.headers["x-request-id"] = number = f"req_{secrets.token_hex(16)}"
         _LOG.info("%s: refused with %d: %r", number, told.status, str(told))
-        self._service.metrics.rejected(told.code or "bad_request")
+        self._service.metrics.rejected(told.code)
         return told.response()
 
-    async def told_of_http(self, _: Request, error: Exception) -> Response:
+    async def told_of_http(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        return ApiError(
-            error.status_code, error.detail, code=_CODES.get(error.status_code), headers=error.headers
-        ).response()
+        code = _CODES.get(error.status_code)
+        return await self.told(request, ApiError(error.status_code, error.detail, code=code, headers=error.headers))
 
     async def nobody(self, _: Request, __: Exception) -> Response:
         return Response(status_code=_GONE)

@@ -221,6 +221,20 @@ def test_a_chat_and_one_run_alone(browser: Browser, server: Server) -> None:
 
 
 @in_chromium
+def test_a_chat_is_offered_where_there_is_a_template(browser: Browser, server: Server, tiny_bundle: Path) -> None:
+    offered = "!found('kind').querySelector('[value=chat]').disabled"
+    Page(browser, server)
+    browser.until("model !== null")
+    assert browser.value(offered)
+    with serving(tiny_bundle) as plain:
+        Page(browser, plain)
+        browser.until("model !== null")
+        assert not browser.value(offered)
+        assert browser.value("found('kind').value") == "text"
+        assert not any("chat" in address for address in browser.requested), "it is not tried"
+
+
+@in_chromium
 def test_stop_frees_the_slots(browser: Browser, server: Server) -> None:
     page = Page(browser, server)
     browser.value("runs.forEach((each) => { each.strategy.value = 'vanilla'; each.offerBranches(); })")

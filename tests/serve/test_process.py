@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -308,13 +309,34 @@ def test_pipelined_requests_are_answered_in_order(server: Server) -> None:
 def test_metrics_are_those_of_the_page(server: Server) -> None:
     server.client.completions.create(model="tiny", prompt="2 + 2", max_tokens=4)
     text = server.http.get("/metrics").text
-    told = {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")}
+    told = {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE lopa_")}
     page = (Path(__file__).resolve().parents[2] / "docs" / "serving.md").read_text(encoding="utf-8")
     named = {word.strip("`") for line in page.splitlines() if line.startswith("| `lopa_") for word in [line.split()[1]]}
     assert named == {name for name in told if not name.endswith("_created")}
-    assert server.metric('lopa_requests_total{endpoint="completions",finish_reason=') > 0
+    assert server.metric('lopa_requests_total{endpoint="completions",finish_reason="length"') > 0
     for name in ("lopa_generated_tokens_total", "lopa_prompt_tokens_total", "lopa_request_seconds_count"):
         assert server.metric(name) > 0
+
+
+def test_a_server_that_has_done_nothing_tells_all_of_it(chat_bundle: Path) -> None:
+    """Each value of each label, as 0; and when it was started, by which one sees that it was started again."""
+    asked = time.time()
+    with serving(chat_bundle) as server:
+        series = re.findall(r"^(lopa_\w+_total)\{(.*)\} (\S+)$", server.http.get("/metrics").text, re.MULTILINE)
+        assert {(name, value) for name, labels, value in series if "endpoint" in labels or "reason" in labels} == {
+            ("lopa_requests_total", "0.0"),
+            ("lopa_rejected_total", "0.0"),
+        }
+        ends = {labels for name, labels, _ in series if name == "lopa_requests_total"}
+        assert ends == {
+            f'endpoint="{endpoint}",finish_reason="{reason}",model="tiny"'
+            for endpoint in ("chat/completions", "completions")
+            for reason in ("stop", "length")
+        }
+        assert abs(server.metric("process_start_time_seconds") - asked) < 60
+        for path, reason in (("/v1/nothing", "not_found"), ("/v1/completions", "method_not_allowed")):
+            server.http.get(path)
+            assert server.metric(f'lopa_rejected_total{{model="tiny",reason="{reason}"') == 1
 
 
 def test_nothing_is_left_behind(chat_bundle: Path, tmp_path: Path) -> None:

@@ -51,6 +51,7 @@ def connected(server: Server, seconds: float = 20.0) -> socket.socket:
 
 @pytest.mark.parametrize("megabytes", [8, 100])
 def test_a_client_that_sends_first_and_reads_then_hears_that_it_is_too_large(server: Server, megabytes: int) -> None:
+    before = most_memory(server)
     with connected(server) as client:
         client.sendall(head(megabytes * MEGABYTE))
         for _ in range(megabytes):
@@ -58,6 +59,13 @@ def test_a_client_that_sends_first_and_reads_then_hears_that_it_is_too_large(ser
         received = until_end(client)
     assert received.startswith(b"HTTP/1.1 413 ")
     assert b"body_too_large" in received
+    assert most_memory(server) - before < 4 * MEGABYTE, "it is dropped as it comes"
+
+
+def most_memory(server: Server) -> int:
+    """Bytes that its process has ever had at once."""
+    status = Path(f"/proc/{server.process.pid}/status").read_text()
+    return 1024 * int(status.partition("VmHWM:")[2].split()[0])
 
 
 def test_the_official_client_hears_it_too(server: Server) -> None:
