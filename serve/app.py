@@ -50,7 +50,7 @@ def app_of_service(service: Service, visitors: Visitors = Visitors()) -> Starlet
     endpoints = _Endpoints(service)
     door = Middleware(VisitorsMiddleware, visitors=visitors, refuse=endpoints.told)
     cors = Middleware(CORSMiddleware, allow_origins=visitors.origins, allow_methods=["*"], allow_headers=["*"])
-    return Starlette(
+    app = Starlette(
         routes=[
             Route("/", page),
             Route("/v1/models", endpoints.models),
@@ -70,6 +70,8 @@ def app_of_service(service: Service, visitors: Visitors = Visitors()) -> Starlet
         },
         lifespan=lifespan,
     )
+    app.router.redirect_slashes = False  # to an address made of the request's Host, which a proxy may know by another
+    return app
 
 
 class _Endpoints:

@@ -25,6 +25,7 @@ class _BoundedProtocol(HttpToolsProtocol):
     _reading: asyncio.TimerHandle | None = None
     """Ends the reading of a head, or of what is left of a body after its answer."""
     _writing: asyncio.TimerHandle | None = None
+    _in_body = False
     _head = 0
     """Bytes of the head that is being read."""
     _rest = 0
@@ -56,6 +57,18 @@ class _BoundedProtocol(HttpToolsProtocol):
             self._writing = None
         super().resume_writing()
 
+    def send_400_response(self, msg: str) -> None:
+        """Only where it is the next answer: in the midst of another, or behind one, it would be taken for what it is
+        not."""
+        if self._in_body:
+            is_next = not self.cycle.response_started and not self.pipeline
+        else:
+            is_next = self.cycle is None or self.cycle.response_complete
+        if is_next:
+            super().send_400_response(msg)
+        else:
+            self.transport.hang_up()
+
     def shutdown(self) -> None:
         super().shutdown()
         if self.transport.is_closing():
@@ -79,6 +92,7 @@ class _BoundedProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._end_reading()
+        self._in_body = True
         super().on_headers_complete()
         if self.expect_100_continue:  # it may keep its body to itself, and then nobody knows what comes next
             self.cycle.keep_alive = False
@@ -89,7 +103,7 @@ class _BoundedProtocol(HttpToolsProtocol):
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        self.transport.unread = False
+        self.transport.unread = self._in_body = False
         if self._reading is not None:  # the rest is read: the next request may come
             self._end_reading()
             self.timeout_keep_alive_task = self.loop.call_later(

@@ -307,6 +307,7 @@ def test_what_is_no_object_is_refused(server: Server, body: bytes) -> None:
 def test_other_errors_have_the_same_form(server: Server) -> None:
     for answer, status, code in (
         (server.http.get("/v1/nothing"), 404, "not_found"),
+        (server.http.post("/v1/completions/"), 404, "not_found"),
         (server.http.get("/v1/completions"), 405, "method_not_allowed"),
         (server.http.post("/v1/completions", json={"model": "x\r\nA: b", "prompt": "2"}), 404, "model_not_found"),
         (server.http.get("/v1/models/x%0d%0aA:%20b"), 404, "not_found"),

@@ -12,6 +12,7 @@ import httpx2 as httpx
 import openai
 import pytest
 from tests.serve.servers import Server, serving
+from tests.serve.test_streams import LONG
 
 MEGABYTE = 2**20
 GOOD = json.dumps({"model": "tiny", "prompt": "2 + 2", "max_tokens": 4}).encode()
@@ -116,6 +117,24 @@ def test_the_rest_of_what_was_refused_has_to_come_in_time(keyed: Server) -> None
         client.sendall(head(500))
         assert client.recv(65536).startswith(b"HTTP/1.1 401 ")
         assert is_hung_up_on(client, b"x", 60, 0.1), "6 seconds, where the server waits for one"
+
+
+def test_what_is_no_request_is_never_answered_in_the_midst_of_an_answer(keyed: Server) -> None:
+    body = json.dumps({"model": "tiny", "prompt": "2 + 2", "max_tokens": 500, "stream": True, "lopa": LONG}).encode()
+    asked = head(len(body), "Authorization: Bearer a-key") + body
+    with connected(keyed) as client:
+        client.sendall(asked)
+        received = client.recv(65536)
+        client.sendall(b"no request\r\n\r\n")
+        received += until_end(client)
+    assert received.startswith(b"HTTP/1.1 200 ")
+    assert received.count(b"HTTP/1.1 ") == 1
+    for unread in (head(500).replace(b"Content-Length: 500", b"Transfer-Encoding: chunked"), asked[:1]):
+        with connected(keyed) as client:
+            client.sendall(unread + b"no chunk, no request\r\n\r\n")
+            received = until_end(client)
+        assert received.endswith(b"\r\n\r\nInvalid HTTP request received.")
+        assert received.count(b"HTTP/1.1 ") == 1
 
 
 def test_a_client_that_waits_to_be_asked_for_its_body_is_told_in_time(keyed: Server) -> None:
