@@ -95,19 +95,25 @@ class FuzzedServer:
         return socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE)
 
     def asked(self, path: str, body: Any = None, key: str | None = None) -> Answer:
-        """The answer to a good request. Raises as `answers_of` does, and RuntimeError where it has none."""
+        """The answer to a good request, which waits for a place that one who went has not given back yet.
+
+        Raises as `answers_of` does, TimeoutError where no place comes, RuntimeError where the answer is no good.
+        """
         text = b"" if body is None else json.dumps(body).encode()
         lines = [
             f"{'GET' if body is None else 'POST'} {path} HTTP/1.1",
             *("Host: localhost", "Connection: close", f"Content-Length: {len(text)}"),
             *([f"Authorization: Bearer {key}"] if key else []),
         ]
-        with self.connect() as client:
-            client.sendall("\r\n".join((*lines, "", "")).encode() + text)
-            answers = answers_of(client, bodies=True)
-        if len(answers) != 1 or answers[0].status != 200:
-            raise RuntimeError(f"a good request for {path} was answered with {answers}")
-        return answers[0]
+        for _ in _tries("no place for a good request"):
+            with self.connect() as client:
+                client.sendall("\r\n".join((*lines, "", "")).encode() + text)
+                answers = answers_of(client, bodies=True)
+            if [each.status for each in answers] == [200]:
+                return answers[0]
+            if [each.status for each in answers] != [429]:
+                break
+        raise RuntimeError(f"a good request for {path} was answered with {answers}")
 
     def until_idle(self) -> None:
         """Raises TimeoutError where a slot is lost."""
