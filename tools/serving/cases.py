@@ -4,6 +4,7 @@ import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -60,16 +61,29 @@ class Case:
         return self.alone[index].text.startswith(text.rstrip(_UNREADABLE))
 
 
+@dataclass(frozen=True)
+class Cases:
+    """What is asked in a soak."""
+
+    distinct: tuple[Case, ...]
+    long: Case
+    """One that runs for hundreds of steps: to be left before it ends."""
+
+
+def cases_of_bundle(bundle: Path, distinct: int, seed: int) -> Cases:
+    """So many random requests of `bundle`, which has a chat template, decoded one after another."""
+    rng = np.random.default_rng(seed)
+    with Decoder.open(bundle, threads=1) as decoder:
+        return Cases(tuple(_random_case(rng, decoder) for _ in range(distinct)), _long_case(rng, decoder))
+
+
 def text_of_choice(choice: Mapping[str, Any]) -> str:
     """Of either endpoint's."""
     return str(choice["message"]["content"] if "message" in choice else choice["text"])
 
 
-def random_case(rng: np.random.Generator, decoder: Decoder) -> Case:
-    """One prompt, two, or a chat, with random options and one to three answers to each prompt.
-
-    The decoder's bundle has a chat template.
-    """
+def _random_case(rng: np.random.Generator, decoder: Decoder) -> Case:
+    """One prompt, two, or a chat, with random options and one to three answers to each prompt."""
     config, copies = random_config(rng, decoder), int(rng.choice([1, 1, 1, 2, 3]))
     kind = str(rng.choice(_KINDS, p=_SHARES))
     ids = random_prompt(rng, decoder)
@@ -90,8 +104,7 @@ def random_case(rng: np.random.Generator, decoder: Decoder) -> Case:
     return Case(CHATS if kind == "chat" else COMPLETIONS, body, _decoded_alone(decoder, prompts, config, copies))
 
 
-def long_case(rng: np.random.Generator, decoder: Decoder) -> Case:
-    """One that runs for hundreds of steps: to be left before it ends."""
+def _long_case(rng: np.random.Generator, decoder: Decoder) -> Case:
     prompt = random_prompt(rng, decoder)
     config = decoder.config(strategy="vanilla", max_new_tokens=_LONG_TOKENS, stop_at_eos=False, window="block_causal")
     body = {"prompt": list(prompt), **_fields_of_config(config)}

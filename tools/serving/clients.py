@@ -93,6 +93,8 @@ class Clients:
                     self.tally.rejected["queue_full"] += status == 429
                     if status != (200 if number < places else 429):
                         self.tally.fault(f"request {number + 1} of an idle server with {places} places got {status}")
+        except TimeoutError:
+            self.tally.fault(f"{len(held)} requests, one after another, have no place after {self.patience:g} seconds")
         finally:
             for opened in held:
                 await opened.__aexit__(None, None, None)

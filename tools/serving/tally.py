@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-_SHOWN = 20
+_SHOWN = 50
 
 
 @dataclass
