@@ -6,7 +6,8 @@ how one is decoded.
 
 import threading
 import time
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -24,6 +25,7 @@ from lopa.runtime.requests.handle import RequestHandle
 from lopa.runtime.requests.job import Job
 from lopa.runtime.requests.observer import EngineObserver, checked_observer
 from lopa.runtime.requests.prompt_store import PROMPT_ROWS
+from lopa.runtime.requests.reservation import Reservation
 from lopa.runtime.requests.status import EngineStatus
 from lopa.runtime.sessions.device_errors import failure_of_device
 from lopa.runtime.text.prompt_ids import Prompt, PromptRequest, check_prompts
@@ -78,6 +80,8 @@ class Engine:
         self._ending: list[Job] = []
         """Those that left without having run, and are given their ends."""
         self._load = self._pool.load()
+        self._held: list[Reservation] = []
+        """For requests to come."""
         self._draining = self._closed = False
         self._cut_short = False
         """Whether closing, or a failure, ended requests that would have gone on."""
@@ -144,6 +148,7 @@ class Engine:
             return EngineStatus(
                 running=_unfinished(self._admitted),
                 waiting=len(self._waiting),
+                reserved=self._places_held(),
                 slots=self._slots,
                 queue_limit=self._queue_limit,
                 cache_rows=self._load.cache_rows,
@@ -186,12 +191,14 @@ class Engine:
         deadline: float | None = None,
         drafts: bool = False,
         on_step: Callable[[int, Step], None] | None = None,
+        reservation: Reservation | None = None,
     ) -> tuple[RequestHandle, ...]:
         """Ask for several answers, all or none of them; a handle for each prompt, in order.
 
         A PromptRequest is decoded by its own config, other prompts by `config`. Copies (the same ids and config, with
         temperature 0 and no `on_step`) are decoded once, in one slot and one place of the queue: each handle gives the
         whole answer, and ends by itself when it is cancelled. `on_step` is told the number of the prompt too, from 0.
+        They take the places of `reservation`, if there is one, and free ones beyond it.
 
         Raises as `submit` does, for the first prompt that cannot be used or finds no place; then nothing runs.
         """
@@ -200,7 +207,7 @@ class Engine:
         submitted = time.perf_counter()
         handles: list[RequestHandle] = []
         jobs: dict[Hashable, Job] = {}
-        self._check_takes(1)
+        self._check_takes(1, reservation)
         for number, prompt in enumerate(prompts):
             heard = None if on_step is None else partial(on_step, number)
             own, text = (prompt.config, prompt.prompt) if isinstance(prompt, PromptRequest) else (config, prompt)
@@ -215,9 +222,26 @@ class Engine:
             handles.append(job.handle)
             work = job.work()
             jobs[work] = jobs[work].with_copy(job.handle) if work in jobs else job.submitted_at(submitted)
-            self._check_takes(len(jobs))
-        self._take(jobs.values())
+            self._check_takes(len(jobs), reservation)
+        self._take(jobs.values(), reservation)
         return tuple(handles)
+
+    @contextmanager
+    def reserved(self, count: int) -> Iterator[Reservation]:
+        """Hold `count` places for a `submit_many` inside, while its requests are prepared; given up at the end.
+
+        Raises BadInputError for a number that is too small, QueueFullError and EngineClosedError.
+        """
+        whole_number("count", count, least=1, most=MOST_PARALLEL + MOST_WAITING)
+        with self._changed:
+            self._check_takes(count)
+            self._held.append(reservation := Reservation(count))
+        try:
+            yield reservation
+        finally:
+            with self._changed:
+                if reservation in self._held:
+                    self._held.remove(reservation)
 
     def drain(self, timeout: float | None = None) -> bool:
         """Refuse new requests from now on and wait until those that are there have ended, `timeout` seconds at most.
@@ -317,11 +341,13 @@ class Engine:
             self._pool.end_failed(job, failure)
         self._pool.close()
 
-    def _take(self, jobs: Iterable[Job]) -> None:
-        """Let requests wait, all of them or none."""
+    def _take(self, jobs: Iterable[Job], reservation: Reservation | None = None) -> None:
+        """Let requests wait, all of them or none; their reservation ends at that moment, so that none counts twice."""
         with self._changed:
             new = list(jobs)
-            self._check_takes(len(new))
+            self._check_takes(len(new), reservation)
+            if reservation is not None:
+                self._held.remove(reservation)
             self._waiting.extend(new)
             self._changed.notify_all()
 
@@ -329,8 +355,11 @@ class Engine:
         """Requests that have not ended; what waits counts until the worker has seen that it was cancelled."""
         return len(self._waiting) + _unfinished(self._admitted) + _unfinished(self._ending)
 
-    def _check_takes(self, count: int) -> None:
-        """Raise EngineClosedError or QueueFullError when `count` requests may not come in."""
+    def _places_held(self, but_of: Reservation | None = None) -> int:
+        return sum(held.places for held in self._held if held is not but_of)
+
+    def _check_takes(self, count: int, reservation: Reservation | None = None) -> None:
+        """Raise EngineClosedError or QueueFullError when `count` requests may not come in, held places included."""
         with self._changed:
             if self._closed or self._draining:
                 state = "closed" if self._closed else "draining: it ends what it has"
@@ -340,11 +369,18 @@ class Engine:
                     expected="an open engine",
                     remedy="open another engine",
                 )
+            if reservation is not None and reservation not in self._held:
+                raise BadInputError(
+                    "a reservation that this engine does not hold (any more)",
+                    expected="one of its own that no request has taken",
+                    remedy="call submit_many once inside its `with`",
+                )
             taken = self._places_taken()
-            if taken + count > self._slots + self._queue_limit:
+            held = self._places_held(but_of=reservation)
+            if taken + held + count > self._slots + self._queue_limit:
                 what = "a request more" if count == 1 else f"{count} requests more"
                 raise QueueFullError(
-                    f"{what}, while {taken} are not done",
+                    f"{what}, while {taken} are not done{f' and {held} are on their way' if held else ''}",
                     expected=f"at most {self._slots} that run and {self._queue_limit} that wait",
                     remedy="submit again when one is done, or open the engine with a larger queue_limit",
                 )

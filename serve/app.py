@@ -15,6 +15,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from lopa.serve.answering.places import check_places
 from lopa.serve.answering.reply import Reply
 from lopa.serve.answering.service import Service
 from lopa.serve.answering.stream import stream_of_reply
@@ -85,7 +86,7 @@ class _Endpoints:
         """Cheap checks first: who asks, whether there is a place, how large the body is; then what it asks for."""
         service = self._service
         self._let_in(request)
-        service.places.check(1)
+        check_places(service.engine, 1)
         body = await object_from_body(request, service.limits)
         try:
             asked = request_of_body(body, request.url.path, service.limits)

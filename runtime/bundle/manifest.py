@@ -35,7 +35,7 @@ Name = Annotated[str, Meta(min_length=1, max_length=1024)]
 Sha256 = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
 
 
-class ModelDimensions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class ModelDimensions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
     """Sizes of the network; everything that a cache or a reference engine must know."""
 
     vocab_size: Annotated[int, Meta(ge=TOP_K, le=2**24)]
@@ -50,6 +50,10 @@ class ModelDimensions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     max_positions: Annotated[int, Meta(ge=1, le=2**24)]
     rope_theta: Annotated[float, Meta(gt=0, le=1e15)]
     rms_norm_eps: Annotated[float, Meta(gt=0, le=0.01)]
+    qkv_bias: bool = True
+    """Whether the products that make queries, keys and values have a bias."""
+    qk_norm: bool = False
+    """Whether every head's query and key are normalized, each by a weight [head size], before they are rotated."""
 
 
 class SpecialTokens(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

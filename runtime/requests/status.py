@@ -29,6 +29,8 @@ class EngineStatus:
     """Decodes that have joined and not ended; copies that share one are one."""
     waiting: int
     """Decodes that have not joined."""
+    reserved: int
+    """Places held for requests that are not submitted yet."""
     slots: int
     """Decodes that may run at once."""
     queue_limit: int

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from lopa.runtime import __version__
 from lopa.runtime.bundle.record import json_from_record
 from lopa.runtime.engine import Engine
-from lopa.serve.answering.places import Places
 from lopa.serve.http.keys import ApiKeys
 from lopa.serve.limits import ServeLimits
 from lopa.serve.metrics import ServeMetrics
@@ -30,7 +29,6 @@ class Service:
     metrics: ServeMetrics
     keys: ApiKeys | None = None
     """None: everybody is let in."""
-    places: Places = field(init=False)
     threads: ThreadPoolExecutor = field(init=False)
     created: int = field(default_factory=lambda: int(time.time()))
     fingerprint: str = field(init=False)
@@ -39,7 +37,6 @@ class Service:
     def __post_init__(self) -> None:
         digest = hashlib.sha256(json_from_record(self.engine.manifest)).hexdigest()[:12]
         object.__setattr__(self, "fingerprint", f"lopa-{__version__}-{digest}")
-        object.__setattr__(self, "places", Places(self.engine))
         object.__setattr__(self, "threads", ThreadPoolExecutor(_PREPARING, "lopa-serve"))
 
     @property

@@ -1,7 +1,7 @@
 """From what a body asks for to requests of the engine, all of them or none."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from lopa.runtime.algorithm.decoding import Step
@@ -10,7 +10,9 @@ from lopa.runtime.errors import BadInputError
 from lopa.runtime.files.untrusted_input import refused_as_bad_input
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.requests.handle import RequestHandle
-from lopa.runtime.text.prompt_ids import PromptRequest
+from lopa.runtime.requests.reservation import Reservation
+from lopa.runtime.text.prompt_ids import Prompt, PromptRequest
+from lopa.serve.answering.places import check_places
 from lopa.serve.answering.service import Service
 from lopa.serve.openai.field_error import FieldError, errors_of_field
 from lopa.serve.openai.options import OURS, BodyOptions
@@ -29,10 +31,18 @@ async def handles_of_request(
     """
     config = config_of_options(service.engine, asked.options)
     decoded_once = config.temperature == 0 and on_step is None
-    count = (len(asked.prompts) or 1) * (1 if decoded_once else asked.copies)
-    with service.places.reserved(count):
+    count = _different(asked.prompts) if decoded_once else (len(asked.prompts) or 1) * asked.copies
+    check_places(service.engine, count)
+    with service.engine.reserved(count) as reservation:
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(service.threads, _submitted, service.engine, asked, config, on_step)
+        return await loop.run_in_executor(
+            service.threads, _submitted, service.engine, asked, config, on_step, reservation
+        )
+
+
+def _different(prompts: Sequence[Prompt]) -> int:
+    """Of a list of prompts, or of the one of a chat."""
+    return len({prompt if isinstance(prompt, str) else tuple(prompt) for prompt in prompts}) or 1
 
 
 def config_of_options(engine: Engine, options: BodyOptions) -> GenerationConfig:
@@ -58,7 +68,11 @@ def _refused(engine: Engine, name: str, value: object) -> bool:
 
 
 def _submitted(
-    engine: Engine, asked: AskedRequest, config: GenerationConfig, on_step: Callable[[int, Step], None] | None
+    engine: Engine,
+    asked: AskedRequest,
+    config: GenerationConfig,
+    on_step: Callable[[int, Step], None] | None,
+    reservation: Reservation,
 ) -> Handles:
     """On a thread of its own, since templates and tokenizers take their time."""
     with (
@@ -67,7 +81,13 @@ def _submitted(
     ):
         prompts = asked.prompts or (engine.prompt_from_messages(asked.messages, special_tokens=config.special_tokens),)
         requests = [PromptRequest(prompt, _of_copy(config, copy)) for prompt in prompts for copy in range(asked.copies)]
-        return engine.submit_many(requests, deadline=asked.deadline, drafts=on_step is not None, on_step=on_step)
+        return engine.submit_many(
+            requests,
+            deadline=asked.deadline,
+            drafts=on_step is not None,
+            on_step=on_step,
+            reservation=reservation,
+        )
 
 
 def _of_copy(config: GenerationConfig, copy: int) -> GenerationConfig:

@@ -238,6 +238,15 @@ def test_more_at_once_than_there_are_places_is_refused_for_good(chat_bundle: Pat
         assert len(server.client.completions.create(model="tiny", prompt=["1", "2"], max_tokens=1).choices) == 2
 
 
+def test_equal_greedy_prompts_need_one_place(chat_bundle: Path) -> None:
+    with serving(chat_bundle, "--slots", 1, "--queue", 0) as server:
+        equal = server.client.completions.create(model="tiny", prompt=["1 + 1"] * 3, n=2, max_tokens=3)
+        assert len(equal.choices) == 6
+        for more in ({"temperature": 1.0}, {"prompt": ["1 + 1", "1 + 2"]}):
+            with pytest.raises(openai.BadRequestError):
+                server.client.completions.create(**{"model": "tiny", "prompt": ["1 + 1"] * 2, "max_tokens": 3, **more})
+
+
 def exchange(server: Server, sent: bytes, seconds: float = 10.0) -> bytes:
     """What the server answers to raw bytes until it hangs up."""
     received = b""

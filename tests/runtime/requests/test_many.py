@@ -196,6 +196,56 @@ def test_all_are_queued_or_none(counted: Counted, prompt: tuple[int, ...]) -> No
         engine.submit_many([prompt])
 
 
+def test_reserved_places_are_there_for_what_is_prepared_and_count_once(
+    decoder: Decoder, prompt: tuple[int, ...]
+) -> None:
+    config, gate = decoder.config(max_new_tokens=2), Gate()
+    different = [prompt[: 5 + number] for number in range(5)]
+    with Engine(decoder, slots=1, queue_limit=3) as engine:
+        running = engine.submit(prompt, config, on_step=gate)
+        assert gate.reached.wait(WAIT)
+        with engine.reserved(2) as places:
+            assert (engine.status.running, engine.status.waiting, engine.status.reserved) == (1, 0, 2)
+            with pytest.raises(QueueFullError, match="2 requests more, while 1 are not done and 2 are on their way"):
+                engine.submit_many(different[:2], config)
+            with pytest.raises(QueueFullError), engine.reserved(2):
+                pass
+            other = engine.submit(different[0], config)
+            with pytest.raises(QueueFullError, match="a request more"):
+                engine.submit(different[1], config)
+            with pytest.raises(QueueFullError, match="3 requests more, while 2 are not done"):
+                engine.submit_many(different[2:], config, reservation=places)
+            taken = engine.submit_many(different[2:4], config, reservation=places)
+            assert (engine.status.waiting, engine.status.reserved) == (3, 0)
+            with pytest.raises(BadInputError, match="does not hold"):
+                engine.submit_many([prompt], config, reservation=places)
+        gate.open()
+        assert all(handle.result(WAIT).tokens for handle in (running, other, *taken))
+        with pytest.raises(BadInputError, match="an empty prompt"), engine.reserved(4) as places:
+            engine.submit_many([[]], config, reservation=places)
+        with engine.reserved(4) as whole:  # those were given up
+            assert len(engine.submit_many([prompt] * 9, config, reservation=whole)) == 9
+            with Engine(decoder) as another, pytest.raises(BadInputError, match="does not hold"):
+                another.submit_many([prompt], config, reservation=whole)
+        with pytest.raises(BadInputError), engine.reserved(0):
+            pass
+    with pytest.raises(EngineClosedError), engine.reserved(1):
+        pass
+
+
+def test_none_is_turned_away_while_others_are_prepared_and_submitted(decoder: Decoder, prompt: tuple[int, ...]) -> None:
+    """As many threads as there are places, each with a place held: at no moment does one count twice."""
+    config = decoder.config(max_new_tokens=1)
+
+    def ask(number: int) -> int:
+        with engine.reserved(1) as place:
+            return engine.submit_many([prompt[: 3 + number]], config, reservation=place)[0].result(WAIT).tokens
+
+    with Engine(decoder, slots=2, queue_limit=6) as engine, ThreadPoolExecutor(8) as threads:
+        for _ in range(5):
+            assert list(threads.map(ask, range(8))) == [1] * 8
+
+
 class Meanwhile(list[int]):
     """Ids that let something else happen while they are looked at."""
 
