@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from tools.serving.cases import CHATS, COMPLETIONS
+from tools.serving.cases import CHATS, COMPLETIONS, OURS
 
 MOST_BODY = 100_000
 """Bytes: what the server is told to take."""
@@ -49,7 +49,7 @@ def _wrong(model: str) -> Iterator[tuple[str, dict[str, Any], str]]:
         ("prompt", [5] * 5000),
     ):
         yield COMPLETIONS, {"model": model, "prompt": "1 + 1", field: value}, field
-    yield COMPLETIONS, {"model": model, "prompt": "1 + 1", "lopa": {"speed": 2}}, "lopa.speed"
+    yield COMPLETIONS, {"model": model, "prompt": "1 + 1", OURS: {"speed": 2}}, f"{OURS}.speed"
     yield COMPLETIONS, {"prompt": "1 + 1"}, "model"
     yield CHATS, {"model": model, "messages": []}, "messages"
     yield CHATS, {"model": model, "messages": [{"role": "robot", "content": "1"}]}, "messages"

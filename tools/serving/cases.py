@@ -16,8 +16,10 @@ from lopa.runtime.text.prompt_ids import Prompt
 from tools.random_configs import random_config, random_prompt
 
 CHATS, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
+OURS = "lopa"
+"""The field with what OpenAI's API lacks."""
 _TOP_LEVEL = {"max_new_tokens": "max_tokens", "temperature": "temperature", "top_p": "top_p", "seed": "seed"}
-"""OpenAI's names of options; the others are in "lopa"."""
+"""OpenAI's names of options; the others are in OURS."""
 _KINDS, _SHARES = ("text", "ids", "texts", "chat"), (0.35, 0.15, 0.2, 0.3)
 _LONG_TOKENS = 400
 _UNREADABLE = "\ufffd"
@@ -32,9 +34,9 @@ class Case:
     alone: tuple[GenerationResult, ...]
 
     def encoded(self, model: str, **more: Any) -> bytes:
-        """The body for the model of that name, with fields more; what they have in "lopa" is added to its own."""
-        ours = {**self.body["lopa"], **more.pop("lopa", {})}
-        return json.dumps({"model": model, **self.body, **more, "lopa": ours}).encode()
+        """The body for the model of that name, with fields more; what they have in OURS is added to its own."""
+        ours = {**self.body[OURS], **more.pop(OURS, {})}
+        return json.dumps({"model": model, **self.body, **more, OURS: ours}).encode()
 
     def difference(self, choices: Sequence[Mapping[str, Any]], *, may_be_cut: bool = False) -> str | None:
         """What is wrong with the choices of an answer, None for nothing.
@@ -44,7 +46,7 @@ class Case:
         if [choice["index"] for choice in choices] != list(range(len(self.alone))):
             return f"choices {[choice['index'] for choice in choices]} instead of {len(self.alone)}"
         for choice, alone in zip(choices, self.alone, strict=True):
-            text, ours = text_of_choice(choice), choice["lopa"]
+            text, ours = text_of_choice(choice), choice[OURS]
             if may_be_cut and ours["stop_reason"] == "time_limit":
                 if not self.begins_with(choice["index"], text):
                     return f"{text!r} does not begin {alone.text!r}"
@@ -114,7 +116,7 @@ def _long_case(rng: np.random.Generator, decoder: Decoder) -> Case:
 def _fields_of_config(config: GenerationConfig) -> dict[str, Any]:
     values = {name: value for name, value in dataclasses.asdict(config).items() if value is not None}
     top = {ours: values.pop(name) for name, ours in _TOP_LEVEL.items() if name in values}
-    return {**top, "stop": list(values.pop("stop")), "lopa": values}
+    return {**top, "stop": list(values.pop("stop")), OURS: values}
 
 
 def _decoded_alone(
