@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from tools.serving.cases import CHATS, COMPLETIONS, OURS
+from lopa.serve.openai.options import CHATS, COMPLETIONS, OURS
 
 MOST_BODY = 100_000
 """Bytes: what the server is told to take."""

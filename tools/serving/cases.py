@@ -13,11 +13,9 @@ from lopa.runtime.decoder import Decoder
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.requests.result import GenerationResult
 from lopa.runtime.text.prompt_ids import Prompt
+from lopa.serve.openai.options import CHATS, COMPLETIONS, OURS
 from tools.random_configs import random_config, random_prompt
 
-CHATS, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
-OURS = "lopa"
-"""The field with what OpenAI's API lacks."""
 _TOP_LEVEL = {"max_new_tokens": "max_tokens", "temperature": "temperature", "top_p": "top_p", "seed": "seed"}
 """OpenAI's names of options; the others are in OURS."""
 _KINDS, _SHARES = ("text", "ids", "texts", "chat"), (0.35, 0.15, 0.2, 0.3)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from lopa.serve.openai.options import OURS
 from tools.serving.bad_requests import BadRequest
 from tools.serving.cases import Case
 from tools.serving.connection import Address, Connection, Head, connected
@@ -163,7 +164,7 @@ class Clients:
         if difference is not None:
             raise WrongAnswerError(difference)
         self.tally.read(case.path, choices)
-        return any(choice["lopa"]["stop_reason"] == "time_limit" for choice in choices)
+        return any(choice[OURS]["stop_reason"] == "time_limit" for choice in choices)
 
     async def _refused(self, bad: BadRequest) -> str:
         async with self._let_in(bad.path, bad.body, announced=bad.announced) as (connection, head):

@@ -5,6 +5,8 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from lopa.serve.openai.options import OURS
+
 _DATA = b"data: "
 _DONE = b"[DONE]"
 
@@ -42,7 +44,7 @@ class StreamedAnswers:
             self._add_choice(choice)
 
     def _add_choice(self, choice: dict[str, Any]) -> None:
-        index, ours = choice["index"], choice.get("lopa", {})
+        index, ours = choice["index"], choice.get(OURS, {})
         if index in self.ends:
             raise BadStreamError("more of a choice that has ended")
         text = choice["delta"].get("content", "") if "delta" in choice else choice["text"]
@@ -55,7 +57,7 @@ class StreamedAnswers:
             self.ends[index] = choice
 
     def choices(self) -> list[dict[str, Any]]:
-        """As those of an answer that is not streamed: "text", "finish_reason" and "lopa"."""
+        """As those of an answer that is not streamed: "text", "finish_reason" and OURS."""
         return [{**self.ends[index], "text": self.texts[index]} for index in sorted(self.ends)]
 
 

@@ -13,7 +13,7 @@ from lopa.runtime.errors import CheckFailedError
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.requests.observer import AdmissionReport, EndReport, RoundReport
 from lopa.runtime.requests.result import DoneEvent, TextEvent
-from tools.serving.cases import COMPLETIONS
+from lopa.serve.openai.options import COMPLETIONS, OURS
 from tools.serving.connection import Connection, connected
 from tools.serving.events import events_of_parts
 from tools.serving.server import MODEL, ServerProcess
@@ -115,7 +115,7 @@ async def run_over_http(server: ServerProcess, load: Load) -> LoadRun:
     body: dict[str, Any] = {
         "model": MODEL,
         "max_tokens": config.max_new_tokens,
-        "lopa": {"strategy": config.strategy, "branches": config.branches},
+        OURS: {"strategy": config.strategy, "branches": config.branches},
         "stream": load.form != "whole",
         **({"stream_options": streamed} if load.form != "whole" else {}),
     }
@@ -129,7 +129,7 @@ async def run_over_http(server: ServerProcess, load: Load) -> LoadRun:
                 usage = await _read(connection, run, began)
                 run.whole.append(time.perf_counter() - began)
                 run.tokens += usage["completion_tokens"]
-                run.steps += usage["lopa"]["steps"]
+                run.steps += usage[OURS]["steps"]
 
             await _ask_all(prompts, ask)
 

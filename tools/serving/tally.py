@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from lopa.serve.openai.options import OURS
+
 _SHOWN = 50
 
 
@@ -30,7 +32,7 @@ class Tally:
         """An answer was read to its end."""
         for choice in choices:
             self.answers[path.removeprefix("/v1/"), choice["finish_reason"]] += 1
-            self.tokens += choice["lopa"]["tokens"]
+            self.tokens += choice[OURS]["tokens"]
 
     def fault(self, text: str) -> None:
         """Something was wrong; the first few are kept in words."""
