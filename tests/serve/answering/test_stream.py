@@ -44,3 +44,13 @@ def test_a_pause_is_told() -> None:
             await events.aclose()
 
     assert asyncio.run(first()) is None
+
+
+def test_what_has_come_together_is_told_together() -> None:
+    async def all_of(handle: RequestHandle) -> list[Any]:
+        return [numbered async for numbered in events_of_handles((handle,), 60.0)]
+
+    handle, first, last = RequestHandle(), TextEvent("1"), [TextEvent("2"), DoneEvent(RESULT)]
+    handle.put_events([first])
+    handle.put_events(last)
+    assert asyncio.run(all_of(handle)) == [(0, [first, *last])]
