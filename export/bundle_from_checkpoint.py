@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import onnx_ir as ir
 
@@ -42,6 +43,15 @@ _ROOM_BESIDE_WEIGHTS = 1 << 26
 """Bytes: more than the graph and the tokenizer of any model take."""
 
 
+_DECODING: dict[str, Any] = {
+    "block_size": 32,
+    "block_add_threshold": 0.1,
+    "decoded_token_threshold": 0.95,
+    "skip_threshold": 0.9,
+}
+"""What D2F trains for, where a family says nothing else."""
+
+
 @dataclass(frozen=True)
 class _Choices:
     """What a bundle is to be; as the arguments of bundle_from_checkpoint."""
@@ -73,6 +83,7 @@ def bundle_from_checkpoint(
     destination: Path,
     *,
     lora: Path | None = None,
+    family: str | None = None,
     dtype: Dtype = "float32",
     quantization: QuantizationChoice | None = None,
     dialects: Sequence[Dialect] = ("standard",),
@@ -84,10 +95,11 @@ def bundle_from_checkpoint(
 ) -> Bundle:
     """Export the folder `checkpoint`, merged with the adapter folder `lora`, to the new folder `destination`.
 
-    `dtype` is that of the tensors that `quantization` does not make integers. There is a graph for each of `dialects`
-    (standard, portable, or both in this order) over one file of weights. `with_logits` adds the logits to the outputs,
-    for verification. `stages` above 1 adds the standard graphs of a pipeline of so many stages over the same weights.
-    `plugins` puts the functions of domain `lopa` into the standard graphs (docs/plugins.md).
+    `family` (a name in lopa.export.families) is that of a checkpoint that does not say so itself: an autoregressive one
+    has the same layers. `dtype` is that of the tensors that `quantization` does not make integers. There is a graph for
+    each of `dialects` (standard, portable, or both in this order) over one file of weights. `with_logits` adds the
+    logits to the outputs, for verification. `stages` above 1 adds the standard graphs of a pipeline of so many stages
+    over the same weights. `plugins` puts the functions of domain `lopa` into the standard graphs (docs/plugins.md).
     Raises BadInputError for anything wrong with the source, the destination or the combination of options,
     CheckFailedError for a portable graph that breaks its dialect's rules; then nothing is left behind, and a
     bundle that was to be overwritten is untouched.
@@ -97,7 +109,10 @@ def bundle_from_checkpoint(
     _check(choices)
     check_destination(destination, overwrite=overwrite)
     tell("reading the checkpoint", 0, 0)
-    source = source_from_checkpoint(checkpoint, lora)
+    source = source_from_checkpoint(checkpoint, lora, family)
+    if source.tokenizer.assumed_mask:
+        mask = source.tokenizer.special_tokens.mask
+        tell(f"no file names the mask token: taking {mask}, as {source.config.family.published} has it", 0, 0)
     plan = source.planned if quantization is None else quantized_plan(source.planned, quantization)
     records = tensor_records_from_plan(plan, dtype)
     graphs = _graphs(choices, records, source.config.dimensions.layers)
@@ -218,7 +233,7 @@ def _manifest(
         prediction_shift=architecture.prediction_shift,
         dimensions=source.config.dimensions,
         special_tokens=tokens,
-        decoding=DecodingDefaults(add_bos=architecture.add_bos and tokens.bos is not None),
+        decoding=_decoding(source),
         graph=GRAPH_NAMES[dialects[0]],
         portable_graph=GRAPH_NAMES["portable"] if len(dialects) > 1 else None,
         weights=WEIGHTS_NAME,
@@ -232,6 +247,16 @@ def _manifest(
         origin=origin,
         plugins=plugins,
     )
+
+
+def _decoding(source: Source) -> DecodingDefaults:
+    """Those of the family, and of what the adapter makes of it."""
+    family, tokens = source.config.family, source.tokenizer.special_tokens
+    with_adapter = source.lora is not None and family.decoding_with_adapter is not None
+    options = {**(family.decoding_with_adapter or {})} if with_adapter else {**family.decoding}
+    if source.config.block_size is not None:
+        options["block_size"] = source.config.block_size
+    return DecodingDefaults(**_DECODING | options, add_bos=family.add_bos and tokens.bos is not None)
 
 
 def _file_record(path: Path) -> FileRecord:

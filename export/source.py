@@ -48,12 +48,13 @@ class Source:
         return [self.lora / name for name in (ADAPTER_CONFIG_NAME, ADAPTER_WEIGHTS_NAME)] if self.lora else []
 
 
-def source_from_checkpoint(checkpoint: Path, lora: Path | None) -> Source:
+def source_from_checkpoint(checkpoint: Path, lora: Path | None, family: str | None = None) -> Source:
     """Open a checkpoint and its adapter and check that they belong together.
 
-    Raises BadInputError for whatever is missing, broken, contradictory or unsupported.
+    `family` is that of a checkpoint that does not say so itself. Raises BadInputError for whatever is missing, broken,
+    contradictory or unsupported.
     """
-    config = config_from_checkpoint(checkpoint)
+    config = config_from_checkpoint(checkpoint, family)
     tokenizer = tokenizer_files_from_checkpoint(checkpoint, config)
     stored = tensors_from_checkpoint(checkpoint)
     found = {name: tensor.shape for name, tensor in stored.items()}
@@ -63,7 +64,7 @@ def source_from_checkpoint(checkpoint: Path, lora: Path | None) -> Source:
     ignored = {config.architecture.outer_names["head.weight"]} if config.tied_embeddings else set()
     check_stored_tensors(planned, found, ignored=ignored, source=str(checkpoint))
     shapes = {weight.source: weight.source_shape for weight in planned}
-    adapter = NO_ADAPTER if lora is None else adapter_from_folder(lora, shapes)
+    adapter = NO_ADAPTER if lora is None else adapter_from_folder(lora, shapes, config.architecture)
     return Source(checkpoint, lora, config, tokenizer, stored, planned, adapter)
 
 

@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from lopa.runtime.algorithm.branch_budget import BranchBudget
+from lopa.runtime.algorithm.candidates import without_logits
 from lopa.runtime.algorithm.decoding import Step
 from lopa.runtime.branch_choice import BranchChoice, branch_choice
 from lopa.runtime.bundle import Bundle
@@ -20,7 +21,7 @@ from lopa.runtime.checked_values import MOST_SECONDS, check_callback, real_numbe
 from lopa.runtime.devices import session_from_devices
 from lopa.runtime.errors import BadInputError, EngineFailedError
 from lopa.runtime.files.untrusted_input import refused_as_bad_input
-from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.generation_config import PIPELINED, GenerationConfig
 from lopa.runtime.parallel.branch_session import STALL_SECONDS
 from lopa.runtime.requests.handle import RequestHandle
 from lopa.runtime.requests.job import Job
@@ -80,17 +81,14 @@ class Decoder:
         return cls(bundle, session, tokenizer, threads=threads)
 
     def config(self, **overrides: Any) -> GenerationConfig:
-        """A config that starts from what the bundle's checkpoint was trained for."""
-        defaults = self.bundle.manifest.decoding
-        return GenerationConfig.from_mapping(
-            {
-                "block_size": defaults.block_size,
-                "block_add_threshold": defaults.block_add_threshold,
-                "decoded_token_threshold": defaults.decoded_token_threshold,
-                "skip_threshold": defaults.skip_threshold,
-                **overrides,
-            }
-        )
+        """A config that starts from what the bundle's checkpoint was trained for.
+
+        What only loops with one block at a time have is left out where `strategy` asks for another.
+        """
+        own = self.bundle.manifest.decoding.options()
+        if overrides.get("strategy") in PIPELINED:
+            own |= {"cache": "blocks", "block_steps": None}
+        return GenerationConfig.from_mapping({**own, **overrides})
 
     def branches_for(self, config: GenerationConfig) -> BranchChoice:
         """The number of branches with which this decoder decodes `config`, and why."""
@@ -183,6 +181,8 @@ class Decoder:
         check_callback(on_step)
         if deadline is not None:
             deadline = real_number("deadline", deadline, least=0.0, most=MOST_SECONDS)
+        if config.draws_from_logits and not self.bundle.manifest.with_logits:
+            raise without_logits(config)
         ids = ids_from_prompt(prompt, config, self.tokenizer, self.bundle.manifest)
         if config.branches is None:
             config = replace(config, branches=self.branches_for(config).number)

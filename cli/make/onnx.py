@@ -8,6 +8,7 @@ import click
 from lopa.bench.pace import bytes_text, duration_text
 from lopa.cli.shown.stages import ShownStages
 from lopa.export.extra import export_extra_needed
+from lopa.export.families import FAMILIES
 
 if TYPE_CHECKING:
     from lopa.export.weights.plan import Dtype, IntegerDtype
@@ -30,6 +31,11 @@ _DIALECTS: dict[str, tuple["Dialect", ...]] = {
     "-o", "--output", required=True, type=click.Path(path_type=Path), metavar="BUNDLE", help="The folder to make."
 )
 @click.option("--lora", type=click.Path(path_type=Path), metavar="DIR", help="A PEFT LoRA adapter to merge.")
+@click.option(
+    "--family",
+    type=click.Choice(list(FAMILIES)),
+    help="What an autoregressive-looking checkpoint was trained as [default: what its config.json says].",
+)
 @click.option(
     "--dtype",
     type=click.Choice(list(_DTYPES)),
@@ -83,6 +89,7 @@ def command(
     checkpoint: Path,
     output: Path,
     lora: Path | None,
+    family: str | None,
     dtype: str,
     kind: str,
     exclude: tuple[str, ...],
@@ -109,6 +116,7 @@ def command(
             checkpoint,
             output,
             lora=lora,
+            family=family,
             dtype=_DTYPES[dtype],
             quantization=None if integers is None else QuantizationChoice(integers, head is not False, exclude),
             dialects=_DIALECTS[dialect],

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from lopa.export.checkpoint.module_patterns import ModulePatterns
 from lopa.export.checkpoint.tensors import StoredTensor, tensors_from_file
+from lopa.export.families.family import Architecture
 from lopa.export.json_file import JsonValues, json_object_from_file, shown
 from lopa.runtime.errors import BadInputError
 
@@ -67,8 +68,10 @@ class Adapter:
 NO_ADAPTER = Adapter(products={}, replaced={})
 
 
-def adapter_from_folder(folder: Path, base_shapes: Mapping[str, tuple[int, ...]]) -> Adapter:
-    """Read the adapter in `folder` for a base with tensors of `base_shapes`.
+def adapter_from_folder(
+    folder: Path, base_shapes: Mapping[str, tuple[int, ...]], architecture: Architecture
+) -> Adapter:
+    """Read the adapter in `folder` for a base of `architecture` with tensors of `base_shapes`.
 
     Raises BadInputError for missing or broken files, for kinds of adapter that are not supported, and for an adapter
     of another base: tensors of other shapes, for modules that the base does not have, or lacking for ones it has.
@@ -88,7 +91,7 @@ def adapter_from_folder(folder: Path, base_shapes: Mapping[str, tuple[int, ...]]
             remedy="save it with safe_serialization=True; pickled adapters (.bin) are never opened here",
         )
     stored = _by_module_name(weights)
-    modules = _target_modules(config, patterns, base_shapes)
+    modules = _target_modules(config, patterns, base_shapes, architecture)
     products = {f"{module}.weight": _product(module, config, patterns, path, stored, base_shapes) for module in modules}
     used = {tensor.name.removeprefix(_KEY_PREFIX) for pair in products.values() for tensor in (pair.down, pair.up)}
     replaced = {name: tensor for name, tensor in stored.items() if name not in used}
@@ -130,15 +133,16 @@ def _check_supported(config: JsonValues, path: Path) -> None:
 
 
 def _target_modules(
-    config: JsonValues, patterns: ModulePatterns, base_shapes: Mapping[str, tuple[int, ...]]
+    config: JsonValues, patterns: ModulePatterns, base_shapes: Mapping[str, tuple[int, ...]], architecture: Architecture
 ) -> list[str]:
     """Names of the base's matrices that the adapter says it changes."""
     matrices = [
         name.removesuffix(".weight")
         for name, shape in base_shapes.items()
-        if len(shape) == 2 and not name.endswith("embed_tokens.weight")
+        if len(shape) == 2 and name != architecture.outer_names["embedding.weight"]
     ]
-    is_target, is_excluded = (_naming(config, name, patterns) for name in ("target_modules", "exclude_modules"))
+    head = architecture.outer_names["head.weight"].removesuffix(".weight")
+    is_target, is_excluded = (_naming(config, name, patterns, head) for name in ("target_modules", "exclude_modules"))
     layers = _layers(config)
     found = [
         module
@@ -154,11 +158,11 @@ def _target_modules(
     return found
 
 
-def _naming(config: JsonValues, name: str, patterns: ModulePatterns) -> Callable[[str], bool]:
+def _naming(config: JsonValues, name: str, patterns: ModulePatterns, head: str) -> Callable[[str], bool]:
     """Whether PEFT's target_modules or exclude_modules, a pattern or a list of endings, names a module."""
     names = config.values.get(name)
     if names == "all-linear":
-        return lambda module: module != "lm_head"
+        return lambda module: module != head
     if isinstance(names, str) and names:
         return lambda module: patterns.matches(names, module)
     if names is not None and not isinstance(names, list | str):

@@ -13,6 +13,7 @@ from tokenizers import Tokenizer
 
 from lopa.export.checkpoint.config import CONFIG_NAME, CheckpointConfig
 from lopa.export.checkpoint.tokenizer_from_vocabulary import MERGES_NAME, VOCABULARY_NAME, tokenizer_from_vocabulary
+from lopa.export.families.family import Family
 from lopa.export.json_file import json_object_from_file
 from lopa.runtime.bundle.manifest import SpecialTokens, reasons_against_roles, reasons_against_tokens
 from lopa.runtime.errors import BadInputError
@@ -37,14 +38,17 @@ class TokenizerFiles:
     tokenizer_config: bytes
     """tokenizer_config.json, with the chat template in it."""
     special_tokens: SpecialTokens
+    assumed_mask: bool
+    """No file of the checkpoint names the mask token: its id is what the family's published code takes."""
 
 
 def tokenizer_files_from_checkpoint(checkpoint: Path, config: CheckpointConfig) -> TokenizerFiles:
     """Read the tokenizer in the folder `checkpoint`.
 
     The beginning-of-text token is the tokenizer's, since prompts are made with it; the others are config.json's, and
-    the tokenizer's where config.json has none. Raises BadInputError for a missing or broken tokenizer and for token
-    ids that are missing, contradict each other or lie outside the vocabulary.
+    the tokenizer's where config.json has none. A mask token that neither names is the added token that the family knows
+    by its text, or else has the family's id. Raises BadInputError for a missing or broken tokenizer and for token ids
+    that are missing, contradict each other or lie outside the vocabulary.
     """
     settings = _settings_with_chat_template(checkpoint)
     path = checkpoint / TOKENIZER_NAME
@@ -57,10 +61,12 @@ def tokenizer_files_from_checkpoint(checkpoint: Path, config: CheckpointConfig) 
         text = tokenizer.to_str().encode("utf-8")
         _check_vocabulary(tokenizer, config, checkpoint)
         _check_config_ids(tokenizer, config, checkpoint)
+    special_tokens, assumed_mask = _special_tokens(config, tokenizer, settings, checkpoint)
     return TokenizerFiles(
         tokenizer=text,
         tokenizer_config=json.dumps(settings, indent=2, ensure_ascii=False).encode("utf-8") + b"\n",
-        special_tokens=_special_tokens(config, tokenizer, settings, checkpoint),
+        special_tokens=special_tokens,
+        assumed_mask=assumed_mask,
     )
 
 
@@ -112,16 +118,19 @@ def _settings_with_chat_template(checkpoint: Path) -> dict[str, Any]:
 
 def _special_tokens(
     config: CheckpointConfig, tokenizer: Tokenizer, settings: dict[str, Any], checkpoint: Path
-) -> SpecialTokens:
+) -> tuple[SpecialTokens, bool]:
+    """And whether the mask's id is in no file."""
     from_config = config.token_ids
     from_tokenizer = {
         name: found for name in ("mask", "eos", "pad", "bos") if (found := _id(tokenizer, settings, name)) is not None
     }
-    mask = from_config.get("mask", from_tokenizer.get("mask"))
+    named = from_config.get("mask", from_tokenizer.get("mask", _mask_by_text(config.family, tokenizer)))
+    mask = config.family.mask_id if named is None else named
     if mask is None:
+        texts = "".join(f", or the token {text}" for text in config.family.mask_tokens)
         raise BadInputError(
             f"{checkpoint} names no mask token",
-            expected=f"mask_token_id in {CONFIG_NAME}, or mask_token in {TOKENIZER_CONFIG_NAME}",
+            expected=f"mask_token_id in {CONFIG_NAME}, or mask_token in {TOKENIZER_CONFIG_NAME}{texts}",
             remedy="add mask_token_id to config.json; an autoregressive checkpoint has none and cannot be used",
         )
     if mask != from_tokenizer.get("mask", mask):
@@ -143,6 +152,7 @@ def _special_tokens(
         eos=eos,
         pad=from_config.get("pad", from_tokenizer.get("pad", eos)),
         bos=from_tokenizer.get("bos", from_config.get("bos")),
+        stops=[stop for stop in config.stops if stop != eos],
     )
     for received, expected in (
         *reasons_against_tokens(tokens, config.dimensions.vocab_size),
@@ -153,7 +163,13 @@ def _special_tokens(
             expected=expected,
             remedy="copy the config.json and the tokenizer that belong to this checkpoint",
         )
-    return tokens
+    return tokens, named is None
+
+
+def _mask_by_text(family: Family, tokenizer: Tokenizer) -> int | None:
+    """Of the first added token that the family's mask token may be."""
+    added = {token.content: number for number, token in tokenizer.get_added_tokens_decoder().items()}
+    return next((added[text] for text in family.mask_tokens if text in added), None)
 
 
 def _id(tokenizer: Tokenizer, settings: dict[str, Any], name: str) -> int | None:

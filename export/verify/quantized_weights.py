@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import torch
 
-from lopa.export.checkpoint.architecture import ARCHITECTURES
+from lopa.export.families import FAMILIES
 from lopa.export.verify.differences import Difference, OutputError, difference_of
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.weights import BundleWeights, weights_from_bundle
@@ -72,7 +72,7 @@ def _as_in_bundle(name: str, values: Floats) -> Floats:
 
 def _source_name(bundle: Bundle, name: str) -> str:
     """The checkpoint's name of a bundle's tensor."""
-    architecture = next(a for a in ARCHITECTURES.values() if a.name == bundle.manifest.architecture)
+    architecture = FAMILIES[bundle.manifest.architecture].architecture
     if name in architecture.outer_names:
         return architecture.outer_names[name]
     _, layer, rest = name.split(".", 2)

@@ -1,6 +1,9 @@
-"""A likeness so small that a test can make, export and run its checkpoint."""
+"""Likenesses so small that a test can make, export and run their checkpoints: one of Dream, and one of every family."""
 
-from tools.checkpoint.likeness import Likeness
+from dataclasses import replace
+
+import msgspec
+from tools.checkpoint.likeness import LIKENESSES, Likeness
 
 from lopa.runtime.bundle.manifest import ModelDimensions
 
@@ -21,3 +24,34 @@ MINIATURE = Likeness(
     eos=600,
     bos=601,
 )
+
+
+def _smaller(likeness: Likeness) -> Likeness:
+    """With MINIATURE's sizes and ids, and what its layers have."""
+    full = likeness.dimensions
+    sizes = msgspec.structs.replace(
+        MINIATURE.dimensions,
+        kv_heads=4 if full.kv_heads == full.heads else 2,
+        # Heads that are not their share of the hidden size, where the published ones need not be.
+        head_size=24 if full.qk_norm else 16,
+        rope_theta=full.rope_theta,
+        rms_norm_eps=full.rms_norm_eps,
+        qkv_bias=full.qkv_bias,
+        qk_norm=full.qk_norm,
+    )
+    return replace(
+        likeness,
+        dimensions=sizes,
+        # An id that the family assumes cannot be smaller.
+        mask=likeness.mask if likeness.mask < sizes.vocab_size else 639,
+        eos=likeness.eos if likeness.eos < sizes.vocab_size else 600,
+        bos=None if likeness.bos is None else likeness.bos if likeness.bos < sizes.vocab_size else 601,
+        ends=tuple(range(602, 602 + len(likeness.ends))),
+        names_mask=likeness.names_mask or likeness.family == "wedlm",
+    )
+
+
+MINIATURES: dict[str, Likeness] = {
+    likeness.family: _smaller(likeness) for name, likeness in LIKENESSES.items() if name != "diffucoder-7b"
+}
+"""By family."""

@@ -1,21 +1,56 @@
 """Which published checkpoints can be imitated: their sizes, token ids and config.json. Knows no weights."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
+from lopa.export.families import FAMILIES
+from lopa.export.families.family import Architecture
 from lopa.runtime.bundle.manifest import ModelDimensions
+from tools.checkpoint import published_config
+
+LAYER_MATRICES = (
+    "attention.query",
+    "attention.key",
+    "attention.value",
+    "attention.output",
+    "mlp.gate",
+    "mlp.up",
+    "mlp.down",
+)
+"""In the order of the forward, as a bundle calls them."""
 
 
 @dataclass(frozen=True)
 class Likeness:
-    """One architecture of the Dream family, and the ids of its special tokens."""
+    """One published architecture, and the ids of its special tokens."""
 
     dimensions: ModelDimensions
     mask: int
     eos: int
-    """Also the padding, and the bos_token_id of config.json."""
-    bos: int
-    """Of the tokenizer, with which prompts begin."""
+    """Also the padding."""
+    bos: int | None
+    """Of the tokenizer, with which prompts begin; None: it has none."""
+    family: str = "dream"
+    """Of lopa.export.families."""
+    config: Callable[[ModelDimensions], dict[str, Any]] = published_config.dream
+    """What its config.json says but for token ids, without the entries that would run a checkpoint's own code."""
+    mask_text: str = "<|mask|>"
+    names_mask: bool = True
+    """config.json and the tokenizer's settings say which token is the mask; otherwise it is an added token only."""
+    tied: bool = False
+    """The head is the embedding, and has no tensor."""
+    ends: tuple[int, ...] = ()
+    """Further tokens that end an answer, which generation_config.json names before eos."""
+    adapted: tuple[str, ...] = LAYER_MATRICES
+    """What its D2F adapter changes, among LAYER_MATRICES; for families without one, all."""
+
+    @property
+    def architecture(self) -> Architecture:
+        """Of its family: how its tensors are called."""
+        return FAMILIES[self.family].architecture
 
 
 _DREAM_7B = Likeness(
@@ -52,40 +87,129 @@ _DREAM_HALF_B = Likeness(
     eos=151643,
     bos=151665,
 )
+_LLADA_8B = Likeness(
+    ModelDimensions(
+        vocab_size=126464,
+        hidden_size=4096,
+        intermediate_size=12288,
+        layers=32,
+        heads=32,
+        kv_heads=32,
+        head_size=128,
+        max_positions=4096,
+        rope_theta=500000.0,
+        rms_norm_eps=1e-5,
+        qkv_bias=False,
+    ),
+    mask=126336,
+    eos=126081,
+    bos=126080,  # assumed: the id before
+    family="llada",
+    config=published_config.llada,
+    adapted=LAYER_MATRICES[:4],
+)
+# Assumed, since its files were not seen: the sizes of Qwen2.5-1.5B, tied as that is.
+_FAST_DLLM_V2_1_5B = Likeness(
+    ModelDimensions(
+        vocab_size=151936,
+        hidden_size=1536,
+        intermediate_size=8960,
+        layers=28,
+        heads=12,
+        kv_heads=2,
+        head_size=128,
+        max_positions=32768,
+        rope_theta=1e6,
+        rms_norm_eps=1e-6,
+    ),
+    mask=151665,
+    eos=151645,
+    bos=151643,
+    family="fast-dllm-v2",
+    config=published_config.fast_dllm_v2,
+    mask_text="|<MASK>|",
+    names_mask=False,
+    tied=True,
+)
+# Assumed: the sizes of Qwen3-1.7B, untied as SDAR-4B and SDAR-8B are.
+_SDAR_1_7B = Likeness(
+    ModelDimensions(
+        vocab_size=151936,
+        hidden_size=2048,
+        intermediate_size=6144,
+        layers=28,
+        heads=16,
+        kv_heads=8,
+        head_size=128,
+        max_positions=32768,
+        rope_theta=1e6,
+        rms_norm_eps=1e-6,
+        qkv_bias=False,
+        qk_norm=True,
+    ),
+    mask=151669,
+    eos=151643,
+    bos=None,
+    family="sdar",
+    config=published_config.sdar,
+    ends=(151645,),
+)
+# Assumed: the sizes of Qwen2.5-7B, which are Dream's too, and WeDLM-8B's number of positions.
+_WEDLM_7B = Likeness(
+    msgspec.structs.replace(_DREAM_7B.dimensions, max_positions=16384),
+    mask=151665,
+    eos=151643,
+    bos=None,
+    family="wedlm",
+    config=published_config.wedlm,
+    names_mask=False,
+)
+# Layers, heads, positions and eps as Diffulex's configuration class for it has them.
+_STABLE_DIFFCODER_8B = Likeness(
+    ModelDimensions(
+        vocab_size=155136,
+        hidden_size=4096,
+        intermediate_size=14336,
+        layers=32,
+        heads=32,
+        kv_heads=8,
+        head_size=128,
+        max_positions=8192,
+        rope_theta=500000.0,
+        rms_norm_eps=1e-6,
+        qkv_bias=False,
+    ),
+    mask=5,
+    eos=2,
+    bos=0,
+    family="stable-diffcoder",
+    config=published_config.stable_diffcoder,
+    mask_text="<[MASK_TOKEN]>",
+    names_mask=False,
+)
 LIKENESSES: dict[str, Likeness] = {
     "dream-7b": _DREAM_7B,
     "diffucoder-7b": _DREAM_7B,  # trained from another base, the same in every size
     "dream-0.5b": _DREAM_HALF_B,
+    "llada-8b": _LLADA_8B,
+    "fast-dllm-v2-1.5b": _FAST_DLLM_V2_1_5B,
+    "sdar-1.7b": _SDAR_1_7B,
+    "wedlm-7b": _WEDLM_7B,
+    "stable-diffcoder-8b": _STABLE_DIFFCODER_8B,
 }
 
 
 def config_from_likeness(likeness: Likeness) -> dict[str, Any]:
-    """What config.json says, without the entries that would run a checkpoint's own code."""
-    sizes = likeness.dimensions
-    return {
-        "architectures": ["DreamModel"],
-        "model_type": "Dream",
-        "attention_dropout": 0.0,
-        "bos_token_id": likeness.eos,
-        "eos_token_id": likeness.eos,
-        "pad_token_id": likeness.eos,
-        "mask_token_id": likeness.mask,
-        "hidden_act": "silu",
-        "hidden_size": sizes.hidden_size,
-        "initializer_range": 0.02,
-        "intermediate_size": sizes.intermediate_size,
-        "max_position_embeddings": sizes.max_positions,
-        "max_window_layers": sizes.layers,
-        "num_attention_heads": sizes.heads,
-        "num_hidden_layers": sizes.layers,
-        "num_key_value_heads": sizes.kv_heads,
-        "rms_norm_eps": sizes.rms_norm_eps,
-        "rope_scaling": None,
-        "rope_theta": sizes.rope_theta,
-        "sliding_window": None,
-        "tie_word_embeddings": False,
-        "torch_dtype": "bfloat16",
-        "use_cache": True,
-        "use_sliding_window": False,
-        "vocab_size": sizes.vocab_size,
-    }
+    """The content of config.json."""
+    config = likeness.config(likeness.dimensions)
+    config |= {"bos_token_id": likeness.eos, "eos_token_id": likeness.eos, "pad_token_id": likeness.eos}
+    if likeness.names_mask:
+        config["mask_token_id"] = likeness.mask
+    if likeness.tied:
+        config[FAMILIES[likeness.family].tied] = True
+    return config
+
+
+def generation_config_from_likeness(likeness: Likeness) -> dict[str, Any] | None:
+    """The content of generation_config.json; None for checkpoints whose one end is in config.json."""
+    return {"eos_token_id": [*likeness.ends, likeness.eos]} if likeness.ends else None

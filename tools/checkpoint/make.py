@@ -19,11 +19,15 @@ from lopa.cli.shown.stages import ShownStages
 from lopa.export.progress import Progress, silent
 from lopa.export.staging import staged_folder
 from lopa.runtime.errors import BadInputError
-from tools.checkpoint.likeness import LIKENESSES, Likeness, config_from_likeness
+from tools.checkpoint.likeness import (
+    LIKENESSES,
+    Likeness,
+    config_from_likeness,
+    generation_config_from_likeness,
+)
 from tools.checkpoint.shards import Shards, index_of_shards, shards_from_tensors, size_of_shard, write_shard
 from tools.checkpoint.tensors import (
     ALPHA,
-    LORA_MODULES,
     RANK,
     lora_tensors_from_dimensions,
     tensors_from_dimensions,
@@ -50,8 +54,14 @@ def checkpoint_from_likeness(
     if `destination` exists or the disk has too little room, and for whatever stops the writing.
     """
     sizes = likeness.dimensions
-    shards = shards_from_tensors(tensors_from_dimensions(sizes), max_shard_bytes)
-    adapter: Shards = {"adapter_model.safetensors": lora_tensors_from_dimensions(sizes)} if lora else {}
+    shards = shards_from_tensors(
+        tensors_from_dimensions(sizes, likeness.architecture, tied=likeness.tied), max_shard_bytes
+    )
+    adapter: Shards = {}
+    if lora:
+        adapter["adapter_model.safetensors"] = lora_tensors_from_dimensions(
+            sizes, likeness.architecture, likeness.adapted, tied=likeness.tied
+        )
     total = sum(size_of_shard(tensors) for files in (shards, adapter) for tensors in files.values())
     _check_destination(destination, total)
     done = 0
@@ -63,12 +73,15 @@ def checkpoint_from_likeness(
 
     with staged_folder(destination, overwrite=False) as folder:
         _write_json(folder / "config.json", config_from_likeness(likeness))
+        generation = generation_config_from_likeness(likeness)
+        if generation is not None:
+            _write_json(folder / "generation_config.json", generation)
         _write_json(folder / "tokenizer.json", tokenizer_from_likeness(likeness))
         _write_json(folder / "tokenizer_config.json", tokenizer_config_from_likeness(likeness))
         _write_json(folder / "model.safetensors.index.json", index_of_shards(shards))
         if lora:
             (folder / LORA_FOLDER).mkdir()
-            _write_json(folder / LORA_FOLDER / "adapter_config.json", _adapter_config())
+            _write_json(folder / LORA_FOLDER / "adapter_config.json", _adapter_config(likeness))
         for place, files in ((folder, shards), (folder / LORA_FOLDER, adapter)):
             for name, tensors in files.items():
                 write_shard(place / name, tensors, seed, wrote)
@@ -89,8 +102,9 @@ def _check_destination(destination: Path, total: int) -> None:
         )
 
 
-def _adapter_config() -> dict[str, Any]:
+def _adapter_config(likeness: Likeness) -> dict[str, Any]:
     """What PEFT's adapter_config.json says; the rest has PEFT's default values."""
+    names = (likeness.architecture.layer_names[f"{module}.weight"] for module in likeness.adapted)
     return {
         "peft_type": "LORA",
         "task_type": None,
@@ -100,7 +114,7 @@ def _adapter_config() -> dict[str, Any]:
         "lora_dropout": 0.0,
         "bias": "none",
         "inference_mode": True,
-        "target_modules": list(LORA_MODULES),
+        "target_modules": [name.removesuffix(".weight").rpartition(".")[2] for name in names],
     }
 
 

@@ -7,7 +7,7 @@ the number of layers, so that the stream grows by a small factor over all of the
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import cache
 from statistics import NormalDist
@@ -16,6 +16,8 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
+from lopa.export.families.dream import DREAM
+from lopa.export.families.family import Architecture
 from lopa.runtime.bundle.manifest import ModelDimensions
 
 Words = npt.NDArray[np.uint16]
@@ -24,7 +26,6 @@ ITEM_SIZE = 2
 RANK = 32
 ALPHA = 64
 """lora_alpha: the product of an adapter is multiplied by ALPHA / RANK."""
-LORA_MODULES = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
 _LOGIT_DEVIATION = 3.0
 """Nats. The best of 150,000 tokens then stands about 13 nats above the mean, and 0.4 (median) above the second."""
@@ -84,34 +85,40 @@ class _Matrix:
         return self.gain / math.sqrt(self.shape[1])
 
 
-def tensors_from_dimensions(sizes: ModelDimensions) -> list[RandomTensor]:
-    """Every tensor of a Dream checkpoint, in the order of the forward; matrices are [outputs, inputs]."""
-    vocabulary = (sizes.vocab_size, sizes.hidden_size)
-    tensors = [RandomTensor("model.embed_tokens.weight", vocabulary, 1.0)]
+def tensors_from_dimensions(
+    sizes: ModelDimensions, architecture: Architecture = DREAM.architecture, *, tied: bool = False
+) -> list[RandomTensor]:
+    """Every tensor of a checkpoint of `architecture`, in the order of the forward; matrices are [outputs, inputs].
+
+    With `tied` there is no head: the embedding has its deviation, and what layers add to the stream is as much smaller.
+    """
+    outer, vocabulary = architecture.outer_names, (sizes.vocab_size, sizes.hidden_size)
+    head = _LOGIT_DEVIATION / math.sqrt(sizes.hidden_size)
+    stream = head if tied else 1.0
+    tensors = [RandomTensor(outer["embedding.weight"], vocabulary, stream)]
     for layer in range(sizes.layers):
-        prefix = f"model.layers.{layer}."
-        tensors.append(_norm(prefix + "input_layernorm", sizes))
-        for module, matrix in _matrices(sizes).items():
-            if module == "mlp.gate_proj":
-                tensors.append(_norm(prefix + "post_attention_layernorm", sizes))
-            tensors.append(RandomTensor(f"{prefix}{module}.weight", matrix.shape, matrix.deviation))
-            if matrix.bias:
-                tensors.append(RandomTensor(f"{prefix}{module}.bias", matrix.shape[:1], matrix.bias))
-    tensors.append(_norm("model.norm", sizes))
-    tensors.append(RandomTensor("lm_head.weight", vocabulary, _LOGIT_DEVIATION / math.sqrt(sizes.hidden_size)))
-    return tensors
+        prefix = architecture.layer_prefix.format(layer=layer)
+        for name, shape, deviation, mean in _layer(sizes, stream):
+            tensors.append(RandomTensor(prefix + architecture.layer_names[name], shape, deviation, mean))
+    tensors.append(RandomTensor(outer["final_norm.weight"], (sizes.hidden_size,), _NORM_DEVIATION, mean=1.0))
+    return tensors if tied else [*tensors, RandomTensor(outer["head.weight"], vocabulary, head)]
 
 
-def lora_tensors_from_dimensions(sizes: ModelDimensions) -> list[RandomTensor]:
-    """Both factors, under PEFT's names, of an adapter for every matrix of every layer."""
+def lora_tensors_from_dimensions(
+    sizes: ModelDimensions, architecture: Architecture, modules: Collection[str], *, tied: bool
+) -> list[RandomTensor]:
+    """Both factors, under PEFT's names, of an adapter for the matrices `modules` of every layer."""
     tensors = []
+    matrices = _matrices(sizes, _LOGIT_DEVIATION / math.sqrt(sizes.hidden_size) if tied else 1.0)
     for layer in range(sizes.layers):
-        for module, matrix in _matrices(sizes).items():
-            outputs, inputs = matrix.shape
-            prefix = f"base_model.model.model.layers.{layer}.{module}"
-            up = _LORA_SHARE * matrix.gain * RANK / (ALPHA * math.sqrt(RANK))
-            tensors.append(RandomTensor(f"{prefix}.lora_A.weight", (RANK, inputs), 1 / math.sqrt(inputs)))
-            tensors.append(RandomTensor(f"{prefix}.lora_B.weight", (outputs, RANK), up))
+        for module, matrix in matrices.items():
+            if module in modules:
+                outputs, inputs = matrix.shape
+                name = architecture.layer_prefix.format(layer=layer) + architecture.layer_names[f"{module}.weight"]
+                prefix = f"base_model.model.{name.removesuffix('.weight')}"
+                up = _LORA_SHARE * matrix.gain * RANK / (ALPHA * math.sqrt(RANK))
+                tensors.append(RandomTensor(f"{prefix}.lora_A.weight", (RANK, inputs), 1 / math.sqrt(inputs)))
+                tensors.append(RandomTensor(f"{prefix}.lora_B.weight", (outputs, RANK), up))
     return tensors
 
 
@@ -129,27 +136,41 @@ def pieces_of_tensor(tensor: RandomTensor, seed: int) -> Iterator[Words]:
         yield words[draws.view(np.uint16)[:items]]
 
 
-def _matrices(sizes: ModelDimensions) -> dict[str, _Matrix]:
-    """Those of a layer, in the order of the forward."""
+def _layer(sizes: ModelDimensions, stream: float) -> Iterator[tuple[str, tuple[int, ...], float, float]]:
+    """Name in a bundle, shape in a checkpoint, deviation and mean of a layer's tensors, in the order of the forward."""
+    yield "attention_norm.weight", (sizes.hidden_size,), _NORM_DEVIATION, 1.0
+    for module, matrix in _matrices(sizes, stream).items():
+        if module == "mlp.gate":
+            yield "mlp_norm.weight", (sizes.hidden_size,), _NORM_DEVIATION, 1.0
+        yield f"{module}.weight", matrix.shape, matrix.deviation, 0.0
+        if matrix.bias:
+            yield f"{module}.bias", matrix.shape[:1], matrix.bias, 0.0
+        if sizes.qk_norm and module in ("attention.query", "attention.key"):
+            # A score's deviation is the product of the two gains.
+            yield f"{module}_norm.weight", (sizes.head_size,), _NORM_DEVIATION, math.sqrt(_SCORE_DEVIATION)
+
+
+def _matrices(sizes: ModelDimensions, stream: float) -> dict[str, _Matrix]:
+    """Those of a layer by their names in a bundle, in the order of the forward.
+
+    `stream` is the deviation at which the residual stream begins.
+    """
     hidden, inner = sizes.hidden_size, sizes.intermediate_size
     queries, keys = sizes.heads * sizes.head_size, sizes.kv_heads * sizes.head_size
+    score_bias, value_bias = (_SCORE_BIAS, _VALUE_BIAS) if sizes.qkv_bias else (0.0, 0.0)
     # A score's deviation is the product of those of query and key, each with its bias.
-    sharpness = math.sqrt(_SCORE_DEVIATION / (1 + _SCORE_BIAS**2))
-    attention = math.sqrt(_ATTENTION_SHARE / sizes.layers / _ATTENDED_VARIANCE)
-    mlp = math.sqrt(_MLP_SHARE / sizes.layers / _ACTIVATED_SQUARE)
+    sharpness = math.sqrt(_SCORE_DEVIATION / (1 + score_bias**2))
+    attention = stream * math.sqrt(_ATTENTION_SHARE / sizes.layers / _ATTENDED_VARIANCE)
+    mlp = stream * math.sqrt(_MLP_SHARE / sizes.layers / _ACTIVATED_SQUARE)
     return {
-        "self_attn.q_proj": _Matrix((queries, hidden), sharpness, bias=_SCORE_BIAS * sharpness),
-        "self_attn.k_proj": _Matrix((keys, hidden), sharpness, bias=_SCORE_BIAS * sharpness),
-        "self_attn.v_proj": _Matrix((keys, hidden), 1.0, bias=_VALUE_BIAS),
-        "self_attn.o_proj": _Matrix((hidden, queries), attention),
-        "mlp.gate_proj": _Matrix((inner, hidden), 1.0),
-        "mlp.up_proj": _Matrix((inner, hidden), 1.0),
-        "mlp.down_proj": _Matrix((hidden, inner), mlp),
+        "attention.query": _Matrix((queries, hidden), sharpness, bias=score_bias * sharpness),
+        "attention.key": _Matrix((keys, hidden), sharpness, bias=score_bias * sharpness),
+        "attention.value": _Matrix((keys, hidden), 1.0, bias=value_bias),
+        "attention.output": _Matrix((hidden, queries), attention),
+        "mlp.gate": _Matrix((inner, hidden), 1.0),
+        "mlp.up": _Matrix((inner, hidden), 1.0),
+        "mlp.down": _Matrix((hidden, inner), mlp),
     }
-
-
-def _norm(module: str, sizes: ModelDimensions) -> RandomTensor:
-    return RandomTensor(f"{module}.weight", (sizes.hidden_size,), _NORM_DEVIATION, mean=1.0)
 
 
 @cache

@@ -3,6 +3,7 @@
 Any text can be encoded and comes back unchanged. Most ids of a large vocabulary have no token.
 """
 
+from itertools import count
 from typing import Any
 
 from tokenizers.pre_tokenizers import ByteLevel
@@ -14,7 +15,7 @@ _WORDS = (
     "all her she there their we him when your can said what so up out if about who get would make like time into "
     "number sum answer question return def print list for while else class import self true false none"
 )
-BOS, EOS, MASK = "<|beginoftext|>", "<|endoftext|>", "<|mask|>"
+BOS, EOS, END = "<|beginoftext|>", "<|endoftext|>", "<|im_end|>"
 
 
 def tokenizer_from_likeness(likeness: Likeness) -> dict[str, Any]:
@@ -23,8 +24,9 @@ def tokenizer_from_likeness(likeness: Likeness) -> dict[str, Any]:
     letters = sorted(ByteLevel.alphabet())
     space = ByteLevel(add_prefix_space=False, use_regex=False).pre_tokenize_str(" ")[0][0]
     starts = dict.fromkeys(space + word[:end] for word in _WORDS.split() for end in range(1, len(word) + 1))
-    ids = {token: i for i, token in enumerate([*letters, *starts])}
-    special = {EOS: likeness.eos, BOS: likeness.bos, MASK: likeness.mask}
+    special = _special_ids(likeness)
+    free = (i for i in count() if i not in special.values())
+    ids = dict(zip([*letters, *starts], free, strict=False))
     return {
         "version": "1.0",
         "truncation": None,
@@ -52,15 +54,25 @@ def tokenizer_from_likeness(likeness: Likeness) -> dict[str, Any]:
 
 def tokenizer_config_from_likeness(likeness: Likeness) -> dict[str, Any]:
     """The content of tokenizer_config.json."""
+    roles = {"bos_token": None if likeness.bos is None else BOS}
+    if likeness.names_mask:
+        roles["mask_token"] = likeness.mask_text
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",
-        "bos_token": BOS,
+        **roles,
         "eos_token": EOS,
         "pad_token": EOS,
-        "mask_token": MASK,
         "model_max_length": likeness.dimensions.max_positions,
         "clean_up_tokenization_spaces": False,
     }
+
+
+def _special_ids(likeness: Likeness) -> dict[str, int]:
+    """Of the special tokens' texts."""
+    ids = {EOS: likeness.eos, likeness.mask_text: likeness.mask}
+    if likeness.bos is not None:
+        ids[BOS] = likeness.bos
+    return ids | dict(zip((END,), likeness.ends, strict=False))
 
 
 def _added_token(content: str, token_id: int) -> dict[str, Any]:

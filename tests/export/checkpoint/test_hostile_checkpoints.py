@@ -17,6 +17,7 @@ from lopa.cli.main import main
 from lopa.export.checkpoint.lora import adapter_from_folder
 from lopa.export.checkpoint.module_patterns import ModulePatterns
 from lopa.export.checkpoint.tensors import INDEX_NAME, SINGLE_NAME
+from lopa.export.families.dream import DREAM
 from lopa.export.source import source_from_checkpoint
 from lopa.export.weights.plan import weight_plan_from_config
 from lopa.runtime.errors import BadInputError
@@ -245,7 +246,7 @@ def test_an_adapter_s_configuration_has_types_and_ranges(
     tmp_path: Path, shapes: dict[str, tuple[int, ...]], change: dict[str, Any]
 ) -> None:
     with pytest.raises(BadInputError, match="adapter_config"):
-        adapter_from_folder(_adapter(tmp_path, **change), shapes)
+        adapter_from_folder(_adapter(tmp_path, **change), shapes, DREAM.architecture)
 
 
 @pytest.mark.parametrize("text", DEEP, ids=range(len(DEEP)))
@@ -254,7 +255,7 @@ def test_an_adapter_s_configuration_that_cannot_be_read(
 ) -> None:
     _write(_adapter(tmp_path) / "adapter_config.json", text)
     with pytest.raises(BadInputError, match="adapter_config"):
-        adapter_from_folder(tmp_path, shapes)
+        adapter_from_folder(tmp_path, shapes, DREAM.architecture)
 
 
 NAMES = ["model.layers.12.self_attn.q_proj", "model.layers.3.mlp.up_proj", "lm_head", "a_proj", ""]

@@ -2,6 +2,7 @@
 
 import json
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +12,20 @@ import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file, save_file
 from tests.export.checkpoints import failed_export, small_checkpoint
+from tests.tools.miniature import MINIATURES
+from tools.checkpoint.likeness import LAYER_MATRICES
+from tools.checkpoint.make import checkpoint_from_likeness
 from torch import nn
 
+from lopa.export.families import FAMILIES
 from lopa.export.source import Source, source_from_checkpoint
 from lopa.export.weights import merged_blocks
 from lopa.export.weights.plan import tensor_records_from_plan
 from lopa.export.weights.writer import write_weights
+from lopa.runtime.errors import BadInputError
 from lopa.tiny import ADAPTER, CHECKPOINT
 
+LLADA = Path(__file__).parents[2] / "reference" / "families" / "llada"
 PROJECTIONS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 
 
@@ -41,7 +48,7 @@ class _Modules(nn.Module):
             parent = parent.get_submodule(part)
         if weight.ndim == 1:
             made: nn.Module = nn.RMSNorm(len(weight))
-        elif "embed" in last:
+        elif last in ("embed_tokens", "wte"):
             made = nn.Embedding(*weight.shape)
         else:
             made = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None)
@@ -49,7 +56,9 @@ class _Modules(nn.Module):
         parent.add_module(last, made)
 
 
-def _saved_adapter(checkpoint: Path, folder: Path, **settings: Any) -> dict[str, torch.Tensor]:
+def _saved_adapter(
+    checkpoint: Path, folder: Path, *, dtype: torch.dtype = torch.float32, **settings: Any
+) -> dict[str, torch.Tensor]:
     """Save an adapter with random values in `folder`; gives the tensors after PEFT has loaded and merged it."""
     torch.manual_seed(5)
     config = LoraConfig(**{"r": 4, "lora_alpha": 12, "target_modules": PROJECTIONS, **settings})
@@ -61,7 +70,7 @@ def _saved_adapter(checkpoint: Path, folder: Path, **settings: Any) -> dict[str,
         warnings.simplefilter("ignore")  # that the base has no configuration of its own
         model.save_pretrained(folder, safe_serialization=True)
         loaded = PeftModel.from_pretrained(_Modules(load_file(checkpoint / "model.safetensors")), folder)
-        return dict(loaded.merge_and_unload().state_dict())
+        return dict(loaded.to(dtype).merge_and_unload().state_dict())
 
 
 def _merged_by_us(source: Source, folder: Path) -> dict[str, torch.Tensor]:
@@ -106,6 +115,60 @@ def test_the_merge_is_peft_s(tmp_path: Path, settings: dict[str, Any]) -> None:
     assert any(not torch.equal(merged[name], base[name]) for name in base)
     for name, tensor in expected.items():
         torch.testing.assert_close(merged[name], tensor, rtol=1e-6, atol=1e-6, msg=lambda text, n=name: f"{n}: {text}")
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"r": 32, "lora_alpha": 32, "target_modules": ["q_proj", "k_proj", "v_proj", "attn_out"]},
+        # The names of the MLP's matrices; one of them is the head's too, and PEFT changes both.
+        {"target_modules": ["ff_proj", "up_proj", "ff_out"]},
+        {"target_modules": r".*\.blocks\.1\.(attn_out|ff_out)"},
+        {"layers_to_transform": [1], "target_modules": ["q_proj", "attn_out"]},
+        {"modules_to_save": ["wte", "ln_f"], "target_modules": ["v_proj"]},
+    ],
+    ids=["d2f", "mlp", "pattern", "layers", "saved"],
+)
+def test_the_merge_is_peft_s_for_llada(tmp_path: Path, settings: dict[str, Any]) -> None:
+    """Of an adapter like D2F-LLaDA's, in float64: PEFT's matrices, rounded once."""
+    expected = _saved_adapter(LLADA, tmp_path / "adapter", dtype=torch.float64, **settings)
+    merged = _merged_by_us(source_from_checkpoint(LLADA, tmp_path / "adapter"), tmp_path)
+    base = load_file(LLADA / "model.safetensors")
+    assert set(merged) == set(expected) == set(base)
+    changed = {name for name in base if not torch.equal(merged[name], base[name])}
+    for name, tensor in expected.items():
+        torch.testing.assert_close(merged[name].double(), tensor, rtol=1e-6, atol=1e-6, msg=f"{name} {settings}")
+        assert (name in changed) == bool((tensor != base[name].double()).any())
+    if settings.get("r") == 32:
+        names = ("q_proj", "k_proj", "v_proj", "attn_out")
+        assert changed == {f"model.transformer.blocks.{i}.{name}.weight" for i in range(3) for name in names}
+
+
+def test_all_linear_leaves_the_head_of_every_family(tmp_path: Path) -> None:
+    for family, likeness in MINIATURES.items():
+        checkpoint = tmp_path / family
+        checkpoint_from_likeness(replace(likeness, adapted=LAYER_MATRICES), checkpoint, lora=True)
+        _configure(checkpoint / "lora", target_modules="all-linear")
+        products = source_from_checkpoint(checkpoint, checkpoint / "lora").adapter.products
+        assert len(products) == 7 * 2
+        assert FAMILIES[family].architecture.outer_names["head.weight"] not in products
+
+
+@pytest.mark.parametrize("family", MINIATURES)
+@pytest.mark.parametrize("other", MINIATURES)
+def test_an_adapter_of_another_family(tmp_path: Path, family: str, other: str) -> None:
+    """Where two families call all that it adapts the same, shapes and values alone tell: a head's size, here."""
+    for name in {family, other}:
+        checkpoint_from_likeness(MINIATURES[name], tmp_path / name, lora=True)
+    if family == other:
+        source_from_checkpoint(tmp_path / family, tmp_path / other / "lora")
+        return
+    sizes = [MINIATURES[name].dimensions for name in (family, other)]
+    if "llada" not in (family, other) and len({(each.heads, each.kv_heads, each.head_size) for each in sizes}) == 1:
+        return
+    with pytest.raises(BadInputError, match="adapter") as caught:
+        source_from_checkpoint(tmp_path / family, tmp_path / other / "lora")
+    assert "adapter that was trained on this checkpoint" in caught.value.remedy
 
 
 @pytest.mark.parametrize("block", [5000, 1 << 24])

@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -6,12 +7,15 @@ import pytest
 import transformers
 from tests.export.checkpoint.slow_tokenizer import CONFIG_IDS, IDS, NOT_SPECIAL, SETTINGS, TEXTS, slow_tokenizer
 from tests.export.checkpoints import ONE_LAYER, TOKENIZER_CONFIG, edit_config, failed_export, small_checkpoint
+from tests.tools.miniature import MINIATURES
+from tools.checkpoint.make import checkpoint_from_likeness
 
 from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint
 from lopa.export.checkpoint.config import config_from_checkpoint
 from lopa.export.checkpoint.tokenizer_files import TokenizerFiles, tokenizer_files_from_checkpoint
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.manifest import SpecialTokens
+from lopa.runtime.errors import BadInputError
 from lopa.runtime.text.tokenizer import Tokenizer
 
 
@@ -63,6 +67,49 @@ def test_no_mask_token(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     edit_config(checkpoint, mask_token_id=None)
     _write_settings(checkpoint, {**TOKENIZER_CONFIG, "mask_token": None})
     assert "names no mask token" in failed_export(capsys, checkpoint)
+
+
+@pytest.mark.parametrize(
+    ("family", "mask_id"),
+    [("dream", 639), ("llada", 639), ("sdar", 639), ("wedlm", 639), ("fast-dllm-v2", 639), ("stable-diffcoder", 5)],
+)
+def test_the_mask_token_of_every_family(tmp_path: Path, family: str, mask_id: int) -> None:
+    """config.json names it, or an added token is it by its text; without both it is missing, or assumed."""
+    likeness = MINIATURES[family]
+    checkpoint_from_likeness(likeness, tmp_path / "checkpoint")
+    files = _files(tmp_path / "checkpoint")
+    assert (files.special_tokens.mask, files.assumed_mask) == (mask_id, False)
+    tokenizer = json.loads((tmp_path / "checkpoint" / "tokenizer.json").read_text())
+    text = json.dumps(tokenizer).replace(json.dumps(likeness.mask_text), '"<|other|>"')
+    (tmp_path / "checkpoint" / "tokenizer.json").write_text(text)
+    _write_settings(tmp_path / "checkpoint", {"bos_token": None, "eos_token": "<|endoftext|>"})
+    edit_config(tmp_path / "checkpoint", mask_token_id=None)
+    if family == "stable-diffcoder":
+        found = _files(tmp_path / "checkpoint")
+        assert (found.special_tokens.mask, found.assumed_mask) == (5, True)
+        return
+    with pytest.raises(BadInputError) as caught:
+        _files(tmp_path / "checkpoint")
+    assert ("special_tokens.mask = 151665" if family == "wedlm" else "names no mask token") in caught.value.received
+    if family == "fast-dllm-v2":
+        assert "or the token |<MASK>|" in caught.value.expected
+
+
+def test_an_assumed_mask_token_is_said(tmp_path: Path) -> None:
+    heard: list[str] = []
+
+    def heard_until_weights(stage: str, _done: int, _total: int) -> None:
+        heard.append(stage)
+        if stage == "writing weights":
+            raise KeyboardInterrupt
+
+    for text, said in (("<[OTHER]>", True), ("<[MASK_TOKEN]>", False)):
+        checkpoint = tmp_path / str(said)
+        checkpoint_from_likeness(replace(MINIATURES["stable-diffcoder"], mask_text=text), checkpoint)
+        heard.clear()
+        with pytest.raises(KeyboardInterrupt):
+            bundle_from_checkpoint(checkpoint, tmp_path / "bundle", progress=heard_until_weights)
+        assert ("no file names the mask token: taking 5, as Stable-DiffCoder-8B has it" in heard) == said
 
 
 def test_two_different_mask_tokens(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

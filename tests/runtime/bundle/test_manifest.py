@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from tools.checkpoint.likeness import LIKENESSES
 
-from lopa.export.checkpoint.architecture import ARCHITECTURES
+from lopa.export.families import FAMILIES
 from lopa.runtime.bundle.manifest import MANIFEST_NAME, PREDICTION_SHIFTS, Manifest, manifest_from_json
 from lopa.runtime.bundle.record import json_from_record
 from lopa.runtime.errors import BadInputError
@@ -153,7 +153,7 @@ def test_published_models_are_within_the_ranges(content: dict[str, Any], name: s
 
 
 def test_the_shifts_are_those_of_the_exporter() -> None:
-    assert {each.name: each.prediction_shift for each in ARCHITECTURES.values()} == PREDICTION_SHIFTS
+    assert {name: each.architecture.prediction_shift for name, each in FAMILIES.items()} == PREDICTION_SHIFTS
 
 
 def test_another_architecture_has_the_shift_it_says(content: dict[str, Any]) -> None:

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 from tools.checkpoint.likeness import LIKENESSES
-from tools.checkpoint.tokenizer import BOS, EOS, MASK, tokenizer_config_from_likeness, tokenizer_from_likeness
+from tools.checkpoint.tokenizer import BOS, EOS, tokenizer_config_from_likeness, tokenizer_from_likeness
 
 DREAM = LIKENESSES["dream-7b"]
 TOKENIZER = Tokenizer.from_str(json.dumps(tokenizer_from_likeness(DREAM)))
@@ -25,15 +25,16 @@ def test_ids_lie_inside_the_vocabulary(name: str) -> None:
     assert len(set(ids.values())) == len(ids)
     assert min(ids.values()) >= 0
     assert max(ids.values()) < likeness.dimensions.vocab_size
-    assert (ids[MASK], ids[EOS], ids[BOS]) == (likeness.mask, likeness.eos, likeness.bos)
+    assert (ids[likeness.mask_text], ids[EOS], ids.get(BOS)) == (likeness.mask, likeness.eos, likeness.bos)
+    assert {likeness.mask, likeness.eos, *likeness.ends} <= tokenizer.get_added_tokens_decoder().keys()
 
 
 def test_special_tokens_are_one_token_each_and_can_be_left_out() -> None:
-    ids = TOKENIZER.encode(f"a{MASK}b{EOS}").ids
+    ids = TOKENIZER.encode(f"a{DREAM.mask_text}b{EOS}").ids
     assert [ids[1], ids[3], len(ids)] == [DREAM.mask, DREAM.eos, 4]
     assert TOKENIZER.decode(ids) == "ab"
     settings = tokenizer_config_from_likeness(DREAM)
-    assert (settings["mask_token"], settings["bos_token"], settings["eos_token"]) == (MASK, BOS, EOS)
+    assert (settings["mask_token"], settings["bos_token"], settings["eos_token"]) == (DREAM.mask_text, BOS, EOS)
 
 
 def test_known_words_are_one_token_and_others_are_spelt() -> None:

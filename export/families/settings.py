@@ -1,0 +1,69 @@
+"""Entries of config.json that ask for another network than the exported one. Knows no family."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from lopa.export.json_file import JsonValues, shown
+from lopa.runtime.errors import BadInputError
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One entry, and which of its values ask for nothing else than what is exported."""
+
+    name: str
+    has: str
+    """What the exported network has instead, for the error."""
+    is_taken: Callable[[object], bool]
+    needed: bool = False
+    """Absent or null it would ask for another network; otherwise for nothing."""
+
+
+def fixed(name: str, *values: object, has: str, needed: bool = False) -> Setting:
+    """A setting that has to have one of `values`, and their type: 0 is not false."""
+    return Setting(name, has, lambda found: any(type(found) is type(each) and found == each for each in values), needed)
+
+
+def check_settings(config: JsonValues, settings: tuple[Setting, ...]) -> None:
+    """Raise BadInputError for the first entry of `config` that asks for another network."""
+    for setting in (*settings, *_OF_ALL):
+        value = config.values.get(setting.name)
+        if (value is None and setting.needed) or (value is not None and not setting.is_taken(value)):
+            raise BadInputError(
+                f"{config.source} has {setting.name} = {shown(value)}",
+                expected=setting.has,
+                remedy="export a checkpoint without this setting; it is not supported",
+            )
+
+
+def _is_unscaled(rope: object) -> bool:
+    """Whether rope_scaling, or rope_parameters as newer files call it, asks for no more than plain rotary positions."""
+    return (
+        isinstance(rope, dict)
+        and rope.get("rope_type", rope.get("type", "default")) == "default"
+        and rope.get("partial_rotary_factor", 1) == 1
+    )
+
+
+def _are_full(kinds: object) -> bool:
+    """Whether layer_types is a list that names one kind of attention only."""
+    return isinstance(kinds, list) and all(kind == "full_attention" for kind in kinds)
+
+
+_ROPE = "unscaled rotary positions over whole heads"
+_ATTENTION = "attention over all positions in every layer, without a sliding window"
+_MLP = "one MLP in each layer, no mixture of experts"
+_OF_ALL = (
+    fixed("hidden_act", "silu", has="hidden_act silu"),
+    Setting("rope_scaling", _ROPE, _is_unscaled),
+    Setting("rope_parameters", _ROPE, _is_unscaled),
+    fixed("partial_rotary_factor", 1, 1.0, has=_ROPE),
+    fixed("use_sliding_window", False, has=_ATTENTION),
+    Setting("layer_types", _ATTENTION, _are_full),
+    *(
+        fixed(name, 0, has=_MLP)
+        for name in ("num_experts", "num_local_experts", "n_routed_experts", "num_experts_per_tok")
+    ),
+    fixed("moe_intermediate_size", 0, has=_MLP),
+)
+"""What no family's network has. LLaDA-MoE has the model_type of LLaDA, and is known by its experts alone."""

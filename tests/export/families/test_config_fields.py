@@ -1,0 +1,195 @@
+"""Every entry of every family's config.json that a size is read from: absent, of another type, out of range."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.tools.miniature import MINIATURES
+from tools.checkpoint.likeness import LIKENESSES, config_from_likeness
+
+from lopa.export.checkpoint.config import config_from_checkpoint
+from lopa.export.families import FAMILIES
+from lopa.runtime.errors import BadInputError
+
+NOT_NUMBERS: list[Any] = [None, "8", 2.5, True, -1, 0, 2**31, [8], {"a": 8}]
+NOT_FLAGS: list[Any] = ["no", 0, 1.0, [False]]
+_OF_TRANSFORMERS = (
+    "vocab_size",
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "max_position_embeddings",
+    "rope_theta",
+    "rms_norm_eps",
+)
+NUMBERS = {
+    "dream": _OF_TRANSFORMERS,
+    "llada": (
+        "vocab_size",
+        "embedding_size",
+        "d_model",
+        "mlp_hidden_size",
+        "n_layers",
+        "n_heads",
+        "n_kv_heads",
+        "max_sequence_length",
+        "rope_theta",
+        "rms_norm_eps",
+    ),
+    "fast-dllm-v2": (*_OF_TRANSFORMERS, "bd_size"),
+    "sdar": (*_OF_TRANSFORMERS, "head_dim", "block_size"),
+    "wedlm": (*_OF_TRANSFORMERS, "head_dim"),
+    "stable-diffcoder": _OF_TRANSFORMERS,
+}
+FLAGS = {
+    "dream": ("tie_word_embeddings",),
+    "llada": ("weight_tying", "include_qkv_bias"),
+    "fast-dllm-v2": ("tie_word_embeddings",),
+    "sdar": ("tie_word_embeddings",),
+    "wedlm": ("tie_word_embeddings", "attention_bias", "qk_norm"),
+    "stable-diffcoder": ("tie_word_embeddings",),
+}
+ABSENT = {
+    ("dream", "num_key_value_heads"): ("kv_heads", 4),
+    ("fast-dllm-v2", "num_key_value_heads"): ("kv_heads", 4),
+    ("sdar", "num_key_value_heads"): ("kv_heads", 4),
+    ("wedlm", "num_key_value_heads"): ("kv_heads", 4),
+    ("stable-diffcoder", "num_key_value_heads"): ("kv_heads", 4),
+    ("wedlm", "head_dim"): ("head_size", 16),
+    ("llada", "n_kv_heads"): ("kv_heads", 4),
+    ("llada", "embedding_size"): ("vocab_size", 640),
+    ("llada", "mlp_hidden_size"): ("intermediate_size", 4 * 64),
+}
+"""What stands for an entry that is not there; every other has to be there."""
+NULL = {each for each in ABSENT if each[1] != "num_key_value_heads"}
+"""Those that may be null as well."""
+
+
+def write_config(folder: Path, family: str, **changes: Any) -> dict[str, Any]:
+    """The miniature's config.json, with changes; an entry changed to `...` is left out."""
+    content = {**config_from_likeness(MINIATURES[family]), **changes}
+    content = {name: value for name, value in content.items() if value is not ...}
+    (folder / "config.json").write_text(json.dumps(content))
+    return content
+
+
+def test_no_family_is_without_a_miniature() -> None:
+    assert MINIATURES.keys() == NUMBERS.keys() == FLAGS.keys() == FAMILIES.keys()
+
+
+@pytest.mark.parametrize("name", LIKENESSES)
+def test_a_likeness_is_read_with_its_own_sizes(tmp_path: Path, name: str) -> None:
+    likeness = LIKENESSES[name]
+    (tmp_path / "config.json").write_text(json.dumps(config_from_likeness(likeness)))
+    config = config_from_checkpoint(tmp_path)
+    assert config.family.name == likeness.family
+    assert config.dimensions == likeness.dimensions
+    assert config.tied_embeddings == likeness.tied
+    assert config.token_ids.get("mask") == (likeness.mask if likeness.names_mask else None)
+
+
+@pytest.mark.parametrize(("family", "name"), [(family, name) for family in NUMBERS for name in NUMBERS[family]])
+def test_numbers(tmp_path: Path, family: str, name: str) -> None:
+    given = write_config(tmp_path, family)
+    config_from_checkpoint(tmp_path)
+    for wrong in NOT_NUMBERS:
+        if wrong is None and (family, name) in NULL:
+            continue
+        if name == "rope_theta" and wrong in (2.5, 2**31):  # an odd one, but a number
+            continue
+        write_config(tmp_path, family, **{name: wrong})
+        with pytest.raises(BadInputError, match=rf"config\.json has {name} = ") as caught:
+            config_from_checkpoint(tmp_path)
+        assert caught.value.expected
+    write_config(tmp_path, family, **{name: ...})
+    if (family, name) in ABSENT:
+        field, value = ABSENT[family, name]
+        assert getattr(config_from_checkpoint(tmp_path).dimensions, field) == value
+    else:
+        assert name in given
+        with pytest.raises(BadInputError, match=rf"config\.json has {name} = None"):
+            config_from_checkpoint(tmp_path)
+
+
+@pytest.mark.parametrize(("family", "name"), [(family, name) for family in FLAGS for name in FLAGS[family]])
+def test_flags(tmp_path: Path, family: str, name: str) -> None:
+    for wrong in NOT_FLAGS:
+        write_config(tmp_path, family, **{name: wrong})
+        with pytest.raises(BadInputError, match=rf"config\.json has {name} = "):
+            config_from_checkpoint(tmp_path)
+    for absent in (None, ...):
+        write_config(tmp_path, family, **{name: absent})
+        config = config_from_checkpoint(tmp_path)
+        if name in ("tie_word_embeddings", "weight_tying"):
+            assert config.tied_embeddings is False
+        if family == "wedlm":
+            assert (config.dimensions.qkv_bias, config.dimensions.qk_norm) == (True, False)
+
+
+@pytest.mark.parametrize("family", NUMBERS)
+@pytest.mark.parametrize("role", ["mask", "eos", "pad", "bos"])
+def test_token_ids(tmp_path: Path, family: str, role: str) -> None:
+    name = f"{role}_token_id"
+    for wrong in ("8", 2.5, True, -1, 640, [], [[8]], [640]):
+        write_config(tmp_path, family, **{name: wrong})
+        with pytest.raises(BadInputError, match=rf"config\.json has {name} = "):
+            config_from_checkpoint(tmp_path)
+
+
+@pytest.mark.parametrize("family", NUMBERS)
+def test_several_ends(tmp_path: Path, family: str) -> None:
+    """Of config.json and generation_config.json, the first of config.json is the eos."""
+    write_config(tmp_path, family, eos_token_id=[600, 601])
+    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [603, 601]}))
+    if not FAMILIES[family].more_ends:
+        with pytest.raises(BadInputError, match="eos_token_id"):
+            config_from_checkpoint(tmp_path)
+        write_config(tmp_path, family)
+        assert config_from_checkpoint(tmp_path).stops == ()
+        return
+    config = config_from_checkpoint(tmp_path)
+    assert (config.token_ids["eos"], config.stops) == (600, (601, 603))
+    write_config(tmp_path, family, eos_token_id=600)
+    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": 600}))
+    assert config_from_checkpoint(tmp_path).stops == ()
+    for wrong in ("8", [640], list(range(65)), {"a": 1}):
+        (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": wrong}))
+        with pytest.raises(BadInputError, match=r"generation_config\.json has eos_token_id"):
+            config_from_checkpoint(tmp_path)
+    (tmp_path / "generation_config.json").write_text("[")
+    with pytest.raises(BadInputError, match=r"generation_config\.json"):
+        config_from_checkpoint(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("family", "changes", "message"),
+    [
+        ("llada", {"n_heads": 5}, "d_model a multiple of n_heads"),
+        ("llada", {"n_kv_heads": 3}, "n_heads a multiple of n_kv_heads"),
+        ("llada", {"embedding_size": 639}, "a whole number from 640"),
+        ("llada", {"mlp_hidden_size": None, "mlp_ratio": 2.5}, "mlp_ratio = 2.5"),
+        ("sdar", {"head_dim": 15}, "an even head size"),
+        ("sdar", {"num_key_value_heads": 3}, "num_attention_heads a multiple of num_key_value_heads"),
+        ("stable-diffcoder", {"num_attention_heads": 5}, "hidden_size a multiple of num_attention_heads"),
+    ],
+)
+def test_sizes_that_do_not_go_together(tmp_path: Path, family: str, changes: dict[str, Any], message: str) -> None:
+    write_config(tmp_path, family, **changes)
+    with pytest.raises(BadInputError) as caught:
+        config_from_checkpoint(tmp_path)
+    assert message in f"{caught.value.received} {caught.value.expected}"
+
+
+def test_an_embedding_with_rows_beyond_the_vocabulary(tmp_path: Path) -> None:
+    write_config(tmp_path, "llada", vocab_size=600)
+    assert config_from_checkpoint(tmp_path).dimensions.vocab_size == 640
+
+
+@pytest.mark.parametrize("changes", [{"attention_bias": False, "qk_norm": True}, {"qk_norm": True}])
+def test_wedlm_of_qwen3(tmp_path: Path, changes: dict[str, Any]) -> None:
+    write_config(tmp_path, "wedlm", **changes)
+    sizes = config_from_checkpoint(tmp_path).dimensions
+    assert (sizes.qkv_bias, sizes.qk_norm) == ("attention_bias" not in changes, True)

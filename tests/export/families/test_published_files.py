@@ -1,0 +1,187 @@
+"""Checkpoints in the published file formats are exported and opened: those of the recordings, and miniatures.
+
+What their graphs compute is tested where graphs are; here, that names, sizes, tokens and defaults arrive in the bundle,
+and every tensor with its values.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.torch import load_file
+from tests.export.checkpoints import edit_config, failed_export
+from tests.tools.miniature import MINIATURES
+from tools.checkpoint.make import checkpoint_from_likeness
+
+from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint
+from lopa.export.checkpoint.tensors import tensors_from_checkpoint
+from lopa.export.families import FAMILIES
+from lopa.export.source import source_from_checkpoint
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.bundle.weights import weights_from_bundle
+from lopa.runtime.decoder import Decoder
+from lopa.runtime.errors import BadInputError
+
+RECORDED = Path(__file__).parents[2] / "reference" / "families"
+
+
+@pytest.fixture(scope="session")
+def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """By family: the recordings', and miniatures of the others."""
+    found = {name: RECORDED / name.replace("-", "_") for name in FAMILIES}
+    made = tmp_path_factory.mktemp("miniatures")
+    for name, folder in found.items():
+        if not folder.is_dir():
+            found[name] = made / name
+            checkpoint_from_likeness(MINIATURES[name], made / name)
+    return found
+
+
+@pytest.fixture(scope="session")
+def bundles(checkpoints: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Bundle]:
+    """Of each, in float32."""
+    place = tmp_path_factory.mktemp("family-bundles")
+    return {name: bundle_from_checkpoint(folder, place / name) for name, folder in checkpoints.items()}
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_every_tensor_has_one_place_in_the_bundle(checkpoints: dict[str, Path], name: str) -> None:
+    source = source_from_checkpoint(checkpoints[name], None)
+    sources = [weight.source for weight in source.planned]
+    tied = {FAMILIES[name].architecture.outer_names["embedding.weight"]} if source.config.tied_embeddings else set()
+    assert sorted(sources) == sorted([*tensors_from_checkpoint(checkpoints[name]), *tied])
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_every_value_arrives(checkpoints: dict[str, Path], bundles: dict[str, Bundle], name: str) -> None:
+    """By its name in the checkpoint, written out here: the gate is silu's, not the other."""
+    stored = weights_from_bundle(bundles[name])
+    tensors = {
+        each: value.float().numpy()
+        for file in sorted(checkpoints[name].glob("*.safetensors"))
+        for each, value in load_file(file).items()
+    }
+    expected = {
+        "llada": {
+            "layers.1.mlp.gate.weight": "model.transformer.blocks.1.ff_proj.weight",
+            "layers.1.mlp.up.weight": "model.transformer.blocks.1.up_proj.weight",
+            "layers.1.mlp.down.weight": "model.transformer.blocks.1.ff_out.weight",
+            "layers.0.attention.output.weight": "model.transformer.blocks.0.attn_out.weight",
+            "layers.0.attention_norm.weight": "model.transformer.blocks.0.attn_norm.weight",
+            "layers.0.mlp_norm.weight": "model.transformer.blocks.0.ff_norm.weight",
+            "final_norm.weight": "model.transformer.ln_f.weight",
+            "head.weight": "model.transformer.ff_out.weight",
+            "embedding.weight": "model.transformer.wte.weight",
+        },
+        "sdar": {
+            "layers.1.attention.query_norm.weight": "model.layers.1.self_attn.q_norm.weight",
+            "layers.1.attention.key_norm.weight": "model.layers.1.self_attn.k_norm.weight",
+        },
+    }.get(name, {})
+    of_qwen2 = {
+        "layers.1.mlp.gate.weight": "model.layers.1.mlp.gate_proj.weight",
+        "layers.1.mlp.up.weight": "model.layers.1.mlp.up_proj.weight",
+        "layers.0.attention.value.weight": "model.layers.0.self_attn.v_proj.weight",
+    }
+    for ours, theirs in (expected if name == "llada" else {**expected, **of_qwen2}).items():
+        value = tensors[theirs] if ours == "embedding.weight" else tensors[theirs].T
+        np.testing.assert_array_equal(stored[ours], value, err_msg=ours)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_the_bundle_is_opened_and_says_what_it_is(
+    checkpoints: dict[str, Path], bundles: dict[str, Bundle], name: str
+) -> None:
+    family, manifest = FAMILIES[name], bundles[name].manifest
+    assert (manifest.architecture, manifest.prediction_shift) == (name, family.architecture.prediction_shift)
+    source = source_from_checkpoint(checkpoints[name], None)
+    assert manifest.dimensions == source.config.dimensions
+    assert manifest.special_tokens == source.tokenizer.special_tokens
+    assert manifest.decoding.add_bos == family.add_bos
+    with Decoder.open(bundles[name].path, devices=["cpu"]) as decoder:
+        config = decoder.config(max_new_tokens=32)
+        assert config.block_size == manifest.decoding.block_size
+
+
+def test_what_the_recorded_checkpoints_are_for(bundles: dict[str, Bundle]) -> None:
+    assert bundles["llada"].manifest.prediction_shift == bundles["sdar"].manifest.prediction_shift == 0
+    assert bundles["fast-dllm-v2"].manifest.prediction_shift == 1
+    assert bundles["sdar"].manifest.decoding.block_size == 4
+    assert bundles["fast-dllm-v2"].manifest.decoding.block_size == 32
+    assert bundles["wedlm"].manifest.decoding.block_size == 16
+    assert [bundles[name].manifest.decoding.add_bos for name in ("llada", "sdar", "fast-dllm-v2")] == [
+        True,
+        False,
+        False,
+    ]
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("other", FAMILIES)
+def test_weights_of_another_family(checkpoints: dict[str, Path], tmp_path: Path, name: str, other: str) -> None:
+    """Families with the same tensors in the same shapes cannot be told apart by them; nothing but config.json can."""
+    for file in checkpoints[name].glob("*.json"):
+        if not file.name.startswith("model"):
+            (tmp_path / file.name).write_bytes(file.read_bytes())
+    for file in (*checkpoints[other].glob("*.safetensors"), *checkpoints[other].glob("model*.json")):
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    shapes = [
+        {each: tensor.shape for each, tensor in tensors_from_checkpoint(checkpoints[each_name]).items()}
+        for each_name in (name, other)
+    ]
+    if shapes[0] == shapes[1]:
+        source_from_checkpoint(tmp_path, None)
+        return
+    with pytest.raises(BadInputError, match=r"tensor|shape") as caught:
+        source_from_checkpoint(tmp_path, None)
+    assert "config.json belongs to these weights" in caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"n_layers": None}, "n_layers = None"),
+        ({"alibi": True}, "alibi = True"),
+        ({"model_type": "sdar"}, "at once"),
+        ({"model_type": "llada2_moe"}, "mixture of experts"),
+        ({"n_layers": 2}, "model.transformer.blocks.2"),
+        ({"n_layers": 4}, "30 tensors"),
+        ({"include_qkv_bias": True}, "30 tensors"),
+    ],
+)
+def test_nothing_is_left_of_an_export_that_fails(
+    checkpoints: dict[str, Path],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    changes: dict[str, Any],
+    message: str,
+) -> None:
+    checkpoint = tmp_path / "checkpoint"
+    checkpoint.mkdir()
+    for file in checkpoints["llada"].iterdir():
+        if file.is_file():
+            (checkpoint / file.name).write_bytes(file.read_bytes())
+    edit_config(checkpoint, **changes)
+    assert message in failed_export(capsys, checkpoint)
+
+
+def test_an_autoregressive_checkpoint_is_exported_as_what_it_is_asked_for(
+    checkpoints: dict[str, Path], bundles: dict[str, Bundle], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    checkpoint = tmp_path / "checkpoint"
+    checkpoint.mkdir()
+    for file in checkpoints["fast-dllm-v2"].iterdir():
+        if file.is_file():
+            (checkpoint / file.name).write_bytes(file.read_bytes())
+    settings = json.loads((checkpoint / "config.json").read_text())
+    del settings["bd_size"]
+    settings |= {"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"]}
+    (checkpoint / "config.json").write_text(json.dumps(settings))
+    assert "--family" in failed_export(capsys, checkpoint)
+    assert "asked for" in failed_export(capsys, checkpoint, "--family", "llada")
+    made = bundle_from_checkpoint(checkpoint, tmp_path / "bundle", family="fast-dllm-v2")
+    assert made.weights.read_bytes() == bundles["fast-dllm-v2"].weights.read_bytes()
+    assert made.manifest.decoding == bundles["fast-dllm-v2"].manifest.decoding
+    assert made.manifest.architecture == "fast-dllm-v2"

@@ -1,0 +1,88 @@
+"""What config.json may ask for and no network here has is refused by name, family by family."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.export.families.test_config_fields import write_config
+from tests.tools.miniature import MINIATURES
+
+from lopa.export.checkpoint.config import config_from_checkpoint
+from lopa.runtime.errors import BadInputError
+
+OF_ALL: dict[str, list[Any]] = {
+    "hidden_act": ["gelu", "swiglu", 1],
+    "rope_scaling": [{"rope_type": "yarn", "factor": 4.0}, {"type": "linear", "factor": 2.0}, 2.0],
+    "rope_parameters": [
+        {"rope_type": "llama3", "rope_theta": 1e4},
+        {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5},
+    ],
+    "partial_rotary_factor": [0.5, "1"],
+    "use_sliding_window": [True, "no"],
+    "layer_types": [["full_attention", "sliding_attention"], "full_attention"],
+    "num_experts": [8, [8]],
+    "num_local_experts": [8],
+    "n_routed_experts": [8],
+    "num_experts_per_tok": [2],
+    "moe_intermediate_size": [32],
+}
+OF_FAMILIES: dict[str, dict[str, list[Any]]] = {
+    "llada": {
+        "alibi": [True, 0],
+        "block_type": ["sequential", None, ...],
+        "layer_norm_type": ["default", "low_precision", "gemma_rms", None, ...],
+        "activation_type": ["swiglu", "gelu", None, ...],
+        "rope": [False, None, ...],
+        "include_bias": [True, None, ...],
+        "attention_layer_norm": [True],
+        "layer_norm_with_affine": [False],
+        "bias_for_layer_norm": [True],
+        "block_group_size": [2, True],
+        "multi_query_attention": [True],
+        "input_emb_norm": [True],
+        "scale_logits": [True],
+        "clip_qkv": [8.0],
+    },
+    "sdar": {"attention_bias": [True]},
+    "stable-diffcoder": {"attention_bias": [True], "mlp_bias": [True]},
+}
+REFUSED = [
+    (family, name, value)
+    for family in MINIATURES
+    for name, values in {**OF_ALL, **OF_FAMILIES.get(family, {})}.items()
+    for value in values
+]
+
+
+@pytest.mark.parametrize(("family", "name", "value"), REFUSED)
+def test_it_is_refused_by_name(tmp_path: Path, family: str, name: str, value: Any) -> None:
+    write_config(tmp_path, family, **{name: value})
+    with pytest.raises(BadInputError, match=rf"config\.json has {name} = ") as caught:
+        config_from_checkpoint(tmp_path)
+    assert "not supported" in caught.value.remedy
+
+
+@pytest.mark.parametrize(("family", "name"), [(family, name) for family in OF_FAMILIES for name in OF_FAMILIES[family]])
+def test_it_asks_for_nothing_where_it_is_absent_unless_it_is_needed(tmp_path: Path, family: str, name: str) -> None:
+    values = OF_FAMILIES[family][name]
+    if ... not in values:
+        for absent in (None, ...):
+            write_config(tmp_path, family, **{name: absent})
+            config_from_checkpoint(tmp_path)
+
+
+@pytest.mark.parametrize("family", MINIATURES)
+@pytest.mark.parametrize(
+    "harmless",
+    [
+        {"hidden_act": None},
+        {"rope_scaling": {"rope_type": "default"}},
+        {"partial_rotary_factor": 1.0},
+        {"use_sliding_window": False, "sliding_window": 4096},
+        {"layer_types": ["full_attention", "full_attention"]},
+        {"num_experts": 0},
+    ],
+)
+def test_what_changes_nothing_is_taken(tmp_path: Path, family: str, harmless: dict[str, Any]) -> None:
+    write_config(tmp_path, family, **harmless)
+    assert config_from_checkpoint(tmp_path).dimensions == MINIATURES[family].dimensions

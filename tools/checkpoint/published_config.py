@@ -1,0 +1,133 @@
+"""What the config.json of published checkpoints says of these sizes, family by family.
+
+Without token ids, and without the entries that would run a checkpoint's own code.
+"""
+
+from typing import Any
+
+from lopa.runtime.bundle.manifest import ModelDimensions
+
+
+def dream(sizes: ModelDimensions) -> dict[str, Any]:
+    """As DiffuCoder's."""
+    return {**_qwen2(sizes), "architectures": ["DreamModel"], "model_type": "Dream"}
+
+
+def fast_dllm_v2(sizes: ModelDimensions) -> dict[str, Any]:
+    """Blocks of 32."""
+    return {
+        **_qwen2(sizes),
+        "architectures": ["Fast_dLLM_QwenForCausalLM"],
+        "model_type": "Fast_dLLM_Qwen",
+        "bd_size": 32,
+        "layer_types": ["full_attention"] * sizes.layers,
+    }
+
+
+def sdar(sizes: ModelDimensions) -> dict[str, Any]:
+    """Blocks of 4, as in the checkpoints without -b."""
+    return {
+        **_qwen2(sizes),
+        "architectures": ["SDARForCausalLM"],
+        "model_type": "sdar",
+        "attention_bias": False,
+        "block_size": 4,
+        "head_dim": sizes.head_size,
+    }
+
+
+def wedlm(sizes: ModelDimensions) -> dict[str, Any]:
+    """Layers of Qwen2.5 or of Qwen3, as the sizes say."""
+    return {
+        **_qwen2(sizes),
+        "architectures": ["WeDLMForCausalLM"],
+        "model_type": "wedlm",
+        "attention_bias": sizes.qkv_bias,
+        "head_dim": sizes.head_size,
+        "qk_norm": sizes.qk_norm,
+    }
+
+
+def stable_diffcoder(sizes: ModelDimensions) -> dict[str, Any]:
+    """A Llama's but for the class."""
+    return {
+        **_transformers(sizes),
+        "architectures": ["StableDiffcoderForCausalLM"],
+        "model_type": "llama",
+        "attention_bias": False,
+        "mlp_bias": False,
+    }
+
+
+def llada(sizes: ModelDimensions) -> dict[str, Any]:
+    """OLMo's names."""
+    return {
+        "architectures": ["LLaDAModelLM"],
+        "model_type": "llada",
+        "activation_type": "silu",
+        "alibi": False,
+        "alibi_bias_max": 8.0,
+        "attention_dropout": 0.0,
+        "attention_layer_norm": False,
+        "attention_layer_norm_with_affine": True,
+        "bias_for_layer_norm": False,
+        "block_group_size": 1,
+        "block_type": "llama",
+        "d_model": sizes.hidden_size,
+        "embedding_dropout": 0.0,
+        "embedding_size": sizes.vocab_size,
+        "include_bias": False,
+        "include_qkv_bias": sizes.qkv_bias,
+        "input_emb_norm": False,
+        "layer_norm_type": "rms",
+        "layer_norm_with_affine": True,
+        "max_sequence_length": sizes.max_positions,
+        "mlp_hidden_size": sizes.intermediate_size,
+        "mlp_ratio": 4,
+        "multi_query_attention": None,
+        "n_heads": sizes.heads,
+        "n_kv_heads": sizes.kv_heads,
+        "n_layers": sizes.layers,
+        "precision": "amp_bf16",
+        "residual_dropout": 0.0,
+        "rms_norm_eps": sizes.rms_norm_eps,
+        "rope": True,
+        "rope_full_precision": True,
+        "rope_theta": sizes.rope_theta,
+        "scale_logits": False,
+        "torch_dtype": "bfloat16",
+        "use_cache": False,
+        "vocab_size": sizes.vocab_size,
+        "weight_tying": False,
+    }
+
+
+def _qwen2(sizes: ModelDimensions) -> dict[str, Any]:
+    return {
+        **_transformers(sizes),
+        "max_window_layers": sizes.layers,
+        "sliding_window": None,
+        "use_sliding_window": False,
+    }
+
+
+def _transformers(sizes: ModelDimensions) -> dict[str, Any]:
+    """What Qwen2, Qwen3 and Llama have in common."""
+    return {
+        "attention_dropout": 0.0,
+        "hidden_act": "silu",
+        "hidden_size": sizes.hidden_size,
+        "initializer_range": 0.02,
+        "intermediate_size": sizes.intermediate_size,
+        "max_position_embeddings": sizes.max_positions,
+        "num_attention_heads": sizes.heads,
+        "num_hidden_layers": sizes.layers,
+        "num_key_value_heads": sizes.kv_heads,
+        "rms_norm_eps": sizes.rms_norm_eps,
+        "rope_scaling": None,
+        "rope_theta": sizes.rope_theta,
+        "tie_word_embeddings": False,
+        "torch_dtype": "bfloat16",
+        "use_cache": True,
+        "vocab_size": sizes.vocab_size,
+    }
