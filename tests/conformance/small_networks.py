@@ -26,6 +26,7 @@ class SmallNetwork:
         network = kind.network(torch.float32)
         with torch.no_grad():
             network.lm_head.weight.mul_(sharpness)
+            network.lm_head.weight[MASK] = 0  # no network that was trained proposes it
         network.config._attn_implementation = "eager"  # which adds the mask that it is given
         self.weights = {
             name: np.ascontiguousarray(weight.detach().numpy())
