@@ -1,7 +1,7 @@
-"""WeDLM's and Stable-DiffCoder's loops written out plainly over networks of transformers, in float64.
+"""WeDLM's loop written out plainly over a network of transformers, in float64.
 
-From what is known of the published code (docs/models.md), without a cache, blocks or branches: every step computes the
-whole sequence anew under the mask that the family's attention says. Nothing of ours is used.
+From what is known of the published code (docs/models.md), without a cache: every step computes the whole sequence anew,
+causal in the order of its rows. Nothing of ours is used.
 """
 
 from dataclasses import dataclass

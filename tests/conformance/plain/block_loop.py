@@ -8,7 +8,7 @@ from itertools import count
 from typing import Any, Literal
 
 import torch
-from tests.conformance.plain_loops import logits_of_rows
+from tests.conformance.plain.sliding_loop import logits_of_rows
 
 Rule = Literal["dynamic", "static", "sequential"]
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.conformance.plain_blocks import Rule, block_diffusion
-from tests.conformance.plain_loops import NEAR_TIE
-from tests.conformance.small_networks import END, MASK, SmallNetwork
+from tests.conformance.plain.block_loop import Rule, block_diffusion
+from tests.conformance.plain.sliding_loop import NEAR_TIE
+from tests.conformance.plain.small_networks import END, MASK, SmallNetwork
 from tests.export.layer_kinds import LayerKind
 
 from lopa.runtime.bundle import Bundle

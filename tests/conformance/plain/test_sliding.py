@@ -4,8 +4,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.conformance.plain_loops import NEAR_TIE, keys_of_causal_pass, wedlm
-from tests.conformance.small_networks import END, MASK, SmallNetwork
+from tests.conformance.plain.sliding_loop import NEAR_TIE, keys_of_causal_pass, wedlm
+from tests.conformance.plain.small_networks import END, MASK, SmallNetwork
 from tests.export.layer_kinds import LayerKind
 
 from lopa.runtime.algorithm.decoding import Step
