@@ -234,6 +234,12 @@ class GenerationConfig:
         return DISTANCE_PENALTY if self.distance_penalty is None else self.distance_penalty
 
     @property
+    def logits_temperature(self) -> float:
+        """By which a forward divides its logits. Scores of sliding blocks are of what the model says: draws alone are
+        tempered there."""
+        return 1.0 if self.slides or not self.temperature else self.temperature
+
+    @property
     def draws_from_logits(self) -> bool:
         """Whether tokens are drawn among more candidates than a forward answers."""
         return self.temperature > 0 and self.top_k is not None and not 1 <= self.top_k <= TOP_K

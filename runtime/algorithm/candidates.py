@@ -63,7 +63,8 @@ def _from_best(
         logprobs, filtered = filtered_candidates(logprobs, config)
         if filtered:
             neg_entropy = neg_entropy_of_kept(logprobs)
-        choice = drawn_candidates(logprobs, config, step=step, positions=positions)[..., None]
+        tempered = logprobs / np.float32(config.temperature / config.logits_temperature)
+        choice = drawn_candidates(tempered, config, step=step, positions=positions)[..., None]
     best = logprobs[..., 0] if choice is None else np.take_along_axis(logprobs, choice, -1)[..., 0]
     tokens = rows.topk_ids[..., 0] if choice is None else np.take_along_axis(rows.topk_ids, choice, -1)[..., 0]
     probabilities = np.exp(best)

@@ -8,10 +8,12 @@ from tests.conformance.plain.sliding_loop import NEAR_TIE, keys_of_causal_pass, 
 from tests.conformance.plain.small_networks import END, MASK, SmallNetwork
 from tests.export.layer_kinds import LayerKind
 
+from lopa.runtime.algorithm.candidates import candidates_from_rows
 from lopa.runtime.algorithm.decoding import Step
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import Floats
 from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.sequence.row_statistics import RowStatistics
 from lopa.runtime.sessions.host_session import HostSession
 
 SHAPES = {"7B": LayerKind(True, False, 8), "8B": LayerKind(False, True, 12)}
@@ -99,6 +101,22 @@ def test_one_position_a_step(network: SmallNetwork) -> None:
     assert [step.fills.positions.tolist() for step in steps] == [list(step.fills) for step in plain]
     _, steps = network.decode(prompt, sliding(strategy="sequential", max_new_tokens=20, stop_at_eos=False))
     assert [step.fills.positions.tolist() for step in steps] == [[len(prompt) + i] for i in range(20)]
+
+
+def test_a_temperature_tempers_the_draws_alone(network: SmallNetwork) -> None:
+    prompt = prompts(1)[6]
+    greedy, steps = network.decode(prompt, sliding(max_new_tokens=24))
+    same, same_steps = network.decode(prompt, sliding(max_new_tokens=24, temperature=0.2, top_k=1))
+    assert same == greedy
+    assert [step.fills.positions.tolist() for step in same_steps] == [step.fills.positions.tolist() for step in steps]
+    warm = sliding(temperature=2.0)
+    logprobs = np.log(np.array([0.5, 0.2, 0.1, 0.08, 0.05, 0.04, 0.02, 0.01], np.float32))
+    rows = RowStatistics(np.tile(np.arange(8), (4000, 1)), np.tile(logprobs, (4000, 1)), np.full(4000, 1.5, np.float32))
+    drawn = candidates_from_rows(rows, np.arange(4000), warm, step=1, mask_token=MASK)
+    expected = np.exp(logprobs / 2)
+    expected[MASK] = 0
+    np.testing.assert_allclose(np.bincount(drawn.tokens, minlength=8) / 4000, expected / expected.sum(), atol=0.03)
+    np.testing.assert_allclose(drawn.confidences, -1.5 - 0.02 * np.arange(4000), rtol=1e-5)
 
 
 def test_threshold_and_penalty_are_options(network: SmallNetwork) -> None:
