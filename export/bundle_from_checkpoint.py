@@ -7,6 +7,7 @@ from pathlib import Path
 import onnx_ir as ir
 
 from lopa.export.checkpoint.tokenizer_files import TOKENIZER_CONFIG_NAME, TOKENIZER_NAME
+from lopa.export.families.family import D2F
 from lopa.export.graph.plugin_passes import plugins_of
 from lopa.export.graph.portable_lint import check_portable
 from lopa.export.graph.trace import graph_from_dimensions
@@ -240,14 +241,15 @@ def _manifest(
 
 
 def _decoding(source: Source) -> DecodingDefaults:
-    """Those of the family, and of what the adapter makes of it."""
-    family, tokens = source.config.family, source.tokenizer.special_tokens
-    with_adapter = source.lora is not None and family.decoding_with_adapter is not None
-    options = {**(family.decoding_with_adapter or {})} if with_adapter else {**family.decoding}
-    if source.config.block_size is not None:
-        options["block_size"] = source.config.block_size
-    known = {name: value for name, value in options.items() if name in DecodingDefaults.__struct_fields__}
-    return DecodingDefaults(**known, add_bos=family.add_bos and tokens.bos is not None)
+    """The family's, or what an adapter makes of it; blocks as large as config.json says that they were trained."""
+    config, tokens = source.config, source.tokenizer.special_tokens
+    of_adapter = config.family.decoding_with_adapter
+    options = {**D2F, **(of_adapter if source.lora is not None and of_adapter is not None else config.family.decoding)}
+    if config.block_size is not None:
+        options["block_size"] = config.block_size
+        if "sub_block" in options:
+            options["sub_block"] = min(options["sub_block"], config.block_size)
+    return DecodingDefaults(**options, add_bos=config.family.add_bos and tokens.bos is not None)
 
 
 def _file_record(path: Path) -> FileRecord:

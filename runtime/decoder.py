@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from lopa.runtime.algorithm.branch_budget import BranchBudget
+from lopa.runtime.algorithm.candidates import without_logits
 from lopa.runtime.algorithm.decoding import Step
 from lopa.runtime.branch_choice import BranchChoice, branch_choice
 from lopa.runtime.bundle import Bundle
@@ -81,16 +82,7 @@ class Decoder:
 
     def config(self, **overrides: Any) -> GenerationConfig:
         """A config that starts from what the bundle's checkpoint was trained for."""
-        defaults = self.bundle.manifest.decoding
-        return GenerationConfig.from_mapping(
-            {
-                "block_size": defaults.block_size,
-                "block_add_threshold": defaults.block_add_threshold,
-                "decoded_token_threshold": defaults.decoded_token_threshold,
-                "skip_threshold": defaults.skip_threshold,
-                **overrides,
-            }
-        )
+        return GenerationConfig.from_mapping({**self.bundle.manifest.decoding.options(), **overrides})
 
     def branches_for(self, config: GenerationConfig) -> BranchChoice:
         """The number of branches with which this decoder decodes `config`, and why."""
@@ -183,6 +175,8 @@ class Decoder:
         check_callback(on_step)
         if deadline is not None:
             deadline = real_number("deadline", deadline, least=0.0, most=MOST_SECONDS)
+        if config.draws_from_logits and not self.bundle.manifest.with_logits:
+            raise without_logits(config)
         ids = ids_from_prompt(prompt, config, self.tokenizer, self.bundle.manifest)
         if config.branches is None:
             config = replace(config, branches=self.branches_for(config).number)

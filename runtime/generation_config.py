@@ -18,9 +18,13 @@ from lopa.runtime.checked_values import (
 from lopa.runtime.contract import TOP_K
 from lopa.runtime.errors import BadInputError
 
-Strategy = Literal["lopa", "d2f", "threshold", "vanilla"]
+Strategy = Literal["lopa", "d2f", "threshold", "vanilla", "sequential"]
 Confidence = Literal["neg_entropy", "probability", "margin"]
 Window = Literal["full", "block_causal"]
+Alignment = Literal["prompt", "absolute"]
+Cache = Literal["blocks", "none", "prefix", "dual", "sub_block"]
+WHOLE_CACHES = ("none", "prefix", "dual")
+"""With which all positions of the answer are in the sequence from the start."""
 
 DEFAULT_BRANCHES = 4
 """On accelerators, and of the published loop; runtime/branch_choice.py has the default of every device."""
@@ -31,6 +35,7 @@ MOST_POSITIONS = 2**31 - 1
 """Of a size in positions, before a model's own limit is known."""
 LEAST_TEMPERATURE, MOST_TEMPERATURE = 1e-3, 1e3
 """Of draws: logits divided by less would leave float32, by more are all the same."""
+MOST_TOP_K = 2**24
 MOST_STOPS, MOST_STOP_CHARACTERS = 64, 1024
 PUBLISHED_STEP_LIMIT = 1001
 """The published D2F loop gives up after this step; its LoPA loop would go on for ever (docs/lopa.md, quirk 3)."""
@@ -47,7 +52,8 @@ class GenerationConfig:
     strategy: Strategy = field(
         default="lopa",
         metadata=_help(
-            "lopa (lookahead branches), d2f (pipelined blocks), threshold (Fast-dLLM) or vanilla (one token a step)"
+            "lopa (lookahead branches), d2f (pipelined blocks), threshold (Fast-dLLM), vanilla (one token a step, the "
+            "surest) or sequential (from left to right)"
         ),
     )
     branches: int | Literal["auto"] | None = field(
@@ -74,9 +80,31 @@ class GenerationConfig:
         default="full",
         metadata=_help("what a window row sees: full, or block_causal (its own and earlier blocks)"),
     )
+    alignment: Alignment = field(
+        default="prompt", metadata=_help("where blocks begin: behind the prompt, or absolute: counted from position 0")
+    )
+    sub_block: int | None = field(
+        default=None, metadata=_help("positions of a block that may be decided at a time, left to right")
+    )
+    block_steps: int | None = field(
+        default=None,
+        metadata=_help("decide a block in so many steps of equal size, or sooner by the threshold (not lopa, d2f)"),
+    )
+    cache: Cache = field(
+        default="blocks",
+        metadata=_help(
+            "which rows are kept: finished blocks; or of models that see the whole answer none, prefix or dual "
+            "(Fast-dLLM); sub_block (Fast-dLLM v2)"
+        ),
+    )
     max_new_tokens: int = field(default=256, metadata=_help("most positions to generate"))
     temperature: float = field(default=0.0, metadata=_help("0: greedy; otherwise candidates are drawn, tempered"))
-    top_k: int | None = field(default=None, metadata=_help(f"draw among this many candidates (1 to {TOP_K})"))
+    top_k: int | None = field(
+        default=None,
+        metadata=_help(
+            f"draw among this many candidates (not given: {TOP_K}; more, or 0 for all, from a bundle with logits)"
+        ),
+    )
     top_p: float | None = field(default=None, metadata=_help("draw among the most probable candidates of this mass"))
     seed: int | None = field(
         default=0, metadata={**_help("seed of the draws, or random: one is drawn"), "word_for_none": "random"}
@@ -95,7 +123,7 @@ class GenerationConfig:
     published: bool = field(default=False, metadata=_help("the published implementation's behaviour, quirks included"))
 
     def __post_init__(self) -> None:
-        for name, words in (("strategy", Strategy), ("confidence", Confidence), ("window", Window)):
+        for name, words in _WORDS:
             self._put(name, word_among(name, getattr(self, name), get_args(words)))
         for name in ("block_size", "max_new_tokens"):
             self._put(name, whole_number(name, getattr(self, name), least=1, most=MOST_POSITIONS))
@@ -103,11 +131,15 @@ class GenerationConfig:
             self._put(name, truth(name, getattr(self, name)))
         for name in ("block_add_threshold", "decoded_token_threshold", "skip_threshold"):
             self._put(name, real_number(name, getattr(self, name), least=0.0, most=1.0))
+        for name in ("sub_block", "block_steps"):
+            if getattr(self, name) is not None:
+                self._put(name, whole_number(name, getattr(self, name), least=1, most=self.block_size))
+        self._check_cache()
         self._put("seed", self._checked_seed())
         self._put("branches", self._checked_branches())
         self._put("temperature", self._checked_temperature())
         if self.top_k is not None:
-            self._put("top_k", whole_number("top_k", self.top_k, least=1, most=TOP_K))
+            self._put("top_k", whole_number("top_k", self.top_k, least=0, most=MOST_TOP_K))
         if self.top_p is not None:
             self._put("top_p", real_number("top_p", self.top_p, least=0.0, most=1.0, above=True))
         if self.time_limit is not None:
@@ -154,8 +186,19 @@ class GenerationConfig:
 
     @property
     def fill_threshold(self) -> float:
-        """Probability above which a position is filled at once; vanilla never does so."""
-        return math.inf if self.strategy == "vanilla" else self.skip_threshold
+        """Probability above which a position is filled at once; vanilla and sequential never do so."""
+        return math.inf if self.strategy in ("vanilla", "sequential") else self.skip_threshold
+
+    @property
+    def draws_from_logits(self) -> bool:
+        """Whether tokens are drawn among more candidates than a forward answers."""
+        return self.temperature > 0 and self.top_k is not None and not 1 <= self.top_k <= TOP_K
+
+    @property
+    def overwrites_decided(self) -> bool:
+        """Whether rules that fill so many positions a step take decided ones where too few are left: the published
+        loops do (docs/models.md)."""
+        return self.published and self.block_steps is not None
 
     @property
     def drops_rows_after_end(self) -> bool:
@@ -169,22 +212,29 @@ class GenerationConfig:
         return self.seed
 
     @property
-    def block_count(self) -> int:
-        """Blocks to generate; the published loop drops a last block that would be shorter."""
-        whole, rest = divmod(self.max_new_tokens, self.block_size)
-        return whole + (1 if rest and not self.published else 0)
-
-    @property
     def positions(self) -> int:
-        """Positions to generate, those of all blocks."""
+        """Positions to generate; the published loop drops a last block that would be shorter."""
         return self.max_new_tokens - (self.max_new_tokens % self.block_size if self.published else 0)
-
-    def block_length(self, number: int) -> int:
-        """Positions of block `number`, from 0 and below `block_count`."""
-        return min(self.block_size, self.max_new_tokens - number * self.block_size)
 
     def _put(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)
+
+    def _check_cache(self) -> None:
+        """Refuse what no loop does: caches other than "blocks" belong to one block at a time."""
+        wrong = None
+        if self.cache != "blocks" and self.strategy in ("lopa", "d2f"):
+            wrong = f"cache {self.cache!r} with strategy {self.strategy!r}", "one block at a time, as threshold decodes"
+        elif self.block_steps is not None and self.strategy in ("lopa", "d2f"):
+            wrong = f"block_steps with strategy {self.strategy!r}", "threshold, vanilla or sequential"
+        elif self.cache in WHOLE_CACHES and (self.alignment, self.window) != ("prompt", "full"):
+            wrong = (
+                f"cache {self.cache!r} with alignment {self.alignment!r} and window {self.window!r}",
+                "alignment prompt and window full: finished blocks are final where rows see nothing behind them",
+            )
+        elif self.cache == "sub_block" and self.sub_block is None:
+            wrong = "cache 'sub_block' without sub-blocks", "sub_block, e.g. 8"
+        if wrong is not None:
+            raise BadInputError(wrong[0], expected=wrong[1], remedy="change one of the two options")
 
     def _checked_seed(self) -> int:
         if self.seed is None:
@@ -235,3 +285,13 @@ class GenerationConfig:
                 remedy="give fewer or shorter ones",
             )
         return tuple(map(str, texts))
+
+
+_WORDS = (
+    ("strategy", Strategy),
+    ("confidence", Confidence),
+    ("window", Window),
+    ("alignment", Alignment),
+    ("cache", Cache),
+)
+"""Options that are one of several words."""

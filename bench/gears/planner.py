@@ -17,6 +17,7 @@ from lopa.runtime.bundle.gears import SPLIT_COST, Gear, gear_from_sizes
 from lopa.runtime.contract import TILE, Sizes
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.sequence.layout import most_rows
 
 MOST_CELLS = 4_000_000
 """Entries of the table of costs, shapes by candidates."""
@@ -34,20 +35,16 @@ class Choice:
 
 
 def limits_from_configs(configs: Sequence[GenerationConfig], forwards: Mapping[Sizes, int], prompt: int) -> Sizes:
-    """The largest sizes that decodes with `configs`, at least one, and prompts of up to `prompt` tokens can have.
-
-    The first window is the prompt and a block; a later one holds generated positions only, as does every wanted row,
-    beside the one kept row.
-    """
+    """The largest sizes that decodes with `configs`, at least one, and prompts of up to `prompt` tokens can have."""
     generated = max(config.positions for config in configs)
-    first = prompt + max(config.block_length(0) for config in configs if config.block_count)
+    window, asked = (max(most) for most in zip(*(most_rows(prompt, config) for config in configs), strict=True))
     occurring = list(forwards)
     return Sizes(
         requests=max(sizes.requests for sizes in occurring),
         branches=max([config.lookaheads + 1 for config in configs] + [sizes.branches for sizes in occurring]),
-        window=_up(max([first, generated] + [sizes.window for sizes in occurring]), WINDOW_MULTIPLE),
+        window=_up(max([window] + [sizes.window for sizes in occurring]), WINDOW_MULTIPLE),
         prefix=_up(max([prompt + generated] + [sizes.prefix for sizes in occurring]), TILE),
-        wanted=max([generated + 1] + [sizes.wanted for sizes in occurring]),
+        wanted=max([asked + 1] + [sizes.wanted for sizes in occurring]),
     )
 
 

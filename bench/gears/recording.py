@@ -31,7 +31,7 @@ def sizes_of_step(step: Step) -> Sizes:
     """The axes of the step's forward, had its request been alone in it."""
     windows = step.windows
     branches, window = windows.input_ids.shape
-    return Sizes(1, branches, window, tiles(windows.start), windows.wanted.shape[1])
+    return Sizes(1, branches, window, tiles(windows.prefix), windows.wanted.shape[1])
 
 
 def recording_from_decoder(
@@ -50,7 +50,7 @@ def recording_from_decoder(
     for prompt in prompts:
         steps: list[Step] = []
         deque(decoder.stream(prompt, config, on_step=steps.append), maxlen=0)
-        longest = max(longest, steps[0].windows.start + steps[0].windows.commit)
+        longest = max(longest, steps[0].windows.prefix + steps[0].windows.commit)
         requests.append(tuple(map(sizes_of_step, steps)))
         progress(len(requests))
     return Recording(tuple(requests), (config,), longest, (source(sum(map(len, requests))),))

@@ -27,7 +27,6 @@ from lopa.bench.progress import Progress, silent
 from lopa.bench.scaling.model import EngineTable, RecordedStep, StepParts, device_shape
 from lopa.bench.scaling.report import Decode, ShareCost, Turn
 from lopa.runtime.algorithm.decoding import Step
-from lopa.runtime.algorithm.packing import batch_from_windows
 from lopa.runtime.bundle.costs import CostTable
 from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.contract import tiles
@@ -35,6 +34,7 @@ from lopa.runtime.contract.batch_parts import rows_are_shared
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.requests.result import DoneEvent
+from lopa.runtime.sequence.packing import batch_from_windows
 
 ROUNDS = 3
 """How often each prompt is decoded on each number of devices."""
@@ -72,7 +72,7 @@ def recorded_step(step: Step) -> RecordedStep:
     engine = max(device.seconds for device in split.devices)
     shared = windows.commit > 0 and rows_are_shared(batch_from_windows([windows], [0], [1.0]), 0, windows.commit)
     return RecordedStep(
-        shape=ForwardShape(len(step.branches), max(windows.lengths), tiles(windows.start), windows.wanted.shape[1]),
+        shape=ForwardShape(len(step.branches), max(windows.lengths), tiles(windows.prefix), windows.wanted.shape[1]),
         committed=windows.commit,
         shared=shared,
         parts=StepParts(

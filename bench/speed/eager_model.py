@@ -45,18 +45,21 @@ class Attention(nn.Module):
     def __init__(self, sizes: ModelDimensions) -> None:
         super().__init__()
         self.heads, self.kv_heads, self.head_size = sizes.heads, sizes.kv_heads, sizes.head_size
-        self.query = nn.Linear(sizes.hidden_size, sizes.heads * sizes.head_size)
-        self.key = nn.Linear(sizes.hidden_size, sizes.kv_heads * sizes.head_size)
-        self.value = nn.Linear(sizes.hidden_size, sizes.kv_heads * sizes.head_size)
+        self.query = nn.Linear(sizes.hidden_size, sizes.heads * sizes.head_size, bias=sizes.qkv_bias)
+        self.key = nn.Linear(sizes.hidden_size, sizes.kv_heads * sizes.head_size, bias=sizes.qkv_bias)
+        self.value = nn.Linear(sizes.hidden_size, sizes.kv_heads * sizes.head_size, bias=sizes.qkv_bias)
         self.output = nn.Linear(sizes.heads * sizes.head_size, sizes.hidden_size, bias=False)
+        self.query_norm = RmsNorm(sizes.head_size, sizes.rms_norm_eps) if sizes.qk_norm else nn.Identity()
+        self.key_norm = RmsNorm(sizes.head_size, sizes.rms_norm_eps) if sizes.qk_norm else nn.Identity()
 
     def forward(
         self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor, past: KeyValue | None
     ) -> tuple[Tensor, KeyValue]:
         """[N, W, H] -> [N, W, H] and the windows' own rows; `mask` [N or 1, 1, W, C + W] is added to the scores."""
         number, window, _ = x.shape
-        query = _rotated(self.query(x).view(number, window, self.heads, self.head_size).transpose(1, 2), cos, sin)
-        key = _rotated(self.key(x).view(number, window, self.kv_heads, self.head_size).transpose(1, 2), cos, sin)
+        query = self.query_norm(self.query(x).view(number, window, self.heads, self.head_size)).transpose(1, 2)
+        key = self.key_norm(self.key(x).view(number, window, self.kv_heads, self.head_size)).transpose(1, 2)
+        query, key = _rotated(query, cos, sin), _rotated(key, cos, sin)
         value = self.value(x).view(number, window, self.kv_heads, self.head_size).transpose(1, 2)
         keys = key if past is None else torch.cat([past[0].expand(number, -1, -1, -1), key], dim=2)
         values = value if past is None else torch.cat([past[1].expand(number, -1, -1, -1), value], dim=2)

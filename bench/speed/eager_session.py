@@ -22,6 +22,7 @@ from torch import Tensor
 from lopa.bench.speed.eager_model import EagerModel, KeyValue
 from lopa.runtime.contract import TOP_K, Bool, CacheRows, Int64, Statistics, WindowBatch
 from lopa.runtime.contract.stored_floats import float32_from_stored
+from lopa.runtime.sessions.session import check_kept
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,6 +94,14 @@ class EagerSession:
                 else (torch.cat([past[i][0], key], dim=2), torch.cat([past[i][1], value], dim=2))
                 for i, (key, value) in enumerate(new)
             ]
+
+    def shorten(self, request: int, count: int) -> None:
+        """Session.shorten."""
+        check_kept(self.prefix_length(request), count)
+        if not count:
+            self.release(request)
+        else:
+            self._caches[request] = [(key[:, :, :count], value[:, :, :count]) for key, value in self._caches[request]]
 
     def prefix_length(self, request: int) -> int:
         """Cached rows of the request, 0 for an unknown one."""

@@ -38,8 +38,8 @@ def record_from_step(step: Step) -> dict[str, Any]:
     windows = step.windows
     return {
         "step": step.number,
-        "window_start": windows.start,
-        "prefix": windows.start,
+        "window_start": windows.prefix,
+        "prefix": windows.prefix,
         "commit": windows.commit,
         "window": max(windows.lengths),
         "rows_wanted": int(windows.wanted.shape[1]),
@@ -58,7 +58,7 @@ def record_from_step(step: Step) -> dict[str, Any]:
                 "confidence": confidence,
             }
             for branch, length, undecided, confidence in zip(
-                step.branches, windows.lengths, windows.undecided, step.confidences, strict=True
+                step.branches, windows.lengths, windows.asked, step.confidences, strict=True
             )
         ],
         "blocks": [

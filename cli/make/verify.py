@@ -74,7 +74,7 @@ def command(
 ) -> None:
     """Check BUNDLE: the digests of its files, then its engine on random windows with and without a prefix.
 
-    The engine is compared with numpy on the bundle's own weights and, with --checkpoint, with transformers' Qwen2 on
+    The engine is compared with numpy on the bundle's own weights and, with --checkpoint, with transformers' network on
     the checkpoint and its adapter, in float32. Of a quantized bundle the weights themselves are compared with the
     checkpoint's, an integer in steps: rounding errs by at most half a step. Exits with 1 when anything is wrong.
 

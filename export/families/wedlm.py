@@ -27,6 +27,6 @@ WEDLM = Family(
     mask_id=151665,  # unless given, says its engine
     more_ends=True,
     add_bos=False,
-    # A window of 16, of which the decided run in front leaves.
-    decoding={"strategy": "sliding", "alignment": "absolute", "window": "causal", "block_size": 16},
+    # Blocks of one position are causal.
+    decoding={"strategy": "threshold", "alignment": "absolute", "window": "block_causal", "block_size": 1},
 )

@@ -1,4 +1,4 @@
-"""The forward of the engine contract as a readable torch module: Qwen2-shaped layers without a causal mask.
+"""The forward of the engine contract as a readable torch module: layers of Qwen2, Qwen3 and Llama, no causal mask.
 
 Used for tracing, and runnable. Does not know where weights come from, what a bundle is, or any decoding rule.
 Matrices are stored [inputs, outputs], so that a product in the traced graph is one MatMul without a Transpose.
@@ -70,20 +70,30 @@ class Embedding(nn.Module):
 
 
 class Attention(nn.Module):
-    """Grouped-query attention of the window over the committed prefix and itself."""
+    """Grouped-query attention of the window over the committed prefix and itself.
 
-    def __init__(self, dimensions: ModelDimensions, dtype: torch.dtype) -> None:
+    Biases, and norms of every head's query and key, where the dimensions have them.
+    """
+
+    def __init__(self, dimensions: ModelDimensions, dtype: torch.dtype, norm_type: type[Norm]) -> None:
         super().__init__()
         hidden, self.head_size = dimensions.hidden_size, dimensions.head_size
-        self.query = Matrix(hidden, dimensions.heads * self.head_size, bias=True, dtype=dtype)
-        self.key = Matrix(hidden, dimensions.kv_heads * self.head_size, bias=True, dtype=dtype)
-        self.value = Matrix(hidden, dimensions.kv_heads * self.head_size, bias=True, dtype=dtype)
-        self.output = Matrix(dimensions.heads * self.head_size, hidden, bias=False, dtype=dtype)
+        queries, keys = dimensions.heads * self.head_size, dimensions.kv_heads * self.head_size
+        bias = dimensions.qkv_bias
+        self.query = Matrix(hidden, queries, bias=bias, dtype=dtype)
+        self.key = Matrix(hidden, keys, bias=bias, dtype=dtype)
+        self.value = Matrix(hidden, keys, bias=bias, dtype=dtype)
+        self.output = Matrix(queries, hidden, bias=False, dtype=dtype)
+        if dimensions.qk_norm:
+            self.query_norm: nn.Module = norm_type(self.head_size, dimensions.rms_norm_eps, dtype)
+            self.key_norm: nn.Module = norm_type(self.head_size, dimensions.rms_norm_eps, dtype)
+        else:
+            self.query_norm = self.key_norm = nn.Identity()
 
     def forward(self, x: Tensor, past_key: Tensor, past_value: Tensor, rows: Rows) -> tuple[Tensor, Tensor, Tensor]:
         """[N, W, H] and two [R, Hkv, P, D] -> [N, W, H] and the window's own key and value, [N, Hkv, W, D]."""
-        query = self.rotated(self._heads(self.query(x)), rows)
-        key = self.rotated(self._heads(self.key(x)), rows)
+        query = self.rotated(self.query_norm(self._heads(self.query(x))), rows)
+        key = self.rotated(self.key_norm(self._heads(self.key(x))), rows)
         value = self._heads(self.value(x))
         keys = torch.cat([self.of_branches(past_key, rows.branches), key], dim=2)
         values = torch.cat([self.of_branches(past_value, rows.branches), value], dim=2)
@@ -133,7 +143,7 @@ class Layer(nn.Module):
     def __init__(self, dimensions: ModelDimensions, dtype: torch.dtype) -> None:
         super().__init__()
         self.attention_norm = self.norm_type(dimensions.hidden_size, dimensions.rms_norm_eps, dtype)
-        self.attention = self.attention_type(dimensions, dtype)
+        self.attention = self.attention_type(dimensions, dtype, self.norm_type)
         self.mlp_norm = self.norm_type(dimensions.hidden_size, dimensions.rms_norm_eps, dtype)
         self.mlp = GatedMlp(dimensions, dtype)
 

@@ -67,6 +67,11 @@ class RecordedSession:
         self._inner.append_rows(request, rows)
         self._cache(request).append(rows.layers)
 
+    def shorten(self, request: int, count: int) -> None:
+        """Session.shorten"""
+        self._inner.shorten(request, count)
+        self._cache(request).shorten(count)
+
     def prefix_length(self, request: int) -> int:
         """Session.prefix_length"""
         return self._inner.prefix_length(request)

@@ -7,6 +7,7 @@ from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.contract import TILE, Sizes
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.sequence.layout import most_rows
 
 
 def least_limits(manifest: Manifest) -> Sizes:
@@ -17,19 +18,15 @@ def least_limits(manifest: Manifest) -> Sizes:
     matter: a forward with more than a gear takes is split.
     """
     defaults = manifest.decoding
-    config = GenerationConfig(
-        block_size=defaults.block_size,
-        block_add_threshold=defaults.block_add_threshold,
-        decoded_token_threshold=defaults.decoded_token_threshold,
-        skip_threshold=defaults.skip_threshold,
-    )
+    config = GenerationConfig.from_mapping(defaults.options())
     generated = config.positions
+    window, wanted = most_rows(1, config)
     return Sizes(
         requests=1,
         branches=1,
-        window=max(generated, 1 + config.block_length(0)),
+        window=window,
         prefix=-(-(1 + generated) // TILE) * TILE,
-        wanted=generated,
+        wanted=wanted,
     )
 
 

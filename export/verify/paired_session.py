@@ -48,6 +48,11 @@ class PairedSession:
         for session in (self._reference, self._candidate):
             session.append_rows(request, rows)
 
+    def shorten(self, request: int, count: int) -> None:
+        """Session.shorten on both."""
+        for session in (self._reference, self._candidate):
+            session.shorten(request, count)
+
     def prefix_length(self, request: int) -> int:
         """The same in both."""
         return self._reference.prefix_length(request)

@@ -32,10 +32,10 @@ def report_from_bundle(
 
     A bundle with two graphs has both compared where the device runs graphs as they are (ONNX Runtime); outputs of the
     second are called e.g. portable/entropy. The references are numpy on the bundle's own weights and, with
-    `checkpoint`, transformers' Qwen2 on the checkpoint merged with the adapter `lora`. Of a quantized bundle the
-    weights themselves are compared with the checkpoint's, and Qwen2 takes what the bundle's integers stand for, so that
-    rounding weights and computing are judged apart. `before_engine` is called when the files are known to be the right
-    ones, before an engine is opened.
+    `checkpoint`, a network of transformers on the checkpoint merged with the adapter `lora`. Of a quantized bundle the
+    weights themselves are compared with the checkpoint's, and that network takes what the bundle's integers stand for,
+    so that rounding weights and computing are judged apart. `before_engine` is called when the files are known to be
+    the right ones, before an engine is opened.
 
     Raises CheckFailedError when files were altered, when checkpoint or adapter are others than the bundle was made
     from, or when the engine fails; errors beyond tolerance are in the report. Raises MissingBackendError when
@@ -110,7 +110,7 @@ def _check_files(bundle: Bundle) -> None:
 def _reference_from_checkpoint(
     bundle: Bundle, checkpoint: Path, lora: Path | None
 ) -> tuple[Reference, tuple[OutputError, ...]]:
-    """Qwen2, and how far the bundle's weights are from the checkpoint's: empty for a bundle that is not quantized."""
+    """transformers' network, and how far the weights are from the checkpoint's: empty if they are not quantized."""
     with export_extra_needed("comparing with the checkpoint"):
         from lopa.export.verify.quantized_weights import dequantized_weights, errors_of_weights
         from lopa.export.verify.reference_model import reference_from_weights, weights_from_origin
@@ -119,4 +119,4 @@ def _reference_from_checkpoint(
     if bundle.manifest.quantization is not None:
         errors = errors_of_weights(bundle, weights)
         weights.update(dequantized_weights(bundle))
-    return reference_from_weights(checkpoint, weights), errors
+    return reference_from_weights(bundle.manifest, checkpoint, weights), errors

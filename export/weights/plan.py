@@ -18,6 +18,8 @@ ITEM_BITS: dict[Dtype | IntegerDtype, int] = {"float32": 32, "float16": 16, "bfl
 HEAD_NAME = "head.weight"
 BLOCK = 32
 """Inputs that share an int4 scale."""
+_BIASES = ("attention.query.bias", "attention.key.bias", "attention.value.bias")
+_HEAD_NORMS = ("attention.query_norm.weight", "attention.key_norm.weight")
 Shapes = Mapping[str, tuple[int, ...]]
 """Of the tensors of a checkpoint, by name."""
 
@@ -59,9 +61,9 @@ def weight_plan_from_config(config: CheckpointConfig) -> WeightPlan:
     planned = [PlannedWeight("embedding.weight", outer["embedding.weight"], vocabulary, transposed=False)]
     for layer in range(sizes.layers):
         prefix = names.layer_prefix.format(layer=layer)
-        for name, source in names.layer_names.items():
-            shape = layer_shapes[name]
-            planned.append(PlannedWeight(f"layers.{layer}.{name}", prefix + source, shape, transposed=len(shape) == 2))
+        for name, shape in layer_shapes.items():
+            source = prefix + names.layer_names[name]
+            planned.append(PlannedWeight(f"layers.{layer}.{name}", source, shape, transposed=len(shape) == 2))
     planned.append(
         PlannedWeight("final_norm.weight", outer["final_norm.weight"], (sizes.hidden_size,), transposed=False)
     )
@@ -97,11 +99,12 @@ def check_layer_count(config: CheckpointConfig, stored: Shapes, *, source: str) 
 
     To be called before anything is made for each layer: the number is a claim, the tensors are there.
     """
-    most = len(stored) // len(config.architecture.layer_names)
+    of_each = len(_layer_shapes(config.dimensions))
+    most = len(stored) // of_each
     if config.dimensions.layers > most:
         raise BadInputError(
             f"{source} has {len(stored)} tensors for num_hidden_layers = {config.dimensions.layers}",
-            expected=f"{len(config.architecture.layer_names)} tensors for each layer",
+            expected=f"{of_each} tensors for each layer",
             remedy="check that config.json belongs to these weights, or copy the checkpoint again",
         )
 
@@ -136,10 +139,13 @@ def check_stored_tensors(plan: WeightPlan, stored: Shapes, *, ignored: Collectio
 
 
 def _layer_shapes(sizes: ModelDimensions) -> dict[str, tuple[int, ...]]:
-    """Shapes in the checkpoint: matrices are [outputs, inputs] there."""
+    """Those of a layer that such a network has, by their names in a bundle, in the order in which they are written.
+
+    Shapes are the checkpoint's: matrices are [outputs, inputs] there.
+    """
     hidden, inner = sizes.hidden_size, sizes.intermediate_size
     queries, keys = sizes.heads * sizes.head_size, sizes.kv_heads * sizes.head_size
-    return {
+    shapes: dict[str, tuple[int, ...]] = {
         "attention_norm.weight": (hidden,),
         "attention.query.weight": (queries, hidden),
         "attention.query.bias": (queries,),
@@ -147,9 +153,13 @@ def _layer_shapes(sizes: ModelDimensions) -> dict[str, tuple[int, ...]]:
         "attention.key.bias": (keys,),
         "attention.value.weight": (keys, hidden),
         "attention.value.bias": (keys,),
+        "attention.query_norm.weight": (sizes.head_size,),
+        "attention.key_norm.weight": (sizes.head_size,),
         "attention.output.weight": (hidden, queries),
         "mlp_norm.weight": (hidden,),
         "mlp.gate.weight": (inner, hidden),
         "mlp.up.weight": (inner, hidden),
         "mlp.down.weight": (hidden, inner),
     }
+    absent = (() if sizes.qkv_bias else _BIASES) + (() if sizes.qk_norm else _HEAD_NORMS)
+    return {name: shape for name, shape in shapes.items() if name not in absent}

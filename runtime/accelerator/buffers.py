@@ -65,6 +65,12 @@ class ForwardBuffers:
             self._stacks[key] = StackedCaches(self._memory, self._shape, *shape)
         return self._stacks[key].stacked(caches)
 
+    def shorten(self, cache: DeviceCache, length: int) -> None:
+        """Forget the copies of a cache's rows behind its first `length`."""
+        others = () if self._other_stack is None else (self._other_stack[1],)
+        for stack in (*self._stacks.values(), *others):
+            stack.shorten(cache, length)
+
     def forget(self, cache: DeviceCache) -> None:
         """Free the copies of a cache that ends; those at fixed addresses stay for the next one."""
         if not self._fixed_addresses:

@@ -5,7 +5,14 @@ Knows addresses and lengths: which rows are worth keeping, and who computes them
 
 from collections.abc import Callable, Sequence
 
-from lopa.runtime.accelerator.memory import BufferSet, DeviceMemory, RowPlace, copy_rows, upload_rows
+from lopa.runtime.accelerator.memory import (
+    BufferSet,
+    DeviceMemory,
+    RowPlace,
+    copy_rows,
+    fill_rows_zero,
+    upload_rows,
+)
 from lopa.runtime.contract import Rows
 from lopa.runtime.sessions.prefix_cache import CacheShape
 
@@ -66,6 +73,18 @@ class DeviceCache:
             upload_rows(self._memory, self._place_of_new(count), rows)
             self.length += count
 
+    def shorten(self, length: int) -> None:
+        """Forget the rows behind the first `length`, and the memory that so many rows do not need."""
+        if not length:
+            self.free()
+            return
+        forgotten, self.length = self.length - length, length
+        capacity = self._capacity_for(length)
+        if capacity < self.capacity:
+            self._resize(capacity)  # so that a gear for so few rows takes this memory as it is
+        else:
+            fill_rows_zero(self._memory, self.place(length), forgotten * row_bytes(self._shape), self._heads)
+
     def free(self) -> None:
         """Give the memory back; the cache is empty then."""
         if self._buffers is not None:
@@ -80,17 +99,17 @@ class DeviceCache:
     def _place_of_new(self, count: int) -> RowPlace:
         """Where the next `count` rows go; grows for them."""
         if self.length + count > self.capacity:
-            self._grow(self._capacity_for(self.length + count))
+            self._resize(self._capacity_for(self.length + count))
         return self.place(self.length)
 
-    def _grow(self, capacity: int) -> None:
-        grown = buffers_of_rows(self._memory, self._shape, 1, capacity)
-        grown.fill_zero()
+    def _resize(self, capacity: int) -> None:
+        resized = buffers_of_rows(self._memory, self._shape, 1, capacity)
+        resized.fill_zero()
         if self._buffers is not None:
-            target = place_of_rows(grown, self._shape, 0, capacity, 0)
+            target = place_of_rows(resized, self._shape, 0, capacity, 0)
             copy_rows(self._memory, target, self.place(0), self.length * row_bytes(self._shape), self._heads)
             self._buffers.free()
-        self._buffers, self.capacity = grown, capacity
+        self._buffers, self.capacity = resized, capacity
 
 
 class StackedCaches:
@@ -121,6 +140,15 @@ class StackedCaches:
                 target = place_of_rows(self._buffers, self._shape, slot, self._rows, copied)
                 copy_rows(self._memory, target, cache.place(copied), (cache.length - copied) * size, heads)
         return self._buffers
+
+    def shorten(self, cache: DeviceCache, length: int) -> None:
+        """Forget what was copied of `cache` behind its first `length` rows; it may be none of the stack's."""
+        for slot, each in enumerate(self._caches):
+            forgotten = self._copied[slot] - length
+            if each is cache and forgotten > 0:
+                place = place_of_rows(self._buffers, self._shape, slot, self._rows, length)
+                fill_rows_zero(self._memory, place, forgotten * row_bytes(self._shape), self._shape.kv_heads)
+                self._copied[slot] = length
 
     def has(self, cache: DeviceCache) -> bool:
         """Whether its rows were copied here."""

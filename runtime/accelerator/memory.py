@@ -148,6 +148,13 @@ def copy_rows(memory: DeviceMemory, target: RowPlace, source: RowPlace, size: in
         memory.copy_pieces(to, target.head_step, start, source.head_step, size, heads)
 
 
+def fill_rows_zero(memory: DeviceMemory, target: RowPlace, size: int, heads: int) -> None:
+    """Write zeros into `size` bytes of rows of every head in every array."""
+    for start in target.addresses if size else ():
+        for head in range(heads):
+            memory.fill_zero(start + head * target.head_step, size)
+
+
 def download_rows(memory: DeviceMemory, targets: Sequence[Array], source: RowPlace) -> None:
     """Fill arrays [Hkv, rows, D] of the host; they have their contents after `synchronize`."""
     for array, start in zip(targets, source.addresses, strict=True):

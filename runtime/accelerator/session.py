@@ -39,7 +39,7 @@ from lopa.runtime.contract.batch_parts import parts_across
 from lopa.runtime.contract.forward import check_batch
 from lopa.runtime.sessions.device_errors import raised_as_failure_of
 from lopa.runtime.sessions.prefix_cache import CacheShape, check_rows
-from lopa.runtime.sessions.session import Session, slot_of_rows
+from lopa.runtime.sessions.session import Session, check_kept, slot_of_rows
 
 
 class DeviceSession:
@@ -158,6 +158,15 @@ class DeviceSession:
         with rows.loan.use():
             self._cache(request).append(rows.place, rows.count)
             self._memory.synchronize()
+
+    def shorten(self, request: int, count: int) -> None:
+        """Session.shorten; on the device, in order with its forwards."""
+        self._open_forward()
+        check_kept(self.prefix_length(request), count)
+        cache = self._caches.get(request)
+        if cache is not None:
+            self._buffers.shorten(cache, count)
+            cache.shorten(count)
 
     def prefix_length(self, request: int) -> int:
         """Committed rows of the request, 0 for an unknown one."""

@@ -9,15 +9,15 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from lopa.runtime.algorithm.blocks import active
-from lopa.runtime.algorithm.branches import Branch, size_of_next_block
 from lopa.runtime.algorithm.candidates import Candidates
 from lopa.runtime.algorithm.competition import winner_of
 from lopa.runtime.algorithm.filling import Fills, fills_from_candidates
-from lopa.runtime.algorithm.windows import Windows
 from lopa.runtime.bundle.costs import CostTable
 from lopa.runtime.contract import tiles
 from lopa.runtime.generation_config import MOST_AUTO_BRANCHES, GenerationConfig
+from lopa.runtime.sequence.blocks import active
+from lopa.runtime.sequence.branches import Branch, size_of_next_block
+from lopa.runtime.sequence.windows import Windows
 
 _PRIOR_SHARES = (1.0, 1.47, 1.68, 1.81, 1.89, 1.95, 1.99, 2.03)
 """Tokens of a round with 1 .. 8 branches, as multiples of a round with one: whole decodes of the tiny model's
@@ -45,26 +45,27 @@ class BranchBudget:
         confidences: Sequence[float],
         chosen: Branch,
         config: GenerationConfig,
-        eos_token: int | None,
+        ends: tuple[int, ...],
     ) -> int:
         """How many lookaheads the next round should have; learns from the round that ends.
 
-        It `verified` these branches, the anchor last, with these `candidates` for their undecided positions; `chosen`
+        It `verified` these branches, the anchor last, with these `candidates` for the asked positions; `chosen`
         is the winner after its fills.
         """
         fills = [
-            fills_from_candidates(branch, undecided, each, config)
-            for branch, undecided, each in zip(verified, windows.undecided, candidates, strict=True)
+            fills_from_candidates(branch, asked, each, config)
+            for branch, asked, each in zip(verified, windows.asked, candidates, strict=True)
         ]
-        brought = [tokens_brought(branch, each, eos_token) for branch, each in zip(verified, fills, strict=True)]
+        brought = [tokens_brought(branch, each, ends) for branch, each in zip(verified, fills, strict=True)]
         self.observe(confidences, brought)
         left = int(np.count_nonzero(~chosen.decided))
         if not left:
             return 0
-        start, last = active(chosen.blocks)[0].start, chosen.blocks[-1]
+        open_blocks, last = active(chosen.blocks), chosen.blocks[-1]
+        start = open_blocks[0].start if open_blocks else last.end
         if left == 1 and not size_of_next_block(chosen, 1.0, config):
             return 1  # decides the last position, so that no forward is needed any more
-        grown = size_of_next_block(chosen, float(chosen.decided[last.start :].mean()), config)
+        grown = size_of_next_block(chosen, float(chosen.decided[last.start : last.end].mean()), config)
         return self.branches(undecided=left, window=len(chosen.tokens) + grown - start, prefix=tiles(start)) - 1
 
     def observe(self, confidences: Sequence[float], tokens: Sequence[int]) -> None:
@@ -106,7 +107,7 @@ class BranchBudget:
             yield expected
 
 
-def tokens_brought(branch: Branch, fills: Fills, eos_token: int | None) -> int:
+def tokens_brought(branch: Branch, fills: Fills, ends: tuple[int, ...]) -> int:
     """What the answer gains if `branch` wins a round: its lookahead token and its fills, ends of text not counted."""
-    ahead = branch.lookahead is not None and branch.lookahead.token != eos_token
-    return int(ahead) + int((fills.tokens != eos_token).sum())
+    ahead = branch.lookahead is not None and branch.lookahead.token not in ends
+    return int(ahead) + int((~np.isin(fills.tokens, ends)).sum())

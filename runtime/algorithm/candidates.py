@@ -4,14 +4,20 @@ The published rules are those of docs/lopa.md, section 3. Pure; knows no branch 
 """
 
 from dataclasses import dataclass
-from types import EllipsisType
 
 import numpy as np
 
-from lopa.runtime.contract import TOP_K, Bool, Float32, Int64
+from lopa.runtime.algorithm.draws import (
+    drawn_candidates,
+    drawn_tokens,
+    filtered_candidates,
+    filtered_vocabulary,
+    neg_entropy_of_kept,
+)
+from lopa.runtime.contract import TOP_K, Float32, Int64
+from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import GenerationConfig
-
-Index = int | slice | EllipsisType | Bool | Int64 | tuple[int | slice, ...]
+from lopa.runtime.sequence.row_statistics import Index, RowStatistics
 
 
 @dataclass(frozen=True)
@@ -29,51 +35,26 @@ class Candidates:
         return Candidates(self.tokens[index], self.probabilities[index], self.confidences[index], logprobs)
 
 
-@dataclass(frozen=True)
-class RowStatistics:
-    """Statistics of rows of one request: ids and log-probabilities [..., K], entropy [...]."""
-
-    topk_ids: Int64
-    topk_logprobs: Float32
-    entropy: Float32
-
-    def __getitem__(self, index: Index) -> "RowStatistics":
-        return RowStatistics(self.topk_ids[index], self.topk_logprobs[index], self.entropy[index])
-
-    def copy(self) -> "RowStatistics":
-        """The same in memory of its own, so that the statistics it was cut from can be freed."""
-        return RowStatistics(self.topk_ids.copy(), self.topk_logprobs.copy(), self.entropy.copy())
-
-
-def with_kept_row(rows: RowStatistics, kept: RowStatistics | None, lacking: Bool) -> RowStatistics:
-    """`rows` [B, Q] with those that are `lacking` [B, Q] replaced by the row `kept` [K] at the last commit, if any."""
-    if kept is None or not lacking.any():
-        return rows
-    return RowStatistics(
-        np.where(lacking[..., None], kept.topk_ids, rows.topk_ids),
-        np.where(lacking[..., None], kept.topk_logprobs, rows.topk_logprobs),
-        np.where(lacking, kept.entropy, rows.entropy),
-    )
-
-
 def candidates_from_rows(
     rows: RowStatistics, positions: Int64, config: GenerationConfig, *, step: int, mask_token: int
 ) -> Candidates:
     """Greedy or drawn candidates for `rows`; `positions` (shape of rows) are the absolute positions they speak of.
 
-    At a temperature the tokens are drawn among the K best (after top_k and top_p). The draw depends on seed, step and
-    position alone, so that it is the same on every branch and in any mix of requests.
+    At a temperature the tokens are drawn among the K best (after top_k and top_p), or, where top_k asks for more, of
+    the rows' logits. Raises BadInputError where these are needed and not there.
     """
+    if config.draws_from_logits:
+        return _drawn_from_logits(rows, positions, config, step=step, mask_token=mask_token)
     if not config.published:
         rows = _without_token(rows, mask_token)
     logprobs = said = rows.topk_logprobs
     neg_entropy = -rows.entropy
     choice: Int64 | None = None
     if config.temperature > 0:
-        logprobs, filtered = _filtered(logprobs, config)
+        logprobs, filtered = filtered_candidates(logprobs, config)
         if filtered:
-            neg_entropy = _neg_entropy_of_kept(logprobs)
-        choice = np.argmax(logprobs + _gumbel_noise(config.draw_seed, step, positions), axis=-1)[..., None]
+            neg_entropy = neg_entropy_of_kept(logprobs)
+        choice = drawn_candidates(logprobs, config, step=step, positions=positions)[..., None]
     best = logprobs[..., 0] if choice is None else np.take_along_axis(logprobs, choice, -1)[..., 0]
     tokens = rows.topk_ids[..., 0] if choice is None else np.take_along_axis(rows.topk_ids, choice, -1)[..., 0]
     probabilities = np.exp(best)
@@ -89,6 +70,34 @@ def candidates_from_rows(
     return Candidates(tokens, probabilities, confidences, own)
 
 
+def without_logits(config: GenerationConfig) -> BadInputError:
+    """The error where logits are needed and not there."""
+    return BadInputError(
+        f"top_k {config.top_k} where the {TOP_K} best candidates alone are answered",
+        expected=f"top_k from 1 to {TOP_K}, or a bundle that answers its logits",
+        remedy="lower top_k, or export the checkpoint with --with-logits",
+    )
+
+
+def _drawn_from_logits(
+    rows: RowStatistics, positions: Int64, config: GenerationConfig, *, step: int, mask_token: int
+) -> Candidates:
+    if rows.logits is None:
+        raise without_logits(config)
+    logprobs = filtered_vocabulary(rows.logits, config, without=None if config.published else mask_token)
+    tokens = drawn_tokens(logprobs, config, step=step, positions=positions)
+    own = np.take_along_axis(logprobs, tokens[..., None], -1)[..., 0]
+    probabilities = np.exp(own)
+    if config.confidence == "probability":
+        confidences = probabilities
+    elif config.confidence == "margin":
+        two = np.exp(np.partition(logprobs, -2, axis=-1)[..., -2:])
+        confidences = two[..., 1] - two[..., 0]
+    else:
+        confidences = neg_entropy_of_kept(logprobs)
+    return Candidates(tokens, probabilities, confidences, own if config.logprobs else None)
+
+
 def _without_token(rows: RowStatistics, token: int) -> RowStatistics:
     """`rows` with `token` moved behind the other candidates and given no probability."""
     found = rows.topk_ids == token
@@ -99,35 +108,3 @@ def _without_token(rows: RowStatistics, token: int) -> RowStatistics:
     return RowStatistics(
         np.take_along_axis(rows.topk_ids, order, -1), np.take_along_axis(logprobs, order, -1), rows.entropy
     )
-
-
-def _filtered(logprobs: Float32, config: GenerationConfig) -> tuple[Float32, bool]:
-    """Log-probabilities after top_p, then top_k, renormalised over what is kept; and whether anything was asked."""
-    if config.top_k is None and config.top_p is None:
-        return logprobs, False
-    probabilities = np.exp(logprobs)
-    keep = np.ones(logprobs.shape, np.bool_)
-    if config.top_p is not None:
-        # A candidate stays while the mass before it is below top_p; the first always stays.
-        keep &= (np.cumsum(probabilities, axis=-1) - probabilities) < config.top_p
-    if config.top_k is not None:
-        keep[..., config.top_k :] = False
-    # Relative to the best candidate, which is always kept: one that is left alone has log-probability 0, not almost 0,
-    # so that positions with a single candidate are tied and no rounding ranks them.
-    relative = np.where(keep, logprobs - logprobs[..., :1], np.float32(-np.inf))
-    return (relative - np.log(np.exp(relative).sum(axis=-1, keepdims=True))).astype(np.float32), True
-
-
-def _neg_entropy_of_kept(logprobs: Float32) -> Float32:
-    finite = np.where(np.isneginf(logprobs), np.float32(0), logprobs)
-    kept: Float32 = (np.exp(logprobs) * finite).sum(axis=-1, dtype=np.float32)
-    return kept
-
-
-def _gumbel_noise(seed: int, step: int, positions: Int64) -> Float32:
-    """Gumbel noise [..., K] for the Gumbel-max draw, from a counter-based generator keyed by seed, step, position."""
-    table = np.random.Generator(np.random.Philox(key=seed, counter=[0, 0, step, 0])).random(
-        (int(positions.max(initial=0)) + 1, TOP_K)
-    )
-    uniform = np.clip(table[positions], 1e-12, 1 - 1e-12)
-    return (-np.log(-np.log(uniform))).astype(np.float32)

@@ -10,25 +10,35 @@ from typing import Literal
 import numpy as np
 
 from lopa.runtime.algorithm.branch_budget import BranchBudget
-from lopa.runtime.algorithm.branches import (
+from lopa.runtime.algorithm.candidates import candidates_from_rows
+from lopa.runtime.algorithm.competition import branch_confidence, winner_of
+from lopa.runtime.algorithm.filling import (
+    Fills,
+    filled,
+    fills_from_candidates,
+    handed_over,
+    without_rows_after_end,
+)
+from lopa.runtime.algorithm.sound_rows import check_rows_are_sound
+from lopa.runtime.algorithm.spawning import branches_from_winner, lookaheads_from_candidates
+from lopa.runtime.bundle.manifest import Manifest
+from lopa.runtime.contract import Float32, Int64
+from lopa.runtime.contract.forward import ForwardSplit
+from lopa.runtime.generation_config import PUBLISHED_STEP_LIMIT, GenerationConfig
+from lopa.runtime.sequence.branches import (
     Branch,
     Lookahead,
     branch_from_prompt,
     branches_to_verify,
     committed_length,
+    hands_over,
     nothing_left,
 )
-from lopa.runtime.algorithm.candidates import Candidates, RowStatistics, candidates_from_rows, with_kept_row
-from lopa.runtime.algorithm.competition import branch_confidence, winner_of
-from lopa.runtime.algorithm.filling import Fills, filled, fills_from_candidates, without_rows_after_end
-from lopa.runtime.algorithm.packing import batch_from_windows, rows_of_windows
-from lopa.runtime.algorithm.sound_rows import check_rows_are_sound
-from lopa.runtime.algorithm.spawning import branches_from_winner, lookaheads_from_candidates
-from lopa.runtime.algorithm.windows import Windows, windows_from_branches
-from lopa.runtime.bundle.manifest import Manifest
-from lopa.runtime.contract import Float32, Int64
-from lopa.runtime.contract.forward import ForwardSplit
-from lopa.runtime.generation_config import PUBLISHED_STEP_LIMIT, GenerationConfig
+from lopa.runtime.sequence.layout import layout_of_prompt
+from lopa.runtime.sequence.opened import open_positions
+from lopa.runtime.sequence.packing import batch_from_windows, rows_of_windows
+from lopa.runtime.sequence.row_statistics import RowStatistics, with_kept_row
+from lopa.runtime.sequence.windows import Windows, windows_from_branches
 from lopa.runtime.sessions.session import Session
 
 StopReason = Literal["eos", "length", "stop_string", "time_limit", "step_limit", "cancelled"]
@@ -93,7 +103,7 @@ class Decoding:
         self._vocabulary = manifest.dimensions.vocab_size
         self._shift = manifest.prediction_shift
         self._pad, self._mask = manifest.special_tokens.pad, manifest.special_tokens.mask
-        self._eos = manifest.special_tokens.eos if config.stop_at_eos else None
+        self._ends = manifest.special_tokens.ends if config.stop_at_eos else ()
         self.kept_row = prompt_row
         """[K], the statistics of the last committed row."""
         self.request = request
@@ -103,7 +113,17 @@ class Decoding:
         """Generated positions at their most, which is what the paper counts."""
         self.stop_reason: StopReason | None = None
         self._watch = Stopwatch()
-        self._go_on_with((branch_from_prompt(prompt, cached=prompt_row is not None, with_logprobs=config.logprobs),))
+        layout = layout_of_prompt(len(prompt), config, self._shift)
+        first = branch_from_prompt(
+            prompt,
+            layout,
+            mask_token=self._mask,
+            cached=prompt_row is not None,
+            with_logprobs=config.logprobs,
+        )
+        self._cached = layout.first if prompt_row is not None else 0
+        """Rows of the request's prefix in the session."""
+        self._go_on_with((first,))
 
     def step(self) -> Step:
         """One round: verify all branches in one forward, keep the most confident, fill it, branch again."""
@@ -113,9 +133,15 @@ class Decoding:
         return self.finish_round(windows, rows_of_windows(statistics, 0, windows), statistics.split)
 
     def open_round(self) -> Windows:
-        """The windows whose statistics `finish_round` takes; nothing is decided yet."""
+        """The windows whose statistics `finish_round` takes; nothing is decided yet.
+
+        Called before their forward: rows that they do not stand on are forgotten in the session.
+        """
         self._watch = Stopwatch()
         windows = windows_from_branches(self._branches, self._config, prediction_shift=self._shift, pad_token=self._pad)
+        if windows.prefix < self._cached:
+            self._session.shorten(self.request, windows.prefix)
+            self._cached = windows.prefix
         self._watch.lap("windows")
         return windows
 
@@ -132,29 +158,34 @@ class Decoding:
         watch.lap("forward")
         self.steps += 1
         check_rows_are_sound(rows, self._vocabulary, device=self._session.device, step=self.steps)
-        if not windows.commit:
-            rows = with_kept_row(rows, self.kept_row, windows.wanted - self._shift < windows.start)
-        candidates = self._candidates(rows, windows)
+        rows = with_kept_row(rows, self.kept_row, windows.lacking)
+        every = candidates_from_rows(rows, windows.wanted, self._config, step=self.steps, mask_token=self._mask)
+        candidates = [every[row, windows.kept :][: len(asked)] for row, asked in enumerate(windows.asked)]
         confidences = tuple(branch_confidence(candidate.confidences) for candidate in candidates)
         winner = winner_of(confidences)
         watch.lap("select")
         if windows.commit:
             self._session.commit(self.request, winner, windows.commit)
+            self._cached += windows.commit
+        if windows.kept:
             self.kept_row = rows[winner, 0]
         watch.lap("commit")
-        undecided, proposed = windows.undecided[winner], candidates[winner]
-        fills = fills_from_candidates(branches[winner], undecided, proposed, self._config)
-        chosen = filled(branches[winner], fills, mask_token=self._mask, eos_token=self._eos)
-        if self._eos is not None and self._config.drops_rows_after_end:
-            chosen = without_rows_after_end(chosen, self._eos)
-        left = ~fills.chosen & (undecided < len(chosen.tokens))
+        asked, proposed = windows.asked[winner], candidates[winner]
+        if windows.kept and hands_over(branches[winner]):
+            chosen, fills = handed_over(branches[winner], every[winner, :1], mask_token=self._mask, ends=self._ends)
+        else:
+            fills = fills_from_candidates(branches[winner], asked, proposed, self._config)
+            chosen = filled(branches[winner], fills, mask_token=self._mask, ends=self._ends)
+        if self._ends and self._config.drops_rows_after_end:
+            chosen = without_rows_after_end(chosen, self._ends)
+        left = np.flatnonzero(~fills.chosen & np.isin(asked, np.flatnonzero(open_positions(chosen, self._config))))
         count = self._config.lookaheads
         if self._budget is not None:
-            count = self._budget.lookaheads(branches, windows, candidates, confidences, chosen, self._config, self._eos)
-        lookaheads = lookaheads_from_candidates(undecided[left], proposed[left], count)
-        self._go_on_with(
-            branches_from_winner(chosen, lookaheads, self._config, mask_token=self._mask, eos_token=self._eos)
-        )
+            count = self._budget.lookaheads(
+                branches, windows, candidates, confidences, chosen, self._config, self._ends
+            )
+        lookaheads = lookaheads_from_candidates(asked[left], proposed[left], count)
+        self._go_on_with(branches_from_winner(chosen, lookaheads, self._config, mask_token=self._mask, ends=self._ends))
         watch.lap("spawn")
         return Step(self.steps, branches, windows, confidences, winner, fills, lookaheads, watch.seconds, split)
 
@@ -170,9 +201,8 @@ class Decoding:
     def committed(self) -> Int64:
         """Generated ids that can no longer change, up to and including an end-of-text where that ends the answer."""
         ids = self.anchor.tokens[self.prompt_length :][: committed_length(self.anchor)]
-        if self._eos is None or self._eos not in ids:
-            return ids
-        return ids[: int(np.argmax(ids == self._eos)) + 1]
+        found = np.isin(ids, self._ends)
+        return ids[: int(np.argmax(found)) + 1] if found.any() else ids
 
     def generated(self) -> Int64:
         """Every generated position, undecided ones as the mask token."""
@@ -183,18 +213,11 @@ class Decoding:
         logprobs = self.anchor.logprobs
         return None if logprobs is None else logprobs[self.prompt_length :]
 
-    def _candidates(self, rows: RowStatistics, windows: Windows) -> list[Candidates]:
-        """Per branch the candidates of its undecided positions."""
-        every = candidates_from_rows(rows, windows.wanted, self._config, step=self.steps, mask_token=self._mask)
-        return [
-            every[row, windows.kept : windows.kept + len(positions)] for row, positions in enumerate(windows.undecided)
-        ]
-
     def _go_on_with(self, branches: tuple[Branch, ...]) -> None:
         """Make them ready for the next round, and see whether anything is left to do."""
         self._branches = branches_to_verify(branches, self._config, self._mask)
         self.window_tokens = max(self.window_tokens, len(self.anchor.tokens) - self.prompt_length)
-        ended = self._eos is not None and bool((self.committed() == self._eos).any())
+        ended = bool(np.isin(self.committed(), self._ends).any())
         if self._config.published:
             if all(nothing_left(branch, self._config, self._mask) for branch in self._branches):
                 self.stop_reason = "eos" if ended else "length"
@@ -202,5 +225,5 @@ class Decoding:
                 self.stop_reason = "step_limit"
         elif ended:
             self.stop_reason = "eos"
-        elif self.anchor.decided.all() and len(self.anchor.blocks) > self._config.block_count:
+        elif self.anchor.decided.all() and len(self.anchor.tokens) >= self.anchor.layout.end:
             self.stop_reason = "length"

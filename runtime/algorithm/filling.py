@@ -4,11 +4,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from lopa.runtime.algorithm.blocks import active
-from lopa.runtime.algorithm.branches import Branch, with_logprobs
 from lopa.runtime.algorithm.candidates import Candidates
+from lopa.runtime.algorithm.places import chosen_places, places_in_step
 from lopa.runtime.contract import Bool, Float32, Int64
 from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.sequence.blocks import active
+from lopa.runtime.sequence.branches import Branch, with_logprobs
+from lopa.runtime.sequence.opened import open_span
 
 
 @dataclass(frozen=True)
@@ -16,27 +18,53 @@ class Fills:
     """What a round filled, block by block in the order of positions."""
 
     chosen: Bool
-    """[undecided positions before the fill]"""
+    """[positions that were asked about]"""
     positions: Int64
     tokens: Int64
     logprobs: Float32 | None = None
 
 
-def fills_from_candidates(branch: Branch, undecided: Int64, candidates: Candidates, config: GenerationConfig) -> Fills:
-    """Per active block: every position above the threshold; else, in a complete block, the most confident one.
+def fills_from_candidates(branch: Branch, asked: Int64, candidates: Candidates, config: GenerationConfig) -> Fills:
+    """Per active block, of what is open in it: every position above the threshold, or as many as a step has to fill.
 
-    `undecided` [n] ascending and `candidates` [n] speak of the branch's undecided positions.
+    `asked` [n], positions ascending, and `candidates` [n] are a round's. A block that is not complete fills none below
+    the threshold.
     """
-    chosen = candidates.probabilities > np.float32(config.fill_threshold)
+    chosen = np.zeros(len(asked), np.bool_)
     for block in active(branch.blocks):
-        first, last = np.searchsorted(undecided, (block.start, block.end))
-        if block.complete and last > first and not chosen[first:last].any():
-            chosen[first + np.argmax(candidates.confidences[first:last])] = True
+        own = slice(*np.searchsorted(asked, open_span(branch, block, config)))
+        chosen[own] = chosen_places(
+            candidates.probabilities[own],
+            candidates.confidences[own],
+            ~branch.decided[asked[own]],
+            config,
+            least=places_in_step(block.rounds, config),
+            always=block.complete,
+        )
     taken = candidates[chosen]
-    return Fills(chosen, undecided[chosen], taken.tokens, taken.logprobs)
+    return Fills(chosen, asked[chosen], taken.tokens, taken.logprobs)
 
 
-def filled(branch: Branch, fills: Fills, *, mask_token: int, eos_token: int | None) -> Branch:
+def handed_over(
+    branch: Branch, candidate: Candidates, *, mask_token: int, ends: tuple[int, ...]
+) -> tuple[Branch, Fills]:
+    """`branch` with the first token of the block to come, the `candidate` [1] of a committed block's last row.
+
+    Greedy or drawn like any other, but without a threshold (Fast-dLLM v2's rule).
+    """
+    position = branch.blocks[-1].end
+    fills = Fills(np.zeros(0, np.bool_), np.array([position]), candidate.tokens, candidate.logprobs)
+    logprobs = branch.logprobs
+    longer = replace(
+        branch,
+        tokens=np.append(branch.tokens, mask_token),
+        decided=np.append(branch.decided, False),
+        logprobs=None if logprobs is None else np.append(logprobs, np.float32(np.nan)),
+    )
+    return filled(longer, fills, mask_token=mask_token, ends=ends), fills
+
+
+def filled(branch: Branch, fills: Fills, *, mask_token: int, ends: tuple[int, ...]) -> Branch:
     """`branch` with the fills written. A position "filled" with the mask token stays undecided (quirk 3)."""
     tokens, decided = branch.tokens.copy(), branch.decided.copy()
     tokens[fills.positions] = fills.tokens
@@ -45,19 +73,19 @@ def filled(branch: Branch, fills: Fills, *, mask_token: int, eos_token: int | No
         branch,
         tokens=tokens,
         decided=decided,
-        ended=branch.ended or bool((fills.tokens == eos_token).any()),
+        ended=branch.ended or bool(np.isin(fills.tokens, ends).any()),
         logprobs=with_logprobs(branch.logprobs, fills.positions, fills.logprobs),
     )
 
 
-def without_rows_after_end(branch: Branch, eos_token: int) -> Branch:
+def without_rows_after_end(branch: Branch, ends: tuple[int, ...]) -> Branch:
     """`branch` up to its first decided end-of-text: whatever stands before it, the answer ends there at the latest.
 
     The last block becomes shorter, later ones go. What is left no longer sees the rows that went, so confidences
     change a little (docs/decoding.md has the measured effect on score and speed).
     """
-    prompt_length = branch.blocks[0].end
-    found = (branch.tokens[prompt_length:] == eos_token) & branch.decided[prompt_length:]
+    prompt_length = branch.layout.prompt
+    found = np.isin(branch.tokens[prompt_length:], ends) & branch.decided[prompt_length:]
     if not found.any():
         return branch
     end = prompt_length + int(np.argmax(found)) + 1

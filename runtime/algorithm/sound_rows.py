@@ -6,8 +6,8 @@ to the rules of decoding, which would make text of them.
 
 import numpy as np
 
-from lopa.runtime.algorithm.candidates import RowStatistics
 from lopa.runtime.errors import NonFiniteAnswerError
+from lopa.runtime.sequence.row_statistics import RowStatistics
 
 
 def check_rows_are_sound(rows: RowStatistics, vocab_size: int, *, device: str, step: int) -> None:

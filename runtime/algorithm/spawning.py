@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from lopa.runtime.algorithm.blocks import active, after_round
-from lopa.runtime.algorithm.branches import Branch, Lookahead, with_logprobs
 from lopa.runtime.algorithm.candidates import Candidates
 from lopa.runtime.contract import Int64
 from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.sequence.blocks import active, after_round
+from lopa.runtime.sequence.branches import Branch, Lookahead, with_logprobs
 
 
 def lookaheads_from_candidates(positions: Int64, candidates: Candidates, count: int) -> tuple[Lookahead, ...]:
@@ -36,7 +36,7 @@ def branches_from_winner(
     config: GenerationConfig,
     *,
     mask_token: int,
-    eos_token: int | None,
+    ends: tuple[int, ...],
 ) -> tuple[Branch, ...]:
     """Lookahead branches by rank, then the anchor: copies of the winner after its fills, with their next states.
 
@@ -48,11 +48,11 @@ def branches_from_winner(
     anchor = replace(winner, blocks=after_round(winner.blocks, winner.decided, may_finish), lookahead=None)
     if not lookaheads:
         return (anchor, anchor) if config.published and config.lookaheads else (anchor,)
-    return (*(_ahead(winner, look, may_finish, mask_token, eos_token) for look in lookaheads), anchor)
+    return (*(_ahead(winner, look, may_finish, mask_token, ends) for look in lookaheads), anchor)
 
 
 def _ahead(
-    winner: Branch, lookahead: Lookahead, may_finish: frozenset[int], mask_token: int, eos_token: int | None
+    winner: Branch, lookahead: Lookahead, may_finish: frozenset[int], mask_token: int, ends: tuple[int, ...]
 ) -> Branch:
     tokens, decided = winner.tokens.copy(), winner.decided.copy()
     tokens[lookahead.position] = lookahead.token
@@ -61,7 +61,8 @@ def _ahead(
         tokens,
         decided,
         after_round(winner.blocks, decided, may_finish),
-        ended=winner.ended or lookahead.token == eos_token,
+        ended=winner.ended or lookahead.token in ends,
         lookahead=lookahead,
+        layout=winner.layout,
         logprobs=with_logprobs(winner.logprobs, lookahead.position, lookahead.logprob),
     )

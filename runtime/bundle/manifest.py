@@ -6,7 +6,7 @@ ranges are far beyond any model known; they are there so that no number in a man
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
@@ -63,7 +63,7 @@ class ModelDimensions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     """Whether every head's query and key are normalized, each by a weight [head size], before they are rotated."""
 
 
-class SpecialTokens(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class SpecialTokens(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
     """Token ids with a meaning for the decoder, all in the vocabulary. `pad` may be any: nothing sees it."""
 
     mask: TokenId
@@ -71,16 +71,38 @@ class SpecialTokens(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     eos: TokenId
     pad: TokenId
     bos: TokenId | None
+    stops: Annotated[list[TokenId], Meta(max_length=64)] = msgspec.field(default_factory=list)
+    """Further ids that end an answer as `eos` does."""
+
+    @property
+    def ends(self) -> tuple[int, ...]:
+        """All ids that end an answer."""
+        return (self.eos, *self.stops)
 
 
-class DecodingDefaults(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What the checkpoint was trained for; GenerationConfig starts from these."""
+ROLES = ("mask", "eos", "pad", "bos")
+"""Of special tokens, each of one id."""
 
-    block_size: Size = 32
-    block_add_threshold: Share = 0.1
-    decoded_token_threshold: Share = 0.95
-    skip_threshold: Share = 0.9
-    add_bos: bool = True
+
+class DecodingDefaults(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+    """What the checkpoint was trained for; GenerationConfig starts from these. Names and values are its own."""
+
+    block_size: Size
+    block_add_threshold: Share
+    decoded_token_threshold: Share
+    skip_threshold: Share
+    add_bos: bool
+    strategy: Literal["lopa", "d2f", "threshold", "vanilla", "sequential"] = "lopa"
+    window: Literal["full", "block_causal"] = "full"
+    alignment: Literal["prompt", "absolute"] = "prompt"
+    cache: Literal["blocks", "none", "prefix", "dual", "sub_block"] = "blocks"
+    confidence: Literal["neg_entropy", "probability", "margin"] = "neg_entropy"
+    sub_block: Size | None = None
+    block_steps: Size | None = None
+
+    def options(self) -> dict[str, Any]:
+        """Those of GenerationConfig."""
+        return {name: getattr(self, name) for name in self.__struct_fields__ if name != "add_bos"}
 
 
 class FileRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -196,10 +218,13 @@ def manifest_from_json(text: bytes, *, source: str) -> Manifest:
 
 def reasons_against_tokens(tokens: SpecialTokens, vocab_size: int) -> Reasons:
     """What is wrong with `tokens`, and what would be right."""
-    for name in SpecialTokens.__struct_fields__:
+    for name in ROLES:
         token = getattr(tokens, name)
         if token is not None and not 0 <= token < vocab_size:
             yield f"special_tokens.{name} = {token}", f"one of the vocabulary, ids from 0 to {vocab_size - 1}"
+    for stop in tokens.stops:
+        if stop >= vocab_size or stop == tokens.mask:
+            yield f"special_tokens.stops with {stop}", f"ids from 0 to {vocab_size - 1} other than the mask's"
     for name in ("eos", "bos"):
         if getattr(tokens, name) == tokens.mask:
             yield (
@@ -214,7 +239,7 @@ def reasons_against_roles(tokens: SpecialTokens, named: Mapping[str, int], added
     `named` are the ids of its mask_token, eos_token and so on, by "mask" and "eos". On mask and bos it has the last
     word in an export; config.json may give another end of text, which is no word of the text either.
     """
-    for name in SpecialTokens.__struct_fields__:
+    for name in ROLES:
         token, known = getattr(tokens, name), named.get(name)
         if name in ("mask", "bos") and known is not None and known != token:
             yield f"special_tokens.{name} = {token}", f"{known}, the id of the tokenizer's {name}_token"

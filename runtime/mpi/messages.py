@@ -28,7 +28,7 @@ FIRST_CAPACITY = 1 << 16
 """Bytes of a serving rank's buffer until a `Capacity` announces a larger one: windows of the tiny model fit."""
 HELLO_SIZE = 32
 """Bytes of the first message of every serving rank."""
-_LAYOUT = 1
+_LAYOUT = 2
 """Changes with every change to the messages, so that different versions of this file refuse each other."""
 _HEADER: Field = ((6,), np.int64)
 """The kind and up to five numbers."""
@@ -67,6 +67,14 @@ class Read:
 
 
 @dataclass(frozen=True)
+class Shorten:
+    """Forget the request's committed rows behind the first `count`."""
+
+    request: int
+    count: int
+
+
+@dataclass(frozen=True)
 class Release:
     """Forget the request."""
 
@@ -85,7 +93,7 @@ class Stop:
     """The job is done."""
 
 
-Message = Forward | Commit | Read | Release | Capacity | Stop
+Message = Forward | Commit | Read | Shorten | Release | Capacity | Stop
 
 
 class _Kind(IntEnum):
@@ -95,6 +103,7 @@ class _Kind(IntEnum):
     RELEASE = 4
     CAPACITY = 5
     STOP = 6
+    SHORTEN = 7
 
 
 def bytes_from_message(message: Message) -> Bytes:
@@ -115,6 +124,8 @@ def bytes_from_message(message: Message) -> Bytes:
             return _joined(_header(_Kind.COMMIT, request, source, branch, count, travels))
         case Read(request, branch, count):
             return _joined(_header(_Kind.READ, request, branch, count))
+        case Shorten(request, count):
+            return _joined(_header(_Kind.SHORTEN, request, count))
         case Release(request):
             return _joined(_header(_Kind.RELEASE, request))
         case Capacity(size):
@@ -133,6 +144,8 @@ def message_from_bytes(buffer: Bytes) -> Message:
             return Commit(a, b, c, d, travels=bool(e))
         case _Kind.READ:
             return Read(a, b, c)
+        case _Kind.SHORTEN:
+            return Shorten(a, b)
         case _Kind.RELEASE:
             return Release(a)
         case _Kind.CAPACITY:

@@ -18,6 +18,7 @@ from lopa.runtime.mpi.messages import (
     Message,
     Read,
     Release,
+    Shorten,
     Stop,
     bytes_from_rows,
     bytes_from_statistics,
@@ -77,5 +78,7 @@ def _obey(message: Message, link: Link, session: Session, shape: CacheShape) -> 
             session.commit(request, 0, count)
         case Read(request, branch, count):
             wait(link.send(bytes_from_rows(session.read_rows(request, branch, count)), 0))
+        case Shorten(request, count):
+            session.shorten(request, count)
         case Release(request):
             session.release(request)

@@ -26,6 +26,7 @@ from lopa.runtime.mpi.messages import (
     Message,
     Read,
     Release,
+    Shorten,
     Stop,
     bytes_from_message,
     bytes_from_rows,
@@ -157,6 +158,12 @@ class MpiSession:
         self._own.append_rows(request, rows)
         self._tell_all(Commit(request, source=0, branch=0, count=rows.count, travels=True))
         self._begun.append(self._link.broadcast(bytes_from_rows(rows), 0))
+
+    def shorten(self, request: int, count: int) -> None:
+        """Session.shorten on all ranks."""
+        self._settle()
+        self._own.shorten(request, count)
+        self._tell_all(Shorten(request, count))
 
     def prefix_length(self, request: int) -> int:
         """Committed rows of the request, 0 for an unknown one."""

@@ -23,7 +23,7 @@ from lopa.runtime.contract.forward import DeviceTime, ForwardSplit, check_batch
 from lopa.runtime.errors import BadInputError, DevicesLostError
 from lopa.runtime.parallel.row_transfer import RowTransfer, transfer_of_lost_rows, transfer_of_rows
 from lopa.runtime.parallel.session_thread import SessionThread
-from lopa.runtime.sessions.session import LendingSession, Session, slot_of_rows
+from lopa.runtime.sessions.session import LendingSession, Session, check_kept, slot_of_rows
 
 STALL_SECONDS = 60.0
 """A device that needs longer for one forward is given up."""
@@ -65,6 +65,8 @@ class BranchParallelSession:
         self._lost: list[LostDevice] = []
         self._lengths: dict[int, int] = {}
         self._last: _LastForward | None = None
+        self._shortened: set[int] = set()
+        """Requests whose prefix is not that of the last forward any more."""
         self._transfers: list[RowTransfer] = []
         """Rows that may still be on their way."""
         self._closed = False
@@ -90,6 +92,7 @@ class BranchParallelSession:
         began = time.perf_counter()
         self._finish_transfers()
         self._last = None
+        self._shortened.clear()
         answers: list[_Answer] | None = None
         while answers is None:
             dealt = shares_of_branches(batch.input_ids.shape[1], len(self._devices))
@@ -113,6 +116,9 @@ class BranchParallelSession:
         Raises as HostSession.commit does. A device that fails here is found, and made up for, in the next forward.
         """
         self._check_usable()
+        if request in self._shortened:  # nobody could compute these rows again, were they lost on their way
+            self.append_rows(request, self.read_rows(request, branch, count))
+            return
         if any(transfer.request == request for transfer in self._transfers):
             self._finish_transfers()  # rows of one request arrive in the order of their commits
         last, slot, owner, local = self._owner(request, branch, count)
@@ -152,6 +158,18 @@ class BranchParallelSession:
         self._finish_transfers()
         self._results({device: partial(device.session.append_rows, request, rows) for device in self._devices})
         self._lengths[request] = self.prefix_length(request) + rows.count
+
+    def shorten(self, request: int, count: int) -> None:
+        """Session.shorten on every device; returns at once, the devices do it before their next forward."""
+        self._check_usable()
+        check_kept(self.prefix_length(request), count)
+        if count == self.prefix_length(request):
+            return
+        self._finish_transfers()  # rows that are lost on their way are computed again over the prefix as it was
+        for device in self._devices:
+            device.submit(partial(device.session.shorten, request, count))
+        self._shortened.add(request)
+        self._lengths[request] = count
 
     def prefix_length(self, request: int) -> int:
         """Committed rows of the request, 0 for an unknown one."""

@@ -9,10 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
-from lopa.runtime.algorithm.candidates import RowStatistics
 from lopa.runtime.algorithm.decoding import Decoding, StopReason
-from lopa.runtime.algorithm.packing import MOST_PADDING, batch_from_windows, groups_from_windows, rows_of_windows
-from lopa.runtime.algorithm.windows import Windows
 from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.contract import Statistics
 from lopa.runtime.contract.forward import ForwardSplit
@@ -23,6 +20,9 @@ from lopa.runtime.requests.observer import AdmissionReport, EndReport, EngineObs
 from lopa.runtime.requests.prompt_store import PromptStore, StoredPrompt
 from lopa.runtime.requests.result import DoneEvent, GenerationResult
 from lopa.runtime.requests.status import PoolLoad
+from lopa.runtime.sequence.packing import MOST_PADDING, batch_from_windows, groups_from_windows, rows_of_windows
+from lopa.runtime.sequence.row_statistics import RowStatistics
+from lopa.runtime.sequence.windows import Windows
 from lopa.runtime.sessions.session import Session, unused_request
 from lopa.runtime.text.tokenizer import Tokenizer
 
@@ -195,7 +195,7 @@ class RequestPool:
     ) -> None:
         job = running.job
         step = running.decoding.finish_round(windows, rows, split)
-        running.cache_rows = windows.start + windows.commit
+        running.cache_rows = windows.prefix + windows.commit
         if step.number == 1 and windows.commit and self._prompts.takes(job.prompt_ids, job.config):
             # The rows are there until the next forward; a copy of the prompt's outlives it.
             rows_of_prompt = self._session.read_rows(running.decoding.request, step.winner, windows.commit)

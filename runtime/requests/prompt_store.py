@@ -9,9 +9,9 @@ published mode is to be reproduced step for step: neither is stored. Knows array
 from collections import OrderedDict
 from dataclasses import dataclass
 
-from lopa.runtime.algorithm.candidates import RowStatistics
 from lopa.runtime.contract import CacheRows, Int64
 from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.sequence.row_statistics import RowStatistics
 
 PROMPT_ROWS = 4096
 """Rows to keep when nothing else is asked: 235 MB of Dream-7B in 16 bits, 10 MB of the tiny model in 32."""
@@ -67,7 +67,8 @@ class PromptStore:
 
 
 def _reusable(config: GenerationConfig) -> bool:
-    return config.window == "block_causal" and not config.published
+    # With blocks counted from position 0 the last committed row need not be the prompt's last.
+    return config.window == "block_causal" and config.alignment == "prompt" and not config.published
 
 
 def _key(prompt: Int64, config: GenerationConfig) -> tuple[bytes, float]:

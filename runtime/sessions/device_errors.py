@@ -78,6 +78,11 @@ class TypedSession:
         with raised_as_failure_of(self.device):
             self._session.append_rows(request, rows)
 
+    def shorten(self, request: int, count: int) -> None:
+        """Session.shorten."""
+        with raised_as_failure_of(self.device):
+            self._session.shorten(request, count)
+
     def prefix_length(self, request: int) -> int:
         """Session.prefix_length."""
         with raised_as_failure_of(self.device):

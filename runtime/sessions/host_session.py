@@ -12,7 +12,7 @@ from lopa.runtime.contract import CacheRows, Rows, Statistics, WindowBatch
 from lopa.runtime.contract.forward import check_batch
 from lopa.runtime.sessions.device_errors import raised_as_failure_of
 from lopa.runtime.sessions.prefix_cache import CacheShape, Prefix, PrefixCache, PrefixStack
-from lopa.runtime.sessions.session import slot_of_rows
+from lopa.runtime.sessions.session import check_kept, slot_of_rows
 
 
 class Forward(Protocol):
@@ -87,6 +87,15 @@ class HostSession:
         """Append rows that another session computed. Raises ValueError when they do not fit this bundle."""
         self._open_forward()
         self._cache(request).append(rows.layers)
+
+    def shorten(self, request: int, count: int) -> None:
+        """Session.shorten."""
+        self._open_forward()
+        check_kept(self.prefix_length(request), count)
+        cache = self._caches.get(request)
+        if cache is not None:
+            cache.shorten(count)
+            self._stack.shorten(cache, count)
 
     def prefix_length(self, request: int) -> int:
         """Committed rows of the request, 0 for an unknown one."""

@@ -60,9 +60,13 @@ class NumpyForward:
         new_rows: list[Rows] = []
         for i in range(sizes.layers):
             normal = self._normal(f"layers.{i}.attention_norm", x)
-            query = rotated(self._heads(f"layers.{i}.attention.query", normal, sizes.heads), cos, sin)
-            key = rotated(self._heads(f"layers.{i}.attention.key", normal, sizes.kv_heads), cos, sin)
+            query = self._heads(f"layers.{i}.attention.query", normal, sizes.heads)
+            key = self._heads(f"layers.{i}.attention.key", normal, sizes.kv_heads)
             value = self._heads(f"layers.{i}.attention.value", normal, sizes.kv_heads)
+            if sizes.qk_norm:
+                query = self._normal(f"layers.{i}.attention.query_norm", query)
+                key = self._normal(f"layers.{i}.attention.key_norm", key)
+            query, key = rotated(query, cos, sin), rotated(key, cos, sin)
             # The window is attended in the precision in which it may be committed and attended later.
             rows = (stored_from_float32(key, self._cache_type), stored_from_float32(value, self._cache_type))
             new_rows += rows
@@ -92,7 +96,9 @@ class NumpyForward:
 
     def _heads(self, name: str, x: Float32, heads: int) -> Float32:
         """Project [R, B, W, H] and split into [R, B, heads, W, D]."""
-        projected = product(x, self._weight(f"{name}.weight")) + self._weight(f"{name}.bias")
+        projected = product(x, self._weight(f"{name}.weight"))
+        if self._sizes.qkv_bias:
+            projected = projected + self._weight(f"{name}.bias")
         return projected.reshape(*x.shape[:3], heads, self._sizes.head_size).swapaxes(2, 3)
 
 
@@ -103,7 +109,7 @@ def product(a: Float32, b: Float32) -> Float32:
 
 
 def rms_norm(x: Float32, weight: Float32, eps: float) -> Float32:
-    """`x` [.., H] divided by its root mean square, times `weight` [H]."""
+    """`x` [.., n] divided by its root mean square, times `weight` [n]."""
     mean_square: Float32 = np.mean(x * x, axis=-1, keepdims=True)
     normal: Float32 = x / np.sqrt(mean_square + np.float32(eps)) * weight
     return normal
@@ -187,7 +193,7 @@ def _check_names_and_shapes(bundle: Bundle) -> None:
         raise BadInputError(
             f"the bundle has no weight named {', '.join(missing[:_SHOWN])}"
             + (f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""),
-            expected="the weights of a Dream model",
+            expected="every weight of a network with its dimensions",
             remedy="export the checkpoint again",
         )
     for name, shape in shapes.items():
@@ -213,7 +219,10 @@ def _weight_shapes(sizes: ModelDimensions) -> dict[str, tuple[int, ...]]:
     }
     for part, outputs in (("query", queries), ("key", keys), ("value", keys)):
         inside[f"attention.{part}.weight"] = (hidden, outputs)
-        inside[f"attention.{part}.bias"] = (outputs,)
+        if sizes.qkv_bias:
+            inside[f"attention.{part}.bias"] = (outputs,)
+    if sizes.qk_norm:
+        inside |= {f"attention.{part}_norm.weight": (sizes.head_size,) for part in ("query", "key")}
     return {
         "embedding.weight": (sizes.vocab_size, hidden),
         "final_norm.weight": (hidden,),

@@ -100,16 +100,25 @@ class PrefixCache:
         count = rows[0].shape[1]
         start, end = self._length, self._length + count
         if end > self.capacity:
-            self._grow(tiles(end))
+            self._resize(tiles(end))
         for array, new in zip(self._prefix.arrays, rows, strict=True):
             array[0, :, start:end] = new
         self._prefix.mask[0, start:end] = True
         self._length = end
 
-    def _grow(self, capacity: int) -> None:
-        grown = self._shape.zeros(1, capacity)
-        _copy_rows(grown, 0, self._prefix, 0, self._length)
-        self._prefix = grown
+    def shorten(self, length: int) -> None:
+        """Forget the rows behind the first `length`, and the tiles that nothing is left in."""
+        forgotten = self._length
+        self._length = length
+        if tiles(length) < self.capacity:
+            self._resize(tiles(length))  # so that a forward sees what it would if the rows had never been there
+        else:
+            _forget_rows(self._prefix, 0, length, forgotten)
+
+    def _resize(self, capacity: int) -> None:
+        resized = self._shape.zeros(1, capacity)
+        _copy_rows(resized, 0, self._prefix, 0, self._length)
+        self._prefix = resized
 
 
 class PrefixStack:
@@ -140,6 +149,13 @@ class PrefixStack:
             self._copied[slot] = cache.length
         return self._prefix
 
+    def shorten(self, cache: PrefixCache, length: int) -> None:
+        """Forget what was copied of `cache` behind its first `length` rows; it may be none of the stack's."""
+        for slot, each in enumerate(self._caches):
+            if each is cache and length < self._copied[slot]:
+                _forget_rows(self._prefix, slot, length, self._copied[slot])
+                self._copied[slot] = length
+
 
 def _copy_rows(target: Prefix, slot: int, source: Prefix, start: int, end: int) -> None:
     """Copy rows start..end of the single request in `source` to request `slot` of `target`."""
@@ -147,3 +163,9 @@ def _copy_rows(target: Prefix, slot: int, source: Prefix, start: int, end: int) 
         return
     target.block[:, slot, :, start:end] = source.block[:, 0, :, start:end]
     target.mask[slot, start:end] = True
+
+
+def _forget_rows(target: Prefix, slot: int, start: int, end: int) -> None:
+    """Make rows start..end of request `slot` what they were before anything was committed there."""
+    target.block[:, slot, :, start:end] = 0
+    target.mask[slot, start:end] = False

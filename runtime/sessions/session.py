@@ -34,6 +34,12 @@ class Session(Protocol):
     def append_rows(self, request: int, rows: CacheRows) -> None:
         """Append rows that another session computed to the request's prefix."""
 
+    def shorten(self, request: int, count: int) -> None:
+        """Forget the request's committed rows behind the first `count`: as if the others had never been committed.
+
+        The new rows of the last forward stay. Raises ValueError unless 0 <= count <= prefix_length(request).
+        """
+
     def prefix_length(self, request: int) -> int:
         """Committed rows of the request, 0 for an unknown one."""
 
@@ -103,6 +109,12 @@ def slot_of_rows(ran: WindowBatch | None, request: int, branch: int, count: int)
     if not 0 <= count <= width:
         raise ValueError(f"received count {count}, expected one from 0 to {width}, the rows of the window")
     return ran.requests.index(request)
+
+
+def check_kept(length: int, count: int) -> None:
+    """Raise ValueError unless the first `count` of `length` committed rows can be kept."""
+    if not 0 <= count <= length:
+        raise ValueError(f"received count {count}, expected one from 0 to {length}, the committed rows")
 
 
 def unused_request() -> int:

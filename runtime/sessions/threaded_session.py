@@ -49,6 +49,10 @@ class ThreadedSession:
         """Session.append_rows."""
         self._run(partial(self._inner.append_rows, request, rows))
 
+    def shorten(self, request: int, count: int) -> None:
+        """Session.shorten."""
+        self._run(partial(self._inner.shorten, request, count))
+
     def prefix_length(self, request: int) -> int:
         """Session.prefix_length."""
         return self._inner.prefix_length(request)

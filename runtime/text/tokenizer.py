@@ -6,12 +6,11 @@ from contextlib import AbstractContextManager
 from functools import cached_property
 from typing import Any, Self
 
-import msgspec
 import numpy as np
 import tokenizers
 
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.bundle.manifest import SpecialTokens, reasons_against_roles
+from lopa.runtime.bundle.manifest import ROLES, SpecialTokens, reasons_against_roles
 from lopa.runtime.checked_values import is_unicode, shown
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.files.untrusted_input import bytes_from_file, object_from_json, refused_as_bad_input
@@ -70,10 +69,10 @@ class Tokenizer:
         path, settings_path = bundle.file(TOKENIZER_NAME), bundle.file(TOKENIZER_CONFIG_NAME)
         text = bytes_from_file(path, expected=expected, remedy=remedy)
         backend = tokenizer_from_text(text, path, expected=expected, remedy=remedy)
+        named = bundle.manifest.special_tokens
+        tokens = [*((name, getattr(named, name)) for name in ROLES), *(("stop", token) for token in named.stops)]
         unknown = [
-            f"{name} {token}"
-            for name, token in msgspec.structs.asdict(bundle.manifest.special_tokens).items()
-            if token is not None and backend.id_to_token(token) is None
+            f"{name} {token}" for name, token in tokens if token is not None and backend.id_to_token(token) is None
         ]
         if unknown:
             raise BadInputError(
@@ -83,8 +82,7 @@ class Tokenizer:
             )
         settings_text = bytes_from_file(settings_path, expected=expected, remedy=remedy)
         settings = object_from_json(settings_text, source=str(settings_path), expected="a JSON object", remedy=remedy)
-        named = bundle.manifest.special_tokens
-        special = [number for number in (named.mask, named.eos, named.bos, named.pad) if number is not None]
+        special = [token for _, token in tokens if token is not None]
         positions = bundle.manifest.dimensions.max_positions
         opened = cls(backend, settings, named.bos, source=str(bundle.path), special=special, positions=positions)
         opened._check_roles(named)

@@ -152,11 +152,11 @@ def _differences(recorded: dict[str, Any], step: Step) -> Iterator[str]:
     windows, branches = step.windows, recorded["branches"]
     ours = {
         "number of branches": (len(step.branches), recorded["n_branches"]),
-        "window start": (windows.start, recorded["input_start"]),
-        "prefix": (windows.start, recorded["cache_len"]),
+        "window start": (windows.prefix, recorded["input_start"]),
+        "prefix": (windows.prefix, recorded["cache_len"]),
         "commit": (windows.commit, recorded["update_kvcache_len"]),
         "window lengths": (list(windows.lengths), [branch["input_len"] for branch in branches]),
-        "undecided": ([len(each) for each in windows.undecided], [branch["masks_in_window"] for branch in branches]),
+        "undecided": ([len(each) for each in windows.asked], [branch["masks_in_window"] for branch in branches]),
         "ended": ([branch.ended for branch in step.branches], [branch["eos"] for branch in branches]),
         "tokens": ([_crc(branch.tokens) for branch in step.branches], [branch["x_crc"] for branch in branches]),
         "blocks": (_blocks(step), [block[1:] for block in recorded["blocks"]]),

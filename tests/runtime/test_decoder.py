@@ -90,7 +90,7 @@ def test_vanilla_decides_one_position_a_step_and_threshold_those_above_it(decode
     for step in [*vanilla, *threshold]:
         assert len(step.branches) == 1
         prompt_length = step.branches[0].blocks[0].end
-        assert len({(position - prompt_length) // 32 for position in step.windows.undecided[0].tolist()}) == 1
+        assert len({(position - prompt_length) // 32 for position in step.windows.asked[0].tolist()}) == 1
 
 
 def test_the_numpy_engine_decodes_the_same(decoder: Decoder, tiny_bundle: Path, prompts: list[str]) -> None:
@@ -162,7 +162,7 @@ def test_a_mask_token_in_the_prompt_costs_the_published_loop_one_more_step(
 ) -> None:
     """Quirk 4: after the last block is full it is cached once more before the loop ends."""
     steps = steps_of(decoder, "<|mask|>" + prompts[0], published=True, strategy="d2f", special_tokens=True)
-    assert steps[-1].windows.undecided[0].tolist() == []
+    assert steps[-1].windows.asked[0].tolist() == []
     assert steps[-1].windows.commit == 32
     assert len(steps_of(decoder, "<|mask|>" + prompts[0], strategy="d2f", special_tokens=True)) < len(steps)
 

@@ -26,7 +26,7 @@ from lopa.runtime.generation_config import GenerationConfig
         ({"max_new_tokens": 0}, "max_new_tokens 0"),
         ({"max_new_tokens": True}, "max_new_tokens True"),
         ({"temperature": -1.0}, "temperature -1.0"),
-        ({"top_k": 9}, "top_k 9"),
+        ({"top_k": -1}, "top_k -1"),
         ({"top_p": 0.0}, "top_p 0.0"),
         ({"seed": -1}, "seed -1"),
         ({"stop": "end"}, "stop 'end'"),
@@ -124,19 +124,6 @@ def test_lookaheads_are_the_branches_beside_the_anchor() -> None:
     assert GenerationConfig(branches=8).lookaheads == 7
     for strategy in ("d2f", "threshold", "vanilla"):
         assert GenerationConfig(strategy=strategy).lookaheads == 0
-
-
-def lengths(config: GenerationConfig) -> list[int]:
-    found = [config.block_length(number) for number in range(config.block_count)]
-    assert sum(found) == config.positions
-    return found
-
-
-def test_only_the_published_loop_drops_the_last_short_block() -> None:
-    assert lengths(GenerationConfig(max_new_tokens=40)) == [32, 8]
-    assert lengths(GenerationConfig.reference(max_new_tokens=40)) == [32]
-    assert lengths(GenerationConfig(max_new_tokens=64)) == [32, 32]
-    assert lengths(GenerationConfig.reference(max_new_tokens=31)) == []
 
 
 def test_block_by_block_strategies_open_a_block_when_the_last_is_done() -> None:

@@ -28,7 +28,7 @@ def test_the_reference_is_transformers(tiny_bundle: Path) -> None:
     cases = list(cases_from_manifest(Bundle.open(tiny_bundle).manifest))
     sequences = [each for case in cases[9:15] for each in case.sequences]
     weights = weights_from_files(sorted(CHECKPOINT.glob("*.safetensors")), None)
-    reference = reference_from_weights(CHECKPOINT, weights)
+    reference = reference_from_weights(Bundle.open(tiny_bundle).manifest, CHECKPOINT, weights)
     for each, logits in zip(sequences, float32_logits(CHECKPOINT, sequences, "cpu"), strict=True):
         np.testing.assert_allclose(logits.numpy(), reference.forward(each).logits, rtol=0, atol=2e-4)
 

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.export.layer_kinds import LAYER_KINDS, LayerKind, weights_of_network
+from tests.runtime.shortened import assert_shortened_equals_fresh
 from torch.nn.functional import scaled_dot_product_attention
 
 from lopa.bench.speed.eager_model import EagerModel, compiled_model, eager_model_from_checkpoint, repeated_heads
@@ -140,6 +142,13 @@ def test_rows_of_another_session_can_be_appended(model: EagerModel) -> None:
     np.testing.assert_array_equal(one.forward(later).topk_logprobs, other.forward(later).topk_logprobs)
 
 
+def test_a_shortened_request_equals_a_fresh_one(model: EagerModel) -> None:
+    session = EagerSession(model)
+    assert_shortened_equals_fresh(session, EagerSession(model), exact=True)
+    with pytest.raises(ValueError, match="received count 1, expected one from 0 to 0, the committed rows"):
+        session.shorten(1, 1)
+
+
 def test_padding_is_cut_and_real_rows_are_not() -> None:
     rng = np.random.default_rng(6)
     for length in range(1, 12):
@@ -167,3 +176,22 @@ def test_a_model_is_loaded_in_a_type_and_shares_its_weights_with_the_compiled_on
     assert [each.data_ptr() for each in compiled.parameters()] == [each.data_ptr() for each in half.parameters()]
     assert all(layer._compiled_call_impl is not None for layer in compiled.layers)
     assert all(layer._compiled_call_impl is None for layer in half.layers)
+
+
+@pytest.mark.parametrize("kind", LAYER_KINDS, ids=str)
+@torch.no_grad()
+def test_layers_of_every_kind_are_transformers(kind: LayerKind) -> None:
+    network = kind.network(torch.float32)
+    model = EagerModel(kind.dimensions)
+    model.load_state_dict(weights_of_network(network))
+    generator = torch.Generator().manual_seed(9)
+    ids = torch.randint(24, (3, 13), generator=generator)
+    positions = torch.randint(512, (3, 13), generator=generator)
+    allowed = (torch.rand((3, 1, 13, 13), generator=generator) < 0.5) | torch.eye(13, dtype=torch.bool)
+    mask = torch.zeros(allowed.shape).masked_fill(~allowed, float("-inf"))
+    expected = network(input_ids=ids, position_ids=positions, attention_mask=mask, use_cache=True)
+    logits, rows = model(ids, positions, mask, None)
+    torch.testing.assert_close(logits, expected.logits, rtol=1e-4, atol=1e-4)
+    for (key, value), layer in zip(rows, expected.past_key_values.layers, strict=True):
+        torch.testing.assert_close(key, layer.keys, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(value, layer.values, rtol=1e-4, atol=1e-4)

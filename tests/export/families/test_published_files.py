@@ -14,6 +14,8 @@ from safetensors.torch import load_file
 from tests.export.checkpoints import edit_config, failed_export
 from tests.tools.miniature import MINIATURES
 from tools.checkpoint.make import checkpoint_from_likeness
+from tools.checkpoint.shards import write_shard
+from tools.checkpoint.tensors import ALPHA, RANK, lora_tensors_from_dimensions
 
 from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint
 from lopa.export.checkpoint.tensors import tensors_from_checkpoint
@@ -105,17 +107,73 @@ def test_the_bundle_is_opened_and_says_what_it_is(
         assert config.block_size == manifest.decoding.block_size
 
 
-def test_what_the_recorded_checkpoints_are_for(bundles: dict[str, Bundle]) -> None:
-    assert bundles["llada"].manifest.prediction_shift == bundles["sdar"].manifest.prediction_shift == 0
-    assert bundles["fast-dllm-v2"].manifest.prediction_shift == 1
-    assert bundles["sdar"].manifest.decoding.block_size == 4
-    assert bundles["fast-dllm-v2"].manifest.decoding.block_size == 32
-    assert bundles["wedlm"].manifest.decoding.block_size == 16
-    assert [bundles[name].manifest.decoding.add_bos for name in ("llada", "sdar", "fast-dllm-v2")] == [
-        True,
-        False,
-        False,
-    ]
+_ABSOLUTE = {"strategy": "threshold", "confidence": "probability", "alignment": "absolute", "window": "block_causal"}
+DECODING: dict[str, dict[str, Any]] = {
+    "dream": {"strategy": "lopa", "alignment": "prompt", "window": "full", "cache": "blocks", "block_size": 32},
+    "llada": {"strategy": "threshold", "confidence": "probability", "window": "full", "cache": "none"},
+    "fast-dllm-v2": {**_ABSOLUTE, "block_size": 32, "sub_block": 8, "skip_threshold": 0.9, "add_bos": False},
+    "sdar": {**_ABSOLUTE, "block_size": 4, "skip_threshold": 0.85, "add_bos": False},
+    "wedlm": {**_ABSOLUTE, "confidence": "neg_entropy", "block_size": 1, "add_bos": False},
+    "stable-diffcoder": {**_ABSOLUTE, "block_size": 4, "skip_threshold": 0.95, "add_bos": False},
+}
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_how_it_is_decoded_by_default(bundles: dict[str, Bundle], name: str) -> None:
+    decoding = bundles[name].manifest.decoding
+    expected = {"add_bos": True, "block_steps": None, **DECODING[name]}
+    assert {option: getattr(decoding, option) for option in expected} == expected
+
+
+def test_an_adapter_makes_llada_block_causal(bundles: dict[str, Bundle], tmp_path: Path) -> None:
+    """D2F's; and with it the values of LoPA."""
+    (tmp_path / "lora").mkdir()
+    modules = ("attention.query", "attention.key", "attention.value", "attention.output")
+    plain = bundles["llada"]
+    write_shard(
+        tmp_path / "lora" / "adapter_model.safetensors",
+        lora_tensors_from_dimensions(plain.manifest.dimensions, FAMILIES["llada"].architecture, modules, tied=False),
+        seed=0,
+        wrote=lambda _count: None,
+    )
+    names = ["q_proj", "k_proj", "v_proj", "attn_out"]
+    adapter = {"peft_type": "LORA", "r": RANK, "lora_alpha": ALPHA, "target_modules": names}
+    (tmp_path / "lora" / "adapter_config.json").write_text(json.dumps(adapter))
+    made = bundle_from_checkpoint(RECORDED / "llada", tmp_path / "bundle", lora=tmp_path / "lora")
+    decoding = made.manifest.decoding
+    assert (decoding.window, decoding.strategy, decoding.cache, decoding.alignment) == (
+        "block_causal",
+        "lopa",
+        "blocks",
+        "prompt",
+    )
+    stored, before = weights_from_bundle(made), weights_from_bundle(plain)
+    changed = {name for name in stored if not np.array_equal(stored[name], before[name])}
+    assert changed == {f"layers.{layer}.{module}.weight" for layer in range(3) for module in modules}
+
+
+@pytest.mark.parametrize(
+    ("name", "trained", "decoded"),
+    [("fast-dllm-v2", 4, (4, 4)), ("fast-dllm-v2", 64, (64, 8)), ("sdar", 16, (16, None))],
+)
+def test_blocks_are_as_large_as_the_checkpoint_was_trained(
+    checkpoints: dict[str, Path], tmp_path: Path, name: str, trained: int, decoded: tuple[int, int | None]
+) -> None:
+    checkpoint = _copy(checkpoints[name], tmp_path)
+    edit_config(checkpoint, **{FAMILIES[name].block_size or "": trained})
+    (checkpoint / "generation_config.json").write_text(json.dumps({"eos_token_id": [5, 0]}))
+    manifest = bundle_from_checkpoint(checkpoint, tmp_path / "bundle").manifest
+    assert (manifest.decoding.block_size, manifest.decoding.sub_block) == decoded
+    assert (manifest.special_tokens.eos, manifest.special_tokens.stops) == (0, [5])
+
+
+def _copy(checkpoint: Path, place: Path) -> Path:
+    """One that may be altered."""
+    (place / "checkpoint").mkdir()
+    for file in checkpoint.iterdir():
+        if file.is_file():
+            (place / "checkpoint" / file.name).write_bytes(file.read_bytes())
+    return place / "checkpoint"
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -158,11 +216,7 @@ def test_nothing_is_left_of_an_export_that_fails(
     changes: dict[str, Any],
     message: str,
 ) -> None:
-    checkpoint = tmp_path / "checkpoint"
-    checkpoint.mkdir()
-    for file in checkpoints["llada"].iterdir():
-        if file.is_file():
-            (checkpoint / file.name).write_bytes(file.read_bytes())
+    checkpoint = _copy(checkpoints["llada"], tmp_path)
     edit_config(checkpoint, **changes)
     assert message in failed_export(capsys, checkpoint)
 
@@ -170,11 +224,7 @@ def test_nothing_is_left_of_an_export_that_fails(
 def test_an_autoregressive_checkpoint_is_exported_as_what_it_is_asked_for(
     checkpoints: dict[str, Path], bundles: dict[str, Bundle], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    checkpoint = tmp_path / "checkpoint"
-    checkpoint.mkdir()
-    for file in checkpoints["fast-dllm-v2"].iterdir():
-        if file.is_file():
-            (checkpoint / file.name).write_bytes(file.read_bytes())
+    checkpoint = _copy(checkpoints["fast-dllm-v2"], tmp_path)
     settings = json.loads((checkpoint / "config.json").read_text())
     del settings["bd_size"]
     settings |= {"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"]}

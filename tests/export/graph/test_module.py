@@ -1,59 +1,97 @@
-"""The traced module against an implementation that is not ours: transformers' Qwen2, onto which Dream's weights map."""
+"""The traced modules against implementations that are not ours: transformers' Qwen2, Qwen3 and Llama."""
 
-from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
-from tests.export.checkpoints import CONFIG, small_checkpoint
-from transformers import Qwen2Config, Qwen2ForCausalLM
+from tests.export.layer_kinds import LAYER_KINDS, LayerKind, as_in_bundle, weights_of_network
 
 from lopa.export.graph.module import ContractForward
-from lopa.export.source import source_from_checkpoint
-from lopa.export.weights.plan import PlannedWeight
-from lopa.runtime.contract import TILE
+from lopa.export.graph.portable_module import PortableForward
+from lopa.runtime.contract import TILE, WindowBatch
+from lopa.runtime.contract.portable_form import PAST, portable_input_names, portable_inputs, rows_from_portable
 
-NAMES = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
-
-
-def _pair(folder: Path) -> tuple[ContractForward, Qwen2ForCausalLM]:
-    checkpoint = small_checkpoint(folder)
-    source = source_from_checkpoint(checkpoint, None)
-    base = load_file(checkpoint / "model.safetensors")
-    module = ContractForward(source.config.dimensions, dtype=torch.float32, with_logits=True).eval()
-    module.load_state_dict({weight.name: _of_base(weight, base) for weight in source.planned})
-    settings = {
-        name: CONFIG[name] for name in (*NAMES, "num_key_value_heads", "rms_norm_eps", "max_position_embeddings")
-    }
-    rope = {"rope_type": "default", "rope_theta": CONFIG["rope_theta"]}
-    oracle = Qwen2ForCausalLM(Qwen2Config(**settings, rope_parameters=rope, tie_word_embeddings=False)).eval()
-    oracle.load_state_dict(base)
-    return module, oracle
+SIZES = [(1, 1, 1, 1), (2, 3, 11, 7), (3, 1, 6, 20)]
+"""Requests, branches, window, wanted rows."""
 
 
-def _of_base(weight: PlannedWeight, base: dict[str, torch.Tensor]) -> torch.Tensor:
-    return base[weight.source].T if weight.transposed else base[weight.source]
+def _module(form: type[Any], kind: LayerKind, dtype: torch.dtype) -> Any:
+    module = form(kind.dimensions, dtype=dtype, with_logits=True)
+    module.load_state_dict(as_in_bundle(weights_of_network(kind.network(dtype))))
+    return module.eval()
 
 
-@pytest.mark.parametrize("sizes", [(1, 1, 1, 1), (2, 3, 11, 7), (3, 1, 6, 20)])
-def test_windows_without_prefix(tmp_path: Path, sizes: tuple[int, int, int, int]) -> None:
+def _windows(sizes: tuple[int, int, int, int]) -> WindowBatch:
     r, b, w, q = sizes
-    module, oracle = _pair(tmp_path)
     generator = torch.Generator().manual_seed(sum(sizes))
-    ids = torch.randint(24, (r, b, w), generator=generator)
-    positions = torch.randint(512, (r, b, w), generator=generator)
-    mask = (torch.rand((r, b, w, w), generator=generator) < 0.5) | torch.eye(w, dtype=torch.bool)
-    index = torch.randint(w, (r, b, q), generator=generator)
-    past = [torch.randn((r, 2, TILE, 8), generator=generator) for _ in range(4)]
-    hidden_prefix = torch.zeros(r, TILE, dtype=torch.bool)
-    with torch.no_grad():
-        *_, found = module(ids, positions, mask, hidden_prefix, index, torch.ones(r), past)
-        additive = torch.zeros(r * b, 1, w, w).masked_fill(~mask.reshape(r * b, 1, w, w), float("-inf"))
-        expected = oracle(
-            input_ids=ids.reshape(r * b, w),
-            position_ids=positions.reshape(r * b, w),
-            attention_mask=additive,
-            use_cache=False,
-        ).logits
-    wanted = expected.reshape(r, b, w, -1).gather(2, index.unsqueeze(-1).expand(-1, -1, -1, 24))
-    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
+    return WindowBatch(
+        requests=tuple(range(r)),
+        input_ids=torch.randint(24, (r, b, w), generator=generator).numpy(),
+        position_ids=torch.randint(512, (r, b, w), generator=generator).numpy(),
+        window_mask=((torch.rand((r, b, w, w), generator=generator) < 0.5) | torch.eye(w, dtype=torch.bool)).numpy(),
+        logits_index=torch.randint(w, (r, b, q), generator=generator).numpy(),
+        temperature=torch.ones(r).numpy(),
+    )
+
+
+def _by_transformers(model: Any, batch: WindowBatch) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    """Logits [R, B, Q, V], and each layer's new key and value, [R, B, Hkv, W, D]."""
+    r, b, w = batch.input_ids.shape
+    mask = torch.from_numpy(batch.window_mask).reshape(r * b, 1, w, w)
+    answer = model(
+        input_ids=torch.from_numpy(batch.input_ids).reshape(r * b, w),
+        position_ids=torch.from_numpy(batch.position_ids).reshape(r * b, w),
+        attention_mask=torch.zeros(mask.shape, dtype=model.dtype).masked_fill(~mask, float("-inf")),
+        use_cache=True,
+    )
+    index = torch.from_numpy(batch.logits_index).unsqueeze(-1).expand(-1, -1, -1, 24)
+    rows = [part.reshape(r, b, *part.shape[1:]) for each in answer.past_key_values.layers for part in _parts(each)]
+    return answer.logits.reshape(r, b, w, -1).gather(2, index), rows
+
+
+def _parts(layer: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    return layer.keys, layer.values
+
+
+@pytest.mark.parametrize("sizes", SIZES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("kind", LAYER_KINDS, ids=str)
+@torch.no_grad()
+def test_windows_without_prefix(kind: LayerKind, dtype: torch.dtype, sizes: tuple[int, int, int, int]) -> None:
+    batch = _windows(sizes)
+    past = [torch.randn((sizes[0], 2, TILE, kind.head_size), dtype=dtype) for _ in range(4)]
+    inputs = (batch.input_ids, batch.position_ids, batch.window_mask)
+    hidden_prefix = torch.zeros(sizes[0], TILE, dtype=torch.bool)
+    others = (torch.from_numpy(batch.logits_index), torch.ones(sizes[0]), past)
+    module = _module(ContractForward, kind, dtype)
+    *_, found = answer = module(*map(torch.from_numpy, inputs), hidden_prefix, *others)
+    _check(found, list(answer[3:-1]), kind, dtype, batch)
+
+
+@pytest.mark.parametrize("sizes", SIZES)
+@pytest.mark.parametrize("kind", LAYER_KINDS, ids=str)
+@torch.no_grad()
+def test_windows_in_the_portable_form(kind: LayerKind, sizes: tuple[int, int, int, int]) -> None:
+    batch = _windows(sizes)
+    r, b, _, q = sizes
+    inputs = {
+        name: torch.from_numpy(each)
+        for name, each in portable_inputs(batch, torch.zeros(r, TILE).bool().numpy()).items()
+    }
+    inputs[PAST] = torch.randn((4, r * 2, TILE, kind.head_size))
+    module = _module(PortableForward, kind, torch.float32)
+    *_, found = answer = module(*(inputs[name] for name in portable_input_names()))
+    rows = [torch.from_numpy(rows_from_portable(each.numpy(), b)) for each in answer[3:-1]]
+    _check(found.reshape(r, b, q, -1), rows, kind, torch.float32, batch)
+
+
+def _check(
+    logits: torch.Tensor, rows: list[torch.Tensor], kind: LayerKind, dtype: torch.dtype, batch: WindowBatch
+) -> None:
+    """In float64 angles and transformers' norms are still float32, so that it says more, but not all digits."""
+    tolerance = 1e-4 if dtype == torch.float32 else 1e-5
+    expected, expected_rows = _by_transformers(kind.network(dtype), batch)
+    assert expected.abs().max() > 0.5
+    torch.testing.assert_close(logits, expected.float(), rtol=tolerance, atol=tolerance)
+    for found, wanted in zip(rows, expected_rows, strict=True):
+        torch.testing.assert_close(found, wanted, rtol=tolerance, atol=tolerance)

@@ -51,6 +51,14 @@ def test_a_forward_can_be_run_again(tiny_bundle: Path, recorded: RecordedSession
         assert found.shape == (2, 2, 2, 6, 32)
         np.testing.assert_allclose(found, expected, atol=1e-3)
 
+    for session in (recorded, recorded._inner):
+        assert session.prefix_length(4) == 88
+    recorded.shorten(4, 60)
+    recorded.forward(random_windows((9, 4), (1, 8, 8), vocabulary, rng, start=60))
+    shortened = recorded.last_forward().prefix
+    assert shortened.mask.sum(axis=1).tolist() == [recorded.prefix_length(9), recorded.prefix_length(4)] == [12, 60]
+    np.testing.assert_array_equal(shortened.block[:, 1, :, :60], last.prefix.block[:, 1, :, :60])
+
     recorded.release(9)
     recorded.forward(random_windows((9,), (1, 4, 1), vocabulary, rng, start=0))
     assert not recorded.last_forward().prefix.mask.any()

@@ -1,4 +1,4 @@
-"""transformers' Qwen2 as a reference: it obeys the mask it is given, and no causal one."""
+"""transformers' networks as a reference: one obeys the mask it is given, and no causal one."""
 
 import shutil
 from dataclasses import replace
@@ -28,7 +28,7 @@ def manifest(tiny_bundle: Path) -> Manifest:
 
 @pytest.fixture(scope="module")
 def reference(manifest: Manifest) -> TransformersReference:
-    return reference_from_weights(CHECKPOINT, weights_from_origin(manifest, CHECKPOINT, ADAPTER))
+    return reference_from_weights(manifest, CHECKPOINT, weights_from_origin(manifest, CHECKPOINT, ADAPTER))
 
 
 def sequences() -> Sequences:
@@ -113,8 +113,8 @@ def test_keys_are_rotated_and_values_are_not(reference: TransformersReference) -
 
 
 def test_other_architectures_have_no_such_reference(manifest: Manifest) -> None:
-    with pytest.raises(BadInputError, match="architecture 'llada'"):
-        weights_from_origin(msgspec.structs.replace(manifest, architecture="llada"), CHECKPOINT, ADAPTER)
+    with pytest.raises(BadInputError, match="architecture 'unheard-of'"):
+        weights_from_origin(msgspec.structs.replace(manifest, architecture="unheard-of"), CHECKPOINT, ADAPTER)
 
 
 def test_tensors_must_fit(manifest: Manifest, tmp_path: Path) -> None:
@@ -123,4 +123,4 @@ def test_tensors_must_fit(manifest: Manifest, tmp_path: Path) -> None:
     config = copy / "config.json"
     config.write_text(config.read_text().replace('"num_hidden_layers": 5', '"num_hidden_layers": 6'))
     with pytest.raises(BadInputError, match="do not fit transformers' Qwen2"):
-        reference_from_weights(copy, weights_from_origin(manifest, copy, ADAPTER))
+        reference_from_weights(manifest, copy, weights_from_origin(manifest, copy, ADAPTER))

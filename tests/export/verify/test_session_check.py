@@ -46,6 +46,9 @@ class Altered:
     def append_rows(self, request: int, rows: CacheRows) -> None:
         self.inner.append_rows(request, rows)
 
+    def shorten(self, request: int, count: int) -> None:
+        self.inner.shorten(request, count)
+
     def prefix_length(self, request: int) -> int:
         return self.inner.prefix_length(request)
 

@@ -204,14 +204,20 @@ class OnnxRuntimeDeviceForward:
 
 
 def device_session(
-    bundle: Bundle, gears: Sequence[Gear], number: int = 0, *, reaches: Sequence[int] = ()
+    bundle: Bundle,
+    gears: Sequence[Gear],
+    number: int = 0,
+    *,
+    reaches: Sequence[int] = (),
+    fixed_addresses: bool = False,
 ) -> tuple[DeviceSession, OnnxRuntimeDeviceForward, HostMemory]:
     """A session on a new memory, and its parts."""
     memory = HostMemory(number, reaches=reaches)
     engine = OnnxRuntimeDeviceForward(bundle, gears, memory)
     shape = cache_shape_from_manifest(bundle.manifest)
     name = f"stand-in:{number}"
-    return DeviceSession(engine, name, shape, bundle.manifest.dimensions.vocab_size), engine, memory
+    vocabulary = bundle.manifest.dimensions.vocab_size
+    return DeviceSession(engine, name, shape, vocabulary, fixed_addresses=fixed_addresses), engine, memory
 
 
 def _bytes(shape: tuple[int, ...], dtype: np.dtype) -> int:

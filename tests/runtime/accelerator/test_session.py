@@ -9,6 +9,7 @@ from tests.gears import GEARS, gear
 from tests.runtime.accelerator.host_memory import HostMemory, device_session
 from tests.runtime.check_cases import assert_cases_agree, assert_growth_agrees
 from tests.runtime.random_windows import assert_same_statistics, random_batch
+from tests.runtime.shortened import assert_shortened_equals_fresh
 
 from lopa.runtime.accelerator.lent_rows import DeviceRows
 from lopa.runtime.accelerator.memory import Buffer, BufferSet
@@ -71,6 +72,38 @@ def test_prefixes_grow_through_gears_and_requests(bundle: Bundle) -> None:
     assert_growth_agrees(bundle, session, ends=(6,))
     assert len({str(each) for each in engine.runs}) == 3
     session.close()
+
+
+_SHORT_GEARS = {
+    (1, 2, 40, 64): 1.0,
+    (1, 2, 40, 192): 1.1,
+    (3, 2, 40, 64): 2.0,
+    (3, 2, 40, 128): 2.1,
+    (3, 2, 40, 192): 2.2,
+}
+
+
+@pytest.mark.parametrize("fixed_addresses", [False, True])
+def test_a_shortened_request_equals_a_fresh_one(bundle: Bundle, *, fixed_addresses: bool) -> None:
+    """Stacked and alone, in gears of three prefixes; the stand-in fails where what is not committed is not zero."""
+    gears = [gear(*shape, seconds) for shape, seconds in _SHORT_GEARS.items()]
+    session, engine, memory = device_session(bundle, gears, fixed_addresses=fixed_addresses)
+    plain = open_session(bundle, "cpu", threads=1)
+    assert_shortened_equals_fresh(session, plain, exact=False)
+    assert {str(each) for each in engine.runs} == {str(each) for each in gears}
+    session.forward(random_batch(np.random.default_rng(0), (1,), 2, 40, 5))
+    session.commit(1, 0, 20)
+    for count in (-1, 21):
+        with pytest.raises(ValueError, match=rf"received count {count}, expected one from 0 to 20, the committed rows"):
+            session.shorten(1, count)
+    blocks = len(memory.blocks)
+    session.shorten(1, 0)
+    assert len(memory.blocks) == blocks - 1  # as before the first row, a request without rows has no memory
+    session.shorten(2, 0)
+    session.close()
+    plain.close()
+    with pytest.raises(RuntimeError, match=r"after close\(\)"):
+        session.shorten(1, 0)
 
 
 def test_arrays_are_one_unless_there_are_holes_between_them() -> None:

@@ -11,11 +11,9 @@ import pytest
 
 from lopa import tiny
 from lopa.runtime.algorithm.branch_budget import BranchBudget, tokens_brought
-from lopa.runtime.algorithm.branches import Lookahead, branch_from_prompt, prepared
 from lopa.runtime.algorithm.candidates import Candidates
 from lopa.runtime.algorithm.decoding import Step
 from lopa.runtime.algorithm.filling import Fills
-from lopa.runtime.algorithm.windows import windows_from_branches
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.costs import COSTS_SCHEMA, Costs, CostTable, ForwardCost, costs_name
 from lopa.runtime.bundle.record import json_from_record
@@ -23,6 +21,9 @@ from lopa.runtime.contract import CONTRACT_VERSION
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.sequence.branches import Lookahead, branch_from_prompt, prepared
+from lopa.runtime.sequence.layout import Layout, layout_of_prompt
+from lopa.runtime.sequence.windows import windows_from_branches
 
 
 def costs_with(digest: str, *, first: float, each: float, host_each: float = 0.0) -> Costs:
@@ -67,7 +68,9 @@ def test_no_more_branches_than_there_is_to_decide() -> None:
 def test_the_last_position_is_looked_ahead_at_whatever_it_costs(left: int, more_blocks: bool, lookaheads: int) -> None:
     """Then no forward is needed any more: not where another block will open."""
     config = GenerationConfig(block_size=4, max_new_tokens=8 if more_blocks else 4)
-    branch = prepared(branch_from_prompt(np.arange(5, 9), cached=True), config, mask_token=2)
+    branch = prepared(
+        branch_from_prompt(np.arange(5, 9), layout_of_prompt(4, config), cached=True), config, mask_token=2
+    )
     decided = branch.decided.copy()
     decided[4 : 8 - left] = True
     windows = windows_from_branches((branch,), config, prediction_shift=0, pad_token=1)
@@ -75,7 +78,7 @@ def test_the_last_position_is_looked_ahead_at_whatever_it_costs(left: int, more_
     candidates = [Candidates(np.arange(20, 24), scores, scores)]
     chosen = dataclasses.replace(branch, decided=decided)
     dear = budget_with(first=0.0, each=1.0)
-    assert dear.lookaheads((branch,), windows, candidates, (0.1,), chosen, config, None) == lookaheads
+    assert dear.lookaheads((branch,), windows, candidates, (0.1,), chosen, config, ()) == lookaheads
 
 
 def test_rounds_teach_what_a_smaller_number_of_branches_would_have_brought() -> None:
@@ -99,13 +102,13 @@ def test_the_winner_of_fewer_branches_is_found_among_them() -> None:
 
 
 def test_tokens_brought_are_fills_and_the_lookahead_without_ends_of_text() -> None:
-    anchor = branch_from_prompt(np.arange(5))
+    anchor = branch_from_prompt(np.arange(5), Layout(5, 5, 4, 13))
     ahead = dataclasses.replace(anchor, lookahead=Lookahead(0, 9, 44, -0.1))
     fills = Fills(np.ones(3, bool), np.arange(3), np.array([5, 0, 6]))
-    assert tokens_brought(anchor, fills, 0) == 2
-    assert tokens_brought(ahead, fills, 0) == 3
-    assert tokens_brought(ahead, fills, None) == 4
-    assert tokens_brought(dataclasses.replace(anchor, lookahead=Lookahead(0, 9, 0, -0.1)), fills, 0) == 2
+    assert tokens_brought(anchor, fills, (0,)) == 2
+    assert tokens_brought(ahead, fills, (0,)) == 3
+    assert tokens_brought(ahead, fills, ()) == 4
+    assert tokens_brought(dataclasses.replace(anchor, lookahead=Lookahead(0, 9, 0, -0.1)), fills, (0,)) == 2
 
 
 @pytest.fixture

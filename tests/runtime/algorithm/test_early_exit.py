@@ -3,12 +3,13 @@ from pathlib import Path
 import numpy as np
 from tests.cli.command import PROMPT
 
-from lopa.runtime.algorithm.blocks import Block, BlockState
-from lopa.runtime.algorithm.branches import Branch
 from lopa.runtime.algorithm.decoding import Step
 from lopa.runtime.algorithm.filling import without_rows_after_end
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.requests.result import DoneEvent
+from lopa.runtime.sequence.blocks import Block, BlockState
+from lopa.runtime.sequence.branches import Branch
+from lopa.runtime.sequence.layout import Layout
 
 EOS = 0
 
@@ -20,22 +21,22 @@ def branch_of(tokens: list[int], decided: list[int]) -> Branch:
         Block(start, start + 3, decided[start : start + 3].count(0), BlockState.ACTIVE, True)
         for start in range(2, len(tokens), 3)
     ]
-    return Branch(np.array(tokens), np.array(decided, bool), tuple(blocks), True, None)
+    return Branch(np.array(tokens), np.array(decided, bool), tuple(blocks), True, None, Layout(2, 2, 3, 20))
 
 
 def test_everything_behind_the_first_decided_end_goes() -> None:
-    cut = without_rows_after_end(branch_of([5, 0, 7, 2, 0, 0, 2, 2], [1, 1, 1, 0, 1, 1, 0, 0]), EOS)
+    cut = without_rows_after_end(branch_of([5, 0, 7, 2, 0, 0, 2, 2], [1, 1, 1, 0, 1, 1, 0, 0]), (EOS,))
     assert cut.tokens.tolist() == [5, 0, 7, 2, 0]
     assert cut.decided.tolist() == [True, True, True, False, True]
     assert [(block.start, block.end) for block in cut.blocks] == [(0, 2), (2, 5)]
-    inside = without_rows_after_end(branch_of([5, 0, 0, 2, 2], [1, 1, 1, 0, 0]), EOS)
+    inside = without_rows_after_end(branch_of([5, 0, 0, 2, 2], [1, 1, 1, 0, 0]), (EOS,))
     assert [(block.start, block.end) for block in inside.blocks] == [(0, 2), (2, 3)]
 
 
 def test_an_end_that_is_in_the_prompt_or_undecided_cuts_nothing() -> None:
     for tokens, decided in (([5, 0, 7, 2, 8], [1, 1, 1, 0, 1]), ([5, 0, 7, 0, 8], [1, 1, 1, 0, 1])):
         branch = branch_of(tokens, decided)
-        assert without_rows_after_end(branch, EOS) is branch
+        assert without_rows_after_end(branch, (EOS,)) is branch
 
 
 def test_windows_end_at_the_end_of_text_unless_they_are_to_stay(tiny_bundle: Path) -> None:

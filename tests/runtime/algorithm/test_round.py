@@ -7,8 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lopa.runtime.algorithm.blocks import Block, BlockState, prompt_block
-from lopa.runtime.algorithm.branches import (
+from lopa.runtime.algorithm.candidates import Candidates
+from lopa.runtime.algorithm.competition import branch_confidence, winner_of
+from lopa.runtime.algorithm.filling import filled, fills_from_candidates
+from lopa.runtime.algorithm.spawning import branches_from_winner, lookaheads_from_candidates
+from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.sequence.blocks import Block, BlockState, prompt_block
+from lopa.runtime.sequence.branches import (
     Branch,
     Lookahead,
     branch_from_prompt,
@@ -16,12 +21,8 @@ from lopa.runtime.algorithm.branches import (
     nothing_left,
     prepared,
 )
-from lopa.runtime.algorithm.candidates import Candidates
-from lopa.runtime.algorithm.competition import branch_confidence, winner_of
-from lopa.runtime.algorithm.filling import filled, fills_from_candidates
-from lopa.runtime.algorithm.spawning import branches_from_winner, lookaheads_from_candidates
-from lopa.runtime.algorithm.windows import windows_from_branches
-from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.sequence.layout import Layout, layout_of_prompt
+from lopa.runtime.sequence.windows import windows_from_branches
 
 MASK, EOS = 2, 0
 PROMPT = 5
@@ -37,7 +38,11 @@ def branch_with(decided: list[bool], block_size: int, complete: list[bool], *, c
         end = start + block_size
         masks = int((~flags[start:end]).sum())
         blocks.append(Block(start, end, masks, BlockState.ACTIVE, complete[number]))
-    return Branch(tokens, flags, tuple(blocks), ended=False, lookahead=None)
+    return Branch(tokens, flags, tuple(blocks), ended=False, lookahead=None, layout=layout_of(block_size))
+
+
+def layout_of(block_size: int, positions: int = 96) -> Layout:
+    return Layout(PROMPT, PROMPT, block_size, PROMPT + positions)
 
 
 rounds = st.tuples(
@@ -68,7 +73,7 @@ def test_fills_are_those_of_section_5(example: tuple[list[bool], list[bool], int
         expected += high
     assert fills.positions.tolist() == [undecided[i] for i in expected]
     assert fills.tokens.tolist() == [tokens[i] for i in expected]
-    after = filled(branch, fills, mask_token=MASK, eos_token=13)
+    after = filled(branch, fills, mask_token=MASK, ends=(13,))
     assert after.ended == (13 in fills.tokens)
     assert after.tokens[fills.positions].tolist() == fills.tokens.tolist()
     assert int(after.decided.sum()) == int(branch.decided.sum()) + len(expected)
@@ -79,7 +84,7 @@ def test_a_position_filled_with_the_mask_token_stays_undecided() -> None:
     candidates = Candidates(np.array([MASK, 9, 9, 9]), np.array([0.99, 0, 0, 0], np.float32), np.zeros(4, np.float32))
     fills = fills_from_candidates(branch, np.arange(5, 9), candidates, GenerationConfig.reference())
     assert fills.positions.tolist() == [5]
-    assert not filled(branch, fills, mask_token=MASK, eos_token=EOS).decided[5]
+    assert not filled(branch, fills, mask_token=MASK, ends=(EOS,)).decided[5]
 
 
 def test_vanilla_fills_one_position_however_sure_it_is() -> None:
@@ -111,7 +116,7 @@ def test_lookaheads_are_the_most_confident_and_ties_go_to_the_first_position(
 def test_branches_copy_the_winner_and_share_nothing() -> None:
     winner = branch_with([True, True, True, False], 4, [True])
     look = (Lookahead(0, 8, 33, -0.5),)
-    ahead, anchor = branches_from_winner(winner, look, GenerationConfig(), mask_token=MASK, eos_token=33)
+    ahead, anchor = branches_from_winner(winner, look, GenerationConfig(), mask_token=MASK, ends=(33,))
     assert (ahead.tokens[8], anchor.tokens[8], winner.tokens[8]) == (33, MASK, MASK)
     assert (ahead.decided[8], anchor.decided[8]) == (True, False)
     assert (ahead.ended, anchor.ended) == (True, False)
@@ -125,7 +130,7 @@ def test_only_the_published_loop_verifies_the_anchor_twice() -> None:
     winner = branch_with([True] * 4, 4, [True])
 
     def spawned(config: GenerationConfig) -> int:
-        return len(branches_from_winner(winner, (), config, mask_token=MASK, eos_token=EOS))
+        return len(branches_from_winner(winner, (), config, mask_token=MASK, ends=(EOS,)))
 
     assert spawned(GenerationConfig.reference(branches=5)) == 2
     assert spawned(GenerationConfig(branches=5)) == 1
@@ -140,16 +145,17 @@ def test_competition() -> None:
 
 def test_blocks_open_one_a_round_until_the_last_or_an_end_of_text() -> None:
     config = GenerationConfig(block_size=4, max_new_tokens=10)
-    branch = prepared(branch_from_prompt(np.arange(10, 10 + PROMPT)), config, MASK)
+    branch = prepared(branch_from_prompt(np.arange(10, 10 + PROMPT), layout_of_prompt(PROMPT, config)), config, MASK)
     assert [block.end - block.start for block in branch.blocks] == [5, 4]
     assert branch.tokens[PROMPT:].tolist() == [MASK] * 4
     assert len(prepared(branch, config, MASK).blocks) == 2, "the last block has not reached the threshold"
-    opened = prepared(branch_with([True, False, False, False], 4, [True]), config, MASK)
+    layout = branch.layout
+    opened = prepared(replace(branch_with([True, False, False, False], 4, [True]), layout=layout), config, MASK)
     assert len(opened.blocks) == 3
-    third = prepared(branch_with([True] * 8, 4, [True, True]), config, MASK)
+    third = prepared(replace(branch_with([True] * 8, 4, [True, True]), layout=layout), config, MASK)
     assert third.blocks[-1].end - third.blocks[-1].start == 2
     assert not third.decided[-2:].any()
-    ended = replace(branch_with([True] * 8, 4, [True, True]), ended=True)
+    ended = replace(branch_with([True] * 8, 4, [True, True]), ended=True, layout=layout)
     assert len(prepared(ended, config, MASK).blocks) == 3
 
 
@@ -162,11 +168,11 @@ def test_committed_text_ends_at_the_first_undecided_position() -> None:
 def test_a_mask_token_in_the_prompt_makes_only_the_published_loop_cache_once_more() -> None:
     prompt = np.array([10, MASK, 11])
     blocks = (prompt_block(3), Block(3, 4, 0, BlockState.TO_CACHE, True))
-    branch = Branch(np.array([10, MASK, 11, 12]), np.ones(4, bool), blocks, False, None)
+    branch = Branch(np.array([10, MASK, 11, 12]), np.ones(4, bool), blocks, False, None, Layout(3, 3, 1, 4))
     config = GenerationConfig.reference(block_size=1, max_new_tokens=1)
     assert not nothing_left(branch, config, MASK)
     assert nothing_left(branch, GenerationConfig(block_size=1, max_new_tokens=1), MASK)
-    assert len(branch_from_prompt(prompt).blocks) == 1
+    assert len(branch_from_prompt(prompt, branch.layout).blocks) == 1
 
 
 @pytest.mark.parametrize("window", ["full", "block_causal"])
@@ -184,10 +190,11 @@ def test_windows_are_those_of_section_2(
     windows = windows_from_branches(branches, config, prediction_shift=shift, pad_token=9)
 
     start = PROMPT if cached else 0
-    assert (windows.start, windows.commit) == (start, 0 if cached else PROMPT)
+    assert (windows.prefix, windows.commit) == (start, 0 if cached else PROMPT)
     assert windows.lengths == (17 - start, 13 - start)
     for row, branch in enumerate(branches):
         length = windows.lengths[row]
+        assert windows.positions[row].tolist() == list(range(start, 17))
         assert windows.input_ids[row].tolist() == branch.tokens[start:].tolist() + [9] * (17 - start - length)
 
         def block_of(position: int) -> int:
@@ -200,7 +207,7 @@ def test_windows_are_those_of_section_2(
                 assert windows.mask[row, query, key] == (allowed or (query >= length and query == key))
 
         undecided = [p for p in range(len(branch.tokens)) if not branch.decided[p]]
-        assert windows.undecided[row].tolist() == undecided
+        assert windows.asked[row].tolist() == undecided
         for column, position in enumerate(undecided, start=windows.kept):
             assert windows.wanted[row, column] == position
             assert windows.logits_index[row, column] == max(position - shift - start, 0)

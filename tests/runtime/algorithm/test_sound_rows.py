@@ -11,11 +11,11 @@ import pytest
 
 from lopa.cli.main import main
 from lopa.runtime import BadInputError, Decoder, Engine, NonFiniteAnswerError
-from lopa.runtime.algorithm.candidates import RowStatistics
 from lopa.runtime.algorithm.sound_rows import check_rows_are_sound
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import Statistics, WindowBatch
 from lopa.runtime.parallel.branch_session import BranchParallelSession
+from lopa.runtime.sequence.row_statistics import RowStatistics
 from lopa.runtime.sessions.session import open_session
 from lopa.runtime.text.tokenizer import Tokenizer
 

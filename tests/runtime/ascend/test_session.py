@@ -18,6 +18,7 @@ from tests.runtime.ascend.stand_in_acl import StandInAcl
 from tests.runtime.ascend.stand_in_om import read_om, write_om
 from tests.runtime.check_cases import assert_cases_agree, fits
 from tests.runtime.random_windows import assert_same_statistics, random_batch
+from tests.runtime.shortened import assert_shortened_equals_fresh
 
 from lopa.runtime.accelerator.memory import ALIGNMENT
 from lopa.runtime.ascend.calls import AclError
@@ -99,6 +100,13 @@ def test_every_shape_of_forward(bundle: Bundle, machine: StandInAcl) -> None:
     session = open_session(bundle, "ascend:3")
     assert assert_cases_agree(bundle, session, taken=fits(prefix=192, window=96)) > 20
     session.close()
+
+
+def test_a_shortened_request_equals_a_fresh_one(bundle: Bundle, machine: StandInAcl) -> None:
+    session, plain = open_session(bundle, "ascend:3"), open_session(bundle, "cpu", threads=1)
+    assert_shortened_equals_fresh(session, plain, exact=False)
+    session.close()
+    plain.close()
 
 
 def test_one_static_om_for_each_gear(tiny_portable: Path, machine: StandInAcl, tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from tests.runtime.check_cases import assert_cases_agree, assert_growth_agrees
 from tests.runtime.cuda.stand_in_cudart import cudaError_t
 from tests.runtime.cuda.stand_in_ort import StandInBinding, StandInOrt, StandInSession
 from tests.runtime.random_windows import assert_same_statistics, random_batch
+from tests.runtime.shortened import assert_shortened_equals_fresh
 
 from lopa.cli.start.doctor import command as doctor
 from lopa.runtime import Decoder, Engine
@@ -107,6 +108,14 @@ def test_prefixes_grow_and_requests_come_and_go(bundle: Bundle, machine: StandIn
     lengths = assert_growth_agrees(bundle, session, rounds=2, most_branches=5, width=40, ends=(6, 13))
     assert lengths[1] > 256
     session.close()
+
+
+def test_a_shortened_request_equals_a_fresh_one(bundle: Bundle, machine: StandInOrt) -> None:
+    session, plain = open_session(bundle, "cuda:2"), open_session(bundle, "cpu", threads=1)
+    assert_shortened_equals_fresh(session, plain, exact=False)
+    assert (machine.replays > 0) == (bundle.path / GEARS_NAME).exists()
+    session.close()
+    plain.close()
 
 
 def test_graphs_and_memory_do_not_grow(tiny_bundle: Path, tmp_path: Path, machine: StandInOrt) -> None:

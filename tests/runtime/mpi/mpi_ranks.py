@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.runtime.random_windows import assert_close, assert_same_statistics, block_causal_mask, random_batch
+from tests.runtime.shortened import assert_shortened_equals_fresh
 
 from lopa.runtime.algorithm.decoding import Step
 from lopa.runtime.bundle import Bundle
@@ -60,6 +61,9 @@ def session(bundle: Path) -> None:
     _same_on_random_windows(rng, ours, alone)
     _same_errors(rng, ours)
     _same_rows(rng, ours, alone)
+    assert_shortened_equals_fresh(ours, alone, exact=False)
+    with pytest.raises(ValueError, match="received count 1, expected one from 0 to 0"):
+        ours.shorten(99, 1)
     ours.close()
     ours.close()
     ours.release(1)

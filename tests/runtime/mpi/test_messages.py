@@ -20,6 +20,7 @@ from lopa.runtime.mpi.messages import (
     Message,
     Read,
     Release,
+    Shorten,
     Stop,
     bytes_from_message,
     bytes_from_rows,
@@ -54,6 +55,7 @@ def test_windows(requests: int, branches: int, width: int, queries: int, seed: i
 @given(
     st.builds(Commit, numbers, numbers, numbers, numbers, st.booleans())
     | st.builds(Read, numbers, numbers, numbers)
+    | st.builds(Shorten, numbers, numbers)
     | st.builds(Release, numbers)
     | st.builds(Capacity, numbers)
     | st.just(Stop())

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from tests.conformance.recorded import TRACES, prompt_of, read_traces
 from tests.runtime.failing_device import Failure, failing_devices
-from tests.runtime.random_windows import full_mask, random_batch
+from tests.runtime.random_windows import assert_same_statistics, full_mask, random_batch
 
 from lopa.runtime.algorithm.decoding import Decoding
 from lopa.runtime.bundle import Bundle
@@ -171,6 +171,46 @@ def test_a_second_commit_does_not_overtake_lost_rows(bundle: Bundle) -> None:
         with pytest.raises(RuntimeError, match="after no forward"):
             session.commit(1, 2, 5)
         assert session.prefix_length(1) == 4
+        session.close()
+
+
+@pytest.mark.parametrize(
+    "failure", [Failure("read_rows", 2), Failure("read_rows", 2, "hangs"), Failure("shorten", 1)], ids=str
+)
+def test_rows_are_forgotten_while_they_are_lost(bundle: Bundle, failure: Failure) -> None:
+    """Device 0 dies before it hands over rows, or when it forgets some: the rest has what was to be kept of them."""
+    rng = np.random.default_rng(7)
+    batches = [random_batch(rng, [1, 2], 3, 12, 2, starts=at, mask=full_mask((2, 3, 12))) for at in ([0, 0], [9, 6])]
+    after = random_batch(rng, [1, 2], 4, 5, 5, starts=[12, 6])
+    (one,) = sessions(bundle, 1)
+    with failing_devices(sessions(bundle, 3), {0: failure}) as devices:
+        session = BranchParallelSession(devices, stall_seconds=STALL_SECONDS)
+        for each in (one, session):
+            each.forward(batches[0])
+            each.commit(1, 0, 9)
+            each.commit(2, 2, 6)
+            each.forward(batches[1])
+            each.commit(1, 0, 7)
+            each.shorten(1, 12)
+            assert (each.prefix_length(1), each.prefix_length(2)) == (12, 6)
+        assert_same_statistics(session.forward(after), one.forward(after))
+        assert [lost.device for lost in session.lost] == ["device 0"]
+        session.close()
+    one.close()
+
+
+def test_rows_lost_after_their_prefix_was_shortened_are_not_computed_again(bundle: Bundle) -> None:
+    """No device has the prefix of that forward any more, so others would come out; another forward has to be asked."""
+    rng = np.random.default_rng(8)
+    with failing_devices(sessions(bundle, 2), {0: Failure("read_rows", 2)}) as devices:
+        session = BranchParallelSession(devices)
+        session.forward(random_batch(rng, [1], 2, 9, 2, mask=full_mask((1, 2, 9))))
+        session.commit(1, 0, 9)
+        session.forward(random_batch(rng, [1], 2, 9, 2, starts=9, mask=full_mask((1, 2, 9))))
+        session.shorten(1, 5)
+        with pytest.raises(RuntimeError, match="lost with device device 0"):
+            session.commit(1, 0, 9)
+        assert session.prefix_length(1) == 5
         session.close()
 
 

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from tests.conformance.recorded import TRACES, comparisons_of_file
 from tests.runtime.random_windows import assert_same_statistics, random_batch
+from tests.runtime.shortened import assert_shortened_equals_fresh
 
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.manifest import MANIFEST_NAME
@@ -77,6 +78,12 @@ def test_the_same_as_the_whole_graph(session: Session, whole: Session, seed: int
             session.release(numbers[0])
             whole.release(numbers[0])
     assert session.device == DEVICE
+
+
+def test_a_shortened_request_equals_a_fresh_one(bundle: Bundle, session: Session) -> None:
+    fresh = open_session(bundle, DEVICE, threads=1)
+    assert_shortened_equals_fresh(session, fresh, exact=True)
+    fresh.close()
 
 
 @pytest.mark.parametrize("name", ["lopa_bf4_bs32_full", "lopa_bf3_bs32_block"])

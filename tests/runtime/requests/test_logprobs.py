@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from lopa import tiny
-from lopa.runtime.algorithm.candidates import RowStatistics
 from lopa.runtime.algorithm.decoding import Step
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import Statistics, WindowBatch
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.requests.result import GenerationResult
+from lopa.runtime.sequence.row_statistics import RowStatistics
 from lopa.runtime.sessions.session import open_session
 from lopa.runtime.text.tokenizer import Tokenizer
 
@@ -66,7 +66,7 @@ def recomputed(decoder: Decoder, prompt: str, **options: Any) -> tuple[Generatio
         rows = rows_of_winner(heard, step)
         kept = rows[0] if step.windows.commit else kept
         said = {
-            int(position): kept if position - shift < step.windows.start and not step.windows.commit else rows[column]
+            int(position): kept if position - shift < step.windows.prefix and not step.windows.commit else rows[column]
             for column, position in enumerate(step.windows.wanted[step.winner])
         }
         ahead = step.branches[step.winner].lookahead

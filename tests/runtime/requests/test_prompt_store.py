@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from tools.random_configs import random_prompt
 
-from lopa.runtime.algorithm.candidates import RowStatistics
 from lopa.runtime.algorithm.decoding import Step
 from lopa.runtime.contract import CacheRows, Statistics, WindowBatch
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.requests.prompt_store import PromptStore, StoredPrompt
+from lopa.runtime.sequence.row_statistics import RowStatistics
 
 CAUSAL = GenerationConfig(window="block_causal")
 
@@ -75,7 +75,7 @@ def test_a_stored_prompt_gives_the_same_answer_with_fewer_rows(tiny_bundle: Path
             assert dataclasses.replace(again, seconds=0) == alone
             mine = steps[len(steps) // 2 :]
             assert len(mine) == len(alone_steps)
-            assert (mine[0].windows.start, mine[0].windows.commit) == (len(prompt), 0)
+            assert (mine[0].windows.prefix, mine[0].windows.commit) == (len(prompt), 0)
             saved = alone_steps[0].windows.input_ids.size - mine[0].windows.input_ids.size
             assert saved == len(prompt)
             assert [step.fills.tokens.tolist() for step in mine] == [s.fills.tokens.tolist() for s in alone_steps]
@@ -101,7 +101,7 @@ def test_a_full_window_computes_its_prompt_every_time(tiny_bundle: Path) -> None
     with Decoder.open(tiny_bundle, threads=1) as decoder:
         steps: list[Step] = []
         _answers(decoder, random_prompt(rng, decoder), decoder.config(max_new_tokens=8), steps)
-        assert [step.windows.start for step in steps if step.number == 1] == [0, 0]
+        assert [step.windows.prefix for step in steps if step.number == 1] == [0, 0]
 
 
 class CountingRows:

@@ -14,6 +14,7 @@ from lopa.runtime import Decoder, DoneEvent, Engine, EngineFailedError
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.errors import BadInputError, DevicesLostError
 from lopa.runtime.parallel.branch_session import BranchParallelSession
+from lopa.runtime.sessions.device_errors import TypedSession
 from lopa.runtime.sessions.onnxruntime_session import OnnxRuntimeForward
 from lopa.runtime.sessions.session import open_session
 
@@ -59,6 +60,17 @@ def test_the_error_is_the_same_wherever_it_is_met(
     assert isinstance(caught.value.__cause__, ValueError if failure.manner == "answers nonsense" else OSError)
     for number in list(decoder.session._caches):  # type: ignore[attr-defined]
         decoder.session.release(number)
+
+
+def test_of_rows_that_are_forgotten(decoder: Decoder) -> None:
+    typed = TypedSession(broken(decoder, Failure("shorten", 2)).session)
+    typed.forward(random_batch(np.random.default_rng(0), [1], 1, 9, 1))
+    typed.commit(1, 0, 9)
+    typed.shorten(1, 4)
+    assert typed.prefix_length(1) == decoder.session.prefix_length(1) == 4
+    with pytest.raises(EngineFailedError, match="device 0 broke in shorten"):
+        typed.shorten(1, 2)
+    decoder.session.release(1)
 
 
 @pytest.mark.parametrize("method", ["read_rows", "append_rows"])

@@ -15,6 +15,7 @@ from tests.runtime.random_windows import (
     block_causal_mask,
     random_batch,
 )
+from tests.runtime.shortened import assert_shortened_equals_fresh
 
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import CacheRows, WindowBatch
@@ -242,6 +243,23 @@ def test_a_released_request_begins_anew(session: Session) -> None:
     assert_same_statistics(session.forward(batch), fresh)
 
 
+def test_a_shortened_request_equals_a_fresh_one(session: Session, other: Session) -> None:
+    """To the bit, but where several devices commit each its own rows."""
+    assert_shortened_equals_fresh(session, other, exact="," not in session.device)
+
+
+def test_only_committed_rows_can_be_kept(session: Session) -> None:
+    session.shorten(1, 0)
+    fill_prefix(session, rng_of(18), 1, 9)
+    for count in (-1, 10):
+        with pytest.raises(ValueError, match=rf"received count {count}, expected one from 0 to 9, the committed rows"):
+            session.shorten(1, count)
+    with pytest.raises(ValueError, match=r"received count 1, expected one from 0 to 0"):
+        session.shorten(2, 1)
+    session.shorten(1, 9)
+    assert (session.prefix_length(1), session.prefix_length(2)) == (9, 0)
+
+
 def test_release_leaves_other_requests_alone(session: Session) -> None:
     rng = rng_of(12)
     fill_prefix(session, rng, 1, 9)
@@ -346,3 +364,5 @@ def test_a_closed_session_says_so(session: Session) -> None:
         session.read_rows(1, 0, 1)
     with pytest.raises(RuntimeError, match=r"after close\(\)"):
         session.append_rows(1, rows)
+    with pytest.raises(RuntimeError, match=r"after close\(\)"):
+        session.shorten(1, 0)

@@ -2,10 +2,11 @@
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 import pytest
 from tests.runtime.random_windows import VOCABULARY, assert_same_statistics, scattered_mask
@@ -13,9 +14,11 @@ from tests.runtime.random_windows import VOCABULARY, assert_same_statistics, sca
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.manifest import ModelDimensions
 from lopa.runtime.bundle.weights import weights_from_bundle
-from lopa.runtime.contract import Bool, Statistics, WindowBatch
+from lopa.runtime.contract import Bool, Floats, Statistics, WindowBatch
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.sessions.numpy_session import masked_softmax, silu, statistics_from_logits
+from lopa.runtime.sessions.host_session import HostSession
+from lopa.runtime.sessions.numpy_session import NumpyForward, masked_softmax, silu, statistics_from_logits
+from lopa.runtime.sessions.prefix_cache import cache_shape_from_manifest
 from lopa.runtime.sessions.session import open_session
 
 if TYPE_CHECKING:
@@ -32,7 +35,7 @@ def logits_by_torch(
     place = torch.tensor(positions, dtype=torch.float64)
 
     def norm(x: "Tensor", weight: "Tensor") -> "Tensor":
-        return torch.nn.functional.rms_norm(x, (sizes.hidden_size,), weight, sizes.rms_norm_eps)
+        return torch.nn.functional.rms_norm(x, weight.shape, weight, sizes.rms_norm_eps)
 
     def turned(x: "Tensor") -> "Tensor":
         """Each pair (j, j + D/2) turned as a complex number by position * theta^(-2j/D)."""
@@ -47,10 +50,13 @@ def logits_by_torch(
         normal = norm(x, layer["attention_norm.weight"])
         query, key, value = (
             torch.split(
-                normal @ layer[f"attention.{part}.weight"] + layer[f"attention.{part}.bias"], sizes.head_size, 1
+                normal @ layer[f"attention.{part}.weight"] + layer.get(f"attention.{part}.bias", 0), sizes.head_size, 1
             )
             for part in ("query", "key", "value")
         )
+        if sizes.qk_norm:
+            query = tuple(norm(head, layer["attention.query_norm.weight"]) for head in query)
+            key = tuple(norm(head, layer["attention.key_norm.weight"]) for head in key)
         heads = []
         for head in range(sizes.heads):
             shared = head // (sizes.heads // sizes.kv_heads)
@@ -63,17 +69,52 @@ def logits_by_torch(
     return norm(x, weights["final_norm.weight"]) @ weights["head.weight"]
 
 
-@pytest.mark.parametrize("pieces", [[], [1], [40], [30, 50, 7]])
-def test_windows_over_a_prefix_equal_whole_sequences_in_torch(tiny_bundle_logits: Path, pieces: list[int]) -> None:
+def with_other_layers(
+    weights: Mapping[str, Floats], sizes: ModelDimensions, *, qkv_bias: bool, qk_norm: bool, head_size: int
+) -> tuple[dict[str, Floats], ModelDimensions]:
+    """A network made of another: each head's first numbers, its biases or none, and random norms of heads if wanted."""
+    rng = np.random.default_rng(3)
+    taken = [head * sizes.head_size + i for head in range(sizes.heads) for i in range(head_size)]
+    changed: dict[str, Floats] = {}
+    for name, weight in weights.items():
+        if name.endswith("attention.output.weight"):
+            changed[name] = weight[taken]
+        elif ".attention." in name:
+            changed[name] = weight[..., taken[: weight.shape[-1] // sizes.head_size * head_size]]
+        else:
+            changed[name] = weight
+    if not qkv_bias:
+        changed = {name: weight for name, weight in changed.items() if not name.endswith(".bias")}
+    if qk_norm:
+        for name in (
+            f"layers.{i}.attention.{part}_norm.weight" for i in range(sizes.layers) for part in ("query", "key")
+        ):
+            changed[name] = rng.uniform(0.5, 2, head_size).astype(np.float32)
+    return changed, msgspec.structs.replace(sizes, qkv_bias=qkv_bias, qk_norm=qk_norm, head_size=head_size)
+
+
+@pytest.mark.parametrize(
+    ("pieces", "qkv_bias", "qk_norm", "head_size"),
+    [
+        *(([], True, False, 32), ([1], True, False, 32), ([40], True, False, 32), ([30, 50, 7], True, False, 32)),
+        *(([30, 50, 7], False, False, 32), ([30, 50, 7], False, True, 24), ([9], True, True, 24)),
+    ],
+)
+def test_windows_over_a_prefix_equal_whole_sequences_in_torch(
+    tiny_bundle_logits: Path, pieces: list[int], qkv_bias: bool, qk_norm: bool, head_size: int
+) -> None:
     """Each committed piece saw itself and the pieces before; the window sees them all and itself by its mask."""
     torch = pytest.importorskip("torch")
     bundle = Bundle.open(tiny_bundle_logits)
-    sizes = bundle.manifest.dimensions
-    weights = {name: torch.from_numpy(w.astype(np.float64)) for name, w in weights_from_bundle(bundle).items()}
+    network, sizes = with_other_layers(
+        weights_from_bundle(bundle), bundle.manifest.dimensions, qkv_bias=qkv_bias, qk_norm=qk_norm, head_size=head_size
+    )
+    weights = {name: torch.from_numpy(w.astype(np.float64)) for name, w in network.items()}
     rng = np.random.default_rng(len(pieces))
     total = sum(pieces)
     requests, branches, width = 2, 2, 12
-    session = open_session(bundle, "numpy")
+    manifest = msgspec.structs.replace(bundle.manifest, dimensions=sizes)
+    session = HostSession(NumpyForward(network, manifest), "numpy", cache_shape_from_manifest(manifest))
     prefix_ids = rng.integers(0, VOCABULARY, (requests, total))
     piece_of = np.repeat(np.arange(len(pieces)), pieces)
     for piece, rows in enumerate(pieces):
@@ -171,11 +212,36 @@ def test_a_malformed_device(tiny_bundle: Path, device: str) -> None:
         open_session(Bundle.open(tiny_bundle), device)
 
 
-def test_a_missing_weight_is_named(tiny_bundle: Path, tmp_path: Path) -> None:
-    shutil.copytree(tiny_bundle, tmp_path / "copy")
-    path = tmp_path / "copy" / "manifest.json"
+def altered(bundle: Path, copy: Path, change: Callable[[Any], None]) -> Bundle:
+    """A copy of the bundle whose manifest is another; none of its graphs is run here."""
+    shutil.copytree(bundle, copy)
+    path = copy / "manifest.json"
     manifest = json.loads(path.read_bytes())
-    del manifest["tensors"]["layers.3.attention.key.bias"]
+    change(manifest)
     path.write_text(json.dumps(manifest), encoding="utf-8")
+    return Bundle.open(copy)
+
+
+def test_a_missing_weight_is_named(tiny_bundle: Path, tmp_path: Path) -> None:
+    bundle = altered(tiny_bundle, tmp_path / "copy", lambda each: each["tensors"].pop("layers.3.attention.key.bias"))
     with pytest.raises(BadInputError, match=r"no weight named layers\.3\.attention\.key\.bias"):
-        open_session(Bundle.open(tmp_path / "copy"), "numpy")
+        open_session(bundle, "numpy")
+
+
+def test_missing_norms_of_heads_are_named(tiny_bundle: Path, tmp_path: Path) -> None:
+    bundle = altered(tiny_bundle, tmp_path / "copy", lambda each: each["dimensions"].update(qk_norm=True))
+    with pytest.raises(BadInputError, match=r"layers\.0\.attention\.key_norm\.weight.* and 7 more"):
+        open_session(bundle, "numpy")
+
+
+def test_a_norm_of_heads_has_the_size_of_one(tiny_bundle: Path, tmp_path: Path) -> None:
+    def change(manifest: Any) -> None:
+        manifest["dimensions"]["qk_norm"] = True
+        hidden = manifest["tensors"]["layers.0.attention_norm.weight"]
+        for i in range(5):
+            for part in ("query", "key"):
+                manifest["tensors"][f"layers.{i}.attention.{part}_norm.weight"] = hidden
+
+    with pytest.raises(BadInputError, match=r"layers\.0\.attention\.query_norm\.weight the shape \[192\]") as caught:
+        open_session(altered(tiny_bundle, tmp_path / "copy", change), "numpy")
+    assert caught.value.expected == "[32], from its dimensions"

@@ -39,6 +39,27 @@ def test_append_puts_rows_behind_each_other_and_leaves_zeros(counts: list[int], 
         assert array.flags.c_contiguous
 
 
+@given(
+    steps=st.lists(st.tuples(st.integers(0, 2 * TILE + 1), st.floats(0, 1)), max_size=6),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_a_shortened_cache_equals_one_without_the_forgotten_rows(steps: list[tuple[int, float]], seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    cache = PrefixCache(SHAPE)
+    kept = random_rows(rng, 0)
+    for count, share in steps:
+        new = random_rows(rng, count)
+        cache.append(new)
+        left = int(share * cache.length)
+        cache.shorten(left)
+        kept = [np.concatenate(both, axis=1)[:, :left] for both in zip(kept, new, strict=True)]
+    fresh = PrefixCache(SHAPE)
+    fresh.append(kept)
+    assert cache.length == fresh.length
+    np.testing.assert_array_equal(cache.prefix.block, fresh.prefix.block)
+    np.testing.assert_array_equal(cache.prefix.mask, fresh.prefix.mask)
+
+
 def test_the_arrays_are_one_piece_of_memory_in_their_order() -> None:
     """As a portable graph takes it: byte for byte the arrays one behind the other."""
     rng = np.random.default_rng(0)
@@ -95,15 +116,22 @@ def test_a_stack_of_one_is_that_cache_itself() -> None:
 
 
 @given(
-    steps=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 100)), max_size=6),
+    steps=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 100), st.floats(0, 1) | st.none()), max_size=6),
     orders=st.lists(st.permutations([0, 1, 2]), min_size=7, max_size=7),
     seed=st.integers(0, 2**32 - 1),
 )
-def test_a_kept_stack_equals_a_fresh_one(steps: list[tuple[int, int]], orders: list[list[int]], seed: int) -> None:
+def test_a_kept_stack_equals_a_fresh_one(
+    steps: list[tuple[int, int, float | None]], orders: list[list[int]], seed: int
+) -> None:
+    """Rows are appended between forwards, or some forgotten and as many appended behind those that are left."""
     rng = np.random.default_rng(seed)
     caches = [cache_of(rng, 3 * i) for i in range(3)]
     kept = PrefixStack(SHAPE)
-    for order, (which, count) in zip(orders, [(0, 0), *steps], strict=False):
+    for order, (which, count, share) in zip(orders, [(0, 0, None), *steps], strict=False):
+        if share is not None:
+            left = int(share * caches[which].length)
+            caches[which].shorten(left)
+            kept.shorten(caches[which], left)
         caches[which].append(random_rows(rng, count))
         chosen = [caches[i] for i in order]
         stack = kept.prefix(chosen)

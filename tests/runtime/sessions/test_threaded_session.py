@@ -48,13 +48,15 @@ def test_all_calls_run_on_one_thread_and_answer_as_the_session_does(bundle: Bund
     session.commit(0, 1, 5)
     session.append_rows(0, read)
     assert session.prefix_length(0) == 12
+    session.shorten(0, 3)
+    assert session.prefix_length(0) == 3
     session.release(0)
     assert session.prefix_length(0) == 0
     session.close()
     session.close()
     session.release(0)
     plain.close()
-    for name in ("open", "forward", "read_rows", "commit", "append_rows", "release", "close"):
+    for name in ("open", "forward", "read_rows", "commit", "append_rows", "shorten", "release", "close"):
         assert threads[name] == {"lopa there"}, name
     with pytest.raises(RuntimeError, match=r"after close\(\)"):
         session.forward(batch)

@@ -19,6 +19,7 @@ from tests.runtime.check_cases import assert_cases_agree, fits
 from tests.runtime.cuda.stand_in_driver import StandInDriver
 from tests.runtime.cuda.stand_in_graphs import StandInGraphs
 from tests.runtime.random_windows import assert_same_statistics, random_batch
+from tests.runtime.shortened import assert_shortened_equals_fresh
 from tests.runtime.tensorrt.gears import DEVICE
 from tests.runtime.tensorrt.machines import built, with_verified
 from tests.runtime.tensorrt.stand_in_tensorrt import stand_in_tensorrt
@@ -67,6 +68,14 @@ def test_every_shape_of_forward(bundle: Bundle, trt: ModuleType) -> None:
     assert assert_cases_agree(bundle, session, taken=fits(prefix=192, window=96)) > 20
     assert {profile for profile, _ in trt.engines.forwards} == {0, 1, 3, 4}
     session.close()
+
+
+def test_a_shortened_request_equals_a_fresh_one(bundle: Bundle, cuda: StandInGraphs) -> None:
+    session, plain = open_session(bundle, "tensorrt:3"), open_session(bundle, "cpu", threads=1)
+    assert_shortened_equals_fresh(session, plain, exact=False)
+    assert cuda.launches > 0
+    session.close()
+    plain.close()
 
 
 def test_a_step_allocates_nothing_and_waits_once(bundle: Bundle, cuda: StandInGraphs) -> None:

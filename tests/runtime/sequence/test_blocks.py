@@ -2,7 +2,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lopa.runtime.algorithm.blocks import (
+from lopa.runtime.sequence.blocks import (
     Block,
     BlockState,
     active,
@@ -40,8 +40,8 @@ def test_complete_means_that_the_block_before_is_nearly_decoded_and_is_never_tak
     assert with_complete_flags(blocks(32, True), 0.95)[2].complete
 
 
-def test_an_empty_prompt_block_completes_nothing() -> None:
-    assert not with_complete_flags((prompt_block(0), Block(0, 4, 4, ACTIVE, False)), 0.5)[1].complete
+def test_a_block_behind_no_whole_block_of_the_prompt_is_complete() -> None:
+    assert with_complete_flags((prompt_block(0), Block(0, 4, 4, ACTIVE, False)), 0.5)[1].complete
 
 
 def test_finished_blocks_fall_due_in_order_only() -> None:

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from lopa.runtime.algorithm.candidates import RowStatistics
-from lopa.runtime.algorithm.windows import Windows
 from lopa.runtime.contract import Statistics, WindowBatch
+from lopa.runtime.sequence.row_statistics import RowStatistics
+from lopa.runtime.sequence.windows import Windows
 
 MOST_PADDING = 0.25
 """Padding that a forward may have, as a share of its real rows (measured: docs/engine.md)."""
@@ -55,17 +55,19 @@ def batch_from_windows(
     mask = np.zeros((count, branches, width, width), np.bool_)
     mask[:, :, np.arange(width), np.arange(width)] = True
     logits_index = np.zeros((count, branches, queries), np.int64)
+    starts = np.array([each.prefix for each in windows])
+    positions = np.empty_like(input_ids)
+    positions[:] = starts[:, None, None] + np.arange(width)
     for slot, each in enumerate(windows):
         own_branches, own_width = each.input_ids.shape
         input_ids[slot, :own_branches, :own_width] = each.input_ids
+        positions[slot, :own_branches, :own_width] = each.positions
         mask[slot, :own_branches, :own_width, :own_width] = each.mask
         logits_index[slot, :own_branches, : each.logits_index.shape[1]] = each.logits_index
-    starts = np.array([each.start for each in windows])
-    positions = np.broadcast_to(starts[:, None, None] + np.arange(width), input_ids.shape)
     return WindowBatch(
         requests=tuple(requests),
         input_ids=input_ids,
-        position_ids=np.ascontiguousarray(positions, np.int64),
+        position_ids=positions,
         window_mask=mask,
         logits_index=logits_index,
         temperature=np.array([temperature or 1.0 for temperature in temperatures], np.float32),
@@ -76,4 +78,5 @@ def rows_of_windows(statistics: Statistics, slot: int, windows: Windows) -> RowS
     """The rows [B, Q] that the request in `slot` of the batch asked for with `windows`."""
     branches, queries = windows.wanted.shape
     own = (slot, slice(branches), slice(queries))
-    return RowStatistics(statistics.topk_ids[own], statistics.topk_logprobs[own], statistics.entropy[own])
+    logits = None if statistics.logits is None else statistics.logits[own]
+    return RowStatistics(statistics.topk_ids[own], statistics.topk_logprobs[own], statistics.entropy[own], logits)

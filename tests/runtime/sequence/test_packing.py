@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tools.random_configs import random_config, random_prompt
 
-from lopa.runtime.algorithm.packing import MOST_PADDING, batch_from_windows, groups_from_windows, rows_of_windows
-from lopa.runtime.algorithm.windows import Windows
 from lopa.runtime.contract import TOP_K, Statistics, WindowBatch
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.requests.pool import RequestPool
 from lopa.runtime.requests.prompt_store import PromptStore
 from lopa.runtime.requests.result import DoneEvent
+from lopa.runtime.sequence.packing import MOST_PADDING, batch_from_windows, groups_from_windows, rows_of_windows
+from lopa.runtime.sequence.windows import Windows
 
 sizes = st.lists(st.tuples(st.integers(1, 6), st.integers(1, 40)), min_size=1, max_size=12)
 shares = st.sampled_from([0.0, 0.25, MOST_PADDING, 2.0])
@@ -26,14 +26,16 @@ def random_windows(rng: np.random.Generator, branches: int, width: int) -> Windo
     queries, start = int(rng.integers(1, width + 1)), int(rng.integers(0, 100))
     wanted = start + 1 + rng.integers(0, width, (branches, queries))
     return Windows(
-        start=start,
+        prefix=start,
         commit=0,
         input_ids=rng.integers(3, 900, (branches, width)),
+        positions=rng.integers(0, 900, (branches, width)),
         mask=rng.random((branches, width, width)) < 0.5,
         lengths=(width,) * branches,
-        undecided=(np.arange(start, start + queries),) * branches,
+        asked=(np.arange(start, start + queries),) * branches,
         wanted=wanted,
         logits_index=wanted - 1 - start,
+        lacking=np.zeros((branches, queries), np.bool_),
         kept=0,
     )
 
@@ -78,9 +80,8 @@ def test_a_batch_holds_every_window_and_gives_back_its_rows(shapes: list[tuple[i
         branches, width = each.input_ids.shape
         np.testing.assert_array_equal(batch.input_ids[slot, :branches, :width], each.input_ids)
         np.testing.assert_array_equal(batch.window_mask[slot, :branches, :width, :width], each.mask)
-        np.testing.assert_array_equal(batch.position_ids[slot, 0, :width], each.start + np.arange(width))
+        np.testing.assert_array_equal(batch.position_ids[slot, :branches, :width], each.positions)
         assert not batch.window_mask[slot, :branches, :width, width:].any()
-        np.testing.assert_array_equal(np.diff(batch.position_ids[slot], axis=0), 0)
         assert batch.temperature[slot] == (temperatures[slot] or 1.0)
         rows = rows_of_windows(answer, slot, each)
         np.testing.assert_array_equal(

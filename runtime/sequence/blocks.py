@@ -19,10 +19,10 @@ class BlockState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Positions [start, end) of a sequence; the prompt is block 0. `masks` counts its undecided positions.
+    """Positions [start, end) of a sequence; block 0 is the prompt, or its whole blocks. `masks` counts undecided ones.
 
     `complete` means that the block before is (nearly) decoded, so that this one may always fill a position. It is
-    never taken back.
+    never taken back. `rounds` counts those in which it was active.
     """
 
     start: int
@@ -30,6 +30,7 @@ class Block:
     masks: int
     state: BlockState
     complete: bool
+    rounds: int = 0
 
     @property
     def progress(self) -> float:
@@ -46,18 +47,17 @@ def prompt_block(length: int, *, cached: bool = False) -> Block:
     return Block(0, length, masks=0, state=BlockState.IN_CACHE if cached else BlockState.TO_CACHE, complete=True)
 
 
-def with_new_block(blocks: Blocks, size: int) -> Blocks:
-    """`blocks` and a fresh active block of `size` undecided positions behind them."""
+def with_new_block(blocks: Blocks, size: int, masks: int | None = None) -> Blocks:
+    """`blocks` and a fresh active block of `size` positions behind them, `masks` of them undecided (None: all)."""
     end = blocks[-1].end
-    return (*blocks, Block(end, end + size, masks=size, state=BlockState.ACTIVE, complete=False))
+    undecided = size if masks is None else masks
+    return (*blocks, Block(end, end + size, masks=undecided, state=BlockState.ACTIVE, complete=False))
 
 
 def with_complete_flags(blocks: Blocks, decoded_token_threshold: float) -> Blocks:
     """`blocks`, each flagged complete whose predecessor has reached the threshold."""
     return blocks[:1] + tuple(
-        block
-        if block.complete or before.end == before.start or before.progress < decoded_token_threshold
-        else replace(block, complete=True)
+        block if block.complete or before.progress < decoded_token_threshold else replace(block, complete=True)
         for before, block in pairwise(blocks)
     )
 
@@ -88,8 +88,7 @@ def after_round(blocks: Blocks, decided: Bool, may_finish: frozenset[int]) -> Bl
         else:
             masks = int(block.end - block.start - np.count_nonzero(decided[block.start : block.end]))
             due = masks == 0 and block.start in may_finish and not behind_active
-            result.append(
-                Block(block.start, block.end, masks, BlockState.TO_CACHE if due else BlockState.ACTIVE, block.complete)
-            )
+            state = BlockState.TO_CACHE if due else BlockState.ACTIVE
+            result.append(replace(block, masks=masks, state=state, rounds=block.rounds + 1))
             behind_active = behind_active or not due
     return tuple(result)

@@ -7,9 +7,18 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from lopa.runtime.algorithm.blocks import Blocks, active, prompt_block, to_cache, with_complete_flags, with_new_block
 from lopa.runtime.contract import Bool, Float32, Int64
 from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.sequence.blocks import (
+    Blocks,
+    BlockState,
+    active,
+    prompt_block,
+    to_cache,
+    with_complete_flags,
+    with_new_block,
+)
+from lopa.runtime.sequence.layout import Layout
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,15 +47,23 @@ class Branch:
     blocks: Blocks
     ended: bool
     lookahead: Lookahead | None
+    layout: Layout
     logprobs: Float32 | None = None
     """[positions], of the decided tokens as the model said when it proposed them, else NaN; None: not asked for."""
 
 
-def branch_from_prompt(prompt: Int64, *, cached: bool = False, with_logprobs: bool = False) -> Branch:
-    """The anchor before the first round: the prompt alone, its rows `cached` already or not. `prompt` [length]."""
-    block = prompt_block(len(prompt), cached=cached)
-    logprobs = np.full(len(prompt), np.nan, np.float32) if with_logprobs else None
-    return Branch(prompt, np.ones(len(prompt), np.bool_), (block,), ended=False, lookahead=None, logprobs=logprobs)
+def branch_from_prompt(
+    prompt: Int64, layout: Layout, *, mask_token: int = 0, cached: bool = False, with_logprobs: bool = False
+) -> Branch:
+    """The anchor before the first round, its rows `cached` already or not: the prompt [length], and behind it masks
+    where the layout is `whole`.
+    """
+    block = prompt_block(layout.first, cached=cached or layout.unseen > 0)
+    more = layout.end - layout.prompt if layout.whole else 0
+    tokens = np.concatenate([prompt, np.full(more, mask_token, np.int64)])
+    decided = np.arange(len(tokens)) < layout.prompt
+    logprobs = np.full(len(tokens), np.nan, np.float32) if with_logprobs else None
+    return Branch(tokens, decided, (block,), ended=False, lookahead=None, layout=layout, logprobs=logprobs)
 
 
 def prepared(branch: Branch, config: GenerationConfig, mask_token: int) -> Branch:
@@ -54,11 +71,13 @@ def prepared(branch: Branch, config: GenerationConfig, mask_token: int) -> Branc
     blocks, tokens, decided, logprobs = branch.blocks, branch.tokens, branch.decided, branch.logprobs
     size = size_of_next_block(branch, blocks[-1].progress, config)
     if size:
-        blocks = with_new_block(blocks, size)
-        tokens = np.concatenate([tokens, np.full(size, mask_token, np.int64)])
-        decided = np.concatenate([decided, np.zeros(size, np.bool_)])
+        start = blocks[-1].end
+        more = max(0, start + size - len(tokens))
+        tokens = np.concatenate([tokens, np.full(more, mask_token, np.int64)])
+        decided = np.concatenate([decided, np.zeros(more, np.bool_)])
         if logprobs is not None:
-            logprobs = np.concatenate([logprobs, np.full(size, np.nan, np.float32)])
+            logprobs = np.concatenate([logprobs, np.full(more, np.nan, np.float32)])
+        blocks = with_new_block(blocks, size, size - int(np.count_nonzero(decided[start : start + size])))
     return replace(
         branch,
         tokens=tokens,
@@ -77,7 +96,14 @@ def branches_to_verify(branches: tuple[Branch, ...], config: GenerationConfig, m
     if config.published:
         return ready
     whole = [branch for branch in ready if branch.decided.all() and len(branch.blocks) > 1]
-    return (whole[0],) if whole else ready
+    return (_with_finished_blocks_due(whole[0]),) if whole else ready
+
+
+def _with_finished_blocks_due(branch: Branch) -> Branch:
+    """`branch`, which goes on alone: what a lookahead completed falls due at once, as no other branch has to agree."""
+    done = active(branch.blocks)
+    due = tuple(replace(block, state=BlockState.TO_CACHE) if block in done else block for block in branch.blocks)
+    return replace(branch, blocks=due)
 
 
 def with_logprobs(logprobs: Float32 | None, positions: Int64 | int, said: Float32 | float | None) -> Float32 | None:
@@ -90,11 +116,17 @@ def with_logprobs(logprobs: Float32 | None, positions: Int64 | int, said: Float3
 
 
 def size_of_next_block(branch: Branch, progress: float, config: GenerationConfig) -> int:
-    """Positions of the block to open when the last block's decided share is `progress`; 0 when none is to be."""
-    generated = len(branch.blocks) - 1
-    if generated == config.block_count or branch.ended or progress < config.add_threshold:
+    """Positions of the block to open when the last block's decided share is `progress`; 0 when none is to be.
+
+    Where blocks hand over their successor's first token, it has to be there: decided behind the last block. Where rows
+    of the open block are kept too, those of finished ones have to be committed.
+    """
+    start, layout = branch.blocks[-1].end, branch.layout
+    lacks_first = layout.hands_over and start > layout.unseen and not branch.decided[start:].any()
+    lacks_commit = config.cache == "sub_block" and any(block.end > block.start for block in to_cache(branch.blocks))
+    if lacks_first or lacks_commit or branch.ended or progress < config.add_threshold:
         return 0
-    return config.block_length(generated)
+    return layout.end_of_block(start) - start
 
 
 def nothing_left(branch: Branch, config: GenerationConfig, mask_token: int) -> bool:
@@ -102,14 +134,19 @@ def nothing_left(branch: Branch, config: GenerationConfig, mask_token: int) -> b
 
     The published loop also looks for the mask token in the prompt, and then caches the last block once more (quirk 4).
     """
-    if active(branch.blocks):
+    if active(branch.blocks) or (branch.blocks[-1].end < branch.layout.end and not branch.ended):
         return False
-    prompt_end = branch.blocks[0].end
-    recache = config.published and bool((branch.tokens[:prompt_end] == mask_token).any())
+    recache = config.published and bool((branch.tokens[: branch.layout.prompt] == mask_token).any())
     return not (recache and to_cache(branch.blocks))
+
+
+def hands_over(branch: Branch) -> bool:
+    """Whether a commit of all that is there now has to decide the next block's first token."""
+    end = branch.blocks[-1].end
+    return branch.layout.hands_over and not active(branch.blocks) and end == len(branch.tokens) < branch.layout.end
 
 
 def committed_length(branch: Branch) -> int:
     """Generated positions that can no longer change: those before the first undecided one."""
-    generated = branch.decided[branch.blocks[0].end :]
+    generated = branch.decided[branch.layout.prompt :]
     return len(generated) if generated.all() else int(np.argmin(generated))

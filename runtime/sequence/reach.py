@@ -1,0 +1,98 @@
+"""Which rows a round computes, on which rows of the cache, and which it leaves there: by GenerationConfig.cache.
+
+Finished blocks are final where a model sees nothing behind its own block (block_causal), and a good guess elsewhere.
+Everything else is what Fast-dLLM's caches do for models that see the whole sequence: rows are kept for a while although
+they would have to change, and computed anew at the next block. Pure; knows no tokens' meaning and no device.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from lopa.runtime.contract import Int64
+from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.sequence.blocks import active, to_cache
+from lopa.runtime.sequence.branches import Branch
+from lopa.runtime.sequence.opened import open_span
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """The rows of one branch in a round."""
+
+    prefix: int
+    """Rows of the cache that they see."""
+    order: Int64
+    """[W], the positions of the rows, those to be committed first."""
+    commit: int
+    """How many of the first rows the cache gets."""
+    lasting: bool = True
+    """Whether those are final: rows of finished blocks."""
+
+
+Reaches = Callable[[Branch, Branch, GenerationConfig], Reach]
+"""Of a branch and the anchor, whose blocks say what is due."""
+
+
+def _finished_blocks(branch: Branch, anchor: Branch, _: GenerationConfig) -> Reach:
+    """Blocks are committed when they are finished; the rows are all behind them."""
+    due = to_cache(anchor.blocks)
+    start = (due or active(anchor.blocks))[0].start
+    commit = due[-1].end - start if due else 0
+    return Reach(start - branch.layout.unseen, np.arange(start, len(branch.tokens)), commit)
+
+
+def _nothing(branch: Branch, _: Branch, __: GenerationConfig) -> Reach:
+    """Every row in every round (LLaDA)."""
+    return Reach(0, np.arange(len(branch.tokens)), 0)
+
+
+def _before_block(branch: Branch, anchor: Branch, _: GenerationConfig) -> Reach:
+    """A block's first round computes every row and keeps those before the block (Fast-dLLM's prefix cache)."""
+    block, length = active(anchor.blocks)[0], len(branch.tokens)
+    if not block.rounds:
+        return Reach(0, np.arange(length), block.start, lasting=False)
+    return Reach(block.start, np.arange(block.start, length), 0)
+
+
+def _around_block(branch: Branch, anchor: Branch, _: GenerationConfig) -> Reach:
+    """A block's first round computes every row and keeps those before and behind the block (Fast-dLLM's dual cache).
+
+    Rows of the cache are a set: keys carry their positions. So the rows to be kept come first in the window.
+    """
+    block = active(anchor.blocks)[0]
+    outside, inside = _parted(0, len(branch.tokens), block.start, block.end)
+    if not block.rounds:
+        return Reach(0, np.concatenate([outside, inside]), len(outside), lasting=False)
+    return Reach(len(outside), inside, 0)
+
+
+def _around_sub_block(branch: Branch, anchor: Branch, config: GenerationConfig) -> Reach:
+    """As `_finished_blocks`; within a block also rows outside the open sub-block, once its first position is decided
+    (Fast-dLLM v2's block cache). Until then every round computes the block whole and keeps them anew.
+    """
+    if not active(anchor.blocks):
+        return _finished_blocks(branch, anchor, config)
+    block = active(anchor.blocks)[0]
+    prefix = block.start - branch.layout.unseen
+    span = open_span(anchor, block, config)
+    outside, inside = _parted(block.start, block.end, *span)
+    if block.rounds and anchor.decided[span[0]]:
+        return Reach(prefix + len(outside), inside, 0)
+    return Reach(prefix, np.concatenate([outside, inside]), len(outside), lasting=False)
+
+
+REACHES: Mapping[str, Reaches] = {
+    "blocks": _finished_blocks,
+    "none": _nothing,
+    "prefix": _before_block,
+    "dual": _around_block,
+    "sub_block": _around_sub_block,
+}
+
+
+def _parted(first: int, end: int, inner: int, inner_end: int) -> tuple[Int64, Int64]:
+    """Positions from `first` to `end` without those from `inner` to `inner_end`, and those."""
+    outside = np.concatenate([np.arange(first, inner), np.arange(inner_end, end)])
+    return outside, np.arange(inner, inner_end)

@@ -1,0 +1,117 @@
+"""From the branches of one step to the windows of one forward (docs/lopa.md, section 2).
+
+Pure; knows the contract's arrays, no device.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from lopa.runtime.contract import Bool, Int64
+from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.sequence.branches import Branch
+from lopa.runtime.sequence.opened import asked_positions
+from lopa.runtime.sequence.reach import REACHES
+
+
+@dataclass(frozen=True)
+class Windows:
+    """The windows of one request's branches, all on the same rows of its prefix cache.
+
+    `kept` columns of the wanted rows come before those of `asked`: when finished rows are committed and a row predicts
+    the next position, column 0 is the last committed row, which alone predicts the first position behind it in all
+    rounds until the next commit.
+    """
+
+    prefix: int
+    """Rows of the prefix cache that every window sees; what is behind them is forgotten before the forward."""
+    commit: int
+    """Rows at the beginning that the winner commits (0: none)."""
+    input_ids: Int64
+    """[B, W]"""
+    positions: Int64
+    """[B, W], of the rows as the model counts them; any where there is padding."""
+    mask: Bool
+    """[B, W, W]"""
+    lengths: tuple[int, ...]
+    """Window rows of each branch, padding not counted."""
+    asked: tuple[Int64, ...]
+    """Per branch the positions whose candidates are wanted, ascending: its undecided ones, unless published quirks or
+    the layout say otherwise."""
+    wanted: Int64
+    """[B, Q]: absolute positions whose candidates are wanted: `kept` columns, then `asked`, then padding."""
+    logits_index: Int64
+    """[B, Q]: the window rows that predict them."""
+    lacking: Bool
+    """[B, Q]: positions that no row of the window predicts; the kept row of an earlier round does."""
+    kept: int
+    """Columns before those of `asked`: 0 or 1."""
+
+
+def windows_from_branches(
+    branches: tuple[Branch, ...], config: GenerationConfig, *, prediction_shift: int, pad_token: int
+) -> Windows:
+    """Windows of prepared branches. The anchor, last of them, says what is to be cached: all branches agree on it."""
+    reach = REACHES[config.cache]
+    reaches = [reach(branch, branches[-1], config) for branch in branches]
+    prefix, commit, lasting = reaches[-1].prefix, reaches[-1].commit, reaches[-1].lasting
+    lengths = tuple(len(each.order) for each in reaches)
+    width = max(lengths)
+
+    shape = (len(branches), width)
+    input_ids = np.full(shape, pad_token, np.int64)
+    positions = np.empty(shape, np.int64)
+    positions[:] = prefix + np.arange(width)
+    mask = np.zeros((*shape, width), np.bool_)
+    longest = max(reaches, key=lambda each: len(each.order)).order
+    seen = _seen(longest, branches[-1], config)
+    for row, (branch, each) in enumerate(zip(branches, reaches, strict=True)):
+        length, order = len(each.order), each.order
+        input_ids[row, :length] = branch.tokens[order]
+        positions[row, :length] = order - branch.layout.unseen
+        alike = np.array_equal(order, longest[:length])
+        mask[row, :length, :length] = seen[:length, :length] if alike else _seen(order, branch, config)
+        padding = np.arange(length, width)
+        mask[row, padding, padding] = True
+
+    asked = tuple(asked_positions(branch, config) for branch in branches)
+    kept = 1 if commit and lasting and prediction_shift else 0
+    # Padding asks for the window's first row; a forward is never asked for zero rows.
+    wanted = np.full(
+        (len(branches), max(1, kept + max(map(len, asked)))), reaches[-1].order[0] + prediction_shift, np.int64
+    )
+    wanted[:, :kept] = reaches[-1].order[0] + commit
+    for row, each_asked in enumerate(asked):
+        wanted[row, kept : kept + len(each_asked)] = each_asked
+    logits_index = np.stack(
+        [_rows_of_positions(each.order, wanted[row] - prediction_shift) for row, each in enumerate(reaches)]
+    )
+    lacking = logits_index < 0
+    return Windows(
+        prefix,
+        commit,
+        input_ids,
+        positions,
+        mask,
+        lengths,
+        asked,
+        wanted,
+        np.maximum(logits_index, 0),
+        lacking,
+        kept,
+    )
+
+
+def _rows_of_positions(order: Int64, positions: Int64) -> Int64:
+    """The place of each of `positions` in `order`, -1 for those that are not there."""
+    rows = np.full(max(int(order.max()), int(positions.max())) + 1, -1, np.int64)
+    rows[order] = np.arange(len(order))
+    return np.where(positions < 0, -1, rows[positions])
+
+
+def _seen(order: Int64, branch: Branch, config: GenerationConfig) -> Bool:
+    """[W, W]: which row sees which, for rows at the positions `order`."""
+    if config.window == "full":
+        return np.ones((len(order), len(order)), np.bool_)
+    number = branch.layout.numbers(order)
+    return number[:, None] >= number[None, :]

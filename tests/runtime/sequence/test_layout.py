@@ -1,0 +1,62 @@
+"""Where blocks lie: behind the prompt, or counted from position 0."""
+
+import numpy as np
+import pytest
+
+from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.sequence.layout import Layout, layout_of_prompt, most_rows
+
+
+def lengths(layout: Layout) -> list[int]:
+    found, start = [], layout.first
+    while (end := layout.end_of_block(start)) > start:
+        found.append(end - start)
+        start = end
+    return found
+
+
+def test_only_the_published_loop_drops_the_last_short_block() -> None:
+    assert lengths(layout_of_prompt(7, GenerationConfig(max_new_tokens=40))) == [32, 8]
+    assert lengths(layout_of_prompt(7, GenerationConfig.reference(max_new_tokens=40))) == [32]
+    assert lengths(layout_of_prompt(7, GenerationConfig(max_new_tokens=64))) == [32, 32]
+    assert lengths(layout_of_prompt(7, GenerationConfig.reference(max_new_tokens=31))) == []
+
+
+@pytest.mark.parametrize(
+    ("prompt", "shift", "published", "first", "end"),
+    [
+        (5, 0, False, 4, 15),
+        (5, 0, True, 4, 16),  # SDAR: to the end of a block
+        (8, 0, True, 8, 20),
+        (3, 1, False, 0, 13),
+        (5, 1, True, 4, 13),  # Fast-dLLM v2: 10 // 4 blocks from 4 on, and the token that the last one hands over
+        (8, 1, True, 8, 17),
+    ],
+)
+def test_blocks_counted_from_position_0(prompt: int, shift: int, published: bool, first: int, end: int) -> None:
+    config = GenerationConfig(
+        alignment="absolute", strategy="threshold", block_size=4, max_new_tokens=10, published=published
+    )
+    layout = layout_of_prompt(prompt, config, shift)
+    assert (layout.first, layout.end, layout.hands_over, layout.unseen) == (first, end, shift == 1, 0)
+    assert layout.numbers(np.arange(9)).tolist() == [0, 0, 0, 0, 1, 1, 1, 1, 2]
+
+
+def test_blocks_behind_the_prompt_are_numbered_from_it() -> None:
+    layout = layout_of_prompt(3, GenerationConfig(block_size=2, max_new_tokens=6))
+    assert layout.numbers(np.arange(8)).tolist() == [0, 0, 0, 1, 1, 2, 2, 3]
+
+
+def test_a_prompt_of_one_block_is_not_seen_by_the_published_code_alone() -> None:
+    config = GenerationConfig.reference(alignment="absolute", strategy="threshold", block_size=4, max_new_tokens=8)
+    assert [layout_of_prompt(prompt, config, 1).unseen for prompt in (3, 4, 8)] == [0, 4, 0]
+    assert layout_of_prompt(4, config, 0).unseen == 0
+    assert layout_of_prompt(4, GenerationConfig(alignment="absolute", block_size=4), 1).unseen == 0
+
+
+def test_the_most_rows_of_a_decode() -> None:
+    assert most_rows(10, GenerationConfig(max_new_tokens=40)) == (42, 40)
+    assert most_rows(1, GenerationConfig(max_new_tokens=40)) == (40, 40)
+    assert most_rows(10, GenerationConfig(max_new_tokens=40, strategy="threshold", cache="none")) == (50, 40)
+    absolute = GenerationConfig(max_new_tokens=40, alignment="absolute", block_size=16)
+    assert most_rows(10, absolute) == (56, 56)
