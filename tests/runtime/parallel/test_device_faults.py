@@ -214,6 +214,24 @@ def test_rows_lost_after_their_prefix_was_shortened_are_not_computed_again(bundl
         session.close()
 
 
+def test_rows_lost_of_a_forward_over_a_shortened_prefix_are_computed_again(bundle: Bundle) -> None:
+    rng = np.random.default_rng(9)
+    batches = [random_batch(rng, [1], 2, 9, 2, starts=starts, mask=full_mask((1, 2, 9))) for starts in (0, 5, 12)]
+    (one,) = sessions(bundle, 1)
+    with failing_devices(sessions(bundle, 2), {0: Failure("read_rows", 2)}) as devices:
+        session = BranchParallelSession(devices)
+        for each in (one, session):
+            each.forward(batches[0])
+            each.commit(1, 0, 9)
+            each.shorten(1, 5)
+            each.forward(batches[1])
+            each.commit(1, 0, 7)
+        assert_same_statistics(session.forward(batches[2]), one.forward(batches[2]))
+        assert [lost.device for lost in session.lost] == ["device 0"]
+        session.close()
+    one.close()
+
+
 def test_a_request_released_while_its_rows_are_lost(bundle: Bundle) -> None:
     batch = random_batch(np.random.default_rng(2), [1, 2], 2, 9, 2, mask=full_mask((2, 2, 9)))
     with failing_devices(sessions(bundle, 2), {1: Failure("read_rows", 1, "hangs")}) as devices:
