@@ -111,7 +111,8 @@ class Attention(nn.Module):
 
     def attended(self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
         """[N, heads, W, D], twice [N, Hkv, P + W, D] and Rows.mask -> [N, heads, W, D]"""
-        return functional.scaled_dot_product_attention(query, keys, values, attn_mask=mask, enable_gqa=True)
+        grouped = query.shape[1] != keys.shape[1]  # torch's exporter refuses to group heads that are as many
+        return functional.scaled_dot_product_attention(query, keys, values, attn_mask=mask, enable_gqa=grouped)
 
     def _heads(self, x: Tensor) -> Tensor:
         """[N, W, heads * D] -> [N, heads, W, D]"""

@@ -1,4 +1,4 @@
-"""Small Dream-format checkpoints with random weights, whole and spoilt, and exports that must fail."""
+"""Small checkpoints with random weights, Dream's if nothing is said, whole and spoilt, and exports that must fail."""
 
 import json
 import math
@@ -58,10 +58,11 @@ def small_checkpoint(folder: Path, *, seed: int = 0, changes: Mapping[str, Any] 
 
 
 def random_weights(config: Mapping[str, Any], seed: int) -> dict[str, torch.Tensor]:
-    """Every tensor of a Dream checkpoint under its own name, float32."""
+    """Every tensor of a checkpoint with transformers' names, float32; layers as `attention_bias` and `qk_norm` say."""
     generator = torch.Generator().manual_seed(seed)
     hidden, inner = config["hidden_size"], config["intermediate_size"]
-    keys = hidden // config["num_attention_heads"] * config["num_key_value_heads"]
+    head = config.get("head_dim", hidden // config["num_attention_heads"])
+    queries, keys = head * config["num_attention_heads"], head * config["num_key_value_heads"]
     shapes: dict[str, tuple[int, ...]] = {
         "model.embed_tokens.weight": (config["vocab_size"], hidden),
         "model.norm.weight": (hidden,),
@@ -72,18 +73,23 @@ def random_weights(config: Mapping[str, Any], seed: int) -> dict[str, torch.Tens
         shapes |= {
             f"{layer}.input_layernorm.weight": (hidden,),
             f"{layer}.post_attention_layernorm.weight": (hidden,),
-            f"{layer}.self_attn.q_proj.weight": (hidden, hidden),
-            f"{layer}.self_attn.q_proj.bias": (hidden,),
+            f"{layer}.self_attn.q_proj.weight": (queries, hidden),
+            f"{layer}.self_attn.q_proj.bias": (queries,),
             f"{layer}.self_attn.k_proj.weight": (keys, hidden),
             f"{layer}.self_attn.k_proj.bias": (keys,),
             f"{layer}.self_attn.v_proj.weight": (keys, hidden),
             f"{layer}.self_attn.v_proj.bias": (keys,),
-            f"{layer}.self_attn.o_proj.weight": (hidden, hidden),
+            f"{layer}.self_attn.q_norm.weight": (head,),
+            f"{layer}.self_attn.k_norm.weight": (head,),
+            f"{layer}.self_attn.o_proj.weight": (hidden, queries),
             f"{layer}.mlp.gate_proj.weight": (inner, hidden),
             f"{layer}.mlp.up_proj.weight": (inner, hidden),
             f"{layer}.mlp.down_proj.weight": (hidden, inner),
         }
-    return {name: torch.randn(shape, generator=generator) / 4 for name, shape in shapes.items()}
+    absent = ("q_norm.weight", "k_norm.weight") if not config.get("qk_norm") else ()
+    absent += ("proj.bias",) if not config.get("attention_bias", True) else ()
+    there = {name: shape for name, shape in shapes.items() if not name.endswith(absent)}
+    return {name: torch.randn(shape, generator=generator) / 4 for name, shape in there.items()}
 
 
 def edit_config(checkpoint: Path, **changes: Any) -> None:

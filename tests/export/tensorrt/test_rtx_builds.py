@@ -68,6 +68,11 @@ def test_a_gear_of_plugins_by_their_bodies(tiny_plugins: Path, real_rtx: ModuleT
     _checked_plan(real_rtx, job, tmp_path)
 
 
+def test_a_gear_of_layers_with_norms_of_queries_and_keys(wedlm: Bundle, real_rtx: ModuleType, tmp_path: Path) -> None:
+    """And heads that together are wider than the hidden size."""
+    _checked_plan(real_rtx, _job(wedlm.path), tmp_path)
+
+
 def test_a_portable_graph_is_parsed(tiny_portable: Path, real_rtx: ModuleType) -> None:
     """Built it is not: `lopa-export tensorrt` wants the standard dialect."""
     bundle = Bundle.open(tiny_portable)

@@ -1,0 +1,74 @@
+"""Bundles of the tiny checkpoints of other families, each exported once."""
+
+from pathlib import Path
+
+import pytest
+from tests.export.checkpoints import small_checkpoint
+
+from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.bundle.manifest import Dialect
+
+RECORDED = Path(__file__).resolve().parents[1] / "reference" / "families"
+"""With traces of their published code."""
+DIALECTS: tuple[Dialect, ...] = ("standard", "portable")
+
+
+@pytest.fixture(scope="session")
+def llada(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    """No biases, as many key-value heads as heads; the names of OLMo."""
+    return bundle_from_checkpoint(RECORDED / "llada", tmp_path_factory.mktemp("llada") / "bundle")
+
+
+@pytest.fixture(scope="session")
+def sdar(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    """No biases, norms of queries and keys, heads that together are wider than the hidden size; two stages."""
+    return bundle_from_checkpoint(RECORDED / "sdar", tmp_path_factory.mktemp("sdar") / "bundle", stages=2)
+
+
+@pytest.fixture(scope="session")
+def fast_dllm_v2(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    """Qwen2's layers."""
+    return bundle_from_checkpoint(RECORDED / "fast_dllm_v2", tmp_path_factory.mktemp("v2") / "bundle")
+
+
+@pytest.fixture(scope="session")
+def wedlm_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One layer: biases and norms of queries and keys, and heads of 24, each with keys of its own."""
+    changes = {
+        "architectures": ["WeDLMForCausalLM"],
+        "model_type": "wedlm",
+        "num_hidden_layers": 1,
+        "intermediate_size": 64,
+        "head_dim": 24,
+        "num_key_value_heads": 4,
+        "attention_bias": True,
+        "qk_norm": True,
+    }
+    return small_checkpoint(tmp_path_factory.mktemp("wedlm") / "checkpoint", changes=changes)
+
+
+@pytest.fixture(scope="session")
+def wedlm(wedlm_checkpoint: Path) -> Bundle:
+    """Both dialects."""
+    return bundle_from_checkpoint(wedlm_checkpoint, wedlm_checkpoint.parent / "bundle", dialects=DIALECTS)
+
+
+@pytest.fixture(scope="session")
+def stable_diffcoder_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One of Llama's layers with fewer key-value heads than heads, and a tied head."""
+    changes = {
+        "architectures": ["StableDiffcoderForCausalLM"],
+        "model_type": "llama",
+        "num_hidden_layers": 1,
+        "attention_bias": False,
+        "tie_word_embeddings": True,
+    }
+    return small_checkpoint(tmp_path_factory.mktemp("diffcoder") / "checkpoint", changes=changes)
+
+
+@pytest.fixture(scope="session")
+def stable_diffcoder(stable_diffcoder_checkpoint: Path) -> Bundle:
+    """Both dialects."""
+    folder = stable_diffcoder_checkpoint.parent / "bundle"
+    return bundle_from_checkpoint(stable_diffcoder_checkpoint, folder, dialects=DIALECTS)

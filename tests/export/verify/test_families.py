@@ -1,0 +1,114 @@
+"""Bundles of every family, in every form, against transformers on the checkpoints that they were made from."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import pytest
+from tests.export.conftest import RECORDED
+from tests.runtime.random_windows import assert_same_statistics, random_batch
+
+from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint
+from lopa.export.families import FAMILIES
+from lopa.export.tensorrt.lint import refusals_of_model
+from lopa.export.tensorrt.operators import tensorrt_operators
+from lopa.export.tensorrt.parser_graph import model_for_parser
+from lopa.export.verify.report import report_from_bundle
+from lopa.export.weights.quantization import QuantizationChoice
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.sessions.session import open_session
+
+Fixture = pytest.FixtureRequest
+MATRICES = ("attention.query", "attention.key", "attention.value", "attention.output", "mlp.gate", "mlp.up", "mlp.down")
+NAMES = ("llada", "sdar", "fast_dllm_v2", "wedlm", "stable_diffcoder")
+
+
+def checkpoint_of(name: str, request: Fixture) -> Path:
+    recorded = RECORDED / name
+    return recorded if recorded.is_dir() else request.getfixturevalue(f"{name}_checkpoint")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_both_references_agree(name: str, request: Fixture) -> None:
+    bundle: Bundle = request.getfixturevalue(name)
+    report = report_from_bundle(bundle, checkpoint=checkpoint_of(name, request))
+    assert report.ok
+    assert {error.reference for error in report.errors} == {"numpy", "transformers"}
+    assert {error.output.split("/")[0] == "portable" for error in report.errors} == {False, len(bundle.dialects) > 1}
+    assert all(error.difference.relative < 5e-5 for error in report.errors)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [("sdar", "int8"), ("sdar", "int4"), ("wedlm", "int8"), ("wedlm", "int4"), ("llada", "int4")]
+)
+def test_integers_agree(name: str, kind: Literal["int8", "int4"], request: Fixture, tmp_path: Path) -> None:
+    checkpoint = checkpoint_of(name, request)
+    bundle = bundle_from_checkpoint(checkpoint, tmp_path / "bundle", quantization=QuantizationChoice(kind))
+    integers = {name for name, record in bundle.manifest.tensors.items() if record.dtype == kind}
+    layers = range(bundle.manifest.dimensions.layers)
+    assert integers == {"head.weight", *(f"layers.{i}.{part}.weight" for i in layers for part in MATRICES)}
+    report = report_from_bundle(bundle, checkpoint=checkpoint)
+    assert report.ok
+    of_weights = [error.output for error in report.errors if error.reference == "checkpoint"]
+    assert len(of_weights) == 2
+    assert of_weights[0].endswith("in steps")
+
+
+@pytest.mark.parametrize("name", ["sdar", "llada"])
+def test_wrong_names_in_a_family_are_found(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reference has names of its own: one that took ours would make the same mistake."""
+    family = FAMILIES[name]
+    names = dict(family.architecture.layer_names)
+    one, other = ("mlp.gate.weight", "mlp.up.weight")
+    if name == "sdar":
+        one, other = ("attention.query_norm.weight", "attention.key_norm.weight")
+    names[one], names[other] = names[other], names[one]
+    wrong = replace(family, architecture=replace(family.architecture, layer_names=names))
+    monkeypatch.setitem(FAMILIES, name, wrong)
+    bundle = bundle_from_checkpoint(RECORDED / name, tmp_path / "bundle")
+    report = report_from_bundle(bundle, checkpoint=RECORDED / name)
+    assert {error.reference for error in report.errors if not error.ok} == {"transformers"}
+
+
+def test_stages_in_a_pipeline(sdar: Bundle) -> None:
+    rng = np.random.default_rng(0)
+    whole, staged = open_session(sdar, "cpu", threads=1), open_session(sdar, "cpu+cpu", threads=1)
+    for branches, width in ((3, 20), (1, 7)):
+        starts = [whole.prefix_length(number) for number in (0, 1)]
+        batch = random_batch(rng, (0, 1), branches, width, 5, starts=starts)
+        assert_same_statistics(staged.forward(batch), whole.forward(batch), 1e-6)
+        for number in (0, 1):
+            rows = (session.read_rows(number, 0, width) for session in (whole, staged))
+            for expected, found in zip(*(each.layers for each in rows), strict=True):
+                np.testing.assert_array_equal(found, expected)
+            whole.commit(number, 0, width)
+            staged.commit(number, 0, width)
+    whole.close()
+    staged.close()
+
+
+@pytest.mark.parametrize("name", ["sdar", "llada"])
+def test_plugins_serve_and_leave_the_numbers_alone(name: str, request: Fixture, tmp_path: Path) -> None:
+    bundle = bundle_from_checkpoint(RECORDED / name, tmp_path / "bundle", plugins=True)
+    assert bundle.manifest.plugins == ["BranchAttention", "ConfidenceHead"]
+    batch = random_batch(np.random.default_rng(1), (0, 1), 3, 12, 6)
+    with_plugins, without = (open_session(each, "cpu", threads=1) for each in (bundle, request.getfixturevalue(name)))
+    assert_same_statistics(with_plugins.forward(batch), without.forward(batch), 1e-6)
+    for found, expected in zip(
+        with_plugins.read_rows(1, 2, 12).layers, without.read_rows(1, 2, 12).layers, strict=True
+    ):
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_float16(wedlm_checkpoint: Path, tmp_path: Path) -> None:
+    bundle = bundle_from_checkpoint(wedlm_checkpoint, tmp_path / "bundle", dtype="float16")
+    report = report_from_bundle(bundle, checkpoint=wedlm_checkpoint)
+    assert report.ok
+    rows = [error for error in report.errors if error.output.startswith("window_key_values")]
+    assert all(1e-5 < error.difference.relative < 1e-2 for error in rows)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_tensorrt_s_parser_takes_the_graph(name: str, request: Fixture) -> None:
+    assert refusals_of_model(model_for_parser(request.getfixturevalue(name)), tensorrt_operators()) == []
