@@ -124,7 +124,7 @@ DECODING: dict[str, dict[str, Any]] = {
     "llada": {"strategy": "threshold", "confidence": "probability", "window": "full", "cache": "none"},
     "fast-dllm-v2": {**_ABSOLUTE, "block_size": 32, "sub_block": 8, "skip_threshold": 0.9, "add_bos": False},
     "sdar": {**_ABSOLUTE, "block_size": 4, "skip_threshold": 0.85, "add_bos": False},
-    "wedlm": {**_ABSOLUTE, "strategy": "vanilla", "confidence": "neg_entropy", "block_size": 1, "add_bos": False},
+    "wedlm": {"strategy": "threshold", "alignment": "sliding", "window": "causal", "block_size": 16, "add_bos": False},
     "stable-diffcoder": {**_ABSOLUTE, "block_size": 4, "skip_threshold": 0.95, "add_bos": False},
 }
 

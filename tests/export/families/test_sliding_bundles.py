@@ -1,4 +1,4 @@
-"""A bundle of WeDLM's shape from its checkpoint to its answers: the command line, company, devices, dialects."""
+"""Bundles of the families without recordings, from checkpoint to answer: the command line, company, devices."""
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -37,7 +37,7 @@ def some_mix(seed: int, decoder: Decoder) -> list[tuple[list[int], GenerationCon
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_mix_gives_what_each_gives_alone(wedlm: Bundle, seed: int) -> None:
-    """Alone, beside others in an engine, by the portable graph, by numpy, and with branches over two devices."""
+    """Alone, beside others in an engine, by numpy, and with branches over two devices."""
     with Decoder.open(wedlm.path, threads=1) as decoder:
         asked = some_mix(seed, decoder)
         expected = [alone(decoder, *each) for each in asked]
@@ -64,6 +64,19 @@ def test_the_command_line(wedlm: Bundle, wedlm_checkpoint: Path) -> None:
     assert refused.returncode != 0
     assert "published True with alignment 'sliding'" in refused.stderr
     verified = lopa_export("verify", wedlm.path, "--checkpoint", wedlm_checkpoint)
+    assert verified.returncode == 0, verified.stderr
+
+
+def test_the_other_one_by_the_command_line(stable_diffcoder: Bundle, stable_diffcoder_checkpoint: Path) -> None:
+    with Decoder.open(stable_diffcoder.path, ["numpy"]) as decoder:
+        assert (decoder.config().alignment, decoder.config().block_size) == ("absolute", 4)
+        (result,) = decoder.generate(["w5 w9 w11"], decoder.config(max_new_tokens=18))
+    assert result.text.strip()
+    for more in ((), ("--strategy", "lopa", "--branches", 1)):
+        shown = lopa_export("generate", stable_diffcoder.path, "w5 w9 w11", "--max-new-tokens", 18, *more)
+        assert shown.returncode == 0, shown.stderr
+        assert shown.stdout.strip() == result.text.strip()
+    verified = lopa_export("verify", stable_diffcoder.path, "--checkpoint", stable_diffcoder_checkpoint)
     assert verified.returncode == 0, verified.stderr
 
 
