@@ -5,9 +5,10 @@ import os
 import shutil
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 
@@ -106,6 +107,24 @@ def tiny_bfloat16(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def family_bundle(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Of the recordings' checkpoint of a family (llada, sdar, fast_dllm_v2), made when first asked for, with logits.
+
+    Its options are those of bundle_from_checkpoint that _bundle_made_once has. Without torch it skips.
+    """
+
+    def made(family: str, kind: str = "", **options: Any) -> Path:
+        pytest.importorskip("torch")
+        checkpoint = Path(__file__).parent / "reference" / "families" / family
+        name = f"{family}{kind and '-' + kind}"
+        return _bundle_made_once(
+            tmp_path_factory, name, checkpoint=checkpoint, lora=None, **{"with_logits": True, **options}
+        )
+
+    return made
+
+
+@pytest.fixture(scope="session")
 def real_rtx(pytestconfig: pytest.Config) -> ModuleType:
     """TensorRT for RTX, the real one: parses and builds without a GPU. Skips where pip does not get it."""
     from tests.runtime.tensorrt.bindings import rtx_module
@@ -147,6 +166,8 @@ def _bundle_made_once(
     name: str,
     *,
     with_logits: bool,
+    checkpoint: Path = CHECKPOINT,
+    lora: Path | None = ADAPTER,
     quantize: Literal["int8", "int4"] | None = None,
     stages: int = 1,
     dialect: Literal["standard", "portable"] = "standard",
@@ -165,9 +186,9 @@ def _bundle_made_once(
             _keep_traces(tmp_path_factory)
             choice = None if quantize is None else QuantizationChoice(quantize)
             bundle_from_checkpoint(
-                CHECKPOINT,
+                checkpoint,
                 bundle,
-                lora=ADAPTER,
+                lora=lora,
                 quantization=choice,
                 dialects=(dialect,),
                 dtype=dtype,

@@ -6,11 +6,11 @@ from typing import Literal
 
 import numpy as np
 import pytest
-from lopa.export.families import FAMILIES
 from tests.export.conftest import RECORDED
 from tests.runtime.random_windows import assert_same_statistics, random_batch
 
 from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint
+from lopa.export.families import FAMILIES
 from lopa.export.tensorrt.lint import refusals_of_model
 from lopa.export.tensorrt.operators import tensorrt_operators
 from lopa.export.tensorrt.parser_graph import model_for_parser
