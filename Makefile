@@ -2,11 +2,12 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+CLIENTS := .venv-clients
 SOURCES := pyproject.toml constraints.txt
 # -qq: only errors. What some package indexes make pip warn about hides everything else.
 PIP := $(BIN)/pip install -qq --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test clean
+.PHONY: demo test test-clients clean
 
 demo: $(VENV)/demo-ready
 	$(BIN)/lopa-export demo
@@ -21,8 +22,12 @@ test: $(VENV)/test-ready
 	$(BIN)/lint-imports --config tools/house/layers.toml --no-cache
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal --cov --cov-report=
 
+# Clients of others against a real server (docs/serving.md): not a part of `test`, since setting them up takes minutes.
+test-clients: $(VENV)/test-ready $(CLIENTS)/ready
+	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -m clients tests/clients
+
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .coverage
+	rm -rf $(VENV) $(CLIENTS) build dist .pytest_cache .mypy_cache .ruff_cache .coverage
 
 $(VENV)/python-ready:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.11")'
@@ -37,4 +42,14 @@ $(VENV)/demo-ready: $(VENV)/python-ready $(SOURCES)
 $(VENV)/test-ready: $(VENV)/python-ready $(SOURCES)
 	@echo "Installing what the tests need into $(VENV), torch and Triton among it: 2.2 GB. This takes minutes."
 	$(PIP) --editable ".[export,plot,test]"
+	touch $@
+
+$(CLIENTS)/ready: $(SOURCES) tests/clients/node/package.json
+	@echo "Installing langchain, lm-eval and what they need into $(CLIENTS), and where npm is, clients for node: 1.2 GB."
+	$(PYTHON) -m venv $(CLIENTS)
+	$(CLIENTS)/bin/pip install -qq --disable-pip-version-check --constraint constraints.txt --editable ".[clients]"
+	mkdir -p $(CLIENTS)/node
+	cp tests/clients/node/package.json $(CLIENTS)/node
+	if command -v npm > /dev/null; then npm install --prefix $(CLIENTS)/node --no-package-lock --no-audit --no-fund --loglevel=error; \
+	else echo "There is no npm here: the tests of clients for node will be skipped."; fi
 	touch $@

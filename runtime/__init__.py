@@ -18,6 +18,7 @@ from lopa.runtime.errors import (
     MissingBackendError,
     NonFiniteAnswerError,
     OutputFailedError,
+    PromptTooLongError,
     QueueFullError,
 )
 from lopa.runtime.generation_config import GenerationConfig
@@ -57,6 +58,7 @@ __all__ = [
     "NonFiniteAnswerError",
     "OutputFailedError",
     "PromptRequest",
+    "PromptTooLongError",
     "QueueFullError",
     "RequestHandle",
     "RoundReport",

@@ -21,7 +21,7 @@ from lopa.runtime.checked_values import MOST_SECONDS, check_callback, real_numbe
 from lopa.runtime.devices import session_from_devices
 from lopa.runtime.errors import BadInputError, EngineFailedError
 from lopa.runtime.files.untrusted_input import refused_as_bad_input
-from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.generation_config import PIPELINED, GenerationConfig
 from lopa.runtime.parallel.branch_session import STALL_SECONDS
 from lopa.runtime.requests.handle import RequestHandle
 from lopa.runtime.requests.job import Job
@@ -81,8 +81,14 @@ class Decoder:
         return cls(bundle, session, tokenizer, threads=threads)
 
     def config(self, **overrides: Any) -> GenerationConfig:
-        """A config that starts from what the bundle's checkpoint was trained for."""
-        return GenerationConfig.from_mapping({**self.bundle.manifest.decoding.options(), **overrides})
+        """A config that starts from what the bundle's checkpoint was trained for.
+
+        What only loops with one block at a time have is left out where `strategy` asks for another.
+        """
+        own = self.bundle.manifest.decoding.options()
+        if overrides.get("strategy") in PIPELINED:
+            own |= {"cache": "blocks", "block_steps": None}
+        return GenerationConfig.from_mapping({**own, **overrides})
 
     def branches_for(self, config: GenerationConfig) -> BranchChoice:
         """The number of branches with which this decoder decodes `config`, and why."""

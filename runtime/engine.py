@@ -132,6 +132,11 @@ class Engine:
         return self._decoder.prompt_from_messages(messages, special_tokens=special_tokens)
 
     @property
+    def has_chat_template(self) -> bool:
+        """Whether the bundle has one for `prompt_from_messages`."""
+        return self._decoder.tokenizer.has_chat_template
+
+    @property
     def manifest(self) -> Manifest:
         """The bundle's."""
         return self._decoder.bundle.manifest
@@ -214,7 +219,7 @@ class Engine:
             try:
                 job = self._decoder.job(text, own, deadline=deadline, drafts=drafts, on_step=heard)
             except BadInputError as error:
-                raise BadInputError(
+                raise type(error)(
                     f"in prompt {number}, counted from 0: {error.received}",
                     expected=error.expected,
                     remedy=error.remedy,

@@ -46,6 +46,10 @@ class DevicesLostError(LopaError):
     exit_code = 3
 
 
+class PromptTooLongError(BadInputError):
+    """A prompt that leaves no room for its answer in the positions that the model has."""
+
+
 class QueueFullError(BadInputError):
     """An engine has as many unfinished requests as it was opened for."""
 

@@ -23,6 +23,8 @@ Confidence = Literal["neg_entropy", "probability", "margin"]
 Window = Literal["full", "block_causal"]
 Alignment = Literal["prompt", "absolute"]
 Cache = Literal["blocks", "none", "prefix", "dual", "sub_block"]
+PIPELINED = ("lopa", "d2f")
+"""Strategies that may decide several blocks at a time."""
 WHOLE_CACHES = ("none", "prefix", "dual")
 """With which all positions of the answer are in the sequence from the start."""
 
@@ -182,7 +184,7 @@ class GenerationConfig:
     @property
     def add_threshold(self) -> float:
         """Decided share of the last block at which the next one is opened; 1 where blocks come one by one."""
-        return self.block_add_threshold if self.strategy in ("lopa", "d2f") else 1.0
+        return self.block_add_threshold if self.strategy in PIPELINED else 1.0
 
     @property
     def fill_threshold(self) -> float:
@@ -227,9 +229,9 @@ class GenerationConfig:
     def _check_cache(self) -> None:
         """Refuse what no loop does: caches other than "blocks" belong to one block at a time."""
         wrong = None
-        if self.cache != "blocks" and self.strategy in ("lopa", "d2f"):
+        if self.cache != "blocks" and self.strategy in PIPELINED:
             wrong = f"cache {self.cache!r} with strategy {self.strategy!r}", "one block at a time, as threshold decodes"
-        elif self.block_steps is not None and self.strategy in ("lopa", "d2f"):
+        elif self.block_steps is not None and self.strategy in PIPELINED:
             wrong = f"block_steps with strategy {self.strategy!r}", "threshold, vanilla or sequential"
         elif self.cache in WHOLE_CACHES and (self.alignment, self.window) != ("prompt", "full"):
             wrong = (

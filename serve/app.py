@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import secrets
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from prometheus_client import CONTENT_TYPE_LATEST
@@ -25,6 +25,8 @@ from lopa.serve.answering.winners import WinningBranches
 from lopa.serve.http.api_error import ApiError, api_error_of, unavailable
 from lopa.serve.http.body import object_from_body
 from lopa.serve.http.events import EventResponse
+from lopa.serve.http.visitors import Visitors, VisitorsMiddleware
+from lopa.serve.openai.error_code import ErrorCode
 from lopa.serve.openai.options import CHATS, COMPLETIONS
 from lopa.serve.openai.request import request_of_body
 from lopa.serve.page.response import page
@@ -32,11 +34,11 @@ from lopa.serve.page.response import page
 _LOG = logging.getLogger(__name__)
 _GONE = 499
 """Of an answer that nobody is there to read; no client sees it."""
-_CODES = {404: "not_found", 405: "method_not_allowed"}
+_CODES: dict[int, ErrorCode] = {404: "not_found", 405: "method_not_allowed"}
 
 
-def app_of_service(service: Service, *, origins: Sequence[str] = ()) -> Starlette:
-    """An ASGI app; its end closes the service. Pages of `origins` may use it from browsers, "*": of any."""
+def app_of_service(service: Service, visitors: Visitors = Visitors()) -> Starlette:  # noqa: B008 - it is frozen
+    """An ASGI app that answers `visitors`; its end closes the service."""
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -46,8 +48,9 @@ def app_of_service(service: Service, *, origins: Sequence[str] = ()) -> Starlett
             await asyncio.to_thread(service.close)
 
     endpoints = _Endpoints(service)
-    cors = Middleware(CORSMiddleware, allow_origins=list(origins), allow_methods=["*"], allow_headers=["*"])
-    return Starlette(
+    door = Middleware(VisitorsMiddleware, visitors=visitors, refuse=endpoints.told)
+    cors = Middleware(CORSMiddleware, allow_origins=visitors.origins, allow_methods=["*"], allow_headers=["*"])
+    app = Starlette(
         routes=[
             Route("/", page),
             Route("/v1/models", endpoints.models),
@@ -58,7 +61,7 @@ def app_of_service(service: Service, *, origins: Sequence[str] = ()) -> Starlett
             Route("/ready", endpoints.ready),
             Route("/metrics", endpoints.metrics),
         ],
-        middleware=[cors] if origins else [],
+        middleware=[door, cors] if visitors.origins else [door],
         exception_handlers={
             ApiError: endpoints.told,
             HTTPException: endpoints.told_of_http,
@@ -67,6 +70,8 @@ def app_of_service(service: Service, *, origins: Sequence[str] = ()) -> Starlett
         },
         lifespan=lifespan,
     )
+    app.router.redirect_slashes = False  # to an address made of the request's Host, which a proxy may know by another
+    return app
 
 
 class _Endpoints:
@@ -140,14 +145,13 @@ class _Endpoints:
         told = api_error_of(error)
         told.headers["x-request-id"] = number = f"req_{secrets.token_hex(16)}"
         _LOG.info("%s: refused with %d: %r", number, told.status, str(told))
-        self._service.metrics.rejected(told.code or "bad_request")
+        self._service.metrics.rejected(told.code)
         return told.response()
 
-    async def told_of_http(self, _: Request, error: Exception) -> Response:
+    async def told_of_http(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        return ApiError(
-            error.status_code, error.detail, code=_CODES.get(error.status_code), headers=error.headers
-        ).response()
+        code = _CODES.get(error.status_code)
+        return await self.told(request, ApiError(error.status_code, error.detail, code=code, headers=error.headers))
 
     async def nobody(self, _: Request, __: Exception) -> Response:
         return Response(status_code=_GONE)

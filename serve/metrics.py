@@ -1,33 +1,51 @@
 """What a server tells Prometheus: an observer of its engine, and counters of what HTTP saw."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from itertools import product
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 
 from lopa.runtime.engine import Engine
 from lopa.runtime.requests.observer import AdmissionReport, EndReport, RoundReport
+from lopa.serve.openai.answer import FINISH_REASONS
+from lopa.serve.openai.error_code import ERROR_CODES, ErrorCode
+from lopa.serve.openai.options import PROMPT_FIELDS
 
 _ROUND_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 _REQUEST_SECONDS = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+_ENDPOINTS = {path: path.removeprefix("/v1/") for path in PROMPT_FIELDS}
+_KINDS = ("real", "padding")
+_NO_CODE = "bad_request"
+"""The reason of a refusal whose error has no code."""
 _PER_FORWARD = (0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 32.0)
 
 
 class ServeMetrics:
-    """An EngineObserver. Every metric has the label `model`."""
+    """An EngineObserver. Every metric of ours has the label `model`; beside them are those of the process, by the names
+    that Prometheus's own clients give them.
+
+    All are there from the beginning, as 0: of what comes into being with its first event, that event is not seen.
+    """
 
     def __init__(self, model: str) -> None:
         self._model = model
         self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
         self._requests = self._counter(
-            "lopa_requests", "Answers that ended, by endpoint and finish_reason.", "endpoint", "finish_reason"
+            "lopa_requests",
+            "Answers that ended, by endpoint and finish_reason.",
+            endpoint=_ENDPOINTS.values(),
+            finish_reason=FINISH_REASONS,
         )
-        self._rejected = self._counter("lopa_rejected", "Requests refused over HTTP, by error code.", "reason")
+        self._rejected = self._counter(
+            "lopa_rejected", "Requests refused over HTTP, by error code.", reason=(_NO_CODE, *ERROR_CODES)
+        )
         self._cancelled = self._counter("lopa_cancelled", "Answers whose client went away or gave up.")
         self._prompt_tokens = self._counter("lopa_prompt_tokens", "Tokens of the prompts of answers that ended.")
         self._generated = self._counter("lopa_generated_tokens", "Tokens of answers that ended.")
         self._steps = self._counter("lopa_steps", "Steps of answers that ended.")
         self._reused = self._counter("lopa_prompt_rows_reused", "Rows of prompts found instead of computed.")
-        self._rows = self._counter("lopa_round_rows", "Window rows computed, real or padding.", "kind")
+        self._rows = self._counter("lopa_round_rows", "Window rows computed, real or padding.", kind=_KINDS)
         self._per_forward = self._histogram("lopa_tokens_per_forward", "Tokens per step of an answer.", _PER_FORWARD)
         self._round = self._histogram("lopa_round_seconds", "Wall time of a round of all requests.", _ROUND_SECONDS)
         self._outside = self._counter("lopa_round_seconds_outside", "Of the rounds, seconds outside the forwards.")
@@ -53,18 +71,18 @@ class ServeMetrics:
 
     def answered(self, endpoint: str, finish_reason: str) -> None:
         """An answer was made whole."""
-        self._requests.labels(self._model, endpoint, finish_reason).inc()
+        self._requests.labels(self._model, _ENDPOINTS[endpoint], finish_reason).inc()
 
-    def rejected(self, reason: str) -> None:
+    def rejected(self, code: ErrorCode | None) -> None:
         """A request was refused."""
-        self._rejected.labels(self._model, reason).inc()
+        self._rejected.labels(self._model, code or _NO_CODE).inc()
 
     def round_ended(self, report: RoundReport) -> None:
         """As EngineObserver says, and so are the others below."""
         self._round.labels(self._model).observe(report.seconds)
         self._outside.labels(self._model).inc(report.seconds_outside)
-        self._rows.labels(self._model, "real").inc(report.real_rows)
-        self._rows.labels(self._model, "padding").inc(report.padding_rows)
+        for kind, rows in zip(_KINDS, (report.real_rows, report.padding_rows), strict=True):
+            self._rows.labels(self._model, kind).inc(rows)
 
     def request_admitted(self, report: AdmissionReport) -> None:
         """How long it waited."""
@@ -84,10 +102,11 @@ class ServeMetrics:
         if report.cancelled:
             self._cancelled.labels(self._model).inc()
 
-    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+    def _counter(self, name: str, text: str, **labels: Iterable[str]) -> Counter:
+        """With every value that each label may have."""
         counter = Counter(name, text, ("model", *labels), registry=self.registry)
-        if not labels:
-            counter.labels(self._model)  # so that it is there, as 0, before anything has happened
+        for values in product(*labels.values()):
+            counter.labels(self._model, *values)
         return counter
 
     def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:

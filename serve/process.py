@@ -4,8 +4,9 @@ import asyncio
 import os
 import signal
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from ipaddress import ip_address
 
 import uvicorn
 
@@ -13,6 +14,7 @@ from lopa.runtime.errors import BadInputError
 from lopa.serve.answering.service import Service
 from lopa.serve.app import app_of_service
 from lopa.serve.http.protocol import protocol_within
+from lopa.serve.http.visitors import Visitors
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _LAST_WRITES = 5
@@ -48,11 +50,16 @@ def url_of_socket(listening: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
+def is_on_loopback(listening: socket.socket) -> bool:
+    """Whether programs of this machine alone reach it."""
+    return ip_address(listening.getsockname()[0]).is_loopback
+
+
 def serve_until_stopped(
     service: Service,
     listening: socket.socket,
     *,
-    origins: Sequence[str],
+    visitors: Visitors,
     drain_seconds: float,
     on_ready: Callable[[], None],
     on_stop: Callable[[], None],
@@ -63,20 +70,20 @@ def serve_until_stopped(
     `drain_seconds`. A second signal ends the process at once, with 128 and its number as the exit code. Raises the
     engine's error when a device fails.
     """
-    return asyncio.run(_served(service, listening, origins, drain_seconds, on_ready, on_stop))
+    return asyncio.run(_served(service, listening, visitors, drain_seconds, on_ready, on_stop))
 
 
 async def _served(
     service: Service,
     listening: socket.socket,
-    origins: Sequence[str],
+    visitors: Visitors,
     drain_seconds: float,
     on_ready: Callable[[], None],
     on_stop: Callable[[], None],
 ) -> bool:
     server = _Server(
         uvicorn.Config(
-            app_of_service(service, origins=origins),
+            app_of_service(service, visitors),
             http=protocol_within(service.limits.stall_seconds),
             ws="none",
             lifespan="on",

@@ -40,7 +40,7 @@ def test_the_wheel_holds_everything(wheel: Path) -> None:
 
 def test_the_source_archive_holds_what_the_project_is_checked_with(tmp_path: Path) -> None:
     tree = tmp_path / "tree"
-    unwanted = shutil.ignore_patterns(".venv", ".git", ".*_cache", "__pycache__", "out", "build", "dist", "*.egg-info")
+    unwanted = shutil.ignore_patterns(".venv*", ".git", ".*_cache", "__pycache__", "out", "build", "dist", "*.egg-info")
     shutil.copytree(PROJECT, tree, symlinks=True, ignore=unwanted)
     program = "import setuptools.build_meta as backend, sys; backend.build_sdist(sys.argv[1])"
     subprocess.run([sys.executable, "-c", program, tmp_path], cwd=tree, capture_output=True, check=True)

@@ -30,6 +30,13 @@ _CUT = 143
 @click.option("--model", metavar="NAME", help="What clients call the model [default: the bundle's folder].")
 @click.option("--api-keys", type=click.Path(path_type=Path), metavar="FILE", help="Keys to ask for, one a line.")
 @click.option("--cors", "origins", multiple=True, metavar="ORIGIN", help="Let pages of this origin in [default: none].")
+@click.option(
+    "--allow-host",
+    "names",
+    multiple=True,
+    metavar="NAME",
+    help="A name of this server, as behind a proxy; *: any [default: addresses and localhost, any if not on loopback].",
+)
 @device_options
 @click.option("--threads", type=click.IntRange(min=1), help="Threads of the engine [default: its own choice].")
 @click.option("--slots", type=int, default=SLOTS, show_default=True, help="Requests that run at once.")
@@ -76,6 +83,7 @@ def command(
     model: str | None,
     api_keys: Path | None,
     origins: tuple[str, ...],
+    names: tuple[str, ...],
     devices: tuple[str, ...],
     device_timeout: float,
     threads: int | None,
@@ -98,8 +106,9 @@ def command(
     with _serve_extra_needed():
         from lopa.serve.answering.service import Service
         from lopa.serve.http.keys import keys_from_file
+        from lopa.serve.http.visitors import visitors_of_server
         from lopa.serve.metrics import ServeMetrics
-        from lopa.serve.process import listening_socket, serve_until_stopped, url_of_socket
+        from lopa.serve.process import is_on_loopback, listening_socket, serve_until_stopped, url_of_socket
     if on_mpi(devices):
         raise BadInputError(
             "--device " + " --device ".join(devices),
@@ -119,21 +128,24 @@ def command(
     keys = None if api_keys is None else keys_from_file(api_keys)
     name = bundle.resolve().name if model is None else model
     metrics = ServeMetrics(name)
-    with (
-        listening_socket(host, port) as listening,
-        Decoder.open(bundle, devices, threads=threads, device_timeout=device_timeout) as decoder,
-        Engine(_warmed_up(decoder), slots=slots, queue_limit=queue, observer=metrics) as engine,
-    ):
-        metrics.watch(engine)
-        service = Service(engine, name, decoder.tokenizer.decode, limits, metrics, keys)
-        whole = serve_until_stopped(
-            service,
-            listening,
-            origins=origins,
-            drain_seconds=drain,
-            on_ready=lambda: _say(f"{name} at {url_of_socket(listening)}/v1"),
-            on_stop=lambda: _say("stopping: running answers end, no new ones are taken"),
-        )
+    with listening_socket(host, port) as listening:
+        on_loopback = is_on_loopback(listening)
+        visitors = visitors_of_server(names, origins, host=host, on_loopback=on_loopback)
+        if not on_loopback and keys is None:
+            click.echo(f"warning: whoever reaches {url_of_socket(listening)} may use it: no --api-keys", err=True)
+        with (
+            Decoder.open(bundle, devices, threads=threads, device_timeout=device_timeout) as decoder,
+            Engine(_warmed_up(decoder), slots=slots, queue_limit=queue, observer=metrics) as engine,
+        ):
+            metrics.watch(engine)
+            whole = serve_until_stopped(
+                Service(engine, name, decoder.tokenizer.decode, limits, metrics, keys),
+                listening,
+                visitors=visitors,
+                drain_seconds=drain,
+                on_ready=lambda: _say(f"{name} at {url_of_socket(listening)}/v1"),
+                on_stop=lambda: _say("stopping: running answers end, no new ones are taken"),
+            )
     if not whole:
         click.echo(f"error: answers were cut: {drain:g} seconds were too short for them", err=True)
     return 0 if whole else _CUT

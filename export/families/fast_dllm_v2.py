@@ -22,6 +22,7 @@ FAST_DLLM_V2 = Family(
         "confidence": "probability",
         "skip_threshold": 0.9,
         "alignment": "absolute",
+        "block_add_threshold": 1.0,  # it was trained on decided blocks before the one it decides
         "window": "block_causal",
         "block_size": 32,
         "sub_block": 8,

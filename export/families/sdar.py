@@ -25,6 +25,7 @@ SDAR = Family(
         "confidence": "probability",
         "skip_threshold": 0.85,
         "alignment": "absolute",
+        "block_add_threshold": 1.0,  # it was trained on decided blocks before the one it decides
         "window": "block_causal",
         "block_size": 4,
     },

@@ -29,6 +29,7 @@ STABLE_DIFFCODER = Family(
         "confidence": "probability",
         "skip_threshold": 0.95,
         "alignment": "absolute",
+        "block_add_threshold": 1.0,  # it was trained on decided blocks before the one it decides
         "window": "block_causal",
         "block_size": 4,
     },

@@ -92,12 +92,13 @@ class Decoding:
         manifest: Manifest,
         budget: BranchBudget | None = None,
         prompt_row: RowStatistics | None = None,
+        prompt_cached: bool = False,
     ) -> None:
         """`prompt` [length], at least one token; `request` is a number unused in the session.
 
-        `budget`, fresh for every request, decides on the number of branches; without it the config does. `prompt_row`
-        [K] is what predicts behind the prompt where its rows are in the session already; without it the first round
-        computes and commits them.
+        `budget`, fresh for every request, decides on the number of branches; without it the config does. Where the
+        prompt's rows are in the session already (`prompt_cached`), `prompt_row` [K] is what predicts behind them, if
+        rows predict the next position; else the first round computes and commits them.
         """
         self._session, self._config, self._budget = session, config, budget
         self._vocabulary = manifest.dimensions.vocab_size
@@ -118,10 +119,10 @@ class Decoding:
             prompt,
             layout,
             mask_token=self._mask,
-            cached=prompt_row is not None,
+            cached=prompt_cached,
             with_logprobs=config.logprobs,
         )
-        self._cached = layout.first if prompt_row is not None else 0
+        self._cached = layout.first if prompt_cached else 0
         """Rows of the request's prefix in the session."""
         self._go_on_with((first,))
 

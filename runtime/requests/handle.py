@@ -5,8 +5,8 @@ Knows nothing of how it is decoded.
 
 import threading
 from bisect import bisect_left
-from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator, Sequence
+from contextlib import aclosing, contextmanager, suppress
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
@@ -83,14 +83,21 @@ class RequestHandle:
 
     async def __aiter__(self) -> AsyncIterator[Event]:
         """As `__iter__`, for asyncio: the loop is woken when there is something new."""
+        async with aclosing(self.batches()) as batches:
+            async for new in batches:
+                for event in new:
+                    yield event
+
+    async def batches(self) -> AsyncGenerator[list[Event], None]:
+        """As `__aiter__`, all at once that has come since the last time, at least one event."""
         with self._waking() as changed:
             place = 0
             while True:
                 changed.clear()
                 with self._changed:
                     (new, place), done = self.events_from(place), self.done
-                for event in new:
-                    yield event
+                if new:
+                    yield new
                 if done:
                     break
                 await changed.wait()
@@ -132,7 +139,7 @@ class RequestHandle:
                 self._wake()
 
     async def _awaited(self) -> GenerationResult:
-        with self._waking() as changed:
+        with self._waking(at_end=True) as changed:
             while not self.done:
                 changed.clear()
                 if not self.done:  # what came before `clear` would not wake
@@ -140,13 +147,15 @@ class RequestHandle:
         return self.result(0)
 
     @contextmanager
-    def _waking(self) -> "Iterator[asyncio.Event]":
-        """An event of the running loop that is set, from whatever thread, when there is something new."""
+    def _waking(self, *, at_end: bool = False) -> "Iterator[asyncio.Event]":
+        """An event of the running loop that is set, from whatever thread, when there is something new, or the end."""
         import asyncio  # here, since most programs that decode do without it and it is slow to import
 
         loop, changed = asyncio.get_running_loop(), asyncio.Event()
 
         def wake() -> None:
+            if at_end and not self.done:
+                return
             with suppress(RuntimeError):  # the loop was closed in the meantime
                 loop.call_soon_threadsafe(changed.set)
 

@@ -163,9 +163,15 @@ class RequestPool:
         self._running.clear()
 
     def _opened(self, job: Job, stored: StoredPrompt | None) -> _Running:
-        row = None if stored is None else stored.last
         decoding = Decoding(
-            self._session, unused_request(), job.prompt_ids, job.config, self._manifest, job.budget, row
+            self._session,
+            unused_request(),
+            job.prompt_ids,
+            job.config,
+            self._manifest,
+            job.budget,
+            prompt_row=None if stored is None else stored.last,
+            prompt_cached=stored is not None,
         )
         answers = {
             handle: Answer(
@@ -199,9 +205,9 @@ class RequestPool:
         if step.number == 1 and windows.commit and self._prompts.takes(job.prompt_ids, job.config):
             # The rows are there until the next forward; a copy of the prompt's outlives it.
             rows_of_prompt = self._session.read_rows(running.decoding.request, step.winner, windows.commit)
-            assert running.decoding.kept_row is not None
+            last = running.decoding.kept_row
             self._prompts.add(
-                job.prompt_ids, job.config, StoredPrompt(rows_of_prompt, running.decoding.kept_row.copy())
+                job.prompt_ids, job.config, StoredPrompt(rows_of_prompt, None if last is None else last.copy())
             )
         if job.on_step is not None:
             job.on_step(step)

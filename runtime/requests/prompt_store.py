@@ -23,8 +23,9 @@ class StoredPrompt:
 
     rows: CacheRows
     """Of the whole prompt."""
-    last: RowStatistics
-    """[K], of its last row; these are of the tempered distribution, so the temperature belongs to the key."""
+    last: RowStatistics | None
+    """[K], of its last row, where rows predict the next position; of the tempered distribution, so that the temperature
+    belongs to the key."""
 
 
 class PromptStore:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.checked_values import shown
 from lopa.runtime.contract import Int64
-from lopa.runtime.errors import BadInputError
+from lopa.runtime.errors import BadInputError, PromptTooLongError
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.text.tokenizer import Tokenizer
 
@@ -65,10 +65,10 @@ def ids_from_prompt(prompt: Prompt, config: GenerationConfig, tokenizer: Tokeniz
 
 
 def check_length(length: int, config: GenerationConfig, manifest: Manifest) -> None:
-    """Raise BadInputError unless a prompt of `length` tokens leaves room for the answer."""
+    """Raise PromptTooLongError unless a prompt of `length` tokens leaves room for the answer."""
     most = manifest.dimensions.max_positions
     if length + config.positions > most:
-        raise BadInputError(
+        raise PromptTooLongError(
             f"a prompt of {length} tokens with max_new_tokens {config.positions}",
             expected=f"at most {most} positions in all, which is what the model was trained for",
             remedy="shorten the prompt or lower max_new_tokens",

@@ -12,7 +12,7 @@ import tokenizers
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.manifest import ROLES, SpecialTokens, reasons_against_roles
 from lopa.runtime.checked_values import is_unicode, shown
-from lopa.runtime.errors import BadInputError
+from lopa.runtime.errors import BadInputError, PromptTooLongError
 from lopa.runtime.files.untrusted_input import bytes_from_file, object_from_json, refused_as_bad_input
 from lopa.runtime.template.text import marks_of
 from lopa.runtime.text.chat_template import text_from_messages
@@ -191,7 +191,7 @@ class Tokenizer:
         if self._positions is not None and len(text) > self._positions * _USUAL_CHARACTERS:
             most = self._positions * _SHORTENED * max(_USUAL_CHARACTERS, self._longest_token)
             if len(text) > most:
-                raise BadInputError(
+                raise PromptTooLongError(
                     f"a text of {len(text)} characters",
                     expected=f"at most {most}, since no longer one fits into the model's {self._positions} positions",
                     remedy="shorten the prompt",

@@ -75,5 +75,4 @@ class Reply:
 
     def count(self, result: GenerationResult) -> None:
         """For the metrics: an answer has ended."""
-        endpoint = self.asked.endpoint.removeprefix("/v1/")
-        self.service.metrics.answered(endpoint, finish_of_result(result))
+        self.service.metrics.answered(self.asked.endpoint, finish_of_result(result))

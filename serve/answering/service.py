@@ -12,6 +12,7 @@ from lopa.serve.http.keys import ApiKeys
 from lopa.serve.limits import ServeLimits
 from lopa.serve.metrics import ServeMetrics
 from lopa.serve.openai.answer import TextOfIds
+from lopa.serve.openai.options import CHATS, COMPLETIONS
 
 _PREPARING = 2
 """Threads in which prompts become ids, so that a long one holds up nobody."""
@@ -48,6 +49,7 @@ class Service:
             "created": self.created,
             "owned_by": "lopa-export",
             "max_model_len": self.engine.manifest.dimensions.max_positions,
+            "endpoints": [CHATS, COMPLETIONS] if self.engine.has_chat_template else [COMPLETIONS],
         }
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
 """A reply as a stream: committed text as it comes, drafts if they are wanted, the ends, and errors on the way."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -15,36 +15,41 @@ from lopa.serve.http.api_error import api_error_of
 from lopa.serve.http.events import DONE, KEEP_ALIVE, event_of
 from lopa.serve.openai.answer import finish_of_result, logprobs_of_result, ours_of_result
 
-Numbered = tuple[int, Event | Exception]
+Numbered = tuple[int, Sequence[Event] | Exception]
+"""What came of an answer with its number: events, or what made it fail."""
 
 
 async def stream_of_reply(reply: Reply, handles: Handles, winners: WinningBranches) -> AsyncIterator[bytes]:
-    """Server-sent events of all answers, mixed as they come. An error is the last event, without [DONE]."""
+    """Server-sent events of all answers, mixed as they come; those that come together are one part.
+
+    An error is the last event, without [DONE].
+    """
     parts = _Parts(reply, winners)
-    for index in range(len(handles)):
-        if reply.shape.first is not None:
-            yield parts.chunk(index, reply.shape.first)
+    if reply.shape.first is not None:
+        yield b"".join(parts.chunk(index, reply.shape.first) for index in range(len(handles)))
     results: dict[int, GenerationResult] = {}
     waiting = reply.service.limits.keep_alive_seconds
     async for numbered in events_of_handles(handles, waiting):
         if numbered is None:
             yield KEEP_ALIVE
             continue
-        index, event = numbered
+        index, events = numbered
+        part = b""
         try:
-            if isinstance(event, Exception):
-                raise event
-            if isinstance(event, DoneEvent):
-                results[index] = check_not_cut(event.result)
-                reply.count(event.result)
-            yield parts.of_event(index, event)
+            if isinstance(events, Exception):
+                raise events
+            for event in events:
+                if isinstance(event, DoneEvent):
+                    results[index] = check_not_cut(event.result)
+                    reply.count(event.result)
+                part += parts.of_event(index, event)
         except Exception as error:  # the status was sent long ago: whatever it is, the client hears of it here
-            yield event_of(api_error_of(error).body)
+            yield part + event_of(api_error_of(error).body)
             return
-    if parts.with_usage:
-        ordered = [results[index] for index in range(len(handles))]
-        yield event_of({**parts.head, "choices": [], "usage": reply.usage(ordered)})
-    yield DONE
+        yield part
+    ordered = [results[index] for index in range(len(handles))]
+    usage = event_of({**parts.head, "choices": [], "usage": reply.usage(ordered)}) if parts.with_usage else b""
+    yield usage + DONE
 
 
 class _Parts:
@@ -79,7 +84,7 @@ class _Parts:
 
 
 async def events_of_handles(handles: Handles, seconds: float) -> AsyncGenerator[Numbered | None, None]:
-    """Events of all handles, each with its number, and None whenever nothing has come for `seconds`.
+    """Events of all handles, with the handle's number, and None whenever nothing has come for `seconds`.
 
     Nothing is fetched of a handle before what came from it is taken: a slow reader misses drafts, and what is kept for
     it is the newest one.
@@ -93,7 +98,7 @@ async def events_of_handles(handles: Handles, seconds: float) -> AsyncGenerator[
             with suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
                     numbered = await news.get()
-            if numbered is not None and isinstance(numbered[1], DoneEvent | Exception):
+            if numbered is not None and _is_last(numbered[1]):
                 left -= 1
             yield numbered
     finally:
@@ -101,9 +106,13 @@ async def events_of_handles(handles: Handles, seconds: float) -> AsyncGenerator[
             reader.cancel()
 
 
+def _is_last(events: Sequence[Event] | Exception) -> bool:
+    return isinstance(events, Exception) or isinstance(events[-1], DoneEvent)
+
+
 async def _read(index: int, handle: RequestHandle, news: "asyncio.Queue[Numbered]") -> None:
     try:
-        async for event in handle:
-            await news.put((index, event))
+        async for events in handle.batches():
+            await news.put((index, events))
     except Exception as error:  # its request failed
         await news.put((index, error))

@@ -6,6 +6,7 @@ from typing import Any
 from starlette.responses import JSONResponse
 
 from lopa.runtime.errors import BadInputError, EngineClosedError, EngineFailedError, LopaError, QueueFullError
+from lopa.serve.openai.error_code import ErrorCode
 from lopa.serve.openai.field_error import FieldError
 
 RETRY_SECONDS = 1
@@ -22,7 +23,7 @@ class ApiError(Exception):
         kind: str = "invalid_request_error",
         *,
         param: str | None = None,
-        code: str | None = None,
+        code: ErrorCode | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(message)
@@ -45,7 +46,7 @@ def api_error_of(error: Exception) -> ApiError:
     if isinstance(error, EngineClosedError | EngineFailedError):
         return unavailable(str(error), "engine_failed" if isinstance(error, EngineFailedError) else "not_ready")
     if isinstance(error, FieldError):
-        return ApiError(400, str(error), param=error.param)
+        return ApiError(400, str(error), param=error.param, code=error.code)
     if isinstance(error, BadInputError):
         return ApiError(400, str(error))
     said = str(error) if isinstance(error, LopaError) else f"unexpected {type(error).__name__}: a bug of lopa-export"
@@ -57,6 +58,6 @@ def overloaded(message: str) -> ApiError:
     return ApiError(429, message, "rate_limit_error", code="queue_full", headers={"Retry-After": str(RETRY_SECONDS)})
 
 
-def unavailable(message: str, code: str) -> ApiError:
+def unavailable(message: str, code: ErrorCode) -> ApiError:
     """Nobody is served now."""
     return ApiError(503, message, "server_error", code=code, headers={"Retry-After": str(RETRY_SECONDS)})

@@ -50,7 +50,7 @@ class EventResponse(Response):
                     if sending.done():
                         await sending
                 except TimeoutError:
-                    _LOG.info("a client took nothing for %g seconds", self._stall_seconds)  # uvicorn hangs up
+                    _LOG.info("a client took nothing for %g seconds", self._stall_seconds)
                 finally:
                     sending.cancel()
         finally:

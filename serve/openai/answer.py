@@ -12,7 +12,9 @@ from lopa.serve.openai.options import CHATS, COMPLETIONS
 
 TextOfIds = Callable[[list[int]], str]
 _FINISH: dict[StopReason, str] = {"eos": "stop", "stop_string": "stop"}
-"""Every other end is "length": the answer was cut."""
+_CUT = "length"
+"""Every other end."""
+FINISH_REASONS = ("stop", _CUT)
 _NOT_IN_LOPA = ("prompt_ids", "text", "token_ids", "logprobs")
 
 
@@ -63,7 +65,7 @@ SHAPES = {
 
 def finish_of_result(result: GenerationResult) -> str:
     """OpenAI's finish_reason."""
-    return _FINISH.get(result.stop_reason, "length")
+    return _FINISH.get(result.stop_reason, _CUT)
 
 
 def logprobs_of_result(shape: Shape, result: GenerationResult, text_of_ids: TextOfIds) -> dict[str, Any] | None:

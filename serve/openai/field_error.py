@@ -3,15 +3,16 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from lopa.runtime.errors import BadInputError, EngineClosedError, QueueFullError
+from lopa.runtime.errors import BadInputError, EngineClosedError, PromptTooLongError, QueueFullError
+from lopa.serve.openai.error_code import ErrorCode
 
 
 class FieldError(BadInputError):
     """A field of a body that cannot be used; `param` is its name as whoever wrote the body knows it."""
 
-    def __init__(self, param: str, received: str, *, expected: str, remedy: str) -> None:
+    def __init__(self, param: str, received: str, *, expected: str, remedy: str, code: ErrorCode | None = None) -> None:
         super().__init__(received, expected=expected, remedy=remedy)
-        self.param = param
+        self.param, self.code = param, code
 
 
 @contextmanager
@@ -22,4 +23,5 @@ def errors_of_field(param: str) -> Iterator[None]:
     except (FieldError, QueueFullError, EngineClosedError):
         raise
     except BadInputError as error:
-        raise FieldError(param, error.received, expected=error.expected, remedy=error.remedy) from error
+        code: ErrorCode | None = "context_length_exceeded" if isinstance(error, PromptTooLongError) else None
+        raise FieldError(param, error.received, expected=error.expected, remedy=error.remedy, code=code) from error

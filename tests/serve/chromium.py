@@ -27,6 +27,7 @@ _OPTIONS = (
     "--disable-background-networking",
     "--disable-component-update",
     "--window-size=1200,900",
+    "--host-resolver-rules=MAP elsewhere.example 127.0.0.1",
 )
 
 

@@ -61,9 +61,18 @@ def labels(server: Server) -> dict[str, set[str]]:
     return known
 
 
+def test_what_an_alert_selects_is_there_before_it_happens(server: Server) -> None:
+    """A rate needs two values: of a counter that comes with its first event, that event is not seen."""
+    told = server.http.get("/metrics").text
+    for query in RULES:
+        for name, wanted in re.findall(r'(lopa_\w+)\{reason=~?"(.+?)"\}', query):
+            for reason in wanted.split("|"):
+                assert f'{name}{{model="tiny",reason="{reason}"}}' in told
+
+
 @pytest.mark.parametrize("query", [*DASHBOARD, *RULES])
 def test_queries_name_metrics_and_labels_that_are_there(query: str, labels: dict[str, set[str]]) -> None:
-    named = set(re.findall(r"\b(?:lopa_\w+|up\b)", query)) - {"up"}
+    named = set(re.findall(r"\b(?:lopa_\w+|process_\w+|up\b)", query)) - {"up"}
     assert named or query.startswith("up{")
     assert named <= set(labels)
     selected = {label for inside in re.findall(r"\{(.*?)\}", query) for label in re.findall(r"(\w+)=", inside)}
@@ -78,14 +87,16 @@ def test_queries_name_metrics_and_labels_that_are_there(query: str, labels: dict
 
 def test_counters_are_read_as_rates_and_gauges_are_not() -> None:
     for query in (*DASHBOARD, *RULES):
-        for before, name in re.findall(r"(\w*)\(?(lopa_\w+)", query):
-            assert (before in ("rate", "resets")) == name.endswith(("_total", "_sum", "_count", "_bucket")), query
+        for before, name in re.findall(r"(\w*)\(?((?:lopa|process)_\w+)", query):
+            assert (before == "rate") == name.endswith(("_total", "_sum", "_count", "_bucket")), query
 
 
 def test_the_page_has_every_metric_and_no_other(labels: dict[str, set[str]]) -> None:
     """A histogram by its name; the labels that a line names in backticks are there."""
     section = SERVING.partition("## Metrics")[2].partition("\n## ")[0]
     lines = dict(re.findall(r"^\| `(lopa_\w+)` \| (.+) \|$", section, re.MULTILINE))
+    of_process = {name for name in labels if name.startswith("process_")}
+    assert set(re.findall(r"`(process_\w+)`", section)) == of_process
     histograms = {name.removesuffix("_bucket") for name in labels if name.endswith("_bucket")}
     parts = {f"{name}{end}" for name in histograms for end in ("_bucket", "_sum", "_count", "_created")}
     single = {name for name in labels if name.startswith("lopa_") and not name.endswith("_created")} - parts
@@ -176,6 +187,8 @@ def test_the_proxy_fits_the_server() -> None:
     assert int(of_nginx("client_max_body_size").removesuffix("m")) * 2**20 == ServeLimits().max_body
     assert int(of_nginx("proxy_read_timeout").removesuffix("s")) > options_of_unit()["max_seconds"]
     assert f"    server 127.0.0.1:{options_of_unit()['port']};\n" in NGINX
+    assert of_nginx("server_name") in options_of_unit()["names"]
+    assert of_nginx("proxy_set_header Host") == "$http_host"
 
 
 def test_systemd_accepts_the_unit(tmp_path: Path) -> None:

@@ -221,6 +221,20 @@ def test_a_chat_and_one_run_alone(browser: Browser, server: Server) -> None:
 
 
 @in_chromium
+def test_a_chat_is_offered_where_there_is_a_template(browser: Browser, server: Server, tiny_bundle: Path) -> None:
+    offered = "!found('kind').querySelector('[value=chat]').disabled"
+    Page(browser, server)
+    browser.until("model !== null")
+    assert browser.value(offered)
+    with serving(tiny_bundle) as plain:
+        Page(browser, plain)
+        browser.until("model !== null")
+        assert not browser.value(offered)
+        assert browser.value("found('kind').value") == "text"
+        assert not any("chat" in address for address in browser.requested), "it is not tried"
+
+
+@in_chromium
 def test_stop_frees_the_slots(browser: Browser, server: Server) -> None:
     page = Page(browser, server)
     browser.value("runs.forEach((each) => { each.strategy.value = 'vanilla'; each.offerBranches(); })")
@@ -317,6 +331,22 @@ def test_a_stream_that_breaks_off_is_an_error_and_html_stays_text(browser: Brows
     browser.value(f"runs[0].text = ''; runs[0].step = 1; runs[0].decided = 1; runs[0].draft({step})")
     assert browser.value("runs[0].part('steps').textContent") == "2 steps went by unseen4-1.00anchor won, 1 decided"
     assert browser.complaints == []
+
+
+@in_chromium
+def test_pages_from_elsewhere_start_nothing(browser: Browser, server: Server) -> None:
+    """Neither with a body that needs nobody's leave, nor under a name that leads to the server."""
+    server.until_idle()
+    before = server.metric("lopa_steps_total")
+    browser.open(f"http://elsewhere.example:{server.port}/")
+    assert "is not a name of this server" in browser.value("document.body.textContent")
+    body = '{"model": "tiny", "prompt": "2 + 2", "max_tokens": 4}'
+    asked = f"{{ method: 'POST', mode: 'no-cors', body: {body!r} }}"
+    assert browser.value(f"fetch('{server.url}/v1/completions', {asked}).then((answer) => answer.type)") == "opaque"
+    told = browser.value(f"fetch('/v1/completions', {asked}).then((answer) => answer.json())")
+    assert told["error"]["code"] == "host_not_allowed"
+    assert server.metric("lopa_steps_total") == before
+    assert server.metric('lopa_rejected_total{model="tiny",reason="origin_not_allowed"') > 0
 
 
 @in_chromium

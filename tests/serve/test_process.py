@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -258,13 +259,13 @@ def exchange(server: Server, sent: bytes, seconds: float = 10.0) -> bytes:
 
 
 def test_a_client_that_sends_too_slowly_is_given_up(server: Server) -> None:
-    head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 500\r\n\r\n"
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 500\r\n\r\n"
     began = time.monotonic()
     assert b" 408 " in exchange(server, head + b'{"model"')
     assert 1 < time.monotonic() - began < 8
 
 
-@pytest.mark.parametrize("sent", [b"", b"POST /v1/comp", b"POST /v1/completions HTTP/1.1\r\nHost: x\r\n"])
+@pytest.mark.parametrize("sent", [b"", b"POST /v1/comp", b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"])
 def test_a_client_that_never_begins_is_given_up_too(server: Server, sent: bytes) -> None:
     began = time.monotonic()
     with socket.create_connection(("127.0.0.1", server.port), timeout=10) as client:
@@ -283,7 +284,7 @@ def test_headers_without_end_are_given_up(server: Server) -> None:
         assert client.recv(100).startswith(b"HTTP/1.1 400 ")
     for length, status in ((60_000, b" 200 "), (70_000, b" 400 ")):
         line = b"GET /health?" + b"x" * length
-        assert status in exchange(server, line + b" HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        assert status in exchange(server, line + b" HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
 
 
 def test_half_a_request_and_a_hang_up_harm_nobody(server: Server) -> None:
@@ -297,7 +298,7 @@ def test_half_a_request_and_a_hang_up_harm_nobody(server: Server) -> None:
 def test_pipelined_requests_are_answered_in_order(server: Server) -> None:
     bodies = [json.dumps({"model": "tiny", "prompt": "2 + 2", "max_tokens": 4, "n": n}).encode() for n in (1, 2, 3)]
     requests = [
-        b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n%s\r\n" % (len(body), close) + body
+        b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n%s\r\n" % (len(body), close) + body
         for body, close in zip(bodies, (b"", b"", b"Connection: close\r\n"), strict=True)
     ]
     received = exchange(server, b"".join(requests))
@@ -308,13 +309,34 @@ def test_pipelined_requests_are_answered_in_order(server: Server) -> None:
 def test_metrics_are_those_of_the_page(server: Server) -> None:
     server.client.completions.create(model="tiny", prompt="2 + 2", max_tokens=4)
     text = server.http.get("/metrics").text
-    told = {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")}
+    told = {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE lopa_")}
     page = (Path(__file__).resolve().parents[2] / "docs" / "serving.md").read_text(encoding="utf-8")
     named = {word.strip("`") for line in page.splitlines() if line.startswith("| `lopa_") for word in [line.split()[1]]}
     assert named == {name for name in told if not name.endswith("_created")}
-    assert server.metric('lopa_requests_total{endpoint="completions",finish_reason=') > 0
+    assert server.metric('lopa_requests_total{endpoint="completions",finish_reason="length"') > 0
     for name in ("lopa_generated_tokens_total", "lopa_prompt_tokens_total", "lopa_request_seconds_count"):
         assert server.metric(name) > 0
+
+
+def test_a_server_that_has_done_nothing_tells_all_of_it(chat_bundle: Path) -> None:
+    """Each value of each label, as 0; and when it was started, by which one sees that it was started again."""
+    asked = time.time()
+    with serving(chat_bundle) as server:
+        series = re.findall(r"^(lopa_\w+_total)\{(.*)\} (\S+)$", server.http.get("/metrics").text, re.MULTILINE)
+        assert {(name, value) for name, labels, value in series if "endpoint" in labels or "reason" in labels} == {
+            ("lopa_requests_total", "0.0"),
+            ("lopa_rejected_total", "0.0"),
+        }
+        ends = {labels for name, labels, _ in series if name == "lopa_requests_total"}
+        assert ends == {
+            f'endpoint="{endpoint}",finish_reason="{reason}",model="tiny"'
+            for endpoint in ("chat/completions", "completions")
+            for reason in ("stop", "length")
+        }
+        assert abs(server.metric("process_start_time_seconds") - asked) < 60
+        for path, reason in (("/v1/nothing", "not_found"), ("/v1/completions", "method_not_allowed")):
+            server.http.get(path)
+            assert server.metric(f'lopa_rejected_total{{model="tiny",reason="{reason}"') == 1
 
 
 def test_nothing_is_left_behind(chat_bundle: Path, tmp_path: Path) -> None:

@@ -127,7 +127,7 @@ def test_a_client_that_goes_away_frees_its_slot(server: Server, streamed: bool) 
     cancelled, steps = server.metric("lopa_cancelled_total"), server.metric("lopa_steps_total")
     body = json.dumps(long_body(stream=streamed)).encode()
     with socket.create_connection(("127.0.0.1", server.port)) as client:
-        head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+        head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
         client.sendall(head.encode() + body)
         server.until(lambda: server.metric("lopa_requests_running") == 1)
     server.until_idle()

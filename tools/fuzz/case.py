@@ -86,6 +86,10 @@ def class_of_error(error: BaseException) -> Class:
         if isinstance(chain, MemoryError):
             return "memory"
         chain = chain.__cause__ or chain.__context__  # type: ignore[assignment]
+    if isinstance(error, TimeoutError):
+        return "hang"  # of another process, which a case waited for
+    if isinstance(error, ChildProcessError):
+        return "crash"
     if isinstance(error, CheckFailedError):
         return "foreign"  # nothing here is a check that may fail
     if isinstance(error, LopaError) and error.exit_code in (2, 3):

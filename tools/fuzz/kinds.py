@@ -1,6 +1,7 @@
 """The table of kinds. A kind is a function that makes the case of a random state; a new one is a line here."""
 
-from tools.fuzz.bundles import (
+from tools.fuzz.case import MakeCase
+from tools.fuzz.cases.bundles import (
     costs_case,
     dimensions_case,
     engine_case,
@@ -11,9 +12,9 @@ from tools.fuzz.bundles import (
     tokenizer_case,
     weights_case,
 )
-from tools.fuzz.case import MakeCase
-from tools.fuzz.checkpoints import checkpoint_case
-from tools.fuzz.requests import (
+from tools.fuzz.cases.checkpoints import checkpoint_case
+from tools.fuzz.cases.http import http_case
+from tools.fuzz.cases.requests import (
     command_case,
     config_case,
     lines_case,
@@ -37,4 +38,5 @@ KINDS: dict[str, MakeCase] = {
     "config": config_case,
     "prompt": prompt_case,
     "command": command_case,
+    "http": http_case,
 }

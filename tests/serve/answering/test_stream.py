@@ -11,20 +11,20 @@ RESULT = GenerationResult((1,), (2,), "text", 1, 1, 1, 1.0, "eos", 0.5)
 
 
 async def read_late(handle: RequestHandle, drafts: int) -> list[Any]:
-    """Takes one event, lets `drafts` come with a text after each, and takes the rest."""
+    """Takes what comes first, lets `drafts` come with a text after each, and takes the rest."""
     handle.put_events([DraftEvent(0, "first")])
     events = events_of_handles((handle,), 60.0)
-    seen = [await anext(events)]
+    seen = list((await anext(events))[1])
     for step in range(1, drafts + 1):
         handle.put_events([DraftEvent(step, str(step)), TextEvent(f"{step} ")])
         for _ in range(5):  # whoever reads ahead has the time to
             await asyncio.sleep(0)
     handle.put_events([DoneEvent(RESULT)])
-    return seen + [event async for event in events]
+    return seen + [event async for _, new in events for event in new]
 
 
 def test_a_slow_reader_misses_drafts_and_no_text() -> None:
-    seen = [event for _, event in asyncio.run(read_late(RequestHandle(), 200))]
+    seen = asyncio.run(read_late(RequestHandle(), 200))
     assert "".join(event.text for event in seen if isinstance(event, TextEvent)) == "".join(
         f"{step} " for step in range(1, 201)
     )
@@ -44,3 +44,13 @@ def test_a_pause_is_told() -> None:
             await events.aclose()
 
     assert asyncio.run(first()) is None
+
+
+def test_what_has_come_together_is_told_together() -> None:
+    async def all_of(handle: RequestHandle) -> list[Any]:
+        return [numbered async for numbered in events_of_handles((handle,), 60.0)]
+
+    handle, first, last = RequestHandle(), TextEvent("1"), [TextEvent("2"), DoneEvent(RESULT)]
+    handle.put_events([first])
+    handle.put_events(last)
+    assert asyncio.run(all_of(handle)) == [(0, [first, *last])]

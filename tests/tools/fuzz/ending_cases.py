@@ -51,6 +51,14 @@ def _allocates() -> object:
     return len(np.ones(2**40))
 
 
+def _waits_for_nothing() -> object:
+    raise TimeoutError("of another process")
+
+
+def _loses_a_process() -> object:
+    raise ChildProcessError("of another process")
+
+
 def _fails() -> object:
     raise KeyError("x")
 
@@ -73,6 +81,8 @@ ENDS = {
     "crash-silent": (_exits, None),
     "hang": (_hangs, None),
     "hang-asleep": (_sleeps, None),
+    "hang-elsewhere": (_waits_for_nothing, None),
+    "crash-elsewhere": (_loses_a_process, None),
 }
 
 

@@ -22,8 +22,8 @@ from lopa.runtime.tensorrt.manifest import TENSORRT_ENGINES, engine_for_device, 
 from lopa.runtime.tensorrt.manifest import engine_folder as tensorrt_folder
 from lopa.runtime.text.tokenizer import Tokenizer
 from tools.fuzz.case import NO_ANSWER, VERIFY_SECONDS, Case, Material
+from tools.fuzz.cases.graphs import changed_graph
 from tools.fuzz.decode import OPTIONS, answer_of_bundle, answer_of_decoder, run_command
-from tools.fuzz.graphs import changed_graph
 from tools.fuzz.material import (
     ascend_engine,
     bundle_of_way,
@@ -94,7 +94,7 @@ def graph_case(rng: random.Random, folder: Path, material: Material) -> Case:
         words = changed_graph(rng, model)
         data = model.SerializeToString()
     path.write_bytes(data)
-    _list_again(bundle, name)
+    list_again(bundle, name)
     return _used(words, bundle, material, way, rng, may_differ=True)
 
 
@@ -120,7 +120,7 @@ def weights_case(rng: random.Random, folder: Path, material: Material) -> Case:
             file.seek(at)
             file.write(data[: size - at])
     if rng.random() < 0.9:
-        _list_again(bundle, path.name)
+        list_again(bundle, path.name)
     return _used(f"{kind} at {at}", bundle, material, way, rng, may_differ=True)
 
 
@@ -248,7 +248,7 @@ def tokenizer_case(rng: random.Random, folder: Path, material: Material) -> Case
         words = f"{name} = {short(tree[name])}"
     else:
         words = _write_changed(rng, path, tree)
-    _list_again(bundle, path.name)
+    list_again(bundle, path.name)
 
     def run() -> object:
         answer = answer_of_bundle(bundle)
@@ -350,7 +350,7 @@ def _write_json(path: Path, rng: random.Random, tree: Any) -> None:
     path.write_bytes(text_of_json(rng, tree))
 
 
-def _list_again(bundle: Path, name: str) -> None:
+def list_again(bundle: Path, name: str) -> None:
     """Put the size and the digest that the file has now into the manifest: digests keep nobody from anything."""
     manifest = json.loads((bundle / "manifest.json").read_bytes())
     path = bundle / name

@@ -1,0 +1,36 @@
+"""One server for all clients: few places, and a chat template that makes prompts which the tiny model knows."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.chat_bundles import with_chat_template
+from tests.serve.servers import STOPPING, Server, serving
+
+from lopa.runtime import Decoder
+
+TEMPLATE = (
+    "{{ bos_token }}Question: "
+    "{% for m in messages %}{{ m.content }}{{ '' if loop.last else ', ' }}{% endfor %}"
+    "{{ '\\nAnswer:' }}"
+)
+"""The one form of prompt that the tiny model was taught: to others it often answers nothing at all."""
+
+
+@pytest.fixture(scope="session")
+def chat_bundle(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return with_chat_template(tiny_bundle, tmp_path_factory.mktemp("clients") / "chat", TEMPLATE)
+
+
+@pytest.fixture(scope="session")
+def decoder(chat_bundle: Path) -> Iterator[Decoder]:
+    with Decoder.open(chat_bundle, threads=1) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="session")
+def server(chat_bundle: Path) -> Iterator[Server]:
+    with serving(chat_bundle, "--slots", 4, "--queue", 4) as started:
+        yield started
+        code, said = started.stop()
+    assert (code, said.splitlines()) == (0, [STOPPING])

@@ -1,0 +1,40 @@
+"""What the decoder answers in this process, for clients in processes of their own to compare with."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tests.serve.servers import Server
+
+from lopa.runtime import Decoder
+from lopa.runtime.requests.result import GenerationResult
+from lopa.tiny import EVAL
+
+PROMPTS = [json.loads(line)["prompt"] for line in EVAL.read_text(encoding="utf-8").splitlines()[:3]]
+TOKENS = 64
+
+
+def question_of_prompt(prompt: str) -> str:
+    """The words that the template of the served bundle (conftest.py) makes `prompt` of."""
+    return prompt.removeprefix("Question: ").removesuffix("\nAnswer:")
+
+
+def write_expected(path: Path, server: Server, decoder: Decoder) -> None:
+    """A JSON file with the server's URL, prompts as texts and as words of a chat, and their answers."""
+    answers = [_told(each) for each in decoder.generate(PROMPTS, decoder.config(branches=1, max_new_tokens=TOKENS))]
+    (branched,) = decoder.generate(PROMPTS[:1], decoder.config(branches=4, max_new_tokens=TOKENS))
+    assert branched.steps < answers[0]["steps"], "or the option would not be seen"
+    questions = [question_of_prompt(prompt) for prompt in PROMPTS]
+    expected = {"url": server.url, "prompts": PROMPTS, "questions": questions, "question": questions[0]}
+    expected |= {"whole": answers[0], "branched": _told(branched), "completed": answers}
+    path.write_text(json.dumps(expected), encoding="utf-8")
+
+
+def _told(result: GenerationResult) -> dict[str, Any]:
+    return {
+        "text": result.text,
+        "prompt_tokens": len(result.prompt_ids),
+        "tokens": result.tokens,
+        "steps": result.steps,
+        "finish_reason": {"eos": "stop", "length": "length"}[result.stop_reason],
+    }

@@ -1,0 +1,97 @@
+"""langchain's own suite for chat models, and what it lacks, with ChatOpenAI as it comes. Run by test_python.py.
+
+Runs where the clients are installed, so that it knows nothing of this project but the URL and what is expected.
+"""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+from langchain_core.language_models import BaseChatModel
+from langchain_openai import ChatOpenAI, OpenAI
+from langchain_tests.integration_tests import ChatModelIntegrationTests
+
+EXPECTED: dict[str, Any] = json.loads(Path(os.environ["EXPECTED"]).read_text(encoding="utf-8"))
+SERVER = {"model": "tiny", "base_url": f"{EXPECTED['url']}/v1", "api_key": "none", "max_retries": 0}
+
+
+class TestLopaExport(ChatModelIntegrationTests):
+    """What a masked model cannot do is switched off here; test_python.py says why."""
+
+    @property
+    def chat_model_class(self) -> type[BaseChatModel]:
+        return ChatOpenAI
+
+    @property
+    def chat_model_params(self) -> dict[str, Any]:
+        return {**SERVER, "stream_usage": True}
+
+    @property
+    def has_tool_calling(self) -> bool:
+        return False
+
+    @property
+    def has_tool_choice(self) -> bool:
+        return False
+
+    @property
+    def has_structured_output(self) -> bool:
+        return False
+
+
+@pytest.fixture
+def chat() -> ChatOpenAI:
+    return ChatOpenAI(**SERVER, max_tokens=64)
+
+
+def test_an_answer_is_the_decoders(chat: ChatOpenAI) -> None:
+    answer = chat.invoke(EXPECTED["question"])
+    assert answer.content == EXPECTED["whole"]["text"]
+    assert answer.response_metadata["finish_reason"] == EXPECTED["whole"]["finish_reason"]
+    assert answer.usage_metadata is not None
+    used = (answer.usage_metadata["input_tokens"], answer.usage_metadata["output_tokens"])
+    assert used == (EXPECTED["whole"]["prompt_tokens"], EXPECTED["whole"]["tokens"])
+
+
+def test_a_stream_joins_to_the_answer(chat: ChatOpenAI) -> None:
+    chunks = list(chat.stream(EXPECTED["question"]))
+    assert "".join(str(chunk.content) for chunk in chunks) == EXPECTED["whole"]["text"]
+
+
+def test_a_batch_keeps_its_order(chat: ChatOpenAI) -> None:
+    answers = chat.batch(EXPECTED["questions"], {"max_concurrency": 2})
+    assert [answer.content for answer in answers] == [each["text"] for each in EXPECTED["completed"]]
+
+
+def test_options_of_lopa_are_an_extra_body() -> None:
+    chat = ChatOpenAI(**SERVER, max_tokens=64, extra_body={"lopa": {"branches": 4}})
+    answer = chat.invoke(EXPECTED["question"])
+    assert answer.content == EXPECTED["branched"]["text"]
+    assert answer.response_metadata["token_usage"]["lopa"]["steps"] == EXPECTED["branched"]["steps"]
+
+
+def test_log_probabilities(chat: ChatOpenAI) -> None:
+    answer = chat.bind(logprobs=True).invoke(EXPECTED["question"])
+    assert len(answer.response_metadata["logprobs"]["content"]) == EXPECTED["whole"]["tokens"]
+
+
+def test_a_text_model_completes() -> None:
+    model = OpenAI(**SERVER, max_tokens=64, temperature=0)
+    assert model.invoke(EXPECTED["prompts"][0]) == EXPECTED["completed"][0]["text"]
+    assert "".join(model.stream(EXPECTED["prompts"][0])) == EXPECTED["completed"][0]["text"]
+
+
+def test_tools_are_refused_by_name(chat: ChatOpenAI) -> None:
+    def add(a: int, b: int) -> int:
+        """Add two numbers."""
+        return a + b
+
+    schema = {"title": "answer", "description": "a number", "type": "object", "properties": {"x": {"type": "number"}}}
+    structured = chat.with_structured_output(schema, method="json_schema")
+    for refused, param in ((chat.bind_tools([add]), "tools"), (structured, "response_format")):
+        with pytest.raises(openai.BadRequestError) as error:
+            refused.invoke(EXPECTED["question"])
+        assert error.value.param == param

@@ -1,0 +1,65 @@
+"""Streams as the soak reads them: cut anywhere, and wrong in every way that it has to see."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from tools.serving.events import BadStreamError, StreamedAnswers, events_of_parts
+
+STREAM = b': keep-alive\n\ndata: {"a": 1}\n\ndata: {"b": 2}\n\ndata: [DONE]\n\n'
+
+
+async def parts_of(text: bytes, size: int) -> AsyncIterator[bytes]:
+    for start in range(0, len(text), size):
+        yield text[start : start + size]
+
+
+async def events(text: bytes, size: int) -> list[bytes]:
+    return [data async for data in events_of_parts(parts_of(text, size))]
+
+
+@pytest.mark.parametrize("size", [1, 7, 1000])
+def test_events_are_the_same_however_they_are_cut(size: int) -> None:
+    assert asyncio.run(events(STREAM, size)) == [b'{"a": 1}', b'{"b": 2}', b"[DONE]"]
+
+
+def test_half_an_event_is_an_error() -> None:
+    with pytest.raises(BadStreamError, match="half an event"):
+        asyncio.run(events(STREAM[:-1], 10))
+
+
+def chunk(text: str = "", *, number: str = "1", finish: str | None = None, **ours: Any) -> bytes:
+    choice = {"index": 0, "text": text, "finish_reason": finish, **({"lopa": ours} if ours else {})}
+    return json.dumps({"id": number, "choices": [choice]}).encode()
+
+
+def added(*data: bytes) -> StreamedAnswers:
+    answers = StreamedAnswers()
+    for each in data:
+        answers.add(each)
+    return answers
+
+
+def test_an_answer_adds_up() -> None:
+    answers = added(chunk("1 "), chunk(draft="1 +░"), chunk("+ 1"), chunk(finish="stop", steps=3), b"[DONE]")
+    assert answers.whole
+    assert answers.drafts == 1
+    assert answers.choices() == [{"index": 0, "text": "1 + 1", "finish_reason": "stop", "lopa": {"steps": 3}}]
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        ((b"[DONE]", chunk("1")), "behind"),
+        ((chunk(finish="stop"), chunk("1")), "has ended"),
+        ((chunk("1"), chunk("2", number="2")), "two ids"),
+        ((chunk("1"), chunk(draft="2░")), "does not begin"),
+        ((b'{"error": {"message": "no"}}',), "an error"),
+    ],
+    ids=["behind the end", "behind its end", "another answer's", "another draft", "an error"],
+)
+def test_what_must_not_come_is_an_error(data: tuple[bytes, ...], words: str) -> None:
+    with pytest.raises(BadStreamError, match=words):
+        added(*data)

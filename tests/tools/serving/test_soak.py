@@ -1,0 +1,153 @@
+"""A short soak of a real server, and servers that were broken on purpose: each has to be seen."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tools.serving.bad_requests import MOST_BODY
+from tools.serving.cases import Cases, cases_of_bundle
+from tools.serving.server import PROGRAM, served
+from tools.serving.soak import SoakReport, chat_bundle, soaked
+
+SLOTS, QUEUE = 4, 6
+BROKEN = """
+import asyncio, itertools, sys
+import lopa.serve.answering.stream as stream
+import lopa.serve.app as app
+from lopa.cli.main import main
+from lopa.serve.metrics import ServeMetrics
+
+number = itertools.count(1)
+
+def every(count):
+    return next(number) % count == 0
+
+def instead_of(owner, name, make):
+    setattr(owner, name, make(getattr(owner, name)))
+"""
+MIXED_UP = """
+kept = []
+def mixed(results_of_handles):
+    async def results(handles, receive):
+        found = await results_of_handles(handles, receive)
+        kept.extend([found] if found else [])
+        return next(each for each in kept if len(each) == len(found)) if found and every(2) else found
+    return results
+instead_of(app, "results_of_handles", mixed)
+"""
+MIXED_UP_IN_STREAMS = """
+texts = []
+def mixed(of_event):
+    def part(self, index, event):
+        if isinstance(event, stream.TextEvent):
+            texts.append(event)
+            event = texts[len(texts) // 2]
+        return of_event(self, index, event)
+    return part
+instead_of(stream._Parts, "of_event", mixed)
+"""
+LOST = """
+asked = itertools.count()
+def lost(results_of_handles):
+    async def results(handles, receive):
+        found = await results_of_handles(handles, receive)
+        return await asyncio.Event().wait() if next(asked) == 13 else found
+    return results
+instead_of(app, "results_of_handles", lost)
+"""
+CUT_OFF = """
+def cut(stream_of_reply):
+    async def streamed(*arguments):
+        async for event in stream_of_reply(*arguments):
+            if event.endswith(stream.DONE) and every(3):
+                return
+            yield event
+    return streamed
+instead_of(app, "stream_of_reply", cut)
+"""
+GOES_ON = """
+class Careless(app.EventResponse):
+    "Does not end the third stream, which its client leaves, being one of those that take every place."
+    def __init__(self, *arguments, on_end, **options):
+        super().__init__(*arguments, on_end=(lambda: None) if next(number) == 3 else on_end, **options)
+app.EventResponse = Careless
+"""
+LOSES_A_PLACE = """
+def losing(handles_of_request):
+    async def handles(service, *arguments):
+        service.engine._queue_limit -= every(8)
+        return await handles_of_request(service, *arguments)
+    return handles
+instead_of(app, "handles_of_request", losing)
+"""
+MISCOUNTS = """
+def twice(rejected):
+    def count(self, reason):
+        rejected(self, reason)
+        rejected(self, reason)
+    return count
+instead_of(ServeMetrics, "rejected", twice)
+"""
+GROWS = """
+hoard = []
+def hoarding(handles_of_request):
+    async def handles(service, *arguments):
+        hoard.append((open("/dev/null"), b"x" * 4_000_000))
+        return await handles_of_request(service, *arguments)
+    return handles
+instead_of(app, "handles_of_request", hoarding)
+"""
+
+
+@pytest.fixture(scope="module")
+def chats(tiny_bundle: Path) -> Iterator[Path]:
+    with chat_bundle(tiny_bundle) as bundle:
+        yield bundle
+
+
+@pytest.fixture(scope="module")
+def cases(chats: Path) -> Cases:
+    return cases_of_bundle(chats, 10, seed=1)
+
+
+def soak(chats: Path, cases: Cases, *, requests: int, changes: str = "", patience: float = 60.0) -> SoakReport:
+    """A soak of the server as it is, or with `changes`."""
+    options = ("--slots", SLOTS, "--queue", QUEUE, "--max-body", MOST_BODY)
+    program = ("-c", f"{BROKEN}{changes}\nmain(sys.argv[1:])") if changes else PROGRAM
+    with served(chats, options, program=program) as server:
+        return asyncio.run(
+            soaked(server, cases, requests=requests, clients=16, places=SLOTS + QUEUE, seed=3, patience=patience)
+        )
+
+
+def test_a_short_soak_loses_nothing_and_mixes_nothing_up(chats: Path, cases: Cases) -> None:
+    report = soak(chats, cases, requests=60)
+    assert report.faults == []
+    assert sum(report.outcomes.values()) == 60
+    assert report.outcomes["the same as alone"] > 25
+    assert report.outcomes["refused as it must be"] > 2
+    assert sum(count for outcome, count in report.outcomes.items() if outcome.startswith("leaves")) > 5
+    assert report.turned_away >= 2
+    assert report.answers > 50
+
+
+def test_a_server_that_is_wrong_in_many_ways_is_seen(chats: Path, cases: Cases) -> None:
+    changes = MIXED_UP + MIXED_UP_IN_STREAMS + LOST + CUT_OFF + LOSES_A_PLACE + MISCOUNTS + GROWS
+    faults = "\n".join(soak(chats, cases, changes=changes, requests=30, patience=2.0).faults)
+    for seen in (
+        "alone: WrongAnswerError(",
+        "streamed: ('",
+        "no end after",
+        "whole or not",
+        f"with {SLOTS + QUEUE} places got 429",
+        'rejected_total{reason="bad_request"}',
+        "files at the end",
+        "memory grew",
+    ):
+        assert seen in faults, faults
+
+
+def test_a_server_that_goes_on_with_what_clients_left_is_seen(chats: Path, cases: Cases) -> None:
+    faults = soak(chats, cases, changes=GOES_ON, requests=10).faults
+    assert any(fault.startswith("lopa_request_seconds_count") for fault in faults), faults

@@ -1,0 +1,228 @@
+"""Cases made of what is sent to a server: requests that are mutated, cut off, chunked, pipelined or left alone."""
+
+import json
+import random
+import socket
+import struct
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from shutil import copytree
+from typing import Any, Literal
+
+from lopa.runtime.errors import BadInputError
+from tools.fuzz.case import NO_ANSWER, Case, Material
+from tools.fuzz.cases.bundles import list_again
+from tools.fuzz.decode import PROMPT
+from tools.fuzz.mutations import PIECES, TEXTS, changed_bytes, changed_json, short, text_of_json
+from tools.fuzz.server import Answer, FuzzedServer, answers_of, serving
+
+_EXCHANGES = 5
+_MOST_BYTES = 300_000
+"""Of a body, of which the server reads 20,000: some that are mutated have many millions, which take long to be cut."""
+_KEY = "a-key"
+_TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}Answer:"
+_LIMITS = (
+    *("--slots", 2, "--queue", 2, "--max-tokens", 24, "--max-branches", 4, "--max-seconds", 4, "--max-choices", 4),
+    *("--max-body", 20_000, "--stall", 0.4, "--keep-alive", 0.05, "--drain", 8),
+)
+_GOOD = {"model": "fuzzed", "prompt": PROMPT, "max_tokens": 8}
+_TALK = [{"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": [{"type": "text", "text": "4"}]}]
+_BODIES: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("/v1/completions", _GOOD),
+    ("/v1/completions", {**_GOOD, "prompt": [PROMPT, "x"], "n": 2, "temperature": 0.5, "seed": 5, "logprobs": 0}),
+    ("/v1/completions", {**_GOOD, "prompt": [5, 6, 7], "stop": ["a", "b"], "top_p": 0.9, "echo": False}),
+    ("/v1/completions", {**_GOOD, "stream": True, "stream_options": {"include_usage": True, "include_drafts": True}}),
+    ("/v1/chat/completions", {"model": "fuzzed", "messages": _TALK, "max_completion_tokens": 8, "logprobs": True}),
+    (
+        "/v1/chat/completions",
+        {
+            **{"model": "fuzzed", "messages": _TALK, "max_tokens": 8, "stream": True, "user": "a", "tools": []},
+            "lopa": {"branches": 3, "block_size": 8, "window": "block_causal", "deadline": 2, "time_limit": 2.5},
+        },
+    ),
+)
+_PATHS = ("/", "/health", "/ready", "/metrics", "/v1/models", "/v1/models/fuzzed", "/v1/models/x%0d%0aA:%20b", "/%ff")
+_METHODS = ("GET", "POST", "HEAD", "OPTIONS", "PUT", "DELETE", "PATCH", "CONNECT", "TRACE", "X", "get", "")
+_LINES = (
+    *(b"Origin: null", b"Origin: http://localhost", b"Origin: \xff\xfe", b"Host: elsewhere", b"Host: [::1]:x"),
+    *(b"Host:", b"Host: localhost:%s", b"Content-Length: 5", b"Content-Length: -1", b"Content-Length: 0x10"),
+    *(b"Content-Length:", b"Content-Length: 99999999999999999999", b"Transfer-Encoding: chunked"),
+    *(
+        b"Transfer-Encoding: gzip, chunked",
+        b"Transfer-Encoding: identity",
+        b"Transfer-Encoding : chunked",
+        b"Expect: 100-continue",
+    ),
+    *(
+        b"Expect: more",
+        b"Connection: Upgrade\r\nUpgrade: websocket",
+        b"Connection: close",
+        b"Connection: keep-alive, close",
+    ),
+    *(b"Upgrade: h2c\r\nConnection: Upgrade, HTTP2-Settings", b"Authorization: Bearer \xff\x80", b"Authorization:"),
+    *(b"Authorization: Basic a-key", b"Content-Type: text/plain", b"Content-Encoding: gzip", b"X: \x00", b"\xe9: y"),
+    *(b" folded", b"no colon", b": no name", b"X-Many: " + b"y" * 70_000, b"\r\n".join(b"X: y" for _ in range(3000))),
+    *(b"Range: bytes=0-1", b"Access-Control-Request-Method: POST", b"Accept: */*;q=9e999", b"Cookie: " + b"a=b;" * 500),
+)
+_FORGET = struct.pack("ii", 1, 0)
+_End = Literal["read", "leave", "reset", "half"]
+_ENDS: tuple[_End, ...] = (*("read",) * 7, "leave", "reset", "half")
+
+
+@dataclass(frozen=True)
+class _Exchange:
+    """What is sent on one connection, and how it ends."""
+
+    sent: bytes
+    pieces: tuple[int, ...]
+    """Where it is cut into parts that are sent one by one."""
+    end: _End
+    """read: wait for answers; leave and reset: go at once; half: say that nothing more comes, then read."""
+
+
+def http_case(rng: random.Random, folder: Path, material: Material) -> Case:
+    """A few connections to a server at once; afterwards it answers as before, with every slot free, and ends well."""
+    bundle = Path(copytree(material.bundle, folder / "bundle"))
+    settings = bundle / "tokenizer_config.json"
+    settings.write_text(json.dumps({**json.loads(settings.read_text()), "chat_template": _TEMPLATE}))
+    list_again(bundle, settings.name)
+    (folder / "keys").write_text(_KEY)
+    keyed, let_in = rng.random() < 0.2, rng.random() < 0.2
+    options = (
+        *_LIMITS,
+        *(("--api-keys", folder / "keys") if keyed else ()),
+        *(("--cors", rng.choice(["*", "null", "http://localhost"])) if let_in else ()),
+    )
+    made = [_exchange(rng) for _ in range(_EXCHANGES)]
+    exchanges = [exchange for exchange, _ in made]
+    (folder / "sent.txt").write_text("\n".join(map(repr, exchanges)))
+
+    def run() -> object:
+        with serving(bundle, folder / "server.txt", *options) as server:
+            ask: Callable[[], object] = lambda: _text(server.asked("/v1/completions", _GOOD, _KEY))  # noqa: E731
+            before = ask()
+            answers = _exchanged(server, exchanges)
+            server.until_idle()
+            if ask() != before:
+                raise RuntimeError("another answer than before")
+            server.stop()
+        if answers and all(answer.status >= 400 for answer in answers):
+            raise BadInputError(repr(answers[0].body[:80]), expected="a request", remedy="none")
+        return None
+
+    return Case("; ".join(words for _, words in made), run, NO_ANSWER)
+
+
+def _text(answer: Answer) -> object:
+    return json.loads(answer.body)["choices"][0]["text"]
+
+
+def _exchanged(server: FuzzedServer, exchanges: list[_Exchange]) -> list[Answer]:
+    """All are sent before any is read."""
+    waiting: list[tuple[_Exchange, socket.socket]] = []
+    try:
+        for exchange in exchanges:
+            client = server.connect()
+            waiting.append((exchange, client))
+            _send(client, exchange)
+        return [
+            answer
+            for exchange, client in waiting
+            if exchange.end in ("read", "half")
+            for answer in answers_of(client, bodies=b"HEAD" not in exchange.sent and b"CONNECT" not in exchange.sent)
+        ]
+    finally:
+        for _, client in waiting:
+            client.close()
+        server.check_alive()
+
+
+def _send(client: socket.socket, exchange: _Exchange) -> None:
+    places = (0, *exchange.pieces, len(exchange.sent))
+    try:
+        for begin, end in pairwise(places):
+            client.sendall(exchange.sent[begin:end])
+            if exchange.pieces:
+                time.sleep(0.002)
+        if exchange.end == "half":
+            client.shutdown(socket.SHUT_WR)
+        elif exchange.end == "reset":
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _FORGET)
+        if exchange.end in ("leave", "reset"):
+            client.close()
+    except OSError:  # the server has hung up: what it said is read
+        return
+
+
+def _exchange(rng: random.Random) -> tuple[_Exchange, str]:
+    parts, words = [], []
+    for _ in range(rng.choice([1, 1, 1, 1, 2, 3])):
+        sent, said = _request(rng)
+        parts.append(sent)
+        words.append(said)
+    sent = b"".join(parts)
+    way = rng.randrange(12)
+    if way == 0:
+        sent, said = changed_bytes(rng, sent)
+        words.append(said)
+    elif way == 1:
+        sent = sent[: rng.randrange(len(sent) + 1)]
+        words.append(f"cut at {len(sent)}")
+    elif way == 2:
+        sent = rng.randbytes(rng.choice([1, 100, 5000]))
+        words = ["random bytes"]
+    pieces = sorted(rng.randrange(len(sent) + 1) for _ in range(rng.choice([0, 0, 0, 1, 3, 20])))
+    end = rng.choice(_ENDS)
+    return _Exchange(sent, tuple(pieces), end), f"{' + '.join(words)} ({end})"
+
+
+def _request(rng: random.Random) -> tuple[bytes, str]:
+    """One request, good but for what is altered, and that in words."""
+    method, (path, good) = "POST", rng.choice(_BODIES)
+    body, words = json.dumps(good).encode(), "good"
+    way = rng.randrange(10)
+    if way < 6:
+        tree, words = changed_json(rng, good)
+        body = text_of_json(rng, tree)
+    elif way == 6:
+        body, words = changed_bytes(rng, body)
+    elif way == 7:
+        method, path, body = rng.choice(_METHODS), rng.choice(_PATHS), rng.choice([b"", b"", b"{}", body])
+        words = f"{method} {path}"
+    body = body[:_MOST_BYTES]
+    lines = [b"Host: localhost"]
+    if rng.random() < 0.9:
+        lines.append(b"Authorization: Bearer " + _KEY.encode())
+    for _ in range(rng.choice([0, 0, 0, 1, 2])):
+        line = rng.choice(_LINES)
+        lines.insert(rng.randrange(len(lines) + 1), line)
+        words += f", {short(line)}"
+    if rng.random() < 0.1:
+        path += rng.choice(["?" + "x" * 100, "#x", "/", "%00", "é", " x", "\\", ";x=1", "?%ff=%"])
+        words += f" at {path[-20:]}"
+    chunked = rng.random() < 0.2
+    if chunked:
+        lines.append(b"Transfer-Encoding: chunked")
+        body = _chunks(rng, body)
+    elif body:
+        lines.append(b"Content-Length: %d" % (len(body) + (rng.choice([-1, 1, 5000]) if rng.random() < 0.03 else 0)))
+    version = rng.choice([b"1.1"] * 12 + [b"1.0", b"2.0", b"0.9", b"9.9999", b""])
+    first = method.encode() + b" " + path.encode("utf-8", "replace") + b" HTTP/" + version
+    return b"\r\n".join((first, *lines, b"", body)), f"{'chunked ' if chunked else ''}{words}"
+
+
+def _chunks(rng: random.Random, body: bytes) -> bytes:
+    """`body` in chunks, some of them wrong."""
+    chunks = b""
+    while body:
+        size = min(len(body), rng.choice([1, 7, 100, 10_000]))
+        said = b"%x" % size
+        if rng.random() < 0.04:
+            said = rng.choice([b"-1", b"", b"g", b"0", b"f" * 30, b"%x;%s" % (size, b"y" * 20_000), b"0x%x" % size])
+        chunks += said + b"\r\n" + body[:size] + b"\r\n"
+        body = body[size:]
+    trailer = rng.choice([b"", b"", b"", b"X: y\r\n", rng.choice(PIECES), rng.choice(TEXTS).encode("utf-8", "replace")])
+    return chunks + b"0\r\n" + trailer + b"\r\n"

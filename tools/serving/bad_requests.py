@@ -1,0 +1,55 @@
+"""Requests that a server has to refuse, and how."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from lopa.serve.openai.options import CHATS, COMPLETIONS, OURS
+
+MOST_BODY = 100_000
+"""Bytes: what the server is told to take."""
+
+
+@dataclass(frozen=True)
+class BadRequest:
+    """What is sent, and the status, code and param of the answer."""
+
+    path: str
+    body: bytes
+    status: int
+    code: str | None
+    param: str | None = None
+    announced: int | None = None
+    """Bytes of the body as its head has them, where that is not true."""
+
+
+def bad_requests(model: str) -> tuple[BadRequest, ...]:
+    """For a server of `model` whose largest body has MOST_BODY bytes."""
+    unreadable = [BadRequest(CHATS, body, 400, "invalid_json") for body in (b"", b"[]", b'{"model": ', b"\xff\xfe")]
+    too_large = BadRequest(COMPLETIONS, b"", 413, "body_too_large", announced=MOST_BODY + 1)
+    fields = [BadRequest(path, json.dumps(body).encode(), 400, None, param) for path, body, param in _wrong(model)]
+    unknown = BadRequest(
+        COMPLETIONS, json.dumps({"model": "other", "prompt": "1"}).encode(), 404, "model_not_found", "model"
+    )
+    return (*unreadable, too_large, *fields, unknown)
+
+
+def _wrong(model: str) -> Iterator[tuple[str, dict[str, Any], str]]:
+    """Bodies with one field that cannot be used, and its name."""
+    for field, value in (
+        ("max_tokens", 0),
+        ("max_tokens", "many"),
+        ("n", 1000),
+        ("temperature", -1),
+        ("stop", ["x"] * 1000),
+        ("stream", "yes"),
+        ("tools", [{"type": "function"}]),
+        ("prompt", 12),
+        ("prompt", [5] * 5000),
+    ):
+        yield COMPLETIONS, {"model": model, "prompt": "1 + 1", field: value}, field
+    yield COMPLETIONS, {"model": model, "prompt": "1 + 1", OURS: {"speed": 2}}, f"{OURS}.speed"
+    yield COMPLETIONS, {"prompt": "1 + 1"}, "model"
+    yield CHATS, {"model": model, "messages": []}, "messages"
+    yield CHATS, {"model": model, "messages": [{"role": "robot", "content": "1"}]}, "messages"

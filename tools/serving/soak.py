@@ -1,0 +1,197 @@
+"""Thousands of requests of every kind to a server over HTTP, each answer checked: none lost, none mixed up.
+
+Usage: python -m tools.serving.soak BUNDLE [--requests N] [--distinct N] [--slots N] [--queue N] [--clients N]
+    [--seed N] [--patience SECONDS]
+
+What is asked: chats and completions, one prompt or several, one answer or more, greedy and drawn, streamed (some with
+drafts) and not, stop strings, every strategy. Some clients read slowly or send their body slowly, some have a
+deadline, some leave: within their body, before an answer, at its head, while it runs. Some bodies are bad. More clients
+than there are places are turned away (429) and ask again.
+
+Every answer must be what a decoder gives that does nothing else; before, each is asked over HTTP alone. What a
+deadline cut, or a client left, must begin like it. At the end nothing runs, every place is free, the metrics count what
+the clients saw, and memory, open files and threads have not grown. Prints a report as JSON; exit code 1 when a check
+failed.
+"""
+
+import asyncio
+import json
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import click
+import numpy as np
+from tests.chat_bundles import with_chat_template
+
+from lopa.bench.machine import Machine, date_now, machine_now
+from lopa.runtime.decoder import Decoder
+from lopa.runtime.errors import BadInputError
+from tools.serving.bad_requests import MOST_BODY, bad_requests
+from tools.serving.cases import Cases, cases_of_bundle
+from tools.serving.clients import Clients, WrongAnswerError
+from tools.serving.events import BadStreamError
+from tools.serving.server import MODEL, Resources, ServerProcess, served
+from tools.serving.tally import Tally, faults_of_metrics
+from tools.shown_errors import errors_shown
+
+_TEMPLATE = "{% for m in messages %}{{ m.role ~ ': ' ~ m.content ~ '\\n' }}{% endfor %}Answer:"
+_PARTS = 10
+_GROWTH = 0.05
+"""Of memory from the middle to the end, as a share of all: more counts as a leak."""
+_LOOK = 0.02
+_SETTLING = 2.0
+_MORE_THREADS = 2
+"""A pool of threads begins one when it first needs it, which may be late."""
+
+
+@dataclass
+class SoakReport:
+    """What became of a soak."""
+
+    requests: int
+    distinct: int
+    date: str = field(default_factory=date_now)
+    machine: Machine = field(default_factory=machine_now)
+    seconds: float = 0.0
+    outcomes: dict[str, int] = field(default_factory=dict)
+    answers: int = 0
+    """Choices that were read whole."""
+    turned_away: int = 0
+    """Answers of 429."""
+    after_each_tenth: list[Resources] = field(default_factory=list)
+    at_the_end: Resources | None = None
+    faults: list[str] = field(default_factory=list)
+
+
+async def soaked(
+    server: ServerProcess, cases: Cases, *, requests: int, clients: int, places: int, seed: int, patience: float
+) -> SoakReport:
+    """Soak a server that has so many places, slots and queue together, and does nothing else.
+
+    `patience` are seconds after which something counts as lost.
+    """
+    tally, report = Tally(), SoakReport(requests, len(cases.distinct))
+    asking = Clients(server.address, MODEL, cases.distinct, cases.long, bad_requests(MODEL), tally, patience)
+    before, began = server.metrics(), time.perf_counter()
+    for number, case in enumerate(cases.distinct):
+        try:
+            await asking.ask_alone(case)
+        except (WrongAnswerError, BadStreamError, OSError) as error:  # TimeoutError is one
+            tally.fault(f"case {number} alone: {error!r}")
+    await asking.fill(places)
+    await _idle(server, tally, patience)
+    streams = iter(np.random.default_rng(seed).spawn(requests))
+    for number in range(_PARTS):
+        share = requests // _PARTS + (number < requests % _PARTS)
+        part = [next(streams) for _ in range(share)]
+        queue = iter(part)
+        await asyncio.gather(*(_client(asking, queue) for _ in range(clients)))
+        await _idle(server, tally, patience)
+        report.after_each_tenth.append(server.resources())
+    await asking.fill(places)
+    await _idle(server, tally, patience)
+    report.at_the_end = await _settled(server, report.after_each_tenth[0])
+    report.seconds = round(time.perf_counter() - began, 1)
+    report.outcomes = dict(sorted(tally.outcomes.items()))
+    report.answers, report.turned_away = tally.answers.total(), tally.rejected["queue_full"]
+    report.faults = [
+        *tally.faults,
+        *faults_of_metrics(before, server.metrics(), tally),
+        *_faults_of_resources(report.after_each_tenth, report.at_the_end),
+    ]
+    if sum(report.outcomes.values()) != requests:
+        report.faults.append(f"{sum(report.outcomes.values())} outcomes of {requests} requests")
+    return report
+
+
+async def _client(asking: Clients, streams: Iterator[np.random.Generator]) -> None:
+    for rng in streams:
+        await asking.ask(rng)
+
+
+async def _idle(server: ServerProcess, tally: Tally, patience: float) -> None:
+    """Wait until nothing runs or waits any more; what still does then is a fault."""
+    end = time.monotonic() + patience
+    while any(server.metrics()[f"lopa_requests_{state}"] for state in ("running", "waiting")):
+        if time.monotonic() > end:
+            tally.fault("something runs or waits although every client is done")
+            return
+        await asyncio.sleep(_LOOK)
+
+
+async def _settled(server: ServerProcess, first: Resources) -> Resources:
+    """What it holds as soon as that is no more than at first, or after a while: connections close a moment later."""
+    end = time.monotonic() + _SETTLING
+    while True:
+        now = server.resources()
+        if (now.files <= first.files and now.threads <= first.threads) or time.monotonic() > end:
+            return now
+        await asyncio.sleep(_LOOK)
+
+
+def _faults_of_resources(seen: Sequence[Resources], last: Resources) -> list[str]:
+    first, middle = seen[0], seen[len(seen) // 2]
+    faults = []
+    if last.megabytes - middle.megabytes > _GROWTH * last.megabytes:
+        faults.append(f"memory grew from {middle.megabytes} to {last.megabytes} MB in the second half")
+    if last.files > first.files:
+        faults.append(f"{last.files} files at the end, {first.files} after the first tenth")
+    if last.threads > first.threads + _MORE_THREADS:
+        faults.append(f"{last.threads} threads at the end, {first.threads} after the first tenth")
+    return faults
+
+
+@contextmanager
+def chat_bundle(bundle: Path) -> Iterator[Path]:
+    """`bundle`, or where it has no chat template a copy of it with one, so that chats can be asked."""
+    with Decoder.open(bundle, threads=1) as decoder:
+        try:
+            decoder.prompt_from_messages([{"role": "user", "content": "1"}])
+        except BadInputError:
+            pass
+        else:
+            yield bundle
+            return
+    with TemporaryDirectory() as folder:
+        yield with_chat_template(bundle, Path(folder) / "chat", _TEMPLATE)
+
+
+@click.command()
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.option("--requests", type=click.IntRange(min=_PARTS), default=5000, show_default=True)
+@click.option("--distinct", default=60, show_default=True, help="Different requests, each decoded alone before.")
+@click.option("--slots", default=6, show_default=True)
+@click.option("--queue", default=8, show_default=True)
+@click.option("--clients", default=20, show_default=True, help="At once.")
+@click.option("--seed", default=0, show_default=True)
+@click.option("--patience", default=120.0, show_default=True, help="Seconds after which a request counts as lost.")
+def main(
+    bundle: Path, requests: int, distinct: int, slots: int, queue: int, clients: int, seed: int, patience: float
+) -> None:
+    """Soak a server of BUNDLE that runs with one thread."""
+    options = ("--slots", slots, "--queue", queue, "--max-body", MOST_BODY)
+    with errors_shown(), chat_bundle(bundle) as chats:
+        cases = cases_of_bundle(chats, distinct, seed)
+        with served(chats, options) as server:
+            report = asyncio.run(
+                soaked(
+                    server,
+                    cases,
+                    requests=requests,
+                    clients=clients,
+                    places=slots + queue,
+                    seed=seed,
+                    patience=patience,
+                )
+            )
+    print(json.dumps(asdict(report), indent=2))
+    sys.exit(1 if report.faults else 0)
+
+
+if __name__ == "__main__":
+    main()
