@@ -85,7 +85,7 @@ def tiny_staged(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def tiny_portable(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """As tiny_bundle_logits, its one graph in the portable dialect."""
-    return _bundle_made_once(tmp_path_factory, "tiny-portable", with_logits=True, dialect="portable")
+    return _bundle_made_once(tmp_path_factory, "tiny-portable", with_logits=True, dialects=("portable",))
 
 
 @pytest.fixture(scope="session")
@@ -108,17 +108,21 @@ def tiny_bfloat16(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def family_bundle(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """Of the recordings' checkpoint of a family (llada, sdar, fast_dllm_v2), made when first asked for, with logits.
+    """Of the recordings' checkpoint of a family (llada, sdar, fast_dllm_v2), made when first asked for.
 
-    Its options are those of bundle_from_checkpoint that _bundle_made_once has. Without torch it skips.
+    With both graphs, SDAR's with those of two stages too; where options of _bundle_made_once are given, one graph and
+    what they say. Skips without torch.
     """
 
-    def made(family: str, kind: str = "", **options: Any) -> Path:
+    def made(family: str, **options: Any) -> Path:
         pytest.importorskip("torch")
-        checkpoint = Path(__file__).parent / "reference" / "families" / family
-        name = f"{family}{kind and '-' + kind}"
+        usual = {"dialects": ("standard", "portable"), "stages": 2 if family == "sdar" else 1}
         return _bundle_made_once(
-            tmp_path_factory, name, checkpoint=checkpoint, lora=None, **{"with_logits": True, **options}
+            tmp_path_factory,
+            "-".join([family, *map(str, options.values())]),
+            checkpoint=Path(__file__).parent / "reference" / "families" / family,
+            lora=None,
+            **{"with_logits": False, **(options or usual)},
         )
 
     return made
@@ -170,7 +174,7 @@ def _bundle_made_once(
     lora: Path | None = ADAPTER,
     quantize: Literal["int8", "int4"] | None = None,
     stages: int = 1,
-    dialect: Literal["standard", "portable"] = "standard",
+    dialects: tuple[Literal["standard", "portable"], ...] = ("standard",),
     dtype: Literal["float32", "float16", "bfloat16"] = "float32",
     plugins: bool = False,
 ) -> Path:
@@ -190,7 +194,7 @@ def _bundle_made_once(
                 bundle,
                 lora=lora,
                 quantization=choice,
-                dialects=(dialect,),
+                dialects=dialects,
                 dtype=dtype,
                 with_logits=with_logits,
                 stages=stages,

@@ -28,8 +28,10 @@ FILES = family_trace_files()
 def test_published_loops_are_reproduced(
     path: Path, family_bundle: Callable[..., Path], record_property: Callable[[str, object], None]
 ) -> None:
-    bundle = Bundle.open(family_bundle(checkpoint_of(path).name))
-    numbers = sampled(read_family_traces(path)[1])
+    header, traces = read_family_traces(path)
+    options = {"with_logits": True} if config_of(header).draws_from_logits else {}
+    bundle = Bundle.open(family_bundle(checkpoint_of(path).name, **options))
+    numbers = sampled(traces)
     session = open_session(bundle, "cpu", threads=1)
     found = family_comparisons(path, session, bundle.manifest, only=numbers)
     session.close()
