@@ -3,11 +3,11 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import onnx_ir as ir
 
 from lopa.export.checkpoint.tokenizer_files import TOKENIZER_CONFIG_NAME, TOKENIZER_NAME
+from lopa.export.families.family import D2F
 from lopa.export.graph.plugin_passes import plugins_of
 from lopa.export.graph.portable_lint import check_portable
 from lopa.export.graph.trace import graph_from_dimensions
@@ -41,15 +41,6 @@ GRAPH_NAMES: dict[Dialect, str] = {"standard": "model.onnx", "portable": "portab
 WEIGHTS_NAME = "model.onnx.data"
 _ROOM_BESIDE_WEIGHTS = 1 << 26
 """Bytes: more than the graph and the tokenizer of any model take."""
-
-
-_DECODING: dict[str, Any] = {
-    "block_size": 32,
-    "block_add_threshold": 0.1,
-    "decoded_token_threshold": 0.95,
-    "skip_threshold": 0.9,
-}
-"""What D2F trains for, where a family says nothing else."""
 
 
 @dataclass(frozen=True)
@@ -250,13 +241,15 @@ def _manifest(
 
 
 def _decoding(source: Source) -> DecodingDefaults:
-    """Those of the family, and of what the adapter makes of it."""
-    family, tokens = source.config.family, source.tokenizer.special_tokens
-    with_adapter = source.lora is not None and family.decoding_with_adapter is not None
-    options = {**(family.decoding_with_adapter or {})} if with_adapter else {**family.decoding}
-    if source.config.block_size is not None:
-        options["block_size"] = source.config.block_size
-    return DecodingDefaults(**_DECODING | options, add_bos=family.add_bos and tokens.bos is not None)
+    """The family's, or what an adapter makes of it; blocks as large as config.json says that they were trained."""
+    config, tokens = source.config, source.tokenizer.special_tokens
+    of_adapter = config.family.decoding_with_adapter
+    options = {**D2F, **(of_adapter if source.lora is not None and of_adapter is not None else config.family.decoding)}
+    if config.block_size is not None:
+        options["block_size"] = config.block_size
+        if "sub_block" in options:
+            options["sub_block"] = min(options["sub_block"], config.block_size)
+    return DecodingDefaults(**options, add_bos=config.family.add_bos and tokens.bos is not None)
 
 
 def _file_record(path: Path) -> FileRecord:

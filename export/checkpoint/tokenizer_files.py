@@ -152,7 +152,7 @@ def _special_tokens(
         eos=eos,
         pad=from_config.get("pad", from_tokenizer.get("pad", eos)),
         bos=from_tokenizer.get("bos", from_config.get("bos")),
-        stops=[stop for stop in config.stops if stop != eos],
+        stops=[token for token in config.stops if token != eos],
     )
     for received, expected in (
         *reasons_against_tokens(tokens, config.dimensions.vocab_size),

@@ -32,6 +32,13 @@ QWEN2_OUTER = {
     "final_norm.weight": "model.norm.weight",
     "head.weight": "lm_head.weight",
 }
+D2F: Mapping[str, Any] = {
+    "block_size": 32,
+    "block_add_threshold": 0.1,
+    "decoded_token_threshold": 0.95,
+    "skip_threshold": 0.9,
+}
+"""Options of GenerationConfig for which D2F's adapters were trained; a family says what it has otherwise."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +91,7 @@ class Family:
     add_bos: bool
     """Whether a prompt starts with the tokenizer's beginning-of-text token."""
     decoding: Mapping[str, Any]
-    """Options of GenerationConfig as the checkpoint was trained."""
+    """Options of GenerationConfig as the checkpoint was trained, where they are not D2F's."""
     decoding_with_adapter: Mapping[str, Any] | None = None
     """The same with an adapter, where that makes another model of it; None: no other."""
 

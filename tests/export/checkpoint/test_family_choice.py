@@ -92,6 +92,14 @@ def test_the_class_alone_is_not_enough() -> None:
         assert "model_type 'gpt2'" in _refusal(_config("gpt2", *family.classes), name)
 
 
+def test_a_class_against_the_family_asked_for() -> None:
+    """Of a checkpoint that was saved with its class and the model_type of the network that it was made from."""
+    config = _config("qwen2", "Fast_dLLM_QwenForCausalLM")
+    assert family_of_config(config, "fast-dllm-v2").name == "fast-dllm-v2"
+    for asked in ("dream", "wedlm"):
+        assert "ask for fast-dllm-v2" in _refusal(config, asked)
+
+
 def test_an_unknown_family() -> None:
     message = _refusal(_config("Dream"), "gemma")
     assert "'gemma'" in message

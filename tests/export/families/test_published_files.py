@@ -1,4 +1,4 @@
-"""Checkpoints in the published file formats are exported and opened: those of the recordings, and miniatures.
+"""Checkpoints in the published file formats are exported and opened: those of the recordings, and small ones.
 
 What their graphs compute is tested where graphs are; here, that names, sizes, tokens and defaults arrive in the bundle,
 and every tensor with its values.
@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 from safetensors.torch import load_file
-from tests.export.checkpoints import edit_config, failed_export
-from tests.tools.miniature import MINIATURES
-from tools.checkpoint.make import checkpoint_from_likeness
+from tests.export.checkpoints import ONE_LAYER, edit_config, failed_export, small_checkpoint
+from tests.export.conftest import RECORDED
+from tools.checkpoint.shards import write_shard
+from tools.checkpoint.tensors import ALPHA, RANK, lora_tensors_from_dimensions
 
 from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint
 from lopa.export.checkpoint.tensors import tensors_from_checkpoint
@@ -24,34 +25,46 @@ from lopa.runtime.bundle.weights import weights_from_bundle
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.errors import BadInputError
 
-RECORDED = Path(__file__).parents[2] / "reference" / "families"
+
+@pytest.fixture(scope="session")
+def checkpoints(
+    wedlm_checkpoint: Path, stable_diffcoder_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Path]:
+    """By family: the recordings', and small ones of the others."""
+    return {
+        "dream": small_checkpoint(tmp_path_factory.mktemp("dream") / "checkpoint", changes=ONE_LAYER),
+        "llada": RECORDED / "llada",
+        "fast-dllm-v2": RECORDED / "fast_dllm_v2",
+        "sdar": RECORDED / "sdar",
+        "wedlm": wedlm_checkpoint,
+        "stable-diffcoder": stable_diffcoder_checkpoint,
+    }
 
 
 @pytest.fixture(scope="session")
-def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """By family: the recordings', and miniatures of the others."""
-    found = {name: RECORDED / name.replace("-", "_") for name in FAMILIES}
-    made = tmp_path_factory.mktemp("miniatures")
-    for name, folder in found.items():
-        if not folder.is_dir():
-            found[name] = made / name
-            checkpoint_from_likeness(MINIATURES[name], made / name)
-    return found
-
-
-@pytest.fixture(scope="session")
-def bundles(checkpoints: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Bundle]:
+def bundles(
+    checkpoints: dict[str, Path],
+    llada: Bundle,
+    fast_dllm_v2: Bundle,
+    sdar: Bundle,
+    wedlm: Bundle,
+    stable_diffcoder: Bundle,
+) -> dict[str, Bundle]:
     """Of each, in float32."""
-    place = tmp_path_factory.mktemp("family-bundles")
-    return {name: bundle_from_checkpoint(folder, place / name) for name, folder in checkpoints.items()}
+    dream = bundle_from_checkpoint(checkpoints["dream"], checkpoints["dream"].parent / "bundle")
+    return dict(zip(checkpoints, (dream, llada, fast_dllm_v2, sdar, wedlm, stable_diffcoder), strict=True))
 
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_every_tensor_has_one_place_in_the_bundle(checkpoints: dict[str, Path], name: str) -> None:
     source = source_from_checkpoint(checkpoints[name], None)
-    sources = [weight.source for weight in source.planned]
-    tied = {FAMILIES[name].architecture.outer_names["embedding.weight"]} if source.config.tied_embeddings else set()
-    assert sorted(sources) == sorted([*tensors_from_checkpoint(checkpoints[name]), *tied])
+    stored = {*tensors_from_checkpoint(checkpoints[name])}
+    planned = [weight.source for weight in source.planned]
+    if source.config.tied_embeddings:
+        outer = FAMILIES[name].architecture.outer_names
+        stored.discard(outer["head.weight"])  # it may be there still
+        planned.remove(outer["embedding.weight"])
+    assert sorted(planned) == sorted(stored)
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -65,9 +78,9 @@ def test_every_value_arrives(checkpoints: dict[str, Path], bundles: dict[str, Bu
     }
     expected = {
         "llada": {
-            "layers.1.mlp.gate.weight": "model.transformer.blocks.1.ff_proj.weight",
-            "layers.1.mlp.up.weight": "model.transformer.blocks.1.up_proj.weight",
-            "layers.1.mlp.down.weight": "model.transformer.blocks.1.ff_out.weight",
+            "layers.0.mlp.gate.weight": "model.transformer.blocks.0.ff_proj.weight",
+            "layers.0.mlp.up.weight": "model.transformer.blocks.0.up_proj.weight",
+            "layers.0.mlp.down.weight": "model.transformer.blocks.0.ff_out.weight",
             "layers.0.attention.output.weight": "model.transformer.blocks.0.attn_out.weight",
             "layers.0.attention_norm.weight": "model.transformer.blocks.0.attn_norm.weight",
             "layers.0.mlp_norm.weight": "model.transformer.blocks.0.ff_norm.weight",
@@ -76,13 +89,13 @@ def test_every_value_arrives(checkpoints: dict[str, Path], bundles: dict[str, Bu
             "embedding.weight": "model.transformer.wte.weight",
         },
         "sdar": {
-            "layers.1.attention.query_norm.weight": "model.layers.1.self_attn.q_norm.weight",
-            "layers.1.attention.key_norm.weight": "model.layers.1.self_attn.k_norm.weight",
+            "layers.0.attention.query_norm.weight": "model.layers.0.self_attn.q_norm.weight",
+            "layers.0.attention.key_norm.weight": "model.layers.0.self_attn.k_norm.weight",
         },
     }.get(name, {})
     of_qwen2 = {
-        "layers.1.mlp.gate.weight": "model.layers.1.mlp.gate_proj.weight",
-        "layers.1.mlp.up.weight": "model.layers.1.mlp.up_proj.weight",
+        "layers.0.mlp.gate.weight": "model.layers.0.mlp.gate_proj.weight",
+        "layers.0.mlp.up.weight": "model.layers.0.mlp.up_proj.weight",
         "layers.0.attention.value.weight": "model.layers.0.self_attn.v_proj.weight",
     }
     for ours, theirs in (expected if name == "llada" else {**expected, **of_qwen2}).items():
@@ -105,17 +118,73 @@ def test_the_bundle_is_opened_and_says_what_it_is(
         assert config.block_size == manifest.decoding.block_size
 
 
-def test_what_the_recorded_checkpoints_are_for(bundles: dict[str, Bundle]) -> None:
-    assert bundles["llada"].manifest.prediction_shift == bundles["sdar"].manifest.prediction_shift == 0
-    assert bundles["fast-dllm-v2"].manifest.prediction_shift == 1
-    assert bundles["sdar"].manifest.decoding.block_size == 4
-    assert bundles["fast-dllm-v2"].manifest.decoding.block_size == 32
-    assert bundles["wedlm"].manifest.decoding.block_size == 16
-    assert [bundles[name].manifest.decoding.add_bos for name in ("llada", "sdar", "fast-dllm-v2")] == [
-        True,
-        False,
-        False,
-    ]
+_ABSOLUTE = {"strategy": "threshold", "confidence": "probability", "alignment": "absolute", "window": "block_causal"}
+DECODING: dict[str, dict[str, Any]] = {
+    "dream": {"strategy": "lopa", "alignment": "prompt", "window": "full", "cache": "blocks", "block_size": 32},
+    "llada": {"strategy": "threshold", "confidence": "probability", "window": "full", "cache": "none"},
+    "fast-dllm-v2": {**_ABSOLUTE, "block_size": 32, "sub_block": 8, "skip_threshold": 0.9, "add_bos": False},
+    "sdar": {**_ABSOLUTE, "block_size": 4, "skip_threshold": 0.85, "add_bos": False},
+    "wedlm": {**_ABSOLUTE, "strategy": "vanilla", "confidence": "neg_entropy", "block_size": 1, "add_bos": False},
+    "stable-diffcoder": {**_ABSOLUTE, "block_size": 4, "skip_threshold": 0.95, "add_bos": False},
+}
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_how_it_is_decoded_by_default(bundles: dict[str, Bundle], name: str) -> None:
+    decoding = bundles[name].manifest.decoding
+    expected = {"add_bos": True, "block_steps": None, **DECODING[name]}
+    assert {option: getattr(decoding, option) for option in expected} == expected
+
+
+def test_an_adapter_makes_llada_block_causal(bundles: dict[str, Bundle], tmp_path: Path) -> None:
+    """D2F's; and with it the values of LoPA."""
+    (tmp_path / "lora").mkdir()
+    modules = ("attention.query", "attention.key", "attention.value", "attention.output")
+    plain = bundles["llada"]
+    write_shard(
+        tmp_path / "lora" / "adapter_model.safetensors",
+        lora_tensors_from_dimensions(plain.manifest.dimensions, FAMILIES["llada"].architecture, modules, tied=False),
+        seed=0,
+        wrote=lambda _count: None,
+    )
+    names = ["q_proj", "k_proj", "v_proj", "attn_out"]
+    adapter = {"peft_type": "LORA", "r": RANK, "lora_alpha": ALPHA, "target_modules": names}
+    (tmp_path / "lora" / "adapter_config.json").write_text(json.dumps(adapter))
+    made = bundle_from_checkpoint(RECORDED / "llada", tmp_path / "bundle", lora=tmp_path / "lora")
+    decoding = made.manifest.decoding
+    assert (decoding.window, decoding.strategy, decoding.cache, decoding.alignment) == (
+        "block_causal",
+        "lopa",
+        "blocks",
+        "prompt",
+    )
+    stored, before = weights_from_bundle(made), weights_from_bundle(plain)
+    changed = {name for name in stored if not np.array_equal(stored[name], before[name])}
+    assert changed == {f"layers.{layer}.{module}.weight" for layer in range(3) for module in modules}
+
+
+@pytest.mark.parametrize(
+    ("name", "trained", "decoded"),
+    [("fast-dllm-v2", 4, (4, 4)), ("fast-dllm-v2", 64, (64, 8)), ("sdar", 16, (16, None))],
+)
+def test_blocks_are_as_large_as_the_checkpoint_was_trained(
+    checkpoints: dict[str, Path], tmp_path: Path, name: str, trained: int, decoded: tuple[int, int | None]
+) -> None:
+    checkpoint = _copy(checkpoints[name], tmp_path)
+    edit_config(checkpoint, **{FAMILIES[name].block_size or "": trained})
+    (checkpoint / "generation_config.json").write_text(json.dumps({"eos_token_id": [5, 0]}))
+    manifest = bundle_from_checkpoint(checkpoint, tmp_path / "bundle").manifest
+    assert (manifest.decoding.block_size, manifest.decoding.sub_block) == decoded
+    assert (manifest.special_tokens.eos, manifest.special_tokens.stops) == (0, [5])
+
+
+def _copy(checkpoint: Path, place: Path) -> Path:
+    """One that may be altered."""
+    (place / "checkpoint").mkdir()
+    for file in checkpoint.iterdir():
+        if file.is_file():
+            (place / "checkpoint" / file.name).write_bytes(file.read_bytes())
+    return place / "checkpoint"
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -158,11 +227,7 @@ def test_nothing_is_left_of_an_export_that_fails(
     changes: dict[str, Any],
     message: str,
 ) -> None:
-    checkpoint = tmp_path / "checkpoint"
-    checkpoint.mkdir()
-    for file in checkpoints["llada"].iterdir():
-        if file.is_file():
-            (checkpoint / file.name).write_bytes(file.read_bytes())
+    checkpoint = _copy(checkpoints["llada"], tmp_path)
     edit_config(checkpoint, **changes)
     assert message in failed_export(capsys, checkpoint)
 
@@ -170,11 +235,7 @@ def test_nothing_is_left_of_an_export_that_fails(
 def test_an_autoregressive_checkpoint_is_exported_as_what_it_is_asked_for(
     checkpoints: dict[str, Path], bundles: dict[str, Bundle], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    checkpoint = tmp_path / "checkpoint"
-    checkpoint.mkdir()
-    for file in checkpoints["fast-dllm-v2"].iterdir():
-        if file.is_file():
-            (checkpoint / file.name).write_bytes(file.read_bytes())
+    checkpoint = _copy(checkpoints["fast-dllm-v2"], tmp_path)
     settings = json.loads((checkpoint / "config.json").read_text())
     del settings["bd_size"]
     settings |= {"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"]}

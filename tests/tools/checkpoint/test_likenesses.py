@@ -1,0 +1,94 @@
+"""Likenesses of every family: the tensors of transformers' networks, whose forward is well-conditioned."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.tools.miniature import MINIATURES
+from tools.checkpoint.likeness import LIKENESSES, Likeness
+from tools.checkpoint.make import checkpoint_from_likeness
+from tools.checkpoint.tensors import tensors_from_dimensions
+from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
+
+from lopa.export.checkpoint.tensors import tensors_from_checkpoint
+from lopa.export.families.family import QWEN2_OUTER, QWEN3_LAYER
+from lopa.export.source import source_from_checkpoint
+
+# LLaDA's is published as 8.02 billion; Qwen2.5's are those two; SDAR's is Qwen3-1.7B's with a head of its own.
+PARAMETERS = {
+    "llada-8b": 8_015_581_184,
+    "fast-dllm-v2-1.5b": 1_543_714_304,
+    "sdar-1.7b": 2_031_739_904,
+    "wedlm-7b": 7_615_616_512,
+}
+
+
+def _network(likeness: Likeness) -> Any:
+    """Of transformers, with the layers of the likeness; no weights yet."""
+    sizes = likeness.dimensions
+    settings = {
+        "vocab_size": sizes.vocab_size,
+        "hidden_size": sizes.hidden_size,
+        "intermediate_size": sizes.intermediate_size,
+        "num_hidden_layers": sizes.layers,
+        "num_attention_heads": sizes.heads,
+        "num_key_value_heads": sizes.kv_heads,
+        "head_dim": sizes.head_size,
+        "max_position_embeddings": sizes.max_positions,
+        "rms_norm_eps": sizes.rms_norm_eps,
+        "rope_theta": sizes.rope_theta,
+        "tie_word_embeddings": likeness.tied,
+    }
+    if sizes.qk_norm:
+        return Qwen3ForCausalLM(Qwen3Config(**settings))
+    return Qwen2ForCausalLM(Qwen2Config(**settings)) if sizes.qkv_bias else LlamaForCausalLM(LlamaConfig(**settings))
+
+
+def _names_of_transformers(likeness: Likeness) -> dict[str, str]:
+    """From the checkpoint's."""
+    architecture = likeness.architecture
+    names = {name: QWEN2_OUTER[ours] for ours, name in architecture.outer_names.items()}
+    for layer in range(likeness.dimensions.layers):
+        prefix = architecture.layer_prefix.format(layer=layer)
+        for ours, name in architecture.layer_names.items():
+            names[prefix + name] = f"model.layers.{layer}.{QWEN3_LAYER[ours]}"
+    return names
+
+
+@pytest.mark.parametrize("name", LIKENESSES)
+def test_it_has_the_tensors_of_the_network(name: str) -> None:
+    likeness = LIKENESSES[name]
+    tensors = tensors_from_dimensions(likeness.dimensions, likeness.architecture, tied=likeness.tied)
+    with torch.device("meta"):
+        model = _network(likeness)
+    names = _names_of_transformers(likeness)
+    expected = {key: tuple(value.shape) for key, value in model.named_parameters()}
+    assert {names[tensor.name]: tensor.shape for tensor in tensors} == expected
+    if name in PARAMETERS:
+        assert sum(tensor.items for tensor in tensors) == PARAMETERS[name]
+
+
+@pytest.mark.parametrize("family", MINIATURES)
+def test_a_miniature_s_forward_is_well_conditioned(tmp_path: Path, family: str) -> None:
+    likeness = MINIATURES[family]
+    checkpoint_from_likeness(likeness, tmp_path / "checkpoint")
+    assert source_from_checkpoint(tmp_path / "checkpoint", None).config.family.name == family
+    names = _names_of_transformers(likeness)
+    stored = tensors_from_checkpoint(tmp_path / "checkpoint")
+    model = _network(likeness)
+    model.load_state_dict(
+        {names[name]: tensor.read().float() for name, tensor in stored.items()}, strict=not likeness.tied
+    )
+    ids = torch.randint(10, 400, (1, 64), generator=torch.Generator().manual_seed(3))
+    ids[:, 24:] = likeness.mask
+    with torch.no_grad():
+        answer = model.eval()(ids, output_hidden_states=True)
+    begin, end = (answer.hidden_states[i].square().mean().sqrt().item() for i in (0, -2))
+    assert 2 < end / begin < 8
+    logits = answer.logits[0]
+    assert 2 < logits.std().item() < 4
+    best = logits.topk(2).values
+    assert (best[:, 0] - best[:, 1]).median() > 0.2
+    assert len(set(logits[:24].argmax(-1).tolist())) >= 8
+    assert len(set(logits[24:].argmax(-1).tolist())) >= 3, "rows of masks must not all predict the same"
