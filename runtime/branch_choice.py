@@ -4,9 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from lopa.runtime.bundle.manifest import DecodingDefaults
 from lopa.runtime.generation_config import DEFAULT_BRANCHES, MOST_BRANCHES, GenerationConfig
 
 _HOST_FAMILIES = ("cpu", "numpy")
+LEAST_TO_LOOK_AHEAD = 8
+"""Positions that may be decided at a time, below which little is left for lookaheads: a step fills one of them at
+least, and each lookahead another."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +32,9 @@ def branch_choice(config: GenerationConfig, devices: Sequence[str]) -> BranchCho
         return BranchChoice(config.branches, "as asked for")
     if config.published:
         return BranchChoice(DEFAULT_BRANCHES, "the published behaviour")
+    little = reason_against_lookahead(config)
+    if little is not None:
+        return BranchChoice(1, little)
     if not all(_on_host(device) for device in devices):
         return BranchChoice(DEFAULT_BRANCHES, "an accelerator verifies several branches in about the time of one")
     if len(devices) > 1:
@@ -35,6 +42,16 @@ def branch_choice(config: GenerationConfig, devices: Sequence[str]) -> BranchCho
     return BranchChoice(
         1, "on a CPU a forward with more branches costs more than it brings (docs/decoding.md, Branches that pay)"
     )
+
+
+def reason_against_lookahead(options: GenerationConfig | DecodingDefaults) -> str | None:
+    """Why lookahead branches find next to nothing to do with these blocks, if so: in one sentence, for people."""
+    size = options.block_size if options.sub_block is None else options.sub_block
+    if options.block_add_threshold < 1 or size >= LEAST_TO_LOOK_AHEAD:
+        return None
+    what = "blocks" if options.sub_block is None else "sub-blocks"
+    left = f"at most {size - 1} position{'' if size == 2 else 's'}" if size > 1 else "nothing"
+    return f"{what} of {size}, one at a time, leave {left} to look ahead at"
 
 
 def _on_host(device: str) -> bool:

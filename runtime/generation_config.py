@@ -245,6 +245,11 @@ class GenerationConfig:
         return self.temperature > 0 and self.top_k is not None and not 1 <= self.top_k <= TOP_K
 
     @property
+    def top_p_of_kept(self) -> bool:
+        """Whether top_p is a share of what top_k keeps, as in SDAR's published loop; else of the whole distribution."""
+        return self.published and self.alignment == "absolute"
+
+    @property
     def overwrites_decided(self) -> bool:
         """Whether rules that fill so many positions a step take decided ones where too few are left: the published
         loops do (docs/models.md)."""

@@ -5,9 +5,10 @@ import os
 import shutil
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 
@@ -84,7 +85,7 @@ def tiny_staged(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def tiny_portable(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """As tiny_bundle_logits, its one graph in the portable dialect."""
-    return _bundle_made_once(tmp_path_factory, "tiny-portable", with_logits=True, dialect="portable")
+    return _bundle_made_once(tmp_path_factory, "tiny-portable", with_logits=True, dialects=("portable",))
 
 
 @pytest.fixture(scope="session")
@@ -103,6 +104,28 @@ def tiny_quantized(tmp_path_factory: pytest.TempPathFactory, request: pytest.Fix
 def tiny_bfloat16(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """As tiny_bundle, in bfloat16."""
     return _bundle_made_once(tmp_path_factory, "tiny-bfloat16", with_logits=False, dtype="bfloat16")
+
+
+@pytest.fixture(scope="session")
+def family_bundle(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Of the recordings' checkpoint of a family (llada, sdar, fast_dllm_v2), made when first asked for.
+
+    With both graphs, SDAR's with those of two stages too; where options of _bundle_made_once are given, one graph and
+    what they say. Skips without torch.
+    """
+
+    def made(family: str, **options: Any) -> Path:
+        pytest.importorskip("torch")
+        usual = {"dialects": ("standard", "portable"), "stages": 2 if family == "sdar" else 1}
+        return _bundle_made_once(
+            tmp_path_factory,
+            "-".join([family, *map(str, options.values())]),
+            checkpoint=Path(__file__).parent / "reference" / "families" / family,
+            lora=None,
+            **{"with_logits": False, **(options or usual)},
+        )
+
+    return made
 
 
 @pytest.fixture(scope="session")
@@ -147,9 +170,11 @@ def _bundle_made_once(
     name: str,
     *,
     with_logits: bool,
+    checkpoint: Path = CHECKPOINT,
+    lora: Path | None = ADAPTER,
     quantize: Literal["int8", "int4"] | None = None,
     stages: int = 1,
-    dialect: Literal["standard", "portable"] = "standard",
+    dialects: tuple[Literal["standard", "portable"], ...] = ("standard",),
     dtype: Literal["float32", "float16", "bfloat16"] = "float32",
     plugins: bool = False,
 ) -> Path:
@@ -165,11 +190,11 @@ def _bundle_made_once(
             _keep_traces(tmp_path_factory)
             choice = None if quantize is None else QuantizationChoice(quantize)
             bundle_from_checkpoint(
-                CHECKPOINT,
+                checkpoint,
                 bundle,
-                lora=ADAPTER,
+                lora=lora,
                 quantization=choice,
-                dialects=(dialect,),
+                dialects=dialects,
                 dtype=dtype,
                 with_logits=with_logits,
                 stages=stages,

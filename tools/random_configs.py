@@ -2,30 +2,35 @@
 
 import json
 from functools import cache
+from typing import Any
 
 import numpy as np
 
+from lopa.runtime.contract import TOP_K
 from lopa.runtime.decoder import Decoder
-from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.generation_config import PIPELINED, WHOLE_CACHES, GenerationConfig
 from lopa.tiny import EVAL
 
 
 def random_config(rng: np.random.Generator, decoder: Decoder) -> GenerationConfig:
-    """Any strategy, window, confidence, thresholds, draws and stops, for an answer of at most 48 positions."""
-    strategy = rng.choice(["lopa", "lopa", "lopa", "d2f", "threshold", "vanilla"])
+    """Any strategy, blocks, caches, window, confidence, thresholds, draws and stops, for at most 48 positions."""
+    strategy = rng.choice(["lopa", "lopa", "lopa", "d2f", "threshold", "vanilla", "sequential"])
     drawn = rng.random() < 0.4
+    block_size, window = int(rng.choice([4, 8, 16, 32])), str(rng.choice(["full", "block_causal"]))
+    most_candidates = 40 if decoder.bundle.manifest.with_logits else TOP_K
     return decoder.config(
         strategy=str(strategy),
+        **_blocks(rng, str(strategy), block_size, window),
         branches=int(rng.integers(1, 6)) if strategy == "lopa" else None,
-        block_size=int(rng.choice([4, 8, 16, 32])),
+        block_size=block_size,
         block_add_threshold=float(rng.choice([0.1, 0.3, 0.7])),
         decoded_token_threshold=float(rng.choice([0.5, 0.95])),
         skip_threshold=float(rng.choice([0.5, 0.8, 0.9, 0.97])),
         confidence=str(rng.choice(["neg_entropy", "probability", "margin"])),
-        window=str(rng.choice(["full", "block_causal"])),
+        window=window,
         max_new_tokens=int(rng.integers(1, 49)),
         temperature=float(rng.choice([0.3, 1.0, 2.0])) if drawn else 0.0,
-        top_k=int(rng.integers(1, 9)) if drawn and rng.random() < 0.5 else None,
+        top_k=int(rng.integers(1, most_candidates + 1)) if drawn and rng.random() < 0.5 else None,
         top_p=float(rng.uniform(0.3, 1.0)) if drawn and rng.random() < 0.5 else None,
         seed=int(rng.integers(0, 1000)),
         stop=("=",) if not drawn and rng.random() < 0.3 else (),
@@ -33,6 +38,22 @@ def random_config(rng: np.random.Generator, decoder: Decoder) -> GenerationConfi
         drop_after_eos=bool(rng.random() < 0.5),
         published=bool(rng.random() < 0.2),
     )
+
+
+def _blocks(rng: np.random.Generator, strategy: str, block_size: int, window: str) -> dict[str, Any]:
+    """Where blocks begin, how they are decided, and what is kept of them: what goes with the rest."""
+    alignment = str(rng.choice(["prompt", "absolute"], p=[0.7, 0.3]))
+    sub_block = int(rng.choice([2, block_size // 2, block_size])) if rng.random() < 0.3 else None
+    if strategy in PIPELINED:
+        return {"alignment": alignment, "sub_block": sub_block, "block_steps": None, "cache": "blocks"}
+    whole = WHOLE_CACHES if (alignment, window) == ("prompt", "full") else ()
+    caches = ["blocks", *whole, *(["sub_block"] if sub_block is not None else [])]
+    return {
+        "alignment": alignment,
+        "sub_block": sub_block,
+        "block_steps": int(rng.integers(1, block_size + 1)) if rng.random() < 0.3 else None,
+        "cache": str(rng.choice(caches)),
+    }
 
 
 def random_prompt(rng: np.random.Generator, decoder: Decoder) -> tuple[int, ...]:

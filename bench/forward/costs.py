@@ -210,7 +210,7 @@ def _host_steps(decoder: Decoder, branches: int) -> tuple[float, float]:
 
     Steps that had fewer than the others, as the first of a request, are left out.
     """
-    config = decoder.config(branches=branches, time_limit=_HOST_SECONDS)
+    config = decoder.config(strategy="lopa", branches=branches, time_limit=_HOST_SECONDS)
     steps: list[Step] = []
     for item in eval_set_from_jsonl(EVAL, limit=_HOST_PROMPTS):
         deque(decoder.stream(item.prompt, config, on_step=steps.append), maxlen=0)

@@ -2,7 +2,7 @@
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lopa.bench.progress import Progress
 from lopa.runtime.algorithm.decoding import Step
@@ -37,20 +37,22 @@ def sizes_of_step(step: Step) -> Sizes:
 def recording_from_decoder(
     decoder: Decoder, prompts: Iterable[Prompt], source: Callable[[int], Source], progress: Progress
 ) -> Recording:
-    """Decode `prompts` by the bundle's defaults, with as many branches as accelerators have by default.
+    """Decode `prompts` by the bundle's defaults, LoPA with as many branches as accelerators have by default.
 
     `source` names the prompts, given the number of forwards.
 
     `progress` hears how many prompts are done.
     """
     # Gears are for accelerators, whatever device records.
-    config = decoder.config(branches=DEFAULT_BRANCHES)
+    config = decoder.config()
+    if config.strategy == "lopa":
+        config = replace(config, branches=DEFAULT_BRANCHES)
     requests: list[tuple[Sizes, ...]] = []
     longest = 0
     for prompt in prompts:
         steps: list[Step] = []
         deque(decoder.stream(prompt, config, on_step=steps.append), maxlen=0)
-        longest = max(longest, steps[0].windows.prefix + steps[0].windows.commit)
+        longest = max(longest, steps[0].branches[0].layout.prompt)
         requests.append(tuple(map(sizes_of_step, steps)))
         progress(len(requests))
     return Recording(tuple(requests), (config,), longest, (source(sum(map(len, requests))),))

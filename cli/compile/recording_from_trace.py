@@ -40,7 +40,7 @@ def recording_from_trace(path: Path, bundle: Bundle) -> Recording:
                 Sizes(1, len(step.branches), step.window, tiles(step.prefix), step.rows_wanted)
             )
             if step.step == 1:
-                longest_prompt = max(longest_prompt, step.prefix + step.commit)
+                longest_prompt = max(longest_prompt, step.prefix + step.commit if step.prompt is None else step.prompt)
     if not requests:
         raise BadInputError(f"{path} has no steps", expected=_EXPECTED, remedy="record a decode: generate --trace")
     forwards = sum(map(len, requests.values()))
@@ -68,6 +68,8 @@ class _StepLine(msgspec.Struct):
     window: _Least1
     rows_wanted: _Least1
     branches: Annotated[list[msgspec.Raw], msgspec.Meta(min_length=1)]
+    prompt: _Least0 | None = None
+    """Positions of the prompt; older files do not say, and there the first step commits all of it."""
 
 
 def _from_line(line: bytes, kind: type[_Line], source: str) -> _Line:
@@ -84,7 +86,7 @@ def _from_line(line: bytes, kind: type[_Line], source: str) -> _Line:
 def _check_fits(step: _StepLine, bundle: Bundle, source: str) -> None:
     """Raise BadInputError for sizes that no decode of `bundle` has: what is planned grows with them."""
     most = bundle.manifest.dimensions.max_positions
-    largest = max(step.prefix, step.commit, step.window, step.rows_wanted)
+    largest = max(step.prefix, step.commit, step.window, step.rows_wanted, step.prompt or 0)
     if largest > most or len(step.branches) > MOST_BRANCHES:
         raise BadInputError(
             f"{source} has {len(step.branches)} branches and a size of {largest} positions",

@@ -38,6 +38,7 @@ def record_from_step(step: Step) -> dict[str, Any]:
     windows = step.windows
     return {
         "step": step.number,
+        "prompt": step.branches[-1].layout.prompt,
         "window_start": windows.prefix,
         "prefix": windows.prefix,
         "commit": windows.commit,

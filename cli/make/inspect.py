@@ -7,8 +7,9 @@ import click
 
 from lopa.cli.make.engine_lines import engine_lines
 from lopa.export.extra import export_extra_needed
+from lopa.runtime.branch_choice import reason_against_lookahead
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.bundle.manifest import Manifest, scale_name
+from lopa.runtime.bundle.manifest import Manifest, SpecialTokens, scale_name
 from lopa.runtime.bundle.record import json_from_record
 from lopa.runtime.errors import CheckFailedError
 
@@ -63,7 +64,7 @@ def _summary(bundle: Bundle) -> str:
         ("layers", f"{model.layers} of hidden size {model.hidden_size}, MLP {model.intermediate_size}"),
         ("attention", f"{model.heads} heads, {model.kv_heads} key-value heads of {model.head_size}"),
         ("positions", f"{model.max_positions}, RoPE theta {model.rope_theta:g}"),
-        ("vocabulary", f"{model.vocab_size}; mask {tokens.mask}, eos {tokens.eos}, pad {tokens.pad}, bos {tokens.bos}"),
+        ("vocabulary", f"{model.vocab_size}; {_special(tokens)}"),
         (
             "contract",
             f"version {manifest.contract}, {' and '.join(bundle.dialects)} dialect, logits {manifest.with_logits}",
@@ -71,12 +72,18 @@ def _summary(bundle: Bundle) -> str:
         *([("plugins", ", ".join(manifest.plugins))] if manifest.plugins else []),
         *(("stage", f"{each.graph}  layers {each.first_layer} to {each.end_layer - 1}") for each in manifest.stages),
         ("decoding", ", ".join(f"{name} {value}" for name, value in _fields(manifest))),
+        *_lookahead(manifest),
         *(("file", f"{file.path}  {file.size:,} bytes  sha256 {file.sha256[:12]}…") for file in manifest.files),
         *(("engine", line) for line in engine_lines(bundle)),
         *(("from", f"{name}  sha256 {digest[:12]}…") for name, digest in _sources(manifest)),
         ("made with", ", ".join(f"{name} {version}" for name, version in manifest.origin.tools.items())),
     ]
     return "\n".join(f"{name:11} {value}" for name, value in rows)
+
+
+def _special(tokens: SpecialTokens) -> str:
+    stops = "".join(f" and {stop}" for stop in tokens.stops)
+    return f"mask {tokens.mask}, eos {tokens.eos}{stops}, pad {tokens.pad}, bos {tokens.bos}"
 
 
 def _quantization(manifest: Manifest) -> str:
@@ -93,6 +100,12 @@ def _quantization(manifest: Manifest) -> str:
             *(f"without {pattern}" for pattern in found.excluded),
         ]
     )
+
+
+def _lookahead(manifest: Manifest) -> list[tuple[str, str]]:
+    """A row where there is little to look ahead at."""
+    reason = reason_against_lookahead(manifest.decoding)
+    return [] if reason is None else [("lookahead", f"{reason}: lopa has 1 branch unless more are asked for")]
 
 
 def _fields(manifest: Manifest) -> list[tuple[str, object]]:

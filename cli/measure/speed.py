@@ -30,7 +30,7 @@ def bench_speed(
         from lopa.bench.speed.measure import eager_decoder, measured_speed
     items = eval_set_from_jsonl(EVAL, limit=limit)
     with Decoder.open(bundle, ["cpu"], threads=threads) as ours:
-        config = ours.config(published=True, branches=branches)
+        config = ours.config(strategy="lopa", published=True, branches=branches)
         eager = eager_decoder(ours, checkpoint, lora)
         output.check("speed")
         run = run_now(ours.bundle, device="cpu", threads=threads, arguments=command_line())

@@ -16,6 +16,8 @@ def filtered_candidates(logprobs: Float32, config: GenerationConfig) -> tuple[Fl
         return logprobs, False
     probabilities = np.exp(logprobs)
     keep = np.ones(logprobs.shape, np.bool_)
+    if config.top_k and config.top_p_of_kept:
+        probabilities = probabilities / probabilities[..., : config.top_k].sum(axis=-1, keepdims=True)
     if config.top_p is not None:
         # A candidate stays while the mass before it is below top_p; the first always stays.
         keep &= (np.cumsum(probabilities, axis=-1) - probabilities) < config.top_p

@@ -5,8 +5,9 @@ tests/reference/families/README.md says what was recorded and how.
 
 import gzip
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -14,10 +15,13 @@ from unittest.mock import patch
 import msgspec
 import numpy as np
 
+from lopa.runtime.algorithm.candidates import Candidates, candidates_from_rows
 from lopa.runtime.algorithm.decoding import Decoding, Step
 from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.contract import Float32, Int64
+from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.sequence.row_statistics import RowStatistics
 from lopa.runtime.sessions.session import Session
 
 FAMILIES = Path(__file__).resolve().parents[1] / "reference" / "families"
@@ -29,6 +33,7 @@ Header = Mapping[str, Any]
 
 
 def family_trace_files(folder: Path = FAMILIES) -> list[Path]:
+    """FAMILY/traces/NAME.jsonl.gz in `folder`."""
     return sorted(folder.glob("*/traces/*.jsonl.gz"))
 
 
@@ -65,15 +70,17 @@ def _fast(header: Header) -> dict[str, Any]:
     }
 
 
+_D2F_NAMES = ("block_size", "block_add_threshold", "decoded_token_threshold", "skip_threshold", "max_new_tokens")
+
+
 def _d2f(header: Header) -> dict[str, Any]:
     params = header["params"]
     confidences = {"neg_entropy": "neg_entropy", "default": "probability", "margin": "margin"}
-    names = ("block_size", "block_add_threshold", "decoded_token_threshold", "skip_threshold", "max_new_tokens")
     return {
         "strategy": "d2f",
         "window": "block_causal",
         "confidence": confidences[params["sampling_strategy"]],
-        **{name: params[name] for name in names},
+        **{name: params[name] for name in _D2F_NAMES},
     }
 
 
@@ -100,7 +107,9 @@ def _block_diffusion(header: Header) -> dict[str, Any]:
 
 
 def _fast_v2(header: Header) -> dict[str, Any]:
+    """Fast-dLLM v2's batch_sample, and the generate of its checkpoints."""
     params = header["params"]
+    drawn = {"temperature": params["temperature"], "top_k": 0, "top_p": params.get("top_p", 0.95)}
     return {
         "strategy": "threshold",
         "window": "block_causal",
@@ -110,17 +119,35 @@ def _fast_v2(header: Header) -> dict[str, Any]:
         "sub_block": params["small_block_size"],
         "skip_threshold": params["threshold"],
         "max_new_tokens": params["max_new_tokens"],
+        **(drawn if params["temperature"] else {}),
     }
 
 
-LOOPS: Mapping[str, Callable[[Header], dict[str, Any]]] = {
-    "official": _official,
-    "fast": _fast,
-    "d2f": _d2f,
-    "block_diffusion_generate": _block_diffusion,
-    "batch_sample": _fast_v2,
-    "generate": _fast_v2,
+_LENGTHS = {"gen_length", "block_length", "steps"}
+_SUB_BLOCKS = {
+    "block_size",
+    "small_block_size",
+    "threshold",
+    "max_new_tokens",
+    "use_block_cache",
+    "temperature",
+    "top_p",
 }
+_LOOPS: Mapping[str, tuple[Callable[[Header], dict[str, Any]], set[str]]] = {
+    "official": (_official, _LENGTHS),
+    "fast": (_fast, _LENGTHS | {"function", "threshold"}),
+    "d2f": (_d2f, {*_D2F_NAMES, "sampling_strategy"}),
+    "block_diffusion_generate": (
+        _block_diffusion,
+        {
+            *("gen_length", "block_length", "denoising_steps", "temperature", "top_k", "top_p"),
+            *("remasking_strategy", "confidence_threshold"),
+        },
+    ),
+    "batch_sample": (_fast_v2, _SUB_BLOCKS),
+    "generate": (_fast_v2, _SUB_BLOCKS),
+}
+"""By the name of a recorded loop: its options in our terms, and the names of those that are understood."""
 
 
 def read_family_traces(path: Path) -> tuple[Header, list[dict[str, Any]]]:
@@ -131,8 +158,16 @@ def read_family_traces(path: Path) -> tuple[Header, list[dict[str, Any]]]:
 
 
 def config_of(header: Header, **more: Any) -> GenerationConfig:
-    """The recorded options in our terms."""
-    own = LOOPS[header["loop"]](header)
+    """The recorded options in our terms. Raises BadInputError for a loop or an option that is not known here."""
+    options, known = _LOOPS.get(header["loop"], (None, set[str]()))
+    unknown = sorted(name for name, value in header["params"].items() if name not in known and value)
+    if options is None or unknown:
+        raise BadInputError(
+            f"a recording of the loop {header['loop']!r} with {', '.join(unknown) or 'any options'}",
+            expected=f"one of {', '.join(_LOOPS)} with the options that tests/conformance/family_traces.py names",
+            remedy="say there what they are in our terms",
+        )
+    own = options(header)
     return GenerationConfig.reference(**{"confidence": "probability", **own, "logprobs": True, **more})
 
 
@@ -150,6 +185,12 @@ class FamilyComparison:
     near_ties: int = 0
     diverged_at: int | None = None
     mismatch: str | None = None
+    decided: list[Any] = field(default_factory=list)
+    """What each deciding step filled: to be held against another run of the same prompt."""
+
+    @property
+    def whole(self) -> bool:
+        return self.mismatch is None and self.diverged_at is None
 
 
 def compared(trace: dict[str, Any], header: Header, decided: list[tuple[Step, list[int]]]) -> FamilyComparison:
@@ -185,8 +226,11 @@ def _difference(expected: dict[str, Any], step: Step, state: list[int], mask: in
     theirs = sorted((position, token) for position, token, _ in expected["fills"])
     if ours != theirs:
         return f"fills {ours}, recorded {theirs}"
-    if _without_masks_behind(state, mask) != _without_masks_behind(expected["state"], mask):
-        return f"ids {state}, recorded {expected['state']}"
+    found, wanted = (_without_masks_behind(ids, mask) for ids in (state, expected["state"]))
+    if found != wanted:
+        first = next((i for i, (a, b) in enumerate(zip(found, wanted, strict=False)) if a != b), None)
+        where = f"{first}: {found[first]} and {wanted[first]}" if first is not None else "the shorter's end"
+        return f"{len(found)} ids behind the prompt, recorded {len(wanted)}; they differ at {where}"
     assert fills.logprobs is not None
     said = dict(zip(fills.positions.tolist(), np.exp(fills.logprobs).tolist(), strict=True))
     for position, _, probability in expected["fills"]:
@@ -215,15 +259,7 @@ def decided_steps(decoding: Decoding, trace: Header) -> list[tuple[Step, list[in
     Where tokens were drawn the recorded draws take the place of ours.
     """
     found: list[tuple[Step, list[int]]] = []
-
-    def recorded(logprobs: Float32, _: GenerationConfig, *, positions: Int64, **__: object) -> Int64:
-        proposed = trace["steps"][min(len(found), len(trace["steps"]) - 1)]["proposal"]
-        tokens = {position: token for position, token, _ in proposed}
-        best = np.argmax(logprobs, axis=-1)
-        given = [tokens.get(position, own) for position, own in zip(positions.flat, best.flat, strict=True)]
-        return np.array(given, np.int64).reshape(positions.shape)
-
-    with patch("lopa.runtime.algorithm.candidates.drawn_tokens", recorded):
+    with _recorded_draws(lambda: trace["steps"][min(len(found), len(trace["steps"]) - 1)]["proposal"]):
         while decoding.stop_reason is None:
             step = decoding.step()
             if len(step.fills.positions):
@@ -231,16 +267,70 @@ def decided_steps(decoding: Decoding, trace: Header) -> list[tuple[Step, list[in
     return found
 
 
+def _recorded_draws(proposal: Callable[[], list[tuple[int, int, float]]]) -> AbstractContextManager[object]:
+    """Tokens that `proposal` gives for positions are drawn meanwhile, from candidates and from logits."""
+    rows_now: list[RowStatistics] = []
+
+    def tokens(own: Int64, positions: Int64) -> Int64:
+        given = {position: token for position, token, _ in proposal()}
+        pairs = zip(positions.ravel().tolist(), own.ravel().tolist(), strict=True)
+        chosen = [given.get(position, token) for position, token in pairs]
+        return np.array(chosen, np.int64).reshape(positions.shape)
+
+    def of_logits(logprobs: Float32, _: GenerationConfig, *, positions: Int64, **__: object) -> Int64:
+        return tokens(np.argmax(logprobs, axis=-1), positions)
+
+    def of_candidates(logprobs: Float32, _: GenerationConfig, *, positions: Int64, **__: object) -> Int64:
+        ids = rows_now[-1].topk_ids
+        best = np.argmax(logprobs, axis=-1)[..., None]
+        wanted = tokens(np.take_along_axis(ids, best, -1)[..., 0], positions)
+        columns: Int64 = np.argmax(ids == wanted[..., None], axis=-1)
+        return columns
+
+    def noted(rows: RowStatistics, *arguments: Any, **options: Any) -> Candidates:
+        rows_now[:] = [rows]
+        return candidates_from_rows(rows, *arguments, **options)
+
+    patched = ExitStack()
+    patched.enter_context(patch("lopa.runtime.algorithm.decoding.candidates_from_rows", noted))
+    patched.enter_context(patch("lopa.runtime.algorithm.candidates.drawn_tokens", of_logits))
+    patched.enter_context(patch("lopa.runtime.algorithm.candidates.drawn_candidates", of_candidates))
+    return patched
+
+
+SPECIAL_LENGTHS = (1, 31, 32, 33, 64, 65, 96)
+"""Of prompts, where blocks of 32 begin and end."""
+
+
+def sampled(traces: list[dict[str, Any]]) -> set[int]:
+    """Numbers of prompts: of every special length one, two word problems, one whose prompt was changed, one that broke
+    off."""
+    lengths = [len(trace["prompt_ids"]) for trace in traces]
+    places = [lengths.index(length) for length in SPECIAL_LENGTHS if length in lengths]
+    broken = [place for place, trace in enumerate(traces) if "error" in trace]
+    changed = [place for place, trace in enumerate(traces) if any("prompt_changed" in step for step in trace["steps"])]
+    return {traces[place]["i"] for place in (0, 1, *places, *broken[:1], *changed[:1])}
+
+
 def family_comparisons(
-    path: Path, session: Session, manifest: Manifest, *, limit: int | None = None, **more: Any
+    path: Path,
+    session: Session,
+    manifest: Manifest,
+    *,
+    limit: int | None = None,
+    only: Collection[int] | None = None,
+    **more: Any,
 ) -> list[FamilyComparison]:
-    """Decode every prompt of a file of traces, or the first ones, and compare."""
+    """Decode the prompts of a file of traces, all or the first ones or those of numbers, and compare."""
     header, traces = read_family_traces(path)
     config, own = config_of(header, **more), manifest_of(manifest, header)
     found = []
     for number, trace in enumerate(traces[:limit]):
+        if only is not None and trace["i"] not in only:
+            continue
         decoding = Decoding(session, number, np.array(trace["prompt_ids"], np.int64), config, own)
         decided = decided_steps(decoding, trace)
         session.release(number)
         found.append(compared(trace, header, decided))
+        found[-1].decided = [[step.fills.positions.tolist(), step.fills.tokens.tolist()] for step, _ in decided]
     return found

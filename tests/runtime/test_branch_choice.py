@@ -48,6 +48,25 @@ def test_by_config(options: dict[str, Any], number: int | str) -> None:
     assert branch_choice(GenerationConfig(**options), ["cpu"]).number == number
 
 
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"block_size": 4, "block_add_threshold": 1.0}, "blocks of 4, one at a time, leave at most 3 positions"),
+        ({"block_size": 2, "block_add_threshold": 1.0}, "blocks of 2, one at a time, leave at most 1 position to"),
+        ({"block_size": 1, "block_add_threshold": 1.0}, "leave nothing to look ahead at"),
+        ({"sub_block": 4, "block_add_threshold": 1.0}, "sub-blocks of 4, one at a time"),
+        ({"block_size": 8, "block_add_threshold": 1.0}, None),
+        ({"sub_block": 8, "block_add_threshold": 1.0}, None),
+        ({"block_size": 4}, None),  # several blocks are open
+    ],
+)
+def test_where_little_is_left_to_look_ahead_at(options: dict[str, Any], said: str | None) -> None:
+    found = branch_choice(GenerationConfig(**options), ["cuda:0"])
+    assert found.number == (4 if said is None else 1)
+    assert (said or "an accelerator") in found.reason
+    assert branch_choice(GenerationConfig(**options, branches=3), ["cuda:0"]).number == 3
+
+
 def test_the_result_says_what_was_used(tiny_bundle: Path) -> None:
     with Decoder.open(tiny_bundle, threads=1) as decoder:
         assert isinstance(decoder.branches_for(decoder.config()), BranchChoice)

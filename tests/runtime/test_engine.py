@@ -191,10 +191,12 @@ def test_an_error_anywhere_in_a_request_is_its_own(
     class Faulty(Decoding):
         """Breaks for one config alone."""
 
-        def __init__(self, session: Any, request: int, ids: Any, config: GenerationConfig, *others: Any) -> None:
+        def __init__(
+            self, session: Any, request: int, ids: Any, config: GenerationConfig, *more: Any, **named: Any
+        ) -> None:
             self._breaks_in = method if config is bad else ""
             self._perhaps("__init__")
-            super().__init__(session, request, ids, config, *others)
+            super().__init__(session, request, ids, config, *more, **named)
 
         def open_round(self) -> Any:
             self._perhaps("open_round")

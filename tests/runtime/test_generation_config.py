@@ -67,6 +67,23 @@ from lopa.runtime.generation_config import GenerationConfig
         ({"stop": ["caf\udce9"]}, "stop ['caf\\udce9']"),
         ({"stop": ["a"] * 65}, "stop " + str(["a"] * 65)[:80] + "..."),
         ({"stop": ["a" * 1025]}, "stop " + str(["a" * 1025])[:80] + "..."),
+        ({"alignment": "left"}, "alignment 'left'"),
+        ({"cache": "all"}, "cache 'all'"),
+        ({"cache": "dual"}, "cache 'dual' with strategy 'lopa'"),
+        ({"cache": "sub_block", "strategy": "d2f", "sub_block": 8}, "cache 'sub_block' with strategy 'd2f'"),
+        ({"block_steps": 4}, "block_steps with strategy 'lopa'"),
+        ({"sub_block": 33}, "sub_block 33"),
+        ({"sub_block": 0}, "sub_block 0"),
+        ({"block_steps": 9, "block_size": 8, "strategy": "vanilla"}, "block_steps 9"),
+        (
+            {"cache": "none", "strategy": "threshold", "alignment": "absolute"},
+            "cache 'none' with alignment 'absolute' and window 'full'",
+        ),
+        (
+            {"cache": "prefix", "strategy": "threshold", "window": "block_causal"},
+            "cache 'prefix' with alignment 'prompt' and window 'block_causal'",
+        ),
+        ({"cache": "sub_block", "strategy": "threshold"}, "cache 'sub_block' without sub-blocks"),
     ],
 )
 def test_bad_values_are_refused_by_name(options: dict[str, Any], named: str) -> None:

@@ -1,7 +1,6 @@
 """The table of kinds. A kind is a function that makes the case of a random state; a new one is a line here."""
 
-from tools.fuzz.case import MakeCase
-from tools.fuzz.cases.bundles import (
+from tools.fuzz.bundles import (
     costs_case,
     dimensions_case,
     engine_case,
@@ -12,15 +11,16 @@ from tools.fuzz.cases.bundles import (
     tokenizer_case,
     weights_case,
 )
-from tools.fuzz.cases.checkpoints import checkpoint_case
-from tools.fuzz.cases.http import http_case
-from tools.fuzz.cases.requests import (
+from tools.fuzz.checkpoints import checkpoint_case
+from tools.fuzz.http import http_case
+from tools.fuzz.requests import (
     command_case,
     config_case,
     lines_case,
     prompt_case,
     template_case,
 )
+from tools.fuzz_case.case import MakeCase
 
 KINDS: dict[str, MakeCase] = {
     "manifest": manifest_case,

@@ -17,10 +17,10 @@ from pathlib import Path
 
 import click
 
-from tools.fuzz.case import CLASSES, Outcome
 from tools.fuzz.kinds import KINDS
-from tools.fuzz.material import bundles_made, material_from_bundles
-from tools.fuzz.worker import Asked, answer_in_a_process, outcomes
+from tools.fuzz_case.case import CLASSES, Outcome
+from tools.fuzz_case.material import bundles_made, material_from_bundles
+from tools.fuzz_case.worker import Asked, answer_in_a_process, outcomes
 
 
 @click.command()

@@ -107,6 +107,8 @@ def _lines_by_depth(rooms: frozenset[str], arrows: frozenset[Arrow]) -> Lines:
     left = rooms
     while left:
         line = tuple(sorted(room for room in left if not any(a == room and b in left for a, b in arrows)))
+        if not line:
+            raise ValueError(f"received rooms that import each other in a circle, among {sorted(left)}")
         lines.insert(0, line)
         left -= set(line)
     return tuple(lines)

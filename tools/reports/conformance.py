@@ -1,18 +1,34 @@
-"""Decode every recorded prompt of the published implementation and print how the steps compare.
+"""Decode every recorded prompt of published implementations and print how the steps compare.
 
-Usage: python -m tools.reports.conformance BUNDLE [DEVICE] [--devices 1,2,4] [--dialect portable]
+Usage: python -m tools.reports.conformance BUNDLE [DEVICE] [--devices 1,2,4] [--dialect portable] [--traces FOLDER]
+
+Without --traces, the recordings of Dream's loops with BUNDLE, the embedded model's. With it, the recordings
+FOLDER/FAMILY/traces/*.jsonl.gz of other families (tests/reference/families), and BUNDLE is a folder of their bundles:
+BUNDLE/FAMILY is used where it is there, otherwise made from the checkpoint FOLDER/FAMILY, or from that of
+tests/reference/families where the recordings are apart from it.
 
 {} in DEVICE is the number of a session: ascend:{} is ascend:0, ascend:1 and so on.
 """
 
 import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import click
+from tests.conformance.family_traces import (
+    FAMILIES,
+    FamilyComparison,
+    checkpoint_of,
+    family_comparisons,
+    family_trace_files,
+)
 from tests.conformance.recorded import Comparison, comparisons_of_file, trace_files
 
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.manifest import Dialect
+from lopa.runtime.errors import LopaError
 from lopa.runtime.parallel.branch_session import BranchParallelSession
 from lopa.runtime.sessions.session import Session, open_session
 
@@ -26,6 +42,16 @@ _HEADER = (
     "mismatches",
     "other than on the first number of devices",
 )
+Found = Sequence[Comparison | FamilyComparison]
+
+
+@dataclass(frozen=True)
+class _Recording:
+    """One recorded file, and how it is held against a session."""
+
+    name: str
+    bundle: Bundle
+    compared: Callable[[Session], Found]
 
 
 @click.command()
@@ -36,30 +62,75 @@ _HEADER = (
 )
 @click.option("--limit", type=click.IntRange(min=1), help="At most so many traces of each configuration.")
 @click.option("--dialect", type=click.Choice(["standard", "portable"]), help="Which graph, where there are two.")
-def main(bundle: Path, device: str, devices: str, limit: int | None, dialect: Dialect | None) -> None:
+@click.option(
+    "--traces",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="Recordings of other families, FOLDER/FAMILY/traces/*.jsonl.gz; BUNDLE is a folder of their bundles.",
+)
+def main(
+    bundle: Path, device: str, devices: str, limit: int | None, dialect: Dialect | None, traces: Path | None
+) -> None:
     """Print a line per recorded configuration and number of devices, and the sums."""
-    opened = Bundle.open(bundle)
-    if dialect is not None:
-        opened = opened.of_dialect(dialect)
-    counts = [int(count) for count in devices.split(",")]
+    try:
+        mismatches = _printed(_recordings(bundle, traces, dialect, limit), device, list(map(int, devices.split(","))))
+    except LopaError as error:
+        raise click.ClickException(str(error)) from error
+    sys.exit(1 if mismatches else 0)
+
+
+def _printed(recordings: Iterator[_Recording], device: str, counts: Sequence[int]) -> int:
+    """The number of mismatches."""
     click.echo("| " + " | ".join(_HEADER) + " |\n|" + "---|" * len(_HEADER))
     sums = {count: [0] * (len(_HEADER) - 2) for count in counts}
-    for path in trace_files():
-        first: list[Comparison] = []
+    for recording in recordings:
+        first: Found = []
         for count in counts:
-            session = _session(opened, device, count)
-            found = comparisons_of_file(path, session, opened.manifest, limit=limit)
+            session = _session(recording.bundle, device, count)
+            found = recording.compared(session)
             session.close()
             first = first or found
             row = _row(found, first)
             sums[count] = [a + b for a, b in zip(sums[count], row, strict=True)]
-            click.echo(f"| {path.name.split('.')[0]} | {count} | " + " | ".join(map(str, row)) + " |")
+            click.echo(f"| {recording.name} | {count} | " + " | ".join(map(str, row)) + " |")
             for each in found:
                 if each.mismatch is not None:
-                    click.echo(f"{path.name.split('.')[0]} on {count}: {each.mismatch}", err=True)
+                    click.echo(f"{recording.name} on {count}: {each.mismatch}", err=True)
     for count in counts:
         click.echo(f"| all | {count} | " + " | ".join(map(str, sums[count])) + " |")
-    sys.exit(1 if any(row[-2] for row in sums.values()) else 0)
+    return sum(row[-2] for row in sums.values())
+
+
+def _recordings(path: Path, traces: Path | None, dialect: Dialect | None, limit: int | None) -> Iterator[_Recording]:
+    if traces is None:
+        bundle = _opened(path, dialect)
+        for file in trace_files():
+            compared = partial(comparisons_of_file, file, manifest=bundle.manifest, limit=limit)
+            yield _Recording(file.name.split(".")[0], bundle, compared)
+        return
+    files = family_trace_files(traces)
+    if not files:
+        raise click.UsageError(f"{traces} has no FAMILY/traces/*.jsonl.gz")
+    for file in files:
+        family = checkpoint_of(file)
+        bundle = _opened(_made(path / family.name, family), dialect)
+        held = partial(family_comparisons, file, manifest=bundle.manifest, limit=limit)
+        yield _Recording(f"{family.name} {file.name.split('.')[0]}", bundle, held)
+
+
+def _opened(path: Path, dialect: Dialect | None) -> Bundle:
+    return Bundle.open(path) if dialect is None else Bundle.open(path).of_dialect(dialect)
+
+
+def _made(path: Path, family: Path) -> Path:
+    """The bundle `path`, exported from the checkpoint of `family` where it is not there."""
+    if not path.exists():
+        from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint
+
+        checkpoint = family if (family / "config.json").exists() else FAMILIES / family.name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # Recordings whose tokens were drawn are followed from the logits.
+        bundle_from_checkpoint(checkpoint, path, dialects=("standard", "portable"), with_logits=True)
+    return path
 
 
 def _session(bundle: Bundle, device: str, count: int) -> Session:
@@ -67,7 +138,7 @@ def _session(bundle: Bundle, device: str, count: int) -> Session:
     return sessions[0] if count == 1 else BranchParallelSession(sessions)
 
 
-def _row(found: list[Comparison], first: list[Comparison]) -> list[int]:
+def _row(found: Found, first: Found) -> list[int]:
     return [
         len(found),
         sum(each.steps for each in found),

@@ -1,0 +1,31 @@
+"""Which of equal values are taken: those that torch.topk takes on a CPU."""
+
+import numpy as np
+import pytest
+
+from lopa.runtime.algorithm.topk_ties import indices_of_topk
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_same_as_torch_takes(seed: int) -> None:
+    """Few different values and minus infinity, as blocks of which some positions are decided have them."""
+    torch = pytest.importorskip("torch")
+    rng = np.random.default_rng(seed)
+    tied = 0
+    for _ in range(100):
+        size = int(rng.integers(1, 65))
+        count = int(rng.integers(1 + size // 64, size + 1))
+        levels = rng.random(int(rng.integers(1, 6))).astype(np.float32)
+        values = np.where(rng.random(size) < 0.4, -np.inf, rng.choice(levels, size)).astype(np.float32)
+        found = set(indices_of_topk(values, count).tolist())
+        assert found == set(torch.topk(torch.from_numpy(values), count).indices.tolist())
+        first = np.argsort(-values, kind="stable")[:count]
+        tied += found != set(first.tolist())
+    assert tied > 10, "no case in which it matters which are taken"
+
+
+def test_all_or_none() -> None:
+    values = np.array([1.0, 3.0, 2.0])
+    assert sorted(indices_of_topk(values, 3).tolist()) == [0, 1, 2]
+    assert indices_of_topk(values, 0).tolist() == []
+    assert indices_of_topk(values, 1).tolist() == [1]

@@ -1,0 +1,56 @@
+"""Which rows a round computes and which it leaves in the cache, for each kind of cache."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.sequence.blocks import after_round
+from lopa.runtime.sequence.branches import Branch, branch_from_prompt, prepared
+from lopa.runtime.sequence.layout import layout_of_prompt
+from lopa.runtime.sequence.reach import REACHES
+
+PROMPT = 3
+
+
+def branch_in_round(number: int, decided: list[int], config: GenerationConfig) -> Branch:
+    """Round `number`, from 0, of a prompt of 3 and a block of 8 with positions decided by then."""
+    branch = prepared(branch_from_prompt(np.arange(PROMPT), layout_of_prompt(PROMPT, config, 0)), config, mask_token=9)
+    for _ in range(number):
+        later = replace(branch, blocks=after_round(branch.blocks, branch.decided, frozenset()))
+        branch = prepared(later, config, mask_token=9)
+    branch.decided[decided] = True
+    return branch
+
+
+@pytest.mark.parametrize(
+    ("cache", "number", "decided", "prefix", "order", "commit", "lasting"),
+    [
+        ("blocks", 0, [], 0, range(11), 3, True),
+        ("blocks", 1, [3], 3, range(3, 11), 0, True),
+        ("none", 0, [], 0, range(19), 0, True),
+        ("none", 1, [3], 0, range(19), 0, True),
+        ("prefix", 0, [], 0, range(19), 3, False),
+        ("prefix", 1, [3], 3, range(3, 19), 0, True),
+        ("dual", 0, [], 0, [*range(3), *range(11, 19), *range(3, 11)], 11, False),
+        ("dual", 1, [3], 11, range(3, 11), 0, True),
+        ("sub_block", 0, [], 0, range(3), 3, True),  # the prompt is committed before the block opens
+        ("sub_block", 1, [3], 3, [*range(7, 11), *range(3, 7)], 4, False),  # a block's first round has all its rows
+        ("sub_block", 2, [4], 3, [*range(7, 11), *range(3, 7)], 4, False),  # its first position is a mask
+        ("sub_block", 2, [3], 7, range(3, 7), 0, True),
+        ("sub_block", 3, [3, 4, 5, 6], 3, [*range(3, 7), *range(7, 11)], 4, False),
+        ("sub_block", 3, [3, 4, 5, 6, 7], 7, range(7, 11), 0, True),
+    ],
+)
+def test_rows_of_a_round(
+    cache: Any, number: int, decided: list[int], prefix: int, order: Any, commit: int, lasting: bool
+) -> None:
+    config = GenerationConfig(
+        strategy="threshold", cache=cache, block_size=8, sub_block=4, max_new_tokens=16, window="full"
+    )
+    branch = branch_in_round(number, decided, config)
+    found = REACHES[cache](branch, branch, config)
+    assert (found.prefix, found.order.tolist(), found.commit) == (prefix, list(order), commit)
+    assert found.lasting == lasting

@@ -1,0 +1,160 @@
+"""Every family decodes by its defaults and by its other loops wherever one of them decodes, and answers the same.
+
+The bundles are those of the recordings' checkpoints: random weights, three layers.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.runtime.accelerator.geared_forward import geared_session
+from tests.runtime.requests.company import alone, result_of
+
+from lopa.bench.gears.costs import gear_costs
+from lopa.bench.gears.planner import chosen_gears, limits_from_configs
+from lopa.bench.gears.recording import forwards_of_recording, recording_from_decoder
+from lopa.runtime import Decoder, Engine, GenerationResult, PromptRequest
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.bundle.gears import Source
+from lopa.runtime.sessions.session import open_session
+from lopa.runtime.text.tokenizer import Tokenizer
+
+LOOPS: dict[str, list[dict[str, Any]]] = {
+    "llada": [
+        {},
+        {"strategy": "vanilla", "block_size": 8, "block_steps": 4},
+        {"cache": "prefix", "block_size": 8},
+        {"cache": "dual", "block_size": 8},
+        {"strategy": "d2f", "window": "block_causal", "block_size": 8},
+        {"strategy": "lopa", "branches": 3, "window": "block_causal", "block_size": 8},
+        {"strategy": "lopa", "branches": 3},
+    ],
+    "sdar": [
+        {},
+        {"strategy": "vanilla", "block_steps": 2},
+        {"strategy": "vanilla", "block_steps": 2, "published": True},
+        {"strategy": "sequential"},
+        {"temperature": 1.0, "top_p": 0.9},
+        {"strategy": "lopa", "branches": 3, "block_size": 16},
+        {"strategy": "d2f"},
+    ],
+    "fast_dllm_v2": [
+        {},
+        {"cache": "sub_block"},
+        {"cache": "sub_block", "published": True, "max_new_tokens": 32},
+        {"strategy": "lopa", "branches": 3},
+        {"strategy": "d2f", "sub_block": None},
+    ],
+}
+"""Each family's defaults, and other options of GenerationConfig."""
+PROMPTS = [list(range(5, 5 + length)) for length in (3, 37)]
+Opened = Callable[..., Decoder]
+
+
+@pytest.fixture(params=LOOPS)
+def family(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def opened(family: str, family_bundle: Callable[..., Path], request: pytest.FixtureRequest) -> Opened:
+    """Opens the family's bundle on a session, or on a device of that name; closed behind the test."""
+
+    def decoder(device: str = "cpu", *, dialect: Any = "standard", session: Any = None, **options: Any) -> Decoder:
+        bundle = Bundle.open(family_bundle(family, **options)).of_dialect(dialect)
+        made = open_session(bundle, device, threads=1) if session is None else session(bundle)
+        decoder = Decoder(bundle, made, Tokenizer.open(bundle), threads=1)
+        request.addfinalizer(decoder.close)
+        return decoder
+
+    return decoder
+
+
+@pytest.fixture
+def asked(family: str, opened: Opened) -> list[PromptRequest]:
+    """Every loop with every prompt."""
+    decoder = opened()
+    configs = [decoder.config(**{"max_new_tokens": 20, **options}) for options in LOOPS[family]]
+    return [PromptRequest(prompt, config) for config in configs for prompt in PROMPTS]
+
+
+def answers(decoder: Decoder, asked: list[PromptRequest]) -> list[GenerationResult]:
+    return [alone(decoder, each.prompt, each.config) for each in asked]
+
+
+def test_the_same_answers_on_every_device(family: str, opened: Opened, asked: list[PromptRequest]) -> None:
+    expected = answers(opened(), asked)
+    for each, found in zip(asked, expected, strict=True):
+        assert 0 < found.tokens <= each.config.max_new_tokens or each.config.published
+    assert answers(opened("numpy"), asked) == expected
+    assert answers(opened(dialect="portable"), asked) == expected
+    with Decoder.open(opened().bundle.path, ["cpu:0", "cpu:1"], threads=1) as shared:
+        assert answers(shared, asked) == expected
+    if family == "sdar":
+        assert answers(opened("cpu+cpu"), asked) == expected
+
+
+def test_the_same_answers_in_company(opened: Opened, asked: list[PromptRequest]) -> None:
+    """Twice, so that what was stored of prompts is used."""
+    decoder = opened()
+    expected = answers(decoder, asked)
+    with Engine(decoder, slots=5, queue_limit=len(asked)) as engine:
+        for _ in range(2):
+            assert [result_of(handle) for handle in engine.submit_many(asked)] == expected
+
+
+def test_the_same_answers_in_gears(family: str, opened: Opened, asked: list[PromptRequest]) -> None:
+    """Planned from decodes by the family's defaults, they hold every decode by these."""
+    decoder = opened()
+    recording = recording_from_decoder(
+        decoder, PROMPTS, lambda forwards: Source(name="two", sha256="", forwards=forwards), lambda _: None
+    )
+    assert recording.longest_prompt == 37
+    forwards = forwards_of_recording(recording, 1)
+    limits = limits_from_configs(recording.configs, forwards, recording.longest_prompt)
+    costs = gear_costs(decoder.bundle, "cuda:0", None)
+    choice = chosen_gears(forwards, limits, costs, most=3, most_bytes=None, bytes_of=lambda _: 1, seconds=1)
+    own = [each for each in asked if each.config.strategy == decoder.config().strategy]
+    geared = opened(session=lambda bundle: geared_session(bundle, choice.gears))
+    assert answers(geared, own) == answers(decoder, own)
+
+
+@pytest.mark.parametrize("kind", ["int8", "int4"])
+def test_quantized_bundles_answer_the_same_in_company(opened: Opened, asked: list[PromptRequest], kind: str) -> None:
+    decoder = opened(quantize=kind)
+    expected = answers(decoder, asked)
+    with Engine(decoder, slots=5, queue_limit=len(asked)) as engine:
+        found = [result_of(handle) for handle in engine.submit_many(asked)]
+    assert found == expected
+
+
+def test_an_answer_has_no_more_than_was_asked_for_and_ends_where_it_ends(
+    family: str, opened: Opened, asked: list[PromptRequest]
+) -> None:
+    """Outside published mode: whatever the loop, every decided token stays, and the first of `ends` is the last."""
+    decoder = opened()
+    for each in asked:
+        if each.config.published:
+            continue
+        for stops in (True, False):
+            config = dataclasses.replace(each.config, stop_at_eos=stops)
+            seen: dict[int, int] = {}
+            steps: list[Any] = []
+            for _ in decoder.stream(each.prompt, config, on_step=steps.append):
+                pass
+            for step in steps:
+                fills = zip(step.fills.positions.tolist(), step.fills.tokens.tolist(), strict=True)
+                for position, token in fills:
+                    assert position not in seen
+                    assert position >= len(each.prompt)
+                    seen[position] = token
+            result = alone(decoder, each.prompt, config)
+            ends = decoder.bundle.manifest.special_tokens.ends
+            if stops:
+                assert not np.isin(result.token_ids[:-1], ends).any()
+            else:
+                assert len(result.token_ids) == result.tokens == config.max_new_tokens
+                assert result.stop_reason == "length"

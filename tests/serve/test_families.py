@@ -1,0 +1,39 @@
+"""Bundles of other families behind the server: their defaults, and options of a request, answer as they do alone."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.serve.servers import serving
+
+from lopa.runtime import Decoder
+
+ASKED: dict[str, list[dict[str, Any]]] = {
+    "llada": [{}, {"cache": "dual", "block_size": 8}, {"strategy": "lopa", "branches": 2, "window": "block_causal"}],
+    "sdar": [{}, {"strategy": "vanilla", "block_steps": 2}, {"strategy": "lopa", "branches": 2, "block_size": 16}],
+    "fast_dllm_v2": [{}, {"cache": "sub_block"}, {"sub_block": 32}],
+}
+
+
+@pytest.mark.parametrize("family", ASKED)
+def test_answers_are_those_of_the_decoder(family: str, family_bundle: Callable[..., Path]) -> None:
+    path = family_bundle(family)
+    prompt = list(range(5, 40))
+    with Decoder.open(path, threads=1) as decoder, serving(path) as server:
+        for options in ASKED[family]:
+            [expected] = decoder.generate([prompt], decoder.config(max_new_tokens=16, **options))
+            answer = server.client.completions.create(
+                model="tiny", prompt=prompt, max_tokens=16, extra_body={"lopa": options}
+            )
+            assert answer.choices[0].text == expected.text
+            assert answer.usage is not None
+            assert answer.usage.completion_tokens == expected.tokens
+            assert answer.usage.model_extra is not None
+            assert answer.usage.model_extra["lopa"]["steps"] == expected.steps
+        refused = server.http.post(
+            "/v1/completions",
+            json={"model": "tiny", "prompt": prompt, "lopa": {"strategy": "lopa", "cache": "dual"}},
+        )
+        assert refused.status_code == 400
+        assert "cache 'dual' with strategy 'lopa'" in refused.json()["error"]["message"]

@@ -1,1 +1,0 @@
-"""What is mutated: a file for each sort, whose functions make a case each."""
