@@ -183,6 +183,12 @@ class Decoder:
             deadline = real_number("deadline", deadline, least=0.0, most=MOST_SECONDS)
         if config.draws_from_logits and not self.bundle.manifest.with_logits:
             raise without_logits(config)
+        if config.slides and self.bundle.manifest.prediction_shift:
+            raise BadInputError(
+                f"alignment 'sliding' for a bundle of architecture {self.bundle.manifest.architecture!r}",
+                expected="a model whose rows speak of their own positions: a mask's row stands behind others here",
+                remedy="leave alignment out, which takes the bundle's own",
+            )
         ids = ids_from_prompt(prompt, config, self.tokenizer, self.bundle.manifest)
         if config.branches is None:
             config = replace(config, branches=self.branches_for(config).number)

@@ -20,8 +20,8 @@ from lopa.runtime.errors import BadInputError
 
 Strategy = Literal["lopa", "d2f", "threshold", "vanilla", "sequential"]
 Confidence = Literal["neg_entropy", "probability", "margin"]
-Window = Literal["full", "block_causal"]
-Alignment = Literal["prompt", "absolute"]
+Window = Literal["full", "block_causal", "causal"]
+Alignment = Literal["prompt", "absolute", "sliding"]
 Cache = Literal["blocks", "none", "prefix", "dual", "sub_block"]
 PIPELINED = ("lopa", "d2f")
 """Strategies that may decide several blocks at a time."""
@@ -35,6 +35,10 @@ MOST_BRANCHES = 64
 """Each takes a window of the model's positions squared; no measured decode gained anything beyond 8."""
 MOST_POSITIONS = 2**31 - 1
 """Of a size in positions, before a model's own limit is known."""
+ENTROPY_THRESHOLD, DISTANCE_PENALTY = 0.4, 0.02
+"""Of sliding blocks where nothing else is asked: WeDLM's."""
+MOST_ENTROPY = 1e3
+"""Nats; the logarithm of a vocabulary is below 20."""
 LEAST_TEMPERATURE, MOST_TEMPERATURE = 1e-3, 1e3
 """Of draws: logits divided by less would leave float32, by more are all the same."""
 MOST_TOP_K = 2**24
@@ -80,10 +84,17 @@ class GenerationConfig:
     )
     window: Window = field(
         default="full",
-        metadata=_help("what a window row sees: full, or block_causal (its own and earlier blocks)"),
+        metadata=_help(
+            "what a window row sees: full, block_causal (its own and earlier blocks) or causal (sliding: decided rows "
+            "before it, and if it is a mask the masks before it)"
+        ),
     )
     alignment: Alignment = field(
-        default="prompt", metadata=_help("where blocks begin: behind the prompt, or absolute: counted from position 0")
+        default="prompt",
+        metadata=_help(
+            "where blocks begin: behind the prompt, absolute: counted from position 0, or sliding: one block, always "
+            "behind what is committed (WeDLM)"
+        ),
     )
     sub_block: int | None = field(
         default=None, metadata=_help("positions of a block that may be decided at a time, left to right")
@@ -91,6 +102,16 @@ class GenerationConfig:
     block_steps: int | None = field(
         default=None,
         metadata=_help("decide a block in so many steps of equal size, or sooner by the threshold (not lopa, d2f)"),
+    )
+    entropy_threshold: float | None = field(
+        default=None,
+        metadata=_help(f"entropy in nats below which a position is filled (sliding only; {ENTROPY_THRESHOLD})"),
+    )
+    distance_penalty: float | None = field(
+        default=None,
+        metadata=_help(
+            f"added to the entropy for each position behind the first undecided one (sliding only; {DISTANCE_PENALTY})"
+        ),
     )
     cache: Cache = field(
         default="blocks",
@@ -136,7 +157,11 @@ class GenerationConfig:
         for name in ("sub_block", "block_steps"):
             if getattr(self, name) is not None:
                 self._put(name, whole_number(name, getattr(self, name), least=1, most=self.block_size))
+        for name in ("entropy_threshold", "distance_penalty"):
+            if getattr(self, name) is not None:
+                self._put(name, real_number(name, getattr(self, name), least=0.0, most=MOST_ENTROPY))
         self._check_cache()
+        self._check_sliding()
         self._put("seed", self._checked_seed())
         self._put("branches", self._checked_branches())
         self._put("temperature", self._checked_temperature())
@@ -192,6 +217,29 @@ class GenerationConfig:
         return math.inf if self.strategy in ("vanilla", "sequential") else self.skip_threshold
 
     @property
+    def slides(self) -> bool:
+        """Whether there is one block, which slides on with what is committed."""
+        return self.alignment == "sliding"
+
+    @property
+    def score_limit(self) -> float:
+        """Of sliding blocks: the score below which a position is filled at once; vanilla and sequential never do so."""
+        if self.strategy in ("vanilla", "sequential"):
+            return -math.inf
+        return ENTROPY_THRESHOLD if self.entropy_threshold is None else self.entropy_threshold
+
+    @property
+    def score_per_position(self) -> float:
+        """Of sliding blocks: what a score grows by with each position behind the first undecided one."""
+        return DISTANCE_PENALTY if self.distance_penalty is None else self.distance_penalty
+
+    @property
+    def logits_temperature(self) -> float:
+        """By which a forward divides its logits. Scores of sliding blocks are of what the model says: draws alone are
+        tempered there."""
+        return 1.0 if self.slides or not self.temperature else self.temperature
+
+    @property
     def draws_from_logits(self) -> bool:
         """Whether tokens are drawn among more candidates than a forward answers."""
         return self.temperature > 0 and self.top_k is not None and not 1 <= self.top_k <= TOP_K
@@ -242,6 +290,38 @@ class GenerationConfig:
             wrong = "cache 'sub_block' without sub-blocks", "sub_block, e.g. 8"
         if wrong is not None:
             raise BadInputError(wrong[0], expected=wrong[1], remedy="change one of the two options")
+
+    def _check_sliding(self) -> None:
+        """Refuse what one sliding block does not have, and its own options elsewhere."""
+        if not self.slides:
+            own = {
+                "entropy_threshold": self.entropy_threshold,
+                "distance_penalty": self.distance_penalty,
+                "window": "causal" if self.window == "causal" else None,
+            }
+            given = [f"{name} {value!r}" for name, value in own.items() if value is not None]
+            if given:
+                raise BadInputError(
+                    f"{given[0]} with alignment {self.alignment!r}",
+                    expected="alignment sliding, which alone has it",
+                    remedy="leave it out, or use a bundle of a model that is decoded so",
+                )
+            return
+        allowed: tuple[tuple[str, tuple[object, ...]], ...] = (
+            ("window", ("causal",)),
+            ("confidence", ("neg_entropy",)),
+            ("cache", ("blocks",)),
+            ("sub_block", (None,)),
+            ("block_steps", (None,)),
+            ("published", (False,)),
+        )
+        for name, values in allowed:
+            if getattr(self, name) not in values:
+                raise BadInputError(
+                    f"{name} {getattr(self, name)!r} with alignment 'sliding'",
+                    expected=f"{name} " + " or ".join(map(repr, values)),
+                    remedy="change one of the two options",
+                )
 
     def _checked_seed(self) -> int:
         if self.seed is None:

@@ -22,6 +22,7 @@ print(len([importlib.import_module(each.name) for each in found]))
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
+    shutil.rmtree(PROJECT / "build", ignore_errors=True)  # the build takes over what an earlier one left there
     subprocess.run(
         [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", str(folder), str(PROJECT)], check=True
     )

@@ -112,11 +112,12 @@ def quality_rows(decoder: Decoder, items: Sequence[EvalItem], progress: Progress
 
     `progress` hears how many prompts are done. Raises BadInputError for a prompt that does not fit the model.
     """
+    twins = not decoder.config().slides  # which has no published mode
     has_table = (decoder.bundle.path / costs_name(decoder.session.device)).is_file()
     configs = {
         (variant, published): variant_config(decoder, variant, published=published)
         for variant in (*VARIANTS, *((AUTO_VARIANT,) if has_table else ()))
-        for published in ((False, True) if variant.has_published_twin else (False,))
+        for published in ((False, True) if variant.has_published_twin and twins else (False,))
     }
     # The first decode of a process pays for memory that all others find ready.
     _decode(decoder, items[0], configs[VARIANTS[-1], False])

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -165,7 +166,8 @@ def agreement_of_engine(
 ) -> Agreement:
     """Hold the engine on "tensorrt:N" or "tensorrt-rtx:N" against the device `against`, in every one of its shapes.
 
-    Embedded prompts are decoded with the bundle's defaults, with the full and with the block-causal window. `failed`
+    Embedded prompts are decoded with the bundle's defaults, with the full and with the block-causal window where its
+    loop has both. `failed`
     gathers the forwards in which they differ; None costs nothing.
     """
     engine, manifest, tokenizer = found.engine, bundle.manifest, Tokenizer.open(bundle)
@@ -174,7 +176,9 @@ def agreement_of_engine(
         closing(session_from_engine(bundle, device, found)) as candidate,
     ):
         decoder = Decoder(bundle, reference, tokenizer)
-        configs = [decoder.config(max_new_tokens=_GATE_TOKENS, window=window) for window in ("full", "block_causal")]
+        own = decoder.config(max_new_tokens=_GATE_TOKENS)
+        plain = (own.alignment, own.cache) == ("prompt", "blocks")
+        configs = [replace(own, window=window) for window in ("full", "block_causal")] if plain else [own]
         items = eval_set_from_jsonl(EVAL, limit=_GATE_PROMPTS)
         prompts = [ids_from_prompt(item.prompt, configs[0], tokenizer, manifest) for item in items]
         shapes = [*engine.gears, engine.prefill.least, engine.prefill.most]

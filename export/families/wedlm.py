@@ -27,6 +27,5 @@ WEDLM = Family(
     mask_id=151665,  # unless given, says its engine
     more_ends=True,
     add_bos=False,
-    # Its sliding window of 16 is not built yet: blocks of one position are causal, and give a token a step.
-    decoding={"strategy": "vanilla", "alignment": "absolute", "window": "block_causal", "block_size": 1},
+    decoding={"strategy": "threshold", "alignment": "sliding", "window": "causal", "block_size": 16},
 )

@@ -6,12 +6,14 @@ tokens per second. Knows nothing of other requests, so a request decodes the sam
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from lopa.runtime.algorithm.candidates import Candidates
 from lopa.runtime.algorithm.competition import winner_of
 from lopa.runtime.algorithm.filling import Fills, fills_from_candidates
+from lopa.runtime.algorithm.spawning import blocks_of_next_round
 from lopa.runtime.bundle.costs import CostTable
 from lopa.runtime.contract import tiles
 from lopa.runtime.generation_config import MOST_AUTO_BRANCHES, GenerationConfig
@@ -58,6 +60,8 @@ class BranchBudget:
         ]
         brought = [tokens_brought(branch, each, ends) for branch, each in zip(verified, fills, strict=True)]
         self.observe(confidences, brought)
+        if chosen.layout.slides:  # before the next block's size can be known
+            chosen = replace(chosen, blocks=blocks_of_next_round(chosen, chosen.decided))
         left = int(np.count_nonzero(~chosen.decided))
         if not left:
             return 0

@@ -3,7 +3,7 @@
 The published rules are those of docs/lopa.md, section 3. Pure; knows no branch and no block.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from lopa.runtime.algorithm.draws import (
     filtered_vocabulary,
     neg_entropy_of_kept,
 )
+from lopa.runtime.algorithm.places import confidences_by_distance
 from lopa.runtime.contract import TOP_K, Float32, Int64
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import GenerationConfig
@@ -43,8 +44,16 @@ def candidates_from_rows(
     At a temperature the tokens are drawn among the K best (after top_k and top_p), or, where top_k asks for more, of
     the rows' logits. Raises BadInputError where these are needed and not there.
     """
-    if config.draws_from_logits:
-        return _drawn_from_logits(rows, positions, config, step=step, mask_token=mask_token)
+    source = _drawn_from_logits if config.draws_from_logits else _from_best
+    found = source(rows, positions, config, step=step, mask_token=mask_token)
+    if not config.slides:
+        return found
+    return replace(found, confidences=confidences_by_distance(rows.entropy, positions, config))
+
+
+def _from_best(
+    rows: RowStatistics, positions: Int64, config: GenerationConfig, *, step: int, mask_token: int
+) -> Candidates:
     if not config.published:
         rows = _without_token(rows, mask_token)
     logprobs = said = rows.topk_logprobs
@@ -54,7 +63,8 @@ def candidates_from_rows(
         logprobs, filtered = filtered_candidates(logprobs, config)
         if filtered:
             neg_entropy = neg_entropy_of_kept(logprobs)
-        choice = drawn_candidates(logprobs, config, step=step, positions=positions)[..., None]
+        tempered = logprobs / np.float32(config.temperature / config.logits_temperature)
+        choice = drawn_candidates(tempered, config, step=step, positions=positions)[..., None]
     best = logprobs[..., 0] if choice is None else np.take_along_axis(logprobs, choice, -1)[..., 0]
     tokens = rows.topk_ids[..., 0] if choice is None else np.take_along_axis(rows.topk_ids, choice, -1)[..., 0]
     probabilities = np.exp(best)

@@ -129,7 +129,7 @@ class Decoding:
     def step(self) -> Step:
         """One round: verify all branches in one forward, keep the most confident, fill it, branch again."""
         windows = self.open_round()
-        batch = batch_from_windows([windows], [self.request], [self._config.temperature])
+        batch = batch_from_windows([windows], [self.request], [self._config.logits_temperature])
         statistics = self._session.forward(batch)
         return self.finish_round(windows, rows_of_windows(statistics, 0, windows), statistics.split)
 

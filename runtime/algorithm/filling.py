@@ -65,15 +65,20 @@ def handed_over(
 
 
 def filled(branch: Branch, fills: Fills, *, mask_token: int, ends: tuple[int, ...]) -> Branch:
-    """`branch` with the fills written. A position "filled" with the mask token stays undecided (quirk 3)."""
+    """`branch` with the fills written. A position "filled" with the mask token stays undecided (quirk 3).
+
+    It has ended where an end stands in the answer: the rule that overwrites decided tokens may write one into the
+    prompt, or write over one.
+    """
     tokens, decided = branch.tokens.copy(), branch.decided.copy()
     tokens[fills.positions] = fills.tokens
     decided[fills.positions] = fills.tokens != mask_token
+    answer = slice(branch.layout.prompt, None)
     return replace(
         branch,
         tokens=tokens,
         decided=decided,
-        ended=branch.ended or bool(np.isin(fills.tokens, ends).any()),
+        ended=bool((np.isin(tokens[answer], ends) & decided[answer]).any()),
         logprobs=with_logprobs(branch.logprobs, fills.positions, fills.logprobs),
     )
 

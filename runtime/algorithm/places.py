@@ -3,7 +3,7 @@
 import numpy as np
 
 from lopa.runtime.algorithm.topk_ties import indices_of_topk
-from lopa.runtime.contract import Bool, Floats
+from lopa.runtime.contract import Bool, Float32, Floats, Int64
 from lopa.runtime.generation_config import GenerationConfig
 
 
@@ -24,10 +24,10 @@ def chosen_places(
 ) -> Bool:
     """[n]: which of a block's n positions to decide, all arrays [n] by rising position.
 
-    All above the threshold if these are `least` or more; else the `least` most confident (`sequential`: the first), the
+    All that are certain if these are `least` or more; else the `least` most confident (`sequential`: the first), the
     first of equal ones, but only if the block may `always` decide something.
     """
-    chosen: Bool = (probabilities > np.float32(config.fill_threshold)) & undecided
+    chosen: Bool = _certain(probabilities, confidences, config) & undecided
     if np.count_nonzero(chosen) >= least or not always or not undecided.any():
         return chosen
     if config.strategy == "sequential":
@@ -42,3 +42,18 @@ def chosen_places(
     chosen = np.zeros(len(undecided), np.bool_)
     chosen[best] = True
     return chosen
+
+
+def confidences_by_distance(entropy: Float32, positions: Int64, config: GenerationConfig) -> Float32:
+    """Minus the scores [..., n] by which a sliding block is filled: entropy, and more the further a position is from
+    the first one that is asked about (WeDLM's rule)."""
+    distances = (positions - positions[..., :1]).astype(np.float32)
+    scores: Float32 = entropy + np.float32(config.score_per_position) * distances
+    return -scores
+
+
+def _certain(probabilities: Floats, confidences: Floats, config: GenerationConfig) -> Bool:
+    """[n]: what is filled at once."""
+    if config.slides:
+        return confidences > np.float32(-config.score_limit)
+    return probabilities > np.float32(config.fill_threshold)

@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 
 from lopa.runtime.algorithm.candidates import Candidates
-from lopa.runtime.contract import Int64
+from lopa.runtime.contract import Bool, Int64
 from lopa.runtime.generation_config import GenerationConfig
-from lopa.runtime.sequence.blocks import active, after_round
+from lopa.runtime.sequence.blocks import Blocks, active, after_round, after_slide
 from lopa.runtime.sequence.branches import Branch, Lookahead, with_logprobs
 
 
@@ -42,25 +42,30 @@ def branches_from_winner(
 
     The published loop makes the anchor twice where nothing is left to look ahead at (quirk 2).
     """
+    anchor = replace(winner, blocks=blocks_of_next_round(winner, winner.decided), lookahead=None)
+    if not lookaheads:
+        return (anchor, anchor) if config.published and config.lookaheads else (anchor,)
+    return (*(_ahead(winner, look, mask_token, ends) for look in lookaheads), anchor)
+
+
+def blocks_of_next_round(winner: Branch, decided: Bool) -> Blocks:
+    """The blocks of a branch made of `winner`, with what is `decided` [positions] in that branch."""
+    if winner.layout.slides:
+        return after_slide(winner.blocks, decided, winner.decided)
     may_finish = frozenset(
         block.start for block in active(winner.blocks) if winner.decided[block.start : block.end].all()
     )
-    anchor = replace(winner, blocks=after_round(winner.blocks, winner.decided, may_finish), lookahead=None)
-    if not lookaheads:
-        return (anchor, anchor) if config.published and config.lookaheads else (anchor,)
-    return (*(_ahead(winner, look, may_finish, mask_token, ends) for look in lookaheads), anchor)
+    return after_round(winner.blocks, decided, may_finish)
 
 
-def _ahead(
-    winner: Branch, lookahead: Lookahead, may_finish: frozenset[int], mask_token: int, ends: tuple[int, ...]
-) -> Branch:
+def _ahead(winner: Branch, lookahead: Lookahead, mask_token: int, ends: tuple[int, ...]) -> Branch:
     tokens, decided = winner.tokens.copy(), winner.decided.copy()
     tokens[lookahead.position] = lookahead.token
     decided[lookahead.position] = lookahead.token != mask_token
     return Branch(
         tokens,
         decided,
-        after_round(winner.blocks, decided, may_finish),
+        blocks_of_next_round(winner, decided),
         ended=winner.ended or lookahead.token in ends,
         lookahead=lookahead,
         layout=winner.layout,

@@ -185,7 +185,7 @@ class RequestPool:
         batch = batch_from_windows(
             [windows for _, windows in members],
             [running.decoding.request for running, _ in members],
-            [running.job.config.temperature for running, _ in members],
+            [running.job.config.logits_temperature for running, _ in members],
         )
         if self._observer is None:
             return self._session.forward(batch)

@@ -54,6 +54,12 @@ def with_new_block(blocks: Blocks, size: int, masks: int | None = None) -> Block
     return (*blocks, Block(end, end + size, masks=undecided, state=BlockState.ACTIVE, complete=False))
 
 
+def with_longer_block(blocks: Blocks, more: int) -> Blocks:
+    """`blocks`, the last of which, an active one, is longer by `more` undecided positions."""
+    last = blocks[-1]
+    return (*blocks[:-1], replace(last, end=last.end + more, masks=last.masks + more))
+
+
 def with_complete_flags(blocks: Blocks, decoded_token_threshold: float) -> Blocks:
     """`blocks`, each flagged complete whose predecessor has reached the threshold."""
     return blocks[:1] + tuple(
@@ -92,3 +98,21 @@ def after_round(blocks: Blocks, decided: Bool, may_finish: frozenset[int]) -> Bl
             result.append(replace(block, masks=masks, state=state, rounds=block.rounds + 1))
             behind_active = behind_active or not due
     return tuple(result)
+
+
+def after_slide(blocks: Blocks, decided: Bool, settled: Bool) -> Blocks:
+    """As `after_round` for a block that slides: what was due joins the cache, the decided run at the front falls due.
+
+    `decided` [positions] of a branch; of these `settled` [positions] in all branches, which agree on what is due.
+    """
+    end = blocks[-1].end
+    start = next((block.start for block in active(blocks)), end)
+    undecided = np.flatnonzero(~settled[start:end])
+    run = start + int(undecided[0]) if len(undecided) else end
+    masks = int(np.count_nonzero(~decided[run:end]))
+    parts = (
+        Block(0, start, masks=0, state=BlockState.IN_CACHE, complete=True),
+        Block(start, run, masks=0, state=BlockState.TO_CACHE, complete=True),
+        Block(run, end, masks=masks, state=BlockState.ACTIVE, complete=True),
+    )
+    return tuple(block for block in parts if block.end > block.start)

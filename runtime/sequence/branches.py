@@ -16,6 +16,7 @@ from lopa.runtime.sequence.blocks import (
     prompt_block,
     to_cache,
     with_complete_flags,
+    with_longer_block,
     with_new_block,
 )
 from lopa.runtime.sequence.layout import Layout
@@ -67,7 +68,10 @@ def branch_from_prompt(
 
 
 def prepared(branch: Branch, config: GenerationConfig, mask_token: int) -> Branch:
-    """`branch` at the start of a round: at most one block added, completion flags set (section 4, points 1 and 2)."""
+    """`branch` at the start of a round: at most one block added, completion flags set (section 4, points 1 and 2).
+
+    A block that slides becomes as long as it was before its front fell due.
+    """
     blocks, tokens, decided, logprobs = branch.blocks, branch.tokens, branch.decided, branch.logprobs
     size = size_of_next_block(branch, blocks[-1].progress, config)
     if size:
@@ -77,7 +81,10 @@ def prepared(branch: Branch, config: GenerationConfig, mask_token: int) -> Branc
         decided = np.concatenate([decided, np.zeros(more, np.bool_)])
         if logprobs is not None:
             logprobs = np.concatenate([logprobs, np.full(more, np.nan, np.float32)])
-        blocks = with_new_block(blocks, size, size - int(np.count_nonzero(decided[start : start + size])))
+        if branch.layout.slides and active(blocks):
+            blocks = with_longer_block(blocks, size)
+        else:
+            blocks = with_new_block(blocks, size, size - int(np.count_nonzero(decided[start : start + size])))
     return replace(
         branch,
         tokens=tokens,
@@ -96,7 +103,8 @@ def branches_to_verify(branches: tuple[Branch, ...], config: GenerationConfig, m
     if config.published:
         return ready
     whole = [branch for branch in ready if branch.decided.all() and len(branch.blocks) > 1]
-    return (_with_finished_blocks_due(whole[0]),) if whole else ready
+    # Once more: what falls due now makes a block that slides go on.
+    return (prepared(_with_finished_blocks_due(whole[0]), config, mask_token),) if whole else ready
 
 
 def _with_finished_blocks_due(branch: Branch) -> Branch:
@@ -119,9 +127,13 @@ def size_of_next_block(branch: Branch, progress: float, config: GenerationConfig
     """Positions of the block to open when the last block's decided share is `progress`; 0 when none is to be.
 
     Where blocks hand over their successor's first token, it has to be there: decided behind the last block. Where rows
-    of the open block are kept too, those of finished ones have to be committed.
+    of the open block are kept too, those of finished ones have to be committed. Of a block that slides: how many
+    positions join it.
     """
     start, layout = branch.blocks[-1].end, branch.layout
+    if layout.slides:
+        front = next((block.start for block in active(branch.blocks)), start)
+        return 0 if branch.ended else layout.end_of_block(front) - start
     lacks_first = layout.hands_over and start > layout.unseen and not branch.decided[start:].any()
     lacks_commit = config.cache == "sub_block" and any(block.end > block.start for block in to_cache(branch.blocks))
     if lacks_first or lacks_commit or branch.ended or progress < config.add_threshold:

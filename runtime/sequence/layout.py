@@ -2,7 +2,7 @@
 
 Models differ in where their blocks begin. Dream, LLaDA and D2F count them from the end of the prompt, which is a block
 of its own. SDAR, Fast-dLLM v2 and Stable-DiffCoder count them from position 0: the prompt is as many whole blocks, and
-what is left of it lies decided inside the first block to generate (docs/models.md).
+what is left of it lies decided inside the first block to generate. WeDLM has one block, which slides (docs/models.md).
 """
 
 from dataclasses import dataclass
@@ -31,6 +31,8 @@ class Layout:
     opens only behind the commit of the one before (Fast-dLLM v2)."""
     whole: bool = False
     """Whether all positions are in the sequence from the start."""
+    slides: bool = False
+    """Whether there is one block, which begins behind the decided run at the front, wherever that ends."""
     unseen: int = 0
     """Positions at the start that no row stands for: Fast-dLLM v2's code does not see a prompt of exactly one block."""
 
@@ -53,6 +55,9 @@ def most_rows(prompt: int, config: GenerationConfig) -> tuple[int, int]:
     """
     generated = config.positions
     first = prompt + (generated if config.cache in WHOLE_CACHES else min(config.block_size, generated))
+    if config.slides:
+        # A block, and before it at most another that is committed.
+        return max(first, min(2 * config.block_size, generated)), min(config.block_size, generated)
     asked = generated + (config.block_size if config.alignment == "absolute" else 0)
     return max(first, asked), asked
 
@@ -63,8 +68,8 @@ def layout_of_prompt(prompt: int, config: GenerationConfig, prediction_shift: in
     `prediction_shift` 1: a row predicts the next position.
     """
     size, whole = config.block_size, config.cache in WHOLE_CACHES
-    if config.alignment == "prompt":
-        return Layout(prompt, prompt, size, prompt + config.positions, whole=whole)
+    if config.alignment != "absolute":
+        return Layout(prompt, prompt, size, prompt + config.positions, whole=whole, slides=config.slides)
     first = prompt // size * size
     hands_over = prediction_shift == 1
     end = prompt + config.max_new_tokens

@@ -1,12 +1,13 @@
-"""Which rows a round computes, on which rows of the cache, and which it leaves there: by GenerationConfig.cache.
+"""Which rows a round computes, on which rows of the cache, and which it leaves there: GenerationConfig.cache says so.
 
-Finished blocks are final where a model sees nothing behind its own block (block_causal), and a good guess elsewhere.
-Everything else is what Fast-dLLM's caches do for models that see the whole sequence: rows are kept for a while although
-they would have to change, and computed anew at the next block. Pure; knows no tokens' meaning and no device.
+Finished blocks are final where a model sees nothing behind its own block (block_causal, causal); elsewhere they are a
+good guess. Everything else is what Fast-dLLM's caches do for models that see the whole sequence: rows are kept for a
+while although they would have to change, and computed anew at the next block. Pure; knows no tokens' meaning and no
+device.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -41,6 +42,15 @@ def _finished_blocks(branch: Branch, anchor: Branch, _: GenerationConfig) -> Rea
     start = (due or active(anchor.blocks))[0].start
     commit = due[-1].end - start if due else 0
     return Reach(start - branch.layout.unseen, np.arange(start, len(branch.tokens)), commit)
+
+
+def _decided_first(branch: Branch, anchor: Branch, config: GenerationConfig) -> Reach:
+    """As `_finished_blocks`, of rows that see only those before them: first decided ones, then masks (WeDLM).
+
+    The due rows, all decided and in front, so depend on nothing but their own tokens and those before them.
+    """
+    found = _finished_blocks(branch, anchor, config)
+    return replace(found, order=found.order[np.argsort(~branch.decided[found.order], kind="stable")])
 
 
 def _nothing(branch: Branch, _: Branch, __: GenerationConfig) -> Reach:
@@ -83,7 +93,12 @@ def _around_sub_block(branch: Branch, anchor: Branch, config: GenerationConfig) 
     return Reach(prefix, np.concatenate([outside, inside]), len(outside), lasting=False)
 
 
-REACHES: Mapping[str, Reaches] = {
+def reach_from_config(config: GenerationConfig) -> Reaches:
+    """The rule that a config asks for."""
+    return _decided_first if config.slides else _REACHES[config.cache]
+
+
+_REACHES: Mapping[str, Reaches] = {
     "blocks": _finished_blocks,
     "none": _nothing,
     "prefix": _before_block,

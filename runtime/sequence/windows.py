@@ -11,7 +11,7 @@ from lopa.runtime.contract import Bool, Int64
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.sequence.branches import Branch
 from lopa.runtime.sequence.opened import asked_positions
-from lopa.runtime.sequence.reach import REACHES
+from lopa.runtime.sequence.reach import reach_from_config
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ def windows_from_branches(
     branches: tuple[Branch, ...], config: GenerationConfig, *, prediction_shift: int, pad_token: int
 ) -> Windows:
     """Windows of prepared branches. The anchor, last of them, says what is to be cached: all branches agree on it."""
-    reach = REACHES[config.cache]
+    reach = reach_from_config(config)
     reaches = [reach(branch, branches[-1], config) for branch in branches]
     prefix, commit, lasting = reaches[-1].prefix, reaches[-1].commit, reaches[-1].lasting
     lengths = tuple(len(each.order) for each in reaches)
@@ -113,5 +113,7 @@ def _seen(order: Int64, branch: Branch, config: GenerationConfig) -> Bool:
     """[W, W]: which row sees which, for rows at the positions `order`."""
     if config.window == "full":
         return np.ones((len(order), len(order)), np.bool_)
+    if config.window == "causal":
+        return np.tri(len(order), dtype=np.bool_)
     number = branch.layout.numbers(order)
     return number[:, None] >= number[None, :]

@@ -22,7 +22,7 @@ from lopa.runtime.generation_config import GenerationConfig
         ({"skip_threshold": float("nan")}, "skip_threshold nan"),
         ({"skip_threshold": "0.9"}, "skip_threshold '0.9'"),
         ({"confidence": "entropy"}, "confidence 'entropy'"),
-        ({"window": "causal"}, "window 'causal'"),
+        ({"window": "diagonal"}, "window 'diagonal'"),
         ({"max_new_tokens": 0}, "max_new_tokens 0"),
         ({"max_new_tokens": True}, "max_new_tokens True"),
         ({"temperature": -1.0}, "temperature -1.0"),
@@ -148,3 +148,39 @@ def test_block_by_block_strategies_open_a_block_when_the_last_is_done() -> None:
     assert GenerationConfig(strategy="vanilla").add_threshold == 1.0
     assert GenerationConfig(strategy="d2f", block_add_threshold=0.3).add_threshold == 0.3
     assert GenerationConfig(strategy="vanilla").fill_threshold > 1
+
+
+SLIDING: dict[str, Any] = {"alignment": "sliding", "window": "causal"}
+
+
+def test_a_sliding_block_is_filled_by_its_score() -> None:
+    config = GenerationConfig(**SLIDING)
+    assert (config.score_limit, config.score_per_position) == (0.4, 0.02)
+    config = GenerationConfig(**SLIDING, entropy_threshold=1, distance_penalty=0)
+    assert (config.score_limit, config.score_per_position) == (1.0, 0.0)
+    for strategy in ("vanilla", "sequential"):
+        assert GenerationConfig(**SLIDING, strategy=strategy, entropy_threshold=1.0).score_limit < 0
+
+
+@pytest.mark.parametrize(
+    ("options", "received"),
+    [
+        ({**SLIDING, "window": "full"}, "window 'full' with alignment 'sliding'"),
+        ({"window": "causal"}, "window 'causal' with alignment 'prompt'"),
+        ({"entropy_threshold": 0.4}, "entropy_threshold 0.4 with alignment 'prompt'"),
+        ({"alignment": "absolute", "distance_penalty": 0.0}, "distance_penalty 0.0 with alignment 'absolute'"),
+        ({**SLIDING, "confidence": "margin"}, "confidence 'margin' with alignment 'sliding'"),
+        ({**SLIDING, "sub_block": 4}, "sub_block 4 with alignment 'sliding'"),
+        ({**SLIDING, "strategy": "threshold", "block_steps": 4}, "block_steps 4 with alignment 'sliding'"),
+        (
+            {**SLIDING, "strategy": "threshold", "cache": "sub_block", "sub_block": 4},
+            "cache 'sub_block' with alignment 'sliding'",
+        ),
+        ({**SLIDING, "published": True}, "published True with alignment 'sliding'"),
+        ({**SLIDING, "entropy_threshold": -1}, "entropy_threshold -1"),
+        ({**SLIDING, "distance_penalty": math.nan}, "distance_penalty"),
+    ],
+)
+def test_what_a_sliding_block_does_not_have_is_refused(options: dict[str, Any], received: str) -> None:
+    with pytest.raises(BadInputError, match=received):
+        GenerationConfig(**options)

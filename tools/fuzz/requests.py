@@ -148,7 +148,10 @@ def _size(rng: random.Random) -> object:
 
 
 _OPTION_NAMES = tuple(GenerationConfig.__dataclass_fields__)
-_OPTION_WORDS = ("lopa", "d2f", "threshold", "vanilla", "auto", "neg_entropy", "probability", "margin", "block_causal")
+_OPTION_WORDS = (
+    *("lopa", "d2f", "threshold", "vanilla", "auto", "neg_entropy", "probability", "margin", "block_causal"),
+    *("causal", "absolute", "sliding"),
+)
 
 
 def config_case(rng: random.Random, folder: Path, material: Material) -> Case:  # noqa: ARG001

@@ -7,6 +7,7 @@ from lopa.runtime.sequence.blocks import (
     BlockState,
     active,
     after_round,
+    after_slide,
     prompt_block,
     to_cache,
     with_complete_flags,
@@ -78,3 +79,26 @@ def test_states_stay_in_order_and_masks_are_recounted(sizes: list[int], bits: li
     for block in after[1:]:
         assert block.masks == sum(not decided[position] for position in range(block.start, block.end))
         assert block.state is not TO_CACHE or (block.masks == 0 and block.start in may_finish)
+
+
+@given(
+    bits=st.lists(st.booleans(), min_size=9, max_size=9),
+    ahead=st.integers(0, 8),
+    due=st.integers(0, 3),
+)
+def test_a_block_slides_behind_the_decided_run_of_all_branches(bits: list[bool], ahead: int, due: int) -> None:
+    """Prompt of 4 and what was due are cached; a token that one branch alone has moves nothing."""
+    settled = np.array([True] * (4 + due) + bits)
+    decided = settled.copy()
+    decided[4 + due + ahead] = True
+    blocks = with_new_block((prompt_block(4),), 9) if not due else (
+        Block(0, 4, 0, IN_CACHE, True), Block(4, 4 + due, 0, TO_CACHE, True), Block(4 + due, 13 + due, 9, ACTIVE, True)
+    )  # fmt: skip
+    after = after_slide(blocks, decided, settled)
+    run = 4 + due + (bits.index(False) if False in bits else 9)
+    expected = [(0, 4 + due, IN_CACHE), (4 + due, run, TO_CACHE), (run, 13 + due, ACTIVE)]
+    assert [(block.start, block.end, block.state) for block in after] == [
+        each for each in expected if each[0] < each[1]
+    ]
+    assert after[-1].masks == (decided[run:] == 0).sum()
+    assert all(block.complete for block in after)

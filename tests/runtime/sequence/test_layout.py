@@ -60,3 +60,8 @@ def test_the_most_rows_of_a_decode() -> None:
     assert most_rows(10, GenerationConfig(max_new_tokens=40, strategy="threshold", cache="none")) == (50, 40)
     absolute = GenerationConfig(max_new_tokens=40, alignment="absolute", block_size=16)
     assert most_rows(10, absolute) == (56, 56)
+    sliding = {"alignment": "sliding", "window": "causal", "block_size": 16}
+    assert most_rows(10, GenerationConfig(max_new_tokens=40, **sliding)) == (32, 16)
+    assert most_rows(30, GenerationConfig(max_new_tokens=40, **sliding)) == (46, 16)
+    assert most_rows(1, GenerationConfig(max_new_tokens=20, **sliding)) == (20, 16)
+    assert most_rows(1, GenerationConfig(max_new_tokens=9, **sliding)) == (10, 9)

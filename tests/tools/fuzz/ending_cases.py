@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import numpy as np
-from tools.fuzz import worker
+from tools.fuzz_case import worker
 from tools.fuzz_case.case import Case, Material
 
 from lopa.runtime.errors import BadInputError

@@ -1,0 +1,176 @@
+"""WeDLM's loop written out plainly over a network of transformers, in float64.
+
+From what is known of the published code (docs/models.md), without a cache: every step computes the whole sequence anew,
+causal in the order of its rows. Nothing of ours is used.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+NEAR_TIE = 1e-4
+"""A choice that is closer than this may be made the other way in float32."""
+
+
+@dataclass(frozen=True)
+class PlainStep:
+    """What a step decided."""
+
+    rows: list[list[int]]
+    """Per hypothesis, positions of the rows behind what was committed before, in the order in which they see each
+    other."""
+    winner: int
+    committed: int
+    """How many of the first rows are committed."""
+    fills: dict[int, int]
+    """Tokens by position."""
+    margin: float
+    """How far the closest of its choices was from another one."""
+
+
+def logits_of_rows(network: Any, ids: list[int], positions: list[int], allowed: torch.Tensor) -> tuple[Any, Any]:
+    """Of every row [W, V], and the cache that transformers filled; `allowed` [W, W]: which row sees which."""
+    mask = torch.zeros(allowed.shape, dtype=network.dtype).masked_fill_(~allowed, torch.finfo(network.dtype).min)
+    with torch.no_grad():
+        answer = network(
+            input_ids=torch.tensor([ids]),
+            position_ids=torch.tensor([positions]),
+            attention_mask=mask[None, None],
+            use_cache=True,
+        )
+    return answer.logits[0], answer.past_key_values
+
+
+def keys_of_causal_pass(network: Any, ids: list[int]) -> torch.Tensor:
+    """[heads, positions, head size], of the last layer in one autoregressive pass over `ids`."""
+    _, cache = logits_of_rows(network, ids, list(range(len(ids))), torch.ones(len(ids), len(ids)).tril().bool())
+    keys: torch.Tensor = cache.layers[-1].keys[0]
+    return keys
+
+
+@dataclass
+class _Hypothesis:
+    """What stands behind the committed text; None is a mask."""
+
+    cells: list[int | None]
+    ended: bool = False
+
+    @property
+    def run(self) -> int:
+        return next((i for i, cell in enumerate(self.cells) if cell is None), len(self.cells))
+
+
+@dataclass
+class _Looked:
+    """What the network says of a hypothesis."""
+
+    order: list[int]
+    masks: list[int]
+    scores: torch.Tensor
+    """[masks]"""
+    tokens: list[int]
+    """[masks], the best."""
+    margins: list[float]
+    """[masks], between it and the next."""
+
+
+def wedlm(
+    network: Any,
+    prompt: list[int],
+    *,
+    new: int,
+    mask: int,
+    end: int,
+    window: int = 16,
+    threshold: float = 0.4,
+    penalty: float = 0.02,
+    cut: bool = True,
+    lookaheads: int = 0,
+) -> tuple[list[int], list[PlainStep]]:
+    """The answer up to its end, and the steps.
+
+    `cut`: what stands behind a decided end leaves the window. `lookaheads`: hypotheses beside the one without a token
+    that no forward has seen; the one with the lowest mean score goes on, one with nothing left to decide at once.
+    """
+    text = list(prompt)  # committed
+    total = len(prompt) + new
+    steps: list[PlainStep] = []
+    live = [_Hypothesis([])]
+    run = 0  # that all of them agree on
+    while True:
+        _let_masks_join(live, min(run + window, total - len(text)))
+        whole = [each for each in live if each.cells and None not in each.cells]
+        if whole:
+            live, run = whole[:1], len(whole[0].cells)
+            _let_masks_join(live, min(run + window, total - len(text)))
+        last = live[-1]
+        answer = text[len(prompt) :] + [cell for cell in last.cells[: last.run] if cell is not None]
+        if end in answer:
+            return answer[: answer.index(end) + 1], steps
+        if len(answer) == new:
+            return answer, steps
+        looks = [_look(network, text, each.cells, mask, penalty) for each in live]
+        means = torch.stack([each.scores.mean() for each in looks])
+        winner = int(means.argmin())
+        seen, cells, ended = looks[winner], list(live[winner].cells), live[winner].ended
+        margins = [*_distances(means), float((seen.scores - threshold).abs().min())]
+        chosen = (seen.scores < threshold).nonzero()[:, 0].tolist()
+        if not chosen:
+            chosen = [int(seen.scores.argmin())]
+            margins += _distances(seen.scores)
+        fills = {len(text) + seen.masks[i]: seen.tokens[i] for i in chosen}
+        for i in chosen:
+            cells[seen.masks[i]] = seen.tokens[i]
+        ended = ended or end in fills.values()
+        if cut and end in cells:
+            cells = cells[: cells.index(end) + 1]
+        left = [i for i in seen.scores.argsort(stable=True).tolist() if i not in chosen and seen.masks[i] < len(cells)]
+        ahead = left[:lookaheads]
+        if lookaheads:
+            margins += _distances(seen.scores[left])
+        margins += [seen.margins[i] for i in (*chosen, *ahead)]
+        rows = [[len(text) + i for i in look.order] for look in looks]
+        steps.append(PlainStep(rows, winner, run, dict(sorted(fills.items())), min(margins)))
+        text += [cell for cell in cells[:run] if cell is not None]
+        live = []
+        for i in ahead:
+            more = _Hypothesis(cells[run:], ended or seen.tokens[i] == end)
+            more.cells[seen.masks[i] - run] = seen.tokens[i]
+            live.append(more)
+        live.append(_Hypothesis(cells[run:], ended))
+        run = live[-1].run
+
+
+def _let_masks_join(live: list[_Hypothesis], length: int) -> None:
+    """Up to so many cells of each, unless it has an end."""
+    for each in live:
+        if not each.ended:
+            each.cells += [None] * (length - len(each.cells))
+
+
+def _look(network: Any, text: list[int], cells: list[int | None], mask: int, penalty: float) -> _Looked:
+    decided = [i for i, cell in enumerate(cells) if cell is not None]
+    masks = [i for i, cell in enumerate(cells) if cell is None]
+    order = decided + masks
+    values = [mask if cell is None else cell for cell in cells]
+    ids = text + [values[i] for i in order]
+    positions = [*range(len(text)), *(len(text) + i for i in order)]
+    logits, _ = logits_of_rows(network, ids, positions, torch.ones(len(ids), len(ids)).tril().bool())
+    own = logits[len(text) + len(decided) :]
+    entropy = torch.distributions.Categorical(logits=own).entropy()
+    own[:, mask] = -torch.inf
+    best = own.topk(2, dim=-1)
+    return _Looked(
+        order,
+        masks,
+        entropy + penalty * (torch.tensor(masks) - masks[0]),
+        best.indices[:, 0].tolist(),
+        (best.values[:, 0] - best.values[:, 1]).tolist(),
+    )
+
+
+def _distances(values: torch.Tensor) -> list[float]:
+    """Between neighbours of the sorted values."""
+    ordered = values.sort().values
+    return (ordered[1:] - ordered[:-1]).tolist()

@@ -1,0 +1,59 @@
+"""Decodes of networks of transformers with random weights, in our session and in theirs."""
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import numpy as np
+import torch
+from tests.export.layer_kinds import LayerKind, as_in_bundle, weights_of_network
+
+from lopa.runtime.algorithm.decoding import Decoding, Step
+from lopa.runtime.bundle.manifest import Manifest, SpecialTokens
+from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.sessions.host_session import HostSession
+from lopa.runtime.sessions.numpy_session import NumpyForward
+from lopa.runtime.sessions.prefix_cache import cache_shape_from_manifest
+
+END, MASK = 0, 2
+
+
+class SmallNetwork:
+    """One network, here and there."""
+
+    def __init__(self, kind: LayerKind, manifest: Manifest, *, sharpness: float) -> None:
+        """`manifest` is that of any bundle; logits are multiplied by `sharpness`: how sure the network is."""
+        network = kind.network(torch.float32)
+        with torch.no_grad():
+            network.lm_head.weight.mul_(sharpness)
+            network.lm_head.weight[MASK] = 0  # no network that was trained proposes it
+        network.config._attn_implementation = "eager"  # which adds the mask that it is given
+        self.weights = {
+            name: np.ascontiguousarray(weight.detach().numpy())
+            for name, weight in as_in_bundle(weights_of_network(network)).items()
+        }
+        self.network: Any = network.double()
+        self.manifest = msgspec.structs.replace(
+            manifest,
+            architecture="a-test",
+            prediction_shift=0,
+            dimensions=kind.dimensions,
+            special_tokens=SpecialTokens(mask=MASK, eos=END, pad=END, bos=None),
+        )
+
+    def session(self) -> HostSession:
+        forward = NumpyForward(self.weights, self.manifest)
+        return HostSession(forward, "numpy", cache_shape_from_manifest(self.manifest))
+
+    def decode(
+        self, prompt: list[int], config: GenerationConfig, heard: Callable[[HostSession, Step], None] | None = None
+    ) -> tuple[list[int], list[Step]]:
+        """The answer, up to an end where that ends it, and the steps; `heard` is told of each, with the session."""
+        session = self.session()
+        decoding = Decoding(session, 0, np.array(prompt), config, self.manifest)
+        steps = []
+        while decoding.stop_reason is None:
+            steps.append(decoding.step())
+            if heard is not None:
+                heard(session, steps[-1])
+        return decoding.committed().tolist(), steps

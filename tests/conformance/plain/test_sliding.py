@@ -1,0 +1,132 @@
+"""WeDLM's loop held against one written out plainly over transformers' networks; there are no recordings of it."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.conformance.plain.sliding_loop import NEAR_TIE, keys_of_causal_pass, wedlm
+from tests.conformance.plain.small_networks import END, MASK, SmallNetwork
+from tests.export.layer_kinds import LayerKind
+
+from lopa.runtime.algorithm.candidates import candidates_from_rows
+from lopa.runtime.algorithm.decoding import Step
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.contract import Floats
+from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.sequence.row_statistics import RowStatistics
+from lopa.runtime.sessions.host_session import HostSession
+
+SHAPES = {"7B": LayerKind(True, False, 8), "8B": LayerKind(False, True, 12)}
+LENGTHS = [1, 2, 3, 5, 8, 11, 14, 15, 16, 17, 18, 23, 31, 32, 33, 40]
+
+
+def sliding(**options: object) -> GenerationConfig:
+    own = {"strategy": "threshold", "alignment": "sliding", "window": "causal", "block_size": 16, **options}
+    return GenerationConfig.from_mapping(own)
+
+
+@pytest.fixture(scope="module", params=SHAPES)
+def network(request: pytest.FixtureRequest, tiny_bundle: Path) -> SmallNetwork:
+    return SmallNetwork(SHAPES[request.param], Bundle.open(tiny_bundle).manifest, sharpness=3)
+
+
+def prompts(each: int) -> list[list[int]]:
+    rng = np.random.default_rng(3)
+    return [rng.integers(3, 24, length).tolist() for length in LENGTHS for _ in range(each)]
+
+
+@pytest.mark.parametrize(
+    ("new", "cut", "lookaheads", "each"), [(40, True, 0, 2), (29, False, 0, 1), (25, True, 1, 1), (18, True, 4, 1)]
+)
+def test_every_step_is_that_of_the_plain_loop(
+    network: SmallNetwork, new: int, cut: bool, lookaheads: int, each: int
+) -> None:
+    compared = near_ties = ends = several = other_winners = 0
+    looks = {"strategy": "lopa", "branches": lookaheads + 1} if lookaheads else {}
+    for prompt in prompts(each):
+        answer, plain = wedlm(network.network, prompt, new=new, mask=MASK, end=END, cut=cut, lookaheads=lookaheads)
+        ours, steps = network.decode(prompt, sliding(max_new_tokens=new, drop_after_eos=cut, **looks))
+        for expected, step in zip(plain, steps, strict=False):
+            if expected.margin < NEAR_TIE:
+                near_ties += 1
+                break
+            own = len(prompt) if step.number == 1 else 0  # the prompt's rows, which the plain loop counts as there
+            windows = zip(step.windows.positions, step.windows.lengths, strict=True)
+            assert [rows[own:length].tolist() for rows, length in windows] == expected.rows
+            assert step.windows.commit == own + expected.committed
+            assert step.winner == expected.winner
+            assert dict(zip(step.fills.positions.tolist(), step.fills.tokens.tolist(), strict=True)) == expected.fills
+            compared += 1
+            several += len(expected.fills) > 1
+            other_winners += expected.winner < len(expected.rows) - 1
+        else:
+            assert len(plain) == len(steps)
+            assert ours == answer
+            ends += answer[-1] == END
+    print(f"{compared} steps, {near_ties} near-ties, {several} several, {other_winners} lookaheads won, {ends} ends")
+    assert near_ties <= len(prompts(each)) // 4
+    assert compared > 50
+    assert several > 20  # both rules are used: all below the threshold, and the best
+    assert ends < len(prompts(each))
+    assert ends or new < 30
+    assert (other_winners > 0) == (lookaheads > 0)
+
+
+@pytest.mark.parametrize("branches", [1, 3])
+def test_what_is_committed_is_as_in_one_causal_pass_over_the_answer(network: SmallNetwork, branches: int) -> None:
+    """Whatever was masked around it when it was computed, and whichever branch computed it."""
+    for prompt in prompts(1)[::4]:
+        keys: list[Floats] = []
+
+        def heard(session: HostSession, step: Step, keys: list[Floats] = keys) -> None:
+            if step.windows.commit:
+                keys.append(session.read_rows(0, step.winner, step.windows.commit).layers[-2])
+
+        config = sliding(strategy="lopa", branches=branches, max_new_tokens=48, stop_at_eos=False)
+        answer, steps = network.decode(prompt, config, heard)
+        committed = np.concatenate(keys, axis=1)
+        assert committed.shape[1] > len(prompt) + 20
+        text = [*prompt, *answer][: committed.shape[1]]
+        np.testing.assert_allclose(committed, keys_of_causal_pass(network.network, text).numpy(), atol=3e-5)
+        rows = [len(step.windows.positions[0]) for step in steps[1:]]
+        assert max(rows) > 16  # committed rows beside a whole block
+
+
+def test_one_position_a_step(network: SmallNetwork) -> None:
+    """vanilla fills the best, sequential the first."""
+    prompt = prompts(1)[3]
+    answer, plain = wedlm(network.network, prompt, new=20, mask=MASK, end=END, threshold=-np.inf)
+    ours, steps = network.decode(prompt, sliding(strategy="vanilla", max_new_tokens=20))
+    assert ours == answer
+    assert [step.fills.positions.tolist() for step in steps] == [list(step.fills) for step in plain]
+    _, steps = network.decode(prompt, sliding(strategy="sequential", max_new_tokens=20, stop_at_eos=False))
+    assert [step.fills.positions.tolist() for step in steps] == [[len(prompt) + i] for i in range(20)]
+
+
+def test_a_temperature_tempers_the_draws_alone(network: SmallNetwork) -> None:
+    prompt = prompts(1)[6]
+    greedy, steps = network.decode(prompt, sliding(max_new_tokens=24))
+    same, same_steps = network.decode(prompt, sliding(max_new_tokens=24, temperature=0.2, top_k=1))
+    assert same == greedy
+    assert [step.fills.positions.tolist() for step in same_steps] == [step.fills.positions.tolist() for step in steps]
+    warm = sliding(temperature=2.0)
+    logprobs = np.log(np.array([0.5, 0.2, 0.1, 0.08, 0.05, 0.04, 0.02, 0.01], np.float32))
+    rows = RowStatistics(np.tile(np.arange(8), (4000, 1)), np.tile(logprobs, (4000, 1)), np.full(4000, 1.5, np.float32))
+    drawn = candidates_from_rows(rows, np.arange(4000), warm, step=1, mask_token=MASK)
+    expected = np.exp(logprobs / 2)
+    expected[MASK] = 0
+    np.testing.assert_allclose(np.bincount(drawn.tokens, minlength=8) / 4000, expected / expected.sum(), atol=0.03)
+    np.testing.assert_allclose(drawn.confidences, -1.5 - 0.02 * np.arange(4000), rtol=1e-5)
+
+
+def test_threshold_and_penalty_are_options(network: SmallNetwork) -> None:
+    prompt = prompts(1)[5]
+    for threshold, penalty in ((1.5, 0.0), (0.05, 0.3)):
+        answer, plain = wedlm(
+            network.network, prompt, new=33, mask=MASK, end=END, window=8, threshold=threshold, penalty=penalty
+        )
+        config = sliding(max_new_tokens=33, block_size=8, entropy_threshold=threshold, distance_penalty=penalty)
+        ours, steps = network.decode(prompt, config)
+        assert min(step.margin for step in plain) > NEAR_TIE
+        assert ours == answer
+        assert [len(step.fills.positions) for step in steps] == [len(step.fills) for step in plain]

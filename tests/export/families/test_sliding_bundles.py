@@ -1,0 +1,74 @@
+"""A bundle of WeDLM's shape from its checkpoint to its answers: the command line, company, devices, dialects."""
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.cli.command import lopa_export
+from tests.runtime.requests.company import alone, result_of
+
+from lopa.runtime import BadInputError, Decoder, Engine, GenerationConfig
+from lopa.runtime.bundle import Bundle
+
+
+def some_config(rng: np.random.Generator, decoder: Decoder) -> GenerationConfig:
+    """Anything that a sliding block can be asked for, for an answer of at most 40 positions."""
+    strategy = str(rng.choice(["lopa", "lopa", "threshold", "vanilla", "sequential", "d2f"]))
+    return decoder.config(
+        strategy=strategy,
+        branches=int(rng.integers(1, 6)) if strategy == "lopa" else None,
+        block_size=int(rng.choice([1, 5, 16, 32])),
+        entropy_threshold=float(rng.choice([0.4, 1.5, 2.2])),
+        distance_penalty=float(rng.choice([0.0, 0.02, 0.2])),
+        max_new_tokens=int(rng.integers(1, 41)),
+        temperature=float(rng.choice([0.0, 0.0, 0.2, 1.0])),
+        seed=int(rng.integers(0, 100)),
+        stop_at_eos=bool(rng.random() < 0.5),
+        drop_after_eos=bool(rng.random() < 0.5),
+    )
+
+
+def some_mix(seed: int, decoder: Decoder) -> list[tuple[list[int], GenerationConfig]]:
+    rng = np.random.default_rng(seed)
+    prompts = [rng.integers(3, 24, int(rng.choice([1, 15, 16, 17, 40]))).tolist() for _ in range(10)]
+    return [(prompt, some_config(rng, decoder)) for prompt in prompts]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_mix_gives_what_each_gives_alone(wedlm: Bundle, seed: int) -> None:
+    """Alone, beside others in an engine, by the portable graph, by numpy, and with branches over two devices."""
+    with Decoder.open(wedlm.path, threads=1) as decoder:
+        asked = some_mix(seed, decoder)
+        expected = [alone(decoder, *each) for each in asked]
+        with Engine(decoder, slots=4, queue_limit=100) as engine, ThreadPoolExecutor(3) as threads:
+            handles = list(threads.map(lambda each: engine.submit(*each), asked))
+            assert [result_of(handle) for handle in handles] == expected
+    for devices in (["cpu:0", "cpu:1"], ["numpy"]):
+        with Decoder.open(wedlm.path, devices, threads=1) as decoder:
+            assert [alone(decoder, *each).token_ids for each in asked] == [each.token_ids for each in expected]
+
+
+def test_the_command_line(wedlm: Bundle, wedlm_checkpoint: Path) -> None:
+    with Decoder.open(wedlm.path, threads=1) as decoder:
+        assert decoder.config().slides
+        prompt = "w5 w9 w11"
+        (result,) = decoder.generate([prompt], decoder.config(max_new_tokens=20))
+    shown = lopa_export("generate", wedlm.path, prompt, "--max-new-tokens", 20)
+    assert shown.returncode == 0, shown.stderr
+    assert result.text.strip()
+    assert shown.stdout.strip() == result.text.strip()
+    ahead = lopa_export("generate", wedlm.path, prompt, "--strategy", "lopa", "--branches", 3, "--max-new-tokens", 20)
+    assert ahead.returncode == 0, ahead.stderr
+    refused = lopa_export("generate", wedlm.path, prompt, "--reference")
+    assert refused.returncode != 0
+    assert "published True with alignment 'sliding'" in refused.stderr
+    verified = lopa_export("verify", wedlm.path, "--checkpoint", wedlm_checkpoint)
+    assert verified.returncode == 0, verified.stderr
+
+
+def test_models_whose_rows_speak_of_the_next_position_do_not_slide(fast_dllm_v2: Bundle) -> None:
+    with Decoder.open(fast_dllm_v2.path, threads=1) as decoder:
+        config = decoder.config(alignment="sliding", window="causal", confidence="neg_entropy", sub_block=None)
+        with pytest.raises(BadInputError, match="alignment 'sliding' for a bundle of architecture 'fast-dllm-v2'"):
+            list(decoder.generate([[5]], config))
