@@ -44,7 +44,7 @@ def test_published_loops_are_reproduced(
 
 def test_every_recording_is_there() -> None:
     assert len(FILES) == 22
-    assert sum(len(read_family_traces(path)[1]) for path in FILES) == 526
+    assert sum(len(read_family_traces(path)[1]) for path in FILES) == 506
 
 
 def test_the_sample_has_what_the_recordings_are_for() -> None:

@@ -10,7 +10,7 @@ from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.sequence.blocks import after_round
 from lopa.runtime.sequence.branches import Branch, branch_from_prompt, prepared
 from lopa.runtime.sequence.layout import layout_of_prompt
-from lopa.runtime.sequence.reach import REACHES
+from lopa.runtime.sequence.reach import reach_from_config
 
 PROMPT = 3
 
@@ -51,6 +51,6 @@ def test_rows_of_a_round(
         strategy="threshold", cache=cache, block_size=8, sub_block=4, max_new_tokens=16, window="full"
     )
     branch = branch_in_round(number, decided, config)
-    found = REACHES[cache](branch, branch, config)
+    found = reach_from_config(config)(branch, branch, config)
     assert (found.prefix, found.order.tolist(), found.commit) == (prefix, list(order), commit)
     assert found.lasting == lasting
