@@ -32,7 +32,9 @@ def bad_requests(model: str) -> tuple[BadRequest, ...]:
     unknown = BadRequest(
         COMPLETIONS, json.dumps({"model": "other", "prompt": "1"}).encode(), 404, "model_not_found", "model"
     )
-    return (*unreadable, too_large, *fields, unknown)
+    long = json.dumps({"model": model, "prompt": [5] * 5000}).encode()
+    too_long = BadRequest(COMPLETIONS, long, 400, "context_length_exceeded", "prompt")
+    return (*unreadable, too_large, *fields, unknown, too_long)
 
 
 def _wrong(model: str) -> Iterator[tuple[str, dict[str, Any], str]]:
@@ -46,7 +48,6 @@ def _wrong(model: str) -> Iterator[tuple[str, dict[str, Any], str]]:
         ("stream", "yes"),
         ("tools", [{"type": "function"}]),
         ("prompt", 12),
-        ("prompt", [5] * 5000),
     ):
         yield COMPLETIONS, {"model": model, "prompt": "1 + 1", field: value}, field
     yield COMPLETIONS, {"model": model, "prompt": "1 + 1", OURS: {"speed": 2}}, f"{OURS}.speed"
