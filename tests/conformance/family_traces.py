@@ -7,13 +7,13 @@ import gzip
 import json
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import msgspec
 import numpy as np
+from tests.conformance.recorded import NEAR_TIE, Comparison
 
 from lopa.runtime.algorithm.candidates import Candidates, candidates_from_rows
 from lopa.runtime.algorithm.decoding import Decoding, Step
@@ -25,8 +25,6 @@ from lopa.runtime.sequence.row_statistics import RowStatistics
 from lopa.runtime.sessions.session import Session
 
 FAMILIES = Path(__file__).resolve().parents[1] / "reference" / "families"
-NEAR_TIE = 1e-4
-"""A recorded margin below this may be decided the other way by another rounding."""
 PROBABILITY_TOLERANCE = 2e-4
 
 Header = Mapping[str, Any]
@@ -177,25 +175,9 @@ def manifest_of(manifest: Manifest, header: Header) -> Manifest:
     return msgspec.structs.replace(manifest, special_tokens=tokens)
 
 
-@dataclass
-class FamilyComparison:
-    """What came of one trace."""
-
-    steps: int = 0
-    near_ties: int = 0
-    diverged_at: int | None = None
-    mismatch: str | None = None
-    decided: list[Any] = field(default_factory=list)
-    """What each deciding step filled: to be held against another run of the same prompt."""
-
-    @property
-    def whole(self) -> bool:
-        return self.mismatch is None and self.diverged_at is None
-
-
-def compared(trace: dict[str, Any], header: Header, decided: list[tuple[Step, list[int]]]) -> FamilyComparison:
+def compared(trace: dict[str, Any], header: Header, decided: list[tuple[Step, list[int]]]) -> Comparison:
     """Hold our deciding steps, each with the ids behind the prompt after it, against the recorded ones."""
-    found = FamilyComparison()
+    found = Comparison()
     mask = header["mask"]
     recorded = [step for step in trace["steps"] if step["fills"]]
     for number, expected in enumerate(recorded):
@@ -320,7 +302,7 @@ def family_comparisons(
     limit: int | None = None,
     only: Collection[int] | None = None,
     **more: Any,
-) -> list[FamilyComparison]:
+) -> list[Comparison]:
     """Decode the prompts of a file of traces, all or the first ones or those of numbers, and compare."""
     header, traces = read_family_traces(path)
     config, own = config_of(header, **more), manifest_of(manifest, header)

@@ -19,7 +19,6 @@ from pathlib import Path
 import click
 from tests.conformance.family_traces import (
     FAMILIES,
-    FamilyComparison,
     checkpoint_of,
     family_comparisons,
     family_trace_files,
@@ -42,7 +41,7 @@ _HEADER = (
     "mismatches",
     "other than on the first number of devices",
 )
-Found = Sequence[Comparison | FamilyComparison]
+Found = Sequence[Comparison]
 
 
 @dataclass(frozen=True)
