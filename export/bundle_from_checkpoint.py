@@ -7,8 +7,9 @@ from pathlib import Path
 import onnx_ir as ir
 
 from lopa.export.checkpoint.tokenizer_files import TOKENIZER_CONFIG_NAME, TOKENIZER_NAME
+from lopa.export.cpu_graph.twin import TwinOf, twin_for_cpu
 from lopa.export.families.family import D2F
-from lopa.export.graph.plugin_passes import plugins_of
+from lopa.export.graph.plugin_passes import plugins_of, with_plugins
 from lopa.export.graph.portable_lint import check_portable
 from lopa.export.graph.trace import graph_from_dimensions
 from lopa.export.progress import Progress, silent
@@ -23,6 +24,7 @@ from lopa.runtime.bundle import Bundle, sha256_of_file
 from lopa.runtime.bundle.manifest import (
     MANIFEST_NAME,
     SCHEMA_VERSION,
+    CpuGraph,
     DecodingDefaults,
     Dialect,
     FileRecord,
@@ -90,7 +92,8 @@ def bundle_from_checkpoint(
     has the same layers. `dtype` is that of the tensors that `quantization` does not make integers. There is a graph for
     each of `dialects` (standard, portable, or both in this order) over one file of weights. `with_logits` adds the
     logits to the outputs, for verification. `stages` above 1 adds the standard graphs of a pipeline of so many stages
-    over the same weights. `plugins` puts the functions of domain `lopa` into the standard graphs (docs/plugins.md).
+    over the same weights. Standard graphs have twins for ONNX Runtime's CPU beside them (lopa.export.cpu_graph).
+    `plugins` puts the functions of domain `lopa` into the standard graphs (docs/plugins.md).
     Raises BadInputError for anything wrong with the source, the destination or the combination of options,
     CheckFailedError for a portable graph that breaks its dialect's rules; then nothing is left behind, and a
     bundle that was to be overwritten is untouched.
@@ -121,14 +124,19 @@ def bundle_from_checkpoint(
             source.adapter,
             lambda done: tell("writing weights", done, total),
         )
-        functions = _write_graphs(folder, graphs, source, records, choices, tell)
+        functions, twins = _write_graphs(folder, graphs, source, records, choices, tell)
         (folder / TOKENIZER_NAME).write_bytes(source.tokenizer.tokenizer)
         (folder / TOKENIZER_CONFIG_NAME).write_bytes(source.tokenizer.tokenizer_config)
-        names = [*(graph.name for graph in graphs), TOKENIZER_NAME, TOKENIZER_CONFIG_NAME]
+        names = [
+            *(graph.name for graph in graphs),
+            *(twin.graph for twin in twins),
+            TOKENIZER_NAME,
+            TOKENIZER_CONFIG_NAME,
+        ]
         files = [weights, *(_file_record(folder / name) for name in names)]
         tell("hashing the source", 0, 0)
         origin = origin_of_source(source, digests.result())
-        manifest = _manifest(source, choices, records, graphs, files, functions, origin)
+        manifest = _manifest(source, choices, records, graphs, twins, files, functions, origin)
         text = json_from_record(manifest)
         manifest_from_json(text, source=f"the manifest for {checkpoint}")  # a bundle that nothing opens is not made
         (folder / MANIFEST_NAME).write_bytes(text)
@@ -138,6 +146,11 @@ def bundle_from_checkpoint(
 def stage_name(number: int, stages: int) -> str:
     """File name of a stage's graph. It lies beside the weights: ONNX lets no graph refer to a folder above its own."""
     return f"model.stage-{number}-of-{stages}.onnx"
+
+
+def cpu_name(name: str) -> str:
+    """File name of the twin for CPUs of the graph in the file `name`: model.cpu.onnx."""
+    return f"{name.removesuffix('.onnx')}.cpu.onnx"
 
 
 def _check(choices: _Choices) -> None:
@@ -179,9 +192,10 @@ def _write_graphs(
     records: dict[str, TensorRecord],
     choices: _Choices,
     tell: Callable[[str, int, int], None],
-) -> list[str]:
-    """Trace, check and write one after the other; the plugins in any of them, sorted."""
+) -> tuple[list[str], list[CpuGraph]]:
+    """Trace, check and write one after the other; the plugins in any of them, sorted, and the twins for CPUs."""
     found: set[str] = set()
+    twins = []
     for graph in graphs:
         tell(f"tracing {graph.name}", 0, 0)
         model = graph_from_dimensions(
@@ -192,14 +206,22 @@ def _write_graphs(
             dtype=choices.dtype,
             with_logits=choices.with_logits,
             part=graph.part,
-            plugins=choices.plugins and graph.dialect == "standard",
         )
+        twin = None
+        if graph.dialect == "standard" and choices.dtype != "bfloat16":  # which ONNX Runtime's CPU refuses
+            twin = twin_for_cpu(model, TwinOf(source.config.dimensions, graph.part, choices.with_logits))
+        if graph.dialect == "standard" and choices.plugins:
+            model = with_plugins(model)
         tell(f"checking and writing {graph.name}", 0, 0)
         if graph.dialect == "portable":
             check_portable(ir.to_proto(model), graph.name)
         ir.save(model, folder / graph.name)
         found.update(plugins_of(model))
-    return sorted(found)
+        if twin is not None:
+            name = cpu_name(graph.name)
+            ir.save(twin, folder / name)
+            twins.append(CpuGraph(graph=name, source=graph.name, source_sha256=sha256_of_file(folder / graph.name)))
+    return sorted(found), twins
 
 
 def _manifest(
@@ -207,6 +229,7 @@ def _manifest(
     choices: _Choices,
     records: dict[str, TensorRecord],
     graphs: Sequence[_Graph],
+    twins: list[CpuGraph],
     files: list[FileRecord],
     plugins: list[str],
     origin: Origin,
@@ -236,6 +259,7 @@ def _manifest(
         tensors=records,
         files=files,
         origin=origin,
+        cpu_graphs=twins,
         plugins=plugins,
     )
 

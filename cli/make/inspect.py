@@ -71,6 +71,7 @@ def _summary(bundle: Bundle) -> str:
         ),
         *([("plugins", ", ".join(manifest.plugins))] if manifest.plugins else []),
         *(("stage", f"{each.graph}  layers {each.first_layer} to {each.end_layer - 1}") for each in manifest.stages),
+        *(("for cpu", f"{each.graph}  instead of {each.source}") for each in manifest.cpu_graphs),
         ("decoding", ", ".join(f"{name} {value}" for name, value in _fields(manifest))),
         *_lookahead(manifest),
         *(("file", f"{file.path}  {file.size:,} bytes  sha256 {file.sha256[:12]}…") for file in manifest.files),

@@ -15,7 +15,6 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from lopa.export.graph.module import inverse_frequencies
-from lopa.export.graph.plugin_passes import with_plugins
 from lopa.export.graph.quantize_pass import QuantizedMatricesPass, QuantizedMatrix
 from lopa.export.graph.tidy_passes import tidy
 from lopa.export.graph.traced_forms import TRACED_FORMS
@@ -42,12 +41,10 @@ def graph_from_dimensions(
     dtype: Dtype,
     with_logits: bool,
     part: ModelPart | None = None,
-    plugins: bool = False,
 ) -> ir.Model:
     """The graph whose initializers are `records`, each in the file `weights_name` beside the graph's own.
 
-    With `part`, the graph of these layers, with their tensors of `records`; with `plugins`, the functions of
-    lopa.export.graph.plugin_functions where they can serve; both in the standard dialect only.
+    With `part`, the graph of these layers, with their tensors of `records`; in the standard dialect only.
     """
     part = part or whole_model(dimensions.layers)
     model = traced_graph(dimensions, dialect, dtype, part, with_logits=with_logits)
@@ -67,8 +64,7 @@ def graph_from_dimensions(
         if record.dtype in ("int8", "int4") and name in initializers
     }
     model = TRACED_FORMS[dialect].finish(tidy(model))
-    model = QuantizedMatricesPass(quantized)(model).model if quantized else model
-    return with_plugins(model) if plugins else model
+    return QuantizedMatricesPass(quantized)(model).model if quantized else model
 
 
 def traced_graph(

@@ -30,12 +30,12 @@ def report_from_bundle(
 ) -> Report:
     """Check the files of `bundle`, then compare its engine on `device` with every reference there is.
 
-    A bundle with two graphs has both compared where the device runs graphs as they are (ONNX Runtime); outputs of the
-    second are called e.g. portable/entropy. The references are numpy on the bundle's own weights and, with
-    `checkpoint`, a network of transformers on the checkpoint merged with the adapter `lora`. Of a quantized bundle the
-    weights themselves are compared with the checkpoint's, and that network takes what the bundle's integers stand for,
-    so that rounding weights and computing are judged apart. `before_engine` is called when the files are known to be
-    the right ones, before an engine is opened.
+    A bundle of several graphs has all of them compared where the device runs graphs as they are (ONNX Runtime);
+    outputs of all but the first are called e.g. cpu/entropy or portable/entropy. The references are numpy on the
+    bundle's own weights and, with `checkpoint`, a network of transformers on the checkpoint merged with the adapter
+    `lora`. Of a quantized bundle the weights themselves are compared with the checkpoint's, and that network takes what
+    the bundle's integers stand for, so that rounding weights and computing are judged apart. `before_engine` is called
+    when the files are known to be the right ones, before an engine is opened.
 
     Raises CheckFailedError when files were altered, when checkpoint or adapter are others than the bundle was made
     from, or when the engine fails; errors beyond tolerance are in the report. Raises MissingBackendError when
@@ -57,21 +57,30 @@ def report_from_bundle(
         references.append(reference)
     if before_engine is not None:
         before_engine()
-    first, *others = _bundles_of_one_graph(bundle, device)
-    report = _report_from_graph(first, device, references, "comparing", progress)
-    errors, cases = [*of_weights, *report.errors], report.cases
-    for other in others:
-        dialect = other.manifest.dialect
-        report = _report_from_graph(other, device, references, f"comparing the {dialect} graph", progress)
-        errors += [replace(error, output=f"{dialect}/{error.output}") for error in report.errors]
+    errors, cases = [*of_weights], 0
+    for name, one in _bundles_of_one_graph(bundle, device).items():
+        stage = f"comparing the {name} graph" if name else "comparing"
+        report = _report_from_graph(one, device, references, stage, progress)
+        errors += [replace(error, output=f"{name}/{error.output}" if name else error.output) for error in report.errors]
         cases += report.cases
     return Report(cases, tuple(errors))
 
 
-def _bundles_of_one_graph(bundle: Bundle, device: str) -> list[Bundle]:
-    """The bundle for each of its graphs that the device can be made to run, the first one first."""
-    runs_graphs = "+" not in device and BACKENDS.get(device.split(":", 1)[0]) == BACKENDS["cpu"]  # and no pipeline
-    return [bundle.of_dialect(dialect) for dialect in bundle.dialects] if runs_graphs else [bundle]
+def _bundles_of_one_graph(bundle: Bundle, device: str) -> dict[str, Bundle]:
+    """The bundle for each of its graphs that the device can be made to run, by name; its first one has none.
+
+    A CPU runs a graph's twin in the graph's place, but others run the graph: both are checked.
+    """
+    devices = [BACKENDS.get(one.split(":", 1)[0]) for one in device.split("+")]
+    if BACKENDS["cpu"] not in devices:
+        return {"": bundle}  # a device that makes its own of a graph
+    first, *others = bundle.dialects
+    bundles = {"": bundle.of_dialect(first).without_cpu_graphs()}
+    if bundle.manifest.cpu_graphs:
+        bundles["cpu"] = bundle.of_dialect(first)
+    if len(devices) == 1:  # others are graphs of the whole model, of which a pipeline runs none
+        bundles |= {dialect: bundle.of_dialect(dialect) for dialect in others}
+    return bundles
 
 
 def _report_from_graph(

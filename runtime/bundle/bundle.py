@@ -69,8 +69,23 @@ class Bundle:
         graph = self.manifest.graph if dialect == self.manifest.dialect else self.manifest.portable_graph
         alone = msgspec.structs.replace(self.manifest, dialect=dialect, graph=graph, portable_graph=None)
         if dialect != "standard":
-            alone = msgspec.structs.replace(alone, stages=[], plugins=[])  # which are of standard graphs
+            alone = msgspec.structs.replace(alone, stages=[], cpu_graphs=[], plugins=[])  # which are of standard graphs
         return replace(self, manifest=alone)
+
+    def graph_for_cpu(self) -> Path:
+        """The twin of `graph` for ONNX Runtime on a CPU; `graph` itself if it has none, or is not what its twin is of.
+
+        Raises BadInputError when `graph` cannot be read.
+        """
+        manifest, graph = self.manifest, self.graph
+        twin = next((each for each in manifest.cpu_graphs if each.source == manifest.graph), None)
+        if twin is None or sha256_of_file(graph) != twin.source_sha256:  # under a megabyte: weights lie elsewhere
+            return graph
+        return self.file(twin.graph)
+
+    def without_cpu_graphs(self) -> "Bundle":
+        """The same bundle, whose standard graphs run on a CPU as they are."""
+        return replace(self, manifest=msgspec.structs.replace(self.manifest, cpu_graphs=[]))
 
     @property
     def weights(self) -> Path:

@@ -152,6 +152,19 @@ class Stage(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     """One behind the last."""
 
 
+class CpuGraph(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+    """A twin of a standard graph, in the form that is fastest in ONNX Runtime on a CPU (lopa.export.cpu_graph).
+
+    The same inputs, outputs and weights; operators that only ONNX Runtime knows are allowed.
+    """
+
+    graph: Name
+    source: Name
+    """The graph whose twin it is: the bundle's or a stage's."""
+    source_sha256: Sha256
+    """Of the file that it was made from: it stands for no other."""
+
+
 class Origin(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Where the bundle came from: digests of the source files, by file name, and the tools that made it."""
 
@@ -185,6 +198,8 @@ class Manifest(Record, frozen=True, forbid_unknown_fields=True, kw_only=True, om
     origin: Origin
     portable_graph: Name | None = None
     """A second graph in the portable dialect, over the same weights, beside a standard `graph`."""
+    cpu_graphs: Annotated[list[CpuGraph], Meta(max_length=4096)] = msgspec.field(default_factory=list)
+    """Twins of `graph` and of those of stages, where there is a faster form for ONNX Runtime on a CPU."""
     plugins: list[str] = msgspec.field(default_factory=list)
     """Functions of domain `lopa` in `graph` and those of stages (docs/plugins.md); any backend may run their bodies."""
 
@@ -279,7 +294,7 @@ def _reasons_against_shift(manifest: Manifest) -> Reasons:
 def _reasons_against_dialect(manifest: Manifest) -> Reasons:
     """A portable graph is always whole and plain, and the only one where it comes first."""
     if manifest.dialect == "portable":
-        for name in ("stages", "plugins", "portable_graph"):
+        for name in ("stages", "plugins", "portable_graph", "cpu_graphs"):
             if getattr(manifest, name):
                 yield f"{name} beside a graph in the portable dialect", f"no {name}, or a graph in the standard dialect"
 
@@ -293,10 +308,18 @@ def _reasons_against_stages(manifest: Manifest) -> Reasons:
         yield f"stages of the layers {ranges}{more}", f"all {manifest.dimensions.layers} layers, each in one stage"
 
 
+def _reasons_against_cpu_graphs(manifest: Manifest) -> Reasons:
+    graphs = {manifest.graph, *(stage.graph for stage in manifest.stages)}
+    for source, count in Counter(twin.source for twin in manifest.cpu_graphs).items():
+        if source not in graphs or count > 1:
+            yield f"cpu_graphs with {count} of {source!r}", "at most one for each graph of the standard dialect"
+
+
 def _reasons_against_names(manifest: Manifest) -> Reasons:
     """Every file is listed once, and is one thing only."""
     listed = [record.path for record in manifest.files]
     used = [manifest.graph, manifest.weights, *(stage.graph for stage in manifest.stages)]
+    used += [twin.graph for twin in manifest.cpu_graphs]
     used += [] if manifest.portable_graph is None else [manifest.portable_graph]
     listings, uses = Counter(listed), Counter(used)
     for name in (*used, *listed):
@@ -316,5 +339,6 @@ _CHECKS: tuple[Callable[[Manifest], Reasons], ...] = (
     _reasons_against_shift,
     _reasons_against_dialect,
     _reasons_against_stages,
+    _reasons_against_cpu_graphs,
     _reasons_against_names,
 )

@@ -155,5 +155,5 @@ def _session_of_bundle(bundle: Bundle, memory: CudaMemory, *, with_graphs: bool)
             expected="the CUDA 13 and cuDNN 9 libraries on the loader path",
             remedy="check nvidia-smi and the CUDA libraries, or use --device cpu",
         )
-    check_contract(bundle, session, whole_model(bundle.manifest.dimensions.layers))
+    check_contract(bundle, bundle.graph, session, whole_model(bundle.manifest.dimensions.layers))
     return session

@@ -10,6 +10,7 @@ import threading
 import weakref
 from collections.abc import Collection
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import onnxruntime as ort
@@ -25,7 +26,7 @@ from lopa.runtime.sessions.cpu_cores import check_cpu_device, cores_from_device
 _ERRORS_ONLY, _FATAL_ONLY = 3, 4
 _SHOWN = 3
 """Names in an error."""
-_CUDA = "CUDAExecutionProvider"
+_CPU, _CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 _open_graphs: weakref.WeakValueDictionary["_GraphKey", ort.InferenceSession] = weakref.WeakValueDictionary()
 """Graphs in use; each is freed with its last session."""
 _opening = threading.Lock()
@@ -40,14 +41,15 @@ def graph_of_part(bundle: Bundle, part: ModelPart, device: str, threads: int | N
     """
     providers = _providers_from_device(device)
     check_types(bundle, device)
-    session = _shared_graph(bundle, providers, _threading_from_device(device, threads))
+    graph = bundle.graph_for_cpu() if providers[0][0] == _CPU else bundle.graph
+    session = _shared_graph(graph, bundle.weights, providers, _threading_from_device(device, threads))
     if session.get_providers()[0] != providers[0][0]:
         raise MissingBackendError(
             f"device {device!r}: the CUDA provider did not start, ONNX Runtime fell back to {session.get_providers()}",
             expected="a CUDA device of this number, and the CUDA 13 and cuDNN 9 libraries on the loader path",
             remedy="check nvidia-smi and the CUDA libraries, or use --device cpu",
         )
-    check_contract(bundle, session, part)
+    check_contract(bundle, graph, session, part)
     return session
 
 
@@ -77,7 +79,7 @@ def quiet_run() -> ort.RunOptions:
 
 def _providers_from_device(device: str) -> list[tuple[str, dict[str, Any]]]:
     """Execution providers, first choice first. Raises as `graph_of_part` does."""
-    cpu: tuple[str, dict[str, Any]] = ("CPUExecutionProvider", {})
+    cpu: tuple[str, dict[str, Any]] = (_CPU, {})
     if device.split(":", 1)[0] == "cpu":
         check_cpu_device(device, available_cores())
         return [cpu]
@@ -141,25 +143,25 @@ class _GraphKey:
 
 
 def _shared_graph(
-    bundle: Bundle, providers: list[tuple[str, dict[str, Any]]], threads: _Threading
+    graph: Path, weights: Path, providers: list[tuple[str, dict[str, Any]]], threads: _Threading
 ) -> ort.InferenceSession:
     """The graph that another session of this process has open already, or a new one.
 
     Its `run_with_iobinding` may be called from several threads at once, each with a binding of its own.
     """
-    states = [path.stat() for path in (bundle.graph, bundle.weights)]
+    states = [path.stat() for path in (graph, weights)]
     files = tuple((state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns) for state in states)
     name, options = providers[0]
     key = _GraphKey(files, name, options.get("device_id"), threads)
     with _opening:
         session = _open_graphs.get(key)
         if session is None:
-            session = _open_graphs[key] = _opened_graph(bundle, providers, threads)
+            session = _open_graphs[key] = _opened_graph(graph, providers, threads)
     return session
 
 
 def _opened_graph(
-    bundle: Bundle, providers: list[tuple[str, dict[str, Any]]], threads: _Threading
+    graph: Path, providers: list[tuple[str, dict[str, Any]]], threads: _Threading
 ) -> ort.InferenceSession:
     """Open the graph from its file, so that external data beside it is found and mapped.
 
@@ -174,20 +176,20 @@ def _opened_graph(
     if threads.affinities is not None:
         options.add_session_config_entry("session.intra_op_thread_affinities", threads.affinities)
     try:
-        return ort.InferenceSession(str(bundle.graph), options, providers=providers)
+        return ort.InferenceSession(str(graph), options, providers=providers)
     except Exception as error:  # ONNX Runtime's exceptions have no common base of their own
         raise BadInputError(
-            f"ONNX Runtime {ort.__version__} cannot open {bundle.graph}: {error}",
+            f"ONNX Runtime {ort.__version__} cannot open {graph}: {error}",
             expected="a graph made by this version of lopa-export",
             remedy="check it with lopa-export verify, or export the checkpoint again",
         ) from error
 
 
-def check_contract(bundle: Bundle, session: ort.InferenceSession, part: ModelPart) -> None:
-    """Raise BadInputError unless the graph has exactly the inputs and outputs that its manifest makes of the contract.
+def check_contract(bundle: Bundle, graph: Path, session: ort.InferenceSession, part: ModelPart) -> None:
+    """Raise BadInputError unless `session`, of the file `graph`, has exactly the inputs and outputs of its contract.
 
-    They are compared by name, type and shape, so that what is bound later fits, and nothing in the manifest is believed
-    that the graph contradicts.
+    The manifest says which. They are compared by name, type and shape, so that what is bound later fits, and nothing in
+    the manifest is believed that the graph contradicts.
     """
     manifest = bundle.manifest
     for what, found, expected in (
@@ -198,7 +200,7 @@ def check_contract(bundle: Bundle, session: ort.InferenceSession, part: ModelPar
         if others:
             more = f" and {len(others) - _SHOWN} more" if len(others) > _SHOWN else ""
             raise BadInputError(
-                f"{bundle.graph} has other {what} than its manifest says: {others[:_SHOWN]}{more}",
+                f"{graph} has other {what} than its manifest says: {others[:_SHOWN]}{more}",
                 expected=f"the {what} of contract version {contract.CONTRACT_VERSION} in the {manifest.dialect} "
                 "dialect",
                 remedy="export the checkpoint again",
@@ -206,7 +208,7 @@ def check_contract(bundle: Bundle, session: ort.InferenceSession, part: ModelPar
         difference = difference_of_values(found, expected)
         if difference is not None:
             raise BadInputError(
-                f"{bundle.graph} has among its {what} {difference[0]}",
+                f"{graph} has among its {what} {difference[0]}",
                 expected=f"{difference[1]}, as its manifest makes it",
                 remedy="export the checkpoint again",
             )

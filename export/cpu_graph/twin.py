@@ -1,0 +1,38 @@
+"""A standard graph in, its twin for ONNX Runtime's CPU out: the same inputs, outputs, weights and answers.
+
+The standard graph stays as it is for everybody else. Does not know what a bundle is.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from lopa.runtime.bundle.manifest import ModelDimensions
+from lopa.runtime.contract.model_part import ModelPart
+
+
+@dataclass(frozen=True)
+class TwinOf:
+    """What passes may know of the graph that a twin is made from."""
+
+    dimensions: ModelDimensions
+    part: ModelPart
+    with_logits: bool
+
+
+PassMaker = Callable[[TwinOf], ir.passes.InPlacePass]
+
+CPU_PASSES: Sequence[PassMaker] = ()
+"""In the order in which they run. Each leaves a graph alone in which it finds nothing to do."""
+
+
+def twin_for_cpu(model: ir.Model, of: TwinOf) -> ir.Model | None:
+    """A copy of `model` after all passes, None if none of them changed anything; `model` itself stays.
+
+    Values of weights are not read: they stay in the file that `model` refers to. Raises onnx_ir.passes.PassError when a
+    pass finds its contract broken.
+    """
+    twin = ir.from_proto(ir.to_proto(model))
+    modified = [make(of)(twin).modified for make in CPU_PASSES]
+    return twin if any(modified) else None

@@ -1,0 +1,113 @@
+"""Twins for CPUs: made by the export, opened in the place of their graphs, checked by verify, refused when stale."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from tests.export.checkpoints import ONE_LAYER, small_checkpoint
+from tests.runtime.random_windows import random_batch
+
+from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint
+from lopa.export.cpu_graph import twin
+from lopa.export.verify.report import report_from_bundle
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.bundle.manifest import MANIFEST_NAME
+from lopa.runtime.contract import ENTROPY
+from lopa.runtime.errors import BadInputError
+from lopa.runtime.sessions.session import open_session
+
+
+class MoreEntropyPass(ir.passes.InPlacePass):
+    """Adds one to the entropy: an answer by which a twin is known. Changes nothing where there is none."""
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        for node in model.graph:
+            if node.outputs[0].name == ENTROPY:
+                one = ir.node("Constant", [], {"value_float": 1.0}, name="one")
+                more = ir.node("Add", [node.outputs[0], one.outputs[0]], name="more")
+                node.append([one, more])
+                old, new = node.outputs[0], more.outputs[0]
+                new.name, new.shape, new.type, old.name = ENTROPY, old.shape, old.type, "less"
+                model.graph.outputs[model.graph.outputs.index(old)] = new
+                return ir.passes.PassResult(model, modified=True)
+        return ir.passes.PassResult(model, modified=False)
+
+
+@pytest.fixture
+def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bundle:
+    """Of two stages, with a pass that is wrong on purpose."""
+    monkeypatch.setattr(twin, "CPU_PASSES", [lambda _: MoreEntropyPass()])
+    checkpoint = small_checkpoint(tmp_path / "checkpoint", changes={"num_hidden_layers": 2, "vocab_size": 1024})
+    return bundle_from_checkpoint(checkpoint, tmp_path / "bundle", stages=2, dialects=("standard", "portable"))
+
+
+def entropy(bundle: Bundle, device: str = "cpu") -> float:
+    """Of one row of a window that is always the same."""
+    batch = random_batch(np.random.default_rng(0), [0], 1, 4, 1)
+    session = open_session(bundle, device, threads=1)
+    try:
+        return float(session.forward(batch).entropy[0, 0, 0])
+    finally:
+        session.close()
+
+
+def edit_manifest(bundle: Bundle, **fields: object) -> None:
+    path = bundle.path / MANIFEST_NAME
+    path.write_text(json.dumps(json.loads(path.read_bytes()) | fields))
+
+
+def test_twins_are_listed_and_run_on_the_cpu_alone(bundle: Bundle) -> None:
+    names = [(each.source, each.graph) for each in bundle.manifest.cpu_graphs]
+    assert names == [  # the first stage has no statistics: nothing to do there
+        ("model.onnx", "model.cpu.onnx"),
+        ("model.stage-1-of-2.onnx", "model.stage-1-of-2.cpu.onnx"),
+    ]
+    assert {graph for _, graph in names} <= {record.path for record in bundle.manifest.files}
+    plain = entropy(bundle, "numpy")
+    assert entropy(bundle) == pytest.approx(plain + 1, abs=1e-4)
+    assert entropy(bundle, "cpu+cpu") == pytest.approx(plain + 1, abs=1e-4)
+    assert entropy(bundle.without_cpu_graphs()) == pytest.approx(plain, abs=1e-4)
+    assert entropy(bundle.without_cpu_graphs(), "cpu+cpu") == pytest.approx(plain, abs=1e-4)
+    assert entropy(bundle.of_dialect("portable")) == pytest.approx(plain, abs=1e-4)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cpu+cpu"])
+def test_verify_checks_the_graph_and_its_twin(bundle: Bundle, device: str) -> None:
+    report = report_from_bundle(bundle, device=device)
+    assert [error.output for error in report.errors if not error.ok] == ["cpu/entropy"]
+
+
+def test_a_graph_that_was_altered_has_no_twin(bundle: Bundle) -> None:
+    model = onnx.load(bundle.graph, load_external_data=False)
+    model.doc_string = "another file"
+    onnx.save(model, bundle.graph)
+    assert bundle.graph_for_cpu() == bundle.graph
+
+
+def test_an_export_without_a_faster_form_has_no_twins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(twin, "CPU_PASSES", [])
+    checkpoint = small_checkpoint(tmp_path / "checkpoint", changes=ONE_LAYER)
+    bundle = bundle_from_checkpoint(checkpoint, tmp_path / "bundle")
+    assert bundle.manifest.cpu_graphs == []
+    assert not list(bundle.path.glob("*.cpu.onnx"))
+    assert bundle.graph_for_cpu() == bundle.graph
+
+
+def test_twins_that_contradict_the_manifest_are_refused(bundle: Bundle, tmp_path: Path) -> None:
+    first, second = json.loads((bundle.path / MANIFEST_NAME).read_bytes())["cpu_graphs"]
+    for fields, received in (
+        ({"cpu_graphs": [first | {"source": "portable.onnx"}]}, "'portable.onnx'"),
+        ({"cpu_graphs": [first, second | {"source": "model.onnx"}]}, "cpu_graphs with 2 of 'model.onnx'"),
+        ({"cpu_graphs": [first | {"graph": "model.onnx.data"}]}, "'model.onnx.data' twice"),
+        ({"cpu_graphs": [first | {"graph": "other.onnx"}]}, "'other.onnx', which is not in its list"),
+        ({"cpu_graphs": [first | {"source_sha256": "0"}]}, "source_sha256"),
+    ):
+        copy = Bundle(Path(shutil.copytree(bundle.path, tmp_path / "copy")), bundle.manifest)
+        edit_manifest(copy, **fields)
+        with pytest.raises(BadInputError, match=received):
+            Bundle.open(copy.path)
+        shutil.rmtree(copy.path)
