@@ -9,6 +9,7 @@ bundle does, then times them in turns and writes NAME.json and NAME.md; a later 
 rounds, so that a long comparison can be run in pieces.
 """
 
+import itertools
 import re
 import shlex
 import sys
@@ -25,7 +26,7 @@ from tools.checkpoint.likeness import LIKENESSES
 from tools.peers.materials import Materials, check_prepared, prepare_materials
 from tools.peers.report import add_piece, report_of_folder, tables_of_report
 from tools.peers.rounds import measured_piece
-from tools.peers.sides import SIDES
+from tools.peers.sides import SIDES, groups_of_sides
 from tools.shown_errors import errors_shown
 
 _LIKE = "dream-0.5b"
@@ -87,11 +88,11 @@ def measure(
     report_of_folder(output, name)  # a file of something else is refused now
     check_prepared(Materials(work))
     command = shlex.join(["python", "-m", "tools.peers", *sys.argv[1:]])
-    for number in threads:
-        for shape in shapes:
-            with progress_shown(f"rounds of {shape.branches} x {shape.window}, {number} thread(s)", rounds) as progress:
-                piece = measured_piece(Materials(work), sides, shape, number, rounds, command, progress)
-            add_piece(output, name, piece)
+    for number, shape, group in itertools.product(threads, shapes, groups_of_sides(sides)):
+        what = f"rounds of {group[0].precision}, {shape.branches} x {shape.window}, {number} thread(s)"
+        with progress_shown(what, rounds) as progress:
+            piece = measured_piece(Materials(work), group, shape, number, rounds, command, progress)
+        add_piece(output, name, piece)
     for table in tables_of_report(report_of_folder(output, name)):
         show_table(table)
 

@@ -42,6 +42,11 @@ BASELINE = SIDES[1]
 _BUNDLES = {"f32": "fp32", "bf16": "fp32", "int8": "int8", "int4": "int4"}
 
 
+def groups_of_sides(sides: Sequence[Side]) -> list[list[Side]]:
+    """Those of one precision together: all at once hold more memory than many a machine has (24 GB and less)."""
+    return [group for precision in _BUNDLES if (group := [side for side in sides if side.precision == precision])]
+
+
 def command_of_side(side: Side, materials: Materials, threads: int) -> Sequence[str]:
     """The process that is the side."""
     if side.peer == "llama.cpp":
