@@ -19,6 +19,7 @@ from lopa.runtime import contract
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.graph_signature import difference_of_values, inputs_of_graph, outputs_of_graph
 from lopa.runtime.contract.model_part import ModelPart
+from lopa.runtime.denormals import can_change, denormals_as_zero
 from lopa.runtime.errors import BadInputError, MissingBackendError
 from lopa.runtime.install_hint import pip_command, pip_install
 from lopa.runtime.sessions.cpu_cores import check_cpu_device, cores_from_device
@@ -168,6 +169,9 @@ def _opened_graph(
     Measured on the tiny model with 1 to 5 branches: the arena, the memory pattern, prepacking and the full optimization
     are as fast as without or faster on one thread, so they stay on. Threads that spin while they wait are faster on
     cores of their own (1.7 against 2.6 ms for the smallest window) and slower on shared ones; they stay on as well.
+
+    ONNX Runtime's own threads take denormal numbers for zero (lopa.runtime.denormals); the first session of a process
+    would change the thread that opens it for good, too.
     """
     options = ort.SessionOptions()
     options.log_severity_level = _ERRORS_ONLY
@@ -175,8 +179,11 @@ def _opened_graph(
         options.intra_op_num_threads = threads.threads
     if threads.affinities is not None:
         options.add_session_config_entry("session.intra_op_thread_affinities", threads.affinities)
+    if can_change():
+        options.add_session_config_entry("session.set_denormal_as_zero", "1")
     try:
-        return ort.InferenceSession(str(graph), options, providers=providers)
+        with denormals_as_zero():
+            return ort.InferenceSession(str(graph), options, providers=providers)
     except Exception as error:  # ONNX Runtime's exceptions have no common base of their own
         raise BadInputError(
             f"ONNX Runtime {ort.__version__} cannot open {graph}: {error}",
