@@ -1,6 +1,6 @@
 """Time steps with rows that branches share computed once and as often as there are branches, in turns.
 
-Usage: python -m tools.reports.shared_rows BUNDLE WINDOWS_OF [--threads N] [--branches 4,5,8] [--samples N]
+Usage: python -m tools.reports.shared_rows BUNDLE WINDOWS_OF [--threads N] [--branches 4,5,8] [--samples N] [--limit N]
 
 The windows are those of block-causal decodes of the evaluation prompts by the bundle WINDOWS_OF, the embedded model's;
 BUNDLE, whose vocabulary is at least as large, computes them over random prefixes, so its weights may be random too. A
@@ -29,7 +29,6 @@ from lopa.runtime.sessions.session import Session, open_session
 from lopa.tiny import EVAL
 
 _REQUEST = 1
-_PROMPTS = 6
 
 
 @click.command()
@@ -38,7 +37,8 @@ _PROMPTS = 6
 @click.option("--threads", default=1, show_default=True)
 @click.option("--branches", default="4,5,8", show_default=True)
 @click.option("--samples", default=8, show_default=True, help="Windows of each number of branches.")
-def main(bundle: Path, windows_of: Path, threads: int, branches: str, samples: int) -> None:
+@click.option("--limit", default=6, show_default=True, help="Prompts of each kind that are decoded for them.")
+def main(bundle: Path, windows_of: Path, threads: int, branches: str, samples: int, limit: int) -> None:
     """Print a line for each number of branches."""
     rng = np.random.default_rng(0)
     opened = Bundle.open(bundle)
@@ -47,18 +47,18 @@ def main(bundle: Path, windows_of: Path, threads: int, branches: str, samples: i
     click.echo("| branches | rows | wanted | steps/s: apart | once | ratio (quartiles) | chosen | ratio | same best |")
     click.echo("|---" * 9 + "|")
     for count in map(int, branches.split(",")):
-        found = _windows_of_decodes(windows_of, count)
+        found = _windows_of_decodes(windows_of, count, limit)
         some = [found[number] for number in rng.choice(len(found), min(samples, len(found)), replace=False)]
         click.echo(_line(session, opened, some, chosen, rng))
     session.close()
 
 
-def _windows_of_decodes(bundle: Path, branches: int) -> list[Windows]:
+def _windows_of_decodes(bundle: Path, branches: int, limit: int) -> list[Windows]:
     """Those of all steps with so many branches."""
     steps: list[Step] = []
     with Decoder.open(bundle, threads=1) as decoder:
         config = decoder.config(branches=branches, window="block_causal", max_new_tokens=128, shared_rows=False)
-        for item in eval_set_from_jsonl(EVAL, limit=_PROMPTS):
+        for item in eval_set_from_jsonl(EVAL, limit=limit):
             for _ in decoder.stream(item.prompt, config, on_step=steps.append):
                 pass
     return [step.windows for step in steps if len(step.branches) == branches]
