@@ -1,4 +1,6 @@
-"""How many branches a request has that does not say. Knows names of devices, measures nothing."""
+"""How many branches a request has that does not say, and whether their rows may be put into one window. Knows names of
+devices, measures nothing.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -52,6 +54,15 @@ def reason_against_lookahead(options: GenerationConfig | DecodingDefaults) -> st
     what = "blocks" if options.sub_block is None else "sub-blocks"
     left = f"at most {size - 1} position{'' if size == 2 else 's'}" if size > 1 else "nothing"
     return f"{what} of {size}, one at a time, leave {left} to look ahead at"
+
+
+def may_share_rows(devices: Sequence[str]) -> bool:
+    """Whether rows that are equal on several branches may be computed once where a request does not say.
+
+    Not where devices or stages share the branches, nor where shapes are planned for: one window is one share, and
+    longer than a plan's.
+    """
+    return len(devices) == 1 and "+" not in devices[0] and _on_host(devices[0])
 
 
 def _on_host(device: str) -> bool:

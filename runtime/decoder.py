@@ -14,7 +14,8 @@ from typing import Any, Self
 from lopa.runtime.algorithm.branch_budget import BranchBudget
 from lopa.runtime.algorithm.candidates import without_logits
 from lopa.runtime.algorithm.decoding import Step
-from lopa.runtime.branch_choice import BranchChoice, branch_choice
+from lopa.runtime.algorithm.row_sharing import CheaperForward, always
+from lopa.runtime.branch_choice import BranchChoice, branch_choice, may_share_rows
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.costs import CostTable, costs_from_bundle
 from lopa.runtime.checked_values import MOST_SECONDS, check_callback, real_number, truth, whole_number
@@ -29,6 +30,7 @@ from lopa.runtime.requests.observer import EngineObserver
 from lopa.runtime.requests.pool import RequestPool
 from lopa.runtime.requests.prompt_store import PROMPT_ROWS, PromptStore
 from lopa.runtime.requests.result import Event, GenerationResult
+from lopa.runtime.sequence.shared_rows import Pays
 from lopa.runtime.sessions.device_errors import TypedSession
 from lopa.runtime.sessions.session import Session
 from lopa.runtime.sessions.timeline import Timeline
@@ -197,6 +199,7 @@ class Decoder:
             prompt_ids=ids,
             config=config,
             budget=BranchBudget(self._cost_table) if config.branches == "auto" else None,
+            sharing=self._sharing(config),
             handle=RequestHandle(),
             drafts=truth("drafts", drafts),
             on_step=on_step,
@@ -238,6 +241,23 @@ class Decoder:
     def _cost_table(self) -> CostTable:
         """Of this bundle on this device; read when first needed."""
         return costs_from_bundle(self.bundle, self.session.device, self._threads)
+
+    @cached_property
+    def _cheaper_forward(self) -> CheaperForward:
+        """By the cost table of this bundle on this device, where there is one that can be used."""
+        try:
+            table = self._cost_table
+        except BadInputError:
+            table = None
+        return CheaperForward(self.bundle.manifest, table)
+
+    def _sharing(self, config: GenerationConfig) -> Pays | None:
+        """Where the request's rows that are equal on several branches are computed once."""
+        if config.shared_rows is not None:
+            return always if config.shared_rows else None
+        if config.branches == 1 or not may_share_rows(self.session.device.split(",")):
+            return None
+        return self._cheaper_forward
 
     def _results(
         self, prompts: Iterable[Prompt | PromptRequest], config: GenerationConfig | None, parallel: int

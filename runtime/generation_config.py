@@ -143,6 +143,12 @@ class GenerationConfig:
         default=False, metadata=_help("special tokens written in the prompt's text are tokens, not text")
     )
     time_limit: float | None = field(default=None, metadata=_help("seconds after which the committed text is returned"))
+    shared_rows: bool | None = field(
+        default=None,
+        metadata=_help(
+            "compute rows that are equal on several branches once (not given: on a processor, where it is faster)"
+        ),
+    )
     published: bool = field(default=False, metadata=_help("the published implementation's behaviour, quirks included"))
 
     def __post_init__(self) -> None:
@@ -152,6 +158,8 @@ class GenerationConfig:
             self._put(name, whole_number(name, getattr(self, name), least=1, most=MOST_POSITIONS))
         for name in ("stop_at_eos", "drop_after_eos", "logprobs", "special_tokens", "published"):
             self._put(name, truth(name, getattr(self, name)))
+        if self.shared_rows is not None:
+            self._put("shared_rows", truth("shared_rows", self.shared_rows))
         for name in ("block_add_threshold", "decoded_token_threshold", "skip_threshold"):
             self._put(name, real_number(name, getattr(self, name), least=0.0, most=1.0))
         for name in ("sub_block", "block_steps"):

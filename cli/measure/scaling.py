@@ -23,7 +23,8 @@ def bench_scaling(
     items = eval_set_from_jsonl(EVAL, limit=limit)
     with ExitStack() as opened:
         decoders = decoders_on_cores(opened, bundle, counts, device_timeout=device_timeout)
-        config = decoders[1].config(strategy="lopa", branches=branches)
+        # Its model deals branches; rows that they share are computed by each.
+        config = decoders[1].config(strategy="lopa", branches=branches, shared_rows=False)
         output.check("scaling")
         report = scaling_report(
             decoders, config, items, prompt_file(EVAL, limit), counts=counts, arguments=command_line(), quiet=quiet()

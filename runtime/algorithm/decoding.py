@@ -38,6 +38,7 @@ from lopa.runtime.sequence.layout import layout_of_prompt
 from lopa.runtime.sequence.opened import open_positions
 from lopa.runtime.sequence.packing import batch_from_windows, rows_of_windows
 from lopa.runtime.sequence.row_statistics import RowStatistics, with_kept_row
+from lopa.runtime.sequence.shared_rows import Pays, with_shared_rows
 from lopa.runtime.sequence.windows import Windows, windows_from_branches
 from lopa.runtime.sessions.session import Session
 
@@ -93,14 +94,16 @@ class Decoding:
         budget: BranchBudget | None = None,
         prompt_row: RowStatistics | None = None,
         prompt_cached: bool = False,
+        sharing: Pays | None = None,
     ) -> None:
         """`prompt` [length], at least one token; `request` is a number unused in the session.
 
         `budget`, fresh for every request, decides on the number of branches; without it the config does. Where the
         prompt's rows are in the session already (`prompt_cached`), `prompt_row` [K] is what predicts behind them, if
-        rows predict the next position; else the first round computes and commits them.
+        rows predict the next position; else the first round computes and commits them. `sharing` says where rows that
+        are equal on several branches are computed once; None: nowhere.
         """
-        self._session, self._config, self._budget = session, config, budget
+        self._session, self._config, self._budget, self._sharing = session, config, budget, sharing
         self._vocabulary = manifest.dimensions.vocab_size
         self._shift = manifest.prediction_shift
         self._pad, self._mask = manifest.special_tokens.pad, manifest.special_tokens.mask
@@ -140,6 +143,8 @@ class Decoding:
         """
         self._watch = Stopwatch()
         windows = windows_from_branches(self._branches, self._config, prediction_shift=self._shift, pad_token=self._pad)
+        if self._sharing is not None:
+            windows = with_shared_rows(windows, self._sharing)
         if windows.prefix < self._cached:
             self._session.shorten(self.request, windows.prefix)
             self._cached = windows.prefix
@@ -166,7 +171,7 @@ class Decoding:
         winner = winner_of(confidences)
         watch.lap("select")
         if windows.commit:
-            self._session.commit(self.request, winner, windows.commit)
+            self._session.commit(self.request, windows.branch_of_commit(winner), windows.commit)
             self._cached += windows.commit
         if windows.kept:
             self.kept_row = rows[winner, 0]

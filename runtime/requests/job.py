@@ -10,6 +10,7 @@ from lopa.runtime.algorithm.decoding import Step, StopReason
 from lopa.runtime.contract import Int64
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.requests.handle import RequestHandle
+from lopa.runtime.sequence.shared_rows import Pays
 
 
 @dataclass(frozen=True, eq=False)
@@ -19,6 +20,8 @@ class Job:
     prompt_ids: Int64
     config: GenerationConfig
     budget: BranchBudget | None
+    sharing: Pays | None
+    """Where rows that are equal on several branches are computed once; None: nowhere."""
     handle: RequestHandle
     drafts: bool
     on_step: Callable[[Step], None] | None

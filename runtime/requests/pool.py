@@ -172,6 +172,7 @@ class RequestPool:
             job.budget,
             prompt_row=None if stored is None else stored.last,
             prompt_cached=stored is not None,
+            sharing=job.sharing,
         )
         answers = {
             handle: Answer(
@@ -193,7 +194,7 @@ class RequestPool:
         statistics = self._session.forward(batch)
         self._round.forward_seconds += time.perf_counter() - began
         self._round.rows += batch.input_ids.size
-        self._round.real_rows += sum(sum(windows.lengths) for _, windows in members)
+        self._round.real_rows += sum(windows.computed_rows for _, windows in members)
         return statistics
 
     def _finish_round(
@@ -204,7 +205,8 @@ class RequestPool:
         running.cache_rows = windows.prefix + windows.commit
         if step.number == 1 and windows.commit and self._prompts.takes(job.prompt_ids, job.config):
             # The rows are there until the next forward; a copy of the prompt's outlives it.
-            rows_of_prompt = self._session.read_rows(running.decoding.request, step.winner, windows.commit)
+            branch = windows.branch_of_commit(step.winner)
+            rows_of_prompt = self._session.read_rows(running.decoding.request, branch, windows.commit)
             last = running.decoding.kept_row
             self._prompts.add(
                 job.prompt_ids, job.config, StoredPrompt(rows_of_prompt, None if last is None else last.copy())

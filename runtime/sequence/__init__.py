@@ -2,5 +2,6 @@
 
 `layout` says where blocks lie, `blocks` what states they go through, `branches` keeps one hypothesis. `opened` says
 which positions may be decided now, `reach` which rows a round computes and keeps; `windows` makes the arrays of one
-request, `packing` one batch of the windows of all that share a forward, and cuts its answer back into `row_statistics`.
+request, `shared_rows` one window of them without repeated rows, `packing` one batch of all that share a forward, and
+cuts its answer back into `row_statistics`.
 """

@@ -22,7 +22,9 @@ def groups_from_windows(windows: Sequence[Windows], most_padding: float) -> tupl
     The largest come first, each into the first group whose padding stays within the share. Requests of one size
     always share a forward; `most_padding` infinite gives one group, 0 a group for each size.
     """
-    by_size = sorted(range(len(windows)), key=lambda i: -windows[i].input_ids.size)  # stable: equal ones in order
+    by_size = sorted(
+        range(len(windows)), key=lambda i: -windows[i].forward_rows.input_ids.size
+    )  # stable: equal ones in order
     groups: list[list[int]] = []
     for index in by_size:
         home = next((group for group in groups if _fits(windows, [*group, index], most_padding)), None)
@@ -34,7 +36,7 @@ def groups_from_windows(windows: Sequence[Windows], most_padding: float) -> tupl
 
 
 def _fits(windows: Sequence[Windows], group: Sequence[int], most_padding: float) -> bool:
-    shapes = [windows[i].input_ids.shape for i in group]
+    shapes = [windows[i].forward_rows.input_ids.shape for i in group]
     rows: int = len(group) * max(branches for branches, _ in shapes) * max(width for _, width in shapes)
     real: int = sum(branches * width for branches, width in shapes)
     return rows <= (1 + most_padding) * real
@@ -47,8 +49,10 @@ def batch_from_windows(
 
     A temperature of 0, which decodes greedily, leaves the logits as they are.
     """
+    given = [each.forward_rows for each in windows]
     branches, width, queries = (
-        max(sizes) for sizes in zip(*((*each.input_ids.shape, each.wanted.shape[1]) for each in windows), strict=True)
+        max(sizes)
+        for sizes in zip(*((*each.input_ids.shape, each.logits_index.shape[1]) for each in given), strict=True)
     )
     count = len(windows)
     input_ids = np.zeros((count, branches, width), np.int64)
@@ -58,7 +62,7 @@ def batch_from_windows(
     starts = np.array([each.prefix for each in windows])
     positions = np.empty_like(input_ids)
     positions[:] = starts[:, None, None] + np.arange(width)
-    for slot, each in enumerate(windows):
+    for slot, each in enumerate(given):
         own_branches, own_width = each.input_ids.shape
         input_ids[slot, :own_branches, :own_width] = each.input_ids
         positions[slot, :own_branches, :own_width] = each.positions
@@ -76,7 +80,8 @@ def batch_from_windows(
 
 def rows_of_windows(statistics: Statistics, slot: int, windows: Windows) -> RowStatistics:
     """The rows [B, Q] that the request in `slot` of the batch asked for with `windows`."""
-    branches, queries = windows.wanted.shape
+    branches, queries = windows.forward_rows.logits_index.shape
     own = (slot, slice(branches), slice(queries))
     logits = None if statistics.logits is None else statistics.logits[own]
-    return RowStatistics(statistics.topk_ids[own], statistics.topk_logprobs[own], statistics.entropy[own], logits)
+    rows = RowStatistics(statistics.topk_ids[own], statistics.topk_logprobs[own], statistics.entropy[own], logits)
+    return rows if windows.shared is None else rows[0][windows.shared.answers]

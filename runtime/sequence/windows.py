@@ -15,6 +15,25 @@ from lopa.runtime.sequence.reach import reach_from_config
 
 
 @dataclass(frozen=True)
+class SharedRows:
+    """All windows of a request as one of S rows: the anchor's, then of every other branch those that only it has.
+
+    No row is padding. (lopa.runtime.sequence.shared_rows makes them.)
+    """
+
+    input_ids: Int64
+    """[1, S]"""
+    positions: Int64
+    """[1, S]"""
+    mask: Bool
+    """[1, S, S]"""
+    logits_index: Int64
+    """[1, M]: the wanted rows of all branches, each once, ascending."""
+    answers: Int64
+    """[B, Q]: which of those M answers for a wanted row of a branch; any where that is padding or lacking."""
+
+
+@dataclass(frozen=True)
 class Windows:
     """The windows of one request's branches, all on the same rows of its prefix cache.
 
@@ -46,6 +65,23 @@ class Windows:
     """[B, Q]: positions that no row of the window predicts; the kept row of an earlier round does."""
     kept: int
     """Columns before those of `asked`: 0 or 1."""
+    shared: SharedRows | None = None
+    """What the forward is given in place of the windows, where rows that are equal on several branches are computed
+    once; the first `commit` rows are then those of every branch."""
+
+    @property
+    def forward_rows(self) -> "Windows | SharedRows":
+        """What the forward is given: input_ids, positions, mask and logits_index, of B branches or of one."""
+        return self if self.shared is None else self.shared
+
+    @property
+    def computed_rows(self) -> int:
+        """Rows that the forward is given, padding not counted."""
+        return sum(self.lengths) if self.shared is None else self.shared.input_ids.size
+
+    def branch_of_commit(self, winner: int) -> int:
+        """The branch of the forward whose first rows are committed when `winner` wins."""
+        return winner if self.shared is None else 0
 
 
 def windows_from_branches(

@@ -17,6 +17,7 @@ from lopa.runtime.bundle.gears import Source
 from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.contract import Int64, Sizes, tiles
 from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.sequence.shared_rows import Pays
 from lopa.runtime.sessions.session import Session
 
 TRACES = Path(__file__).resolve().parents[1] / "reference" / "traces"
@@ -96,13 +97,13 @@ def compare(trace: dict[str, Any], steps: list[Step], generated: Int64) -> Compa
 
 
 def comparisons_of_file(
-    path: Path, session: Session, manifest: Manifest, *, limit: int | None = None
+    path: Path, session: Session, manifest: Manifest, *, limit: int | None = None, sharing: Pays | None = None
 ) -> list[Comparison]:
-    """Decode every prompt of a file of traces, or the first ones, and compare."""
+    """Decode every prompt of a file of traces, or the first ones, and compare; `sharing` as Decoding has it."""
     config, traces = read_traces(path)
     comparisons = []
     for number, trace in enumerate(traces[:limit]):
-        decoding = Decoding(session, number, prompt_of(trace), config, manifest)
+        decoding = Decoding(session, number, prompt_of(trace), config, manifest, sharing=sharing)
         steps = []
         while decoding.stop_reason is None:
             steps.append(decoding.step())

@@ -1,6 +1,7 @@
 """Decode every recorded prompt of published implementations and print how the steps compare.
 
 Usage: python -m tools.reports.conformance BUNDLE [DEVICE] [--devices 1,2,4] [--dialect portable] [--traces FOLDER]
+       [--shared-rows]
 
 Without --traces, the recordings of Dream's loops with BUNDLE, the embedded model's. With it, the recordings
 FOLDER/FAMILY/traces/*.jsonl.gz of other families (tests/reference/families), and BUNDLE is a folder of their bundles:
@@ -25,10 +26,12 @@ from tests.conformance.family_traces import (
 )
 from tests.conformance.recorded import Comparison, comparisons_of_file, trace_files
 
+from lopa.runtime.algorithm.row_sharing import always
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.manifest import Dialect
 from lopa.runtime.errors import LopaError
 from lopa.runtime.parallel.branch_session import BranchParallelSession
+from lopa.runtime.sequence.shared_rows import Pays
 from lopa.runtime.sessions.session import Session, open_session
 
 _HEADER = (
@@ -60,6 +63,7 @@ class _Recording:
     "--devices", default="1", show_default=True, help="Numbers of sessions on DEVICE that share the branches."
 )
 @click.option("--limit", type=click.IntRange(min=1), help="At most so many traces of each configuration.")
+@click.option("--shared-rows", is_flag=True, help="Compute rows that are equal on several branches once, everywhere.")
 @click.option("--dialect", type=click.Choice(["standard", "portable"]), help="Which graph, where there are two.")
 @click.option(
     "--traces",
@@ -67,11 +71,21 @@ class _Recording:
     help="Recordings of other families, FOLDER/FAMILY/traces/*.jsonl.gz; BUNDLE is a folder of their bundles.",
 )
 def main(
-    bundle: Path, device: str, devices: str, limit: int | None, dialect: Dialect | None, traces: Path | None
+    bundle: Path,
+    device: str,
+    devices: str,
+    limit: int | None,
+    dialect: Dialect | None,
+    traces: Path | None,
+    *,
+    shared_rows: bool,
 ) -> None:
     """Print a line per recorded configuration and number of devices, and the sums."""
+    if shared_rows and traces is not None:
+        raise click.UsageError("--shared-rows with --traces: those loops have one branch, which shares no rows")
     try:
-        mismatches = _printed(_recordings(bundle, traces, dialect, limit), device, list(map(int, devices.split(","))))
+        recordings = _recordings(bundle, traces, dialect, limit, always if shared_rows else None)
+        mismatches = _printed(recordings, device, list(map(int, devices.split(","))))
     except LopaError as error:
         raise click.ClickException(str(error)) from error
     sys.exit(1 if mismatches else 0)
@@ -99,11 +113,13 @@ def _printed(recordings: Iterator[_Recording], device: str, counts: Sequence[int
     return sum(row[-2] for row in sums.values())
 
 
-def _recordings(path: Path, traces: Path | None, dialect: Dialect | None, limit: int | None) -> Iterator[_Recording]:
+def _recordings(
+    path: Path, traces: Path | None, dialect: Dialect | None, limit: int | None, sharing: Pays | None
+) -> Iterator[_Recording]:
     if traces is None:
         bundle = _opened(path, dialect)
         for file in trace_files():
-            compared = partial(comparisons_of_file, file, manifest=bundle.manifest, limit=limit)
+            compared = partial(comparisons_of_file, file, manifest=bundle.manifest, limit=limit, sharing=sharing)
             yield _Recording(file.name.split(".")[0], bundle, compared)
         return
     files = family_trace_files(traces)

@@ -1,6 +1,8 @@
 """Bundles of the families without recordings, from checkpoint to answer: the command line, company, devices."""
 
+from collections import deque
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +11,7 @@ from tests.cli.command import lopa_export
 from tests.runtime.requests.company import alone, result_of
 
 from lopa.runtime import BadInputError, Decoder, Engine, GenerationConfig
+from lopa.runtime.algorithm.decoding import Step
 from lopa.runtime.bundle import Bundle
 
 
@@ -47,6 +50,19 @@ def test_a_mix_gives_what_each_gives_alone(wedlm: Bundle, seed: int) -> None:
     for devices in (["cpu:0", "cpu:1"], ["numpy"]):
         with Decoder.open(wedlm.path, devices, threads=1) as decoder:
             assert [alone(decoder, *each).token_ids for each in asked] == [each.token_ids for each in expected]
+
+
+def test_rows_that_branches_share_change_no_token(wedlm: Bundle) -> None:
+    """Here those of the decided run in front of a lookahead, and of masks none."""
+    steps: list[Step] = []
+    with Decoder.open(wedlm.path, threads=1) as decoder:
+        for prompt, config in some_mix(7, decoder):
+            apart, once = (
+                deque(decoder.stream(prompt, replace(config, shared_rows=on), on_step=heard), maxlen=1)[0]
+                for on, heard in ((False, None), (True, steps.append))
+            )
+            assert once.result.token_ids == apart.result.token_ids
+    assert sum(step.windows.shared is not None for step in steps) > 5
 
 
 def test_the_command_line(wedlm: Bundle, wedlm_checkpoint: Path) -> None:

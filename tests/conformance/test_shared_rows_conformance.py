@@ -1,0 +1,38 @@
+"""A sample of the recorded block-causal traces with lookahead, rows that are equal on several branches computed once.
+
+tools/reports/conformance.py --shared-rows decodes all of them so.
+"""
+
+from pathlib import Path
+
+import pytest
+from tests.conformance.recorded import comparisons_of_file, read_traces, trace_files
+
+from lopa.runtime.algorithm.row_sharing import always
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.sessions.session import open_session
+
+TRACES = 2
+"""Of each file."""
+
+
+def shares_rows(path: Path) -> bool:
+    config, _ = read_traces(path)
+    return config.window == "block_causal" and config.lookaheads > 0
+
+
+FILES = [path for path in trace_files() if shares_rows(path)]
+
+
+def test_the_recordings_that_share_rows_are_there() -> None:
+    assert len(FILES) == 8
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name.split(".")[0])
+def test_decides_as_recorded(path: Path, tiny_bundle: Path) -> None:
+    bundle = Bundle.open(tiny_bundle)
+    session = open_session(bundle, "cpu", threads=1)
+    comparisons = comparisons_of_file(path, session, bundle.manifest, limit=TRACES, sharing=always)
+    session.close()
+    assert [each.mismatch for each in comparisons if each.mismatch is not None] == []
+    assert sum(each.whole for each in comparisons) >= TRACES - 1, "too many near-ties decided otherwise"

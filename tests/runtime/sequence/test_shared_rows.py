@@ -1,0 +1,179 @@
+"""Rows that branches share, computed once: pure properties against rows followed one by one, then real engines."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.runtime.random_windows import assert_close
+
+from lopa.bench.forward.random_inputs import random_prefix_rows
+from lopa.runtime.algorithm.row_sharing import always
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.contract import Bool, Int64
+from lopa.runtime.sequence.packing import batch_from_windows, rows_of_windows
+from lopa.runtime.sequence.shared_rows import rows_of_anchor, with_shared_rows
+from lopa.runtime.sequence.windows import Windows
+from lopa.runtime.sessions.session import open_session
+
+LAYERS = 4
+"""Through which a row is followed."""
+Row = int
+
+
+def windows_of(
+    rng: np.random.Generator, *, block: int, changes: int, commit: int, sees: str = "block_causal"
+) -> Windows:
+    """Branches of 12 rows or fewer on the anchor's tokens, each with so many of its own; padding has the anchor's too.
+
+    Rows see blocks of `block` up to their own, everything ("full"), or themselves alone ("itself").
+    """
+    branches, width, start = int(rng.integers(2, 6)), 12, int(rng.integers(0, 50))
+    lengths = tuple(int(rng.integers(max(1, commit), width + 1)) for _ in range(branches))
+    width = max(lengths)
+    input_ids = np.broadcast_to(rng.integers(3, 900, width), (branches, width)).copy()
+    mask = np.zeros((branches, width, width), np.bool_)
+    number = np.arange(width) // block
+    seen = {
+        "block_causal": number[:, None] >= number[None, :],
+        "full": np.ones((width, width), np.bool_),
+        "itself": np.eye(width, dtype=np.bool_),
+    }[sees]
+    for branch, length in enumerate(lengths):
+        if branch < branches - 1 and commit < length:
+            input_ids[branch, rng.integers(commit, length, changes)] = rng.integers(3, 900, changes)
+        mask[branch, :length, :length] = seen[:length, :length]
+        mask[branch, range(length, width), range(length, width)] = True
+    positions = np.broadcast_to(start + np.arange(width), (branches, width)).copy()
+    asked = tuple(np.sort(rng.permutation(length)[: int(rng.integers(0, length + 1))]) for length in lengths)
+    kept = 1 if commit else 0
+    queries = max(1, kept + max(map(len, asked)))
+    index = np.zeros((branches, queries), np.int64)
+    index[:, :kept] = commit - 1
+    for branch, rows in enumerate(asked):
+        index[branch, kept : kept + len(rows)] = rows
+    return Windows(
+        prefix=start,
+        commit=commit,
+        input_ids=input_ids,
+        positions=positions,
+        mask=mask,
+        lengths=lengths,
+        asked=tuple(start + rows for rows in asked),
+        wanted=start + index,
+        logits_index=index,
+        lacking=rng.random(index.shape) < 0.1,
+        kept=kept,
+    )
+
+
+def followed(input_ids: Int64, positions: Int64, mask: Bool) -> list[Row]:
+    """Of every row [W] a number that is the same exactly where all that it depends on is, through LAYERS layers."""
+    rows = [hash(pair) for pair in zip(input_ids.tolist(), positions.tolist(), strict=True)]
+    for _ in range(LAYERS):
+        rows = [
+            hash((row, tuple(sorted(rows[key] for key in np.flatnonzero(mask[query])))))
+            for query, row in enumerate(rows)
+        ]
+    return rows
+
+
+examples = st.tuples(
+    st.integers(0, 2**32 - 1),
+    st.integers(1, 5),
+    st.integers(0, 2),
+    st.integers(0, 4),
+    st.sampled_from(["block_causal", "block_causal", "full", "itself"]),
+)
+
+
+@settings(deadline=None, max_examples=150)
+@given(examples)
+def test_one_window_holds_every_row_once_and_answers_for_all(example: tuple[int, int, int, int, str]) -> None:
+    seed, block, changes, commit, sees = example
+    windows = windows_of(np.random.default_rng(seed), block=block, changes=changes, commit=commit, sees=sees)
+    apart = [followed(*each) for each in zip(windows.input_ids, windows.positions, windows.mask, strict=True)]
+    known = set(apart[-1][: windows.lengths[-1]])
+    own = [row for branch, length in enumerate(windows.lengths[:-1]) for row in apart[branch][:length]]
+    fewest = windows.lengths[-1] + sum(row not in known for row in own)
+
+    packed = with_shared_rows(windows, always)
+    if packed.shared is None:
+        due = {tuple(rows[:commit]) for rows in apart}
+        assert fewest >= windows.input_ids.size or len(due) > 1
+        return
+    shared = packed.shared
+    assert replace(packed, shared=None) == replace(windows, shared=None)
+    together = followed(shared.input_ids[0], shared.positions[0], shared.mask[0])
+    assert len(together) == fewest == packed.computed_rows < windows.input_ids.size
+    counts = [windows.kept + len(asked) for asked in windows.asked]
+    answered: set[int] = set()
+    for branch, count in enumerate(counts):
+        assert together[:commit] == apart[branch][:commit]
+        for column in np.flatnonzero(~windows.lacking[branch, :count]):
+            row = int(shared.logits_index[0, shared.answers[branch, column]])
+            answered.add(row)
+            assert together[row] == apart[branch][windows.logits_index[branch, column]]
+    assert shared.logits_index[0].tolist() == (sorted(answered) or [0]), "each is asked for once, and no other"
+    assert packed.branch_of_commit(len(counts) - 1) == 0
+
+
+def test_what_is_shared_needs_more_than_equal_tokens() -> None:
+    """Blocks of 4: a change in the second block makes that block and the third the branch's own."""
+    windows = windows_of(np.random.default_rng(3), block=4, changes=0, commit=0)
+    branches = len(windows.lengths)
+    windows = replace(windows, lengths=(windows.input_ids.shape[1],) * branches)
+    number = np.arange(windows.input_ids.shape[1]) // 4
+    windows.mask[:] = number[:, None] >= number[None, :]
+    windows.input_ids[:] = windows.input_ids[-1]
+    assert rows_of_anchor(windows).all()
+    windows.input_ids[0, 5] += 1
+    assert rows_of_anchor(windows)[0].tolist() == (number == 0).tolist()
+    windows.input_ids[0, 5] -= 1
+    windows.positions[0, 5] += 1
+    assert rows_of_anchor(windows)[0].tolist() == (number == 0).tolist()
+    windows.positions[0, 5] -= 1
+    windows.mask[0, 5, 0] = False
+    assert rows_of_anchor(windows)[0].tolist() == (number == 0).tolist()
+
+
+def test_due_rows_that_differ_and_a_rule_that_says_no_leave_the_windows() -> None:
+    windows = windows_of(np.random.default_rng(4), block=4, changes=0, commit=4)
+    assert with_shared_rows(windows, always).shared is not None
+    assert with_shared_rows(windows, lambda *_: False) is windows
+    windows.input_ids[0, 3] += 1
+    assert with_shared_rows(windows, always) is windows
+    alone = replace(windows, input_ids=windows.input_ids[-1:], lengths=windows.lengths[-1:])
+    assert with_shared_rows(alone, always) is alone
+
+
+@pytest.mark.parametrize("device", ["cpu", "numpy"])
+def test_an_engine_answers_the_same_for_several_requests_and_commits_the_same_rows(
+    device: str, tiny_bundle: Path
+) -> None:
+    """Requests of other sizes share the forward, so that one window is padded too; one of them is not shared."""
+    rng = np.random.default_rng(6)
+    bundle = Bundle.open(tiny_bundle)
+    session = open_session(bundle, device, threads=1)
+    asked = [windows_of(rng, block=4, changes=1, commit=4) for _ in range(4)]
+    given = [*(with_shared_rows(each, always) for each in asked[:3]), asked[3]]
+    assert all(each.shared is not None for each in given[:3])
+    for request, windows in enumerate(asked):
+        session.append_rows(request, random_prefix_rows(bundle.manifest, windows.prefix + 1, rng))
+    requests, temperatures = range(4), [0.0, 0.7, 1.0, 2.0]
+    expected = session.forward(batch_from_windows(asked, requests, temperatures))
+    rows = [session.read_rows(request, 1, 4) for request in requests]
+    found = session.forward(batch_from_windows(given, requests, temperatures))
+    for slot, (one, other) in enumerate(zip(asked, given, strict=True)):
+        counts = np.array([one.kept + len(each) for each in one.asked])
+        needed = (np.arange(one.wanted.shape[1]) < counts[:, None]) & ~one.lacking
+        apart, once = rows_of_windows(expected, slot, one)[needed], rows_of_windows(found, slot, other)[needed]
+        np.testing.assert_allclose(once.topk_logprobs, apart.topk_logprobs, rtol=0, atol=1e-4)
+        np.testing.assert_allclose(once.entropy, apart.entropy, rtol=0, atol=1e-4)
+        np.testing.assert_array_equal(once.topk_ids[..., 0], apart.topk_ids[..., 0])
+        again = session.read_rows(slot, other.branch_of_commit(1), 4)
+        for layer, before in zip(again.layers, rows[slot].layers, strict=True):
+            assert_close(layer, before)
+    session.close()
