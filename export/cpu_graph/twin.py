@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from lopa.export.cpu_graph.rounded_rows import RoundedRowsPass
 from lopa.export.cpu_graph.row_scales import RowScalesPass
+from lopa.export.cpu_graph.vocabulary_statistics import VocabularyStatisticsPass
 from lopa.runtime.bundle.manifest import ModelDimensions
 from lopa.runtime.contract.model_part import ModelPart
 
@@ -26,6 +27,7 @@ class TwinOf:
 PassMaker = Callable[[TwinOf], ir.passes.InPlacePass]
 
 CPU_PASSES: Sequence[PassMaker] = (
+    lambda of: VocabularyStatisticsPass(of.dimensions.vocab_size),
     lambda _: RoundedRowsPass(),
     lambda _: RowScalesPass(),
 )

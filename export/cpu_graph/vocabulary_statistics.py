@@ -1,0 +1,206 @@
+"""A pass that makes the statistics of the vocabulary row by row, so that a row stays in the processor's cache.
+
+The standard graph makes them of all wanted rows at once: ten passes over [rows, V], which for many rows of a large
+vocabulary lies in no cache. Here a Scan goes over the rows; a row is seen as groups of contiguous ids, [V / G, G]:
+
+- The best candidates lie in the groups with the greatest maxima. These are few; their members are compared again.
+  Groups of contiguous ids, in their order, leave equal candidates in theirs: by lower id.
+- Sums are made of each group, then of their sums, which loses fewer bits than one sum over V does.
+- The temperature, and the scale that an int8 head's rows were rounded with, are one factor of a row.
+
+Standard operators only. Does not know where the logits come from.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+from onnx_ir.passes import common
+
+from lopa.runtime.contract import ENTROPY, LOGITS_INDEX, TOP_K, TOPK_IDS, TOPK_LOGPROBS
+
+LEAST_VOCABULARY = 65_536
+"""Below, what a Scan costs a row may count for more than the cache: of an int8 head (896 inputs) and statistics, in
+docs/measurements/2026-11-22-cpu/statistics.md, 8 and 64 rows on two threads took 1.85 and 1.04 times as long at 32,768
+ids, and were 1.01 and 1.33 times faster at 65,536."""
+_BEST_GROUP = 64
+_GROUPS = range(16, 257)
+"""Sizes of a group that are worth it. 32, 64 and 128 are equally fast."""
+
+_LAST = np.array([-1])
+_STATISTICS = (TOPK_IDS, TOPK_LOGPROBS, ENTROPY)
+
+
+class VocabularyStatisticsPass(ir.passes.InPlacePass):
+    """Puts a Scan over rows in the place of the statistics of a vocabulary that is large enough.
+
+    Leaves other graphs alone: those without statistics, and those whose statistics a function makes.
+    """
+
+    def __init__(self, vocabulary: int) -> None:
+        super().__init__()
+        self._vocabulary = vocabulary
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        """Replace; names, types and shapes of the outputs stay."""
+        tempered = _tempered_logits(model.graph)
+        if tempered is None or self._vocabulary < LEAST_VOCABULARY:
+            return ir.passes.PassResult(model, modified=False)
+        group = group_of_vocabulary(self._vocabulary)
+        index = next(value for value in model.graph.inputs if value.name == LOGITS_INDEX)
+        nodes = _Nodes("statistics")
+        shape = nodes.one("Shape", index)
+        rows, factors = _rows_and_factors(nodes, tempered, shape)
+        by_row = nodes.one("Reshape", rows, np.array([-1, self._vocabulary // group, group]))
+        factor_by_row = nodes.one("Reshape", factors, np.array([-1, 1]))
+        body = _statistics_of_row(self._vocabulary // group, group)
+        ids, logprobs, entropy = nodes.add("Scan", (by_row, factor_by_row), outputs=3, body=body, num_scan_inputs=2)
+        of_candidates = nodes.one("Concat", shape, np.array([TOP_K]), axis=0)
+        made = (
+            nodes.one("Reshape", ids, of_candidates),
+            nodes.one("Reshape", logprobs, of_candidates),
+            nodes.one("Reshape", entropy, shape),
+        )
+        model.graph.extend(nodes.nodes)
+        for value in nodes.initializers:
+            model.graph.initializers.add(value)
+        for name, value in zip(_STATISTICS, made, strict=True):
+            _become_output(model.graph, name, value)
+        common.RemoveUnusedNodesPass()(model)
+        return ir.passes.PassResult(model, modified=True)
+
+    def ensures(self, model: ir.Model) -> None:
+        """Raise PostconditionError when a statistic is lost."""
+        lost = set(_STATISTICS) - {value.name for value in model.graph.outputs}
+        if lost and len(lost) < len(_STATISTICS):
+            raise ir.passes.PostconditionError(f"outputs that are gone: {sorted(lost)}")
+
+
+def group_of_vocabulary(vocabulary: int) -> int:
+    """G: the ids of a group. 1 where no useful size divides the vocabulary, e.g. a prime one."""
+    sizes = [size for size in _GROUPS if vocabulary % size == 0]
+    return min(sizes, key=lambda size: abs(math.log(size / _BEST_GROUP)), default=1)
+
+
+class _Nodes:
+    """Nodes of a graph that is being written. Names begin with the scope: a body's must not be the outer graph's."""
+
+    def __init__(self, scope: str) -> None:
+        self._scope = scope
+        self.nodes: list[ir.Node] = []
+        self.initializers: list[ir.Value] = []
+
+    def add(
+        self, op: str, inputs: Sequence[ir.Value | npt.NDArray[Any]], *, outputs: int, **attributes: int | ir.Graph
+    ) -> Sequence[ir.Value]:
+        """The outputs of a new node; arrays become initializers."""
+        values = [each if isinstance(each, ir.Value) else self._initializer(each) for each in inputs]
+        name = f"{self._scope}/{op}_{len(self.nodes)}"
+        node = ir.node(op, values, attributes, num_outputs=outputs, name=name)
+        for number, value in enumerate(node.outputs):
+            value.name = f"{name}/{number}"
+        self.nodes.append(node)
+        return node.outputs
+
+    def one(self, op: str, *inputs: ir.Value | npt.NDArray[Any], **attributes: int) -> ir.Value:
+        """The one output of a new node."""
+        (value,) = self.add(op, inputs, outputs=1, **attributes)
+        return value
+
+    def _initializer(self, array: npt.NDArray[Any]) -> ir.Value:
+        tensor = ir.tensor(array, name=f"{self._scope}/constant_{len(self.initializers)}")
+        shape, kind = ir.Shape(array.shape), ir.TensorType(tensor.dtype)
+        self.initializers.append(ir.Value(name=tensor.name, shape=shape, type=kind, const_value=tensor))
+        return self.initializers[-1]
+
+
+def _tempered_logits(graph: ir.Graph) -> ir.Node | None:
+    """The division by the temperature whose result the candidates are taken from."""
+    ids = next((value for value in graph.outputs if value.name == TOPK_IDS), None)
+    best = ids.producer() if ids is not None else None
+    if best is None or best.op_type != "TopK" or best.inputs[0] is None:
+        return None
+    division = best.inputs[0].producer()
+    return division if division is not None and division.op_type == "Div" else None
+
+
+def _rows_and_factors(nodes: _Nodes, tempered: ir.Node, shape: ir.Value) -> tuple[ir.Value, ir.Value]:
+    """[R, B, Q, V] and [R, B, Q, 1], whose product are the tempered logits.
+
+    A product of rounded rows comes without the scales of its rows (lopa.export.graph.quantize_pass multiplies by them
+    next), unless the logits are wanted themselves.
+    """
+    logits, temperature = tempered.inputs
+    assert logits is not None
+    assert temperature is not None
+    scaled = logits.producer()
+    if scaled is not None and scaled.op_type == "Mul" and not logits.is_graph_output() and len(logits.uses()) == 1:
+        product, scales = scaled.inputs
+        assert product is not None
+        assert scales is not None
+        return product, nodes.one("Div", scales, temperature)
+    of_rows = nodes.one("Concat", shape, np.array([1]), axis=0)
+    return logits, nodes.one("Expand", nodes.one("Reciprocal", temperature), of_rows)
+
+
+def _statistics_of_row(groups: int, group: int) -> ir.Graph:
+    """float32 [groups, group] and a factor [1] -> int64 [K], float32 [K] and float32 [], as the contract has them."""
+    row = ir.Value(name="row/logits", shape=ir.Shape((groups, group)), type=ir.TensorType(ir.DataType.FLOAT))
+    factor = ir.Value(name="row/factor", shape=ir.Shape((1,)), type=ir.TensorType(ir.DataType.FLOAT))
+    nodes = _Nodes("row")
+    z = nodes.one("Mul", row, factor)
+    top, ids = _candidates(nodes, z) if group == 1 else _candidates_by_group(nodes, z, group)
+    greatest = nodes.one("Slice", top, np.array([0]), np.array([1]))
+    above = nodes.one("Sub", z, greatest)
+    weights = nodes.one("Exp", above)
+    total = _sum(nodes, weights)
+    log_total = nodes.one("Log", total)
+    logprobs = nodes.one("Sub", nodes.one("Sub", top, greatest), log_total)
+    mean_above = nodes.one("Div", _sum(nodes, nodes.one("Mul", weights, above)), total)
+    entropy = nodes.one("Squeeze", nodes.one("Sub", log_total, mean_above), _LAST)
+    for value, dtype, shape in (
+        (ids, ir.DataType.INT64, (TOP_K,)),
+        (logprobs, ir.DataType.FLOAT, (TOP_K,)),
+        (entropy, ir.DataType.FLOAT, ()),
+    ):
+        value.type, value.shape = ir.TensorType(dtype), ir.Shape(shape)
+    return ir.Graph(
+        [row, factor], [ids, logprobs, entropy], nodes=nodes.nodes, initializers=nodes.initializers, name="row"
+    )
+
+
+def _candidates(nodes: _Nodes, z: ir.Value) -> tuple[ir.Value, ir.Value]:
+    """The K greatest of [V, 1] and their ids."""
+    top, ids = nodes.add("TopK", (nodes.one("Reshape", z, _LAST), np.array([TOP_K])), outputs=2)
+    return top, ids
+
+
+def _candidates_by_group(nodes: _Nodes, z: ir.Value, group: int) -> tuple[ir.Value, ir.Value]:
+    """The K greatest of [V / G, G] and their ids, from the K groups with the greatest maxima.
+
+    The groups are put in the order of their ids: TopK takes the first of equal ones.
+    """
+    count, size = np.array([TOP_K]), np.array(group)
+    maxima = nodes.one("ReduceMax", z, _LAST, keepdims=0)
+    _, greatest = nodes.add("TopK", (maxima, count), outputs=2)
+    groups_by_id, _ = nodes.add("TopK", (greatest, count), outputs=2, largest=0)
+    members = nodes.one("Reshape", nodes.one("Gather", z, groups_by_id), _LAST)
+    top, places = nodes.add("TopK", (members, count), outputs=2)
+    groups = nodes.one("Gather", groups_by_id, nodes.one("Div", places, size))
+    return top, nodes.one("Add", nodes.one("Mul", groups, size), nodes.one("Mod", places, size))
+
+
+def _sum(nodes: _Nodes, x: ir.Value) -> ir.Value:
+    """[groups, group] -> [1]"""
+    return nodes.one("ReduceSum", nodes.one("ReduceSum", x, _LAST, keepdims=0), _LAST, keepdims=1)
+
+
+def _become_output(graph: ir.Graph, name: str, new: ir.Value) -> None:
+    """`new` in the place of the graph's output `name`, which is left unused."""
+    place = [value.name for value in graph.outputs].index(name)
+    old = graph.outputs[place]
+    new.shape, new.type, old.name, new.name = old.shape, old.type, f"{name}/replaced", name
+    graph.outputs[place] = new
