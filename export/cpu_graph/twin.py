@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from lopa.export.cpu_graph.wanted_rows import WantedRowsPass
 from lopa.runtime.bundle.manifest import ModelDimensions
 from lopa.runtime.contract.model_part import ModelPart
 
@@ -23,7 +24,7 @@ class TwinOf:
 
 PassMaker = Callable[[TwinOf], ir.passes.InPlacePass]
 
-CPU_PASSES: Sequence[PassMaker] = ()
+CPU_PASSES: Sequence[PassMaker] = (lambda of: WantedRowsPass(of.part),)
 """In the order in which they run. Each leaves a graph alone in which it finds nothing to do."""
 
 
