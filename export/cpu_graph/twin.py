@@ -11,6 +11,7 @@ import onnx_ir as ir
 from lopa.export.cpu_graph.rounded_rows import RoundedRowsPass
 from lopa.export.cpu_graph.row_scales import RowScalesPass
 from lopa.export.cpu_graph.vocabulary_statistics import VocabularyStatisticsPass
+from lopa.export.cpu_graph.wanted_rows import WantedRowsPass
 from lopa.runtime.bundle.manifest import ModelDimensions
 from lopa.runtime.contract.model_part import ModelPart
 
@@ -27,6 +28,7 @@ class TwinOf:
 PassMaker = Callable[[TwinOf], ir.passes.InPlacePass]
 
 CPU_PASSES: Sequence[PassMaker] = (
+    lambda of: WantedRowsPass(of.part),
     lambda of: VocabularyStatisticsPass(of.dimensions.vocab_size),
     lambda _: RoundedRowsPass(),
     lambda _: RowScalesPass(),
