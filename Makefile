@@ -7,7 +7,7 @@ SOURCES := pyproject.toml constraints.txt
 # -qq: only errors. What some package indexes make pip warn about hides everything else.
 PIP := $(BIN)/pip install -qq --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test test-clients clean
+.PHONY: demo test test-clients peers test-peers clean
 
 demo: $(VENV)/demo-ready
 	$(BIN)/lopa-export demo
@@ -26,8 +26,16 @@ test: $(VENV)/test-ready
 test-clients: $(VENV)/test-ready $(CLIENTS)/ready
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -m clients tests/clients
 
+# Our forwards on this processor beside llama.cpp, OpenVINO and torch (docs/cpu.md): builds llama.cpp, so it takes long.
+peers: $(VENV)/test-ready
+	$(BIN)/python -m tools.peers
+
+test-peers: $(VENV)/test-ready
+	$(BIN)/python -m tools.peers prepare
+	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 LOPA_PEERS=.peers $(BIN)/pytest -m peers tests/tools/peers
+
 clean:
-	rm -rf $(VENV) $(CLIENTS) build dist .pytest_cache .mypy_cache .ruff_cache .coverage
+	rm -rf $(VENV) $(CLIENTS) .peers build dist .pytest_cache .mypy_cache .ruff_cache .coverage
 
 $(VENV)/python-ready:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.11")'

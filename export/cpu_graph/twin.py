@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from lopa.export.cpu_graph.rounded_rows import RoundedRowsPass
+from lopa.export.cpu_graph.row_scales import RowScalesPass
 from lopa.export.cpu_graph.unpacked_int4 import UnpackedInt4Pass
 from lopa.runtime.bundle.manifest import ModelDimensions
 from lopa.runtime.contract.model_part import ModelPart
@@ -24,7 +26,10 @@ class TwinOf:
 
 PassMaker = Callable[[TwinOf], ir.passes.InPlacePass]
 
-CPU_PASSES: Sequence[PassMaker] = ()
+CPU_PASSES: Sequence[PassMaker] = (
+    lambda _: RoundedRowsPass(),
+    lambda _: RowScalesPass(),
+)
 """In the order in which they run. Each leaves a graph alone in which it finds nothing to do."""
 
 

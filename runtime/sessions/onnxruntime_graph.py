@@ -22,6 +22,7 @@ from lopa.runtime.bundle.graph_signature import difference_of_values, inputs_of_
 from lopa.runtime.bundle.int4_form import unpacked_graph
 from lopa.runtime.bundle.unpacked_int4 import UnpackedMatrices, unpacked_matrices
 from lopa.runtime.contract.model_part import ModelPart
+from lopa.runtime.denormals import can_change, denormals_as_zero
 from lopa.runtime.errors import BadInputError, MissingBackendError
 from lopa.runtime.install_hint import pip_command, pip_install
 from lopa.runtime.sessions.cpu_cores import check_cpu_device, cores_from_device
@@ -185,6 +186,9 @@ def _opened_graph(
     Measured on the tiny model with 1 to 5 branches: the arena, the memory pattern, prepacking and the full optimization
     are as fast as without or faster on one thread, so they stay on. Threads that spin while they wait are faster on
     cores of their own (1.7 against 2.6 ms for the smallest window) and slower on shared ones; they stay on as well.
+
+    ONNX Runtime's own threads take denormal numbers for zero (lopa.runtime.denormals); the first session of a process
+    would change the thread that opens it for good, too.
     """
     options = ort.SessionOptions()
     options.log_severity_level = _ERRORS_ONLY
@@ -196,8 +200,11 @@ def _opened_graph(
     if matrices is not None:
         values = {name: ort.OrtValue.ortvalue_from_numpy(array) for name, array in matrices.arrays.items()}
         options.add_external_initializers(list(values), list(values.values()))
+    if can_change():
+        options.add_session_config_entry("session.set_denormal_as_zero", "1")
     try:
-        session = ort.InferenceSession(str(graph), options, providers=providers)
+        with denormals_as_zero():
+            session = ort.InferenceSession(str(graph), options, providers=providers)
     except Exception as error:  # ONNX Runtime's exceptions have no common base of their own
         raise BadInputError(
             f"ONNX Runtime {ort.__version__} cannot open {graph}: {error}",

@@ -19,6 +19,7 @@ from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.contract import Rows, Sizes, Statistics, WindowBatch
 from lopa.runtime.contract.model_part import HIDDEN, ModelPart, whole_model
 from lopa.runtime.contract.stored_floats import stored_dtype
+from lopa.runtime.denormals import denormals_as_zero
 from lopa.runtime.sessions.host_session import Forward, HostSession
 from lopa.runtime.sessions.onnxruntime_graph import graph_of_part, quiet_run
 from lopa.runtime.sessions.portable_forward import PortableForward
@@ -103,7 +104,8 @@ class OnnxRuntimeForward:
         if self._part.is_last:
             arrays[contract.LOGITS_INDEX][...] = batch.logits_index
             arrays[contract.TEMPERATURE][...] = batch.temperature
-        self._session.run_with_iobinding(self._binding, self._run_options)
+        with denormals_as_zero():
+            self._session.run_with_iobinding(self._binding, self._run_options)
         return arrays
 
     def statistics_from_outputs(self, arrays: dict[str, Array]) -> Statistics:

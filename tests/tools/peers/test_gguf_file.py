@@ -1,0 +1,109 @@
+"""The file that llama.cpp reads, read back by the format's description: settings, names, axes, values."""
+
+import io
+import struct
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import pytest
+from tests.tools.miniature import MINIATURE
+from tools.checkpoint.make import checkpoint_from_likeness
+from tools.peers.gguf_file import gguf_name, settings_from_dimensions, write_gguf, write_gguf_of_checkpoint
+
+from lopa.bench.speed.eager_model import eager_model_from_checkpoint
+from lopa.runtime.errors import BadInputError
+
+ALIGNED = 32
+
+
+def read_gguf(file: IO[bytes]) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """https://github.com/ggml-org/ggml/blob/master/docs/gguf.md"""
+
+    def number(form: str) -> Any:
+        return struct.unpack(f"<{form}", file.read(struct.calcsize(f"<{form}")))[0]
+
+    def text() -> str:
+        return file.read(number("Q")).decode()
+
+    assert file.read(4) == b"GGUF"
+    assert number("I") == 3
+    tensors, entries = number("Q"), number("Q")
+    settings = {}
+    for _ in range(entries):
+        name, kind = text(), number("I")
+        settings[name] = text() if kind == 8 else number({4: "I", 6: "f"}[kind])
+    places = {}
+    for _ in range(tensors):
+        name = text()
+        axes = [number("Q") for _ in range(number("I"))]
+        assert number("I") == 0  # float32
+        places[name] = axes[::-1], number("Q")
+    start = -(-file.tell() // ALIGNED) * ALIGNED
+    found = {}
+    for name, (shape, offset) in places.items():
+        assert offset % ALIGNED == 0
+        file.seek(start + offset)
+        found[name] = np.frombuffer(file.read(4 * int(np.prod(shape))), np.float32).reshape(shape)
+    return settings, found
+
+
+def test_tensors_and_settings_come_back() -> None:
+    rng = np.random.default_rng(0)
+    tensors = {name: rng.standard_normal(shape, np.float32) for name, shape in (("a", (3,)), ("b.weight", (5, 7)))}
+    file = io.BytesIO()
+    settings = {"general.architecture": "qwen2", "qwen2.block_count": 3, "qwen2.rope.freq_base": 0.5}
+    write_gguf(file, settings, {name: each.shape for name, each in tensors.items()}, tensors.values())
+    assert len(file.getvalue()) % ALIGNED == 0
+    file.seek(0)
+    read, found = read_gguf(file)
+    assert read == settings
+    for name, each in tensors.items():
+        np.testing.assert_array_equal(found[name], each)
+
+
+@pytest.mark.parametrize("wrong", [np.ones((2, 3), np.float32), np.ones((3, 2), np.float64)])
+def test_a_tensor_that_is_not_what_was_said(wrong: np.ndarray) -> None:
+    with pytest.raises(ValueError, match="received a as float"):
+        write_gguf(io.BytesIO(), {}, {"a": (3, 2)}, [wrong])
+
+
+def test_a_checkpoint_has_all_tensors_as_torch_has_them(tmp_path: Path) -> None:
+    checkpoint_from_likeness(MINIATURE, tmp_path / "checkpoint")
+    write_gguf_of_checkpoint(tmp_path / "checkpoint", tmp_path / "model.gguf")
+    with (tmp_path / "model.gguf").open("rb") as file:
+        settings, found = read_gguf(file)
+    assert settings["qwen2.attention.head_count_kv"] == MINIATURE.dimensions.kv_heads
+    assert settings["qwen2.rope.freq_base"] == MINIATURE.dimensions.rope_theta
+    assert settings["tokenizer.ggml.model"] == "no_vocab"
+    expected = eager_model_from_checkpoint(tmp_path / "checkpoint", None).state_dict()
+    assert set(found) == {gguf_name(name) for name in expected}
+    for name, tensor in expected.items():
+        np.testing.assert_array_equal(found[gguf_name(name)], tensor.numpy())
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        ("layers.11.attention.output.weight", "blk.11.attn_output.weight"),
+        ("layers.0.attention.query.bias", "blk.0.attn_q.bias"),
+        ("layers.2.mlp_norm.weight", "blk.2.ffn_norm.weight"),
+        ("embedding.weight", "token_embd.weight"),
+        ("head.weight", "output.weight"),
+    ],
+)
+def test_names(ours: str, theirs: str) -> None:
+    assert gguf_name(ours) == theirs
+
+
+@pytest.mark.parametrize("name", ["layers.0.attention.query_norm.weight", "other.weight"])
+def test_a_tensor_that_qwen2_has_not(name: str) -> None:
+    with pytest.raises(BadInputError, match=name):
+        gguf_name(name)
+
+
+def test_whole_numbers_are_no_floats() -> None:
+    """llama.cpp refuses a setting of the other type."""
+    settings = settings_from_dimensions(MINIATURE.dimensions)
+    floats = {name for name, value in settings.items() if isinstance(value, float)}
+    assert floats == {"qwen2.attention.layer_norm_rms_epsilon", "qwen2.rope.freq_base"}

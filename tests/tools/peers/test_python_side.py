@@ -1,0 +1,74 @@
+"""The sides that Python drives compute the same windows behind a prefix that each computes itself."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tools.peers.openvino_forward import open_openvino
+from tools.peers.python_side import prepared, windows_of_tokens
+
+from lopa.bench.speed.eager_model import eager_model_from_checkpoint
+from lopa.bench.speed.eager_session import EagerSession
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.errors import MissingBackendError
+from lopa.runtime.sessions.session import open_session
+from lopa.tiny import ADAPTER, CHECKPOINT
+
+ROOT = Path(__file__).resolve().parents[3]
+PREFIX, SHAPE = 20, (3, 8)
+
+
+def test_a_prefix_and_windows_against_one_forward_of_everything(tiny_bundle: Path) -> None:
+    """The windows of a bundle's session against torch on prefix and window at once, in which the prefix sees itself."""
+    bundle = Bundle.open(tiny_bundle)
+    tokens = np.random.default_rng(0).integers(bundle.manifest.dimensions.vocab_size, size=PREFIX + 3 * 8)
+    session = open_session(bundle, "cpu", threads=1)
+    found = session.forward(prepared(session, tokens, PREFIX, SHAPE))
+    session.close()
+    model = eager_model_from_checkpoint(CHECKPOINT, ADAPTER)
+    for branch in range(3):
+        window = tokens[PREFIX + 8 * branch : PREFIX + 8 * (branch + 1)]
+        whole = torch.from_numpy(np.concatenate([tokens[:PREFIX], window]))[None]
+        seen = torch.zeros(1, 1, PREFIX + 8, PREFIX + 8)
+        seen[..., :PREFIX, PREFIX:] = -torch.inf
+        with torch.inference_mode():
+            logits, _ = model(whole, torch.arange(PREFIX + 8)[None], seen, None)
+        logprobs, ids = torch.log_softmax(logits[0, PREFIX:].double(), dim=-1).topk(1)
+        np.testing.assert_array_equal(found.topk_ids[0, branch, :, :1], ids)
+        np.testing.assert_allclose(found.topk_logprobs[0, branch, :, :1], logprobs, atol=1e-4)
+
+
+def test_prepared_again_is_as_at_first(tiny_bundle: Path) -> None:
+    """The earlier prefix is forgotten, whoever computes."""
+    tokens = np.random.default_rng(1).integers(500, size=(2, PREFIX + 3 * 8))
+    model = eager_model_from_checkpoint(CHECKPOINT, ADAPTER)
+    for session in (EagerSession(model, together=True), open_session(Bundle.open(tiny_bundle), "cpu", threads=1)):
+        once = session.forward(prepared(session, tokens[0], PREFIX, SHAPE))
+        session.forward(prepared(session, tokens[1], PREFIX, SHAPE))
+        again = session.forward(prepared(session, tokens[0], PREFIX, SHAPE))
+        np.testing.assert_array_equal(once.topk_logprobs, again.topk_logprobs)
+        session.close()
+
+
+def test_windows_see_themselves_and_want_every_row() -> None:
+    batch = windows_of_tokens(np.arange(24).reshape(SHAPE), start=PREFIX)
+    assert batch.window_mask.all()
+    np.testing.assert_array_equal(batch.position_ids[0, 2], np.arange(PREFIX, PREFIX + 8))
+    np.testing.assert_array_equal(batch.logits_index[0, 1], np.arange(8))
+
+
+def test_no_openvino(tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "openvino", None)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    with pytest.raises(MissingBackendError, match="OpenVINO cannot be imported"):
+        open_openvino(Bundle.open(tiny_bundle), "f32", 1, tmp_path)
+
+
+def test_a_process_says_what_it_lacks(tiny_bundle: Path) -> None:
+    words = ["-m", "tools.peers.python_side", "lopa", "f32", str(tiny_bundle / "nothing"), "1", "nowhere"]
+    done = subprocess.run([sys.executable, *words], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "error: " in done.stderr

@@ -1,0 +1,94 @@
+"""Ratios over the baseline of the same round, the tables, and a report that grows piece by piece."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tools.peers.agreement import Agreement
+from tools.peers.report import add_piece, ratios_to_baseline, report_of_folder, tables_of_report
+from tools.peers.rounds import Peaks, Piece, SideRounds
+from tools.peers.sides import BASELINE, SIDES
+
+from lopa.bench.forward.work import ForwardShape
+from lopa.bench.machine import Machine
+from lopa.bench.table import Table
+from lopa.runtime.errors import BadInputError
+
+LLAMA, OPENVINO = SIDES[4].name, SIDES[6].name
+
+
+def piece(seconds: dict[str, tuple[float, ...]], *, threads: int = 1, branches: int = 4, same: float = 0.9) -> Piece:
+    return Piece(
+        date="2026-11-22T00:00:00+00:00",
+        command="python -m tools.peers",
+        machine=Machine("A processor", 2, "Linux", 0.0, {}),
+        threads=threads,
+        shape=ForwardShape(branches, 64, 256, 64),
+        peaks=Peaks(1e11 * threads, 2e11, 3e11, 1e10),
+        sides=tuple(SideRounds(name, found, Agreement(same, 0.1, 0.01)) for name, found in seconds.items()),
+        left_out={},
+    )
+
+
+def table_named(tables: list[Table], start: str) -> Table:
+    (found,) = (table for table in tables if table.title.startswith(start))
+    return found
+
+
+def test_each_round_is_divided_by_its_own_baseline() -> None:
+    """The machine was half as fast in the second round: that is nobody's spread."""
+    ratio = ratios_to_baseline([piece({BASELINE.name: (1.0, 2.0, 1.0), LLAMA: (3.0, 6.0, 4.5)})])[LLAMA]
+    assert (ratio.median, ratio.least, ratio.most, ratio.rounds) == (3.0, 3.0, 4.5, 3)
+
+
+def test_pieces_of_one_shape_are_joined() -> None:
+    """Each with its own baseline; a side may be in one of them only."""
+    ratios = ratios_to_baseline(
+        [
+            piece({BASELINE.name: (1.0,), LLAMA: (3.0,), OPENVINO: (0.5,)}),
+            piece({BASELINE.name: (10.0, 10.0), LLAMA: (20.0, 10.0)}),
+        ]
+    )
+    assert (ratios[LLAMA].median, ratios[LLAMA].rounds) == (2.0, 3)
+    assert (ratios[OPENVINO].median, ratios[OPENVINO].rounds) == (0.5, 1)
+    assert ratios[BASELINE.name].least == ratios[BASELINE.name].most == 1.0
+
+
+def test_a_report_grows_and_its_tables_with_it(tmp_path: Path) -> None:
+    add_piece(tmp_path, "peers", piece({BASELINE.name: (0.5,), LLAMA: (1.5,)}, branches=8, same=0.7))
+    add_piece(tmp_path, "peers", piece({BASELINE.name: (0.1, 0.1), LLAMA: (0.2, 0.4)}, branches=1))
+    report = add_piece(tmp_path, "peers", piece({BASELINE.name: (0.3,), OPENVINO: (0.3,)}, threads=2, branches=1))
+    assert report_of_folder(tmp_path, "peers") == report
+    tables = tables_of_report(report)
+    alone = table_named(tables, "Time over ours int8 in the same round, median (least to most): 1 thread,")
+    assert alone.columns == ("side", "1 x 64, prefix 256", "8 x 64, prefix 256")
+    assert alone.rows == (
+        (BASELINE.name, "1.00 (1.00 to 1.00)", "1.00 (1.00 to 1.00)"),
+        (LLAMA, "3.00 (2.00 to 4.00)", "3.00 (3.00 to 3.00)"),
+    )
+    assert table_named(tables, "Milliseconds, median: 1 thread,").rows[1] == (LLAMA, "300", "1500")
+    assert (
+        len(table_named(tables, "Time over ours int8 in the same round, median (least to most): 2 threads,").rows) == 2
+    )
+    agreement = table_named(tables, "Agreement")
+    assert [row[:3] for row in agreement.rows] == [
+        (BASELINE.name, "512", "70.0%"),
+        (LLAMA, "512", "70.0%"),
+        (OPENVINO, "64", "90.0%"),
+    ]
+    assert table_named(tables, "Peaks of A processor").rows[1] == ("2", "200", "200", "300", "10")
+    assert all(table.title in (tmp_path / "peers.md").read_text() for table in tables)
+
+
+def test_what_was_left_out_is_said() -> None:
+    found = replace(piece({BASELINE.name: (1.0,)}), left_out={LLAMA: "no cmake on this machine"})
+    report = replace(report_of_folder(Path("nowhere"), "peers"), pieces=(found,))
+    assert table_named(tables_of_report(report), "Left out").rows == ((LLAMA, "no cmake on this machine"),)
+
+
+@pytest.mark.parametrize("text", ["{}", '{"benchmark": "peers"', "[1]"])
+def test_a_file_of_something_else_is_not_written_over(text: str, tmp_path: Path) -> None:
+    (tmp_path / "peers.json").write_text(text)
+    with pytest.raises(BadInputError, match=r"peers\.json"):
+        add_piece(tmp_path, "peers", piece({BASELINE.name: (1.0,)}))
+    assert (tmp_path / "peers.json").read_text() == text

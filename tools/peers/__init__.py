@@ -1,0 +1,1 @@
+"""Our forwards on the CPU beside llama.cpp, OpenVINO and torch on the same random checkpoint."""

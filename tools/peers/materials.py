@@ -1,0 +1,114 @@
+"""What the sides need, in one folder: the checkpoint, our bundles of it, llama.cpp and its files, OpenVINO.
+
+Everything is made beside its place and renamed, so that nothing half built is ever used.
+"""
+
+import importlib.util
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint
+from lopa.export.staging import staged_folder
+from lopa.export.weights.quantization import QuantizationChoice
+from lopa.runtime.errors import BadInputError, MissingBackendError
+from tools.checkpoint.likeness import Likeness
+from tools.checkpoint.make import checkpoint_from_likeness
+from tools.peers.gguf_file import write_gguf_of_checkpoint
+from tools.peers.llama_build import build_llama_side, run_or_missing
+
+OPENVINO = ("openvino==2026.4.1", "openvino-telemetry")
+_BUNDLES: dict[str, QuantizationChoice | None] = {
+    "fp32": None,
+    "int8": QuantizationChoice("int8"),
+    "int4": QuantizationChoice("int4"),
+}
+_QUANTIZED = ("q8_0", "q4_0")
+
+
+@dataclass(frozen=True)
+class Materials:
+    """Where everything lies below `folder`."""
+
+    folder: Path
+
+    @property
+    def checkpoint(self) -> Path:
+        """With random weights."""
+        return self.folder / "checkpoint"
+
+    @property
+    def llama_side(self) -> Path:
+        """The program of tools/peers/llama_side.cpp."""
+        return self.folder / "llama.cpp" / "llama_side"
+
+    @property
+    def openvino(self) -> Path:
+        """Where OpenVINO is unless it is installed."""
+        return self.folder / "openvino"
+
+    @property
+    def ggufs(self) -> Path:
+        """The folder of llama.cpp's files."""
+        return self.folder / "gguf"
+
+    def bundle(self, name: str) -> Path:
+        """Our bundle fp32, int8 or int4."""
+        return self.folder / "bundles" / name
+
+    def gguf(self, kind: str) -> Path:
+        """llama.cpp's file f32, q8_0 or q4_0."""
+        return self.ggufs / f"{kind}.gguf"
+
+
+def prepare_materials(materials: Materials, likeness: Likeness, say: Callable[[str], None]) -> dict[str, str]:
+    """Make what is missing, and all bundles anew, since the code that exports them may have changed.
+
+    Gives the peers that cannot be had, and why. Raises BadInputError where the folder cannot be written.
+    """
+    if not materials.checkpoint.exists():
+        say("making the checkpoint")
+        checkpoint_from_likeness(likeness, materials.checkpoint)
+    for name, quantization in _BUNDLES.items():
+        say(f"exporting {name}")
+        bundle_from_checkpoint(materials.checkpoint, materials.bundle(name), quantization=quantization, overwrite=True)
+    missing = {}
+    for peer, make in (("llama.cpp", _make_llama), ("openvino", _make_openvino)):
+        say(f"preparing {peer}")
+        try:
+            make(materials)
+        except MissingBackendError as error:
+            missing[peer] = error.received
+    return missing
+
+
+def check_prepared(materials: Materials) -> None:
+    """Raise BadInputError unless the checkpoint and our bundles of it are there; peers may be missing."""
+    absent = [path for path in (materials.checkpoint, *map(materials.bundle, _BUNDLES)) if not path.exists()]
+    if absent:
+        raise BadInputError(
+            f"there is no {absent[0]}",
+            expected="a folder with a checkpoint and its bundles",
+            remedy=f"python -m tools.peers prepare --work {materials.folder}",
+        )
+
+
+def _make_llama(materials: Materials) -> None:
+    if not materials.llama_side.exists():
+        build_llama_side(materials.llama_side.parent)
+    if materials.ggufs.exists():
+        return
+    with staged_folder(materials.ggufs, overwrite=False) as place:
+        write_gguf_of_checkpoint(materials.checkpoint, place / "f32.gguf")
+        for kind in _QUANTIZED:
+            words = ["quantize", place / "f32.gguf", place / f"{kind}.gguf", kind, 1]
+            run_or_missing([str(materials.llama_side), *map(str, words)], f"llama.cpp's {kind}")
+
+
+def _make_openvino(materials: Materials) -> None:
+    if importlib.util.find_spec("openvino") is not None or materials.openvino.exists():
+        return
+    with staged_folder(materials.openvino, overwrite=False) as place:
+        fetch = ["install", "--quiet", "--no-deps", "--target", str(place), *OPENVINO]
+        run_or_missing([sys.executable, "-m", "pip", *fetch], "fetching OpenVINO")

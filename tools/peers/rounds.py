@@ -1,0 +1,141 @@
+"""One piece of a comparison: all sides at one shape and number of threads, checked, then timed in turns."""
+
+import contextlib
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from lopa.bench.forward.machine_rates import measured_rates
+from lopa.bench.forward.torch_rates import measured_torch_rates
+from lopa.bench.forward.work import ForwardShape
+from lopa.bench.machine import Machine, date_now, machine_now
+from lopa.bench.progress import Progress, silent
+from lopa.bench.speed.measure import torch_threads
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.errors import MissingBackendError
+from tools.peers.agreement import Agreement, agreement_of, check_agreement
+from tools.peers.materials import Materials
+from tools.peers.side_process import SideProcess, Tokens
+from tools.peers.sides import BASELINE, REFERENCE, Side, command_of_side
+
+_ALWAYS = (REFERENCE, BASELINE)
+"""Opened in every piece."""
+_PAUSE = 0.1
+"""Seconds between two sides: threads that wait for more work spin for a while."""
+
+
+@dataclass(frozen=True)
+class Peaks:
+    """Operations per second of one large product, a multiplication and an addition counted as two."""
+
+    float32: float
+    """On ONNX Runtime, as int8."""
+    bfloat16: float
+    """On torch."""
+    int8: float
+    bandwidth: float
+    """Bytes per second of a large copy."""
+
+
+@dataclass(frozen=True)
+class SideRounds:
+    """One side in a piece."""
+
+    name: str
+    seconds: tuple[float, ...]
+    """Of every round."""
+    agreement: Agreement
+    """With the reference, on these windows."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """What one run measured; its rounds compare with each other alone."""
+
+    date: str
+    command: str
+    machine: Machine
+    threads: int
+    shape: ForwardShape
+    peaks: Peaks
+    sides: tuple[SideRounds, ...]
+    """With the baseline."""
+    left_out: dict[str, str]
+    """Sides that this machine has not, and why."""
+
+
+def measured_piece(
+    materials: Materials,
+    sides: Sequence[Side],
+    shape: ForwardShape,
+    threads: int,
+    rounds: int,
+    command: str,
+    progress: Progress = silent,
+) -> Piece:
+    """Open `sides` (with the baseline), check that each computes what the reference does, then time them in turns.
+
+    Raises CheckFailedError, before anything is timed, when one does not.
+    """
+    chosen = [*_ALWAYS, *(side for side in sides if side not in _ALWAYS)]
+    left_out: dict[str, str] = {}
+    opened: dict[Side, SideProcess] = {}
+    found: dict[Side, Agreement] = {}
+    with contextlib.ExitStack() as held, tempfile.TemporaryDirectory(dir=materials.folder) as made:
+        folder = Path(made)
+        tokens = _tokens(materials, shape, folder)
+        reference = None
+        for side in chosen:
+            try:
+                process = held.enter_context(SideProcess(side.name, command_of_side(side, materials, threads), folder))
+            except MissingBackendError as error:
+                left_out[side.name] = error.received
+                continue
+            process.prepare(tokens)
+            process.run()
+            answer = process.answer(shape)
+            reference = reference or answer
+            found[side] = agreement_of(answer, reference)
+            check_agreement(side.name, side.precision, found[side])
+            if side in sides or side is BASELINE:
+                opened[side] = process
+            else:
+                process.close()
+        peaks = _peaks(threads)
+        seconds: dict[Side, list[float]] = {side: [] for side in opened}
+        for done in range(rounds):
+            for side, process in opened.items():
+                time.sleep(_PAUSE)
+                seconds[side].append(process.run())
+            progress(done + 1)
+    return Piece(
+        date=date_now(),
+        command=command,
+        machine=machine_now(),
+        threads=threads,
+        shape=shape,
+        peaks=peaks,
+        sides=tuple(SideRounds(side.name, tuple(seconds[side]), found[side]) for side in opened),
+        left_out=left_out,
+    )
+
+
+def _tokens(materials: Materials, shape: ForwardShape, folder: Path) -> Tokens:
+    """Random ones, the same for every run of a shape."""
+    vocabulary = Bundle.open(materials.bundle("fp32")).manifest.dimensions.vocab_size
+    rng = np.random.default_rng([shape.prefix, shape.branches, shape.window])
+    path = folder / "tokens"
+    rng.integers(vocabulary, size=shape.prefix + shape.branches * shape.window, dtype=np.int32).tofile(path)
+    return Tokens(path, shape)
+
+
+def _peaks(threads: int) -> Peaks:
+    rates = measured_rates(threads)
+    with torch_threads(threads):
+        bfloat16 = measured_torch_rates("cpu", torch.bfloat16).float32
+    return Peaks(rates.float32, bfloat16, rates.int8, rates.bandwidth)

@@ -1,0 +1,56 @@
+"""Which sides are compared, and how each is started. Knows no time."""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tools.peers.materials import Materials
+
+
+@dataclass(frozen=True)
+class Side:
+    """One program at one precision."""
+
+    name: str
+    peer: str
+    """lopa, llama.cpp, openvino or torch."""
+    precision: str
+    """What its weights are: a key of tools.peers.agreement.TOLERANCES."""
+    computes: str
+    """What it multiplies with, in its own words: the file's kind for llama.cpp, the type of floats elsewhere."""
+
+
+SIDES = (
+    Side("ours float32", "lopa", "f32", "f32"),
+    Side("ours int8", "lopa", "int8", "f32"),
+    Side("ours int4", "lopa", "int4", "f32"),
+    Side("llama.cpp F32", "llama.cpp", "f32", "f32"),
+    Side("llama.cpp Q8_0", "llama.cpp", "int8", "q8_0"),
+    Side("llama.cpp Q4_0", "llama.cpp", "int4", "q4_0"),
+    Side("OpenVINO f32, our float32 graph", "openvino", "f32", "f32"),
+    Side("OpenVINO bf16, our float32 graph", "openvino", "bf16", "bf16"),
+    Side("OpenVINO f32, our int8 graph", "openvino", "int8", "f32"),
+    Side("OpenVINO bf16, our int8 graph", "openvino", "int8", "bf16"),
+    Side("OpenVINO f32, our int4 graph", "openvino", "int4", "f32"),
+    Side("torch eager float32", "torch", "f32", "f32"),
+    Side("torch eager bfloat16", "torch", "bf16", "bf16"),
+)
+REFERENCE = SIDES[0]
+"""What all others have to agree with."""
+BASELINE = SIDES[1]
+"""What all times are divided by."""
+_BUNDLES = {"f32": "fp32", "bf16": "fp32", "int8": "int8", "int4": "int4"}
+
+
+def groups_of_sides(sides: Sequence[Side]) -> list[list[Side]]:
+    """Those of one precision together: all at once hold more memory than many a machine has (24 GB and less)."""
+    return [group for precision in _BUNDLES if (group := [side for side in sides if side.precision == precision])]
+
+
+def command_of_side(side: Side, materials: Materials, threads: int) -> Sequence[str]:
+    """The process that is the side."""
+    if side.peer == "llama.cpp":
+        return [str(materials.llama_side), "run", str(materials.gguf(side.computes)), str(threads)]
+    folder = materials.checkpoint if side.peer == "torch" else materials.bundle(_BUNDLES[side.precision])
+    program = [sys.executable, "-m", "tools.peers.python_side"]
+    return [*program, side.peer, side.computes, str(folder), str(threads), str(materials.openvino)]
