@@ -7,7 +7,7 @@ from pathlib import Path
 import onnx_ir as ir
 
 from lopa.export.checkpoint.tokenizer_files import TOKENIZER_CONFIG_NAME, TOKENIZER_NAME
-from lopa.export.cpu_graph.twin import TwinOf, twin_for_cpu
+from lopa.export.cpu_graph.twin import TwinOf, twin_for_cpu, unpacked_twin
 from lopa.export.families.family import D2F
 from lopa.export.graph.plugin_passes import plugins_of, with_plugins
 from lopa.export.graph.portable_lint import check_portable
@@ -153,6 +153,11 @@ def cpu_name(name: str) -> str:
     return f"{name.removesuffix('.onnx')}.cpu.onnx"
 
 
+def unpacked_name(name: str) -> str:
+    """File name of its twin with int4 matrices unpacked: model.cpu-unpacked.onnx."""
+    return f"{name.removesuffix('.onnx')}.cpu-unpacked.onnx"
+
+
 def _check(choices: _Choices) -> None:
     if choices.dialects not in (("standard",), ("portable",), ("standard", "portable")):
         raise ValueError(f"received dialects {choices.dialects}, expected standard, portable, or both in this order")
@@ -207,9 +212,10 @@ def _write_graphs(
             with_logits=choices.with_logits,
             part=graph.part,
         )
-        twin = None
+        made: dict[str, ir.Model | None] = {}
         if graph.dialect == "standard" and choices.dtype != "bfloat16":  # which ONNX Runtime's CPU refuses
-            twin = twin_for_cpu(model, TwinOf(source.config.dimensions, graph.part, choices.with_logits))
+            of = TwinOf(source.config.dimensions, graph.part, choices.with_logits)
+            made = {cpu_name(graph.name): twin_for_cpu(model, of), unpacked_name(graph.name): unpacked_twin(model, of)}
         if graph.dialect == "standard" and choices.plugins:
             model = with_plugins(model)
         tell(f"checking and writing {graph.name}", 0, 0)
@@ -217,10 +223,12 @@ def _write_graphs(
             check_portable(ir.to_proto(model), graph.name)
         ir.save(model, folder / graph.name)
         found.update(plugins_of(model))
-        if twin is not None:
-            name = cpu_name(graph.name)
-            ir.save(twin, folder / name)
-            twins.append(CpuGraph(graph=name, source=graph.name, source_sha256=sha256_of_file(folder / graph.name)))
+        digest = sha256_of_file(folder / graph.name)
+        for name, twin in made.items():
+            if twin is not None:
+                ir.save(twin, folder / name)
+                unpacked = name == unpacked_name(graph.name)
+                twins.append(CpuGraph(graph=name, source=graph.name, source_sha256=digest, unpacked=unpacked))
     return sorted(found), twins
 
 

@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from lopa.export.cpu_graph.rounded_rows import RoundedRowsPass
 from lopa.export.cpu_graph.row_scales import RowScalesPass
+from lopa.export.cpu_graph.unpacked_int4 import UnpackedInt4Pass
 from lopa.export.cpu_graph.vocabulary_statistics import VocabularyStatisticsPass
 from lopa.export.cpu_graph.wanted_rows import WantedRowsPass
 from lopa.runtime.bundle.manifest import ModelDimensions
@@ -45,3 +46,11 @@ def twin_for_cpu(model: ir.Model, of: TwinOf) -> ir.Model | None:
     twin = ir.from_proto(ir.to_proto(model))
     modified = [make(of)(twin).modified for make in CPU_PASSES]
     return twin if any(modified) else None
+
+
+def unpacked_twin(model: ir.Model, of: TwinOf) -> ir.Model | None:
+    """As `twin_for_cpu`, with int4 matrices unpacked before the other passes; None if `model` has none."""
+    twin = ir.from_proto(ir.to_proto(model))
+    if not UnpackedInt4Pass()(twin).modified:
+        return None
+    return twin_for_cpu(twin, of) or twin

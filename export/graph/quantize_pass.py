@@ -37,7 +37,7 @@ class EightBits:
 
 
 # What ONNX Runtime's products on the CPU take.
-_AROUND_128 = EightBits(ir.DataType.UINT8, 127.0, zero_point=128)
+AROUND_128 = EightBits(ir.DataType.UINT8, 127.0, zero_point=128)
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,7 +84,7 @@ class QuantizedMatricesPass(ir.passes.InPlacePass):
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Replace; the initializers keep their names."""
-        products = RoundedProducts(model, _AROUND_128)
+        products = RoundedProducts(model, AROUND_128)
         for name, matrix in self._matrices.items():
             original = model.graph.initializers.pop(name)
             integers, scales = initializer(model, matrix.integers), initializer(model, matrix.scales)

@@ -7,16 +7,23 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
+
 from lopa.export.extra import export_extra_needed
 from lopa.export.progress import Progress, silent
 from lopa.export.verify.differences import OutputError
 from lopa.export.verify.origin import check_origin
 from lopa.export.verify.session_check import NumpyReference, Reference, Report, report_from_session
 from lopa.runtime.bundle import Bundle
+from lopa.runtime.bundle.int4_form import unpacked_graph
+from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.errors import BadInputError, CheckFailedError
 from lopa.runtime.sessions.session import BACKENDS, Session, open_session
 from lopa.runtime.tensorrt.library import is_tensorrt
 from lopa.runtime.tensorrt.session import engine_from_device, session_from_engine
+
+UNPACKED = "cpu-unpacked"
+"""What outputs of the graph with int4 matrices unpacked are called by."""
 
 
 def report_from_bundle(
@@ -60,7 +67,8 @@ def report_from_bundle(
     errors, cases = [*of_weights], 0
     for name, one in _bundles_of_one_graph(bundle, device).items():
         stage = f"comparing the {name} graph" if name else "comparing"
-        report = _report_from_graph(one, device, references, stage, progress)
+        judged = _as_of_int8(one.manifest) if name == UNPACKED else one.manifest
+        report = _report_from_graph(one, device, judged, references, stage, progress)
         errors += [replace(error, output=f"{name}/{error.output}" if name else error.output) for error in report.errors]
         cases += report.cases
     return Report(cases, tuple(errors))
@@ -77,20 +85,28 @@ def _bundles_of_one_graph(bundle: Bundle, device: str) -> dict[str, Bundle]:
     first, *others = bundle.dialects
     bundles = {"": bundle.of_dialect(first).without_cpu_graphs()}
     if bundle.manifest.cpu_graphs:
-        bundles["cpu"] = bundle.of_dialect(first)
+        bundles["cpu"] = bundle.of_dialect(first).with_cpu_graphs(unpacked=False)
+    if unpacked_graph(bundle) is not None:
+        bundles[UNPACKED] = bundle.of_dialect(first).with_cpu_graphs(unpacked=True)
     if len(devices) == 1:  # others are graphs of the whole model, of which a pipeline runs none
         bundles |= {dialect: bundle.of_dialect(dialect) for dialect in others}
     return bundles
 
 
+def _as_of_int8(manifest: Manifest) -> Manifest:
+    """For its tolerance: products of int4 matrices unpacked round the other factor as those of int8 do."""
+    quantization = manifest.quantization and msgspec.structs.replace(manifest.quantization, kind="int8")
+    return msgspec.structs.replace(manifest, quantization=quantization)
+
+
 def _report_from_graph(
-    bundle: Bundle, device: str, references: Sequence[Reference], stage: str, progress: Progress
+    bundle: Bundle, device: str, judged: Manifest, references: Sequence[Reference], stage: str, progress: Progress
 ) -> Report:
     session = _session_to_check(bundle, device)
     if session is None:
         return Report(0, ())
     try:
-        return report_from_session(session, bundle.manifest, references, progress, stage)
+        return report_from_session(session, judged, references, progress, stage)
     finally:
         session.close()
 

@@ -77,11 +77,23 @@ class Bundle:
 
         Raises BadInputError when `graph` cannot be read.
         """
-        manifest, graph = self.manifest, self.graph
-        twin = next((each for each in manifest.cpu_graphs if each.source == manifest.graph), None)
-        if twin is None or sha256_of_file(graph) != twin.source_sha256:  # under a megabyte: weights lie elsewhere
-            return graph
+        return self._twin(unpacked=False) or self.graph
+
+    def unpacked_graph(self) -> Path | None:
+        """The twin of `graph` with int4 matrices unpacked; None as above."""
+        return self._twin(unpacked=True)
+
+    def _twin(self, *, unpacked: bool) -> Path | None:
+        twins = [each for each in self.manifest.cpu_graphs if each.source == self.manifest.graph]
+        twin = next((each for each in twins if each.unpacked == unpacked), None)
+        if twin is None or sha256_of_file(self.graph) != twin.source_sha256:  # under a megabyte: weights lie elsewhere
+            return None
         return self.file(twin.graph)
+
+    def with_cpu_graphs(self, *, unpacked: bool) -> "Bundle":
+        """The same bundle with the twins of one kind alone."""
+        twins = [each for each in self.manifest.cpu_graphs if each.unpacked == unpacked]
+        return replace(self, manifest=msgspec.structs.replace(self.manifest, cpu_graphs=twins))
 
     def without_cpu_graphs(self) -> "Bundle":
         """The same bundle, whose standard graphs run on a CPU as they are."""

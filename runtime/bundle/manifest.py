@@ -163,6 +163,8 @@ class CpuGraph(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     """The graph whose twin it is: the bundle's or a stage's."""
     source_sha256: Sha256
     """Of the file that it was made from: it stands for no other."""
+    unpacked: bool = False
+    """Whether int4 matrices are int8 ones here, which a session makes when it opens (lopa.runtime.bundle.int4_form)."""
 
 
 class Origin(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -310,9 +312,11 @@ def _reasons_against_stages(manifest: Manifest) -> Reasons:
 
 def _reasons_against_cpu_graphs(manifest: Manifest) -> Reasons:
     graphs = {manifest.graph, *(stage.graph for stage in manifest.stages)}
-    for source, count in Counter(twin.source for twin in manifest.cpu_graphs).items():
+    for (source, unpacked), count in Counter((twin.source, twin.unpacked) for twin in manifest.cpu_graphs).items():
         if source not in graphs or count > 1:
             yield f"cpu_graphs with {count} of {source!r}", "at most one for each graph of the standard dialect"
+        if unpacked and (manifest.quantization is None or manifest.quantization.kind != "int4"):
+            yield "cpu_graphs with int4 matrices unpacked, without such matrices", "quantization of kind int4"
 
 
 def _reasons_against_names(manifest: Manifest) -> Reasons:

@@ -55,6 +55,11 @@ class BundleWeights(Mapping[str, Floats]):
         record = self._records[scale_name(name)]
         return _floats(self._stored(record), record)
 
+    def packed(self, name: str) -> tuple[npt.NDArray[np.uint8], Floats]:
+        """An int4 tensor as it lies in the file, two numbers a byte, and its scales [inputs / block, outputs]."""
+        scales = self._records[scale_name(name)]
+        return self._stored(self._records[name]), _floats(self._stored(scales), scales)
+
     def _stored(self, record: TensorRecord) -> npt.NDArray[Any]:
         dtype = np.dtype(np.uint8) if record.dtype == "int4" else stored_dtype(record.dtype)
         return self._data[record.offset : record.offset + record.length].view(dtype)

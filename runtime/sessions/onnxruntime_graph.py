@@ -8,8 +8,9 @@ import os
 import re
 import threading
 import weakref
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ import onnxruntime as ort
 from lopa.runtime import contract
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.graph_signature import difference_of_values, inputs_of_graph, outputs_of_graph
+from lopa.runtime.bundle.int4_form import unpacked_graph
+from lopa.runtime.bundle.unpacked_int4 import UnpackedMatrices, unpacked_matrices
 from lopa.runtime.contract.model_part import ModelPart
 from lopa.runtime.denormals import can_change, denormals_as_zero
 from lopa.runtime.errors import BadInputError, MissingBackendError
@@ -42,8 +45,14 @@ def graph_of_part(bundle: Bundle, part: ModelPart, device: str, threads: int | N
     """
     providers = _providers_from_device(device)
     check_types(bundle, device)
-    graph = bundle.graph_for_cpu() if providers[0][0] == _CPU else bundle.graph
-    session = _shared_graph(graph, bundle.weights, providers, _threading_from_device(device, threads))
+    graph, given = bundle.graph, None
+    if providers[0][0] == _CPU:
+        unpacked = unpacked_graph(bundle)
+        if unpacked is None:
+            graph = bundle.graph_for_cpu()
+        else:
+            graph, given = unpacked, partial(unpacked_matrices, bundle, part)
+    session = _shared_graph(graph, bundle.weights, providers, _threading_from_device(device, threads), given)
     if session.get_providers()[0] != providers[0][0]:
         raise MissingBackendError(
             f"device {device!r}: the CUDA provider did not start, ONNX Runtime fell back to {session.get_providers()}",
@@ -144,10 +153,15 @@ class _GraphKey:
 
 
 def _shared_graph(
-    graph: Path, weights: Path, providers: list[tuple[str, dict[str, Any]]], threads: _Threading
+    graph: Path,
+    weights: Path,
+    providers: list[tuple[str, dict[str, Any]]],
+    threads: _Threading,
+    given: Callable[[], UnpackedMatrices] | None,
 ) -> ort.InferenceSession:
     """The graph that another session of this process has open already, or a new one.
 
+    `given` makes the matrices that are in no file.
     Its `run_with_iobinding` may be called from several threads at once, each with a binding of its own.
     """
     states = [path.stat() for path in (graph, weights)]
@@ -157,12 +171,15 @@ def _shared_graph(
     with _opening:
         session = _open_graphs.get(key)
         if session is None:
-            session = _open_graphs[key] = _opened_graph(graph, providers, threads)
+            session = _open_graphs[key] = _opened_graph(graph, providers, threads, given)
     return session
 
 
 def _opened_graph(
-    graph: Path, providers: list[tuple[str, dict[str, Any]]], threads: _Threading
+    graph: Path,
+    providers: list[tuple[str, dict[str, Any]]],
+    threads: _Threading,
+    given: Callable[[], UnpackedMatrices] | None,
 ) -> ort.InferenceSession:
     """Open the graph from its file, so that external data beside it is found and mapped.
 
@@ -179,17 +196,26 @@ def _opened_graph(
         options.intra_op_num_threads = threads.threads
     if threads.affinities is not None:
         options.add_session_config_entry("session.intra_op_thread_affinities", threads.affinities)
+    matrices = None if given is None else given()
+    if matrices is not None:
+        values = {name: ort.OrtValue.ortvalue_from_numpy(array) for name, array in matrices.arrays.items()}
+        options.add_external_initializers(list(values), list(values.values()))
     if can_change():
         options.add_session_config_entry("session.set_denormal_as_zero", "1")
     try:
         with denormals_as_zero():
-            return ort.InferenceSession(str(graph), options, providers=providers)
+            session = ort.InferenceSession(str(graph), options, providers=providers)
     except Exception as error:  # ONNX Runtime's exceptions have no common base of their own
         raise BadInputError(
             f"ONNX Runtime {ort.__version__} cannot open {graph}: {error}",
             expected="a graph made by this version of lopa-export",
             remedy="check it with lopa-export verify, or export the checkpoint again",
         ) from error
+    if matrices is not None:
+        # ONNX Runtime has copies of those that it packed for the processor, and reads the others where they are.
+        matrices.leave_memory()
+        weakref.finalize(session, matrices.arrays.clear)
+    return session
 
 
 def check_contract(bundle: Bundle, graph: Path, session: ort.InferenceSession, part: ModelPart) -> None:

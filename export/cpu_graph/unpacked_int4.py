@@ -1,0 +1,70 @@
+"""A pass that puts products with int8 in the place of those with int4 matrices: faster, for twice the memory.
+
+The matrices of the new products are in no file: a session makes them from the packed ones when it opens
+(lopa.runtime.bundle.unpacked_int4) and hands them over as initializers. Their products are those of an int8 bundle
+(lopa.export.graph.quantize_pass): rows are rounded to int8 as well. Does not know any value.
+"""
+
+import onnx_ir as ir
+
+from lopa.export.graph.quantize_pass import AROUND_128, RoundedProducts
+from lopa.runtime.bundle.manifest import scale_name
+
+GIVEN_BY_SESSION = "given.by.session"
+"""Where the graph says that their values lie: no file of a bundle has this name."""
+
+
+class UnpackedInt4Pass(ir.passes.InPlacePass):
+    """MatMul(x, DequantizeLinear(W int4, scales of blocks)) -> the product of rounded rows with int8 W.
+
+    W keeps its name and becomes int8 [inputs, outputs] with scales float32 [outputs], `scale_name` of it.
+    """
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        """Replace all of them, and forget the packed matrices and their scales."""
+        products = RoundedProducts(model, AROUND_128)
+        found = [value for value in model.graph.initializers.values() if value.dtype == ir.DataType.INT4]
+        for packed in found:
+            if packed.name is None or packed.shape is None:
+                raise ir.passes.PassError(f"an int4 matrix without a name or a shape: {packed}")
+            integers, scales = _given(packed.name, packed.shape.numpy())
+            for use in tuple(packed.uses()):
+                _replace(model, products, use.node, integers, scales)
+            model.graph.initializers.pop(packed.name)
+            model.graph.initializers.add(integers)
+            model.graph.initializers.add(scales)
+        return ir.passes.PassResult(model, modified=bool(found))
+
+    def ensures(self, model: ir.Model) -> None:
+        """Raise PostconditionError if the graph still has an int4 matrix."""
+        left = [value.name for value in model.graph.initializers.values() if value.dtype == ir.DataType.INT4]
+        if left:
+            raise ir.passes.PostconditionError(f"still packed: {left}")
+
+
+def _replace(
+    model: ir.Model, products: RoundedProducts, dequantized: ir.Node, integers: ir.Value, scales: ir.Value
+) -> None:
+    """The products with the matrix that `dequantized` makes of a packed one."""
+    for use in tuple(dequantized.outputs[0].uses()):
+        if use.node.op_type != "MatMul" or use.idx != 1:
+            raise ir.passes.PassError(f"{integers.name} is not only the second factor of products: {use.node.name}")
+        weight = ir.node("DequantizeLinear", [integers, scales], {"axis": 1}, name=dequantized.name)
+        products.replace(use.node, [weight])
+    block_scales = dequantized.inputs[1]
+    model.graph.remove(dequantized, safe=True)
+    if block_scales is not None and block_scales.name is not None and not block_scales.uses():
+        model.graph.initializers.pop(block_scales.name)
+
+
+def _given(name: str, shape: tuple[int, ...]) -> tuple[ir.Value, ir.Value]:
+    """The int8 matrix and its scales, without values."""
+    return (
+        _without_value(name, ir.DataType.INT8, shape),
+        _without_value(scale_name(name), ir.DataType.FLOAT, shape[1:]),
+    )
+
+
+def _without_value(name: str, dtype: ir.DataType, shape: tuple[int, ...]) -> ir.Value:
+    tensor = ir.ExternalTensor(GIVEN_BY_SESSION, None, None, dtype, shape=ir.Shape(shape), name=name)
+    return ir.Value(name=name, shape=ir.Shape(shape), type=ir.TensorType(dtype), const_value=tensor)

@@ -1,0 +1,149 @@
+"""int4 bundles whose matrices a session unpacks: the answers of an int8 bundle of the same numbers; what is opened."""
+
+import logging
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.export.checkpoints import small_checkpoint
+from tests.runtime.random_windows import random_batch
+
+from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint
+from lopa.export.verify.report import report_from_bundle
+from lopa.export.weights.plan import IntegerDtype
+from lopa.export.weights.quantization import QuantizationChoice
+from lopa.runtime.bundle import Bundle, int4_form
+from lopa.runtime.bundle.manifest import scale_name
+from lopa.runtime.bundle.unpacked_int4 import names_of_int4, unpacked_matrices
+from lopa.runtime.contract import Floats
+from lopa.runtime.contract.model_part import ModelPart, whole_model
+from lopa.runtime.errors import BadInputError
+from lopa.runtime.sessions.session import open_session
+
+SIZES = {"intermediate_size": 64, "vocab_size": 33}
+"""Two layers, and an odd number of outputs in the head."""
+
+
+@pytest.fixture(scope="module")
+def bundles(tmp_path_factory: pytest.TempPathFactory) -> dict[IntegerDtype, Bundle]:
+    """Of one checkpoint."""
+    folder = tmp_path_factory.mktemp("unpacked")
+    checkpoint = small_checkpoint(folder / "checkpoint", changes=SIZES)
+    kinds: tuple[IntegerDtype, ...] = ("int4", "int8")
+    return {
+        kind: bundle_from_checkpoint(checkpoint, folder / kind, quantization=QuantizationChoice(kind)) for kind in kinds
+    }
+
+
+@pytest.fixture(autouse=True)
+def undecided() -> Iterator[None]:
+    """Each test is as a process of its own."""
+    int4_form._has_room.cache_clear()
+    yield
+    int4_form._has_room.cache_clear()
+
+
+def log_probabilities(bundle: Bundle, device: str = "cpu") -> Floats:
+    """Of random windows, always the same."""
+    batch = random_batch(np.random.default_rng(0), [0], 2, 8, 8)
+    batch = replace(batch, input_ids=batch.input_ids % SIZES["vocab_size"])
+    session = open_session(bundle, device, threads=1)
+    try:
+        return session.forward(batch).topk_logprobs
+    finally:
+        session.close()
+
+
+def with_the_numbers_of(int4: Bundle, int8: Bundle, folder: Path) -> Bundle:
+    """`int8` with the integers and scales of `int4` unpacked."""
+    for record in int8.manifest.files:
+        (folder / record.path).write_bytes(int8.file(record.path).read_bytes())
+    data = np.memmap(folder / int8.manifest.weights, np.uint8, mode="r+")
+    for name, array in unpacked_matrices(int4, whole_model(2)).arrays.items():
+        record = int8.manifest.tensors[name]
+        assert record.shape == list(array.shape)
+        data[record.offset : record.offset + record.length] = np.ascontiguousarray(array).view(np.uint8).reshape(-1)
+    data.flush()
+    return Bundle(folder, int8.manifest)
+
+
+def test_unpacked_is_an_int8_bundle_of_the_same_numbers(
+    bundles: dict[IntegerDtype, Bundle], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(int4_form.VARIABLE, "unpacked")
+    same = with_the_numbers_of(bundles["int4"], bundles["int8"], tmp_path)
+    unpacked = log_probabilities(bundles["int4"])
+    assert (unpacked == log_probabilities(same)).all()
+    monkeypatch.setenv(int4_form.VARIABLE, "packed")
+    packed = log_probabilities(bundles["int4"])
+    assert (packed != unpacked).any()
+    plain = log_probabilities(bundles["int4"], "numpy")
+    assert packed == pytest.approx(plain, abs=0.05)
+    assert unpacked == pytest.approx(plain, abs=0.05)
+
+
+def test_stages_have_the_matrices_of_their_layers(bundles: dict[IntegerDtype, Bundle]) -> None:
+    manifest = bundles["int4"].manifest
+    first, second = (names_of_int4(manifest, ModelPart(i, i + 1, 2)) for i in range(2))
+    assert {name.split(".")[1] for name in first} == {"0"}
+    assert {name.split(".")[0] for name in second} == {"layers", "head"}
+    assert first + second == names_of_int4(manifest, whole_model(2))
+
+
+def test_verify_judges_every_form(bundles: dict[IntegerDtype, Bundle], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(int4_form.VARIABLE, "unpacked")
+    report = report_from_bundle(bundles["int4"])
+    names = {error.output: error.tolerance for error in report.errors}
+    assert report.ok
+    assert names["cpu-unpacked/entropy"] == 2 * names["entropy"]
+    monkeypatch.setenv(int4_form.VARIABLE, "packed")
+    assert not [error.output for error in report_from_bundle(bundles["int4"]).errors if "unpacked" in error.output]
+
+
+def test_memory_chooses_once_in_a_process(bundles: dict[IntegerDtype, Bundle], monkeypatch: pytest.MonkeyPatch) -> None:
+    bundle = bundles["int4"]
+    need = sum(
+        record.length // np.dtype(np.int8).itemsize
+        for name, record in bundles["int8"].manifest.tensors.items()
+        if scale_name(name) in bundles["int8"].manifest.tensors
+    )
+    monkeypatch.delenv(int4_form.VARIABLE, raising=False)
+    for free, unpacked in ((2 * need, True), (2 * need - 1, False), (None, False)):
+        int4_form._has_room.cache_clear()
+        monkeypatch.setattr(int4_form, "free_memory", lambda free=free: free)
+        assert (int4_form.unpacked_graph(bundle) is not None) == unpacked
+        monkeypatch.setattr(int4_form, "free_memory", lambda unpacked=unpacked: 0 if unpacked else 4 * need)
+        assert (int4_form.unpacked_graph(bundle) is not None) == unpacked
+
+
+def test_too_little_memory_and_unknown_forms_are_refused(
+    bundles: dict[IntegerDtype, Bundle], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(int4_form, "free_memory", lambda: 1000)
+    monkeypatch.setenv(int4_form.VARIABLE, "unpacked")
+    with pytest.raises(BadInputError, match="of memory are free"):
+        open_session(bundles["int4"], "cpu", threads=1)
+    monkeypatch.setenv(int4_form.VARIABLE, "8")
+    with pytest.raises(BadInputError, match="LOPA_INT4='8'"):
+        open_session(bundles["int4"], "cpu", threads=1)
+
+
+def test_a_full_temporary_folder_is_refused(
+    bundles: dict[IntegerDtype, Bundle], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(int4_form.VARIABLE, "unpacked")
+    monkeypatch.setattr("tempfile.tempdir", str(bundles["int4"].path / "absent"))
+    with pytest.raises(BadInputError, match="no temporary file"):
+        open_session(bundles["int4"], "cpu", threads=1)
+
+
+def test_a_bundle_without_the_graph_stays_packed(
+    bundles: dict[IntegerDtype, Bundle], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv(int4_form.VARIABLE, "unpacked")
+    with caplog.at_level(logging.WARNING):
+        assert int4_form.unpacked_graph(bundles["int4"].without_cpu_graphs()) is None
+    assert "export the checkpoint again" in caplog.text
+    assert int4_form.unpacked_graph(bundles["int8"]) is None

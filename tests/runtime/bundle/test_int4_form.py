@@ -1,0 +1,37 @@
+"""Which form int4 matrices get: what is asked for, and what memory leaves."""
+
+from pathlib import Path
+
+import pytest
+
+from lopa.runtime.bundle import int4_form
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Files of a system with 8 MB available, in a control group without a limit."""
+    monkeypatch.setattr(int4_form, "_MEMINFO", tmp_path / "meminfo")
+    monkeypatch.setattr(int4_form, "_OWN_GROUP", tmp_path / "cgroup")
+    monkeypatch.setattr(int4_form, "_GROUPS", tmp_path / "groups")
+    (tmp_path / "meminfo").write_text("MemTotal:  16000 kB\nMemAvailable:  8000 kB\n")
+    (tmp_path / "cgroup").write_text("0::/outer/inner\n")
+    (tmp_path / "groups/outer/inner").mkdir(parents=True)
+    (tmp_path / "groups/outer/inner/memory.max").write_text("max\n")
+    (tmp_path / "groups/outer/inner/memory.current").write_text("1000\n")
+    return tmp_path
+
+
+def test_the_machine_says_how_much_is_free(machine: Path) -> None:
+    assert int4_form.free_memory() == 8000 * 1024
+    (machine / "meminfo").unlink()
+    assert int4_form.free_memory() is None
+
+
+def test_a_group_above_may_leave_less(machine: Path) -> None:
+    outer = machine / "groups/outer"
+    (outer / "memory.max").write_text("5000000\n")
+    (outer / "memory.current").write_text("3000000\n")
+    (outer / "memory.stat").write_text("anon 7\ninactive_file 500000\nactive_file 9\n")
+    assert int4_form.free_memory() == 2_500_000
+    (outer / "memory.current").write_text("9000000\n")
+    assert int4_form.free_memory() == 0
