@@ -14,6 +14,7 @@ from lopa.export.verify.origin import check_origin
 from lopa.export.verify.session_check import NumpyReference, Reference, Report, report_from_session
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.errors import BadInputError, CheckFailedError
+from lopa.runtime.openvino.device import rounds_to_bfloat16
 from lopa.runtime.sessions.session import BACKENDS, Session, open_session
 from lopa.runtime.tensorrt.library import is_tensorrt
 from lopa.runtime.tensorrt.session import engine_from_device, session_from_engine
@@ -90,7 +91,14 @@ def _report_from_graph(
     if session is None:
         return Report(0, ())
     try:
-        return report_from_session(session, bundle.manifest, references, progress, stage)
+        return report_from_session(
+            session,
+            bundle.manifest,
+            references,
+            progress,
+            stage,
+            rounded_to="bfloat16" if rounds_to_bfloat16(device) else None,
+        )
     finally:
         session.close()
 
