@@ -10,7 +10,7 @@ from pathlib import Path
 from lopa.runtime import __version__
 from lopa.runtime.install_hint import installed_version
 
-_PACKAGES = ("numpy", "onnxruntime", "onnxruntime-gpu", "tensorrt", "tokenizers", "torch", "triton")
+_PACKAGES = ("numpy", "onnxruntime", "onnxruntime-gpu", "openvino", "tensorrt", "tokenizers", "torch", "triton")
 _CPU_INFO = Path("/proc/cpuinfo")
 
 

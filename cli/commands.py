@@ -16,7 +16,7 @@ from lopa.cli.program.verbosity import with_verbosity
 GROUPS = {
     "Try": {
         "demo": "Export, check and run the embedded toy model, in one go.",
-        "doctor": "Say what this machine can do, and what to install for the rest.",
+        "doctor": "Say what this machine can do, what to install for the rest, and which device is fastest.",
     },
     "Make": {
         "onnx": "Turn a checkpoint into a bundle: one folder with the ONNX graph, weights and tokenizer.",

@@ -8,8 +8,10 @@ from typing import Literal
 
 from lopa.runtime.bundle.manifest import DecodingDefaults
 from lopa.runtime.generation_config import DEFAULT_BRANCHES, MOST_BRANCHES, GenerationConfig
+from lopa.runtime.sessions.cpu_cores import is_whole_processor
 
 _HOST_FAMILIES = ("cpu", "numpy")
+"""Whatever of them is named."""
 LEAST_TO_LOOK_AHEAD = 8
 """Positions that may be decided at a time, below which little is left for lookaheads: a step fills one of them at
 least, and each lookahead another."""
@@ -67,4 +69,4 @@ def may_share_rows(devices: Sequence[str]) -> bool:
 
 def _on_host(device: str) -> bool:
     """Whether `device`, or every stage of it, computes on the CPU."""
-    return all(stage.split(":", 1)[0] in _HOST_FAMILIES for stage in device.split("+"))
+    return all(is_whole_processor(stage) or stage.split(":", 1)[0] in _HOST_FAMILIES for stage in device.split("+"))

@@ -19,6 +19,7 @@ from lopa.runtime.branch_choice import BranchChoice, branch_choice, may_share_ro
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.costs import CostTable, costs_from_bundle
 from lopa.runtime.checked_values import MOST_SECONDS, check_callback, real_number, truth, whole_number
+from lopa.runtime.contract.timeline import Timeline
 from lopa.runtime.devices import session_from_devices
 from lopa.runtime.errors import BadInputError, EngineFailedError
 from lopa.runtime.files.untrusted_input import refused_as_bad_input
@@ -33,7 +34,6 @@ from lopa.runtime.requests.result import Event, GenerationResult
 from lopa.runtime.sequence.shared_rows import Pays
 from lopa.runtime.sessions.device_errors import TypedSession
 from lopa.runtime.sessions.session import Session
-from lopa.runtime.sessions.timeline import Timeline
 from lopa.runtime.text.prompt_ids import Prompt, PromptRequest, check_prompts, ids_from_prompt
 from lopa.runtime.text.tokenizer import Tokenizer
 

@@ -5,11 +5,11 @@ from contextlib import ExitStack
 
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.checked_values import MOST_SECONDS, real_number, whole_number
+from lopa.runtime.contract.timeline import Timeline
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.parallel.branch_session import STALL_SECONDS, BranchParallelSession
 from lopa.runtime.sessions.cpu_cores import check_devices, cores_from_device
 from lopa.runtime.sessions.session import Session, open_session
-from lopa.runtime.sessions.timeline import Timeline
 
 MOST_THREADS = 1024
 """Of one device: a thread pool is made of them before anything is computed."""

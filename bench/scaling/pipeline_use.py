@@ -6,7 +6,7 @@ Pure; knows spans only.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lopa.runtime.sessions.timeline import HOST, Span, lanes_of_spans
+from lopa.runtime.contract.timeline import HOST, Span, lanes_of_spans
 
 
 @dataclass(frozen=True)

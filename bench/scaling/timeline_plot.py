@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from lopa.bench.figure import png_from_figure
-from lopa.runtime.sessions.timeline import HOST, Span, lanes_of_spans
+from lopa.runtime.contract.timeline import HOST, Span, lanes_of_spans
 
 _GREY = "0.75"
 _WAITING = "forward"

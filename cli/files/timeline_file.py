@@ -6,8 +6,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from lopa.runtime.algorithm.decoding import Step
+from lopa.runtime.contract.timeline import HOST, Span, Timeline, json_from_spans
 from lopa.runtime.files.output_file import whole_into
-from lopa.runtime.sessions.timeline import HOST, Span, Timeline, json_from_spans
 
 
 class HostLane:

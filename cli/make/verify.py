@@ -56,7 +56,7 @@ _GATE_TOKENS = 64
     "--device",
     default="cpu",
     show_default=True,
-    help="The engine to check: cpu, cuda:N, tensorrt:N, tensorrt-rtx:N or numpy.",
+    help="The engine to check: cpu, openvino:NAME, cuda:N, tensorrt:N, tensorrt-rtx:N or numpy.",
 )
 @click.option(
     "--against",

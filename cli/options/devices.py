@@ -11,7 +11,18 @@ from lopa.runtime.parallel.branch_session import STALL_SECONDS
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _DIGITS = 6
-_COMPLETED = ("cpu", "cuda:0", "tensorrt:0", "tensorrt-rtx:0", "ascend:0", "numpy", "mpi", "mpi:cuda")
+_COMPLETED = (
+    "cpu",
+    "openvino:CPU",
+    "openvino:CPU:bf16",
+    "cuda:0",
+    "tensorrt:0",
+    "tensorrt-rtx:0",
+    "ascend:0",
+    "numpy",
+    "mpi",
+    "mpi:cuda",
+)
 """What a shell completes --device to; other numbers are typed."""
 
 
@@ -32,8 +43,8 @@ def device_options(command: _Command) -> _Command:
         default=("cpu",),
         show_default=True,
         shell_complete=_completed_devices,
-        help="cpu, cores of it (cpu:0, cpu:0-3), cuda:N, tensorrt:N, tensorrt-rtx:N, ascend:N, numpy, or a pipeline"
-        " (cuda:0+cuda:1). Several of them share the branches. mpi or mpi:cuda under mpirun.",
+        help="cpu, cores of it (cpu:0, cpu:0-3), openvino:NAME, cuda:N, tensorrt:N, tensorrt-rtx:N, ascend:N, numpy, or"
+        " a pipeline (cuda:0+cuda:1). Several of them share the branches. mpi or mpi:cuda under mpirun.",
     )(command)
 
 

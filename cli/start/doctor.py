@@ -1,4 +1,4 @@
-"""lopa-export doctor: what this machine can export, build and run, and what to install for the rest."""
+"""lopa-export doctor: what this machine can export, build and run, what to install for the rest, what is fastest."""
 
 import importlib.util
 import os
@@ -12,6 +12,7 @@ from pathlib import Path
 
 import click
 
+from lopa.runtime.bundle import Bundle
 from lopa.runtime.cuda.calls import CudaError, calls_of_installed_cuda
 from lopa.runtime.cuda.driver import cuda_device
 from lopa.runtime.errors import MissingBackendError
@@ -38,6 +39,7 @@ _ABILITIES = (
         ("torch", "transformers", "safetensors", "onnx", "onnxscript"),
         partial(pip_install, "export"),
     ),
+    _Ability("decode with OpenVINO (docs/openvino.md)", ("openvino",), partial(pip_install, "openvino")),
     _Ability(
         "decode over processes (MPI)",
         ("mpi4py",),
@@ -78,8 +80,13 @@ _ABILITIES = (
 
 
 @click.command(name="doctor")
-def command() -> None:
-    """Say what this machine can export, build and run, and what is missing for the rest."""
+@click.argument("bundle", required=False, type=click.Path(path_type=Path))
+def command(bundle: Path | None) -> None:
+    """Say what this machine can export, build and run, and what is missing for the rest.
+
+    With BUNDLE also on which device it is the fastest here: some forwards on each that opens are timed.
+    """
+    opened = None if bundle is None else Bundle.open(bundle)
     click.echo(f"machine     {platform.machine()}, {os.cpu_count()} cores, {platform.system()} {platform.release()}")
     click.echo(f"python      {platform.python_version()}")
     for ability in _ABILITIES:
@@ -93,6 +100,13 @@ def command() -> None:
             click.echo(f"{'':11} needs {', '.join(missing)}: {ability.remedy()}")
     for device, state in _devices():
         click.echo(f"{'device':11} {device}: {state}")
+    if opened is None:
+        click.echo(f"{'fastest':11} not measured: lopa-export doctor BUNDLE times some forwards on each device")
+        return
+    from lopa.cli.start.fastest_device import lines_of_fastest  # which needs what a bundle is opened with
+
+    for line in lines_of_fastest(opened):
+        click.echo(f"{'fastest':11} {line}")
 
 
 def _version(distributions: str) -> str | None:
@@ -116,6 +130,7 @@ def _devices() -> list[tuple[str, str]]:
 
     providers = onnxruntime.get_available_providers()
     devices.append(("cpu", f"ready (ONNX Runtime {onnxruntime.__version__})"))
+    devices += _openvino_devices()
     devices.append(("cuda:N", _cuda_state(providers)))
     trt = _version("tensorrt")
     devices.append(
@@ -127,6 +142,24 @@ def _devices() -> list[tuple[str, str]]:
         ("ascend:N", "pyACL is here" if acl else "needs pyACL, which comes with CANN, and an NPU (docs/ascend.md)")
     )
     return devices
+
+
+def _openvino_devices() -> list[tuple[str, str]]:
+    """Those that OpenVINO lists, and what else it could have; importing it takes a part of a second."""
+    from lopa.runtime.openvino.library import openvino_module
+
+    try:
+        openvino = openvino_module("openvino:CPU")
+    except MissingBackendError as error:
+        return [("openvino:NAME", f"{error.received.split(', but ')[-1]}: {error.remedy}")]
+    core = openvino.Core()
+    states = []
+    for name in core.available_devices:
+        bf16 = "BF16" in map(str, core.get_property(name, "OPTIMIZATION_CAPABILITIES"))
+        ran = "" if name == "CPU" else ", never run by us (docs/openvino.md)"
+        also = f"; openvino:{name}:bf16 too, rounded" if bf16 else ""
+        states.append((f"openvino:{name}", f"ready (OpenVINO {openvino.__version__.split('-')[0]}){also}{ran}"))
+    return states
 
 
 def _rtx_state() -> str:

@@ -18,6 +18,7 @@ from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.int4_form import unpacked_graph
 from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.errors import BadInputError, CheckFailedError
+from lopa.runtime.openvino.device import rounds_to_bfloat16
 from lopa.runtime.sessions.session import BACKENDS, Session, open_session
 from lopa.runtime.tensorrt.library import is_tensorrt
 from lopa.runtime.tensorrt.session import engine_from_device, session_from_engine
@@ -106,7 +107,14 @@ def _report_from_graph(
     if session is None:
         return Report(0, ())
     try:
-        return report_from_session(session, judged, references, progress, stage)
+        return report_from_session(
+            session,
+            judged,
+            references,
+            progress,
+            stage,
+            rounded_to="bfloat16" if rounds_to_bfloat16(device) else None,
+        )
     finally:
         session.close()
 

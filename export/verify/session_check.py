@@ -8,7 +8,7 @@ computes something else; it cannot find weights that differ from the checkpoint'
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 import msgspec
 import numpy as np
@@ -101,11 +101,13 @@ def report_from_session(
     references: Sequence[Reference],
     progress: Progress = silent,
     stage: str = "comparing",
+    *,
+    rounded_to: Literal["bfloat16"] | None = None,
 ) -> Report:
     """Run all cases (lopa.export.verify.cases) through `session` and every reference.
 
-    `progress` is told how many of the cases are done, as those of `stage`. Raises CheckFailedError when the engine
-    itself fails.
+    `progress` is told how many of the cases are done, as those of `stage`. An engine that rounds to another type than
+    the bundle's, `rounded_to`, has that one's tolerance. Raises CheckFailedError when the engine itself fails.
     """
     cases = list(cases_from_manifest(manifest))
     found: dict[str, _Differences] = {reference.name: _Differences() for reference in references}
@@ -116,7 +118,8 @@ def report_from_session(
             _compare(answer, case, reference, found[reference.name])
     progress(stage, len(cases), len(cases))
     quantization = manifest.quantization
-    tolerance = TOLERANCES[manifest.dtype] if quantization is None else RMS_TOLERANCES[quantization.kind]
+    floats = TOLERANCES[manifest.dtype if rounded_to is None else rounded_to]
+    tolerance = floats if quantization is None else RMS_TOLERANCES[quantization.kind]
     return Report(
         cases=len(cases),
         errors=tuple(

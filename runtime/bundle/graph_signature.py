@@ -7,6 +7,7 @@ itself is handed in.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -17,9 +18,12 @@ from lopa.runtime.contract import TOP_K, Sizes
 from lopa.runtime.contract.model_part import HIDDEN, NEXT_HIDDEN, ModelPart
 from lopa.runtime.contract.portable_form import PAST, portable_input_names
 from lopa.runtime.contract.stored_floats import stored_dtype
+from lopa.runtime.errors import BadInputError
 
 _IN_ONNX = {"float32": "float"}
 """Types whose names in ONNX differ from numpy's and the manifest's."""
+_SHOWN = 3
+"""Names in an error."""
 _IDS, _BOOL, _FLOAT = "int64", "bool", "float32"
 
 
@@ -111,6 +115,36 @@ def difference_of_values(found: Sequence[GraphValue], expected: Mapping[str, Val
             shape = ", ".join("?" if axis is None else str(axis) for axis in value.shape)
             return f"{value.name} {value.type} [{shape}]", f"{value.name} {form}"
     return None
+
+
+def check_signature(
+    graph: Path, manifest: Manifest, part: ModelPart, inputs: Sequence[GraphValue], outputs: Sequence[GraphValue]
+) -> None:
+    """Raise BadInputError unless `inputs` and `outputs`, of the opened file `graph`, are exactly those of the contract.
+
+    The manifest says which. They are compared by name, type and shape, so that what is bound later fits, and nothing in
+    the manifest is believed that the graph contradicts.
+    """
+    for what, found, expected in (
+        ("inputs", inputs, inputs_of_graph(manifest, part)),
+        ("outputs", outputs, outputs_of_graph(manifest, part)),
+    ):
+        others = sorted({value.name for value in found} ^ set(expected))
+        if others:
+            more = f" and {len(others) - _SHOWN} more" if len(others) > _SHOWN else ""
+            raise BadInputError(
+                f"{graph} has other {what} than its manifest says: {others[:_SHOWN]}{more}",
+                expected=f"the {what} of contract version {contract.CONTRACT_VERSION} in the {manifest.dialect} "
+                "dialect",
+                remedy="export the checkpoint again",
+            )
+        difference = difference_of_values(found, expected)
+        if difference is not None:
+            raise BadInputError(
+                f"{graph} has among its {what} {difference[0]}",
+                expected=f"{difference[1]}, as its manifest makes it",
+                remedy="export the checkpoint again",
+            )
 
 
 def _standard_forms(manifest: Manifest, part: ModelPart) -> dict[str, ValueForm]:

@@ -15,10 +15,10 @@ import numpy as np
 from lopa.runtime.contract import Float32, Rows, Statistics, WindowBatch
 from lopa.runtime.contract.batch_parts import Part, micro_batches, parts_across
 from lopa.runtime.contract.model_part import NEXT_HIDDEN, ModelPart
+from lopa.runtime.contract.timeline import Span, Timeline
+from lopa.runtime.sessions.bound_forward import BoundForward
 from lopa.runtime.sessions.device_worker import DeviceWorker, keep_thread_on
-from lopa.runtime.sessions.onnxruntime_session import OnnxRuntimeForward
 from lopa.runtime.sessions.prefix_cache import CacheShape, Prefix
-from lopa.runtime.sessions.timeline import Span, Timeline
 
 Answer = Float32 | Statistics
 """Of a stage for one micro-batch: hidden rows (model_part.NEXT_HIDDEN), or from the last stage statistics."""
@@ -45,7 +45,7 @@ class PipelineStage:
 
     def __init__(
         self,
-        forward: OnnxRuntimeForward,
+        forward: BoundForward,
         part: ModelPart,
         name: str,
         timeline: Timeline | None,

@@ -13,6 +13,7 @@ from lopa.runtime.errors import BadInputError
 MOST_DEVICES = 256
 """That one decoder uses, stages of pipelines counted one by one."""
 _CORES = re.compile(r"cpu:(\d{1,5})(?:-(\d{1,5}))?", re.ASCII)
+_WHOLE = re.compile(r"cpu|openvino:CPU(:.*)?", re.ASCII)
 
 
 def cores_from_device(device: str) -> tuple[int, ...] | None:
@@ -22,6 +23,11 @@ def cores_from_device(device: str) -> tuple[int, ...] | None:
         return None
     first, last = int(found[1]), int(found[2] or found[1])
     return tuple(range(first, last + 1)) or None
+
+
+def is_whole_processor(device: str) -> bool:
+    """Whether `device` computes on the processor, on any of its cores."""
+    return _WHOLE.fullmatch(device) is not None
 
 
 def check_cpu_device(device: str, available: Collection[int]) -> None:
@@ -73,8 +79,9 @@ def _problem(first: str, second: str) -> str | None:
         return f"device {first!r} twice"
     if cores and others and set(cores) & set(others):
         return f"devices {first!r} and {second!r}, which share core {_listed(sorted(set(cores) & set(others)))}"
-    if "cpu" in (first, second) and (cores or others):
-        return f"devices {first!r} and {second!r}, of which cpu has every core"
+    wholes = [device for device in (first, second) if is_whole_processor(device)]
+    if len(wholes) == 2 or (wholes and (cores or others)):
+        return f"devices {first!r} and {second!r}, of which {wholes[0]} has every core"
     if "mpi" in (first.partition(":")[0], second.partition(":")[0]):
         return f"devices {first!r} and {second!r}, of which mpi is all ranks of a job"
     return None

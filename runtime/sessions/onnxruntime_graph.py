@@ -16,9 +16,8 @@ from typing import Any
 
 import onnxruntime as ort
 
-from lopa.runtime import contract
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.bundle.graph_signature import difference_of_values, inputs_of_graph, outputs_of_graph
+from lopa.runtime.bundle.graph_signature import check_signature
 from lopa.runtime.bundle.int4_form import unpacked_graph
 from lopa.runtime.bundle.unpacked_int4 import UnpackedMatrices, unpacked_matrices
 from lopa.runtime.contract.model_part import ModelPart
@@ -28,8 +27,6 @@ from lopa.runtime.install_hint import pip_command, pip_install
 from lopa.runtime.sessions.cpu_cores import check_cpu_device, cores_from_device
 
 _ERRORS_ONLY, _FATAL_ONLY = 3, 4
-_SHOWN = 3
-"""Names in an error."""
 _CPU, _CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 _open_graphs: weakref.WeakValueDictionary["_GraphKey", ort.InferenceSession] = weakref.WeakValueDictionary()
 """Graphs in use; each is freed with its last session."""
@@ -219,29 +216,5 @@ def _opened_graph(
 
 
 def check_contract(bundle: Bundle, graph: Path, session: ort.InferenceSession, part: ModelPart) -> None:
-    """Raise BadInputError unless `session`, of the file `graph`, has exactly the inputs and outputs of its contract.
-
-    The manifest says which. They are compared by name, type and shape, so that what is bound later fits, and nothing in
-    the manifest is believed that the graph contradicts.
-    """
-    manifest = bundle.manifest
-    for what, found, expected in (
-        ("inputs", session.get_inputs(), inputs_of_graph(manifest, part)),
-        ("outputs", session.get_outputs(), outputs_of_graph(manifest, part)),
-    ):
-        others = sorted({value.name for value in found} ^ set(expected))
-        if others:
-            more = f" and {len(others) - _SHOWN} more" if len(others) > _SHOWN else ""
-            raise BadInputError(
-                f"{graph} has other {what} than its manifest says: {others[:_SHOWN]}{more}",
-                expected=f"the {what} of contract version {contract.CONTRACT_VERSION} in the {manifest.dialect} "
-                "dialect",
-                remedy="export the checkpoint again",
-            )
-        difference = difference_of_values(found, expected)
-        if difference is not None:
-            raise BadInputError(
-                f"{graph} has among its {what} {difference[0]}",
-                expected=f"{difference[1]}, as its manifest makes it",
-                remedy="export the checkpoint again",
-            )
+    """As check_signature, of `session`, which has opened the file `graph`."""
+    check_signature(graph, bundle.manifest, part, session.get_inputs(), session.get_outputs())

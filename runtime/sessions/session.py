@@ -7,8 +7,10 @@ from typing import Protocol, runtime_checkable
 
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import CacheRows, Statistics, WindowBatch
+from lopa.runtime.contract.model_part import ModelPart
+from lopa.runtime.contract.timeline import Timeline
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.sessions.timeline import Timeline
+from lopa.runtime.sessions.bound_forward import BoundForward
 
 
 class Session(Protocol):
@@ -71,6 +73,13 @@ class SessionFactory(Protocol):
         """`device` as the user wrote it; `threads` None leaves the number to the backend."""
 
 
+class StageFactory(Protocol):
+    """Opens some layers of a model; backends that can be stages of pipelines have one, named `forward_from_bundle`."""
+
+    def __call__(self, bundle: Bundle, part: ModelPart, device: str, *, threads: int | None) -> BoundForward:
+        """`bundle` has the standard graph of `part`; otherwise as SessionFactory."""
+
+
 class PipelineFactory(Protocol):
     """Opens a session on several devices, each with some of the layers."""
 
@@ -85,9 +94,12 @@ BACKENDS: dict[str, str] = {
     "cuda": "lopa.runtime.cuda.session",
     "mpi": "lopa.runtime.mpi.session",
     "numpy": "lopa.runtime.sessions.numpy_session",
+    "openvino": "lopa.runtime.openvino.session",
     "tensorrt": "lopa.runtime.tensorrt.session",
     "tensorrt-rtx": "lopa.runtime.tensorrt.session",
 }
+_STAGES = {"openvino": BACKENDS["openvino"]}
+"""As BACKENDS, modules with forward_from_bundle: of stages of pipelines that do not run on ONNX Runtime."""
 PIPELINE = "lopa.runtime.parallel.pipeline_session"
 """For devices joined by +."""
 
@@ -135,8 +147,8 @@ def family_from_device(device: str) -> str:
 def open_session(
     bundle: Bundle, device: str, *, threads: int | None = None, timeline: Timeline | None = None
 ) -> Session:
-    """Open `bundle` on `device`, e.g. "cpu", "cuda:0", "tensorrt:0", "numpy" (the readable reference, slow), "mpi"
-    (docs/mpi.md), or a pipeline of devices as "cuda:0+cuda:1", whose stages tell `timeline` when they work.
+    """Open `bundle` on `device`: "cpu", "openvino:CPU", "cuda:0", "tensorrt:0", "numpy" (the readable reference, slow),
+    "mpi" (docs/mpi.md), or a pipeline of devices as "cuda:0+cuda:1", whose stages tell `timeline` when they work.
 
     Raises BadInputError for an unknown device family, MissingBackendError when its library or device is absent.
     """
@@ -146,3 +158,13 @@ def open_session(
     family = family_from_device(device)
     factory: SessionFactory = importlib.import_module(BACKENDS[family]).open_session
     return factory(bundle, device, threads=threads)
+
+
+def forward_from_bundle(bundle: Bundle, part: ModelPart, device: str, *, threads: int | None) -> BoundForward:
+    """Open the graph of `bundle`, which is the standard one of `part`, on "cpu", "cuda:N" or "openvino:NAME".
+
+    Raises as `open_session`, BadInputError for a device that cannot be a stage.
+    """
+    module = _STAGES.get(device.split(":", 1)[0], BACKENDS["cpu"])
+    factory: StageFactory = importlib.import_module(module).forward_from_bundle
+    return factory(bundle, part, device, threads=threads)

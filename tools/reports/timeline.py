@@ -11,7 +11,7 @@ from lopa.bench.figure import check_matplotlib
 from lopa.bench.scaling.pipeline_use import use_from_spans
 from lopa.bench.scaling.timeline_plot import png_from_spans
 from lopa.bench.table import Table, show_table
-from lopa.runtime.sessions.timeline import spans_from_json
+from lopa.runtime.contract.timeline import spans_from_json
 
 
 @click.command()

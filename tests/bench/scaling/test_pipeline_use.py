@@ -4,7 +4,7 @@ import pytest
 
 from lopa.bench.scaling.pipeline_use import use_from_spans
 from lopa.bench.scaling.timeline_plot import png_from_spans
-from lopa.runtime.sessions.timeline import HOST, Span
+from lopa.runtime.contract.timeline import HOST, Span
 
 
 def _spans(step: int, begin: float, lengths: dict[str, list[tuple[float, float]]]) -> list[Span]:

@@ -9,7 +9,7 @@ import pytest
 from tests.cli.command import BROKEN_DEVICES, PROMPT, lopa_export
 
 from lopa.cli.options.config import config_overrides
-from lopa.runtime.sessions.timeline import lanes_of_spans, spans_from_json
+from lopa.runtime.contract.timeline import lanes_of_spans, spans_from_json
 
 
 def test_the_prompt_comes_as_argument_or_on_standard_input(tiny_bundle: Path) -> None:

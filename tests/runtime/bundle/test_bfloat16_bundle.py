@@ -15,7 +15,7 @@ from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.weights import weights_from_bundle
 from lopa.runtime.contract.stored_floats import float32_from_stored, stored_dtype, stored_from_float32
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.sessions.onnxruntime_session import _value_of
+from lopa.runtime.sessions.onnxruntime_session import OnnxRuntimeBinding
 from lopa.runtime.sessions.session import Session, open_session
 
 HAS_CUDA = "CUDAExecutionProvider" in ort.get_available_providers()
@@ -106,11 +106,10 @@ def test_bfloat16_arrays_reach_the_engine_as_they_are() -> None:
         np.random.default_rng(2).standard_normal((3, 4)).astype(np.float32), stored_dtype("bfloat16")
     )
     wide, again = np.empty((3, 4), np.float32), np.zeros((3, 4), np.uint16)
-    binding = session.io_binding()
-    binding.bind_ortvalue_input("words", _value_of(words))
-    binding.bind_ortvalue_output("wide", _value_of(wide))
-    binding.bind_ortvalue_output("again", _value_of(again))
-    session.run_with_iobinding(binding)
+    binding = OnnxRuntimeBinding(session)
+    binding.bind_inputs([("words", binding.handle_of(words))])
+    binding.bind_outputs([("wide", binding.handle_of(wide)), ("again", binding.handle_of(again))])
+    binding.run()
     np.testing.assert_array_equal(wide, float32_from_stored(words))
     np.testing.assert_array_equal(again, words)
 

@@ -22,7 +22,7 @@ from lopa.runtime.contract import CacheRows
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.parallel import pipeline_session
 from lopa.runtime.parallel.branch_session import BranchParallelSession
-from lopa.runtime.sessions.onnxruntime_session import OnnxRuntimeForward
+from lopa.runtime.sessions.bound_forward import BoundForward
 from lopa.runtime.sessions.session import Session, open_session
 
 DEVICE = "cpu+cpu"
@@ -108,7 +108,7 @@ def test_pipelines_that_share_the_branches(name: str, bundle: Bundle) -> None:
 class _Slowed:
     """An engine that waits for `go` before it runs, tells when it has run twice, and only then ends the second call."""
 
-    def __init__(self, engine: OnnxRuntimeForward, go: threading.Event | None) -> None:
+    def __init__(self, engine: BoundForward, go: threading.Event | None) -> None:
         self._engine, self._go = engine, go
         self.runs = 0
         self.ran_twice, self.ended_twice = threading.Event(), threading.Event()

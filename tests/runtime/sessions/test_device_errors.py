@@ -14,8 +14,8 @@ from lopa.runtime import Decoder, DoneEvent, Engine, EngineFailedError
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.errors import BadInputError, DevicesLostError
 from lopa.runtime.parallel.branch_session import BranchParallelSession
+from lopa.runtime.sessions.bound_forward import BoundForward
 from lopa.runtime.sessions.device_errors import TypedSession
-from lopa.runtime.sessions.onnxruntime_session import OnnxRuntimeForward
 from lopa.runtime.sessions.session import open_session
 
 PROMPT = "Question: 2 + 3?\nAnswer:"
@@ -159,7 +159,7 @@ def test_the_command_exits_with_the_code_of_a_device(
     def fails(*_: object) -> None:
         raise RuntimeError("out of memory")
 
-    monkeypatch.setattr(OnnxRuntimeForward, "run", fails)
+    monkeypatch.setattr(BoundForward, "run", fails)
     with pytest.raises(SystemExit) as caught:
         main(["generate", str(tiny_bundle), PROMPT])
     assert caught.value.code == 3

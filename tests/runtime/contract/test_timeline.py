@@ -9,8 +9,8 @@ import pytest
 from tests.runtime.random_windows import random_batch
 
 from lopa.runtime.bundle import Bundle
+from lopa.runtime.contract.timeline import HOST, Span, Timeline, json_from_spans, spans_from_json
 from lopa.runtime.sessions.session import open_session
-from lopa.runtime.sessions.timeline import HOST, Span, Timeline, json_from_spans, spans_from_json
 
 SPANS = [
     Span("b", "micro-batch 0", 1, 12.5, 12.75),

@@ -1,0 +1,1 @@
+"""The contract on OpenVINO: its library, its devices, and sessions with their caches in the host's memory."""

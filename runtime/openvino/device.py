@@ -1,0 +1,35 @@
+"""Names of OpenVINO's devices: "openvino:CPU", "openvino:GPU.1", and ":bf16" behind them. Opens nothing."""
+
+import re
+from dataclasses import dataclass
+
+from lopa.runtime.errors import BadInputError
+
+_NAME = re.compile(r"openvino:(CPU|GPU(?:\.\d{1,3})?|NPU(?:\.\d{1,3})?)(:bf16)?", re.ASCII)
+
+
+@dataclass(frozen=True)
+class OpenVinoDevice:
+    """What a user asked for."""
+
+    name: str
+    """As OpenVINO calls the device: CPU, GPU, GPU.1, NPU."""
+    bf16: bool
+    """Whether products may be computed in bfloat16. Without it everything is computed in float32."""
+
+
+def device_from_name(device: str) -> OpenVinoDevice:
+    """Raises BadInputError for any other name."""
+    found = _NAME.fullmatch(device)
+    if found is None:
+        raise BadInputError(
+            f"device {device!r}",
+            expected="openvino:CPU, openvino:GPU, openvino:GPU.N or openvino:NPU, with :bf16 for products in bfloat16",
+            remedy="e.g. openvino:CPU or openvino:CPU:bf16",
+        )
+    return OpenVinoDevice(found[1], found[2] is not None)
+
+
+def rounds_to_bfloat16(device: str) -> bool:
+    """Whether `device`, of any backend, or a stage of it is one of OpenVINO's that computes in bfloat16."""
+    return any(_NAME.fullmatch(stage) and stage.endswith(":bf16") for stage in device.split("+"))

@@ -1,0 +1,162 @@
+"""One forward of the contract through any engine whose inputs and outputs are bound to arrays in host memory.
+
+Knows which arrays a forward has, and uses their memory again; the engine is handed in. Does not know which requests
+live, nor what a window means.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from lopa.runtime import contract
+from lopa.runtime.bundle.graph_signature import arrays_of_values, inputs_of_graph, outputs_of_graph
+from lopa.runtime.bundle.manifest import Manifest
+from lopa.runtime.contract import Rows, Sizes, Statistics, WindowBatch
+from lopa.runtime.contract.model_part import HIDDEN, ModelPart
+from lopa.runtime.sessions.prefix_cache import Prefix
+
+Array = npt.NDArray[Any]
+Handle = Any
+"""What an engine calls an array's own memory."""
+
+_MOST_BUFFERS = 64
+"""Sets of views kept: creating one costs more than binding it, and a decode comes back to few sizes."""
+
+
+class Binding(Protocol):
+    """An engine's opened graph, and what is bound to its inputs and outputs."""
+
+    def handle_of(self, array: Array) -> Handle:
+        """The engine's handle of the array's own memory; no copy. The caller keeps the array while it is bound."""
+
+    def bind_inputs(self, handles: Sequence[tuple[str, Handle]]) -> None:
+        """The next runs read these; other inputs stay as they are."""
+
+    def bind_outputs(self, handles: Sequence[tuple[str, Handle]]) -> None:
+        """The next runs write these."""
+
+    def unbind_inputs(self) -> None:
+        """Hold no reference to what was bound to any input."""
+
+    def run(self) -> None:
+        """One forward; whatever the engine raises."""
+
+    def close(self) -> None:
+        """Free the graph."""
+
+
+class BoundForward:
+    """One forward with every input and output bound to memory that is used again."""
+
+    def __init__(self, binding: Binding, manifest: Manifest, part: ModelPart) -> None:
+        """`binding` is of a standard graph, that of `part`."""
+        self._binding = binding
+        self._part = part
+        prefix = {contract.PREFIX_MASK, *part.past_names}
+        self._inputs = {name: form for name, form in inputs_of_graph(manifest, part).items() if name not in prefix}
+        self._outputs = outputs_of_graph(manifest, part)
+        self._memory: dict[str, Array] = {}
+        """One flat array for each input and output but the prefix, as large as the largest window so far needed it."""
+        self._buffers: dict[Sizes, _Buffers] = {}
+        """Views of `_memory` for the sizes seen since it last grew; only those of the last run hold its results."""
+        self._bound_window: Sizes | None = None
+        self._bound_prefix: Prefix | None = None
+
+    def run(self, batch: WindowBatch, prefix: Prefix) -> tuple[Statistics, tuple[Rows, ...]]:
+        """Forward.run: one call for all branches of all requests. The rows are overwritten by the next run."""
+        arrays = self.run_part(batch, None, prefix)
+        return self.statistics_from_outputs(arrays), tuple(arrays[name] for name in self._part.window_names)
+
+    def run_part(self, batch: WindowBatch, hidden: Array | None, prefix: Prefix) -> dict[str, Array]:
+        """All outputs by name, in memory that the next run overwrites.
+
+        `prefix` has the arrays of this part's layers; `hidden` as HIDDEN for any but the first.
+        """
+        requests, branches, window = batch.input_ids.shape
+        # The prefix is bound by itself, and rows are wanted of the last part alone.
+        wanted = batch.logits_index.shape[2] if self._part.is_last else 0
+        arrays = self._bound_arrays(Sizes(requests, branches, window, prefix=0, wanted=wanted))
+        if prefix is not self._bound_prefix:
+            self._bind_prefix(prefix)
+        if hidden is None:
+            arrays[contract.INPUT_IDS][...] = batch.input_ids
+        else:
+            arrays[HIDDEN][...] = hidden
+        arrays[contract.POSITION_IDS][...] = batch.position_ids
+        arrays[contract.WINDOW_MASK][...] = batch.window_mask
+        if self._part.is_last:
+            arrays[contract.LOGITS_INDEX][...] = batch.logits_index
+            arrays[contract.TEMPERATURE][...] = batch.temperature
+        self._binding.run()
+        return arrays
+
+    def statistics_from_outputs(self, arrays: dict[str, Array]) -> Statistics:
+        """Copies of the statistics among what `run_part` of a last part gave."""
+        return Statistics(
+            topk_ids=arrays[contract.TOPK_IDS].copy(),
+            topk_logprobs=arrays[contract.TOPK_LOGPROBS].copy(),
+            entropy=arrays[contract.ENTROPY].copy(),
+            logits=arrays[contract.LOGITS].copy() if contract.LOGITS in self._outputs else None,
+        )
+
+    def forget_prefix(self) -> None:
+        """Unbind all inputs, so that a released cache is freed."""
+        self._binding.unbind_inputs()
+        self._bound_window = None
+        self._bound_prefix = None
+
+    def close(self) -> None:
+        """Free the graph, the bindings and their memory."""
+        self._binding.close()
+        self._memory.clear()
+        self._buffers.clear()
+        self._bound_prefix = None
+
+    def _bound_arrays(self, sizes: Sizes) -> dict[str, Array]:
+        """The bound arrays of these sizes, by the names of the contract: all inputs and outputs but the prefix."""
+        if sizes not in self._buffers:
+            self._add_buffers(sizes)
+        buffers = self._buffers[sizes]
+        if sizes != self._bound_window:
+            self._bound_window = None  # until all are bound
+            self._binding.bind_inputs(buffers.inputs)
+            self._binding.bind_outputs(buffers.outputs)
+            self._bound_window = sizes
+        return buffers.arrays
+
+    def _add_buffers(self, sizes: Sizes) -> None:
+        self._bound_window = None  # its views may go
+        inputs, outputs = arrays_of_values(self._inputs, sizes), arrays_of_values(self._outputs, sizes)
+        both = inputs | outputs
+        if len(self._buffers) == _MOST_BUFFERS:
+            self._buffers.clear()
+        for name, form in both.items():
+            size = math.prod(form.shape)
+            if name not in self._memory or self._memory[name].size < size:
+                self._memory[name] = np.empty(size, form.dtype)
+                self._buffers.clear()  # views of the smaller memory would keep it
+        arrays = {name: self._memory[name][: math.prod(form.shape)].reshape(form.shape) for name, form in both.items()}
+        handles = {name: self._binding.handle_of(array) for name, array in arrays.items()}
+        self._buffers[sizes] = _Buffers(
+            arrays, [(name, handles[name]) for name in inputs], [(name, handles[name]) for name in outputs]
+        )
+
+    def _bind_prefix(self, prefix: Prefix) -> None:
+        names = [contract.PREFIX_MASK, *self._part.past_names]
+        arrays = (prefix.mask, *prefix.arrays)
+        handles = [(name, self._binding.handle_of(array)) for name, array in zip(names, arrays, strict=True)]
+        self._bound_prefix = prefix  # kept from here on, since an engine may hold its bare address
+        self._binding.bind_inputs(handles)
+
+
+@dataclass(frozen=True, eq=False)
+class _Buffers:
+    """Everything bound for one window but the prefix: the arrays, and the engine's handles of the same memory."""
+
+    arrays: dict[str, Array]
+    inputs: list[tuple[str, Handle]]
+    outputs: list[tuple[str, Handle]]

@@ -1,0 +1,302 @@
+"""OpenVINO held against numpy, ONNX Runtime and the recorded traces; what it computes with; what cannot be opened."""
+
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.conformance.recorded import assert_reproduced
+from tests.runtime.check_cases import assert_random_windows_agree
+from tests.runtime.random_windows import assert_close, assert_same_statistics, batch_of_one, random_batch
+from tests.runtime.shortened import assert_shortened_equals_fresh
+
+from lopa.export.verify.report import report_from_bundle
+from lopa.runtime import Decoder, Engine
+from lopa.runtime.branch_choice import branch_choice
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.devices import session_from_devices
+from lopa.runtime.errors import BadInputError, MissingBackendError
+from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.openvino import model, session
+from lopa.runtime.openvino.device import OpenVinoDevice, device_from_name
+from lopa.runtime.openvino.model import settings
+from lopa.runtime.parallel.branch_session import BranchParallelSession
+from lopa.runtime.sessions.session import Session, open_session
+
+openvino = pytest.importorskip("openvino")
+
+DEVICE = "openvino:CPU"
+BF16 = f"{DEVICE}:bf16"
+HAS_BF16 = "BF16" in openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+with_bf16 = pytest.mark.skipif(not HAS_BF16, reason="the processor has no bfloat16")
+PROMPT = "Question: There are 9 baskets at home, and each holds 6 candies. How many candies are there now?\nAnswer:"
+
+
+@pytest.fixture
+def opened() -> Iterator[Callable[[Path, str], Session]]:
+    """Opens sessions of one thread and closes them at the end of the test."""
+    sessions: list[Session] = []
+
+    def open_one(bundle: Path, device: str) -> Session:
+        sessions.append(open_session(Bundle.open(bundle), device, threads=1))
+        return sessions[-1]
+
+    yield open_one
+    for each in sessions:
+        each.close()
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_random_windows_equal_the_reference(
+    tiny_bundle_logits: Path, opened: Callable[[Path, str], Session], seed: int
+) -> None:
+    sessions = (opened(tiny_bundle_logits, device) for device in (DEVICE, "numpy"))
+    assert_random_windows_agree(*sessions, seed=seed, turns=8)
+
+
+def test_a_shortened_request_equals_a_fresh_one(tiny_bundle: Path, opened: Callable[[Path, str], Session]) -> None:
+    assert_shortened_equals_fresh(opened(tiny_bundle, DEVICE), opened(tiny_bundle, DEVICE), exact=True)
+
+
+@pytest.mark.parametrize("name", ["lopa_bf4_bs32_full", "lopa_bf3_bs32_block", "d2f_bs16_block"])
+def test_recorded_traces(name: str, tiny_bundle: Path, opened: Callable[[Path, str], Session]) -> None:
+    assert_reproduced(name, opened(tiny_bundle, DEVICE), Bundle.open(tiny_bundle).manifest, limit=4)
+
+
+def test_recorded_traces_on_two_devices(tiny_bundle: Path) -> None:
+    bundle = Bundle.open(tiny_bundle)
+    both = BranchParallelSession([open_session(bundle, DEVICE, threads=1) for _ in range(2)])
+    assert_reproduced("lopa_bf4_bs16_block", both, bundle.manifest, limit=3)
+    both.close()
+    assert both.lost == ()
+
+
+@pytest.mark.parametrize("device", [f"{DEVICE}+{DEVICE}", f"cpu+{DEVICE}"])
+def test_stages_of_a_pipeline(tiny_staged: Path, opened: Callable[[Path, str], Session], device: str) -> None:
+    pipeline, whole = opened(tiny_staged, device), opened(tiny_staged, "cpu")
+    assert_random_windows_agree(pipeline, whole, seed=5, turns=5)
+
+
+def test_half_precision(tiny_half: Path, opened: Callable[[Path, str], Session]) -> None:
+    """float16 rows; a prefix of them too, as they were committed."""
+    rng = np.random.default_rng(0)
+    ours, plain = opened(tiny_half, DEVICE), opened(tiny_half, "numpy")
+    for start in (0, 30):
+        batch = random_batch(rng, [1], 3, 30, 8, starts=start)
+        assert_same_statistics(ours.forward(batch), plain.forward(batch), tolerance=0.01)
+        rows = ours.read_rows(1, 2, 30)
+        assert all(array.dtype == np.float16 for array in rows.layers)
+        for array, right in zip(rows.layers, plain.read_rows(1, 2, 30).layers, strict=True):
+            assert_close(array, right, tolerance=0.01)
+        ours.commit(1, 2, 30)
+        plain.append_rows(1, rows)
+
+
+def test_integer_bundles_pass_verify(tiny_quantized: Path) -> None:
+    for device in (DEVICE, *([BF16] if HAS_BF16 else [])):
+        assert report_from_bundle(Bundle.open(tiny_quantized), device=device).ok
+
+
+@with_bf16
+def test_bfloat16_has_its_own_tolerance_and_float32_not_its(tiny_bundle: Path) -> None:
+    """Products are rounded to 8 bits: far beyond a float32 engine's tolerance, and within bfloat16's."""
+    bundle = Bundle.open(tiny_bundle)
+    rounded, exact = (report_from_bundle(bundle, device=device) for device in (BF16, DEVICE))
+    assert rounded.ok
+    assert exact.ok
+    assert {error.tolerance for error in rounded.errors} == {0.2}
+    assert {error.tolerance for error in exact.errors} == {1e-4}
+    assert max(error.measured for error in rounded.errors) > 1e-3
+
+
+def test_a_request_is_answered_the_same_in_any_company(
+    tiny_bundle: Path, opened: Callable[[Path, str], Session]
+) -> None:
+    """The same bits, with others in the batch and alone, again and again."""
+    ours = opened(tiny_bundle, DEVICE)
+    batch = random_batch(np.random.default_rng(3), [1, 2, 3], 2, 33, 9)
+    together = [ours.forward(batch) for _ in range(2)]
+    np.testing.assert_array_equal(together[0].topk_logprobs, together[1].topk_logprobs)
+    for slot in range(3):
+        alone = ours.forward(batch_of_one(batch, slot))
+        np.testing.assert_array_equal(alone.topk_logprobs[0], together[0].topk_logprobs[slot])
+        np.testing.assert_array_equal(alone.topk_ids[0], together[0].topk_ids[slot])
+
+
+def test_nothing_is_copied(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """OpenVINO's own tensors lie where our arrays do: caches, windows, and what it has written."""
+    bindings: list[Any] = []
+
+    class Seen(session.OpenVinoBinding):
+        def __init__(self, opened: model.CompiledModel) -> None:
+            super().__init__(opened)
+            self.arrays: dict[int, Any] = {}
+            bindings.append(self)
+
+        def handle_of(self, array: Any) -> Any:
+            self.arrays[array.ctypes.data] = array
+            return super().handle_of(array)
+
+    monkeypatch.setattr(session, "OpenVinoBinding", Seen)
+    ours = open_session(Bundle.open(tiny_bundle), DEVICE, threads=1)
+    rng = np.random.default_rng(1)
+    for start, width in ((0, 64), (64, 20), (84, 64), (148, 7)):
+        ours.forward(random_batch(rng, [1], 2, width, 5, starts=start))
+        ours.commit(1, 1, width)
+    batch = random_batch(rng, [1], 2, 33, 5, starts=155)
+    found = ours.forward(batch)
+    (binding,) = bindings
+    ports = [*binding._model.compiled.inputs, *binding._model.compiled.outputs]
+    assert len(ports) == 6 + 10 + 3 + 10
+    for port in ports:
+        tensor = binding._request.get_tensor(port.any_name)
+        assert tensor.data.ctypes.data in binding.arrays, port.any_name
+    written = binding._request.get_tensor("topk_logprobs").data
+    np.testing.assert_array_equal(written, found.topk_logprobs)
+    cache = ours._caches[1].prefix  # type: ignore[attr-defined]
+    for array, name in zip(cache.arrays[:2], ("past_key_values.0.key", "past_key_values.0.value"), strict=True):
+        assert binding._request.get_tensor(name).data.ctypes.data == array.ctypes.data
+    ours.release(1)
+    assert all(binding._request.get_tensor(port.any_name).size == 0 for port in binding._model.compiled.inputs)
+    ours.close()
+
+
+def test_what_changes_numbers_is_said(tiny_bundle: Path) -> None:
+    """Read back from the compiled model; left alone, OpenVINO takes bfloat16 and 8-bit rows where it can."""
+    opened = open_session(Bundle.open(tiny_bundle), DEVICE, threads=1)
+    compiled = opened._forward._binding._model.compiled  # type: ignore[attr-defined]
+    for name, expected in (
+        ("INFERENCE_PRECISION_HINT", openvino.Type.f32),
+        ("INFERENCE_NUM_THREADS", 1),
+        ("NUM_STREAMS", 1),
+        ("ENABLE_CPU_PINNING", False),
+        ("DYNAMIC_QUANTIZATION_GROUP_SIZE", 0),
+    ):
+        assert compiled.get_property(name) == expected
+    opened.close()
+
+
+def test_pinning_and_hyper_threading_change_no_bit(
+    tiny_bundle: Path, opened: Callable[[Path, str], Session], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    batch = random_batch(np.random.default_rng(4), [1, 2], 3, 40, 9)
+    expected = opened(tiny_bundle, DEVICE).forward(batch)
+    for number, other in enumerate(({"ENABLE_CPU_PINNING": True}, {"ENABLE_HYPER_THREADING": False})):
+        monkeypatch.setattr(model, "settings", lambda *given, other=other: settings(*given) | other)
+        copy = shutil.copytree(tiny_bundle, tmp_path / str(number))  # a bundle that is not open yet
+        found = opened(copy, DEVICE).forward(batch)
+        np.testing.assert_array_equal(found.topk_logprobs, expected.topk_logprobs)
+
+
+def test_sessions_share_a_model(tiny_bundle: Path) -> None:
+    bundle = Bundle.open(tiny_bundle)
+    one, other = (open_session(bundle, DEVICE, threads=1) for _ in range(2))
+    models = [each._forward._binding._model for each in (one, other)]  # type: ignore[attr-defined]
+    assert models[0] is models[1]
+    del models
+    one.close()
+    batch = random_batch(np.random.default_rng(0), [1], 1, 9, 2)
+    assert np.isfinite(other.forward(batch).entropy).all()
+    other.close()
+
+
+def test_decoder_and_engine_answer_as_on_onnx_runtime(tiny_bundle: Path) -> None:
+    texts = []
+    for device in ("cpu", DEVICE):
+        with Decoder.open(tiny_bundle, [device], threads=1) as decoder:
+            texts.append(next(decoder.generate([PROMPT], decoder.config(max_new_tokens=64))).text)
+    with Engine.open(tiny_bundle, devices=[DEVICE], threads=1) as engine:
+        texts.append(engine.submit(PROMPT, engine.config(max_new_tokens=64)).result().text)
+    assert len(set(texts)) == 1
+    assert "54" in texts[0]
+
+
+def test_the_processor_has_one_branch_by_default() -> None:
+    config = GenerationConfig()
+    assert branch_choice(config, [DEVICE]).number == branch_choice(config, ["cpu"]).number == 1
+    assert branch_choice(config, [BF16]).number == 1
+    assert branch_choice(config, ["openvino:GPU"]).number == branch_choice(config, ["cuda:0"]).number > 1
+
+
+@pytest.mark.parametrize(
+    "device",
+    ["openvino", "openvino:", "openvino:cpu", "openvino:CPU:fp16", "openvino:CPU.1", "openvino:AUTO", "openvino:GPU.x"],
+)
+def test_a_malformed_device(tiny_bundle: Path, device: str) -> None:
+    with pytest.raises(BadInputError, match=r"openvino:GPU\.N") as caught:
+        open_session(Bundle.open(tiny_bundle), device)
+    assert repr(device) in caught.value.received
+
+
+def test_names() -> None:
+    assert device_from_name("openvino:GPU.1:bf16") == OpenVinoDevice("GPU.1", bf16=True)
+    assert device_from_name("openvino:NPU") == OpenVinoDevice("NPU", bf16=False)
+
+
+@pytest.mark.parametrize("name", ["GPU.7", "NPU"])
+def test_a_device_that_is_not_listed(tiny_bundle: Path, name: str) -> None:
+    with pytest.raises(MissingBackendError, match="openvino:CPU") as caught:
+        open_session(Bundle.open(tiny_bundle), f"openvino:{name}")
+    assert "lists CPU" in caught.value.received
+    assert caught.value.exit_code == 3
+
+
+class _Core:
+    """A machine as OpenVINO describes it."""
+
+    def __init__(self, devices: list[str], capabilities: list[str]) -> None:
+        self.available_devices, self._capabilities = devices, capabilities
+
+    def get_property(self, _: str, name: str) -> Any:
+        return self._capabilities if name == "OPTIMIZATION_CAPABILITIES" else "Some Processor"
+
+
+def test_bfloat16_where_the_processor_lacks_it() -> None:
+    core = _Core(["CPU", "GPU.0", "GPU.1"], ["FP32", "INT8"])
+    model.check_listed(core, "openvino:GPU")
+    model.check_listed(core, "openvino:GPU.1")
+    with pytest.raises(MissingBackendError, match="Some Processor has only FP32, INT8") as caught:
+        model.check_listed(core, BF16)
+    assert "openvino:CPU, which" in caught.value.remedy
+
+
+def test_a_portable_graph_is_refused(tiny_portable: Path) -> None:
+    with pytest.raises(BadInputError, match="--dialect both"):
+        open_session(Bundle.open(tiny_portable), DEVICE)
+
+
+def test_a_graph_that_is_none_gives_openvinos_message(tiny_bundle: Path, tmp_path: Path) -> None:
+    bundle = Bundle.open(shutil.copytree(tiny_bundle, tmp_path / "copy"))
+    bundle.graph.write_bytes(np.random.default_rng(0).bytes(bundle.graph.stat().st_size))
+    with pytest.raises(BadInputError, match="cannot compile") as caught:
+        open_session(bundle, DEVICE)
+    assert str(bundle.graph) in caught.value.received
+    assert "--device cpu" in caught.value.remedy
+
+
+def test_an_operator_that_it_refuses(tiny_bundle: Path, tmp_path: Path) -> None:
+    """Its own words name the operator."""
+    onnx = pytest.importorskip("onnx")
+    bundle = Bundle.open(shutil.copytree(tiny_bundle, tmp_path / "copy"))
+    graph = onnx.load(bundle.graph, load_external_data=False)
+    next(node for node in graph.graph.node if node.op_type == "Sigmoid").op_type = "Sigmoidal"
+    bundle.graph.write_bytes(graph.SerializeToString())
+    with pytest.raises(BadInputError, match="Sigmoidal"):
+        open_session(bundle, DEVICE)
+
+
+def test_a_graph_that_is_not_the_manifests(tiny_bundle: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(tiny_bundle, tmp_path / "copy")
+    manifest = copy / "manifest.json"
+    manifest.write_text(re.sub(r'"with_logits": ?false', '"with_logits": true', manifest.read_text()))
+    with pytest.raises(BadInputError, match=r"other outputs .*logits"):
+        open_session(Bundle.open(copy), DEVICE)
+
+
+@pytest.mark.parametrize("other", ["cpu", "cpu:0", BF16])
+def test_devices_that_share_the_processor(tiny_bundle: Path, other: str) -> None:
+    with pytest.raises(BadInputError, match="has every core"):
+        session_from_devices(Bundle.open(tiny_bundle), [DEVICE, other])
