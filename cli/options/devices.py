@@ -15,6 +15,7 @@ _COMPLETED = (
     "cpu",
     "openvino:CPU",
     "openvino:CPU:bf16",
+    "openvino:CPU:int8",
     "cuda:0",
     "tensorrt:0",
     "tensorrt-rtx:0",

@@ -9,7 +9,7 @@ from lopa.runtime.bundle import Bundle
 from lopa.runtime.errors import LopaError
 from lopa.runtime.sessions.session import Session, open_session
 
-DEVICES = ("cpu", "openvino:CPU", "openvino:CPU:bf16", "openvino:GPU", "cuda:0")
+DEVICES = ("cpu", "openvino:CPU", "openvino:CPU:bf16", "openvino:CPU:int8", "openvino:GPU", "cuda:0")
 """Tried in this order: those that run a bundle as it is. Engines are built first, so they are not asked here."""
 _SHAPE = ForwardShape(1, 32, 64, 32)
 """One block behind a short prefix, every row wanted: what most steps of one branch are like."""

@@ -1,11 +1,12 @@
-"""Names of OpenVINO's devices: "openvino:CPU", "openvino:GPU.1", and ":bf16" behind them. Opens nothing."""
+"""Names of OpenVINO's devices: "openvino:CPU", "openvino:GPU.1", and ":bf16" or ":int8" behind them. Opens nothing."""
 
 import re
 from dataclasses import dataclass
+from typing import Literal, cast
 
 from lopa.runtime.errors import BadInputError
 
-_NAME = re.compile(r"openvino:(CPU|GPU(?:\.\d{1,3})?|NPU(?:\.\d{1,3})?)(:bf16)?", re.ASCII)
+_NAME = re.compile(r"openvino:(CPU|GPU(?:\.\d{1,3})?|NPU(?:\.\d{1,3})?)(?::(bf16|int8))?", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -14,8 +15,9 @@ class OpenVinoDevice:
 
     name: str
     """As OpenVINO calls the device: CPU, GPU, GPU.1, NPU."""
-    bf16: bool
-    """Whether products may be computed in bfloat16. Without it everything is computed in float32."""
+    rounding: Literal["bf16", "int8"] | None
+    """bf16: products may be computed in bfloat16. int8: rows are rounded to 8 bits in products with 4-bit weights.
+    None: everything is computed in float32."""
 
 
 def device_from_name(device: str) -> OpenVinoDevice:
@@ -24,10 +26,11 @@ def device_from_name(device: str) -> OpenVinoDevice:
     if found is None:
         raise BadInputError(
             f"device {device!r}",
-            expected="openvino:CPU, openvino:GPU, openvino:GPU.N or openvino:NPU, with :bf16 for products in bfloat16",
+            expected="openvino:CPU, openvino:GPU, openvino:GPU.N or openvino:NPU, with :bf16 for products in bfloat16, "
+            "or for int4 bundles :int8 for rows in 8 bits",
             remedy="e.g. openvino:CPU or openvino:CPU:bf16",
         )
-    return OpenVinoDevice(found[1], found[2] is not None)
+    return OpenVinoDevice(found[1], cast(Literal["bf16", "int8"] | None, found[2]))
 
 
 def rounds_to_bfloat16(device: str) -> bool:

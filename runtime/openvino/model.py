@@ -18,6 +18,8 @@ from lopa.runtime.files.untrusted_input import said_by
 from lopa.runtime.openvino.device import OpenVinoDevice, device_from_name
 from lopa.runtime.openvino.library import openvino_module
 
+_BLOCK = 32
+"""Numbers of a row that are rounded to 8 bits together: a block of an int4 matrix (lopa.export.weights)."""
 _TYPES = {"i64": "int64", "f32": "float", "f16": "float16", "bf16": "bfloat16", "boolean": "bool"}
 """OpenVINO's names of types -> ONNX's."""
 _open_models: weakref.WeakValueDictionary["_ModelKey", "CompiledModel"] = weakref.WeakValueDictionary()
@@ -48,6 +50,13 @@ def model_of_part(bundle: Bundle, part: ModelPart, device: str, threads: int | N
             f"device {device!r} for {bundle.path}, a graph with the functions {', '.join(bundle.manifest.plugins)}",
             expected="a graph of standard operators: OpenVINO reads no functions of the domain lopa",
             remedy="export the checkpoint without --plugins, or use --device cpu",
+        )
+    quantization = bundle.manifest.quantization
+    if asked.rounding == "int8" and (asked.name != "CPU" or quantization is None or quantization.kind != "int4"):
+        raise BadInputError(
+            f"device {device!r} for {bundle.path}",
+            expected="openvino:CPU:int8 with a bundle of 4-bit matrices: others have no products that it changes",
+            remedy=f"use --device openvino:{asked.name}, or export the checkpoint with --quantize int4",
         )
     if bundle.manifest.dialect != "standard":
         raise BadInputError(
@@ -104,7 +113,7 @@ def check_listed(core: Any, device: str) -> None:
             remedy="install the device's driver, or use one that is listed, e.g. --device openvino:CPU",
         )
     capabilities = [str(each) for each in core.get_property(asked.name, "OPTIMIZATION_CAPABILITIES")]
-    if asked.bf16 and "BF16" not in capabilities:
+    if asked.rounding == "bf16" and "BF16" not in capabilities:
         raise MissingBackendError(
             f"device {device!r}, but {core.get_property(asked.name, 'FULL_DEVICE_NAME')} has only "
             f"{', '.join(capabilities)}",
@@ -120,7 +129,7 @@ def settings(asked: OpenVinoDevice, threads: int | None) -> dict[str, Any]:
     keep threads on cores that another session may use.
     """
     common = {
-        "INFERENCE_PRECISION_HINT": "bf16" if asked.bf16 else "f32",
+        "INFERENCE_PRECISION_HINT": "bf16" if asked.rounding == "bf16" else "f32",
         "PERFORMANCE_HINT": "LATENCY",
     }
     if asked.name != "CPU":
@@ -129,7 +138,7 @@ def settings(asked: OpenVinoDevice, threads: int | None) -> dict[str, Any]:
         "NUM_STREAMS": 1,
         "INFERENCE_NUM_THREADS": 0 if threads is None else threads,  # 0: its own choice
         "ENABLE_CPU_PINNING": False,
-        "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0,
+        "DYNAMIC_QUANTIZATION_GROUP_SIZE": _BLOCK if asked.rounding == "int8" else 0,
     }
 
 

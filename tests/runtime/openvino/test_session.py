@@ -108,6 +108,23 @@ def test_integer_bundles_pass_verify(tiny_quantized: Path) -> None:
         assert report_from_bundle(Bundle.open(tiny_quantized), device=device).ok
 
 
+def test_rows_in_8_bits_for_4_bit_weights(tiny_quantized: Path, opened: Callable[[Path, str], Session]) -> None:
+    """Within verify's tolerance, and seen to round; a request's answer does not depend on who is beside it."""
+    bundle = Bundle.open(tiny_quantized)
+    assert bundle.manifest.quantization is not None
+    if bundle.manifest.quantization.kind == "int8":
+        with pytest.raises(BadInputError, match="4-bit matrices"):
+            open_session(bundle, f"{DEVICE}:int8")
+        return
+    report = report_from_bundle(bundle, device=f"{DEVICE}:int8")
+    assert report.ok
+    assert max(error.measured for error in report.errors) > 1e-3  # in float32 it is 1e-6
+    batch = random_batch(np.random.default_rng(6), [1, 2], 2, 20, 4)
+    rounded = opened(tiny_quantized, f"{DEVICE}:int8")
+    together, alone = rounded.forward(batch), rounded.forward(batch_of_one(batch, 1))
+    np.testing.assert_array_equal(alone.topk_logprobs[0], together.topk_logprobs[1])
+
+
 @with_bf16
 def test_bfloat16_has_its_own_tolerance_and_float32_not_its(tiny_bundle: Path) -> None:
     """Products are rounded to 8 bits: far beyond a float32 engine's tolerance, and within bfloat16's."""
@@ -240,8 +257,8 @@ def test_a_malformed_device(tiny_bundle: Path, device: str) -> None:
 
 
 def test_names() -> None:
-    assert device_from_name("openvino:GPU.1:bf16") == OpenVinoDevice("GPU.1", bf16=True)
-    assert device_from_name("openvino:NPU") == OpenVinoDevice("NPU", bf16=False)
+    assert device_from_name("openvino:GPU.1:bf16") == OpenVinoDevice("GPU.1", "bf16")
+    assert device_from_name("openvino:NPU") == OpenVinoDevice("NPU", None)
 
 
 @pytest.mark.parametrize("name", ["GPU.7", "NPU"])
