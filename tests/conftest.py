@@ -184,22 +184,25 @@ def _bundle_made_once(
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not bundle.exists():
             # Imported here because the runtime's tests also run where torch is not installed.
+            from tests.export.kept_traces import unmeasured
+
             from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint
             from lopa.export.weights.quantization import QuantizationChoice
 
             _keep_traces(tmp_path_factory)
             choice = None if quantize is None else QuantizationChoice(quantize)
-            bundle_from_checkpoint(
-                checkpoint,
-                bundle,
-                lora=lora,
-                quantization=choice,
-                dialects=dialects,
-                dtype=dtype,
-                with_logits=with_logits,
-                stages=stages,
-                plugins=plugins,
-            )
+            with unmeasured():
+                bundle_from_checkpoint(
+                    checkpoint,
+                    bundle,
+                    lora=lora,
+                    quantization=choice,
+                    dialects=dialects,
+                    dtype=dtype,
+                    with_logits=with_logits,
+                    stages=stages,
+                    plugins=plugins,
+                )
     return bundle
 
 
