@@ -1,11 +1,12 @@
 """Bundles of the tiny checkpoint, exported once for a whole test run, also when several workers share it."""
 
 import fcntl
+import gc
 import os
 import shutil
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
@@ -18,6 +19,17 @@ from lopa.tiny import ADAPTER, CHECKPOINT
 def pytest_configure() -> None:
     """A shell that starts the tests in the background has Ctrl-C ignored, and so would every process they interrupt."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """What is imported and collected stays to the end: nobody searches it for garbage, here or in the tests."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
