@@ -39,10 +39,16 @@ def model_of_part(bundle: Bundle, part: ModelPart, device: str, threads: int | N
     """The standard graph of `bundle`, that of `part`, compiled for "openvino:NAME" and checked.
 
     `threads` None leaves their number to OpenVINO; they are of its processor device only. Raises BadInputError for
-    another device, a portable graph or one that cannot be used, MissingBackendError when OpenVINO is absent or too old,
-    when it has no such device, or when that has no bfloat16 and it is asked for.
+    another device, and for a graph that is portable, has functions or cannot be used; MissingBackendError when OpenVINO
+    is absent or too old, when it has no such device, or when that has no bfloat16 and it is asked for.
     """
     asked = device_from_name(device)
+    if bundle.manifest.plugins:
+        raise BadInputError(
+            f"device {device!r} for {bundle.path}, a graph with the functions {', '.join(bundle.manifest.plugins)}",
+            expected="a graph of standard operators: OpenVINO reads no functions of the domain lopa",
+            remedy="export the checkpoint without --plugins, or use --device cpu",
+        )
     if bundle.manifest.dialect != "standard":
         raise BadInputError(
             f"device {device!r} for {bundle.path}, a graph in the {bundle.manifest.dialect} dialect",

@@ -95,6 +95,14 @@ def test_half_precision(tiny_half: Path, opened: Callable[[Path, str], Session])
         plain.append_rows(1, rows)
 
 
+def test_a_bundle_in_bfloat16(tiny_bfloat16: Path, opened: Callable[[Path, str], Session]) -> None:
+    """Computed in float32; rows are the bits of bfloat16, and are read again as such."""
+    assert report_from_bundle(Bundle.open(tiny_bfloat16), device=DEVICE).ok
+    ours = opened(tiny_bfloat16, DEVICE)
+    ours.forward(random_batch(np.random.default_rng(0), [1], 2, 9, 2))
+    assert {array.dtype for array in ours.read_rows(1, 1, 9).layers} == {np.dtype(np.uint16)}
+
+
 def test_integer_bundles_pass_verify(tiny_quantized: Path) -> None:
     for device in (DEVICE, *([BF16] if HAS_BF16 else [])):
         assert report_from_bundle(Bundle.open(tiny_quantized), device=device).ok
@@ -266,6 +274,12 @@ def test_bfloat16_where_the_processor_lacks_it() -> None:
 def test_a_portable_graph_is_refused(tiny_portable: Path) -> None:
     with pytest.raises(BadInputError, match="--dialect both"):
         open_session(Bundle.open(tiny_portable), DEVICE)
+
+
+def test_a_graph_with_functions_is_refused(tiny_plugins: Path) -> None:
+    with pytest.raises(BadInputError, match="without --plugins") as caught:
+        open_session(Bundle.open(tiny_plugins), DEVICE)
+    assert "BranchAttention" in caught.value.received
 
 
 def test_a_graph_that_is_none_gives_openvinos_message(tiny_bundle: Path, tmp_path: Path) -> None:
