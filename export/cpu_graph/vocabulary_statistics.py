@@ -141,7 +141,8 @@ def _rows_and_factors(nodes: _Nodes, tempered: ir.Node, shape: ir.Value) -> tupl
         product, scales = scaled.inputs
         assert product is not None
         assert scales is not None
-        return product, nodes.one("Div", scales, temperature)
+        if scales.producer() is not None:  # not a constant that a model multiplies its logits by
+            return product, nodes.one("Div", scales, temperature)
     of_rows = nodes.one("Concat", shape, np.array([1]), axis=0)
     return logits, nodes.one("Expand", nodes.one("Reciprocal", temperature), of_rows)
 
