@@ -1,11 +1,12 @@
 """Bundles of the tiny checkpoint, exported once for a whole test run, also when several workers share it."""
 
 import fcntl
+import gc
 import os
 import shutil
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
@@ -18,6 +19,17 @@ from lopa.tiny import ADAPTER, CHECKPOINT
 def pytest_configure() -> None:
     """A shell that starts the tests in the background has Ctrl-C ignored, and so would every process they interrupt."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """What is imported and collected stays to the end: nobody searches it for garbage, here or in the tests."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -184,22 +196,25 @@ def _bundle_made_once(
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not bundle.exists():
             # Imported here because the runtime's tests also run where torch is not installed.
+            from tests.export.kept_traces import unmeasured
+
             from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint
             from lopa.export.weights.quantization import QuantizationChoice
 
             _keep_traces(tmp_path_factory)
             choice = None if quantize is None else QuantizationChoice(quantize)
-            bundle_from_checkpoint(
-                checkpoint,
-                bundle,
-                lora=lora,
-                quantization=choice,
-                dialects=dialects,
-                dtype=dtype,
-                with_logits=with_logits,
-                stages=stages,
-                plugins=plugins,
-            )
+            with unmeasured():
+                bundle_from_checkpoint(
+                    checkpoint,
+                    bundle,
+                    lora=lora,
+                    quantization=choice,
+                    dialects=dialects,
+                    dtype=dtype,
+                    with_logits=with_logits,
+                    stages=stages,
+                    plugins=plugins,
+                )
     return bundle
 
 

@@ -209,15 +209,20 @@ def interrupted_after(seconds: float, number: int, *arguments: object) -> tuple[
 
 
 @pytest.mark.parametrize(
-    ("number", "code", "said"), [(signal.SIGINT, 130, "interrupted\n"), (signal.SIGTERM, 143, "terminated\n")]
+    ("number", "code", "said", "moments"),
+    [
+        (signal.SIGINT, 130, "interrupted\n", (0.05, 0.2, 0.5, 1.5)),
+        (signal.SIGTERM, 143, "terminated\n", (0.1, 0.35, 0.8)),
+    ],
+    ids=["interrupted", "terminated"],
 )
 def test_a_signal_at_any_moment_ends_cleanly(
-    tiny_bundle: Path, tmp_path: Path, number: int, code: int, said: str
+    tiny_bundle: Path, tmp_path: Path, number: int, code: int, said: str, moments: tuple[float, ...]
 ) -> None:
     """While modules are imported, while the bundle is opened, and while it decodes."""
     prompts = tmp_path / "in.jsonl"
     prompts.write_text((json.dumps({"prompt": PROMPT}) + "\n") * 5000)
-    for seconds in (0.05, 0.1, 0.2, 0.35, 0.5, 0.8, 1.5):
+    for seconds in moments:
         found = interrupted_after(seconds, number, "generate", tiny_bundle, "--prompts", prompts, "-q")
         assert found == (code, said), seconds
 

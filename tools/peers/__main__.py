@@ -87,7 +87,7 @@ def measure(
         check_output(path)
     report_of_folder(output, name)  # a file of something else is refused now
     check_prepared(Materials(work))
-    command = shlex.join(["python", "-m", "tools.peers", *sys.argv[1:]])
+    command = shlex.join(["python", "-m", str(__package__), *sys.argv[1:]])
     for number, shape, group in itertools.product(threads, shapes, groups_of_sides(sides)):
         what = f"rounds of {group[0].precision}, {shape.branches} x {shape.window}, {number} thread(s)"
         with progress_shown(what, rounds) as progress:

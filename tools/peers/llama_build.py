@@ -7,10 +7,12 @@ import tarfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from lopa.export.staging import staged_folder
+from lopa.export.staging import Product, staged_folder
 from lopa.runtime.errors import MissingBackendError
 
 PACKAGE = "llama-cpp-python"
+PROGRAM = Product("build of llama.cpp", "llama_side")
+VERSION_NAME = "version"
 _OURS = Path(__file__).parent
 _TOOLS = ("cmake", "ninja", "c++")
 
@@ -25,7 +27,7 @@ def build_llama_side(folder: Path) -> None:
         raise MissingBackendError(
             f"no {', '.join(missing)} on this machine", expected=f"{', '.join(_TOOLS)}", remedy="install them"
         )
-    with staged_folder(folder, overwrite=False) as place:
+    with staged_folder(folder, overwrite=False, product=PROGRAM) as place:
         source, build = place / "source", place / "build"
         source.mkdir()
         fetch = ["download", "--quiet", "--no-deps", "--no-binary", ":all:", PACKAGE, "--dest", str(source)]
@@ -44,9 +46,9 @@ def build_llama_side(folder: Path) -> None:
             f"-DLLAMA_SOURCE={llama}",
         ]
         run_or_missing(["cmake", *make], "setting up the build of llama.cpp")
-        run_or_missing(["cmake", "--build", str(build), "--target", "llama_side"], "the build of llama.cpp")
-        (place / "version").write_text(llama.parents[1].name)
-        shutil.copy2(build / "llama_side", place / "llama_side")
+        run_or_missing(["cmake", "--build", str(build), "--target", PROGRAM.marker], "the build of llama.cpp")
+        (place / VERSION_NAME).write_text(llama.parents[1].name)
+        shutil.copy2(build / PROGRAM.marker, place / PROGRAM.marker)
         shutil.rmtree(source)
         shutil.rmtree(build)
 

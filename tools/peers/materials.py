@@ -3,6 +3,7 @@
 Everything is made beside its place and renamed, so that nothing half built is ever used.
 """
 
+import importlib.metadata
 import importlib.util
 import sys
 from collections.abc import Callable
@@ -10,13 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint
-from lopa.export.staging import staged_folder
+from lopa.export.staging import Product, staged_folder
 from lopa.export.weights.quantization import QuantizationChoice
 from lopa.runtime.errors import BadInputError, MissingBackendError
 from tools.checkpoint.likeness import Likeness
 from tools.checkpoint.make import checkpoint_from_likeness
 from tools.peers.gguf_file import write_gguf_of_checkpoint
-from tools.peers.llama_build import build_llama_side, run_or_missing
+from tools.peers.llama_build import PROGRAM, VERSION_NAME, build_llama_side, run_or_missing
 
 OPENVINO = ("openvino==2026.4.1", "openvino-telemetry")
 _BUNDLES: dict[str, QuantizationChoice | None] = {
@@ -25,6 +26,7 @@ _BUNDLES: dict[str, QuantizationChoice | None] = {
     "int4": QuantizationChoice("int4"),
 }
 _QUANTIZED = ("q8_0", "q4_0")
+_GGUFS, _OPENVINO = Product("folder of GGUF files", "f32.gguf"), Product("copy of OpenVINO", "openvino")
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,12 @@ class Materials:
     @property
     def llama_side(self) -> Path:
         """The program of tools/peers/llama_side.cpp."""
-        return self.folder / "llama.cpp" / "llama_side"
+        return self.folder / "llama.cpp" / PROGRAM.marker
+
+    @property
+    def llama_version(self) -> Path:
+        """A file that says of which package llama_side was built."""
+        return self.llama_side.with_name(VERSION_NAME)
 
     @property
     def openvino(self) -> Path:
@@ -94,12 +101,23 @@ def check_prepared(materials: Materials) -> None:
         )
 
 
+def versions_of_peers(materials: Materials) -> dict[str, str]:
+    """Of llama.cpp (that of the package which carries it) and OpenVINO, where they are."""
+    found = {}
+    if materials.llama_version.exists():
+        found["llama.cpp"] = materials.llama_version.read_text()
+    where = [*sys.path, str(materials.openvino)]
+    for each in importlib.metadata.distributions(name="openvino", path=where):
+        found.setdefault("openvino", each.version)
+    return found
+
+
 def _make_llama(materials: Materials) -> None:
     if not materials.llama_side.exists():
         build_llama_side(materials.llama_side.parent)
     if materials.ggufs.exists():
         return
-    with staged_folder(materials.ggufs, overwrite=False) as place:
+    with staged_folder(materials.ggufs, overwrite=False, product=_GGUFS) as place:
         write_gguf_of_checkpoint(materials.checkpoint, place / "f32.gguf")
         for kind in _QUANTIZED:
             words = ["quantize", place / "f32.gguf", place / f"{kind}.gguf", kind, 1]
@@ -109,6 +127,6 @@ def _make_llama(materials: Materials) -> None:
 def _make_openvino(materials: Materials) -> None:
     if importlib.util.find_spec("openvino") is not None or materials.openvino.exists():
         return
-    with staged_folder(materials.openvino, overwrite=False) as place:
+    with staged_folder(materials.openvino, overwrite=False, product=_OPENVINO) as place:
         fetch = ["install", "--quiet", "--no-deps", "--target", str(place), *OPENVINO]
         run_or_missing([sys.executable, "-m", "pip", *fetch], "fetching OpenVINO")

@@ -81,6 +81,8 @@ def tables_of_report(report: PeerReport) -> list[Table]:
         pieces = [piece for piece in report.pieces if piece.threads == threads]
         tables += [_ratio_table(pieces, threads), _seconds_table(pieces, threads)]
     tables += [_agreement_table(report.pieces), _peaks_table(report.pieces)]
+    versions = {name: version for piece in report.pieces for name, version in _versions(piece).items()}
+    tables.append(Table("Versions", ("of", "version"), tuple(versions.items())))
     left_out = {name: reason for piece in report.pieces for name, reason in piece.left_out.items()}
     if left_out:
         tables.append(Table("Left out", ("side", "why"), tuple(left_out.items())))
@@ -132,10 +134,14 @@ def _peaks_table(pieces: Sequence[Piece]) -> Table:
         some = [piece.peaks for piece in pieces if piece.threads == threads]
         rows.append((str(threads), *(f"{max(rates) / 1e9:.0f}" for rates in zip(*map(_rates, some), strict=True))))
     return Table(
-        title=f"Peaks of {pieces[0].machine.cpu}",
+        title=f"Peaks of {pieces[0].machine.cpu}, {', '.join(pieces[0].instructions)}",
         columns=("threads", "float32 GFLOP/s", "bfloat16 GFLOP/s", "int8 GOP/s", "copy GB/s"),
         rows=tuple(rows),
     )
+
+
+def _versions(piece: Piece) -> dict[str, str]:
+    return {**piece.machine.versions, **piece.peers}
 
 
 def _rates(peaks: Peaks) -> tuple[float, ...]:

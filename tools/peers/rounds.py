@@ -19,12 +19,14 @@ from lopa.bench.speed.measure import torch_threads
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.errors import MissingBackendError
 from tools.peers.agreement import Agreement, agreement_of, check_agreement
-from tools.peers.materials import Materials
+from tools.peers.materials import Materials, versions_of_peers
 from tools.peers.side_process import SideProcess, Tokens
-from tools.peers.sides import BASELINE, REFERENCE, Side, command_of_side
+from tools.peers.sides import BASELINE, OURS, REFERENCE, Side, command_of_side
 
 _ALWAYS = (REFERENCE, BASELINE)
 """Opened in every piece."""
+_CPU_INFO = Path("/proc/cpuinfo")
+_INSTRUCTIONS = ("avx2", "avx_vnni", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_int8")
 _PAUSE = 0.1
 """Seconds between two sides: threads that wait for more work spin for a while."""
 
@@ -60,6 +62,10 @@ class Piece:
     date: str
     command: str
     machine: Machine
+    instructions: tuple[str, ...]
+    """That the processor has, of those that matter for products."""
+    peers: dict[str, str]
+    """Versions of what is not among the machine's packages."""
     threads: int
     shape: ForwardShape
     peaks: Peaks
@@ -94,6 +100,8 @@ def measured_piece(
             try:
                 process = held.enter_context(SideProcess(side.name, command_of_side(side, materials, threads), folder))
             except MissingBackendError as error:
+                if side.peer == OURS:
+                    raise
                 left_out[side.name] = error.received
                 continue
             process.prepare(tokens)
@@ -117,6 +125,8 @@ def measured_piece(
         date=date_now(),
         command=command,
         machine=machine_now(),
+        instructions=_instructions(),
+        peers=versions_of_peers(materials),
         threads=threads,
         shape=shape,
         peaks=peaks,
@@ -132,6 +142,12 @@ def _tokens(materials: Materials, shape: ForwardShape, folder: Path) -> Tokens:
     path = folder / "tokens"
     rng.integers(vocabulary, size=shape.prefix + shape.branches * shape.window, dtype=np.int32).tofile(path)
     return Tokens(path, shape)
+
+
+def _instructions() -> tuple[str, ...]:
+    """As Linux tells them; none elsewhere."""
+    told = _CPU_INFO.read_text().split() if _CPU_INFO.is_file() else []
+    return tuple(name for name in _INSTRUCTIONS if name in told)
 
 
 def _peaks(threads: int) -> Peaks:

@@ -4,6 +4,8 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from lopa.runtime.errors import MissingBackendError
+from tools.peers import python_side
 from tools.peers.materials import Materials
 
 
@@ -20,10 +22,11 @@ class Side:
     """What it multiplies with, in its own words: the file's kind for llama.cpp, the type of floats elsewhere."""
 
 
+OURS = "lopa"
 SIDES = (
-    Side("ours float32", "lopa", "f32", "f32"),
-    Side("ours int8", "lopa", "int8", "f32"),
-    Side("ours int4", "lopa", "int4", "f32"),
+    Side("ours float32", OURS, "f32", "f32"),
+    Side("ours int8", OURS, "int8", "f32"),
+    Side("ours int4", OURS, "int4", "f32"),
     Side("llama.cpp F32", "llama.cpp", "f32", "f32"),
     Side("llama.cpp Q8_0", "llama.cpp", "int8", "q8_0"),
     Side("llama.cpp Q4_0", "llama.cpp", "int4", "q4_0"),
@@ -48,9 +51,15 @@ def groups_of_sides(sides: Sequence[Side]) -> list[list[Side]]:
 
 
 def command_of_side(side: Side, materials: Materials, threads: int) -> Sequence[str]:
-    """The process that is the side."""
+    """The process that is the side. Raises MissingBackendError when its program or its file was not made."""
     if side.peer == "llama.cpp":
-        return [str(materials.llama_side), "run", str(materials.gguf(side.computes)), str(threads)]
+        program, model = materials.llama_side, materials.gguf(side.computes)
+        for path in (program, model):
+            if not path.exists():
+                raise MissingBackendError(
+                    f"there is no {path}", expected="llama.cpp, built", remedy="python -m tools.peers prepare says why"
+                )
+        return [str(program), "run", str(model), str(threads)]
     folder = materials.checkpoint if side.peer == "torch" else materials.bundle(_BUNDLES[side.precision])
-    program = [sys.executable, "-m", "tools.peers.python_side"]
-    return [*program, side.peer, side.computes, str(folder), str(threads), str(materials.openvino)]
+    python = [sys.executable, "-m", python_side.__name__]
+    return [*python, side.peer, side.computes, str(folder), str(threads), str(materials.openvino)]

@@ -28,6 +28,8 @@ costs._MOST_ROUNDS, costs._HOST_PROMPTS = 6, 1
 machine_rates.least_seconds.__defaults__ = (0.05,)
 """
 """8 sizes instead of 144, and less of everything else: the whole takes a minute."""
+SHORT = "from lopa.bench.quality import measure; measure.MAX_NEW_TOKENS = 32"
+"""An eighth of an answer."""
 
 
 def bench(*arguments: object) -> subprocess.CompletedProcess[str]:
@@ -69,6 +71,7 @@ def test_quality_writes_json_table_and_plot(tiny_bundle: Path, tmp_path: Path) -
         "--plot",
         plot,
         refuse=("torch",),
+        first=SHORT,
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout == (output / "quality.md").read_text() + "\n"
@@ -258,7 +261,7 @@ def test_a_plot_without_matplotlib_is_refused_before_measuring(
     assert pip_install("plot") in done.stderr
     assert "Traceback" not in done.stderr
     assert list(tmp_path.iterdir()) == []
-    assert bench_alone(*asked, refuse=("matplotlib",)).returncode == 0
+    assert bench_alone(*asked, refuse=("matplotlib",), first=SHORT).returncode == 0
 
 
 def test_speed_without_torch_names_the_extra(tiny_bundle: Path) -> None:

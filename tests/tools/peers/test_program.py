@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from tools.peers.__main__ import main
-from tools.peers.sides import BASELINE, SIDES, groups_of_sides
+from tools.peers.materials import Materials, versions_of_peers
+from tools.peers.sides import BASELINE, SIDES, command_of_side, groups_of_sides
 
-from lopa.runtime.errors import BadInputError
+from lopa.runtime.errors import BadInputError, MissingBackendError
 
 
 @pytest.mark.parametrize("size", ["64", "4x", "axb", "1x2x3", "0x64"])
@@ -28,6 +29,18 @@ def test_groups_have_every_side_once() -> None:
     assert sorted(side.name for group in groups for side in group) == sorted(side.name for side in SIDES)
     assert [len({side.precision for side in group}) for group in groups] == [1] * 4
     assert groups_of_sides(SIDES[1:2]) == [[BASELINE]]
+
+
+def test_a_peer_that_was_not_made(tmp_path: Path) -> None:
+    llama = next(side for side in SIDES if side.peer == "llama.cpp")
+    materials = Materials(tmp_path)
+    with pytest.raises(MissingBackendError, match="llama_side"):
+        command_of_side(llama, materials, threads=1)
+    materials.llama_side.parent.mkdir()
+    materials.llama_side.touch()
+    with pytest.raises(MissingBackendError, match=r"f32\.gguf"):
+        command_of_side(llama, materials, threads=1)
+    assert versions_of_peers(materials).keys() <= {"openvino"}
 
 
 def test_nothing_was_prepared(tmp_path: Path) -> None:

@@ -21,7 +21,9 @@ def piece(seconds: dict[str, tuple[float, ...]], *, threads: int = 1, branches: 
     return Piece(
         date="2026-11-22T00:00:00+00:00",
         command="python -m tools.peers",
-        machine=Machine("A processor", 2, "Linux", 0.0, {}),
+        machine=Machine("A processor", 2, "Linux", 0.0, {"torch": "2.13"}),
+        instructions=("avx2", "avx512_vnni"),
+        peers={"llama.cpp": "llama_cpp_python-0.3"},
         threads=threads,
         shape=ForwardShape(branches, 64, 256, 64),
         peaks=Peaks(1e11 * threads, 2e11, 3e11, 1e10),
@@ -76,7 +78,8 @@ def test_a_report_grows_and_its_tables_with_it(tmp_path: Path) -> None:
         (LLAMA, "512", "70.0%"),
         (OPENVINO, "64", "90.0%"),
     ]
-    assert table_named(tables, "Peaks of A processor").rows[1] == ("2", "200", "200", "300", "10")
+    assert table_named(tables, "Peaks of A processor, avx2, avx512_vnni").rows[1] == ("2", "200", "200", "300", "10")
+    assert table_named(tables, "Versions").rows == (("torch", "2.13"), ("llama.cpp", "llama_cpp_python-0.3"))
     assert all(table.title in (tmp_path / "peers.md").read_text() for table in tables)
 
 
