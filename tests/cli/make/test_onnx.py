@@ -42,7 +42,7 @@ def test_an_export_with_every_flag(tmp_path: Path, capsys: pytest.CaptureFixture
     assert [stage.end_layer for stage in manifest.stages] == [1, 2, 3]
     assert manifest.plugins == ["BranchAttention"]
     printed = capsys.readouterr()
-    assert re.fullmatch(rf"{re.escape(str(place))}: 39 tensors, 0.2 MB, float16, in [\d. min]+ s\n", printed.out)
+    assert re.fullmatch(rf"{re.escape(str(place))}: 39 tensors, 0.3 MB, float16, in [\d. min]+ s\n", printed.out)
     assert re.search(r"^writing weights: 0.2 MB in [\d.]+ s, ", printed.err, re.MULTILINE)
     stages = [line for line in printed.err.splitlines() if not re.search(r"\d s\b", line)]
     assert stages == [

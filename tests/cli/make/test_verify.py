@@ -81,12 +81,14 @@ def test_a_right_bundle_passes(tiny_bundle: Path, verify: Verify) -> None:
     lines = output.splitlines()
     assert code == 0
     assert lines[0].split() == ["output", "reference", "max", "abs", "max", "rel", "tolerance", "ok"]
-    assert [line.split()[1] for line in lines[1:11]] == ["numpy"] * 5 + ["transformers"] * 5
-    assert all(line.split()[-2:] == ["1e-04", "yes"] for line in lines[1:11])
-    (last,) = lines[11:]
-    assert re.fullmatch(r"ok: 4 files as exported; cpu agrees with the references in 18 cases, in [\d. min]+ s", last)
+    assert [line.split()[1] for line in lines[1:21]] == 2 * (["numpy"] * 5 + ["transformers"] * 5)
+    assert [line.startswith("cpu/") for line in lines[1:21]] == [False] * 10 + [True] * 10  # the twin for CPUs
+    assert all(line.split()[-2:] == ["1e-04", "yes"] for line in lines[1:21])
+    (last,) = lines[21:]
+    assert re.fullmatch(r"ok: 5 files as exported; cpu agrees with the references in 36 cases, in [\d. min]+ s", last)
     stages = [line for line in errors.splitlines() if not re.search(r"\d s\b", line)]
-    assert stages == ["digests", "digests of the checkpoint", "loading the checkpoint", "comparing (18)"]
+    before = ["digests", "digests of the checkpoint", "loading the checkpoint"]
+    assert stages == [*before, "comparing (18)", "comparing the cpu graph (18)"]
     assert re.search(r"^comparing: 18 in [\d. min]+ s, ", errors, re.MULTILINE)
 
 
@@ -289,4 +291,4 @@ def test_only_the_checkpoint_needs_torch(tiny_bundle: Path, arguments: tuple[str
         assert "torch is not installed" in result.stderr
         assert pip_install("export") in result.stderr
     else:
-        assert "cpu agrees with the references in 18 cases" in result.stdout
+        assert "cpu agrees with the references in 36 cases" in result.stdout

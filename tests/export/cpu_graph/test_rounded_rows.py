@@ -14,6 +14,7 @@ from tests.export.checkpoints import HALF_OF_TESTS, small_checkpoint
 from tests.runtime.random_windows import random_batch
 
 from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint
+from lopa.export.cpu_graph import twin as twins
 from lopa.export.cpu_graph.rounded_rows import RoundedRowsPass
 from lopa.export.cpu_graph.row_scales import RowScalesPass
 from lopa.export.graph.quantize_pass import QuantizedMatricesPass, QuantizedMatrix
@@ -176,12 +177,14 @@ def test_every_product_of_the_tiny_model(tiny_quantized: Path, tmp_path: Path) -
     bundle = Bundle.open(tiny_quantized)
     assert bundle.graph_for_cpu() != bundle.graph
     operators = _optimized(bundle.graph_for_cpu(), tmp_path)
-    assert (operators["MatMulIntegerToFloat"], operators["QuantizeLinear"], operators["GatedAdd"]) == (36, 21, 10)
+    # The last layer's queries are of wanted rows alone, which are rounded apart; the shapes of its sums are not known.
+    assert (operators["MatMulIntegerToFloat"], operators["QuantizeLinear"], operators["GatedAdd"]) == (36, 22, 8)
     assert operators["MatMul"] == operators["DequantizeLinear"] == operators["Abs"] == 0
 
 
 @pytest.mark.parametrize("device", ["cpu", "cpu+cpu"])
-def test_float16_with_layers_left_out_and_stages(tmp_path: Path, device: str) -> None:
+def test_float16_with_layers_left_out_and_stages(tmp_path: Path, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(twins, "CPU_PASSES", [lambda _: RoundedRowsPass(), lambda _: RowScalesPass()])
     checkpoint = small_checkpoint(tmp_path / "c", changes=HALF_OF_TESTS)
     choice = QuantizationChoice("int8", exclude=("layers.0.*",))
     bundle = bundle_from_checkpoint(checkpoint, tmp_path / "b", dtype="float16", quantization=choice, stages=2)

@@ -46,7 +46,9 @@ def _external(model: onnx.ModelProto) -> dict[str, dict[str, str]]:
 
 
 def test_the_two_graphs_share_one_file_of_weights(both: Bundle) -> None:
-    assert sorted(path.name for path in both.path.glob("*.onnx*")) == ["model.onnx", "model.onnx.data", "portable.onnx"]
+    twins = ["model.cpu.onnx"] if both.manifest.dtype != "bfloat16" else []
+    names = [*twins, "model.onnx", "model.onnx.data", "portable.onnx"]
+    assert sorted(path.name for path in both.path.glob("*.onnx*")) == names
     portable, standard = _external(_graph(both)), _external(onnx.load(both.graph, load_external_data=False))
     assert portable == standard
     assert set(portable) == set(both.manifest.tensors)
@@ -113,8 +115,8 @@ def test_verify_compares_both_graphs(both: Bundle) -> None:
     report = report_from_bundle(both)
     names = [error.output for error in report.errors]
     assert report.ok
-    assert report.cases == 2 * 18
-    assert [f"portable/{name}" for name in names[:6]] == names[6:]
+    assert report.cases == 3 * 18
+    assert [*(f"cpu/{name}" for name in names[:6]), *(f"portable/{name}" for name in names[:6])] == names[6:]
     rows = [error for error in report.errors if "window_key_values" in error.output]
     assert all((error.difference.relative > 1e-5) == (both.manifest.dtype == "float16") for error in rows)
 

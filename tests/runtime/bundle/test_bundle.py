@@ -55,7 +55,7 @@ def _set(*path: str, to: Any) -> Callable[[dict[str, Any]], None]:
         (_set("colour", to="red"), "colour", "fields of schema"),
         (_set("dimensions", "layers", to="five"), "layers", "fields of schema"),
         (lambda manifest: manifest.pop("special_tokens"), "special_tokens", "fields of schema"),
-        (_set("graph", to="other.onnx"), "other.onnx", "among the files"),
+        (_set("portable_graph", to="other.onnx"), "other.onnx", "among the files"),
     ],
 )
 def test_a_manifest_that_is_not_ours_is_refused(

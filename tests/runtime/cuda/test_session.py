@@ -205,7 +205,7 @@ def test_a_forward_that_fails(bundle: Bundle, machine: StandInOrt) -> None:
 
 
 def test_rows_in_float16(tiny_half: Path, machine: StandInOrt) -> None:
-    bundle = Bundle.open(tiny_half)
+    bundle = Bundle.open(tiny_half).without_cpu_graphs()  # which round to float16 at other places
     plain, session = open_session(bundle, "cpu", threads=1), open_session(bundle, "cuda:0")
     rng = np.random.default_rng(0)
     for start in (0, 30):

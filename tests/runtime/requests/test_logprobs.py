@@ -86,7 +86,7 @@ def recomputed(decoder: Decoder, prompt: str, **options: Any) -> tuple[Generatio
     [
         {"branches": 1},
         {"branches": 5},
-        {"branches": 4, "window": "block_causal", "confidence": "margin"},
+        {"branches": 4, "window": "block_causal", "confidence": "margin", "shared_rows": False},  # heard a branch a row
         {"strategy": "d2f"},
         {"strategy": "threshold"},
         {"strategy": "vanilla", "max_new_tokens": 40},
