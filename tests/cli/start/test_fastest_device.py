@@ -1,0 +1,38 @@
+"""doctor BUNDLE: which device it calls the fastest, and what it says of the others."""
+
+from pathlib import Path
+
+import pytest
+
+from lopa.bench.forward.comparison import SideResult
+from lopa.bench.forward.work import ForwardShape
+from lopa.cli.start.fastest_device import lines_of_fastest, verdict_of
+from lopa.runtime.bundle import Bundle
+
+
+def result(side: str, seconds: float, first: float = 1.0) -> SideResult:
+    return SideResult(side, ForwardShape(1, 32, 64, 32), seconds, seconds, first / seconds, 1.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [
+        ((1.0, 0.5, 2.0), "b is the fastest, 2.00 times as fast as a ("),
+        ((1.0, 0.97, 2.0), "a is the fastest, or as fast as the fastest ("),  # less than machines vary by
+        ((1.0, 3.0, 2.0), "a is the fastest, or as fast as the fastest ("),
+        ((1.0,), "a is the only one that opens"),
+    ],
+)
+def test_the_fastest_is_one_that_is_clearly_faster(seconds: tuple[float, ...], said: str) -> None:
+    assert verdict_of([result(name, each) for name, each in zip("abc", seconds, strict=False)]).startswith(said)
+
+
+def test_every_device_is_measured_or_says_why_not(tiny_bundle: Path) -> None:
+    pytest.importorskip("openvino")
+    *lines, verdict = lines_of_fastest(Bundle.open(tiny_bundle), ("cpu", "openvino:CPU", "openvino:GPU.9"))
+    assert lines[0].startswith("openvino:GPU.9: not measured: device 'openvino:GPU.9', but OpenVINO lists CPU")
+    assert lines[1].startswith("cpu: ")
+    assert lines[1].endswith(" ms")
+    assert lines[2].startswith("openvino:CPU: ")
+    assert "100% the same best tokens as cpu" in lines[2]
+    assert verdict.split(" ")[0] in ("cpu", "openvino:CPU")
