@@ -212,10 +212,10 @@ def _write_graphs(
             with_logits=choices.with_logits,
             part=graph.part,
         )
-        made: dict[str, ir.Model | None] = {}
+        made: dict[bool, ir.Model | None] = {}  # by whether int4 matrices are unpacked
         if graph.dialect == "standard" and choices.dtype != "bfloat16":  # which ONNX Runtime's CPU refuses
-            of = TwinOf(source.config.dimensions, graph.part, choices.with_logits)
-            made = {cpu_name(graph.name): twin_for_cpu(model, of), unpacked_name(graph.name): unpacked_twin(model, of)}
+            of = TwinOf(source.config.dimensions, graph.part)
+            made = {False: twin_for_cpu(model, of), True: unpacked_twin(model, of)}
         if graph.dialect == "standard" and choices.plugins:
             model = with_plugins(model)
         tell(f"checking and writing {graph.name}", 0, 0)
@@ -224,10 +224,10 @@ def _write_graphs(
         ir.save(model, folder / graph.name)
         found.update(plugins_of(model))
         digest = sha256_of_file(folder / graph.name)
-        for name, twin in made.items():
+        for unpacked, twin in made.items():
             if twin is not None:
+                name = unpacked_name(graph.name) if unpacked else cpu_name(graph.name)
                 ir.save(twin, folder / name)
-                unpacked = name == unpacked_name(graph.name)
                 twins.append(CpuGraph(graph=name, source=graph.name, source_sha256=digest, unpacked=unpacked))
     return sorted(found), twins
 

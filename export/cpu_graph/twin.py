@@ -23,7 +23,6 @@ class TwinOf:
 
     dimensions: ModelDimensions
     part: ModelPart
-    with_logits: bool
 
 
 PassMaker = Callable[[TwinOf], ir.passes.InPlacePass]

@@ -1,12 +1,17 @@
-"""One decoder of the tiny bundle for the tests of a file, and a prompt that it can answer; files may have their own."""
+"""One decoder of the tiny bundle for the tests of a file, and a prompt that it can answer; files may have their own.
+
+And sessions that are closed at the end of a test.
+"""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from lopa.runtime import Decoder
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.sessions.session import Session, open_session
 from lopa.tiny import EVAL
 
 
@@ -20,3 +25,17 @@ def decoder(tiny_bundle: Path) -> Iterator[Decoder]:
 def prompt(decoder: Decoder) -> tuple[int, ...]:
     text = json.loads(EVAL.read_text(encoding="utf-8").splitlines()[0])["prompt"]
     return tuple(decoder.tokenizer.encode(text, add_bos=True))
+
+
+@pytest.fixture
+def opened() -> Iterator[Callable[[Path, str], Session]]:
+    """Opens sessions and closes them at the end of the test."""
+    sessions: list[Session] = []
+
+    def open_one(bundle: Path, device: str) -> Session:
+        sessions.append(open_session(Bundle.open(bundle), device, threads=1))
+        return sessions[-1]
+
+    yield open_one
+    for session in sessions:
+        session.close()

@@ -11,6 +11,7 @@ import onnxruntime
 import pytest
 import torch
 from tests.export.checkpoints import HALF_OF_TESTS, small_checkpoint
+from tests.export.optimized_graph import operators_when_optimized
 from tests.runtime.random_windows import random_batch
 
 from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint
@@ -163,20 +164,11 @@ def _answers(bundle: Bundle, device: str) -> Statistics:
         session.close()
 
 
-def _optimized(graph: Path, folder: Path) -> Counter[str]:
-    options = onnxruntime.SessionOptions()
-    options.optimized_model_filepath = str(folder / "optimized.onnx")
-    options.log_severity_level = 3
-    onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
-    nodes = onnx.load(folder / "optimized.onnx", load_external_data=False).graph.node
-    return Counter(node.op_type for node in nodes)
-
-
 @pytest.mark.parametrize("tiny_quantized", ["int8"], indirect=True)
 def test_every_product_of_the_tiny_model(tiny_quantized: Path, tmp_path: Path) -> None:
     bundle = Bundle.open(tiny_quantized)
     assert bundle.graph_for_cpu() != bundle.graph
-    operators = _optimized(bundle.graph_for_cpu(), tmp_path)
+    operators = operators_when_optimized(bundle.graph_for_cpu(), tmp_path)
     # The last layer's queries are of wanted rows alone, which are rounded apart; the shapes of its sums are not known.
     assert (operators["MatMulIntegerToFloat"], operators["QuantizeLinear"], operators["GatedAdd"]) == (36, 22, 8)
     assert operators["MatMul"] == operators["DequantizeLinear"] == operators["Abs"] == 0

@@ -1,6 +1,5 @@
 """The graphs of quantized bundles: operators, what ONNX Runtime makes of them, and what they compute."""
 
-from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +10,7 @@ import pytest
 import torch
 from tests.export.checkpoints import HALF_OF_TESTS, small_checkpoint
 from tests.export.graph.test_trace import ALLOWED
+from tests.export.optimized_graph import operators_when_optimized
 
 from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint
 from lopa.export.graph.quantize_pass import QuantizedMatricesPass, QuantizedMatrix
@@ -28,16 +28,6 @@ FUSED = {"int8": "MatMulIntegerToFloat", "int4": "MatMulNBits"}
 KINDS: tuple[IntegerDtype, ...] = ("int8", "int4")
 
 
-def _optimized(graph: Path, folder: Path) -> Counter[str]:
-    """Operators of what ONNX Runtime's CPU makes of the graph by default."""
-    options = onnxruntime.SessionOptions()
-    options.optimized_model_filepath = str(folder / "optimized.onnx")
-    options.log_severity_level = 3
-    onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
-    nodes = onnx.load(folder / "optimized.onnx", load_external_data=False).graph.node
-    return Counter(node.op_type for node in nodes)
-
-
 def test_standard_operators_only(tiny_quantized: Path) -> None:
     bundle = Bundle.open(tiny_quantized)
     model = onnx.load(bundle.graph, load_external_data=False)
@@ -50,7 +40,7 @@ def test_standard_operators_only(tiny_quantized: Path) -> None:
 def test_onnx_runtime_computes_every_product_with_integers(tiny_quantized: Path, tmp_path: Path) -> None:
     bundle = Bundle.open(tiny_quantized)
     assert bundle.manifest.quantization is not None
-    operators = _optimized(bundle.graph, tmp_path)
+    operators = operators_when_optimized(bundle.graph, tmp_path)
     assert operators[FUSED[bundle.manifest.quantization.kind]] == 36
     assert operators["DequantizeLinear"] == operators["MatMul"] == 0
     # q, k and v share their rounded rows, as do gate and up: four a layer, and one for the head.
@@ -62,7 +52,7 @@ def test_float16_keeps_the_fused_products(tmp_path: Path, kind: IntegerDtype) ->
     checkpoint = small_checkpoint(tmp_path / "c", changes=HALF_OF_TESTS)
     choice = QuantizationChoice(kind, exclude=("layers.0.*",))
     bundle = bundle_from_checkpoint(checkpoint, tmp_path / "b", dtype="float16", quantization=choice, with_logits=True)
-    operators = _optimized(bundle.graph, tmp_path)
+    operators = operators_when_optimized(bundle.graph, tmp_path)
     assert (operators[FUSED[kind]], operators["MatMul"]) == (15, 7)
     session = open_session(bundle, "cpu", threads=1)
     assert report_from_session(session, bundle.manifest, [NumpyReference(bundle)]).ok

@@ -2,7 +2,7 @@
 
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -33,20 +33,6 @@ BF16 = f"{DEVICE}:bf16"
 HAS_BF16 = "BF16" in openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
 with_bf16 = pytest.mark.skipif(not HAS_BF16, reason="the processor has no bfloat16")
 PROMPT = "Question: There are 9 baskets at home, and each holds 6 candies. How many candies are there now?\nAnswer:"
-
-
-@pytest.fixture
-def opened() -> Iterator[Callable[[Path, str], Session]]:
-    """Opens sessions of one thread and closes them at the end of the test."""
-    sessions: list[Session] = []
-
-    def open_one(bundle: Path, device: str) -> Session:
-        sessions.append(open_session(Bundle.open(bundle), device, threads=1))
-        return sessions[-1]
-
-    yield open_one
-    for each in sessions:
-        each.close()
 
 
 @pytest.mark.parametrize("seed", range(2))
