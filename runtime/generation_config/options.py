@@ -28,7 +28,7 @@ class Options:
         default="lopa",
         metadata=_help(
             "lopa (lookahead branches), d2f (pipelined blocks), threshold (Fast-dLLM), vanilla (one token a step, the "
-            "surest) or sequential (from left to right)"
+            "surest), sequential (from left to right) or wino (many at once, doubted ones taken back)"
         ),
     )
     branches: int | Literal["auto"] | None = field(
@@ -81,6 +81,16 @@ class Options:
         metadata=_help(
             f"added to the entropy for each position behind the first undecided one (sliding only; {DISTANCE_PENALTY})"
         ),
+    )
+    take_back_threshold: float | None = field(
+        default=None,
+        metadata=_help(
+            "probability below which a decided token is taken back while its block is not finished (lopa, d2f, "
+            "threshold; wino, 0.9)"
+        ),
+    )
+    take_back_limit: int | None = field(
+        default=None, metadata=_help("most tokens that an answer takes back (as many as max_new_tokens)")
     )
     cache: Cache = field(
         default="blocks",

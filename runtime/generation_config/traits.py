@@ -16,16 +16,21 @@ class Traits:
     """Whether it may verify lookahead branches beside the anchor."""
     branches: int | None = 1
     """Where nobody says how many; None: the device does (runtime/branch_choice.py)."""
+    doubt_threshold: float | None = None
+    """take_back_threshold where nobody gives it; None: what is decided stays."""
     own: frozenset[str] = frozenset()
     """Options that it has and not every other."""
 
 
+_TAKE_BACK = frozenset({"take_back_threshold", "take_back_limit"})
+
 TRAITS: Mapping[Strategy, Traits] = {
-    "lopa": Traits(pipelined=True, looks_ahead=True, branches=None),
-    "d2f": Traits(pipelined=True),
-    "threshold": Traits(),
+    "lopa": Traits(pipelined=True, looks_ahead=True, branches=None, own=_TAKE_BACK),
+    "d2f": Traits(pipelined=True, own=_TAKE_BACK),
+    "threshold": Traits(own=_TAKE_BACK),
     "vanilla": Traits(),
     "sequential": Traits(),
+    "wino": Traits(doubt_threshold=0.9, own=_TAKE_BACK),
 }
 PIPELINED = tuple(name for name, traits in TRAITS.items() if traits.pipelined)
 """Strategies that may decide several blocks at a time."""

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-Strategy = Literal["lopa", "d2f", "threshold", "vanilla", "sequential"]
+Strategy = Literal["lopa", "d2f", "threshold", "vanilla", "sequential", "wino"]
 Confidence = Literal["neg_entropy", "probability", "margin"]
 Window = Literal["full", "block_causal", "causal"]
 Alignment = Literal["prompt", "absolute", "sliding"]

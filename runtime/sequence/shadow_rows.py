@@ -80,7 +80,7 @@ def with_shadow_rows(
 def _seen(judged: Int64, at: Int64, order: Int64, anchor: Branch, config: GenerationConfig) -> Bool:
     """[S, W]: which rows, at the positions `order` [W], a shadow row sees: those that a row in its place sees, without
     the one that is judged and the one that it stands for."""
-    hidden = (order == judged[:, None]) | (order == at[:, None])
+    hidden: Bool = (order == judged[:, None]) | (order == at[:, None])
     if config.window == "full":
         return ~hidden
     numbers: Bool = anchor.layout.numbers(at)[:, None] >= anchor.layout.numbers(order)

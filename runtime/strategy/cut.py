@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 
+import numpy as np
+
 from lopa.runtime.contract import Int64
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.strategy.open_block import OpenBlock
@@ -15,6 +17,11 @@ Least = Callable[[OpenBlock, GenerationConfig], int]
 def all_of_them(ranked: Int64, block: OpenBlock, config: GenerationConfig) -> int:  # noqa: ARG001
     """No limit."""
     return len(ranked)
+
+
+def seven_tenths(ranked: Int64, block: OpenBlock, config: GenerationConfig) -> int:  # noqa: ARG001
+    """Seven tenths of what is undecided, rounded down, but 5 to 20 (WINO)."""
+    return min(len(ranked), max(5, min(20, int(0.7 * np.count_nonzero(block.open)))))
 
 
 def share_of_step(block: OpenBlock, config: GenerationConfig) -> int:

@@ -17,6 +17,11 @@ def by_confidence(block: OpenBlock, config: GenerationConfig) -> Floats:  # noqa
     return np.asarray(block.candidates.confidences, np.float64)
 
 
+def by_probability(block: OpenBlock, config: GenerationConfig) -> Floats:  # noqa: ARG001
+    """The most probable candidate first, whatever confidence is."""
+    return np.asarray(block.candidates.probabilities, np.float64)
+
+
 def left_to_right(block: OpenBlock, config: GenerationConfig) -> Floats:  # noqa: ARG001
     """The first position first."""
     return -np.arange(len(block.positions), dtype=np.float64)

@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from lopa.runtime.generation_config import GenerationConfig, Strategy
-from lopa.runtime.strategy.cut import Cut, Least, all_of_them, share_of_step
+from lopa.runtime.strategy.cut import Cut, Least, all_of_them, seven_tenths, share_of_step
 from lopa.runtime.strategy.eligible import Eligible, every
-from lopa.runtime.strategy.rank import Rank, by_confidence, left_to_right
+from lopa.runtime.strategy.rank import Rank, by_confidence, by_probability, left_to_right
 from lopa.runtime.strategy.rescore import Rescore, as_said
-from lopa.runtime.strategy.take_back import TakeBack
+from lopa.runtime.strategy.take_back import TakeBack, doubted
 from lopa.runtime.strategy.threshold import Threshold, constant, never
 
 
@@ -23,17 +23,18 @@ class Rule:
     cut: Cut = all_of_them
     least: Least = share_of_step
     take_back: TakeBack | None = None
-    """None: what is decided stays, and no row is computed to judge it."""
+    """None: what is decided stays. So it does where GenerationConfig.doubt_threshold is None."""
     overwrites_decided: bool = True
     """Whether it takes decided positions too where GenerationConfig.overwrites_decided says that rules do."""
 
 
 RULES: Mapping[Strategy, Rule] = {
-    "lopa": Rule(),
-    "d2f": Rule(),
-    "threshold": Rule(),
+    "lopa": Rule(take_back=doubted),
+    "d2f": Rule(take_back=doubted),
+    "threshold": Rule(take_back=doubted),
     "vanilla": Rule(threshold=never),
     "sequential": Rule(threshold=never, rank=left_to_right, overwrites_decided=False),
+    "wino": Rule(rank=by_probability, cut=seven_tenths, take_back=doubted),
 }
 """Where several have the same rule, lopa.runtime.generation_config.TRAITS tells them apart."""
 
