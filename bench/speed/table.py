@@ -14,8 +14,8 @@ def tables_from_speed(report: SpeedReport) -> list[Table]:
     adapter = ", the adapter apart" if report.adapter_apart else ""
     return [
         Table(
-            title=f"Milliseconds per step: lopa-export beside PyTorch eager{adapter}, branch after branch; {branches} branches, "
-            f"{measured.prompts} prompts x {measured.rounds} rounds, {where}; {tokens}",
+            title=f"Milliseconds per step: lopa-export beside PyTorch eager{adapter}, branch after branch; "
+            f"{branches} branches, {measured.prompts} prompts x {measured.rounds} rounds, {where}; {tokens}",
             columns=("steps", "number", "ours, median", "eager, median", "ratio of medians", "ratio of totals"),
             rows=(
                 _compared_row("all", measured.all_steps),
