@@ -20,6 +20,7 @@ _GOES_WITH = {
     "--plot": ("--quality", "--devices"),
     "--checkpoint": ("--speed",),
     "--lora": ("--speed",),
+    "--adapter-apart": ("--speed",),
     "--branches": ("--speed", "--devices"),
     "--limit": ("--quality", "--speed", "--devices"),
 }
@@ -59,6 +60,11 @@ _GOES_WITH = {
 @click.option("--checkpoint", type=click.Path(path_type=Path), metavar="DIR", help="With --speed: the bundle's origin.")
 @click.option("--lora", type=click.Path(path_type=Path), metavar="DIR", help="With --speed: its adapter.")
 @click.option(
+    "--adapter-apart",
+    is_flag=True,
+    help="With --speed: the eager loop runs the adapter beside the matrices, as published, in place of merged.",
+)
+@click.option(
     "--branches",
     type=int,
     help=f"Branches per step [default: --speed {_SPEED_BRANCHES}, --devices {_SCALING_BRANCHES}].",
@@ -86,6 +92,7 @@ def command(
     plot: Path | None,
     checkpoint: Path | None,
     lora: Path | None,
+    adapter_apart: bool,
     branches: int | None,
     limit: int | None,
     output: Path | None,
@@ -105,6 +112,7 @@ def command(
         "--plot": plot is not None,
         "--checkpoint": checkpoint is not None,
         "--lora": lora is not None,
+        "--adapter-apart": adapter_apart,
         "--branches": branches is not None,
         "--limit": limit is not None,
     }
@@ -144,6 +152,7 @@ def command(
             bundle,
             checkpoint,
             lora,
+            adapter_apart=adapter_apart,
             branches=_SPEED_BRANCHES if branches is None else branches,
             limit=_SPEED_PROMPTS if limit is None else limit,
             output=files,
