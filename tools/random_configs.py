@@ -8,7 +8,7 @@ import numpy as np
 
 from lopa.runtime.contract import TOP_K
 from lopa.runtime.decoder import Decoder
-from lopa.runtime.generation_config import PIPELINED, WHOLE_CACHES, GenerationConfig
+from lopa.runtime.generation_config import PIPELINED, TRAITS, WHOLE_CACHES, GenerationConfig
 from lopa.tiny import EVAL
 
 
@@ -18,9 +18,11 @@ def random_config(rng: np.random.Generator, decoder: Decoder) -> GenerationConfi
     drawn = rng.random() < 0.4
     block_size, window = int(rng.choice([4, 8, 16, 32])), str(rng.choice(["full", "block_causal"]))
     most_candidates = 40 if decoder.bundle.manifest.with_logits else TOP_K
+    blocks = _blocks(rng, str(strategy), block_size, window)
+    published = bool(rng.random() < 0.2)
+    taking_back = {} if published or blocks["cache"] == "sub_block" else _take_back(rng, str(strategy))
     return decoder.config(
-        strategy=str(strategy),
-        **_blocks(rng, str(strategy), block_size, window),
+        **{"strategy": str(strategy), **blocks, **taking_back},
         branches=int(rng.integers(1, 6)) if strategy == "lopa" else None,
         block_size=block_size,
         block_add_threshold=float(rng.choice([0.1, 0.3, 0.7])),
@@ -36,7 +38,7 @@ def random_config(rng: np.random.Generator, decoder: Decoder) -> GenerationConfi
         stop=("=",) if not drawn and rng.random() < 0.3 else (),
         stop_at_eos=bool(rng.random() < 0.8),
         drop_after_eos=bool(rng.random() < 0.5),
-        published=bool(rng.random() < 0.2),
+        published=published,
     )
 
 
@@ -54,6 +56,15 @@ def _blocks(rng: np.random.Generator, strategy: str, block_size: int, window: st
         "block_steps": int(rng.integers(1, block_size + 1)) if rng.random() < 0.3 else None,
         "cache": str(rng.choice(caches)),
     }
+
+
+def _take_back(rng: np.random.Generator, strategy: Any) -> dict[str, Any]:
+    """Another strategy of one block at a time in the place of this one, or an option of those that have it."""
+    if strategy == "threshold" and rng.random() < 0.5:
+        return {"strategy": "wino"}
+    if "take_back_threshold" not in TRAITS[strategy].own or rng.random() < 0.6:
+        return {}
+    return {"take_back_threshold": float(rng.choice([0.3, 0.9])), "take_back_limit": 5 if rng.random() < 0.5 else None}
 
 
 def random_prompt(rng: np.random.Generator, decoder: Decoder) -> tuple[int, ...]:

@@ -58,6 +58,24 @@ from lopa.runtime.generation_config import GenerationConfig
         ({"strategy": ["lopa"]}, "strategy ['lopa']"),
         ({"strategy": np.array(["lopa", "d2f"])}, "strategy array(['lopa', 'd2f'], dtype='<U4')"),
         ({"stop_at_eos": 1}, "stop_at_eos 1"),
+        ({"take_back_threshold": 1.5}, "take_back_threshold 1.5"),
+        ({"take_back_threshold": -0.1}, "take_back_threshold -0.1"),
+        ({"take_back_threshold": math.nan}, "take_back_threshold nan"),
+        ({"take_back_threshold": "0.5"}, "take_back_threshold '0.5'"),
+        ({"take_back_threshold": 0.5, "take_back_limit": -1}, "take_back_limit -1"),
+        ({"take_back_threshold": 0.5, "take_back_limit": 2.0}, "take_back_limit 2.0"),
+        ({"take_back_limit": 3}, "take_back_limit 3 without take_back_threshold"),
+        ({"strategy": "vanilla", "take_back_threshold": 0.5}, "take_back_threshold 0.5 with strategy 'vanilla'"),
+        ({"strategy": "sequential", "take_back_limit": 5}, "take_back_limit 5 with strategy 'sequential'"),
+        ({"take_back_threshold": 0.5, "published": True}, "take_back_threshold with published True"),
+        ({"strategy": "wino", "published": True}, "strategy 'wino' with published True"),
+        (
+            {"strategy": "threshold", "take_back_threshold": 0.5, "alignment": "sliding", "window": "causal"},
+            "take_back_threshold with alignment 'sliding'",
+        ),
+        ({"strategy": "wino", "alignment": "sliding", "window": "causal"}, "strategy 'wino' with alignment 'sliding'"),
+        ({"strategy": "wino", "cache": "sub_block", "sub_block": 8}, "strategy 'wino' with cache 'sub_block'"),
+        ({"strategy": "wino", "branches": 4}, "branches 4 with strategy 'wino'"),
         ({"published": "yes"}, "published 'yes'"),
         ({"logprobs": None}, "logprobs None"),
         ({"stop": None}, "stop None"),
@@ -181,3 +199,14 @@ def test_a_sliding_block_is_filled_by_its_score() -> None:
 def test_what_a_sliding_block_does_not_have_is_refused(options: dict[str, Any], received: str) -> None:
     with pytest.raises(BadInputError, match=received):
         GenerationConfig(**options)
+
+
+def test_what_takes_back_and_how_much() -> None:
+    assert GenerationConfig().doubt_threshold is None
+    assert GenerationConfig(strategy="wino").doubt_threshold == 0.9
+    assert GenerationConfig(strategy="wino", take_back_threshold=0.5).doubt_threshold == 0.5
+    assert GenerationConfig(take_back_threshold=0.0).doubt_threshold == 0.0
+    assert GenerationConfig(strategy="wino", max_new_tokens=40).most_taken_back == 40
+    assert GenerationConfig(strategy="wino", take_back_limit=np.int64(7)).most_taken_back == 7
+    # More is doubted than was sure: the rule ends by itself.
+    assert GenerationConfig(strategy="wino", skip_threshold=0.1, take_back_threshold=1.0).doubt_threshold == 1.0
