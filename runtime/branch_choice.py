@@ -30,6 +30,9 @@ def branch_choice(config: GenerationConfig, devices: Sequence[str]) -> BranchCho
 
     The same on every machine that has such devices, so that an answer does not depend on how busy one of them is.
     """
+    if config.lossless:
+        asked = config.branches is not None
+        return BranchChoice(config.lookaheads + 1, "as asked for" if asked else "guesses of the next steps, lossless")
     if not config.traits.looks_ahead:
         return BranchChoice(1, f"{config.strategy} does not look ahead")
     if config.branches is not None:

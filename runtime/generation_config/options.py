@@ -118,4 +118,11 @@ class Options:
             "compute rows that are equal on several branches once (not given: on a processor, where it is faster)"
         ),
     )
+    lossless: bool = field(
+        default=False,
+        metadata=_help(
+            "the same tokens in fewer forwards: the branches are guesses of the rule's next steps (not lopa; "
+            f"branches: {DEFAULT_BRANCHES})"
+        ),
+    )
     published: bool = field(default=False, metadata=_help("the published implementation's behaviour, quirks included"))

@@ -16,12 +16,14 @@ class Traits:
     """Whether it may verify lookahead branches beside the anchor."""
     branches: int | None = 1
     """Where nobody says how many; None: the device does (runtime/branch_choice.py)."""
+    has_next_step: bool = True
+    """Whether what it makes of a branch follows from the answers to this branch alone, which `lossless` needs."""
     own: frozenset[str] = frozenset()
     """Options that it has and not every other."""
 
 
 TRAITS: Mapping[Strategy, Traits] = {
-    "lopa": Traits(pipelined=True, looks_ahead=True, branches=None),
+    "lopa": Traits(pipelined=True, looks_ahead=True, branches=None, has_next_step=False),
     "d2f": Traits(pipelined=True),
     "threshold": Traits(),
     "vanilla": Traits(),

@@ -40,6 +40,8 @@ def test_by_device(devices: list[str], number: int) -> None:
         ({"branches": "auto"}, "auto"),
         ({"strategy": "d2f"}, 1),
         ({"strategy": "vanilla", "branches": 1}, 1),
+        ({"strategy": "vanilla", "lossless": True}, 4),
+        ({"strategy": "threshold", "lossless": True, "branches": 2}, 2),
         ({"published": True}, 4),
         ({"published": True, "branches": 2}, 2),
     ],
