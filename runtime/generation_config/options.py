@@ -121,8 +121,8 @@ class Options:
     lossless: bool = field(
         default=False,
         metadata=_help(
-            "the same tokens in fewer forwards: the branches are guesses of the rule's next steps (not lopa; "
-            f"branches: {DEFAULT_BRANCHES})"
+            "the same tokens in fewer forwards: the branches are guesses of the rule's next steps (not lopa; branches: "
+            f"2 on a CPU, {DEFAULT_BRANCHES} elsewhere)"
         ),
     )
     published: bool = field(default=False, metadata=_help("the published implementation's behaviour, quirks included"))

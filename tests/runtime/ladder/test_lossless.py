@@ -31,7 +31,8 @@ def prompt_number(number: int) -> str:
     [("vanilla", 0.7), ("sequential", 0.5), ("threshold", 0.9), ("d2f", 1.0)],
 )
 def test_fewer_forwards_for_the_same_tokens(decoder: Decoder, strategy: str, forwards: float) -> None:
-    pair = pair_of(decoder, prompt_number(2), decoder.config(strategy=strategy, lossless=True, max_new_tokens=64))
+    config = decoder.config(strategy=strategy, lossless=True, branches=4, max_new_tokens=64)
+    pair = pair_of(decoder, prompt_number(2), config)
     assert not pair.differs
     assert pair.lossless.window_tokens == pair.alone.window_tokens
     assert pair.lossless.steps <= forwards * pair.alone.steps
@@ -111,7 +112,9 @@ def test_each_condition_is_needed(
 def test_rounds_that_commit_rows_have_the_anchor_alone(decoder: Decoder) -> None:
     for window in ("full", "block_causal"):
         steps: list[decoding.Step] = []
-        config = decoder.config(strategy="d2f", window=window, block_size=8, lossless=True, max_new_tokens=64)
+        config = decoder.config(
+            strategy="d2f", window=window, block_size=8, lossless=True, branches=4, max_new_tokens=64
+        )
         list(decoder.stream(prompt_number(1), config, on_step=steps.append))
         committing = [len(step.branches) for step in steps if step.windows.commit]
         assert len(committing) > 3
@@ -130,7 +133,7 @@ def test_a_draw_is_that_of_the_rules_own_step(decoder: Decoder) -> None:
 
 
 def test_text_that_streams_never_changes(decoder: Decoder) -> None:
-    config = decoder.config(strategy="vanilla", lossless=True, max_new_tokens=64)
+    config = decoder.config(strategy="vanilla", lossless=True, branches=4, max_new_tokens=64)
     *events, done = decoder.stream(prompt_number(2), config, drafts=True)
     texts = [event.text for event in events if isinstance(event, TextEvent)]
     drafts = [event for event in events if isinstance(event, DraftEvent)]
@@ -175,6 +178,6 @@ def test_over_several_devices(tiny_bundle: Path, decoder: Decoder) -> None:
 @pytest.mark.parametrize("shared", [False, True])
 def test_rows_that_guesses_share(decoder: Decoder, shared: bool) -> None:
     config = decoder.config(
-        strategy="threshold", window="block_causal", lossless=True, shared_rows=shared, max_new_tokens=64
+        strategy="threshold", window="block_causal", lossless=True, branches=4, shared_rows=shared, max_new_tokens=64
     )
     assert not pair_of(decoder, prompt_number(5), config).differs
