@@ -4,6 +4,7 @@ from pathlib import Path
 
 import click
 
+from lopa.bench.quality.variants import SWEEPS
 from lopa.cli.measure.cold import bench_cold
 from lopa.cli.measure.costs import bench_costs
 from lopa.cli.measure.quality import bench_quality
@@ -18,6 +19,7 @@ _SCALING_PROMPTS = 4
 _SCALING_BRANCHES = 8
 _GOES_WITH = {
     "--plot": ("--quality", "--devices"),
+    "--strategies": ("--quality",),
     "--checkpoint": ("--speed",),
     "--lora": ("--speed",),
     "--adapter-apart": ("--speed",),
@@ -34,6 +36,12 @@ _GOES_WITH = {
     type=click.Path(path_type=Path),
     metavar="EVAL",
     help='Score and speed of every strategy on the prompts of a JSON-lines file: {"prompt", "answer", "kind"}.',
+)
+@click.option(
+    "--strategies",
+    metavar="NAMES",
+    help="With --quality: all, or some names with commas between them, each with one of its controls at several values "
+    f"({', '.join(SWEEPS)}) [default: the published strategies].",
 )
 @click.option("--speed", is_flag=True, help="Seconds per step beside a PyTorch eager loop on the same weights (CPU).")
 @click.option(
@@ -85,6 +93,7 @@ _GOES_WITH = {
 def command(
     bundle: Path,
     quality: Path | None,
+    strategies: str | None,
     speed: bool,
     costs: bool,
     cold: bool,
@@ -110,6 +119,7 @@ def command(
     }
     given = {
         "--plot": plot is not None,
+        "--strategies": strategies is not None,
         "--checkpoint": checkpoint is not None,
         "--lora": lora is not None,
         "--adapter-apart": adapter_apart,
@@ -122,6 +132,7 @@ def command(
         bench_quality(
             bundle,
             quality,
+            strategies=strategies,
             limit=limit,
             output=files,
             devices=devices,

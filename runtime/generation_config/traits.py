@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, cast
 
 from lopa.runtime.generation_config.words import Strategy
 
@@ -18,6 +19,14 @@ class Traits:
     """Where nobody says how many; None: the device does (runtime/branch_choice.py)."""
     doubt_threshold: float | None = None
     """take_back_threshold where nobody gives it; None: what is decided stays."""
+    block_steps: bool = False
+    """Whether the option of this name says how many positions a step decides at least."""
+    whole: bool = False
+    """Whether all of the answer is one block and no row is kept, whatever the options say."""
+    filters_greedy: bool = False
+    """Whether top_k and top_p also cut the distributions of which the best token is taken."""
+    has_next_step: bool = True
+    """Whether what it makes of a branch follows from the answers to this branch alone, which `lossless` needs."""
     own: frozenset[str] = frozenset()
     """Options that it has and not every other."""
 
@@ -25,15 +34,33 @@ class Traits:
 _TAKE_BACK = frozenset({"take_back_threshold", "take_back_limit"})
 
 TRAITS: Mapping[Strategy, Traits] = {
-    "lopa": Traits(pipelined=True, looks_ahead=True, branches=None, own=_TAKE_BACK),
+    "lopa": Traits(pipelined=True, looks_ahead=True, branches=None, has_next_step=False, own=_TAKE_BACK),
     "d2f": Traits(pipelined=True, own=_TAKE_BACK),
-    "threshold": Traits(own=_TAKE_BACK),
-    "vanilla": Traits(),
-    "sequential": Traits(),
-    "wino": Traits(doubt_threshold=0.9, own=_TAKE_BACK),
+    "threshold": Traits(block_steps=True, own=_TAKE_BACK),
+    "vanilla": Traits(block_steps=True),
+    "sequential": Traits(block_steps=True),
+    "eb": Traits(pipelined=True, looks_ahead=True, own=_TAKE_BACK | {"gamma"}),
+    "dream": Traits(whole=True, filters_greedy=True, has_next_step=False, own=frozenset({"alg", "steps", "alg_temp"})),
+    "top_n": Traits(own=frozenset({"per_step"})),
+    "factor": Traits(pipelined=True, own=frozenset({"factor"})),
+    "klass": Traits(pipelined=True, has_next_step=False, own=frozenset({"kl_threshold"})),
+    "credit": Traits(pipelined=True, has_next_step=False),
+    "local_leap": Traits(pipelined=True),
+    "wino": Traits(doubt_threshold=0.9, has_next_step=False, own=_TAKE_BACK),
 }
 PIPELINED = tuple(name for name, traits in TRAITS.items() if traits.pipelined)
 """Strategies that may decide several blocks at a time."""
+
+
+def left_out_for(strategy: Any) -> dict[str, Any]:
+    """What a model's own options become where `strategy` has no use for them; nothing for one that is not known."""
+    traits = TRAITS.get(cast(Strategy, strategy)) if isinstance(strategy, str) else None
+    if traits is None:
+        return {}
+    one_by_one = {} if not (traits.pipelined or traits.whole) else {"cache": "blocks"}
+    parts = {"sub_block": None} if traits.whole else {}
+    steps = {} if traits.block_steps else {"block_steps": None}
+    return {**one_by_one, **parts, **steps}
 
 
 def strategies_with(option: str) -> tuple[Strategy, ...]:

@@ -54,10 +54,10 @@ class Branch:
     layout: Layout
     logprobs: Float32 | None = None
     """[positions], of the decided tokens as the model said when it proposed them, else NaN; None: not asked for."""
-    memory: Memory | None = None
-    """What the strategy remembers; None: nothing."""
     taken_back: int = 0
     """How many decided positions a rule has undecided again."""
+    memory: Memory | None = None
+    """What the strategy remembers; None: nothing."""
 
 
 def branch_from_prompt(
