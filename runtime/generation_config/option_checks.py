@@ -37,8 +37,9 @@ def check_cache(options: Options) -> None:
     elif options.block_steps is not None and not traits.block_steps:
         wrong = f"block_steps with strategy {options.strategy!r}", "threshold, vanilla or sequential"
     elif options.cache in WHOLE_CACHES and (options.alignment, options.window) != ("prompt", "full"):
+        asked = f"strategy {options.strategy!r}" if traits.whole else f"cache {options.cache!r}"
         wrong = (
-            f"cache {options.cache!r} with alignment {options.alignment!r} and window {options.window!r}",
+            f"{asked} with alignment {options.alignment!r} and window {options.window!r}",
             "alignment prompt and window full: finished blocks are final where rows see nothing behind them",
         )
     elif options.cache == "sub_block" and options.sub_block is None:

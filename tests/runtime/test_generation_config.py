@@ -107,7 +107,7 @@ from lopa.runtime.generation_config import TRAITS, GenerationConfig, Strategy, l
         ({"strategy": "dream", "sub_block": 4}, "sub_block 4 with strategy 'dream'"),
         (
             {"strategy": "dream", "window": "block_causal"},
-            "cache 'none' with alignment 'prompt' and window 'block_causal'",
+            "strategy 'dream' with alignment 'prompt' and window 'block_causal'",
         ),
     ],
 )
