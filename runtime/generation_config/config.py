@@ -9,6 +9,7 @@ from lopa.runtime.contract import TOP_K
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config.option_checks import (
     check_cache,
+    check_lossless,
     check_own_options,
     check_sliding,
     checked_branches,
@@ -50,7 +51,7 @@ class GenerationConfig(Options):
             self._put(name, word_among(name, getattr(self, name), get_args(words)))
         for name in ("block_size", "max_new_tokens"):
             self._put(name, whole_number(name, getattr(self, name), least=1, most=MOST_POSITIONS))
-        for name in ("stop_at_eos", "drop_after_eos", "logprobs", "special_tokens", "published"):
+        for name in ("stop_at_eos", "drop_after_eos", "logprobs", "special_tokens", "lossless", "published"):
             self._put(name, truth(name, getattr(self, name)))
         if self.shared_rows is not None:
             self._put("shared_rows", truth("shared_rows", self.shared_rows))
@@ -70,6 +71,7 @@ class GenerationConfig(Options):
             self._put("confidence", CONFIDENCE_OF_ALG[self.algorithm])
         check_cache(self)
         check_sliding(self)
+        check_lossless(self)
         self._put("seed", checked_seed(self.seed))
         self._put("branches", checked_branches(self))
         self._put("temperature", checked_temperature(self.temperature))
@@ -115,7 +117,8 @@ class GenerationConfig(Options):
         """Branches beside the anchor that a step may make."""
         if self.branches == "auto":
             return MOST_AUTO_BRANCHES - 1
-        return (self.branches or self.traits.branches or DEFAULT_BRANCHES) - 1
+        usual = None if self.lossless else self.traits.branches
+        return (self.branches or usual or DEFAULT_BRANCHES) - 1
 
     @property
     def add_threshold(self) -> float:

@@ -171,4 +171,11 @@ class Options:
             "compute rows that are equal on several branches once (not given: on a processor, where it is faster)"
         ),
     )
+    lossless: bool = field(
+        default=False,
+        metadata=_help(
+            "the same tokens in fewer forwards: the branches are guesses of the rule's next steps (not lopa; branches: "
+            f"2 on a CPU, {DEFAULT_BRANCHES} elsewhere)"
+        ),
+    )
     published: bool = field(default=False, metadata=_help("the published implementation's behaviour, quirks included"))

@@ -16,6 +16,14 @@ from lopa.runtime.generation_config import TRAITS, GenerationConfig, Strategy, l
         ({"branches": 0}, "branches 0"),
         ({"branches": 2.0}, "branches 2.0"),
         ({"strategy": "d2f", "branches": 3}, "branches 3 with strategy 'd2f'"),
+        ({"lossless": 1}, "lossless 1"),
+        ({"lossless": True}, "lossless with strategy 'lopa'"),
+        ({"lossless": True, "strategy": "vanilla", "published": True}, "lossless with published mode"),
+        ({"lossless": True, "strategy": "d2f", "branches": "auto"}, "lossless with branches 'auto'"),
+        (
+            {"lossless": True, "strategy": "threshold", "alignment": "sliding", "window": "causal"},
+            "lossless with alignment 'sliding'",
+        ),
         ({"block_size": 0}, "block_size 0"),
         ({"block_add_threshold": 1.5}, "block_add_threshold 1.5"),
         ({"decoded_token_threshold": -0.1}, "decoded_token_threshold -0.1"),
@@ -164,6 +172,8 @@ def test_lookaheads_are_the_branches_beside_the_anchor() -> None:
     assert GenerationConfig().lookaheads == 3
     assert GenerationConfig(branches=1).lookaheads == 0
     assert GenerationConfig(branches=8).lookaheads == 7
+    assert GenerationConfig(strategy="vanilla", lossless=True).lookaheads == 3
+    assert GenerationConfig(strategy="d2f", lossless=True, branches=1).lookaheads == 0
     for strategy in ("d2f", "threshold", "vanilla"):
         assert GenerationConfig(strategy=strategy).lookaheads == 0
 
