@@ -27,7 +27,7 @@ from lopa.runtime.algorithm.spawning import branches_from_winner, lookaheads_fro
 from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.contract import Float32, Int64
 from lopa.runtime.contract.forward import ForwardSplit
-from lopa.runtime.generation_config import PUBLISHED_STEP_LIMIT, GenerationConfig
+from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.ladder.guesses import ladder
 from lopa.runtime.ladder.question import asked_beside, commits, same_question
 from lopa.runtime.ladder.walk import walk
@@ -302,7 +302,7 @@ class Decoding:
             self.stop_reason = self._end_of(self.anchor)
         elif all(nothing_left(branch, self._config, self._mask) for branch in self._branches):
             self.stop_reason = "eos" if np.isin(self.committed(), self._ends).any() else "length"
-        elif self.steps >= PUBLISHED_STEP_LIMIT:
+        elif self.steps >= self._config.step_limit:
             self.stop_reason = "step_limit"
 
     def _count_positions(self, branch: Branch) -> None:

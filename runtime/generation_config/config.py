@@ -33,6 +33,7 @@ from lopa.runtime.generation_config.words import (
     MOST_TEMPERATURE,
     MOST_TOP_K,
     PER_STEP,
+    PUBLISHED_STEP_LIMIT,
     Alg,
     Alignment,
     Cache,
@@ -154,6 +155,11 @@ class GenerationConfig(Options):
     def schedule_steps(self) -> int:
         """Of dream: steps of its schedule."""
         return min(self.max_new_tokens, MOST_STEPS) if self.steps is None else self.steps
+
+    @property
+    def step_limit(self) -> int:
+        """Steps after which the published loop ends, whatever is left."""
+        return self.schedule_steps if self.traits.whole else PUBLISHED_STEP_LIMIT
 
     @property
     def filters(self) -> bool:

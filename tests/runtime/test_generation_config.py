@@ -247,6 +247,7 @@ def test_dream_decodes_the_whole_answer_as_one_block() -> None:
     assert (config.block_size, config.cache, config.confidence) == (100, "none", "margin")
     assert config.schedule_steps == 100
     longer = dataclasses.replace(config, max_new_tokens=120, alg="maskgit_plus", steps=7)
+    assert (longer.step_limit, GenerationConfig(strategy="d2f", max_new_tokens=7).step_limit) == (7, 1001)
     assert (longer.block_size, longer.confidence, longer.schedule_steps) == (120, "probability", 7)
     assert GenerationConfig(strategy="dream", top_k=0).draws_from_logits
     assert not GenerationConfig(strategy="threshold", top_k=0).draws_from_logits
