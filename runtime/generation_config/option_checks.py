@@ -24,13 +24,17 @@ def check_own_options(options: Options) -> None:
 def check_cache(options: Options) -> None:
     """Refuse what no loop does: caches other than "blocks" belong to one block at a time."""
     wrong = None
-    pipelined = TRAITS[options.strategy].pipelined
-    if options.cache != "blocks" and pipelined:
+    traits = TRAITS[options.strategy]
+    if options.cache != "blocks" and traits.pipelined:
         wrong = (
             f"cache {options.cache!r} with strategy {options.strategy!r}",
             "one block at a time, as threshold decodes",
         )
-    elif options.block_steps is not None and pipelined:
+    elif options.cache != "none" and traits.whole:
+        wrong = f"cache {options.cache!r} with strategy {options.strategy!r}", "cache none: every row in every step"
+    elif options.sub_block is not None and traits.whole:
+        wrong = f"sub_block {options.sub_block} with strategy {options.strategy!r}", "the whole answer as one block"
+    elif options.block_steps is not None and not traits.block_steps:
         wrong = f"block_steps with strategy {options.strategy!r}", "threshold, vanilla or sequential"
     elif options.cache in WHOLE_CACHES and (options.alignment, options.window) != ("prompt", "full"):
         wrong = (
@@ -85,7 +89,7 @@ def check_lossless(options: Options) -> None:
             not TRAITS[options.strategy].has_next_step,
             f"strategy {options.strategy!r}",
             "a strategy whose next step follows from one branch",
-            "use strategy d2f, threshold, vanilla or sequential",
+            "name another strategy, e.g. d2f, threshold or vanilla",
         ),
         (
             options.published,
@@ -100,7 +104,7 @@ def check_lossless(options: Options) -> None:
             "leave lossless out",
         ),
         (
-            options.branches == "auto",
+            isinstance(options.branches, str) and options.branches == "auto",
             "branches 'auto'",
             "a number of branches, since what a guess brings is not estimated",
             "give a number",
