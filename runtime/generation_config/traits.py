@@ -17,14 +17,14 @@ class Traits:
     """Whether it may verify lookahead branches beside the anchor."""
     branches: int | None = 1
     """Where nobody says how many; None: the device does (runtime/branch_choice.py)."""
-    has_next_step: bool = True
-    """Whether what it makes of a branch follows from the answers to this branch alone, which `lossless` needs."""
     block_steps: bool = False
     """Whether the option of this name says how many positions a step decides at least."""
     whole: bool = False
     """Whether all of the answer is one block and no row is kept, whatever the options say."""
     filters_greedy: bool = False
     """Whether top_k and top_p also cut the distributions of which the best token is taken."""
+    has_next_step: bool = True
+    """Whether what it makes of a branch follows from the answers to this branch alone, which `lossless` needs."""
     own: frozenset[str] = frozenset()
     """Options that it has and not every other."""
 
@@ -36,11 +36,11 @@ TRAITS: Mapping[Strategy, Traits] = {
     "vanilla": Traits(block_steps=True),
     "sequential": Traits(block_steps=True),
     "eb": Traits(pipelined=True, looks_ahead=True, own=frozenset({"gamma"})),
-    "dream": Traits(whole=True, filters_greedy=True, own=frozenset({"alg", "steps", "alg_temp"})),
+    "dream": Traits(whole=True, filters_greedy=True, has_next_step=False, own=frozenset({"alg", "steps", "alg_temp"})),
     "top_n": Traits(own=frozenset({"per_step"})),
     "factor": Traits(pipelined=True, own=frozenset({"factor"})),
-    "klass": Traits(pipelined=True, own=frozenset({"kl_threshold"})),
-    "credit": Traits(pipelined=True),
+    "klass": Traits(pipelined=True, has_next_step=False, own=frozenset({"kl_threshold"})),
+    "credit": Traits(pipelined=True, has_next_step=False),
     "local_leap": Traits(pipelined=True),
 }
 PIPELINED = tuple(name for name, traits in TRAITS.items() if traits.pipelined)
