@@ -242,11 +242,20 @@ class Decoding:
         self, branch: Branch, windows: Windows, rows: RowStatistics, row: int, step: int
     ) -> tuple[Branch, Fills]:
         """The state behind `branch` in the rule's step number `step`, by the answers to the branch `row` of a round."""
-        asked = windows.asked[row]
+        row %= len(windows.asked)
+        # All that were asked about, but for guesses, which are made by the answers to a state before.
+        left = np.flatnonzero(np.isin(windows.asked[row], np.flatnonzero(~branch.decided)))
+        asked, columns = windows.asked[row][left], np.concatenate([np.arange(windows.kept), windows.kept + left])
         (branch,), said = rescored(
-            (branch,), replace(windows, asked=(asked,)), rows[row:][:1], self._rule.rescore, self._config
+            (branch,),
+            replace(windows, asked=(asked,)),
+            rows[row : row + 1, columns],
+            self._rule.rescore,
+            self._config,
         )
-        every = candidates_from_rows(said[0], windows.wanted[row], self._config, step=step, mask_token=self._mask)
+        every = candidates_from_rows(
+            said[0], windows.wanted[row, columns], self._config, step=step, mask_token=self._mask
+        )
         chosen, fills = self._filled(branch, windows, asked, every)
         after = branches_from_winner(chosen, (), self._config, mask_token=self._mask, ends=self._ends)
         return branches_to_verify(after, self._config, self._mask)[0], fills

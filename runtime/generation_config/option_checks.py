@@ -90,7 +90,7 @@ def check_lossless(options: Options) -> None:
             not TRAITS[options.strategy].has_next_step,
             f"strategy {options.strategy!r}",
             "a strategy whose next step follows from one branch",
-            "use strategy d2f, threshold, vanilla or sequential",
+            "name another strategy, e.g. d2f, threshold or vanilla",
         ),
         (
             options.published,
@@ -105,7 +105,7 @@ def check_lossless(options: Options) -> None:
             "leave lossless out",
         ),
         (
-            options.branches == "auto",
+            isinstance(options.branches, str) and options.branches == "auto",
             "branches 'auto'",
             "a number of branches, since what a guess brings is not estimated",
             "give a number",
