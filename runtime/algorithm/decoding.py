@@ -36,18 +36,21 @@ from lopa.runtime.sequence.branches import (
     Lookahead,
     branch_from_prompt,
     branches_to_verify,
-    committed_length,
+    decided_length,
     hands_over,
     nothing_left,
+    settled_length,
 )
 from lopa.runtime.sequence.layout import layout_of_prompt
 from lopa.runtime.sequence.opened import open_positions
 from lopa.runtime.sequence.packing import batch_from_windows, rows_of_windows
 from lopa.runtime.sequence.row_statistics import RowStatistics, with_kept_row
+from lopa.runtime.sequence.shadow_rows import with_shadow_rows
 from lopa.runtime.sequence.shared_rows import Pays, with_shared_rows
 from lopa.runtime.sequence.windows import Windows, windows_from_branches
 from lopa.runtime.sessions.session import Session
 from lopa.runtime.strategy.candidates import Candidates
+from lopa.runtime.strategy.judging import judged_positions, judged_probabilities, without_doubted
 from lopa.runtime.strategy.rescore import rescored
 from lopa.runtime.strategy.settings import rule_from_config
 
@@ -85,6 +88,8 @@ class Step:
     seconds: dict[str, float]
     split: ForwardSplit | None = None
     """Where the seconds of the forward went, when several devices computed it."""
+    taken_back: Int64 = field(default_factory=lambda: np.empty(0, np.int64))
+    """Positions that were decided and are not any more."""
 
 
 class Decoding:
@@ -157,6 +162,16 @@ class Decoding:
         """
         self._watch = Stopwatch()
         windows = windows_from_branches(self._branches, self._config, prediction_shift=self._shift, pad_token=self._pad)
+        judged = judged_positions(self.anchor, self._rule, self._config, self._ends)
+        windows = with_shadow_rows(
+            windows,
+            self.anchor,
+            judged,
+            self._config,
+            prediction_shift=self._shift,
+            mask_token=self._mask,
+            pad_token=self._pad,
+        )
         if self._sharing is not None:
             windows = with_shared_rows(windows, self._sharing)
         if windows.prefix < self._cached:
@@ -189,8 +204,18 @@ class Decoding:
         watch.lap("select")
         self._commit(windows, rows, winner)
         watch.lap("commit")
-        asked, proposed = windows.asked[winner], candidates[winner]
+        asked, proposed, ahead = windows.asked[winner], candidates[winner], branches[winner].lookahead
         chosen, fills = self._filled(branches[winner], windows, asked, every[winner])
+        chosen, doubted = without_doubted(
+            chosen,
+            fills.positions if ahead is None else np.append(fills.positions, ahead.position),
+            windows.judged,
+            judged_probabilities(windows, rows, branches[-1]),
+            self._rule,
+            self._config,
+            mask_token=self._mask,
+            ends=self._ends,
+        )
         left = np.flatnonzero(~fills.chosen & np.isin(asked, np.flatnonzero(open_positions(chosen, self._config))))
         most = self._config.lookaheads
         if self._budget is not None:
@@ -198,7 +223,9 @@ class Decoding:
         lookaheads = lookaheads_from_candidates(asked[left], proposed[left], most)
         self._go_on_with(branches_from_winner(chosen, lookaheads, self._config, mask_token=self._mask, ends=self._ends))
         watch.lap("spawn")
-        return Step(self.steps, branches, windows, confidences, winner, fills, lookaheads, watch.seconds, split)
+        return Step(
+            self.steps, branches, windows, confidences, winner, fills, lookaheads, watch.seconds, split, doubted
+        )
 
     def _walked(self, windows: Windows, rows: RowStatistics, split: ForwardSplit | None) -> Step:
         """Go as far as the rule alone would by this round's answers, and guess where it goes from there."""
@@ -290,9 +317,8 @@ class Decoding:
 
     def committed(self) -> Int64:
         """Generated ids that can no longer change, up to and including an end-of-text where that ends the answer."""
-        ids = self.anchor.tokens[self.prompt_length :][: committed_length(self.anchor)]
-        found = np.isin(ids, self._ends)
-        return ids[: int(np.argmax(found)) + 1] if found.any() else ids
+        changes = self._config.doubt_threshold is not None and self.stop_reason not in ("eos", "length")
+        return self._answer(settled_length(self.anchor) if changes else decided_length(self.anchor))
 
     def generated(self) -> Int64:
         """Every generated position, undecided ones as the mask token."""
@@ -302,6 +328,12 @@ class Decoding:
         """Of every generated position (GenerationResult says which), NaN where undecided; None: not asked for."""
         logprobs = self.anchor.logprobs
         return None if logprobs is None else logprobs[self.prompt_length :]
+
+    def _answer(self, length: int) -> Int64:
+        """The first generated ids, so many or up to and including an end-of-text where that ends the answer."""
+        ids = self.anchor.tokens[self.prompt_length :][:length]
+        found = np.isin(ids, self._ends)
+        return ids[: int(np.argmax(found)) + 1] if found.any() else ids
 
     def _go_on_with(self, branches: tuple[Branch, ...]) -> None:
         """Make them ready for the next round, and see whether anything is left to do."""
@@ -319,6 +351,6 @@ class Decoding:
 
     def _end_of(self, branch: Branch) -> StopReason | None:
         """Why nothing is left to do for `branch`; None: something is."""
-        if np.isin(branch.tokens[self.prompt_length :][: committed_length(branch)], self._ends).any():
+        if np.isin(branch.tokens[self.prompt_length :][: decided_length(branch)], self._ends).any():
             return "eos"
         return "length" if branch.decided.all() and len(branch.tokens) >= branch.layout.end else None

@@ -9,7 +9,7 @@ from lopa.runtime.algorithm.places import chosen_places
 from lopa.runtime.contract import Bool, Float32, Int64
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.sequence.blocks import active
-from lopa.runtime.sequence.branches import Branch, with_logprobs
+from lopa.runtime.sequence.branches import Branch, has_end, with_logprobs
 from lopa.runtime.sequence.opened import open_span
 from lopa.runtime.strategy.candidates import Candidates
 from lopa.runtime.strategy.open_block import OpenBlock
@@ -86,12 +86,11 @@ def filled(branch: Branch, fills: Fills, *, mask_token: int, ends: tuple[int, ..
     tokens, decided = branch.tokens.copy(), branch.decided.copy()
     tokens[fills.positions] = fills.tokens
     decided[fills.positions] = fills.tokens != mask_token
-    answer = slice(branch.layout.prompt, None)
     return replace(
         branch,
         tokens=tokens,
         decided=decided,
-        ended=bool((np.isin(tokens[answer], ends) & decided[answer]).any()),
+        ended=has_end(tokens, decided, branch.layout, ends),
         logprobs=with_logprobs(branch.logprobs, fills.positions, fills.logprobs),
     )
 

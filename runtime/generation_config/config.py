@@ -12,6 +12,7 @@ from lopa.runtime.generation_config.option_checks import (
     check_lossless,
     check_own_options,
     check_sliding,
+    check_take_back,
     checked_branches,
 )
 from lopa.runtime.generation_config.options import Options
@@ -65,6 +66,12 @@ class GenerationConfig(Options):
             if getattr(self, name) is not None:
                 self._put(name, real_number(name, getattr(self, name), least=0.0, most=MOST_ENTROPY))
         self._check_values_of_strategies()
+        if self.take_back_threshold is not None:
+            doubt = real_number("take_back_threshold", self.take_back_threshold, least=0.0, most=1.0)
+            self._put("take_back_threshold", doubt)
+        if self.take_back_limit is not None:
+            limit = whole_number("take_back_limit", self.take_back_limit, least=0, most=MOST_POSITIONS)
+            self._put("take_back_limit", limit)
         check_own_options(self)
         if self.traits.whole:
             self._put("block_size", self.max_new_tokens)
@@ -73,6 +80,7 @@ class GenerationConfig(Options):
         check_cache(self)
         check_sliding(self)
         check_lossless(self)
+        check_take_back(self)
         self._put("seed", checked_seed(self.seed))
         self._put("branches", checked_branches(self))
         self._put("temperature", checked_temperature(self.temperature))
@@ -170,6 +178,16 @@ class GenerationConfig(Options):
     def slides(self) -> bool:
         """Whether there is one block, which slides on with what is committed."""
         return self.alignment == "sliding"
+
+    @property
+    def doubt_threshold(self) -> float | None:
+        """Probability below which a decided position is taken back; None: none is."""
+        return self.traits.doubt_threshold if self.take_back_threshold is None else self.take_back_threshold
+
+    @property
+    def most_taken_back(self) -> int:
+        """Of one answer."""
+        return self.max_new_tokens if self.take_back_limit is None else self.take_back_limit
 
     @property
     def score_limit(self) -> float:

@@ -48,6 +48,26 @@ def check_cache(options: Options) -> None:
         raise BadInputError(wrong[0], expected=wrong[1], remedy="change one of the two options")
 
 
+def check_take_back(options: Options) -> None:
+    """Refuse what has no shadow rows: loops that decide for good, and rows that leave the window before their block."""
+    if options.take_back_threshold is None and TRAITS[options.strategy].doubt_threshold is None:
+        if options.take_back_limit is not None:
+            raise BadInputError(
+                f"take_back_limit {options.take_back_limit} without take_back_threshold",
+                expected="both, or neither",
+                remedy="give take_back_threshold, e.g. 0.5",
+            )
+        return
+    taking = "take_back_threshold" if options.take_back_threshold is not None else f"strategy {options.strategy!r}"
+    for name, wrong in (("published", True), ("alignment", "sliding"), ("cache", "sub_block")):
+        if getattr(options, name) == wrong:
+            raise BadInputError(
+                f"{taking} with {name} {wrong!r}",
+                expected="a loop in which what is decided can be taken back until its block is finished",
+                remedy="change one of the two options",
+            )
+
+
 def check_sliding(options: Options) -> None:
     """Refuse what one sliding block does not have, and its own options elsewhere."""
     if options.alignment != "sliding":
@@ -91,6 +111,12 @@ def check_lossless(options: Options) -> None:
             f"strategy {options.strategy!r}",
             "a strategy whose next step follows from one branch",
             "name another strategy, e.g. d2f, threshold or vanilla",
+        ),
+        (
+            options.take_back_threshold is not None,
+            "take_back_threshold",
+            "decided tokens that stay: a guess stands on them",
+            "leave one of the two out",
         ),
         (
             options.published,

@@ -34,8 +34,8 @@ class Options:
         default="lopa",
         metadata=_help(
             "lopa (lookahead branches), d2f (pipelined blocks), threshold (Fast-dLLM), vanilla (one token a step, the "
-            "surest), sequential (from left to right), eb (entropy bound), dream (Dream's own), top_n, factor, "
-            "klass, credit or local_leap"
+            "surest), sequential (from left to right), eb (entropy bound), wino (doubted ones are taken back), "
+            "dream (Dream's own), top_n, factor, klass, credit or local_leap"
         ),
     )
     branches: int | Literal["auto"] | None = field(
@@ -134,6 +134,16 @@ class Options:
         metadata=_help(
             f"added to the entropy for each position behind the first undecided one (sliding only; {DISTANCE_PENALTY})"
         ),
+    )
+    take_back_threshold: float | None = field(
+        default=None,
+        metadata=_help(
+            "probability below which a decided token is taken back while its block is not finished (lopa, d2f, "
+            "threshold; wino, 0.9)"
+        ),
+    )
+    take_back_limit: int | None = field(
+        default=None, metadata=_help("most tokens that an answer takes back (as many as max_new_tokens)")
     )
     cache: Cache = field(
         default="blocks",
