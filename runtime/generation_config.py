@@ -1,5 +1,6 @@
 """How to decode: one frozen, checked record. Knows no model; a bundle's own defaults come in as overrides."""
 
+import json
 import math
 import secrets
 from collections.abc import Mapping
@@ -17,6 +18,7 @@ from lopa.runtime.checked_values import (
 )
 from lopa.runtime.contract import TOP_K
 from lopa.runtime.errors import BadInputError
+from lopa.runtime.files.untrusted_input import refused_as_bad_input
 
 Strategy = Literal["lopa", "d2f", "threshold", "vanilla", "sequential"]
 Confidence = Literal["neg_entropy", "probability", "margin"]
@@ -43,6 +45,9 @@ LEAST_TEMPERATURE, MOST_TEMPERATURE = 1e-3, 1e3
 """Of draws: logits divided by less would leave float32, by more are all the same."""
 MOST_TOP_K = 2**24
 MOST_STOPS, MOST_STOP_CHARACTERS = 64, 1024
+GRAMMARS = ("json_schema", "regex", "grammar")
+"""Options that ask for an answer of some form; one at a time."""
+MOST_GRAMMAR_CHARACTERS = 2**18
 PUBLISHED_STEP_LIMIT = 1001
 """The published D2F loop gives up after this step; its LoPA loop would go on for ever (docs/lopa.md, quirk 3)."""
 
@@ -134,6 +139,19 @@ class GenerationConfig:
     )
     """None draws one when the config is made: from then on it is a number."""
     stop: tuple[str, ...] = field(default=(), metadata=_help("text that ends the answer (may be given several times)"))
+    json_schema: str | Mapping[str, Any] | None = field(
+        default=None,
+        metadata={**_help("file with a JSON schema that the answer satisfies"), "reads_file": True},
+    )
+    """In Python and in batches the schema itself; kept as text."""
+    regex: str | None = field(
+        default=None, metadata=_help("regular expression that the whole answer matches (syntax of Rust's regex crate)")
+    )
+    grammar: str | None = field(
+        default=None,
+        metadata={**_help("file with a grammar that the answer satisfies: llguidance's Lark or GBNF"), "reads_file": True},
+    )
+    """In Python and in batches the grammar itself."""
     stop_at_eos: bool = field(default=True, metadata=_help("end-of-text ends the answer"))
     drop_after_eos: bool = field(
         default=True, metadata=_help("rows behind a decided end-of-text leave the window (never in published mode)")
@@ -182,6 +200,8 @@ class GenerationConfig:
                 "time_limit", real_number("time_limit", self.time_limit, least=0.0, most=MOST_SECONDS, above=True)
             )
         self._put("stop", self._checked_stop())
+        self._put("json_schema", _text_of_schema(self.json_schema))
+        self._check_grammar()
 
     @classmethod
     def reference(cls, **overrides: Any) -> Self:
@@ -204,6 +224,11 @@ class GenerationConfig:
                 remedy="correct or remove it",
             )
         return cls(**values)
+
+    @property
+    def has_grammar(self) -> bool:
+        """Whether the answer is to satisfy a grammar."""
+        return any(getattr(self, name) is not None for name in GRAMMARS)
 
     @property
     def lookaheads(self) -> int:
@@ -331,6 +356,27 @@ class GenerationConfig:
                     remedy="change one of the two options",
                 )
 
+    def _check_grammar(self) -> None:
+        """Refuse two grammars, one that is no text, and what a grammar cannot go with."""
+        given = [name for name in GRAMMARS if getattr(self, name) is not None]
+        for name in given:
+            text = getattr(self, name)
+            if not isinstance(text, str) or not text or len(text) > MOST_GRAMMAR_CHARACTERS or not is_unicode(text):
+                raise BadInputError(
+                    f"{name} {shown(text)}",
+                    expected=f"Unicode text of 1 to {MOST_GRAMMAR_CHARACTERS} characters",
+                    remedy=f"correct {name}",
+                )
+        wrong = None
+        if len(given) > 1:
+            wrong = " and ".join(given), "one of them: an answer satisfies one grammar"
+        elif given and self.published:
+            wrong = f"{given[0]} in published mode", "the default mode: the published loop knows no grammar"
+        elif given and not self.stop_at_eos:
+            wrong = f"{given[0]} with stop_at_eos off", "stop_at_eos on: the grammar says where the answer ends"
+        if wrong is not None:
+            raise BadInputError(wrong[0], expected=wrong[1], remedy="leave one of them out")
+
     def _checked_seed(self) -> int:
         if self.seed is None:
             return secrets.randbits(32)
@@ -380,6 +426,18 @@ class GenerationConfig:
                 remedy="give fewer or shorter ones",
             )
         return tuple(map(str, texts))
+
+
+def _text_of_schema(value: Any) -> Any:
+    """A JSON schema as text, its names in their order; what is neither a mapping nor text stays what it is."""
+    received, expected = f"json_schema {shown(value)}", "a JSON schema: an object"
+    with refused_as_bad_input(received, expected=expected, remedy="correct json_schema"):
+        schema = json.loads(value) if isinstance(value, str) else value
+        if isinstance(schema, Mapping):
+            return json.dumps(dict(schema), ensure_ascii=False, allow_nan=False)
+    if value is not None:
+        raise BadInputError(received, expected=expected, remedy="correct json_schema")
+    return None
 
 
 _WORDS = (
