@@ -24,6 +24,9 @@ from lopa.runtime.devices import session_from_devices
 from lopa.runtime.errors import BadInputError, EngineFailedError
 from lopa.runtime.files.untrusted_input import refused_as_bad_input
 from lopa.runtime.generation_config import PIPELINED, GenerationConfig
+from lopa.runtime.grammar.source import reading_from_config
+from lopa.runtime.grammar.state import GrammarState, state_of_nothing
+from lopa.runtime.grammar.vocabulary import Vocabulary, vocabulary_from_tokenizer
 from lopa.runtime.parallel.branch_session import STALL_SECONDS
 from lopa.runtime.requests.handle import RequestHandle
 from lopa.runtime.requests.job import Job
@@ -200,6 +203,7 @@ class Decoder:
             config=config,
             budget=BranchBudget(self._cost_table) if config.branches == "auto" else None,
             sharing=self._sharing(config),
+            grammar=self._grammar(config),
             handle=RequestHandle(),
             drafts=truth("drafts", drafts),
             on_step=on_step,
@@ -250,6 +254,18 @@ class Decoder:
         except BadInputError:
             table = None
         return CheaperForward(self.bundle.manifest, table)
+
+    @cached_property
+    def _vocabulary(self) -> Vocabulary:
+        """The bundle's tokens as grammars see them; made when first needed."""
+        return vocabulary_from_tokenizer(self.tokenizer, self.bundle.manifest)
+
+    def _grammar(self, config: GenerationConfig) -> GrammarState | None:
+        """What the request's answer satisfies. Raises BadInputError for a grammar that cannot be used, or that cannot
+        end within max_new_tokens, MissingBackendError where the library is not installed."""
+        if not config.has_grammar:
+            return None
+        return state_of_nothing(reading_from_config(config, self._vocabulary), config.positions)
 
     def _sharing(self, config: GenerationConfig) -> Pays | None:
         """Where the request's rows that are equal on several branches are computed once."""

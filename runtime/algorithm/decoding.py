@@ -4,7 +4,8 @@ Knows token ids only: no tokenizer, no text, no file.
 """
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -14,17 +15,21 @@ from lopa.runtime.algorithm.candidates import candidates_from_rows
 from lopa.runtime.algorithm.competition import branch_confidence, winner_of
 from lopa.runtime.algorithm.filling import (
     Fills,
+    chosen_of_candidates,
     filled,
-    fills_from_candidates,
+    fills_of_chosen,
     handed_over,
     without_rows_after_end,
 )
 from lopa.runtime.algorithm.sound_rows import check_rows_are_sound
 from lopa.runtime.algorithm.spawning import branches_from_winner, lookaheads_from_candidates
 from lopa.runtime.bundle.manifest import Manifest
-from lopa.runtime.contract import Float32, Int64
+from lopa.runtime.contract import Bool, Float32, Int64
 from lopa.runtime.contract.forward import ForwardSplit
+from lopa.runtime.frontier.run import Choose, may_stand, rows_at_frontiers, run_from_frontier
+from lopa.runtime.frontier.settled import settled
 from lopa.runtime.generation_config import PUBLISHED_STEP_LIMIT, GenerationConfig
+from lopa.runtime.grammar.state import GrammarState
 from lopa.runtime.sequence.branches import (
     Branch,
     Lookahead,
@@ -41,10 +46,15 @@ from lopa.runtime.sequence.row_statistics import RowStatistics, with_kept_row
 from lopa.runtime.sequence.shared_rows import Pays, with_shared_rows
 from lopa.runtime.sequence.windows import Windows, windows_from_branches
 from lopa.runtime.sessions.session import Session
+from lopa.runtime.strategy.candidates import Candidates
 from lopa.runtime.strategy.rescore import rescored
 from lopa.runtime.strategy.settings import rule_from_config
 
 StopReason = Literal["eos", "length", "stop_string", "time_limit", "step_limit", "cancelled"]
+
+
+def _whatever_may_be(candidates: Candidates, may: Bool) -> Bool:  # noqa: ARG001
+    return may
 
 
 @dataclass
@@ -97,13 +107,14 @@ class Decoding:
         prompt_row: RowStatistics | None = None,
         prompt_cached: bool = False,
         sharing: Pays | None = None,
+        grammar: GrammarState | None = None,
     ) -> None:
         """`prompt` [length], at least one token; `request` is a number unused in the session.
 
         `budget`, fresh for every request, decides on the number of branches; without it the config does. Where the
         prompt's rows are in the session already (`prompt_cached`), `prompt_row` [K] is what predicts behind them, if
         rows predict the next position; else the first round computes and commits them. `sharing` says where rows that
-        are equal on several branches are computed once; None: nowhere.
+        are equal on several branches are computed once; None: nowhere. `grammar` is what the answer satisfies.
         """
         self._session, self._config, self._budget, self._sharing = session, config, budget, sharing
         self._rule = rule_from_config(config)
@@ -130,7 +141,7 @@ class Decoding:
         )
         self._cached = layout.first if prompt_cached else 0
         """Rows of the request's prefix in the session."""
-        self._go_on_with((first,))
+        self._go_on_with((replace(first, grammar=grammar),))
 
     def step(self) -> Step:
         """One round: verify all branches in one forward, keep the most confident, fill it, branch again."""
@@ -169,7 +180,10 @@ class Decoding:
         check_rows_are_sound(rows, self._vocabulary, device=self._session.device, step=self.steps)
         rows = with_kept_row(rows, self.kept_row, windows.lacking)
         branches, rows = rescored(branches, windows, rows, self._rule.rescore, self._config)
-        every = candidates_from_rows(rows, windows.wanted, self._config, step=self.steps, mask_token=self._mask)
+        allowed = rows
+        if self.anchor.grammar is not None:
+            allowed = rows_at_frontiers(branches, windows, rows, self._config)
+        every = self._candidates(allowed, windows.wanted)
         candidates = [every[row, windows.kept :][: len(asked)] for row, asked in enumerate(windows.asked)]
         confidences = tuple(branch_confidence(candidate.confidences) for candidate in candidates)
         winner = winner_of(confidences)
@@ -182,13 +196,21 @@ class Decoding:
         watch.lap("commit")
         asked, proposed = windows.asked[winner], candidates[winner]
         if windows.kept and hands_over(branches[winner]):
-            chosen, fills = handed_over(branches[winner], every[winner, :1], mask_token=self._mask, ends=self._ends)
+            behind = np.array([branches[winner].blocks[-1].end])
+            first, _ = self._run(branches[winner], behind, allowed[winner, :1], every[winner, :1], _whatever_may_be)
+            chosen, fills = handed_over(branches[winner], first, mask_token=self._mask, ends=self._ends)
         else:
-            fills = fills_from_candidates(branches[winner], asked, proposed, self._config)
+            rule = partial(chosen_of_candidates, branches[winner], asked, config=self._config)
+            own = allowed[winner, windows.kept :][: len(asked)]
+            proposed, decided = self._run(branches[winner], asked, own, proposed, rule)
+            fills = fills_of_chosen(asked, proposed, decided)
             chosen = filled(branches[winner], fills, mask_token=self._mask, ends=self._ends)
-        if self._ends and self._config.drops_rows_after_end:
-            chosen = without_rows_after_end(chosen, self._ends)
-        left = np.flatnonzero(~fills.chosen & np.isin(asked, np.flatnonzero(open_positions(chosen, self._config))))
+        chosen = self._settled(chosen)
+        left = np.flatnonzero(
+            ~fills.chosen
+            & np.isin(asked, np.flatnonzero(open_positions(chosen, self._config)))
+            & may_stand(chosen, asked, proposed)
+        )
         count = self._config.lookaheads
         if self._budget is not None:
             count = self._budget.lookaheads(
@@ -223,9 +245,33 @@ class Decoding:
         logprobs = self.anchor.logprobs
         return None if logprobs is None else logprobs[self.prompt_length :]
 
+    def _candidates(self, rows: RowStatistics, positions: Int64) -> Candidates:
+        """Those of this round, of any shape of rows."""
+        return candidates_from_rows(rows, positions, self._config, step=self.steps, mask_token=self._mask)
+
+    def _run(
+        self, branch: Branch, asked: Int64, rows: RowStatistics, proposed: Candidates, choose: Choose
+    ) -> tuple[Candidates, Bool]:
+        """The candidates [n] of the `asked` positions [n], and which are decided: where there is a grammar, no others
+        than it allows from the frontier on."""
+        if branch.grammar is None or not len(asked):
+            return proposed, choose(proposed, np.ones(len(asked), np.bool_))
+        return run_from_frontier(branch, asked, rows, self._candidates, choose, self._config)
+
+    def _settled(self, branch: Branch) -> Branch:
+        """`branch`, its decided tokens read by the grammar, without the rows behind the end of its text."""
+        branch = settled(branch, mask_token=self._mask, ends=self._ends)
+        if self._ends and self._config.drops_rows_after_end:
+            return without_rows_after_end(branch, self._ends)
+        return branch
+
     def _go_on_with(self, branches: tuple[Branch, ...]) -> None:
-        """Make them ready for the next round, and see whether anything is left to do."""
-        self._branches = branches_to_verify(branches, self._config, self._mask)
+        """Make them ready for the next round, and see whether anything is left to do.
+
+        Settled before and after: what was taken back lets no block open, and what opens may be written at once.
+        """
+        ready = branches_to_verify(tuple(map(self._settled, branches)), self._config, self._mask)
+        self._branches = tuple(map(self._settled, ready))
         self.window_tokens = max(self.window_tokens, len(self.anchor.tokens) - self.prompt_length)
         ended = bool(np.isin(self.committed(), self._ends).any())
         if self._config.published:

@@ -27,6 +27,7 @@ from lopa.runtime.generation_config.words import (
     DEFAULT_BRANCHES,
     DISTANCE_PENALTY,
     ENTROPY_THRESHOLD,
+    GRAMMARS,
     MOST_AUTO_BRANCHES,
     MOST_ENTROPY,
     MOST_POSITIONS,
@@ -113,6 +114,11 @@ class GenerationConfig(Options):
         if self.branches == "auto":
             return MOST_AUTO_BRANCHES - 1
         return (self.branches or self.traits.branches or DEFAULT_BRANCHES) - 1
+
+    @property
+    def has_grammar(self) -> bool:
+        """Whether the answer is to satisfy a grammar."""
+        return any(getattr(self, name) is not None for name in GRAMMARS)
 
     @property
     def add_threshold(self) -> float:

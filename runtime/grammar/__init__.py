@@ -1,7 +1,6 @@
-"""Answers that satisfy a grammar: what may stand at the frontier of a branch, and how the text can still end.
+"""Answers that satisfy a grammar: what may follow a text, and how it can still end. Knows no branch and no block.
 
-`source` makes of a JSON schema, a regular expression or a grammar what the library takes; `library` is the only module
-that imports it. `reading` is a text read so far, token by token; `ending` finds a short way to its end; `state` is both,
-as it travels with a branch. `rows` and `frontier` meet the algorithm: which of a row's candidates may stand there, and
-how far the decided tokens of a branch are right (docs/grammars.md).
+`source` makes of a JSON schema, a regular expression or a grammar what the library takes, and `library` alone imports
+it. `vocabulary` has the tokens of a bundle; a `reading` is a text read so far, `ending` (with `byte_order`) finds a
+short way to its end, and `state` is both, as it travels with a branch (docs/grammars.md).
 """

@@ -3,14 +3,17 @@
 Knows the options' values, no vocabulary.
 """
 
+import json
 import re
 from typing import Any
 
 from lopa.runtime.checked_values import shown
-from lopa.runtime.errors import BadInputError
+from lopa.runtime.errors import BadInputError, LopaError
 from lopa.runtime.files.untrusted_input import said_by
 from lopa.runtime.generation_config import GenerationConfig
-from lopa.runtime.grammar.library import library
+from lopa.runtime.generation_config.words import GRAMMARS
+from lopa.runtime.grammar.ending import short_endings
+from lopa.runtime.grammar.library import library, matcher
 from lopa.runtime.grammar.reading import Reading, reading_of_nothing
 from lopa.runtime.grammar.vocabulary import Vocabulary
 
@@ -20,22 +23,20 @@ _STRICT = {"lenient": False, "coerce_one_of": False}
 """What a schema may not ask for: features that it names and the library lacks, ignored."""
 
 
-def reading_from_config(config: GenerationConfig, vocabulary: Vocabulary) -> Reading | None:
-    """The reading of an empty answer by the grammar that `config` asks for; None where it asks for none.
+def reading_from_config(config: GenerationConfig, vocabulary: Vocabulary) -> Reading:
+    """The reading of an empty answer by the grammar that `config` asks for.
 
     Raises BadInputError for a grammar that does not parse, with the place, and for a schema with features that the
     library lacks, which it names.
     """
-    for name, made in _MADE.items():
-        text = getattr(config, name)
-        if text is not None:
-            try:
-                return reading_of_nothing(vocabulary, made(text))
-            except BadInputError:
-                raise
-            except Exception as error:  # whatever a parser raises at somebody's text
-                raise _refused(name, text, said_by(error)) from error
-    return None
+    name = next(name for name in GRAMMARS if getattr(config, name) is not None)
+    text = getattr(config, name)
+    try:
+        return reading_of_nothing(vocabulary, _MADE[name](text), _HINTS[name](text, vocabulary))
+    except LopaError:
+        raise
+    except Exception as error:  # whatever a parser raises at somebody's text
+        raise _refused(name, text, said_by(error)) from error
 
 
 def _from_schema(text: str) -> str:
@@ -56,6 +57,45 @@ def _from_grammar(text: str) -> str:
 
 _MADE = {"json_schema": _from_schema, "regex": _from_regex, "grammar": _from_grammar}
 """By option."""
+_PATTERN = "pattern"
+_MOST_HINTS = 16
+
+
+def _hints_of_schema(text: str, vocabulary: Vocabulary) -> tuple[bytes, ...]:
+    """A text for each pattern of a schema, as JSON writes it: a pattern may stand anywhere in its string."""
+    patterns: list[str] = []
+    waiting: list[Any] = [json.loads(text)]
+    while waiting and len(patterns) < _MOST_HINTS:
+        value = waiting.pop()
+        if isinstance(value, dict):
+            waiting += value.values()
+            patterns += [value[_PATTERN]] if isinstance(value.get(_PATTERN), str) else []
+        elif isinstance(value, list):
+            waiting += value
+    found = [_text_of_regex(pattern.removeprefix("^").removesuffix("$"), vocabulary) for pattern in patterns]
+    return tuple(json.dumps(each.decode(errors="ignore"), ensure_ascii=False)[1:-1].encode() for each in found if each)
+
+
+def _hints_of_regex(text: str, vocabulary: Vocabulary) -> tuple[bytes, ...]:
+    """What the expression matches where it asks for something between any texts."""
+    found = _text_of_regex(re.sub(r"\.[*+]\??", "", text), vocabulary)
+    return (found,) if found else ()
+
+
+def _no_hints(text: str, vocabulary: Vocabulary) -> tuple[bytes, ...]:  # noqa: ARG001
+    return ()
+
+
+def _text_of_regex(text: str, vocabulary: Vocabulary) -> bytes | None:
+    """A short text that matches all of `text`; None where none is found, as in what is no expression."""
+    try:
+        return next(short_endings(matcher(vocabulary.bytes, _from_regex(text))), None)
+    except ValueError:
+        return None
+
+
+_HINTS = {"json_schema": _hints_of_schema, "regex": _hints_of_regex, "grammar": _no_hints}
+"""By option: texts that help to find how a text can end."""
 _EXPECTED = {
     "json_schema": "a JSON schema of the features that llguidance has (docs/grammars.md)",
     "regex": "a regular expression in the syntax of Rust's regex crate: no look-around, no references back",
@@ -64,11 +104,7 @@ _EXPECTED = {
 
 
 def _refused(name: str, text: str, said: str) -> BadInputError:
-    what = f"{name} {shown(text)}"
-    if name == "regex":
-        what = f"{what}: {_of_regex(said)}"
-    else:
-        what = f"{what}: {said.strip()}"
+    what = f"{name} {shown(text)}: {_of_regex(said) if name == 'regex' else said.strip()}"
     return BadInputError(what, expected=_EXPECTED[name], remedy=f"correct {name}")
 
 
@@ -77,10 +113,5 @@ def _of_regex(said: str) -> str:
     found = re.search(r"regex parse error:\n    .*\n    ( *)\^+\nerror: (.*)", said)
     if found:
         return f"{found[2]} at character {len(found[1]) + 1}"
-    found = re.search(r'\(in regex\): (.*)', said)
+    found = re.search(r"\(in regex\): (.*)", said)
     return found[1] if found else said.strip().splitlines()[0]
-
-
-def schema_of_any_object() -> dict[str, Any]:
-    """The schema of OpenAI's json_object: an object with whatever in it."""
-    return {"type": "object"}

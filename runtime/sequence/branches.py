@@ -10,6 +10,7 @@ import numpy as np
 
 from lopa.runtime.contract import Bool, Float32, Int64
 from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.grammar.state import GrammarState
 from lopa.runtime.sequence.blocks import (
     Blocks,
     BlockState,
@@ -56,6 +57,8 @@ class Branch:
     """[positions], of the decided tokens as the model said when it proposed them, else NaN; None: not asked for."""
     memory: Memory | None = None
     """What the strategy remembers; None: nothing."""
+    grammar: GrammarState | None = None
+    """The answer in front of the frontier as its grammar has read it; None: any text will do."""
 
 
 def branch_from_prompt(
