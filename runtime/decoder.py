@@ -21,7 +21,7 @@ from lopa.runtime.bundle.costs import CostTable, costs_from_bundle
 from lopa.runtime.checked_values import MOST_SECONDS, check_callback, real_number, truth, whole_number
 from lopa.runtime.contract.timeline import Timeline
 from lopa.runtime.devices import session_from_devices
-from lopa.runtime.errors import BadInputError, EngineFailedError
+from lopa.runtime.errors import BadInputError, EngineFailedError, GrammarRefusedError
 from lopa.runtime.files.untrusted_input import refused_as_bad_input
 from lopa.runtime.generation_config import PIPELINED, GenerationConfig
 from lopa.runtime.grammar.source import reading_from_config
@@ -98,6 +98,11 @@ class Decoder:
     def branches_for(self, config: GenerationConfig) -> BranchChoice:
         """The number of branches with which this decoder decodes `config`, and why."""
         return branch_choice(_checked_config(config), self.session.device.split(","))
+
+    def check_grammar(self, config: GenerationConfig) -> None:
+        """Raise GrammarRefusedError where `config` asks for a grammar that does not parse, or that cannot end within
+        max_new_tokens, and MissingBackendError where llguidance is not installed."""
+        self._grammar(config)
 
     def generate(
         self,
@@ -261,11 +266,13 @@ class Decoder:
         return vocabulary_from_tokenizer(self.tokenizer, self.bundle.manifest)
 
     def _grammar(self, config: GenerationConfig) -> GrammarState | None:
-        """What the request's answer satisfies. Raises BadInputError for a grammar that cannot be used, or that cannot
-        end within max_new_tokens, MissingBackendError where the library is not installed."""
+        """What the request's answer satisfies, if anything; errors as of `check_grammar`."""
         if not config.has_grammar:
             return None
-        return state_of_nothing(reading_from_config(config, self._vocabulary), config.positions)
+        try:
+            return state_of_nothing(reading_from_config(config, self._vocabulary), config.positions)
+        except BadInputError as error:
+            raise GrammarRefusedError(error.received, expected=error.expected, remedy=error.remedy) from error
 
     def _sharing(self, config: GenerationConfig) -> Pays | None:
         """Where the request's rows that are equal on several branches are computed once."""

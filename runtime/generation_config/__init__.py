@@ -8,6 +8,7 @@ from lopa.runtime.generation_config.config import GenerationConfig
 from lopa.runtime.generation_config.traits import PIPELINED, TRAITS, Traits
 from lopa.runtime.generation_config.words import (
     DEFAULT_BRANCHES,
+    GRAMMARS,
     MOST_AUTO_BRANCHES,
     MOST_BRANCHES,
     MOST_POSITIONS,
@@ -19,6 +20,7 @@ from lopa.runtime.generation_config.words import (
 
 __all__ = [
     "DEFAULT_BRANCHES",
+    "GRAMMARS",
     "MOST_AUTO_BRANCHES",
     "MOST_BRANCHES",
     "MOST_POSITIONS",

@@ -10,8 +10,7 @@ from typing import Any
 from lopa.runtime.checked_values import shown
 from lopa.runtime.errors import BadInputError, LopaError
 from lopa.runtime.files.untrusted_input import said_by
-from lopa.runtime.generation_config import GenerationConfig
-from lopa.runtime.generation_config.words import GRAMMARS
+from lopa.runtime.generation_config import GRAMMARS, GenerationConfig
 from lopa.runtime.grammar.ending import short_endings
 from lopa.runtime.grammar.library import library, matcher
 from lopa.runtime.grammar.reading import Reading, reading_of_nothing
