@@ -24,13 +24,17 @@ def check_own_options(options: Options) -> None:
 def check_cache(options: Options) -> None:
     """Refuse what no loop does: caches other than "blocks" belong to one block at a time."""
     wrong = None
-    pipelined = TRAITS[options.strategy].pipelined
-    if options.cache != "blocks" and pipelined:
+    traits = TRAITS[options.strategy]
+    if options.cache != "blocks" and traits.pipelined:
         wrong = (
             f"cache {options.cache!r} with strategy {options.strategy!r}",
             "one block at a time, as threshold decodes",
         )
-    elif options.block_steps is not None and pipelined:
+    elif options.cache != "none" and traits.whole:
+        wrong = f"cache {options.cache!r} with strategy {options.strategy!r}", "cache none: every row in every step"
+    elif options.sub_block is not None and traits.whole:
+        wrong = f"sub_block {options.sub_block} with strategy {options.strategy!r}", "the whole answer as one block"
+    elif options.block_steps is not None and not traits.block_steps:
         wrong = f"block_steps with strategy {options.strategy!r}", "threshold, vanilla or sequential"
     elif options.cache in WHOLE_CACHES and (options.alignment, options.window) != ("prompt", "full"):
         wrong = (

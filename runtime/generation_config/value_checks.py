@@ -1,9 +1,12 @@
 """Checks of options that stand alone. Each returns the value as a plain one of Python or raises BadInputError."""
 
 import json
+import math
 import secrets
 from collections.abc import Mapping
 from typing import Any
+
+import numpy as np
 
 from lopa.runtime.checked_values import is_unicode, real_number, shown, whole_number
 from lopa.runtime.errors import BadInputError
@@ -34,6 +37,12 @@ def checked_temperature(temperature: Any) -> float:
             remedy="use 0, which decodes greedily",
         )
     return given
+
+
+def checked_gamma(gamma: Any) -> float:
+    """A bound of entropy, infinity included."""
+    unbounded = isinstance(gamma, (float, np.floating)) and gamma == math.inf
+    return math.inf if unbounded else real_number("gamma", gamma, least=0.0)
 
 
 def checked_stop(stop: Any) -> tuple[str, ...]:
