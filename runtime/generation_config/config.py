@@ -9,6 +9,7 @@ from lopa.runtime.contract import TOP_K
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config.option_checks import (
     check_cache,
+    check_grammar,
     check_lossless,
     check_own_options,
     check_sliding,
@@ -17,7 +18,14 @@ from lopa.runtime.generation_config.option_checks import (
 )
 from lopa.runtime.generation_config.options import Options
 from lopa.runtime.generation_config.traits import TRAITS, Traits
-from lopa.runtime.generation_config.value_checks import checked_gamma, checked_seed, checked_stop, checked_temperature
+from lopa.runtime.generation_config.value_checks import (
+    checked_gamma,
+    checked_grammar,
+    checked_schema,
+    checked_seed,
+    checked_stop,
+    checked_temperature,
+)
 from lopa.runtime.generation_config.words import (
     ALG,
     CONFIDENCE_OF_ALG,
@@ -26,6 +34,7 @@ from lopa.runtime.generation_config.words import (
     ENTROPY_BOUND,
     ENTROPY_THRESHOLD,
     FACTOR,
+    GRAMMARS,
     KL_THRESHOLD,
     MOST_AUTO_BRANCHES,
     MOST_ENTROPY,
@@ -93,6 +102,10 @@ class GenerationConfig(Options):
                 "time_limit", real_number("time_limit", self.time_limit, least=0.0, most=MOST_SECONDS, above=True)
             )
         self._put("stop", checked_stop(self.stop))
+        self._put("json_schema", checked_schema(self.json_schema))
+        for name in ("regex", "grammar"):
+            self._put(name, checked_grammar(name, getattr(self, name)))
+        check_grammar(self)
 
     @classmethod
     def reference(cls, **overrides: Any) -> Self:
@@ -128,6 +141,11 @@ class GenerationConfig(Options):
             return MOST_AUTO_BRANCHES - 1
         usual = None if self.lossless else self.traits.branches
         return (self.branches or usual or DEFAULT_BRANCHES) - 1
+
+    @property
+    def has_grammar(self) -> bool:
+        """Whether the answer is to satisfy a grammar."""
+        return any(getattr(self, name) is not None for name in GRAMMARS)
 
     @property
     def add_threshold(self) -> float:

@@ -10,6 +10,7 @@ import numpy as np
 
 from lopa.runtime.contract import Bool, Float32, Int64
 from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.grammar.state import GrammarState
 from lopa.runtime.sequence.blocks import (
     Blocks,
     BlockState,
@@ -58,6 +59,8 @@ class Branch:
     """What the strategy remembers; None: nothing."""
     taken_back: int = 0
     """How many decided positions a rule has undecided again."""
+    grammar: GrammarState | None = None
+    """The answer in front of the frontier as its grammar has read it; None: any text will do."""
 
 
 def branch_from_prompt(
