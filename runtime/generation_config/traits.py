@@ -17,8 +17,6 @@ class Traits:
     """Whether it may verify lookahead branches beside the anchor."""
     branches: int | None = 1
     """Where nobody says how many; None: the device does (runtime/branch_choice.py)."""
-    doubt_threshold: float | None = None
-    """take_back_threshold where nobody gives it; None: what is decided stays."""
     block_steps: bool = False
     """Whether the option of this name says how many positions a step decides at least."""
     whole: bool = False
@@ -27,6 +25,8 @@ class Traits:
     """Whether top_k and top_p also cut the distributions of which the best token is taken."""
     has_next_step: bool = True
     """Whether what it makes of a branch follows from the answers to this branch alone, which `lossless` needs."""
+    doubt_threshold: float | None = None
+    """take_back_threshold where nobody gives it; None: what is decided stays."""
     own: frozenset[str] = frozenset()
     """Options that it has and not every other."""
 
@@ -39,14 +39,14 @@ TRAITS: Mapping[Strategy, Traits] = {
     "threshold": Traits(block_steps=True, own=_TAKE_BACK),
     "vanilla": Traits(block_steps=True),
     "sequential": Traits(block_steps=True),
-    "eb": Traits(pipelined=True, looks_ahead=True, own=_TAKE_BACK | {"gamma"}),
+    "eb": Traits(pipelined=True, looks_ahead=True, own=frozenset({"gamma"}) | _TAKE_BACK),
+    "wino": Traits(has_next_step=False, doubt_threshold=0.9, own=_TAKE_BACK),
     "dream": Traits(whole=True, filters_greedy=True, has_next_step=False, own=frozenset({"alg", "steps", "alg_temp"})),
     "top_n": Traits(own=frozenset({"per_step"})),
     "factor": Traits(pipelined=True, own=frozenset({"factor"})),
     "klass": Traits(pipelined=True, has_next_step=False, own=frozenset({"kl_threshold"})),
     "credit": Traits(pipelined=True, has_next_step=False),
     "local_leap": Traits(pipelined=True),
-    "wino": Traits(doubt_threshold=0.9, has_next_step=False, own=_TAKE_BACK),
 }
 PIPELINED = tuple(name for name, traits in TRAITS.items() if traits.pipelined)
 """Strategies that may decide several blocks at a time."""

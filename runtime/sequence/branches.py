@@ -10,6 +10,7 @@ import numpy as np
 
 from lopa.runtime.contract import Bool, Float32, Int64
 from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.grammar.state import GrammarState
 from lopa.runtime.sequence.blocks import (
     Blocks,
     BlockState,
@@ -54,10 +55,12 @@ class Branch:
     layout: Layout
     logprobs: Float32 | None = None
     """[positions], of the decided tokens as the model said when it proposed them, else NaN; None: not asked for."""
-    taken_back: int = 0
-    """How many decided positions a rule has undecided again."""
     memory: Memory | None = None
     """What the strategy remembers; None: nothing."""
+    taken_back: int = 0
+    """How many decided positions a rule has undecided again."""
+    grammar: GrammarState | None = None
+    """The answer in front of the frontier as its grammar has read it; None: any text will do."""
 
 
 def branch_from_prompt(

@@ -20,11 +20,6 @@ def all_of_them(ranked: Int64, block: OpenBlock, config: GenerationConfig) -> in
     return len(ranked)
 
 
-def seven_tenths(ranked: Int64, block: OpenBlock, config: GenerationConfig) -> int:  # noqa: ARG001
-    """Seven tenths of what is undecided, rounded down, but 5 to 20 (WINO)."""
-    return min(len(ranked), max(5, min(20, int(0.7 * np.count_nonzero(block.open)))))
-
-
 def within_entropy_bound(ranked: Int64, block: OpenBlock, config: GenerationConfig) -> int:
     """As many as have, beside the largest of their entropies, gamma nats together: what they may share, so that writing
     them at once is not far from writing them one by one (EB-sampler, arXiv 2505.24857).
@@ -57,6 +52,11 @@ def share_of_schedule(block: OpenBlock, config: GenerationConfig) -> int:
     if config.algorithm == "origin":
         return 0
     return count_of_step(block.memory, int(np.count_nonzero(block.open)), config)
+
+
+def seven_tenths(ranked: Int64, block: OpenBlock, config: GenerationConfig) -> int:  # noqa: ARG001
+    """Seven tenths of what is undecided, rounded down, but 5 to 20 (WINO)."""
+    return min(len(ranked), max(5, min(20, int(0.7 * np.count_nonzero(block.open)))))
 
 
 def share_of_step(block: OpenBlock, config: GenerationConfig) -> int:

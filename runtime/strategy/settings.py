@@ -54,13 +54,13 @@ RULES: Mapping[Strategy, Rule] = {
     "vanilla": Rule(threshold=never),
     "sequential": Rule(threshold=never, rank=left_to_right, overwrites_decided=False),
     "eb": Rule(threshold=if_the_best_is_sure, cut=within_entropy_bound, take_back=doubted),
+    "wino": Rule(rank=by_probability, cut=seven_tenths, take_back=doubted),
     "dream": Rule(rescore=on_schedule, threshold=by_schedule, rank=by_drawn_confidence, least=share_of_schedule),
     "top_n": Rule(threshold=never, least=so_many),
     "factor": Rule(threshold=none, rank=by_probability, cut=within_factor),
     "klass": Rule(rescore=with_divergences, eligible=settled, threshold=reached),
     "credit": Rule(rescore=with_credit),
     "local_leap": Rule(threshold=lower_near_anchors),
-    "wino": Rule(rank=by_probability, cut=seven_tenths, take_back=doubted),
 }
 """Where several have the same rule, lopa.runtime.generation_config.TRAITS tells them apart."""
 

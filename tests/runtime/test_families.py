@@ -31,6 +31,7 @@ LOOPS: dict[str, list[dict[str, Any]]] = {
         {"strategy": "d2f", "window": "block_causal", "block_size": 8},
         {"strategy": "lopa", "branches": 3, "window": "block_causal", "block_size": 8},
         {"strategy": "lopa", "branches": 3},
+        {"strategy": "dream", "steps": 8},
         {"strategy": "wino", "block_size": 8, "skip_threshold": 0.0},
         {"strategy": "wino", "cache": "dual", "block_size": 8, "skip_threshold": 0.0},
     ],
@@ -42,6 +43,7 @@ LOOPS: dict[str, list[dict[str, Any]]] = {
         {"temperature": 1.0, "top_p": 0.9},
         {"strategy": "lopa", "branches": 3, "block_size": 16},
         {"strategy": "d2f"},
+        {"strategy": "eb", "branches": 2},
         {"strategy": "lopa", "branches": 3, "skip_threshold": 0.0, "take_back_threshold": 0.9},
     ],
     "fast_dllm_v2": [
