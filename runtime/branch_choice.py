@@ -30,10 +30,12 @@ def branch_choice(config: GenerationConfig, devices: Sequence[str]) -> BranchCho
 
     The same on every machine that has such devices, so that an answer does not depend on how busy one of them is.
     """
-    if config.strategy != "lopa":
-        return BranchChoice(1, f"only lopa looks ahead, not {config.strategy}")
+    if not config.traits.looks_ahead:
+        return BranchChoice(1, f"{config.strategy} does not look ahead")
     if config.branches is not None:
         return BranchChoice(config.branches, "as asked for")
+    if config.traits.branches is not None:
+        return BranchChoice(config.traits.branches, f"{config.strategy} looks ahead where branches are asked for")
     if config.published:
         return BranchChoice(DEFAULT_BRANCHES, "the published behaviour")
     little = reason_against_lookahead(config)

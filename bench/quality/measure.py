@@ -13,6 +13,8 @@ from typing import Any, Literal
 
 from lopa.bench.eval_set import SCORED_KIND, EvalItem, is_correct
 from lopa.bench.progress import Progress, silent
+from lopa.bench.quality.aup import aup_from_points
+from lopa.bench.quality.variants import AUTO_VARIANT, VARIANTS, Variant
 from lopa.bench.report import PromptFile, Run
 from lopa.runtime.bundle.costs import costs_name
 from lopa.runtime.decoder import Decoder
@@ -22,30 +24,6 @@ from lopa.runtime.requests.result import GenerationResult
 MAX_NEW_TOKENS = 256
 _NORMAL_95 = 1.959963984540054
 """Standard deviations on either side of 95 % of a normal distribution."""
-
-
-@dataclass(frozen=True)
-class Variant:
-    """One configuration: a strategy, and how many branches for lopa."""
-
-    name: str
-    strategy: Strategy
-    branches: int | Literal["auto"] | None = None
-
-    @property
-    def has_published_twin(self) -> bool:
-        """Whether the published implementation has this strategy, so that its steps can be compared."""
-        return self.strategy in ("d2f", "lopa") and self.branches != "auto"
-
-
-VARIANTS = (
-    Variant("vanilla", "vanilla"),
-    Variant("threshold", "threshold"),
-    Variant("d2f", "d2f"),
-    *(Variant(f"lopa-{branches}", "lopa", branches) for branches in (2, 3, 4, 6, 8)),
-)
-AUTO_VARIANT = Variant("lopa-auto", "lopa", "auto")
-"""As many branches as pay; measured where the bundle has a cost table of the device."""
 
 
 @dataclass(frozen=True)
@@ -87,12 +65,27 @@ class Row:
     config: str
     strategy: Strategy
     branches: int | Literal["auto"] | None
+    options: dict[str, Any]
+    """Beside these two, those that the configuration sets."""
+    curve: str
+    """Of score against tokens per forward, of which it is a point."""
     kind: str
     default: Measure
     published: Measure | None
     """With GenerationConfig.reference(); only for the strategies that the published implementation has."""
     steps_saved: int | None
     """Steps of the published behaviour that the default one does without, on the same prompts."""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Configurations that differ in one control, on the scored prompts."""
+
+    name: str
+    configs: tuple[str, ...]
+    """By rising tokens per forward."""
+    aup: float
+    """Accuracy under parallelism (lopa.bench.quality.aup), the best score of the report as y_max."""
 
 
 @dataclass(frozen=True)
@@ -105,22 +98,30 @@ class QualityReport:
     settings: dict[str, Any]
     """Options that all configurations share."""
     rows: tuple[Row, ...]
+    curves: tuple[Curve, ...]
+    """Of the scored prompts; none where nothing was right."""
 
 
-def quality_rows(decoder: Decoder, items: Sequence[EvalItem], progress: Progress = silent) -> tuple[Row, ...]:
+def quality_rows(
+    decoder: Decoder,
+    items: Sequence[EvalItem],
+    variants: Sequence[Variant] = VARIANTS,
+    progress: Progress = silent,
+) -> tuple[Row, ...]:
     """Decode `items` with every variant, and those with a published twin also as published.
 
     `progress` hears how many prompts are done. Raises BadInputError for a prompt that does not fit the model.
     """
     twins = not decoder.config().slides  # which has no published mode
     has_table = (decoder.bundle.path / costs_name(decoder.session.device)).is_file()
+    with_auto = variants == VARIANTS and has_table
     configs = {
         (variant, published): variant_config(decoder, variant, published=published)
-        for variant in (*VARIANTS, *((AUTO_VARIANT,) if has_table else ()))
+        for variant in (*variants, *((AUTO_VARIANT,) if with_auto else ()))
         for published in ((False, True) if variant.has_published_twin and twins else (False,))
     }
     # The first decode of a process pays for memory that all others find ready.
-    _decode(decoder, items[0], configs[VARIANTS[-1], False])
+    _decode(decoder, items[0], configs[variants[-1], False])
     results: dict[tuple[Variant, bool], list[GenerationResult]] = {key: [] for key in configs}
     # In another order for every prompt: what a decode finds in the processor's caches depends on the one before.
     order = random.Random(0)
@@ -134,14 +135,25 @@ def quality_rows(decoder: Decoder, items: Sequence[EvalItem], progress: Progress
 def variant_config(decoder: Decoder, variant: Variant, *, published: bool) -> GenerationConfig:
     """The bundle's defaults with the variant's strategy."""
     return decoder.config(
-        strategy=variant.strategy, branches=variant.branches, max_new_tokens=MAX_NEW_TOKENS, published=published
+        **{
+            "strategy": variant.strategy,
+            "branches": variant.branches,
+            "max_new_tokens": MAX_NEW_TOKENS,
+            "published": published,
+            **dict(variant.options),
+        }
     )
 
 
-def shared_settings(decoder: Decoder) -> dict[str, Any]:
+def shared_settings(decoder: Decoder, variants: Sequence[Variant] = VARIANTS) -> dict[str, Any]:
     """Options that are the same for every variant, by name."""
-    config = asdict(variant_config(decoder, VARIANTS[0], published=False))
-    return {name: value for name, value in config.items() if name not in ("strategy", "branches", "published")}
+    configs = [asdict(variant_config(decoder, variant, published=False)) for variant in variants]
+    apart = {"strategy", "branches", "published"}
+    return {
+        name: value
+        for name, value in configs[0].items()
+        if name not in apart and all(config[name] == value for config in configs)
+    }
 
 
 def rows_from_results(
@@ -162,6 +174,8 @@ def rows_from_results(
                     config=variant.name,
                     strategy=variant.strategy,
                     branches=variant.branches,
+                    options=dict(variant.options),
+                    curve=variant.curve_name,
                     kind=kind,
                     default=default,
                     published=published,
@@ -169,6 +183,30 @@ def rows_from_results(
                 )
             )
     return tuple(rows)
+
+
+def curves_from_rows(rows: Sequence[Row]) -> tuple[Curve, ...]:
+    """The curves of the scored rows, in the order of their first ones."""
+    scored = [row for row in rows if row.default.score is not None]
+    points = {
+        row.config: (row.default.tokens_per_forward, 100 * row.default.score.share)
+        for row in scored
+        if row.default.score is not None
+    }
+    best = max((score for _, score in points.values()), default=0.0)
+    if not best:
+        return ()
+    names: dict[str, list[str]] = {}
+    for row in scored:
+        names.setdefault(row.curve, []).append(row.config)
+    return tuple(
+        Curve(
+            name,
+            tuple(sorted(configs, key=lambda config: points[config][0])),
+            aup_from_points([points[config] for config in configs], best),
+        )
+        for name, configs in names.items()
+    )
 
 
 def measure_from_results(items: Sequence[EvalItem], results: Sequence[GenerationResult]) -> Measure:

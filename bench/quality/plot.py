@@ -4,7 +4,9 @@ from lopa.bench.eval_set import SCORED_KIND
 from lopa.bench.figure import png_from_figure
 from lopa.bench.quality.measure import QualityReport, Row
 
-_COLOURS = {"vanilla": "tab:gray", "threshold": "tab:green", "d2f": "tab:orange", "lopa": "tab:blue"}
+_MOST_NAMES = 12
+"""Configurations that have their names beside their points; of more, curves have theirs in a legend."""
+_COLOURS = 10
 
 
 def png_from_quality(report: QualityReport) -> bytes:
@@ -12,17 +14,23 @@ def png_from_quality(report: QualityReport) -> bytes:
     from matplotlib.figure import Figure
 
     rows = [row for row in report.rows if row.kind == SCORED_KIND]
-    figure = Figure(figsize=(7.2, 4.8), layout="constrained")
+    few = len(rows) <= _MOST_NAMES
+    figure = Figure(figsize=(7.2, 4.8) if few else (9.6, 6.4), layout="constrained")
     axes = figure.add_subplot()
-    looking_ahead = [row for row in rows if row.strategy in ("d2f", "lopa") and row.branches != "auto"]
-    axes.plot([_across(row) for row in looking_ahead], [_up(row) for row in looking_ahead], color="0.8", zorder=1)
-    for row in rows:
-        score = row.default.score
-        assert score is not None
-        bars = [[100 * (score.share - score.low)], [100 * (score.high - score.share)]]
-        axes.errorbar(_across(row), _up(row), yerr=bars, fmt="o", capsize=2, color=_COLOURS[row.strategy], zorder=2)
-        above = (_across(row), 100 * score.high)
-        axes.annotate(row.config, above, xytext=(0, 4), textcoords="offset points", ha="center", fontsize=9)
+    for number, name in enumerate(dict.fromkeys(row.curve for row in rows)):
+        curve = sorted((row for row in rows if row.curve == name), key=_across)
+        across, up, bars = [_across(row) for row in curve], [_up(row) for row in curve], _bars(curve)
+        style = "o-" if number < _COLOURS else "s--"
+        axes.errorbar(
+            across, up, yerr=bars, fmt=style, color=f"C{number % _COLOURS}", capsize=2, elinewidth=0.6, label=name
+        )
+        for row, x, y, high in zip(curve, across, up, bars[1], strict=True):
+            if few:
+                axes.annotate(
+                    row.config, (x, y + high), xytext=(0, 4), textcoords="offset points", ha="center", fontsize=9
+                )
+    if not few:
+        axes.legend(fontsize=8, ncols=2)
     axes.margins(x=0.08, y=0.1)
     axes.set_xlabel("tokens per forward, up to the end of the text")
     axes.set_ylabel(f"right answers of {rows[0].default.prompts}, %")
@@ -37,3 +45,9 @@ def _across(row: Row) -> float:
 
 def _up(row: Row) -> float:
     return 100 * row.default.score.share if row.default.score is not None else 0.0
+
+
+def _bars(rows: list[Row]) -> tuple[list[float], list[float]]:
+    """Percent from the scores down to their least and up to their most."""
+    scores = [row.default.score for row in rows if row.default.score is not None]
+    return [100 * (each.share - each.low) for each in scores], [100 * (each.high - each.share) for each in scores]

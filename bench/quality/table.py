@@ -3,7 +3,7 @@
 from itertools import groupby
 
 from lopa.bench.eval_set import SCORED_KIND
-from lopa.bench.quality.measure import QualityReport, Row
+from lopa.bench.quality.measure import Curve, QualityReport, Row
 from lopa.bench.table import Table
 
 _COLUMNS = (
@@ -35,7 +35,19 @@ def tables_from_quality(report: QualityReport) -> list[Table]:
                 rows=tuple(tuple(cell for i, cell in enumerate(_cells(row)) if i not in dropped) for row in rows),
             )
         )
+    if report.curves:
+        tables.append(
+            Table(
+                title=f"Accuracy under parallelism: area under score against tokens per forward, {SCORED_KIND} prompts",
+                columns=("strategy", "AUP", "configurations, by tokens per forward"),
+                rows=tuple(_curve_cells(curve) for curve in report.curves),
+            )
+        )
     return tables
+
+
+def _curve_cells(curve: Curve) -> tuple[str, ...]:
+    return curve.name, f"{curve.aup:.0f}", ", ".join(curve.configs)
 
 
 def _cells(row: Row) -> tuple[str, ...]:

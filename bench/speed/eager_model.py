@@ -5,7 +5,8 @@ the cached keys and values with the window's, as transformers' DynamicCache does
 computes the logits of every window row. It does not know blocks or statistics.
 
 Beside the published code it is spared three costs: the adapter is merged (there LoRA runs unmerged beside every
-matrix), dtype and device never change on the way, and there is no model wrapper around the layers.
+matrix; lopa.bench.speed.adapter_apart does so), dtype and device never change on the way, and there is no model wrapper
+around the layers.
 
 Shapes: N windows, W window rows, C cached rows, H hidden size, D head size, V vocabulary.
 """

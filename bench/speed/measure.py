@@ -14,6 +14,7 @@ import torch
 
 from lopa.bench.eval_set import EvalItem
 from lopa.bench.progress import Progress, silent
+from lopa.bench.speed.adapter_apart import put_adapter_apart
 from lopa.bench.speed.eager_model import EagerModel, eager_model_from_checkpoint
 from lopa.bench.speed.eager_session import EagerSession
 from lopa.bench.speed.engine_clock import engine_calls_timed
@@ -32,13 +33,17 @@ _HALF_A_STEP = 0.51
 """Of the largest scale: the rounding to integers."""
 
 
-def eager_decoder(decoder: Decoder, checkpoint: Path, lora: Path | None) -> Decoder:
-    """A decoder of the same bundle whose session is the eager loop on the checkpoint's weights.
+def eager_decoder(decoder: Decoder, checkpoint: Path, lora: Path | None, *, adapter_apart: bool = False) -> Decoder:
+    """A decoder of the same bundle whose session is the eager loop on the checkpoint's weights, its adapter merged, or
+    apart beside the matrices that it changes.
 
-    Raises BadInputError for a checkpoint that cannot be read or whose weights are not the bundle's.
+    Raises BadInputError for a checkpoint that cannot be read or whose weights are not the bundle's, and for one without
+    an adapter where that is to be apart.
     """
     model = eager_model_from_checkpoint(checkpoint, lora)
     check_same_weights(model, decoder.bundle)
+    if adapter_apart:
+        put_adapter_apart(model, checkpoint, lora)
     return Decoder(decoder.bundle, EagerSession(model), decoder.tokenizer)
 
 

@@ -95,6 +95,8 @@ class SpeedReport:
     run: Run
     prompts: PromptFile
     settings: dict[str, Any]
+    adapter_apart: bool
+    """Whether the eager side ran the adapter beside the matrices, as published, in place of merged."""
     forward_includes: str
     measured: Measured
 

@@ -11,10 +11,11 @@ def tables_from_speed(report: SpeedReport) -> list[Table]:
     tokens = "same tokens on both sides"
     if not measured.same_tokens:
         tokens = f"OTHER TOKENS for prompts {list(measured.other_tokens)}, which are left out"
+    adapter = ", the adapter apart" if report.adapter_apart else ""
     return [
         Table(
-            title=f"Milliseconds per step: lopa-export beside PyTorch eager, branch after branch; {branches} branches, "
-            f"{measured.prompts} prompts x {measured.rounds} rounds, {where}; {tokens}",
+            title=f"Milliseconds per step: lopa-export beside PyTorch eager{adapter}, branch after branch; "
+            f"{branches} branches, {measured.prompts} prompts x {measured.rounds} rounds, {where}; {tokens}",
             columns=("steps", "number", "ours, median", "eager, median", "ratio of medians", "ratio of totals"),
             rows=(
                 _compared_row("all", measured.all_steps),

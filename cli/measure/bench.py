@@ -4,6 +4,7 @@ from pathlib import Path
 
 import click
 
+from lopa.bench.quality.variants import SWEEPS
 from lopa.cli.measure.cold import bench_cold
 from lopa.cli.measure.costs import bench_costs
 from lopa.cli.measure.quality import bench_quality
@@ -19,8 +20,10 @@ _SCALING_PROMPTS = 4
 _SCALING_BRANCHES = 8
 _GOES_WITH = {
     "--plot": ("--quality", "--devices"),
+    "--strategies": ("--quality",),
     "--checkpoint": ("--speed",),
     "--lora": ("--speed",),
+    "--adapter-apart": ("--speed",),
     "--branches": ("--speed", "--devices"),
     "--limit": ("--quality", "--speed", "--devices"),
 }
@@ -34,6 +37,12 @@ _GOES_WITH = {
     type=click.Path(path_type=Path),
     metavar="EVAL",
     help='Score and speed of every strategy on the prompts of a JSON-lines file: {"prompt", "answer", "kind"}.',
+)
+@click.option(
+    "--strategies",
+    metavar="NAMES",
+    help="With --quality: all, or some names with commas between them, each with one of its controls at several values "
+    f"({', '.join(SWEEPS)}) [default: the published strategies].",
 )
 @click.option("--speed", is_flag=True, help="Seconds per step beside a PyTorch eager loop on the same weights (CPU).")
 @click.option(
@@ -60,6 +69,11 @@ _GOES_WITH = {
 @click.option("--checkpoint", type=click.Path(path_type=Path), metavar="DIR", help="With --speed: the bundle's origin.")
 @click.option("--lora", type=click.Path(path_type=Path), metavar="DIR", help="With --speed: its adapter.")
 @click.option(
+    "--adapter-apart",
+    is_flag=True,
+    help="With --speed: the eager loop runs the adapter beside the matrices, as published, in place of merged.",
+)
+@click.option(
     "--branches",
     type=int,
     help=f"Branches per step [default: --speed {_SPEED_BRANCHES}, --devices {_SCALING_BRANCHES}].",
@@ -80,6 +94,7 @@ _GOES_WITH = {
 def command(
     bundle: Path,
     quality: Path | None,
+    strategies: str | None,
     speed: bool,
     costs: bool,
     cold: bool,
@@ -87,6 +102,7 @@ def command(
     plot: Path | None,
     checkpoint: Path | None,
     lora: Path | None,
+    adapter_apart: bool,
     branches: int | None,
     limit: int | None,
     output: Path | None,
@@ -104,8 +120,10 @@ def command(
     }
     given = {
         "--plot": plot is not None,
+        "--strategies": strategies is not None,
         "--checkpoint": checkpoint is not None,
         "--lora": lora is not None,
+        "--adapter-apart": adapter_apart,
         "--branches": branches is not None,
         "--limit": limit is not None,
     }
@@ -115,6 +133,7 @@ def command(
         bench_quality(
             bundle,
             quality,
+            strategies=strategies,
             limit=limit,
             output=files,
             devices=devices,
@@ -145,6 +164,7 @@ def command(
             bundle,
             checkpoint,
             lora,
+            adapter_apart=adapter_apart,
             branches=_SPEED_BRANCHES if branches is None else branches,
             limit=_SPEED_PROMPTS if limit is None else limit,
             output=files,

@@ -5,9 +5,10 @@ from pathlib import Path
 from lopa.bench.eval_set import SCORED_KIND, eval_set_from_jsonl
 from lopa.bench.figure import check_matplotlib
 from lopa.bench.progress import progress_shown
-from lopa.bench.quality.measure import QualityReport, quality_rows, shared_settings
+from lopa.bench.quality.measure import QualityReport, curves_from_rows, quality_rows, shared_settings
 from lopa.bench.quality.plot import png_from_quality
 from lopa.bench.quality.table import tables_from_quality
+from lopa.bench.quality.variants import VARIANTS, variants_from_text
 from lopa.bench.report import prompt_file, run_now
 from lopa.cli.measure.report_output import ReportOutput, command_line
 from lopa.cli.program.verbosity import quiet
@@ -19,13 +20,15 @@ def bench_quality(
     bundle: Path,
     prompts: Path,
     *,
+    strategies: str | None,
     limit: int | None,
     output: ReportOutput,
     devices: tuple[str, ...],
     device_timeout: float,
     threads: int | None,
 ) -> None:
-    """Score and speed of every strategy on the file `prompts`, at most `limit` of each kind."""
+    """Score and speed of `strategies` (None: the published ones) on the file `prompts`, so many of each kind."""
+    variants = VARIANTS if strategies is None else variants_from_text(strategies)
     items = eval_set_from_jsonl(prompts, limit=limit)
     if output.plot is not None:
         check_matplotlib()
@@ -39,6 +42,7 @@ def bench_quality(
         output.check("quality")
         run = run_now(decoder.bundle, device=decoder.session.device, threads=threads, arguments=command_line())
         with progress_shown("prompts", len(items), quiet=quiet()) as progress:
-            rows = quality_rows(decoder, items, progress)
-        report = QualityReport("quality", run, prompt_file(prompts, limit), shared_settings(decoder), rows)
+            rows = quality_rows(decoder, items, variants, progress)
+        settings, curves = shared_settings(decoder, variants), curves_from_rows(rows)
+        report = QualityReport("quality", run, prompt_file(prompts, limit), settings, rows, curves)
     output.put("quality", report, tables_from_quality(report), png_from_quality)

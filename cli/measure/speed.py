@@ -20,6 +20,7 @@ def bench_speed(
     checkpoint: Path,
     lora: Path | None,
     *,
+    adapter_apart: bool,
     branches: int,
     limit: int,
     output: ReportOutput,
@@ -35,10 +36,12 @@ def bench_speed(
     items = eval_set_from_jsonl(EVAL, limit=limit)
     with Decoder.open(bundle, [device], threads=threads) as ours:
         config = ours.config(strategy="lopa", published=True, branches=branches)
-        eager = eager_decoder(ours, checkpoint, lora)
+        eager = eager_decoder(ours, checkpoint, lora, adapter_apart=adapter_apart)
         output.check("speed")
         run = run_now(ours.bundle, device=ours.session.device, threads=threads, arguments=command_line())
         with progress_shown("prompts on both sides", ROUNDS * len(items), quiet=quiet()) as progress:
             measured = measured_speed(ours, eager, items, config, threads=threads, progress=progress)
-    report = SpeedReport("speed", run, prompt_file(EVAL, limit), asdict(config), FORWARD_INCLUDES, measured)
+    report = SpeedReport(
+        "speed", run, prompt_file(EVAL, limit), asdict(config), adapter_apart, FORWARD_INCLUDES, measured
+    )
     output.put("speed", report, tables_from_speed(report))

@@ -10,7 +10,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from lopa.runtime.algorithm.candidates import Candidates
 from lopa.runtime.algorithm.competition import winner_of
 from lopa.runtime.algorithm.filling import Fills, fills_from_candidates
 from lopa.runtime.algorithm.spawning import blocks_of_next_round
@@ -20,6 +19,7 @@ from lopa.runtime.generation_config import MOST_AUTO_BRANCHES, GenerationConfig
 from lopa.runtime.sequence.blocks import active
 from lopa.runtime.sequence.branches import Branch, size_of_next_block
 from lopa.runtime.sequence.windows import Windows
+from lopa.runtime.strategy.candidates import Candidates
 
 _PRIOR_SHARES = (1.0, 1.47, 1.68, 1.81, 1.89, 1.95, 1.99, 2.03)
 """Tokens of a round with 1 .. 8 branches, as multiples of a round with one: whole decodes of the tiny model's

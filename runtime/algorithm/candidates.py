@@ -3,7 +3,7 @@
 The published rules are those of docs/lopa.md, section 3. Pure; knows no branch and no block.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -15,25 +15,11 @@ from lopa.runtime.algorithm.draws import (
     neg_entropy_of_kept,
 )
 from lopa.runtime.algorithm.places import confidences_by_distance
-from lopa.runtime.contract import TOP_K, Float32, Int64
+from lopa.runtime.contract import TOP_K, Int64
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import GenerationConfig
-from lopa.runtime.sequence.row_statistics import Index, RowStatistics
-
-
-@dataclass(frozen=True)
-class Candidates:
-    """One candidate for each wanted row; all arrays of one shape, e.g. [B, Q]."""
-
-    tokens: Int64
-    probabilities: Float32
-    confidences: Float32
-    logprobs: Float32 | None = None
-    """Of the tokens as the model said, before top_k and top_p; only where they are asked for."""
-
-    def __getitem__(self, index: Index) -> "Candidates":
-        logprobs = None if self.logprobs is None else self.logprobs[index]
-        return Candidates(self.tokens[index], self.probabilities[index], self.confidences[index], logprobs)
+from lopa.runtime.sequence.row_statistics import RowStatistics
+from lopa.runtime.strategy.candidates import Candidates
 
 
 def candidates_from_rows(

@@ -41,6 +41,8 @@ from lopa.runtime.sequence.row_statistics import RowStatistics, with_kept_row
 from lopa.runtime.sequence.shared_rows import Pays, with_shared_rows
 from lopa.runtime.sequence.windows import Windows, windows_from_branches
 from lopa.runtime.sessions.session import Session
+from lopa.runtime.strategy.rescore import rescored
+from lopa.runtime.strategy.settings import rule_from_config
 
 StopReason = Literal["eos", "length", "stop_string", "time_limit", "step_limit", "cancelled"]
 
@@ -104,6 +106,7 @@ class Decoding:
         are equal on several branches are computed once; None: nowhere.
         """
         self._session, self._config, self._budget, self._sharing = session, config, budget, sharing
+        self._rule = rule_from_config(config)
         self._vocabulary = manifest.dimensions.vocab_size
         self._shift = manifest.prediction_shift
         self._pad, self._mask = manifest.special_tokens.pad, manifest.special_tokens.mask
@@ -165,6 +168,7 @@ class Decoding:
         self.steps += 1
         check_rows_are_sound(rows, self._vocabulary, device=self._session.device, step=self.steps)
         rows = with_kept_row(rows, self.kept_row, windows.lacking)
+        branches, rows = rescored(branches, windows, rows, self._rule.rescore, self._config)
         every = candidates_from_rows(rows, windows.wanted, self._config, step=self.steps, mask_token=self._mask)
         candidates = [every[row, windows.kept :][: len(asked)] for row, asked in enumerate(windows.asked)]
         confidences = tuple(branch_confidence(candidate.confidences) for candidate in candidates)

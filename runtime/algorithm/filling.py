@@ -4,13 +4,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from lopa.runtime.algorithm.candidates import Candidates
-from lopa.runtime.algorithm.places import chosen_places, places_in_step
+from lopa.runtime.algorithm.places import chosen_places
 from lopa.runtime.contract import Bool, Float32, Int64
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.sequence.blocks import active
 from lopa.runtime.sequence.branches import Branch, with_logprobs
 from lopa.runtime.sequence.opened import open_span
+from lopa.runtime.strategy.candidates import Candidates
+from lopa.runtime.strategy.open_block import OpenBlock
+from lopa.runtime.strategy.settings import rule_from_config
 
 
 @dataclass(frozen=True)
@@ -25,22 +27,19 @@ class Fills:
 
 
 def fills_from_candidates(branch: Branch, asked: Int64, candidates: Candidates, config: GenerationConfig) -> Fills:
-    """Per active block, of what is open in it: every position above the threshold, or as many as a step has to fill.
+    """Per active block, of what is open in it: what the strategy's rule chooses.
 
-    `asked` [n], positions ascending, and `candidates` [n] are a round's. A block that is not complete fills none below
-    the threshold.
+    `asked` [n], positions ascending, and `candidates` [n] are a round's.
     """
+    rule = rule_from_config(config)
     chosen = np.zeros(len(asked), np.bool_)
     for block in active(branch.blocks):
         own = slice(*np.searchsorted(asked, open_span(branch, block, config)))
-        chosen[own] = chosen_places(
-            candidates.probabilities[own],
-            candidates.confidences[own],
-            ~branch.decided[asked[own]],
-            config,
-            least=places_in_step(block.rounds, config),
-            always=block.complete,
+        positions = asked[own]
+        offered = OpenBlock(
+            positions, candidates[own], ~branch.decided[positions], block.complete, block.rounds, branch.memory
         )
+        chosen[own] = chosen_places(offered, rule, config)
     taken = candidates[chosen]
     return Fills(chosen, asked[chosen], taken.tokens, taken.logprobs)
 
@@ -100,4 +99,5 @@ def without_rows_after_end(branch: Branch, ends: tuple[int, ...]) -> Branch:
         decided=branch.decided[:end],
         logprobs=None if branch.logprobs is None else branch.logprobs[:end],
         blocks=tuple(replace(block, end=min(block.end, end)) for block in branch.blocks if block.start < end),
+        memory=None if branch.memory is None else branch.memory.before(end),
     )

@@ -1,47 +1,31 @@
-"""Which positions of one block a step decides: how many, and which (docs/decoding.md, "How many a step"). Pure."""
+"""Which positions of one block a step decides, by stages 2 to 4 of a strategy's rule (docs/decoding.md). Pure."""
 
 import numpy as np
 
 from lopa.runtime.algorithm.topk_ties import indices_of_topk
 from lopa.runtime.contract import Bool, Float32, Floats, Int64
 from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.strategy.open_block import OpenBlock
+from lopa.runtime.strategy.settings import Rule
 
 
-def places_in_step(round_of_block: int, config: GenerationConfig) -> int:
-    """How many positions a block decides at least in its round number `round_of_block`, counted from 0.
+def chosen_places(block: OpenBlock, rule: Rule, config: GenerationConfig) -> Bool:
+    """[n]: which of a block's n positions to decide.
 
-    With `block_steps` a block is decided in so many steps of equal size, the first ones a position larger where they do
-    not divide it (LLaDA, SDAR); else one.
+    Of those that are eligible and above the threshold the first by rank, as many as the cut leaves. Where these are
+    fewer than the step has to decide, and the block is complete: so many of all that are open, the first by rank.
     """
-    if config.block_steps is None:
-        return 1
-    each, more = divmod(config.block_size, config.block_steps)
-    return max(1, each + (round_of_block < more))
-
-
-def chosen_places(
-    probabilities: Floats, confidences: Floats, undecided: Bool, config: GenerationConfig, *, least: int, always: bool
-) -> Bool:
-    """[n]: which of a block's n positions to decide, all arrays [n] by rising position.
-
-    All that are certain if these are `least` or more; else the `least` most confident (`sequential`: the first), the
-    first of equal ones, but only if the block may `always` decide something.
-    """
-    chosen: Bool = _certain(probabilities, confidences, config) & undecided
-    if np.count_nonzero(chosen) >= least or not always or not undecided.any():
-        return chosen
-    if config.strategy == "sequential":
-        ranks = -np.arange(len(undecided), dtype=np.float64)
-    else:
-        ranks = np.asarray(confidences, np.float64)
-    ranks = np.where(undecided, ranks, -np.inf)
-    if config.overwrites_decided and config.strategy != "sequential":
-        best = indices_of_topk(ranks, min(least, len(ranks)))
-    else:
-        best = np.argsort(-ranks, kind="stable")[: min(least, np.count_nonzero(undecided))]
-    chosen = np.zeros(len(undecided), np.bool_)
-    chosen[best] = True
-    return chosen
+    ranks = rule.rank(block, config)
+    certain = rule.eligible(block, config) & block.open & (block.certainties(config) > rule.threshold(block, config))
+    ranked = _ranked(ranks, certain)
+    chosen = ranked[: rule.cut(ranked, block, config)]
+    least = rule.least(block, config)
+    if len(chosen) < least and block.complete and block.open.any():
+        overwrites = config.overwrites_decided and rule.overwrites_decided
+        chosen = (_best_of_all if overwrites else _best)(ranks, block.open, least)
+    result = np.zeros(len(block.positions), np.bool_)
+    result[chosen] = True
+    return result
 
 
 def confidences_by_distance(entropy: Float32, positions: Int64, config: GenerationConfig) -> Float32:
@@ -52,8 +36,17 @@ def confidences_by_distance(entropy: Float32, positions: Int64, config: Generati
     return -scores
 
 
-def _certain(probabilities: Floats, confidences: Floats, config: GenerationConfig) -> Bool:
-    """[n]: what is filled at once."""
-    if config.slides:
-        return confidences > np.float32(-config.score_limit)
-    return probabilities > np.float32(config.fill_threshold)
+def _best(ranks: Floats, among: Bool, count: int) -> Int64:
+    """The `count` first by rank, or as many as there are `among` a block's positions."""
+    return _ranked(ranks, among)[:count]
+
+
+def _best_of_all(ranks: Floats, among: Bool, count: int) -> Int64:
+    """As `_best`, and others where these are fewer: those that torch.topk happens to return (docs/models.md)."""
+    return indices_of_topk(np.where(among, ranks, -np.inf), min(count, len(ranks)))
+
+
+def _ranked(ranks: Floats, among: Bool) -> Int64:
+    """Indices of the positions `among` all, the first by rank first."""
+    found = np.flatnonzero(among)
+    return found[np.argsort(-ranks[found], kind="stable")]

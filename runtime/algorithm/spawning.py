@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from lopa.runtime.algorithm.candidates import Candidates
 from lopa.runtime.contract import Bool, Int64
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.sequence.blocks import Blocks, active, after_round, after_slide
 from lopa.runtime.sequence.branches import Branch, Lookahead, with_logprobs
+from lopa.runtime.strategy.candidates import Candidates
 
 
 def lookaheads_from_candidates(positions: Int64, candidates: Candidates, count: int) -> tuple[Lookahead, ...]:
@@ -62,12 +62,12 @@ def _ahead(winner: Branch, lookahead: Lookahead, mask_token: int, ends: tuple[in
     tokens, decided = winner.tokens.copy(), winner.decided.copy()
     tokens[lookahead.position] = lookahead.token
     decided[lookahead.position] = lookahead.token != mask_token
-    return Branch(
-        tokens,
-        decided,
-        blocks_of_next_round(winner, decided),
+    return replace(
+        winner,
+        tokens=tokens,
+        decided=decided,
+        blocks=blocks_of_next_round(winner, decided),
         ended=winner.ended or lookahead.token in ends,
         lookahead=lookahead,
-        layout=winner.layout,
         logprobs=with_logprobs(winner.logprobs, lookahead.position, lookahead.logprob),
     )

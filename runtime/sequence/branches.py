@@ -20,6 +20,7 @@ from lopa.runtime.sequence.blocks import (
     with_new_block,
 )
 from lopa.runtime.sequence.layout import Layout
+from lopa.runtime.sequence.memory import Memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,8 @@ class Branch:
     layout: Layout
     logprobs: Float32 | None = None
     """[positions], of the decided tokens as the model said when it proposed them, else NaN; None: not asked for."""
+    memory: Memory | None = None
+    """What the strategy remembers; None: nothing."""
 
 
 def branch_from_prompt(

@@ -8,7 +8,8 @@ from tests.clients.installed import HERE, PYTHON, ended, no_python
 from tests.serve.servers import Server
 
 from lopa.bench.eval_set import SCORED_KIND, eval_set_from_jsonl, is_correct
-from lopa.bench.quality.measure import VARIANTS, measure_from_results, variant_config
+from lopa.bench.quality.measure import measure_from_results, variant_config
+from lopa.bench.quality.variants import VARIANTS
 from lopa.runtime import Decoder
 from lopa.tiny import EVAL
 

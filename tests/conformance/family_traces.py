@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 from tests.conformance.recorded import NEAR_TIE, Comparison
 
-from lopa.runtime.algorithm.candidates import Candidates, candidates_from_rows
+from lopa.runtime.algorithm.candidates import candidates_from_rows
 from lopa.runtime.algorithm.decoding import Decoding, Step
 from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.contract import Float32, Int64
@@ -23,6 +23,7 @@ from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.sequence.row_statistics import RowStatistics
 from lopa.runtime.sessions.session import Session
+from lopa.runtime.strategy.candidates import Candidates
 
 FAMILIES = Path(__file__).resolve().parents[1] / "reference" / "families"
 PROBABILITY_TOLERANCE = 2e-4

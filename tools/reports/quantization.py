@@ -16,7 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from lopa.bench.eval_set import SCORED_KIND, EvalItem, eval_set_from_jsonl
-from lopa.bench.quality.measure import VARIANTS, Measure, measure_from_results, variant_config
+from lopa.bench.quality.measure import Measure, measure_from_results, variant_config
+from lopa.bench.quality.variants import VARIANTS
 from lopa.bench.table import Table, show_table
 from lopa.runtime.contract import Int64, WindowBatch
 from lopa.runtime.decoder import Decoder

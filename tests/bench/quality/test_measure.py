@@ -3,6 +3,7 @@
 import gzip
 import json
 import shutil
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -11,18 +12,20 @@ from tests.runtime.algorithm.test_branch_budget import costs_with
 
 from lopa.bench.eval_set import EvalItem, is_correct
 from lopa.bench.quality.measure import (
-    VARIANTS,
     Row,
+    curves_from_rows,
     quality_rows,
     rows_from_results,
     score_from_count,
     shared_settings,
     variant_config,
 )
+from lopa.bench.quality.variants import SWEEPS, VARIANTS, variants_from_text
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.costs import costs_name
 from lopa.runtime.bundle.record import json_from_record
 from lopa.runtime.decoder import Decoder
+from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import GenerationConfig
 
 TRACES = Path(__file__).resolve().parents[2] / "reference" / "traces"
@@ -49,7 +52,7 @@ def decoder(tiny_bundle: Path) -> Decoder:
 @pytest.fixture(scope="module")
 def rows(decoder: Decoder, items: list[EvalItem]) -> tuple[Row, ...]:
     heard: list[int] = []
-    found = quality_rows(decoder, items, heard.append)
+    found = quality_rows(decoder, items, progress=heard.append)
     assert heard == list(range(1, PROMPTS + 1))
     return found
 
@@ -112,6 +115,47 @@ def test_results_are_counted_by_kind(decoder: Decoder, items: list[EvalItem]) ->
     score = found["math", "d2f"].score
     assert score is not None
     assert (score.correct, score.share) == (0, 0)
+
+
+def test_a_curve_for_every_strategy(rows: tuple[Row, ...]) -> None:
+    curves = {curve.name: curve for curve in curves_from_rows(rows)}
+    assert list(curves) == ["vanilla", "threshold", "d2f", "lopa"]
+    assert sorted(curves["lopa"].configs) == ["lopa-2", "lopa-3", "lopa-4", "lopa-6", "lopa-8"]
+    scored = {row.config: row.default for row in rows if row.kind == "math"}
+    speeds = [scored[config].tokens_per_forward for config in curves["lopa"].configs]
+    assert speeds == sorted(speeds)
+    (vanilla,) = curves["vanilla"].configs
+    score = scored[vanilla].score
+    assert score is not None
+    assert curves["vanilla"].aup == pytest.approx(scored[vanilla].tokens_per_forward * 100 * score.share)
+
+
+def test_other_strategies_are_measured_on_request(decoder: Decoder, items: list[EvalItem]) -> None:
+    variants = variants_from_text("threshold,lopa-4")
+    assert [variant.name for variant in variants[:2]] == ["threshold 0.95", "threshold 0.9"]
+    scored = [item for item in items if item.kind == "math"]
+    found = quality_rows(decoder, scored, variants)
+    assert [row.config for row in found] == [variant.name for variant in variants]
+    assert {row.curve for row in found} == {"threshold", "lopa-4"}
+    assert all(row.published is None for row in found)
+    assert "skip_threshold" not in shared_settings(decoder, variants)
+    steps = [row.default.steps for row in found if row.curve == "threshold"]
+    assert steps == sorted(steps, reverse=True)
+    assert steps[0] > steps[-1]
+
+
+@pytest.mark.parametrize("text", ["d2f,", "no", "ALL", ""])
+def test_a_name_that_is_not_known_is_refused(text: str) -> None:
+    with pytest.raises(BadInputError, match=r"no strategy .* to measure"):
+        variants_from_text(text)
+
+
+def test_every_sweep_is_a_config_of_its_own(decoder: Decoder) -> None:
+    for name in SWEEPS:
+        configs = [variant_config(decoder, variant, published=False) for variant in variants_from_text(name)]
+        assert len(configs) >= 3
+        assert len({json.dumps(asdict(config), sort_keys=True) for config in configs}) == len(configs)
+    assert len(variants_from_text("all")) == sum(len(variants_from_text(name)) for name in SWEEPS)
 
 
 def test_wilson_interval() -> None:

@@ -7,6 +7,8 @@ import pytest
 import torch
 
 from lopa.bench.eval_set import eval_set_from_jsonl
+from lopa.bench.speed.adapter_apart import LowRankLinear, put_adapter_apart
+from lopa.bench.speed.eager_model import eager_model_from_checkpoint
 from lopa.bench.speed.engine_clock import engine_calls_timed
 from lopa.bench.speed.measure import eager_decoder, measured_speed, torch_threads
 from lopa.bench.speed.report import ROUNDS, Decoded, StepTime, measured_from_turns
@@ -36,6 +38,28 @@ def test_both_sides_make_the_same_steps(tiny_bundle: Path) -> None:
     assert measured.all_steps.steps == measured.outside.steps == ROUNDS * steps
     assert 0 < measured.full_steps.steps < measured.all_steps.steps
     assert 0 < measured.outside.outside_forward < measured.outside.outside_call < 1
+
+
+def test_an_adapter_apart_gives_the_same_tokens(tiny_bundle: Path) -> None:
+    items = eval_set_from_jsonl(EVAL, limit=1)
+    with Decoder.open(tiny_bundle, threads=1) as ours:
+        config = ours.config(published=True, branches=5)
+        ours_ids = [result.token_ids for result in ours.generate([item.prompt for item in items], config)]
+        eager = eager_decoder(ours, CHECKPOINT, ADAPTER, adapter_apart=True)
+        model = eager.session.model
+        apart = [module for module in model.modules() if isinstance(module, LowRankLinear)]
+        assert [result.token_ids for result in eager.generate([item.prompt for item in items], config)] == ours_ids
+    assert len(apart) == 7 * ours.bundle.manifest.dimensions.layers
+    merged = eager_model_from_checkpoint(CHECKPOINT, ADAPTER).layers[1].mlp.down
+    x = torch.randn(3, merged.in_features)
+    torch.testing.assert_close(model.layers[1].mlp.down(x), merged(x), rtol=1e-4, atol=1e-5)
+    assert not torch.equal(model.layers[1].mlp.down.base.weight, merged.weight)
+
+
+def test_no_adapter_to_put_apart_is_refused() -> None:
+    model = eager_model_from_checkpoint(CHECKPOINT, None)
+    with pytest.raises(BadInputError, match="no adapter with matrices of low rank"):
+        put_adapter_apart(model, CHECKPOINT, None)
 
 
 def test_another_checkpoint_is_refused(tiny_bundle: Path) -> None:

@@ -63,7 +63,7 @@ def test_a_plan_a_timeline_and_an_inspection(bundle: Path, tmp_path: Path) -> No
     options: list[Any] = ["--trace", trace, "--timeline", timeline, "--threads", 1, "--max-new-tokens", 24]
     done = lopa_export("generate", bundle, "Question: 2 + 3?", *options)
     assert done.returncode == 0, done.stderr
-    assert "1 branch: only lopa looks ahead, not threshold" in done.stderr
+    assert "1 branch: threshold does not look ahead" in done.stderr
     assert len(json.loads(timeline.read_text())["traceEvents"]) > 3
     planned = lopa_export("plan", bundle, "--trace", trace, "--gears", 2)
     assert planned.returncode == 0, planned.stderr

@@ -11,7 +11,6 @@ import pytest
 
 from lopa import tiny
 from lopa.runtime.algorithm.branch_budget import BranchBudget, tokens_brought
-from lopa.runtime.algorithm.candidates import Candidates
 from lopa.runtime.algorithm.decoding import Step
 from lopa.runtime.algorithm.filling import Fills
 from lopa.runtime.bundle import Bundle
@@ -24,6 +23,7 @@ from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.sequence.branches import Lookahead, branch_from_prompt, prepared
 from lopa.runtime.sequence.layout import Layout, layout_of_prompt
 from lopa.runtime.sequence.windows import windows_from_branches
+from lopa.runtime.strategy.candidates import Candidates
 
 
 def costs_with(digest: str, *, first: float, each: float, host_each: float = 0.0) -> Costs:

@@ -1,13 +1,28 @@
 """How many positions a step decides, and which, held against the rules written out plainly."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lopa.runtime.algorithm.places import chosen_places, places_in_step
-from lopa.runtime.contract import Bool, Floats
+from lopa.runtime.algorithm.places import chosen_places
+from lopa.runtime.contract import Bool, Float32, Floats
 from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.strategy.candidates import Candidates
+from lopa.runtime.strategy.open_block import OpenBlock
+from lopa.runtime.strategy.settings import rule_from_config
+
+
+def block_of(p: Float32, confidences: Float32, undecided: Bool, *, complete: bool = True, rounds: int = 0) -> OpenBlock:
+    candidates = Candidates(np.arange(len(p)), p, confidences)
+    return OpenBlock(np.arange(len(p)), candidates, undecided, complete, rounds)
+
+
+def chosen(block: OpenBlock, **options: Any) -> list[int]:
+    config = GenerationConfig(**options)
+    return np.flatnonzero(chosen_places(block, rule_from_config(config), config)).tolist()
 
 
 @pytest.mark.parametrize(
@@ -15,9 +30,14 @@ from lopa.runtime.generation_config import GenerationConfig
     [(8, None, [1, 1, 1]), (8, 4, [2, 2, 2, 2]), (8, 3, [3, 3, 2]), (4, 4, [1, 1, 1, 1]), (7, 5, [2, 2, 1, 1, 1])],
 )
 def test_steps_of_equal_size_the_first_ones_larger(size: int, steps: int | None, expected: list[int]) -> None:
-    config = GenerationConfig(strategy="vanilla", block_size=size, block_steps=steps)
-    assert [places_in_step(number, config) for number in range(len(expected))] == expected
-    assert places_in_step(99, config) >= 1  # where more rounds were needed, they end
+    p = np.full(size, 0.5, np.float32)
+
+    def decided(rounds: int) -> int:
+        block = block_of(p, p, np.ones(size, bool), rounds=rounds)
+        return len(chosen(block, strategy="vanilla", block_size=size, block_steps=steps))
+
+    assert [decided(number) for number in range(len(expected))] == expected
+    assert decided(99) >= 1  # where more rounds were needed, they end
 
 
 def plainly(p: Floats, ranks: Floats, undecided: Bool, threshold: float, least: int) -> list[int]:
@@ -34,34 +54,35 @@ cases = st.tuples(
 
 @given(cases)
 def test_what_each_strategy_decides(case: tuple[int, int, int, float]) -> None:
-    seed, size, least, threshold = case
+    seed, size, steps, threshold = case
     rng = np.random.default_rng(seed)
     p = rng.choice(np.float32([0.1, 0.3, 0.5, 0.8, 0.9]), size)
     confidences, undecided = rng.choice(np.float32([-2, -1, -0.5]), size), rng.random(size) < 0.7
+    least = -(-size // min(steps, size))
     for strategy, ranks, limit in (
         ("threshold", confidences, threshold),
         ("vanilla", confidences, 2.0),
         ("sequential", -np.arange(size), 2.0),
     ):
-        config = GenerationConfig(strategy=strategy, skip_threshold=threshold)  # type: ignore[arg-type]
-        found = chosen_places(p, confidences, undecided, config, least=least, always=True)
-        assert np.flatnonzero(found).tolist() == plainly(p, ranks, undecided, limit, least)
-        waiting = chosen_places(p, confidences, undecided, config, least=least, always=False)
-        above = [i for i in range(size) if undecided[i] and p[i] > np.float32(limit)]
-        assert np.flatnonzero(waiting).tolist() == above
+        options = {
+            "strategy": strategy, "skip_threshold": threshold, "block_size": size, "block_steps": min(steps, size)
+        }  # fmt: skip
+        found = chosen(block_of(p, confidences, undecided), **options)
+        assert found == plainly(p, ranks, undecided, limit, least)
+        waiting = chosen(block_of(p, confidences, undecided, complete=False), **options)
+        assert waiting == [i for i in range(size) if undecided[i] and p[i] > np.float32(limit)]
 
 
 def test_published_rules_of_so_many_a_step_take_decided_ones_too() -> None:
     """SDAR's: three are to be decided, two are left; `sequential` never goes over what is decided."""
-    p, undecided = np.float32([0.5, 0.2, 0.9, 0.4]), np.array([False, True, False, True])
-    options = {"block_size": 4, "block_steps": 2}
+    p, undecided = np.float32([0.5, 0.2, 0.9, 0.4, 0.3, 0.1]), np.array([False, True, False, True, False, False])
+    options = {"block_size": 6, "block_steps": 2}
     for strategy, published, count in (
         ("vanilla", True, 3),
         ("threshold", True, 3),
         ("vanilla", False, 2),
         ("sequential", True, 2),
     ):
-        config = GenerationConfig(strategy=strategy, published=published, **options)  # type: ignore[arg-type]
-        found = chosen_places(p, p, undecided, config, least=3, always=True)
-        assert found.sum() == count
-        assert found[undecided].all()
+        found = chosen(block_of(p, p, undecided), strategy=strategy, published=published, **options)
+        assert len(found) == count
+        assert {1, 3} <= set(found)

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lopa.runtime.algorithm.candidates import Candidates
 from lopa.runtime.algorithm.competition import branch_confidence, winner_of
 from lopa.runtime.algorithm.filling import filled, fills_from_candidates
 from lopa.runtime.algorithm.spawning import branches_from_winner, lookaheads_from_candidates
@@ -23,6 +22,7 @@ from lopa.runtime.sequence.branches import (
 )
 from lopa.runtime.sequence.layout import Layout, layout_of_prompt
 from lopa.runtime.sequence.windows import windows_from_branches
+from lopa.runtime.strategy.candidates import Candidates
 
 MASK, EOS = 2, 0
 PROMPT = 5

@@ -1,0 +1,94 @@
+"""The configurations that `bench --quality` measures: strategies, each with one of its controls at some values."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from lopa.runtime.checked_values import shown
+from lopa.runtime.errors import BadInputError
+from lopa.runtime.generation_config import Strategy
+
+Options = tuple[tuple[str, Any], ...]
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One configuration: a strategy, how many branches, and options beside these."""
+
+    name: str
+    strategy: Strategy
+    branches: int | Literal["auto"] | None = None
+    options: Options = ()
+    curve: str = ""
+    """Configurations that differ in one control are points of one curve of score against tokens per forward; "": the
+    strategy's."""
+
+    @property
+    def curve_name(self) -> str:
+        """Of the curve that it is a point of."""
+        return self.curve or self.strategy
+
+    @property
+    def has_published_twin(self) -> bool:
+        """Whether the published implementation has this configuration, so that its steps can be compared."""
+        return self.strategy in ("d2f", "lopa") and self.branches != "auto" and not self.options
+
+
+VARIANTS = (
+    Variant("vanilla", "vanilla"),
+    Variant("threshold", "threshold"),
+    Variant("d2f", "d2f"),
+    *(Variant(f"lopa-{branches}", "lopa", branches) for branches in (2, 3, 4, 6, 8)),
+)
+"""What is measured where nobody says."""
+AUTO_VARIANT = Variant("lopa-auto", "lopa", "auto", curve="lopa-auto")
+"""As many branches as pay; measured where the bundle has a cost table of the device."""
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A strategy with one option at several values, the most careful first."""
+
+    strategy: Strategy
+    control: str
+    values: tuple[float | str, ...]
+    options: Options = ()
+    """That stay."""
+
+    def variants(self, curve: str) -> tuple[Variant, ...]:
+        """One configuration for each value, called after the curve and the value."""
+        return tuple(
+            Variant(
+                f"{curve} {value:g}" if isinstance(value, float) else f"{curve} {value}",
+                self.strategy,
+                options=(*self.options, (self.control, value)),
+                curve=curve,
+            )
+            for value in self.values
+        )
+
+
+_THRESHOLDS = (0.95, 0.9, 0.8, 0.7)
+SWEEPS: Mapping[str, Sweep] = {
+    "threshold": Sweep("threshold", "skip_threshold", _THRESHOLDS),
+    "d2f": Sweep("d2f", "skip_threshold", _THRESHOLDS),
+    "lopa": Sweep("lopa", "branches", (2, 3, 4, 6, 8)),
+    "lopa-4": Sweep("lopa", "skip_threshold", _THRESHOLDS, (("branches", 4),)),
+}
+"""By the name of the curve. Moving `skip_threshold` is the control that every other strategy has to beat."""
+
+
+def variants_from_text(text: str) -> tuple[Variant, ...]:
+    """The configurations of the curves that `text` names, commas between them, or of "all".
+
+    Raises BadInputError for a name that is not known.
+    """
+    names: Sequence[str] = list(SWEEPS) if text == "all" else [name.strip() for name in text.split(",")]
+    unknown = [name for name in names if name not in SWEEPS]
+    if unknown:
+        raise BadInputError(
+            f"no strategy {shown(unknown[0])} to measure",
+            expected="all, or some of " + ", ".join(SWEEPS),
+            remedy="give their names with commas between them",
+        )
+    return tuple(variant for name in dict.fromkeys(names) for variant in SWEEPS[name].variants(name))

@@ -1,0 +1,175 @@
+"""The record of decoding options that everything is decoded by. Knows no model."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Self, get_args
+
+from lopa.runtime.checked_values import MOST_SECONDS, real_number, shown, truth, whole_number, word_among
+from lopa.runtime.contract import TOP_K
+from lopa.runtime.errors import BadInputError
+from lopa.runtime.generation_config.option_checks import (
+    check_cache,
+    check_own_options,
+    check_sliding,
+    checked_branches,
+)
+from lopa.runtime.generation_config.options import Options
+from lopa.runtime.generation_config.traits import TRAITS, Traits
+from lopa.runtime.generation_config.value_checks import checked_seed, checked_stop, checked_temperature
+from lopa.runtime.generation_config.words import (
+    DEFAULT_BRANCHES,
+    DISTANCE_PENALTY,
+    ENTROPY_THRESHOLD,
+    MOST_AUTO_BRANCHES,
+    MOST_ENTROPY,
+    MOST_POSITIONS,
+    MOST_TOP_K,
+    Alignment,
+    Cache,
+    Confidence,
+    Strategy,
+    Window,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GenerationConfig(Options):
+    """Decoding options, checked. Raises BadInputError for a bad value."""
+
+    def __post_init__(self) -> None:
+        for name, words in _WORDS:
+            self._put(name, word_among(name, getattr(self, name), get_args(words)))
+        for name in ("block_size", "max_new_tokens"):
+            self._put(name, whole_number(name, getattr(self, name), least=1, most=MOST_POSITIONS))
+        for name in ("stop_at_eos", "drop_after_eos", "logprobs", "special_tokens", "published"):
+            self._put(name, truth(name, getattr(self, name)))
+        if self.shared_rows is not None:
+            self._put("shared_rows", truth("shared_rows", self.shared_rows))
+        for name in ("block_add_threshold", "decoded_token_threshold", "skip_threshold"):
+            self._put(name, real_number(name, getattr(self, name), least=0.0, most=1.0))
+        for name in ("sub_block", "block_steps"):
+            if getattr(self, name) is not None:
+                self._put(name, whole_number(name, getattr(self, name), least=1, most=self.block_size))
+        for name in ("entropy_threshold", "distance_penalty"):
+            if getattr(self, name) is not None:
+                self._put(name, real_number(name, getattr(self, name), least=0.0, most=MOST_ENTROPY))
+        check_own_options(self)
+        check_cache(self)
+        check_sliding(self)
+        self._put("seed", checked_seed(self.seed))
+        self._put("branches", checked_branches(self))
+        self._put("temperature", checked_temperature(self.temperature))
+        if self.top_k is not None:
+            self._put("top_k", whole_number("top_k", self.top_k, least=0, most=MOST_TOP_K))
+        if self.top_p is not None:
+            self._put("top_p", real_number("top_p", self.top_p, least=0.0, most=1.0, above=True))
+        if self.time_limit is not None:
+            self._put(
+                "time_limit", real_number("time_limit", self.time_limit, least=0.0, most=MOST_SECONDS, above=True)
+            )
+        self._put("stop", checked_stop(self.stop))
+
+    @classmethod
+    def reference(cls, **overrides: Any) -> Self:
+        """The published implementation's behaviour, quirks included (docs/decoding.md lists them)."""
+        return cls(**{**overrides, "published": True})
+
+    @classmethod
+    def from_mapping(cls, values: Mapping[str, Any]) -> Self:
+        """A config from names and values, e.g. read from JSON; unknown names are refused."""
+        if not isinstance(values, Mapping):
+            raise BadInputError(
+                f"options {shown(values)}", expected="names and values", remedy='e.g. {"max_new_tokens": 64}'
+            )
+        known = [option.name for option in fields(cls)]
+        unknown = sorted(shown(name) for name in values if name not in known)
+        if unknown:
+            raise BadInputError(
+                "unknown option " + ", ".join(unknown[:5]),
+                expected="options among " + ", ".join(known),
+                remedy="correct or remove it",
+            )
+        return cls(**values)
+
+    @property
+    def traits(self) -> Traits:
+        """What the strategy means for the options."""
+        return TRAITS[self.strategy]
+
+    @property
+    def lookaheads(self) -> int:
+        """Branches beside the anchor that a step may make."""
+        if self.branches == "auto":
+            return MOST_AUTO_BRANCHES - 1
+        return (self.branches or self.traits.branches or DEFAULT_BRANCHES) - 1
+
+    @property
+    def add_threshold(self) -> float:
+        """Decided share of the last block at which the next one is opened; 1 where blocks come one by one."""
+        return self.block_add_threshold if self.traits.pipelined else 1.0
+
+    @property
+    def slides(self) -> bool:
+        """Whether there is one block, which slides on with what is committed."""
+        return self.alignment == "sliding"
+
+    @property
+    def score_limit(self) -> float:
+        """Of sliding blocks: the score below which a position is filled at once."""
+        return ENTROPY_THRESHOLD if self.entropy_threshold is None else self.entropy_threshold
+
+    @property
+    def score_per_position(self) -> float:
+        """Of sliding blocks: what a score grows by with each position behind the first undecided one."""
+        return DISTANCE_PENALTY if self.distance_penalty is None else self.distance_penalty
+
+    @property
+    def logits_temperature(self) -> float:
+        """By which a forward divides its logits. Scores of sliding blocks are of what the model says: draws alone are
+        tempered there."""
+        return 1.0 if self.slides or not self.temperature else self.temperature
+
+    @property
+    def draws_from_logits(self) -> bool:
+        """Whether tokens are drawn among more candidates than a forward answers."""
+        return self.temperature > 0 and self.top_k is not None and not 1 <= self.top_k <= TOP_K
+
+    @property
+    def top_p_of_kept(self) -> bool:
+        """Whether top_p is a share of what top_k keeps, as in SDAR's published loop; else of the whole distribution."""
+        return self.published and self.alignment == "absolute"
+
+    @property
+    def overwrites_decided(self) -> bool:
+        """Whether rules that fill so many positions a step take decided ones where too few are left: the published
+        loops do (docs/models.md)."""
+        return self.published and self.block_steps is not None
+
+    @property
+    def drops_rows_after_end(self) -> bool:
+        """Whether rows behind a decided end-of-text leave the window."""
+        return self.drop_after_eos and self.stop_at_eos and not self.published
+
+    @property
+    def draw_seed(self) -> int:
+        """`seed`, which is a number once the config is made."""
+        assert self.seed is not None
+        return self.seed
+
+    @property
+    def positions(self) -> int:
+        """Positions to generate; the published loop drops a last block that would be shorter."""
+        return self.max_new_tokens - (self.max_new_tokens % self.block_size if self.published else 0)
+
+    def _put(self, name: str, value: object) -> None:
+        object.__setattr__(self, name, value)
+
+
+_WORDS = (
+    ("strategy", Strategy),
+    ("confidence", Confidence),
+    ("window", Window),
+    ("alignment", Alignment),
+    ("cache", Cache),
+)
+"""Options that are one of several words."""

@@ -1,0 +1,98 @@
+"""Checks of options that do not go together. Each raises BadInputError, or returns the value it is about."""
+
+from typing import Literal
+
+from lopa.runtime.checked_values import shown, whole_number
+from lopa.runtime.errors import BadInputError
+from lopa.runtime.generation_config.options import Options
+from lopa.runtime.generation_config.traits import OWN_OPTIONS, TRAITS, strategies_with
+from lopa.runtime.generation_config.words import MOST_BRANCHES, WHOLE_CACHES
+
+
+def check_own_options(options: Options) -> None:
+    """Refuse options of other strategies."""
+    for name in OWN_OPTIONS:
+        value, having = getattr(options, name), strategies_with(name)
+        if value is not None and options.strategy not in having:
+            raise BadInputError(
+                f"{name} {shown(value)} with strategy {options.strategy!r}",
+                expected=f"strategy {' or '.join(having)}, which alone {'has' if len(having) == 1 else 'have'} it",
+                remedy=f"leave {name} out, or use strategy {having[0]}",
+            )
+
+
+def check_cache(options: Options) -> None:
+    """Refuse what no loop does: caches other than "blocks" belong to one block at a time."""
+    wrong = None
+    pipelined = TRAITS[options.strategy].pipelined
+    if options.cache != "blocks" and pipelined:
+        wrong = (
+            f"cache {options.cache!r} with strategy {options.strategy!r}",
+            "one block at a time, as threshold decodes",
+        )
+    elif options.block_steps is not None and pipelined:
+        wrong = f"block_steps with strategy {options.strategy!r}", "threshold, vanilla or sequential"
+    elif options.cache in WHOLE_CACHES and (options.alignment, options.window) != ("prompt", "full"):
+        wrong = (
+            f"cache {options.cache!r} with alignment {options.alignment!r} and window {options.window!r}",
+            "alignment prompt and window full: finished blocks are final where rows see nothing behind them",
+        )
+    elif options.cache == "sub_block" and options.sub_block is None:
+        wrong = "cache 'sub_block' without sub-blocks", "sub_block, e.g. 8"
+    if wrong is not None:
+        raise BadInputError(wrong[0], expected=wrong[1], remedy="change one of the two options")
+
+
+def check_sliding(options: Options) -> None:
+    """Refuse what one sliding block does not have, and its own options elsewhere."""
+    if options.alignment != "sliding":
+        own = {
+            "entropy_threshold": options.entropy_threshold,
+            "distance_penalty": options.distance_penalty,
+            "window": "causal" if options.window == "causal" else None,
+        }
+        given = [f"{name} {value!r}" for name, value in own.items() if value is not None]
+        if given:
+            raise BadInputError(
+                f"{given[0]} with alignment {options.alignment!r}",
+                expected="alignment sliding, which alone has it",
+                remedy="leave it out, or use a bundle of a model that is decoded so",
+            )
+        return
+    allowed: tuple[tuple[str, tuple[object, ...]], ...] = (
+        ("window", ("causal",)),
+        ("confidence", ("neg_entropy",)),
+        ("cache", ("blocks",)),
+        ("sub_block", (None,)),
+        ("block_steps", (None,)),
+        ("published", (False,)),
+    )
+    for name, values in allowed:
+        if getattr(options, name) not in values:
+            raise BadInputError(
+                f"{name} {getattr(options, name)!r} with alignment 'sliding'",
+                expected=f"{name} " + " or ".join(map(repr, values)),
+                remedy="change one of the two options",
+            )
+
+
+def checked_branches(options: Options) -> int | Literal["auto"] | None:
+    """The number of branches that was asked for, as a plain value."""
+    branches = options.branches
+    if branches is None:
+        return None
+    auto = isinstance(branches, str) and branches == "auto"
+    number = None if auto else whole_number("branches", branches, least=1, most=MOST_BRANCHES)
+    if number != 1 and not TRAITS[options.strategy].looks_ahead:
+        raise BadInputError(
+            f"branches {branches} with strategy {options.strategy!r}",
+            expected=f"one branch, since {options.strategy} does not look ahead",
+            remedy="leave branches out, or use strategy lopa",
+        )
+    if auto and options.published:
+        raise BadInputError(
+            "branches 'auto' in published mode",
+            expected="a number of branches, since the published loop has a fixed one",
+            remedy="give a number",
+        )
+    return "auto" if number is None else number

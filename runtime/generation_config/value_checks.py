@@ -1,0 +1,50 @@
+"""Checks of options that stand alone. Each returns the value as a plain one of Python or raises BadInputError."""
+
+import secrets
+from typing import Any
+
+from lopa.runtime.checked_values import is_unicode, real_number, shown, whole_number
+from lopa.runtime.errors import BadInputError
+from lopa.runtime.generation_config.words import (
+    LEAST_TEMPERATURE,
+    MOST_STOP_CHARACTERS,
+    MOST_STOPS,
+    MOST_TEMPERATURE,
+)
+
+
+def checked_seed(seed: Any) -> int:
+    """`seed`, or a drawn one for None."""
+    if seed is None:
+        return secrets.randbits(32)
+    return whole_number("seed", seed, least=0, most=2**63 - 1)
+
+
+def checked_temperature(temperature: Any) -> float:
+    """0, or a temperature by which logits can be divided."""
+    given = real_number("temperature", temperature, least=0.0, most=MOST_TEMPERATURE)
+    if 0.0 < given < LEAST_TEMPERATURE:
+        raise BadInputError(
+            f"temperature {shown(temperature)}",
+            expected=f"0, or from {LEAST_TEMPERATURE:g} to {MOST_TEMPERATURE:g}",
+            remedy="use 0, which decodes greedily",
+        )
+    return given
+
+
+def checked_stop(stop: Any) -> tuple[str, ...]:
+    """Texts that end an answer."""
+    texts = tuple(stop[: MOST_STOPS + 1]) if isinstance(stop, (list, tuple)) else None
+    if texts is None or not all(isinstance(text, str) and text and is_unicode(text) for text in texts):
+        raise BadInputError(
+            f"stop {shown(stop)}",
+            expected="a list of strings of Unicode text that are not empty",
+            remedy='e.g. stop=("\\n\\n",)',
+        )
+    if len(texts) > MOST_STOPS or max(map(len, texts), default=0) > MOST_STOP_CHARACTERS:
+        raise BadInputError(
+            f"stop {shown(stop)}",
+            expected=f"at most {MOST_STOPS} strings of at most {MOST_STOP_CHARACTERS} characters",
+            remedy="give fewer or shorter ones",
+        )
+    return tuple(map(str, texts))

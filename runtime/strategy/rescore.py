@@ -1,0 +1,46 @@
+"""Stage 1: what a forward said of a branch, before candidates are made of it, and what the strategy remembers of it.
+
+Runs on every branch, since branches compete by what comes out. Pure.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from lopa.runtime.contract import Int64
+from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.sequence.branches import Branch
+from lopa.runtime.sequence.memory import Memory
+from lopa.runtime.sequence.row_statistics import RowStatistics
+from lopa.runtime.sequence.windows import Windows
+
+Rescore = Callable[
+    [RowStatistics, Int64, Memory | None, GenerationConfig],
+    tuple[RowStatistics, Memory | None],
+]
+"""Of rows [n] about the positions [n] of a branch, ascending, and its memory: the rows to decide by, and its memory."""
+
+
+def as_said(
+    rows: RowStatistics,
+    positions: Int64,  # noqa: ARG001
+    memory: Memory | None,
+    config: GenerationConfig,  # noqa: ARG001
+) -> tuple[RowStatistics, Memory | None]:
+    """Nothing is changed."""
+    return rows, memory
+
+
+def rescored(
+    branches: tuple[Branch, ...], windows: Windows, rows: RowStatistics, rescore: Rescore, config: GenerationConfig
+) -> tuple[tuple[Branch, ...], RowStatistics]:
+    """The `branches` of a round with what they remember behind it, and the statistics `rows` [B, Q] to decide by."""
+    if rescore is as_said:
+        return branches, rows
+    result, after = rows.copy(), []
+    for row, (branch, asked) in enumerate(zip(branches, windows.asked, strict=True)):
+        own = (row, slice(windows.kept, windows.kept + len(asked)))
+        said, memory = rescore(rows[own], asked, branch.memory, config)
+        result.topk_ids[own], result.topk_logprobs[own] = said.topk_ids, said.topk_logprobs
+        result.entropy[own] = said.entropy
+        after.append(replace(branch, memory=memory))
+    return tuple(after), result
