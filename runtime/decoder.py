@@ -23,7 +23,7 @@ from lopa.runtime.contract.timeline import Timeline
 from lopa.runtime.devices import session_from_devices
 from lopa.runtime.errors import BadInputError, EngineFailedError
 from lopa.runtime.files.untrusted_input import refused_as_bad_input
-from lopa.runtime.generation_config import PIPELINED, GenerationConfig
+from lopa.runtime.generation_config import GenerationConfig, left_out_for
 from lopa.runtime.parallel.branch_session import STALL_SECONDS
 from lopa.runtime.requests.handle import RequestHandle
 from lopa.runtime.requests.job import Job
@@ -85,12 +85,10 @@ class Decoder:
     def config(self, **overrides: Any) -> GenerationConfig:
         """A config that starts from what the bundle's checkpoint was trained for.
 
-        What only loops with one block at a time have is left out where `strategy` asks for another.
+        What `strategy` has no use for is left out where it is given.
         """
         own = self.bundle.manifest.decoding.options()
-        if overrides.get("strategy") in PIPELINED:
-            own |= {"cache": "blocks", "block_steps": None}
-        return GenerationConfig.from_mapping({**own, **overrides})
+        return GenerationConfig.from_mapping({**own, **left_out_for(overrides.get("strategy")), **overrides})
 
     def branches_for(self, config: GenerationConfig) -> BranchChoice:
         """The number of branches with which this decoder decodes `config`, and why."""

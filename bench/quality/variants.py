@@ -69,11 +69,20 @@ class Sweep:
 
 
 _THRESHOLDS = (0.95, 0.9, 0.8, 0.7)
+_GAMMAS = (0.05, 0.1, 0.2, 0.4, 0.8)
 SWEEPS: Mapping[str, Sweep] = {
     "threshold": Sweep("threshold", "skip_threshold", _THRESHOLDS),
     "d2f": Sweep("d2f", "skip_threshold", _THRESHOLDS),
     "lopa": Sweep("lopa", "branches", (2, 3, 4, 6, 8)),
     "lopa-4": Sweep("lopa", "skip_threshold", _THRESHOLDS, (("branches", 4),)),
+    "eb": Sweep("eb", "gamma", _GAMMAS),
+    "eb-4": Sweep("eb", "gamma", _GAMMAS, (("branches", 4),)),
+    "top_n": Sweep("top_n", "per_step", (1, 2, 3, 4)),
+    "factor": Sweep("factor", "factor", (0.25, 0.5, 1.0)),
+    "klass": Sweep("klass", "skip_threshold", _THRESHOLDS),
+    "credit": Sweep("credit", "skip_threshold", _THRESHOLDS),
+    "local_leap": Sweep("local_leap", "skip_threshold", _THRESHOLDS),
+    "dream": Sweep("dream", "steps", (256, 128, 64)),
 }
 """By the name of the curve. Moving `skip_threshold` is the control that every other strategy has to beat."""
 

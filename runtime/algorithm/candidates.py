@@ -45,10 +45,11 @@ def _from_best(
     logprobs = said = rows.topk_logprobs
     neg_entropy = -rows.entropy
     choice: Int64 | None = None
-    if config.temperature > 0:
+    if config.filters:
         logprobs, filtered = filtered_candidates(logprobs, config)
         if filtered:
             neg_entropy = neg_entropy_of_kept(logprobs)
+    if config.temperature > 0:
         tempered = logprobs / np.float32(config.temperature / config.logits_temperature)
         choice = drawn_candidates(tempered, config, step=step, positions=positions)[..., None]
     best = logprobs[..., 0] if choice is None else np.take_along_axis(logprobs, choice, -1)[..., 0]
@@ -61,9 +62,9 @@ def _from_best(
     else:
         confidences = neg_entropy
     if not config.logprobs:
-        return Candidates(tokens, probabilities, confidences)
+        return Candidates(tokens, probabilities, confidences, entropies=-neg_entropy)
     own = said[..., 0] if choice is None else np.take_along_axis(said, choice, -1)[..., 0]
-    return Candidates(tokens, probabilities, confidences, own)
+    return Candidates(tokens, probabilities, confidences, own, -neg_entropy)
 
 
 def without_logits(config: GenerationConfig) -> BadInputError:
@@ -81,17 +82,20 @@ def _drawn_from_logits(
     if rows.logits is None:
         raise without_logits(config)
     logprobs = filtered_vocabulary(rows.logits, config, without=None if config.published else mask_token)
-    tokens = drawn_tokens(logprobs, config, step=step, positions=positions)
+    if config.temperature > 0:
+        tokens = drawn_tokens(logprobs, config, step=step, positions=positions)
+    else:
+        tokens = logprobs.argmax(axis=-1)
     own = np.take_along_axis(logprobs, tokens[..., None], -1)[..., 0]
-    probabilities = np.exp(own)
+    probabilities, neg_entropy = np.exp(own), neg_entropy_of_kept(logprobs)
     if config.confidence == "probability":
         confidences = probabilities
     elif config.confidence == "margin":
         two = np.exp(np.partition(logprobs, -2, axis=-1)[..., -2:])
         confidences = two[..., 1] - two[..., 0]
     else:
-        confidences = neg_entropy_of_kept(logprobs)
-    return Candidates(tokens, probabilities, confidences, own if config.logprobs else None)
+        confidences = neg_entropy
+    return Candidates(tokens, probabilities, confidences, own if config.logprobs else None, -neg_entropy)
 
 
 def _without_token(rows: RowStatistics, token: int) -> RowStatistics:

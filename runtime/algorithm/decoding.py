@@ -4,7 +4,9 @@ Knows token ids only: no tokenizer, no text, no file.
 """
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import count
 from typing import Literal
 
 import numpy as np
@@ -17,6 +19,7 @@ from lopa.runtime.algorithm.filling import (
     filled,
     fills_from_candidates,
     handed_over,
+    joined,
     without_rows_after_end,
 )
 from lopa.runtime.algorithm.sound_rows import check_rows_are_sound
@@ -25,6 +28,9 @@ from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.contract import Float32, Int64
 from lopa.runtime.contract.forward import ForwardSplit
 from lopa.runtime.generation_config import PUBLISHED_STEP_LIMIT, GenerationConfig
+from lopa.runtime.ladder.guesses import ladder
+from lopa.runtime.ladder.question import asked_beside, commits, same_question
+from lopa.runtime.ladder.walk import walk
 from lopa.runtime.sequence.branches import (
     Branch,
     Lookahead,
@@ -41,6 +47,7 @@ from lopa.runtime.sequence.row_statistics import RowStatistics, with_kept_row
 from lopa.runtime.sequence.shared_rows import Pays, with_shared_rows
 from lopa.runtime.sequence.windows import Windows, windows_from_branches
 from lopa.runtime.sessions.session import Session
+from lopa.runtime.strategy.candidates import Candidates
 from lopa.runtime.strategy.rescore import rescored
 from lopa.runtime.strategy.settings import rule_from_config
 
@@ -116,10 +123,14 @@ class Decoding:
         self.request = request
         self.prompt_length = len(prompt)
         self.steps = 0
+        """Rounds."""
+        self._rule_steps = 0
+        """Of a lossless decode: steps that the rule alone would have taken so far, each a round."""
         self.window_tokens = 0
         """Generated positions at their most, which is what the paper counts."""
         self.stop_reason: StopReason | None = None
         self._watch = Stopwatch()
+        self._branches: tuple[Branch, ...] = ()
         layout = layout_of_prompt(len(prompt), config, self._shift)
         first = branch_from_prompt(
             prompt,
@@ -168,36 +179,96 @@ class Decoding:
         self.steps += 1
         check_rows_are_sound(rows, self._vocabulary, device=self._session.device, step=self.steps)
         rows = with_kept_row(rows, self.kept_row, windows.lacking)
+        if self._config.lossless:
+            return self._walked(windows, rows, split)
         branches, rows = rescored(branches, windows, rows, self._rule.rescore, self._config)
         every = candidates_from_rows(rows, windows.wanted, self._config, step=self.steps, mask_token=self._mask)
         candidates = [every[row, windows.kept :][: len(asked)] for row, asked in enumerate(windows.asked)]
         confidences = tuple(branch_confidence(candidate.confidences) for candidate in candidates)
         winner = winner_of(confidences)
         watch.lap("select")
+        self._commit(windows, rows, winner)
+        watch.lap("commit")
+        asked, proposed = windows.asked[winner], candidates[winner]
+        chosen, fills = self._filled(branches[winner], windows, asked, every[winner])
+        left = np.flatnonzero(~fills.chosen & np.isin(asked, np.flatnonzero(open_positions(chosen, self._config))))
+        most = self._config.lookaheads
+        if self._budget is not None:
+            most = self._budget.lookaheads(branches, windows, candidates, confidences, chosen, self._config, self._ends)
+        lookaheads = lookaheads_from_candidates(asked[left], proposed[left], most)
+        self._go_on_with(branches_from_winner(chosen, lookaheads, self._config, mask_token=self._mask, ends=self._ends))
+        watch.lap("spawn")
+        return Step(self.steps, branches, windows, confidences, winner, fills, lookaheads, watch.seconds, split)
+
+    def _walked(self, windows: Windows, rows: RowStatistics, split: ForwardSplit | None) -> Step:
+        """Go as far as the rule alone would by this round's answers, and guess where it goes from there."""
+        watch, branches, fills = self._watch, self._branches, list[Fills]()
+        every = candidates_from_rows(
+            rows, windows.wanted, self._config, step=self._rule_steps + 1, mask_token=self._mask
+        )
+        confidences = tuple(
+            branch_confidence(every[row, windows.kept :][: len(asked)].confidences)
+            for row, asked in enumerate(windows.asked)
+        )
+
+        def next_state(state: Branch, rung: int) -> Branch:
+            self._rule_steps += 1
+            after, each = self._after_rule(state, windows, rows, rung - 1, self._rule_steps)
+            fills.append(each)
+            self._count_positions(after)
+            return after
+
+        self._commit(windows, rows, 0)  # in rounds of the anchor alone
+        watch.lap("commit")
+        rungs = (branches[-1], *branches[:-1])  # of which rung n is branch n - 1
+        last, anchor = walk(rungs, next_state, partial(same_question, config=self._config))
+        watch.lap("select")
+        steps = count(self._rule_steps + 1)
+
+        def following(state: Branch) -> Branch | None:
+            after, each = self._after_rule(state, windows, rows, last - 1, next(steps))
+            stuck = not len(each.positions) or self._end_of(after) is not None
+            return None if stuck or not asked_beside(after, anchor, self._config) else after
+
+        self.stop_reason = self._end_of(anchor)
+        alone = self.stop_reason is not None or commits(anchor, self._config)
+        _, *guesses = ladder(anchor, following, 1 if alone else 1 + self._config.lookaheads)
+        self._branches = (*guesses, anchor)
+        watch.lap("spawn")
+        winner = (last - 1) % len(branches)
+        return Step(self.steps, branches, windows, confidences, winner, joined(fills), (), watch.seconds, split)
+
+    def _after_rule(
+        self, branch: Branch, windows: Windows, rows: RowStatistics, row: int, step: int
+    ) -> tuple[Branch, Fills]:
+        """The state behind `branch` in the rule's step number `step`, by the answers to the branch `row` of a round."""
+        asked = windows.asked[row]
+        (branch,), said = rescored(
+            (branch,), replace(windows, asked=(asked,)), rows[row:][:1], self._rule.rescore, self._config
+        )
+        every = candidates_from_rows(said[0], windows.wanted[row], self._config, step=step, mask_token=self._mask)
+        chosen, fills = self._filled(branch, windows, asked, every)
+        after = branches_from_winner(chosen, (), self._config, mask_token=self._mask, ends=self._ends)
+        return branches_to_verify(after, self._config, self._mask)[0], fills
+
+    def _commit(self, windows: Windows, rows: RowStatistics, winner: int) -> None:
+        """Keep the winner's finished rows."""
         if windows.commit:
             self._session.commit(self.request, windows.branch_of_commit(winner), windows.commit)
             self._cached += windows.commit
         if windows.kept:
             self.kept_row = rows[winner, 0]
-        watch.lap("commit")
-        asked, proposed = windows.asked[winner], candidates[winner]
-        if windows.kept and hands_over(branches[winner]):
-            chosen, fills = handed_over(branches[winner], every[winner, :1], mask_token=self._mask, ends=self._ends)
+
+    def _filled(self, branch: Branch, windows: Windows, asked: Int64, every: Candidates) -> tuple[Branch, Fills]:
+        """`branch` after its fills: of `every` candidate [Q], those of the positions that were `asked` about."""
+        if windows.kept and hands_over(branch):
+            chosen, fills = handed_over(branch, every[:1], mask_token=self._mask, ends=self._ends)
         else:
-            fills = fills_from_candidates(branches[winner], asked, proposed, self._config)
-            chosen = filled(branches[winner], fills, mask_token=self._mask, ends=self._ends)
+            fills = fills_from_candidates(branch, asked, every[windows.kept :][: len(asked)], self._config)
+            chosen = filled(branch, fills, mask_token=self._mask, ends=self._ends)
         if self._ends and self._config.drops_rows_after_end:
             chosen = without_rows_after_end(chosen, self._ends)
-        left = np.flatnonzero(~fills.chosen & np.isin(asked, np.flatnonzero(open_positions(chosen, self._config))))
-        count = self._config.lookaheads
-        if self._budget is not None:
-            count = self._budget.lookaheads(
-                branches, windows, candidates, confidences, chosen, self._config, self._ends
-            )
-        lookaheads = lookaheads_from_candidates(asked[left], proposed[left], count)
-        self._go_on_with(branches_from_winner(chosen, lookaheads, self._config, mask_token=self._mask, ends=self._ends))
-        watch.lap("spawn")
-        return Step(self.steps, branches, windows, confidences, winner, fills, lookaheads, watch.seconds, split)
+        return chosen, fills
 
     def stop(self, reason: StopReason) -> None:
         """End the request from outside, e.g. at a time limit."""
@@ -226,14 +297,19 @@ class Decoding:
     def _go_on_with(self, branches: tuple[Branch, ...]) -> None:
         """Make them ready for the next round, and see whether anything is left to do."""
         self._branches = branches_to_verify(branches, self._config, self._mask)
-        self.window_tokens = max(self.window_tokens, len(self.anchor.tokens) - self.prompt_length)
-        ended = bool(np.isin(self.committed(), self._ends).any())
-        if self._config.published:
-            if all(nothing_left(branch, self._config, self._mask) for branch in self._branches):
-                self.stop_reason = "eos" if ended else "length"
-            elif self.steps >= PUBLISHED_STEP_LIMIT:
-                self.stop_reason = "step_limit"
-        elif ended:
-            self.stop_reason = "eos"
-        elif self.anchor.decided.all() and len(self.anchor.tokens) >= self.anchor.layout.end:
-            self.stop_reason = "length"
+        self._count_positions(self.anchor)
+        if not self._config.published:
+            self.stop_reason = self._end_of(self.anchor)
+        elif all(nothing_left(branch, self._config, self._mask) for branch in self._branches):
+            self.stop_reason = "eos" if np.isin(self.committed(), self._ends).any() else "length"
+        elif self.steps >= PUBLISHED_STEP_LIMIT:
+            self.stop_reason = "step_limit"
+
+    def _count_positions(self, branch: Branch) -> None:
+        self.window_tokens = max(self.window_tokens, len(branch.tokens) - self.prompt_length)
+
+    def _end_of(self, branch: Branch) -> StopReason | None:
+        """Why nothing is left to do for `branch`; None: something is."""
+        if np.isin(branch.tokens[self.prompt_length :][: committed_length(branch)], self._ends).any():
+            return "eos"
+        return "length" if branch.decided.all() and len(branch.tokens) >= branch.layout.end else None

@@ -28,7 +28,7 @@ def filtered_candidates(logprobs: Float32, config: GenerationConfig) -> tuple[Fl
 
 def filtered_vocabulary(logits: Float32, config: GenerationConfig, *, without: int | None) -> Float32:
     """Tempered log-probabilities [..., V] of `logits` [..., V] after top_p, then top_k; `without` a token, if given."""
-    tempered = (logits / np.float32(config.temperature)).astype(np.float32)
+    tempered = (logits / np.float32(config.temperature or 1.0)).astype(np.float32)
     if without is not None:
         tempered[..., without] = -np.inf
     best = tempered.max(axis=-1, keepdims=True)

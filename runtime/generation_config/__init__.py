@@ -5,7 +5,7 @@ others; `value_checks` and `option_checks` refuse what cannot be; `config` is th
 """
 
 from lopa.runtime.generation_config.config import GenerationConfig
-from lopa.runtime.generation_config.traits import PIPELINED, TRAITS, Traits
+from lopa.runtime.generation_config.traits import PIPELINED, TRAITS, Traits, left_out_for
 from lopa.runtime.generation_config.words import (
     DEFAULT_BRANCHES,
     MOST_AUTO_BRANCHES,
@@ -30,4 +30,5 @@ __all__ = [
     "Strategy",
     "Traits",
     "Window",
+    "left_out_for",
 ]

@@ -9,21 +9,31 @@ from lopa.runtime.contract import TOP_K
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config.option_checks import (
     check_cache,
+    check_lossless,
     check_own_options,
     check_sliding,
     checked_branches,
 )
 from lopa.runtime.generation_config.options import Options
 from lopa.runtime.generation_config.traits import TRAITS, Traits
-from lopa.runtime.generation_config.value_checks import checked_seed, checked_stop, checked_temperature
+from lopa.runtime.generation_config.value_checks import checked_gamma, checked_seed, checked_stop, checked_temperature
 from lopa.runtime.generation_config.words import (
+    ALG,
+    CONFIDENCE_OF_ALG,
     DEFAULT_BRANCHES,
     DISTANCE_PENALTY,
+    ENTROPY_BOUND,
     ENTROPY_THRESHOLD,
+    FACTOR,
+    KL_THRESHOLD,
     MOST_AUTO_BRANCHES,
     MOST_ENTROPY,
     MOST_POSITIONS,
+    MOST_STEPS,
+    MOST_TEMPERATURE,
     MOST_TOP_K,
+    PER_STEP,
+    Alg,
     Alignment,
     Cache,
     Confidence,
@@ -41,7 +51,7 @@ class GenerationConfig(Options):
             self._put(name, word_among(name, getattr(self, name), get_args(words)))
         for name in ("block_size", "max_new_tokens"):
             self._put(name, whole_number(name, getattr(self, name), least=1, most=MOST_POSITIONS))
-        for name in ("stop_at_eos", "drop_after_eos", "logprobs", "special_tokens", "published"):
+        for name in ("stop_at_eos", "drop_after_eos", "logprobs", "special_tokens", "lossless", "published"):
             self._put(name, truth(name, getattr(self, name)))
         if self.shared_rows is not None:
             self._put("shared_rows", truth("shared_rows", self.shared_rows))
@@ -53,9 +63,15 @@ class GenerationConfig(Options):
         for name in ("entropy_threshold", "distance_penalty"):
             if getattr(self, name) is not None:
                 self._put(name, real_number(name, getattr(self, name), least=0.0, most=MOST_ENTROPY))
+        self._check_values_of_strategies()
         check_own_options(self)
+        if self.traits.whole:
+            self._put("block_size", self.max_new_tokens)
+            self._put("cache", "none" if self.cache == "blocks" else self.cache)
+            self._put("confidence", CONFIDENCE_OF_ALG[self.algorithm])
         check_cache(self)
         check_sliding(self)
+        check_lossless(self)
         self._put("seed", checked_seed(self.seed))
         self._put("branches", checked_branches(self))
         self._put("temperature", checked_temperature(self.temperature))
@@ -101,12 +117,48 @@ class GenerationConfig(Options):
         """Branches beside the anchor that a step may make."""
         if self.branches == "auto":
             return MOST_AUTO_BRANCHES - 1
-        return (self.branches or self.traits.branches or DEFAULT_BRANCHES) - 1
+        usual = None if self.lossless else self.traits.branches
+        return (self.branches or usual or DEFAULT_BRANCHES) - 1
 
     @property
     def add_threshold(self) -> float:
         """Decided share of the last block at which the next one is opened; 1 where blocks come one by one."""
         return self.block_add_threshold if self.traits.pipelined else 1.0
+
+    @property
+    def entropy_bound(self) -> float:
+        """Of eb: nats that a block's fills of a step may have beside the largest of them."""
+        return ENTROPY_BOUND if self.gamma is None else self.gamma
+
+    @property
+    def positions_per_step(self) -> int:
+        """Of top_n: positions that a block decides in a step."""
+        return PER_STEP if self.per_step is None else self.per_step
+
+    @property
+    def parallel_factor(self) -> float:
+        """Of factor: what (n + 1) (1 - the n-th probability) has to be below."""
+        return FACTOR if self.factor is None else self.factor
+
+    @property
+    def settled_divergence(self) -> float:
+        """Of klass: nats from one step to the next below which a position has settled."""
+        return KL_THRESHOLD if self.kl_threshold is None else self.kl_threshold
+
+    @property
+    def algorithm(self) -> Alg:
+        """Of dream: what ranks positions."""
+        return ALG if self.alg is None else self.alg
+
+    @property
+    def schedule_steps(self) -> int:
+        """Of dream: steps of its schedule."""
+        return min(self.max_new_tokens, MOST_STEPS) if self.steps is None else self.steps
+
+    @property
+    def filters(self) -> bool:
+        """Whether top_k and top_p cut the distributions."""
+        return self.temperature > 0 or self.traits.filters_greedy
 
     @property
     def slides(self) -> bool:
@@ -131,8 +183,8 @@ class GenerationConfig(Options):
 
     @property
     def draws_from_logits(self) -> bool:
-        """Whether tokens are drawn among more candidates than a forward answers."""
-        return self.temperature > 0 and self.top_k is not None and not 1 <= self.top_k <= TOP_K
+        """Whether tokens are taken of more candidates than a forward answers."""
+        return self.filters and self.top_k is not None and not 1 <= self.top_k <= TOP_K
 
     @property
     def top_p_of_kept(self) -> bool:
@@ -160,6 +212,19 @@ class GenerationConfig(Options):
     def positions(self) -> int:
         """Positions to generate; the published loop drops a last block that would be shorter."""
         return self.max_new_tokens - (self.max_new_tokens % self.block_size if self.published else 0)
+
+    def _check_values_of_strategies(self) -> None:
+        if self.gamma is not None:
+            self._put("gamma", checked_gamma(self.gamma))
+        if self.per_step is not None:
+            self._put("per_step", whole_number("per_step", self.per_step, least=1, most=MOST_POSITIONS))
+        if self.alg is not None:
+            self._put("alg", word_among("alg", self.alg, get_args(Alg)))
+        if self.steps is not None:
+            self._put("steps", whole_number("steps", self.steps, least=1, most=MOST_STEPS))
+        for name, most in (("factor", MOST_POSITIONS), ("kl_threshold", MOST_ENTROPY), ("alg_temp", MOST_TEMPERATURE)):
+            if getattr(self, name) is not None:
+                self._put(name, real_number(name, getattr(self, name), least=0.0, most=most))
 
     def _put(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)

@@ -24,13 +24,17 @@ def check_own_options(options: Options) -> None:
 def check_cache(options: Options) -> None:
     """Refuse what no loop does: caches other than "blocks" belong to one block at a time."""
     wrong = None
-    pipelined = TRAITS[options.strategy].pipelined
-    if options.cache != "blocks" and pipelined:
+    traits = TRAITS[options.strategy]
+    if options.cache != "blocks" and traits.pipelined:
         wrong = (
             f"cache {options.cache!r} with strategy {options.strategy!r}",
             "one block at a time, as threshold decodes",
         )
-    elif options.block_steps is not None and pipelined:
+    elif options.cache != "none" and traits.whole:
+        wrong = f"cache {options.cache!r} with strategy {options.strategy!r}", "cache none: every row in every step"
+    elif options.sub_block is not None and traits.whole:
+        wrong = f"sub_block {options.sub_block} with strategy {options.strategy!r}", "the whole answer as one block"
+    elif options.block_steps is not None and not traits.block_steps:
         wrong = f"block_steps with strategy {options.strategy!r}", "threshold, vanilla or sequential"
     elif options.cache in WHOLE_CACHES and (options.alignment, options.window) != ("prompt", "full"):
         wrong = (
@@ -76,6 +80,41 @@ def check_sliding(options: Options) -> None:
             )
 
 
+def check_lossless(options: Options) -> None:
+    """Refuse it where guesses of the next steps cannot be verified beside the anchor."""
+    if not options.lossless:
+        return
+    refused = (
+        (
+            not TRAITS[options.strategy].has_next_step,
+            f"strategy {options.strategy!r}",
+            "a strategy whose next step follows from one branch",
+            "use strategy d2f, threshold, vanilla or sequential",
+        ),
+        (
+            options.published,
+            "published mode",
+            "the default mode, since the published loops verify nothing twice",
+            "leave one of the two out",
+        ),
+        (
+            options.alignment == "sliding",
+            "alignment 'sliding'",
+            "blocks that stay where they are: one that slides commits rows in nearly every round",
+            "leave lossless out",
+        ),
+        (
+            options.branches == "auto",
+            "branches 'auto'",
+            "a number of branches, since what a guess brings is not estimated",
+            "give a number",
+        ),
+    )
+    for is_so, other, expected, remedy in refused:
+        if is_so:
+            raise BadInputError(f"lossless with {other}", expected=expected, remedy=remedy)
+
+
 def checked_branches(options: Options) -> int | Literal["auto"] | None:
     """The number of branches that was asked for, as a plain value."""
     branches = options.branches
@@ -83,11 +122,11 @@ def checked_branches(options: Options) -> int | Literal["auto"] | None:
         return None
     auto = isinstance(branches, str) and branches == "auto"
     number = None if auto else whole_number("branches", branches, least=1, most=MOST_BRANCHES)
-    if number != 1 and not TRAITS[options.strategy].looks_ahead:
+    if number != 1 and not TRAITS[options.strategy].looks_ahead and not options.lossless:
         raise BadInputError(
             f"branches {branches} with strategy {options.strategy!r}",
             expected=f"one branch, since {options.strategy} does not look ahead",
-            remedy="leave branches out, or use strategy lopa",
+            remedy="leave branches out, use strategy lopa, or ask for lossless",
         )
     if auto and options.published:
         raise BadInputError(

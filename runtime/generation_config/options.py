@@ -5,9 +5,15 @@ from typing import Literal
 
 from lopa.runtime.contract import TOP_K
 from lopa.runtime.generation_config.words import (
+    ALG,
     DEFAULT_BRANCHES,
     DISTANCE_PENALTY,
+    ENTROPY_BOUND,
     ENTROPY_THRESHOLD,
+    FACTOR,
+    KL_THRESHOLD,
+    PER_STEP,
+    Alg,
     Alignment,
     Cache,
     Confidence,
@@ -28,28 +34,73 @@ class Options:
         default="lopa",
         metadata=_help(
             "lopa (lookahead branches), d2f (pipelined blocks), threshold (Fast-dLLM), vanilla (one token a step, the "
-            "surest) or sequential (from left to right)"
+            "surest), sequential (from left to right), eb (entropy bound), dream (Dream's own), top_n, factor, "
+            "klass, credit or local_leap"
         ),
     )
     branches: int | Literal["auto"] | None = field(
         default=None,
         metadata=_help(
-            f"branches per step, anchor included (lopa only; 1 on CPUs, {DEFAULT_BRANCHES} elsewhere), "
+            f"branches per step, anchor included (lopa; 1 on CPUs, {DEFAULT_BRANCHES} elsewhere; eb; 1), "
             "or auto: as many as pay here"
         ),
     )
-    block_size: int = field(default=32, metadata=_help("positions per block"))
+    block_size: int = field(default=32, metadata=_help("positions per block (dream: all)"))
+    gamma: float | None = field(
+        default=None,
+        metadata=_help(
+            "nats of entropy that a block's fills of a step have beside the largest; inf: all "
+            f"(eb only; {ENTROPY_BOUND})"
+        ),
+    )
+    per_step: int | None = field(
+        default=None, metadata=_help(f"positions that a block decides in a step (top_n only; {PER_STEP})")
+    )
+    factor: float | None = field(
+        default=None,
+        metadata=_help(
+            f"n positions are filled if (n + 1) (1 - the n-th probability) is below (factor only; {FACTOR})"
+        ),
+    )
+    kl_threshold: float | None = field(
+        default=None,
+        metadata=_help(
+            f"divergence in nats from step to step below which a position has settled (klass only; {KL_THRESHOLD})"
+        ),
+    )
+    alg: Alg | None = field(
+        default=None,
+        metadata=_help(
+            "which positions are taken first, by Dream's names: origin (any), maskgit_plus, topk_margin or "
+            f"entropy (dream only; {ALG})"
+        ),
+    )
+    steps: int | None = field(
+        default=None, metadata=_help("in which the whole answer is decided (dream only; as many as positions)")
+    )
+    alg_temp: float | None = field(
+        default=None,
+        metadata=_help("temperature at which positions are drawn by their confidence; 0: the surest (dream only; 0)"),
+    )
     block_add_threshold: float = field(
-        default=0.1, metadata=_help("decided share of the last block at which the next is opened (lopa, d2f)")
+        default=0.1,
+        metadata=_help(
+            "decided share of the last block at which the next is opened (not where blocks come one by one)"
+        ),
     )
     decoded_token_threshold: float = field(
         default=0.95, metadata=_help("decided share of a block at which the next may always fill one position")
     )
     skip_threshold: float = field(
-        default=0.9, metadata=_help("probability above which a position is filled (not vanilla)")
+        default=0.9,
+        metadata=_help(
+            "probability above which a position is filled (not vanilla, sequential, top_n, factor, dream; of eb the "
+            "least of the best position in a block that waits for the one before)"
+        ),
     )
     confidence: Confidence = field(
-        default="neg_entropy", metadata=_help("what ranks positions and branches: neg_entropy, probability or margin")
+        default="neg_entropy",
+        metadata=_help("what ranks positions and branches: neg_entropy, probability or margin (dream: as alg says)"),
     )
     window: Window = field(
         default="full",
@@ -70,7 +121,9 @@ class Options:
     )
     block_steps: int | None = field(
         default=None,
-        metadata=_help("decide a block in so many steps of equal size, or sooner by the threshold (not lopa, d2f)"),
+        metadata=_help(
+            "decide a block in so many steps of equal size, or sooner by the threshold (threshold, vanilla, sequential)"
+        ),
     )
     entropy_threshold: float | None = field(
         default=None,
@@ -116,6 +169,13 @@ class Options:
         default=None,
         metadata=_help(
             "compute rows that are equal on several branches once (not given: on a processor, where it is faster)"
+        ),
+    )
+    lossless: bool = field(
+        default=False,
+        metadata=_help(
+            "the same tokens in fewer forwards: the branches are guesses of the rule's next steps (not lopa; branches: "
+            f"2 on a CPU, {DEFAULT_BRANCHES} elsewhere)"
         ),
     )
     published: bool = field(default=False, metadata=_help("the published implementation's behaviour, quirks included"))

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, cast
 
 from lopa.runtime.generation_config.words import Strategy
 
@@ -16,19 +17,45 @@ class Traits:
     """Whether it may verify lookahead branches beside the anchor."""
     branches: int | None = 1
     """Where nobody says how many; None: the device does (runtime/branch_choice.py)."""
+    block_steps: bool = False
+    """Whether the option of this name says how many positions a step decides at least."""
+    whole: bool = False
+    """Whether all of the answer is one block and no row is kept, whatever the options say."""
+    filters_greedy: bool = False
+    """Whether top_k and top_p also cut the distributions of which the best token is taken."""
+    has_next_step: bool = True
+    """Whether what it makes of a branch follows from the answers to this branch alone, which `lossless` needs."""
     own: frozenset[str] = frozenset()
     """Options that it has and not every other."""
 
 
 TRAITS: Mapping[Strategy, Traits] = {
-    "lopa": Traits(pipelined=True, looks_ahead=True, branches=None),
+    "lopa": Traits(pipelined=True, looks_ahead=True, branches=None, has_next_step=False),
     "d2f": Traits(pipelined=True),
-    "threshold": Traits(),
-    "vanilla": Traits(),
-    "sequential": Traits(),
+    "threshold": Traits(block_steps=True),
+    "vanilla": Traits(block_steps=True),
+    "sequential": Traits(block_steps=True),
+    "eb": Traits(pipelined=True, looks_ahead=True, own=frozenset({"gamma"})),
+    "dream": Traits(whole=True, filters_greedy=True, has_next_step=False, own=frozenset({"alg", "steps", "alg_temp"})),
+    "top_n": Traits(own=frozenset({"per_step"})),
+    "factor": Traits(pipelined=True, own=frozenset({"factor"})),
+    "klass": Traits(pipelined=True, has_next_step=False, own=frozenset({"kl_threshold"})),
+    "credit": Traits(pipelined=True, has_next_step=False),
+    "local_leap": Traits(pipelined=True),
 }
 PIPELINED = tuple(name for name, traits in TRAITS.items() if traits.pipelined)
 """Strategies that may decide several blocks at a time."""
+
+
+def left_out_for(strategy: Any) -> dict[str, Any]:
+    """What a model's own options become where `strategy` has no use for them; nothing for one that is not known."""
+    traits = TRAITS.get(cast(Strategy, strategy)) if isinstance(strategy, str) else None
+    if traits is None:
+        return {}
+    one_by_one = {} if not (traits.pipelined or traits.whole) else {"cache": "blocks"}
+    parts = {"sub_block": None} if traits.whole else {}
+    steps = {} if traits.block_steps else {"block_steps": None}
+    return {**one_by_one, **parts, **steps}
 
 
 def strategies_with(option: str) -> tuple[Strategy, ...]:

@@ -1,7 +1,10 @@
 """Checks of options that stand alone. Each returns the value as a plain one of Python or raises BadInputError."""
 
+import math
 import secrets
 from typing import Any
+
+import numpy as np
 
 from lopa.runtime.checked_values import is_unicode, real_number, shown, whole_number
 from lopa.runtime.errors import BadInputError
@@ -30,6 +33,12 @@ def checked_temperature(temperature: Any) -> float:
             remedy="use 0, which decodes greedily",
         )
     return given
+
+
+def checked_gamma(gamma: Any) -> float:
+    """A bound of entropy, infinity included."""
+    unbounded = isinstance(gamma, (float, np.floating)) and gamma == math.inf
+    return math.inf if unbounded else real_number("gamma", gamma, least=0.0)
 
 
 def checked_stop(stop: Any) -> tuple[str, ...]:

@@ -15,7 +15,10 @@ class Candidates:
     confidences: Float32
     logprobs: Float32 | None = None
     """Of the tokens as the model said, before top_k and top_p; only where they are asked for."""
+    entropies: Float32 | None = None
+    """In nats, of the whole distribution or of what top_k and top_p kept; None in candidates that no forward made."""
 
     def __getitem__(self, index: Index) -> "Candidates":
         logprobs = None if self.logprobs is None else self.logprobs[index]
-        return Candidates(self.tokens[index], self.probabilities[index], self.confidences[index], logprobs)
+        entropies = None if self.entropies is None else self.entropies[index]
+        return Candidates(self.tokens[index], self.probabilities[index], self.confidences[index], logprobs, entropies)

@@ -2,8 +2,11 @@
 
 from collections.abc import Callable
 
+import numpy as np
+
 from lopa.runtime.contract import Int64
 from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.history.schedule import ScheduleStep, count_of_step
 from lopa.runtime.strategy.open_block import OpenBlock
 
 Cut = Callable[[Int64, OpenBlock, GenerationConfig], int]
@@ -15,6 +18,40 @@ Least = Callable[[OpenBlock, GenerationConfig], int]
 def all_of_them(ranked: Int64, block: OpenBlock, config: GenerationConfig) -> int:  # noqa: ARG001
     """No limit."""
     return len(ranked)
+
+
+def within_entropy_bound(ranked: Int64, block: OpenBlock, config: GenerationConfig) -> int:
+    """As many as have, beside the largest of their entropies, gamma nats together: what they may share, so that writing
+    them at once is not far from writing them one by one (EB-sampler, arXiv 2505.24857).
+
+    The bound is over the rank: a prefix has a sum and a maximum of its own, and neither falls with its length. No
+    entropy of a model is 0 but by rounding, so a gamma of 0 is one position.
+    """
+    assert block.candidates.entropies is not None
+    if config.entropy_bound == 0:
+        return min(1, len(ranked))
+    entropies = np.maximum(block.candidates.entropies[ranked].astype(np.float64), 0.0)
+    shared = np.cumsum(entropies) - np.maximum.accumulate(entropies)
+    return int(np.count_nonzero(shared <= config.entropy_bound))
+
+
+def within_factor(ranked: Int64, block: OpenBlock, config: GenerationConfig) -> int:
+    """The largest n with (n + 1) (1 - probability of the n-th) below the factor (Fast-dLLM)."""
+    p = block.candidates.probabilities[ranked].astype(np.float64)
+    return int(np.count_nonzero(np.arange(2, len(p) + 2) * (1.0 - p) < config.parallel_factor))
+
+
+def so_many(block: OpenBlock, config: GenerationConfig) -> int:  # noqa: ARG001
+    """As many as the option says."""
+    return config.positions_per_step
+
+
+def share_of_schedule(block: OpenBlock, config: GenerationConfig) -> int:
+    """As many as the step of Dream's schedule says; none where positions are drawn each by itself."""
+    assert isinstance(block.memory, ScheduleStep)
+    if config.algorithm == "origin":
+        return 0
+    return count_of_step(block.memory, int(np.count_nonzero(block.open)), config)
 
 
 def share_of_step(block: OpenBlock, config: GenerationConfig) -> int:

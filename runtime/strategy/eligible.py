@@ -7,10 +7,17 @@ from collections.abc import Callable
 
 from lopa.runtime.contract import Bool
 from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.history.divergences import Divergences
 from lopa.runtime.strategy.open_block import OpenBlock
 
 Eligible = Callable[[OpenBlock, GenerationConfig], Bool]
 """[n] of a block's n positions."""
+
+
+def settled(block: OpenBlock, config: GenerationConfig) -> Bool:
+    """Those of which the model said nearly the same in the last steps (KLASS)."""
+    assert isinstance(block.memory, Divergences)
+    return block.memory.settled(block.positions, config.settled_divergence)
 
 
 def every(block: OpenBlock, config: GenerationConfig) -> Bool:  # noqa: ARG001

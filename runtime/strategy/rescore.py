@@ -8,6 +8,9 @@ from dataclasses import replace
 
 from lopa.runtime.contract import Int64
 from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.history.credit import Credit, credit_after, credited
+from lopa.runtime.history.divergences import Divergences, divergences_after
+from lopa.runtime.history.schedule import ScheduleStep, next_step
 from lopa.runtime.sequence.branches import Branch
 from lopa.runtime.sequence.memory import Memory
 from lopa.runtime.sequence.row_statistics import RowStatistics
@@ -28,6 +31,37 @@ def as_said(
 ) -> tuple[RowStatistics, Memory | None]:
     """Nothing is changed."""
     return rows, memory
+
+
+def with_divergences(
+    rows: RowStatistics,
+    positions: Int64,
+    memory: Memory | None,
+    config: GenerationConfig,  # noqa: ARG001
+) -> tuple[RowStatistics, Memory | None]:
+    """Nothing is changed; how far it moved is remembered."""
+    assert memory is None or isinstance(memory, Divergences)
+    return rows, divergences_after(memory, rows, positions)
+
+
+def with_credit(
+    rows: RowStatistics,
+    positions: Int64,
+    memory: Memory | None,
+    config: GenerationConfig,  # noqa: ARG001
+) -> tuple[RowStatistics, Memory | None]:
+    """Tokens that were the best before are more probable."""
+    assert memory is None or isinstance(memory, Credit)
+    credit = credit_after(memory, rows, positions)
+    return credited(rows, credit), credit
+
+
+def on_schedule(
+    rows: RowStatistics, positions: Int64, memory: Memory | None, config: GenerationConfig
+) -> tuple[RowStatistics, Memory | None]:
+    """Nothing is changed; which step of the schedule this is is remembered."""
+    assert memory is None or isinstance(memory, ScheduleStep)
+    return rows, next_step(memory, positions, config)
 
 
 def rescored(

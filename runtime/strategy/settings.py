@@ -4,12 +4,30 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from lopa.runtime.generation_config import GenerationConfig, Strategy
-from lopa.runtime.strategy.cut import Cut, Least, all_of_them, share_of_step
-from lopa.runtime.strategy.eligible import Eligible, every
-from lopa.runtime.strategy.rank import Rank, by_confidence, left_to_right
-from lopa.runtime.strategy.rescore import Rescore, as_said
+from lopa.runtime.strategy.cut import (
+    Cut,
+    Least,
+    all_of_them,
+    share_of_schedule,
+    share_of_step,
+    so_many,
+    within_entropy_bound,
+    within_factor,
+)
+from lopa.runtime.strategy.eligible import Eligible, every, settled
+from lopa.runtime.strategy.rank import Rank, by_confidence, by_drawn_confidence, by_probability, left_to_right
+from lopa.runtime.strategy.rescore import Rescore, as_said, on_schedule, with_credit, with_divergences
 from lopa.runtime.strategy.take_back import TakeBack
-from lopa.runtime.strategy.threshold import Threshold, constant, never
+from lopa.runtime.strategy.threshold import (
+    Threshold,
+    by_schedule,
+    constant,
+    if_the_best_is_sure,
+    lower_near_anchors,
+    never,
+    none,
+    reached,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +52,13 @@ RULES: Mapping[Strategy, Rule] = {
     "threshold": Rule(),
     "vanilla": Rule(threshold=never),
     "sequential": Rule(threshold=never, rank=left_to_right, overwrites_decided=False),
+    "eb": Rule(threshold=if_the_best_is_sure, cut=within_entropy_bound),
+    "dream": Rule(rescore=on_schedule, threshold=by_schedule, rank=by_drawn_confidence, least=share_of_schedule),
+    "top_n": Rule(threshold=never, least=so_many),
+    "factor": Rule(threshold=none, rank=by_probability, cut=within_factor),
+    "klass": Rule(rescore=with_divergences, eligible=settled, threshold=reached),
+    "credit": Rule(rescore=with_credit),
+    "local_leap": Rule(threshold=lower_near_anchors),
 }
 """Where several have the same rule, lopa.runtime.generation_config.TRAITS tells them apart."""
 

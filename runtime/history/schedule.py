@@ -1,0 +1,81 @@
+"""Dream's schedule: how many positions each of its steps decides, and its draws of positions. Pure.
+
+Time falls from 1 to EPS in equal steps; a step decides the share of the masks by which time falls, rounded down,
+and the last one all. A step that decides nothing needs no forward: what the model would say is what it said before.
+"""
+
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+
+from lopa.runtime.contract import Bool, Float32, Floats, Int64
+from lopa.runtime.generation_config import GenerationConfig
+
+EPS = 1e-3
+_WHICH, _NOISE = 2, 3
+"""Streams of draws, beside those of tokens (lopa.runtime.algorithm.draws)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleStep:
+    """The step of the schedule, from 0, that a round does."""
+
+    number: int
+
+    def before(self, end: int) -> Self:  # noqa: ARG002
+        """As a Memory: the same whatever positions go."""
+        return self
+
+
+def next_step(last: ScheduleStep | None, positions: Int64, config: GenerationConfig) -> ScheduleStep:
+    """The first step behind `last` that decides any of the undecided `positions`; the last step for ever after it."""
+    end = config.schedule_steps - 1
+    first = 0 if last is None else min(last.number + 1, end)
+    if config.algorithm == "origin":
+        return ScheduleStep(next((n for n in range(first, end) if _drawn(n, positions, config).any()), end))
+    counts = np.floor(np.float32(len(positions)) * _shares(config)[first:])
+    return ScheduleStep(first + int(np.argmax(counts >= 1)))
+
+
+def count_of_step(step: ScheduleStep, undecided: int, config: GenerationConfig) -> int:
+    """How many of so many undecided positions a step decides, where it takes the first by rank."""
+    return int(np.float32(undecided) * _shares(config)[step.number])
+
+
+def drawn_in_step(step: ScheduleStep, positions: Int64, config: GenerationConfig) -> Bool:
+    """[n]: which positions a step decides that draws each by itself (origin)."""
+    return _drawn(step.number, positions, config)
+
+
+def noise_of_step(step: ScheduleStep, positions: Int64, config: GenerationConfig) -> Floats:
+    """[n]: Gumbel noise. The best of log-weights with it are draws without replacement, each in proportion to what is
+    left."""
+    uniform = np.clip(_uniform(_NOISE, step.number, positions, config), 1e-12, 1 - 1e-12)
+    noise: Floats = -np.log(-np.log(uniform))
+    return noise
+
+
+def _drawn(number: int, positions: Int64, config: GenerationConfig) -> Bool:
+    drawn: Bool = _uniform(_WHICH, number, positions, config) < _shares(config)[number]
+    return drawn
+
+
+def _uniform(stream: int, number: int, positions: Int64, config: GenerationConfig) -> Floats:
+    """[n]: depends on seed, stream, step and position alone."""
+    generator = np.random.Generator(np.random.Philox(key=config.draw_seed, counter=[0, 0, number, stream]))
+    table: Floats = generator.random(int(positions.max(initial=-1)) + 1)
+    return table[positions]
+
+
+def _shares(config: GenerationConfig) -> Float32:
+    """[steps]: the share of the masks that each step decides, in float32 as the published loop computes it."""
+    steps = config.schedule_steps
+    number = np.arange(steps + 1, dtype=np.float64)
+    step = np.float64((np.float32(EPS) - np.float32(1)) / np.float32(steps))
+    # Sums and products together are rounded once, as torch.linspace does from either end.
+    from_end = np.float64(np.float32(EPS)) - step * number[::-1]
+    times = np.where(number < (steps + 1) // 2, 1 + step * number, from_end).astype(np.float32)
+    shares = np.ones(steps, np.float32)
+    shares[:-1] -= times[1:-1] / times[:-2]
+    return shares
