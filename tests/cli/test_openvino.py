@@ -25,7 +25,7 @@ def steps_of(path: Path, number: Callable[[str], Any] = float) -> list[dict[str,
 
 @pytest.mark.parametrize(
     "options",
-    [("--branches", 1), ("--branches", 4), ("--branches", 3, "--window", "block_causal"), ("--strategy", "vanilla")],
+    [("--branches", 1), ("--branches", 4), ("--branches", 3, "--window", "block_causal")],
 )
 def test_a_trace_is_that_of_cpu(tiny_bundle: Path, tmp_path: Path, options: tuple[object, ...]) -> None:
     """Every step but its seconds; confidences as near as two orders of summation are."""
@@ -70,10 +70,11 @@ def test_costs_branches_and_a_plan_of_the_device_that_auto_takes(
     assert taken in (DEVICE, f"{DEVICE}:bf16")
     assert (bundle / f"costs.{taken.replace(':', '-')}.json").is_file()
     assert ("GFLOP/s" in done.stdout) == (taken == DEVICE)
+    trace = tmp_path / "trace.jsonl"
     one = ("--device", taken, "--threads", 1)
-    done = lopa_export("generate", bundle, PROMPT, *one, "--branches", "auto")
+    done = lopa_export("generate", bundle, PROMPT, *one, "--branches", "auto", "--trace", trace)
     assert done.returncode == 0, done.stderr
-    done = lopa_export("plan", bundle, "--device", taken, "--gears", 2)
+    done = lopa_export("plan", bundle, "--device", taken, "--trace", trace, "--gears", 2)
     assert done.returncode == 0, done.stderr
     assert f"Gears for {taken}, measured costs" in done.stdout
 
