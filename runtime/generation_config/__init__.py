@@ -8,6 +8,7 @@ from lopa.runtime.generation_config.config import GenerationConfig
 from lopa.runtime.generation_config.traits import PIPELINED, TRAITS, Traits, left_out_for
 from lopa.runtime.generation_config.words import (
     DEFAULT_BRANCHES,
+    GRAMMARS,
     MOST_AUTO_BRANCHES,
     MOST_BRANCHES,
     MOST_POSITIONS,
@@ -18,6 +19,7 @@ from lopa.runtime.generation_config.words import (
 
 __all__ = [
     "DEFAULT_BRANCHES",
+    "GRAMMARS",
     "MOST_AUTO_BRANCHES",
     "MOST_BRANCHES",
     "MOST_POSITIONS",
