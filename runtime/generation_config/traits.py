@@ -57,10 +57,11 @@ def left_out_for(strategy: Any) -> dict[str, Any]:
     traits = TRAITS.get(cast(Strategy, strategy)) if isinstance(strategy, str) else None
     if traits is None:
         return {}
-    one_by_one = {} if not (traits.pipelined or traits.whole) else {"cache": "blocks"}
+    own_cache = traits.pipelined or traits.whole or traits.doubt_threshold is not None
+    cache = {"cache": "blocks"} if own_cache else {}
     parts = {"sub_block": None} if traits.whole else {}
     steps = {} if traits.block_steps else {"block_steps": None}
-    return {**one_by_one, **parts, **steps}
+    return {**cache, **parts, **steps}
 
 
 def strategies_with(option: str) -> tuple[Strategy, ...]:
