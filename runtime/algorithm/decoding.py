@@ -21,6 +21,7 @@ from lopa.runtime.algorithm.filling import (
     fills_of_chosen,
     handed_over,
     joined,
+    positions_written,
     without_rows_after_end,
 )
 from lopa.runtime.algorithm.sound_rows import check_rows_are_sound
@@ -216,11 +217,11 @@ class Decoding:
         watch.lap("select")
         self._commit(windows, rows, winner)
         watch.lap("commit")
-        asked, ahead = windows.asked[winner], branches[winner].lookahead
+        asked = windows.asked[winner]
         chosen, fills, proposed = self._filled(branches[winner], windows, asked, allowed[winner], every[winner])
         chosen, doubted = without_doubted(
             chosen,
-            fills.positions if ahead is None else np.append(fills.positions, ahead.position),
+            positions_written(branches[winner], fills),
             windows.judged,
             judged_probabilities(windows, rows, branches[-1]),
             self._rule,
