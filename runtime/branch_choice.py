@@ -30,6 +30,8 @@ def branch_choice(config: GenerationConfig, devices: Sequence[str]) -> BranchCho
 
     The same on every machine that has such devices, so that an answer does not depend on how busy one of them is.
     """
+    if config.lossless:
+        return _choice_of_guesses(config, devices)
     if not config.traits.looks_ahead:
         return BranchChoice(1, f"{config.strategy} does not look ahead")
     if config.branches is not None:
@@ -48,6 +50,17 @@ def branch_choice(config: GenerationConfig, devices: Sequence[str]) -> BranchCho
     return BranchChoice(
         1, "on a CPU a forward with more branches costs more than it brings (docs/decoding.md, Branches that pay)"
     )
+
+
+def _choice_of_guesses(config: GenerationConfig, devices: Sequence[str]) -> BranchChoice:
+    """Of a lossless decode."""
+    if config.branches is not None:
+        return BranchChoice(config.branches, "as asked for")
+    if not all(_on_host(device) for device in devices):
+        return BranchChoice(DEFAULT_BRANCHES, "lossless: guesses of the next three steps")
+    if len(devices) > 1:
+        return BranchChoice(min(len(devices), MOST_BRANCHES), "lossless: one for each CPU device")
+    return BranchChoice(2, "lossless: on a CPU more than one guess costs more than it brings")
 
 
 def reason_against_lookahead(options: GenerationConfig | DecodingDefaults) -> str | None:

@@ -11,4 +11,6 @@ A round of one request, in order; `decoding.Decoding` is the loop, and the only 
 5. `filling` writes the winner's certain tokens, which `places` chooses, and cuts off what stands behind the end.
 6. `branch_budget` says how many branches pay in the next round, where the config leaves that open.
 7. `spawning` makes them of the winner: a lookahead token each, and the anchor without one.
+
+With `lossless`, `lopa.runtime.ladder` has what stands in place of 4, 6 and 7.
 """

@@ -1,5 +1,6 @@
 """Filling the winner's undecided positions (docs/lopa.md, section 5 and 6 H), and cutting off needless ones. Pure."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,13 +18,26 @@ from lopa.runtime.strategy.settings import rule_from_config
 
 @dataclass(frozen=True)
 class Fills:
-    """What a round filled, block by block in the order of positions."""
+    """What a round filled: step by step of the rule, and of each block by block in the order of positions."""
 
     chosen: Bool
     """[positions that were asked about]"""
     positions: Int64
     tokens: Int64
     logprobs: Float32 | None = None
+
+
+def joined(steps: Sequence[Fills]) -> Fills:
+    """The fills of several steps, at least one, as those of a round; `chosen` is the last step's."""
+    if len(steps) == 1:
+        return steps[0]
+    said = [each.logprobs for each in steps if each.logprobs is not None]
+    return Fills(
+        steps[-1].chosen,
+        np.concatenate([each.positions for each in steps]),
+        np.concatenate([each.tokens for each in steps]),
+        np.concatenate(said) if said else None,
+    )
 
 
 def fills_from_candidates(branch: Branch, asked: Int64, candidates: Candidates, config: GenerationConfig) -> Fills:

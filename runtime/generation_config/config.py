@@ -10,8 +10,10 @@ from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config.option_checks import (
     check_cache,
     check_grammar,
+    check_lossless,
     check_own_options,
     check_sliding,
+    check_take_back,
     checked_branches,
 )
 from lopa.runtime.generation_config.options import Options
@@ -41,6 +43,7 @@ from lopa.runtime.generation_config.words import (
     MOST_TEMPERATURE,
     MOST_TOP_K,
     PER_STEP,
+    PUBLISHED_STEP_LIMIT,
     Alg,
     Alignment,
     Cache,
@@ -59,7 +62,7 @@ class GenerationConfig(Options):
             self._put(name, word_among(name, getattr(self, name), get_args(words)))
         for name in ("block_size", "max_new_tokens"):
             self._put(name, whole_number(name, getattr(self, name), least=1, most=MOST_POSITIONS))
-        for name in ("stop_at_eos", "drop_after_eos", "logprobs", "special_tokens", "published"):
+        for name in ("stop_at_eos", "drop_after_eos", "logprobs", "special_tokens", "lossless", "published"):
             self._put(name, truth(name, getattr(self, name)))
         if self.shared_rows is not None:
             self._put("shared_rows", truth("shared_rows", self.shared_rows))
@@ -72,6 +75,12 @@ class GenerationConfig(Options):
             if getattr(self, name) is not None:
                 self._put(name, real_number(name, getattr(self, name), least=0.0, most=MOST_ENTROPY))
         self._check_values_of_strategies()
+        if self.take_back_threshold is not None:
+            doubt = real_number("take_back_threshold", self.take_back_threshold, least=0.0, most=1.0)
+            self._put("take_back_threshold", doubt)
+        if self.take_back_limit is not None:
+            limit = whole_number("take_back_limit", self.take_back_limit, least=0, most=MOST_POSITIONS)
+            self._put("take_back_limit", limit)
         check_own_options(self)
         if self.traits.whole:
             self._put("block_size", self.max_new_tokens)
@@ -79,6 +88,8 @@ class GenerationConfig(Options):
             self._put("confidence", CONFIDENCE_OF_ALG[self.algorithm])
         check_cache(self)
         check_sliding(self)
+        check_lossless(self)
+        check_take_back(self)
         self._put("seed", checked_seed(self.seed))
         self._put("branches", checked_branches(self))
         self._put("temperature", checked_temperature(self.temperature))
@@ -128,7 +139,8 @@ class GenerationConfig(Options):
         """Branches beside the anchor that a step may make."""
         if self.branches == "auto":
             return MOST_AUTO_BRANCHES - 1
-        return (self.branches or self.traits.branches or DEFAULT_BRANCHES) - 1
+        usual = None if self.lossless else self.traits.branches
+        return (self.branches or usual or DEFAULT_BRANCHES) - 1
 
     @property
     def has_grammar(self) -> bool:
@@ -171,6 +183,11 @@ class GenerationConfig(Options):
         return min(self.max_new_tokens, MOST_STEPS) if self.steps is None else self.steps
 
     @property
+    def step_limit(self) -> int:
+        """Steps after which the published loop ends, whatever is left."""
+        return self.schedule_steps if self.traits.whole else PUBLISHED_STEP_LIMIT
+
+    @property
     def filters(self) -> bool:
         """Whether top_k and top_p cut the distributions."""
         return self.temperature > 0 or self.traits.filters_greedy
@@ -179,6 +196,16 @@ class GenerationConfig(Options):
     def slides(self) -> bool:
         """Whether there is one block, which slides on with what is committed."""
         return self.alignment == "sliding"
+
+    @property
+    def doubt_threshold(self) -> float | None:
+        """Probability below which a decided position is taken back; None: none is."""
+        return self.traits.doubt_threshold if self.take_back_threshold is None else self.take_back_threshold
+
+    @property
+    def most_taken_back(self) -> int:
+        """Of one answer."""
+        return self.max_new_tokens if self.take_back_limit is None else self.take_back_limit
 
     @property
     def score_limit(self) -> float:

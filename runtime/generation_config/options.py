@@ -35,8 +35,8 @@ class Options:
         default="lopa",
         metadata=_help(
             "lopa (lookahead branches), d2f (pipelined blocks), threshold (Fast-dLLM), vanilla (one token a step, the "
-            "surest), sequential (from left to right), eb (entropy bound), dream (Dream's own), top_n, factor, "
-            "klass, credit or local_leap"
+            "surest), sequential (from left to right), eb (entropy bound), wino (doubted ones are taken back), "
+            "dream (Dream's own), top_n, factor, klass, credit or local_leap"
         ),
     )
     branches: int | Literal["auto"] | None = field(
@@ -136,6 +136,16 @@ class Options:
             f"added to the entropy for each position behind the first undecided one (sliding only; {DISTANCE_PENALTY})"
         ),
     )
+    take_back_threshold: float | None = field(
+        default=None,
+        metadata=_help(
+            "probability below which a decided token is taken back while its block is not finished (lopa, d2f, "
+            "threshold; wino, 0.9)"
+        ),
+    )
+    take_back_limit: int | None = field(
+        default=None, metadata=_help("most tokens that an answer takes back (as many as max_new_tokens)")
+    )
     cache: Cache = field(
         default="blocks",
         metadata=_help(
@@ -182,6 +192,13 @@ class Options:
         default=None,
         metadata=_help(
             "compute rows that are equal on several branches once (not given: on a processor, where it is faster)"
+        ),
+    )
+    lossless: bool = field(
+        default=False,
+        metadata=_help(
+            "the same tokens in fewer forwards: the branches are guesses of the rule's next steps (not lopa; branches: "
+            f"2 on a CPU, {DEFAULT_BRANCHES} elsewhere)"
         ),
     )
     published: bool = field(default=False, metadata=_help("the published implementation's behaviour, quirks included"))

@@ -10,6 +10,7 @@ Strategy = Literal[
     "vanilla",
     "sequential",
     "eb",
+    "wino",
     "dream",
     "top_n",
     "factor",

@@ -31,6 +31,8 @@ class Block:
     state: BlockState
     complete: bool
     rounds: int = 0
+    accepted: int | None = None
+    """Positions that it decided in its last round, where a rule takes back; None before its first."""
 
     @property
     def progress(self) -> float:

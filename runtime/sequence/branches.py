@@ -57,6 +57,8 @@ class Branch:
     """[positions], of the decided tokens as the model said when it proposed them, else NaN; None: not asked for."""
     memory: Memory | None = None
     """What the strategy remembers; None: nothing."""
+    taken_back: int = 0
+    """How many decided positions a rule has undecided again."""
     grammar: GrammarState | None = None
     """The answer in front of the frontier as its grammar has read it; None: any text will do."""
 
@@ -215,7 +217,13 @@ def hands_over(branch: Branch) -> bool:
     return branch.layout.hands_over and not active(branch.blocks) and end == len(branch.tokens) < branch.layout.end
 
 
-def committed_length(branch: Branch) -> int:
-    """Generated positions that can no longer change: those before the first undecided one."""
+def decided_length(branch: Branch) -> int:
+    """Generated positions before the first undecided one."""
     generated = branch.decided[branch.layout.prompt :]
     return len(generated) if generated.all() else int(np.argmin(generated))
+
+
+def settled_length(branch: Branch) -> int:
+    """As `decided_length`, of finished blocks alone: where rules take decided positions back, the rest may change."""
+    end = next((block.start for block in active(branch.blocks)), len(branch.tokens))
+    return min(decided_length(branch), max(0, end - branch.layout.prompt))

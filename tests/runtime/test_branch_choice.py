@@ -40,12 +40,19 @@ def test_by_device(devices: list[str], number: int) -> None:
         ({"branches": "auto"}, "auto"),
         ({"strategy": "d2f"}, 1),
         ({"strategy": "vanilla", "branches": 1}, 1),
+        ({"strategy": "vanilla", "lossless": True}, 2),
+        ({"strategy": "threshold", "lossless": True, "branches": 2}, 2),
         ({"published": True}, 4),
         ({"published": True, "branches": 2}, 2),
     ],
 )
 def test_by_config(options: dict[str, Any], number: int | str) -> None:
     assert branch_choice(GenerationConfig(**options), ["cpu"]).number == number
+
+
+@pytest.mark.parametrize(("devices", "number"), [(["numpy"], 2), (["cpu:0", "cpu:1", "cpu:2"], 3), (["cuda:0"], 4)])
+def test_lossless_by_device(devices: list[str], number: int) -> None:
+    assert branch_choice(GenerationConfig(strategy="vanilla", lossless=True), devices).number == number
 
 
 @pytest.mark.parametrize(

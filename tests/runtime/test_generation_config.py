@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.generation_config import TRAITS, GenerationConfig, Strategy, left_out_for
 
 
 @pytest.mark.parametrize(
@@ -16,6 +16,14 @@ from lopa.runtime.generation_config import GenerationConfig
         ({"branches": 0}, "branches 0"),
         ({"branches": 2.0}, "branches 2.0"),
         ({"strategy": "d2f", "branches": 3}, "branches 3 with strategy 'd2f'"),
+        ({"lossless": 1}, "lossless 1"),
+        ({"lossless": True}, "lossless with strategy 'lopa'"),
+        ({"lossless": True, "strategy": "vanilla", "published": True}, "lossless with published mode"),
+        ({"lossless": True, "strategy": "d2f", "branches": "auto"}, "lossless with branches 'auto'"),
+        (
+            {"lossless": True, "strategy": "threshold", "alignment": "sliding", "window": "causal"},
+            "lossless with alignment 'sliding'",
+        ),
         ({"block_size": 0}, "block_size 0"),
         ({"block_add_threshold": 1.5}, "block_add_threshold 1.5"),
         ({"decoded_token_threshold": -0.1}, "decoded_token_threshold -0.1"),
@@ -58,6 +66,24 @@ from lopa.runtime.generation_config import GenerationConfig
         ({"strategy": ["lopa"]}, "strategy ['lopa']"),
         ({"strategy": np.array(["lopa", "d2f"])}, "strategy array(['lopa', 'd2f'], dtype='<U4')"),
         ({"stop_at_eos": 1}, "stop_at_eos 1"),
+        ({"take_back_threshold": 1.5}, "take_back_threshold 1.5"),
+        ({"take_back_threshold": -0.1}, "take_back_threshold -0.1"),
+        ({"take_back_threshold": math.nan}, "take_back_threshold nan"),
+        ({"take_back_threshold": "0.5"}, "take_back_threshold '0.5'"),
+        ({"take_back_threshold": 0.5, "take_back_limit": -1}, "take_back_limit -1"),
+        ({"take_back_threshold": 0.5, "take_back_limit": 2.0}, "take_back_limit 2.0"),
+        ({"take_back_limit": 3}, "take_back_limit 3 without take_back_threshold"),
+        ({"strategy": "vanilla", "take_back_threshold": 0.5}, "take_back_threshold 0.5 with strategy 'vanilla'"),
+        ({"strategy": "sequential", "take_back_limit": 5}, "take_back_limit 5 with strategy 'sequential'"),
+        ({"take_back_threshold": 0.5, "published": True}, "take_back_threshold with published True"),
+        ({"strategy": "wino", "published": True}, "strategy 'wino' with published True"),
+        (
+            {"strategy": "threshold", "take_back_threshold": 0.5, "alignment": "sliding", "window": "causal"},
+            "take_back_threshold with alignment 'sliding'",
+        ),
+        ({"strategy": "wino", "alignment": "sliding", "window": "causal"}, "strategy 'wino' with alignment 'sliding'"),
+        ({"strategy": "wino", "cache": "sub_block", "sub_block": 8}, "strategy 'wino' with cache 'sub_block'"),
+        ({"strategy": "wino", "branches": 4}, "branches 4 with strategy 'wino'"),
         ({"published": "yes"}, "published 'yes'"),
         ({"logprobs": None}, "logprobs None"),
         ({"stop": None}, "stop None"),
@@ -84,6 +110,31 @@ from lopa.runtime.generation_config import GenerationConfig
             "cache 'prefix' with alignment 'prompt' and window 'block_causal'",
         ),
         ({"cache": "sub_block", "strategy": "threshold"}, "cache 'sub_block' without sub-blocks"),
+        ({"strategy": "eb", "gamma": -0.1}, "gamma -0.1"),
+        ({"strategy": "eb", "gamma": math.nan}, "gamma nan"),
+        ({"strategy": "eb", "gamma": -math.inf}, "gamma -inf"),
+        ({"strategy": "eb", "gamma": "inf"}, "gamma 'inf'"),
+        ({"strategy": "eb", "gamma": 10**400}, f"gamma {str(10**400)[:80]}..."),
+        ({"gamma": 0.2}, "gamma 0.2 with strategy 'lopa'"),
+        ({"strategy": "d2f", "gamma": 0.0}, "gamma 0.0 with strategy 'd2f'"),
+        ({"strategy": "eb", "cache": "none"}, "cache 'none' with strategy 'eb'"),
+        ({"strategy": "factor", "branches": 2}, "branches 2 with strategy 'factor'"),
+        ({"strategy": "factor", "factor": -1}, "factor -1"),
+        ({"strategy": "klass", "kl_threshold": math.inf}, "kl_threshold inf"),
+        ({"strategy": "vanilla", "per_step": 2}, "per_step 2 with strategy 'vanilla'"),
+        ({"strategy": "top_n", "per_step": 0}, "per_step 0"),
+        ({"strategy": "top_n", "block_steps": 4}, "block_steps with strategy 'top_n'"),
+        ({"strategy": "threshold", "steps": 8}, "steps 8 with strategy 'threshold'"),
+        ({"strategy": "dream", "steps": 0}, "steps 0"),
+        ({"strategy": "dream", "steps": 2**16 + 1}, f"steps {2**16 + 1}"),
+        ({"strategy": "dream", "alg": "random"}, "alg 'random'"),
+        ({"strategy": "dream", "alg_temp": -1.0}, "alg_temp -1.0"),
+        ({"strategy": "dream", "cache": "dual"}, "cache 'dual' with strategy 'dream'"),
+        ({"strategy": "dream", "sub_block": 4}, "sub_block 4 with strategy 'dream'"),
+        (
+            {"strategy": "dream", "window": "block_causal"},
+            "strategy 'dream' with alignment 'prompt' and window 'block_causal'",
+        ),
     ],
 )
 def test_bad_values_are_refused_by_name(options: dict[str, Any], named: str) -> None:
@@ -139,6 +190,8 @@ def test_lookaheads_are_the_branches_beside_the_anchor() -> None:
     assert GenerationConfig().lookaheads == 3
     assert GenerationConfig(branches=1).lookaheads == 0
     assert GenerationConfig(branches=8).lookaheads == 7
+    assert GenerationConfig(strategy="vanilla", lossless=True).lookaheads == 3
+    assert GenerationConfig(strategy="d2f", lossless=True, branches=1).lookaheads == 0
     for strategy in ("d2f", "threshold", "vanilla"):
         assert GenerationConfig(strategy=strategy).lookaheads == 0
 
@@ -181,3 +234,62 @@ def test_a_sliding_block_is_filled_by_its_score() -> None:
 def test_what_a_sliding_block_does_not_have_is_refused(options: dict[str, Any], received: str) -> None:
     with pytest.raises(BadInputError, match=received):
         GenerationConfig(**options)
+
+
+def test_every_option_of_a_strategy_is_refused_by_all_others() -> None:
+    values: dict[str, Any] = {
+        "gamma": 0.3, "per_step": 2, "factor": 0.5, "kl_threshold": 0.1, "alg": "origin", "steps": 3, "alg_temp": 0.2,
+        "take_back_threshold": 0.5, "take_back_limit": 3,
+    }  # fmt: skip
+    own = {name for traits in TRAITS.values() for name in traits.own}
+    assert own <= values.keys()
+    for strategy, traits in TRAITS.items():
+        for name in sorted(own):
+            if name in traits.own:
+                needed = {"take_back_threshold": 0.5} if name == "take_back_limit" else {}
+                config = GenerationConfig(strategy=strategy, **{**needed, name: values[name]})
+                assert getattr(config, name) == values[name]
+                continue
+            with pytest.raises(BadInputError, match=f"{name} .* with strategy '{strategy}'") as caught:
+                GenerationConfig(strategy=strategy, **{name: values[name]})
+            assert name in caught.value.remedy
+
+
+def test_a_bound_of_entropy_may_be_infinite() -> None:
+    assert GenerationConfig(strategy="eb").entropy_bound == 0.2
+    assert GenerationConfig(strategy="eb", gamma=math.inf).entropy_bound == math.inf
+    assert GenerationConfig(strategy="eb", gamma=np.float32(math.inf)).gamma == math.inf  # type: ignore[arg-type]
+    assert GenerationConfig(strategy="eb").lookaheads == 0
+    assert GenerationConfig(strategy="eb", branches=3).lookaheads == 2
+
+
+def test_dream_decodes_the_whole_answer_as_one_block() -> None:
+    config = GenerationConfig(strategy="dream", max_new_tokens=100, alg="topk_margin")
+    assert (config.block_size, config.cache, config.confidence) == (100, "none", "margin")
+    assert config.schedule_steps == 100
+    longer = dataclasses.replace(config, max_new_tokens=120, alg="maskgit_plus", steps=7)
+    assert (longer.step_limit, GenerationConfig(strategy="d2f", max_new_tokens=7).step_limit) == (7, 1001)
+    assert (longer.block_size, longer.confidence, longer.schedule_steps) == (120, "probability", 7)
+    assert GenerationConfig(strategy="dream", top_k=0).draws_from_logits
+    assert not GenerationConfig(strategy="threshold", top_k=0).draws_from_logits
+
+
+@pytest.mark.parametrize("strategy", TRAITS)
+def test_what_a_model_is_decoded_by_leaves_out_what_another_strategy_lacks(strategy: Strategy) -> None:
+    """A model's own loop has sub-blocks, steps and a cache of them; every strategy can be asked for all the same."""
+    own = {"cache": "sub_block", "sub_block": 8, "block_steps": 4}
+    config = GenerationConfig(**{**own, **left_out_for(strategy), "strategy": strategy})
+    kept = "sub_block" if not (TRAITS[strategy].pipelined or TRAITS[strategy].whole) else None
+    assert config.cache == (kept or ("none" if TRAITS[strategy].whole else "blocks"))
+    assert config.block_steps == (4 if TRAITS[strategy].block_steps else None)
+
+
+def test_what_takes_back_and_how_much() -> None:
+    assert GenerationConfig().doubt_threshold is None
+    assert GenerationConfig(strategy="wino").doubt_threshold == 0.9
+    assert GenerationConfig(strategy="wino", take_back_threshold=0.5).doubt_threshold == 0.5
+    assert GenerationConfig(take_back_threshold=0.0).doubt_threshold == 0.0
+    assert GenerationConfig(strategy="wino", max_new_tokens=40).most_taken_back == 40
+    assert GenerationConfig(strategy="wino", take_back_limit=np.int64(7)).most_taken_back == 7
+    # More is doubted than was sure: the rule ends by itself.
+    assert GenerationConfig(strategy="wino", skip_threshold=0.1, take_back_threshold=1.0).doubt_threshold == 1.0

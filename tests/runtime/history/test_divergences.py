@@ -1,0 +1,67 @@
+"""KLASS: the divergence from step to step, and what has settled, held against both said directly."""
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.runtime.history.said import said
+from tests.runtime.strategy.blocks import decided, random_block
+
+from lopa.runtime.history.divergences import divergence, divergences_after
+
+
+@given(st.integers(0, 2**32 - 1))
+def test_the_divergence_of_what_is_known(seed: int) -> None:
+    """With a vocabulary of K tokens everything is known; with more, less than the whole divergence is seen."""
+    rng = np.random.default_rng(seed)
+    for vocabulary in (8, 30):
+        logits = rng.normal(scale=3, size=(2, 5, vocabulary))
+        now, last = said(logits[0]), said(logits[1])
+        p, q = (np.exp(each - np.log(np.exp(each).sum(-1, keepdims=True))) for each in logits)
+        whole = (p * np.log(p / q)).sum(-1)
+        found = divergence(now.topk_ids, now.topk_logprobs, last.topk_ids, last.topk_logprobs)
+        if vocabulary == 8:
+            np.testing.assert_allclose(found, whole, rtol=1e-3, atol=1e-4)
+        else:
+            assert (found <= whole + 1e-4).all()
+            assert (found >= -1e-6).all()
+
+
+def test_a_position_settles_by_two_small_steps_in_a_row() -> None:
+    """Four steps, of positions that stay the same, move once, appear late, and move always."""
+    rng = np.random.default_rng(0)
+    still, other = rng.normal(scale=3, size=(2, 20))
+    logits = [
+        {5: still, 6: other, 9: still},
+        {5: still, 6: still, 9: other},
+        {5: still, 6: still, 7: still, 9: still},
+        {5: still, 6: still, 7: still, 9: other},
+    ]
+    memory, seen = None, []
+    for step in logits:
+        positions = np.array(sorted(step))
+        memory = divergences_after(memory, said(np.stack([step[each] for each in sorted(step)])), positions)
+        seen.append(positions[memory.settled(positions, 0.01)].tolist())
+    assert seen == [[], [], [5], [5, 6]]
+    assert memory is not None
+    assert memory.before(7).positions.tolist() == [5, 6]
+
+
+def test_klass_takes_what_is_sure_and_has_settled_else_the_best() -> None:
+    rng = np.random.default_rng(4)
+    for _ in range(50):
+        block = random_block(rng, complete=bool(rng.random() < 0.7))
+        rows = said(rng.normal(scale=3, size=(len(block.positions), 20)))
+        memory = None
+        for _ in range(3):
+            memory = divergences_after(memory, rows, block.positions)
+        assert memory is not None
+        moved = rng.random(len(block.positions)) < 0.5
+        memory.moved[moved, rng.integers(0, 2)] = 0.02
+        p, free = block.candidates.probabilities, np.flatnonzero(block.open).tolist()
+        sure = [i for i in free if p[i] >= np.float32(0.9) and not moved[i]]
+        best = sorted(free, key=lambda i: -block.candidates.confidences[i])[:1] if block.complete else []
+        held = type(block)(block.positions, block.candidates, block.open, block.complete, 0, memory)
+        assert decided(held, strategy="klass") == (sure or best)
+        assert decided(held, strategy="klass", kl_threshold=0.05) == (
+            [i for i in free if p[i] >= np.float32(0.9)] or best
+        )

@@ -1,0 +1,183 @@
+"""Lossless decodes have the tokens of the rule alone and no more forwards; without its conditions they have not."""
+
+import itertools
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tools.random_configs import random_prompt
+from tools.reports.lossless import Pair, decoded, pair_of, random_lossless_config, random_pairs
+
+from lopa.runtime import Decoder, Engine, TextEvent
+from lopa.runtime.algorithm import decoding
+from lopa.runtime.contract import Bool
+from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.ladder.question import commits
+from lopa.runtime.requests.result import DraftEvent
+from lopa.runtime.sequence.branches import Branch
+from lopa.tiny import EVAL
+
+
+def prompt_number(number: int) -> str:
+    return str(json.loads(EVAL.read_text(encoding="utf-8").splitlines()[number])["prompt"])
+
+
+@pytest.mark.parametrize(
+    ("strategy", "forwards"),
+    [("vanilla", 0.7), ("sequential", 0.5), ("threshold", 0.9), ("d2f", 1.0)],
+)
+def test_fewer_forwards_for_the_same_tokens(decoder: Decoder, strategy: str, forwards: float) -> None:
+    config = decoder.config(strategy=strategy, lossless=True, branches=4, max_new_tokens=64)
+    pair = pair_of(decoder, prompt_number(2), config)
+    assert not pair.differs
+    assert pair.lossless.window_tokens == pair.alone.window_tokens
+    assert pair.lossless.steps <= forwards * pair.alone.steps
+    assert (pair.lossless.branches, pair.alone.branches) == (4, 1)
+
+
+def test_any_options(decoder: Decoder) -> None:
+    """Some; `python -m tools.reports.lossless` compares as many as one likes."""
+    saved = 0
+    for seed, config, pair in random_pairs(decoder, range(9000, 9012)):
+        assert not pair.differs, (seed, config)
+        assert pair.lossless.steps <= pair.alone.steps, (seed, config)
+        saved += pair.alone.steps - pair.lossless.steps
+    assert saved > 12
+
+
+def without_condition_a(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Guesses may complete a block, and tokens alone say that a state was guessed."""
+    monkeypatch.setattr(decoding, "asked_beside", lambda *_: True)
+    monkeypatch.setattr(decoding, "same_question", same_tokens)
+
+
+def without_condition_b(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows behind an end-of-text stay in guesses."""
+    guessing: list[bool] = []
+    ladder, cut = decoding.ladder, decoding.without_rows_after_end
+
+    def ladder_with_rows(*arguments: Any) -> Any:
+        guessing.append(True)
+        found = ladder(*arguments)
+        guessing.clear()
+        return found
+
+    monkeypatch.setattr(decoding, "ladder", ladder_with_rows)
+    monkeypatch.setattr(
+        decoding, "without_rows_after_end", lambda branch, ends: branch if guessing else cut(branch, ends)
+    )
+    monkeypatch.setattr(decoding, "same_question", same_tokens)
+
+
+def without_condition_c(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Guesses stand beside an anchor that commits rows."""
+    monkeypatch.setattr(decoding, "commits", lambda *_: False)
+    monkeypatch.setattr(decoding, "asked_beside", lambda guess, _, config: not commits(guess, config))
+    monkeypatch.setattr(decoding, "same_question", same_tokens)
+
+
+def same_tokens(guess: Branch, state: Branch, config: GenerationConfig) -> bool:
+    """As far as both go."""
+    end = min(len(guess.tokens), len(state.tokens))
+    alike: Bool = (guess.tokens[:end] == state.tokens[:end]) & (guess.decided[:end] == state.decided[:end])
+    return bool(alike.all())
+
+
+@pytest.mark.parametrize(
+    ("broken", "number", "options"),
+    [
+        (without_condition_a, 0, {"strategy": "vanilla", "block_size": 16, "max_new_tokens": 32}),
+        (without_condition_b, 0, {"strategy": "threshold", "max_new_tokens": 128}),
+        (without_condition_c, 6, {"strategy": "d2f", "block_size": 16, "max_new_tokens": 128}),
+    ],
+)
+def test_each_condition_is_needed(
+    decoder: Decoder,
+    monkeypatch: pytest.MonkeyPatch,
+    broken: Callable[[pytest.MonkeyPatch], None],
+    number: int,
+    options: dict[str, Any],
+) -> None:
+    config = decoder.config(lossless=True, branches=4, **options)
+    good = pair_of(decoder, prompt_number(number), config)
+    assert not good.differs
+    broken(monkeypatch)
+    assert Pair(good.alone, decoded(decoder, prompt_number(number), config)).differs
+
+
+def test_rounds_that_commit_rows_have_the_anchor_alone(decoder: Decoder) -> None:
+    for window in ("full", "block_causal"):
+        steps: list[decoding.Step] = []
+        config = decoder.config(
+            strategy="d2f", window=window, block_size=8, lossless=True, branches=4, max_new_tokens=64
+        )
+        list(decoder.stream(prompt_number(1), config, on_step=steps.append))
+        committing = [len(step.branches) for step in steps if step.windows.commit]
+        assert len(committing) > 3
+        assert set(committing) == {1}
+        assert max(len(step.branches) for step in steps) == 4
+
+
+def test_a_draw_is_that_of_the_rules_own_step(decoder: Decoder) -> None:
+    """Draws depend on the number of the step: those of several steps of one round are as different as alone."""
+    config = decoder.config(strategy="sequential", temperature=1.5, seed=3, lossless=True, max_new_tokens=48)
+    pair = pair_of(decoder, prompt_number(4), config)
+    assert not pair.differs
+    assert pair.lossless.steps < pair.alone.steps
+    greedy = decoded(decoder, prompt_number(4), replace(config, temperature=0.0))
+    assert greedy.token_ids != pair.lossless.token_ids
+
+
+def test_text_that_streams_never_changes(decoder: Decoder) -> None:
+    config = decoder.config(strategy="vanilla", lossless=True, branches=4, max_new_tokens=64)
+    *events, done = decoder.stream(prompt_number(2), config, drafts=True)
+    texts = [event.text for event in events if isinstance(event, TextEvent)]
+    drafts = [event for event in events if isinstance(event, DraftEvent)]
+    assert "".join(texts) == done.result.text  # type: ignore[union-attr]
+    assert len(texts) > 1
+    assert len(drafts) == done.result.steps  # type: ignore[union-attr]
+    assert any(later.decided - draft.decided > 1 for draft, later in itertools.pairwise(drafts))
+
+
+def test_a_stop_string_ends_the_same_answer(decoder: Decoder) -> None:
+    config = decoder.config(strategy="vanilla", stop=(" 1",), lossless=True, logprobs=True)
+    pair = pair_of(decoder, prompt_number(0), config)
+    assert pair.lossless.stop_reason == "stop_string"
+    assert not pair.differs
+
+
+def test_among_other_requests(decoder: Decoder) -> None:
+    rng = np.random.default_rng(5)
+    requests = []
+    for number in range(4):
+        config = random_lossless_config(rng, decoder)
+        if number % 2:
+            config = replace(config, lossless=False, branches=1)
+        requests.append((random_prompt(rng, decoder), config))
+    alone = [decoded(decoder, *request) for request in requests]
+    with Engine(decoder, slots=4) as engine:
+        handles = [engine.submit(prompt, config) for prompt, config in requests]
+        together = [handle.result(60) for handle in handles]
+    for one, other in zip(alone, together, strict=True):
+        assert not Pair(one, other).differs
+
+
+def test_over_several_devices(tiny_bundle: Path, decoder: Decoder) -> None:
+    options: dict[str, Any] = {"strategy": "vanilla", "max_new_tokens": 40}
+    alone = decoded(decoder, prompt_number(3), decoder.config(**options))
+    with Decoder.open(tiny_bundle, ["cpu:0", "cpu:1"], threads=1) as several:
+        result = decoded(several, prompt_number(3), several.config(**options, lossless=True))
+    assert not Pair(alone, result).differs
+    assert result.steps < alone.steps
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_rows_that_guesses_share(decoder: Decoder, shared: bool) -> None:
+    config = decoder.config(
+        strategy="threshold", window="block_causal", lossless=True, branches=4, shared_rows=shared, max_new_tokens=64
+    )
+    assert not pair_of(decoder, prompt_number(5), config).differs

@@ -1,0 +1,81 @@
+"""Whole decodes: what a strategy remembers goes with the winner, and company, streams and engines change no token."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.runtime.requests.company import alone, result_of
+
+from lopa.runtime import Decoder, Engine, PromptRequest
+from lopa.runtime.algorithm.decoding import Step
+from lopa.runtime.algorithm.filling import filled, fills_from_candidates, without_rows_after_end
+from lopa.runtime.algorithm.spawning import branches_from_winner, lookaheads_from_candidates
+from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.history.credit import Credit
+from lopa.runtime.history.divergences import Divergences
+from lopa.runtime.history.schedule import ScheduleStep
+from lopa.runtime.sequence.branches import branch_from_prompt, prepared
+from lopa.runtime.sequence.layout import layout_of_prompt
+from lopa.runtime.strategy.candidates import Candidates
+
+STRATEGIES: list[dict[str, Any]] = [
+    {"strategy": "eb"},
+    {"strategy": "eb", "branches": 3, "gamma": 0.4},
+    {"strategy": "dream", "steps": 12},
+    {"strategy": "dream", "alg": "origin", "steps": 12, "temperature": 0.5, "top_p": 0.9, "seed": 4},
+    {"strategy": "dream", "alg": "topk_margin", "alg_temp": 0.3, "steps": 12},
+    {"strategy": "top_n", "per_step": 3},
+    {"strategy": "factor"},
+    {"strategy": "klass"},
+    {"strategy": "credit"},
+    {"strategy": "local_leap"},
+]
+
+
+@pytest.mark.parametrize("options", STRATEGIES, ids=lambda options: "-".join(map(str, options.values())))
+def test_batches_streams_and_engines_give_the_same_tokens(
+    decoder: Decoder, prompt: tuple[int, ...], options: dict[str, Any]
+) -> None:
+    prompts = [prompt, prompt[:9], prompt[:20]]
+    configs = [decoder.config(max_new_tokens=new, **options) for new in (24, 17, 40)]
+    expected = [alone(decoder, each, config) for each, config in zip(prompts, configs, strict=True)]
+    assert all(each.tokens for each in expected)
+    asked = [PromptRequest(each, config) for each, config in zip(prompts, configs, strict=True)]
+    together = decoder.generate(asked, parallel=3)
+    assert [each.token_ids for each in together] == [each.token_ids for each in expected]
+    with Engine(Decoder(decoder.bundle, decoder.session, decoder.tokenizer), prompt_rows=0) as engine:
+        handles = [engine.submit(each, config) for each, config in zip(prompts, configs, strict=True)]
+        assert [result_of(each).token_ids for each in handles] == [each.token_ids for each in expected]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "kind"), [("klass", Divergences), ("credit", Credit), ("dream", ScheduleStep), ("eb", type(None))]
+)
+def test_a_branch_remembers_what_its_strategy_keeps(
+    decoder: Decoder, prompt: tuple[int, ...], strategy: Any, kind: type
+) -> None:
+    steps: list[Step] = []
+    list(decoder.stream(prompt, decoder.config(strategy=strategy, max_new_tokens=16), on_step=steps.append))
+    for step in steps:
+        memory = step.branches[step.winner].memory
+        assert type(memory) is kind
+        if isinstance(memory, (Divergences, Credit)):
+            np.testing.assert_array_equal(memory.positions, step.windows.asked[step.winner])
+
+
+def test_the_memory_goes_with_the_winner_and_with_its_rows() -> None:
+    """To every branch that is made of it, and not beyond a decided end of text."""
+    config = GenerationConfig(strategy="lopa", branches=3, block_size=6, max_new_tokens=12)
+    branch = prepared(branch_from_prompt(np.arange(10, 14), layout_of_prompt(4, config)), config, 2)
+    positions = np.arange(4, 10)
+    memory = Credit(positions, np.zeros((6, 8), np.int64), np.ones((6, 8)))
+    winner = type(branch)(*(getattr(branch, name) for name in branch.__slots__[:-1]), memory=memory)  # type: ignore[attr-defined]
+    p = np.float32([0.1, 0.2, 0.95, 0.3, 0.2, 0.1])
+    candidates = Candidates(np.array([20, 21, 99, 23, 24, 25]), p, p)
+    fills = fills_from_candidates(winner, positions, candidates, config)
+    after = without_rows_after_end(filled(winner, fills, mask_token=2, ends=(99,)), (99,))
+    assert isinstance(after.memory, Credit)
+    assert after.memory.positions.tolist() == [4, 5, 6]
+    lookaheads = lookaheads_from_candidates(positions[:2], candidates[:2], 2)
+    for each in branches_from_winner(after, lookaheads, config, mask_token=2, ends=(99,)):
+        assert each.memory is after.memory

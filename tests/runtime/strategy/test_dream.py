@@ -1,0 +1,130 @@
+"""Strategy dream, step by step beside Dream's own generate written out plainly in float64 over the tiny checkpoint."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from tests.runtime.sessions.test_numpy_session import logits_by_torch
+
+from lopa.runtime import Decoder
+from lopa.runtime.algorithm.decoding import Step
+from lopa.runtime.bundle.weights import weights_from_bundle
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+NEAR = 1e-4
+"""Differences of confidences that float32 may order otherwise; where filters leave one candidate they are 0."""
+
+
+@pytest.fixture(scope="module")
+def weights(decoder: Decoder) -> Mapping[str, "Tensor"]:
+    torch = pytest.importorskip("torch")
+    return {name: torch.from_numpy(w.astype(np.float64)) for name, w in weights_from_bundle(decoder.bundle).items()}
+
+
+@pytest.fixture(scope="module")
+def with_logits(tiny_bundle_logits: Path) -> Iterator[Decoder]:
+    with Decoder.open(tiny_bundle_logits, threads=1) as decoder:
+        yield decoder
+
+
+def filtered(logits: "Tensor", top_p: float | None, top_k: int | None) -> "Tensor":
+    """Probabilities [n, V] of Dream's sample_tokens: cut by top_p, then by top_k."""
+    import torch
+
+    if top_p is not None:
+        values, order = logits.sort(descending=True)
+        behind = values.softmax(-1).cumsum(-1) > top_p
+        behind = torch.cat([torch.zeros_like(behind[:, :1]), behind[:, :-1]], dim=1)
+        logits = logits.masked_fill(torch.zeros_like(behind).scatter(1, order, behind), -torch.inf)
+    if top_k:
+        logits = logits.masked_fill(logits < logits.topk(top_k).values[:, -1:], -torch.inf)
+    return logits.softmax(-1)
+
+
+def confidences_by(alg: str, p: "Tensor") -> "Tensor":
+    best = p.topk(2).values
+    if alg == "topk_margin":
+        return best[:, 0] - best[:, 1]
+    return (p * (p + 1e-10).log()).sum(-1) if alg == "entropy" else best[:, 0]
+
+
+@pytest.mark.parametrize(
+    ("alg", "options"),
+    [
+        ("maskgit_plus", {"steps": 12}),
+        ("topk_margin", {"steps": 24}),
+        ("entropy", {}),
+        ("maskgit_plus", {"steps": 9, "top_p": 0.8, "top_k": 5}),
+        ("entropy", {"steps": 9, "top_p": 0.9, "top_k": 0}),
+    ],
+)
+def test_every_step_is_that_of_dreams_loop(
+    with_logits: Decoder, prompt: tuple[int, ...], weights: Mapping[str, "Tensor"], alg: str, options: dict[str, Any]
+) -> None:
+    """The states are ours, so that one near-tie does not make all that follows another decode."""
+    import torch
+
+    manifest, new = with_logits.bundle.manifest, 24
+    seen: list[Step] = []
+    config = with_logits.config(strategy="dream", alg=alg, max_new_tokens=new, published=True, **options)
+    *_, done = with_logits.stream(prompt, config, on_step=seen.append)
+    steps, mask = options.get("steps", new), manifest.special_tokens.mask
+    times = torch.linspace(1, 1e-3, steps + 1)
+    rounds, left = iter(seen), new
+    for number in range(steps):
+        count = int(left * (1 - times[number + 1] / times[number])) if number < steps - 1 else left
+        if not count:
+            continue  # a forward that changes nothing
+        step = next(rounds)
+        tokens = step.branches[0].tokens
+        assert len(tokens) == len(prompt) + new
+        masked = np.flatnonzero(tokens == mask)
+        assert len(masked) == left
+        logits = logits_by_torch(
+            weights,
+            manifest.dimensions,
+            tokens.tolist(),
+            list(range(len(tokens))),
+            np.ones((len(tokens), len(tokens)), np.bool_),
+        )[masked - 1]
+        p = filtered(logits, options.get("top_p"), options.get("top_k"))
+        confidence, proposed = confidences_by(alg, p), p.argmax(-1)
+        assert step.confidences[0] == pytest.approx(float(confidence.mean()), abs=NEAR)
+        chosen = np.isin(masked, step.fills.positions)
+        assert chosen.sum() == count == len(step.fills.positions)
+        assert proposed[torch.from_numpy(chosen)].tolist() == step.fills.tokens.tolist()
+        worst, limit = confidence[torch.from_numpy(chosen)].min(), confidence.topk(count).values[-1]
+        assert worst >= limit - NEAR
+        left -= count
+    assert next(rounds, None) is None
+    assert done.result.stop_reason in ("eos", "length")
+    assert done.result.branches == 1
+
+
+def test_origin_decides_by_its_draws_alone(decoder: Decoder, prompt: tuple[int, ...]) -> None:
+    """Other seeds decide other positions; the same seed the same, whatever else is decoded."""
+    order: dict[int, list[list[int]]] = {}
+    for seed in (1, 1, 2):
+        steps: list[Step] = []
+        config = decoder.config(strategy="dream", alg="origin", steps=8, max_new_tokens=16, seed=seed, published=True)
+        list(decoder.stream(prompt, config, on_step=steps.append))
+        found = [each.fills.positions.tolist() for each in steps]
+        assert sorted(position for each in found for position in each) == list(range(len(prompt), len(prompt) + 16))
+        assert order.setdefault(seed, found) == found
+    assert order[1] != order[2]
+
+
+def test_drawn_positions_differ_from_the_surest(decoder: Decoder, prompt: tuple[int, ...]) -> None:
+    def first_fills(alg_temp: float) -> list[int]:
+        steps: list[Step] = []
+        config = decoder.config(strategy="dream", steps=4, max_new_tokens=32, alg_temp=alg_temp)
+        list(decoder.stream(prompt, config, on_step=steps.append))
+        return steps[0].fills.positions.tolist()
+
+    assert len(first_fills(100.0)) == len(first_fills(0.0)) == 7  # int(32 * 0.24975)
+    assert first_fills(100.0) != first_fills(0.0)
+    assert first_fills(1e-6) == first_fills(0.0)

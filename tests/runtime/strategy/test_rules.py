@@ -1,0 +1,93 @@
+"""What the rules of single strategies decide, held against each rule said directly, on random blocks."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.runtime.strategy.blocks import decided, random_block
+
+from lopa.runtime.generation_config import TRAITS
+from lopa.runtime.strategy.open_block import OpenBlock
+from lopa.runtime.strategy.settings import RULES
+
+seeds = st.integers(0, 2**32 - 1)
+
+
+def order_of(block: OpenBlock) -> list[int]:
+    """Open positions, the most confident first, of equal ones the first."""
+    open_ones = np.flatnonzero(block.open).tolist()
+    return sorted(open_ones, key=lambda i: -block.candidates.confidences[i])
+
+
+def test_every_strategy_has_a_rule_and_traits() -> None:
+    assert RULES.keys() == TRAITS.keys()
+
+
+@given(seeds, st.booleans(), st.sampled_from([0.0, 0.05, 0.1, 0.25, 0.5, 3.0, float("inf")]))
+def test_entropy_bound(seed: int, complete: bool, gamma: float) -> None:
+    block = random_block(np.random.default_rng(seed), complete=complete)
+    entropies = block.candidates.entropies
+    assert entropies is not None
+    ranked, longest = order_of(block), 0
+    for length in range(1, len(ranked) + 1):
+        own = [float(entropies[i]) for i in ranked[:length]]
+        if sum(own) - max(own) <= gamma + 1e-12:
+            longest = length
+    best = max((block.candidates.probabilities[i] for i in ranked), default=0)
+    expected = sorted(ranked[:longest]) if complete or best > np.float32(0.9) else []
+    assert decided(block, strategy="eb", gamma=gamma) == expected
+
+
+def test_no_entropy_is_allowed_to_be_one_token_and_no_bound_all() -> None:
+    """Entropies that were rounded to 0, and below it, count as what they are: never 0."""
+    block = random_block(np.random.default_rng(1), size=8)
+    block = replace(block, open=np.ones(8, bool))
+    rounded = np.float32([0, 0, -1e-7, 0, 0, 0, 0, 0])
+    block = replace(block, candidates=replace(block.candidates, entropies=rounded))
+    assert len(decided(block, strategy="eb", gamma=0.0)) == 1
+    assert len(decided(block, strategy="eb", gamma=float("inf"))) == 8
+
+
+def test_the_largest_entropy_is_that_of_the_prefix_and_not_of_the_block() -> None:
+    """Ranked by probability, the unsure position comes last: it may not pay for those before it."""
+    block = random_block(np.random.default_rng(2), size=3)
+    entropies = np.float32([0.3, 0.3, 5.0])
+    candidates = replace(block.candidates, confidences=np.float32([0.9, 0.8, 0.1]), entropies=entropies)
+    block = replace(block, open=np.ones(3, bool), candidates=candidates)
+    assert decided(block, strategy="eb", gamma=0.25, confidence="probability") == [0]
+    assert decided(block, strategy="eb", gamma=0.35, confidence="probability") == [0, 1]
+
+
+@given(seeds, st.booleans(), st.sampled_from([0.2, 0.5, 1.0, 2.5]))
+def test_factor(seed: int, complete: bool, factor: float) -> None:
+    block = random_block(np.random.default_rng(seed), complete=complete)
+    p = block.candidates.probabilities
+    ranked = sorted(np.flatnonzero(block.open).tolist(), key=lambda i: -p[i])
+    count = max((n for n in range(1, len(ranked) + 1) if (n + 1) * (1 - float(p[ranked[n - 1]])) < factor), default=0)
+    expected = ranked[: max(count, 1 if complete else 0)]
+    assert decided(block, strategy="factor", factor=factor) == sorted(expected)
+
+
+@given(seeds, st.integers(1, 5))
+def test_top_n(seed: int, count: int) -> None:
+    block = random_block(np.random.default_rng(seed))
+    assert decided(block, strategy="top_n", per_step=count) == sorted(order_of(block)[:count])
+
+
+@given(seeds, st.booleans())
+def test_local_leap(seed: int, complete: bool) -> None:
+    block = random_block(np.random.default_rng(seed), complete=complete)
+    p, where = block.candidates.probabilities, block.positions
+    free = np.flatnonzero(block.open).tolist()
+    anchors = [i for i in free if p[i] >= np.float32(0.9)]
+    near = [i for i in free if p[i] >= 0.75 and any(abs(int(where[i] - where[a])) <= 4 for a in anchors)]
+    expected = sorted({*anchors, *near}) or (order_of(block)[:1] if complete else [])
+    assert decided(block, strategy="local_leap") == expected
+
+
+@pytest.mark.parametrize("strategy", ["eb", "factor", "top_n", "local_leap"])
+def test_a_block_without_open_positions_decides_nothing(strategy: str) -> None:
+    block = random_block(np.random.default_rng(3), size=4)
+    assert decided(replace(block, open=np.zeros(4, bool)), strategy=strategy) == []
