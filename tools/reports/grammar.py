@@ -31,6 +31,9 @@ from lopa.runtime.requests.result import DoneEvent, GenerationResult
 from lopa.tiny import EVAL
 from tools.random_schemas import random_schema
 
+STRATEGIES = tuple(sorted(name for name, traits in TRAITS.items() if traits.doubt_threshold is None))
+"""Those that a grammar goes with: what it has read is not doubted any more."""
+
 
 @dataclass
 class Seen:
@@ -151,7 +154,7 @@ def main() -> int:
     parser.add_argument("bundle", type=Path)
     parser.add_argument("--decodes", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--strategies", default=",".join(sorted(TRAITS)))
+    parser.add_argument("--strategies", default=",".join(STRATEGIES))
     asked = parser.parse_args()
     with Decoder.open(asked.bundle, threads=1) as decoder:
         seen = seen_of_decodes(decoder, asked.decodes, asked.seed, asked.strategies.split(","))
