@@ -21,9 +21,12 @@ from lopa.runtime.bundle.costs import CostTable, costs_from_bundle
 from lopa.runtime.checked_values import MOST_SECONDS, check_callback, real_number, truth, whole_number
 from lopa.runtime.contract.timeline import Timeline
 from lopa.runtime.devices import session_from_devices
-from lopa.runtime.errors import BadInputError, EngineFailedError
+from lopa.runtime.errors import BadInputError, EngineFailedError, GrammarRefusedError
 from lopa.runtime.files.untrusted_input import refused_as_bad_input
 from lopa.runtime.generation_config import GenerationConfig, left_out_for
+from lopa.runtime.grammar.source import reading_from_config
+from lopa.runtime.grammar.state import GrammarState, state_of_nothing
+from lopa.runtime.grammar.vocabulary import Vocabulary, vocabulary_from_tokenizer
 from lopa.runtime.parallel.branch_session import STALL_SECONDS
 from lopa.runtime.requests.handle import RequestHandle
 from lopa.runtime.requests.job import Job
@@ -93,6 +96,11 @@ class Decoder:
     def branches_for(self, config: GenerationConfig) -> BranchChoice:
         """The number of branches with which this decoder decodes `config`, and why."""
         return branch_choice(_checked_config(config), self.session.device.split(","))
+
+    def check_grammar(self, config: GenerationConfig) -> None:
+        """Raise GrammarRefusedError where `config` asks for a grammar that does not parse, or that cannot end within
+        max_new_tokens, and MissingBackendError where llguidance is not installed."""
+        self._grammar(config)
 
     def generate(
         self,
@@ -198,6 +206,7 @@ class Decoder:
             config=config,
             budget=BranchBudget(self._cost_table) if config.branches == "auto" else None,
             sharing=self._sharing(config),
+            grammar=self._grammar(config),
             handle=RequestHandle(),
             drafts=truth("drafts", drafts),
             on_step=on_step,
@@ -248,6 +257,20 @@ class Decoder:
         except BadInputError:
             table = None
         return CheaperForward(self.bundle.manifest, table)
+
+    @cached_property
+    def _vocabulary(self) -> Vocabulary:
+        """The bundle's tokens as grammars see them; made when first needed."""
+        return vocabulary_from_tokenizer(self.tokenizer, self.bundle.manifest)
+
+    def _grammar(self, config: GenerationConfig) -> GrammarState | None:
+        """What the request's answer satisfies, if anything; errors as of `check_grammar`."""
+        if not config.has_grammar:
+            return None
+        try:
+            return state_of_nothing(reading_from_config(config, self._vocabulary), config.positions)
+        except BadInputError as error:
+            raise GrammarRefusedError(error.received, expected=error.expected, remedy=error.remedy) from error
 
     def _sharing(self, config: GenerationConfig) -> Pays | None:
         """Where the request's rows that are equal on several branches are computed once."""

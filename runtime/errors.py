@@ -50,6 +50,10 @@ class PromptTooLongError(BadInputError):
     """A prompt that leaves no room for its answer in the positions that the model has."""
 
 
+class GrammarRefusedError(BadInputError):
+    """A grammar that cannot be used: it does not parse, is of features that are not there, or cannot end in time."""
+
+
 class QueueFullError(BadInputError):
     """An engine has as many unfinished requests as it was opened for."""
 

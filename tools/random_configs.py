@@ -22,10 +22,14 @@ def random_config(rng: np.random.Generator, decoder: Decoder) -> GenerationConfi
     most_candidates = 40 if decoder.bundle.manifest.with_logits else TOP_K
     if TRAITS[strategy].whole:
         window = "full"
+    blocks = _blocks(rng, strategy, block_size, window)
+    published = TRAITS[strategy].doubt_threshold is None and bool(rng.random() < 0.2)
+    taking_back = {} if published or blocks.get("cache") == "sub_block" else _take_back(rng, strategy)
     return decoder.config(
         strategy=strategy,
-        **_blocks(rng, strategy, block_size, window),
+        **blocks,
         **_own_options(rng, strategy),
+        **taking_back,
         branches=int(rng.integers(1, 6)) if TRAITS[strategy].looks_ahead else None,
         block_size=block_size,
         block_add_threshold=float(rng.choice([0.1, 0.3, 0.7])),
@@ -41,7 +45,7 @@ def random_config(rng: np.random.Generator, decoder: Decoder) -> GenerationConfi
         stop=("=",) if not drawn and rng.random() < 0.3 else (),
         stop_at_eos=bool(rng.random() < 0.8),
         drop_after_eos=bool(rng.random() < 0.5),
-        published=bool(rng.random() < 0.2),
+        published=published,
     )
 
 
@@ -54,7 +58,11 @@ def _blocks(rng: np.random.Generator, strategy: Strategy, block_size: int, windo
     if TRAITS[strategy].pipelined:
         return {"alignment": alignment, "sub_block": sub_block, "block_steps": None, "cache": "blocks"}
     whole = WHOLE_CACHES if (alignment, window) == ("prompt", "full") else ()
-    caches = ["blocks", *whole, *(["sub_block"] if sub_block is not None else [])]
+    caches = [
+        "blocks",
+        *whole,
+        *(["sub_block"] if sub_block is not None and TRAITS[strategy].doubt_threshold is None else []),
+    ]
     return {
         "alignment": alignment,
         "sub_block": sub_block,
@@ -76,7 +84,14 @@ def _own_options(rng: np.random.Generator, strategy: Strategy) -> dict[str, Any]
         "steps": int(rng.integers(1, 40)),
         "alg_temp": float(rng.choice([0.0, 0.5])),
     }
-    return {name: values[name] for name in sorted(TRAITS[strategy].own) if rng.random() < 0.7}
+    return {name: value for name, value in values.items() if name in TRAITS[strategy].own and rng.random() < 0.7}
+
+
+def _take_back(rng: np.random.Generator, strategy: Strategy) -> dict[str, Any]:
+    """Some of the options of what decided positions are taken back by."""
+    if "take_back_threshold" not in TRAITS[strategy].own or rng.random() < 0.6:
+        return {}
+    return {"take_back_threshold": float(rng.choice([0.3, 0.9])), "take_back_limit": 5 if rng.random() < 0.5 else None}
 
 
 def random_prompt(rng: np.random.Generator, decoder: Decoder) -> tuple[int, ...]:

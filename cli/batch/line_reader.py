@@ -14,7 +14,7 @@ from lopa.cli.batch.result_lines import PlainAnswers
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.files.untrusted_input import object_from_json, refused_as_bad_input
-from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.generation_config import GRAMMARS, GenerationConfig
 from lopa.runtime.text.prompt_ids import Prompt, PromptRequest
 
 _EXPECTED = 'a JSON object such as {"prompt": text}'
@@ -88,7 +88,10 @@ class LineReader:
     def _config(self, options: Mapping[str, Any]) -> GenerationConfig:
         if not options:
             return self.config
-        return self.decoder.config(**{**self.options, "seed": self.config.seed, **options})
+        # An answer satisfies one grammar: a line's own takes the place of the command's.
+        own_grammar = any(name in options for name in GRAMMARS)
+        usual = {name: value for name, value in self.options.items() if not own_grammar or name not in GRAMMARS}
+        return self.decoder.config(**{**usual, "seed": self.config.seed, **options})
 
     def _prompt(self, asked: Asked) -> Prompt:
         if asked.messages is not None:

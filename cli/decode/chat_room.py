@@ -39,6 +39,7 @@ class ChatRoom:
         self._decoder = decoder
         self._overrides = overrides
         self._config = decoder.config(**overrides)
+        decoder.check_grammar(self._config)
         self._conversation = conversation
         self._has_template = decoder.tokenizer.has_chat_template
         self._refused = False

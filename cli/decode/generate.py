@@ -128,6 +128,7 @@ def command(
         options = config_overrides(values)
         chat = ChatWrap(asked.system) if asked.chat else None
         reader = LineReader(decoder, options, decoder.config(**options), chat, asked.prompt_ids)
+        decoder.check_grammar(reader.config)
         host = None if timeline is None else HostLane(timeline)
         words = partial(_words_of_run, decoder, reader.config, drawn=None in options.values())
         if asked.prompts is not None:

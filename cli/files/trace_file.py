@@ -70,6 +70,7 @@ def record_from_step(step: Step) -> dict[str, Any]:
         "fills": [
             [int(position), int(token)] for position, token in zip(step.fills.positions, step.fills.tokens, strict=True)
         ],
+        **({"taken_back": step.taken_back.tolist()} if len(step.taken_back) else {}),
         "seconds": step.seconds,
         **({} if step.split is None else {"split": asdict(step.split)}),
     }

@@ -3,11 +3,14 @@
 import dataclasses
 import types
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import click
 
+from lopa.runtime.files.untrusted_input import bytes_from_file, refused_as_bad_input
 from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.generation_config.words import MOST_GRAMMAR_CHARACTERS
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _PUBLISHED = "published"
@@ -46,6 +49,8 @@ def _option_from_field(field: dataclasses.Field[Any], hint: Any) -> Callable[[_C
     text = str(field.metadata["help"])
     if field.default is not None and field.default != ():
         text += f" [default: {field.default}]"
+    if field.metadata.get("reads_file"):
+        return click.option(flag, field.name, type=_TextOfFile(), help=text)
     kind = _without_none(hint)
     if field.name in _WORDS_FOR_NONE:
         return click.option(flag, field.name, type=_NumberOrWord(_WORDS_FOR_NONE[field.name]), help=text)
@@ -71,6 +76,18 @@ class _NumberOrWord(click.ParamType[int | str]):
             return int(value)
         except ValueError:  # a word, or more digits than Python reads
             return value
+
+
+class _TextOfFile(click.ParamType[str]):
+    """The path of a file, whose text is the option's value."""
+
+    name = "FILE"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:  # noqa: ARG002
+        expected, remedy = f"a file of UTF-8 text of at most {MOST_GRAMMAR_CHARACTERS} characters", "check the path"
+        content = bytes_from_file(Path(value), expected=expected, remedy=remedy, most=4 * MOST_GRAMMAR_CHARACTERS)
+        with refused_as_bad_input(value, expected=expected, remedy=remedy):
+            return content.decode()
 
 
 def _without_none(hint: Any) -> Any:

@@ -9,7 +9,7 @@ from lopa.runtime.algorithm.places import chosen_places
 from lopa.runtime.contract import Bool, Float32, Int64
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.sequence.blocks import active
-from lopa.runtime.sequence.branches import Branch, with_logprobs
+from lopa.runtime.sequence.branches import Branch, has_end, with_logprobs
 from lopa.runtime.sequence.opened import open_span
 from lopa.runtime.strategy.candidates import Candidates
 from lopa.runtime.strategy.open_block import OpenBlock
@@ -45,17 +45,35 @@ def fills_from_candidates(branch: Branch, asked: Int64, candidates: Candidates, 
 
     `asked` [n], positions ascending, and `candidates` [n] are a round's.
     """
+    return fills_of_chosen(asked, candidates, chosen_of_candidates(branch, asked, candidates, config=config))
+
+
+def fills_of_chosen(asked: Int64, candidates: Candidates, chosen: Bool) -> Fills:
+    """Those of the `asked` positions [n] with their `candidates` [n] that were `chosen` [n]."""
+    taken = candidates[chosen]
+    return Fills(chosen, asked[chosen], taken.tokens, taken.logprobs)
+
+
+def chosen_of_candidates(
+    branch: Branch, asked: Int64, candidates: Candidates, may: Bool | None = None, *, config: GenerationConfig
+) -> Bool:
+    """[n]: which of the `asked` positions [n] the strategy's rule decides; of those that `may` [n], None: of all."""
     rule = rule_from_config(config)
     chosen = np.zeros(len(asked), np.bool_)
     for block in active(branch.blocks):
         own = slice(*np.searchsorted(asked, open_span(branch, block, config)))
         positions = asked[own]
+        undecided = ~branch.decided[positions]
         offered = OpenBlock(
-            positions, candidates[own], ~branch.decided[positions], block.complete, block.rounds, branch.memory
+            positions,
+            candidates[own],
+            undecided if may is None else undecided & may[own],
+            block.complete,
+            block.rounds,
+            branch.memory,
         )
         chosen[own] = chosen_places(offered, rule, config)
-    taken = candidates[chosen]
-    return Fills(chosen, asked[chosen], taken.tokens, taken.logprobs)
+    return chosen
 
 
 def handed_over(
@@ -86,12 +104,11 @@ def filled(branch: Branch, fills: Fills, *, mask_token: int, ends: tuple[int, ..
     tokens, decided = branch.tokens.copy(), branch.decided.copy()
     tokens[fills.positions] = fills.tokens
     decided[fills.positions] = fills.tokens != mask_token
-    answer = slice(branch.layout.prompt, None)
     return replace(
         branch,
         tokens=tokens,
         decided=decided,
-        ended=bool((np.isin(tokens[answer], ends) & decided[answer]).any()),
+        ended=has_end(tokens, decided, branch.layout, ends),
         logprobs=with_logprobs(branch.logprobs, fills.positions, fills.logprobs),
     )
 

@@ -8,10 +8,10 @@ from lopa.runtime.generation_config.config import GenerationConfig
 from lopa.runtime.generation_config.traits import PIPELINED, TRAITS, Traits, left_out_for
 from lopa.runtime.generation_config.words import (
     DEFAULT_BRANCHES,
+    GRAMMARS,
     MOST_AUTO_BRANCHES,
     MOST_BRANCHES,
     MOST_POSITIONS,
-    PUBLISHED_STEP_LIMIT,
     WHOLE_CACHES,
     Strategy,
     Window,
@@ -19,11 +19,11 @@ from lopa.runtime.generation_config.words import (
 
 __all__ = [
     "DEFAULT_BRANCHES",
+    "GRAMMARS",
     "MOST_AUTO_BRANCHES",
     "MOST_BRANCHES",
     "MOST_POSITIONS",
     "PIPELINED",
-    "PUBLISHED_STEP_LIMIT",
     "TRAITS",
     "WHOLE_CACHES",
     "GenerationConfig",

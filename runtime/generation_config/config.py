@@ -9,14 +9,23 @@ from lopa.runtime.contract import TOP_K
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config.option_checks import (
     check_cache,
+    check_grammar,
     check_lossless,
     check_own_options,
     check_sliding,
+    check_take_back,
     checked_branches,
 )
 from lopa.runtime.generation_config.options import Options
 from lopa.runtime.generation_config.traits import TRAITS, Traits
-from lopa.runtime.generation_config.value_checks import checked_gamma, checked_seed, checked_stop, checked_temperature
+from lopa.runtime.generation_config.value_checks import (
+    checked_gamma,
+    checked_grammar,
+    checked_schema,
+    checked_seed,
+    checked_stop,
+    checked_temperature,
+)
 from lopa.runtime.generation_config.words import (
     ALG,
     CONFIDENCE_OF_ALG,
@@ -25,6 +34,7 @@ from lopa.runtime.generation_config.words import (
     ENTROPY_BOUND,
     ENTROPY_THRESHOLD,
     FACTOR,
+    GRAMMARS,
     KL_THRESHOLD,
     MOST_AUTO_BRANCHES,
     MOST_ENTROPY,
@@ -33,6 +43,7 @@ from lopa.runtime.generation_config.words import (
     MOST_TEMPERATURE,
     MOST_TOP_K,
     PER_STEP,
+    PUBLISHED_STEP_LIMIT,
     Alg,
     Alignment,
     Cache,
@@ -64,6 +75,12 @@ class GenerationConfig(Options):
             if getattr(self, name) is not None:
                 self._put(name, real_number(name, getattr(self, name), least=0.0, most=MOST_ENTROPY))
         self._check_values_of_strategies()
+        if self.take_back_threshold is not None:
+            doubt = real_number("take_back_threshold", self.take_back_threshold, least=0.0, most=1.0)
+            self._put("take_back_threshold", doubt)
+        if self.take_back_limit is not None:
+            limit = whole_number("take_back_limit", self.take_back_limit, least=0, most=MOST_POSITIONS)
+            self._put("take_back_limit", limit)
         check_own_options(self)
         if self.traits.whole:
             self._put("block_size", self.max_new_tokens)
@@ -72,6 +89,7 @@ class GenerationConfig(Options):
         check_cache(self)
         check_sliding(self)
         check_lossless(self)
+        check_take_back(self)
         self._put("seed", checked_seed(self.seed))
         self._put("branches", checked_branches(self))
         self._put("temperature", checked_temperature(self.temperature))
@@ -84,6 +102,10 @@ class GenerationConfig(Options):
                 "time_limit", real_number("time_limit", self.time_limit, least=0.0, most=MOST_SECONDS, above=True)
             )
         self._put("stop", checked_stop(self.stop))
+        self._put("json_schema", checked_schema(self.json_schema))
+        for name in ("regex", "grammar"):
+            self._put(name, checked_grammar(name, getattr(self, name)))
+        check_grammar(self)
 
     @classmethod
     def reference(cls, **overrides: Any) -> Self:
@@ -121,6 +143,11 @@ class GenerationConfig(Options):
         return (self.branches or usual or DEFAULT_BRANCHES) - 1
 
     @property
+    def has_grammar(self) -> bool:
+        """Whether the answer is to satisfy a grammar."""
+        return any(getattr(self, name) is not None for name in GRAMMARS)
+
+    @property
     def add_threshold(self) -> float:
         """Decided share of the last block at which the next one is opened; 1 where blocks come one by one."""
         return self.block_add_threshold if self.traits.pipelined else 1.0
@@ -156,6 +183,11 @@ class GenerationConfig(Options):
         return min(self.max_new_tokens, MOST_STEPS) if self.steps is None else self.steps
 
     @property
+    def step_limit(self) -> int:
+        """Steps after which the published loop ends, whatever is left."""
+        return self.schedule_steps if self.traits.whole else PUBLISHED_STEP_LIMIT
+
+    @property
     def filters(self) -> bool:
         """Whether top_k and top_p cut the distributions."""
         return self.temperature > 0 or self.traits.filters_greedy
@@ -164,6 +196,16 @@ class GenerationConfig(Options):
     def slides(self) -> bool:
         """Whether there is one block, which slides on with what is committed."""
         return self.alignment == "sliding"
+
+    @property
+    def doubt_threshold(self) -> float | None:
+        """Probability below which a decided position is taken back; None: none is."""
+        return self.traits.doubt_threshold if self.take_back_threshold is None else self.take_back_threshold
+
+    @property
+    def most_taken_back(self) -> int:
+        """Of one answer."""
+        return self.max_new_tokens if self.take_back_limit is None else self.take_back_limit
 
     @property
     def score_limit(self) -> float:

@@ -6,7 +6,7 @@ from lopa.runtime.checked_values import shown, whole_number
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config.options import Options
 from lopa.runtime.generation_config.traits import OWN_OPTIONS, TRAITS, strategies_with
-from lopa.runtime.generation_config.words import MOST_BRANCHES, WHOLE_CACHES
+from lopa.runtime.generation_config.words import GRAMMARS, MOST_BRANCHES, WHOLE_CACHES
 
 
 def check_own_options(options: Options) -> None:
@@ -37,14 +37,35 @@ def check_cache(options: Options) -> None:
     elif options.block_steps is not None and not traits.block_steps:
         wrong = f"block_steps with strategy {options.strategy!r}", "threshold, vanilla or sequential"
     elif options.cache in WHOLE_CACHES and (options.alignment, options.window) != ("prompt", "full"):
+        asked = f"strategy {options.strategy!r}" if traits.whole else f"cache {options.cache!r}"
         wrong = (
-            f"cache {options.cache!r} with alignment {options.alignment!r} and window {options.window!r}",
+            f"{asked} with alignment {options.alignment!r} and window {options.window!r}",
             "alignment prompt and window full: finished blocks are final where rows see nothing behind them",
         )
     elif options.cache == "sub_block" and options.sub_block is None:
         wrong = "cache 'sub_block' without sub-blocks", "sub_block, e.g. 8"
     if wrong is not None:
         raise BadInputError(wrong[0], expected=wrong[1], remedy="change one of the two options")
+
+
+def check_take_back(options: Options) -> None:
+    """Refuse what has no shadow rows: loops that decide for good, and rows that leave the window before their block."""
+    if options.take_back_threshold is None and TRAITS[options.strategy].doubt_threshold is None:
+        if options.take_back_limit is not None:
+            raise BadInputError(
+                f"take_back_limit {options.take_back_limit} without take_back_threshold",
+                expected="both, or neither",
+                remedy="give take_back_threshold, e.g. 0.5",
+            )
+        return
+    taking = "take_back_threshold" if options.take_back_threshold is not None else f"strategy {options.strategy!r}"
+    for name, wrong in (("published", True), ("alignment", "sliding"), ("cache", "sub_block")):
+        if getattr(options, name) == wrong:
+            raise BadInputError(
+                f"{taking} with {name} {wrong!r}",
+                expected="a loop in which what is decided can be taken back until its block is finished",
+                remedy="change one of the two options",
+            )
 
 
 def check_sliding(options: Options) -> None:
@@ -89,7 +110,19 @@ def check_lossless(options: Options) -> None:
             not TRAITS[options.strategy].has_next_step,
             f"strategy {options.strategy!r}",
             "a strategy whose next step follows from one branch",
-            "use strategy d2f, threshold, vanilla or sequential",
+            "name another strategy, e.g. d2f, threshold or vanilla",
+        ),
+        (
+            any(getattr(options, name) is not None for name in GRAMMARS),
+            "a grammar",
+            "an answer of any text: what a grammar allows behind a guess is not known",
+            "leave one of the two out",
+        ),
+        (
+            options.take_back_threshold is not None,
+            "take_back_threshold",
+            "decided tokens that stay: a guess stands on them",
+            "leave one of the two out",
         ),
         (
             options.published,
@@ -104,7 +137,7 @@ def check_lossless(options: Options) -> None:
             "leave lossless out",
         ),
         (
-            options.branches == "auto",
+            isinstance(options.branches, str) and options.branches == "auto",
             "branches 'auto'",
             "a number of branches, since what a guess brings is not estimated",
             "give a number",
@@ -113,6 +146,22 @@ def check_lossless(options: Options) -> None:
     for is_so, other, expected, remedy in refused:
         if is_so:
             raise BadInputError(f"lossless with {other}", expected=expected, remedy=remedy)
+
+
+def check_grammar(options: Options) -> None:
+    """Refuse two grammars, and what an answer that satisfies one cannot go with."""
+    given = [name for name in GRAMMARS if getattr(options, name) is not None]
+    wrong = None
+    if len(given) > 1:
+        wrong = " and ".join(given), "one of them: an answer satisfies one grammar"
+    elif given and options.published:
+        wrong = f"{given[0]} in published mode", "the default mode: the published loop knows no grammar"
+    elif given and (options.take_back_threshold is not None or TRAITS[options.strategy].doubt_threshold is not None):
+        wrong = f"{given[0]} with tokens taken back by doubt", "what the grammar has read, which stays"
+    elif given and not options.stop_at_eos:
+        wrong = f"{given[0]} with stop_at_eos off", "stop_at_eos on: the grammar says where the answer ends"
+    if wrong is not None:
+        raise BadInputError(wrong[0], expected=wrong[1], remedy="leave one of the two out")
 
 
 def checked_branches(options: Options) -> int | Literal["auto"] | None:

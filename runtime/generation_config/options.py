@@ -1,7 +1,8 @@
 """The decoding options: names, kinds, defaults and the texts of the flags. Checks nothing."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from lopa.runtime.contract import TOP_K
 from lopa.runtime.generation_config.words import (
@@ -34,8 +35,8 @@ class Options:
         default="lopa",
         metadata=_help(
             "lopa (lookahead branches), d2f (pipelined blocks), threshold (Fast-dLLM), vanilla (one token a step, the "
-            "surest), sequential (from left to right), eb (entropy bound), dream (Dream's own), top_n, factor, "
-            "klass, credit or local_leap"
+            "surest), sequential (from left to right), eb (entropy bound), wino (doubted ones are taken back), "
+            "dream (Dream's own), top_n, factor, klass, credit or local_leap"
         ),
     )
     branches: int | Literal["auto"] | None = field(
@@ -135,6 +136,16 @@ class Options:
             f"added to the entropy for each position behind the first undecided one (sliding only; {DISTANCE_PENALTY})"
         ),
     )
+    take_back_threshold: float | None = field(
+        default=None,
+        metadata=_help(
+            "probability below which a decided token is taken back while its block is not finished (lopa, d2f, "
+            "threshold; wino, 0.9)"
+        ),
+    )
+    take_back_limit: int | None = field(
+        default=None, metadata=_help("most tokens that an answer takes back (as many as max_new_tokens)")
+    )
     cache: Cache = field(
         default="blocks",
         metadata=_help(
@@ -156,6 +167,18 @@ class Options:
     )
     """None draws one when the config is made: from then on it is a number."""
     stop: tuple[str, ...] = field(default=(), metadata=_help("text that ends the answer (may be given several times)"))
+    json_schema: str | Mapping[str, Any] | None = field(
+        default=None, metadata={**_help("file with a JSON schema that the answer satisfies"), "reads_file": True}
+    )
+    """In Python and in batches the schema itself; kept as text."""
+    regex: str | None = field(
+        default=None, metadata=_help("regular expression that the whole answer matches (syntax of Rust's regex crate)")
+    )
+    grammar: str | None = field(
+        default=None,
+        metadata={**_help("file with a grammar of the answer: llguidance's Lark, or GBNF"), "reads_file": True},
+    )
+    """In Python and in batches the grammar itself."""
     stop_at_eos: bool = field(default=True, metadata=_help("end-of-text ends the answer"))
     drop_after_eos: bool = field(
         default=True, metadata=_help("rows behind a decided end-of-text leave the window (never in published mode)")

@@ -25,17 +25,22 @@ class Traits:
     """Whether top_k and top_p also cut the distributions of which the best token is taken."""
     has_next_step: bool = True
     """Whether what it makes of a branch follows from the answers to this branch alone, which `lossless` needs."""
+    doubt_threshold: float | None = None
+    """take_back_threshold where nobody gives it; None: what is decided stays."""
     own: frozenset[str] = frozenset()
     """Options that it has and not every other."""
 
 
+_TAKE_BACK = frozenset({"take_back_threshold", "take_back_limit"})
+
 TRAITS: Mapping[Strategy, Traits] = {
-    "lopa": Traits(pipelined=True, looks_ahead=True, branches=None, has_next_step=False),
-    "d2f": Traits(pipelined=True),
-    "threshold": Traits(block_steps=True),
+    "lopa": Traits(pipelined=True, looks_ahead=True, branches=None, has_next_step=False, own=_TAKE_BACK),
+    "d2f": Traits(pipelined=True, own=_TAKE_BACK),
+    "threshold": Traits(block_steps=True, own=_TAKE_BACK),
     "vanilla": Traits(block_steps=True),
     "sequential": Traits(block_steps=True),
-    "eb": Traits(pipelined=True, looks_ahead=True, own=frozenset({"gamma"})),
+    "eb": Traits(pipelined=True, looks_ahead=True, own=frozenset({"gamma"}) | _TAKE_BACK),
+    "wino": Traits(has_next_step=False, doubt_threshold=0.9, own=_TAKE_BACK),
     "dream": Traits(whole=True, filters_greedy=True, has_next_step=False, own=frozenset({"alg", "steps", "alg_temp"})),
     "top_n": Traits(own=frozenset({"per_step"})),
     "factor": Traits(pipelined=True, own=frozenset({"factor"})),

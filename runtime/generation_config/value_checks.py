@@ -1,15 +1,19 @@
 """Checks of options that stand alone. Each returns the value as a plain one of Python or raises BadInputError."""
 
+import json
 import math
 import secrets
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from lopa.runtime.checked_values import is_unicode, real_number, shown, whole_number
 from lopa.runtime.errors import BadInputError
+from lopa.runtime.files.untrusted_input import refused_as_bad_input
 from lopa.runtime.generation_config.words import (
     LEAST_TEMPERATURE,
+    MOST_GRAMMAR_CHARACTERS,
     MOST_STOP_CHARACTERS,
     MOST_STOPS,
     MOST_TEMPERATURE,
@@ -57,3 +61,28 @@ def checked_stop(stop: Any) -> tuple[str, ...]:
             remedy="give fewer or shorter ones",
         )
     return tuple(map(str, texts))
+
+
+def checked_schema(value: Any) -> str | None:
+    """A JSON schema, an object or its text, as text; the names stay in their order."""
+    if value is None:
+        return None
+    received, expected = f"json_schema {shown(value)}", "a JSON schema: an object"
+    with refused_as_bad_input(received, expected=expected, remedy="correct json_schema"):
+        schema = json.loads(value) if isinstance(value, str) else value
+        if isinstance(schema, Mapping):
+            return checked_grammar("json_schema", json.dumps(dict(schema), ensure_ascii=False, allow_nan=False))
+    raise BadInputError(received, expected=expected, remedy="correct json_schema")
+
+
+def checked_grammar(name: str, value: Any) -> str | None:
+    """A text that says which form an answer has."""
+    if value is None:
+        return None
+    if not isinstance(value, str) or not 0 < len(value) <= MOST_GRAMMAR_CHARACTERS or not is_unicode(value):
+        raise BadInputError(
+            f"{name} {shown(value)}",
+            expected=f"Unicode text of 1 to {MOST_GRAMMAR_CHARACTERS} characters",
+            remedy=f"correct {name}",
+        )
+    return str(value)

@@ -10,6 +10,7 @@ Strategy = Literal[
     "vanilla",
     "sequential",
     "eb",
+    "wino",
     "dream",
     "top_n",
     "factor",
@@ -57,5 +58,8 @@ LEAST_TEMPERATURE, MOST_TEMPERATURE = 1e-3, 1e3
 """Of draws: logits divided by less would leave float32, by more are all the same."""
 MOST_TOP_K = 2**24
 MOST_STOPS, MOST_STOP_CHARACTERS = 64, 1024
+GRAMMARS = ("json_schema", "regex", "grammar")
+"""Options that ask for an answer of some form; one at a time."""
+MOST_GRAMMAR_CHARACTERS = 2**18
 PUBLISHED_STEP_LIMIT = 1001
 """The published D2F loop gives up after this step; its LoPA loop would go on for ever (docs/lopa.md, quirk 3)."""

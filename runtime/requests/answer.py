@@ -52,9 +52,7 @@ class Answer:
 
     def events_from_step(self, step: Step) -> list[Event]:
         """What the round brought: text that became certain, a draft if wanted. May end the request."""
-        committed = self._decoding.committed()
-        events = self._text_events(self._stream.push(committed[self._pushed :].tolist()))
-        self._pushed = len(committed)
+        events = self._new_text()
         if self._drafts:
             decided = np.count_nonzero(self._decoding.anchor.decided[self._decoding.prompt_length :])
             events.append(DraftEvent(step.number, self._draft(), int(decided)))
@@ -65,9 +63,19 @@ class Answer:
         return events
 
     def last_events(self, reason: StopReason) -> list[Event]:
-        """The rest of the text and the result, which ends for `reason`; called once."""
-        events = self._text_events(self._stream.finish())
+        """The rest of the text and the result, which ends for `reason`; called once.
+
+        What a grammar forces is decided before any round.
+        """
+        events = [*self._new_text(), *self._text_events(self._stream.finish())]
         return [*events, DoneEvent(self._result("stop_string" if self._stream.stopped is not None else reason))]
+
+    def _new_text(self) -> list[Event]:
+        """What has become certain since the last time."""
+        committed = self._decoding.committed()
+        events = self._text_events(self._stream.push(committed[self._pushed :].tolist()))
+        self._pushed = len(committed)
+        return events
 
     def _text_events(self, text: str) -> list[Event]:
         if not text:

@@ -9,6 +9,7 @@ from lopa.runtime.algorithm.branch_budget import BranchBudget
 from lopa.runtime.algorithm.decoding import Step, StopReason
 from lopa.runtime.contract import Int64
 from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.grammar.state import GrammarState
 from lopa.runtime.requests.handle import RequestHandle
 from lopa.runtime.sequence.shared_rows import Pays
 
@@ -22,6 +23,8 @@ class Job:
     budget: BranchBudget | None
     sharing: Pays | None
     """Where rows that are equal on several branches are computed once; None: nowhere."""
+    grammar: GrammarState | None
+    """What the answer satisfies, before its first token; None: nothing."""
     handle: RequestHandle
     drafts: bool
     on_step: Callable[[Step], None] | None

@@ -173,6 +173,7 @@ class RequestPool:
             prompt_row=None if stored is None else stored.last,
             prompt_cached=stored is not None,
             sharing=job.sharing,
+            grammar=job.grammar,
         )
         answers = {
             handle: Answer(

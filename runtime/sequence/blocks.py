@@ -31,6 +31,8 @@ class Block:
     state: BlockState
     complete: bool
     rounds: int = 0
+    accepted: int | None = None
+    """Positions that it decided in its last round, where a rule takes back; None before its first."""
 
     @property
     def progress(self) -> float:
@@ -68,6 +70,13 @@ def with_complete_flags(blocks: Blocks, decoded_token_threshold: float) -> Block
     )
 
 
+def with_counted_masks(blocks: Blocks, decided: Bool) -> Blocks:
+    """`blocks` with the masks of active ones counted anew; `decided` [positions]."""
+    return tuple(
+        replace(block, masks=_masks(block, decided)) if block.state is BlockState.ACTIVE else block for block in blocks
+    )
+
+
 def active(blocks: Blocks) -> Blocks:
     """The blocks being decoded."""
     return tuple(block for block in blocks if block.state is BlockState.ACTIVE)
@@ -92,12 +101,16 @@ def after_round(blocks: Blocks, decided: Bool, may_finish: frozenset[int]) -> Bl
         elif block.state is BlockState.IN_CACHE:
             result.append(block)
         else:
-            masks = int(block.end - block.start - np.count_nonzero(decided[block.start : block.end]))
+            masks = _masks(block, decided)
             due = masks == 0 and block.start in may_finish and not behind_active
             state = BlockState.TO_CACHE if due else BlockState.ACTIVE
             result.append(replace(block, masks=masks, state=state, rounds=block.rounds + 1))
             behind_active = behind_active or not due
     return tuple(result)
+
+
+def _masks(block: Block, decided: Bool) -> int:
+    return int(block.end - block.start - np.count_nonzero(decided[block.start : block.end]))
 
 
 def after_slide(blocks: Blocks, decided: Bool, settled: Bool) -> Blocks:

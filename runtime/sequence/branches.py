@@ -3,12 +3,14 @@
 Pure functions of numpy arrays; knows no device.
 """
 
+import math
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from lopa.runtime.contract import Bool, Float32, Int64
 from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.grammar.state import GrammarState
 from lopa.runtime.sequence.blocks import (
     Blocks,
     BlockState,
@@ -16,6 +18,7 @@ from lopa.runtime.sequence.blocks import (
     prompt_block,
     to_cache,
     with_complete_flags,
+    with_counted_masks,
     with_longer_block,
     with_new_block,
 )
@@ -54,6 +57,10 @@ class Branch:
     """[positions], of the decided tokens as the model said when it proposed them, else NaN; None: not asked for."""
     memory: Memory | None = None
     """What the strategy remembers; None: nothing."""
+    taken_back: int = 0
+    """How many decided positions a rule has undecided again."""
+    grammar: GrammarState | None = None
+    """The answer in front of the frontier as its grammar has read it; None: any text will do."""
 
 
 def branch_from_prompt(
@@ -80,10 +87,7 @@ def prepared(branch: Branch, config: GenerationConfig, mask_token: int) -> Branc
     if size:
         start = blocks[-1].end
         more = max(0, start + size - len(tokens))
-        tokens = np.concatenate([tokens, np.full(more, mask_token, np.int64)])
-        decided = np.concatenate([decided, np.zeros(more, np.bool_)])
-        if logprobs is not None:
-            logprobs = np.concatenate([logprobs, np.full(more, np.nan, np.float32)])
+        tokens, decided, logprobs = _with_masks(tokens, decided, logprobs, more, mask_token)
         if branch.layout.slides and active(blocks):
             blocks = with_longer_block(blocks, size)
         else:
@@ -126,6 +130,58 @@ def with_logprobs(logprobs: Float32 | None, positions: Int64 | int, said: Float3
     return written
 
 
+def taken_back(branch: Branch, positions: Int64, *, mask_token: int, ends: tuple[int, ...]) -> Branch:
+    """`branch` with `positions` [n], decided ones of active blocks, undecided again.
+
+    Whether it has ended is found anew. Where it has not, what was cut off behind an end-of-text is there again: the
+    rest of the last block, and of a `whole` layout everything. Flags of blocks stay. Raises ValueError for other
+    positions.
+    """
+    can = np.zeros(len(branch.tokens), np.bool_)
+    for block in active(branch.blocks):
+        can[block.start : block.end] = True
+    if not (can & branch.decided)[positions].all():
+        raise ValueError(f"received positions {positions}, expected decided ones of active blocks")
+    if not len(positions):
+        return branch
+    tokens, decided, blocks, layout = branch.tokens.copy(), branch.decided.copy(), branch.blocks, branch.layout
+    tokens[positions], decided[positions] = mask_token, False
+    logprobs = with_logprobs(branch.logprobs, positions, math.nan)
+    ended = has_end(tokens, decided, layout, ends)
+    last = blocks[-1]
+    if not ended and last.state is BlockState.ACTIVE:
+        end = layout.end_of_block(last.start)
+        blocks = with_longer_block(blocks, end - last.end)
+        tokens, decided, logprobs = _with_masks(
+            tokens, decided, logprobs, (layout.end if layout.whole else end) - len(tokens), mask_token
+        )
+    return replace(
+        branch,
+        tokens=tokens,
+        decided=decided,
+        blocks=with_counted_masks(blocks, decided),
+        ended=ended,
+        logprobs=logprobs,
+    )
+
+
+def has_end(tokens: Int64, decided: Bool, layout: Layout, ends: tuple[int, ...]) -> bool:
+    """Whether a decided end-of-text stands in the answer."""
+    answer = slice(layout.prompt, None)
+    return bool((np.isin(tokens[answer], ends) & decided[answer]).any())
+
+
+def _with_masks(
+    tokens: Int64, decided: Bool, logprobs: Float32 | None, more: int, mask_token: int
+) -> tuple[Int64, Bool, Float32 | None]:
+    """A branch's arrays [positions] with so many undecided positions behind them."""
+    return (
+        np.concatenate([tokens, np.full(more, mask_token, np.int64)]),
+        np.concatenate([decided, np.zeros(more, np.bool_)]),
+        None if logprobs is None else np.concatenate([logprobs, np.full(more, np.nan, np.float32)]),
+    )
+
+
 def size_of_next_block(branch: Branch, progress: float, config: GenerationConfig) -> int:
     """Positions of the block to open when the last block's decided share is `progress`; 0 when none is to be.
 
@@ -161,7 +217,13 @@ def hands_over(branch: Branch) -> bool:
     return branch.layout.hands_over and not active(branch.blocks) and end == len(branch.tokens) < branch.layout.end
 
 
-def committed_length(branch: Branch) -> int:
-    """Generated positions that can no longer change: those before the first undecided one."""
+def decided_length(branch: Branch) -> int:
+    """Generated positions before the first undecided one."""
     generated = branch.decided[branch.layout.prompt :]
     return len(generated) if generated.all() else int(np.argmin(generated))
+
+
+def settled_length(branch: Branch) -> int:
+    """As `decided_length`, of finished blocks alone: where rules take decided positions back, the rest may change."""
+    end = next((block.start for block in active(branch.blocks)), len(branch.tokens))
+    return min(decided_length(branch), max(0, end - branch.layout.prompt))

@@ -51,7 +51,7 @@ def most_rows(prompt: int, config: GenerationConfig) -> tuple[int, int]:
     """Rows that the largest window of a decode can have, and positions that it can ask about, one kept row not counted.
 
     The first window is the prompt and a block, or all of the answer; later ones hold generated positions, and what is
-    left of the prompt in the first block.
+    left of the prompt in the first block. Where decided positions are taken back, each may have a shadow row.
     """
     generated = config.positions
     first = prompt + (generated if config.cache in WHOLE_CACHES else min(config.block_size, generated))
@@ -59,7 +59,9 @@ def most_rows(prompt: int, config: GenerationConfig) -> tuple[int, int]:
         # A block, and before it at most another that is committed.
         return max(first, min(2 * config.block_size, generated)), min(config.block_size, generated)
     asked = generated + (config.block_size if config.alignment == "absolute" else 0)
-    return max(first, asked), asked
+    if config.doubt_threshold is not None and config.cache in WHOLE_CACHES:
+        return first + min(config.block_size, generated), asked
+    return max(first, asked if config.doubt_threshold is None else 2 * asked), asked
 
 
 def layout_of_prompt(prompt: int, config: GenerationConfig, prediction_shift: int = 1) -> Layout:

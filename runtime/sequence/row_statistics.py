@@ -7,7 +7,7 @@ import numpy as np
 
 from lopa.runtime.contract import Bool, Float32, Int64
 
-Index = int | slice | EllipsisType | Bool | Int64 | tuple[int | slice, ...]
+Index = int | slice | EllipsisType | Bool | Int64 | tuple[int | slice | Int64, ...]
 
 
 @dataclass(frozen=True)

@@ -72,8 +72,7 @@ def rows_of_anchor(windows: Windows) -> Bool:
 
 def _wanted(windows: Windows, places: Int64) -> tuple[Int64, Int64]:
     """`logits_index` and `answers` of SharedRows, for rows of branches at `places` [B, W]."""
-    counts = np.array([windows.kept + len(asked) for asked in windows.asked])
-    needed = (np.arange(windows.wanted.shape[1]) < counts[:, None]) & ~windows.lacking
+    needed = (np.arange(windows.wanted.shape[1]) < windows.counts[:, None]) & ~windows.lacking
     answers = np.zeros(windows.wanted.shape, np.int64)
     rows = np.take_along_axis(places, windows.logits_index, axis=1)[needed]
     found, answers[needed] = np.unique(rows, return_inverse=True)

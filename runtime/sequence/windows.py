@@ -3,7 +3,7 @@
 Pure; knows the contract's arrays, no device.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -53,7 +53,7 @@ class Windows:
     mask: Bool
     """[B, W, W]"""
     lengths: tuple[int, ...]
-    """Window rows of each branch, padding not counted."""
+    """Window rows of each branch, padding not counted; the anchor's shadow rows are its last."""
     asked: tuple[Int64, ...]
     """Per branch the positions whose candidates are wanted, ascending: its undecided ones, unless published quirks or
     the layout say otherwise."""
@@ -65,9 +65,19 @@ class Windows:
     """[B, Q]: positions that no row of the window predicts; the kept row of an earlier round does."""
     kept: int
     """Columns before those of `asked`: 0 or 1."""
+    judged: Int64 = field(default_factory=lambda: np.empty(0, np.int64))
+    """[S]: decided positions of the anchor that shadow rows judge; what is said of them stands behind what it asks
+    (lopa.runtime.sequence.shadow_rows)."""
     shared: SharedRows | None = None
     """What the forward is given in place of the windows, where rows that are equal on several branches are computed
     once; the first `commit` rows are then those of every branch."""
+
+    @property
+    def counts(self) -> Int64:
+        """[B]: wanted rows of each branch, padding not counted."""
+        counts = np.array([self.kept + len(asked) for asked in self.asked])
+        counts[-1] += len(self.judged)
+        return counts
 
     @property
     def forward_rows(self) -> "Windows | SharedRows":

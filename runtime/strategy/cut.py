@@ -54,6 +54,11 @@ def share_of_schedule(block: OpenBlock, config: GenerationConfig) -> int:
     return count_of_step(block.memory, int(np.count_nonzero(block.open)), config)
 
 
+def seven_tenths(ranked: Int64, block: OpenBlock, config: GenerationConfig) -> int:  # noqa: ARG001
+    """Seven tenths of what is undecided, rounded down, but 5 to 20 (WINO)."""
+    return min(len(ranked), max(5, min(20, int(0.7 * np.count_nonzero(block.open)))))
+
+
 def share_of_step(block: OpenBlock, config: GenerationConfig) -> int:
     """One, or with `block_steps` the share of the step: a block is decided in so many steps of equal size, the first
     ones a position larger where they do not divide it (LLaDA, SDAR)."""

@@ -99,6 +99,11 @@ class Tokenizer:
                 remedy="export the checkpoint again",
             )
 
+    def definition(self) -> str:
+        """The tokenizer in the form of tokenizer.json, without padding and truncation."""
+        with self._library():
+            return str(self._backend.to_str())
+
     @property
     def special_ids(self) -> frozenset[int]:
         """Ids of the special tokens, which `decode` leaves out."""

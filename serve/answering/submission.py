@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from lopa.runtime.algorithm.decoding import Step
 from lopa.runtime.engine import Engine
-from lopa.runtime.errors import BadInputError
+from lopa.runtime.errors import BadInputError, GrammarRefusedError, MissingBackendError
 from lopa.runtime.files.untrusted_input import refused_as_bad_input
-from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.generation_config import GRAMMARS, GenerationConfig
 from lopa.runtime.requests.handle import RequestHandle
 from lopa.runtime.requests.reservation import Reservation
 from lopa.runtime.text.prompt_ids import Prompt, PromptRequest
@@ -81,13 +81,17 @@ def _submitted(
     ):
         prompts = asked.prompts or (engine.prompt_from_messages(asked.messages, special_tokens=config.special_tokens),)
         requests = [PromptRequest(prompt, _of_copy(config, copy)) for prompt in prompts for copy in range(asked.copies)]
-        return engine.submit_many(
-            requests,
-            deadline=asked.deadline,
-            drafts=on_step is not None,
-            on_step=on_step,
-            reservation=reservation,
-        )
+        try:
+            return engine.submit_many(
+                requests,
+                deadline=asked.deadline,
+                drafts=on_step is not None,
+                on_step=on_step,
+                reservation=reservation,
+            )
+        except (GrammarRefusedError, MissingBackendError) as error:  # of a grammar alone: the device is open
+            param = next((asked.options.params[name] for name in GRAMMARS if name in asked.options.params), OURS)
+            raise FieldError(param, error.received, expected=error.expected, remedy=error.remedy) from error
 
 
 def _of_copy(config: GenerationConfig, copy: int) -> GenerationConfig:

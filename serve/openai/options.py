@@ -11,6 +11,7 @@ from typing import Any
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.serve.openai.field_error import FieldError, errors_of_field
+from lopa.serve.openai.response_format import option_of_response_format
 
 CHATS, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 """The endpoints that are known."""
@@ -41,10 +42,10 @@ _ONLY: dict[str, tuple[object, ...]] = {
     "functions": ([],),
     "tool_choice": ("none", "auto"),
     "function_call": ("none", "auto"),
-    "response_format": ({"type": "text"},),
     "modalities": (["text"],),
     "suffix": ("",),
 }
+_FORMAT = "response_format"
 _IGNORED = frozenset(
     (
         "model",
@@ -100,6 +101,10 @@ def options_of_body(
             continue
         if name in _ONLY:
             _check_only(name, value)
+        elif name == _FORMAT:
+            with errors_of_field(name):
+                for option, wanted in option_of_response_format(value).items():
+                    options.put(option, wanted, name)
         elif name in _OPTIONS:
             with errors_of_field(name):
                 options.put(_OPTIONS[name], _READ.get((known, name), _READ.get(("", name), _as_it_is))(value), name)
@@ -114,7 +119,7 @@ def options_of_body(
             raise FieldError(
                 name[:80],
                 f"{name[:80]!r} in the body",
-                expected=", ".join((known, *_OPTIONS, OURS)),
+                expected=", ".join((known, *_OPTIONS, _FORMAT, OURS)),
                 remedy="remove it: it cannot be done, or is not known, here",
             )
     for name, value in ours_of_body(body).items():

@@ -31,6 +31,9 @@ LOOPS: dict[str, list[dict[str, Any]]] = {
         {"strategy": "d2f", "window": "block_causal", "block_size": 8},
         {"strategy": "lopa", "branches": 3, "window": "block_causal", "block_size": 8},
         {"strategy": "lopa", "branches": 3},
+        {"strategy": "dream", "steps": 8},
+        {"strategy": "wino", "block_size": 8, "skip_threshold": 0.0},
+        {"strategy": "wino", "cache": "dual", "block_size": 8, "skip_threshold": 0.0},
     ],
     "sdar": [
         {},
@@ -40,6 +43,8 @@ LOOPS: dict[str, list[dict[str, Any]]] = {
         {"temperature": 1.0, "top_p": 0.9},
         {"strategy": "lopa", "branches": 3, "block_size": 16},
         {"strategy": "d2f"},
+        {"strategy": "eb", "branches": 2},
+        {"strategy": "lopa", "branches": 3, "skip_threshold": 0.0, "take_back_threshold": 0.9},
     ],
     "fast_dllm_v2": [
         {},
@@ -47,6 +52,7 @@ LOOPS: dict[str, list[dict[str, Any]]] = {
         {"cache": "sub_block", "published": True, "max_new_tokens": 32},
         {"strategy": "lopa", "branches": 3},
         {"strategy": "d2f", "sub_block": None},
+        {"strategy": "threshold", "skip_threshold": 0.0, "take_back_threshold": 0.9},
     ],
 }
 """Each family's defaults, and other options of GenerationConfig."""
@@ -117,7 +123,8 @@ def test_the_same_answers_in_gears(family: str, opened: Opened, asked: list[Prom
     limits = limits_from_configs(recording.configs, forwards, recording.longest_prompt)
     costs = gear_costs(decoder.bundle, "cuda:0", None)
     choice = chosen_gears(forwards, limits, costs, most=3, most_bytes=None, bytes_of=lambda _: 1, seconds=1)
-    own = [each for each in asked if each.config.strategy == decoder.config().strategy]
+    strategy = decoder.config().strategy
+    own = [each for each in asked if each.config.strategy == strategy and each.config.doubt_threshold is None]
     geared = opened(session=lambda bundle: geared_session(bundle, choice.gears))
     assert answers(geared, own) == answers(decoder, own)
 
@@ -134,7 +141,7 @@ def test_quantized_bundles_answer_the_same_in_company(opened: Opened, asked: lis
 def test_an_answer_has_no_more_than_was_asked_for_and_ends_where_it_ends(
     family: str, opened: Opened, asked: list[PromptRequest]
 ) -> None:
-    """Outside published mode: whatever the loop, every decided token stays, and the first of `ends` is the last."""
+    """Outside published mode: what is decided stays unless it is taken back; the first of `ends` is the last."""
     decoder = opened()
     for each in asked:
         if each.config.published:
@@ -151,6 +158,9 @@ def test_an_answer_has_no_more_than_was_asked_for_and_ends_where_it_ends(
                     assert position not in seen
                     assert position >= len(each.prompt)
                     seen[position] = token
+                for position in step.taken_back.tolist():
+                    del seen[position]
+            assert (config.doubt_threshold is None) == (not any(len(step.taken_back) for step in steps))
             result = alone(decoder, each.prompt, config)
             ends = decoder.bundle.manifest.special_tokens.ends
             if stops:

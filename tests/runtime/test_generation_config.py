@@ -66,6 +66,24 @@ from lopa.runtime.generation_config import TRAITS, GenerationConfig, Strategy, l
         ({"strategy": ["lopa"]}, "strategy ['lopa']"),
         ({"strategy": np.array(["lopa", "d2f"])}, "strategy array(['lopa', 'd2f'], dtype='<U4')"),
         ({"stop_at_eos": 1}, "stop_at_eos 1"),
+        ({"take_back_threshold": 1.5}, "take_back_threshold 1.5"),
+        ({"take_back_threshold": -0.1}, "take_back_threshold -0.1"),
+        ({"take_back_threshold": math.nan}, "take_back_threshold nan"),
+        ({"take_back_threshold": "0.5"}, "take_back_threshold '0.5'"),
+        ({"take_back_threshold": 0.5, "take_back_limit": -1}, "take_back_limit -1"),
+        ({"take_back_threshold": 0.5, "take_back_limit": 2.0}, "take_back_limit 2.0"),
+        ({"take_back_limit": 3}, "take_back_limit 3 without take_back_threshold"),
+        ({"strategy": "vanilla", "take_back_threshold": 0.5}, "take_back_threshold 0.5 with strategy 'vanilla'"),
+        ({"strategy": "sequential", "take_back_limit": 5}, "take_back_limit 5 with strategy 'sequential'"),
+        ({"take_back_threshold": 0.5, "published": True}, "take_back_threshold with published True"),
+        ({"strategy": "wino", "published": True}, "strategy 'wino' with published True"),
+        (
+            {"strategy": "threshold", "take_back_threshold": 0.5, "alignment": "sliding", "window": "causal"},
+            "take_back_threshold with alignment 'sliding'",
+        ),
+        ({"strategy": "wino", "alignment": "sliding", "window": "causal"}, "strategy 'wino' with alignment 'sliding'"),
+        ({"strategy": "wino", "cache": "sub_block", "sub_block": 8}, "strategy 'wino' with cache 'sub_block'"),
+        ({"strategy": "wino", "branches": 4}, "branches 4 with strategy 'wino'"),
         ({"published": "yes"}, "published 'yes'"),
         ({"logprobs": None}, "logprobs None"),
         ({"stop": None}, "stop None"),
@@ -115,7 +133,7 @@ from lopa.runtime.generation_config import TRAITS, GenerationConfig, Strategy, l
         ({"strategy": "dream", "sub_block": 4}, "sub_block 4 with strategy 'dream'"),
         (
             {"strategy": "dream", "window": "block_causal"},
-            "cache 'none' with alignment 'prompt' and window 'block_causal'",
+            "strategy 'dream' with alignment 'prompt' and window 'block_causal'",
         ),
     ],
 )
@@ -220,14 +238,17 @@ def test_what_a_sliding_block_does_not_have_is_refused(options: dict[str, Any], 
 
 def test_every_option_of_a_strategy_is_refused_by_all_others() -> None:
     values: dict[str, Any] = {
-        "gamma": 0.3, "per_step": 2, "factor": 0.5, "kl_threshold": 0.1, "alg": "origin", "steps": 3, "alg_temp": 0.2
+        "gamma": 0.3, "per_step": 2, "factor": 0.5, "kl_threshold": 0.1, "alg": "origin", "steps": 3, "alg_temp": 0.2,
+        "take_back_threshold": 0.5, "take_back_limit": 3,
     }  # fmt: skip
     own = {name for traits in TRAITS.values() for name in traits.own}
     assert own <= values.keys()
     for strategy, traits in TRAITS.items():
         for name in sorted(own):
             if name in traits.own:
-                assert getattr(GenerationConfig(strategy=strategy, **{name: values[name]}), name) == values[name]
+                needed = {"take_back_threshold": 0.5} if name == "take_back_limit" else {}
+                config = GenerationConfig(strategy=strategy, **{**needed, name: values[name]})
+                assert getattr(config, name) == values[name]
                 continue
             with pytest.raises(BadInputError, match=f"{name} .* with strategy '{strategy}'") as caught:
                 GenerationConfig(strategy=strategy, **{name: values[name]})
@@ -247,6 +268,7 @@ def test_dream_decodes_the_whole_answer_as_one_block() -> None:
     assert (config.block_size, config.cache, config.confidence) == (100, "none", "margin")
     assert config.schedule_steps == 100
     longer = dataclasses.replace(config, max_new_tokens=120, alg="maskgit_plus", steps=7)
+    assert (longer.step_limit, GenerationConfig(strategy="d2f", max_new_tokens=7).step_limit) == (7, 1001)
     assert (longer.block_size, longer.confidence, longer.schedule_steps) == (120, "probability", 7)
     assert GenerationConfig(strategy="dream", top_k=0).draws_from_logits
     assert not GenerationConfig(strategy="threshold", top_k=0).draws_from_logits
@@ -260,3 +282,14 @@ def test_what_a_model_is_decoded_by_leaves_out_what_another_strategy_lacks(strat
     kept = "sub_block" if not (TRAITS[strategy].pipelined or TRAITS[strategy].whole) else None
     assert config.cache == (kept or ("none" if TRAITS[strategy].whole else "blocks"))
     assert config.block_steps == (4 if TRAITS[strategy].block_steps else None)
+
+
+def test_what_takes_back_and_how_much() -> None:
+    assert GenerationConfig().doubt_threshold is None
+    assert GenerationConfig(strategy="wino").doubt_threshold == 0.9
+    assert GenerationConfig(strategy="wino", take_back_threshold=0.5).doubt_threshold == 0.5
+    assert GenerationConfig(take_back_threshold=0.0).doubt_threshold == 0.0
+    assert GenerationConfig(strategy="wino", max_new_tokens=40).most_taken_back == 40
+    assert GenerationConfig(strategy="wino", take_back_limit=np.int64(7)).most_taken_back == 7
+    # More is doubted than was sure: the rule ends by itself.
+    assert GenerationConfig(strategy="wino", skip_threshold=0.1, take_back_threshold=1.0).doubt_threshold == 1.0

@@ -1,12 +1,13 @@
 """Whether lossless decodes have the tokens of the rule alone, and how many forwards they save.
 
-Usage: python -m tools.reports.lossless BUNDLE [--decodes N] [--seed N] [--limit N] [--max-new-tokens N]
+Usage: python -m tools.reports.lossless BUNDLE [--strategy NAME]... [--limit N] [--decodes N] [--seed N]
 
-First every strategy with 2, 3 and 4 branches on evaluation prompts; then so many random configs and prompts, each
-decoded twice. Exits with 1 where two decodes differ.
+First strategies with 2, 3 and 4 branches on evaluation prompts; then so many random configs and prompts, each decoded
+twice. Exits with 1 where two decodes differ.
 """
 
 import sys
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,12 +20,12 @@ from lopa.bench.progress import progress_shown
 from lopa.bench.table import Table, show_table
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.generation_config import TRAITS, GenerationConfig, Strategy
 from lopa.runtime.requests.result import DoneEvent, GenerationResult
 from lopa.tiny import EVAL
 from tools.random_configs import random_config, random_prompt
 
-STRATEGIES = ("vanilla", "sequential", "threshold", "d2f")
+STRATEGIES = tuple(name for name, traits in TRAITS.items() if traits.has_next_step)
 BRANCHES = (2, 3, 4)
 MOST_TOKENS = 96
 """Of a random decode: a few blocks of any size."""
@@ -71,7 +72,7 @@ def random_lossless_config(rng: np.random.Generator, decoder: Decoder) -> Genera
             return replace(
                 drawn,
                 lossless=True,
-                strategy="d2f" if drawn.strategy == "lopa" else drawn.strategy,
+                strategy=drawn.strategy if drawn.traits.has_next_step else "d2f",
                 branches=int(rng.integers(2, 9)),
                 max_new_tokens=int(rng.integers(1, MOST_TOKENS + 1)),
                 logprobs=bool(rng.random() < 0.3),
@@ -103,16 +104,27 @@ def row_of(name: str, pairs: dict[int, list[Pair]]) -> tuple[str, ...]:
 
 @click.command()
 @click.argument("bundle", type=click.Path(path_type=Path))
+@click.option(
+    "--strategy",
+    "strategies",
+    type=click.Choice(STRATEGIES),
+    multiple=True,
+    default=("vanilla", "sequential", "threshold", "d2f"),
+    show_default=True,
+    help="Repeatable.",
+)
 @click.option("--decodes", type=click.IntRange(min=0), default=100, show_default=True, help="Random ones.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the first random one.")
 @click.option("--limit", type=click.IntRange(min=0), default=5, show_default=True, help="Prompts of each kind.")
 @click.option("--max-new-tokens", type=click.IntRange(min=1), default=256, show_default=True)
-def main(bundle: Path, decodes: int, seed: int, limit: int, max_new_tokens: int) -> None:
+def main(
+    bundle: Path, strategies: tuple[Strategy, ...], decodes: int, seed: int, limit: int, max_new_tokens: int
+) -> None:
     """Compare decodes of BUNDLE on one thread."""
     rows, different = [], 0
     with Decoder.open(bundle, ["cpu"], threads=1) as decoder:
         prompts = [item.prompt for item in eval_set_from_jsonl(EVAL, limit=limit)] if limit else []
-        for strategy in STRATEGIES if prompts else ():
+        for strategy in strategies if prompts else ():
             pairs = {
                 branches: [
                     pair_of(
@@ -137,9 +149,11 @@ def main(bundle: Path, decodes: int, seed: int, limit: int, max_new_tokens: int)
             )
         )
         alone = lossless = more = unequal = 0
+        seen = Counter[str]()
         with progress_shown("random decodes", decodes) as progress:
             for number, config, pair in random_pairs(decoder, range(seed, seed + decodes)):
                 alone, lossless = alone + pair.alone.steps, lossless + pair.lossless.steps
+                seen[config.strategy] += 1
                 more += pair.lossless.steps > pair.alone.steps
                 if pair.differs:
                     unequal += 1
@@ -147,7 +161,8 @@ def main(bundle: Path, decodes: int, seed: int, limit: int, max_new_tokens: int)
                 progress(number - seed + 1)
         click.echo(
             f"{decodes} random configs from seed {seed}: {decodes - unequal} with equal answers, {more} with more "
-            f"forwards; {alone} forwards by the rule alone, {lossless} lossless"
+            f"forwards; {alone} forwards by the rule alone, {lossless} lossless; "
+            + ", ".join(f"{name} {count}" for name, count in sorted(seen.items()))
         )
     if different or unequal or more:
         sys.exit(1)

@@ -16,7 +16,7 @@ from lopa.runtime.sequence.branches import (
     Branch,
     Lookahead,
     branch_from_prompt,
-    committed_length,
+    decided_length,
     nothing_left,
     prepared,
 )
@@ -159,10 +159,10 @@ def test_blocks_open_one_a_round_until_the_last_or_an_end_of_text() -> None:
     assert len(prepared(ended, config, MASK).blocks) == 3
 
 
-def test_committed_text_ends_at_the_first_undecided_position() -> None:
-    assert committed_length(branch_with([True, True, False, True], 4, [True])) == 2
-    assert committed_length(branch_with([True] * 4, 4, [True])) == 4
-    assert committed_length(branch_with([False] * 4, 4, [True])) == 0
+def test_decided_text_ends_at_the_first_undecided_position() -> None:
+    assert decided_length(branch_with([True, True, False, True], 4, [True])) == 2
+    assert decided_length(branch_with([True] * 4, 4, [True])) == 4
+    assert decided_length(branch_with([False] * 4, 4, [True])) == 0
 
 
 def test_a_mask_token_in_the_prompt_makes_only_the_published_loop_cache_once_more() -> None:

@@ -65,3 +65,7 @@ def test_the_most_rows_of_a_decode() -> None:
     assert most_rows(30, GenerationConfig(max_new_tokens=40, **sliding)) == (46, 16)
     assert most_rows(1, GenerationConfig(max_new_tokens=20, **sliding)) == (20, 16)
     assert most_rows(1, GenerationConfig(max_new_tokens=9, **sliding)) == (10, 9)
+    assert most_rows(10, GenerationConfig(max_new_tokens=40, take_back_threshold=0.5)) == (80, 40)
+    assert most_rows(90, GenerationConfig(max_new_tokens=40, take_back_threshold=0.5)) == (122, 40)
+    wino = GenerationConfig(max_new_tokens=40, strategy="wino", cache="none")
+    assert most_rows(10, wino) == (82, 40)

@@ -1,0 +1,70 @@
+"""llguidance, imported nowhere else: its tokenizers, its matchers, and its errors in our words.
+
+Knows bytes and token ids; no bundle, no branch.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from lopa.runtime.errors import BadInputError, MissingBackendError
+from lopa.runtime.install_hint import pip_install
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher, LLTokenizer
+
+BYTES = 256
+"""Of the vocabulary of single bytes; the next id is its end-of-text."""
+
+
+def library() -> Any:
+    """llguidance. Raises MissingBackendError where it is not installed."""
+    try:
+        return importlib.import_module("llguidance")
+    except ImportError as error:
+        raise MissingBackendError(
+            "a grammar, and llguidance is not installed",
+            expected="the package llguidance, which says what a grammar allows",
+            remedy=pip_install("grammar"),
+        ) from error
+
+
+def tokenizer_from_definition(definition: str, vocabulary: int, ends: tuple[int, ...]) -> "LLTokenizer":
+    """The library's view of a tokenizer.json; `vocabulary` is the model's, which may have more ids."""
+    made: LLTokenizer = library().LLTokenizer(definition, n_vocab=vocabulary, eos_token=list(ends), slices=[])
+    return made
+
+
+def tokenizer_of_bytes() -> "LLTokenizer":
+    """A vocabulary of the 256 bytes, and behind them an end-of-text."""
+    found = library()
+    made: LLTokenizer = found.LLTokenizer(found.TokenizerWrapper(_Bytes()))
+    return made
+
+
+class _Bytes:
+    """What the library asks of a tokenizer."""
+
+    eos_token_id, bos_token_id = BYTES, None
+    tokens = (*(bytes([each]) for each in range(BYTES)), b"<end>")
+    special_token_ids = (BYTES,)
+
+    def __call__(self, text: bytes) -> list[int]:
+        return list(text)
+
+
+def matcher(tokenizer: "LLTokenizer", grammar: str) -> "LLMatcher":
+    """A matcher at the beginning of `grammar`, which is in the library's own form. Raises ValueError with its words."""
+    made: LLMatcher = library().LLMatcher(tokenizer, grammar, log_level=0)
+    if made.is_error():
+        raise ValueError(made.get_error())
+    return made
+
+
+def check_works(used: "LLMatcher") -> None:
+    """Raise BadInputError for a matcher that met a limit of the library: it answers nothing any more."""
+    if used.is_error():
+        raise BadInputError(
+            f"a grammar that became too complex to follow: {used.get_error().splitlines()[0][:200]}",
+            expected="a grammar within the library's limits at every text that it allows",
+            remedy="write a simpler grammar, with fewer alternatives and smaller counts",
+        )

@@ -1,0 +1,73 @@
+"""A text as a grammar has read it, token by token: what may follow, what must follow, whether it may end here.
+
+Nothing changes a Reading: what follows is another one. Knows the library's matchers; no position and no branch.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from lopa.runtime.contract import Bool
+from lopa.runtime.grammar.library import check_works, matcher
+from lopa.runtime.grammar.vocabulary import Vocabulary
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher
+
+
+@dataclass(frozen=True, eq=False)
+class Reading:
+    """Two matchers at the same place: one reads tokens, one reads bytes, of which there are few."""
+
+    vocabulary: Vocabulary
+    tokens: "LLMatcher"
+    bytes: "LLMatcher"
+    hints: tuple[bytes, ...] = ()
+    """Texts that may bring it nearer to its end where single bytes do not."""
+
+    def after(self, token: int) -> "Reading | None":
+        """The reading behind `token`; None where the grammar does not allow it, and for tokens without a text."""
+        text = self.vocabulary.texts[token] if 0 <= token < self.vocabulary.size else b""
+        if not text:
+            return None
+        tokens = self.tokens.deep_copy()
+        if tokens.try_consume_tokens([token]) != 1:
+            check_works(tokens)
+            return None
+        read = self.bytes.deep_copy()
+        if read.try_consume_tokens(list(text)) != len(text):
+            check_works(read)
+            return None
+        return Reading(self.vocabulary, tokens, read, self.hints)
+
+    @cached_property
+    def may_end(self) -> bool:
+        """Whether the text may end here."""
+        return bool(self.tokens.is_accepting())
+
+    @cached_property
+    def must_end(self) -> bool:
+        """Whether nothing may follow."""
+        return self.may_end and not self.allowed.any()
+
+    @cached_property
+    def allowed(self) -> Bool:
+        """[vocabulary]: which tokens with a text may follow."""
+        bits = np.frombuffer(self.tokens.compute_bitmask(), np.uint8)
+        check_works(self.tokens)
+        found = np.unpackbits(bits, count=self.vocabulary.size, bitorder="little").astype(np.bool_)
+        allowed: Bool = found & self.vocabulary.has_text
+        return allowed
+
+    @cached_property
+    def forced(self) -> tuple[int, ...]:
+        """The tokens that must follow, as the tokenizer writes their text, as far as that does not depend on more."""
+        return tuple(self.tokens.compute_ff_tokens())
+
+
+def reading_of_nothing(vocabulary: Vocabulary, grammar: str, hints: tuple[bytes, ...] = ()) -> Reading:
+    """The reading of an empty text, by a grammar in the library's own form. Raises ValueError in the library's words
+    for one that it does not take."""
+    return Reading(vocabulary, matcher(vocabulary.tokens, grammar), matcher(vocabulary.bytes, grammar), hints)

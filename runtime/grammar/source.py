@@ -1,0 +1,116 @@
+"""From what a request asks for to a grammar in the library's own form: one of three options, checked and named.
+
+Knows the options' values, no vocabulary.
+"""
+
+import json
+import re
+from typing import Any
+
+from lopa.runtime.checked_values import shown
+from lopa.runtime.errors import BadInputError, LopaError
+from lopa.runtime.files.untrusted_input import said_by
+from lopa.runtime.generation_config import GRAMMARS, GenerationConfig
+from lopa.runtime.grammar.ending import short_endings
+from lopa.runtime.grammar.library import library, matcher
+from lopa.runtime.grammar.reading import Reading, reading_of_nothing
+from lopa.runtime.grammar.vocabulary import Vocabulary
+
+_WRITTEN = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+"""How JSON is written where its schema does not say otherwise: in one way alone, so that much of it is forced."""
+_STRICT = {"lenient": False, "coerce_one_of": False}
+"""What a schema may not ask for: features that it names and the library lacks, ignored."""
+
+
+def reading_from_config(config: GenerationConfig, vocabulary: Vocabulary) -> Reading:
+    """The reading of an empty answer by the grammar that `config` asks for.
+
+    Raises BadInputError for a grammar that does not parse, with the place, and for a schema with features that the
+    library lacks, which it names.
+    """
+    name = next(name for name in GRAMMARS if getattr(config, name) is not None)
+    text = getattr(config, name)
+    try:
+        return reading_of_nothing(vocabulary, _MADE[name](text), _HINTS[name](text, vocabulary))
+    except LopaError:
+        raise
+    except Exception as error:  # whatever a parser raises at somebody's text
+        raise _refused(name, text, said_by(error)) from error
+
+
+def _from_schema(text: str) -> str:
+    made: str = library().LLMatcher.grammar_from_json_schema(text, defaults=_WRITTEN, overrides=_STRICT)
+    return made
+
+
+def _from_regex(text: str) -> str:
+    made: str = library().LLMatcher.grammar_from_regex(text)
+    return made
+
+
+def _from_grammar(text: str) -> str:
+    """Lark as the library takes it, or GBNF, which has ::= and no start."""
+    made: str = library().grammar_from("grammar", text)
+    return made
+
+
+_MADE = {"json_schema": _from_schema, "regex": _from_regex, "grammar": _from_grammar}
+"""By option."""
+_PATTERN = "pattern"
+_MOST_HINTS = 16
+
+
+def _hints_of_schema(text: str, vocabulary: Vocabulary) -> tuple[bytes, ...]:
+    """A text for each pattern of a schema, as JSON writes it: a pattern may stand anywhere in its string."""
+    patterns: list[str] = []
+    waiting: list[Any] = [json.loads(text)]
+    while waiting and len(patterns) < _MOST_HINTS:
+        value = waiting.pop()
+        if isinstance(value, dict):
+            waiting += value.values()
+            patterns += [value[_PATTERN]] if isinstance(value.get(_PATTERN), str) else []
+        elif isinstance(value, list):
+            waiting += value
+    found = [_text_of_regex(pattern.removeprefix("^").removesuffix("$"), vocabulary) for pattern in patterns]
+    return tuple(json.dumps(each.decode(errors="ignore"), ensure_ascii=False)[1:-1].encode() for each in found if each)
+
+
+def _hints_of_regex(text: str, vocabulary: Vocabulary) -> tuple[bytes, ...]:
+    """What the expression matches where it asks for something between any texts."""
+    found = _text_of_regex(re.sub(r"\.[*+]\??", "", text), vocabulary)
+    return (found,) if found else ()
+
+
+def _no_hints(text: str, vocabulary: Vocabulary) -> tuple[bytes, ...]:  # noqa: ARG001
+    return ()
+
+
+def _text_of_regex(text: str, vocabulary: Vocabulary) -> bytes | None:
+    """A short text that matches all of `text`; None where none is found, as in what is no expression."""
+    try:
+        return next(short_endings(matcher(vocabulary.bytes, _from_regex(text))), None)
+    except ValueError:
+        return None
+
+
+_HINTS = {"json_schema": _hints_of_schema, "regex": _hints_of_regex, "grammar": _no_hints}
+"""By option: texts that help to find how a text can end."""
+_EXPECTED = {
+    "json_schema": "a JSON schema of the features that llguidance has (docs/grammars.md)",
+    "regex": "a regular expression in the syntax of Rust's regex crate: no look-around, no references back",
+    "grammar": "a grammar in llguidance's Lark, or in llama.cpp's GBNF",
+}
+
+
+def _refused(name: str, text: str, said: str) -> BadInputError:
+    what = f"{name} {shown(text)}: {_of_regex(said) if name == 'regex' else said.strip()}"
+    return BadInputError(what, expected=_EXPECTED[name], remedy=f"correct {name}")
+
+
+def _of_regex(said: str) -> str:
+    """What a library that saw the expression inside a grammar of its own says of the expression."""
+    found = re.search(r"regex parse error:\n    .*\n    ( *)\^+\nerror: (.*)", said)
+    if found:
+        return f"{found[2]} at character {len(found[1]) + 1}"
+    found = re.search(r"\(in regex\): (.*)", said)
+    return found[1] if found else said.strip().splitlines()[0]

@@ -1,0 +1,107 @@
+"""The tokens of one bundle as grammars see them: the text of each, and how a text is written in few tokens.
+
+Knows the tokenizer's definition, no grammar.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from lopa.runtime.bundle.manifest import Manifest
+from lopa.runtime.contract import Bool
+from lopa.runtime.errors import BadInputError
+from lopa.runtime.files.untrusted_input import refused_as_bad_input
+from lopa.runtime.grammar.library import tokenizer_from_definition, tokenizer_of_bytes
+from lopa.runtime.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from llguidance import LLTokenizer
+
+_PROBE = " a b"
+"""A text that some tokenizers do not give back: they drop the space in front."""
+_NEVER = (0xC0, 0xC1, *range(0xF5, 0x100))
+"""Bytes that no UTF-8 has."""
+
+
+@dataclass(frozen=True, eq=False)
+class Vocabulary:
+    """Of one bundle; made once, used by every request and from any thread."""
+
+    tokens: "LLTokenizer"
+    bytes: "LLTokenizer"
+    size: int
+    ends: tuple[int, ...]
+    """Ids that end an answer; the first is written where nothing else may follow."""
+    encode: Callable[[str], list[int]]
+
+    @cached_property
+    def texts(self) -> tuple[bytes, ...]:
+        """The text of every id; of special tokens and of ids that the tokenizer lacks nothing."""
+        return tuple(
+            b"" if self.tokens.is_special_token(each) else self.tokens.decode_bytes([each]) for each in range(self.size)
+        )
+
+    @cached_property
+    def has_text(self) -> Bool:
+        """[size]: which ids have one."""
+        return np.array([bool(text) for text in self.texts])
+
+    @cached_property
+    def ids(self) -> dict[bytes, int]:
+        """The id of every text that one token has, of equal ones the first."""
+        return {text: each for each, text in reversed(list(enumerate(self.texts))) if text}
+
+    @cached_property
+    def writes_all_bytes(self) -> bool:
+        """Whether every byte of UTF-8 is a token: then no text takes more tokens than it has bytes."""
+        return all(bytes([each]) in self.ids for each in range(256) if each not in _NEVER)
+
+    def fewest(self, text: bytes) -> tuple[int, ...] | None:
+        """The fewest tokens that make `text`; None where none do."""
+        longest = max(map(len, self.ids))
+        ways: list[tuple[int, int] | None] = [None] * len(text) + [(0, -1)]
+        for start in range(len(text) - 1, -1, -1):
+            for end in range(start + 1, min(start + longest, len(text)) + 1):
+                rest, found = ways[end], self.ids.get(text[start:end])
+                if rest is not None and found is not None:
+                    best = ways[start]
+                    if best is None or rest[0] + 1 < best[0]:
+                        ways[start] = rest[0] + 1, found
+        if ways[0] is None:
+            return None
+        written: list[int] = []
+        place = 0
+        while place < len(text):
+            step = ways[place]
+            assert step is not None
+            written.append(step[1])
+            place += len(self.texts[step[1]])
+        return tuple(written)
+
+    def usual(self, text: bytes) -> tuple[int, ...] | None:
+        """The tokens that the tokenizer itself makes of `text`; None where they make another."""
+        try:
+            found = tuple(self.encode(text.decode()))
+        except UnicodeDecodeError:
+            return None
+        return found if b"".join(self.texts[each] for each in found) == text else None
+
+
+def vocabulary_from_tokenizer(tokenizer: Tokenizer, manifest: Manifest) -> Vocabulary:
+    """The tokens of a bundle. Raises BadInputError for a tokenizer whose text is not the sum of its tokens' texts, and
+    MissingBackendError where the library is not installed."""
+    expected = "a tokenizer whose text is that of its tokens, one behind the other (byte-level BPE)"
+    remedy = "decode without a grammar: this bundle's tokenizer cannot be used with one"
+    ends, size = manifest.special_tokens.ends, manifest.dimensions.vocab_size
+    of_bytes = tokenizer_of_bytes()
+    with refused_as_bad_input("a grammar with this bundle's tokenizer", expected=expected, remedy=remedy):
+        tokens = tokenizer_from_definition(tokenizer.definition(), size, ends)
+        probe = tokenizer.encode(_PROBE, add_bos=False)
+        if tokens.decode_bytes(probe) != tokenizer.decode(probe).encode():
+            raise BadInputError(
+                f"a tokenizer that reads {_PROBE!r} as {tokenizer.decode(probe)!r}", expected=expected, remedy=remedy
+            )
+    return Vocabulary(tokens, of_bytes, size, ends, lambda text: tokenizer.encode(text, add_bos=False))

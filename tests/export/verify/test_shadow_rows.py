@@ -1,0 +1,196 @@
+"""What a shadow row answers, in float64 with transformers' network: what its meaning says, to rounding.
+
+The network is the tiny checkpoint's, whole or its first layer alone. Which of its rows speaks of which position is the
+caller's reading of it, so both readings (`prediction_shift` 0 and 1) are tested on it.
+"""
+
+import copy
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import DynamicCache
+
+from lopa.export.verify.reference_model import reference_from_weights, weights_from_origin
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.contract import Int64
+from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.sequence.blocks import BlockState, active
+from lopa.runtime.sequence.branches import Branch, branch_from_prompt, prepared
+from lopa.runtime.sequence.layout import layout_of_prompt
+from lopa.runtime.sequence.packing import batch_from_windows
+from lopa.runtime.sequence.shadow_rows import with_shadow_rows
+from lopa.runtime.sequence.windows import Windows, windows_from_branches
+from lopa.runtime.sessions.session import Session, open_session
+from lopa.tiny import ADAPTER, CHECKPOINT
+
+PROMPT, SIZE, MASK, PAD = 9, 8, 2, 0
+FULL = GenerationConfig(block_size=SIZE, max_new_tokens=2 * SIZE, block_add_threshold=0.0)
+CAUSAL = replace(FULL, window="block_causal")
+CLOSE = 1e-5
+"""Of logits up to 30: transformers computes norms, angles and softmax in float32 whatever the weights are."""
+Logits = np.ndarray
+
+
+@pytest.fixture(scope="module")
+def network(tiny_bundle: Path) -> Any:
+    manifest = Bundle.open(tiny_bundle).manifest
+    reference = reference_from_weights(manifest, CHECKPOINT, weights_from_origin(manifest, CHECKPOINT, ADAPTER))
+    return reference._model.double()
+
+
+@pytest.fixture(scope="module")
+def first_layer(network: Any) -> Any:
+    model = copy.deepcopy(network)
+    del model.model.layers[1:]
+    return model
+
+
+@pytest.fixture
+def session(tiny_bundle: Path) -> Iterator[Session]:
+    session = open_session(Bundle.open(tiny_bundle), "cpu", threads=1)
+    yield session
+    session.close()
+
+
+def anchor_of(seed: int, config: GenerationConfig, *, cached: bool = False) -> Branch:
+    """A prompt of 9 and two active blocks of 8, half of whose positions are decided, all with random tokens."""
+    rng = np.random.default_rng(seed)
+    branch = branch_from_prompt(rng.integers(3, 975, PROMPT), layout_of_prompt(PROMPT, config), mask_token=MASK)
+    branch = prepared(prepared(branch, config, MASK), config, MASK)
+    decided = branch.decided | (rng.random(len(branch.tokens)) < 0.5)
+    tokens = np.where(branch.decided | ~decided, branch.tokens, rng.integers(3, 975, len(branch.tokens)))
+    first = replace(branch.blocks[0], state=BlockState.IN_CACHE if cached else BlockState.TO_CACHE)
+    return replace(branch, tokens=tokens, decided=decided, blocks=(first, *branch.blocks[1:]))
+
+
+def judged_in(anchor: Branch) -> Int64:
+    spans = [np.arange(block.start, block.end) for block in active(anchor.blocks)]
+    positions = np.concatenate(spans)
+    return positions[anchor.decided[positions]]
+
+
+def windows_with_shadows(anchor: Branch, judged: Int64, config: GenerationConfig, shift: int) -> Windows:
+    plain = windows_from_branches((anchor,), config, prediction_shift=shift, pad_token=PAD)
+    return with_shadow_rows(plain, anchor, judged, config, prediction_shift=shift, mask_token=MASK, pad_token=PAD)
+
+
+@torch.no_grad()
+def logits_of(model: Any, ids: Int64, positions: Int64, mask: np.ndarray, past: DynamicCache | None = None) -> Logits:
+    """[W, V] of a window of rows, which see all of the past and in the window what `mask` [W, past + W] says."""
+    allowed = torch.from_numpy(mask)[None, None]
+    bias = torch.zeros(allowed.shape, dtype=torch.float64).masked_fill_(~allowed, torch.finfo(torch.float64).min)
+    answer = model.model(
+        input_ids=torch.from_numpy(ids)[None],
+        position_ids=torch.from_numpy(positions)[None],
+        attention_mask=bias,
+        past_key_values=past,
+        use_cache=past is not None,
+    )
+    logits: Logits = model.lm_head(answer.last_hidden_state)[0].numpy()
+    return logits
+
+
+def shadow_logits(model: Any, windows: Windows) -> Logits:
+    """[S, V]"""
+    logits = logits_of(model, windows.input_ids[0], windows.positions[0], windows.mask[0])
+    return logits[windows.logits_index[0, windows.kept + len(windows.asked[0]) :][: len(windows.judged)]]
+
+
+@pytest.mark.parametrize("config", [FULL, CAUSAL], ids=["full", "block_causal"])
+@pytest.mark.parametrize("shift", [0, 1])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_in_one_layer_it_is_a_forward_without_that_token(
+    first_layer: Any, seed: int, shift: int, config: GenerationConfig
+) -> None:
+    """With shift 0 the position is masked; with shift 1 it is left out."""
+    anchor = anchor_of(seed, config)
+    every = judged_in(anchor)
+    # Masks of a block see each other: one at a time is the plain meaning.
+    groups = [every] if shift else [every[i : i + 1] for i in range(len(every))]
+    for judged in groups:
+        windows = windows_with_shadows(anchor, judged, config, shift)
+        found = shadow_logits(first_layer, windows)
+        plain = windows_from_branches((anchor,), config, prediction_shift=shift, pad_token=PAD)
+        for position, answer in zip(judged, found, strict=True):
+            ids, mask = plain.input_ids[0].copy(), plain.mask[0].copy()
+            if shift:
+                mask[:, position] = False
+            else:
+                ids[position] = MASK
+            expected = logits_of(first_layer, ids, plain.positions[0], mask)[position - shift]
+            np.testing.assert_allclose(answer, expected, atol=CLOSE)
+
+
+@pytest.mark.parametrize("config", [FULL, CAUSAL], ids=["full", "block_causal"])
+@pytest.mark.parametrize("shift", [0, 1])
+def test_in_more_layers_it_reads_what_the_real_rows_have_made_of_the_token(
+    network: Any, shift: int, config: GenerationConfig
+) -> None:
+    """Plainly: the real rows first, all layers; then one row behind them that reads theirs, but for two."""
+    anchor = anchor_of(2, config)
+    every = judged_in(anchor)
+    groups = [every] if shift else [every[i : i + 1] for i in range(len(every))]
+    plain = windows_from_branches((anchor,), config, prediction_shift=shift, pad_token=PAD)
+    rows = DynamicCache()
+    logits_of(network, plain.input_ids[0], plain.positions[0], plain.mask[0], rows)
+    numbers = anchor.layout.numbers(np.arange(len(anchor.tokens)))
+    for judged in groups:
+        found = shadow_logits(network, windows_with_shadows(anchor, judged, config, shift))
+        for position, answer in zip(judged, found, strict=True):
+            at = position - shift
+            token = anchor.tokens[at] if shift else MASK
+            sees = np.ones((1, len(anchor.tokens) + 1), np.bool_)
+            if config.window == "block_causal":
+                sees[0, :-1] = numbers <= numbers[at]
+            sees[0, [position, at]] = False
+            expected = logits_of(network, np.array([token]), np.array([at]), sees, copy.deepcopy(rows))[0]
+            np.testing.assert_allclose(answer, expected, atol=CLOSE)
+
+
+@pytest.mark.parametrize("shift", [0, 1])
+def test_the_judged_token_reaches_it_through_other_rows_alone(network: Any, first_layer: Any, shift: int) -> None:
+    """Another token there changes nothing in one layer; in more it does, since the rows around have read it."""
+    anchor = anchor_of(3, FULL)
+    position = int(judged_in(anchor)[2])
+    other = replace(anchor, tokens=anchor.tokens.copy())
+    other.tokens[position] = (anchor.tokens[position] + 1) % 900 + 3
+    both = [windows_with_shadows(each, judged_in(anchor), FULL, shift) for each in (anchor, other)]
+    one = [shadow_logits(first_layer, windows)[2] for windows in both]
+    more = [shadow_logits(network, windows)[2] for windows in both]
+    np.testing.assert_array_equal(one[0], one[1])
+    assert np.abs(more[0] - more[1]).max() > 1e-3
+
+
+def test_an_engine_answers_it_behind_a_cache(network: Any, session: Session) -> None:
+    """Two rounds of ONNX Runtime: the prompt is committed, then judged rows read it from the cache."""
+    first = windows_with_shadows(anchor_of(11, FULL), np.empty(0, np.int64), FULL, 1)
+    session.forward(batch_from_windows([first], [7], [0.0]))
+    session.commit(7, 0, first.commit)
+    anchor = anchor_of(11, FULL, cached=True)
+    judged = judged_in(anchor)
+    assert judged[0] == PROMPT, "which is predicted by a row of the cache"
+    windows = windows_with_shadows(anchor, judged, FULL, 1)
+    answered = session.forward(batch_from_windows([windows], [7], [0.0]))
+    columns = slice(windows.kept + len(windows.asked[0]), windows.kept + len(windows.asked[0]) + len(judged))
+
+    rows = DynamicCache()
+    logits_of(network, first.input_ids[0], first.positions[0], first.mask[0], rows)
+    rows.crop(PROMPT - first.lengths[0])  # so many rows fewer
+    real = windows.lengths[0] - len(judged)
+    sees = np.ones((real, PROMPT + real), np.bool_)
+    logits_of(network, windows.input_ids[0, :real], windows.positions[0, :real], sees, rows)
+    for number, position in enumerate(judged):
+        sees = np.ones((1, PROMPT + real + 1), np.bool_)
+        sees[0, position] = False
+        if position > PROMPT:  # the row before the first is committed, and every row sees the cache
+            sees[0, position - 1] = False
+        token, at = anchor.tokens[position - 1 : position], np.array([position - 1])
+        said = torch.from_numpy(logits_of(network, token, at, sees, copy.deepcopy(rows))[0]).log_softmax(-1)
+        best = said.topk(8)
+        np.testing.assert_array_equal(answered.topk_ids[0, 0, columns][number], best.indices.numpy())
+        np.testing.assert_allclose(answered.topk_logprobs[0, 0, columns][number], best.values.numpy(), atol=2e-4)

@@ -1,0 +1,163 @@
+"""Decodes by random schemas, judged by an independent validator; and what a grammar costs: markdown.
+
+    python -m tools.reports.grammar BUNDLE --decodes 1000 --seed 1
+
+Every decode has a schema, a strategy and options of its own. The exit code is 1 where an answer that ended by itself is
+not what its schema allows.
+"""
+
+import argparse
+import json
+import random
+import statistics
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import jsonschema
+
+from lopa.runtime.algorithm.decoding import Step
+from lopa.runtime.decoder import Decoder
+from lopa.runtime.errors import GrammarRefusedError
+from lopa.runtime.generation_config import TRAITS, GenerationConfig, Strategy
+from lopa.runtime.grammar.source import reading_from_config
+from lopa.runtime.grammar.state import state_of_nothing
+from lopa.runtime.grammar.vocabulary import Vocabulary, vocabulary_from_tokenizer
+from lopa.runtime.requests.result import DoneEvent, GenerationResult
+from lopa.tiny import EVAL
+from tools.random_schemas import random_schema
+
+
+@dataclass
+class Seen:
+    """What came of the decodes."""
+
+    ends: Counter[str] = field(default_factory=Counter)
+    strategies: Counter[str] = field(default_factory=Counter)
+    refused: Counter[str] = field(default_factory=Counter)
+    """Schemas that were not decoded, by what was said."""
+    invalid: list[str] = field(default_factory=list)
+    tokens: int = 0
+    steps: int = 0
+    host: list[float] = field(default_factory=list)
+    """Seconds of each step that were not its forward's."""
+    start: list[float] = field(default_factory=list)
+    after: list[float] = field(default_factory=list)
+    mask: list[float] = field(default_factory=list)
+    """Seconds of a grammar before its first token, of a token that is read, of a mask."""
+
+    def add(self, config: GenerationConfig, result: GenerationResult, steps: Sequence[Step]) -> None:
+        """Count a decode."""
+        self.ends[result.stop_reason] += 1
+        self.strategies[config.strategy] += 1
+        self.tokens, self.steps = self.tokens + result.tokens, self.steps + result.steps
+        self.host += [sum(step.seconds.values()) - step.seconds["forward"] for step in steps]
+
+    def check(self, schema: dict[str, Any], result: GenerationResult) -> None:
+        """Let the validator judge an answer that ended by itself."""
+        if result.stop_reason != "eos":
+            return
+        try:
+            jsonschema.Draft202012Validator(schema).validate(json.loads(result.text))
+        except (ValueError, jsonschema.ValidationError) as error:
+            self.invalid.append(f"{json.dumps(schema)} got {result.text!r}: {str(error).splitlines()[0]}")
+
+    def time(self, config: GenerationConfig, result: GenerationResult, vocabulary: Vocabulary) -> None:
+        """Read an answer once more, with a clock."""
+        began = time.perf_counter()
+        state = state_of_nothing(reading_from_config(config, vocabulary), config.positions)
+        self.start.append(time.perf_counter() - began)
+        for place, token in enumerate(result.token_ids):
+            began = time.perf_counter()
+            state.reading.allowed.any()
+            masked = time.perf_counter()
+            after = state.after(token, config.positions - place - 1)
+            self.mask.append(masked - began)
+            self.after.append(time.perf_counter() - masked)
+            assert after is not None
+            state = after
+
+
+def random_options(
+    rng: random.Random, schema: dict[str, Any], number: int, strategies: Sequence[str]
+) -> dict[str, Any]:
+    """Options of one decode: any of the strategies, blocks, windows, thresholds, draws."""
+    strategy = cast(Strategy, rng.choice(strategies))
+    return {
+        "strategy": strategy,
+        "json_schema": schema,
+        "branches": rng.choice([1, 2, 4]) if TRAITS[strategy].looks_ahead else None,
+        "block_size": rng.choice([8, 16, 32]),
+        "window": rng.choice(["full", "block_causal"]),
+        "skip_threshold": rng.choice([0.2, 0.5, 0.9]),
+        "temperature": rng.choice([0.0, 0.0, 0.5, 1.0]),
+        "drop_after_eos": rng.random() < 0.8,
+        "max_new_tokens": rng.choice([48, 96, 160]),
+        "seed": number,
+    }
+
+
+def seen_of_decodes(decoder: Decoder, count: int, seed: int, strategies: Sequence[str]) -> Seen:
+    """What came of `count` decodes; schemas that are refused come on top of them."""
+    rng, seen = random.Random(seed), Seen()
+    prompts = [json.loads(line)["prompt"] for line in EVAL.read_text(encoding="utf-8").splitlines()]
+    vocabulary = vocabulary_from_tokenizer(decoder.tokenizer, decoder.bundle.manifest)
+    while seen.ends.total() < count:
+        schema, prompt = random_schema(rng), rng.choice(prompts)
+        options = random_options(rng, schema, seen.ends.total(), strategies)
+        config = decoder.config(**options)
+        steps: list[Step] = []
+        try:
+            *_, last = decoder.stream(prompt, config, on_step=steps.append)
+        except GrammarRefusedError as error:
+            seen.refused["no room" if "max_new_tokens" in error.received else error.received.rpartition(": ")[2]] += 1
+            continue
+        assert isinstance(last, DoneEvent)
+        seen.add(config, last.result, steps)
+        seen.check(schema, last.result)
+        seen.time(config, last.result, vocabulary)
+    return seen
+
+
+def report(seen: Seen, decodes: int) -> Iterator[str]:
+    """Lines of markdown."""
+    yield f"{decodes} decodes: {seen.ends['eos']} ended by themselves, {len(seen.invalid)} of them invalid; "
+    yield f"ends: {dict(seen.ends)}; strategies: {dict(seen.strategies)};"
+    yield f"schemas refused on top: {seen.refused.total()}"
+    yield from (f"- refused {number} times: {what}" for what, number in seen.refused.most_common())
+    yield f"{seen.tokens} tokens in {seen.steps} steps, {seen.tokens / max(1, seen.steps):.2f} a step"
+    yield ""
+    yield "| cost | n | median, us | 99 %, us | most, us |"
+    yield "|---|---|---|---|---|"
+    for name, values in (
+        ("a schema before its first token", seen.start),
+        ("a mask", seen.mask),
+        ("a token that is read, and its way to the end", seen.after),
+        ("a step without its forward", seen.host),
+    ):
+        ranked = sorted(1e6 * value for value in values)
+        middle, rare = statistics.median(ranked), ranked[int(0.99 * (len(ranked) - 1))]
+        yield f"| {name} | {len(ranked)} | {middle:.0f} | {rare:.0f} | {ranked[-1]:.0f} |"
+    yield from ("", *seen.invalid)
+
+
+def main() -> int:
+    """Print the report of the bundle that the command line names."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("bundle", type=Path)
+    parser.add_argument("--decodes", type=int, default=1000)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--strategies", default=",".join(sorted(TRAITS)))
+    asked = parser.parse_args()
+    with Decoder.open(asked.bundle, threads=1) as decoder:
+        seen = seen_of_decodes(decoder, asked.decodes, asked.seed, asked.strategies.split(","))
+    print("\n".join(report(seen, asked.decodes)))
+    return 1 if seen.invalid else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
