@@ -7,7 +7,7 @@ SOURCES := pyproject.toml constraints.txt
 # -qq: only errors. What some package indexes make pip warn about hides everything else.
 PIP := $(BIN)/pip install -qq --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test test-clients peers test-peers clean
+.PHONY: demo test test-clients peers test-peers grammars clean
 
 demo: $(VENV)/demo-ready
 	$(BIN)/lopa-export demo
@@ -35,6 +35,11 @@ peers: $(VENV)/test-ready
 test-peers: $(VENV)/test-ready
 	$(BIN)/python -m tools.peers prepare
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 LOPA_PEERS=.peers $(BIN)/pytest -m peers tests/tools/peers
+
+# 1,000 decodes by random schemas, judged by another validator, and what grammars cost (docs/grammars.md).
+grammars: $(VENV)/test-ready
+	test -d out/bundle || $(BIN)/lopa-export onnx src/lopa/tiny/base --lora src/lopa/tiny/d2f_lora -o out/bundle
+	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m tools.reports.grammar out/bundle --decodes 1000
 
 clean:
 	rm -rf $(VENV) $(CLIENTS) .peers build dist .pytest_cache .mypy_cache .ruff_cache .coverage

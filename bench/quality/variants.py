@@ -77,12 +77,17 @@ SWEEPS: Mapping[str, Sweep] = {
     "lopa-4": Sweep("lopa", "skip_threshold", _THRESHOLDS, (("branches", 4),)),
     "eb": Sweep("eb", "gamma", _GAMMAS),
     "eb-4": Sweep("eb", "gamma", _GAMMAS, (("branches", 4),)),
+    "eb-taking-back": Sweep("eb", "gamma", _GAMMAS, (("take_back_threshold", 0.5),)),
+    "wino": Sweep("wino", "skip_threshold", (0.9, 0.8, 0.7, 0.6), (("take_back_threshold", 0.5),)),
+    "lossless-vanilla": Sweep("vanilla", "branches", (2, 3, 4), (("lossless", True),)),
+    "lossless-threshold": Sweep("threshold", "branches", (2, 3, 4), (("lossless", True),)),
+    "lossless-d2f": Sweep("d2f", "branches", (2, 3, 4), (("lossless", True),)),
     "top_n": Sweep("top_n", "per_step", (1, 2, 3, 4)),
     "factor": Sweep("factor", "factor", (0.25, 0.5, 1.0)),
     "klass": Sweep("klass", "skip_threshold", _THRESHOLDS),
     "credit": Sweep("credit", "skip_threshold", _THRESHOLDS),
     "local_leap": Sweep("local_leap", "skip_threshold", _THRESHOLDS),
-    "dream": Sweep("dream", "steps", (256, 128, 64)),
+    "dream": Sweep("dream", "steps", (128, 64)),
 }
 """By the name of the curve. Moving `skip_threshold` is the control that every other strategy has to beat."""
 

@@ -13,7 +13,8 @@ LONG_CALL = 0.010
 """Seconds of an engine call from which the share outside it is reported apart."""
 FORWARD_INCLUDES = (
     "forward = session.forward: checking the batch, copying it into bound memory, binding arrays whose shape changed, "
-    "the engine call, copying the statistics out; engine call = InferenceSession.run_with_iobinding alone"
+    "the engine call, copying the statistics out; engine call = ONNX Runtime's InferenceSession.run_with_iobinding or "
+    "OpenVINO's InferRequest.start_async and wait alone"
 )
 
 

@@ -7,7 +7,7 @@ from lopa.bench.table import Table
 def tables_from_speed(report: SpeedReport) -> list[Table]:
     """Seconds per step on both sides, and our share outside the engine."""
     measured, branches = report.measured, report.settings["branches"]
-    where = f"{report.run.threads} thread(s), {report.run.machine.cpu}"
+    where = f"{report.run.device}, {report.run.threads} thread(s), {report.run.machine.cpu}"
     tokens = "same tokens on both sides"
     if not measured.same_tokens:
         tokens = f"OTHER TOKENS for prompts {list(measured.other_tokens)}, which are left out"

@@ -12,6 +12,7 @@ from lopa.cli.measure.report_output import ReportOutput
 from lopa.cli.measure.scaling import bench_scaling
 from lopa.cli.measure.speed import bench_speed
 from lopa.cli.options.devices import counts_from_text, device_options
+from lopa.runtime.sessions.cpu_cores import is_whole_processor
 
 _SPEED_PROMPTS = 8
 _SPEED_BRANCHES = 5
@@ -157,8 +158,8 @@ def command(
     else:
         if checkpoint is None:
             raise click.UsageError("--speed needs --checkpoint, from which the eager loop reads its weights")
-        if devices != ("cpu",):
-            raise click.UsageError("--speed compares on the CPU only: leave --device out")
+        if len(devices) != 1 or not is_whole_processor(devices[0]):
+            raise click.UsageError("--speed compares on the CPU only: leave --device out, or give openvino:CPU")
         bench_speed(
             bundle,
             checkpoint,
@@ -167,6 +168,7 @@ def command(
             branches=_SPEED_BRANCHES if branches is None else branches,
             limit=_SPEED_PROMPTS if limit is None else limit,
             output=files,
+            device=devices[0],
             threads=1 if threads is None else threads,
         )
 

@@ -18,6 +18,9 @@ from lopa.runtime.decoder import Decoder
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.files.output_file import write_whole
 
+_WITH_FLOOR = ("cpu", "openvino:CPU")
+"""Devices that compute as the machine's rates are measured: on the processor, and floats in float32."""
+
 
 def bench_costs(
     bundle: Path, *, output: ReportOutput, devices: tuple[str, ...], device_timeout: float, threads: int | None
@@ -34,11 +37,11 @@ def bench_costs(
             )
         check_output(target)
         output.check("costs")
-        run = run_now(opened, device=",".join(devices), threads=threads, arguments=command_line())
+        run = run_now(opened, device=decoder.session.device, threads=threads, arguments=command_line())
         measurement = CostMeasurement(decoder, schedule_for_decoder(decoder), threads=threads)
         costs = _measured_costs(measurement, target)
     write_whole(target, json_from_record(costs))
-    rates = _rates(run.machine.cores if threads is None else threads) if devices == ("cpu",) else None
+    rates = _rates(run.machine.cores if threads is None else threads) if decoder.session.device in _WITH_FLOOR else None
     report = report_from_costs(costs, run, rates, opened.manifest)
     output.put("costs", report, tables_from_costs(report))
 

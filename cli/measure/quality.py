@@ -40,7 +40,7 @@ def bench_quality(
             )
     with Decoder.open(bundle, devices, threads=threads, device_timeout=device_timeout) as decoder:
         output.check("quality")
-        run = run_now(decoder.bundle, device=",".join(devices), threads=threads, arguments=command_line())
+        run = run_now(decoder.bundle, device=decoder.session.device, threads=threads, arguments=command_line())
         with progress_shown("prompts", len(items), quiet=quiet()) as progress:
             rows = quality_rows(decoder, items, variants, progress)
         settings, curves = shared_settings(decoder, variants), curves_from_rows(rows)

@@ -24,17 +24,21 @@ def bench_speed(
     branches: int,
     limit: int,
     output: ReportOutput,
+    device: str,
     threads: int,
 ) -> None:
-    """Seconds per step of `bundle` and of an eager loop on the checkpoint that it was made from."""
+    """Seconds per step of `bundle` on `device` and of an eager loop on the checkpoint that it was made from.
+
+    The loop runs on the processor, so `device` is to be the processor too.
+    """
     with export_extra_needed("the eager loop"):
         from lopa.bench.speed.measure import eager_decoder, measured_speed
     items = eval_set_from_jsonl(EVAL, limit=limit)
-    with Decoder.open(bundle, ["cpu"], threads=threads) as ours:
+    with Decoder.open(bundle, [device], threads=threads) as ours:
         config = ours.config(strategy="lopa", published=True, branches=branches)
         eager = eager_decoder(ours, checkpoint, lora, adapter_apart=adapter_apart)
         output.check("speed")
-        run = run_now(ours.bundle, device="cpu", threads=threads, arguments=command_line())
+        run = run_now(ours.bundle, device=ours.session.device, threads=threads, arguments=command_line())
         with progress_shown("prompts on both sides", ROUNDS * len(items), quiet=quiet()) as progress:
             measured = measured_speed(ours, eager, items, config, threads=threads, progress=progress)
     report = SpeedReport(

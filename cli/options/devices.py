@@ -16,6 +16,7 @@ _COMPLETED = (
     "openvino:CPU",
     "openvino:CPU:bf16",
     "openvino:CPU:int8",
+    "openvino:CPU:auto",
     "cuda:0",
     "tensorrt:0",
     "tensorrt-rtx:0",

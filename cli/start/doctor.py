@@ -17,6 +17,7 @@ from lopa.runtime.cuda.calls import CudaError, calls_of_installed_cuda
 from lopa.runtime.cuda.driver import cuda_device
 from lopa.runtime.errors import MissingBackendError
 from lopa.runtime.install_hint import installed_version, pip_command, pip_install
+from lopa.runtime.openvino.library import LEAST_VERSION, version_numbers
 from lopa.runtime.tensorrt.library import RTX
 
 
@@ -30,6 +31,8 @@ class _Ability:
     remedy: Callable[[], str]
     programs: tuple[str, ...] = ()
     """On PATH."""
+    least: tuple[int, int] = (0, 0)
+    """Year and release, or major and minor number, that every distribution has to have reached."""
 
 
 _ABILITIES = (
@@ -39,7 +42,12 @@ _ABILITIES = (
         ("torch", "transformers", "safetensors", "onnx", "onnxscript"),
         partial(pip_install, "export"),
     ),
-    _Ability("decode with OpenVINO (docs/openvino.md)", ("openvino",), partial(pip_install, "openvino")),
+    _Ability(
+        "decode with OpenVINO (docs/openvino.md)",
+        ("openvino",),
+        partial(pip_install, "openvino"),
+        least=LEAST_VERSION,
+    ),
     _Ability(
         "decode over processes (MPI)",
         ("mpi4py",),
@@ -93,7 +101,7 @@ def command(bundle: Path | None) -> None:
         parts = {name: _version(name) for name in ability.distributions} | {
             name: _program(name) for name in ability.programs
         }
-        missing = [name for name, found in parts.items() if found is None]
+        missing = [name for name, found in parts.items() if found is None or _is_too_old(found, ability)]
         there = ", ".join(found for found in parts.values() if found is not None)
         click.echo(f"{'missing' if missing else 'ok':11} {ability.name}: {there or 'nothing of it'}")
         if missing:
@@ -115,6 +123,11 @@ def _version(distributions: str) -> str | None:
         if (version := installed_version(name)) is not None:
             return f"{name} {version}"
     return None
+
+
+def _is_too_old(found: str, ability: _Ability) -> bool:
+    """Whether `found`, name and version of a distribution or the place of a program, is older than `ability` needs."""
+    return version_numbers(found.rpartition(" ")[2]) < ability.least
 
 
 def _program(name: str) -> str | None:
@@ -157,7 +170,7 @@ def _openvino_devices() -> list[tuple[str, str]]:
     for name in core.available_devices:
         bf16 = "BF16" in map(str, core.get_property(name, "OPTIMIZATION_CAPABILITIES"))
         ran = "" if name == "CPU" else ", never run by us (docs/openvino.md)"
-        also = f"; openvino:{name}:bf16 too, rounded" if bf16 else ""
+        also = f"; openvino:{name}:bf16 too, rounded, and openvino:{name}:auto, the faster" if bf16 else ""
         states.append((f"openvino:{name}", f"ready (OpenVINO {openvino.__version__.split('-')[0]}){also}{ran}"))
     return states
 

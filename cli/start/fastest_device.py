@@ -1,16 +1,18 @@
 """Which device of this machine is the fastest for a bundle: short forwards on each that opens, in turn."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 
 from lopa.bench.forward.comparison import SideResult, compared_forwards
 from lopa.bench.forward.work import ForwardShape
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.errors import LopaError
+from lopa.runtime.openvino.session import open_session as open_openvino
 from lopa.runtime.sessions.session import Session, open_session
 
 DEVICES = ("cpu", "openvino:CPU", "openvino:CPU:bf16", "openvino:CPU:int8", "openvino:GPU", "cuda:0")
 """Tried in this order: those that run a bundle as it is. Engines are built first, so they are not asked here."""
+_PLAIN, _CHOOSES = "openvino:CPU", "openvino:CPU:auto"
 _SHAPE = ForwardShape(1, 32, 64, 32)
 """One block behind a short prefix, every row wanted: what most steps of one branch are like."""
 _ROUNDS = 5
@@ -19,7 +21,10 @@ _CLEARLY = 0.05
 
 
 def lines_of_fastest(bundle: Bundle, devices: Sequence[str] = DEVICES) -> Iterator[str]:
-    """A line for every device, and one that names the fastest and by how much; what does not open says why."""
+    """A line for every device, and one that names the fastest and by how much; what does not open says why.
+
+    Where openvino:CPU opens, also what openvino:CPU:auto takes.
+    """
     with ExitStack() as opened:
         sessions: dict[str, Session] = {}
         for device in devices:
@@ -32,8 +37,11 @@ def lines_of_fastest(bundle: Bundle, devices: Sequence[str] = DEVICES) -> Iterat
         if not sessions:
             return
         results = compared_forwards(sessions, bundle.manifest, [_SHAPE], _ROUNDS)
-    for each in results:
-        yield f"{each.side}: {each.median * 1e3:.3g} ms{_difference(each, results[0])}"
+        for each in results:
+            yield f"{each.side}: {each.median * 1e3:.3g} ms{_difference(each, results[0])}"
+        if _PLAIN in sessions:
+            with closing(open_openvino(bundle, _CHOOSES, threads=None)) as chosen:  # of the models that are open
+                yield f"{_CHOOSES} takes {chosen.choice}"
     yield verdict_of(results)
 
 

@@ -113,7 +113,7 @@ def _report_from_graph(
             references,
             progress,
             stage,
-            rounded_to="bfloat16" if rounds_to_bfloat16(device) else None,
+            rounded_to="bfloat16" if rounds_to_bfloat16(session.device) else None,
         )
     finally:
         session.close()

@@ -88,7 +88,7 @@ def _no_hints(text: str, vocabulary: Vocabulary) -> tuple[bytes, ...]:  # noqa: 
 def _text_of_regex(text: str, vocabulary: Vocabulary) -> bytes | None:
     """A short text that matches all of `text`; None where none is found, as in what is no expression."""
     try:
-        return next(short_endings(matcher(vocabulary.bytes, _from_regex(text))), None)
+        return min(short_endings(matcher(vocabulary.bytes, _from_regex(text))), key=len, default=None)
     except ValueError:
         return None
 

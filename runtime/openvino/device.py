@@ -1,4 +1,7 @@
-"""Names of OpenVINO's devices: "openvino:CPU", "openvino:GPU.1", and ":bf16" or ":int8" behind them. Opens nothing."""
+"""Names of OpenVINO's devices: "openvino:CPU", "openvino:GPU.1", and ":bf16", ":int8" or ":auto" behind them.
+
+Opens nothing.
+"""
 
 import re
 from dataclasses import dataclass
@@ -6,7 +9,9 @@ from typing import Literal, cast
 
 from lopa.runtime.errors import BadInputError
 
-_NAME = re.compile(r"openvino:(CPU|GPU(?:\.\d{1,3})?|NPU(?:\.\d{1,3})?)(?::(bf16|int8))?", re.ASCII)
+_NAME = re.compile(r"openvino:(CPU|GPU(?:\.\d{1,3})?|NPU(?:\.\d{1,3})?)(?::(bf16|int8|auto))?", re.ASCII)
+
+Rounding = Literal["bf16", "int8", "auto"]
 
 
 @dataclass(frozen=True)
@@ -15,9 +20,9 @@ class OpenVinoDevice:
 
     name: str
     """As OpenVINO calls the device: CPU, GPU, GPU.1, NPU."""
-    rounding: Literal["bf16", "int8"] | None
+    rounding: Rounding | None
     """bf16: products may be computed in bfloat16. int8: rows are rounded to 8 bits in products with 4-bit weights.
-    None: everything is computed in float32."""
+    None: everything is computed in float32. auto: whichever of these is the fastest when a session opens."""
 
 
 def device_from_name(device: str) -> OpenVinoDevice:
@@ -27,10 +32,10 @@ def device_from_name(device: str) -> OpenVinoDevice:
         raise BadInputError(
             f"device {device!r}",
             expected="openvino:CPU, openvino:GPU, openvino:GPU.N or openvino:NPU, with :bf16 for products in bfloat16, "
-            "or for int4 bundles :int8 for rows in 8 bits",
+            "for int4 bundles :int8 for rows in 8 bits, or :auto for the fastest of these",
             remedy="e.g. openvino:CPU or openvino:CPU:bf16",
         )
-    return OpenVinoDevice(found[1], cast(Literal["bf16", "int8"] | None, found[2]))
+    return OpenVinoDevice(found[1], cast(Rounding | None, found[2]))
 
 
 def rounds_to_bfloat16(device: str) -> bool:

@@ -51,10 +51,16 @@ def model_of_part(bundle: Bundle, part: ModelPart, device: str, threads: int | N
             expected="a graph of standard operators: OpenVINO reads no functions of the domain lopa",
             remedy="export the checkpoint without --plugins, or use --device cpu",
         )
-    quantization = bundle.manifest.quantization
-    if asked.rounding == "int8" and (asked.name != "CPU" or quantization is None or quantization.kind != "int4"):
+    if asked.rounding == "auto":
         raise BadInputError(
-            f"device {device!r} for {bundle.path}",
+            f"device {device!r} for layers {part.first + 1} to {part.end} of {bundle.path}",
+            expected="a stage of a pipeline that says how it rounds: only whole models are timed",
+            remedy=f"use openvino:{asked.name} there, or openvino:{asked.name}:bf16",
+        )
+    if asked.rounding == "int8" and not _has_rows_to_round(bundle, asked.name):
+        matrices = "floats" if (kind := bundle.manifest.quantization) is None else kind.kind
+        raise BadInputError(
+            f"device {device!r} for {bundle.path}, whose matrices are {matrices}",
             expected="openvino:CPU:int8 with a bundle of 4-bit matrices: others have no products that it changes",
             remedy=f"use --device openvino:{asked.name}, or export the checkpoint with --quantize int4",
         )
@@ -112,7 +118,7 @@ def check_listed(core: Any, device: str) -> None:
             expected="a device that OpenVINO lists",
             remedy="install the device's driver, or use one that is listed, e.g. --device openvino:CPU",
         )
-    capabilities = [str(each) for each in core.get_property(asked.name, "OPTIMIZATION_CAPABILITIES")]
+    capabilities = _capabilities(core, asked.name)
     if asked.rounding == "bf16" and "BF16" not in capabilities:
         raise MissingBackendError(
             f"device {device!r}, but {core.get_property(asked.name, 'FULL_DEVICE_NAME')} has only "
@@ -120,6 +126,28 @@ def check_listed(core: Any, device: str) -> None:
             expected="a device with BF16 among its capabilities: a processor with AVX512-BF16 or AMX",
             remedy=f"use --device openvino:{asked.name}, which computes in float32",
         )
+
+
+def devices_to_choose_from(bundle: Bundle, device: str) -> tuple[str, ...]:
+    """What "openvino:NAME:auto" may become for `bundle` on this machine: the device in float32, then its roundings.
+
+    Raises MissingBackendError when OpenVINO is absent or too old, or when it has no such device.
+    """
+    core, name = openvino_module(device).Core(), device_from_name(device).name
+    check_listed(core, device)
+    plain = f"openvino:{name}"
+    rounded = [f"{plain}:bf16"] if "BF16" in _capabilities(core, name) else []
+    return (plain, *rounded, *([f"{plain}:int8"] if _has_rows_to_round(bundle, name) else []))
+
+
+def _capabilities(core: Any, name: str) -> list[str]:
+    return [str(each) for each in core.get_property(name, "OPTIMIZATION_CAPABILITIES")]
+
+
+def _has_rows_to_round(bundle: Bundle, name: str) -> bool:
+    """Whether the device `name` has products with 4-bit weights in `bundle` whose rows it can round to 8 bits."""
+    quantization = bundle.manifest.quantization
+    return name == "CPU" and quantization is not None and quantization.kind == "int4"
 
 
 def settings(asked: OpenVinoDevice, threads: int | None) -> dict[str, Any]:

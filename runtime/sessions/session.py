@@ -22,7 +22,7 @@ class Session(Protocol):
 
     @property
     def device(self) -> str:
-        """The device as the user named it, e.g. "cpu"."""
+        """The device as the user named it, e.g. "cpu"; of "openvino:CPU:auto" the one that was taken."""
 
     def forward(self, batch: WindowBatch) -> Statistics:
         """Run every window against its request's prefix; commits nothing."""

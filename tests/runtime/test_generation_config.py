@@ -277,11 +277,10 @@ def test_dream_decodes_the_whole_answer_as_one_block() -> None:
 @pytest.mark.parametrize("strategy", TRAITS)
 def test_what_a_model_is_decoded_by_leaves_out_what_another_strategy_lacks(strategy: Strategy) -> None:
     """A model's own loop has sub-blocks, steps and a cache of them; every strategy can be asked for all the same."""
-    cache = "sub_block" if TRAITS[strategy].doubt_threshold is None else "dual"
-    own = {"cache": cache, "sub_block": 8, "block_steps": 4}
+    own = {"cache": "sub_block", "sub_block": 8, "block_steps": 4}
     config = GenerationConfig(**{**own, **left_out_for(strategy), "strategy": strategy})
-    kept = cache if not (TRAITS[strategy].pipelined or TRAITS[strategy].whole) else None
-    assert config.cache == (kept or ("none" if TRAITS[strategy].whole else "blocks"))
+    kept = strategy in ("threshold", "vanilla", "sequential", "top_n")
+    assert config.cache == ("sub_block" if kept else "none" if strategy == "dream" else "blocks")
     assert config.block_steps == (4 if TRAITS[strategy].block_steps else None)
 
 

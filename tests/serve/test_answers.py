@@ -191,6 +191,25 @@ def test_every_answer_has_an_id_in_its_headers(server: Server) -> None:
     assert raw.headers["x-request-id"] == raw.parse().id
 
 
+def json_schema(schema: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "json_schema", "json_schema": {"name": "a", "strict": True, "schema": schema}}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_answer_has_the_form_that_is_asked_for(server: Server, stream: bool) -> None:
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+    for wanted in (json_schema({**schema, "additionalProperties": False}), {"type": "json_object"}):
+        answer: Any = server.client.chat.completions.create(
+            model="tiny", messages=TALK, max_tokens=60, stream=stream, response_format=wanted
+        )
+        if stream:
+            text = "".join(part.choices[0].delta.content or "" for part in answer if part.choices)
+        else:
+            assert answer.choices[0].finish_reason == "stop"
+            text = answer.choices[0].message.content
+        assert isinstance(json.loads(text), dict)
+
+
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {}}}
 IMAGE = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,"}}]}]
 
@@ -201,8 +220,10 @@ IMAGE = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url":
         ({"tools": [TOOL]}, "tools"),
         ({"functions": [{"name": "f"}]}, "functions"),
         ({"tool_choice": "required"}, "tool_choice"),
-        ({"response_format": {"type": "json_object"}}, "response_format"),
-        ({"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": {}}}}, "response_format"),
+        ({"response_format": {"type": "xml"}}, "response_format"),
+        ({"response_format": {"type": "json_schema", "json_schema": {"name": "a"}}}, "response_format"),
+        ({"response_format": json_schema({"not": {}})}, "response_format"),
+        ({"response_format": json_schema({"const": "long" * 99}), "max_tokens": 20}, "response_format"),
         ({"logit_bias": {"5": 1}}, "logit_bias"),
         ({"presence_penalty": 0.5}, "presence_penalty"),
         ({"frequency_penalty": -1}, "frequency_penalty"),

@@ -31,6 +31,9 @@ from lopa.runtime.requests.result import DoneEvent, GenerationResult
 from lopa.tiny import EVAL
 from tools.random_schemas import random_schema
 
+STRATEGIES = tuple(sorted(name for name, traits in TRAITS.items() if traits.doubt_threshold is None))
+"""Those that a grammar goes with: what it has read is not doubted any more."""
+
 
 @dataclass
 class Seen:
@@ -92,7 +95,7 @@ def random_options(
         "json_schema": schema,
         "branches": rng.choice([1, 2, 4]) if TRAITS[strategy].looks_ahead else None,
         "block_size": rng.choice([8, 16, 32]),
-        "window": rng.choice(["full", "block_causal"]),
+        "window": rng.choice(["full", "block_causal"]) if TRAITS[strategy].pipelined else "full",
         "skip_threshold": rng.choice([0.2, 0.5, 0.9]),
         "temperature": rng.choice([0.0, 0.0, 0.5, 1.0]),
         "drop_after_eos": rng.random() < 0.8,
@@ -151,7 +154,7 @@ def main() -> int:
     parser.add_argument("bundle", type=Path)
     parser.add_argument("--decodes", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--strategies", default=",".join(sorted(TRAITS)))
+    parser.add_argument("--strategies", default=",".join(STRATEGIES))
     asked = parser.parse_args()
     with Decoder.open(asked.bundle, threads=1) as decoder:
         seen = seen_of_decodes(decoder, asked.decodes, asked.seed, asked.strategies.split(","))

@@ -1,7 +1,7 @@
 """What quantizing costs in quality on the tiny checkpoint: score and tokens per forward of every strategy, and how far
 the distributions move.
 
-Usage: python -m tools.reports.quantization BUNDLE... [--limit N]
+Usage: python -m tools.reports.quantization BUNDLE... [--limit N] [--device NAME]
 
 The first bundle is the one that the others are held against. Bundles made with --with-logits also get the divergence
 from it, in nats: the mean of KL(first || other) over the undecided positions of the first one's own answers, of which
@@ -34,20 +34,21 @@ Float64 = npt.NDArray[np.float64]
 @click.command()
 @click.argument("bundles", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--limit", type=click.IntRange(min=1), help="Prompts [default: all].")
-def main(bundles: tuple[Path, ...], limit: int | None) -> None:
+@click.option("--device", default="cpu", show_default=True, help="On which all of them are opened.")
+def main(bundles: tuple[Path, ...], limit: int | None, device: str) -> None:
     """Print a row for each bundle: score and tokens per forward by strategy, size and divergence."""
     items = [item for item in eval_set_from_jsonl(EVAL, limit=limit) if item.kind == SCORED_KIND]
     rows = []
     sequences: list[tuple[Int64, int]] = []
     first: Float64 | None = None
     for path in bundles:
-        with Decoder.open(path, threads=1) as decoder:
+        with Decoder.open(path, [device], threads=1) as decoder:
             sequences = sequences or _sequences(decoder, items)
             found = _logprobs(decoder, sequences) if decoder.bundle.manifest.with_logits else None
             first = found if path == bundles[0] else first
             rows.append((path.name, _size(decoder), _divergence(first, found), *_scores(decoder, items)))
     header = ("bundle", "MB", "KL", *(variant.name for variant in VARIANTS), "mean")
-    title = f"score in % / tokens per forward, {len(items)} prompts of kind {SCORED_KIND}"
+    title = f"score in % / tokens per forward, {len(items)} prompts of kind {SCORED_KIND}, {device}"
     show_table(Table(title, header, tuple(rows)))
 
 

@@ -153,7 +153,7 @@ def test_a_name_that_is_not_known_is_refused(text: str) -> None:
 def test_every_sweep_is_a_config_of_its_own(decoder: Decoder) -> None:
     for name in SWEEPS:
         configs = [variant_config(decoder, variant, published=False) for variant in variants_from_text(name)]
-        assert len(configs) >= 3
+        assert len(configs) >= 2
         assert len({json.dumps(asdict(config), sort_keys=True) for config in configs}) == len(configs)
     assert len(variants_from_text("all")) == sum(len(variants_from_text(name)) for name in SWEEPS)
 

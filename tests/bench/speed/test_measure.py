@@ -121,8 +121,11 @@ def test_global_settings_are_put_back() -> None:
     assert ort.InferenceSession.run_with_iobinding is run
 
 
-def test_the_clock_sees_one_call_a_step(tiny_bundle: Path) -> None:
-    with Decoder.open(tiny_bundle, threads=1) as decoder, engine_calls_timed() as calls:
+@pytest.mark.parametrize("device", ["cpu", "openvino:CPU"])
+def test_the_clock_sees_one_call_a_step(tiny_bundle: Path, device: str) -> None:
+    if device != "cpu":
+        pytest.importorskip("openvino")
+    with Decoder.open(tiny_bundle, [device], threads=1) as decoder, engine_calls_timed() as calls:
         (result,) = decoder.generate(["Question: "], decoder.config(branches=3, max_new_tokens=32))
     assert len(calls) == result.steps
     assert all(seconds > 0 for seconds in calls)

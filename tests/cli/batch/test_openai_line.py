@@ -57,7 +57,7 @@ def test_log_probabilities_are_asked_for_in_two_ways() -> None:
         {"logit_bias": {"5": 1}},
         {"presence_penalty": 0.5},
         {"best_of": 3},
-        {"response_format": {"type": "json_object"}},
+        {"response_format": {"type": "xml"}},
         {"guided_json": {}},
         {"max_tokens": 5, "max_completion_tokens": 6},
         {"max_tokens": 5, "lopa": {"max_new_tokens": 6}},

@@ -2,7 +2,11 @@
 
 import re
 
+import pytest
 from tests.cli.command import lopa_export
+
+from lopa.cli.start import doctor
+from lopa.runtime.install_hint import installed_version
 
 
 def test_doctor_lists_abilities_and_devices() -> None:
@@ -13,3 +17,15 @@ def test_doctor_lists_abilities_and_devices() -> None:
     asked = re.findall(r" install (.*)", result.stdout)
     assert asked
     assert not any("lopa" in words for words in asked)  # no remedy asks an index for this project
+
+
+@pytest.mark.parametrize(("version", "state"), [("2025.4.1", "missing"), ("2026.4.0", "ok"), ("2027.0.0", "ok")])
+def test_an_openvino_that_is_too_old_is_no_openvino(monkeypatch: pytest.MonkeyPatch, version: str, state: str) -> None:
+    def found(name: str) -> str | None:
+        return version if name == "openvino" else installed_version(name)
+
+    monkeypatch.setattr(doctor, "installed_version", found)
+    lines = lopa_export("doctor").stdout.splitlines()
+    place = next(i for i, line in enumerate(lines) if "decode with OpenVINO" in line)
+    assert lines[place].split() == [state, *f"decode with OpenVINO (docs/openvino.md): openvino {version}".split()]
+    assert ("needs openvino" in lines[place + 1]) == (state == "missing")

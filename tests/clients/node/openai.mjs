@@ -152,7 +152,7 @@ test("completions, whole and streamed", async () => {
 
 test("what cannot be done is a BadRequestError that names the field", async () => {
   const tools = [{ type: "function", function: { name: "add", parameters: { type: "object", properties: {} } } }];
-  const json = { type: "json_schema", json_schema: { name: "answer", schema: { type: "object" } } };
+  const json = { type: "json_schema", json_schema: { name: "answer", schema: { not: {} } } };
   for (const [wrong, param] of [
     [{ temperature: -1 }, "temperature"],
     [{ max_tokens: 0 }, "max_tokens"],

@@ -89,7 +89,7 @@ def test_tools_are_refused_by_name(chat: ChatOpenAI) -> None:
         """Add two numbers."""
         return a + b
 
-    schema = {"title": "answer", "description": "a number", "type": "object", "properties": {"x": {"type": "number"}}}
+    schema = {"title": "answer", "description": "a number", "type": "object", "properties": {"x": {"not": {}}}}
     structured = chat.with_structured_output(schema, method="json_schema")
     for refused, param in ((chat.bind_tools([add]), "tools"), (structured, "response_format")):
         with pytest.raises(openai.BadRequestError) as error:

@@ -20,7 +20,7 @@ from lopa.runtime.bundle import Bundle
 from lopa.runtime.devices import session_from_devices
 from lopa.runtime.errors import BadInputError, MissingBackendError
 from lopa.runtime.generation_config import GenerationConfig
-from lopa.runtime.openvino import model, session
+from lopa.runtime.openvino import choice, model, session
 from lopa.runtime.openvino.device import OpenVinoDevice, device_from_name
 from lopa.runtime.openvino.model import settings
 from lopa.runtime.parallel.branch_session import BranchParallelSession
@@ -30,6 +30,7 @@ openvino = pytest.importorskip("openvino")
 
 DEVICE = "openvino:CPU"
 BF16 = f"{DEVICE}:bf16"
+AUTO = f"{DEVICE}:auto"
 HAS_BF16 = "BF16" in openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
 with_bf16 = pytest.mark.skipif(not HAS_BF16, reason="the processor has no bfloat16")
 PROMPT = "Question: There are 9 baskets at home, and each holds 6 candies. How many candies are there now?\nAnswer:"
@@ -232,6 +233,81 @@ def test_the_processor_has_one_branch_by_default() -> None:
     assert branch_choice(config, ["openvino:GPU"]).number == branch_choice(config, ["cuda:0"]).number > 1
 
 
+def test_the_fastest_rounding_is_kept_and_says_why(
+    tiny_quantized: Path, opened: Callable[[Path, str], Session], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever is the fastest: the bits of that device, its name, all figures, and no other model left open."""
+    bundle = Bundle.open(tiny_quantized)
+    devices = model.devices_to_choose_from(bundle, AUTO)
+    assert devices[0] == DEVICE
+    assert (BF16 in devices) == HAS_BF16
+    assert (f"{DEVICE}:int8" in devices) == (bundle.manifest.quantization.kind == "int4")  # type: ignore[union-attr]
+    batch = random_batch(np.random.default_rng(8), [1], 2, 20, 4)
+    for fast in devices:
+        monkeypatch.setattr(choice, "_seconds", lambda timed, _, fast=fast: 1.0 if timed.device == fast else 2.0)
+        models_before = len(model._open_models)
+        kept = session.open_session(bundle, AUTO, threads=1)
+        assert len(model._open_models) <= models_before + 1
+        assert kept.device == fast
+        assert kept.choice is not None
+        assert [each.device for each in kept.choice.timed] == list(devices)
+        assert str(kept.choice).startswith(f"{fast}, of {DEVICE} ")
+        assert kept.prefix_length(1) == 0
+        expected = opened(tiny_quantized, fast).forward(batch)
+        np.testing.assert_array_equal(kept.forward(batch).topk_logprobs, expected.topk_logprobs)
+        kept.close()
+    plain = session.open_session(bundle, DEVICE, threads=1)
+    assert plain.choice is None
+    plain.close()
+
+
+def test_the_rounding_is_measured(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Real forwards of a window behind a prefix of as many rows, in turns: each device as often as the others."""
+    ran: list[tuple[str, int, int]] = []
+    plain = session.OpenVinoSession.forward
+
+    def noted(self: session.OpenVinoSession, batch: Any) -> Any:
+        ran.append((self.device, batch.input_ids.size, self.prefix_length(batch.requests[0])))
+        return plain(self, batch)
+
+    monkeypatch.setattr(session.OpenVinoSession, "forward", noted)
+    with Decoder.open(tiny_bundle, [AUTO], threads=1) as decoder:
+        assert decoder.session.device in (DEVICE, BF16)
+        assert decoder.branches_for(decoder.config()).number == 1
+    if not HAS_BF16:
+        assert not ran
+        return
+    warm, timed = ran[:4], ran[4:]
+    assert warm == [(device, 64, prefix) for device in (DEVICE, BF16) for prefix in (0, 64)]
+    assert timed == [(DEVICE, 64, 64), (BF16, 64, 64)] * (len(timed) // 2)
+    assert len(timed) // 2 >= 3
+
+
+def test_where_float32_is_all_there_is(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A processor without bfloat16: nothing is timed."""
+    bundle = Bundle.open(tiny_bundle)
+    monkeypatch.setattr(model, "_capabilities", lambda *_: ["FP32", "INT8"])
+    monkeypatch.setattr(choice, "_seconds", None)
+    kept = session.open_session(bundle, AUTO, threads=1)
+    assert kept.device == DEVICE
+    assert str(kept.choice) == f"{DEVICE}, the only one that this machine has for this bundle"
+    kept.close()
+
+
+@with_bf16
+def test_verify_judges_what_was_chosen(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choice, "_seconds", lambda timed, _: 1.0 if timed.device == BF16 else 2.0)
+    report = report_from_bundle(Bundle.open(tiny_bundle), device=AUTO)
+    assert report.ok
+    assert {error.tolerance for error in report.errors} == {0.2}
+
+
+def test_a_stage_says_how_it_rounds(tiny_staged: Path) -> None:
+    with pytest.raises(BadInputError, match="only whole models are timed") as caught:
+        open_session(Bundle.open(tiny_staged), f"cpu+{AUTO}")
+    assert "for layers 4 to 5 of" in caught.value.received
+
+
 @pytest.mark.parametrize(
     "device",
     ["openvino", "openvino:", "openvino:cpu", "openvino:CPU:fp16", "openvino:CPU.1", "openvino:AUTO", "openvino:GPU.x"],
@@ -247,7 +323,7 @@ def test_names() -> None:
     assert device_from_name("openvino:NPU") == OpenVinoDevice("NPU", None)
 
 
-@pytest.mark.parametrize("name", ["GPU.7", "NPU"])
+@pytest.mark.parametrize("name", ["GPU.7", "NPU", "GPU.7:auto"])
 def test_a_device_that_is_not_listed(tiny_bundle: Path, name: str) -> None:
     with pytest.raises(MissingBackendError, match="openvino:CPU") as caught:
         open_session(Bundle.open(tiny_bundle), f"openvino:{name}")

@@ -1,0 +1,100 @@
+"""Commands on openvino:CPU: the steps and answers of cpu, measured tables, plans, the loop of PyTorch beside it."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cli.command import PROMPT, lopa_export
+
+from lopa.bench.forward import costs, machine_rates
+from lopa.tiny import ADAPTER, CHECKPOINT
+
+pytest.importorskip("openvino")
+
+DEVICE = "openvino:CPU"
+
+
+def steps_of(path: Path, number: Callable[[str], Any] = float) -> list[dict[str, Any]]:
+    """The steps of a trace without their seconds; `number` makes what stands for a fraction."""
+    steps = [json.loads(line, parse_float=number) for line in path.read_text().splitlines()][1:]
+    return [{name: value for name, value in step.items() if name != "seconds"} for step in steps]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [("--branches", 1), ("--branches", 4), ("--branches", 3, "--window", "block_causal")],
+)
+def test_a_trace_is_that_of_cpu(tiny_bundle: Path, tmp_path: Path, options: tuple[object, ...]) -> None:
+    """Every step but its seconds; confidences as near as two orders of summation are."""
+    paths = {device: tmp_path / f"{device.replace(':', '-')}.jsonl" for device in ("cpu", DEVICE)}
+    for device, path in paths.items():
+        done = lopa_export("generate", tiny_bundle, PROMPT, "--device", device, *options, "--trace", path)
+        assert done.returncode == 0, done.stderr
+    found = steps_of(paths[DEVICE])
+    assert len(found) > 3
+    assert found == steps_of(paths["cpu"], lambda text: pytest.approx(float(text), abs=1e-4))
+
+
+def test_a_file_of_prompts_is_answered_as_on_cpu(tiny_bundle: Path, tmp_path: Path) -> None:
+    """Several at once, on OpenVINO alone and beside another device."""
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text("".join(json.dumps({"prompt": PROMPT[:length]}) + "\n" for length in (200, 20, 60)))
+    answers = []
+    for devices in (["cpu"], [DEVICE], ["numpy", DEVICE]):
+        named = [word for device in devices for word in ("--device", device)]
+        batch = ("--prompts", prompts, "--parallel", 3, "--branches", 2, "--max-new-tokens", 32)
+        done = lopa_export("generate", tiny_bundle, *batch, *named)
+        assert done.returncode == 0, done.stderr
+        answers.append([{**json.loads(line), "seconds": None} for line in done.stdout.splitlines()])
+    assert len(answers[0]) == 3
+    assert answers[0] == answers[1] == answers[2]
+
+
+def test_costs_branches_and_a_plan_of_the_device_that_auto_takes(
+    tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The table is stored under the device that was taken, and found there by whoever asks for that device."""
+    monkeypatch.setattr(costs, "GRIDS", (costs.Grid((1, 4), (1, 2), (64,)),))
+    monkeypatch.setattr(costs, "_MOST_ROUNDS", 3)
+    monkeypatch.setattr(costs, "_HOST_PROMPTS", 1)
+    monkeypatch.setattr(costs, "_HOST_SECONDS", 0.2)
+    monkeypatch.setattr(machine_rates.least_seconds, "__defaults__", (0.01,))
+    bundle = Path(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
+    done = lopa_export("bench", bundle, "--costs", "--threads", 1, "--device", f"{DEVICE}:auto", "--output", tmp_path)
+    assert done.returncode == 0, done.stderr
+    run = json.loads((tmp_path / "costs.json").read_bytes())["run"]
+    taken = run["device"]
+    assert taken in (DEVICE, f"{DEVICE}:bf16")
+    assert (bundle / f"costs.{taken.replace(':', '-')}.json").is_file()
+    assert ("GFLOP/s" in done.stdout) == (taken == DEVICE)
+    trace = tmp_path / "trace.jsonl"
+    one = ("--device", taken, "--threads", 1)
+    done = lopa_export("generate", bundle, PROMPT, *one, "--branches", "auto", "--trace", trace)
+    assert done.returncode == 0, done.stderr
+    done = lopa_export("plan", bundle, "--device", taken, "--trace", trace, "--gears", 2)
+    assert done.returncode == 0, done.stderr
+    assert f"Gears for {taken}, measured costs" in done.stdout
+
+
+def test_speed_beside_the_loop_of_pytorch(tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pytest.importorskip("lopa.bench.speed.measure"), "ROUNDS", 1)
+    origin = ("--checkpoint", CHECKPOINT, "--lora", ADAPTER)
+    few = ("--branches", 3, "--limit", 1, "--output", tmp_path)
+    done = lopa_export("bench", tiny_bundle, "--speed", *origin, "--device", DEVICE, *few)
+    assert done.returncode == 0, done.stderr
+    assert f"{DEVICE}, 1 thread(s)" in done.stdout
+    assert "same tokens on both sides" in done.stdout
+    report = json.loads((tmp_path / "speed.json").read_bytes())
+    assert report["run"]["device"] == DEVICE
+    assert 0 < report["measured"]["outside"]["outside_call"] < 1
+
+
+@pytest.mark.parametrize("devices", [["openvino:GPU"], [DEVICE, "numpy"], ["cuda:0"]])
+def test_speed_on_what_the_loop_does_not_run_on(tiny_bundle: Path, devices: list[str]) -> None:
+    named = [word for device in devices for word in ("--device", device)]
+    done = lopa_export("bench", tiny_bundle, "--speed", "--checkpoint", CHECKPOINT, *named)
+    assert done.returncode == 2
+    assert "compares on the CPU only" in done.stderr
