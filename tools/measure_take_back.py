@@ -42,6 +42,10 @@ def _variants() -> tuple[Variant, ...]:
     for skip, back in ((0.7, 0.5), (0.7, 0.9), (0.6, 0.5), (0.6, 0.9)):
         options = {"strategy": "d2f", "skip_threshold": skip, "take_back_threshold": back}
         found.append(Variant(f"d2f {skip}, back {back}", options, f"d2f {skip}"))
+    found += [Variant(f"eb {gamma}", {"strategy": "eb", "gamma": gamma}) for gamma in (0.2, 0.4)]
+    for gamma, back in ((0.2, 0.5), (0.4, 0.5), (0.4, 0.9)):
+        options = {"strategy": "eb", "gamma": gamma, "take_back_threshold": back}
+        found.append(Variant(f"eb {gamma}, back {back}", options, f"eb {gamma}"))
     found += [Variant(f"threshold {skip}", {"strategy": "threshold", "skip_threshold": skip}) for skip in (0.8, 0.6)]
     for skip, back in ((0.6, 0.9), (0.7, 0.5), (0.6, 0.5)):
         options = {"strategy": "wino", "skip_threshold": skip, "take_back_threshold": back}

@@ -21,6 +21,7 @@ from lopa.runtime.algorithm.filling import (
     fills_of_chosen,
     handed_over,
     joined,
+    positions_written,
     without_rows_after_end,
 )
 from lopa.runtime.algorithm.sound_rows import check_rows_are_sound
@@ -33,7 +34,7 @@ from lopa.runtime.frontier.settled import settled
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.grammar.state import GrammarState
 from lopa.runtime.ladder.guesses import ladder
-from lopa.runtime.ladder.question import asked_beside, commits, same_question
+from lopa.runtime.ladder.question import asked_beside, same_question
 from lopa.runtime.ladder.walk import walk
 from lopa.runtime.sequence.branches import (
     Branch,
@@ -216,11 +217,11 @@ class Decoding:
         watch.lap("select")
         self._commit(windows, rows, winner)
         watch.lap("commit")
-        asked, ahead = windows.asked[winner], branches[winner].lookahead
+        asked = windows.asked[winner]
         chosen, fills, proposed = self._filled(branches[winner], windows, asked, allowed[winner], every[winner])
         chosen, doubted = without_doubted(
             chosen,
-            fills.positions if ahead is None else np.append(fills.positions, ahead.position),
+            positions_written(branches[winner], fills),
             windows.judged,
             judged_probabilities(windows, rows, branches[-1]),
             self._rule,
@@ -274,8 +275,8 @@ class Decoding:
             return None if stuck or not asked_beside(after, anchor, self._config) else after
 
         self.stop_reason = self._end_of(anchor)
-        alone = self.stop_reason is not None or commits(anchor, self._config)
-        _, *guesses = ladder(anchor, following, 1 if alone else 1 + self._config.lookaheads)
+        most = 1 if self.stop_reason is not None else 1 + self._config.lookaheads
+        _, *guesses = ladder(anchor, following, most)
         self._branches = (*guesses, anchor)
         watch.lap("spawn")
         winner = (last - 1) % len(branches)

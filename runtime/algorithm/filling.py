@@ -113,6 +113,11 @@ def filled(branch: Branch, fills: Fills, *, mask_token: int, ends: tuple[int, ..
     )
 
 
+def positions_written(branch: Branch, fills: Fills) -> Int64:
+    """What a round decided in `branch`, its winner: its `fills` and the lookahead token that it verified."""
+    return fills.positions if branch.lookahead is None else np.append(fills.positions, branch.lookahead.position)
+
+
 def without_rows_after_end(branch: Branch, ends: tuple[int, ...]) -> Branch:
     """`branch` up to its first decided end-of-text: whatever stands before it, the answer ends there at the latest.
 

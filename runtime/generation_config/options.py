@@ -140,7 +140,7 @@ class Options:
         default=None,
         metadata=_help(
             "probability below which a decided token is taken back while its block is not finished (lopa, d2f, "
-            "threshold; wino, 0.9)"
+            "threshold, eb; wino, 0.9)"
         ),
     )
     take_back_limit: int | None = field(

@@ -41,11 +41,11 @@ TRAITS: Mapping[Strategy, Traits] = {
     "sequential": Traits(block_steps=True),
     "eb": Traits(pipelined=True, looks_ahead=True, own=frozenset({"gamma"}) | _TAKE_BACK),
     "wino": Traits(has_next_step=False, doubt_threshold=0.9, own=_TAKE_BACK),
-    "dream": Traits(whole=True, filters_greedy=True, has_next_step=False, own=frozenset({"alg", "steps", "alg_temp"})),
+    "dream": Traits(whole=True, filters_greedy=True, own=frozenset({"alg", "steps", "alg_temp"})),
     "top_n": Traits(own=frozenset({"per_step"})),
     "factor": Traits(pipelined=True, own=frozenset({"factor"})),
-    "klass": Traits(pipelined=True, has_next_step=False, own=frozenset({"kl_threshold"})),
-    "credit": Traits(pipelined=True, has_next_step=False),
+    "klass": Traits(pipelined=True, own=frozenset({"kl_threshold"})),
+    "credit": Traits(pipelined=True),
     "local_leap": Traits(pipelined=True),
 }
 PIPELINED = tuple(name for name, traits in TRAITS.items() if traits.pipelined)
@@ -57,10 +57,11 @@ def left_out_for(strategy: Any) -> dict[str, Any]:
     traits = TRAITS.get(cast(Strategy, strategy)) if isinstance(strategy, str) else None
     if traits is None:
         return {}
-    one_by_one = {} if not (traits.pipelined or traits.whole) else {"cache": "blocks"}
+    own_cache = traits.pipelined or traits.whole or traits.doubt_threshold is not None
+    cache = {"cache": "blocks"} if own_cache else {}
     parts = {"sub_block": None} if traits.whole else {}
     steps = {} if traits.block_steps else {"block_steps": None}
-    return {**one_by_one, **parts, **steps}
+    return {**cache, **parts, **steps}
 
 
 def strategies_with(option: str) -> tuple[Strategy, ...]:

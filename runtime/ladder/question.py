@@ -7,19 +7,15 @@ from lopa.runtime.sequence.branches import Branch
 from lopa.runtime.sequence.reach import Reach, reach_from_config
 
 
-def commits(branch: Branch, config: GenerationConfig) -> bool:
-    """Whether rows of `branch`, alone in a round, would be committed."""
-    return reach_from_config(config)(branch, branch, config).commit > 0
-
-
 def asked_beside(guess: Branch, anchor: Branch, config: GenerationConfig) -> bool:
     """Whether `guess` is asked in a round of `anchor` what it would be asked alone: the same rows on the same prefix.
 
-    Not where it would commit rows. The round keeps the anchor's alone, and with full windows rows that are kept depend
-    on what stands behind them.
+    Not where either commits rows. A round keeps the anchor's alone, and with full windows rows that are kept depend on
+    what stands behind them.
     """
     reach = reach_from_config(config)
-    return not commits(guess, config) and _same(reach(guess, guess, config), reach(guess, anchor, config))
+    alone = reach(guess, guess, config)
+    return alone.commit == 0 and _same(alone, reach(guess, anchor, config))
 
 
 def same_question(guess: Branch, state: Branch, config: GenerationConfig) -> bool:

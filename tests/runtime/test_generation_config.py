@@ -279,8 +279,8 @@ def test_what_a_model_is_decoded_by_leaves_out_what_another_strategy_lacks(strat
     """A model's own loop has sub-blocks, steps and a cache of them; every strategy can be asked for all the same."""
     own = {"cache": "sub_block", "sub_block": 8, "block_steps": 4}
     config = GenerationConfig(**{**own, **left_out_for(strategy), "strategy": strategy})
-    kept = "sub_block" if not (TRAITS[strategy].pipelined or TRAITS[strategy].whole) else None
-    assert config.cache == (kept or ("none" if TRAITS[strategy].whole else "blocks"))
+    kept = strategy in ("threshold", "vanilla", "sequential", "top_n")
+    assert config.cache == ("sub_block" if kept else "none" if strategy == "dream" else "blocks")
     assert config.block_steps == (4 if TRAITS[strategy].block_steps else None)
 
 

@@ -88,7 +88,10 @@ options = st.fixed_dictionaries(
 
 
 @given(
-    given_options=options, shift=st.integers(0, 1), ends=st.sampled_from([0.0, 0.05]), seed=st.integers(0, 2**32 - 1)
+    given_options=options,
+    shift=st.integers(0, 1),
+    ends=st.sampled_from([0.0, 0.05, 0.3]),
+    seed=st.integers(0, 2**32 - 1),
 )
 @settings(max_examples=150, deadline=None)
 def test_any_decode_follows_the_rule_and_ends(

@@ -2,13 +2,14 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.runtime.history.said import said
 
 from lopa.runtime.history.credit import credit_after, credited
 
 
+@settings(deadline=None)
 @given(st.integers(0, 2**32 - 1))
 def test_credit_over_a_vocabulary_that_is_known_whole(seed: int) -> None:
     """8 tokens; positions come and go. The logits with 0.7 log(1 + credit) added are what is decided by."""

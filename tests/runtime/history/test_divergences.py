@@ -1,7 +1,7 @@
 """KLASS: the divergence from step to step, and what has settled, held against both said directly."""
 
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.runtime.history.said import said
 from tests.runtime.strategy.blocks import decided, random_block
@@ -9,6 +9,7 @@ from tests.runtime.strategy.blocks import decided, random_block
 from lopa.runtime.history.divergences import divergence, divergences_after
 
 
+@settings(deadline=None)
 @given(st.integers(0, 2**32 - 1))
 def test_the_divergence_of_what_is_known(seed: int) -> None:
     """With a vocabulary of K tokens everything is known; with more, less than the whole divergence is seen."""

@@ -16,9 +16,9 @@ from lopa.runtime import Decoder, Engine, TextEvent
 from lopa.runtime.algorithm import decoding
 from lopa.runtime.contract import Bool
 from lopa.runtime.generation_config import GenerationConfig
-from lopa.runtime.ladder.question import commits
 from lopa.runtime.requests.result import DraftEvent
 from lopa.runtime.sequence.branches import Branch
+from lopa.runtime.sequence.reach import reach_from_config
 from lopa.tiny import EVAL
 
 
@@ -28,7 +28,17 @@ def prompt_number(number: int) -> str:
 
 @pytest.mark.parametrize(
     ("strategy", "forwards"),
-    [("vanilla", 0.7), ("sequential", 0.5), ("threshold", 0.9), ("d2f", 1.0)],
+    [
+        ("vanilla", 0.7),
+        ("sequential", 0.5),
+        ("threshold", 0.9),
+        ("d2f", 1.0),
+        ("eb", 1.0),
+        ("top_n", 0.8),
+        ("dream", 0.7),  # these three remember something from step to step
+        ("klass", 0.8),
+        ("credit", 1.0),
+    ],
 )
 def test_fewer_forwards_for_the_same_tokens(decoder: Decoder, strategy: str, forwards: float) -> None:
     config = decoder.config(strategy=strategy, lossless=True, branches=4, max_new_tokens=64)
@@ -75,8 +85,11 @@ def without_condition_b(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def without_condition_c(monkeypatch: pytest.MonkeyPatch) -> None:
     """Guesses stand beside an anchor that commits rows."""
-    monkeypatch.setattr(decoding, "commits", lambda *_: False)
-    monkeypatch.setattr(decoding, "asked_beside", lambda guess, _, config: not commits(guess, config))
+
+    def asked_beside(guess: Branch, _: Branch, config: GenerationConfig) -> bool:
+        return reach_from_config(config)(guess, guess, config).commit == 0
+
+    monkeypatch.setattr(decoding, "asked_beside", asked_beside)
     monkeypatch.setattr(decoding, "same_question", same_tokens)
 
 
@@ -120,6 +133,23 @@ def test_rounds_that_commit_rows_have_the_anchor_alone(decoder: Decoder) -> None
         assert len(committing) > 3
         assert set(committing) == {1}
         assert max(len(step.branches) for step in steps) == 4
+
+
+def test_a_round_tells_all_that_its_steps_decided(decoder: Decoder) -> None:
+    steps: list[decoding.Step] = []
+    config = decoder.config(
+        strategy="vanilla", lossless=True, branches=4, logprobs=True, stop_at_eos=False, max_new_tokens=32
+    )
+    *_, done = decoder.stream(prompt_number(1), config, on_step=steps.append)
+    result = done.result  # type: ignore[union-attr]
+    found = {}
+    for step in steps:
+        for position, token, said in zip(step.fills.positions, step.fills.tokens, step.fills.logprobs, strict=True):  # type: ignore[arg-type]
+            found[int(position) - len(result.prompt_ids)] = int(token), float(said)
+    assert [found[place] for place in range(32)] == list(zip(result.token_ids, result.logprobs, strict=True))
+    assert max(len(step.fills.positions) for step in steps) > 1
+    assert {step.branches[step.winner].lookahead for step in steps} == {None}
+    assert any(step.winner != len(step.branches) - 1 for step in steps)
 
 
 def test_a_draw_is_that_of_the_rules_own_step(decoder: Decoder) -> None:

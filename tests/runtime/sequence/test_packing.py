@@ -104,7 +104,7 @@ def padding_cells(batch: WindowBatch, windows: Sequence[Windows]) -> np.ndarray:
     """[R, B, W], true where no request has a row."""
     cells = np.ones(batch.input_ids.shape, np.bool_)
     for slot, each in enumerate(windows):
-        branches, width = each.input_ids.shape
+        branches, width = each.forward_rows.input_ids.shape
         cells[slot, :branches, :width] = False
     return cells
 
@@ -122,7 +122,8 @@ def test_garbage_in_padding_changes_no_token(tiny_bundle: Path, monkeypatch: pyt
         padded += int(cells.sum())
         index = garbage.integers(0, cells.shape[2], batch.logits_index.shape)
         for slot, each in enumerate(windows):
-            index[slot, : each.wanted.shape[0], : each.wanted.shape[1]] = each.logits_index
+            given = each.forward_rows.logits_index
+            index[slot, : given.shape[0], : given.shape[1]] = given
         return dataclasses.replace(
             batch,
             input_ids=np.where(cells, garbage.integers(0, 900, cells.shape), batch.input_ids),

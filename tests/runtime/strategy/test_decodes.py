@@ -1,5 +1,6 @@
 """Whole decodes: what a strategy remembers goes with the winner, and company, streams and engines change no token."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -69,7 +70,7 @@ def test_the_memory_goes_with_the_winner_and_with_its_rows() -> None:
     branch = prepared(branch_from_prompt(np.arange(10, 14), layout_of_prompt(4, config)), config, 2)
     positions = np.arange(4, 10)
     memory = Credit(positions, np.zeros((6, 8), np.int64), np.ones((6, 8)))
-    winner = type(branch)(*(getattr(branch, name) for name in branch.__slots__[:-1]), memory=memory)  # type: ignore[attr-defined]
+    winner = replace(branch, memory=memory)
     p = np.float32([0.1, 0.2, 0.95, 0.3, 0.2, 0.1])
     candidates = Candidates(np.array([20, 21, 99, 23, 24, 25]), p, p)
     fills = fills_from_candidates(winner, positions, candidates, config)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.runtime.strategy.blocks import decided, random_block
 
@@ -25,6 +25,7 @@ def test_every_strategy_has_a_rule_and_traits() -> None:
     assert RULES.keys() == TRAITS.keys()
 
 
+@settings(deadline=None)
 @given(seeds, st.booleans(), st.sampled_from([0.0, 0.05, 0.1, 0.25, 0.5, 3.0, float("inf")]))
 def test_entropy_bound(seed: int, complete: bool, gamma: float) -> None:
     block = random_block(np.random.default_rng(seed), complete=complete)
@@ -60,6 +61,7 @@ def test_the_largest_entropy_is_that_of_the_prefix_and_not_of_the_block() -> Non
     assert decided(block, strategy="eb", gamma=0.35, confidence="probability") == [0, 1]
 
 
+@settings(deadline=None)
 @given(seeds, st.booleans(), st.sampled_from([0.2, 0.5, 1.0, 2.5]))
 def test_factor(seed: int, complete: bool, factor: float) -> None:
     block = random_block(np.random.default_rng(seed), complete=complete)
@@ -70,12 +72,14 @@ def test_factor(seed: int, complete: bool, factor: float) -> None:
     assert decided(block, strategy="factor", factor=factor) == sorted(expected)
 
 
+@settings(deadline=None)
 @given(seeds, st.integers(1, 5))
 def test_top_n(seed: int, count: int) -> None:
     block = random_block(np.random.default_rng(seed))
     assert decided(block, strategy="top_n", per_step=count) == sorted(order_of(block)[:count])
 
 
+@settings(deadline=None)
 @given(seeds, st.booleans())
 def test_local_leap(seed: int, complete: bool) -> None:
     block = random_block(np.random.default_rng(seed), complete=complete)

@@ -12,13 +12,17 @@ from hypothesis import strategies as st
 
 from lopa.runtime.algorithm.places import chosen_places
 from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.sequence.blocks import Block, BlockState
+from lopa.runtime.sequence.branches import Branch
+from lopa.runtime.sequence.layout import Layout
 from lopa.runtime.strategy.candidates import Candidates
+from lopa.runtime.strategy.judging import judged_positions, without_doubted
 from lopa.runtime.strategy.open_block import OpenBlock
 from lopa.runtime.strategy.settings import rule_from_config
 from lopa.runtime.strategy.take_back import BEFORE_FIRST_STEP, JudgedBlock, doubted
 
 RECORDED = Path(__file__).resolve().parents[2] / "reference" / "strategies"
-MASK = 2
+MASK, END = 2, 0
 
 
 @pytest.mark.parametrize(
@@ -90,3 +94,42 @@ def test_wino_fills_seven_tenths_at_most_but_5_to_20(undecided: int, cap: int) -
     block = OpenBlock(np.arange(undecided), candidates, np.ones(undecided, bool), complete=True, rounds=0)
     chosen = np.flatnonzero(chosen_places(block, rule_from_config(config), config))
     assert chosen.tolist() == list(range(max(0, undecided - cap), undecided))
+
+
+def two_blocks(*, before: int | None = None) -> Branch:
+    """A cached prompt of 3 and two active blocks of 4, of which 4 to 9 are decided; an end-of-text at 8."""
+    tokens = np.array([10, 11, 12, MASK, 14, 15, 16, 17, END, 19, MASK])
+    blocks = (
+        Block(0, 3, 0, BlockState.IN_CACHE, True),
+        Block(3, 7, 1, BlockState.ACTIVE, True, 1, before),
+        Block(7, 11, 1, BlockState.ACTIVE, False, 1, before),
+    )
+    return Branch(tokens, tokens != MASK, blocks, True, None, Layout(3, 3, 4, 11))
+
+
+@pytest.mark.parametrize(
+    ("before", "limit", "ends", "expected"),
+    [
+        (None, None, (END,), [4, 5, 6, 7, 9]),
+        (None, None, (), [4, 5, 6, 7, 8, 9]),
+        (2, None, (END,), [4, 5, 6, 7, 9]),
+        (1, None, (END,), []),
+        (None, 0, (END,), []),
+    ],
+)
+def test_what_is_judged(before: int | None, limit: int | None, ends: tuple[int, ...], expected: list[int]) -> None:
+    config = GenerationConfig(strategy="d2f", take_back_threshold=0.5, take_back_limit=limit)
+    found = judged_positions(two_blocks(before=before), rule_from_config(config), config, ends)
+    assert found.tolist() == expected
+
+
+@pytest.mark.parametrize(("limit", "expected"), [(1, [5]), (3, [4, 5, 7]), (9, [4, 5, 7, 9])])
+def test_the_limit_is_of_all_blocks_together(limit: int, expected: list[int]) -> None:
+    config = GenerationConfig(strategy="d2f", take_back_threshold=0.5, take_back_limit=limit)
+    rule, judged = rule_from_config(config), np.array([4, 5, 7, 9])
+    said = np.array([0.3, 0.2, 0.1, 0.4], np.float32)
+    written = np.array([3, 6, 8, 10])
+    after, positions = without_doubted(two_blocks(), written, judged, said, rule, config, mask_token=MASK, ends=(END,))
+    assert sorted(positions.tolist()) == expected
+    assert (after.taken_back, [block.accepted for block in after.blocks]) == (len(expected), [None, 2, 2])
+    assert np.flatnonzero(~after.decided).tolist() == sorted([3, 10, *expected])
