@@ -11,7 +11,7 @@ import pytest
 
 from lopa.bench.eval_set import eval_set_from_jsonl
 from lopa.bench.machine import date_now, machine_now
-from lopa.bench.quality.measure import QualityReport, quality_rows, shared_settings
+from lopa.bench.quality.measure import QualityReport, curves_from_rows, quality_rows, shared_settings
 from lopa.bench.quality.plot import png_from_quality
 from lopa.bench.quality.table import tables_from_quality
 from lopa.bench.report import json_from_report, make_folder, prompt_file, run_now, write_report
@@ -29,7 +29,9 @@ def report(tiny_bundle: Path) -> QualityReport:
     with Decoder.open(tiny_bundle, threads=1) as decoder:
         run = run_now(decoder.bundle, device="cpu", threads=1, arguments=["lopa-export", "bench", "a bundle"])
         rows = quality_rows(decoder, items)
-        return QualityReport("quality", run, prompt_file(EVAL, 1), shared_settings(decoder), rows)
+        return QualityReport(
+            "quality", run, prompt_file(EVAL, 1), shared_settings(decoder), rows, curves_from_rows(rows)
+        )
 
 
 def test_json_reads_back_as_the_report(report: QualityReport) -> None:
