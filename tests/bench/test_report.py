@@ -39,7 +39,7 @@ def test_json_reads_back_as_the_report(report: QualityReport) -> None:
     assert json_from_report(msgspec.json.decode(text, type=QualityReport)) == text
     assert msgspec.json.decode(text, type=QualityReport).rows == report.rows
     plain = msgspec.json.decode(text)
-    assert list(plain) == ["benchmark", "run", "prompts", "settings", "rows"]
+    assert list(plain) == ["benchmark", "run", "prompts", "settings", "rows", "curves"]
     assert set(plain["rows"][0]["default"]) >= {"score", "steps", "tokens_per_forward", "tokens_per_second", "seconds"}
 
 
@@ -62,9 +62,11 @@ def test_date_is_now_in_utc() -> None:
 
 
 def test_tables_show_the_rows(report: QualityReport) -> None:
-    math, code = tables_from_quality(report)
+    math, code, curves = tables_from_quality(report)
     assert "score % (95 %)" in math.columns
     assert "score % (95 %)" not in code.columns
+    assert [line[0] for line in curves.rows] == [curve.name for curve in report.curves]
+    assert [line[1] for line in curves.rows] == [f"{curve.aup:.0f}" for curve in report.curves]
     for table, kind in ((math, "math"), (code, "code")):
         rows = [row for row in report.rows if row.kind == kind]
         assert [line[0] for line in table.rows] == [row.config for row in rows]
