@@ -14,7 +14,7 @@ from lopa.runtime.frontier.settled import frontier, room_behind
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.grammar.state import GrammarState
 from lopa.runtime.sequence.branches import Branch, hands_over
-from lopa.runtime.sequence.row_statistics import RowStatistics
+from lopa.runtime.sequence.row_statistics import RowStatistics, put_rows
 from lopa.runtime.sequence.windows import Windows
 from lopa.runtime.strategy.candidates import Candidates
 
@@ -38,7 +38,7 @@ def rows_at_frontiers(
         if column == windows.kept and (not len(asked) or asked[0] != position):
             continue
         room = room_behind(branch, position) + 1
-        _put_row(result, (number, column), allowed_row(rows[number, column], state, room, config))
+        put_rows(result, (number, column), allowed_row(rows[number, column], state, room, config))
     return result
 
 
@@ -71,7 +71,7 @@ def run_from_frontier(
         if not stands:
             tokens = refused.setdefault(place, set())
             tokens.add(token)
-            _put_row(rows, place, allowed_row(rows[place], behind, room + 1, config, tokens))
+            put_rows(rows, place, allowed_row(rows[place], behind, room + 1, config, tokens))
             candidates = propose(rows, asked)
 
 
@@ -110,9 +110,3 @@ def _walked(
             return place, state
         state, position = after, position + 1
     return None, state
-
-
-def _put_row(rows: RowStatistics, index: int | tuple[int, int], row: RowStatistics) -> None:
-    rows.topk_ids[index], rows.topk_logprobs[index] = row.topk_ids, row.topk_logprobs
-    if rows.logits is not None:
-        rows.logits[index] = row.logits

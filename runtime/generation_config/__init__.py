@@ -5,7 +5,7 @@ others; `value_checks` and `option_checks` refuse what cannot be; `config` is th
 """
 
 from lopa.runtime.generation_config.config import GenerationConfig
-from lopa.runtime.generation_config.traits import PIPELINED, TRAITS, Traits, left_out_for
+from lopa.runtime.generation_config.traits import TRAITS, Traits, left_out_for
 from lopa.runtime.generation_config.words import (
     DEFAULT_BRANCHES,
     GRAMMARS,
@@ -23,7 +23,6 @@ __all__ = [
     "MOST_AUTO_BRANCHES",
     "MOST_BRANCHES",
     "MOST_POSITIONS",
-    "PIPELINED",
     "TRAITS",
     "WHOLE_CACHES",
     "GenerationConfig",

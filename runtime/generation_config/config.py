@@ -15,6 +15,7 @@ from lopa.runtime.generation_config.option_checks import (
     check_sliding,
     check_take_back,
     checked_branches,
+    grammars_given,
 )
 from lopa.runtime.generation_config.options import Options
 from lopa.runtime.generation_config.traits import TRAITS, Traits
@@ -34,7 +35,6 @@ from lopa.runtime.generation_config.words import (
     ENTROPY_BOUND,
     ENTROPY_THRESHOLD,
     FACTOR,
-    GRAMMARS,
     KL_THRESHOLD,
     MOST_AUTO_BRANCHES,
     MOST_ENTROPY,
@@ -145,7 +145,7 @@ class GenerationConfig(Options):
     @property
     def has_grammar(self) -> bool:
         """Whether the answer is to satisfy a grammar."""
-        return any(getattr(self, name) is not None for name in GRAMMARS)
+        return bool(grammars_given(self))
 
     @property
     def add_threshold(self) -> float:

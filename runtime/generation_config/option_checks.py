@@ -48,9 +48,19 @@ def check_cache(options: Options) -> None:
         raise BadInputError(wrong[0], expected=wrong[1], remedy="change one of the two options")
 
 
+def grammars_given(options: Options) -> list[str]:
+    """The names of the options that say what the answer is to satisfy."""
+    return [name for name in GRAMMARS if getattr(options, name) is not None]
+
+
+def takes_back(options: Options) -> bool:
+    """Whether decided tokens may be doubted: it is asked for, or the strategy does so by itself."""
+    return options.take_back_threshold is not None or TRAITS[options.strategy].doubt_threshold is not None
+
+
 def check_take_back(options: Options) -> None:
     """Refuse what has no shadow rows: loops that decide for good, and rows that leave the window before their block."""
-    if options.take_back_threshold is None and TRAITS[options.strategy].doubt_threshold is None:
+    if not takes_back(options):
         if options.take_back_limit is not None:
             raise BadInputError(
                 f"take_back_limit {options.take_back_limit} without take_back_threshold",
@@ -113,7 +123,7 @@ def check_lossless(options: Options) -> None:
             "name another strategy, e.g. d2f, threshold or vanilla",
         ),
         (
-            any(getattr(options, name) is not None for name in GRAMMARS),
+            bool(grammars_given(options)),
             "a grammar",
             "an answer of any text: what a grammar allows behind a guess is not known",
             "leave one of the two out",
@@ -150,13 +160,13 @@ def check_lossless(options: Options) -> None:
 
 def check_grammar(options: Options) -> None:
     """Refuse two grammars, and what an answer that satisfies one cannot go with."""
-    given = [name for name in GRAMMARS if getattr(options, name) is not None]
+    given = grammars_given(options)
     wrong = None
     if len(given) > 1:
         wrong = " and ".join(given), "one of them: an answer satisfies one grammar"
     elif given and options.published:
         wrong = f"{given[0]} in published mode", "the default mode: the published loop knows no grammar"
-    elif given and (options.take_back_threshold is not None or TRAITS[options.strategy].doubt_threshold is not None):
+    elif given and takes_back(options):
         wrong = f"{given[0]} with tokens taken back by doubt", "what the grammar has read, which stays"
     elif given and not options.stop_at_eos:
         wrong = f"{given[0]} with stop_at_eos off", "stop_at_eos on: the grammar says where the answer ends"

@@ -48,8 +48,6 @@ TRAITS: Mapping[Strategy, Traits] = {
     "credit": Traits(pipelined=True),
     "local_leap": Traits(pipelined=True),
 }
-PIPELINED = tuple(name for name, traits in TRAITS.items() if traits.pipelined)
-"""Strategies that may decide several blocks at a time."""
 
 
 def left_out_for(strategy: Any) -> dict[str, Any]:

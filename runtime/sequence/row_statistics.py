@@ -30,6 +30,14 @@ class RowStatistics:
         return RowStatistics(self.topk_ids.copy(), self.topk_logprobs.copy(), self.entropy.copy(), logits)
 
 
+def put_rows(into: RowStatistics, index: Index, rows: RowStatistics) -> None:
+    """Write `rows` over those at `index`. Logits stay where `rows` have none."""
+    into.topk_ids[index], into.topk_logprobs[index] = rows.topk_ids, rows.topk_logprobs
+    into.entropy[index] = rows.entropy
+    if into.logits is not None and rows.logits is not None:
+        into.logits[index] = rows.logits
+
+
 def with_kept_row(rows: RowStatistics, kept: RowStatistics | None, lacking: Bool) -> RowStatistics:
     """`rows` [B, Q] with those that are `lacking` [B, Q] replaced by the row `kept` [K] at the last commit, if any."""
     if kept is None or not lacking.any():

@@ -33,6 +33,8 @@ def judged_probabilities(windows: Windows, rows: RowStatistics, anchor: Branch) 
 
     A token that is not among the K best counts as impossible.
     """
+    if not len(windows.judged):
+        return np.empty(0, np.float32)
     first = windows.kept + len(windows.asked[-1])
     said = rows[-1, first : first + len(windows.judged)]
     found = said.topk_ids == anchor.tokens[windows.judged][:, None]

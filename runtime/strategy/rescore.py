@@ -13,7 +13,7 @@ from lopa.runtime.history.divergences import Divergences, divergences_after
 from lopa.runtime.history.schedule import ScheduleStep, next_step
 from lopa.runtime.sequence.branches import Branch
 from lopa.runtime.sequence.memory import Memory
-from lopa.runtime.sequence.row_statistics import RowStatistics
+from lopa.runtime.sequence.row_statistics import RowStatistics, put_rows
 from lopa.runtime.sequence.windows import Windows
 
 Rescore = Callable[
@@ -74,7 +74,6 @@ def rescored(
     for row, (branch, asked) in enumerate(zip(branches, windows.asked, strict=True)):
         own = (row, slice(windows.kept, windows.kept + len(asked)))
         said, memory = rescore(rows[own], asked, branch.memory, config)
-        result.topk_ids[own], result.topk_logprobs[own] = said.topk_ids, said.topk_logprobs
-        result.entropy[own] = said.entropy
+        put_rows(result, own, said)
         after.append(replace(branch, memory=memory))
     return tuple(after), result
