@@ -2,13 +2,9 @@
 
 import json
 import shutil
-import signal
-import threading
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import msgspec
@@ -17,14 +13,14 @@ import numpy.typing as npt
 import onnx
 import onnxruntime as ort
 import pytest
+from tests.export.tensorrt.interrupted_build import seen_of_interrupted
 from tests.runtime.tensorrt.gears import DEVICE, GEARS, target
 from tests.runtime.tensorrt.recorded_api import MAJORS
 from tests.runtime.tensorrt.stand_in_tensorrt import PHASES, stand_in_tensorrt
 
-from lopa.export.progress import Progress, silent
+from lopa.export.progress import silent
 from lopa.export.tensorrt.engine import EngineJob, engine_from_job, job_from_bundle
 from lopa.export.tensorrt.products import Products
-from lopa.export.tensorrt.progress import Cancellable, progress_monitor
 from lopa.runtime.accelerator.arrays import GraphArrays
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import Sizes, input_names
@@ -215,38 +211,11 @@ def test_progress_is_that_of_the_outermost_phases(job: EngineJob) -> None:
     assert told == expected
 
 
-def test_an_interrupted_build_ends_and_leaves_nothing(
-    bundle: Bundle, job: EngineJob, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Ctrl-C, a real one, comes while the calling thread waits for the build, which is told and waited for."""
-    told, interrupted, done = threading.Event(), threading.Event(), list[int]()
-
-    def watched_monitor(trt: ModuleType, tell: Progress) -> Cancellable:
-        monitor = progress_monitor(trt, tell)
-        cancel = monitor.cancel
-
-        def cancel_and_say() -> None:
-            cancel()
-            interrupted.set()
-
-        monitor.cancel = cancel_and_say  # type: ignore[method-assign]
-        return monitor
-
-    def tell(_stage: str, step: int, _total: int) -> None:
-        if not told.is_set():
-            told.set()
-            main = threading.main_thread().ident
-            assert main is not None
-            signal.pthread_kill(main, signal.SIGINT)
-            assert interrupted.wait(20)
-            time.sleep(0.2)  # as a long step does: the calling thread must not be gone by then
-        done.append(step)
-
-    monkeypatch.setattr("lopa.export.tensorrt.builder.progress_monitor", watched_monitor)
-    with pytest.raises(KeyboardInterrupt):
-        engine_from_job(job, TRT, target(TRT), None, tell)
-    assert done == [0, 1]
-    assert _left(bundle) == []
+def test_an_interrupted_build_ends_and_leaves_nothing(bundle: Bundle) -> None:
+    """Ctrl-C comes while the calling thread waits for the build, which is told and waited for."""
+    seen = seen_of_interrupted(bundle.path)
+    assert (seen.interrupted, seen.building, seen.left) == (True, False, [])
+    assert [step for _, step, _ in seen.told] == [0, 1]
 
 
 def test_a_build_that_fails_says_why_and_leaves_the_old_engine(bundle: Bundle, job: EngineJob) -> None:

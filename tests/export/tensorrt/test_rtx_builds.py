@@ -2,9 +2,6 @@
 
 import re
 import shutil
-import signal
-import threading
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +10,7 @@ from typing import Any
 
 import onnx
 import pytest
+from tests.export.tensorrt.interrupted_build import seen_of_interrupted
 from tests.gears import gear
 
 from lopa.export.progress import silent
@@ -95,32 +93,11 @@ def test_gears_and_the_range_make_one_engine(tiny_bundle: Path, real_rtx: Module
 
 
 def test_ctrl_c_ends_a_build_at_once(tiny_bundle: Path, real_rtx: ModuleType, tmp_path: Path) -> None:
-    """A real signal: when it is through, nothing builds any more, most of the build was not done, nothing is left."""
-    bundle = Bundle.open(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
-    job, main = job_from_bundle(bundle, GEARS, BuildFlags()), threading.main_thread()
-    told: list[tuple[str, int, int]] = []
-
-    def tell(phase: str, done: int, total: int) -> None:
-        told.append((phase, done, total))
-        if len(told) == 1:
-            assert main.ident is not None
-            signal.pthread_kill(main.ident, signal.SIGINT)
-            time.sleep(0.5)  # as a long step does
-
-    with pytest.raises(KeyboardInterrupt):
-        engine_from_job(job, real_rtx, target_of_rtx(real_rtx, [], job.flags), None, tell)
-    time.sleep(0.1)  # a thread that has ended goes
-    left = _is_building()
-    while _is_building():  # a process must not end over it
-        time.sleep(0.1)
-    assert not left
-    assert {done for _, done, _ in told} < set(range(told[0][2] + 1))  # a phase that ends early says that it is through
-    engines = bundle.path / "engines"
-    assert not engines.exists() or list(engines.iterdir()) == []
-
-
-def _is_building() -> bool:
-    return "tensorrt-build" in {thread.name for thread in threading.enumerate()}
+    """When it is through, nothing builds any more, most of the build was not done, nothing is left."""
+    seen = seen_of_interrupted(shutil.copytree(tiny_bundle, tmp_path / "bundle"), real_rtx)
+    assert (seen.interrupted, seen.building, seen.left) == (True, False, [])
+    # A phase that ends early says that it is through.
+    assert {step for _, step, _ in seen.told} < set(range(seen.told[0][2] + 1))
 
 
 @pytest.mark.parametrize("tiny_quantized", ["int8"], indirect=True)

@@ -1,0 +1,113 @@
+"""A build in a process of its own that gets a real Ctrl-C. It asserts nothing: what was seen is printed.
+
+Of its own, since what goes wrong there may end the process.
+"""
+
+import importlib
+import json
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from signal import SIGINT
+from types import ModuleType
+
+from tests.gears import gear
+from tests.runtime.tensorrt.gears import target
+from tests.runtime.tensorrt.stand_in_tensorrt import stand_in_tensorrt
+
+from lopa.export.progress import Progress
+from lopa.export.tensorrt import builder
+from lopa.export.tensorrt.engine import engine_from_job, job_from_bundle
+from lopa.export.tensorrt.progress import Cancellable, progress_monitor
+from lopa.export.tensorrt.rtx import target_of_rtx
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.tensorrt.manifest import BuildFlags
+
+_BUILDING = "building"
+_SECONDS = 60
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a build left that was interrupted."""
+
+    interrupted: bool
+    """KeyboardInterrupt came out of it."""
+    told: list[tuple[str, int, int]]
+    building: bool
+    """A thread of it was there after it."""
+    left: list[str]
+    """Files in engines/."""
+
+
+def seen_of_interrupted(bundle: Path, rtx: ModuleType | None = None) -> Seen:
+    """Build for `bundle` with the stand-in or TensorRT for RTX, interrupted when it first says how far it is."""
+    folder = "" if rtx is None else str(Path(str(rtx.__file__)).parents[1])
+    process = subprocess.Popen(
+        [sys.executable, "-X", "faulthandler", "-m", __name__, bundle, folder],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        assert process.stdout is not None
+        begun = process.stdout.readline().strip()
+        process.send_signal(SIGINT)
+        said, errors = process.communicate(timeout=2 * _SECONDS)
+    assert (begun, process.returncode) == (_BUILDING, 0), errors
+    seen = json.loads(said)
+    return Seen(**{**seen, "told": [tuple(each) for each in seen["told"]]})
+
+
+def main() -> None:
+    """Arguments: a bundle, and the folder of TensorRT for RTX, empty for the stand-in."""
+    bundle, told, cancelled = Bundle.open(sys.argv[1]), list[tuple[str, int, int]](), threading.Event()
+
+    def watched_monitor(trt: ModuleType, tell: Progress) -> Cancellable:
+        monitor = progress_monitor(trt, tell)
+        cancel = monitor.cancel
+
+        def cancel_and_say() -> None:
+            cancel()
+            cancelled.set()
+
+        monitor.cancel = cancel_and_say  # type: ignore[method-assign]
+        return monitor
+
+    def tell(phase: str, done: int, total: int) -> None:
+        told.append((phase, done, total))
+        if len(told) == 1:
+            print(_BUILDING, flush=True)
+            cancelled.wait(_SECONDS)
+            time.sleep(0.2)  # as a long step does: the calling thread must not be gone by then
+
+    builder.progress_monitor = watched_monitor
+    flags, interrupted = BuildFlags(), False
+    if sys.argv[2]:
+        sys.path.append(sys.argv[2])
+        trt = importlib.import_module("tensorrt_rtx_bindings")
+        wanted = target_of_rtx(trt, [], flags)
+    else:
+        trt = stand_in_tensorrt(10)
+        wanted = target(trt)
+    job = job_from_bundle(bundle, [gear(1, 2, 32, 64), gear(1, 1, 96, 128)], flags)
+    try:
+        engine_from_job(job, trt, wanted, None, tell)
+    except KeyboardInterrupt:
+        interrupted = True
+    time.sleep(0.1)  # a thread that has ended goes
+    engines = bundle.path / "engines"
+    seen = Seen(
+        interrupted=interrupted,
+        told=told,
+        building="tensorrt-build" in {thread.name for thread in threading.enumerate()},
+        left=sorted(path.name for path in engines.iterdir()) if engines.exists() else [],
+    )
+    print(json.dumps(asdict(seen)))
+
+
+if __name__ == "__main__":
+    main()
