@@ -7,6 +7,7 @@ TensorRTLibrary, or what stands in for it in tests.
 import ctypes
 import hashlib
 import threading
+import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from lopa.export.tensorrt.progress import Cancellable, progress_monitor
 from lopa.runtime.accelerator.arrays import GraphArrays
 from lopa.runtime.bundle.manifest import FileRecord, Manifest
 from lopa.runtime.errors import BadInputError
+from lopa.runtime.tensorrt.held_garbage import garbage_held
 from lopa.runtime.tensorrt.manifest import BuildFlags, EngineTarget
 from lopa.runtime.tensorrt.messages import Messages, last_messages, messages_logger
 from lopa.runtime.tensorrt.profiles import ProfileRange
@@ -72,6 +74,15 @@ def plan_from_request(trt: ModuleType, request: BuildRequest, path: Path, tell: 
     cannot be parsed or built, a profile contradicts itself, or the timing cache is of another version or GPU; OSError.
     """
     give_freed_memory_back()
+    with garbage_held():
+        try:
+            return _built_from_request(trt, request, path, tell)
+        except BaseException as error:
+            traceback.clear_frames(error.__traceback__)  # whoever keeps the error is not to keep a builder with it
+            raise
+
+
+def _built_from_request(trt: ModuleType, request: BuildRequest, path: Path, tell: Progress) -> Built:
     messages = messages_logger(trt)
     builder = trt.Builder(messages)
     network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))

@@ -11,6 +11,7 @@ from lopa.runtime.bundle import sha256_of_file
 from lopa.runtime.bundle.engine_file import ENGINE_NAME
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.files.untrusted_input import regular_file
+from lopa.runtime.tensorrt.held_garbage import garbage_held
 from lopa.runtime.tensorrt.manifest import PLAN_NAME, StoredTensorRTEngine
 from lopa.runtime.tensorrt.messages import Messages
 
@@ -25,9 +26,12 @@ def engine_from_plan(trt: ModuleType, found: StoredTensorRTEngine, messages: Mes
     built, byte for byte.
     """
     path = check_file(found, PLAN_NAME)
-    runtime = trt.Runtime(messages)
-    runtime.engine_host_code_allowed = found.engine.flags.version_compatible  # such a plan holds a runtime of its own
-    with regular_file(path, expected="the plan as it was built", remedy=found.engine.target.rebuild) as file:
+    with (
+        regular_file(path, expected="the plan as it was built", remedy=found.engine.target.rebuild) as file,
+        garbage_held(),
+    ):
+        runtime = trt.Runtime(messages)
+        runtime.engine_host_code_allowed = found.engine.flags.version_compatible  # it holds a runtime of its own
         return runtime, runtime.deserialize_cuda_engine(stream_reader_v2=stream_reader(trt, file))
 
 

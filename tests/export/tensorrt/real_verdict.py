@@ -9,6 +9,7 @@ import onnx
 import onnx.shape_inference
 from tests.export.tensorrt.parser_controls import Verdict
 
+from lopa.runtime.tensorrt.held_garbage import garbage_held
 from lopa.runtime.tensorrt.messages import messages_logger
 
 AXIS = 4
@@ -18,6 +19,13 @@ def verdict_of_model(
     trt: ModuleType, model: onnx.ModelProto, shapes: Mapping[str, Sequence[int]] | None = None
 ) -> tuple[Verdict, str]:
     """Also what it says; empty where it builds. `shapes`: of inputs, in place of AXIS. External data is not read."""
+    with garbage_held():
+        return _verdict_of_model(trt, model, shapes or {})
+
+
+def _verdict_of_model(
+    trt: ModuleType, model: onnx.ModelProto, shapes: Mapping[str, Sequence[int]]
+) -> tuple[Verdict, str]:
     messages = messages_logger(trt)
     builder = trt.Builder(messages)
     network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
@@ -32,7 +40,7 @@ def verdict_of_model(
             profile.set_shape_input(tensor.name, *[[1] * math.prod(tensor.shape)] * 3)
         elif -1 in tensor.shape:
             plain = [AXIS if size == -1 else size for size in tensor.shape]
-            profile.set_shape(tensor.name, *[(shapes or {}).get(tensor.name, plain)] * 3)
+            profile.set_shape(tensor.name, *[shapes.get(tensor.name, plain)] * 3)
     config.add_optimization_profile(profile)
     if builder.build_serialized_network(network, config) is None:
         return "builder refuses", "; ".join(messages.kept)

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -216,6 +217,20 @@ def test_an_interrupted_build_ends_and_leaves_nothing(bundle: Bundle) -> None:
     seen = seen_of_interrupted(bundle.path)
     assert (seen.interrupted, seen.building, seen.left) == (True, False, [])
     assert [step for _, step, _ in seen.told] == [0, 1]
+
+
+def test_who_keeps_an_error_keeps_no_builder(job: EngineJob) -> None:
+    trt = stand_in_tensorrt(10, cannot_build="no kernel")
+    builders, make = list[weakref.ref[Any]](), trt.Builder.__init__
+
+    def noted(builder: Any, logger: Any) -> None:
+        builders.append(weakref.ref(builder))
+        make(builder, logger)
+
+    trt.Builder.__init__ = noted
+    with pytest.raises(BadInputError, match="no kernel") as kept:
+        engine_from_job(job, trt, target(trt), None, silent)
+    assert ([each() for each in builders], kept.value.exit_code) == ([None], 2)
 
 
 def test_a_build_that_fails_says_why_and_leaves_the_old_engine(bundle: Bundle, job: EngineJob) -> None:
