@@ -1,4 +1,4 @@
-"""What KServe's own package says of its resources: the fields of every record and their types, read without importing it.
+"""What KServe's own package says of its resources: the fields of every record and their types. It is not imported.
 
 Its models are classes with two dictionaries, from attributes to types and to the names in JSON. Types of Kubernetes
 itself (V1Probe and others) are not described there: what is of such a type is taken as it is.
