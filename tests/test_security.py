@@ -1,0 +1,107 @@
+"""What SECURITY.md says is never done is in no line of the product, and a server's log tells of nobody's text."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.serve.servers import serving
+
+PROJECT = Path(__file__).resolve().parents[1]
+PRODUCT = ("bench", "cli", "export", "plugins", "runtime", "serve", "tiny")
+SOURCES = sorted(path for folder in PRODUCT for path in (PROJECT / folder).rglob("*.py"))
+NEVER_IMPORTED = {"pickle", "cPickle", "marshal", "shelve", "dill", "cloudpickle", "joblib", "imp", "runpy", "yaml"}
+NEVER_CALLED = {"eval", "exec", "compile", "__import__"}
+NEVER_ASKED = {"register_custom_ops_library", "load_library"}
+"""What libraries of operators are loaded with: ONNX Runtime's, torch's and TensorRT's names for it."""
+LIBRARIES = {
+    "export/tensorrt/builder.py",
+    "runtime/cuda/driver.py",
+    "runtime/denormals.py",
+}
+"""Where a library is opened by its name: the system's, the driver's; none that a bundle names."""
+PROCESSES = {
+    "bench/forward/cold_start.py",
+    "bench/gpu/device.py",
+    "export/ascend/process.py",
+}
+"""Where a process is started: measurements of this machine, and the compiler for Ascend."""
+
+
+def trees() -> Iterator[tuple[str, ast.Module]]:
+    for path in SOURCES:
+        yield str(path.relative_to(PROJECT)), ast.parse(path.read_text(encoding="utf-8"))
+
+
+def modules_of(tree: ast.Module) -> set[str]:
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {each.name.partition(".")[0] for each in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found.add(node.module.partition(".")[0])
+    return found
+
+
+def names_called(tree: ast.Module) -> set[str]:
+    calls = [node.func for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    return {each.id for each in calls if isinstance(each, ast.Name)}
+
+
+def attributes_of(tree: ast.Module) -> set[str]:
+    return {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+
+
+def loads_and_shells(tree: ast.Module) -> set[str]:
+    """torch.load and its like, a pickle behind another name; os.system and its like, a shell."""
+    asked = {"torch.load", "np.load", "numpy.load", "os.system", "os.popen"}
+    found = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)]
+    return {f"{node.value.id}.{node.attr}" for node in found if isinstance(node.value, ast.Name)} & asked
+
+
+def test_nothing_that_a_file_says_is_run() -> None:
+    for name, tree in trees():
+        assert not modules_of(tree) & NEVER_IMPORTED, name
+        assert not names_called(tree) & NEVER_CALLED, name
+        assert not attributes_of(tree) & NEVER_ASKED, name
+        assert not loads_and_shells(tree), name
+
+
+def test_what_would_be_found() -> None:
+    """The rules above see what they are for."""
+    assert modules_of(ast.parse("import pickle\nfrom joblib import load")) == {"pickle", "joblib"} <= NEVER_IMPORTED
+    assert names_called(ast.parse("def f(x):\n    return eval(x)")) & NEVER_CALLED
+    assert attributes_of(ast.parse("options.register_custom_ops_library(path)")) & NEVER_ASKED
+    assert loads_and_shells(ast.parse("torch.load(path)\nos.system(path)")) == {"torch.load", "os.system"}
+
+
+def test_code_of_a_checkpoint_is_never_asked_for() -> None:
+    for path in SOURCES:
+        text = path.read_text(encoding="utf-8")
+        assert not re.search(r"trust_remote_code\s*=\s*True|allow_pickle\s*=\s*True|weights_only\s*=\s*False", text), (
+            path
+        )
+
+
+def test_libraries_and_processes_are_opened_in_few_places() -> None:
+    found = {name for name, tree in trees() if attributes_of(tree) & {"CDLL", "LoadLibrary"}}
+    assert found == LIBRARIES
+    assert {name for name, tree in trees() if "subprocess" in modules_of(tree)} == PROCESSES
+
+
+def test_a_server_s_log_has_no_prompts_answers_or_keys(tiny_bundle: Path, tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("the-only-key\n")
+    right, wrong = ({"Authorization": f"Bearer {key}"} for key in ("the-only-key", "a-guessed-key"))
+    body = {"model": "tiny", "prompt": "Question: of a patient, 2 + 3?\nAnswer:", "max_tokens": 16}
+    with serving(tiny_bundle, "--api-keys", keys) as server:
+        answered = server.http.post("/v1/completions", json=body, headers=right)
+        assert answered.status_code == 200
+        assert server.http.post("/v1/completions", json=body, headers=wrong).status_code == 401
+        assert server.http.post("/v1/completions", json={**body, "top_p": "patient"}, headers=right).status_code == 400
+        assert server.http.post("/v1/completions", content=b"{patient", headers=right).status_code == 400
+        code, said = server.stop()
+    assert code == 0
+    for told in ("patient", "the-only-key", "a-guessed-key", answered.json()["choices"][0]["text"].strip()):
+        assert told
+        assert told not in said
