@@ -3,11 +3,12 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 CLIENTS := .venv-clients
+TRITON := .venv-triton
 SOURCES := pyproject.toml constraints.txt
 # -qq: only errors. What some package indexes make pip warn about hides everything else.
 PIP := $(BIN)/pip install -qq --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test test-clients peers test-peers grammars clean
+.PHONY: demo test test-clients test-triton peers test-peers grammars clean
 
 demo: $(VENV)/demo-ready
 	$(BIN)/lopa-export demo
@@ -28,6 +29,10 @@ test: $(VENV)/test-ready
 test-clients: $(VENV)/test-ready $(CLIENTS)/ready
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -m clients tests/clients
 
+# The real tritonserver (docs/triton.md), on the processor.
+test-triton: $(VENV)/test-ready $(TRITON)/ready
+	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -m triton tests/serve/triton
+
 # Our forwards on this processor beside llama.cpp, OpenVINO and torch (docs/cpu.md): builds llama.cpp, so it takes long.
 peers: $(VENV)/test-ready
 	$(BIN)/python -m tools.peers
@@ -42,7 +47,7 @@ grammars: $(VENV)/test-ready
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m tools.reports.grammar out/bundle --decodes 1000
 
 clean:
-	rm -rf $(VENV) $(CLIENTS) .peers build dist .pytest_cache .mypy_cache .ruff_cache .coverage
+	rm -rf $(VENV) $(CLIENTS) $(TRITON) .peers build dist .pytest_cache .mypy_cache .ruff_cache .coverage
 
 $(VENV)/python-ready:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.11")'
@@ -67,4 +72,11 @@ $(CLIENTS)/ready: $(SOURCES) tests/clients/node/package.json
 	cp tests/clients/node/package.json $(CLIENTS)/node
 	if command -v npm > /dev/null; then npm install --prefix $(CLIENTS)/node --no-package-lock --no-audit --no-fund --loglevel=error; \
 	else echo "There is no npm here: the tests of clients for node will be skipped."; fi
+	touch $@
+
+$(TRITON)/ready: tests/serve/triton/requirements.txt
+	@echo "Installing tritonserver and what it needs into $(TRITON): 0.5 GB."
+	$(PYTHON) -m venv $(TRITON)
+	$(TRITON)/bin/pip install -qq --disable-pip-version-check --requirement tests/serve/triton/requirements.txt
+	$(TRITON)/bin/pip install -qq --disable-pip-version-check --no-deps --editable .
 	touch $@

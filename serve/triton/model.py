@@ -141,7 +141,7 @@ class TritonModel:
             last = events[-1]
             if isinstance(last, DoneEvent):
                 if last.result.stop_reason == "cancelled":
-                    sender.fail(CANCELLED if handle.cancelled else STOPPED)
+                    sender.fail(CANCELLED if sender.cancelled else STOPPED)
                 elif stream:
                     sender.end(outputs_of_events(events, text_of_ids))
                 else:
@@ -160,6 +160,7 @@ class TritonModel:
             for sender, handle in list(self._open.items()):
                 if not handle.cancelled and sender.cancelled:
                     handle.cancel()
+                    self._backend.Logger.log_verbose("a client has cancelled its request")
             await asyncio.sleep(_LOOK_SECONDS)
 
     async def _all_answered(self) -> None:
