@@ -178,9 +178,8 @@ def test_unloading_tells_those_who_wait(
     triton_bundle: Path, written: Callable[..., Path], loaded: Callable[..., Loaded], tmp_path: Path
 ) -> None:
     found = loaded(written(triton_bundle, tmp_path / "models", "--slots", 1, "--threads", 1))
-    running, waiting = (
-        found.ask(text_input=PROMPTS[0], options=long_options(), stream=True, drafts=True) for _ in range(2)
-    )
+    asked = {"text_input": PROMPTS[0], "options": long_options(), "stream": True, "drafts": True}
+    running, waiting = (found.ask(**asked) for _ in range(2))
     until(lambda: running.parts)
     found.model.finalize()
     for sender in (running, waiting):

@@ -1,6 +1,7 @@
 """The real tritonserver: over HTTP and gRPC, cancelled, refused, stopped, unloaded. `make test-triton`."""
 
 import json
+import re
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 from tests.serve.servers import WAIT
 from tests.serve.triton.test_model import PROMPTS, long_options
-from tests.serve.triton.tritonserver import TritonServer, tritonserver
+from tests.serve.triton.tritonserver import PYTHON, TritonServer, tritonserver
 
 from lopa.runtime import Decoder
 
@@ -131,8 +132,9 @@ def test_a_stream_over_http_that_is_left_frees_the_slot(server: TritonServer) ->
 
 
 def until_full(server: TritonServer) -> None:
+    """Asked with what is refused, so that asking takes no place."""
     end = time.monotonic() + WAIT
-    while server.generate("narrow", text_input="1", max_new_tokens=1).status_code == 200:
+    while server.generate("narrow", text_input="1", max_new_tokens=0).json()["error"].startswith("bad_request: "):
         assert time.monotonic() < end
 
 
@@ -147,6 +149,21 @@ def test_bad_input_is_told_over_both(server: TritonServer) -> None:
     assert not found["parts"]
     assert server.generate("wide", text_input=["1", "2"]).status_code == 400  # by Triton itself
     assert server.generate("wide", text_input=PROMPTS[0], **OPTIONS).status_code == 200
+
+
+def test_the_examples_of_the_page(server: TritonServer, alone: Decoder) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "triton.md").read_text(encoding="utf-8")
+    curls = re.findall(r"^    (curl .+)$", page, re.MULTILINE)
+    programs = re.findall(r"```python\n(.+?)```", page, re.DOTALL)
+    assert (len(curls), len(programs)) == (2, 1)
+    prompt = "Question: 2 + 3?\nAnswer:"
+    for command, options in zip(curls, ({"max_new_tokens": 32, "branches": 4}, {"stop": ["####"]}), strict=True):
+        said = server.run("sh", "-c", command, model="wide")
+        lines = [line.removeprefix("data: ") for line in said.splitlines() if line]
+        (whole,) = alone.generate([prompt], alone.config(**{"max_new_tokens": 256, **options}))
+        assert "".join(json.loads(line)["text_output"] for line in lines) == whole.text
+    (whole,) = alone.generate([prompt], alone.config(max_new_tokens=256, branches=4))
+    assert server.run(str(PYTHON), "-c", programs[0], model="wide") == whole.text
 
 
 def test_the_metrics_page_is_alive(server: TritonServer) -> None:

@@ -95,6 +95,15 @@ class TritonServer:
                 client.kill()
                 client.communicate()
 
+    def run(self, *command: str, model: str) -> str:
+        """What an example says, that is written for a model "tiny" on Triton's usual ports."""
+        places = {"127.0.0.1:8000": f"127.0.0.1:{self.http_port}", "127.0.0.1:8001": f"127.0.0.1:{self.grpc_port}"}
+        for before, after in {**places, "/models/tiny/": f"/models/{model}/", '"tiny"': f'"{model}"'}.items():
+            command = tuple(part.replace(before, after) for part in command)
+        done = subprocess.run(command, env=_environment(), capture_output=True, text=True, timeout=WAIT, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
     def stop(self) -> int:
         """Its exit code after SIGTERM. It would wait for our idle connection as long as for an answer."""
         self.http.close()
