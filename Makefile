@@ -4,11 +4,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 CLIENTS := .venv-clients
 RELEASE := .venv-release
+TRITON := .venv-triton
 SOURCES := pyproject.toml constraints.txt
 # -qq: only errors. What some package indexes make pip warn about hides everything else.
 PIP := $(BIN)/pip install -qq --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test test-clients peers test-peers grammars release test-release clean
+.PHONY: demo test test-clients test-triton peers test-peers grammars release test-release clean
 
 demo: $(VENV)/demo-ready
 	$(BIN)/lopa-export demo
@@ -28,6 +29,10 @@ test: $(VENV)/test-ready
 # Clients of others against a real server (docs/serving.md): not a part of `test`, since setting them up takes minutes.
 test-clients: $(VENV)/test-ready $(CLIENTS)/ready
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -m clients tests/clients
+
+# The real tritonserver (docs/triton.md), on the processor.
+test-triton: $(VENV)/test-ready $(TRITON)/ready
+	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -m triton tests/serve/triton
 
 # Our forwards on this processor beside llama.cpp, OpenVINO and torch (docs/cpu.md): builds llama.cpp, so it takes long.
 peers: $(VENV)/test-ready
@@ -51,7 +56,7 @@ test-release: $(VENV)/test-ready $(RELEASE)/validators-ready
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -m release tests/deploy tests/tools/release
 
 clean:
-	rm -rf $(VENV) $(CLIENTS) $(RELEASE) .peers build dist .pytest_cache .mypy_cache .ruff_cache .coverage
+	rm -rf $(VENV) $(CLIENTS) $(TRITON) $(RELEASE) .peers build dist .pytest_cache .mypy_cache .ruff_cache .coverage
 
 $(VENV)/python-ready:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.11")'
@@ -95,4 +100,11 @@ $(RELEASE)/validators-ready: $(RELEASE)/ready tests/deploy/node/package.json
 	cp tests/deploy/node/package.json $(RELEASE)/node
 	if command -v npm > /dev/null; then npm install --prefix $(RELEASE)/node --no-package-lock --no-audit --no-fund --loglevel=error; \
 	else echo "There is no npm here: two schemas will not be tested."; fi
+	touch $@
+
+$(TRITON)/ready: tests/serve/triton/requirements.txt
+	@echo "Installing tritonserver and what it needs into $(TRITON): 0.5 GB."
+	$(PYTHON) -m venv $(TRITON)
+	$(TRITON)/bin/pip install -qq --disable-pip-version-check --requirement tests/serve/triton/requirements.txt
+	$(TRITON)/bin/pip install -qq --disable-pip-version-check --no-deps --editable .
 	touch $@

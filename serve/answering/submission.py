@@ -6,16 +6,15 @@ from dataclasses import replace
 
 from lopa.runtime.algorithm.decoding import Step
 from lopa.runtime.engine import Engine
-from lopa.runtime.errors import BadInputError, GrammarRefusedError, MissingBackendError
 from lopa.runtime.files.untrusted_input import refused_as_bad_input
-from lopa.runtime.generation_config import GRAMMARS, GenerationConfig
+from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.requests.handle import RequestHandle
 from lopa.runtime.requests.reservation import Reservation
 from lopa.runtime.text.prompt_ids import Prompt, PromptRequest
 from lopa.serve.answering.places import check_places
 from lopa.serve.answering.service import Service
-from lopa.serve.openai.field_error import FieldError, errors_of_field
-from lopa.serve.openai.options import OURS, BodyOptions
+from lopa.serve.openai.config import config_of_options, errors_of_grammar
+from lopa.serve.openai.field_error import errors_of_field
 from lopa.serve.openai.request import AskedRequest
 
 Handles = tuple[RequestHandle, ...]
@@ -29,7 +28,7 @@ async def handles_of_request(
 
     Raises ApiError where there is no place, before any prompt is read, and BadInputError as submit_many does.
     """
-    config = config_of_options(service.engine, asked.options)
+    config = config_of_options(service.engine.config, asked.options)
     decoded_once = config.temperature == 0 and on_step is None
     count = _different(asked.prompts) if decoded_once else (len(asked.prompts) or 1) * asked.copies
     check_places(service.engine, count)
@@ -45,28 +44,6 @@ def _different(prompts: Sequence[Prompt]) -> int:
     return len({prompt if isinstance(prompt, str) else tuple(prompt) for prompt in prompts}) or 1
 
 
-def config_of_options(engine: Engine, options: BodyOptions) -> GenerationConfig:
-    """Raises FieldError for a value that cannot be used."""
-    values = options.values
-    if values.get("temperature") and "seed" not in values:
-        values = {**values, "seed": None}  # one is drawn, so that asking again gives another answer
-    try:
-        return engine.config(**values)
-    except BadInputError as error:
-        wrong = next((name for name in options.params if _refused(engine, name, values[name])), None)
-        param = OURS if wrong is None else options.params[wrong]
-        raise FieldError(param, error.received, expected=error.expected, remedy=error.remedy) from error
-
-
-def _refused(engine: Engine, name: str, value: object) -> bool:
-    """Whether an option alone, beside defaults, is wrong."""
-    try:
-        engine.config(**{name: value})
-    except BadInputError:
-        return True
-    return False
-
-
 def _submitted(
     engine: Engine,
     asked: AskedRequest,
@@ -77,21 +54,18 @@ def _submitted(
     """On a thread of its own, since templates and tokenizers take their time."""
     with (
         errors_of_field(asked.param),
+        errors_of_grammar(asked.options),
         refused_as_bad_input("the prompt cannot be used", expected="text that the model reads", remedy="correct it"),
     ):
         prompts = asked.prompts or (engine.prompt_from_messages(asked.messages, special_tokens=config.special_tokens),)
         requests = [PromptRequest(prompt, _of_copy(config, copy)) for prompt in prompts for copy in range(asked.copies)]
-        try:
-            return engine.submit_many(
-                requests,
-                deadline=asked.deadline,
-                drafts=on_step is not None,
-                on_step=on_step,
-                reservation=reservation,
-            )
-        except (GrammarRefusedError, MissingBackendError) as error:  # of a grammar alone: the device is open
-            param = next((asked.options.params[name] for name in GRAMMARS if name in asked.options.params), OURS)
-            raise FieldError(param, error.received, expected=error.expected, remedy=error.remedy) from error
+        return engine.submit_many(
+            requests,
+            deadline=asked.deadline,
+            drafts=on_step is not None,
+            on_step=on_step,
+            reservation=reservation,
+        )
 
 
 def _of_copy(config: GenerationConfig, copy: int) -> GenerationConfig:

@@ -66,12 +66,12 @@ def request_of_body(body: Mapping[str, Any], endpoint: str, limits: ServeLimits)
     param = PROMPT_FIELDS[endpoint]
     with errors_of_field(param):
         chat = endpoint == CHATS
-        messages = _messages_of_field(body.get(param)) if chat else []
+        messages = messages_of_field(body.get(param)) if chat else []
         prompts = () if chat else tuple(prompts_of_field(body.get(param), most=limits.max_choices))
     copies = _number_of_copies(body.get("n"), len(prompts) or 1, limits)
     stream = _stream_of_body(body)
-    _keep_within(options, limits)
-    deadline = _deadline(ours_of_body(body).get(_DEADLINE), limits)
+    keep_within(options, limits)
+    deadline = deadline_within(ours_of_body(body).get(_DEADLINE), limits, f"{OURS}.{_DEADLINE}")
     return AskedRequest(endpoint, model, prompts, messages, options, copies, deadline, stream)
 
 
@@ -80,7 +80,7 @@ def _has_newer(body: Mapping[str, Any]) -> bool:
     return body.get("max_completion_tokens") is not None
 
 
-def _messages_of_field(value: Any) -> list[dict[str, Any]]:
+def messages_of_field(value: Any) -> list[dict[str, Any]]:
     """A chat in the roles that templates know; what content a template takes it says itself."""
     messages = plain_messages(checked_messages(value))
     if not messages:
@@ -118,7 +118,7 @@ def _stream_of_body(body: Mapping[str, Any]) -> StreamOptions | None:
     return StreamOptions(usage, drafts) if streamed else None
 
 
-def _keep_within(options: BodyOptions, limits: ServeLimits) -> None:
+def keep_within(options: BodyOptions, limits: ServeLimits) -> None:
     """Give what was not asked for, and refuse what is more than the operator allows; other values come later."""
     most = MOST_POSITIONS if limits.max_tokens is None else limits.max_tokens
     _check_ceiling(options, "max_new_tokens", most)
@@ -126,7 +126,7 @@ def _keep_within(options: BodyOptions, limits: ServeLimits) -> None:
     _check_ceiling(options, "branches", limits.max_branches)
     branches = options.values.get("branches")
     if branches == "auto" and limits.max_branches < MOST_AUTO_BRANCHES:
-        raise _above(f"{OURS}.branches", branches, limits.max_branches)
+        raise _above(options.params["branches"], branches, limits.max_branches)
     if branches is None and limits.max_branches < DEFAULT_BRANCHES:
         options.values["branches"] = 1
     if limits.max_seconds is not None:
@@ -145,10 +145,10 @@ def _above(param: str, value: object, most: float) -> FieldError:
     )
 
 
-def _deadline(value: Any, limits: ServeLimits) -> float | None:
+def deadline_within(value: Any, limits: ServeLimits, param: str) -> float | None:
+    """Seconds from now; None asks for the longest there is. Raises FieldError for what cannot be used."""
     if value is None:
         return limits.max_seconds
-    param = f"{OURS}.{_DEADLINE}"
     most = MOST_SECONDS if limits.max_seconds is None else limits.max_seconds
     with errors_of_field(param):
         return real_number(param, value, least=0.0, most=most, above=True)

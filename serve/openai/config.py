@@ -1,0 +1,44 @@
+"""From the options of a body to a config; errors say which field is wrong."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from lopa.runtime.errors import BadInputError, GrammarRefusedError, MissingBackendError
+from lopa.runtime.generation_config import GRAMMARS, GenerationConfig
+from lopa.serve.openai.field_error import FieldError
+from lopa.serve.openai.options import OURS, BodyOptions
+
+MakeConfig = Callable[..., GenerationConfig]
+"""From options by their names; Engine.config."""
+
+
+def config_of_options(make: MakeConfig, options: BodyOptions) -> GenerationConfig:
+    """Raises FieldError for a value that cannot be used."""
+    values = options.values
+    if values.get("temperature") and "seed" not in values:
+        values = {**values, "seed": None}  # one is drawn, so that asking again gives another answer
+    try:
+        return make(**values)
+    except BadInputError as error:
+        wrong = next((name for name in options.params if _refused(make, name, values[name])), None)
+        param = OURS if wrong is None else options.params[wrong]
+        raise FieldError(param, error.received, expected=error.expected, remedy=error.remedy) from error
+
+
+@contextmanager
+def errors_of_grammar(options: BodyOptions) -> Iterator[None]:
+    """A grammar that the block cannot use, or not here, is wrong with the field that has it."""
+    try:
+        yield
+    except (GrammarRefusedError, MissingBackendError) as error:  # the second of a grammar alone: the device is open
+        param = next((options.params[name] for name in GRAMMARS if name in options.params), OURS)
+        raise FieldError(param, error.received, expected=error.expected, remedy=error.remedy) from error
+
+
+def _refused(make: MakeConfig, name: str, value: object) -> bool:
+    """Whether an option alone, beside defaults, is wrong."""
+    try:
+        make(**{name: value})
+    except BadInputError:
+        return True
+    return False

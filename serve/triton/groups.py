@@ -1,0 +1,94 @@
+"""Triton's instance groups: how many engines, and on which devices each. Pure; knows no bundle and no machine."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from lopa.runtime.checked_values import shown, whole_number
+from lopa.runtime.errors import BadInputError
+from lopa.runtime.sessions.cpu_cores import check_devices
+from lopa.runtime.sessions.session import family_from_device
+
+Kind = Literal["KIND_CPU", "KIND_GPU", "KIND_MODEL"]
+MOST_INSTANCES = 256
+"""Of one group: each is a process with the model in its memory."""
+_GPU = re.compile(r"(cuda|tensorrt|tensorrt-rtx):(\d{1,4})", re.ASCII)
+_PROCESSOR = re.compile(r"cpu(:[0-9-]+)?|numpy|openvino:CPU(:\w+)?", re.ASCII)
+
+
+@dataclass(frozen=True)
+class InstanceGroup:
+    """So many engines alike; Triton starts a process for each, on each GPU if there are GPUs."""
+
+    name: str
+    kind: Kind
+    """KIND_MODEL: devices of which Triton knows nothing, or several for one engine."""
+    devices: str
+    """Of one engine, with commas between; of KIND_GPU the family alone, since Triton says which GPU."""
+    gpus: tuple[int, ...]
+    """None unless KIND_GPU."""
+    count: int
+    """Engines; of KIND_GPU on each GPU."""
+
+
+def groups_of_devices(devices: Sequence[str], instances: int) -> tuple[InstanceGroup, ...]:
+    """A group for each of `devices` ("cuda:0,cuda:1": two of one engine), except that GPUs of one family are one group.
+
+    Raises BadInputError for devices that cannot go together, for mpi, and for a number of instances that cannot be.
+    """
+    count = whole_number("--instances", instances, least=1, most=MOST_INSTANCES)
+    groups: dict[str, InstanceGroup] = {}
+    for text in devices:
+        check_devices_of_engine(text)
+        if list(devices).count(text) > 1:
+            raise BadInputError(
+                f"--device {text} twice",
+                expected="each instance group once",
+                remedy="give --instances N for several engines on one device",
+            )
+        gpu = _GPU.fullmatch(text)
+        if gpu is None:
+            name = re.sub(r"[^A-Za-z0-9]+", "_", text)
+            kind: Kind = "KIND_CPU" if _PROCESSOR.fullmatch(text) else "KIND_MODEL"
+            group = InstanceGroup(name, kind, text, (), count)
+        else:
+            name = gpu[1].replace("-", "_")
+            before = groups[name].gpus if name in groups else ()
+            group = InstanceGroup(name, "KIND_GPU", gpu[1], (*before, int(gpu[2])), count)
+        groups[name] = group
+    return tuple(groups.values())
+
+
+def check_devices_of_engine(text: str) -> tuple[str, ...]:
+    """The devices of one engine from "cpu:0-3" or "cuda:0,cuda:1". Raises BadInputError for any that cannot be opened
+    together in one process, or have no name that a backend has."""
+    devices = tuple(text.split(","))
+    check_devices(devices)
+    families = {family_from_device(stage) for device in devices for stage in device.split("+")}
+    if "mpi" in families:
+        raise BadInputError(
+            f"device {shown(text)}",
+            expected="devices of one process: Triton starts the processes",
+            remedy="name them, with commas between those that one engine shares, e.g. --device cuda:0,cuda:1",
+        )
+    return devices
+
+
+def devices_of_instance(
+    instance: str, device: int, groups: Mapping[str, str], parameters: Mapping[str, str]
+) -> tuple[str, ...]:
+    """The devices of the engine in the instance called `instance`, which Triton put on GPU number `device`.
+
+    `groups` are the kinds by the names of the groups, `parameters` the devices by these names. Raises BadInputError for
+    a group that no parameter is about, and as `check_devices_of_engine`.
+    """
+    group = instance.rpartition("_")[0]  # Triton numbers the instances of a group
+    if group not in parameters:
+        raise BadInputError(
+            f"the instance {instance} of a group without a parameter that says its devices",
+            expected="a group among " + ", ".join(parameters),
+            remedy=f'add to config.pbtxt: parameters {{ key: "device.{group}" value {{ string_value: "cpu" }} }}',
+        )
+    text = parameters[group]
+    return check_devices_of_engine(f"{text}:{device}" if groups.get(group) == "KIND_GPU" else text)
