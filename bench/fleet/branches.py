@@ -31,4 +31,4 @@ def branches_of_decodes(decodes: Decodes, costs: RoundCosts, slots: int) -> list
 def _round_seconds(decodes: Decodes, costs: RoundCosts, count: int, slots: int) -> list[float]:
     sequences, window, prefix = decodes.mean_step(count)
     alone = Sizes(1, round(sequences), ceil(window), tiles(ceil(prefix)), ceil(window))
-    return [costs.round_seconds([alone] * running, [count] * running) for running in range(1, slots + 1)]
+    return [costs.round_of([alone] * running, [count] * running).seconds for running in range(1, slots + 1)]

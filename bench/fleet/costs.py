@@ -1,6 +1,7 @@
 """What a round of a replica takes: its forwards, by a measured table or a model, and the host's work. Pure."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from lopa.bench.fleet.scenario import Material, ModelledCosts
 from lopa.bench.gears.recording import packed_sizes
@@ -10,8 +11,25 @@ from lopa.runtime.contract import Sizes
 ForwardSeconds = Callable[[Sizes], float]
 
 
+@dataclass(frozen=True)
+class Round:
+    """What one takes, in seconds."""
+
+    forward: float
+    """All of its forwards."""
+    host: float
+    """Everything else."""
+    rows: int
+    """Of the forwards, padding included."""
+
+    @property
+    def seconds(self) -> float:
+        """Of the whole."""
+        return self.forward + self.host
+
+
 class RoundCosts:
-    """Seconds of rounds."""
+    """What rounds take."""
 
     def __init__(
         self, forward: ForwardSeconds, *, round_seconds: float, host_seconds: float, host_seconds_a_branch: float
@@ -26,11 +44,15 @@ class RoundCosts:
             self._known[sizes] = self._forward(sizes)
         return self._known[sizes]
 
-    def round_seconds(self, shapes: Sequence[Sizes], branches: Sequence[int]) -> float:
-        """Of a round of requests whose forwards alone would have these `shapes`, packed as the engine packs them."""
-        forwards = sum(map(self.forward_seconds, packed_sizes(shapes)))
+    def round_of(self, shapes: Sequence[Sizes], branches: Sequence[int]) -> Round:
+        """Of requests whose forwards alone would have these `shapes`, packed as the engine packs them."""
+        packed = packed_sizes(shapes)
         host = len(branches) * self._host + (sum(branches) - len(branches)) * self._branch
-        return forwards + self._round + host
+        return Round(
+            forward=sum(map(self.forward_seconds, packed)),
+            host=self._round + host,
+            rows=sum(sizes.rows for sizes in packed),
+        )
 
 
 def costs_of_material(material: Material) -> RoundCosts:
@@ -46,16 +68,16 @@ def costs_of_material(material: Material) -> RoundCosts:
     assert material.table is not None
     measured = material.table.costs
     return RoundCosts(
-        measured_forward(material.table),
+        measured_forward(material.table, costs.slowdown),
         round_seconds=0.0,
-        host_seconds=measured.host_seconds,
+        host_seconds=measured.host_seconds if costs.host_seconds is None else costs.host_seconds,
         host_seconds_a_branch=measured.host_seconds_a_branch,
     )
 
 
-def measured_forward(table: CostTable) -> ForwardSeconds:
+def measured_forward(table: CostTable, slowdown: float) -> ForwardSeconds:
     """The table knows one request: the branches of several are taken for as many branches of one."""
-    return lambda sizes: table.seconds(sizes.requests * sizes.branches, sizes.window, sizes.prefix)
+    return lambda sizes: slowdown * table.seconds(sizes.requests * sizes.branches, sizes.window, sizes.prefix)
 
 
 def modelled_forward(costs: ModelledCosts) -> ForwardSeconds:

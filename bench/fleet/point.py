@@ -56,6 +56,10 @@ class Point:
     busy_share: float
     """Of the replicas' time, rounds."""
     requests_a_round: float
+    forward_seconds_a_row: float | None
+    """Of the rounds' forwards."""
+    host_seconds_a_step: float | None
+    """Of a request's step, beyond its forward."""
     mean_branches: float | None
     """Of the answers."""
     cost_per_million_tokens: float | None
@@ -127,7 +131,13 @@ def point_of_run(scenario: Scenario, load: float, branches: int | str, run: Simu
         restarts=sum(each.restarts for each in run.requests),
         prompts_known_share=_share(sum(each.known for each in answers), len(answers)),
         busy_share=sum(work.busy_seconds for work in run.replicas) / (scenario.seconds * len(run.replicas)),
-        requests_a_round=_share(sum(work.requests_in_rounds for work in run.replicas), rounds),
+        requests_a_round=_share(sum(work.steps for work in run.replicas), rounds),
+        forward_seconds_a_row=_ratio(
+            sum(work.forward_seconds for work in run.replicas), sum(work.rows for work in run.replicas)
+        ),
+        host_seconds_a_step=_ratio(
+            sum(work.host_seconds for work in run.replicas), sum(work.steps for work in run.replicas)
+        ),
         mean_branches=_mean([each.decode.branches for each in answers if each.decode is not None]),
         cost_per_million_tokens=None
         if price is None or not good_rate
@@ -160,4 +170,8 @@ def _share(part: int, of: int) -> float:
 
 
 def _mean(values: Sequence[int]) -> float | None:
-    return sum(values) / len(values) if values else None
+    return _ratio(sum(values), len(values))
+
+
+def _ratio(total: float, of: int) -> float | None:
+    return total / of if of else None

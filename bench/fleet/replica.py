@@ -10,7 +10,7 @@ from typing import Literal
 
 import simpy
 
-from lopa.bench.fleet.costs import RoundCosts
+from lopa.bench.fleet.costs import Round, RoundCosts
 from lopa.bench.fleet.decodes import RecordedDecode
 from lopa.bench.fleet.scenario import Scenario
 from lopa.runtime.requests.admission import Admission
@@ -51,9 +51,18 @@ class Work:
     """What a replica has done."""
 
     rounds: int = 0
-    busy_seconds: float = 0.0
-    requests_in_rounds: int = 0
+    forward_seconds: float = 0.0
+    host_seconds: float = 0.0
+    rows: int = 0
+    """Of all forwards, padding included."""
+    steps: int = 0
+    """Of all requests."""
     down_seconds: float = 0.0
+
+    @property
+    def busy_seconds(self) -> float:
+        """In rounds."""
+        return self.forward_seconds + self.host_seconds
 
 
 @dataclass
@@ -148,9 +157,9 @@ class Replica:
                     self._woken = self._env.event()
                     yield self._woken
                 self._admit()
-                seconds = self._round_seconds()
-                yield self._env.timeout(seconds)
-                self._finish_round(seconds)
+                opened = self._round()
+                yield self._env.timeout(opened.seconds)
+                self._finish(opened)
         except simpy.Interrupt:
             return
 
@@ -168,19 +177,21 @@ class Replica:
     def _rows_to_compute(self, asked: Asked) -> int:
         return 0 if asked.prompt in self._prompts else self._decode(asked, 1).prompt
 
-    def _round_seconds(self) -> float:
+    def _round(self) -> Round:
         shapes, branches = [], []
         for asked in self._running:
             assert asked.decode is not None
             known = asked.known and not asked.step
             shapes.append(asked.decode.shape_of_known_prompt if known else asked.decode.shapes[asked.step])
             branches.append(asked.decode.steps[asked.step].branches)
-        return self._costs.round_seconds(shapes, branches)
+        return self._costs.round_of(shapes, branches)
 
-    def _finish_round(self, seconds: float) -> None:
+    def _finish(self, ended: Round) -> None:
         self.work.rounds += 1
-        self.work.busy_seconds += seconds
-        self.work.requests_in_rounds += len(self._running)
+        self.work.forward_seconds += ended.forward
+        self.work.host_seconds += ended.host
+        self.work.rows += ended.rows
+        self.work.steps += len(self._running)
         left = []
         for asked in self._running:
             assert asked.decode is not None

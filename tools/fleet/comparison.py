@@ -32,7 +32,17 @@ def table_of_comparison(report: FleetComparison) -> Table:
     return Table(
         f"{scenario.replicas} server(s), a core each: measured / simulated (error); {scenario.slots} slots, "
         f"{scenario.queue} places, {scenario.routing} routing, {scenario.seconds:g} s",
-        ("requests/s, branches", "answers", "answers/s", "tokens/s", "median, ms", "99 %, ms", "refused"),
+        (
+            "requests/s, branches",
+            "answers",
+            "answers/s",
+            "tokens/s",
+            "median, ms",
+            "99 %, ms",
+            "refused",
+            "us a row",
+            "ms a step outside",
+        ),
         tuple(map(_row, report.loads)),
     )
 
@@ -47,6 +57,8 @@ def _row(each: Comparison) -> tuple[str, ...]:
         _pair(_ms(found.whole, "p50"), _ms(said.whole, "p50"), ".0f"),
         _pair(_ms(found.whole, "p99"), _ms(said.whole, "p99"), ".0f"),
         f"{found.refused_share:.1%} / {said.refused_share:.1%}",
+        _pair(1e6 * found.forward_seconds_a_row, 1e6 * (said.forward_seconds_a_row or 0.0), ".1f"),
+        _pair(1e3 * found.host_seconds_a_step, 1e3 * (said.host_seconds_a_step or 0.0), ".2f"),
     )
 
 

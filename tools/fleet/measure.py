@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -37,6 +37,16 @@ class Answered:
     """None: refused."""
 
 
+class ServedRounds(NamedTuple):
+    """What servers tell of their rounds, in seconds and in sum."""
+
+    seconds: float
+    outside: float
+    """Of them, beyond the forwards."""
+    rows: float
+    steps: float
+
+
 @dataclass(frozen=True)
 class MeasuredLoad:
     """One load with one number of branches, as lopa.bench.fleet.point.Point has it."""
@@ -49,6 +59,10 @@ class MeasuredLoad:
     tokens_per_second: float
     whole: Times
     refused_share: float
+    forward_seconds_a_row: float
+    """Of the servers' rounds, the warm-up and the end included; the row may be padding."""
+    host_seconds_a_step: float
+    """Of a request's step, beyond its forward."""
 
 
 @contextmanager
@@ -76,10 +90,16 @@ def measured(
     material: Material, script: Simulated, load: float, branches: int | str, servers: Sequence[ServerProcess]
 ) -> MeasuredLoad:
     """The requests of `script` sent to `servers`, and what is counted of them."""
-    return measured_load(material.scenario, load, branches, asyncio.run(_asked(material, script, branches, servers)))
+    before = _rounds_of_servers(servers)
+    ends = asyncio.run(_asked(material, script, branches, servers))
+    after = _rounds_of_servers(servers)
+    rounds = ServedRounds(*(last - first for first, last in zip(before, after, strict=True)))
+    return measured_load(material.scenario, load, branches, ends, rounds)
 
 
-def measured_load(scenario: Scenario, load: float, branches: int | str, ends: Sequence[Answered]) -> MeasuredLoad:
+def measured_load(
+    scenario: Scenario, load: float, branches: int | str, ends: Sequence[Answered], rounds: ServedRounds
+) -> MeasuredLoad:
     """Counts what ended after the warm-up and before the end, as the simulation does."""
     counted_seconds = scenario.seconds - scenario.warm_up_seconds
     counted = [each for each in ends if scenario.warm_up_seconds <= each.ended <= scenario.seconds]
@@ -95,6 +115,18 @@ def measured_load(scenario: Scenario, load: float, branches: int | str, ends: Se
         tokens_per_second=sum(each.tokens or 0 for each in answers) / counted_seconds,
         whole=Times(p50, p99),
         refused_share=1 - len(answers) / len(counted),
+        forward_seconds_a_row=(rounds.seconds - rounds.outside) / rounds.rows,
+        host_seconds_a_step=rounds.outside / rounds.steps,
+    )
+
+
+def _rounds_of_servers(servers: Sequence[ServerProcess]) -> ServedRounds:
+    told = [server.metrics() for server in servers]
+    return ServedRounds(
+        seconds=sum(each["lopa_round_seconds_sum"] for each in told),
+        outside=sum(each["lopa_round_seconds_outside_total"] for each in told),
+        rows=sum(each[f'lopa_round_rows_total{{kind="{kind}"}}'] for each in told for kind in ("real", "padding")),
+        steps=sum(each["lopa_steps_total"] for each in told),
     )
 
 
