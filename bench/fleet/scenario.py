@@ -42,7 +42,7 @@ class MeasuredCosts(_Part, tag_field="kind", tag="measured", frozen=True):
     table: str
     """Its file, seen from the scenario's folder."""
     slowdown: Annotated[float, Meta(gt=0, le=1000)] = 1.0
-    """How many times as long as there a forward takes in a server: after idling, among neighbours (`tools.fleet`)."""
+    """How many times as long as there a forward takes in a server: after idling, among neighbours (`tools.fleet.load`)."""
     host_seconds: Least0 | None = None
     """Of every request in a round beyond the forwards; None: as the table has it, which knows no server."""
 

@@ -1,6 +1,6 @@
 """The servers of a scenario on this machine, beside what `lopa-export simulate` says of them.
 
-Usage: python -m tools.fleet SCENARIO BUNDLE [-o FOLDER]
+Usage: python -m tools.fleet.load SCENARIO BUNDLE [-o FOLDER]
 
 Each replica is a server process with one thread on a core of its own; the clients are this process, and take from what
 they measure. Requests come at the moments, with the prompts and to the replicas that the simulation drew, for every
@@ -36,7 +36,7 @@ def main(path: Path, bundle: Path, output: Path | None) -> None:
         material = material_from_file(path)
         scenario = material.scenario
         _check_can_be_run(path, scenario)
-        run = run_now(Bundle.open(bundle), device="cpu", threads=1, arguments=["tools.fleet", *sys.argv[1:]])
+        run = run_now(Bundle.open(bundle), device="cpu", threads=1, arguments=["tools.fleet.load", *sys.argv[1:]])
         if output is not None:
             make_folder(output)
         costs = costs_of_material(material)
