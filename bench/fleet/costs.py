@@ -32,10 +32,17 @@ class RoundCosts:
     """What rounds take."""
 
     def __init__(
-        self, forward: ForwardSeconds, *, round_seconds: float, host_seconds: float, host_seconds_a_branch: float
+        self,
+        forward: ForwardSeconds,
+        *,
+        round_seconds: float,
+        host_seconds: float,
+        host_seconds_a_branch: float,
+        joining_seconds: float,
     ) -> None:
         self._forward = forward
         self._round, self._host, self._branch = round_seconds, host_seconds, host_seconds_a_branch
+        self._joining = joining_seconds
         self._known: dict[Sizes, float] = {}
 
     def forward_seconds(self, sizes: Sizes) -> float:
@@ -44,13 +51,16 @@ class RoundCosts:
             self._known[sizes] = self._forward(sizes)
         return self._known[sizes]
 
-    def round_of(self, shapes: Sequence[Sizes], branches: Sequence[int]) -> Round:
-        """Of requests whose forwards alone would have these `shapes`, packed as the engine packs them."""
+    def round_of(self, shapes: Sequence[Sizes], branches: Sequence[int], joining: int = 0) -> Round:
+        """Of requests whose forwards alone would have these `shapes`, packed as the engine packs them.
+
+        For `joining` of them it is the first round.
+        """
         packed = packed_sizes(shapes)
         host = len(branches) * self._host + (sum(branches) - len(branches)) * self._branch
         return Round(
             forward=sum(map(self.forward_seconds, packed)),
-            host=self._round + host,
+            host=self._round + host + joining * self._joining,
             rows=sum(sizes.rows for sizes in packed),
         )
 
@@ -64,14 +74,16 @@ def costs_of_material(material: Material) -> RoundCosts:
             round_seconds=costs.round_seconds,
             host_seconds=costs.host_seconds,
             host_seconds_a_branch=costs.host_seconds_a_branch,
+            joining_seconds=costs.joining_seconds,
         )
     assert material.table is not None
     measured = material.table.costs
     return RoundCosts(
         measured_forward(material.table, costs.slowdown),
         round_seconds=0.0,
-        host_seconds=measured.host_seconds if costs.host_seconds is None else costs.host_seconds,
+        host_seconds=measured.host_seconds,
         host_seconds_a_branch=measured.host_seconds_a_branch,
+        joining_seconds=costs.joining_seconds,
     )
 
 

@@ -184,7 +184,8 @@ class Replica:
             known = asked.known and not asked.step
             shapes.append(asked.decode.shape_of_known_prompt if known else asked.decode.shapes[asked.step])
             branches.append(asked.decode.steps[asked.step].branches)
-        return self._costs.round_of(shapes, branches)
+        joining = sum(not asked.step for asked in self._running)
+        return self._costs.round_of(shapes, branches, joining)
 
     def _finish(self, ended: Round) -> None:
         self.work.rounds += 1

@@ -42,9 +42,9 @@ class MeasuredCosts(_Part, tag_field="kind", tag="measured", frozen=True):
     table: str
     """Its file, seen from the scenario's folder."""
     slowdown: Annotated[float, Meta(gt=0, le=1000)] = 1.0
-    """How many times as long as there a forward takes in a server: after idling, among neighbours (`tools.fleet.load`)."""
-    host_seconds: Least0 | None = None
-    """Of every request in a round beyond the forwards; None: as the table has it, which knows no server."""
+    """How many times as long as there a forward takes in a server, after idling: as `tools.fleet.load` finds it."""
+    joining_seconds: Least0 = 0.0
+    """Of every request once, beside its steps: it is read, joins, and its answer is written."""
 
 
 class ModelledCosts(_Part, tag_field="kind", tag="modelled", frozen=True):
@@ -64,6 +64,8 @@ class ModelledCosts(_Part, tag_field="kind", tag="modelled", frozen=True):
     """Of every request in a round."""
     host_seconds_a_branch: Least0 = 0.0
     """Of each of its branches after the first."""
+    joining_seconds: Least0 = 0.0
+    """Of every request once."""
 
 
 class Arrivals(_Part, frozen=True):

@@ -60,7 +60,10 @@ def by_rows(sizes: Sizes) -> float:
 
 
 def costs_of(forward: Any = by_rows, **host: float) -> RoundCosts:
-    return RoundCosts(forward, **{"round_seconds": 0.0, "host_seconds": 0.0, "host_seconds_a_branch": 0.0, **host})
+    return RoundCosts(
+        forward,
+        **{"round_seconds": 0.0, "host_seconds": 0.0, "host_seconds_a_branch": 0.0, "joining_seconds": 0.0, **host},
+    )
 
 
 def run(decodes: Decodes, costs: RoundCosts, *, load: float, branches: int | str = 1, **fields: Any) -> Simulated:

@@ -33,12 +33,12 @@ def test_caches_are_moved_once_for_each_request() -> None:
 
 def test_a_round_packs_what_fits_together_and_adds_the_host() -> None:
     small, large = Sizes(1, 1, 10, 64, 10), Sizes(1, 1, 100, 64, 100)
-    round_ = costs_of(by_rows, round_seconds=1.0, host_seconds=0.1, host_seconds_a_branch=0.01).round_of(
-        [small, large, small, small], [1, 4, 2, 1]
-    )
+    round_ = costs_of(
+        by_rows, round_seconds=1.0, host_seconds=0.1, host_seconds_a_branch=0.01, joining_seconds=0.5
+    ).round_of([small, large, small, small], [1, 4, 2, 1], 2)
     assert round_.rows == 130
     assert round_.forward == pytest.approx(0.13)
-    assert round_.host == pytest.approx(1.0 + 0.4 + 0.04)
+    assert round_.host == pytest.approx(1.0 + 0.4 + 0.04 + 2 * 0.5)
     assert round_.seconds == round_.forward + round_.host
 
 

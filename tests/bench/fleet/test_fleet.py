@@ -62,10 +62,10 @@ def test_another_seed_gives_another_run() -> None:
 
 
 def test_a_round_takes_its_forward_and_its_requests_join_at_the_next() -> None:
-    found = run(STEPS, costs_of(host_seconds=0.01), load=0.02, seconds=2000.0, seed=4)
+    found = run(STEPS, costs_of(host_seconds=0.01, joining_seconds=0.2), load=0.02, seconds=2000.0, seed=4)
     alone = next(each for each in found.requests if each.recorded == 0)
     assert alone.ended is not None
-    assert alone.ended - alone.arrived == pytest.approx(0.5 + 3 * 0.01)
+    assert alone.ended - alone.arrived == pytest.approx(0.2 + 0.5 + 3 * 0.01)
 
 
 def test_replicas_are_down_as_long_as_their_repair_takes() -> None:
