@@ -16,7 +16,7 @@ def png_from_fleet(report: FleetReport) -> bytes:
     for branches in report.scenario.branches:
         points = [point for point in report.points if point.branches == branches]
         loads = [point.load for point in points]
-        style: dict[str, Any] = {"marker": ".", "label": f"{branches} branches"}
+        style: dict[str, Any] = {"marker": ".", "label": "1 branch" if branches == 1 else f"{branches} branches"}
         if branches == UNDER_LOAD:
             style = {"color": "black", "ls": "--", "label": "branches by load"}
         rates.plot(loads, [point.good_tokens_per_second for point in points], **style)
@@ -24,6 +24,8 @@ def png_from_fleet(report: FleetReport) -> bytes:
         times.plot(loads, [point.whole.p99 or float("nan") for point in points], color=line.get_color(), ls=":", lw=1)
     for axes in (rates, times):
         axes.set_xscale("log")
+        axes.set_xticks(report.scenario.loads, [f"{load:g}" for load in report.scenario.loads])
+        axes.minorticks_off()
         axes.set_xlabel("requests per second, whole fleet")
         axes.grid(alpha=0.3)
         axes.legend(fontsize=8)

@@ -9,11 +9,13 @@ import pytest
 from tests.bench.fleet.materials import decode, decodes_of
 
 from lopa.bench.fleet.decodes import decodes_from_file, text_of_decodes
-from lopa.bench.fleet.scenario import material_from_file
+from lopa.bench.fleet.scenario import Scenario, material_from_file
 from lopa.runtime.bundle.costs import COSTS_SCHEMA, Costs, ForwardCost
 from lopa.runtime.contract import CONTRACT_VERSION
 from lopa.runtime.errors import BadInputError
 
+ROOT = Path(__file__).resolve().parents[3]
+MEASURED = ROOT / "docs" / "measurements" / "2026-11-22-scale"
 MODELLED = {
     "kind": "modelled",
     "parameters": 7.6e9,
@@ -146,3 +148,20 @@ def test_decodes_that_cannot_be_are_refused(folder: Path, old: str, new: str, sa
     path.write_text(text.replace(old, new, 1))
     with pytest.raises(BadInputError, match=said):
         decodes_from_file(path)
+
+
+def test_the_example_of_the_page_can_be_used(folder: Path) -> None:
+    page = (ROOT / "docs" / "scale.md").read_text()
+    example = page.partition("```json\n")[2].partition("```")[0]
+    decodes = decodes_of([decode([64, 32]), decode([64], branches=4)])
+    (folder / "decodes.json").write_bytes(text_of_decodes(decodes))
+    (folder / "costs.cpu.json").write_bytes(msgspec.json.encode(COSTS))
+    assert material_from_file(written(folder, example)).scenario.branches == (1, 4, "load")
+    named = {field for row in page.split("\n") if row.startswith("| `") for field in row.split("|")[1].split("`")[1::2]}
+    assert named >= set(Scenario.__struct_fields__) - {"schema", "decodes"}
+
+
+@pytest.mark.parametrize("path", sorted(MEASURED.glob("*.json")), ids=lambda path: path.name)
+def test_measured_scenarios_can_be_used_again(path: Path) -> None:
+    if b'"loads"' in path.read_bytes():
+        material_from_file(path)
