@@ -2,15 +2,18 @@
 
 from itertools import islice
 
+import msgspec
 import numpy as np
 import pytest
 from tests.bench.fleet.materials import by_rows, costs_of
+from tests.bench.fleet.test_scenario import COSTS
 
 from lopa.bench.fleet.arrivals import gaps, prompt_numbers
 from lopa.bench.fleet.branches import branches_under_load
-from lopa.bench.fleet.costs import modelled_forward
+from lopa.bench.fleet.costs import measured_forward, modelled_forward
 from lopa.bench.fleet.scenario import Arrivals, ModelledCosts, Prompts
 from lopa.bench.scaling.paper import ForwardShape, roofline_seconds
+from lopa.runtime.bundle.costs import CostTable, ForwardCost
 from lopa.runtime.contract import Sizes
 
 H200 = ModelledCosts(
@@ -29,6 +32,16 @@ def test_caches_are_moved_once_for_each_request() -> None:
         parameters=1, weight_bytes=1e9, cache_row_bytes=1e6, operations=1e12, bandwidth=1e9, round_seconds=0
     )
     assert modelled_forward(costs)(Sizes(3, 2, 10, 64, 10)) == pytest.approx(1 + (3 * 64 + 60) * 1e-3)
+
+
+def test_a_measured_table_counts_requests_as_branches_and_is_slowed_down() -> None:
+    table = CostTable(
+        msgspec.structs.replace(
+            COSTS,
+            points=[ForwardCost(branches=count, window=32, prefix=64, seconds=0.001 * count) for count in (1, 4)],
+        )
+    )
+    assert measured_forward(table, 1.5)(Sizes(2, 2, 32, 64, 32)) == pytest.approx(0.006)
 
 
 def test_a_round_packs_what_fits_together_and_adds_the_host() -> None:

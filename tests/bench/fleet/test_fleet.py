@@ -1,14 +1,17 @@
 """What happens to requests: none is lost unheard, failures, retries, prompts used again, branches by load."""
 
 import itertools
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+import simpy
 from tests.bench.fleet.materials import SECOND, costs_of, decode, decodes_of, run, scenario_of
 
-from lopa.bench.fleet.fleet import Simulated
-from lopa.bench.fleet.point import Point, point_of_run
+from lopa.bench.fleet.fleet import Router, Simulated
+from lopa.bench.fleet.point import FleetReport, Point, Times, best_points, point_of_run
+from lopa.bench.fleet.replica import Asked, PromptRows, Replica
 from lopa.runtime.contract import Sizes
 
 STEPS = decodes_of(
@@ -133,7 +136,13 @@ def test_branches_by_load_are_many_for_one_and_one_for_many() -> None:
 
 
 def test_rates_and_cost_are_of_the_counted_seconds() -> None:
-    fields = {"seconds": 1000.0, "warm_up_seconds": 500.0, "price_per_hour": 3.6, "deadline_seconds": 0.45}
+    fields = {
+        "seconds": 1000.0,
+        "warm_up_seconds": 500.0,
+        "price_per_hour": 3.6,
+        "deadline_seconds": 0.45,
+        "replicas": 2,
+    }
     found = run(STEPS, costs_of(), load=0.2, **fields, slots=4)
     told = point(found, **fields, slots=4)
     late = [each for each in found.requests if each.outcome == "answered" and each.ended and each.ended >= 500]
@@ -142,7 +151,68 @@ def test_rates_and_cost_are_of_the_counted_seconds() -> None:
     assert told.answers_per_second == len(late) / 500
     assert told.good_answers_per_second == len(good) / 500
     assert told.good_tokens_per_second == 10 * len(good) / 500
-    assert told.cost_per_million_tokens == pytest.approx(0.001 / told.good_tokens_per_second * 1e6)
+    assert told.cost_per_million_tokens == pytest.approx(2 * 0.001 / told.good_tokens_per_second * 1e6)
+
+
+def test_the_best_is_the_quickest_among_those_with_about_the_most_good_tokens() -> None:
+    found = run(STEPS, costs_of(), load=0.2, seconds=200.0)
+    any_point = point(found, seconds=200.0)
+    points = [
+        replace(any_point, branches=branches, good_tokens_per_second=good, whole=Times(seconds, seconds))
+        for branches, good, seconds in ((1, 100.0, 3.0), (2, 99.5, 2.0), (4, 90.0, 1.0))
+    ]
+    (best,) = best_points(FleetReport(scenario_of(), "some", 2, tuple(points)))
+    assert best.branches == 2
+
+
+def test_a_replica_that_fails_holds_nothing_any_more() -> None:
+    env = simpy.Environment()
+    replica = Replica(0, env, scenario_of(slots=1), costs_of(), lambda asked, _: STEPS.of(asked.recorded, 1))
+    held = [Asked(0, 0, 0.0) for _ in range(3)]
+    for asked in held:
+        replica.take(asked)
+    env.run(until=0.35)
+    assert held[0].step == 1
+    assert replica.fail() == held
+    assert replica.requests == 0
+    assert not replica.has_place
+    env.run(until=5.0)
+    replica.repair()
+    env.run(until=10.0)
+    assert {asked.outcome for asked in held} == {"on its way"}
+    assert replica.work.rounds == 1
+    assert replica.work.down_seconds == pytest.approx(4.65)
+
+
+def test_the_prompt_that_was_not_used_for_longest_goes_first() -> None:
+    kept = PromptRows(20)
+    for prompt in (1, 2):
+        kept.add(prompt, 10)
+    assert kept.use(1)
+    kept.add(3, 10)
+    assert [prompt in kept for prompt in (1, 2, 3)] == [True, False, True]
+    kept.add(4, 21)
+    assert 4 not in kept
+
+
+def test_a_prompt_leaves_its_home_only_while_that_is_full_or_down() -> None:
+    env = simpy.Environment()
+    scenario = scenario_of(slots=1, queue=0)
+    replicas = [
+        Replica(number, env, scenario, costs_of(), lambda asked, _: STEPS.of(asked.recorded, 1)) for number in range(3)
+    ]
+    router = Router(replicas, "affine", np.random.default_rng(0))
+    home = router.replica_for(17)
+    assert home is not None
+    assert router.replica_for(17) is home
+    home.take(Asked(17, 0, 0.0))
+    second = router.replica_for(17)
+    assert second is replicas[(home.number + 1) % 3]
+    second.take(Asked(17, 0, 0.0))
+    third = router.replica_for(17)
+    assert third is second  # the third is not asked: the client is told that it is full
+    home.fail()
+    assert router.replica_for(17) is replicas[(home.number + 2) % 3]
 
 
 def point(found: Simulated, **fields: Any) -> Point:
