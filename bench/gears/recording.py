@@ -83,13 +83,13 @@ def forwards_of_recording(recording: Recording, parallel: int) -> Counter[Sizes]
                 under_way.append(list(reversed(request)))
         if not under_way:
             return forwards
-        for group in _groups([request.pop() for request in under_way]):
+        for group in packed_sizes([request.pop() for request in under_way]):
             forwards[group] += 1
         under_way = [request for request in under_way if request]
 
 
-def _groups(alone: Sequence[Sizes]) -> list[Sizes]:
-    """The shapes of the forwards in which these requests run together."""
+def packed_sizes(alone: Sequence[Sizes]) -> list[Sizes]:
+    """The shapes of the forwards in which requests whose shapes `alone` are these run together."""
     groups: list[tuple[Sizes, int]] = []
     for sizes in sorted(alone, key=lambda each: each.rows, reverse=True):
         for number, (shape, real) in enumerate(groups):

@@ -1,4 +1,6 @@
-"""lopa-export bench: quality against speed, our decoder beside an eager loop, scaling, a cost table, a cold start."""
+"""lopa-export bench: quality against speed, our decoder beside an eager loop, scaling, a cost table, a cold start,
+recorded decodes.
+"""
 
 from pathlib import Path
 
@@ -7,6 +9,7 @@ import click
 from lopa.bench.quality.variants import SWEEPS
 from lopa.cli.measure.cold import bench_cold
 from lopa.cli.measure.costs import bench_costs
+from lopa.cli.measure.decodes import bench_decodes
 from lopa.cli.measure.quality import bench_quality
 from lopa.cli.measure.report_output import ReportOutput
 from lopa.cli.measure.scaling import bench_scaling
@@ -18,6 +21,7 @@ _SPEED_PROMPTS = 8
 _SPEED_BRANCHES = 5
 _SCALING_PROMPTS = 4
 _SCALING_BRANCHES = 8
+_RECORDED_PROMPTS = 20
 _GOES_WITH = {
     "--plot": ("--quality", "--devices"),
     "--strategies": ("--quality",),
@@ -25,7 +29,7 @@ _GOES_WITH = {
     "--lora": ("--speed",),
     "--adapter-apart": ("--speed",),
     "--branches": ("--speed", "--devices"),
-    "--limit": ("--quality", "--speed", "--devices"),
+    "--limit": ("--quality", "--speed", "--devices", "--decodes"),
 }
 """Options that some benchmarks alone know."""
 
@@ -51,6 +55,12 @@ _GOES_WITH = {
     help="Seconds of a forward by branches, window and prefix beside what the machine could do; stored in the bundle "
     "for --branches auto. Takes a minute for a small model, some ten for a large one; when it is stopped after its "
     "first rounds, what was measured is kept.",
+)
+@click.option(
+    "--decodes",
+    metavar="1,2,..",
+    help="Decode the embedded prompts with so many branches each, and keep the sizes of every step (--output) for "
+    "lopa-export simulate.",
 )
 @click.option("--cold", is_flag=True, help="Seconds from the import of the runtime to the first forward.")
 @click.option(
@@ -82,7 +92,7 @@ _GOES_WITH = {
     "--limit",
     type=click.IntRange(min=1),
     help=f"At most so many prompts of each kind [default: --quality all, --speed {_SPEED_PROMPTS}, --devices "
-    f"{_SCALING_PROMPTS}].",
+    f"{_SCALING_PROMPTS}, --decodes {_RECORDED_PROMPTS}].",
 )
 @click.option(
     "--output", type=click.Path(path_type=Path), metavar="DIR", help="Write the report there: JSON, Markdown."
@@ -97,6 +107,7 @@ def command(
     strategies: str | None,
     speed: bool,
     costs: bool,
+    decodes: str | None,
     cold: bool,
     counts: str | None,
     plot: Path | None,
@@ -110,11 +121,15 @@ def command(
     device_timeout: float,
     threads: int | None,
 ) -> None:
-    """Measure BUNDLE by one of --quality, --speed, --costs, --cold and --devices. The tables go to standard output."""
+    """Measure BUNDLE by one of --quality, --speed, --costs, --decodes, --cold and --devices.
+
+    The tables go to standard output.
+    """
     asked = {
         "--quality": quality is not None,
         "--speed": speed,
         "--costs": costs,
+        "--decodes": decodes is not None,
         "--cold": cold,
         "--devices": counts is not None,
     }
@@ -142,6 +157,16 @@ def command(
         )
     elif costs:
         bench_costs(bundle, output=files, devices=devices, device_timeout=device_timeout, threads=threads)
+    elif decodes is not None:
+        bench_decodes(
+            bundle,
+            counts_from_text(decodes, "--decodes", "branch"),
+            limit=_RECORDED_PROMPTS if limit is None else limit,
+            output=output,
+            devices=devices,
+            device_timeout=device_timeout,
+            threads=threads,
+        )
     elif cold:
         bench_cold(bundle, output=files, devices=devices, threads=threads)
     elif counts is not None:
@@ -176,7 +201,9 @@ def command(
 def _check_usage(asked: list[str], given: list[str]) -> None:
     """`asked` are the benchmarks on the command line, `given` the options that not all of them know."""
     if len(asked) != 1:
-        raise click.UsageError("give one of --quality EVAL, --speed, --costs, --cold and --devices 1,2,..")
+        raise click.UsageError(
+            "give one of --quality EVAL, --speed, --costs, --decodes 1,2,.., --cold and --devices 1,2,.."
+        )
     for name in given:
         if asked[0] not in _GOES_WITH[name]:
             raise click.UsageError(f"{name} goes with {' and '.join(_GOES_WITH[name])}")

@@ -58,17 +58,17 @@ def _completed_devices(
     return [CompletionItem(name) for name in _COMPLETED if name.startswith(incomplete)]
 
 
-def counts_from_text(text: str) -> tuple[int, ...]:
-    """Numbers of devices from "1,2,4", ascending. Raises BadInputError for anything else, 0 or one given twice."""
+def counts_from_text(text: str, option: str = "--devices", what: str = "device") -> tuple[int, ...]:
+    """Numbers from "1,2,4", ascending. Raises BadInputError for anything else, 0 or one given twice."""
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isascii() and part.isdigit() and 0 < len(part) <= _DIGITS for part in parts):
-        problem = f"--devices {text!r}"
+        problem = f"{option} {text!r}"
     elif 0 in (counts := [int(part) for part in parts]):
-        problem = f"--devices {text!r}, with no device"
+        problem = f"{option} {text!r}, with no {what}"
     elif len(set(counts)) < len(counts):
-        problem = f"--devices {text!r}, with a number given twice"
+        problem = f"{option} {text!r}, with a number given twice"
     else:
         return tuple(sorted(counts))
     raise BadInputError(
-        problem, expected="whole numbers from 1 on, each once, with commas between", remedy="e.g. --devices 1,2,4,8"
+        problem, expected="whole numbers from 1 on, each once, with commas between", remedy=f"e.g. {option} 1,2,4,8"
     )

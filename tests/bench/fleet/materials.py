@@ -1,0 +1,70 @@
+"""Decodes and fleets of a few numbers, of which it is known what must come out."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from lopa.bench.fleet.costs import RoundCosts
+from lopa.bench.fleet.decodes import Decodes, RecordedDecode, RecordedStep
+from lopa.bench.fleet.fleet import Simulated, simulated
+from lopa.bench.fleet.scenario import Material, Scenario
+from lopa.runtime.contract import Sizes
+
+SECOND = 1000
+"""Rows of a window that takes a second in `by_rows`."""
+
+
+def decode(windows: Sequence[int], *, branches: int = 1, tokens: int = 10, prompt_rows: int = 0) -> RecordedDecode:
+    """A step of each of these windows."""
+    steps = tuple(RecordedStep(branches, branches, window, 64) for window in windows)
+    return RecordedDecode(
+        branches=branches, prompt=max(1, prompt_rows), prompt_rows=prompt_rows, tokens=tokens, steps=steps
+    )
+
+
+def decodes_of(*prompts: Sequence[RecordedDecode], window: str = "full") -> Decodes:
+    return msgspec.convert(
+        {
+            "schema": 1,
+            "bundle": "made up",
+            "weights_sha256": "",
+            "recorded": "",
+            "window": window,
+            "max_new_tokens": 64,
+            "limit": 1,
+            "prompts": [[msgspec.to_builtins(each) for each in prompt] for prompt in prompts],
+        },
+        Decodes,
+    )
+
+
+def scenario_of(**fields: Any) -> Scenario:
+    given = {
+        "schema": 1,
+        "decodes": "decodes.json",
+        "costs": {"kind": "measured", "table": "costs.json"},
+        "loads": [1.0],
+        "branches": [1],
+        "replicas": 1,
+        "slots": 1,
+        "queue": 1_000_000,
+        "seconds": 1000.0,
+    }
+    return msgspec.convert({**given, **fields}, Scenario)
+
+
+def by_rows(sizes: Sizes) -> float:
+    """Seconds of a forward: in proportion to its rows."""
+    return sizes.rows / SECOND
+
+
+def costs_of(forward: Any = by_rows, **host: float) -> RoundCosts:
+    return RoundCosts(
+        forward,
+        **{"round_seconds": 0.0, "host_seconds": 0.0, "host_seconds_a_branch": 0.0, "joining_seconds": 0.0, **host},
+    )
+
+
+def run(decodes: Decodes, costs: RoundCosts, *, load: float, branches: int | str = 1, **fields: Any) -> Simulated:
+    return simulated(Material(scenario_of(loads=[load], **fields), decodes, None), costs, load, branches)

@@ -1,0 +1,1 @@
+"""Real servers under a simulated fleet's load (docs/scale.md)."""
