@@ -3,11 +3,12 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 CLIENTS := .venv-clients
+RAY := .venv-ray
 SOURCES := pyproject.toml constraints.txt
 # -qq: only errors. What some package indexes make pip warn about hides everything else.
 PIP := $(BIN)/pip install -qq --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test test-clients peers test-peers grammars clean
+.PHONY: demo test test-clients test-ray peers test-peers grammars clean
 
 demo: $(VENV)/demo-ready
 	$(BIN)/lopa-export demo
@@ -28,6 +29,13 @@ test: $(VENV)/test-ready
 test-clients: $(VENV)/test-ready $(CLIENTS)/ready
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -m clients tests/clients
 
+# Replicas on a real Ray of this machine (docs/ray.md): with a network of its own where that may be made, since Ray listens
+# on every address of a machine. It wants a machine that does little else.
+test-ray: $(VENV)/test-ready $(RAY)/ready
+	test -d out/bundle || $(BIN)/lopa-export onnx src/lopa/tiny/base --lora src/lopa/tiny/d2f_lora -o out/bundle
+	OMP_NUM_THREADS=1 LOPA_RAY_BUNDLE=out/bundle $(RAY)/bin/python tests/serve/ray/alone.py \
+		$(RAY)/bin/python -m pytest -m ray tests/serve/ray
+
 # Our forwards on this processor beside llama.cpp, OpenVINO and torch (docs/cpu.md): builds llama.cpp, so it takes long.
 peers: $(VENV)/test-ready
 	$(BIN)/python -m tools.peers
@@ -42,7 +50,7 @@ grammars: $(VENV)/test-ready
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m tools.reports.grammar out/bundle --decodes 1000
 
 clean:
-	rm -rf $(VENV) $(CLIENTS) .peers build dist .pytest_cache .mypy_cache .ruff_cache .coverage
+	rm -rf $(VENV) $(CLIENTS) $(RAY) .peers build dist .pytest_cache .mypy_cache .ruff_cache .coverage
 
 $(VENV)/python-ready:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.11")'
@@ -67,4 +75,10 @@ $(CLIENTS)/ready: $(SOURCES) tests/clients/node/package.json
 	cp tests/clients/node/package.json $(CLIENTS)/node
 	if command -v npm > /dev/null; then npm install --prefix $(CLIENTS)/node --no-package-lock --no-audit --no-fund --loglevel=error; \
 	else echo "There is no npm here: the tests of clients for node will be skipped."; fi
+	touch $@
+
+$(RAY)/ready: $(SOURCES)
+	@echo "Installing Ray Serve and what it needs into $(RAY): 0.6 GB. This takes minutes."
+	$(PYTHON) -m venv $(RAY)
+	$(RAY)/bin/pip install -qq --disable-pip-version-check --constraint constraints.txt --editable ".[ray]" pytest openai
 	touch $@
