@@ -17,7 +17,7 @@ from lopa.serve.ray.router import AffinityRouter
 DOOR, REPLICAS = "Door", "Bundles"
 """Names of the deployments, by which a YAML file may set what Ray knows of them."""
 _CROWD = 10_000
-"""Requests that the door has at once: those beyond its replicas' places it turns away itself, in the form of the API."""
+"""Requests that the door has at once: those for which there is no place it turns away itself, as the API does."""
 _REFUSAL = BackpressureConfig(status_code=429, retry_after_s=RETRY_SECONDS)
 
 
