@@ -2,9 +2,11 @@
 
 from typing import Any
 
-from lopa.serve.ray.extra import ray_extra_needed
+from lopa.serve.extra import extra_needed
 
 __all__ = ["app"]
+_MODULES = {"ray", "mmh3", "starlette", "prometheus_client"}
+"""What the extra brings."""
 
 
 def app(args: dict[str, Any]) -> Any:
@@ -13,7 +15,7 @@ def app(args: dict[str, Any]) -> Any:
     `args` are the options of lopa.serve.ray.options. Raises BadInputError for those that cannot be used and for a
     bundle that is not there, MissingBackendError where Ray is not installed.
     """
-    with ray_extra_needed():
+    with extra_needed("ray", _MODULES, "Ray Serve and what the server needs"):
         from lopa.serve.ray.application import application_of_options
     from lopa.serve.ray.options import options_from_args
 

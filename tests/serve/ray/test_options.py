@@ -1,17 +1,20 @@
 """What the builder takes, and what it refuses, before there is any Ray."""
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from tests.chat_bundles import with_chat_template
 
 from lopa.runtime.errors import BadInputError
+from lopa.serve.extra import extra_needed
 from lopa.serve.ray import app
-from lopa.serve.ray.extra import ray_extra_needed
 from lopa.serve.ray.models import models_of_bundles
 from lopa.serve.ray.options import NamedBundle, options_from_args
 
+PROJECT = Path(__file__).resolve().parents[3]
 ONE = {"bundle": "/bundles/tiny"}
 
 
@@ -115,5 +118,21 @@ def test_the_builder_refuses_before_anything_starts(tmp_path: Path) -> None:
 
 
 def test_another_missing_module_is_a_bug() -> None:
-    with pytest.raises(ModuleNotFoundError, match="elsewhere"), ray_extra_needed():
+    with pytest.raises(ModuleNotFoundError, match="elsewhere"), extra_needed("ray", {"ray"}, "Ray"):
         raise ModuleNotFoundError("elsewhere", name="elsewhere")
+
+
+def test_the_file_that_is_deployed_is_understood() -> None:
+    (application,) = yaml.safe_load((PROJECT / "deploy" / "ray.yaml").read_text(encoding="utf-8"))["applications"]
+    assert application["import_path"] == "lopa.serve.ray:app"
+    options = options_from_args(application["args"])
+    assert (options.bundles[0].model, options.max_replicas) == ("tiny", 4)
+
+
+def test_the_page_has_every_option() -> None:
+    page = (PROJECT / "docs" / "ray.md").read_text(encoding="utf-8")
+    table = page[page.index("## Options") : page.index("## Ray itself")]
+    told = {name for row in re.findall(r"^\| (`.+?) \|", table, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)}
+    with pytest.raises(BadInputError) as refused:
+        options_from_args({"nothing": 1})
+    assert told == set(refused.value.expected.removeprefix("among ").split(", "))

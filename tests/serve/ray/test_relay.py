@@ -63,7 +63,7 @@ def test_an_answer_is_one_list_and_a_stream_is_many(opened: OpenedBundle, tiny_b
     assert json.loads(answer["body"])["choices"][0]["text"] == expected.text
     (head,), *parts, last = asyncio.run(all_messages(opened, COMPLETIONS, {**body, "stream": True}))
     assert head["status"] == 200
-    assert len(parts) > 2
+    assert len(parts) >= 2
     assert last[-1]["more_body"] is False
     lines = b"".join(each["body"] for messages in parts for each in messages).decode().splitlines()
     texts = [json.loads(line[6:])["choices"][0]["text"] for line in lines if line.startswith("data: {")]
