@@ -77,6 +77,9 @@ def test_all_models_are_told_and_one_is_answered(opened: OpenedBundle) -> None:
     assert head["status"] == 200
     ((head, told),) = asyncio.run(all_messages(opened, COMPLETIONS, {"model": "nobody", "prompt": "1"}))
     assert (head["status"], json.loads(told["body"])["error"]["code"]) == (404, "model_not_found")
+    for name in ("nobody", "other"):  # whose replies come from elsewhere
+        ((head, _),) = asyncio.run(all_messages(opened, COMPLETIONS, {"model": name, "prompt": "1"}))
+        assert head["status"] == 404
     assert "'tiny', 'other'" in json.loads(told["body"])["error"]["message"]
 
 
