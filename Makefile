@@ -5,11 +5,12 @@ BIN := $(VENV)/bin
 CLIENTS := .venv-clients
 RELEASE := .venv-release
 TRITON := .venv-triton
+RAY := .venv-ray
 SOURCES := pyproject.toml constraints.txt
 # -qq: only errors. What some package indexes make pip warn about hides everything else.
 PIP := $(BIN)/pip install -qq --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test test-clients test-triton peers test-peers grammars release test-release clean
+.PHONY: demo test test-clients test-triton test-ray peers test-peers grammars release test-release clean
 
 demo: $(VENV)/demo-ready
 	$(BIN)/lopa-export demo
@@ -34,6 +35,13 @@ test-clients: $(VENV)/test-ready $(CLIENTS)/ready
 test-triton: $(VENV)/test-ready $(TRITON)/ready
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -m triton tests/serve/triton
 
+# Replicas on a real Ray of this machine (docs/ray.md): with a network of its own where that may be made, since Ray listens
+# on every address of a machine. It wants a machine that does little else.
+test-ray: $(VENV)/test-ready $(RAY)/ready
+	test -d out/bundle || $(BIN)/lopa-export onnx src/lopa/tiny/base --lora src/lopa/tiny/d2f_lora -o out/bundle
+	OMP_NUM_THREADS=1 LOPA_RAY_BUNDLE=out/bundle $(RAY)/bin/python tests/serve/ray/alone.py \
+		$(RAY)/bin/python -m pytest -m ray tests/serve/ray
+
 # Our forwards on this processor beside llama.cpp, OpenVINO and torch (docs/cpu.md): builds llama.cpp, so it takes long.
 peers: $(VENV)/test-ready
 	$(BIN)/python -m tools.peers
@@ -56,7 +64,7 @@ test-release: $(VENV)/test-ready $(RELEASE)/validators-ready
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -m release tests/deploy tests/tools/release
 
 clean:
-	rm -rf $(VENV) $(CLIENTS) $(TRITON) $(RELEASE) .peers build dist .pytest_cache .mypy_cache .ruff_cache .coverage
+	rm -rf $(VENV) $(CLIENTS) $(TRITON) $(RAY) $(RELEASE) .peers build dist .pytest_cache .mypy_cache .ruff_cache .coverage
 
 $(VENV)/python-ready:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.11")'
@@ -107,4 +115,10 @@ $(TRITON)/ready: tests/serve/triton/requirements.txt
 	$(PYTHON) -m venv $(TRITON)
 	$(TRITON)/bin/pip install -qq --disable-pip-version-check --requirement tests/serve/triton/requirements.txt
 	$(TRITON)/bin/pip install -qq --disable-pip-version-check --no-deps --editable .
+	touch $@
+
+$(RAY)/ready: $(SOURCES)
+	@echo "Installing Ray Serve and what it needs into $(RAY): 0.6 GB. This takes minutes."
+	$(PYTHON) -m venv $(RAY)
+	$(RAY)/bin/pip install -qq --disable-pip-version-check --constraint constraints.txt --editable ".[ray]" pytest openai
 	touch $@

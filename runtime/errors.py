@@ -1,5 +1,7 @@
 """Errors that a user may see: what was received, what was expected, what to do, and the exit code."""
 
+import copyreg
+
 
 class LopaError(Exception):
     """Base of every error that this project raises on purpose.
@@ -14,6 +16,10 @@ class LopaError(Exception):
         self.received = received
         self.expected = expected
         self.remedy = remedy
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """So that one that crosses from process to process (MPI, Ray) is still itself there."""
+        return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
 
 
 class BadInputError(LopaError):

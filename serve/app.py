@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Container
 from contextlib import asynccontextmanager
 
 from prometheus_client import CONTENT_TYPE_LATEST
@@ -80,12 +80,13 @@ class _Endpoints:
 
     async def models(self, request: Request) -> Response:
         self._let_in(request)
-        return JSONResponse({"object": "list", "data": [self._service.card]})
+        return JSONResponse({"object": "list", "data": list(self._service.cards.values())})
 
     async def model(self, request: Request) -> Response:
         self._let_in(request)
-        self._check_model(request.path_params["name"])
-        return JSONResponse(self._service.card)
+        name = request.path_params["name"]
+        self._check_model(name, self._service.cards)
+        return JSONResponse(self._service.cards[name])
 
     async def answer(self, request: Request) -> Response:
         """Cheap checks first: who asks, whether there is a place, how large the body is; then what it asks for."""
@@ -95,7 +96,7 @@ class _Endpoints:
         body = await object_from_body(request, service.limits)
         try:
             asked = request_of_body(body, request.url.path, service.limits)
-            self._check_model(asked.model)
+            self._check_model(asked.model, [service.name])
             reply, winners = Reply(service, asked), WinningBranches()
             drafts = asked.stream is not None and asked.stream.drafts
             _LOG.info("%s: %d answers, %s", reply.id, asked.copies * (len(asked.prompts) or 1), asked.options.values)
@@ -160,11 +161,11 @@ class _Endpoints:
         if self._service.keys is not None:
             self._service.keys.check(request)
 
-    def _check_model(self, name: str) -> None:
-        if name != self._service.name:
+    def _check_model(self, name: str, known: Container[str]) -> None:
+        if name not in known:
             raise ApiError(
                 404,
-                f"no model {name[:80]!r} is here, but {self._service.name!r}",
+                f"no model {name[:80]!r} is here, but {', '.join(map(repr, self._service.cards))}",
                 param="model",
                 code="model_not_found",
             )

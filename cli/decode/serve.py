@@ -1,7 +1,5 @@
 """lopa-export serve: a bundle behind an API like OpenAI's, until it is asked to stop."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import click
@@ -12,9 +10,9 @@ from lopa.cli.program.verbosity import quiet
 from lopa.runtime.checked_values import MOST_SECONDS, real_number
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.engine import QUEUE_LIMIT, SLOTS, Engine
-from lopa.runtime.errors import BadInputError, MissingBackendError
-from lopa.runtime.install_hint import pip_install
+from lopa.runtime.errors import BadInputError
 from lopa.runtime.mpi.link import on_mpi
+from lopa.serve.extra import extra_needed
 from lopa.serve.limits import ServeLimits
 
 _MODULES = {"starlette", "uvicorn", "httptools", "prometheus_client"}
@@ -103,7 +101,7 @@ def command(
     Then no more requests are taken, and the process ends when those that it has are answered; a second signal ends it
     at once.
     """
-    with _serve_extra_needed():
+    with extra_needed("serve", _MODULES, "the libraries that serve"):
         from lopa.serve.answering.service import Service
         from lopa.serve.http.keys import keys_from_file
         from lopa.serve.http.visitors import visitors_of_server
@@ -160,17 +158,3 @@ def _warmed_up(decoder: Decoder) -> Decoder:
 def _say(text: str) -> None:
     if not quiet():
         click.echo(text, err=True)
-
-
-@contextmanager
-def _serve_extra_needed() -> Iterator[None]:
-    """Around imports: an absent library of the extra becomes MissingBackendError."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        library = (error.name or "").partition(".")[0]
-        if library not in _MODULES:
-            raise
-        raise MissingBackendError(
-            f"{library} is not installed", expected="the libraries that serve", remedy=pip_install("serve")
-        ) from error

@@ -32,12 +32,13 @@ class Answer:
         *,
         drafts: bool,
         submitted: float,
+        reused_rows: int = 0,
     ) -> None:
-        """`submitted` is when the result's seconds begin, on time.perf_counter's clock."""
+        """`submitted` is when the result's seconds begin, on time.perf_counter's clock; `reused_rows` as in it."""
         self._decoding = decoding
         self._prompt_ids, self._config = prompt_ids, config
         self._tokenizer, self._drafts = tokenizer, drafts
-        self._submitted = submitted
+        self._submitted, self._reused_rows = submitted, reused_rows
         self._time_limit = None if config.time_limit is None else time.perf_counter() + config.time_limit
         self._stream = TextStream(tokenizer, config.stop)
         self._text: list[str] = []
@@ -115,4 +116,5 @@ class Answer:
             seed=self._config.draw_seed,
             branches="auto" if self._config.branches == "auto" else self._config.lookaheads + 1,
             logprobs=None if logprobs is None else tuple(logprobs[: len(ids)].tolist()),
+            reused_rows=self._reused_rows,
         )

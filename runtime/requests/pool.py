@@ -175,13 +175,20 @@ class RequestPool:
             sharing=job.sharing,
             grammar=job.grammar,
         )
+        reused = 0 if stored is None else stored.rows.count
         answers = {
             handle: Answer(
-                decoding, job.prompt_ids, job.config, self._tokenizer, drafts=job.drafts, submitted=job.submitted
+                decoding,
+                job.prompt_ids,
+                job.config,
+                self._tokenizer,
+                drafts=job.drafts,
+                submitted=job.submitted,
+                reused_rows=reused,
             )
             for handle in job.unfinished
         }
-        return _Running(job, decoding, answers, 0 if stored is None else stored.rows.count)
+        return _Running(job, decoding, answers, reused)
 
     def _forward(self, members: Sequence[tuple[_Running, Windows]]) -> Statistics:
         batch = batch_from_windows(

@@ -1,6 +1,6 @@
 """What a request gives back: events while it is decoded, a result at its end."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from lopa.runtime.algorithm.decoding import StopReason
@@ -32,6 +32,8 @@ class GenerationResult:
     seed: int = 0
     branches: int | Literal["auto"] = 1
     logprobs: tuple[float, ...] | None = None
+    reused_rows: int = field(default=0, compare=False)
+    """Rows of the prompt that were found instead of computed: what was there before decides it, not the request."""
 
 
 @dataclass(frozen=True)

@@ -71,7 +71,9 @@ class Reply:
             "window_tokens": sum(result.window_tokens for result in results),
             "tokens_per_forward": tokens / steps if steps else 0.0,
         }
-        return {**usage_of_results(results, of_prompt=self.asked.copies), "lopa": ours}
+        counted = usage_of_results(results, of_prompt=self.asked.copies)
+        found = sum(result.reused_rows for result in results[:: self.asked.copies])
+        return {**counted, "prompt_tokens_details": {"cached_tokens": found}, "lopa": ours}
 
     def count(self, result: GenerationResult) -> None:
         """For the metrics: an answer has ended."""

@@ -2,10 +2,13 @@
 
 import hashlib
 import time
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import Any
 
 from lopa.runtime import __version__
+from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.bundle.record import json_from_record
 from lopa.runtime.engine import Engine
 from lopa.serve.http.keys import ApiKeys
@@ -30,6 +33,8 @@ class Service:
     metrics: ServeMetrics
     keys: ApiKeys | None = None
     """None: everybody is let in."""
+    catalog: Mapping[str, Mapping[str, Any]] | None = None
+    """Cards of all models that clients may ask for here, by name; None: of this one alone."""
     threads: ThreadPoolExecutor = field(init=False)
     created: int = field(default_factory=lambda: int(time.time()))
     fingerprint: str = field(init=False)
@@ -41,18 +46,26 @@ class Service:
         object.__setattr__(self, "threads", ThreadPoolExecutor(_PREPARING, "lopa-serve"))
 
     @property
-    def card(self) -> dict[str, object]:
-        """The model as /v1/models tells of it."""
-        return {
-            "id": self.name,
-            "object": "model",
-            "created": self.created,
-            "owned_by": "lopa-export",
-            "max_model_len": self.engine.manifest.dimensions.max_positions,
-            "endpoints": [CHATS, COMPLETIONS] if self.engine.has_chat_template else [COMPLETIONS],
-        }
+    def cards(self) -> Mapping[str, Mapping[str, Any]]:
+        """The models as /v1/models tells of them, by name."""
+        if self.catalog is not None:
+            return self.catalog
+        engine = self.engine
+        return {self.name: card_of_model(self.name, self.created, engine.manifest, chats=engine.has_chat_template)}
 
     def close(self) -> None:
         """End the engine, which cancels what runs, and the threads."""
         self.engine.close()
         self.threads.shutdown()
+
+
+def card_of_model(name: str, created: int, manifest: Manifest, *, chats: bool) -> dict[str, Any]:
+    """What clients are told of a model, in service since `created` (seconds since 1970); `chats`: it takes them."""
+    return {
+        "id": name,
+        "object": "model",
+        "created": created,
+        "owned_by": "lopa-export",
+        "max_model_len": manifest.dimensions.max_positions,
+        "endpoints": [CHATS, COMPLETIONS] if chats else [COMPLETIONS],
+    }

@@ -15,20 +15,25 @@ _CLOSE = {"Connection": "close"}
 
 
 async def object_from_body(request: Request, limits: ServeLimits) -> dict[str, Any]:
-    """Raises ApiError: 400 for what is no JSON object, 408 for a body that takes too long, 413 for one too large."""
-    try:
-        async with asyncio.timeout(limits.stall_seconds):
-            content = await _content(request, limits.max_body)
-    except TimeoutError:
-        raise ApiError(
-            408, f"the body is not here after {limits.stall_seconds:g} seconds", code="timeout", headers=_CLOSE
-        ) from None
+    """Raises ApiError: 400 for what is no JSON object, otherwise as `bytes_from_body`."""
+    content = await bytes_from_body(request, limits)
     try:
         return object_from_json(
             content, source="the body", expected="a JSON object", remedy="send one, with Content-Type: application/json"
         )
     except BadInputError as error:
         raise ApiError(400, str(error), code="invalid_json") from error
+
+
+async def bytes_from_body(request: Request, limits: ServeLimits) -> bytes:
+    """Raises ApiError: 408 for a body that takes too long, 413 for one too large."""
+    try:
+        async with asyncio.timeout(limits.stall_seconds):
+            return await _content(request, limits.max_body)
+    except TimeoutError:
+        raise ApiError(
+            408, f"the body is not here after {limits.stall_seconds:g} seconds", code="timeout", headers=_CLOSE
+        ) from None
 
 
 async def _content(request: Request, most: int) -> bytes:

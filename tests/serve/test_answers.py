@@ -348,3 +348,11 @@ def test_a_body_that_is_too_large_is_refused(server: Server) -> None:
     for content in (body, iter([body[:100_000], body[100_000:]])):  # its length known, and in chunks
         answer = server.http.post("/v1/completions", content=content)
         assert (answer.status_code, answer.json()["error"]["code"]) == (413, "body_too_large")
+
+
+def test_a_prompt_that_comes_again_is_counted_as_found(server: Server) -> None:
+    body = {"model": "tiny", "prompt": "found again", "max_tokens": 2, "n": 2, "lopa": {"window": "block_causal"}}
+    used = [server.http.post("/v1/completions", json=body).json()["usage"] for _ in range(2)]
+    assert [each["prompt_tokens_details"]["cached_tokens"] for each in used] == [0, used[0]["prompt_tokens"]]
+    full = server.http.post("/v1/completions", json={**body, "lopa": None}).json()["usage"]
+    assert full["prompt_tokens_details"] == {"cached_tokens": 0}

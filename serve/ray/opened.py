@@ -1,0 +1,76 @@
+"""A bundle opened to be answered from, until nobody uses it any more. Knows no Ray."""
+
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from lopa.runtime.decoder import Decoder
+from lopa.runtime.engine import Engine
+from lopa.runtime.errors import LopaError
+from lopa.serve.answering.service import Service
+from lopa.serve.app import app_of_service
+from lopa.serve.http.keys import ApiKeys
+from lopa.serve.http.visitors import Visitors
+from lopa.serve.metrics import ServeMetrics
+from lopa.serve.ray.options import NamedBundle, RayOptions
+
+
+class OpenedBundle:
+    """The app of `lopa-export serve` over one bundle, with an engine of its own."""
+
+    def __init__(
+        self,
+        bundle: NamedBundle,
+        options: RayOptions,
+        *,
+        cards: Mapping[str, Mapping[str, Any]],
+        visitors: Visitors,
+        keys: ApiKeys | None,
+    ) -> None:
+        """Raises as Decoder.open does; answers once before it is there, so that no client waits for what is slow the
+        first time, or finds it broken."""
+        with ExitStack() as undone:
+            decoder = Decoder.open(
+                bundle.path, options.devices, threads=options.threads, device_timeout=options.device_timeout
+            )
+            undone.callback(decoder.close)
+            next(decoder.generate(["1"], decoder.config(max_new_tokens=1)))
+            metrics = ServeMetrics(bundle.model)
+            self._engine = Engine(decoder, slots=options.slots, queue_limit=options.queue, observer=metrics)
+            undone.callback(self._engine.close)
+            metrics.watch(self._engine)
+            service = Service(
+                self._engine, bundle.model, decoder.tokenizer.decode, options.limits, metrics, keys, catalog=cards
+            )
+            undone.callback(service.close)
+            self.app = app_of_service(service, visitors)
+            self._close = undone.pop_all()
+        self._users = 0
+        self._changed = threading.Condition()
+
+    @property
+    def failure(self) -> LopaError | None:
+        """Why nobody is answered from it any more."""
+        return self._engine.status.failure
+
+    @contextmanager
+    def used(self) -> Iterator[None]:
+        """Within it the bundle is not closed."""
+        with self._changed:
+            self._users += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._users -= 1
+                self._changed.notify_all()
+
+    def close(self) -> None:
+        """Wait until nobody uses it, then free what it holds. A second time does nothing."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._users)
+        self._close.close()
+
+    __del__ = close
+    """By which Ray closes the one that was used longest ago."""

@@ -1,0 +1,24 @@
+"""An error stays itself where it goes from one process to another."""
+
+import copy
+import pickle
+
+import pytest
+
+from lopa.runtime.errors import BadInputError, EngineFailedError, LopaError
+from lopa.serve.openai.field_error import FieldError
+
+ERRORS = [
+    BadInputError("a", expected="b", remedy="c"),
+    EngineFailedError("a", expected="b", remedy="c"),
+    FieldError("prompt", "a", expected="b", remedy="c"),
+]
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize("moved", [copy.copy, lambda error: pickle.loads(pickle.dumps(error))], ids=["copy", "pickle"])
+def test_an_error_travels(error: LopaError, moved: object) -> None:
+    found = moved(error)  # type: ignore[operator]
+    assert type(found) is type(error)
+    assert (str(found), vars(found)) == (str(error), vars(error))
+    assert (found.received, found.expected, found.remedy) == ("a", "b", "c")

@@ -1,0 +1,327 @@
+"""Real Ray, real bundles: two replicas behind a door, some of which die. `make test-ray`; alone on its machine."""
+
+import json
+import os
+import signal
+import tempfile
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.chat_bundles import with_chat_template
+
+from lopa.runtime import Decoder
+
+pytestmark = [pytest.mark.ray, pytest.mark.filterwarnings("ignore")]
+BUNDLE = "LOPA_RAY_BUNDLE"
+TEMPLATE = "{% for m in messages %}{{ m.content ~ '\\n' }}{% endfor %}Answer:"
+LONG = {"strategy": "vanilla", "stop_at_eos": False}
+"""A step a token, and no end before all are there."""
+COMPLETIONS, CHATS = "/v1/completions", "/v1/chat/completions"
+
+
+def prompt(number: int) -> str:
+    return f"Question: There are {number} baskets, and each holds 6 candies. How many candies are there?\nAnswer:"
+
+
+def body(number: int = 9, tokens: int = 24, **more: Any) -> dict[str, Any]:
+    return {"model": "tiny", "prompt": prompt(number), "max_tokens": tokens, **more}
+
+
+def long_body(tokens: int = 400, number: int = 9, **more: Any) -> dict[str, Any]:
+    return body(number, tokens, lopa=LONG, **more)
+
+
+@pytest.fixture(scope="module")
+def bundles(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    pytest.importorskip("ray", reason="Ray is not installed here: `make test-ray`", exc_type=ImportError)
+    if BUNDLE not in os.environ:
+        pytest.skip(f"{BUNDLE} names no bundle: `make test-ray`")
+    tiny = Path(os.environ[BUNDLE]).resolve()
+    return {"tiny": tiny, "chat": with_chat_template(tiny, tmp_path_factory.mktemp("ray") / "chat", TEMPLATE)}
+
+
+@pytest.fixture(scope="module")
+def cluster(bundles: dict[str, Path]) -> Iterator[None]:
+    from tests.serve.ray.cluster import start_ray, stop_ray
+
+    with tempfile.TemporaryDirectory(prefix="lopa-ray-", ignore_cleanup_errors=True) as folder:  # sockets: a short path
+        try:
+            start_ray(Path(folder))
+        except Exception as error:
+            pytest.skip(f"Ray does not start here: {type(error).__name__}: {error}")
+        yield
+        stop_ray()
+
+
+@pytest.fixture(scope="module")
+def args(bundles: dict[str, Path]) -> dict[str, Any]:
+    listed = [{"path": str(path), "model": name} for name, path in bundles.items()]
+    return {"bundles": listed, "replicas": 2, "slots": 2, "queue": 2, "waiting": 8, "cpus": 0.5}
+
+
+@pytest.fixture(scope="module")
+def shared(cluster: None, args: dict[str, Any]) -> Iterator[Any]:
+    from tests.serve.ray.cluster import Served
+
+    served = Served("main", args)
+    yield served
+    served.delete()
+
+
+@pytest.fixture
+def main(shared: Any) -> Any:
+    shared.until_steady(2)
+    return shared
+
+
+@pytest.fixture(scope="module")
+def text_of(bundles: dict[str, Path]) -> Iterator[Callable[..., str]]:
+    """What a decoder says that does nothing else."""
+    with Decoder.open(bundles["tiny"], threads=1) as decoder:
+
+        def text(number: int = 9, tokens: int = 24, **options: Any) -> str:
+            (result,) = decoder.generate([prompt(number)], decoder.config(max_new_tokens=tokens, **options))
+            return result.text
+
+        yield text
+
+
+class Stream:
+    """A streamed answer, read on a thread of its own from its first event on."""
+
+    def __init__(self, served: Any, asked: dict[str, Any]) -> None:
+        self.lines: list[str] = []
+        self.replica = ""
+        self._served, self._asked = served, asked
+        self._begun = threading.Event()
+        self._thread = threading.Thread(target=self._read)
+        self._thread.start()
+        assert self._begun.wait(60)
+
+    def _read(self) -> None:
+        with self._served.http.stream("POST", COMPLETIONS, json={**self._asked, "stream": True}) as answer:
+            self.replica = answer.headers.get("x-lopa-replica", "")
+            for line in filter(None, answer.iter_lines()):
+                self.lines.append(line)
+                self._begun.set()
+
+    def end(self) -> "Stream":
+        self._thread.join(120)
+        return self
+
+    @property
+    def whole(self) -> bool:
+        return self.lines[-1] == "data: [DONE]"
+
+    @property
+    def events(self) -> list[Any]:
+        return [json.loads(line[6:]) for line in self.lines if line.startswith("data: {")]
+
+    @property
+    def text(self) -> str:
+        return "".join(each["choices"][0]["text"] for each in self.events if each.get("choices"))
+
+
+def at_once(count: int, ask: Callable[[int], Any]) -> list[Any]:
+    with ThreadPoolExecutor(count) as threads:
+        return list(threads.map(ask, range(count)))
+
+
+def test_answers_are_those_of_one_decoder(main: Any, text_of: Callable[..., str]) -> None:
+    def ask(number: int) -> tuple[str, str]:
+        answer = main.http.post(COMPLETIONS, json=body(number)).json()
+        return answer["choices"][0]["text"], Stream(main, body(number)).end().text
+
+    assert at_once(4, ask) == [(text_of(number), text_of(number)) for number in range(4)]
+
+
+def test_a_chat_and_a_text_by_model(main: Any) -> None:
+    talk = [{"role": "user", "content": prompt(9).removesuffix("\nAnswer:")}]
+    for name, status in (("chat", 200), ("tiny", 400)):  # which has no template
+        answer = main.http.post(CHATS, json={"model": name, "messages": talk, "max_tokens": 24})
+        assert answer.status_code == status
+    names = [each["id"] for each in main.http.get("/v1/models").json()["data"]]
+    assert names == ["tiny", "chat"]
+    assert main.http.get("/v1/models/chat").json()["id"] == "chat"
+    assert (main.http.get("/health").status_code, main.http.get("/ready").status_code) == (200, 200)
+
+
+def test_what_is_wrong_is_told_as_the_server_tells_it(main: Any) -> None:
+    unknown = main.http.post(COMPLETIONS, json=body(model="nobody"))
+    assert (unknown.status_code, unknown.json()["error"]["code"]) == (404, "model_not_found")
+    assert main.http.get("/v1/models/nobody").status_code == 404
+    broken = main.http.post(COMPLETIONS, content=b"{")
+    assert (broken.status_code, broken.json()["error"]["code"]) == (400, "invalid_json")
+    wrong = main.http.post(COMPLETIONS, json=body(lopa={"branches": 0}))
+    assert (wrong.status_code, wrong.json()["error"]["param"]) == (400, "lopa.branches")
+    large = main.http.post(COMPLETIONS, content=b" " * (5 * 2**20))
+    assert (large.status_code, large.json()["error"]["code"]) == (413, "body_too_large")
+    assert main.http.get("/v1/completions").status_code == 405
+
+
+def test_equal_prompts_meet_one_replica_which_has_their_rows(main: Any) -> None:
+    homes: dict[int, set[str]] = {}
+    for round_ in range(2):
+        for number in range(12):
+            answer = main.http.post(COMPLETIONS, json=body(number, 4, lopa={"window": "block_causal"}))
+            homes.setdefault(number, set()).add(answer.headers["x-lopa-replica"])
+            used = answer.json()["usage"]
+            assert used["prompt_tokens_details"]["cached_tokens"] == round_ * used["prompt_tokens"]
+    assert {len(found) for found in homes.values()} == {1}
+    assert len(set.union(*homes.values())) == 2, "all prompts on one"
+
+
+def test_other_prompts_go_where_the_fewest_are(main: Any) -> None:
+    streams = [Stream(main, long_body(200)) for _ in range(4)]
+    assert [stream.end().whole for stream in streams] == [True] * 4
+    assert sorted(Counter(stream.replica for stream in streams).values()) == [2, 2]
+
+
+def test_a_client_that_goes_frees_its_place(main: Any) -> None:
+    cancelled = sum(main.metrics("lopa_cancelled_total").values())
+    with main.http.stream("POST", COMPLETIONS, json=long_body(1900, stream=True)) as answer:
+        next(answer.iter_lines())
+    main.until_idle()
+    assert sum(main.metrics("lopa_cancelled_total").values()) - cancelled == 1
+
+
+def test_beyond_all_places_is_429(main: Any, text_of: Callable[..., str]) -> None:
+    answers = at_once(40, lambda _: main.http.post(COMPLETIONS, json=long_body(60)))
+    told = Counter(answer.status_code for answer in answers)
+    assert set(told) == {200, 429}
+    assert told[200] >= 2 * (2 + 2)
+    expected = text_of(9, 60, **LONG)
+    for answer in answers:
+        if answer.status_code == 200:
+            assert answer.json()["choices"][0]["text"] == expected
+        else:
+            assert answer.json()["error"]["code"] == "queue_full"
+            assert answer.headers["retry-after"] == "1"
+
+
+def test_a_replica_killed_while_it_answers(main: Any, text_of: Callable[..., str]) -> None:
+    streams = [Stream(main, long_body(600)) for _ in range(4)]
+    lost = streams[0].replica
+    os.kill(main.pid_of(lost), signal.SIGKILL)
+    for stream in streams:
+        stream.end()
+        if stream.replica == lost:
+            error = stream.events[-1]["error"]
+            assert (error["code"], error["type"]) == ("engine_failed", "server_error")
+            assert not any("[DONE]" in line for line in stream.lines)
+        else:
+            assert stream.whole
+            assert stream.text == text_of(9, 600, **LONG)
+    assert Counter(stream.replica == lost for stream in streams) == {True: 2, False: 2}
+    main.until_steady(2)
+    assert lost not in main.metrics("lopa_requests_running")
+    assert main.http.post(COMPLETIONS, json=body()).status_code == 200
+
+
+def test_a_replica_whose_engine_fails_is_replaced(main: Any) -> None:
+    from tests.serve.ray.breakable import file_of
+
+    broken = main.http.post(COMPLETIONS, json=body()).headers["x-lopa-replica"]
+    pid = main.pid_of(broken)
+    file_of(f"fail-{pid}").touch()
+    told = [main.http.post(COMPLETIONS, json=body()) for _ in range(4)]
+    (failed, *_) = [answer for answer in told if answer.status_code != 200]
+    assert (failed.status_code, failed.json()["error"]["code"]) == (503, "engine_failed")
+    from tests.serve.ray.cluster import until
+
+    until(lambda: main.running == 2 and broken not in main.metrics("lopa_engine_failed"))
+    main.until_steady(2)
+    assert [main.http.post(COMPLETIONS, json=body()).status_code for _ in range(4)] == [200] * 4
+
+
+def test_a_rolling_update_loses_no_answer(main: Any, args: dict[str, Any], text_of: Callable[..., str]) -> None:
+    before = set(main.metrics("lopa_requests_running"))
+    expected = text_of(9, 150, **LONG)
+    over = threading.Event()
+    ended: list[tuple[bool, bool]] = []
+
+    def ask(number: int) -> None:
+        while not over.is_set():
+            stream = Stream(main, long_body(150)).end()
+            answer = main.http.post(COMPLETIONS, json=long_body(150))
+            whole = answer.status_code == 200 and answer.json()["choices"][0]["text"] == expected
+            ended.append((stream.whole and stream.text == expected, whole))
+
+    with ThreadPoolExecutor(3) as threads:
+        asking = [threads.submit(ask, number) for number in range(3)]
+        try:
+            main.deploy({**args, "max_tokens": 1000})
+            main.until_steady(2)
+        finally:
+            over.set()
+        for each in asking:
+            each.result()
+    assert len(ended) >= 3
+    assert set(ended) == {(True, True)}
+    assert not before & set(main.metrics("lopa_requests_running"))
+    assert main.http.post(COMPLETIONS, json=body(tokens=1001)).status_code == 400
+
+
+def test_it_grows_while_requests_wait_and_shrinks_again(cluster: None, args: dict[str, Any]) -> None:
+    from tests.serve.ray.cluster import Served, until
+
+    scaling = {"min_replicas": 1, "max_replicas": 2, "scale_up_seconds": 1, "scale_down_seconds": 2, "slots": 1}
+    served = Served("scaled", {**args, **scaling, "replicas": None})
+    try:
+        served.until_steady(1)
+        over = threading.Event()
+        told: list[int] = []
+
+        def ask(_: int) -> None:
+            while not over.is_set():
+                told.append(served.http.post(COMPLETIONS, json=long_body(100)).status_code)
+
+        with ThreadPoolExecutor(3) as threads:
+            asking = [threads.submit(ask, number) for number in range(3)]
+            try:
+                until(lambda: served.running == 2)
+            finally:
+                over.set()
+            for each in asking:
+                each.result()
+        assert set(told) == {200}
+        served.until_steady(1)
+    finally:
+        served.delete()
+
+
+def test_the_bundle_used_longest_ago_makes_room(
+    cluster: None, args: dict[str, Any], text_of: Callable[..., str]
+) -> None:
+    from tests.serve.ray.cluster import Served
+
+    served = Served("narrow", {**args, "replicas": 1, "bundles_open": 1})
+    try:
+        stream = Stream(served, long_body(300))
+        talk = {"model": "chat", "messages": [{"role": "user", "content": "2"}], "max_tokens": 2}
+        assert served.http.post(CHATS, json=talk).status_code == 200
+        assert stream.end().whole, "it was closed under an answer"
+        assert stream.text == text_of(9, 300, **LONG)
+        assert served.http.post(COMPLETIONS, json=body()).json()["choices"][0]["text"] == text_of()
+    finally:
+        served.delete()
+
+
+@pytest.mark.parametrize(("kind", "said"), [("Poor", "no memory for tiny"), ("Killed", "ActorDiedError")])
+def test_no_memory_for_a_bundle_is_told_and_others_serve(main: Any, args: dict[str, Any], kind: str, said: str) -> None:
+    from tests.serve.ray import breakable
+    from tests.serve.ray.cluster import Served, until
+
+    served = Served("poor", {**args, "replicas": 1}, getattr(breakable, kind), wait=False)
+    try:
+        until(lambda: "Bundles" in served.status.deployments)
+        until(lambda: said in served.status.deployments["Bundles"].message)
+        assert main.http.post(COMPLETIONS, json=body()).status_code == 200
+        assert main.running == 2
+    finally:
+        served.delete()
