@@ -35,6 +35,7 @@ GROUPS = {
     },
     "Measure": {
         "bench": "Measure quality, speed, cost of a forward, start-up and scaling.",
+        "questions": "Write questions with right answers, for bench --quality.",
     },
     "Set up": {
         "completion": "Print the script that lets a shell complete commands and options.",

@@ -2,9 +2,9 @@
 
 A forward gives every open item a distribution of its own. Even when each is exact, given all that was decided before,
 items decided together are independent of each other, and the right answers may not be: that is the limit that
-ParallelBench (arXiv 2510.04767, "information-theoretic analysis") derives for any model. Here it is said in right answers
-in place of bits: all right answers are equally probable, and of all ways to decide n items in at most `forwards`
-forwards, which and how many in each depending on what was decided, the best is taken.
+ParallelBench (arXiv 2510.04767) derives for any model. Here it is said in right answers in place of bits: all right
+answers are equally probable, and of all ways to decide n items in at most `forwards` forwards, which and how many in
+each depending on what was decided, the best is taken.
 
 Two deciders: one that draws from the distributions ("drawn"), and one that takes the most probable item, drawing where
 several are ("greedy"). Items are decided whole: for one of several tokens this is the limit only where its first token
@@ -15,7 +15,7 @@ Tasks with one right answer have no limit below 1, and are not here.
 
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
-from functools import lru_cache
+from functools import cache
 from itertools import combinations
 
 Decided = Callable[[Sequence[int]], tuple[Fraction, ...]]
@@ -34,7 +34,7 @@ def greedy(counts: Sequence[int]) -> tuple[Fraction, ...]:
     return tuple(Fraction(each, sum(best)) for each in best)
 
 
-@lru_cache(maxsize=None)
+@cache
 def shuffle_limit(items: int, forwards: int) -> Fraction:
     """Any order of `items` different items; drawn and greedy are the same here, since all values are as probable.
 
@@ -56,12 +56,12 @@ def replace_limit(items: int, forwards: int, decided: Decided) -> Fraction:
     return _replace_limit(items, forwards, decided)
 
 
-@lru_cache(maxsize=None)
+@cache
 def _replace_limit(items: int, forwards: int, decided: Decided) -> Fraction:
     """Where the other item is one of `items` open ones.
 
-    Each open one is it in 1 of m right answers. Of k decided together one is, and then all others follow; or none is, and
-    it is among the m - k.
+    Each open one is it in 1 of m right answers. Of k decided together one is, and then all others follow; or none is,
+    and it is among the m - k.
     """
     if not items or not forwards:
         return _NONE
@@ -79,7 +79,8 @@ def insert_limit(items: int, forwards: int, decided: Decided) -> Fraction:
     """Another item comes between `items` items, no matter where.
 
     Where it may be at s places, the items at these are open. At the i-th, counted from 0, stands what stood there
-    before, in the s - 1 - i right answers where the new one comes later; the new one, in 1; or what stood before it, in i.
+    before, in the s - 1 - i right answers where the new one comes later; the new one, in 1; or what stood in front of
+    that, in i.
     """
     return _place_limit(items + 1, forwards, decided, gone=False)
 
@@ -87,13 +88,13 @@ def insert_limit(items: int, forwards: int, decided: Decided) -> Fraction:
 def remove_limit(items: int, forwards: int, decided: Decided) -> Fraction:
     """One of `items` items, no matter which, is gone.
 
-    Where it may be one of s, s - 1 items are open: the i-th is as before in the s - 1 - i right answers where a later one
-    is gone, and its successor in the other i + 1.
+    Where it may be one of s, s - 1 items are open: the i-th is as before in the s - 1 - i right answers where a later
+    one is gone, and its successor in the other i + 1.
     """
     return _place_limit(items, forwards, decided, gone=True)
 
 
-@lru_cache(maxsize=None)
+@cache
 def _place_limit(places: int, forwards: int, decided: Decided, *, gone: bool) -> Fraction:
     """Of `places` that the change may be at: every choice of open items, and every place that they leave possible."""
     opened = places - gone
@@ -102,7 +103,9 @@ def _place_limit(places: int, forwards: int, decided: Decided, *, gone: bool) ->
     if not forwards:
         return _NONE
     sizes = [opened] if forwards == 1 else range(1, opened + 1)
-    return max(_after(chosen, places, forwards, decided, gone) for n in sizes for chosen in combinations(range(opened), n))
+    return max(
+        _after(chosen, places, forwards, decided, gone) for n in sizes for chosen in combinations(range(opened), n)
+    )
 
 
 def _after(chosen: tuple[int, ...], places: int, forwards: int, decided: Decided, gone: bool) -> Fraction:
