@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.bench.evaluation.test_published import RECORDS
 from tests.clients.installed import HERE, PYTHON, ended, no_python
 from tests.serve.servers import Server
 
 from lopa.bench.eval_set import SCORED_KIND, EvalItem, eval_set_from_jsonl, is_correct
+from lopa.bench.evaluation.published import lines_of_data_set
 from lopa.bench.quality.measure import measure_from_results, variant_config
 from lopa.bench.quality.variants import VARIANTS
 from lopa.runtime import Decoder
@@ -164,3 +166,38 @@ def test_what_cannot_be_is_refused_before_anything_is_written(
     assert said in done.stdout
     assert "Traceback" not in done.stdout
     assert not (folder / "out").exists()
+
+
+OF_TASKS = """
+import json, pathlib, sys
+import lm_eval.tasks, yaml
+from lm_eval.utils import apply_template
+
+class Loader(yaml.SafeLoader):
+    pass
+
+Loader.add_multi_constructor("!", lambda loader, suffix, node: None)  # functions that score: not needed
+docs, found = json.loads(sys.argv[1]), {}
+for name, doc in docs.items():
+    path = pathlib.Path(lm_eval.tasks.__file__).with_name(name) / f"{name}.yaml"
+    task = yaml.load(path.read_text(), Loader)
+    until = task["generation_kwargs"]["until"]
+    found[name] = {"prompt": apply_template(task["doc_to_text"], doc), "stop": until}
+    found[name]["shot"] = apply_template(task["doc_to_target"], {**doc, "is_fewshot": 1})
+print("FOUND" + json.dumps(found))
+"""
+
+
+@pytest.mark.clients
+@no_python
+def test_published_data_is_asked_as_its_tasks_ask(tmp_path: Path) -> None:
+    """The prompts, stops and examples of lopa.bench.evaluation.published are those of lm-eval's own files."""
+    docs = {**RECORDS, "mbpp": {**RECORDS["mbpp"], "test_list": ["assert 1", "assert 2", "assert 3"]}}
+    done = ended([str(PYTHON), "-c", OF_TASKS, json.dumps(docs)], tmp_path, environment(tmp_path))
+    assert done.returncode == 0, done.stdout
+    found = json.loads(done.stdout.split("FOUND")[1].splitlines()[0])
+    for name, doc in docs.items():
+        (line,) = lines_of_data_set(name, [doc], [], chat=False, last_number=False)
+        assert (line["prompt"], line["stop"]) == (found[name]["prompt"], found[name]["stop"])
+        if name != "humaneval":  # which has no examples
+            assert line["answer"] == found[name]["shot"]
