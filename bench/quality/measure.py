@@ -262,7 +262,8 @@ def score_from_count(correct: int, prompts: int) -> Score:
     share, z2 = correct / prompts, _NORMAL_95**2
     centre = (share + z2 / (2 * prompts)) / (1 + z2 / prompts)
     half = _NORMAL_95 / (1 + z2 / prompts) * math.sqrt(share * (1 - share) / prompts + z2 / (4 * prompts**2))
-    return Score(correct, share, max(0.0, centre - half), min(1.0, centre + half))
+    # The share is in its interval; rounding can leave it outside by a last bit where all or none are right.
+    return Score(correct, share, min(share, max(0.0, centre - half)), max(share, min(1.0, centre + half)))
 
 
 def _score(items: Sequence[EvalItem], results: Sequence[GenerationResult]) -> Score:

@@ -166,6 +166,10 @@ def test_wilson_interval() -> None:
     none, every = score_from_count(0, 5), score_from_count(5, 5)
     assert (none.low, none.high) == pytest.approx((0, 0.4345), abs=1e-4)
     assert (every.low, every.high) == pytest.approx((0.5655, 1), abs=1e-4)
+    for prompts in range(1, 300):  # or a plot of all right ones has a bar of less than nothing
+        for correct in (0, 1, prompts):
+            score = score_from_count(correct, prompts)
+            assert 0 <= score.low <= score.share <= score.high <= 1
 
 
 def test_configs_start_from_the_bundle(decoder: Decoder) -> None:
