@@ -68,7 +68,7 @@ def _replace_limit(items: int, forwards: int, decided: Decided) -> Fraction:
     old, new = decided((items - 1, 1))
     best = _NONE
     for number in range(1, items + 1):
-        found = number * new * old ** (number - 1)
+        found = number * new * old ** number
         if number < items and forwards == 1:
             continue  # something stays open
         best = max(best, found + old**number * _replace_limit(items - number, forwards - 1, decided))
