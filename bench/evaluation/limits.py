@@ -68,7 +68,7 @@ def _replace_limit(items: int, forwards: int, decided: Decided) -> Fraction:
     old, new = decided((items - 1, 1))
     best = _NONE
     for number in range(1, items + 1):
-        found = number * new * old ** number
+        found = number * new * old ** (number - 1)
         if number < items and forwards == 1:
             continue  # something stays open
         best = max(best, found + old**number * _replace_limit(items - number, forwards - 1, decided))
@@ -149,7 +149,11 @@ _LIMITS: Mapping[str, Callable[[int, int, Decided], Fraction]] = {
 def limits_of_task(task: str, items: int, decided: Decided) -> tuple[float, ...]:
     """The chance of a right answer with 1, 2, .. forwards, up to the number from which nothing stands in the way."""
     limit = _LIMITS.get(task)
-    found = [_ONE] if limit is None else [limit(items, 1, decided)]
-    while limit is not None and found[-1] < 1:
-        found.append(limit(items, len(found) + 1, decided))
-    return tuple(map(float, found))
+    if limit is None:
+        return (1.0,)
+    found: list[float] = []
+    for forwards in range(1, items + 2):  # one item each is enough, and one may have come in
+        found.append(float(limit(items, forwards, decided)))
+        if found[-1] == 1:
+            break
+    return tuple(found)
