@@ -1,17 +1,17 @@
-"""The prompts of a benchmark and the score of an answer. Does not decode."""
+"""The prompts of a benchmark, what is asked for with each, and whether an answer is right. Does not decode."""
 
 import json
-import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
+from lopa.bench.scoring import NEEDS_NUMBER, VERDICTS, number_from_text
+from lopa.runtime.checked_values import shown
 from lopa.runtime.errors import BadInputError
 
 SCORED_KIND = "math"
-"""The kind whose answers have a number to compare; prompts of other kinds are decoded for their speed."""
-_MARKER = "####"
-_NUMBER = re.compile(r"\s*\$?(-?\d[\d,]*(?:\.\d+)?)")
+"""The kind whose answers are scored by their number where a line does not say how."""
 _EXPECTED = '{"prompt": text, "answer": text, "kind": text}'
 
 
@@ -20,14 +20,51 @@ class EvalItem:
     """One prompt with the answer that it should get."""
 
     prompt: str
+    """Of a chat: ""."""
     answer: str
     kind: str
+    scoring: str | None = None
+    """One of lopa.bench.scoring.VERDICTS; None: by the kind."""
+    answers: tuple[str, ...] = ()
+    """All right ones where there are several."""
+    messages: tuple[Mapping[str, str], ...] = ()
+    """A chat in place of a prompt."""
+    begun: str = ""
+    """How the answer to a chat begins: given to the model, and part of no answer."""
+    stop: tuple[str, ...] = ()
+    """An answer ends before the first of these."""
+    max_new_tokens: int | None = None
+    """None: as many as the benchmark says."""
+    task_id: str | None = None
+    """For a harness of others, which scores samples by this name."""
+    limits: tuple[float, ...] = ()
+    """The best chance of a right answer to be had with 1, 2, .. forwards by taking the most probable
+    (lopa.bench.evaluation.limits); beyond the last there is no limit."""
+    drawn_limits: tuple[float, ...] = ()
+    """The same by drawing."""
+
+    @property
+    def verdict(self) -> str | None:
+        """How an answer is scored; None: not here."""
+        return self.scoring or ("number" if self.kind == SCORED_KIND else None)
+
+    def is_right(self, text: str) -> bool:
+        """Whether `text` is a right answer. False where none is known."""
+        return self.verdict is not None and VERDICTS[self.verdict](text, self.answers or (self.answer,))
+
+    def limit(self, forwards: int, *, drawn: bool) -> float | None:
+        """The best chance with so many forwards; None where none is known."""
+        limits = self.drawn_limits if drawn else self.limits
+        if not limits:
+            return None
+        return limits[forwards - 1] if 0 < forwards <= len(limits) else 1.0
 
 
-def eval_set_from_jsonl(path: Path, *, limit: int | None = None) -> tuple[EvalItem, ...]:
+def eval_set_from_jsonl(path: Path, *, limit: int | None = None, chats: bool = False) -> tuple[EvalItem, ...]:
     """The items of a JSON-lines file, in order, at most `limit` of each kind; blank lines are passed over.
 
-    Raises BadInputError, naming the line, for one that is not such an object or whose math answer has no number.
+    Raises BadInputError, naming line and field, for one that is not such an object, whose answer cannot be scored as
+    it says, or that is a chat where no `chats` are taken.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -40,7 +77,7 @@ def eval_set_from_jsonl(path: Path, *, limit: int | None = None) -> tuple[EvalIt
     for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
             continue
-        item = _item_from_json(line, source=f"{path} line {number}")
+        item = _item_from_json(line, source=f"{path} line {number}", chats=chats)
         count[item.kind] = count.get(item.kind, 0) + 1
         if limit is None or count[item.kind] <= limit:
             items.append(item)
@@ -49,24 +86,42 @@ def eval_set_from_jsonl(path: Path, *, limit: int | None = None) -> tuple[EvalIt
     return tuple(items)
 
 
-def number_from_text(text: str) -> Decimal | None:
-    """The number behind the last #### of `text`, thousands separators left out; None when there is none.
-
-    >>> number_from_text("so 4 * 300\\n#### 1,200 eggs")
-    Decimal('1200')
-    """
-    _, marker, tail = text.rpartition(_MARKER)
-    found = _NUMBER.match(tail) if marker else None
-    return Decimal(found[1].replace(",", "")) if found else None
-
-
 def is_correct(text: str, answer: str) -> bool:
     """True when `text` ends in the number that `answer` ends in; 8 and 8.0 are one number."""
-    number = number_from_text(text)
-    return number is not None and number == number_from_text(answer)
+    return VERDICTS["number"](text, (answer,))
 
 
-def _item_from_json(line: str, *, source: str) -> EvalItem:
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_list_of(each: Callable[[Any], bool], value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(map(each, value))
+
+
+def _is_share(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= 1
+
+
+def _is_message(value: Any) -> bool:
+    return isinstance(value, dict) and all(isinstance(value.get(name), str) for name in ("role", "content"))
+
+
+_OPTIONAL: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+    "scoring": (lambda value: _is_text(value) and value in VERDICTS, "one of " + ", ".join(VERDICTS)),
+    "answers": (lambda value: _is_list_of(_is_text, value), "a list of texts"),
+    "messages": (lambda value: _is_list_of(_is_message, value), 'a list of {"role": text, "content": text}'),
+    "begun": (_is_text, "a text"),
+    "stop": (lambda value: _is_list_of(_is_text, value), "a list of texts"),
+    "max_new_tokens": (lambda value: type(value) is int and value > 0, "a whole number from 1"),
+    "task_id": (_is_text, "a text"),
+    "limits": (lambda value: _is_list_of(_is_share, value), "a list of numbers from 0 to 1"),
+    "drawn_limits": (lambda value: _is_list_of(_is_share, value), "a list of numbers from 0 to 1"),
+}
+"""Fields that a line may have beside its three, each with what it has to be."""
+
+
+def _item_from_json(line: str, *, source: str, chats: bool) -> EvalItem:
     remedy = "correct the line"
     try:
         value = json.loads(line)
@@ -74,17 +129,29 @@ def _item_from_json(line: str, *, source: str) -> EvalItem:
         raise BadInputError(f"{source} is not JSON: {error}", expected=_EXPECTED, remedy=remedy) from error
     if not isinstance(value, dict):
         raise BadInputError(f"{source} is no JSON object: {line.strip()[:80]}", expected=_EXPECTED, remedy=remedy)
-    texts = {}
-    for key in ("prompt", "answer", "kind"):
-        if not isinstance(value.get(key), str):
-            what = f"has {key} {value[key]!r}" if key in value else f"has no {key}"
-            raise BadInputError(f"{source} {what}", expected=_EXPECTED, remedy=remedy)
-        texts[key] = value[key]
-    item = EvalItem(**texts)
-    if item.kind == SCORED_KIND and number_from_text(item.answer) is None:
+    is_chat = "messages" in value
+    if is_chat and not chats:
         raise BadInputError(
-            f"{source} is of kind {SCORED_KIND}, but its answer has no number behind {_MARKER}",
-            expected=f"an answer that ends in {_MARKER} and a number",
+            f"{source} is a chat (messages)",
+            expected="a prompt: chats are for bench --quality",
+            remedy="give lines with prompts",
+        )
+    if is_chat and "prompt" in value:
+        raise BadInputError(f"{source} has a prompt and messages", expected="one of them", remedy=remedy)
+    for key in ("answer", "kind") if is_chat else ("prompt", "answer", "kind"):
+        if not isinstance(value.get(key), str):
+            what = f"has {key} {shown(value[key])}" if key in value else f"has no {key}"
+            raise BadInputError(f"{source} {what}", expected=_EXPECTED, remedy=remedy)
+    for key, (is_such, expected) in _OPTIONAL.items():
+        if key in value and not is_such(value[key]):
+            raise BadInputError(f"{source} has {key} {shown(value[key])}", expected=expected, remedy=remedy)
+    found = {key: value[key] for key in _OPTIONAL if key in value}
+    optional: dict[str, Any] = {key: tuple(each) if type(each) is list else each for key, each in found.items()}
+    item = EvalItem(value.get("prompt", ""), value["answer"], value["kind"], **optional)
+    if item.verdict in NEEDS_NUMBER and None in map(number_from_text, item.answers or (item.answer,)):
+        raise BadInputError(
+            f"{source} is of kind {item.kind}, but its answer has no number behind ####",
+            expected="an answer that ends in #### and a number",
             remedy=remedy,
         )
     return item

@@ -36,6 +36,7 @@ GROUPS = {
     },
     "Measure": {
         "bench": "Measure quality, speed, cost of a forward, start-up and scaling.",
+        "questions": "Write questions with right answers, for bench --quality.",
         "simulate": "Say how a fleet of servers would do under load, from recorded decodes and costs.",
     },
     "Set up": {

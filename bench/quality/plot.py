@@ -1,6 +1,7 @@
 """Score against tokens per forward, one point for each configuration, as in the paper's Figure 4."""
 
-from lopa.bench.eval_set import SCORED_KIND
+from typing import Any
+
 from lopa.bench.figure import png_from_figure
 from lopa.bench.quality.measure import QualityReport, Row
 
@@ -10,33 +11,43 @@ _COLOURS = 10
 
 
 def png_from_quality(report: QualityReport) -> bytes:
-    """The PNG file; bars are the 95 % intervals of the scores. The report must have prompts of the scored kind."""
+    """The PNG file, a picture for each scored kind; bars are the 95 % intervals of the scores, dashes the limits.
+
+    The report must have prompts that are scored.
+    """
     from matplotlib.figure import Figure
 
-    rows = [row for row in report.rows if row.kind == SCORED_KIND]
-    few = len(rows) <= _MOST_NAMES
-    figure = Figure(figsize=(7.2, 4.8) if few else (9.6, 6.4), layout="constrained")
-    axes = figure.add_subplot()
+    kinds = list(dict.fromkeys(row.kind for row in report.rows if row.default.score is not None))
+    few = len([row for row in report.rows if row.kind == kinds[0]]) <= _MOST_NAMES
+    width, height = (7.2, 4.8) if few else (9.6, 6.4)
+    figure = Figure(figsize=(width, height * len(kinds)), layout="constrained")
+    for number, kind in enumerate(kinds, start=1):
+        axes = figure.add_subplot(len(kinds), 1, number)
+        _draw(axes, [row for row in report.rows if row.kind == kind], few=few)
+        axes.set_title(f"{report.run.bundle}: quality against parallelism" + (f", {kind}" if len(kinds) > 1 else ""))
+    return png_from_figure(figure)
+
+
+def _draw(axes: Any, rows: list[Row], *, few: bool) -> None:
     for number, name in enumerate(dict.fromkeys(row.curve for row in rows)):
         curve = sorted((row for row in rows if row.curve == name), key=_across)
         across, up, bars = [_across(row) for row in curve], [_up(row) for row in curve], _bars(curve)
-        style = "o-" if number < _COLOURS else "s--"
-        axes.errorbar(
-            across, up, yerr=bars, fmt=style, color=f"C{number % _COLOURS}", capsize=2, elinewidth=0.6, label=name
-        )
+        style, colour = "o-" if number < _COLOURS else "s--", f"C{number % _COLOURS}"
+        axes.errorbar(across, up, yerr=bars, fmt=style, color=colour, capsize=2, elinewidth=0.6, label=name)
+        limited = [(_across(row), 100 * row.default.limit) for row in curve if row.default.limit is not None]
+        if limited:
+            axes.plot(*zip(*limited, strict=True), "--x", color=colour, alpha=0.5, label=f"{name}: limit")
         for row, x, y, high in zip(curve, across, up, bars[1], strict=True):
             if few:
                 axes.annotate(
                     row.config, (x, y + high), xytext=(0, 4), textcoords="offset points", ha="center", fontsize=9
                 )
-    if not few:
+    if not few or any(row.default.limit is not None for row in rows):
         axes.legend(fontsize=8, ncols=2)
     axes.margins(x=0.08, y=0.1)
     axes.set_xlabel("tokens per forward, up to the end of the text")
     axes.set_ylabel(f"right answers of {rows[0].default.prompts}, %")
-    axes.set_title(f"{report.run.bundle}: quality against parallelism")
     axes.grid(alpha=0.3)
-    return png_from_figure(figure)
 
 
 def _across(row: Row) -> float:

@@ -2,13 +2,13 @@
 
 from itertools import groupby
 
-from lopa.bench.eval_set import SCORED_KIND
 from lopa.bench.quality.measure import Curve, QualityReport, Row
 from lopa.bench.table import Table
 
 _COLUMNS = (
     "config",
     "score % (95 %)",
+    "limit %",
     "tokens/forward",
     "window tokens/forward",
     "steps",
@@ -22,11 +22,16 @@ _NOTHING = "-"
 
 
 def tables_from_quality(report: QualityReport) -> list[Table]:
-    """The scored kind first; only it has a score."""
+    """The first kind is math, if it is there; a column that no row of a kind has a value for is left out."""
     tables = []
     for kind, group in groupby(report.rows, key=lambda row: row.kind):
         rows = list(group)
-        dropped = {1} if kind != SCORED_KIND else set()
+        measures = [row.default for row in rows]
+        shown = {
+            "score % (95 %)": any(each.score for each in measures),
+            "limit %": any(each.limit is not None for each in measures),
+        }
+        dropped = {i for i, name in enumerate(_COLUMNS) if not shown.get(name, True)}
         tables.append(
             Table(
                 title=f"{rows[0].default.prompts} {kind} prompts of {report.prompts.name}, "
@@ -35,12 +40,12 @@ def tables_from_quality(report: QualityReport) -> list[Table]:
                 rows=tuple(tuple(cell for i, cell in enumerate(_cells(row)) if i not in dropped) for row in rows),
             )
         )
-    if report.curves:
+    for kind, curves in groupby(report.curves, key=lambda curve: curve.kind):
         tables.append(
             Table(
-                title=f"Accuracy under parallelism: area under score against tokens per forward, {SCORED_KIND} prompts",
+                title=f"Accuracy under parallelism: area under score against tokens per forward, {kind} prompts",
                 columns=("strategy", "AUP", "configurations, by tokens per forward"),
-                rows=tuple(_curve_cells(curve) for curve in report.curves),
+                rows=tuple(map(_curve_cells, curves)),
             )
         )
     return tables
@@ -59,6 +64,7 @@ def _cells(row: Row) -> tuple[str, ...]:
     return (
         row.config,
         share,
+        _NOTHING if measure.limit is None else f"{measure.limit:.1%}".replace("%", ""),
         f"{measure.tokens_per_forward:.2f}",
         f"{measure.window_tokens_per_forward:.2f}",
         str(measure.steps),

@@ -29,6 +29,11 @@ class Variant:
         return self.curve or self.strategy
 
     @property
+    def draws(self) -> bool:
+        """Whether tokens are drawn, in place of the most probable ones."""
+        return bool(dict(self.options).get("temperature"))
+
+    @property
     def has_published_twin(self) -> bool:
         """Whether the published implementation has this configuration, so that its steps can be compared."""
         return self.strategy in ("d2f", "lopa") and self.branches != "auto" and not self.options
@@ -83,6 +88,7 @@ SWEEPS: Mapping[str, Sweep] = {
     "lossless-threshold": Sweep("threshold", "branches", (2, 3, 4), (("lossless", True),)),
     "lossless-d2f": Sweep("d2f", "branches", (2, 3, 4), (("lossless", True),)),
     "top_n": Sweep("top_n", "per_step", (1, 2, 3, 4)),
+    "drawn": Sweep("top_n", "per_step", (1, 2, 3, 4, 8), (("temperature", 1.0),)),
     "factor": Sweep("factor", "factor", (0.25, 0.5, 1.0)),
     "klass": Sweep("klass", "skip_threshold", _THRESHOLDS),
     "credit": Sweep("credit", "skip_threshold", _THRESHOLDS),

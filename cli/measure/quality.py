@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from lopa.bench.eval_set import SCORED_KIND, eval_set_from_jsonl
+from lopa.bench.eval_set import eval_set_from_jsonl
+from lopa.bench.evaluation.samples import Samples
 from lopa.bench.figure import check_matplotlib
 from lopa.bench.progress import progress_shown
 from lopa.bench.quality.measure import QualityReport, curves_from_rows, quality_rows, shared_settings
@@ -29,20 +30,25 @@ def bench_quality(
 ) -> None:
     """Score and speed of `strategies` (None: the published ones) on the file `prompts`, so many of each kind."""
     variants = VARIANTS if strategies is None else variants_from_text(strategies)
-    items = eval_set_from_jsonl(prompts, limit=limit)
+    items = eval_set_from_jsonl(prompts, limit=limit, chats=True)
     if output.plot is not None:
         check_matplotlib()
-        if not any(item.kind == SCORED_KIND for item in items):
+        if not any(item.verdict for item in items):
             raise BadInputError(
-                f"--plot, but {prompts} has no prompt of kind {SCORED_KIND}",
-                expected="prompts with a score to draw",
+                f"--plot, but {prompts} has no prompt that is scored here",
+                expected="prompts with a score to draw: of kind math, or with a scoring",
                 remedy="leave --plot out, or give other prompts",
             )
     with Decoder.open(bundle, devices, threads=threads, device_timeout=device_timeout) as decoder:
         output.check("quality")
+        samples = Samples(items, variants)
+        if output.folder is not None:
+            samples.check(output.folder)
         run = run_now(decoder.bundle, device=decoder.session.device, threads=threads, arguments=command_line())
         with progress_shown("prompts", len(items), quiet=quiet()) as progress:
-            rows = quality_rows(decoder, items, variants, progress)
+            rows = quality_rows(decoder, items, variants, progress, samples.keep)
         settings, curves = shared_settings(decoder, variants), curves_from_rows(rows)
         report = QualityReport("quality", run, prompt_file(prompts, limit), settings, rows, curves)
+    if output.folder is not None:
+        samples.write(output.folder)
     output.put("quality", report, tables_from_quality(report), png_from_quality)

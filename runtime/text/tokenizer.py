@@ -186,7 +186,7 @@ class Tokenizer:
         return str(self._chat_text(messages))
 
     def _chat_text(self, messages: Sequence[Mapping[str, str]]) -> str:
-        text = text_from_messages(self._chat_template(), messages, self._special_tokens(), source=self._source)
+        text = text_from_messages(self.chat_template(), messages, self._special_tokens(), source=self._source)
         self._check_text(text)
         return text
 
@@ -241,13 +241,16 @@ class Tokenizer:
     def has_chat_template(self) -> bool:
         """Whether there is a template for `chat` to put messages into."""
         try:
-            self._chat_template()
+            self.chat_template()
         except BadInputError:
             return False
         return True
 
-    def _chat_template(self) -> str:
-        """The only template, or of several named ones the one named "default"."""
+    def chat_template(self) -> str:
+        """The only template, or of several named ones the one named "default".
+
+        Raises BadInputError where there is none.
+        """
         found = self._settings.get("chat_template")
         if isinstance(found, list):
             named = {entry.get("name"): entry.get("template") for entry in found if isinstance(entry, dict)}

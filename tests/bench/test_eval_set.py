@@ -2,12 +2,11 @@
 
 import gzip
 import json
-from decimal import Decimal
 from pathlib import Path
 
 import pytest
 
-from lopa.bench.eval_set import SCORED_KIND, eval_set_from_jsonl, is_correct, number_from_text
+from lopa.bench.eval_set import SCORED_KIND, eval_set_from_jsonl, is_correct
 from lopa.runtime.errors import BadInputError
 from lopa.tiny import EVAL
 
@@ -22,28 +21,6 @@ def test_scores_agree_with_the_recorded_ones() -> None:
     assert {each["correct"] for each in recorded} == {True, False}
     for each in recorded:
         assert is_correct(each["text"], each["answer"]) == each["correct"], each["text"]
-
-
-@pytest.mark.parametrize(
-    ("text", "number"),
-    [
-        ("so it is 8.\n#### 8", 8),
-        ("#### 3\nno, wait\n#### 8", 8),
-        ("####8.", 8),
-        ("#### -1,234.50 dollars", Decimal("-1234.5")),
-        ("#### $12", 12),
-        ("#### 1,200", 1200),
-        ("the answer is 8", None),
-        ("#### eight", None),
-        ("#### ", None),
-        ("####", None),
-        ("### 8", None),
-        ("#### 8\n####", None),
-        ("", None),
-    ],
-)
-def test_the_number_behind_the_last_marker(text: str, number: Decimal | int | None) -> None:
-    assert number_from_text(text) == number
 
 
 def test_no_number_is_never_right() -> None:
@@ -73,6 +50,15 @@ GOOD = '{"prompt": "p", "answer": "#### 1", "kind": "math"}'
         ('{"prompt": "p", "answer": "a"}', "has no kind"),
         ('{"prompt": 5, "answer": "a", "kind": "code"}', "prompt 5"),
         ('{"prompt": "p", "answer": "#### many", "kind": "math"}', "no number"),
+        ('{"prompt": "p", "answer": "many", "kind": "x", "scoring": "last_number"}', "no number"),
+        ('{"prompt": "p", "answer": "a", "kind": "x", "scoring": "best"}', "scoring 'best'"),
+        ('{"prompt": "p", "answer": "a", "kind": "x", "scoring": ["text"]}', "scoring ['text']"),
+        ('{"prompt": "p", "answer": "a", "kind": "x", "answers": []}', "answers []"),
+        ('{"prompt": "p", "answer": "a", "kind": "x", "stop": "."}', "stop '.'"),
+        ('{"prompt": "p", "answer": "a", "kind": "x", "max_new_tokens": true}', "max_new_tokens True"),
+        ('{"prompt": "p", "answer": "a", "kind": "x", "limits": [2]}', "limits [2]"),
+        ('{"prompt": "p", "answer": "a", "kind": "x", "task_id": 7}', "task_id 7"),
+        ('{"messages": [{"role": "user", "content": "p"}], "answer": "a", "kind": "x"}', "a chat"),
     ],
 )
 def test_a_bad_line_is_named(tmp_path: Path, line: str, named: str) -> None:
@@ -91,3 +77,31 @@ def test_a_file_without_lines(tmp_path: Path, content: bytes | None) -> None:
         path.write_bytes(content)
     with pytest.raises(BadInputError, match=r"eval\.jsonl"):
         eval_set_from_jsonl(path)
+
+
+CHAT = '{"messages": [{"role": "user", "content": "p"}], "answer": "a", "kind": "x"%s}\n'
+
+
+def test_a_chat_is_taken_where_chats_are(tmp_path: Path) -> None:
+    path = tmp_path / "eval.jsonl"
+    path.write_text(CHAT % "")
+    (item,) = eval_set_from_jsonl(path, chats=True)
+    assert (item.prompt, item.messages) == ("", ({"role": "user", "content": "p"},))
+    for more, named in [(', "prompt": "p"', "a prompt and messages"), (', "messages": []', "messages []")]:
+        path.write_text(CHAT % more)
+        with pytest.raises(BadInputError, match="line 1") as caught:
+            eval_set_from_jsonl(path, chats=True)
+        assert named in caught.value.received
+
+
+def test_a_line_says_how_it_is_scored_and_limited(tmp_path: Path) -> None:
+    path = tmp_path / "eval.jsonl"
+    path.write_text(
+        '{"prompt": "p", "answer": "a, b", "kind": "x", "scoring": "list", "answers": ["a, b", "c"], '
+        '"limits": [0.5, 1], "drawn_limits": [0.25]}\n{"prompt": "p", "answer": "a", "kind": "x"}\n'
+    )
+    scored, unscored = eval_set_from_jsonl(path)
+    assert [scored.is_right(text) for text in (" a,b", "c", "b, a")] == [True, True, False]
+    assert [scored.limit(forwards, drawn=False) for forwards in (1, 2, 9)] == [0.5, 1, 1]
+    assert [scored.limit(forwards, drawn=True) for forwards in (1, 2)] == [0.25, 1]
+    assert (unscored.verdict, unscored.is_right("a"), unscored.limit(1, drawn=False)) == (None, False, None)

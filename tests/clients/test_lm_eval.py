@@ -1,13 +1,19 @@
-"""lm-eval, unmodified, against a server: every answer and every verdict are those of `lopa-export bench --quality`."""
+"""lm-eval, unmodified, against a server and with our model inside: every answer and every verdict are those of
+`lopa-export bench --quality`.
+"""
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
+from tests.bench.evaluation.test_published import RECORDS
 from tests.clients.installed import HERE, PYTHON, ended, no_python
 from tests.serve.servers import Server
 
-from lopa.bench.eval_set import SCORED_KIND, eval_set_from_jsonl, is_correct
+from lopa.bench.eval_set import SCORED_KIND, EvalItem, eval_set_from_jsonl, is_correct
+from lopa.bench.evaluation.published import lines_of_data_set
 from lopa.bench.quality.measure import measure_from_results, variant_config
 from lopa.bench.quality.variants import VARIANTS
 from lopa.runtime import Decoder
@@ -18,36 +24,180 @@ NO_TOKENIZER = "tokenizer_backend=None,tokenized_requests=False,"
 OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
 
 
-@pytest.mark.clients
-@no_python
-@pytest.mark.parametrize("path", ["completions", "chat/completions"])
-def test_answers_and_scores_are_those_of_the_benchmark(
-    path: str, server: Server, decoder: Decoder, tmp_path: Path
-) -> None:
-    items = [item for item in eval_set_from_jsonl(EVAL, limit=QUESTIONS) if item.kind == SCORED_KIND]
-    fields = [{"prompt": item.prompt, "answer": item.answer} for item in items]
-    (tmp_path / "eval.jsonl").write_text("".join(json.dumps(each) + "\n" for each in fields))
+@dataclass(frozen=True)
+class Right:
+    """What every way has to answer."""
+
+    texts: list[str]
+    verdicts: list[bool]
+    score: float
+
+
+@pytest.fixture(scope="module")
+def items() -> list[EvalItem]:
+    return [item for item in eval_set_from_jsonl(EVAL, limit=QUESTIONS) if item.kind == SCORED_KIND]
+
+
+@pytest.fixture(scope="module")
+def right(items: list[EvalItem], decoder: Decoder) -> Right:
     (variant,) = (each for each in VARIANTS if each.name == "lopa-4")  # what the task's file asks for
     config = variant_config(decoder, variant, published=False)
     results = [result for item in items for result in decoder.generate([item.prompt], config)]
     score = measure_from_results(items, results).score
     assert score is not None
     assert 0 < score.share < 1, "or a verdict says nothing"
+    verdicts = [is_correct(result.text, item.answer) for item, result in zip(items, results, strict=True)]
+    return Right([result.text for result in results], verdicts, score.share)
 
+
+@pytest.fixture
+def folder(items: list[EvalItem], tmp_path: Path) -> Path:
+    """Where lm-eval runs: the tasks' files read their questions from there."""
+    fields = [{"prompt": item.prompt, "answer": item.answer} for item in items]
+    (tmp_path / "eval.jsonl").write_text("".join(json.dumps(each) + "\n" for each in fields))
+    return tmp_path
+
+
+def environment(folder: Path) -> dict[str, str]:
+    return {"HF_HOME": str(folder / "hf"), "OPENAI_API_KEY": "none", **OFFLINE}
+
+
+def samples(command: list[str], task: str, folder: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """What lm-eval kept of every question, in order, and its results."""
+    options = ["--tasks", task, "--include_path", str(HERE / "lm_eval"), "--log_samples", "--output_path", "out"]
+    done = ended([*command, *options], folder, environment(folder))
+    assert done.returncode == 0, done.stdout
+    (kept,) = folder.glob(f"out/*/samples_{task}_*.jsonl")
+    (told,) = folder.glob("out/*/results_*.json")
+    found = sorted(map(json.loads, kept.read_text().splitlines()), key=lambda each: each["doc_id"])
+    return found, json.loads(told.read_text())
+
+
+def check(found: list[dict[str, Any]], told: dict[str, Any], right: Right, task: str) -> None:
+    assert [each["resps"] for each in found] == [[[text]] for text in right.texts]
+    assert [each["exact_match"] == 1 for each in found] == right.verdicts
+    assert told["results"][task]["exact_match,last-number"] == right.score
+
+
+@pytest.mark.clients
+@no_python
+@pytest.mark.parametrize("path", ["completions", "chat/completions"])
+def test_answers_and_scores_are_those_of_the_benchmark(path: str, server: Server, right: Right, folder: Path) -> None:
     chat = path != "completions"
     model, options = ("local-chat-completions", "") if chat else ("local-completions", NO_TOKENIZER)
     task = "tiny_chat" if chat else "tiny_completions"
     arguments = f"{options}model=tiny,base_url={server.url}/v1/{path},num_concurrent=4,max_retries=1"
-    command = [str(PYTHON.with_name("lm-eval")), "run", "--model", model, "--model_args", arguments, "--tasks", task]
-    command += ["--include_path", str(HERE / "lm_eval"), "--log_samples", "--output_path", "out"]
+    command = [str(PYTHON.with_name("lm-eval")), "run", "--model", model, "--model_args", arguments]
     command += ["--apply_chat_template"] if chat else []
-    environment = {"HF_HOME": str(tmp_path / "hf"), "OPENAI_API_KEY": "none", **OFFLINE}
-    done = ended(command, tmp_path, environment)
+    check(*samples(command, task, folder), right, task)
+
+
+def ours(bundle: Path, *options: str, arguments: str = "") -> list[str]:
+    """The command with our model."""
+    command = [str(PYTHON), "-m", "lopa.bench.evaluation.lm_eval", "run", "--model", "lopa"]
+    return [*command, "--model_args", f"bundle={bundle},threads=1{arguments}", *options]
+
+
+@pytest.mark.clients
+@no_python
+@pytest.mark.parametrize("task", ["tiny_completions", "tiny_chat"])
+def test_our_model_gives_the_same(task: str, chat_bundle: Path, right: Right, folder: Path) -> None:
+    options = ("--apply_chat_template",) if task == "tiny_chat" else ()
+    found, told = samples(ours(chat_bundle, "--batch_size", "4", *options), task, folder)
+    check(found, told, right, task)
+    assert told["config"]["lopa_answers"] == len(right.texts)
+    assert told["config"]["lopa_tokens_per_forward"] > 4
+
+
+@pytest.mark.clients
+@no_python
+def test_shots_stops_lengths_and_options_are_the_decoders(
+    chat_bundle: Path, decoder: Decoder, items: list[EvalItem], folder: Path
+) -> None:
+    """Model arguments are for what the task does not say: it says strategy and branches, not the block's size."""
+    asked = ("--num_fewshot", "1", "--limit", "6", "--gen_kwargs", '{"until": [" the"], "max_gen_toks": 40}')
+    arguments = ",block_size=16,strategy=d2f"
+    found, _ = samples(ours(chat_bundle, *asked, arguments=arguments), "tiny_completions", folder)
+    assert len(found) == 6
+    config = decoder.config(strategy="lopa", branches=4, block_size=16, max_new_tokens=40, stop=(" the",))
+    for each, item in zip(found, items, strict=False):
+        prompt = each["arguments"]["gen_args_0"]["arg_0"]
+        assert prompt.endswith(item.prompt)
+        assert len(prompt) > len(item.prompt) + 20, "it has an example in front"
+        (result,) = decoder.generate([prompt], config)
+        assert each["resps"] == [[result.text]]
+    assert any(len(decoder.tokenizer.encode(each["resps"][0][0], add_bos=False)) < 39 for each in found), "one stopped"
+
+
+@pytest.mark.clients
+@no_python
+def test_samples_of_one_question_differ_and_come_again(chat_bundle: Path, folder: Path) -> None:
+    asked = ("--limit", "2", "--gen_kwargs", '{"do_sample": true, "temperature": 1.5, "max_gen_toks": 24}')
+    drawn = []
+    for number in (1, 2):
+        again = folder / str(number)
+        again.mkdir()
+        (again / "eval.jsonl").write_text((folder / "eval.jsonl").read_text())
+        found, _ = samples(ours(chat_bundle, *asked), "tiny_repeated", again)
+        drawn.append([each["resps"] for each in found])
+    assert drawn[0] == drawn[1]
+    assert all(len(set(texts)) == 3 for (texts,) in drawn[0])
+
+
+@pytest.mark.clients
+@no_python
+@pytest.mark.parametrize(
+    ("task", "arguments", "options", "said"),
+    [
+        ("tiny_likelihood", "", (), "generate_until"),
+        ("tiny_completions", ",branches=0", (), "branches 0"),
+        ("tiny_completions", "", ("--gen_kwargs", '{"num_beams": 4}'), "'num_beams'"),
+        ("tiny_completions", "", ("--gen_kwargs", '{"max_gen_toks": 4000}'), "max_new_tokens 4000"),
+        ("tiny_completions", "", ("--batch_size", "0"), "batch_size"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_is_written(
+    task: str, arguments: str, options: tuple[str, ...], said: str, chat_bundle: Path, folder: Path
+) -> None:
+    command = [*ours(chat_bundle, *options, arguments=arguments), "--tasks", task]
+    command += ["--include_path", str(HERE / "lm_eval"), "--output_path", "out", "--limit", "2"]
+    done = ended(command, folder, environment(folder))
+    assert (done.returncode, "what to do:" in done.stdout) == (2, True), done.stdout
+    assert said in done.stdout
+    assert "Traceback" not in done.stdout
+    assert not (folder / "out").exists()
+
+
+OF_TASKS = """
+import json, pathlib, sys
+import lm_eval.tasks, yaml
+from lm_eval.utils import apply_template
+
+class Loader(yaml.SafeLoader):
+    pass
+
+Loader.add_multi_constructor("!", lambda loader, suffix, node: None)  # functions that score: not needed
+docs, found = json.loads(sys.argv[1]), {}
+for name, doc in docs.items():
+    path = pathlib.Path(lm_eval.tasks.__file__).with_name(name) / f"{name}.yaml"
+    task = yaml.load(path.read_text(), Loader)
+    until = task["generation_kwargs"]["until"]
+    found[name] = {"prompt": apply_template(task["doc_to_text"], doc), "stop": until}
+    found[name]["shot"] = apply_template(task["doc_to_target"], {**doc, "is_fewshot": 1})
+print("FOUND" + json.dumps(found))
+"""
+
+
+@pytest.mark.clients
+@no_python
+def test_published_data_is_asked_as_its_tasks_ask(tmp_path: Path) -> None:
+    """The prompts, stops and examples of lopa.bench.evaluation.published are those of lm-eval's own files."""
+    docs = {**RECORDS, "mbpp": {**RECORDS["mbpp"], "test_list": ["assert 1", "assert 2", "assert 3"]}}
+    done = ended([str(PYTHON), "-c", OF_TASKS, json.dumps(docs)], tmp_path, environment(tmp_path))
     assert done.returncode == 0, done.stdout
-    (samples,) = tmp_path.glob(f"out/*/samples_{task}_*.jsonl")
-    found = sorted(map(json.loads, samples.read_text().splitlines()), key=lambda each: each["doc_id"])
-    assert [each["resps"] for each in found] == [[[result.text]] for result in results]
-    verdicts = [is_correct(result.text, item.answer) for item, result in zip(items, results, strict=True)]
-    assert [each["exact_match"] == 1 for each in found] == verdicts
-    (told,) = tmp_path.glob("out/*/results_*.json")
-    assert json.loads(told.read_text())["results"][task]["exact_match,last-number"] == score.share
+    found = json.loads(done.stdout.split("FOUND")[1].splitlines()[0])
+    for name, doc in docs.items():
+        (line,) = lines_of_data_set(name, [doc], [], chat=False, last_number=False)
+        assert (line["prompt"], line["stop"]) == (found[name]["prompt"], found[name]["stop"])
+        if name != "humaneval":  # which has no examples
+            assert line["answer"] == found[name]["shot"]

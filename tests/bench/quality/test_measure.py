@@ -3,24 +3,26 @@
 import gzip
 import json
 import shutil
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.chat_bundles import with_chat_template
 from tests.runtime.algorithm.test_branch_budget import costs_with
 
 from lopa.bench.eval_set import EvalItem, is_correct
 from lopa.bench.quality.measure import (
     Row,
     curves_from_rows,
+    measure_from_results,
     quality_rows,
     rows_from_results,
     score_from_count,
     shared_settings,
     variant_config,
 )
-from lopa.bench.quality.variants import SWEEPS, VARIANTS, variants_from_text
+from lopa.bench.quality.variants import SWEEPS, VARIANTS, Variant, variants_from_text
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.costs import costs_name
 from lopa.runtime.bundle.record import json_from_record
@@ -164,6 +166,10 @@ def test_wilson_interval() -> None:
     none, every = score_from_count(0, 5), score_from_count(5, 5)
     assert (none.low, none.high) == pytest.approx((0, 0.4345), abs=1e-4)
     assert (every.low, every.high) == pytest.approx((0.5655, 1), abs=1e-4)
+    for prompts in range(1, 300):  # or a plot of all right ones has a bar of less than nothing
+        for correct in (0, 1, prompts):
+            score = score_from_count(correct, prompts)
+            assert 0 <= score.low <= score.share <= score.high <= 1
 
 
 def test_configs_start_from_the_bundle(decoder: Decoder) -> None:
@@ -188,3 +194,57 @@ def test_auto_is_measured_where_the_bundle_has_a_cost_table(
     # With a table on which branches cost and bring nothing else, auto decodes as d2f or saves its last round.
     assert rows["d2f"].default.steps - 1 <= rows["lopa-auto"].default.steps <= rows["d2f"].default.steps
     assert rows["lopa-auto"].published is None
+
+
+def test_limits_and_scores_by_what_the_prompts_say(decoder: Decoder, items: list[EvalItem]) -> None:
+    """One token a forward is beyond every limit; all of them in one forward are within it."""
+    answer = next(iter(decoder.generate([items[0].prompt], decoder.config(strategy="vanilla", max_new_tokens=8)))).text
+    item = replace(
+        items[0], kind="x", scoring="text", answer=answer, max_new_tokens=8, limits=(0.25, 0.5), drawn_limits=(0.125,)
+    )
+    slow, fast = Variant("slow", "vanilla"), Variant("fast", "top_n", options=(("per_step", 8),))
+    drawn = Variant("drawn", "top_n", options=(("per_step", 8), ("temperature", 1.0)))
+    told: list[tuple[str, str, int]] = []
+    rows = quality_rows(
+        decoder, [item], (slow, fast, drawn), answered=lambda v, i, r: told.append((v.name, i.kind, r.steps))
+    )
+    found = {row.config: row.default for row in rows}
+    assert found["slow"].steps > 2
+    assert (found["fast"].steps, found["drawn"].steps) == (1, 1)
+    assert [found[name].limit for name in ("slow", "fast", "drawn")] == [1.0, 0.25, 0.125]
+    score = found["slow"].score
+    assert score is not None
+    assert score.correct == 1
+    assert told == [(name, "x", found[name].steps) for name in ("slow", "fast", "drawn")]
+    without = measure_from_results([items[0]], list(decoder.generate([items[0].prompt], decoder.config())))
+    assert without.limit is None
+
+
+def test_stops_and_chats_are_the_prompts_own(tiny_bundle: Path, tmp_path: Path, items: list[EvalItem]) -> None:
+    copy = with_chat_template(tiny_bundle, tmp_path / "chat", "{{ bos_token }}{{ messages[0].content }}")
+    plain = replace(items[0], kind="plain", stop=(".",))
+    chat = replace(plain, prompt="", messages=({"role": "user", "content": items[0].prompt},), kind="chat")
+    begun = replace(chat, begun=" The", kind="chat")
+    heard: list[str] = []
+    with Decoder.open(copy, threads=1) as decoder:
+        variant = Variant("d2f", "d2f", options=(("skip_threshold", 0.9),))
+        quality_rows(decoder, [plain, chat, begun], (variant,), answered=lambda _v, _i, r: heard.append(r.text))
+        (asked,) = decoder.generate([items[0].prompt + " The"], variant_config(decoder, variant, published=False))
+    assert "." not in heard[0]
+    assert heard[0] == heard[1]
+    assert heard[2] == asked.text.partition(".")[0]
+
+
+def test_a_prompt_that_does_not_fit_is_refused_first(decoder: Decoder, items: list[EvalItem]) -> None:
+    heard: list[int] = []
+    with pytest.raises(BadInputError, match="max_new_tokens 4000"):
+        quality_rows(decoder, [items[0], replace(items[1], max_new_tokens=4000)], progress=heard.append)
+    assert not heard
+
+
+def test_kinds_have_curves_of_their_own(rows: tuple[Row, ...]) -> None:
+    scored = [row for row in rows if row.kind == "math"]
+    other = [replace(row, kind="x", default=replace(row.default, tokens_per_forward=1.0)) for row in scored]
+    curves = curves_from_rows([*scored, *other])
+    assert [curve.kind for curve in curves] == ["math"] * 4 + ["x"] * 4
+    assert curves[:4] == curves_from_rows(scored)

@@ -1,0 +1,59 @@
+"""bench --quality on prompts of others' harnesses: their files of samples, and limits beside scores."""
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.cli.command import lopa_export
+
+from lopa.bench.evaluation.line_sets import lines_of_task
+from lopa.bench.quality.variants import variants_from_text
+from lopa.runtime.decoder import Decoder
+
+SUM = "Question: Ivy has 3 shells and finds 4 more. How many shells has Ivy now?\nAnswer:"
+
+
+def write_lines(path: Path, lines: list[dict[str, object]]) -> Path:
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def test_samples_of_every_configuration(tiny_bundle: Path, tmp_path: Path) -> None:
+    common = {"answer": "", "kind": "humaneval", "max_new_tokens": 8}
+    lines = [{"prompt": SUM, **common, "task_id": "A/1"}, {"prompt": SUM, **common, "stop": [" "], "task_id": "A/2"}]
+    path = write_lines(tmp_path / "set.jsonl", [*lines, {"prompt": SUM, **common}])
+    out = tmp_path / "out"
+    done = lopa_export("bench", tiny_bundle, "--quality", path, "--strategies", "threshold", "--output", out)
+    assert done.returncode == 0, done.stderr
+    assert "score %" not in done.stdout, "its harness scores it"
+    names = [variant.name.replace(" ", "-") for variant in variants_from_text("threshold")]
+    assert sorted(each.stem for each in (out / "samples").iterdir()) == sorted(names)
+    with Decoder.open(tiny_bundle, threads=1) as decoder:
+        config = decoder.config(strategy="threshold", skip_threshold=0.9, max_new_tokens=8)
+        (whole,) = decoder.generate([SUM], config)
+    samples = [json.loads(line) for line in (out / "samples" / "threshold-0.9.jsonl").read_text().splitlines()]
+    assert samples == [{"task_id": "A/1", "completion": whole.text}, {"task_id": "A/2", "completion": ""}]
+    assert whole.text.startswith(" ")
+
+
+def test_no_samples_where_nothing_asks_for_them(tiny_bundle: Path, tmp_path: Path) -> None:
+    lines = [line | {"max_new_tokens": 8} for line in lines_of_task("shuffle", count=1, length=3, seed=0)]
+    path = write_lines(tmp_path / "set.jsonl", lines)
+    out, plot = tmp_path / "out", tmp_path / "plot.png"
+    options = ("--strategies", "drawn", "--output", out, "--plot", plot)
+    done = lopa_export("bench", tiny_bundle, "--quality", path, *options)
+    assert done.returncode == 0, done.stderr
+    assert "limit %" in done.stdout
+    assert plot.read_bytes().startswith(b"\x89PNG")
+    assert sorted(each.name for each in out.iterdir()) == ["quality.json", "quality.md"]
+    row = json.loads((out / "quality.json").read_text())["rows"][-1]
+    steps = row["default"]["steps"]
+    assert row["options"]["per_step"] == 8
+    assert row["default"]["limit"] == pytest.approx([2 / 9, 2 / 3, 1][min(steps, 3) - 1])
+
+
+def test_a_chat_for_a_bundle_without_a_template(tiny_bundle: Path, tmp_path: Path) -> None:
+    line = {"messages": [{"role": "user", "content": SUM}], "answer": "#### 7", "kind": "math"}
+    done = lopa_export("bench", tiny_bundle, "--quality", write_lines(tmp_path / "set.jsonl", [line]))
+    assert done.returncode == 2
+    assert "no chat template" in done.stderr
