@@ -281,9 +281,12 @@ def test_speed_of_another_checkpoint(tiny_bundle: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ((), "one of --quality EVAL, --speed, --costs, --cold and --devices"),
-        (("--quality", EVAL, "--speed"), "one of --quality EVAL, --speed, --costs, --cold and --devices"),
-        (("--costs", "--cold"), "one of --quality EVAL, --speed, --costs, --cold and --devices"),
+        ((), "one of --quality EVAL, --speed, --costs, --decodes 1,2,.., --cold and --devices"),
+        (
+            ("--quality", EVAL, "--speed"),
+            "one of --quality EVAL, --speed, --costs, --decodes 1,2,.., --cold and --devices",
+        ),
+        (("--costs", "--cold"), "one of --quality EVAL, --speed, --costs, --decodes 1,2,.., --cold and --devices"),
         (("--quality", EVAL, "--branches", 3), "--branches goes with --speed and --devices"),
         (("--quality", EVAL, "--lora", ADAPTER), "--lora goes with --speed"),
         (("--costs", "--limit", 3), "--limit goes with --quality and --speed and --devices"),
@@ -299,7 +302,10 @@ def test_speed_of_another_checkpoint(tiny_bundle: Path, tmp_path: Path) -> None:
         (("--devices", "1,2", "--device", "cpu:0"), "leave --device and --threads out"),
         (("--devices", "1,2", "--threads", 2), "leave --device and --threads out"),
         (("--devices", "1", "--branches", 0), "branches 0"),
-        (("--devices", "1", "--costs"), "one of --quality EVAL, --speed, --costs, --cold and --devices"),
+        (
+            ("--devices", "1", "--costs"),
+            "one of --quality EVAL, --speed, --costs, --decodes 1,2,.., --cold and --devices",
+        ),
         (("--speed",), "needs --checkpoint"),
         (("--speed", "--checkpoint", CHECKPOINT, "--plot", "x.png"), "goes with --quality"),
         (("--speed", "--checkpoint", CHECKPOINT, "--device", "numpy"), "CPU only"),
