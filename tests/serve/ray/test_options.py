@@ -112,7 +112,7 @@ def test_models_are_known_before_they_are_opened(tiny_bundle: Path, tmp_path: Pa
 
 
 def test_the_builder_refuses_before_anything_starts(tmp_path: Path) -> None:
-    """Without Ray it says so; a test with Ray is in test_cluster.py."""
+    """Without Ray, which is asked for first, it says so."""
     with pytest.raises(Exception, match=r"ray is not installed|has no manifest"):
         app({"bundle": str(tmp_path)})
 
