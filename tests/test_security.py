@@ -2,7 +2,7 @@
 
 import ast
 import re
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 from tests.serve.servers import serving
@@ -28,9 +28,9 @@ PROCESSES = {
 """Where a process is started: measurements of this machine, and the compiler for Ascend."""
 
 
-def trees() -> Iterator[tuple[str, ast.Module]]:
-    for path in SOURCES:
-        yield str(path.relative_to(PROJECT)), ast.parse(path.read_text(encoding="utf-8"))
+@cache
+def trees() -> list[tuple[str, ast.Module]]:
+    return [(str(path.relative_to(PROJECT)), ast.parse(path.read_text(encoding="utf-8"))) for path in SOURCES]
 
 
 def modules_of(tree: ast.Module) -> set[str]:
