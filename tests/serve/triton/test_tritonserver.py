@@ -171,8 +171,17 @@ def test_the_metrics_page_is_alive(server: TritonServer) -> None:
     assert 'nv_inference_request_success{model="wide",version="1"}' in page
 
 
-def test_a_model_is_unloaded_and_loaded(server: TritonServer, expected: list[str]) -> None:
-    assert server.http.post("/v2/repository/models/narrow/unload").status_code == 200
+def test_a_model_is_unloaded_while_it_decodes_and_loaded(
+    server: TritonServer, expected: list[str], alone: Decoder
+) -> None:
+    inputs = {"text_input": PROMPTS[0], "options": long_options(), "stream": True, "drafts": True}
+    with server.asking("narrow", {"inputs": inputs}) as client:
+        assert client.stderr is not None
+        assert client.stderr.readline() == "running\n"
+        assert server.http.post("/v2/repository/models/narrow/unload").status_code == 200
+        (found,) = json.loads(client.communicate(timeout=WAIT)[0])
+    (whole,) = alone.generate(PROMPTS[:1], alone.config(**json.loads(long_options())))
+    assert (found["error"], "".join(part["text_output"] for part in found["parts"])) == (None, whole.text)
     end = time.monotonic() + WAIT
     while server.http.get("/v2/models/narrow/ready").status_code == 200:
         assert time.monotonic() < end
