@@ -30,6 +30,8 @@ class OpenedBundle:
     ) -> None:
         """Raises as Decoder.open does; answers once before it is there, so that no client waits for what is slow the
         first time, or finds it broken."""
+        self._users: set[threading.Event] = set()
+        self._close = ExitStack()
         with ExitStack() as undone:
             decoder = Decoder.open(
                 bundle.path, options.devices, threads=options.threads, device_timeout=options.device_timeout
@@ -46,8 +48,6 @@ class OpenedBundle:
             undone.callback(service.close)
             self.app = app_of_service(service, visitors)
             self._close = undone.pop_all()
-        self._users = 0
-        self._changed = threading.Condition()
 
     @property
     def failure(self) -> LopaError | None:
@@ -57,19 +57,18 @@ class OpenedBundle:
     @contextmanager
     def used(self) -> Iterator[None]:
         """Within it the bundle is not closed."""
-        with self._changed:
-            self._users += 1
+        ended = threading.Event()
+        self._users.add(ended)
         try:
             yield
         finally:
-            with self._changed:
-                self._users -= 1
-                self._changed.notify_all()
+            self._users.discard(ended)
+            ended.set()
 
     def close(self) -> None:
-        """Wait until nobody uses it, then free what it holds. A second time does nothing."""
-        with self._changed:
-            self._changed.wait_for(lambda: not self._users)
+        """Wait until nobody uses it, then free what it holds; no user may come any more. A second time does nothing."""
+        for ended in list(self._users):
+            ended.wait()
         self._close.close()
 
     __del__ = close

@@ -1,6 +1,7 @@
 """An app's answer in lists of messages, over a real bundle; and what the door makes of answers that break off."""
 
 import asyncio
+import gc
 import json
 import threading
 import time
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 
 from lopa.runtime import Decoder
-from lopa.runtime.errors import EngineFailedError
+from lopa.runtime.errors import BadInputError, EngineFailedError
 from lopa.serve.http.api_error import ApiError, overloaded, unavailable
 from lopa.serve.http.visitors import Visitors
 from lopa.serve.openai.options import COMPLETIONS
@@ -127,6 +128,13 @@ def test_a_bundle_in_use_is_closed_when_nobody_uses_it(tiny_bundle: Path) -> Non
     closing.join(30)
     assert found._engine.closed
     found.close()
+
+
+def test_a_bundle_that_does_not_open_leaves_nothing(tiny_bundle: Path) -> None:
+    options = options_from_args({"bundle": str(tiny_bundle), "devices": "cpu:4095"})
+    with pytest.raises(BadInputError, match="no core 4095"):
+        OpenedBundle(options.bundles[0], options, cards={}, visitors=Visitors(), keys=None)
+    gc.collect()  # what was begun is closed without a word
 
 
 def test_a_scope_travels_without_its_prefix() -> None:
