@@ -28,7 +28,7 @@ def _registered() -> None:
         raise MissingBackendError(
             "lm-eval is not installed here", expected="lm_eval 0.4.13 or newer", remedy=pip_install("eval")
         ) from error
-    importlib.import_module("lopa.bench.evaluation.lm_eval_model")
+    import lopa.bench.evaluation.lm_eval_model  # noqa: F401  # registers itself
 
 
 if __name__ == "__main__":
