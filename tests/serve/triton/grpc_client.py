@@ -39,7 +39,7 @@ def outcome(came: "queue.Queue", client: grpc.InferenceServerClient, cancel_afte
     while True:
         result, error = came.get(timeout=WAIT)
         if error is not None:
-            client.stop_stream()
+            client.stop_stream(cancel_requests=True)  # without, it hangs now and then
             return {"parts": parts, "error": str(error), "cancelled": False}
         response = result.get_response()
         if response.outputs:
@@ -50,7 +50,7 @@ def outcome(came: "queue.Queue", client: grpc.InferenceServerClient, cancel_afte
             client.stop_stream(cancel_requests=True)
             return {"parts": parts, "error": None, "cancelled": True}
         if response.parameters["triton_final_response"].bool_param:
-            client.stop_stream()
+            client.stop_stream(cancel_requests=True)  # without, it hangs now and then
             return {"parts": parts, "error": None, "cancelled": False}
 
 
