@@ -17,7 +17,6 @@ Strategy = Literal[
     "klass",
     "credit",
     "local_leap",
-    "wino",
 ]
 Alg = Literal["origin", "maskgit_plus", "topk_margin", "entropy"]
 Confidence = Literal["neg_entropy", "probability", "margin"]
