@@ -16,8 +16,7 @@ _blocks: list[bool] = []
 
 @contextmanager
 def garbage_held() -> Iterator[None]:
-    """What is garbage is freed, and no more is looked for while the block runs, in any thread of the process."""
-    gc.collect()
+    """While the block runs nothing is searched for garbage, in any thread of the process."""
     with _LOCK:
         _blocks.append(_blocks[0] if _blocks else gc.isenabled())
         gc.disable()

@@ -25,7 +25,7 @@ class TritonPythonModel:
             raise backend.TritonModelException(
                 f"{error}\n"
                 f"  expected: lopa-export for Triton's own Python {sys.version.split()[0]}: it ignores environments\n"
-                "  what to do: pip install lopa-export into it, or say the folder where it is in config.pbtxt:"
+                "  what to do: install its wheel there with pip, or say the folder where it is in config.pbtxt:"
                 ' parameters { key: "python_path" value { string_value: "..." } }'
             ) from error
         try:

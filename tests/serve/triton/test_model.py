@@ -246,7 +246,7 @@ def test_where_lopa_is_not_found_the_remedy_is_told(
     monkeypatch.setitem(sys.modules, "lopa.serve.triton.model", None)
     with pytest.raises(TritonModelException, match=r"python_path") as told:
         loaded(folder)
-    assert "pip install lopa-export" in str(told.value)
+    assert "install its wheel there" in str(told.value)
     assert sys.path == ["", str(tmp_path), "/nowhere"]
 
 
