@@ -176,7 +176,7 @@ def result(decoder: Decoder, prompt: Any, config: Any, steps: list[Step] | None 
 )
 def test_families_decode_the_same(family: str, *, shares: bool, family_bundle: Callable[..., Path]) -> None:
     with Decoder.open(family_bundle(family), threads=1) as decoder:
-        more: dict[str, Any] = {"strategy": "lopa", "branches": 4, "max_new_tokens": 24, "stop_at_eos": False}
+        more: dict[str, Any] = {"strategy": "lopa", "branches": 4, "max_new_tokens": 40, "stop_at_eos": False}
         more |= {"block_size": 8, "sub_block": None, "block_add_threshold": 0.1, "window": "block_causal"}
         for prompt in (list(range(5, 12)), list(range(5, 46))):
             apart, _ = decoded(decoder, prompt, **more, shared_rows=False)
