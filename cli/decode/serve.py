@@ -11,8 +11,8 @@ from lopa.runtime.checked_values import MOST_SECONDS, real_number
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.engine import QUEUE_LIMIT, SLOTS, Engine
 from lopa.runtime.errors import BadInputError
+from lopa.runtime.extra import extra_needed
 from lopa.runtime.mpi.link import on_mpi
-from lopa.serve.extra import extra_needed
 from lopa.serve.limits import ServeLimits
 
 _MODULES = {"starlette", "uvicorn", "httptools", "prometheus_client"}

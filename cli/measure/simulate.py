@@ -9,9 +9,8 @@ from lopa.bench.progress import progress_shown
 from lopa.bench.report import check_output, json_from_report
 from lopa.bench.table import show_table
 from lopa.cli.program.verbosity import quiet
-from lopa.runtime.errors import MissingBackendError
+from lopa.runtime.extra import extra_needed
 from lopa.runtime.files.output_file import write_whole
-from lopa.runtime.install_hint import pip_install
 
 
 @click.command(name="simulate")
@@ -24,17 +23,11 @@ def command(scenario: Path, as_json: bool, plot: Path | None) -> None:
     It says how many answers come in time at every load, how long they take, what is refused or lost, what a million
     tokens cost, and how many branches serve each load best. The same file gives the same result.
     """
-    try:
+    with extra_needed("simulate", {"simpy"}, "the library that simulates"):
         from lopa.bench.fleet.plot import png_from_fleet
         from lopa.bench.fleet.point import fleet_report
         from lopa.bench.fleet.scenario import material_from_file
         from lopa.bench.fleet.table import tables_of_fleet
-    except ModuleNotFoundError as error:
-        if error.name != "simpy":
-            raise
-        raise MissingBackendError(
-            "simpy is not installed", expected="the library that simulates", remedy=pip_install("simulate")
-        ) from error
     material = material_from_file(scenario)
     if plot is not None:
         check_matplotlib()

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from lopa.serve.extra import extra_needed
+from lopa.runtime.extra import extra_needed
 
 __all__ = ["app"]
 _MODULES = {"ray", "mmh3", "starlette", "prometheus_client"}

@@ -161,7 +161,10 @@ def test_the_example_of_the_page_can_be_used(folder: Path) -> None:
     assert named >= set(Scenario.__struct_fields__) - {"schema", "decodes"}
 
 
-@pytest.mark.parametrize("path", sorted(MEASURED.glob("*.json")), ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "path",
+    [path for path in sorted(MEASURED.glob("*.json")) if b'"loads"' in path.read_bytes()],
+    ids=lambda path: path.name,
+)
 def test_measured_scenarios_can_be_used_again(path: Path) -> None:
-    if b'"loads"' in path.read_bytes():
-        material_from_file(path)
+    assert list(material_from_file(path).scenario.loads) == json.loads(path.read_bytes())["loads"]

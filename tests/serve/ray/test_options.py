@@ -9,7 +9,7 @@ import yaml
 from tests.chat_bundles import with_chat_template
 
 from lopa.runtime.errors import BadInputError
-from lopa.serve.extra import extra_needed
+from lopa.runtime.extra import extra_needed
 from lopa.serve.ray import app
 from lopa.serve.ray.models import models_of_bundles
 from lopa.serve.ray.options import NamedBundle, options_from_args
