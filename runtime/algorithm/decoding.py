@@ -219,11 +219,12 @@ class Decoding:
         watch.lap("commit")
         asked = windows.asked[winner]
         chosen, fills, proposed = self._filled(branches[winner], windows, asked, allowed[winner], every[winner])
+        doubt = judged_probabilities(windows, rows, branches[-1])
         chosen, doubted = without_doubted(
             chosen,
             positions_written(branches[winner], fills),
             windows.judged,
-            judged_probabilities(windows, rows, branches[-1]),
+            doubt,
             self._rule,
             self._config,
             mask_token=self._mask,
@@ -236,7 +237,17 @@ class Decoding:
         )
         most = self._config.lookaheads
         if self._budget is not None:
-            most = self._budget.lookaheads(branches, windows, candidates, confidences, chosen, self._config, self._ends)
+            most = self._budget.lookaheads(
+                branches,
+                windows,
+                candidates,
+                confidences,
+                chosen,
+                self._config,
+                doubt=doubt,
+                mask_token=self._mask,
+                ends=self._ends,
+            )
         lookaheads = lookaheads_from_candidates(asked[left], proposed[left], most)
         self._go_on_with(branches_from_winner(chosen, lookaheads, self._config, mask_token=self._mask, ends=self._ends))
         watch.lap("spawn")
