@@ -165,10 +165,18 @@ def taken_back(branch: Branch, positions: Int64, *, mask_token: int, ends: tuple
     )
 
 
+def is_end(tokens: Int64, ends: tuple[int, ...]) -> Bool:
+    """[n]: which of `tokens` [n] are among the few `ends`."""
+    found = np.zeros(tokens.shape, np.bool_)
+    for end in ends:
+        found |= tokens == end
+    return found
+
+
 def has_end(tokens: Int64, decided: Bool, layout: Layout, ends: tuple[int, ...]) -> bool:
     """Whether a decided end-of-text stands in the answer."""
     answer = slice(layout.prompt, None)
-    return bool((np.isin(tokens[answer], ends) & decided[answer]).any())
+    return bool((is_end(tokens[answer], ends) & decided[answer]).any())
 
 
 def _with_masks(
