@@ -1,6 +1,6 @@
 """What a branch decides by the answers to it: what may stand, what the rule takes of it, where the text ends. Pure."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -21,10 +21,10 @@ from lopa.runtime.frontier.settled import settled
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.sequence.branches import Branch, branches_to_verify, hands_over
 from lopa.runtime.sequence.opened import undecided_among
-from lopa.runtime.sequence.row_statistics import RowStatistics
+from lopa.runtime.sequence.row_statistics import RowStatistics, put_rows
 from lopa.runtime.sequence.windows import Windows
 from lopa.runtime.strategy.candidates import Candidates
-from lopa.runtime.strategy.rescore import as_said, rescored
+from lopa.runtime.strategy.rescore import as_said, rescored_branch
 from lopa.runtime.strategy.settings import Rule
 
 
@@ -63,21 +63,18 @@ def state_after(answers: Answers, state: Branch, row: int, step: int, terms: Ter
     That branch is `state`, or one before it by whose answers it is guessed: about what `state` has decided since it is
     not asked.
     """
-    windows = answers.windows
+    windows, rule = answers.windows, terms.rule
     left = np.flatnonzero(undecided_among(state, windows.asked[row]))
     asked, columns = windows.asked[row][left], np.concatenate([np.arange(windows.kept), windows.kept + left])
-    (state,), said = rescored(
-        (state,),
-        replace(windows, asked=(asked,)),
-        answers.rows[row : row + 1, columns],
-        terms.rule.rescore,
-        terms.config,
-    )
-    as_before = terms.rule.rescore is as_said and (step == answers.step or not terms.config.temperature)
-    every = (
-        answers.every[row, columns] if as_before else _candidates(said[0], windows.wanted[row, columns], step, terms)
-    )
-    chosen, fills, _ = decided(state, windows.kept, asked, said[0], every, step, terms)
+    rows = answers.rows[row, columns]
+    if rule.rescore is not as_said:
+        state, said = rescored_branch(state, asked, rows[windows.kept :], rule.rescore, terms.config)
+        put_rows(rows, slice(windows.kept, None), said)
+    if rule.rescore is as_said and (step == answers.step or not terms.config.temperature):
+        every = answers.every[row, columns]
+    else:
+        every = _candidates(rows, windows.wanted[row, columns], step, terms)
+    chosen, fills, _ = decided(state, windows.kept, asked, rows, every, step, terms)
     after = branches_from_winner(chosen, (), terms.config, mask_token=terms.mask_token, ends=terms.ends)
     return branches_to_verify(after, terms.config, terms.mask_token)[0], fills
 
