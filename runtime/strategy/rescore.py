@@ -48,12 +48,12 @@ def with_credit(
     rows: RowStatistics,
     positions: Int64,
     memory: Memory | None,
-    config: GenerationConfig,  # noqa: ARG001
+    config: GenerationConfig,
 ) -> tuple[RowStatistics, Memory | None]:
     """Tokens that were the best before are more probable."""
     assert memory is None or isinstance(memory, Credit)
     credit = credit_after(memory, rows, positions)
-    return credited(rows, credit), credit
+    return credited(rows, credit, config.logits_temperature), credit
 
 
 def on_schedule(
