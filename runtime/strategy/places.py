@@ -2,11 +2,11 @@
 
 import numpy as np
 
-from lopa.runtime.algorithm.topk_ties import indices_of_topk
 from lopa.runtime.contract import Bool, Float32, Floats, Int64
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.strategy.open_block import OpenBlock
 from lopa.runtime.strategy.settings import Rule
+from lopa.runtime.strategy.topk_ties import indices_of_topk
 
 
 def chosen_places(block: OpenBlock, rule: Rule, config: GenerationConfig) -> Bool:
