@@ -3,7 +3,8 @@
 from typing import Any
 
 from lopa.bench.figure import png_from_figure
-from lopa.bench.quality.measure import QualityReport, Row
+from lopa.bench.quality.measure import Row
+from lopa.bench.quality.report import QualityReport
 
 _MOST_NAMES = 12
 """Configurations that have their names beside their points; of more, curves have theirs in a legend."""
@@ -11,7 +12,7 @@ _COLOURS = 10
 
 
 def png_from_quality(report: QualityReport) -> bytes:
-    """The PNG file, a picture for each scored kind; bars are the 95 % intervals of the scores, dashes the limits.
+    """The PNG file, a picture for each scored kind; bars are the 95 % intervals both ways, dashes the limits.
 
     The report must have prompts that are scored.
     """
@@ -31,13 +32,14 @@ def png_from_quality(report: QualityReport) -> bytes:
 def _draw(axes: Any, rows: list[Row], *, few: bool) -> None:
     for number, name in enumerate(dict.fromkeys(row.curve for row in rows)):
         curve = sorted((row for row in rows if row.curve == name), key=_across)
-        across, up, bars = [_across(row) for row in curve], [_up(row) for row in curve], _bars(curve)
+        across, up = [_across(row) for row in curve], [_up(row) for row in curve]
+        wide, tall = _bars_across(curve), _bars_up(curve)
         style, colour = "o-" if number < _COLOURS else "s--", f"C{number % _COLOURS}"
-        axes.errorbar(across, up, yerr=bars, fmt=style, color=colour, capsize=2, elinewidth=0.6, label=name)
+        axes.errorbar(across, up, tall, wide, fmt=style, color=colour, capsize=2, elinewidth=0.6, label=name)
         limited = [(_across(row), 100 * row.default.limit) for row in curve if row.default.limit is not None]
         if limited:
             axes.plot(*zip(*limited, strict=True), "--x", color=colour, alpha=0.5, label=f"{name}: limit")
-        for row, x, y, high in zip(curve, across, up, bars[1], strict=True):
+        for row, x, y, high in zip(curve, across, up, tall[1], strict=True):
             if few:
                 axes.annotate(
                     row.config, (x, y + high), xytext=(0, 4), textcoords="offset points", ha="center", fontsize=9
@@ -58,7 +60,14 @@ def _up(row: Row) -> float:
     return 100 * row.default.score.share if row.default.score is not None else 0.0
 
 
-def _bars(rows: list[Row]) -> tuple[list[float], list[float]]:
+def _bars_up(rows: list[Row]) -> tuple[list[float], list[float]]:
     """Percent from the scores down to their least and up to their most."""
     scores = [row.default.score for row in rows if row.default.score is not None]
     return [100 * (each.share - each.low) for each in scores], [100 * (each.high - each.share) for each in scores]
+
+
+def _bars_across(rows: list[Row]) -> tuple[list[float], list[float]]:
+    """Tokens per forward down to their least and up to their most; none of a single prompt."""
+    speeds = [(row.default.tokens_per_forward, row.default.tokens_per_forward_interval) for row in rows]
+    low = [0.0 if likely is None else speed - likely.low for speed, likely in speeds]
+    return low, [0.0 if likely is None else likely.high - speed for speed, likely in speeds]

@@ -23,7 +23,7 @@ from lopa.runtime.bundle.costs import CostTable
 from lopa.runtime.contract import Float32, tiles
 from lopa.runtime.generation_config import MOST_AUTO_BRANCHES, GenerationConfig
 from lopa.runtime.sequence.blocks import active
-from lopa.runtime.sequence.branches import Branch, size_of_next_block
+from lopa.runtime.sequence.branches import Branch, is_end, size_of_next_block
 from lopa.runtime.sequence.windows import Windows
 from lopa.runtime.strategy.candidates import Candidates
 from lopa.runtime.strategy.judging import judged_positions, without_doubted
@@ -148,4 +148,4 @@ class BranchBudget:
 def tokens_brought(branch: Branch, fills: Fills, ends: tuple[int, ...]) -> int:
     """What the answer gains if `branch` wins a round: its lookahead token and its fills, ends of text not counted."""
     ahead = branch.lookahead is not None and branch.lookahead.token not in ends
-    return int(ahead) + int((~np.isin(fills.tokens, ends)).sum())
+    return int(ahead) + int((~is_end(fills.tokens, ends)).sum())
