@@ -8,8 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.runtime.strategy.blocks import decided, random_block
 
-from lopa.runtime.generation_config import TRAITS
+from lopa.runtime.generation_config import TRAITS, GenerationConfig
+from lopa.runtime.history.schedule import ScheduleStep
+from lopa.runtime.strategy.candidates import Candidates
 from lopa.runtime.strategy.open_block import OpenBlock
+from lopa.runtime.strategy.rank import by_drawn_confidence
 from lopa.runtime.strategy.settings import RULES
 
 seeds = st.integers(0, 2**32 - 1)
@@ -98,3 +101,14 @@ def test_local_leap(seed: int, complete: bool) -> None:
 def test_a_block_without_open_positions_decides_nothing(strategy: str) -> None:
     block = random_block(np.random.default_rng(3), size=4)
     assert decided(replace(block, open=np.zeros(4, bool)), strategy=strategy) == []
+
+
+def test_dreams_positions_are_drawn_by_the_softmax_of_their_confidences() -> None:
+    """Threes of positions with weights 1, 2 and 5: how often each is the first of its three."""
+    config = GenerationConfig(strategy="dream", alg_temp=0.5, seed=6)
+    confidences = np.tile(0.5 * np.log(np.float32([1, 2, 5])), 8000)
+    positions = np.arange(len(confidences))
+    candidates = Candidates(positions, np.ones(len(positions), np.float32), confidences)
+    block = OpenBlock(positions, candidates, positions >= 0, complete=True, rounds=0, memory=ScheduleStep(2))
+    first = by_drawn_confidence(block, config).reshape(-1, 3).argmax(axis=1)
+    np.testing.assert_allclose(np.bincount(first) / 8000, [1 / 8, 2 / 8, 5 / 8], atol=0.025)
