@@ -99,6 +99,13 @@ class Options:
             "least of the best position in a block that waits for the one before)"
         ),
     )
+    decide_frontier: bool = field(
+        default=False,
+        metadata=_help(
+            "every step decides the answer's first undecided position too, sure or not (not vanilla, sequential, wino, "
+            "dream; with a grammar always)"
+        ),
+    )
     confidence: Confidence = field(
         default="neg_entropy",
         metadata=_help("what ranks positions and branches: neg_entropy, probability or margin (dream: as alg says)"),

@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lopa.runtime.algorithm.places import chosen_places
 from lopa.runtime.contract import Bool, Float32, Int64
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.ladder.guesses import ladder
 from lopa.runtime.ladder.walk import walk
 from lopa.runtime.strategy.candidates import Candidates
 from lopa.runtime.strategy.open_block import OpenBlock
+from lopa.runtime.strategy.places import chosen_places
 from lopa.runtime.strategy.settings import rule_from_config
 
 RECORDINGS = Path(__file__).parents[2] / "reference" / "strategies"

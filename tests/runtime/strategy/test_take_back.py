@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lopa.runtime.algorithm.places import chosen_places
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.sequence.blocks import Block, BlockState
 from lopa.runtime.sequence.branches import Branch
@@ -18,6 +17,7 @@ from lopa.runtime.sequence.layout import Layout
 from lopa.runtime.strategy.candidates import Candidates
 from lopa.runtime.strategy.judging import judged_positions, without_doubted
 from lopa.runtime.strategy.open_block import OpenBlock
+from lopa.runtime.strategy.places import chosen_places
 from lopa.runtime.strategy.settings import rule_from_config
 from lopa.runtime.strategy.take_back import BEFORE_FIRST_STEP, JudgedBlock, doubted
 
