@@ -56,7 +56,8 @@ def unpacked_twin(model: ir.Model, of: TwinOf) -> ir.Model | None:
 
 
 def _copied(model: ir.Model) -> ir.Model:
-    return ir.from_proto(ir.to_proto(model))
+    copy: ir.Model = ir.from_proto(ir.to_proto(model))
+    return copy
 
 
 def _is_changed(twin: ir.Model, of: TwinOf) -> bool:
