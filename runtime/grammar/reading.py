@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lopa.runtime.contract import Bool
+from lopa.runtime.grammar.byte_order import ranked
 from lopa.runtime.grammar.library import check_works, matcher
 from lopa.runtime.grammar.vocabulary import Vocabulary
 
@@ -50,16 +51,28 @@ class Reading:
     @cached_property
     def must_end(self) -> bool:
         """Whether nothing may follow."""
-        return self.may_end and not self.allowed.any()
+        if not self.may_end:
+            return False
+        mask = self.bytes.compute_bitmask()
+        check_works(self.bytes)
+        return not ranked(mask)
 
-    @cached_property
+    def allows(self, token: int) -> bool:
+        """Whether `token`, which has a text, may follow: one of `allowed`, without the others."""
+        if not (0 <= token < self.vocabulary.size and self.vocabulary.texts[token]):
+            return False
+        found: bool = self.tokens.validate_tokens([token]) == 1
+        check_works(self.tokens)
+        return found
+
+    @property
     def allowed(self) -> Bool:
-        """[vocabulary]: which tokens with a text may follow."""
+        """[vocabulary]: which tokens with a text may follow. Not kept, since vocabularies are large."""
         bits = np.frombuffer(self.tokens.compute_bitmask(), np.uint8)
         check_works(self.tokens)
-        found = np.unpackbits(bits, count=self.vocabulary.size, bitorder="little").astype(np.bool_)
-        allowed: Bool = found & self.vocabulary.has_text
-        return allowed
+        found = np.unpackbits(bits, count=self.vocabulary.size, bitorder="little").view(np.bool_)
+        found &= self.vocabulary.has_text
+        return found
 
     @cached_property
     def forced(self) -> tuple[int, ...]:
