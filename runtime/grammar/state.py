@@ -117,7 +117,7 @@ def state_of_nothing(reading: Reading, room: int) -> GrammarState:
 
 
 def _exact_ending(reading: Reading, room: int) -> bytes | None:
-    """The fewest characters with which an answer by a regular expression may end in `room` positions; None: not known."""
+    """The fewest characters with which an answer by an expression may end in `room` positions; None: not known."""
     if reading.expression is None:
         return None
     return reading.expression.ending(reading.text, CHARACTERS_OF_POSITION * room)
