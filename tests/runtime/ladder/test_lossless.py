@@ -188,7 +188,7 @@ def test_the_shortest_prompts_and_answers(decoder: Decoder, ids: tuple[int, ...]
 def test_a_guess_that_completes_a_block_would_be_taken_for_cached(
     decoder: Decoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Condition a where it shows least: with block_causal the tokens are right at first, and rows in the cache are not."""
+    """Condition a where it shows least: with block_causal tokens are right at first, rows in the cache are not."""
     config = decoder.config(strategy="d2f", window="block_causal", lossless=True, branches=4)
     good = pair_of(decoder, prompt_number(8), config)
     assert not good.differs

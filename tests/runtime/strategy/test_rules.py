@@ -28,7 +28,7 @@ def test_every_strategy_has_a_rule_and_traits() -> None:
 @settings(deadline=None)
 @given(seeds, st.booleans(), st.sampled_from([0.0, 0.05, 0.1, 0.25, 0.5, 3.0, float("inf")]))
 def test_entropy_bound(seed: int, complete: bool, gamma: float) -> None:
-    """Ranked by entropy, or by something that has nothing to do with it: the largest of a prefix is then not its last."""
+    """Ranked by entropy, or by something else: the largest of a prefix is then not its last."""
     rng = np.random.default_rng(seed)
     block = random_block(rng, complete=complete)
     if rng.random() < 0.5:
