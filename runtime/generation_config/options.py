@@ -146,8 +146,8 @@ class Options:
     take_back_threshold: float | None = field(
         default=None,
         metadata=_help(
-            "probability below which a decided token is taken back while its block is not finished (lopa, d2f, "
-            "threshold, eb; wino, 0.9)"
+            "probability below which a decided token is taken back while its block is not finished, so that text comes "
+            "by finished blocks (lopa, d2f, threshold, eb; wino, 0.9)"
         ),
     )
     take_back_limit: int | None = field(
