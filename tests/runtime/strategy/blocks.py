@@ -4,11 +4,11 @@ from typing import Any
 
 import numpy as np
 
-from lopa.runtime.algorithm.places import chosen_places
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.sequence.memory import Memory
 from lopa.runtime.strategy.candidates import Candidates
 from lopa.runtime.strategy.open_block import OpenBlock
+from lopa.runtime.strategy.places import chosen_places
 from lopa.runtime.strategy.settings import rule_from_config
 
 
