@@ -24,7 +24,7 @@ from lopa.bench.quality.curves import curves_from_outcomes
 from lopa.bench.quality.decodes import Outcomes, results_by_prompt, shared_settings, variants_that_fit
 from lopa.bench.quality.measure import Row, rows_from_outcomes
 from lopa.bench.quality.outcome import Outcome, outcome_from_result
-from lopa.bench.quality.plot import png_from_quality
+from lopa.bench.quality.plot import PER_FORWARD, PER_SECOND, png_from_quality
 from lopa.bench.quality.report import QualityReport
 from lopa.bench.quality.table import tables_from_quality
 from lopa.bench.quality.variants import EVERY, Variant, variants_from_text
@@ -199,7 +199,7 @@ def decode(
 @_STRATEGIES
 @click.option("--plot", metavar="NAMES", help="Those of them to draw [default: all].")
 def report(outcomes: Path, folder: Path, strategies: str, plot: str | None) -> None:
-    """Write tables and a plot of the file OUTCOMES to FOLDER."""
+    """Write tables and two plots of the file OUTCOMES to FOLDER."""
     lines = whole_lines(outcomes)
     _, found = decoded_from_lines(lines)
     configs = {config for _, config in found}
@@ -211,7 +211,8 @@ def report(outcomes: Path, folder: Path, strategies: str, plot: str | None) -> N
     write_report(folder, NAME, whole, tables)
     drawn = set(plot.split(",")) if plot else {variant.curve_name for variant in variants}
     shown = replace(whole, rows=tuple(row for row in whole.rows if row.curve in drawn))
-    write_whole(folder / f"{NAME}.png", png_from_quality(shown))
+    for name, speed in ((NAME, PER_FORWARD), (f"{NAME}-per-second", PER_SECOND)):
+        write_whole(folder / f"{name}.png", png_from_quality(shown, speed))
     click.echo(whole.benchmark)
     for table in tables:
         show_table(table)

@@ -2,7 +2,7 @@
 
 from itertools import groupby
 
-from lopa.bench.quality.comparison import CONTROL
+from lopa.bench.quality.comparison import CONTROL, Comparison
 from lopa.bench.quality.curves import Curve
 from lopa.bench.quality.intervals import Interval
 from lopa.bench.quality.measure import Row
@@ -63,6 +63,12 @@ def _curve_cells(curve: Curve) -> tuple[str, ...]:
     return curve.name, _with_interval(curve.aup, curve.aup_interval, 0), ", ".join(curve.configs)
 
 
+def _compared(beside: Comparison) -> str:
+    """d2f 0.9: +12 -5, 0.14."""
+    p = f"{beside.p:.2f}" if beside.p >= 0.005 else "<0.01"
+    return f"{beside.control}: +{beside.gained} -{beside.lost}, {p}"
+
+
 def _with_interval(value: float, interval: Interval | None, digits: int) -> str:
     """4.31 (4.12-4.50)."""
     likely = "" if interval is None else f" ({interval.low:.{digits}f}-{interval.high:.{digits}f})"
@@ -80,7 +86,7 @@ def _cells(row: Row) -> tuple[str, ...]:
         row.config,
         share,
         _NOTHING if measure.limit is None else f"{measure.limit:.1%}".replace("%", ""),
-        _NOTHING if beside is None else f"{beside.control}: +{beside.gained} -{beside.lost}, {beside.p:.2f}",
+        _NOTHING if beside is None else _compared(beside),
         _with_interval(measure.tokens_per_forward, measure.tokens_per_forward_interval, 2),
         f"{measure.window_tokens_per_forward:.2f}",
         str(measure.steps),

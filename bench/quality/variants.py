@@ -81,18 +81,25 @@ _GAMMAS = (0.05, 0.1, 0.2, 0.4, 0.8)
 _GUESSES = (2, 3, 4)
 _TAKING_BACK = ("take_back_threshold", 0.5)
 _LOSSLESS = ("lossless", True)
+_FRONTIER = ("decide_frontier", True)
 SWEEPS: Mapping[str, Sweep] = {
     "vanilla": Sweep("vanilla"),
     "sequential": Sweep("sequential"),
     "threshold": Sweep("threshold", "skip_threshold", _THRESHOLDS),
     "d2f": Sweep("d2f", "skip_threshold", _THRESHOLDS),
     "d2f-taking-back": Sweep("d2f", "skip_threshold", (0.9, 0.8, 0.7, 0.6), (_TAKING_BACK,)),
+    **{
+        f"{strategy}-frontier": Sweep(strategy, "skip_threshold", _THRESHOLDS, (_FRONTIER,))
+        for strategy in ("threshold", "d2f")
+    },
     "lopa": Sweep("lopa", "branches", (2, 3, 4, 6, 8)),
+    "lopa-frontier": Sweep("lopa", "branches", (2, 3, 4, 6, 8), (_FRONTIER,)),
     "lopa-4": Sweep("lopa", "skip_threshold", _THRESHOLDS, (("branches", 4),)),
     "lopa-4-taking-back": Sweep("lopa", "skip_threshold", (0.9, 0.8, 0.7, 0.6), (("branches", 4), _TAKING_BACK)),
     "lopa-auto": Sweep("lopa", "skip_threshold", _THRESHOLDS, (("branches", "auto"),)),
     "eb": Sweep("eb", "gamma", _GAMMAS),
     **{f"eb-{branches}": Sweep("eb", "gamma", _GAMMAS, (("branches", branches),)) for branches in (2, 4, 8)},
+    "eb-frontier": Sweep("eb", "gamma", _GAMMAS, (_FRONTIER,)),
     "eb-taking-back": Sweep("eb", "gamma", _GAMMAS, (_TAKING_BACK,)),
     "wino": Sweep("wino", "skip_threshold", (0.9, 0.8, 0.7, 0.6), (_TAKING_BACK,)),
     "lossless-vanilla": Sweep("vanilla", "branches", _GUESSES, (_LOSSLESS,)),

@@ -11,11 +11,12 @@ import pytest
 
 from lopa.bench.eval_set import eval_set_from_jsonl
 from lopa.bench.machine import date_now, machine_now
+from lopa.bench.quality.comparison import Comparison
 from lopa.bench.quality.curves import curves_from_outcomes
 from lopa.bench.quality.decodes import measured_outcomes, shared_settings
 from lopa.bench.quality.intervals import Interval
 from lopa.bench.quality.measure import rows_from_outcomes
-from lopa.bench.quality.plot import png_from_quality
+from lopa.bench.quality.plot import PER_SECOND, png_from_quality
 from lopa.bench.quality.report import QualityReport
 from lopa.bench.quality.table import tables_from_quality
 from lopa.bench.quality.variants import VARIANTS
@@ -99,6 +100,15 @@ def test_tables_show_the_rows(report: QualityReport) -> None:
         assert [line[published] for line in table.rows][:3] == ["-", "-", str(rows[2].published.steps)]  # type: ignore[union-attr]
 
 
+def test_a_split_that_is_no_chance_is_said(report: QualityReport) -> None:
+    for beside, told in (
+        (Comparison("d2f 0.9", 20, 4, 0.0015), "d2f 0.9: +20 -4, <0.01"),
+        (Comparison("d2f 0.9", 3, 4, 1.0), "d2f 0.9: +3 -4, 1.00"),
+    ):
+        math, *_ = tables_from_quality(replace(report, rows=(replace(report.rows[0], beside=beside),)))
+        assert told in math.rows[0]
+
+
 def test_markdown_is_aligned() -> None:
     text = markdown_from_table(Table("title", ("name", "n"), (("a", "1"), ("long name", "1000"))))
     assert text.splitlines() == [
@@ -152,3 +162,12 @@ def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match="taken"):
         write_whole(tmp_path / "taken", b"data")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "taken"]
+
+
+def test_a_plot_against_seconds(report: QualityReport) -> None:
+    """Moved by what is slower, not by what takes more forwards."""
+    first, *rest = report.rows
+    slower = replace(first.default, tokens_per_second=1.0, tokens_per_second_interval=Interval(0.5, 2.0))
+    moved = replace(report, rows=(replace(first, default=slower), *rest))
+    assert png_from_quality(moved, PER_SECOND) != png_from_quality(report, PER_SECOND)
+    assert png_from_quality(moved) == png_from_quality(report)

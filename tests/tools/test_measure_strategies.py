@@ -55,7 +55,9 @@ def test_sittings_and_their_report(tiny_bundle: Path, tmp_path: Path) -> None:
     (own,) = (row["default"] for row in report["rows"] if row["config"] == "d2f 0.9")
     speed = sum(each.tokens for each in timed) / sum(each.seconds for each in timed)
     assert own["tokens_per_second"] == pytest.approx(speed)
-    assert (tmp_path / "out" / "strategies.png").read_bytes().startswith(b"\x89PNG")
+    plots = [(tmp_path / "out" / f"{name}.png").read_bytes() for name in ("strategies", "strategies-per-second")]
+    assert all(plot.startswith(b"\x89PNG") for plot in plots)
+    assert plots[0] != plots[1]
 
 
 def test_what_is_complete_is_left_alone(tiny_bundle: Path, tmp_path: Path) -> None:
