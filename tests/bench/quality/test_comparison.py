@@ -28,7 +28,7 @@ def test_of_thousands_of_prompts() -> None:
 
 
 def test_pairs_are_counted_prompt_by_prompt() -> None:
-    found = comparison_with_nearest(outcomes("RRRRWWRR", 4), {"d2f 0.9": outcomes("RWWWRWRR", 4)})
+    found = comparison_with_nearest(outcomes("RRRRWWWW", 4), {"d2f 0.9": outcomes("RWWWRWWW", 4)})
     assert found == Comparison("d2f 0.9", gained=3, lost=1, p=pytest.approx(10 / 16))
 
 

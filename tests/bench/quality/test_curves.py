@@ -59,6 +59,20 @@ def test_it_is_the_plain_bootstrap() -> None:
         assert curve.aup_interval.high == pytest.approx(high, abs=0.15 * (high - low))
 
 
+def test_the_best_score_is_that_of_the_resample() -> None:
+    """Where another curve has right what this one has wrong, the best rises as this one falls."""
+    first = [Outcome(i < 100, 10, 10, 32, 1.0) for i in range(200)]
+    faster = [Outcome(i < 100, 5, 10, 32, 1.0) for i in range(200)]
+    others = [Outcome(i >= 100, 10, 10, 32, 1.0) for i in range(200)]
+    outcomes: Outcomes = {(CAREFUL, False): first, (BOLD, False): faster, (OTHER, False): others}
+    d2f, _ = curves_from_outcomes(items(200), outcomes)
+    assert d2f.aup == pytest.approx(100)
+    share = np.quantile(np.random.default_rng(4).binomial(200, 0.5, 4000) / 200, 0.025)
+    low = 100 * share * (1 + np.exp(-3 * (1 - share / (1 - share))))
+    assert d2f.aup_interval is not None
+    assert d2f.aup_interval.low == pytest.approx(low, abs=3)
+
+
 def test_narrow_where_prompts_are_alike_none_of_one() -> None:
     alike: Outcomes = {(OTHER, False): [Outcome(True, 4, 20, 32, 1.0)] * 30}
     (curve,) = curves_from_outcomes(items(30), alike)
