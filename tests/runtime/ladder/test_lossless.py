@@ -175,6 +175,27 @@ def test_text_that_streams_never_changes(decoder: Decoder) -> None:
     assert any(later.decided - draft.decided > 1 for draft, later in itertools.pairwise(drafts))
 
 
+@pytest.mark.parametrize(("ids", "most"), [((5,), 1), ((5,), 37), ((7, 9), 8)])
+def test_the_shortest_prompts_and_answers(decoder: Decoder, ids: tuple[int, ...], most: int) -> None:
+    for strategy in ("vanilla", "d2f"):
+        config = decoder.config(strategy=strategy, lossless=True, branches=3, block_size=8, max_new_tokens=most)
+        pair = pair_of(decoder, ids, config)
+        assert not pair.differs
+        assert pair.lossless.steps <= pair.alone.steps
+        assert pair.lossless.window_tokens == pair.alone.window_tokens
+
+
+def test_a_guess_that_completes_a_block_would_be_taken_for_cached(
+    decoder: Decoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Condition a where it shows least: with block_causal tokens are right at first, rows in the cache are not."""
+    config = decoder.config(strategy="d2f", window="block_causal", lossless=True, branches=4)
+    good = pair_of(decoder, prompt_number(8), config)
+    assert not good.differs
+    monkeypatch.setattr(advance, "asked_beside", lambda *_: True)
+    assert Pair(good.alone, decoded(decoder, prompt_number(8), config)).differs
+
+
 def test_a_stop_string_ends_the_same_answer(decoder: Decoder) -> None:
     config = decoder.config(strategy="vanilla", stop=(" 1",), lossless=True, logprobs=True)
     pair = pair_of(decoder, prompt_number(0), config)
