@@ -23,7 +23,7 @@ COVERAGE ?=
 test: $(VENV)/test-ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
+	$(BIN)/mypy --num-workers 2
 	$(BIN)/lint-imports --config tools/house/layers.toml --no-cache
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal $(COVERAGE:--cov=--cov --cov-report=)
 

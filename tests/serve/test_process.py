@@ -248,8 +248,8 @@ def test_equal_greedy_prompts_need_one_place(chat_bundle: Path) -> None:
                 server.client.completions.create(**{"model": "tiny", "prompt": ["1 + 1"] * 2, "max_tokens": 3, **more})
 
 
-def exchange(server: Server, sent: bytes, seconds: float = 10.0) -> bytes:
-    """What the server answers to raw bytes until it hangs up."""
+def exchange(server: Server, sent: bytes, seconds: float = 25.0) -> bytes:
+    """What the server answers to raw bytes until it hangs up, sooner than by default (30 s)."""
     received = b""
     with socket.create_connection(("127.0.0.1", server.port), timeout=seconds) as client:
         client.sendall(sent)
@@ -262,24 +262,24 @@ def test_a_client_that_sends_too_slowly_is_given_up(server: Server) -> None:
     head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 500\r\n\r\n"
     began = time.monotonic()
     assert b" 408 " in exchange(server, head + b'{"model"')
-    assert 1 < time.monotonic() - began < 8
+    assert time.monotonic() - began > 1
 
 
 @pytest.mark.parametrize("sent", [b"", b"POST /v1/comp", b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"])
 def test_a_client_that_never_begins_is_given_up_too(server: Server, sent: bytes) -> None:
     began = time.monotonic()
-    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as client:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=25) as client:
         client.sendall(sent)
         for _ in range(8):  # a byte now and then does not help
             time.sleep(0.2)
             client.sendall(b"X" if sent else b"")
         assert client.recv(100) == b""
-    assert 1 < time.monotonic() - began < 8
+    assert time.monotonic() - began > 1
 
 
 def test_headers_without_end_are_given_up(server: Server) -> None:
     endless = b"GET /health HTTP/1.1\r\n" + b"".join(b"x-%d: %s\r\n" % (n, b"y" * 900) for n in range(200))
-    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as client:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=25) as client:
         client.sendall(endless)
         assert client.recv(100).startswith(b"HTTP/1.1 400 ")
     for length, status in ((60_000, b" 200 "), (70_000, b" 400 ")):

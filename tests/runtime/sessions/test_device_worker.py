@@ -25,7 +25,7 @@ def test_work_is_done_in_order_and_on_one_thread() -> None:
         return number * number
 
     futures = [worker.submit(partial(work, number)) for number in range(200)]
-    assert [future.result(timeout=20) for future in futures] == [number * number for number in range(200)]
+    assert [future.result(timeout=60) for future in futures] == [number * number for number in range(200)]
     assert done == list(range(200))
     assert len(threads) == 1
     assert threading.get_ident() not in threads
@@ -38,10 +38,10 @@ def test_an_error_reaches_the_one_who_waits_and_the_thread_goes_on() -> None:
     leaving = worker.submit(sys.exit)
     after = worker.submit(lambda: 5)
     with pytest.raises(KeyError, match="nothing"):
-        failing.result(timeout=20)
+        failing.result(timeout=60)
     with pytest.raises(SystemExit):
-        leaving.result(timeout=20)
-    assert after.result(timeout=20) == 5
+        leaving.result(timeout=60)
+    assert after.result(timeout=60) == 5
     worker.stop()
 
 
@@ -52,7 +52,7 @@ def test_cancelled_work_is_left_out_and_the_thread_goes_on() -> None:
     cancelled = worker.submit(lambda: ran.append(1))
     assert cancelled.cancel()
     gate.set()
-    assert worker.submit(lambda: 5).result(timeout=20) == 5
+    assert worker.submit(lambda: 5).result(timeout=60) == 5
     assert cancelled.cancelled()
     assert not ran
     worker.stop()
@@ -78,7 +78,7 @@ def test_a_thread_is_kept_on_its_cores_and_no_other_is() -> None:
     core = max(mine)
     worker = DeviceWorker("test")
     worker.submit(lambda: keep_thread_on([core]))
-    assert worker.submit(lambda: os.sched_getaffinity(0)).result(timeout=20) == {core}
+    assert worker.submit(lambda: os.sched_getaffinity(0)).result(timeout=60) == {core}
     assert os.sched_getaffinity(0) == mine
     worker.stop()
 

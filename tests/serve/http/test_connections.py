@@ -46,7 +46,7 @@ def next_answer(received: BinaryIO) -> tuple[int, Any]:
     return status, json.loads(received.read(length))
 
 
-def connected(server: Server, seconds: float = 20.0) -> socket.socket:
+def connected(server: Server, seconds: float = 60.0) -> socket.socket:
     return socket.create_connection(("127.0.0.1", server.port), timeout=seconds)
 
 
@@ -174,6 +174,6 @@ def own_connections(server: Server, port: int) -> list[str]:
 
 
 def test_answers_of_a_client_library_are_not_lost_either(keyed: Server) -> None:
-    with httpx.Client(base_url=keyed.url, timeout=20, trust_env=False) as client:
+    with httpx.Client(base_url=keyed.url, timeout=60, trust_env=False) as client:
         for _ in range(2):
             assert client.post("/v1/completions", content=b"x" * 8 * MEGABYTE).status_code == 401
