@@ -14,12 +14,12 @@ from lopa.runtime.algorithm.draws import (
     filtered_vocabulary,
     neg_entropy_of_kept,
 )
-from lopa.runtime.algorithm.places import confidences_by_distance
 from lopa.runtime.contract import TOP_K, Int64
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.sequence.row_statistics import RowStatistics
 from lopa.runtime.strategy.candidates import Candidates
+from lopa.runtime.strategy.places import confidences_by_distance
 
 
 def candidates_from_rows(

@@ -5,14 +5,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from lopa.runtime.algorithm.places import chosen_places
 from lopa.runtime.contract import Bool, Float32, Int64
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.sequence.blocks import active
-from lopa.runtime.sequence.branches import Branch, has_end, with_logprobs
+from lopa.runtime.sequence.branches import Branch, has_end, is_end, with_logprobs
 from lopa.runtime.sequence.opened import open_span
 from lopa.runtime.strategy.candidates import Candidates
 from lopa.runtime.strategy.open_block import OpenBlock
+from lopa.runtime.strategy.places import chosen_places
 from lopa.runtime.strategy.settings import rule_from_config
 
 
@@ -25,6 +25,9 @@ class Fills:
     positions: Int64
     tokens: Int64
     logprobs: Float32 | None = None
+
+    def __len__(self) -> int:
+        return len(self.positions)
 
 
 def joined(steps: Sequence[Fills]) -> Fills:
@@ -71,6 +74,7 @@ def chosen_of_candidates(
             block.complete,
             block.rounds,
             branch.memory,
+            leads=bool(branch.decided[: block.start].all()),
         )
         chosen[own] = chosen_places(offered, rule, config)
     return chosen
@@ -125,7 +129,7 @@ def without_rows_after_end(branch: Branch, ends: tuple[int, ...]) -> Branch:
     change a little (docs/decoding.md has the measured effect on score and speed).
     """
     prompt_length = branch.layout.prompt
-    found = np.isin(branch.tokens[prompt_length:], ends) & branch.decided[prompt_length:]
+    found = is_end(branch.tokens[prompt_length:], ends) & branch.decided[prompt_length:]
     if not found.any():
         return branch
     end = prompt_length + int(np.argmax(found)) + 1

@@ -11,8 +11,8 @@ from lopa.runtime.checked_values import shown
 from lopa.runtime.errors import BadInputError, LopaError
 from lopa.runtime.files.untrusted_input import said_by
 from lopa.runtime.generation_config import GRAMMARS, GenerationConfig
-from lopa.runtime.grammar.ending import shortest_ending, straight_ending
-from lopa.runtime.grammar.library import library, matcher
+from lopa.runtime.grammar.bounded import BoundedExpression
+from lopa.runtime.grammar.library import library
 from lopa.runtime.grammar.reading import Reading, reading_of_nothing
 from lopa.runtime.grammar.vocabulary import Vocabulary
 
@@ -31,7 +31,8 @@ def reading_from_config(config: GenerationConfig, vocabulary: Vocabulary) -> Rea
     name = next(name for name in GRAMMARS if getattr(config, name) is not None)
     text = getattr(config, name)
     try:
-        return reading_of_nothing(vocabulary, _MADE[name](text), _HINTS[name](text, vocabulary))
+        expression = BoundedExpression(vocabulary.bytes, text) if name == "regex" else None
+        return reading_of_nothing(vocabulary, _MADE[name](text), _HINTS[name](text, vocabulary), expression)
     except LopaError:
         raise
     except Exception as error:  # whatever a parser raises at somebody's text
@@ -58,9 +59,8 @@ _MADE = {"json_schema": _from_schema, "regex": _from_regex, "grammar": _from_gra
 """By option."""
 _PATTERN = "pattern"
 _MOST_HINTS = 16
-_STEPS = 1000
-_ANY_TEXT = re.compile(r"(?:\.|\[\^[^\]]*\]|\[\\[sSdDwW]\\[sSdDwW]\]|\(\.\|\\n\)|\\[SDW])[*+]\??")
-"""Parts of an expression that nearly any text matches."""
+_MOST_OF_HINT = 256
+"""Characters."""
 _EXPRESSION = re.compile(r"/((?:[^/\\\n]|\\.)+)/")
 """As Lark writes one."""
 _LITERAL = re.compile(r'"(?:[^"\\\n]|\\.)+"')
@@ -96,17 +96,11 @@ def _least_multiple(schema: dict[str, Any]) -> list[bytes]:
     return []
 
 
-def _hints_of_regex(text: str, vocabulary: Vocabulary) -> tuple[bytes, ...]:
-    """What the expression matches where it asks for something between any texts."""
-    found = _text_of_regex(_ANY_TEXT.sub("", text), vocabulary)
-    return (found,) if found else ()
-
-
 def _hints_of_grammar(text: str, vocabulary: Vocabulary) -> tuple[bytes, ...]:
-    """The same of the expressions in a grammar; and its literals."""
-    found = [_hints_of_regex(each, vocabulary) for each in _EXPRESSION.findall(text)[:_MOST_HINTS]]
+    """A text for each of the expressions in a grammar, which may ask for something between any texts; its literals."""
+    found = [_text_of_regex(each, vocabulary) for each in _EXPRESSION.findall(text)[:_MOST_HINTS]]
     literals = [json.loads(each).encode() for each in _LITERAL.findall(text)[:_MOST_HINTS] if _is_json(each)]
-    return tuple(hint for hints in (*found, literals) for hint in hints)[:_MOST_HINTS]
+    return (*(each for each in found if each), *literals)[:_MOST_HINTS]
 
 
 def _is_json(text: str) -> bool:
@@ -118,18 +112,16 @@ def _is_json(text: str) -> bool:
 
 
 def _text_of_regex(text: str, vocabulary: Vocabulary) -> bytes | None:
-    """A short text that matches all of `text`; None where none is found, as in what is no expression."""
-    try:
-        read = matcher(vocabulary.bytes, _from_regex(text))
-    except ValueError:
-        return None
-    straight = straight_ending(read)
-    below = None if straight is None else len(straight)
-    shorter = shortest_ending(read, steps=_STEPS, below=below).found
-    return straight if shorter is None else shorter
+    """A shortest text that matches all of `text`; None where none is found, as in what is no expression."""
+    return BoundedExpression(vocabulary.bytes, text).ending(b"", _MOST_OF_HINT)
 
 
-_HINTS = {"json_schema": _hints_of_schema, "regex": _hints_of_regex, "grammar": _hints_of_grammar}
+def _no_hints(text: str, vocabulary: Vocabulary) -> tuple[bytes, ...]:  # noqa: ARG001
+    """Of an expression alone, whose endings are known exactly."""
+    return ()
+
+
+_HINTS = {"json_schema": _hints_of_schema, "regex": _no_hints, "grammar": _hints_of_grammar}
 """By option: texts that help to find how a text can end."""
 _EXPECTED = {
     "json_schema": "a JSON schema of the features that llguidance has (docs/grammars.md)",

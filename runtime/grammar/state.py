@@ -19,6 +19,8 @@ STEPS_AT_START = 4000
 """Texts that are tried to find the shortest answer, where the first that is found takes too many tokens."""
 STEPS = 300
 """The same behind a token, for which other requests may wait: some microseconds each."""
+CHARACTERS_OF_POSITION = 8
+"""Of an exact ending that is looked for: tokens seldom have more."""
 _TRIES_OF_POSITION, _TRIES = 4, 256
 """On the way straight on from a token: for each position that is left, and at any rate. Longer ways will not fit."""
 
@@ -85,7 +87,8 @@ def state_of_nothing(reading: Reading, room: int) -> GrammarState:
 
     Raises BadInputError for a grammar that cannot end in so many.
     """
-    straight = straight_ending(reading.bytes, reading.hints)
+    exact = _exact_ending(reading, room)
+    straight = straight_ending(reading.bytes, reading.hints) if exact is None else exact
     if straight is not None and _fits(reading, straight, room):
         return GrammarState(reading, straight)
     below = None if straight is None else len(straight)
@@ -113,6 +116,13 @@ def state_of_nothing(reading: Reading, room: int) -> GrammarState:
     )
 
 
+def _exact_ending(reading: Reading, room: int) -> bytes | None:
+    """The fewest characters with which an answer by an expression may end in `room` positions; None: not known."""
+    if reading.expression is None:
+        return None
+    return reading.expression.ending(reading.text, CHARACTERS_OF_POSITION * room)
+
+
 def _ending_in(reading: Reading, before: bytes, written: bytes, room: int) -> bytes | None:
     """A text with which the answer may end within `room` positions behind `written`: something of the one `before`, or
     else a new one."""
@@ -123,6 +133,9 @@ def _ending_in(reading: Reading, before: bytes, written: bytes, room: int) -> by
     found = first_that_ends(reading.bytes, likely_ends(before, written), fits)
     if found is not None:
         return found
+    exact = _exact_ending(reading, room)
+    if exact is not None and fits(exact):
+        return exact
     straight = straight_ending(reading.bytes, reading.hints, _TRIES + _TRIES_OF_POSITION * room)
     if straight is not None and fits(straight):
         return straight

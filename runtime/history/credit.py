@@ -5,7 +5,7 @@ from typing import Self
 
 import numpy as np
 
-from lopa.runtime.contract import TOP_K, Floats, Int64
+from lopa.runtime.contract import TOP_K, Float32, Floats, Int64
 from lopa.runtime.history.by_position import found_again
 from lopa.runtime.sequence.row_statistics import RowStatistics
 
@@ -47,10 +47,11 @@ def credit_after(last: Credit | None, rows: RowStatistics, positions: Int64) -> 
     return Credit(positions, tokens, amounts)
 
 
-def credited(rows: RowStatistics, credit: Credit) -> RowStatistics:
-    """`rows` [n] after adding WEIGHT log(1 + credit) to the logits, of the same positions as `credit`.
+def credited(rows: RowStatistics, credit: Credit, temperature: float) -> RowStatistics:
+    """`rows` [n] after adding WEIGHT log(1 + credit) to the logits over the `temperature`, of the same positions as
+    `credit`.
 
-    Exact, the entropy too, but for credit of tokens that are no longer among the K best.
+    Exact, the entropy too, but for credit of tokens that are no longer among the K best; logits are exact for all.
     """
     same = rows.topk_ids[:, :, None] == credit.tokens[:, None, :]
     added = WEIGHT * np.log1p((same * credit.amounts[:, None, :]).sum(axis=2))
@@ -66,5 +67,13 @@ def credited(rows: RowStatistics, credit: Credit) -> RowStatistics:
         np.take_along_axis(rows.topk_ids, order, 1),
         np.take_along_axis(after, order, 1).astype(np.float32),
         entropy.astype(np.float32),
-        rows.logits,
+        None if rows.logits is None else _credited_logits(rows.logits, credit, temperature),
     )
+
+
+def _credited_logits(logits: Float32, credit: Credit, temperature: float) -> Float32:
+    """[n, V], before the temperature."""
+    row, slot = np.nonzero(credit.tokens >= 0)
+    result = logits.copy()
+    result[row, credit.tokens[row, slot]] += temperature * WEIGHT * np.log1p(credit.amounts[row, slot])
+    return result

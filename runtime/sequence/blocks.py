@@ -64,6 +64,8 @@ def with_longer_block(blocks: Blocks, more: int) -> Blocks:
 
 def with_complete_flags(blocks: Blocks, decoded_token_threshold: float) -> Blocks:
     """`blocks`, each flagged complete whose predecessor has reached the threshold."""
+    if all(block.complete for block in blocks):
+        return blocks
     return blocks[:1] + tuple(
         block if block.complete or before.progress < decoded_token_threshold else replace(block, complete=True)
         for before, block in pairwise(blocks)

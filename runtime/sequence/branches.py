@@ -82,23 +82,23 @@ def prepared(branch: Branch, config: GenerationConfig, mask_token: int) -> Branc
 
     A block that slides becomes as long as it was before its front fell due.
     """
-    blocks, tokens, decided, logprobs = branch.blocks, branch.tokens, branch.decided, branch.logprobs
-    size = size_of_next_block(branch, blocks[-1].progress, config)
+    size = size_of_next_block(branch, branch.blocks[-1].progress, config)
     if size:
-        start = blocks[-1].end
-        more = max(0, start + size - len(tokens))
-        tokens, decided, logprobs = _with_masks(tokens, decided, logprobs, more, mask_token)
-        if branch.layout.slides and active(blocks):
-            blocks = with_longer_block(blocks, size)
-        else:
-            blocks = with_new_block(blocks, size, size - int(np.count_nonzero(decided[start : start + size])))
-    return replace(
-        branch,
-        tokens=tokens,
-        decided=decided,
-        blocks=with_complete_flags(blocks, config.decoded_token_threshold),
-        logprobs=logprobs,
-    )
+        branch = _with_open_block(branch, size, mask_token)
+    blocks = with_complete_flags(branch.blocks, config.decoded_token_threshold)
+    return branch if blocks is branch.blocks else replace(branch, blocks=blocks)
+
+
+def _with_open_block(branch: Branch, size: int, mask_token: int) -> Branch:
+    """`branch` with a fresh block of `size` positions, or with an open one that slides longer by so many."""
+    blocks, start = branch.blocks, branch.blocks[-1].end
+    more = max(0, start + size - len(branch.tokens))
+    tokens, decided, logprobs = _with_masks(branch.tokens, branch.decided, branch.logprobs, more, mask_token)
+    if branch.layout.slides and active(blocks):
+        blocks = with_longer_block(blocks, size)
+    else:
+        blocks = with_new_block(blocks, size, size - int(np.count_nonzero(decided[start : start + size])))
+    return replace(branch, tokens=tokens, decided=decided, blocks=blocks, logprobs=logprobs)
 
 
 def branches_to_verify(branches: tuple[Branch, ...], config: GenerationConfig, mask_token: int) -> tuple[Branch, ...]:
@@ -165,10 +165,18 @@ def taken_back(branch: Branch, positions: Int64, *, mask_token: int, ends: tuple
     )
 
 
+def is_end(tokens: Int64, ends: tuple[int, ...]) -> Bool:
+    """[n]: which of `tokens` [n] are among the few `ends`."""
+    found = np.zeros(tokens.shape, np.bool_)
+    for end in ends:
+        found |= tokens == end
+    return found
+
+
 def has_end(tokens: Int64, decided: Bool, layout: Layout, ends: tuple[int, ...]) -> bool:
     """Whether a decided end-of-text stands in the answer."""
     answer = slice(layout.prompt, None)
-    return bool((np.isin(tokens[answer], ends) & decided[answer]).any())
+    return bool((is_end(tokens[answer], ends) & decided[answer]).any())
 
 
 def _with_masks(
@@ -203,11 +211,16 @@ def size_of_next_block(branch: Branch, progress: float, config: GenerationConfig
 def nothing_left(branch: Branch, config: GenerationConfig, mask_token: int) -> bool:
     """True when a prepared branch needs no further round (section 4, point 3).
 
-    The published loop also looks for the mask token in the prompt, and then caches the last block once more (quirk 4).
+    The published loop also looks for the mask token in the prompt, and then caches the last block once more (quirk 4);
+    those that keep the rows of the whole answer, Fast-dLLM's and Dream's, do not.
     """
     if active(branch.blocks) or (branch.blocks[-1].end < branch.layout.end and not branch.ended):
         return False
-    recache = config.published and bool((branch.tokens[: branch.layout.prompt] == mask_token).any())
+    recache = (
+        config.published
+        and not branch.layout.whole
+        and bool((branch.tokens[: branch.layout.prompt] == mask_token).any())
+    )
     return not (recache and to_cache(branch.blocks))
 
 

@@ -30,6 +30,23 @@ def open_positions(branch: Branch, config: GenerationConfig) -> Bool:
     return found & ~branch.decided
 
 
+def open_among(branch: Branch, positions: Int64, config: GenerationConfig) -> Bool:
+    """[n]: which of `positions` [n], ascending, are undecided ones that may be decided now; none behind the branch."""
+    return _flagged(open_positions(branch, config), positions)
+
+
+def undecided_among(branch: Branch, positions: Int64) -> Bool:
+    """[n]: which of `positions` [n], ascending, are undecided; none behind the branch."""
+    return _flagged(~branch.decided, positions)
+
+
+def _flagged(flags: Bool, positions: Int64) -> Bool:
+    result = np.zeros(len(positions), np.bool_)
+    inside = np.searchsorted(positions, len(flags))
+    result[:inside] = flags[positions[:inside]]
+    return result
+
+
 def asked_positions(branch: Branch, config: GenerationConfig) -> Int64:
     """Positions whose candidates a round wants, ascending: the undecided ones of all blocks that were opened.
 

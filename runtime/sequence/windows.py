@@ -129,9 +129,9 @@ def windows_from_branches(
     wanted[:, :kept] = reaches[-1].order[0] + commit
     for row, each_asked in enumerate(asked):
         wanted[row, kept : kept + len(each_asked)] = each_asked
-    logits_index = np.stack(
-        [_rows_of_positions(each.order, wanted[row] - prediction_shift) for row, each in enumerate(reaches)]
-    )
+    logits_index = np.empty_like(wanted)
+    for row, each in enumerate(reaches):
+        logits_index[row] = _rows_of_positions(each.order, wanted[row] - prediction_shift)
     lacking = logits_index < 0
     return Windows(
         prefix,

@@ -8,5 +8,5 @@ A strategy is a line in the table of `settings`: a function for each stage. In t
 4. `cut`: how many of those that do are taken, the first by rank; `least` says how many a step takes at any rate.
 5. `take_back`: which decided positions are undecided again.
 
-Stages 2 to 4 see one `open_block` at a time and know neither branches nor sessions.
+Stages 2 to 4 see one `open_block` at a time and know neither branches nor sessions; `places` goes through them.
 """

@@ -7,7 +7,7 @@ import numpy as np
 from lopa.runtime.contract import Float32, Int64
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.sequence.blocks import Block, active
-from lopa.runtime.sequence.branches import Branch, taken_back
+from lopa.runtime.sequence.branches import Branch, is_end, taken_back
 from lopa.runtime.sequence.row_statistics import RowStatistics
 from lopa.runtime.sequence.windows import Windows
 from lopa.runtime.strategy.settings import Rule
@@ -25,7 +25,7 @@ def judged_positions(anchor: Branch, rule: Rule, config: GenerationConfig, ends:
     for block in active(anchor.blocks):
         open_now[block.start : block.end] = room_for_doubt(_accepted_before(block)) > 0
     open_now[: anchor.layout.prompt] = False
-    return np.flatnonzero(open_now & anchor.decided & ~np.isin(anchor.tokens, ends))
+    return np.flatnonzero(open_now & anchor.decided & ~is_end(anchor.tokens, ends))
 
 
 def judged_probabilities(windows: Windows, rows: RowStatistics, anchor: Branch) -> Float32:

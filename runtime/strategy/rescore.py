@@ -48,12 +48,12 @@ def with_credit(
     rows: RowStatistics,
     positions: Int64,
     memory: Memory | None,
-    config: GenerationConfig,  # noqa: ARG001
+    config: GenerationConfig,
 ) -> tuple[RowStatistics, Memory | None]:
     """Tokens that were the best before are more probable."""
     assert memory is None or isinstance(memory, Credit)
     credit = credit_after(memory, rows, positions)
-    return credited(rows, credit), credit
+    return credited(rows, credit, config.logits_temperature), credit
 
 
 def on_schedule(
@@ -73,7 +73,15 @@ def rescored(
     result, after = rows.copy(), []
     for row, (branch, asked) in enumerate(zip(branches, windows.asked, strict=True)):
         own = (row, slice(windows.kept, windows.kept + len(asked)))
-        said, memory = rescore(rows[own], asked, branch.memory, config)
+        branch, said = rescored_branch(branch, asked, rows[own], rescore, config)
         put_rows(result, own, said)
-        after.append(replace(branch, memory=memory))
+        after.append(branch)
     return tuple(after), result
+
+
+def rescored_branch(
+    branch: Branch, asked: Int64, rows: RowStatistics, rescore: Rescore, config: GenerationConfig
+) -> tuple[Branch, RowStatistics]:
+    """One `branch`, and `rows` [n] of the positions `asked` [n]."""
+    said, memory = rescore(rows, asked, branch.memory, config)
+    return replace(branch, memory=memory), said

@@ -275,7 +275,7 @@ def _recorded_draws(proposal: Callable[[], list[tuple[int, int, float]]]) -> Abs
         return candidates_from_rows(rows, *arguments, **options)
 
     patched = ExitStack()
-    patched.enter_context(patch("lopa.runtime.algorithm.decoding.candidates_from_rows", noted))
+    patched.enter_context(patch("lopa.runtime.algorithm.deciding.candidates_from_rows", noted))
     patched.enter_context(patch("lopa.runtime.algorithm.candidates.drawn_tokens", of_logits))
     patched.enter_context(patch("lopa.runtime.algorithm.candidates.drawn_candidates", of_candidates))
     return patched

@@ -13,9 +13,11 @@ from tools.random_configs import random_prompt
 from tools.reports.lossless import Pair, decoded, pair_of, random_lossless_config, random_pairs
 
 from lopa.runtime import Decoder, Engine, TextEvent
-from lopa.runtime.algorithm import decoding
+from lopa.runtime.algorithm import deciding
+from lopa.runtime.algorithm.decoding import Step
 from lopa.runtime.contract import Bool
 from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.ladder import advance
 from lopa.runtime.requests.result import DraftEvent
 from lopa.runtime.sequence.branches import Branch
 from lopa.runtime.sequence.reach import reach_from_config
@@ -61,14 +63,14 @@ def test_any_options(decoder: Decoder) -> None:
 
 def without_condition_a(monkeypatch: pytest.MonkeyPatch) -> None:
     """Guesses may complete a block, and tokens alone say that a state was guessed."""
-    monkeypatch.setattr(decoding, "asked_beside", lambda *_: True)
-    monkeypatch.setattr(decoding, "same_question", same_tokens)
+    monkeypatch.setattr(advance, "asked_beside", lambda *_: True)
+    monkeypatch.setattr(advance, "same_question", same_tokens)
 
 
 def without_condition_b(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows behind an end-of-text stay in guesses."""
     guessing: list[bool] = []
-    ladder, cut = decoding.ladder, decoding.without_rows_after_end
+    ladder, cut = advance.ladder, deciding.without_rows_after_end
 
     def ladder_with_rows(*arguments: Any) -> Any:
         guessing.append(True)
@@ -76,11 +78,11 @@ def without_condition_b(monkeypatch: pytest.MonkeyPatch) -> None:
         guessing.clear()
         return found
 
-    monkeypatch.setattr(decoding, "ladder", ladder_with_rows)
+    monkeypatch.setattr(advance, "ladder", ladder_with_rows)
     monkeypatch.setattr(
-        decoding, "without_rows_after_end", lambda branch, ends: branch if guessing else cut(branch, ends)
+        deciding, "without_rows_after_end", lambda branch, ends: branch if guessing else cut(branch, ends)
     )
-    monkeypatch.setattr(decoding, "same_question", same_tokens)
+    monkeypatch.setattr(advance, "same_question", same_tokens)
 
 
 def without_condition_c(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,8 +91,8 @@ def without_condition_c(monkeypatch: pytest.MonkeyPatch) -> None:
     def asked_beside(guess: Branch, _: Branch, config: GenerationConfig) -> bool:
         return reach_from_config(config)(guess, guess, config).commit == 0
 
-    monkeypatch.setattr(decoding, "asked_beside", asked_beside)
-    monkeypatch.setattr(decoding, "same_question", same_tokens)
+    monkeypatch.setattr(advance, "asked_beside", asked_beside)
+    monkeypatch.setattr(advance, "same_question", same_tokens)
 
 
 def same_tokens(guess: Branch, state: Branch, config: GenerationConfig) -> bool:
@@ -124,7 +126,7 @@ def test_each_condition_is_needed(
 
 def test_rounds_that_commit_rows_have_the_anchor_alone(decoder: Decoder) -> None:
     for window in ("full", "block_causal"):
-        steps: list[decoding.Step] = []
+        steps: list[Step] = []
         config = decoder.config(
             strategy="d2f", window=window, block_size=8, lossless=True, branches=4, max_new_tokens=64
         )
@@ -136,7 +138,7 @@ def test_rounds_that_commit_rows_have_the_anchor_alone(decoder: Decoder) -> None
 
 
 def test_a_round_tells_all_that_its_steps_decided(decoder: Decoder) -> None:
-    steps: list[decoding.Step] = []
+    steps: list[Step] = []
     config = decoder.config(
         strategy="vanilla", lossless=True, branches=4, logprobs=True, stop_at_eos=False, max_new_tokens=32
     )
@@ -171,6 +173,27 @@ def test_text_that_streams_never_changes(decoder: Decoder) -> None:
     assert len(texts) > 1
     assert len(drafts) == done.result.steps  # type: ignore[union-attr]
     assert any(later.decided - draft.decided > 1 for draft, later in itertools.pairwise(drafts))
+
+
+@pytest.mark.parametrize(("ids", "most"), [((5,), 1), ((5,), 37), ((7, 9), 8)])
+def test_the_shortest_prompts_and_answers(decoder: Decoder, ids: tuple[int, ...], most: int) -> None:
+    for strategy in ("vanilla", "d2f"):
+        config = decoder.config(strategy=strategy, lossless=True, branches=3, block_size=8, max_new_tokens=most)
+        pair = pair_of(decoder, ids, config)
+        assert not pair.differs
+        assert pair.lossless.steps <= pair.alone.steps
+        assert pair.lossless.window_tokens == pair.alone.window_tokens
+
+
+def test_a_guess_that_completes_a_block_would_be_taken_for_cached(
+    decoder: Decoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Condition a where it shows least: with block_causal tokens are right at first, rows in the cache are not."""
+    config = decoder.config(strategy="d2f", window="block_causal", lossless=True, branches=4)
+    good = pair_of(decoder, prompt_number(8), config)
+    assert not good.differs
+    monkeypatch.setattr(advance, "asked_beside", lambda *_: True)
+    assert Pair(good.alone, decoded(decoder, prompt_number(8), config)).differs
 
 
 def test_a_stop_string_ends_the_same_answer(decoder: Decoder) -> None:

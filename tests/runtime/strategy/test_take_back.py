@@ -1,16 +1,10 @@
-"""Which decided positions are taken back: the recorded decisions of WINO's code, and the rule written out plainly."""
-
-import gzip
-import json
-from pathlib import Path
-from typing import Any
+"""Which decided positions are taken back, by the rule written out plainly (recordings: tests/conformance)."""
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lopa.runtime.algorithm.places import chosen_places
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.sequence.blocks import Block, BlockState
 from lopa.runtime.sequence.branches import Branch
@@ -18,52 +12,11 @@ from lopa.runtime.sequence.layout import Layout
 from lopa.runtime.strategy.candidates import Candidates
 from lopa.runtime.strategy.judging import judged_positions, without_doubted
 from lopa.runtime.strategy.open_block import OpenBlock
+from lopa.runtime.strategy.places import chosen_places
 from lopa.runtime.strategy.settings import rule_from_config
-from lopa.runtime.strategy.take_back import BEFORE_FIRST_STEP, JudgedBlock, doubted
+from lopa.runtime.strategy.take_back import JudgedBlock, doubted
 
-RECORDED = Path(__file__).resolve().parents[2] / "reference" / "strategies"
 MASK, END = 2, 0
-
-
-@pytest.mark.parametrize(
-    ("name", "decisions", "back"), [("wino_t06_b09_b32_g64", 229, 257), ("wino_t07_b05_b32_g64", 170, 110)]
-)
-def test_every_recorded_decision_of_wino(name: str, decisions: int, back: int) -> None:
-    with gzip.open(RECORDED / f"{name}.jsonl.gz", "rt") as lines:
-        header, *traces = map(json.loads, lines)
-    params = header["params"]
-    config = GenerationConfig(
-        strategy="wino", skip_threshold=params["threshold"], take_back_threshold=params["threshold_back"]
-    )
-    replayed = taken = 0
-    for trace in traces:
-        states = [*(step["x"] for step in trace["steps"]), trace["generated_ids"]]
-        block, before = None, BEFORE_FIRST_STEP
-        for step, expected in zip(trace["steps"], states[1:], strict=True):
-            if step["block"] != block:
-                block, before = step["block"], BEFORE_FIRST_STEP
-            after, before, doubts = decided_by(step, config, before)
-            assert after == expected, (trace["i"], replayed)
-            replayed, taken = replayed + 1, taken + doubts
-    assert (replayed, taken) == (decisions, back)
-
-
-def decided_by(step: dict[str, Any], config: GenerationConfig, before: int) -> tuple[list[int], int, int]:
-    """The answer behind a recorded step by our functions, how many positions it filled, how many it took back."""
-    rule = rule_from_config(config)
-    assert rule.take_back is not None
-    positions, tokens, said, _ = map(np.array, zip(*step["masked"], strict=True))
-    candidates = Candidates(tokens.astype(np.int64), said, np.zeros(len(said), np.float32))
-    block = OpenBlock(positions.astype(np.int64), candidates, np.ones(len(said), bool), complete=True, rounds=0)
-    chosen = chosen_places(block, rule, config)
-    x = np.array(step["x"])
-    x[block.positions[chosen]] = candidates.tokens[chosen]
-    filled = np.array([position for position, _ in step["filled"]], np.int64)
-    verified = np.array([p for _, p in step["filled"]], np.float64)
-    accepted = int(np.count_nonzero(chosen))
-    back = rule.take_back(JudgedBlock(verified, accepted, before, most=64), config)
-    x[filled[back]] = MASK
-    return x.tolist(), accepted, int(np.count_nonzero(back))
 
 
 @given(

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lopa.runtime.algorithm.topk_ties import indices_of_topk
+from lopa.runtime.strategy.topk_ties import indices_of_topk
 
 
 @pytest.mark.parametrize("seed", range(5))

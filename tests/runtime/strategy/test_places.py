@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lopa.runtime.algorithm.places import chosen_places
 from lopa.runtime.contract import Bool, Float32, Floats
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.strategy.candidates import Candidates
 from lopa.runtime.strategy.open_block import OpenBlock
+from lopa.runtime.strategy.places import chosen_places
 from lopa.runtime.strategy.settings import rule_from_config
 
 

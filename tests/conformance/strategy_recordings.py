@@ -1,0 +1,250 @@
+"""Recorded decisions of published strategies (tests/reference/strategies), made again by our stages, ladder and walk.
+
+Each decision is made from the recorded state, so that none hides the next. Everything that a recording may say of its
+settings is read from it: what is not known here is an error that names it.
+"""
+
+import gzip
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lopa.runtime.contract import Bool, Float32, Floats, Int64
+from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.ladder.guesses import ladder
+from lopa.runtime.ladder.walk import walk
+from lopa.runtime.strategy.candidates import Candidates
+from lopa.runtime.strategy.open_block import OpenBlock
+from lopa.runtime.strategy.places import chosen_places
+from lopa.runtime.strategy.settings import rule_from_config
+from lopa.runtime.strategy.take_back import BEFORE_FIRST_STEP, JudgedBlock
+
+RECORDINGS = Path(__file__).parents[1] / "reference" / "strategies"
+TIE = 1e-6
+"""Below which the published code, which ranks rounded probabilities near 1, may take another of equal positions."""
+_NO_LIMIT = 2**31 - 1
+
+
+class UnknownSettingError(Exception):
+    """A recording says something of its settings that nobody has read the rule of."""
+
+
+@dataclass(frozen=True)
+class Decision:
+    """One that was made again."""
+
+    kind: str
+    """state: what a step made of a state; walk: which draft was accepted."""
+    same: bool
+    tie: bool = False
+    """It differs, by which of equally probable positions were taken."""
+    taken_back: int = 0
+
+
+@dataclass(frozen=True)
+class Said:
+    """What the model answered to one state: of each masked position the best token and its probability."""
+
+    tokens: Int64
+    probabilities: Float32
+
+
+def decisions_of_file(path: Path) -> Iterator[Decision]:
+    """Every decision of a file of recordings."""
+    with gzip.open(path, "rt", encoding="utf-8") as lines:
+        header, *traces = map(json.loads, lines)
+    for trace in traces:
+        yield from decisions_of_trace(header, trace)
+
+
+def decisions_of_trace(header: Mapping[str, Any], trace: Mapping[str, Any]) -> Iterator[Decision]:
+    """Every decision of one trace, by the rule that the file's `header` names."""
+    name = str(header.get("alg") or str(header.get("name")).split("_")[0])
+    if name not in _RULES:
+        raise UnknownSettingError(f"alg {name!r}: known are {', '.join(_RULES)}")
+    known, decisions = _RULES[name]
+    params = header["params"]
+    for option, value in params.items():
+        if option not in known:
+            raise UnknownSettingError(f"{option} {value!r}: known are {', '.join(known)}")
+        values = known[option]
+        if values is not None and value not in values:
+            raise UnknownSettingError(f"{option} {value!r}: known is {', '.join(map(repr, values))}")
+    return decisions(params, trace)
+
+
+def counted(decisions: Iterator[Decision]) -> Counter[str]:
+    """How many of each kind, how many ties and other differences, and positions taken back."""
+    found = Counter[str]()
+    for decision in decisions:
+        found[decision.kind] += 1
+        found["tie"] += decision.tie
+        found["different"] += not decision.same and not decision.tie
+        found["taken back"] += decision.taken_back
+    return found
+
+
+def _freedave(params: Mapping[str, Any], trace: Mapping[str, Any]) -> Iterator[Decision]:
+    mask = params["mask_token_id"]
+    predicted: list[Any] = []
+    drafts: list[Int64] = []
+    targets: list[Int64] = []
+    accepted = 0
+    for step in trace["steps"]:
+        if step["op"] == "predict":
+            predicted = step["rows"]
+        elif step["op"] == "transfer":
+            if step["threshold"] not in (None, params.get("confidence_threshold")):
+                raise UnknownSettingError(f"a step with threshold {step['threshold']!r} that the header does not have")
+            states, out = (np.array(step[key]) for key in ("x", "out"))
+            each = step["draft_steps"] or 1
+            for row, state in enumerate(states):
+                # A state after a verification was predicted for as the draft that was accepted.
+                said = _said(predicted[row if len(predicted) == len(states) else accepted], len(state), mask)
+                own = drafts_from(state, said, step["threshold"], each, mask)
+                # The published ladder repeats a state that is whole.
+                padded = [*own, *[own[-1]] * (each - len(own))]
+                for found, recorded in zip(padded, out[row * each : (row + 1) * each], strict=True):
+                    same = bool((found == recorded).all())
+                    yield Decision("state", same, not same and _is_tie(state, found, recorded, said, mask))
+            if step["draft_steps"] is None:
+                targets = list(out)
+            else:
+                drafts = list(out)
+        elif step["op"] == "verify":
+            if step["rule"] not in _AGREE:
+                raise UnknownSettingError(f"rule {step['rule']!r}: known are {', '.join(_AGREE)}")
+            agree = _AGREE[step["rule"]]
+            # A block's first drafts were made of a state that is none of them.
+            rungs = drafts if len(drafts) == len(targets) else [targets[0], *drafts]
+            accepted = step["accepted"]
+            last = _accepted(rungs, targets, partial(agree, mask=mask))
+            yield Decision("walk", last == accepted)
+        elif step["op"] != "forward":
+            raise UnknownSettingError(f"op {step['op']!r}: known are forward, predict, transfer, verify")
+
+
+def drafts_from(state: Int64, said: Said, threshold: float | None, most: int, mask: int) -> tuple[Int64, ...]:
+    """The rule's next state, which is certain, and what our ladder drafts behind it."""
+    config = GenerationConfig(strategy="vanilla")
+    if threshold is not None:
+        # Published: what reaches the threshold; ours has to exceed it.
+        below = float(np.nextafter(np.float32(threshold), np.float32(0)))
+        config = GenerationConfig(strategy="threshold", skip_threshold=below)
+
+    def following(tokens: Int64) -> Int64 | None:
+        undecided: Bool = tokens == mask
+        if not undecided.any():
+            return None
+        candidates = Candidates(said.tokens, said.probabilities, said.probabilities)
+        block = OpenBlock(np.arange(len(tokens)), candidates, undecided, complete=True, rounds=0)
+        return np.where(chosen_places(block, rule_from_config(config), config), said.tokens, tokens)
+
+    known = following(state)
+    return ladder(state if known is None else known, following, most)
+
+
+def _accepted(rungs: list[Int64], targets: list[Int64], agree: Callable[[Int64, Int64], bool]) -> int:
+    """The draft that our walk goes on from."""
+    last, _ = walk(rungs, lambda _, rung: targets[rung], agree)
+    return last
+
+
+def _within(draft: Int64, target: Int64, mask: int) -> bool:
+    """What the draft has decided, the target has too."""
+    return bool(((draft == mask) | (draft == target)).all())
+
+
+def _equal(draft: Int64, target: Int64, mask: int) -> bool:
+    return bool((draft == target).all())
+
+
+_AGREE: Mapping[str, Callable[..., bool]] = {"subset": _within, "exact": _equal}
+
+
+def _is_tie(state: Int64, found: Int64, recorded: Int64, said: Said, mask: int) -> bool:
+    """As many fills with the same probabilities: which of equal positions is open."""
+    if not _within(recorded, np.where(state == mask, said.tokens, state), mask):
+        return False
+    own, theirs = (said.probabilities[(state == mask) & (after != mask)] for after in (found, recorded))
+    return _as_probable(own, theirs)
+
+
+def _as_probable(own: Floats, theirs: Floats) -> bool:
+    return len(own) == len(theirs) and bool((np.abs(np.sort(own) - np.sort(theirs)) < TIE).all())
+
+
+def _said(rows: list[list[float]], length: int, mask: int) -> Said:
+    tokens, probabilities = np.full(length, mask), np.zeros(length, np.float32)
+    for position, token, probability, _ in rows:
+        tokens[int(position)], probabilities[int(position)] = int(token), probability
+    return Said(tokens, probabilities)
+
+
+def _wino(params: Mapping[str, Any], trace: Mapping[str, Any]) -> Iterator[Decision]:
+    mask = params["mask_id"]
+    config = GenerationConfig(
+        strategy="wino", skip_threshold=params["threshold"], take_back_threshold=params["threshold_back"]
+    )
+    rule = rule_from_config(config)
+    assert rule.take_back is not None
+    states = [*(step["x"] for step in trace["steps"]), trace["generated_ids"]]
+    at, before = None, BEFORE_FIRST_STEP
+    for step, after in zip(trace["steps"], states[1:], strict=True):
+        if step["block"] != at:
+            at, before = step["block"], BEFORE_FIRST_STEP
+        state, recorded = np.array(step["x"]), np.array(after)
+        positions, tokens, said, _ = _columns(step["masked"], np.int64, np.int64, np.float64, np.float64)
+        filled, judged = _columns(step["filled"], np.int64, np.float64)
+        candidates = Candidates(tokens, said, np.zeros(len(said), np.float32))
+        block = OpenBlock(positions, candidates, np.ones(len(said), np.bool_), complete=True, rounds=0)
+        chosen = chosen_places(block, rule, config)
+        accepted = int(np.count_nonzero(chosen))
+        back = rule.take_back(JudgedBlock(judged, accepted, before, most=_NO_LIMIT), config)
+        found = state.copy()
+        found[positions[chosen]] = tokens[chosen]
+        found[filled[back]] = mask
+        same = bool((found == recorded).all())
+        tie = (
+            _within(recorded[positions], tokens, mask)
+            and _as_probable(said[chosen], said[recorded[positions] != mask])
+            and _as_probable(judged[back], judged[recorded[filled] == mask])
+        )
+        yield Decision("state", same, not same and tie, int(np.count_nonzero(back)))
+        before = accepted
+
+
+def _columns(rows: list[list[float]], *kinds: Any) -> list[Any]:
+    """The columns of recorded rows, each an array of its kind."""
+    table = np.array(rows, np.float64).reshape(-1, len(kinds))
+    return [table[:, number].astype(kind) for number, kind in enumerate(kinds)]
+
+
+_Options = Mapping[str, tuple[object, ...] | None]
+_FREEDAVE: _Options = {
+    "temperature": (0,),
+    "alg_temp": (0, None),
+    "mask_token_id": None,
+    "draft_steps": None,
+    "confidence_threshold": None,
+    "draft_mode": ("batch_expanding",),
+    # What these change stands in the recorded states.
+    **dict.fromkeys(("use_cache", "dual_cache", "early_exit", "block_length", "max_gen_length", "decoding_steps")),
+    **dict.fromkeys(("eos_token_id", "pad_token_id")),
+}
+"""What is known of each option: its values, or None for any."""
+_WINO: _Options = {
+    "temperature": (0,),
+    **dict.fromkeys(("threshold", "threshold_back", "mask_id", "gen_length", "block_length")),
+}
+_RULES: Mapping[str, tuple[_Options, Callable[[Mapping[str, Any], Mapping[str, Any]], Iterator[Decision]]]] = {
+    "freedave": (_FREEDAVE, _freedave),
+    "base": (_FREEDAVE, _freedave),
+    "wino": (_WINO, _wino),
+}

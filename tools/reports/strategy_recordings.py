@@ -1,0 +1,54 @@
+"""Makes recorded decisions of published strategies again, and counts those that differ.
+
+Usage: python -m tools.reports.strategy_recordings [FILE|FOLDER]...
+
+Of FreeDave's and WINO's code, whatever their settings; those of tests/reference/strategies unless others are named. No
+model is needed. A tie is another choice among equally probable positions. Exits with 1 where a decision differs, with 2
+where a recording has a setting that is not known.
+"""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+from tests.conformance.strategy_recordings import RECORDINGS, UnknownSettingError, counted, decisions_of_file
+
+from lopa.bench.table import Table, show_table
+
+_COUNTS = {"state": "states", "walk": "walks", "taken back": "taken back", "tie": "ties", "different": "different"}
+
+
+@click.command()
+@click.argument("paths", nargs=-1, type=click.Path(exists=True, path_type=Path))
+def main(paths: tuple[Path, ...]) -> None:
+    """Make the decisions of recordings again."""
+    rows, different = [], 0
+    for path in _files(paths or (RECORDINGS,)):
+        try:
+            found = counted(decisions_of_file(path))
+        except UnknownSettingError as error:
+            click.echo(f"{path}: {error}", err=True)
+            sys.exit(2)
+        different += found["different"]
+        rows.append((path.name.split(".")[0], *(str(found[kind]) for kind in _COUNTS)))
+    if not rows:
+        click.echo("no recordings (*.jsonl.gz) there", err=True)
+        sys.exit(2)
+    show_table(
+        Table(title="Decisions made again", columns=("recording", *_COUNTS.values()), rows=tuple(rows)),
+    )
+    if different:
+        sys.exit(1)
+
+
+def _files(paths: tuple[Path, ...]) -> Iterator[Path]:
+    for path in paths:
+        if path.is_dir():
+            yield from sorted(path.rglob("*.jsonl.gz"))
+        else:
+            yield path
+
+
+if __name__ == "__main__":
+    main()
