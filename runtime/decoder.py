@@ -4,6 +4,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property, partial
 from itertools import islice
@@ -21,7 +22,7 @@ from lopa.runtime.bundle.costs import CostTable, costs_from_bundle
 from lopa.runtime.checked_values import MOST_SECONDS, check_callback, real_number, truth, whole_number
 from lopa.runtime.contract.timeline import Timeline
 from lopa.runtime.devices import session_from_devices
-from lopa.runtime.errors import BadInputError, EngineFailedError, GrammarRefusedError
+from lopa.runtime.errors import BadInputError, EngineFailedError, GrammarRefusedError, MissingBackendError
 from lopa.runtime.files.untrusted_input import refused_as_bad_input
 from lopa.runtime.generation_config import GenerationConfig, left_out_for
 from lopa.runtime.grammar.source import reading_from_config
@@ -96,6 +97,12 @@ class Decoder:
     def branches_for(self, config: GenerationConfig) -> BranchChoice:
         """The number of branches with which this decoder decodes `config`, and why."""
         return branch_choice(_checked_config(config), self.session.device.split(","))
+
+    def prepare_grammars(self) -> None:
+        """Read the bundle's tokens as grammars need them, if llguidance is there and can use them; else the first
+        request with a grammar does. A large vocabulary takes seconds, in which no other thread runs."""
+        with suppress(MissingBackendError, BadInputError):
+            self._vocabulary.prepare()
 
     def check_grammar(self, config: GenerationConfig) -> None:
         """Raise GrammarRefusedError where `config` asks for a grammar that does not parse, or that cannot end within

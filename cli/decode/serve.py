@@ -152,6 +152,7 @@ def command(
 def _warmed_up(decoder: Decoder) -> Decoder:
     """`decoder` after a first answer, so that no client waits for what is slow the first time, or finds it broken."""
     next(decoder.generate(["1"], decoder.config(max_new_tokens=1)))
+    decoder.prepare_grammars()
     return decoder
 
 

@@ -131,6 +131,12 @@ _EXPECTED = {
 
 
 def _refused(name: str, text: str, said: str) -> BadInputError:
+    if said.startswith("panic"):
+        return BadInputError(
+            f"{name} {shown(text)}, at which llguidance itself fails ({said.splitlines()[0][:100]})",
+            expected=_EXPECTED[name],
+            remedy=f"write {name} in another way: fewer repeats inside repeats",
+        )
     what = f"{name} {shown(text)}: {_of_regex(said) if name == 'regex' else said.strip()}"
     return BadInputError(what, expected=_EXPECTED[name], remedy=f"correct {name}")
 

@@ -37,6 +37,11 @@ class Vocabulary:
     """Ids that end an answer; the first is written where nothing else may follow."""
     encode: Callable[[str], list[int]]
 
+    def prepare(self) -> None:
+        """Make what is else made when it is first needed."""
+        assert len(self.has_text) == self.size
+        assert self.writes_all_bytes or self._longest
+
     @cached_property
     def texts(self) -> tuple[bytes, ...]:
         """The text of every id; of special tokens and of ids that the tokenizer lacks nothing."""

@@ -38,6 +38,7 @@ class OpenedBundle:
             )
             undone.callback(decoder.close)
             next(decoder.generate(["1"], decoder.config(max_new_tokens=1)))
+            decoder.prepare_grammars()
             metrics = ServeMetrics(bundle.model)
             self._engine = Engine(decoder, slots=options.slots, queue_limit=options.queue, observer=metrics)
             undone.callback(self._engine.close)

@@ -72,6 +72,7 @@ class TritonModel:
         decoder = _decoder_of_bundle(path, devices, settings.threads, settings.device_timeout)
         try:
             next(decoder.generate(["1"], decoder.config(max_new_tokens=1)))  # what is slow, or broken, the first time
+            decoder.prepare_grammars()
             engine = Engine(decoder, slots=settings.slots, queue_limit=settings.queue_limit)
         except BaseException:
             decoder.close()

@@ -39,7 +39,12 @@ class TestLopaExport(ChatModelIntegrationTests):
 
     @property
     def has_structured_output(self) -> bool:
-        return False
+        return True
+
+    @pytest.mark.xfail(reason="Schemas of pydantic 1 are asked for by a call of a tool.")
+    def test_structured_output_pydantic_2_v1(self, model: BaseChatModel) -> None:
+        """As theirs, which may be changed by such a mark alone."""
+        super().test_structured_output_pydantic_2_v1(model)
 
 
 @pytest.fixture

@@ -121,6 +121,7 @@ def test_a_grammar_that_cannot_end_in_time_is_refused_at_the_start(
     ("grammar", "said"),
     [
         ({"regex": "(a"}, "unclosed group at character 1"),
+        ({"regex": r"(\w|(.|x|b|.)|( *?| {0,1}|([a-f]|é|x)|(\w|b))|(?:(a|x|.))+?)*?"}, "llguidance itself fails"),
         ({"regex": "a(?=b)"}, "look-around.* at character 2"),
         ({"grammar": 'start: "a" b'}, r"at 1\(12\)|at 1\(8\): unknown name"),
         ({"grammar": 'root ::= "a" |\n  ('}, "line 2"),
