@@ -1,7 +1,6 @@
 """The prompts of a benchmark, what is asked for with each, and whether an answer is right. Does not decode."""
 
-import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,9 +8,11 @@ from typing import Any
 from lopa.bench.scoring import NEEDS_NUMBER, VERDICTS, number_from_text
 from lopa.runtime.checked_values import shown
 from lopa.runtime.errors import BadInputError
+from lopa.runtime.files.untrusted_input import object_from_json, refused_as_bad_input
 
 SCORED_KIND = "math"
 """The kind whose answers are scored by their number where a line does not say how."""
+_REMEDY = "check the path, or correct the line"
 _EXPECTED = '{"prompt": text, "answer": text, "kind": text}'
 
 
@@ -66,24 +67,30 @@ def eval_set_from_jsonl(path: Path, *, limit: int | None = None, chats: bool = F
     Raises BadInputError, naming line and field, for one that is not such an object, whose answer cannot be scored as
     it says, or that is a chat where no `chats` are taken.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadInputError(
-            f"{path}: {error}", expected="a UTF-8 file of JSON lines", remedy="check the path and the encoding"
-        ) from error
     items: list[EvalItem] = []
     count: dict[str, int] = {}
-    for number, line in enumerate(text.split("\n"), start=1):
-        if not line.strip():
-            continue
-        item = _item_from_json(line, source=f"{path} line {number}", chats=chats)
+    for source, value in objects_from_jsonl(path, expected=_EXPECTED, remedy=_REMEDY):
+        item = _item_from_object(value, source=source, chats=chats)
         count[item.kind] = count.get(item.kind, 0) + 1
         if limit is None or count[item.kind] <= limit:
             items.append(item)
-    if not items:
-        raise BadInputError(f"{path} has no line", expected=f"lines of {_EXPECTED}", remedy="check the path")
     return tuple(items)
+
+
+def objects_from_jsonl(path: Path, *, expected: str, remedy: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The objects of a file of JSON lines, each with its place for messages; blank lines are passed over.
+
+    Raises BadInputError for a file that is not UTF-8 or has no line, and, where it comes to it, for a line that is no
+    JSON object.
+    """
+    with refused_as_bad_input(str(path), expected="a UTF-8 file of JSON lines", remedy=remedy):
+        text = path.read_text(encoding="utf-8")
+    lines = [(number, line) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
+    if not lines:
+        raise BadInputError(f"{path} has no line", expected=f"lines of {expected}", remedy=remedy)
+    for number, line in lines:
+        source = f"{path} line {number}"
+        yield source, object_from_json(line, source=source, expected=expected, remedy=remedy)
 
 
 def is_correct(text: str, answer: str) -> bool:
@@ -121,14 +128,8 @@ _OPTIONAL: Mapping[str, tuple[Callable[[Any], bool], str]] = {
 """Fields that a line may have beside its three, each with what it has to be."""
 
 
-def _item_from_json(line: str, *, source: str, chats: bool) -> EvalItem:
+def _item_from_object(value: dict[str, Any], *, source: str, chats: bool) -> EvalItem:
     remedy = "correct the line"
-    try:
-        value = json.loads(line)
-    except ValueError as error:
-        raise BadInputError(f"{source} is not JSON: {error}", expected=_EXPECTED, remedy=remedy) from error
-    if not isinstance(value, dict):
-        raise BadInputError(f"{source} is no JSON object: {line.strip()[:80]}", expected=_EXPECTED, remedy=remedy)
     is_chat = "messages" in value
     if is_chat and not chats:
         raise BadInputError(

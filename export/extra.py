@@ -1,25 +1,12 @@
-"""Imports what the extra `export` brings, and says what to install where it is absent. Imports nothing itself."""
+"""Around imports of what the extra `export` brings. Imports nothing of it itself."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 
-from lopa.runtime.errors import MissingBackendError
-from lopa.runtime.install_hint import pip_install
+from lopa.runtime.extra import extra_needed
 
-# An absent module of any other name is a fault of ours and stays a traceback.
-_MODULES = {"torch", "transformers", "safetensors", "onnx", "onnx_ir", "onnxscript"}
+_MODULES = ("torch", "transformers", "safetensors", "onnx", "onnx_ir", "onnxscript")
 
 
-@contextmanager
-def export_extra_needed(purpose: str) -> Iterator[None]:
-    """Around imports: an absent library of the extra becomes MissingBackendError; `purpose` says what needs it."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in _MODULES:
-            raise
-        raise MissingBackendError(
-            f"{error.name} is not installed",
-            expected=f"the libraries for {purpose}",
-            remedy=pip_install("export"),
-        ) from error
+def export_extra_needed(purpose: str) -> AbstractContextManager[None]:
+    """An absent library of the extra becomes MissingBackendError; `purpose` says what needs it."""
+    return extra_needed("export", _MODULES, f"the libraries for {purpose}")

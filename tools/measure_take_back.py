@@ -6,7 +6,6 @@ Scores and tokens per forward, no times: the same on any machine but for near-ti
 from a forward of the same window with that one position masked.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,7 +16,8 @@ import numpy as np
 
 from lopa.bench.eval_set import SCORED_KIND, EvalItem, eval_set_from_jsonl, is_correct
 from lopa.bench.progress import progress_shown
-from lopa.bench.quality.measure import score_from_count
+from lopa.bench.quality.comparison import sign_test
+from lopa.bench.quality.intervals import score_from_count
 from lopa.bench.table import Table, show_table
 from lopa.runtime.algorithm.decoding import Step
 from lopa.runtime.bundle.manifest import Manifest
@@ -151,13 +151,6 @@ def measured(decoder: Decoder, items: Sequence[EvalItem]) -> dict[str, Found]:
                 own.steps, own.tokens = own.steps + last.result.steps, own.tokens + last.result.tokens
             progress(done)
     return found
-
-
-def sign_test(more: int, fewer: int) -> float:
-    """Two-sided probability of so uneven a split, or a more uneven one, of as many fair coins."""
-    coins = more + fewer
-    tail = sum(math.comb(coins, k) for k in range(min(more, fewer) + 1)) * 0.5**coins
-    return min(1.0, 2 * tail)
 
 
 def row_of(variant: Variant, found: dict[str, Found]) -> tuple[str, ...]:

@@ -30,6 +30,7 @@ def random_config(rng: np.random.Generator, decoder: Decoder) -> GenerationConfi
         **blocks,
         **_own_options(rng, strategy),
         **taking_back,
+        decide_frontier=not published and "decide_frontier" in TRAITS[strategy].own and bool(rng.random() < 0.2),
         branches=int(rng.integers(1, 6)) if TRAITS[strategy].looks_ahead else None,
         block_size=block_size,
         block_add_threshold=float(rng.choice([0.1, 0.3, 0.7])),

@@ -7,8 +7,8 @@ library usage: they register themselves, then its command runs.
 import importlib
 import sys
 
-from lopa.runtime.errors import LopaError, MissingBackendError
-from lopa.runtime.install_hint import pip_install
+from lopa.runtime.errors import LopaError
+from lopa.runtime.extra import extra_needed
 
 
 def main() -> None:
@@ -22,12 +22,8 @@ def main() -> None:
 
 
 def _registered() -> None:
-    try:
+    with extra_needed("eval", {"lm_eval"}, "lm_eval 0.4.13 or newer"):
         importlib.import_module("lm_eval")
-    except ImportError as error:
-        raise MissingBackendError(
-            "lm-eval is not installed here", expected="lm_eval 0.4.13 or newer", remedy=pip_install("eval")
-        ) from error
     import lopa.bench.evaluation.lm_eval_model  # noqa: F401  # registers itself
 
 

@@ -5,12 +5,12 @@ is what they do with --apply_chat_template --fewshot_as_multiturn, and of humane
 scripts. What is known of them and what is not: docs/evaluation.md. Pure but for reading files; runs no code.
 """
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lopa.bench.eval_set import objects_from_jsonl
 from lopa.bench.scoring import number_from_text
 from lopa.runtime.checked_values import shown
 from lopa.runtime.errors import BadInputError
@@ -127,26 +127,13 @@ def _scored(data: DataSet, record: Record, last_number: bool) -> Line:
 
 def records_from_jsonl(name: str, path: Path) -> list[Record]:
     """The records of a data set's file. Raises BadInputError, naming line and field, for one that lacks something."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadInputError(f"{path}: {error}", expected="a UTF-8 file of JSON lines", remedy=_REMEDY) from error
-    lines = [(number, line) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
-    if not lines:
-        raise BadInputError(f"{path} has no line", expected=f"records of {name}", remedy=_REMEDY)
-    return [_record(name, line, f"{path} line {number}") for number, line in lines]
+    expected = f"a record of {name}: an object with {', '.join(DATA_SETS[name].fields)}"
+    objects = objects_from_jsonl(path, expected=expected, remedy=_REMEDY)
+    return [_checked_record(name, value, source, expected) for source, value in objects]
 
 
-def _record(name: str, line: str, source: str) -> Record:
-    fields = DATA_SETS[name].fields
-    expected = f"a record of {name}: an object with {', '.join(fields)}"
-    try:
-        value = json.loads(line)
-    except ValueError as error:
-        raise BadInputError(f"{source} is not JSON: {error}", expected=expected, remedy=_REMEDY) from error
-    if not isinstance(value, dict):
-        raise BadInputError(f"{source} is no JSON object: {shown(value)}", expected=expected, remedy=_REMEDY)
-    for field, kinds in fields.items():
+def _checked_record(name: str, value: Record, source: str, expected: str) -> Record:
+    for field, kinds in DATA_SETS[name].fields.items():
         found = next((each for each in field.split("|") if each in value), None)
         if found is None:
             raise BadInputError(f"{source} has no {field}", expected=expected, remedy=_REMEDY)

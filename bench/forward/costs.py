@@ -9,7 +9,6 @@ import math
 import random
 import statistics
 import time
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,13 +20,13 @@ from lopa.bench.forward.random_inputs import random_prefix_rows, random_window
 from lopa.bench.forward.work import ForwardShape
 from lopa.bench.machine import date_now, machine_now
 from lopa.bench.progress import Progress, silent
-from lopa.runtime.algorithm.decoding import Step
 from lopa.runtime.bundle.costs import COSTS_SCHEMA, Costs, ForwardCost
 from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.contract import CONTRACT_VERSION
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import MOST_AUTO_BRANCHES
+from lopa.runtime.requests.observer import AdmissionReport, EndReport, RoundReport
 from lopa.tiny import EVAL
 
 BUDGET = 600.0
@@ -198,25 +197,49 @@ def points_from_seconds(seconds: Mapping[ForwardShape, Sequence[float]]) -> list
 
 
 def host_cost(decoder: Decoder) -> tuple[float, float]:
-    """Median seconds of a decoding step outside its forward with one branch, and what every further branch adds."""
-    one, _ = _host_steps(decoder, 1)
-    many, branches = _host_steps(decoder, MOST_AUTO_BRANCHES)
+    """Median seconds of a round of one request outside the session's forward with one branch, and what every further
+    branch adds: windows and their packing, choices, text and events. An engine's and a server's threads come on top."""
+    one, _ = _host_rounds(decoder, 1)
+    many, branches = _host_rounds(decoder, MOST_AUTO_BRANCHES)
     further = branches - 1
     return one, max(0.0, (many - one) / further) if further else 0.0
 
 
-def _host_steps(decoder: Decoder, branches: int) -> tuple[float, float]:
-    """Medians over steps of the first embedded prompts: seconds outside the forward, and the number of branches.
+def _host_rounds(decoder: Decoder, branches: int) -> tuple[float, float]:
+    """Medians over rounds of the first embedded prompts: seconds outside the forward, and the number of branches.
 
-    Steps that had fewer than the others, as the first of a request, are left out.
+    Rounds that had fewer than the others, as the first of a request, are left out.
     """
     config = decoder.config(strategy="lopa", branches=branches, time_limit=_HOST_SECONDS)
-    steps: list[Step] = []
+    rounds, counts = _Rounds(), list[int]()
     for item in eval_set_from_jsonl(EVAL, limit=_HOST_PROMPTS):
-        deque(decoder.stream(item.prompt, config, on_step=steps.append), maxlen=0)
-    most = statistics.median_high(len(step.branches) for step in steps)
-    usual = [step for step in steps if len(step.branches) == most]
-    return statistics.median(sum(step.seconds.values()) - step.seconds["forward"] for step in usual), most
+        pool = decoder.pool(prompt_rows=0, observer=rounds)
+        job = decoder.job(item.prompt, config, on_step=lambda step: counts.append(len(step.branches)))
+        try:
+            pool.add(job)
+            while not job.done:
+                pool.step()
+            job.handle.result()  # raises what made it fail
+        finally:
+            pool.close()
+    most = statistics.median_high(counts)
+    return statistics.median(rounds.outside[number] for number, count in enumerate(counts) if count == most), most
+
+
+class _Rounds:
+    """An observer that keeps the seconds of every round outside its forward."""
+
+    def __init__(self) -> None:
+        self.outside: list[float] = []
+
+    def round_ended(self, report: RoundReport) -> None:
+        self.outside.append(report.seconds_outside)
+
+    def request_admitted(self, report: AdmissionReport) -> None:
+        """Not counted."""
+
+    def request_ended(self, report: EndReport) -> None:
+        """Not counted."""
 
 
 def _seconds_a_row(decoder: Decoder, shape: ForwardShape) -> float:

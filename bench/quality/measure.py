@@ -1,45 +1,21 @@
-"""Score against speed of every decoding strategy on one set of prompts.
+"""Figures of the outcomes: of each configuration, with their intervals. Pure; does not know how a report is shown."""
 
-Each prompt is decoded with every configuration before the next prompt begins, so that a machine that slows down slows
-all of them. Does not know how a report is shown.
-"""
-
-import math
-import random
 import statistics
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from lopa.bench.eval_set import SCORED_KIND, EvalItem
-from lopa.bench.progress import Progress, silent
-from lopa.bench.quality.aup import aup_from_points
-from lopa.bench.quality.variants import AUTO_VARIANT, VARIANTS, Variant
-from lopa.bench.report import PromptFile, Run
-from lopa.runtime.bundle.costs import costs_name
-from lopa.runtime.decoder import Decoder
-from lopa.runtime.generation_config import GenerationConfig, Strategy
-from lopa.runtime.requests.result import GenerationResult
-from lopa.runtime.text.prompt_ids import Prompt
-
-MAX_NEW_TOKENS = 256
-_NORMAL_95 = 1.959963984540054
-"""Standard deviations on either side of 95 % of a normal distribution."""
-
-
-@dataclass(frozen=True)
-class Score:
-    """Share of right answers with its 95 % interval (Wilson)."""
-
-    correct: int
-    share: float
-    low: float
-    high: float
+from lopa.bench.quality.comparison import CONTROL, Comparison, comparison_with_nearest, tokens_per_forward
+from lopa.bench.quality.decodes import Outcomes
+from lopa.bench.quality.intervals import Interval, Score, interval_of_ratio, score_from_count
+from lopa.bench.quality.outcome import Outcome
+from lopa.runtime.generation_config import Strategy
 
 
 @dataclass(frozen=True)
 class Measure:
-    """One configuration on the prompts of one kind."""
+    """One configuration on the prompts of one kind; intervals are 95 % ones."""
 
     prompts: int
     score: Score | None
@@ -51,10 +27,14 @@ class Measure:
     window_tokens: int
     """All generated positions, which is what the paper counts."""
     tokens_per_forward: float
+    tokens_per_forward_interval: Interval | None
+    """Over prompts like these (lopa.bench.quality.intervals); None of a single one."""
     window_tokens_per_forward: float
     seconds: float
     tokens_per_second: float
     """All tokens in all seconds."""
+    tokens_per_second_interval: Interval | None
+    """Over prompts like these on this machine as it was."""
     tokens_per_second_median: float
     """Over the prompts."""
     limit: float | None = None
@@ -79,216 +59,68 @@ class Row:
     """With GenerationConfig.reference(); only for the strategies that the published implementation has."""
     steps_saved: int | None
     """Steps of the published behaviour that the default one does without, on the same prompts."""
+    beside: Comparison | None
+    """On the same prompts, with the nearest in speed of the control's configurations; None for these themselves, and
+    where the control was not measured or nothing is scored."""
 
 
-@dataclass(frozen=True)
-class Curve:
-    """Configurations that differ in one control, on the prompts of one scored kind."""
-
-    name: str
-    configs: tuple[str, ...]
-    """By rising tokens per forward."""
-    aup: float
-    """Accuracy under parallelism (lopa.bench.quality.aup), the best score of the kind as y_max."""
-    kind: str = SCORED_KIND
+def rows_from_outcomes(items: Sequence[EvalItem], outcomes: Outcomes) -> tuple[Row, ...]:
+    """A row for every kind and variant; `outcomes` has one for each of `items`, by variant and published."""
+    kinds = sorted({item.kind for item in items}, key=lambda kind: (kind != SCORED_KIND, kind))
+    return tuple(row for kind in kinds for row in _rows_of_kind(kind, outcomes_of_kind(items, outcomes, kind)))
 
 
-@dataclass(frozen=True)
-class QualityReport:
-    """Everything that `lopa-export bench --quality` measured."""
-
-    benchmark: str
-    run: Run
-    prompts: PromptFile
-    settings: dict[str, Any]
-    """Options that all configurations share."""
-    rows: tuple[Row, ...]
-    curves: tuple[Curve, ...]
-    """Of the scored prompts; none where nothing was right."""
+def outcomes_of_kind(items: Sequence[EvalItem], outcomes: Outcomes, kind: str) -> Outcomes:
+    """Those of the prompts of one kind."""
+    chosen = [i for i, item in enumerate(items) if item.kind == kind]
+    return {key: [found[i] for i in chosen] for key, found in outcomes.items()}
 
 
-Answered = Callable[[Variant, EvalItem, GenerationResult], None]
-
-
-def kept_nowhere(_variant: Variant, _item: EvalItem, _result: GenerationResult) -> None:
-    """Forgets an answer."""
-
-
-def quality_rows(
-    decoder: Decoder,
-    items: Sequence[EvalItem],
-    variants: Sequence[Variant] = VARIANTS,
-    progress: Progress = silent,
-    answered: Answered = kept_nowhere,
-) -> tuple[Row, ...]:
-    """Decode `items` with every variant, and those with a published twin also as published.
-
-    `progress` hears how many prompts are done, `answered` every answer that is not a published twin's, prompt by
-    prompt. Raises BadInputError for a prompt that does not fit the model, before anything is measured.
-    """
-    twins = not decoder.config().slides  # which has no published mode
-    has_table = (decoder.bundle.path / costs_name(decoder.session.device)).is_file()
-    with_auto = variants == VARIANTS and has_table
-    configs = {
-        (variant, published): variant_config(decoder, variant, published=published)
-        for variant in (*variants, *((AUTO_VARIANT,) if with_auto else ()))
-        for published in ((False, True) if variant.has_published_twin and twins else (False,))
-    }
-    prompts = [_prompt(decoder, item) for item in items]
-    for item, prompt in zip(items, prompts, strict=True):
-        decoder.job(prompt, _config_of_item(configs[variants[0], False], item))
-    # The first decode of a process pays for memory that all others find ready.
-    _decode(decoder, prompts[0], items[0], configs[variants[-1], False])
-    results: dict[tuple[Variant, bool], list[GenerationResult]] = {key: [] for key in configs}
-    # In another order for every prompt: what a decode finds in the processor's caches depends on the one before.
-    order = random.Random(0)
-    for done, (item, prompt) in enumerate(zip(items, prompts, strict=True), start=1):
-        for key in order.sample(list(configs), len(configs)):
-            results[key].append(_decode(decoder, prompt, item, configs[key]))
-        for variant, published in configs:
-            if not published:
-                answered(variant, item, results[variant, published][-1])
-        progress(done)
-    return rows_from_results(items, results)
-
-
-def variant_config(decoder: Decoder, variant: Variant, *, published: bool) -> GenerationConfig:
-    """The bundle's defaults with the variant's strategy."""
-    return decoder.config(
-        **{
-            "strategy": variant.strategy,
-            "branches": variant.branches,
-            "max_new_tokens": MAX_NEW_TOKENS,
-            "published": published,
-            **dict(variant.options),
-        }
-    )
-
-
-def shared_settings(decoder: Decoder, variants: Sequence[Variant] = VARIANTS) -> dict[str, Any]:
-    """Options that are the same for every variant, by name."""
-    configs = [asdict(variant_config(decoder, variant, published=False)) for variant in variants]
-    apart = {"strategy", "branches", "published"}
-    return {
-        name: value
-        for name, value in configs[0].items()
-        if name not in apart and all(config[name] == value for config in configs)
-    }
-
-
-def rows_from_results(
-    items: Sequence[EvalItem], results: dict[tuple[Variant, bool], list[GenerationResult]]
-) -> tuple[Row, ...]:
-    """A row for every kind and variant; `results` has one result for each item, by variant and published."""
-    rows = []
-    for kind in sorted({item.kind for item in items}, key=lambda kind: (kind != SCORED_KIND, kind)):
-        chosen = [i for i, item in enumerate(items) if item.kind == kind]
-        measures = {
-            key: measure_from_results([items[i] for i in chosen], [found[i] for i in chosen], drawn=key[0].draws)
-            for key, found in results.items()
-        }
-        for variant in dict.fromkeys(variant for variant, _ in results):
-            default, published = measures[variant, False], measures.get((variant, True))
-            rows.append(
-                Row(
-                    config=variant.name,
-                    strategy=variant.strategy,
-                    branches=variant.branches,
-                    options=dict(variant.options),
-                    curve=variant.curve_name,
-                    kind=kind,
-                    default=default,
-                    published=published,
-                    steps_saved=None if published is None else published.steps - default.steps,
-                )
-            )
-    return tuple(rows)
-
-
-def curves_from_rows(rows: Sequence[Row]) -> tuple[Curve, ...]:
-    """The curves of the scored rows, kind by kind, in the order of their first ones."""
-    kinds = dict.fromkeys(row.kind for row in rows if row.default.score is not None)
-    return tuple(curve for kind in kinds for curve in _curves_of_kind([row for row in rows if row.kind == kind], kind))
-
-
-def _curves_of_kind(rows: Sequence[Row], kind: str) -> tuple[Curve, ...]:
-    points = {
-        row.config: (row.default.tokens_per_forward, 100 * row.default.score.share)
-        for row in rows
-        if row.default.score is not None
-    }
-    best = max((score for _, score in points.values()), default=0.0)
-    if not best:
-        return ()
-    names: dict[str, list[str]] = {}
-    for row in rows:
-        names.setdefault(row.curve, []).append(row.config)
-    return tuple(
-        Curve(
-            name,
-            tuple(sorted(configs, key=lambda config: points[config][0])),
-            aup_from_points([points[config] for config in configs], best),
-            kind,
-        )
-        for name, configs in names.items()
-    )
-
-
-def measure_from_results(
-    items: Sequence[EvalItem], results: Sequence[GenerationResult], *, drawn: bool = False
-) -> Measure:
-    """The sums and ratios over the prompts of one kind; `drawn`: tokens were drawn, which has limits of its own."""
-    steps = sum(result.steps for result in results)
-    tokens = sum(result.tokens for result in results)
-    window_tokens = sum(result.window_tokens for result in results)
-    seconds = sum(result.seconds for result in results)
+def measure_from_outcomes(outcomes: Sequence[Outcome]) -> Measure:
+    """The sums and ratios over the prompts of one kind."""
+    steps, tokens = [each.steps for each in outcomes], [each.tokens for each in outcomes]
+    window_tokens, seconds = sum(each.window_tokens for each in outcomes), [each.seconds for each in outcomes]
+    verdicts = [each.right for each in outcomes if each.right is not None]
+    limits = [each.limit for each in outcomes if each.limit is not None]
     return Measure(
-        prompts=len(items),
-        score=_score(items, results) if all(item.verdict for item in items) else None,
-        steps=steps,
-        tokens=tokens,
+        prompts=len(outcomes),
+        score=score_from_count(sum(verdicts), len(outcomes)) if len(verdicts) == len(outcomes) else None,
+        steps=sum(steps),
+        tokens=sum(tokens),
         window_tokens=window_tokens,
-        tokens_per_forward=tokens / steps,
-        window_tokens_per_forward=window_tokens / steps,
-        seconds=seconds,
-        tokens_per_second=tokens / seconds,
-        tokens_per_second_median=statistics.median(result.tokens / result.seconds for result in results),
-        limit=_limit(items, results, drawn=drawn),
+        tokens_per_forward=tokens_per_forward(outcomes),
+        tokens_per_forward_interval=interval_of_ratio(tokens, steps),
+        window_tokens_per_forward=window_tokens / sum(steps),
+        seconds=sum(seconds),
+        tokens_per_second=sum(tokens) / sum(seconds),
+        tokens_per_second_interval=interval_of_ratio(tokens, seconds),
+        tokens_per_second_median=statistics.median(each.tokens / each.seconds for each in outcomes),
+        limit=statistics.fmean(limits) if len(limits) == len(outcomes) else None,
     )
 
 
-def score_from_count(correct: int, prompts: int) -> Score:
-    """The share of right answers with its Wilson interval, which stays within 0 and 1 also for all or none right."""
-    share, z2 = correct / prompts, _NORMAL_95**2
-    centre = (share + z2 / (2 * prompts)) / (1 + z2 / prompts)
-    half = _NORMAL_95 / (1 + z2 / prompts) * math.sqrt(share * (1 - share) / prompts + z2 / (4 * prompts**2))
-    # The share is in its interval; rounding can leave it outside by a last bit where all or none are right.
-    return Score(correct, share, min(share, max(0.0, centre - half)), max(share, min(1.0, centre + half)))
-
-
-def _score(items: Sequence[EvalItem], results: Sequence[GenerationResult]) -> Score:
-    correct = sum(item.is_right(result.text) for item, result in zip(items, results, strict=True))
-    return score_from_count(correct, len(items))
-
-
-def _limit(items: Sequence[EvalItem], results: Sequence[GenerationResult], *, drawn: bool) -> float | None:
-    found = [item.limit(result.steps, drawn=drawn) for item, result in zip(items, results, strict=True)]
-    known = [limit for limit in found if limit is not None]
-    return statistics.fmean(known) if len(known) == len(found) else None
-
-
-def _prompt(decoder: Decoder, item: EvalItem) -> Prompt:
-    """Ids of a chat by the bundle's template; raises BadInputError for a bundle without one."""
-    if not item.messages:
-        return item.prompt
-    begun = decoder.tokenizer.encode(item.begun, add_bos=False) if item.begun else []
-    return [*decoder.prompt_from_messages(item.messages), *begun]
-
-
-def _config_of_item(config: GenerationConfig, item: EvalItem) -> GenerationConfig:
-    return replace(config, stop=item.stop or config.stop, max_new_tokens=item.max_new_tokens or config.max_new_tokens)
-
-
-def _decode(decoder: Decoder, prompt: Prompt, item: EvalItem, config: GenerationConfig) -> GenerationResult:
-    (result,) = decoder.generate([prompt], _config_of_item(config, item))
-    return result
+def _rows_of_kind(kind: str, outcomes: Outcomes) -> list[Row]:
+    controls = {
+        variant.name: found
+        for (variant, published), found in outcomes.items()
+        if variant.curve_name == CONTROL and not published
+    }
+    rows = []
+    for variant in dict.fromkeys(variant for variant, _ in outcomes):
+        own, twin = outcomes[variant, False], outcomes.get((variant, True))
+        default, published = measure_from_outcomes(own), None if twin is None else measure_from_outcomes(twin)
+        rows.append(
+            Row(
+                config=variant.name,
+                strategy=variant.strategy,
+                branches=variant.branches,
+                options=dict(variant.options),
+                curve=variant.curve_name,
+                kind=kind,
+                default=default,
+                published=published,
+                steps_saved=None if published is None else published.steps - default.steps,
+                beside=None if variant.name in controls else comparison_with_nearest(own, controls),
+            )
+        )
+    return rows

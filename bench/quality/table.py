@@ -2,19 +2,26 @@
 
 from itertools import groupby
 
-from lopa.bench.quality.measure import Curve, QualityReport, Row
+from lopa.bench.quality.comparison import CONTROL, Comparison
+from lopa.bench.quality.curves import Curve
+from lopa.bench.quality.intervals import Interval
+from lopa.bench.quality.measure import Row
+from lopa.bench.quality.report import QualityReport
 from lopa.bench.table import Table
+
+_BESIDE = f"beside {CONTROL} of like speed: gained, lost, p"
 
 _COLUMNS = (
     "config",
     "score % (95 %)",
     "limit %",
-    "tokens/forward",
+    _BESIDE,
+    "tokens/forward (95 %)",
     "window tokens/forward",
     "steps",
     "published steps",
     "steps saved",
-    "tokens/s",
+    "tokens/s (95 %)",
     "median tokens/s",
     "seconds",
 )
@@ -30,6 +37,7 @@ def tables_from_quality(report: QualityReport) -> list[Table]:
         shown = {
             "score % (95 %)": any(each.score for each in measures),
             "limit %": any(each.limit is not None for each in measures),
+            _BESIDE: any(row.beside for row in rows),
         }
         dropped = {i for i, name in enumerate(_COLUMNS) if not shown.get(name, True)}
         tables.append(
@@ -44,7 +52,7 @@ def tables_from_quality(report: QualityReport) -> list[Table]:
         tables.append(
             Table(
                 title=f"Accuracy under parallelism: area under score against tokens per forward, {kind} prompts",
-                columns=("strategy", "AUP", "configurations, by tokens per forward"),
+                columns=("strategy", "AUP (95 %)", "configurations, by tokens per forward"),
                 rows=tuple(map(_curve_cells, curves)),
             )
         )
@@ -52,7 +60,19 @@ def tables_from_quality(report: QualityReport) -> list[Table]:
 
 
 def _curve_cells(curve: Curve) -> tuple[str, ...]:
-    return curve.name, f"{curve.aup:.0f}", ", ".join(curve.configs)
+    return curve.name, _with_interval(curve.aup, curve.aup_interval, 0), ", ".join(curve.configs)
+
+
+def _compared(beside: Comparison) -> str:
+    """d2f 0.9: +12 -5, 0.14."""
+    p = f"{beside.p:.2f}" if beside.p >= 0.005 else "<0.01"
+    return f"{beside.control}: +{beside.gained} -{beside.lost}, {p}"
+
+
+def _with_interval(value: float, interval: Interval | None, digits: int) -> str:
+    """4.31 (4.12-4.50)."""
+    likely = "" if interval is None else f" ({interval.low:.{digits}f}-{interval.high:.{digits}f})"
+    return f"{value:.{digits}f}{likely}"
 
 
 def _cells(row: Row) -> tuple[str, ...]:
@@ -61,16 +81,18 @@ def _cells(row: Row) -> tuple[str, ...]:
     saved = _NOTHING
     if row.published is not None and row.steps_saved is not None:
         saved = f"{row.steps_saved} ({row.steps_saved / row.published.steps:.0%})"
+    beside = row.beside
     return (
         row.config,
         share,
         _NOTHING if measure.limit is None else f"{measure.limit:.1%}".replace("%", ""),
-        f"{measure.tokens_per_forward:.2f}",
+        _NOTHING if beside is None else _compared(beside),
+        _with_interval(measure.tokens_per_forward, measure.tokens_per_forward_interval, 2),
         f"{measure.window_tokens_per_forward:.2f}",
         str(measure.steps),
         _NOTHING if row.published is None else str(row.published.steps),
         saved,
-        f"{measure.tokens_per_second:.0f}",
+        _with_interval(measure.tokens_per_second, measure.tokens_per_second_interval, 0),
         f"{measure.tokens_per_second_median:.0f}",
         f"{measure.seconds:.1f}",
     )

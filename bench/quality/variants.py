@@ -47,7 +47,7 @@ VARIANTS = (
 )
 """What is measured where nobody says."""
 AUTO_VARIANT = Variant("lopa-auto", "lopa", "auto", curve="lopa-auto")
-"""As many branches as pay; measured where the bundle has a cost table of the device."""
+"""As many branches as pay; measured beside them where the bundle has a cost table of the device."""
 
 
 @dataclass(frozen=True)
@@ -55,13 +55,16 @@ class Sweep:
     """A strategy with one option at several values, the most careful first."""
 
     strategy: Strategy
-    control: str
-    values: tuple[float | str, ...]
+    control: str = ""
+    values: tuple[float | str, ...] = ()
+    """None: one configuration, which has no control."""
     options: Options = ()
     """That stay."""
 
     def variants(self, curve: str) -> tuple[Variant, ...]:
         """One configuration for each value, called after the curve and the value."""
+        if not self.values:
+            return (Variant(curve, self.strategy, options=self.options, curve=curve),)
         return tuple(
             Variant(
                 f"{curve} {value:g}" if isinstance(value, float) else f"{curve} {value}",
@@ -75,18 +78,36 @@ class Sweep:
 
 _THRESHOLDS = (0.95, 0.9, 0.8, 0.7)
 _GAMMAS = (0.05, 0.1, 0.2, 0.4, 0.8)
+_GUESSES = (2, 3, 4)
+_TAKING_BACK = ("take_back_threshold", 0.5)
+_LOSSLESS = ("lossless", True)
+_FRONTIER = ("decide_frontier", True)
 SWEEPS: Mapping[str, Sweep] = {
+    "vanilla": Sweep("vanilla"),
+    "sequential": Sweep("sequential"),
     "threshold": Sweep("threshold", "skip_threshold", _THRESHOLDS),
     "d2f": Sweep("d2f", "skip_threshold", _THRESHOLDS),
+    "d2f-taking-back": Sweep("d2f", "skip_threshold", (0.9, 0.8, 0.7, 0.6), (_TAKING_BACK,)),
+    **{
+        f"{strategy}-frontier": Sweep(strategy, "skip_threshold", _THRESHOLDS, (_FRONTIER,))
+        for strategy in ("threshold", "d2f")
+    },
     "lopa": Sweep("lopa", "branches", (2, 3, 4, 6, 8)),
+    "lopa-frontier": Sweep("lopa", "branches", (2, 3, 4, 6, 8), (_FRONTIER,)),
     "lopa-4": Sweep("lopa", "skip_threshold", _THRESHOLDS, (("branches", 4),)),
+    "lopa-4-taking-back": Sweep("lopa", "skip_threshold", (0.9, 0.8, 0.7, 0.6), (("branches", 4), _TAKING_BACK)),
+    "lopa-auto": Sweep("lopa", "skip_threshold", _THRESHOLDS, (("branches", "auto"),)),
     "eb": Sweep("eb", "gamma", _GAMMAS),
-    "eb-4": Sweep("eb", "gamma", _GAMMAS, (("branches", 4),)),
-    "eb-taking-back": Sweep("eb", "gamma", _GAMMAS, (("take_back_threshold", 0.5),)),
-    "wino": Sweep("wino", "skip_threshold", (0.9, 0.8, 0.7, 0.6), (("take_back_threshold", 0.5),)),
-    "lossless-vanilla": Sweep("vanilla", "branches", (2, 3, 4), (("lossless", True),)),
-    "lossless-threshold": Sweep("threshold", "branches", (2, 3, 4), (("lossless", True),)),
-    "lossless-d2f": Sweep("d2f", "branches", (2, 3, 4), (("lossless", True),)),
+    **{f"eb-{branches}": Sweep("eb", "gamma", _GAMMAS, (("branches", branches),)) for branches in (2, 4, 8)},
+    "eb-frontier": Sweep("eb", "gamma", _GAMMAS, (_FRONTIER,)),
+    "eb-taking-back": Sweep("eb", "gamma", _GAMMAS, (_TAKING_BACK,)),
+    "wino": Sweep("wino", "skip_threshold", (0.9, 0.8, 0.7, 0.6), (_TAKING_BACK,)),
+    "lossless-vanilla": Sweep("vanilla", "branches", _GUESSES, (_LOSSLESS,)),
+    "lossless-sequential": Sweep("sequential", "branches", _GUESSES, (_LOSSLESS,)),
+    "lossless-threshold": Sweep("threshold", "branches", _GUESSES, (_LOSSLESS,)),
+    "lossless-d2f": Sweep("d2f", "branches", _GUESSES, (_LOSSLESS,)),
+    "lossless-top_n": Sweep("top_n", "branches", _GUESSES, (("per_step", 2), _LOSSLESS)),
+    "lossless-dream": Sweep("dream", "branches", _GUESSES, (("steps", 128), _LOSSLESS)),
     "top_n": Sweep("top_n", "per_step", (1, 2, 3, 4)),
     "drawn": Sweep("top_n", "per_step", (1, 2, 3, 4, 8), (("temperature", 1.0),)),
     "factor": Sweep("factor", "factor", (0.25, 0.5, 1.0)),
@@ -98,17 +119,21 @@ SWEEPS: Mapping[str, Sweep] = {
 """By the name of the curve. Moving `skip_threshold` is the control that every other strategy has to beat."""
 
 
+EVERY = "all"
+"""In place of names."""
+
+
 def variants_from_text(text: str) -> tuple[Variant, ...]:
-    """The configurations of the curves that `text` names, commas between them, or of "all".
+    """The configurations of the curves that `text` names, commas between them, or of all.
 
     Raises BadInputError for a name that is not known.
     """
-    names: Sequence[str] = list(SWEEPS) if text == "all" else [name.strip() for name in text.split(",")]
+    names: Sequence[str] = list(SWEEPS) if text == EVERY else [name.strip() for name in text.split(",")]
     unknown = [name for name in names if name not in SWEEPS]
     if unknown:
         raise BadInputError(
             f"no strategy {shown(unknown[0])} to measure",
-            expected="all, or some of " + ", ".join(SWEEPS),
+            expected=f"{EVERY}, or some of " + ", ".join(SWEEPS),
             remedy="give their names with commas between them",
         )
     return tuple(variant for name in dict.fromkeys(names) for variant in SWEEPS[name].variants(name))

@@ -6,10 +6,13 @@ from lopa.bench.eval_set import eval_set_from_jsonl
 from lopa.bench.evaluation.samples import Samples
 from lopa.bench.figure import check_matplotlib
 from lopa.bench.progress import progress_shown
-from lopa.bench.quality.measure import QualityReport, curves_from_rows, quality_rows, shared_settings
+from lopa.bench.quality.curves import curves_from_outcomes
+from lopa.bench.quality.decodes import measured_outcomes, shared_settings, variants_that_fit
+from lopa.bench.quality.measure import rows_from_outcomes
 from lopa.bench.quality.plot import png_from_quality
+from lopa.bench.quality.report import QualityReport
 from lopa.bench.quality.table import tables_from_quality
-from lopa.bench.quality.variants import VARIANTS, variants_from_text
+from lopa.bench.quality.variants import AUTO_VARIANT, EVERY, VARIANTS, variants_from_text
 from lopa.bench.report import prompt_file, run_now
 from lopa.cli.measure.report_output import ReportOutput, command_line
 from lopa.cli.program.verbosity import quiet
@@ -29,7 +32,7 @@ def bench_quality(
     threads: int | None,
 ) -> None:
     """Score and speed of `strategies` (None: the published ones) on the file `prompts`, so many of each kind."""
-    variants = VARIANTS if strategies is None else variants_from_text(strategies)
+    asked = (*VARIANTS, AUTO_VARIANT) if strategies is None else variants_from_text(strategies)
     items = eval_set_from_jsonl(prompts, limit=limit, chats=True)
     if output.plot is not None:
         check_matplotlib()
@@ -41,13 +44,16 @@ def bench_quality(
             )
     with Decoder.open(bundle, devices, threads=threads, device_timeout=device_timeout) as decoder:
         output.check("quality")
+        # What is asked for by name and cannot be is an error; of all, what can be is measured.
+        variants = variants_that_fit(decoder, asked) if strategies in (None, EVERY) else asked
         samples = Samples(items, variants)
         if output.folder is not None:
             samples.check(output.folder)
         run = run_now(decoder.bundle, device=decoder.session.device, threads=threads, arguments=command_line())
         with progress_shown("prompts", len(items), quiet=quiet()) as progress:
-            rows = quality_rows(decoder, items, variants, progress, samples.keep)
-        settings, curves = shared_settings(decoder, variants), curves_from_rows(rows)
+            outcomes = measured_outcomes(decoder, items, variants, progress, samples.keep)
+        rows, curves = rows_from_outcomes(items, outcomes), curves_from_outcomes(items, outcomes)
+        settings = shared_settings(decoder, variants)
         report = QualityReport("quality", run, prompt_file(prompts, limit), settings, rows, curves)
     if output.folder is not None:
         samples.write(output.folder)

@@ -82,7 +82,15 @@ _ABILITIES = (
     _Ability(
         "serve over HTTP", ("starlette", "uvicorn", "httptools", "prometheus-client"), partial(pip_install, "serve")
     ),
+    _Ability(
+        "serve replicas on Ray (docs/ray.md)", ("ray", "starlette", "prometheus-client"), partial(pip_install, "ray")
+    ),
+    _Ability(
+        "answer by a schema, a regex or a grammar (docs/grammars.md)", ("llguidance",), partial(pip_install, "grammar")
+    ),
     _Ability("plot measurements", ("matplotlib",), partial(pip_install, "plot")),
+    _Ability("simulate replicas (docs/scale.md)", ("simpy",), partial(pip_install, "simulate")),
+    _Ability("evaluate with lm-eval (docs/evaluation.md)", ("lm_eval",), partial(pip_install, "eval")),
     _Ability("run the tests", ("pytest", "hypothesis", "mypy", "ruff"), partial(pip_install, "test")),
 )
 

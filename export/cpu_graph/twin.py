@@ -42,14 +42,25 @@ def twin_for_cpu(model: ir.Model, of: TwinOf) -> ir.Model | None:
     Values of weights are not read: they stay in the file that `model` refers to. Raises onnx_ir.passes.PassError when a
     pass finds its contract broken.
     """
-    twin = ir.from_proto(ir.to_proto(model))
-    modified = [make(of)(twin).modified for make in CPU_PASSES]
-    return twin if any(modified) else None
+    twin = _copied(model)
+    return twin if _is_changed(twin, of) else None
 
 
 def unpacked_twin(model: ir.Model, of: TwinOf) -> ir.Model | None:
     """As `twin_for_cpu`, with int4 matrices unpacked before the other passes; None if `model` has none."""
-    twin = ir.from_proto(ir.to_proto(model))
+    twin = _copied(model)
     if not UnpackedInt4Pass()(twin).modified:
         return None
-    return twin_for_cpu(twin, of) or twin
+    _is_changed(twin, of)
+    return twin
+
+
+def _copied(model: ir.Model) -> ir.Model:
+    copy: ir.Model = ir.from_proto(ir.to_proto(model))
+    return copy
+
+
+def _is_changed(twin: ir.Model, of: TwinOf) -> bool:
+    """Whether any of the passes, all of which run, found something to do in `twin`."""
+    modified = [make(of)(twin).modified for make in CPU_PASSES]
+    return any(modified)

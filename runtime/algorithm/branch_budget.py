@@ -11,15 +11,23 @@ from dataclasses import replace
 import numpy as np
 
 from lopa.runtime.algorithm.competition import winner_of
-from lopa.runtime.algorithm.filling import Fills, fills_from_candidates
+from lopa.runtime.algorithm.filling import (
+    Fills,
+    filled,
+    fills_from_candidates,
+    positions_written,
+    without_rows_after_end,
+)
 from lopa.runtime.algorithm.spawning import blocks_of_next_round
 from lopa.runtime.bundle.costs import CostTable
-from lopa.runtime.contract import tiles
+from lopa.runtime.contract import Float32, tiles
 from lopa.runtime.generation_config import MOST_AUTO_BRANCHES, GenerationConfig
 from lopa.runtime.sequence.blocks import active
 from lopa.runtime.sequence.branches import Branch, is_end, size_of_next_block
 from lopa.runtime.sequence.windows import Windows
 from lopa.runtime.strategy.candidates import Candidates
+from lopa.runtime.strategy.judging import judged_positions, without_doubted
+from lopa.runtime.strategy.settings import rule_from_config
 
 _PRIOR_SHARES = (1.0, 1.47, 1.68, 1.81, 1.89, 1.95, 1.99, 2.03)
 """Tokens of a round with 1 .. 8 branches, as multiples of a round with one: whole decodes of the tiny model's
@@ -47,19 +55,42 @@ class BranchBudget:
         confidences: Sequence[float],
         chosen: Branch,
         config: GenerationConfig,
+        *,
+        doubt: Float32,
+        mask_token: int,
         ends: tuple[int, ...],
     ) -> int:
         """How many lookaheads the next round should have; learns from the round that ends.
 
-        It `verified` these branches, the anchor last, with these `candidates` for the asked positions; `chosen`
-        is the winner after its fills.
+        It `verified` these branches, the anchor last, with these `candidates` for the asked positions and these
+        probabilities `doubt` [S] of the judged ones; `chosen` is the winner after its fills, without what is doubted.
         """
         fills = [
             fills_from_candidates(branch, asked, each, config)
             for branch, asked, each in zip(verified, windows.asked, candidates, strict=True)
         ]
-        brought = [tokens_brought(branch, each, ends) for branch, each in zip(verified, fills, strict=True)]
-        self.observe(confidences, brought)
+        rule = rule_from_config(config)
+
+        def taken_back(branch: Branch, fills: Fills) -> int:
+            """How many positions the round would have taken back if this branch had won it."""
+            if not len(windows.judged):
+                return 0
+            after = filled(branch, fills, mask_token=mask_token, ends=ends)
+            if config.drops_rows_after_end:
+                after = without_rows_after_end(after, ends)
+            written = positions_written(branch, fills)
+            _, positions = without_doubted(
+                after, written, windows.judged, doubt, rule, config, mask_token=mask_token, ends=ends
+            )
+            return len(positions)
+
+        self.observe(
+            confidences,
+            [
+                tokens_brought(branch, each, ends) - taken_back(branch, each)
+                for branch, each in zip(verified, fills, strict=True)
+            ],
+        )
         if chosen.layout.slides:  # before the next block's size can be known
             chosen = replace(chosen, blocks=blocks_of_next_round(chosen, chosen.decided))
         left = int(np.count_nonzero(~chosen.decided))
@@ -70,10 +101,13 @@ class BranchBudget:
         if left == 1 and not size_of_next_block(chosen, 1.0, config):
             return 1  # decides the last position, so that no forward is needed any more
         grown = size_of_next_block(chosen, float(chosen.decided[last.start : last.end].mean()), config)
-        return self.branches(undecided=left, window=len(chosen.tokens) + grown - start, prefix=tiles(start)) - 1
+        anchor = replace(chosen, blocks=blocks_of_next_round(chosen, chosen.decided))
+        shadows = len(judged_positions(anchor, rule, config, ends))
+        window = len(chosen.tokens) + grown - start + shadows
+        return self.branches(undecided=left, window=window, prefix=tiles(start)) - 1
 
     def observe(self, confidences: Sequence[float], tokens: Sequence[int]) -> None:
-        """Learn from a round: each branch's confidence, and the tokens it brings if it wins.
+        """Learn from a round: each branch's confidence, and the tokens it brings if it wins, less what is taken back.
 
         Branches are in the order of the round, the anchor last. What a smaller number of branches would have brought
         is known exactly: its lookaheads are the first of these, and the anchor is the same.

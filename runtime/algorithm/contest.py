@@ -7,7 +7,7 @@ import numpy as np
 from lopa.runtime.algorithm.competition import branch_confidence, winner_of
 from lopa.runtime.algorithm.deciding import Answers, Terms, answers_of, decided
 from lopa.runtime.algorithm.filling import Fills, positions_written
-from lopa.runtime.contract import Int64
+from lopa.runtime.contract import Float32, Int64
 from lopa.runtime.frontier.run import may_stand, rows_at_frontiers
 from lopa.runtime.sequence.branches import Branch
 from lopa.runtime.sequence.opened import open_among
@@ -24,10 +24,10 @@ class Contest:
 
     branches: tuple[Branch, ...]
     """With what the strategy remembers of them behind the round."""
-    rows: RowStatistics
-    """[B, Q], as rescored."""
     answers: Answers
-    """The same, and candidates, without what grammars forbid at frontiers."""
+    """Rows [B, Q] as rescored, and candidates, without what grammars forbid at frontiers."""
+    doubt: Float32
+    """[positions that are judged]: how probable the anchor's tokens are to rows that do not see them."""
     confidences: tuple[float, ...]
     winner: int
 
@@ -54,7 +54,8 @@ def contest_of(branches: tuple[Branch, ...], windows: Windows, rows: RowStatisti
         allowed = rows_at_frontiers(branches, windows, rows, terms.config)
     answers = answers_of(windows, allowed, step, terms)
     confidences = mean_confidences(answers)
-    return Contest(branches, rows, answers, confidences, winner_of(confidences))
+    doubt = judged_probabilities(windows, rows, branches[-1])
+    return Contest(branches, answers, doubt, confidences, winner_of(confidences))
 
 
 def asked_candidates(answers: Answers) -> tuple[Candidates, ...]:
@@ -89,7 +90,7 @@ def outcome_of(contest: Contest, terms: Terms) -> Outcome:
         chosen,
         positions_written(branch, fills),
         windows.judged,
-        judged_probabilities(windows, contest.rows, contest.branches[-1]),
+        contest.doubt,
         terms.rule,
         terms.config,
         mask_token=terms.mask_token,

@@ -149,7 +149,9 @@ class Decoding:
                 contest.confidences,
                 outcome.branch,
                 self._config,
-                self._ends,
+                doubt=contest.doubt,
+                mask_token=terms.mask_token,
+                ends=self._ends,
             )
         lookaheads = lookaheads_from_candidates(outcome.left, outcome.proposed, most)
         spawned = branches_from_winner(

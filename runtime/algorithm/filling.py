@@ -74,6 +74,7 @@ def chosen_of_candidates(
             block.complete,
             block.rounds,
             branch.memory,
+            leads=bool(branch.decided[: block.start].all()),
         )
         chosen[own] = chosen_places(offered, rule, config)
     return chosen

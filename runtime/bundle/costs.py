@@ -46,7 +46,7 @@ class Costs(Record, frozen=True, forbid_unknown_fields=True, kw_only=True):
     measured: str
     """ISO date and time."""
     host_seconds: Annotated[float, Meta(ge=0, le=_MOST_SECONDS)]
-    """Median seconds of a decoding step with one branch outside its forward."""
+    """Median seconds of a round of one request with one branch outside its forward."""
     host_seconds_a_branch: Annotated[float, Meta(ge=0, le=_MOST_SECONDS)]
     """What every further branch adds to them."""
     points: Annotated[list[ForwardCost], Meta(min_length=1, max_length=100_000)]

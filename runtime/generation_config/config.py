@@ -9,6 +9,7 @@ from lopa.runtime.contract import TOP_K
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config.option_checks import (
     check_cache,
+    check_frontier,
     check_grammar,
     check_lossless,
     check_own_options,
@@ -62,7 +63,15 @@ class GenerationConfig(Options):
             self._put(name, word_among(name, getattr(self, name), get_args(words)))
         for name in ("block_size", "max_new_tokens"):
             self._put(name, whole_number(name, getattr(self, name), least=1, most=MOST_POSITIONS))
-        for name in ("stop_at_eos", "drop_after_eos", "logprobs", "special_tokens", "lossless", "published"):
+        for name in (
+            "stop_at_eos",
+            "drop_after_eos",
+            "logprobs",
+            "special_tokens",
+            "lossless",
+            "decide_frontier",
+            "published",
+        ):
             self._put(name, truth(name, getattr(self, name)))
         if self.shared_rows is not None:
             self._put("shared_rows", truth("shared_rows", self.shared_rows))
@@ -82,6 +91,7 @@ class GenerationConfig(Options):
             limit = whole_number("take_back_limit", self.take_back_limit, least=0, most=MOST_POSITIONS)
             self._put("take_back_limit", limit)
         check_own_options(self)
+        check_frontier(self)
         if self.traits.whole:
             self._put("block_size", self.max_new_tokens)
             self._put("cache", "none" if self.cache == "blocks" else self.cache)
@@ -146,6 +156,12 @@ class GenerationConfig(Options):
     def has_grammar(self) -> bool:
         """Whether the answer is to satisfy a grammar."""
         return bool(grammars_given(self))
+
+    @property
+    def decides_frontier(self) -> bool:
+        """Whether every step decides the answer's first undecided position: with a grammar the only one of which it is
+        known what may stand there."""
+        return self.decide_frontier or self.has_grammar
 
     @property
     def add_threshold(self) -> float:

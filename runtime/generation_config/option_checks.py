@@ -13,12 +13,22 @@ def check_own_options(options: Options) -> None:
     """Refuse options of other strategies."""
     for name in OWN_OPTIONS:
         value, having = getattr(options, name), strategies_with(name)
-        if value is not None and options.strategy not in having:
+        if value is not None and value is not False and options.strategy not in having:
             raise BadInputError(
                 f"{name} {shown(value)} with strategy {options.strategy!r}",
                 expected=f"strategy {' or '.join(having)}, which alone {'has' if len(having) == 1 else 'have'} it",
                 remedy=f"leave {name} out, or use strategy {having[0]}",
             )
+
+
+def check_frontier(options: Options) -> None:
+    """Refuse it in published mode, which decides what the published loop does."""
+    if options.decide_frontier and options.published:
+        raise BadInputError(
+            "decide_frontier in published mode",
+            expected="the default mode: the published loop decides no position because of its place",
+            remedy="leave one of the two out",
+        )
 
 
 def check_cache(options: Options) -> None:

@@ -99,6 +99,13 @@ class Options:
             "least of the best position in a block that waits for the one before)"
         ),
     )
+    decide_frontier: bool = field(
+        default=False,
+        metadata=_help(
+            "every step decides the answer's first undecided position too, sure or not (not vanilla, sequential, wino, "
+            "dream; with a grammar always)"
+        ),
+    )
     confidence: Confidence = field(
         default="neg_entropy",
         metadata=_help("what ranks positions and branches: neg_entropy, probability or margin (dream: as alg says)"),
@@ -139,8 +146,8 @@ class Options:
     take_back_threshold: float | None = field(
         default=None,
         metadata=_help(
-            "probability below which a decided token is taken back while its block is not finished (lopa, d2f, "
-            "threshold, eb; wino, 0.9)"
+            "probability below which a decided token is taken back while its block is not finished, so that text comes "
+            "by finished blocks (lopa, d2f, threshold, eb; wino, 0.9)"
         ),
     )
     take_back_limit: int | None = field(

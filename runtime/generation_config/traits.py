@@ -32,21 +32,22 @@ class Traits:
 
 
 _TAKE_BACK = frozenset({"take_back_threshold", "take_back_limit"})
+_FRONTIER = frozenset({"decide_frontier"})
 
 TRAITS: Mapping[Strategy, Traits] = {
-    "lopa": Traits(pipelined=True, looks_ahead=True, branches=None, has_next_step=False, own=_TAKE_BACK),
-    "d2f": Traits(pipelined=True, own=_TAKE_BACK),
-    "threshold": Traits(block_steps=True, own=_TAKE_BACK),
+    "lopa": Traits(pipelined=True, looks_ahead=True, branches=None, has_next_step=False, own=_FRONTIER | _TAKE_BACK),
+    "d2f": Traits(pipelined=True, own=_FRONTIER | _TAKE_BACK),
+    "threshold": Traits(block_steps=True, own=_FRONTIER | _TAKE_BACK),
     "vanilla": Traits(block_steps=True),
     "sequential": Traits(block_steps=True),
-    "eb": Traits(pipelined=True, looks_ahead=True, own=frozenset({"gamma"}) | _TAKE_BACK),
+    "eb": Traits(pipelined=True, looks_ahead=True, own=frozenset({"gamma"}) | _FRONTIER | _TAKE_BACK),
     "wino": Traits(has_next_step=False, doubt_threshold=0.9, own=_TAKE_BACK),
     "dream": Traits(whole=True, filters_greedy=True, own=frozenset({"alg", "steps", "alg_temp"})),
-    "top_n": Traits(own=frozenset({"per_step"})),
-    "factor": Traits(pipelined=True, own=frozenset({"factor"})),
-    "klass": Traits(pipelined=True, own=frozenset({"kl_threshold"})),
-    "credit": Traits(pipelined=True),
-    "local_leap": Traits(pipelined=True),
+    "top_n": Traits(own=frozenset({"per_step"}) | _FRONTIER),
+    "factor": Traits(pipelined=True, own=frozenset({"factor"}) | _FRONTIER),
+    "klass": Traits(pipelined=True, own=frozenset({"kl_threshold"}) | _FRONTIER),
+    "credit": Traits(pipelined=True, own=_FRONTIER),
+    "local_leap": Traits(pipelined=True, own=_FRONTIER),
 }
 
 
@@ -68,4 +69,4 @@ def strategies_with(option: str) -> tuple[Strategy, ...]:
 
 
 OWN_OPTIONS = tuple(sorted({option for traits in TRAITS.values() for option in traits.own}))
-"""Options that not every strategy has; None where they are not given."""
+"""Options that not every strategy has; None or False where they are not given."""

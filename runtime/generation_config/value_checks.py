@@ -42,7 +42,12 @@ def checked_temperature(temperature: Any) -> float:
 def checked_gamma(gamma: Any) -> float:
     """A bound of entropy, infinity included."""
     unbounded = isinstance(gamma, (float, np.floating)) and gamma == math.inf
-    return math.inf if unbounded else real_number("gamma", gamma, least=0.0)
+    if unbounded:
+        return math.inf
+    try:
+        return real_number("gamma", gamma, least=0.0)
+    except BadInputError as error:
+        raise BadInputError(error.received, expected="0 or more, or inf", remedy="correct gamma, e.g. 0.2") from error
 
 
 def checked_stop(stop: Any) -> tuple[str, ...]:

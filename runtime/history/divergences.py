@@ -60,7 +60,8 @@ def divergence(ids: Int64, logprobs: Float32, last_ids: Int64, last_logprobs: Fl
     p = np.where(same.any(axis=2), np.exp(logprobs.astype(np.float64)), 0.0)
     q = (same * np.exp(last_logprobs.astype(np.float64))[:, None, :]).sum(axis=2)
     both = (p > 0) & (q > 0)
-    of_tokens = np.where(both, p * np.log(np.where(both, p, 1.0) / np.where(both, q, 1.0)), 0.0).sum(axis=1)
+    # Logarithms apart: a quotient by the least of probabilities would be infinite.
+    of_tokens = (p * (np.log(np.where(both, p, 1.0)) - np.log(np.where(both, q, 1.0)))).sum(axis=1, where=both)
     rest, last_rest = (np.maximum(1.0 - np.where(both, each, 0.0).sum(axis=1), _LEAST_REST) for each in (p, q))
     result: Floats = of_tokens + rest * np.log(rest / last_rest)
     return result

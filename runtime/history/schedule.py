@@ -5,6 +5,7 @@ and the last one all. A step that decides nothing needs no forward: what the mod
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Self
 
 import numpy as np
@@ -33,7 +34,7 @@ def next_step(last: ScheduleStep | None, positions: Int64, config: GenerationCon
     end = config.schedule_steps - 1
     first = 0 if last is None else min(last.number + 1, end)
     if config.algorithm == "origin":
-        return ScheduleStep(next((n for n in range(first, end) if _drawn(n, positions, config).any()), end))
+        return ScheduleStep(int(_steps_drawn(first, positions, config).min(initial=end)))
     counts = np.floor(np.float32(len(positions)) * _shares(config)[first:])
     return ScheduleStep(first + int(np.argmax(counts >= 1)))
 
@@ -45,7 +46,8 @@ def count_of_step(step: ScheduleStep, undecided: int, config: GenerationConfig) 
 
 def drawn_in_step(step: ScheduleStep, positions: Int64, config: GenerationConfig) -> Bool:
     """[n]: which positions a step decides that draws each by itself (origin)."""
-    return _drawn(step.number, positions, config)
+    drawn: Bool = _steps_drawn(step.number, positions, config) == step.number
+    return drawn
 
 
 def noise_of_step(step: ScheduleStep, positions: Int64, config: GenerationConfig) -> Floats:
@@ -56,13 +58,25 @@ def noise_of_step(step: ScheduleStep, positions: Int64, config: GenerationConfig
     return noise
 
 
-def _drawn(number: int, positions: Int64, config: GenerationConfig) -> Bool:
-    drawn: Bool = _uniform(_WHICH, number, positions, config) < _shares(config)[number]
-    return drawn
+def _steps_drawn(first: int, positions: Int64, config: GenerationConfig) -> Int64:
+    """[n]: the first step, from `first` on, in which each position is drawn.
+
+    Every step draws a position by itself, with the step's share. How long that takes is drawn at once instead: a
+    position is not drawn between two times with the ratio of the later to the earlier as its probability. So a schedule
+    of many steps is not looked through, and a position that its step left undecided has a next one.
+    """
+    times = _times(config.schedule_steps)
+    found, after, draw = np.full(len(positions), -1), np.ones(len(positions)), 0
+    while (found < first).any():
+        until = after * _uniform(_WHICH, draw, positions, config)
+        following = np.minimum(np.searchsorted(-times[1:], -until), config.schedule_steps - 1)
+        found = np.where(found < first, np.maximum(following, found + 1), found)
+        after, draw = times[found + 1], draw + 1
+    return found
 
 
 def _uniform(stream: int, number: int, positions: Int64, config: GenerationConfig) -> Floats:
-    """[n]: depends on seed, stream, step and position alone."""
+    """[n]: depends on seed, stream, number and position alone."""
     generator = np.random.Generator(np.random.Philox(key=config.draw_seed, counter=[0, 0, number, stream]))
     table: Floats = generator.random(int(positions.max(initial=-1)) + 1)
     return table[positions]
@@ -70,12 +84,25 @@ def _uniform(stream: int, number: int, positions: Int64, config: GenerationConfi
 
 def _shares(config: GenerationConfig) -> Float32:
     """[steps]: the share of the masks that each step decides, in float32 as the published loop computes it."""
-    steps = config.schedule_steps
+    return _shares_of(config.schedule_steps)
+
+
+@lru_cache(maxsize=8)
+def _shares_of(steps: int) -> Float32:
+    times = _times(steps).astype(np.float32)
+    shares = np.ones(steps, np.float32)
+    shares[:-1] -= times[1:-1] / times[:-2]
+    shares.flags.writeable = False  # what is kept is everyone's
+    return shares
+
+
+@lru_cache(maxsize=8)
+def _times(steps: int) -> Floats:
+    """[steps + 1]: the times between which the steps lie, numbers of float32."""
     number = np.arange(steps + 1, dtype=np.float64)
     step = np.float64((np.float32(EPS) - np.float32(1)) / np.float32(steps))
     # Sums and products together are rounded once, as torch.linspace does from either end.
     from_end = np.float64(np.float32(EPS)) - step * number[::-1]
-    times = np.where(number < (steps + 1) // 2, 1 + step * number, from_end).astype(np.float32)
-    shares = np.ones(steps, np.float32)
-    shares[:-1] -= times[1:-1] / times[:-2]
-    return shares
+    times = np.where(number < (steps + 1) // 2, 1 + step * number, from_end).astype(np.float32).astype(np.float64)
+    times.flags.writeable = False
+    return times

@@ -211,11 +211,16 @@ def size_of_next_block(branch: Branch, progress: float, config: GenerationConfig
 def nothing_left(branch: Branch, config: GenerationConfig, mask_token: int) -> bool:
     """True when a prepared branch needs no further round (section 4, point 3).
 
-    The published loop also looks for the mask token in the prompt, and then caches the last block once more (quirk 4).
+    The published loop also looks for the mask token in the prompt, and then caches the last block once more (quirk 4);
+    those that keep the rows of the whole answer, Fast-dLLM's and Dream's, do not.
     """
     if active(branch.blocks) or (branch.blocks[-1].end < branch.layout.end and not branch.ended):
         return False
-    recache = config.published and bool((branch.tokens[: branch.layout.prompt] == mask_token).any())
+    recache = (
+        config.published
+        and not branch.layout.whole
+        and bool((branch.tokens[: branch.layout.prompt] == mask_token).any())
+    )
     return not (recache and to_cache(branch.blocks))
 
 

@@ -52,9 +52,8 @@ def with_shadow_rows(
     mask[:, padding, padding] = True
 
     input_ids[-1, rows] = anchor.tokens[at] if prediction_shift else mask_token
-    positions[-1, rows] = at - anchor.layout.unseen
-    mask[-1, rows, :] = False
-    mask[-1, rows, :real] = _seen(judged, at, windows.positions[-1, :real] + anchor.layout.unseen, anchor, config)
+    positions[-1, rows] = at
+    mask[-1, rows, :real] = _seen(judged, at, windows.positions[-1, :real], anchor, config)
     mask[-1, rows, rows] = _seen_shadows(judged, anchor) if prediction_shift == 0 else np.eye(shadows, dtype=np.bool_)
 
     first = windows.kept + len(windows.asked[-1])

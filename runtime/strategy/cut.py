@@ -38,7 +38,8 @@ def within_entropy_bound(ranked: Int64, block: OpenBlock, config: GenerationConf
 def within_factor(ranked: Int64, block: OpenBlock, config: GenerationConfig) -> int:
     """The largest n with (n + 1) (1 - probability of the n-th) below the factor (Fast-dLLM)."""
     p = block.candidates.probabilities[ranked].astype(np.float64)
-    return int(np.count_nonzero(np.arange(2, len(p) + 2) * (1.0 - p) < config.parallel_factor))
+    counts = 1 + np.flatnonzero(np.arange(2, len(p) + 2) * (1.0 - p) < config.parallel_factor)
+    return int(counts.max(initial=0))
 
 
 def so_many(block: OpenBlock, config: GenerationConfig) -> int:  # noqa: ARG001

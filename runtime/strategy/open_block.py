@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from lopa.runtime.contract import Bool, Float32, Int64
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.sequence.memory import Memory
@@ -24,6 +26,15 @@ class OpenBlock:
     """In which it was active before."""
     memory: Memory | None = None
     """What the strategy keeps of the branch, as its first stage left it in this step."""
+    leads: bool = False
+    """Whether the first undecided position of the answer is in it."""
+
+    def frontier(self, config: GenerationConfig) -> Bool:
+        """[n]: the answer's first undecided position, where every step decides it; else none."""
+        first = np.zeros(len(self.positions), np.bool_)
+        if config.decides_frontier and self.leads:
+            first[np.flatnonzero(self.open)[:1]] = True
+        return first
 
     def certainties(self, config: GenerationConfig) -> Float32:
         """[n]: what is held against the threshold: probabilities; of sliding blocks minus the scores."""

@@ -14,11 +14,13 @@ def chosen_places(block: OpenBlock, rule: Rule, config: GenerationConfig) -> Boo
 
     Of those that are eligible and above the threshold the first by rank, as many as the cut leaves. Where these are
     fewer than the step has to decide, and the block is complete: so many of all that are open, the first by rank.
+    Where every step decides the answer's first undecided position, that is certain and the first of all.
     """
-    ranks = rule.rank(block, config)
-    certain = rule.eligible(block, config) & block.open & (block.certainties(config) > rule.threshold(block, config))
-    ranked = _ranked(ranks, certain)
-    chosen = ranked[: rule.cut(ranked, block, config)]
+    frontier = block.frontier(config)
+    ranks = np.where(frontier, np.inf, rule.rank(block, config))
+    sure = rule.eligible(block, config) & block.open & (block.certainties(config) > rule.threshold(block, config))
+    ranked = _ranked(ranks, sure | frontier)
+    chosen = ranked[: max(rule.cut(ranked, block, config), int(frontier.any()))]
     least = rule.least(block, config)
     if len(chosen) < least and block.complete and block.open.any():
         overwrites = config.overwrites_decided and rule.overwrites_decided

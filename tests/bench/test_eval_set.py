@@ -43,8 +43,10 @@ GOOD = '{"prompt": "p", "answer": "#### 1", "kind": "math"}'
 @pytest.mark.parametrize(
     ("line", "named"),
     [
-        ("{not json", "not JSON"),
-        ("[1, 2]", "no JSON object"),
+        ("{not json", "JSON is malformed"),
+        ("[1, 2]", "Expected `object`"),
+        ('{"prompt": ' + "[" * 100_000, "nested too deeply"),
+        (r'{"prompt": "\ud800", "answer": "a", "kind": "code"}', "line 3: "),
         ('{"prompt": "p", "kind": "code"}', "has no answer"),
         ('{"answer": "a", "kind": "code"}', "has no prompt"),
         ('{"prompt": "p", "answer": "a"}', "has no kind"),

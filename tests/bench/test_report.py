@@ -11,9 +11,15 @@ import pytest
 
 from lopa.bench.eval_set import eval_set_from_jsonl
 from lopa.bench.machine import date_now, machine_now
-from lopa.bench.quality.measure import QualityReport, curves_from_rows, quality_rows, shared_settings
-from lopa.bench.quality.plot import png_from_quality
+from lopa.bench.quality.comparison import Comparison
+from lopa.bench.quality.curves import curves_from_outcomes
+from lopa.bench.quality.decodes import measured_outcomes, shared_settings
+from lopa.bench.quality.intervals import Interval
+from lopa.bench.quality.measure import rows_from_outcomes
+from lopa.bench.quality.plot import PER_SECOND, png_from_quality
+from lopa.bench.quality.report import QualityReport
 from lopa.bench.quality.table import tables_from_quality
+from lopa.bench.quality.variants import VARIANTS
 from lopa.bench.report import json_from_report, make_folder, prompt_file, run_now, write_report
 from lopa.bench.table import Table, markdown_from_table
 from lopa.runtime.bundle import sha256_of_file
@@ -25,12 +31,17 @@ from lopa.tiny import EVAL
 
 @pytest.fixture(scope="module")
 def report(tiny_bundle: Path) -> QualityReport:
-    items = eval_set_from_jsonl(EVAL, limit=1)
+    items = eval_set_from_jsonl(EVAL, limit=2)
     with Decoder.open(tiny_bundle, threads=1) as decoder:
         run = run_now(decoder.bundle, device="cpu", threads=1, arguments=["lopa-export", "bench", "a bundle"])
-        rows = quality_rows(decoder, items)
+        outcomes = measured_outcomes(decoder, items, VARIANTS)
         return QualityReport(
-            "quality", run, prompt_file(EVAL, 1), shared_settings(decoder), rows, curves_from_rows(rows)
+            "quality",
+            run,
+            prompt_file(EVAL, 2),
+            shared_settings(decoder, VARIANTS),
+            rows_from_outcomes(items, outcomes),
+            curves_from_outcomes(items, outcomes),
         )
 
 
@@ -66,7 +77,19 @@ def test_tables_show_the_rows(report: QualityReport) -> None:
     assert "score % (95 %)" in math.columns
     assert "score % (95 %)" not in code.columns
     assert [line[0] for line in curves.rows] == [curve.name for curve in report.curves]
-    assert [line[1] for line in curves.rows] == [f"{curve.aup:.0f}" for curve in report.curves]
+    aups = [(curve.aup, curve.aup_interval) for curve in report.curves]
+    assert [line[1] for line in curves.rows] == [
+        f"{aup:.0f} ({own.low:.0f}-{own.high:.0f})" for aup, own in aups if own
+    ]
+    speed, beside = (
+        next(i for i, name in enumerate(math.columns) if name.startswith(word)) for word in ("tokens/f", "b")
+    )
+    d2f = report.rows[2].default
+    own = d2f.tokens_per_forward_interval
+    assert own is not None
+    assert math.rows[2][speed] == f"{d2f.tokens_per_forward:.2f} ({own.low:.2f}-{own.high:.2f})"
+    assert [line[beside].partition(":")[0] for line in math.rows] == ["d2f", "d2f", "-", *["d2f"] * 5]
+    assert not any(name.startswith("beside") for name in code.columns), "nothing is scored there"
     for table, kind in ((math, "math"), (code, "code")):
         rows = [row for row in report.rows if row.kind == kind]
         assert [line[0] for line in table.rows] == [row.config for row in rows]
@@ -75,6 +98,15 @@ def test_tables_show_the_rows(report: QualityReport) -> None:
         assert [line[steps] for line in table.rows] == [str(row.default.steps) for row in rows]
         published = table.columns.index("published steps")
         assert [line[published] for line in table.rows][:3] == ["-", "-", str(rows[2].published.steps)]  # type: ignore[union-attr]
+
+
+def test_a_split_that_is_no_chance_is_said(report: QualityReport) -> None:
+    for beside, told in (
+        (Comparison("d2f 0.9", 20, 4, 0.0015), "d2f 0.9: +20 -4, <0.01"),
+        (Comparison("d2f 0.9", 3, 4, 1.0), "d2f 0.9: +3 -4, 1.00"),
+    ):
+        math, *_ = tables_from_quality(replace(report, rows=(replace(report.rows[0], beside=beside),)))
+        assert told in math.rows[0]
 
 
 def test_markdown_is_aligned() -> None:
@@ -89,13 +121,22 @@ def test_markdown_is_aligned() -> None:
     ]
 
 
+def test_a_single_prompt_has_no_intervals(report: QualityReport) -> None:
+    alone = [replace(row, default=replace(row.default, tokens_per_forward_interval=None)) for row in report.rows]
+    math, *_ = tables_from_quality(replace(report, rows=tuple(alone)))
+    assert f"{alone[2].default.tokens_per_forward:.2f}" in math.rows[2]
+    assert png_from_quality(replace(report, rows=tuple(alone))) != png_from_quality(report), "bars both ways"
+
+
 def test_the_plot_is_a_png_that_depends_on_the_scores(report: QualityReport) -> None:
     data = png_from_quality(report)
     assert data[:8] == b"\x89PNG\r\n\x1a\n"
     width, height = struct.unpack(">II", data[16:24])
     assert (width, height) == (1080, 720)
     moved = [
-        replace(row, default=replace(row.default, tokens_per_forward=row.default.tokens_per_forward * 2))
+        replace(
+            row, default=replace(row.default, tokens_per_forward=99.0, tokens_per_forward_interval=Interval(90.0, 99.5))
+        )
         if row.config == "lopa-8"
         else row
         for row in report.rows
@@ -121,3 +162,12 @@ def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match="taken"):
         write_whole(tmp_path / "taken", b"data")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "taken"]
+
+
+def test_a_plot_against_seconds(report: QualityReport) -> None:
+    """Moved by what is slower, not by what takes more forwards."""
+    first, *rest = report.rows
+    slower = replace(first.default, tokens_per_second=1.0, tokens_per_second_interval=Interval(0.5, 2.0))
+    moved = replace(report, rows=(replace(first, default=slower), *rest))
+    assert png_from_quality(moved, PER_SECOND) != png_from_quality(report, PER_SECOND)
+    assert png_from_quality(moved) == png_from_quality(report)

@@ -14,7 +14,9 @@ from tests.serve.servers import Server
 
 from lopa.bench.eval_set import SCORED_KIND, EvalItem, eval_set_from_jsonl, is_correct
 from lopa.bench.evaluation.published import lines_of_data_set
-from lopa.bench.quality.measure import measure_from_results, variant_config
+from lopa.bench.quality.decodes import variant_config
+from lopa.bench.quality.measure import measure_from_outcomes
+from lopa.bench.quality.outcome import outcome_from_result
 from lopa.bench.quality.variants import VARIANTS
 from lopa.runtime import Decoder
 from lopa.tiny import EVAL
@@ -43,7 +45,8 @@ def right(items: list[EvalItem], decoder: Decoder) -> Right:
     (variant,) = (each for each in VARIANTS if each.name == "lopa-4")  # what the task's file asks for
     config = variant_config(decoder, variant, published=False)
     results = [result for item in items for result in decoder.generate([item.prompt], config)]
-    score = measure_from_results(items, results).score
+    outcomes = [outcome_from_result(item, result) for item, result in zip(items, results, strict=True)]
+    score = measure_from_outcomes(outcomes).score
     assert score is not None
     assert 0 < score.share < 1, "or a verdict says nothing"
     verdicts = [is_correct(result.text, item.answer) for item, result in zip(items, results, strict=True)]

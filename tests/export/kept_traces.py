@@ -1,18 +1,29 @@
-"""Traces of torch's exporter, kept for a whole test run: one takes seconds, and whatever is done to it after does not.
+"""Traces of torch's exporter, kept: one takes seconds, and whatever is done to it after does not.
 
 The first export of a size, dialect, type and part traces; others in the run, also of other workers and of processes
 that have in_processes/ on their PYTHONPATH, read what it gave. That is the same graph but for the numbers in the names
 of values. It is traced with logits, and where none are wanted, that output is taken away again: test_kept_traces.py
 sees that no other graph comes of it.
+
+RECORDED holds those of a whole run. One stands in for a trace of exactly what it was made from: the same arguments, the
+same source of what is traced, the same versions of everything that traces. After a change of any of these, runs trace
+anew (200 s of processor time in all) until a whole run is recorded:
+
+    pytest --basetemp out/tests && python -m tests.export.kept_traces out/tests/traces
 """
 
 import fcntl
 import gc
 import hashlib
+import lzma
+import platform
+import shutil
 import sys
+import tarfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -21,30 +32,39 @@ import onnx_ir as ir
 from onnx_ir import serde
 from torch.onnx._internal.exporter._registration import ONNXRegistry
 
-from lopa.export.graph import trace
+from lopa.export.graph import module, portable_module, trace, traced_forms
+from lopa.export.weights import torch_dtypes
 from lopa.runtime.bundle.manifest import Dialect, ModelDimensions
-from lopa.runtime.contract import LOGITS
+from lopa.runtime.contract import LOGITS, forward, model_part, portable_form
 from lopa.runtime.contract.model_part import ModelPart
 
+RECORDED = Path(__file__).resolve().parents[1] / "reference" / "onnx_traces.tar.xz"
+SOURCES = (trace, traced_forms, module, portable_module, torch_dtypes, forward, model_part, portable_form)
+"""All of ours that decides what a trace is of its arguments."""
+_TRACERS = ("torch", "onnxscript", "onnx-ir", "onnx", "sympy", "numpy")
 traced_by_the_exporter = trace.traced_graph
 ONNXRegistry.from_torchlib = staticmethod(cache(ONNXRegistry.from_torchlib))
 """torch reads its library of operators anew for each export, in two thirds of a second."""
 
 
 def kept_traces(folder: Path) -> Callable[..., ir.Model]:
-    """In place of traced_graph of lopa.export.graph.trace."""
+    """In place of traced_graph of lopa.export.graph.trace; `folder` gets a file for each trace that is asked for."""
 
     def traced_graph(
         dimensions: ModelDimensions, dialect: Dialect, dtype: str, part: ModelPart, *, with_logits: bool
     ) -> ir.Model:
         arguments: tuple[Any, ...] = (dimensions, dialect, dtype, part)
-        kept = folder / hashlib.sha256(repr(arguments).encode()).hexdigest()
+        kept = folder / trace_name(*arguments)
         with kept.with_suffix(".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not kept.exists():
-                with unmeasured():
-                    made = traced_by_the_exporter(*arguments, with_logits=True)
-                kept.write_bytes(_bytes(made))
+                recorded = recorded_traces(folder) / kept.name
+                if recorded.exists():
+                    shutil.copyfile(recorded, kept)
+                else:
+                    with unmeasured():
+                        made = traced_by_the_exporter(*arguments, with_logits=True)
+                    kept.write_bytes(_bytes(made))
         model = serde.deserialize_model(onnx.load_model_from_string(kept.read_bytes()))
         if part.is_last and not with_logits:
             unwanted = model.graph.outputs.pop()
@@ -53,6 +73,42 @@ def kept_traces(folder: Path) -> Callable[..., ir.Model]:
         return model
 
     return traced_graph
+
+
+def trace_name(*arguments: object) -> str:
+    """Another for other arguments, another source of what is traced, or other versions of what traces."""
+    return hashlib.sha256(repr((arguments, basis())).encode()).hexdigest()
+
+
+@cache
+def basis() -> tuple[str, ...]:
+    """What a trace is made from besides its arguments."""
+    sources = [Path(str(each.__file__)).read_text(encoding="utf-8") for each in SOURCES]
+    return (*platform.python_version_tuple()[:2], *map(version, _TRACERS), *sources)
+
+
+def recorded_traces(folder: Path) -> Path:
+    """Where those of RECORDED lie, unpacked in `folder` when first asked for."""
+    unpacked = folder / "recorded"
+    with (folder / "recorded.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not unpacked.exists():
+            with tarfile.open(RECORDED) as archive:
+                archive.extractall(unpacked, filter="data")
+    return unpacked
+
+
+def record(folder: Path) -> None:
+    """Every trace that a run asked for, into RECORDED; the same files make the same bytes."""
+    with (
+        lzma.open(RECORDED, "wb", preset=9 | lzma.PRESET_EXTREME) as packed,
+        tarfile.open(fileobj=packed, mode="w") as out,
+    ):
+        for kept in sorted(path for path in folder.iterdir() if path.is_file() and not path.suffix):
+            member = tarfile.TarInfo(kept.name)
+            member.size = kept.stat().st_size
+            with kept.open("rb") as content:
+                out.addfile(member, content)
 
 
 @contextmanager
@@ -77,3 +133,7 @@ def _bytes(model: ir.Model) -> bytes:
         tensor = value.const_value
         value.const_value = ir.ExternalTensor("nowhere", 0, tensor.nbytes, tensor.dtype, shape=tensor.shape, name=name)
     return bytes(serde.serialize_model(model).SerializeToString())
+
+
+if __name__ == "__main__":
+    record(Path(sys.argv[1]))

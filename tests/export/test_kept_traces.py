@@ -1,11 +1,18 @@
 """What stands in for torch's exporter in most tests gives what the exporter gives."""
 
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import msgspec
 import onnx_ir as ir
 import pytest
+from tests.export import kept_traces
 from tests.export.kept_traces import traced_by_the_exporter
 
 from lopa.export.graph import trace
 from lopa.runtime.bundle.manifest import Dialect, ModelDimensions
+from lopa.runtime.contract.model_part import ModelPart, whole_model
 
 ONE = ModelDimensions(
     vocab_size=24,
@@ -40,17 +47,82 @@ def _described(model: ir.Model) -> list[object]:
     return told
 
 
-@pytest.mark.parametrize("dialect", ["standard", "portable"])
+@pytest.mark.parametrize(
+    ("dialect", "dtype", "part"),
+    [("standard", "float32", None), ("portable", "float16", None), ("standard", "float32", ModelPart(1, 2, 2))],
+)
 def test_without_logits_it_is_what_the_exporter_makes_without_them(
-    dialect: Dialect, monkeypatch: pytest.MonkeyPatch
+    dialect: Dialect, dtype: Any, part: ModelPart | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """What is recorded or was kept, beside the exporter itself."""
+    sizes = msgspec.structs.replace(ONE, layers=1 if part is None else part.layers)
+
     def described(*, with_logits: bool) -> list[object]:
-        return _described(
-            trace.graph_from_dimensions(ONE, {}, "weights", dialect=dialect, dtype="float32", with_logits=with_logits)
+        made = trace.graph_from_dimensions(
+            sizes, {}, "weights", dialect=dialect, dtype=dtype, with_logits=with_logits, part=part
         )
+        return _described(made)
 
     assert trace.traced_graph is not traced_by_the_exporter
     ours, longer = described(with_logits=False), described(with_logits=True)
     monkeypatch.setattr(trace, "traced_graph", traced_by_the_exporter)
     assert ours == described(with_logits=False)
     assert ours != longer
+
+
+ASKED = (ONE, "standard", "float32", whole_model(1))
+
+
+def test_this_code_is_recorded(tmp_path: Path) -> None:
+    if not (kept_traces.recorded_traces(tmp_path) / kept_traces.trace_name(*ASKED)).exists():
+        pytest.skip("recorded of other code or by other versions: tests/export/kept_traces.py says how to record")
+
+
+def test_a_recording_stands_in_only_for_what_it_was_made_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    class TracedError(Exception):
+        pass
+
+    def exporter(*_: object, **__: object) -> ir.Model:
+        raise TracedError
+
+    recorded = ir.from_onnx_text(
+        '<ir_version: 10, opset_import: ["" : 23]> one (float[1] x) => (float[1] y) { y = Neg(x) }'
+    )
+    run, later = tmp_path / "run", tmp_path / "later"
+    run.mkdir()
+    later.mkdir()
+    (run / kept_traces.trace_name(*ASKED)).write_bytes(ir.to_proto(recorded).SerializeToString())
+    monkeypatch.setattr(kept_traces, "RECORDED", tmp_path / "one.tar.xz")
+    kept_traces.record(run)
+    monkeypatch.setattr(kept_traces, "traced_by_the_exporter", exporter)
+    traced_graph = kept_traces.kept_traces(later)
+    assert [node.op_type for node in traced_graph(*ASKED, with_logits=True).graph] == ["Neg"]
+    with pytest.raises(TracedError):
+        traced_graph(msgspec.structs.replace(ONE, rms_norm_eps=1e-7), *ASKED[1:], with_logits=True)
+    request.addfinalizer(kept_traces.basis.cache_clear)
+    for changed, value in (
+        ("version", lambda name: "2.0" if name == "torch" else version(name)),
+        ("SOURCES", (*kept_traces.SOURCES[:-1], kept_traces)),
+    ):
+        with monkeypatch.context() as patched:
+            patched.setattr(kept_traces, changed, value)
+            kept_traces.basis.cache_clear()
+            with pytest.raises(TracedError):
+                traced_graph(*ASKED, with_logits=True)
+
+
+def test_what_is_recorded_is_what_a_run_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither locks nor what was unpacked; the same files make the same bytes."""
+    run, packed = tmp_path / "run", []
+    (run / "recorded").mkdir(parents=True)
+    for name in ("recorded/of-other-code", "b", "a", "a.lock"):
+        (run / name).write_text(f"trace {name}")
+    for place in ("one", "other"):
+        monkeypatch.setattr(kept_traces, "RECORDED", tmp_path / f"{place}.tar.xz")
+        kept_traces.record(run)
+        packed.append(kept_traces.RECORDED.read_bytes())
+    assert packed[0] == packed[1]
+    unpacked = kept_traces.recorded_traces(tmp_path)
+    assert {path.name: path.read_text() for path in unpacked.iterdir()} == {"a": "trace a", "b": "trace b"}

@@ -167,6 +167,22 @@ def test_a_mask_token_in_the_prompt_costs_the_published_loop_one_more_step(
     assert len(steps_of(decoder, "<|mask|>" + prompts[0], strategy="d2f", special_tokens=True)) < len(steps)
 
 
+@pytest.mark.parametrize("cache", ["none", "prefix", "dual"])
+def test_a_mask_token_in_the_prompt_ends_no_loop_that_keeps_the_whole_answer(decoder: Decoder, cache: str) -> None:
+    """It made them look for a block to keep rows around when none was left, and the request failed."""
+    asked: dict[str, Any] = {
+        "strategy": "sequential",
+        "published": True,
+        "cache": cache,
+        "block_size": 4,
+        "stop_at_eos": False,
+    }
+    mask = decoder.bundle.manifest.special_tokens.mask
+    for new, steps in ((2, 0), (8, 8)):  # less than a block is nothing there
+        result = decode(decoder, (30, mask, 31), max_new_tokens=new, **asked)
+        assert (result.steps, result.window_tokens) == (steps, steps)
+
+
 def test_ids_are_taken_as_they_are(decoder: Decoder, prompts: list[str]) -> None:
     text = decode(decoder, prompts[0])
     assert text.prompt_ids[0] == decoder.bundle.manifest.special_tokens.bos

@@ -239,7 +239,7 @@ def test_what_a_sliding_block_does_not_have_is_refused(options: dict[str, Any], 
 def test_every_option_of_a_strategy_is_refused_by_all_others() -> None:
     values: dict[str, Any] = {
         "gamma": 0.3, "per_step": 2, "factor": 0.5, "kl_threshold": 0.1, "alg": "origin", "steps": 3, "alg_temp": 0.2,
-        "take_back_threshold": 0.5, "take_back_limit": 3,
+        "take_back_threshold": 0.5, "take_back_limit": 3, "decide_frontier": True,
     }  # fmt: skip
     own = {name for traits in TRAITS.values() for name in traits.own}
     assert own <= values.keys()

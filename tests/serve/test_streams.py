@@ -66,6 +66,32 @@ def test_text_joins_to_the_answer_that_is_not_streamed(server: Server, options: 
             assert all(part.delta.content is None for part in own if part.model_extra)
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"strategy": "wino", "skip_threshold": 0.4},
+        {"strategy": "eb", "gamma": 3.0, "take_back_threshold": 0.95, "branches": 3, "block_size": 16},
+        {"strategy": "d2f", "skip_threshold": 0.3, "take_back_threshold": 0.9},
+    ],
+    ids=lambda options: options["strategy"],
+)
+def test_deltas_stay_where_tokens_are_taken_back(server: Server, options: dict[str, Any]) -> None:
+    """Drafts change; what came as content is the beginning of every later draft, and joins to the whole answer."""
+    asked: Any = {"model": "tiny", "messages": TALK, "max_tokens": 48, "temperature": 0.8, "seed": 2}
+    whole = server.client.chat.completions.create(**asked, extra_body={"lopa": options})
+    more = {"lopa": options, "stream_options": {"include_drafts": True}}
+    text, drafts = "", list[str]()
+    for chunk in server.client.chat.completions.create(**asked, stream=True, extra_body=more):
+        [choice] = chunk.choices
+        text += choice.delta.content or ""
+        said = (choice.model_extra or {}).get("lopa", {})
+        if "draft" in said:
+            drafts.append(said["draft"])
+            assert drafts[-1].startswith(text)
+    assert text == whole.choices[0].message.content
+    assert drafts
+
+
 def test_the_stream_helper_of_the_client_adds_it_up(server: Server) -> None:
     asked: Any = {"model": "tiny", "messages": TALK, "max_tokens": 128}  # it refuses an answer that is cut
     whole = server.client.chat.completions.create(**asked)

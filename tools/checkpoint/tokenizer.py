@@ -3,6 +3,7 @@
 Any text can be encoded and comes back unchanged. Most ids of a large vocabulary have no token.
 """
 
+from collections.abc import Sequence
 from itertools import count
 from typing import Any
 
@@ -18,12 +19,14 @@ _WORDS = (
 BOS, EOS, END = "<|beginoftext|>", "<|endoftext|>", "<|im_end|>"
 
 
-def tokenizer_from_likeness(likeness: Likeness) -> dict[str, Any]:
-    """The content of tokenizer.json."""
-    # A byte is one of 256 letters in this kind of tokenizer; a word follows the letter of the space before it.
+def tokenizer_from_likeness(likeness: Likeness, words: Sequence[str] | None = None) -> dict[str, Any]:
+    """The content of tokenizer.json. `words` (None: some that are frequent) are one token each; those with a space in
+    front come first among them, since the earlier of two ways to join letters is taken."""
+    words = [f" {word}" for word in _WORDS.split()] if words is None else words
+    # A byte is one of 256 letters in this kind of tokenizer.
     letters = sorted(ByteLevel.alphabet())
-    space = ByteLevel(add_prefix_space=False, use_regex=False).pre_tokenize_str(" ")[0][0]
-    starts = dict.fromkeys(space + word[:end] for word in _WORDS.split() for end in range(1, len(word) + 1))
+    in_letters = [ByteLevel(add_prefix_space=False, use_regex=False).pre_tokenize_str(word)[0][0] for word in words]
+    starts = dict.fromkeys(word[:end] for word in in_letters for end in range(2, len(word) + 1))
     special = _special_ids(likeness)
     free = (i for i in count() if i not in special.values())
     ids = dict(zip([*letters, *starts], free, strict=False))

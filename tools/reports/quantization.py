@@ -16,7 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from lopa.bench.eval_set import SCORED_KIND, EvalItem, eval_set_from_jsonl
-from lopa.bench.quality.measure import Measure, measure_from_results, variant_config
+from lopa.bench.quality.decodes import variant_config
+from lopa.bench.quality.measure import Measure, measure_from_outcomes
+from lopa.bench.quality.outcome import outcome_from_result
 from lopa.bench.quality.variants import VARIANTS
 from lopa.bench.table import Table, show_table
 from lopa.runtime.contract import Int64, WindowBatch
@@ -61,8 +63,8 @@ def _scores(decoder: Decoder, items: Sequence[EvalItem]) -> list[str]:
     measures = []
     for variant in VARIANTS:
         config = variant_config(decoder, variant, published=False)
-        results = [next(decoder.generate([item.prompt], config)) for item in items]
-        measures.append(measure_from_results(items, results))
+        outcomes = [outcome_from_result(item, next(decoder.generate([item.prompt], config))) for item in items]
+        measures.append(measure_from_outcomes(outcomes))
     shares = [100 * _share(measure) for measure in measures]
     speeds = [measure.tokens_per_forward for measure in measures]
     cells = [*zip(shares, speeds, strict=True), (np.mean(shares), np.mean(speeds))]

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -31,6 +32,7 @@ from lopa.runtime.bundle.record import json_from_record
 from lopa.runtime.contract import Statistics, WindowBatch
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.errors import BadInputError
+from lopa.runtime.requests.observer import RoundReport
 
 SMALL = Schedule(
     tuple(
@@ -205,18 +207,30 @@ def test_prefixes_beyond_the_model_are_left_out(decoder: Decoder) -> None:
 
 
 def test_the_hosts_share_and_what_a_branch_adds(decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Real steps whose seconds are replaced: 7 outside a forward of 100, and 2 for each further branch."""
-    original = Decoder.stream
+    """Real rounds whose seconds are replaced: 7 outside the forward, and 2 for each further branch."""
+    original_job, original_pool, counts = Decoder.job, Decoder.pool, list[int]()
 
-    def timed(self: Decoder, *arguments: Any, on_step: Any, **named: Any) -> Any:
-        def replaced(step: Step) -> None:
-            further = len(step.branches) - 1
-            on_step(replace(step, seconds={"forward": 100.0, "select": 7.0, "spawn": 2.0 * further}))
+    def job(self: Decoder, *arguments: Any, on_step: Any, **named: Any) -> Any:
+        def counted(step: Step) -> None:
+            counts.append(len(step.branches))
+            on_step(step)
 
-        return original(self, *arguments, on_step=replaced, **named)
+        return original_job(self, *arguments, on_step=counted, **named)
 
-    monkeypatch.setattr(Decoder, "stream", timed)
+    def pool(self: Decoder, *arguments: Any, observer: Any, **named: Any) -> Any:
+        def ended(report: RoundReport) -> None:
+            assert 0 < report.seconds_outside < report.seconds
+            observer.round_ended(replace(report, seconds_outside=7.0 + 2.0 * (counts[-1] - 1)))
+
+        timed = SimpleNamespace(
+            round_ended=ended, request_admitted=observer.request_admitted, request_ended=observer.request_ended
+        )
+        return original_pool(self, *arguments, observer=timed, **named)
+
+    monkeypatch.setattr(Decoder, "job", job)
+    monkeypatch.setattr(Decoder, "pool", pool)
     assert host_cost(decoder) == pytest.approx((7.0, 2.0))
+    assert max(counts) == 8
 
 
 def measured_costs(decoder: Decoder, schedule: Schedule) -> Costs:

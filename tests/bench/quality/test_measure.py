@@ -7,22 +7,25 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from tests.chat_bundles import with_chat_template
 from tests.runtime.algorithm.test_branch_budget import costs_with
 
 from lopa.bench.eval_set import EvalItem, is_correct
-from lopa.bench.quality.measure import (
-    Row,
-    curves_from_rows,
-    measure_from_results,
-    quality_rows,
-    rows_from_results,
-    score_from_count,
+from lopa.bench.quality.curves import curves_from_outcomes
+from lopa.bench.quality.decodes import (
+    Answered,
+    Outcomes,
+    kept_nowhere,
+    measured_outcomes,
     shared_settings,
     variant_config,
+    variants_that_fit,
 )
-from lopa.bench.quality.variants import SWEEPS, VARIANTS, Variant, variants_from_text
+from lopa.bench.quality.measure import Row, measure_from_outcomes, rows_from_outcomes
+from lopa.bench.quality.outcome import outcome_from_result
+from lopa.bench.quality.variants import AUTO_VARIANT, SWEEPS, VARIANTS, Variant, variants_from_text
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.costs import costs_name
 from lopa.runtime.bundle.record import json_from_record
@@ -51,12 +54,26 @@ def decoder(tiny_bundle: Path) -> Decoder:
     return Decoder.open(tiny_bundle, threads=1)
 
 
+def measured_rows(
+    decoder: Decoder,
+    items: list[EvalItem],
+    variants: tuple[Variant, ...],
+    answered: Answered = kept_nowhere,
+) -> tuple[Row, ...]:
+    return rows_from_outcomes(items, measured_outcomes(decoder, items, variants, answered=answered))
+
+
 @pytest.fixture(scope="module")
-def rows(decoder: Decoder, items: list[EvalItem]) -> tuple[Row, ...]:
+def outcomes(decoder: Decoder, items: list[EvalItem]) -> Outcomes:
     heard: list[int] = []
-    found = quality_rows(decoder, items, progress=heard.append)
+    found = measured_outcomes(decoder, items, VARIANTS, progress=heard.append)
     assert heard == list(range(1, PROMPTS + 1))
     return found
+
+
+@pytest.fixture(scope="module")
+def rows(items: list[EvalItem], outcomes: Outcomes) -> tuple[Row, ...]:
+    return rows_from_outcomes(items, outcomes)
 
 
 def test_a_row_for_every_configuration_and_kind(rows: tuple[Row, ...], items: list[EvalItem]) -> None:
@@ -106,12 +123,11 @@ def test_ratios_are_those_of_single_decodes(rows: tuple[Row, ...], decoder: Deco
 
 
 def test_results_are_counted_by_kind(decoder: Decoder, items: list[EvalItem]) -> None:
-    configs = {(variant, False): variant_config(decoder, variant, published=False) for variant in VARIANTS}
-    results = {key: list(decoder.generate([item.prompt for item in items[:2]], configs[key])) for key in configs}
     mixed = [EvalItem(items[0].prompt, items[0].answer, "other"), EvalItem(items[1].prompt, "#### 123456", "math")]
-    found = {(row.kind, row.config): row.default for row in rows_from_results(mixed, results)}
+    outcomes = measured_outcomes(decoder, mixed, VARIANTS)
+    found = {(row.kind, row.config): row.default for row in rows_from_outcomes(mixed, outcomes)}
     assert [kind for kind, name in found if name == "d2f"] == ["math", "other"]
-    d2f = results[next(key for key in results if key[0].name == "d2f")]
+    d2f = outcomes[next(key for key in outcomes if key[0].name == "d2f" and not key[1])]
     assert found["other", "d2f"].steps == d2f[0].steps
     assert found["math", "d2f"].steps == d2f[1].steps
     score = found["math", "d2f"].score
@@ -119,8 +135,8 @@ def test_results_are_counted_by_kind(decoder: Decoder, items: list[EvalItem]) ->
     assert (score.correct, score.share) == (0, 0)
 
 
-def test_a_curve_for_every_strategy(rows: tuple[Row, ...]) -> None:
-    curves = {curve.name: curve for curve in curves_from_rows(rows)}
+def test_a_curve_for_every_strategy(rows: tuple[Row, ...], items: list[EvalItem], outcomes: Outcomes) -> None:
+    curves = {curve.name: curve for curve in curves_from_outcomes(items, outcomes)}
     assert list(curves) == ["vanilla", "threshold", "d2f", "lopa"]
     assert sorted(curves["lopa"].configs) == ["lopa-2", "lopa-3", "lopa-4", "lopa-6", "lopa-8"]
     scored = {row.config: row.default for row in rows if row.kind == "math"}
@@ -136,7 +152,7 @@ def test_other_strategies_are_measured_on_request(decoder: Decoder, items: list[
     variants = variants_from_text("threshold,lopa-4")
     assert [variant.name for variant in variants[:2]] == ["threshold 0.95", "threshold 0.9"]
     scored = [item for item in items if item.kind == "math"]
-    found = quality_rows(decoder, scored, variants)
+    found = measured_rows(decoder, scored, variants)
     assert [row.config for row in found] == [variant.name for variant in variants]
     assert {row.curve for row in found} == {"threshold", "lopa-4"}
     assert all(row.published is None for row in found)
@@ -155,25 +171,13 @@ def test_a_name_that_is_not_known_is_refused(text: str) -> None:
 def test_every_sweep_is_a_config_of_its_own(decoder: Decoder) -> None:
     for name in SWEEPS:
         configs = [variant_config(decoder, variant, published=False) for variant in variants_from_text(name)]
-        assert len(configs) >= 2
+        assert len(configs) == max(1, len(SWEEPS[name].values))
         assert len({json.dumps(asdict(config), sort_keys=True) for config in configs}) == len(configs)
     assert len(variants_from_text("all")) == sum(len(variants_from_text(name)) for name in SWEEPS)
 
 
-def test_wilson_interval() -> None:
-    found = score_from_count(8, 10)
-    assert (found.share, found.low, found.high) == pytest.approx((0.8, 0.4902, 0.9433), abs=1e-4)
-    none, every = score_from_count(0, 5), score_from_count(5, 5)
-    assert (none.low, none.high) == pytest.approx((0, 0.4345), abs=1e-4)
-    assert (every.low, every.high) == pytest.approx((0.5655, 1), abs=1e-4)
-    for prompts in range(1, 300):  # or a plot of all right ones has a bar of less than nothing
-        for correct in (0, 1, prompts):
-            score = score_from_count(correct, prompts)
-            assert 0 <= score.low <= score.share <= score.high <= 1
-
-
 def test_configs_start_from_the_bundle(decoder: Decoder) -> None:
-    settings = shared_settings(decoder)
+    settings = shared_settings(decoder, VARIANTS)
     assert settings["block_size"] == decoder.bundle.manifest.decoding.block_size
     assert settings["max_new_tokens"] == 256
     assert "branches" not in settings
@@ -189,7 +193,8 @@ def test_auto_is_measured_where_the_bundle_has_a_cost_table(
     digest = Bundle.open(copy).manifest.weights_digest
     (copy / costs_name("cpu")).write_bytes(json_from_record(costs_with(digest, first=0.0, each=1.0)))
     with Decoder.open(copy, threads=1) as decoder:
-        rows = {row.config: row for row in quality_rows(decoder, items[:1])}
+        variants = variants_that_fit(decoder, (*VARIANTS, AUTO_VARIANT))
+        rows = {row.config: row for row in measured_rows(decoder, items[:1], variants)}
     assert set(rows) == {*(variant.name for variant in VARIANTS), "lopa-auto"}
     # With a table on which branches cost and bring nothing else, auto decodes as d2f or saves its last round.
     assert rows["d2f"].default.steps - 1 <= rows["lopa-auto"].default.steps <= rows["d2f"].default.steps
@@ -205,7 +210,7 @@ def test_limits_and_scores_by_what_the_prompts_say(decoder: Decoder, items: list
     slow, fast = Variant("slow", "vanilla"), Variant("fast", "top_n", options=(("per_step", 8),))
     drawn = Variant("drawn", "top_n", options=(("per_step", 8), ("temperature", 1.0)))
     told: list[tuple[str, str, int]] = []
-    rows = quality_rows(
+    rows = measured_rows(
         decoder, [item], (slow, fast, drawn), answered=lambda v, i, r: told.append((v.name, i.kind, r.steps))
     )
     found = {row.config: row.default for row in rows}
@@ -216,8 +221,8 @@ def test_limits_and_scores_by_what_the_prompts_say(decoder: Decoder, items: list
     assert score is not None
     assert score.correct == 1
     assert told == [(name, "x", found[name].steps) for name in ("slow", "fast", "drawn")]
-    without = measure_from_results([items[0]], list(decoder.generate([items[0].prompt], decoder.config())))
-    assert without.limit is None
+    (result,) = decoder.generate([items[0].prompt], decoder.config())
+    assert measure_from_outcomes([outcome_from_result(items[0], result)]).limit is None
 
 
 def test_stops_and_chats_are_the_prompts_own(tiny_bundle: Path, tmp_path: Path, items: list[EvalItem]) -> None:
@@ -228,7 +233,7 @@ def test_stops_and_chats_are_the_prompts_own(tiny_bundle: Path, tmp_path: Path, 
     heard: list[str] = []
     with Decoder.open(copy, threads=1) as decoder:
         variant = Variant("d2f", "d2f", options=(("skip_threshold", 0.9),))
-        quality_rows(decoder, [plain, chat, begun], (variant,), answered=lambda _v, _i, r: heard.append(r.text))
+        measured_rows(decoder, [plain, chat, begun], (variant,), answered=lambda _v, _i, r: heard.append(r.text))
         (asked,) = decoder.generate([items[0].prompt + " The"], variant_config(decoder, variant, published=False))
     assert "." not in heard[0]
     assert heard[0] == heard[1]
@@ -238,13 +243,47 @@ def test_stops_and_chats_are_the_prompts_own(tiny_bundle: Path, tmp_path: Path, 
 def test_a_prompt_that_does_not_fit_is_refused_first(decoder: Decoder, items: list[EvalItem]) -> None:
     heard: list[int] = []
     with pytest.raises(BadInputError, match="max_new_tokens 4000"):
-        quality_rows(decoder, [items[0], replace(items[1], max_new_tokens=4000)], progress=heard.append)
+        measured_outcomes(decoder, [items[0], replace(items[1], max_new_tokens=4000)], VARIANTS, heard.append)
     assert not heard
 
 
-def test_kinds_have_curves_of_their_own(rows: tuple[Row, ...]) -> None:
-    scored = [row for row in rows if row.kind == "math"]
-    other = [replace(row, kind="x", default=replace(row.default, tokens_per_forward=1.0)) for row in scored]
-    curves = curves_from_rows([*scored, *other])
+def test_kinds_have_curves_of_their_own(items: list[EvalItem], outcomes: Outcomes) -> None:
+    scored = [i for i, item in enumerate(items) if item.kind == "math"]
+    twice = [items[i] for i in scored] + [replace(items[i], kind="x", scoring="number") for i in scored]
+    slower = {
+        key: [found[i] for i in scored] + [replace(found[i], tokens=found[i].steps) for i in scored]
+        for key, found in outcomes.items()
+    }
+    curves = curves_from_outcomes(twice, slower)
     assert [curve.kind for curve in curves] == ["math"] * 4 + ["x"] * 4
-    assert curves[:4] == curves_from_rows(scored)
+    assert curves[:4] == curves_from_outcomes(items, outcomes)
+    assert curves[-1].aup < curves[3].aup
+
+
+def test_every_prompt_is_encoded_once(decoder: Decoder, items: list[EvalItem], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or the time of reading it is in every configuration's, and that of a chat is not."""
+    encode, heard = decoder.tokenizer.encode, []
+
+    def heard_encode(text: str, **options: Any) -> Any:
+        heard.append(text)
+        return encode(text, **options)
+
+    monkeypatch.setattr(decoder.tokenizer, "encode", heard_encode)
+    short = [replace(item, max_new_tokens=4) for item in items]
+    measured_outcomes(decoder, short, variants_from_text("top_n"))
+    assert heard == [item.prompt for item in items]
+
+
+def test_what_a_bundle_cannot_be_decoded_with_is_left_out_of_all(tiny_bundle: Path) -> None:
+    """Its own sliding blocks forbid guesses, and `auto` needs a cost table."""
+    every = variants_from_text("all")
+    with Decoder.open(tiny_bundle, threads=1) as decoder:
+        fitting = variants_that_fit(decoder, every)
+        assert set(every) - set(fitting) == set(variants_from_text("lopa-auto"))
+        sliding = msgspec.structs.replace(decoder.bundle.manifest.decoding, alignment="sliding", window="causal")
+        manifest = msgspec.structs.replace(decoder.bundle.manifest, decoding=sliding)
+        bundle = replace(decoder.bundle, manifest=manifest)
+        slides = Decoder(bundle, decoder.session, decoder.tokenizer)
+        names = {variant.curve_name for variant in variants_that_fit(slides, every)}
+        assert not any(name.startswith("lossless") for name in names)
+        assert {"threshold", "vanilla"} <= names

@@ -28,7 +28,7 @@ costs._MOST_ROUNDS, costs._HOST_PROMPTS = 6, 1
 machine_rates.least_seconds.__defaults__ = (0.05,)
 """
 """8 sizes instead of 144, and less of everything else: the whole takes a minute."""
-SHORT = "from lopa.bench.quality import measure; measure.MAX_NEW_TOKENS = 32"
+SHORT = "from lopa.bench.quality import decodes; decodes.MAX_NEW_TOKENS = 32"
 """An eighth of an answer."""
 
 
@@ -333,7 +333,7 @@ def test_a_bad_line_of_the_prompts(tiny_bundle: Path, tmp_path: Path) -> None:
     path.write_text('{"prompt": "p", "answer": "a", "kind": "code"}\nnot json\n')
     done = bench(tiny_bundle, "--quality", path, "--output", tmp_path / "out")
     assert done.returncode == 2
-    assert f"{path} line 2 is not JSON" in done.stderr
+    assert f"{path} line 2: JSON is malformed" in done.stderr
     assert not (tmp_path / "out").exists()
 
 

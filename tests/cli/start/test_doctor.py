@@ -1,12 +1,14 @@
 """lopa-export doctor: what it finds, and remedies that can be followed."""
 
 import re
+import tomllib
+from pathlib import Path
 
 import pytest
 from tests.cli.command import lopa_export
 
 from lopa.cli.start import doctor
-from lopa.runtime.install_hint import installed_version
+from lopa.runtime.install_hint import installed_version, pip_install
 
 
 def test_doctor_lists_abilities_and_devices() -> None:
@@ -17,6 +19,18 @@ def test_doctor_lists_abilities_and_devices() -> None:
     asked = re.findall(r" install (.*)", result.stdout)
     assert asked
     assert not any("lopa" in words for words in asked)  # no remedy asks an index for this project
+
+
+def test_every_extra_is_looked_for() -> None:
+    """But for that of the clients, which nothing here imports, and that of CUDA, whose device has a line of its own."""
+    project = tomllib.loads((Path(__file__).resolve().parents[3] / "pyproject.toml").read_text(encoding="utf-8"))
+    extras = project["project"]["optional-dependencies"].keys() - {"clients", "gpu"}
+    remedies = [ability.remedy() for ability in doctor._ABILITIES]
+    assert len(extras) > 10
+    for extra in extras:
+        assert any(remedy.startswith(pip_install(extra)) for remedy in remedies), extra
+    looked_for = {name for ability in doctor._ABILITIES for name in ability.distributions}
+    assert looked_for >= {"simpy", "ray", "llguidance", "lm_eval"}
 
 
 @pytest.mark.parametrize(("version", "state"), [("2025.4.1", "missing"), ("2026.4.0", "ok"), ("2027.0.0", "ok")])

@@ -5,18 +5,20 @@ import itertools
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
 from lopa import tiny
 from lopa.runtime.algorithm.branch_budget import BranchBudget, tokens_brought
-from lopa.runtime.algorithm.decoding import Step
+from lopa.runtime.algorithm.decoding import Decoding, Step
 from lopa.runtime.algorithm.filling import Fills
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.costs import COSTS_SCHEMA, Costs, CostTable, ForwardCost, costs_name
 from lopa.runtime.bundle.record import json_from_record
-from lopa.runtime.contract import CONTRACT_VERSION
+from lopa.runtime.contract import CONTRACT_VERSION, tiles
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import GenerationConfig
@@ -77,8 +79,9 @@ def test_the_last_position_is_looked_ahead_at_whatever_it_costs(left: int, more_
     scores = np.full(4, 0.1, np.float32)
     candidates = [Candidates(np.arange(20, 24), scores, scores)]
     chosen = dataclasses.replace(branch, decided=decided)
-    dear = budget_with(first=0.0, each=1.0)
-    assert dear.lookaheads((branch,), windows, candidates, (0.1,), chosen, config, ()) == lookaheads
+    dear, doubt = budget_with(first=0.0, each=1.0), np.empty(0, np.float32)
+    found = dear.lookaheads((branch,), windows, candidates, (0.1,), chosen, config, doubt=doubt, mask_token=2, ends=())
+    assert found == lookaheads
 
 
 def test_rounds_teach_what_a_smaller_number_of_branches_would_have_brought() -> None:
@@ -131,6 +134,45 @@ def test_whole_decodes_follow_the_table(copy: Path, first: float, each: float, m
             assert max(counts) == most
             assert counts == [len(step.branches) for step in runs[1]], "not the same twice"
             assert results[0].result.token_ids == results[1].result.token_ids
+
+
+TAKING_BACK: list[dict[str, Any]] = [
+    {"strategy": "lopa", "take_back_threshold": 0.9},
+    {"strategy": "eb", "gamma": 2.0, "take_back_threshold": 0.7},
+    {"strategy": "lopa"},
+]
+
+
+@pytest.mark.parametrize("options", TAKING_BACK, ids=lambda options: "-".join(map(str, options.values())))
+@pytest.mark.parametrize("each", [0.0, 0.4, 9.0])
+def test_the_rows_that_it_reckons_with_are_those_of_the_next_round(
+    decoder: Decoder, prompt: tuple[int, ...], options: dict[str, Any], each: float
+) -> None:
+    """Shadow rows with them; and what it has seen brought is what came of the rounds, without what was taken back."""
+    budget, asked = budget_with(first=1.0, each=each), list[tuple[int, int, int]]()
+    table = budget._table
+
+    def seconds(branches: int, window: int, prefix: int) -> float:
+        asked.append((branches, window, prefix))
+        return table.seconds(branches, window, prefix)
+
+    budget._table = cast(CostTable, SimpleNamespace(seconds=seconds, host_seconds=table.host_seconds))
+    config = decoder.config(
+        branches="auto", block_size=16, skip_threshold=0.6, max_new_tokens=40, stop_at_eos=False, **options
+    )
+    decoding = Decoding(decoder.session, 7, np.array(prompt), config, decoder.bundle.manifest, budget)
+    shadows = back = 0
+    while decoding.stop_reason is None:
+        expected = [(window, prefix) for branches, window, prefix in asked if branches == 1]
+        asked.clear()
+        step = decoding.step()
+        if expected:
+            assert expected == [(step.windows.lengths[-1], tiles(step.windows.prefix))]
+        shadows, back = shadows + len(step.windows.judged), back + len(step.taken_back)
+    decoder.session.release(7)
+    assert (shadows > 0) == (back > 0) == ("take_back_threshold" in options)
+    if each == 9.0:  # never more than the anchor, but where one lookahead decides the last position
+        assert budget._tokens[0] == 40 - (decoding.anchor.lookahead is not None)
 
 
 def test_the_choice_does_not_depend_on_the_company(copy: Path) -> None:

@@ -172,6 +172,8 @@ def test_a_mask_token_in_the_prompt_makes_only_the_published_loop_cache_once_mor
     config = GenerationConfig.reference(block_size=1, max_new_tokens=1)
     assert not nothing_left(branch, config, MASK)
     assert nothing_left(branch, GenerationConfig(block_size=1, max_new_tokens=1), MASK)
+    # Loops that keep rows of the whole answer do not: there would be no block for which to keep them.
+    assert nothing_left(replace(branch, layout=replace(branch.layout, whole=True)), config, MASK)
     assert len(branch_from_prompt(prompt, branch.layout).blocks) == 1
 
 

@@ -27,6 +27,14 @@ def test_the_divergence_of_what_is_known(seed: int) -> None:
             assert (found >= -1e-6).all()
 
 
+def test_a_probability_that_nearly_underflowed_is_divided_by_without_a_warning() -> None:
+    ids = np.arange(8)[None]
+    now = np.log(np.full((1, 8), 1 / 8, np.float32))
+    last = np.where(ids == 3, np.float32(-744.5), now)
+    found = divergence(ids, now, ids, last)
+    assert 90 < found[0] < 94
+
+
 def test_a_position_settles_by_two_small_steps_in_a_row() -> None:
     """Four steps, of positions that stay the same, move once, appear late, and move always."""
     rng = np.random.default_rng(0)

@@ -1,11 +1,13 @@
 """Dream's schedule, held against torch's numbers, and its draws of positions against their distributions."""
 
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
 
 from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.history import schedule
 from lopa.runtime.history.schedule import ScheduleStep, count_of_step, drawn_in_step, next_step, noise_of_step
 
 
@@ -65,6 +67,39 @@ def test_origin_skips_steps_that_draw_nothing() -> None:
         positions = positions[~drawn]
     assert numbers == sorted(set(numbers))
     assert len(numbers) <= 4
+
+
+def test_what_a_draw_left_undecided_is_drawn_anew_with_each_later_share() -> None:
+    """A grammar may refuse it, or the mask token be written: every later step draws it as if it never had been."""
+    steps, positions = 8, np.arange(5, 40_005)
+    config = GenerationConfig(strategy="dream", alg="origin", steps=steps, max_new_tokens=8, seed=9)
+    share = [0.999 / 8 / (1 - 0.999 / 8 * number) for number in range(steps - 1)]
+    drawn = np.array([drawn_in_step(ScheduleStep(number), positions, config) for number in range(steps)])
+    assert drawn[-1].all()
+    for number, expected in enumerate(share):
+        error = 5 * (expected * (1 - expected) / len(positions)) ** 0.5
+        assert abs(drawn[number].mean() - expected) < error
+        if number:  # those of the step before and others alike
+            before = drawn[number - 1]
+            assert abs(drawn[number][before].mean() - expected) < error * (len(positions) / before.sum()) ** 0.5
+
+
+def test_the_longest_schedule_is_not_looked_through(monkeypatch: pytest.MonkeyPatch) -> None:
+    """65536 steps for two positions once held up every request of an engine for half a minute."""
+    tables: list[int] = []
+    drawn_from = schedule._uniform
+
+    def counted(stream: int, number: int, *rest: Any) -> Any:
+        tables.append(number)
+        return drawn_from(stream, number, *rest)
+
+    monkeypatch.setattr(schedule, "_uniform", counted)
+    config = GenerationConfig(strategy="dream", alg="origin", steps=65536, max_new_tokens=2, seed=1)
+    positions, step = np.array([7, 8]), None
+    while len(positions):
+        step = next_step(step, positions, config)
+        positions = positions[~drawn_in_step(step, positions, config)]
+    assert len(tables) < 100
 
 
 def test_drawn_ranks_are_draws_without_replacement() -> None:

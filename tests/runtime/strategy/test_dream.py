@@ -53,22 +53,36 @@ def confidences_by(alg: str, p: "Tensor") -> "Tensor":
 
 
 @pytest.mark.parametrize(
-    ("alg", "options"),
+    ("alg", "options", "masked"),
     [
-        ("maskgit_plus", {"steps": 12}),
-        ("topk_margin", {"steps": 24}),
-        ("entropy", {}),
-        ("maskgit_plus", {"steps": 9, "top_p": 0.8, "top_k": 5}),
-        ("entropy", {"steps": 9, "top_p": 0.9, "top_k": 0}),
+        ("maskgit_plus", {"steps": 12}, True),
+        ("topk_margin", {"steps": 24}, False),
+        ("entropy", {}, False),
+        ("maskgit_plus", {"steps": 9, "top_p": 0.8, "top_k": 5}, False),
+        ("entropy", {"steps": 9, "top_p": 0.9, "top_k": 0}, False),
+        ("entropy", {"steps": 1}, False),
+        ("maskgit_plus", {"steps": 40}, False),
+        ("topk_margin", {"steps": 7, "temperature": 0.7, "top_p": 0.85, "top_k": 0, "seed": 3}, False),
+        ("entropy", {"steps": 6, "temperature": 1.5, "top_p": 0.6, "top_k": 20, "seed": 4}, True),
     ],
 )
 def test_every_step_is_that_of_dreams_loop(
-    with_logits: Decoder, prompt: tuple[int, ...], weights: Mapping[str, "Tensor"], alg: str, options: dict[str, Any]
+    with_logits: Decoder,
+    prompt: tuple[int, ...],
+    weights: Mapping[str, "Tensor"],
+    alg: str,
+    options: dict[str, Any],
+    masked: bool,
 ) -> None:
-    """The states are ours, so that one near-tie does not make all that follows another decode."""
+    """The states are ours, so that one near-tie does not make all that follows another decode.
+
+    A prompt may hold the mask token (`masked`); at a temperature the tokens are ours, of those that the loop may draw.
+    """
     import torch
 
     manifest, new = with_logits.bundle.manifest, 24
+    if masked:
+        prompt = (*prompt[:9], manifest.special_tokens.mask, *prompt[10:])
     seen: list[Step] = []
     config = with_logits.config(strategy="dream", alg=alg, max_new_tokens=new, published=True, **options)
     *_, done = with_logits.stream(prompt, config, on_step=seen.append)
@@ -82,21 +96,25 @@ def test_every_step_is_that_of_dreams_loop(
         step = next(rounds)
         tokens = step.branches[0].tokens
         assert len(tokens) == len(prompt) + new
-        masked = np.flatnonzero(tokens == mask)
-        assert len(masked) == left
+        assert tuple(tokens[: len(prompt)]) == prompt
+        open_now = len(prompt) + np.flatnonzero(tokens[len(prompt) :] == mask)
+        assert len(open_now) == left
         logits = logits_by_torch(
             weights,
             manifest.dimensions,
             tokens.tolist(),
             list(range(len(tokens))),
             np.ones((len(tokens), len(tokens)), np.bool_),
-        )[masked - 1]
-        p = filtered(logits, options.get("top_p"), options.get("top_k"))
+        )[open_now - 1]
+        p = filtered(logits / options.get("temperature", 1.0), options.get("top_p"), options.get("top_k"))
         confidence, proposed = confidences_by(alg, p), p.argmax(-1)
         assert step.confidences[0] == pytest.approx(float(confidence.mean()), abs=NEAR)
-        chosen = np.isin(masked, step.fills.positions)
+        chosen = np.isin(open_now, step.fills.positions)
         assert chosen.sum() == count == len(step.fills.positions)
-        assert proposed[torch.from_numpy(chosen)].tolist() == step.fills.tokens.tolist()
+        if "temperature" in options:
+            assert (p[torch.from_numpy(chosen)].gather(1, torch.from_numpy(step.fills.tokens)[:, None]) > 0).all()
+        else:
+            assert proposed[torch.from_numpy(chosen)].tolist() == step.fills.tokens.tolist()
         worst, limit = confidence[torch.from_numpy(chosen)].min(), confidence.topk(count).values[-1]
         assert worst >= limit - NEAR
         left -= count

@@ -26,20 +26,18 @@ def test_every_strategy_has_a_rule_and_traits() -> None:
 
 
 @settings(deadline=None)
-@given(seeds, st.booleans(), st.sampled_from([0.0, 0.05, 0.1, 0.25, 0.5, 3.0, float("inf")]))
-def test_entropy_bound(seed: int, complete: bool, gamma: float) -> None:
-    """Ranked by entropy, or by something else: the largest of a prefix is then not its last."""
+@given(seeds, st.booleans(), st.sampled_from([0.0, 0.0625, 0.125, 0.25, 0.5, 3.0, float("inf")]), st.booleans())
+def test_entropy_bound(seed: int, complete: bool, gamma: float, by_probability: bool) -> None:
+    """Ranked by entropy the largest is the last, by probability any; sums of these are exact, and may be the bound."""
     rng = np.random.default_rng(seed)
     block = random_block(rng, complete=complete)
-    if rng.random() < 0.5:
-        other = rng.choice(np.float32([0.1, 0.5, 0.9]), len(block.positions))
-        block = replace(block, candidates=replace(block.candidates, confidences=other))
-    entropies = block.candidates.entropies
-    assert entropies is not None
+    entropies = rng.choice(np.float32([0.0625, 0.125, 0.25, 0.5, 1.5]), len(block.positions))
+    ranks = block.candidates.probabilities if by_probability else -entropies
+    block = replace(block, candidates=replace(block.candidates, entropies=entropies, confidences=ranks))
     ranked, longest = order_of(block), 0
     for length in range(1, len(ranked) + 1):
         own = [float(entropies[i]) for i in ranked[:length]]
-        if sum(own) - max(own) <= gamma + 1e-12:
+        if sum(own) - max(own) <= gamma:
             longest = length
     best = max((block.candidates.probabilities[i] for i in ranked), default=0)
     expected = sorted(ranked[:longest]) if complete or best > np.float32(0.9) else []
@@ -54,6 +52,10 @@ def test_no_entropy_is_allowed_to_be_one_token_and_no_bound_all() -> None:
     block = replace(block, candidates=replace(block.candidates, entropies=rounded))
     assert len(decided(block, strategy="eb", gamma=0.0)) == 1
     assert len(decided(block, strategy="eb", gamma=float("inf"))) == 8
+    below = replace(
+        block.candidates, entropies=np.float32([0.25, -0.25, 0.25, 1, 1, 1, 1, 1]), confidences=-np.arange(8)
+    )
+    assert decided(replace(block, candidates=below), strategy="eb", gamma=0.125) == [0, 1]
 
 
 def test_the_largest_entropy_is_that_of_the_prefix_and_not_of_the_block() -> None:

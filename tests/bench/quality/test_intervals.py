@@ -1,0 +1,108 @@
+"""Intervals held against the same written out in float64, against all resamples there are, and against the truth."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+
+from lopa.bench.quality.intervals import (
+    RESAMPLES,
+    Interval,
+    interval_from_resamples,
+    interval_of_ratio,
+    resampled_ratios,
+    score_from_count,
+)
+
+
+def drawn_prompts(rng: np.random.Generator, prompts: int) -> tuple[list[int], list[int]]:
+    """Tokens and steps as decodes have them: long answers take more steps, some prompts are easier."""
+    steps = rng.integers(4, 30, prompts)
+    return (steps * rng.uniform(2, 6, prompts)).round().astype(int).tolist(), steps.tolist()
+
+
+def plain_interval(above: list[int], below: list[int], rng: np.random.Generator) -> Interval:
+    """The bootstrap prompt by prompt: as many are drawn, one after another, and both sums taken."""
+    found = []
+    for _ in range(4000):
+        chosen = rng.integers(0, len(above), len(above)).tolist()
+        found.append(sum(float(above[i]) for i in chosen) / sum(float(below[i]) for i in chosen))
+    found.sort()
+    return Interval(found[100], found[-101])
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_it_is_the_plain_bootstrap(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    above, below = drawn_prompts(rng, 40)
+    found, plain = interval_of_ratio(above, below), plain_interval(above, below, rng)
+    assert found is not None
+    wide = plain.high - plain.low
+    assert wide > 0.1
+    assert found.low == pytest.approx(plain.low, abs=0.08 * wide)
+    assert found.high == pytest.approx(plain.high, abs=0.08 * wide)
+    assert found.low < sum(above) / sum(below) < found.high
+
+
+def test_three_prompts_have_twenty_seven_resamples() -> None:
+    above, below = np.array([3.0, 20.0, 7.0]), np.array([2.0, 4.0, 7.0])
+    every = np.array([above[list(each)].sum() / below[list(each)].sum() for each in product(range(3), repeat=3)])
+    drawn = resampled_ratios(above.tolist(), below.tolist())
+    assert drawn.shape == (RESAMPLES,)
+    values, counts = np.unique(every.round(9), return_counts=True)
+    assert set(drawn.round(9)) == set(values)
+    shares = [(drawn.round(9) == value).mean() for value in values]
+    assert shares == pytest.approx(counts / 27, abs=0.03)
+
+
+def test_wide_where_prompts_differ_narrow_where_they_do_not() -> None:
+    assert interval_of_ratio([8, 16, 24], [2, 4, 6]) == Interval(4.0, 4.0)
+    few = interval_of_ratio([1, 9] * 5, [1, 1] * 5)
+    many = interval_of_ratio([1, 9] * 500, [1, 1] * 500)
+    assert few is not None
+    assert many is not None
+    assert few.low < 3.5 < 6.5 < few.high
+    # 4 of standard deviation over the root of 1000 prompts, 1.96 on either side
+    assert (many.low, many.high) == pytest.approx((5 - 0.248, 5 + 0.248), abs=0.03)
+
+
+def test_long_answers_weigh_more() -> None:
+    """The ratio of the sums, not the mean of the ratios: 1000 tokens in 100 steps drown ten of one token a step."""
+    found = interval_of_ratio([1000, *[1] * 10], [100, *[1] * 10])
+    assert found is not None
+    assert found.low == pytest.approx(1.0)  # some resamples lack the long one
+    assert found.high > 9
+
+
+def test_nothing_is_said_of_one_prompt() -> None:
+    assert interval_of_ratio([30], [7]) is None
+    assert interval_of_ratio([30, 31], [7, 7]) is not None
+
+
+def test_it_covers_the_truth_nearly_as_often_as_it_says() -> None:
+    rng = np.random.default_rng(7)
+    everything = drawn_prompts(rng, 100_000)
+    truth = sum(everything[0]) / sum(everything[1])
+    covered = 0
+    for _ in range(200):
+        found = interval_of_ratio(*drawn_prompts(rng, 60))
+        assert found is not None
+        covered += found.low <= truth <= found.high
+    assert 180 <= covered <= 198
+
+
+def test_what_was_found_is_within() -> None:
+    assert interval_from_resamples(5.0, [1.0, 2.0, 3.0]).high == 5.0
+    assert interval_from_resamples(0.5, [1.0, 2.0, 3.0]).low == 0.5
+
+
+def test_wilson_interval() -> None:
+    found = score_from_count(8, 10)
+    assert (found.share, found.low, found.high) == pytest.approx((0.8, 0.4902, 0.9433), abs=1e-4)
+    none, every = score_from_count(0, 5), score_from_count(5, 5)
+    assert (none.low, none.high) == pytest.approx((0, 0.4345), abs=1e-4)
+    assert (every.low, every.high) == pytest.approx((0.5655, 1), abs=1e-4)
+    for prompts in range(1, 300):  # or a plot of all right ones has a bar of less than nothing
+        for correct in (0, 1, prompts):
+            score = score_from_count(correct, prompts)
+            assert 0 <= score.low <= score.share <= score.high <= 1

@@ -1,0 +1,74 @@
+"""What is streamed stays, whatever rule decodes: random configs beside each other in an engine, with drafts."""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+from tools.random_configs import random_config, random_prompt
+
+from lopa.runtime import Decoder, DraftEvent, Engine, GenerationConfig, TextEvent
+from lopa.runtime.algorithm.decoding import Step
+from lopa.runtime.requests.answer import UNDECIDED
+from lopa.runtime.requests.result import DoneEvent, Event
+
+DOUBTFUL: dict[str, Any] = {"skip_threshold": 0.3, "take_back_threshold": 0.95, "max_new_tokens": 40}
+GRAMMAR = {"regex": "(The|An?) [a-zéü ]{1,24}\\."}
+
+
+def asked_of(decoder: Decoder, rng: np.random.Generator) -> list[tuple[tuple[int, ...], GenerationConfig]]:
+    """Random ones; some that take much back, some drawn from all tokens, which cut characters; some with a grammar."""
+    configs = [random_config(rng, decoder) for _ in range(18)]
+    for strategy in ("d2f", "wino", "threshold", "eb", "lopa"):
+        for more in ({}, {"temperature": 1.7, "stop_at_eos": False, "seed": 3}):
+            configs.append(decoder.config(strategy=strategy, stop=("e ", "##") if not more else (), **DOUBTFUL, **more))
+    configs += [decoder.config(strategy=strategy, max_new_tokens=32, **GRAMMAR) for strategy in ("d2f", "vanilla")]
+    return [(random_prompt(rng, decoder), config) for config in configs]
+
+
+def check(decoder: Decoder, config: GenerationConfig, prompt: int, events: list[Event], steps: list[Step]) -> None:
+    """Every promise of a stream."""
+    *_, done = events
+    assert isinstance(done, DoneEvent)
+    text = ""
+    for event in events:
+        if isinstance(event, TextEvent):
+            assert event.text
+            text += event.text
+        elif isinstance(event, DraftEvent):
+            assert event.text.startswith(text), "a draft lacks what was streamed"
+            if event.step < len(steps):  # the next round verifies what this one left
+                anchor = steps[event.step].branches[-1]
+                undecided = int(np.count_nonzero(~anchor.decided))
+                assert event.text.count(UNDECIDED) == undecided
+                assert event.decided == len(anchor.tokens) - prompt - undecided
+    assert text == done.result.text
+    if done.result.stop_reason in ("eos", "length") and not config.published:
+        assert text == decoder.tokenizer.decode(list(done.result.token_ids))
+
+
+def test_what_is_streamed_stays(decoder: Decoder) -> None:
+    pytest.importorskip("llguidance")
+    asked, back = asked_of(decoder, np.random.default_rng(1)), 0
+    with Engine(decoder, slots=6, queue_limit=len(asked)) as engine:
+        running = []
+        for prompt, config in asked:
+            steps: list[Step] = []
+            running.append((engine.submit(prompt, config, drafts=True, on_step=steps.append), steps))
+        for (prompt, config), (handle, steps) in zip(asked, running, strict=True):
+            check(decoder, config, len(prompt), list(handle), steps)
+            back += sum(len(step.taken_back) for step in steps)
+    assert back > 0, "nothing was ever taken back"
+
+
+def test_drafts_take_nothing_of_the_result_away(decoder: Decoder, prompt: tuple[int, ...]) -> None:
+    """With drafts and without: the same text at the same steps."""
+    for strategy in ("wino", "eb"):
+        config = decoder.config(strategy=strategy, **DOUBTFUL)
+        with_drafts = list(decoder.stream(prompt, config, drafts=True))
+        plain = list(decoder.stream(prompt, config))
+        texts = [[each.text for each in events if isinstance(each, TextEvent)] for events in (with_drafts, plain)]
+        assert texts[0] == texts[1]
+        ends = [events[-1] for events in (with_drafts, plain)]
+        results = [dataclasses.replace(end.result, seconds=0) for end in ends if isinstance(end, DoneEvent)]
+        assert results[0] == results[1]
