@@ -13,7 +13,7 @@ from lopa.export.extra import export_extra_needed
 from lopa.export.progress import Progress, silent
 from lopa.export.verify.differences import OutputError
 from lopa.export.verify.origin import check_origin
-from lopa.export.verify.session_check import NumpyReference, Reference, Report, report_from_session
+from lopa.export.verify.session_check import NumpyReference, Reference, RememberedReference, Report, report_from_session
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.int4_form import unpacked_graph
 from lopa.runtime.bundle.manifest import Manifest
@@ -65,8 +65,11 @@ def report_from_bundle(
         references.append(reference)
     if before_engine is not None:
         before_engine()
+    graphs = _bundles_of_one_graph(bundle, device)
+    if len(graphs) > 1:
+        references = [RememberedReference(reference) for reference in references]
     errors, cases = [*of_weights], 0
-    for name, one in _bundles_of_one_graph(bundle, device).items():
+    for name, one in graphs.items():
         stage = f"comparing the {name} graph" if name else "comparing"
         judged = _as_of_int8(one.manifest) if name == UNPACKED else one.manifest
         report = _report_from_graph(one, device, judged, references, stage, progress)

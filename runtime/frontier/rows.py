@@ -1,6 +1,6 @@
 """What a forward said of one position, without the candidates that a grammar forbids there. Pure; knows no branch."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 import numpy as np
 
@@ -20,21 +20,31 @@ def allowed_row(
 ) -> RowStatistics:
     """`row` [K] for the position behind `state`, the forbidden candidates behind the others and without a probability.
 
+    Logits are changed, and answered, only where tokens are drawn from them: of a large vocabulary they are long.
     `room` positions are left to the answer's end, this one included; `refused` tokens are forbidden too. Where no
     candidate is left: the best of the logits, if the row has them; else a piece of a candidate, the longest that is a
     token and allowed, the candidates in their order; else the first token of the way out.
     """
-    may = _allowed(state, refused)
-    kept = may[row.topk_ids]
-    if row.logits is not None and may.any():
-        allowed_logits = np.where(may, row.logits, np.float32(-np.inf))
-        if not kept.any():
-            return _best_of_logits(row, row.logits, allowed_logits, config)
-        return RowStatistics(*_sorted(row, kept), row.entropy, allowed_logits)
+    if len(refused) > MOST_REFUSED:
+        return _of_one_token(row, state.way_out(room), config)
+
+    def may_stand(token: int) -> bool:
+        if token in state.reading.vocabulary.ends:
+            return state.reading.may_end and token not in refused
+        return token not in refused and state.reading.allows(token)
+
+    kept = np.array([may_stand(int(token)) for token in row.topk_ids], np.bool_)
+    if row.logits is not None and (config.draws_from_logits or not kept.any()):
+        may = _allowed(state, refused)
+        if may.any():
+            allowed_logits = np.where(may, row.logits, np.float32(-np.inf))
+            if not kept.any():
+                return _best_of_logits(row, row.logits, allowed_logits, config)
+            return RowStatistics(*_sorted(row, kept), row.entropy, allowed_logits)
     if kept.any():
         return RowStatistics(*_sorted(row, kept), row.entropy)
-    token = _piece_of_candidate(row, state, may)
-    return _of_one_token(row, state.way_out(room) if token is None else token)
+    token = _piece_of_candidate(row, state, may_stand)
+    return _of_one_token(row, state.way_out(room) if token is None else token, config)
 
 
 def _sorted(row: RowStatistics, kept: Bool) -> tuple[Int64, Float32]:
@@ -43,12 +53,12 @@ def _sorted(row: RowStatistics, kept: Bool) -> tuple[Int64, Float32]:
     return row.topk_ids[order], np.where(kept, row.topk_logprobs, np.float32(-np.inf))[order]
 
 
-def _of_one_token(row: RowStatistics, token: int) -> RowStatistics:
+def _of_one_token(row: RowStatistics, token: int, config: GenerationConfig) -> RowStatistics:
     """A row with `token` alone, which the model may have named last of all: no more probable than the last it named."""
     logprobs = np.full(row.topk_logprobs.shape, -np.inf, np.float32)
     logprobs[0] = max(row.topk_logprobs.min(), _LEAST)
     logits = None
-    if row.logits is not None:
+    if row.logits is not None and config.draws_from_logits:
         logits = np.full(row.logits.shape, -np.inf, np.float32)
         logits[token] = row.logits[token]
     return RowStatistics(np.full(row.topk_ids.shape, token, np.int64), logprobs, row.entropy, logits)
@@ -56,10 +66,8 @@ def _of_one_token(row: RowStatistics, token: int) -> RowStatistics:
 
 def _allowed(state: GrammarState, refused: Collection[int]) -> Bool:
     """[vocabulary]: what the grammar, ends of text included, and nobody else forbids."""
-    may = state.reading.allowed.copy()
+    may = state.reading.allowed
     may[list(state.reading.vocabulary.ends)] = state.reading.may_end
-    if len(refused) > MOST_REFUSED:
-        may[:] = False
     may[list(refused)] = False
     return may
 
@@ -72,10 +80,11 @@ def _best_of_logits(
     top = scaled.max()
     norm = top + np.log(np.exp(scaled - top).sum())
     logprobs = (allowed_logits[best] / np.float32(config.logits_temperature) - norm).astype(np.float32)
-    return RowStatistics(best.astype(np.int64), logprobs, row.entropy, allowed_logits)
+    kept_logits = allowed_logits if config.draws_from_logits else None
+    return RowStatistics(best.astype(np.int64), logprobs, row.entropy, kept_logits)
 
 
-def _piece_of_candidate(row: RowStatistics, state: GrammarState, may: Bool) -> int | None:
+def _piece_of_candidate(row: RowStatistics, state: GrammarState, may_stand: Callable[[int], bool]) -> int | None:
     """The token that the model would write part of: a candidate's text, or without a space in front, cut short."""
     vocabulary = state.reading.vocabulary
     for candidate in row.topk_ids:
@@ -83,6 +92,6 @@ def _piece_of_candidate(row: RowStatistics, state: GrammarState, may: Bool) -> i
         for whole in (text, text.removeprefix(b" ")):
             for length in range(len(whole), 0, -1):
                 found = vocabulary.ids.get(whole[:length])
-                if found is not None and may[found]:
+                if found is not None and may_stand(found):
                     return found
     return None

@@ -5,6 +5,7 @@ the best that the row names, or else another (rows). A token behind a position t
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
@@ -28,7 +29,7 @@ def rows_at_frontiers(
     branches: tuple[Branch, ...], windows: Windows, rows: RowStatistics, config: GenerationConfig
 ) -> RowStatistics:
     """The `rows` [B, Q] of a round, those of each branch's frontier without what its grammar forbids there."""
-    result = rows.copy()
+    result = _copied(rows, config)
     for number, (branch, asked) in enumerate(zip(branches, windows.asked, strict=True)):
         state = branch.grammar
         if state is None or state.ended:
@@ -50,7 +51,7 @@ def run_from_frontier(
     `rows` [n] are those of rows_at_frontiers. Ends of text are decided at the end of the run alone, and nothing behind
     it once the grammar has taken back as many tokens as the answer has positions: so decoding always ends.
     """
-    rows, candidates, state = rows.copy(), propose(rows, asked), branch.grammar
+    rows, candidates, state = _copied(rows, config), propose(rows, asked), branch.grammar
     assert state is not None
     has_text = state.reading.vocabulary.has_text
     few_taken_back = state.taken_back < branch.layout.end - branch.layout.prompt
@@ -73,6 +74,11 @@ def run_from_frontier(
             tokens.add(token)
             put_rows(rows, place, allowed_row(rows[place], behind, room + 1, config, tokens))
             candidates = propose(rows, asked)
+
+
+def _copied(rows: RowStatistics, config: GenerationConfig) -> RowStatistics:
+    """`rows` to write into; logits, which are many, only where they are read again."""
+    return rows.copy() if config.draws_from_logits else replace(replace(rows, logits=None).copy(), logits=rows.logits)
 
 
 def may_stand(branch: Branch, positions: Int64, candidates: Candidates) -> Bool:

@@ -7,13 +7,11 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from lopa.runtime.errors import BadInputError, MissingBackendError
+from lopa.runtime.grammar.byte_order import BYTES
 from lopa.runtime.install_hint import pip_install
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
-
-BYTES = 256
-"""Of the vocabulary of single bytes; the next id is its end-of-text."""
 
 
 def library() -> Any:
@@ -61,10 +59,19 @@ def matcher(tokenizer: "LLTokenizer", grammar: str) -> "LLMatcher":
 
 
 def check_works(used: "LLMatcher") -> None:
-    """Raise BadInputError for a matcher that met a limit of the library: it answers nothing any more."""
-    if used.is_error():
+    """Raise BadInputError for a matcher that answers nothing any more: it met a limit of the library, or a text behind
+    which there is no other and no end."""
+    if not used.is_error():
+        return
+    said = used.get_error().splitlines()[0][:200]
+    if said.startswith("NoExtension"):
         raise BadInputError(
-            f"a grammar that became too complex to follow: {used.get_error().splitlines()[0][:200]}",
-            expected="a grammar within the library's limits at every text that it allows",
-            remedy="write a simpler grammar, with fewer alternatives and smaller counts",
+            "a grammar that allows a text behind which nothing may follow, not even the end",
+            expected="a grammar in which every beginning can be completed",
+            remedy="correct the grammar: a part of it matches nothing",
         )
+    raise BadInputError(
+        f"a grammar that became too complex to follow: {said}",
+        expected="a grammar within the library's limits at every text that it allows",
+        remedy="write a simpler grammar, with fewer alternatives and smaller counts",
+    )

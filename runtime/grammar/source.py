@@ -11,8 +11,8 @@ from lopa.runtime.checked_values import shown
 from lopa.runtime.errors import BadInputError, LopaError
 from lopa.runtime.files.untrusted_input import said_by
 from lopa.runtime.generation_config import GRAMMARS, GenerationConfig
-from lopa.runtime.grammar.ending import short_endings
-from lopa.runtime.grammar.library import library, matcher
+from lopa.runtime.grammar.bounded import BoundedExpression
+from lopa.runtime.grammar.library import library
 from lopa.runtime.grammar.reading import Reading, reading_of_nothing
 from lopa.runtime.grammar.vocabulary import Vocabulary
 
@@ -31,7 +31,8 @@ def reading_from_config(config: GenerationConfig, vocabulary: Vocabulary) -> Rea
     name = next(name for name in GRAMMARS if getattr(config, name) is not None)
     text = getattr(config, name)
     try:
-        return reading_of_nothing(vocabulary, _MADE[name](text), _HINTS[name](text, vocabulary))
+        expression = BoundedExpression(vocabulary.bytes, text) if name == "regex" else None
+        return reading_of_nothing(vocabulary, _MADE[name](text), _HINTS[name](text, vocabulary), expression)
     except LopaError:
         raise
     except Exception as error:  # whatever a parser raises at somebody's text
@@ -58,42 +59,69 @@ _MADE = {"json_schema": _from_schema, "regex": _from_regex, "grammar": _from_gra
 """By option."""
 _PATTERN = "pattern"
 _MOST_HINTS = 16
+_MOST_OF_HINT = 256
+"""Characters."""
+_EXPRESSION = re.compile(r"/((?:[^/\\\n]|\\.)+)/")
+"""As Lark writes one."""
+_LITERAL = re.compile(r'"(?:[^"\\\n]|\\.)+"')
 
 
 def _hints_of_schema(text: str, vocabulary: Vocabulary) -> tuple[bytes, ...]:
-    """A text for each pattern of a schema, as JSON writes it: a pattern may stand anywhere in its string."""
+    """A text for each pattern of a schema, as JSON writes it: a pattern may stand anywhere in its string; and the least
+    multiple where there are multiples and a least number."""
     patterns: list[str] = []
+    numbers: list[bytes] = []
     waiting: list[Any] = [json.loads(text)]
     while waiting and len(patterns) < _MOST_HINTS:
         value = waiting.pop()
         if isinstance(value, dict):
             waiting += value.values()
             patterns += [value[_PATTERN]] if isinstance(value.get(_PATTERN), str) else []
+            numbers += _least_multiple(value)
         elif isinstance(value, list):
             waiting += value
     found = [_text_of_regex(pattern.removeprefix("^").removesuffix("$"), vocabulary) for pattern in patterns]
-    return tuple(json.dumps(each.decode(errors="ignore"), ensure_ascii=False)[1:-1].encode() for each in found if each)
+    texts = (json.dumps(each.decode(errors="ignore"), ensure_ascii=False)[1:-1].encode() for each in found if each)
+    return (*texts, *numbers[:_MOST_HINTS])
 
 
-def _hints_of_regex(text: str, vocabulary: Vocabulary) -> tuple[bytes, ...]:
-    """What the expression matches where it asks for something between any texts."""
-    found = _text_of_regex(re.sub(r"\.[*+]\??", "", text), vocabulary)
-    return (found,) if found else ()
+def _least_multiple(schema: dict[str, Any]) -> list[bytes]:
+    """The least multiple that a schema of whole numbers allows, if it asks for one and for at least so much."""
+    factor, least, above = (schema.get(name) for name in ("multipleOf", "minimum", "exclusiveMinimum"))
+    if isinstance(factor, int) and factor > 0:
+        if isinstance(least, int):
+            return [str(-(-least // factor) * factor).encode()]
+        if isinstance(above, int):
+            return [str((above // factor + 1) * factor).encode()]
+    return []
 
 
-def _no_hints(text: str, vocabulary: Vocabulary) -> tuple[bytes, ...]:  # noqa: ARG001
-    return ()
+def _hints_of_grammar(text: str, vocabulary: Vocabulary) -> tuple[bytes, ...]:
+    """A text for each of the expressions in a grammar, which may ask for something between any texts; its literals."""
+    found = [_text_of_regex(each, vocabulary) for each in _EXPRESSION.findall(text)[:_MOST_HINTS]]
+    literals = [json.loads(each).encode() for each in _LITERAL.findall(text)[:_MOST_HINTS] if _is_json(each)]
+    return (*(each for each in found if each), *literals)[:_MOST_HINTS]
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _text_of_regex(text: str, vocabulary: Vocabulary) -> bytes | None:
-    """A short text that matches all of `text`; None where none is found, as in what is no expression."""
-    try:
-        return min(short_endings(matcher(vocabulary.bytes, _from_regex(text))), key=len, default=None)
-    except ValueError:
-        return None
+    """A shortest text that matches all of `text`; None where none is found, as in what is no expression."""
+    return BoundedExpression(vocabulary.bytes, text).ending(b"", _MOST_OF_HINT)
 
 
-_HINTS = {"json_schema": _hints_of_schema, "regex": _hints_of_regex, "grammar": _no_hints}
+def _no_hints(text: str, vocabulary: Vocabulary) -> tuple[bytes, ...]:  # noqa: ARG001
+    """Of an expression alone, whose endings are known exactly."""
+    return ()
+
+
+_HINTS = {"json_schema": _hints_of_schema, "regex": _no_hints, "grammar": _hints_of_grammar}
 """By option: texts that help to find how a text can end."""
 _EXPECTED = {
     "json_schema": "a JSON schema of the features that llguidance has (docs/grammars.md)",

@@ -3,11 +3,26 @@
 Travels with its branch, unchanged; what follows is another one. Knows answers as tokens in a row, no blocks.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.grammar.ending import end_of_ending, short_endings
+from lopa.runtime.grammar.ending import (
+    every_end,
+    first_that_ends,
+    likely_ends,
+    shortest_ending,
+    straight_ending,
+)
 from lopa.runtime.grammar.reading import Reading
+
+STEPS_AT_START = 4000
+"""Texts that are tried to find the shortest answer, where the first that is found takes too many tokens."""
+STEPS = 300
+"""The same behind a token, for which other requests may wait: some microseconds each."""
+CHARACTERS_OF_POSITION = 8
+"""Of an exact ending that is looked for: tokens seldom have more."""
+_TRIES_OF_POSITION, _TRIES = 4, 256
+"""On the way straight on from a token: for each position that is left, and at any rate. Longer ways will not fit."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,6 +37,8 @@ class GrammarState:
     """Whether the last of the tokens was an end-of-text."""
     taken_back: int = 0
     """How many tokens behind the frontier the grammar has refused so far."""
+    known: "dict[tuple[int, int], tuple[Reading, bytes] | None]" = field(default_factory=dict, repr=False)
+    """What was found behind tokens already, by token and room: rounds ask again for as long as the frontier stays."""
 
     def after(self, token: int, room: int) -> "GrammarState | None":
         """The state behind `token`, behind which `room` positions are left; None where it cannot stand here.
@@ -32,11 +49,19 @@ class GrammarState:
             return None
         if token in self.reading.vocabulary.ends:
             return replace(self, length=self.length + 1, ended=True) if self.reading.may_end else None
+        if (token, room) not in self.known:
+            self.known[token, room] = self._read(token, room)
+        found = self.known[token, room]
+        if found is None:
+            return None
+        return GrammarState(*found, self.length + 1, taken_back=self.taken_back)
+
+    def _read(self, token: int, room: int) -> tuple[Reading, bytes] | None:
         reading = self.reading.after(token)
         if reading is None:
             return None
-        ending = _ending_in(reading, self.ending, room)
-        return None if ending is None else replace(self, reading=reading, ending=ending, length=self.length + 1)
+        ending = _ending_in(reading, self.ending, reading.vocabulary.texts[token], room)
+        return None if ending is None else (reading, ending)
 
     def forced(self) -> tuple[int, ...]:
         """The tokens that must follow, whatever the model says; none where there is a choice."""
@@ -62,37 +87,73 @@ def state_of_nothing(reading: Reading, room: int) -> GrammarState:
 
     Raises BadInputError for a grammar that cannot end in so many.
     """
-    endings = list(short_endings(reading.bytes, reading.hints))
-    fitting = [ending for ending in endings if _fits(reading, ending, room)]
-    if fitting:
-        return GrammarState(reading, min(fitting, key=len))
+    exact = _exact_ending(reading, room)
+    straight = straight_ending(reading.bytes, reading.hints) if exact is None else exact
+    if straight is not None and _fits(reading, straight, room):
+        return GrammarState(reading, straight)
+    below = None if straight is None else len(straight)
+    search = shortest_ending(reading.bytes, reading.hints, steps=STEPS_AT_START, below=below)
+    if search.found is not None and _fits(reading, search.found, room):
+        return GrammarState(reading, search.found)
+    endings = [ending for ending in (straight, search.found) if ending is not None]
     lengths = [len(tokens) + 1 for ending in endings if (tokens := reading.vocabulary.fewest(ending)) is not None]
-    if not lengths:
+    if lengths:
         raise BadInputError(
-            "a grammar of which no answer was found",
+            f"a grammar whose answer takes {min(lengths)} tokens, its end-of-text included, with max_new_tokens {room}",
+            expected="room for the shortest answer that the grammar allows",
+            remedy=f"raise max_new_tokens to {min(lengths)} or more",
+        )
+    if search.whole:
+        raise BadInputError(
+            "a grammar that allows no text",
             expected="a grammar that allows a text, of which every token has one",
-            remedy="correct the grammar",
+            remedy="correct the grammar: what it asks for contradicts itself",
         )
     raise BadInputError(
-        f"a grammar whose answer takes {min(lengths)} tokens, its end-of-text included, with max_new_tokens {room}",
-        expected="room for the shortest answer that the grammar allows",
-        remedy=f"raise max_new_tokens to {min(lengths)} or more",
+        f"a grammar of which no answer was found in {STEPS_AT_START} steps",
+        expected="a grammar that allows a text which is found by closing what is open, or by trying short ones",
+        remedy="if there is one, ask for less in each string and number: shorter ones, fewer patterns and bounds",
     )
 
 
-def _ending_in(reading: Reading, before: bytes, room: int) -> bytes | None:
-    """A text with which the answer may end within `room` positions: an end of the one `before`, or else a new one."""
-    found = end_of_ending(reading.bytes, before, lambda ending: _fits(reading, ending, room))
+def _exact_ending(reading: Reading, room: int) -> bytes | None:
+    """The fewest characters with which an answer by an expression may end in `room` positions; None: not known."""
+    if reading.expression is None:
+        return None
+    return reading.expression.ending(reading.text, CHARACTERS_OF_POSITION * room)
+
+
+def _ending_in(reading: Reading, before: bytes, written: bytes, room: int) -> bytes | None:
+    """A text with which the answer may end within `room` positions behind `written`: something of the one `before`, or
+    else a new one."""
+
+    def fits(ending: bytes) -> bool:
+        return _fits(reading, ending, room)
+
+    found = first_that_ends(reading.bytes, likely_ends(before, written), fits)
     if found is not None:
         return found
-    return next(
-        (ending for ending in short_endings(reading.bytes, reading.hints) if _fits(reading, ending, room)), None
-    )
+    exact = _exact_ending(reading, room)
+    if exact is not None and fits(exact):
+        return exact
+    straight = straight_ending(reading.bytes, reading.hints, _TRIES + _TRIES_OF_POSITION * room)
+    if straight is not None and fits(straight):
+        return straight
+    found = first_that_ends(reading.bytes, every_end(before), fits)
+    if found is not None:
+        return found
+    below = None if straight is None else len(straight)
+    shortest = shortest_ending(reading.bytes, reading.hints, steps=STEPS, below=below).found
+    return shortest if shortest is not None and fits(shortest) else None
 
 
 def _fits(reading: Reading, ending: bytes, room: int) -> bool:
     """Whether `ending` and an end-of-text can be written in `room` positions."""
-    if len(ending) < room and reading.vocabulary.writes_all_bytes:
+    vocabulary = reading.vocabulary
+    if len(ending) < room and vocabulary.writes_all_bytes:
         return True
-    fewest = reading.vocabulary.fewest(ending)
+    usual = vocabulary.usual(ending)
+    if usual is not None and len(usual) < room:
+        return True
+    fewest = vocabulary.fewest(ending)
     return fewest is not None and len(fewest) < room

@@ -40,31 +40,40 @@ class Vocabulary:
     @cached_property
     def texts(self) -> tuple[bytes, ...]:
         """The text of every id; of special tokens and of ids that the tokenizer lacks nothing."""
-        return tuple(
-            b"" if self.tokens.is_special_token(each) else self.tokens.decode_bytes([each]) for each in range(self.size)
-        )
+        special, decoded = self.tokens.is_special_token, self.tokens.decode_bytes
+        return tuple(b"" if special(each) else decoded([each]) for each in range(self.size))
 
     @cached_property
     def has_text(self) -> Bool:
         """[size]: which ids have one."""
-        return np.array([bool(text) for text in self.texts])
+        return np.fromiter(map(bool, self.texts), np.bool_, self.size)
 
     @cached_property
     def ids(self) -> dict[bytes, int]:
         """The id of every text that one token has, of equal ones the first."""
-        return {text: each for each, text in reversed(list(enumerate(self.texts))) if text}
+        found = dict(zip(reversed(self.texts), range(self.size - 1, -1, -1), strict=True))
+        found.pop(b"", None)
+        return found
 
     @cached_property
     def writes_all_bytes(self) -> bool:
         """Whether every byte of UTF-8 is a token: then no text takes more tokens than it has bytes."""
         return all(bytes([each]) in self.ids for each in range(256) if each not in _NEVER)
 
+    @cached_property
+    def _longest(self) -> list[int]:
+        """[256]: the length of the longest text of a token that begins with a byte."""
+        longest = [0] * 256
+        for text in self.ids:
+            if len(text) > longest[text[0]]:
+                longest[text[0]] = len(text)
+        return longest
+
     def fewest(self, text: bytes) -> tuple[int, ...] | None:
         """The fewest tokens that make `text`; None where none do."""
-        longest = max(map(len, self.ids))
         ways: list[tuple[int, int] | None] = [None] * len(text) + [(0, -1)]
         for start in range(len(text) - 1, -1, -1):
-            for end in range(start + 1, min(start + longest, len(text)) + 1):
+            for end in range(start + 1, min(start + self._longest[text[start]], len(text)) + 1):
                 rest, found = ways[end], self.ids.get(text[start:end])
                 if rest is not None and found is not None:
                     best = ways[start]

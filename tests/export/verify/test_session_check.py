@@ -8,7 +8,14 @@ import numpy as np
 import pytest
 
 from lopa.export.verify.cases import SHAPES, Sequences
-from lopa.export.verify.session_check import NumpyReference, Reference, Report, WholeForward, report_from_session
+from lopa.export.verify.session_check import (
+    NumpyReference,
+    Reference,
+    RememberedReference,
+    Report,
+    WholeForward,
+    report_from_session,
+)
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import CacheRows, Statistics, WindowBatch
 from lopa.runtime.errors import CheckFailedError
@@ -59,26 +66,10 @@ class Altered:
         self.inner.close()
 
 
-class Remembered:
-    """The numpy reference, which computes each of the cases once for all tests: their inputs are always the same."""
-
-    name = "numpy"
-
-    def __init__(self, bundle: Bundle) -> None:
-        self.inner = NumpyReference(bundle)
-        self.known: dict[bytes, WholeForward] = {}
-
-    def forward(self, sequences: Sequences) -> WholeForward:
-        arrays = (sequences.input_ids, sequences.position_ids, sequences.mask, sequences.wanted)
-        key = b"|".join(array.tobytes() for array in arrays)
-        if key not in self.known:
-            self.known[key] = self.inner.forward(sequences)
-        return self.known[key]
-
-
 @pytest.fixture(scope="module")
-def reference(tiny_bundle: Path) -> Remembered:
-    return Remembered(Bundle.open(tiny_bundle))
+def reference(tiny_bundle: Path) -> RememberedReference:
+    """Computes each of the cases once for all tests: their inputs are always the same."""
+    return RememberedReference(NumpyReference(Bundle.open(tiny_bundle)))
 
 
 def report(
@@ -92,13 +83,61 @@ def report(
         session.close()
 
 
+class Counting:
+    """A reference of zeros that counts what it is asked."""
+
+    name = "counting"
+    asked = 0
+
+    def forward(self, _: Sequences) -> WholeForward:
+        self.asked += 1
+        return WholeForward(np.full((1, 2, 5), self.asked, np.float32), (np.zeros((1, 1, 3, 4), np.float32),) * 2)
+
+
+def test_answers_of_a_reference_are_kept_by_all_that_is_asked() -> None:
+    sequences = Sequences(
+        input_ids=np.array([[3, 4, 5]]),
+        position_ids=np.array([[0, 1, 2]]),
+        mask=np.ones((1, 3, 3), np.bool_),
+        wanted=np.array([[1, 2]]),
+    )
+    others = [
+        replace(sequences, input_ids=np.array([[3, 4, 6]])),
+        replace(sequences, position_ids=np.array([[0, 1, 3]])),
+        replace(sequences, mask=np.tri(3, dtype=np.bool_)[None]),
+        replace(sequences, wanted=np.array([[0, 2]])),
+        replace(sequences, wanted=np.array([[1], [2]])),
+    ]
+    counting = Counting()
+    remembered = RememberedReference(counting)
+    assert remembered.name == "counting"
+    for _ in range(2):
+        for number, each in enumerate([sequences, *others], start=1):
+            answer = remembered.forward(each)
+            assert (answer.logits == number).all()
+    assert counting.asked == 6
+
+
+def test_a_reference_keeps_no_more_than_it_may() -> None:
+    """An answer of Counting has 40 + 2 x 48 bytes: two fit."""
+    asked = [
+        Sequences(np.array([[i]]), np.array([[0]]), np.ones((1, 1, 1), np.bool_), np.array([[0]])) for i in range(4)
+    ]
+    counting = Counting()
+    remembered = RememberedReference(counting, most_bytes=2 * 136 + 135)
+    for _ in range(3):
+        for each in asked:
+            remembered.forward(each)
+    assert counting.asked == 2 + 3 * 2
+
+
 def wrong(found: Report) -> set[str]:
     """Outputs beyond tolerance, without the number of the layer."""
     return {"key" if "key_values" in error.output else error.output for error in found.errors if not error.ok}
 
 
 @pytest.mark.parametrize("device", ["cpu", "numpy"])
-def test_right_engines_pass(tiny_bundle: Path, reference: Remembered, device: str) -> None:
+def test_right_engines_pass(tiny_bundle: Path, reference: RememberedReference, device: str) -> None:
     bundle = Bundle.open(tiny_bundle)
     told: list[tuple[str, int, int]] = []
     session = open_session(bundle, device, threads=1)
@@ -115,13 +154,15 @@ def test_right_engines_pass(tiny_bundle: Path, reference: Remembered, device: st
     session.close()
 
 
-def test_logits_are_compared_where_the_bundle_has_them(tiny_bundle_logits: Path, reference: Remembered) -> None:
+def test_logits_are_compared_where_the_bundle_has_them(
+    tiny_bundle_logits: Path, reference: RememberedReference
+) -> None:
     found = report(tiny_bundle_logits, reference)
     assert found.ok
     assert "logits" in [error.output for error in found.errors]
 
 
-def test_wrong_logits_are_seen(tiny_bundle_logits: Path, reference: Remembered) -> None:
+def test_wrong_logits_are_seen(tiny_bundle_logits: Path, reference: RememberedReference) -> None:
     def enlarged(right: Statistics) -> Statistics:
         assert right.logits is not None
         return replace(right, logits=right.logits * 1.001)
@@ -157,7 +198,7 @@ def of_the_row_before(batch: WindowBatch) -> WindowBatch:
     ],
 )
 def test_wrong_inputs_are_seen(
-    tiny_bundle: Path, reference: Remembered, fault: Callable[[WindowBatch], WindowBatch], outputs: set[str]
+    tiny_bundle: Path, reference: RememberedReference, fault: Callable[[WindowBatch], WindowBatch], outputs: set[str]
 ) -> None:
     found = report(tiny_bundle, reference, lambda session: Altered(session, batch=fault))
     assert wrong(found) == outputs
@@ -174,7 +215,7 @@ def without_the_last_row(rows: CacheRows) -> CacheRows:
 
 @pytest.mark.parametrize("fault", [with_swapped_rows, without_the_last_row])
 def test_wrong_commits_are_seen(
-    tiny_bundle: Path, reference: Remembered, fault: Callable[[CacheRows], CacheRows]
+    tiny_bundle: Path, reference: RememberedReference, fault: Callable[[CacheRows], CacheRows]
 ) -> None:
     found = report(tiny_bundle, reference, lambda session: Altered(session, committed=fault))
     assert wrong(found) == {*STATISTICS, "key"}
@@ -192,13 +233,13 @@ def with_a_nan(right: Statistics) -> Statistics:
 
 @pytest.mark.parametrize(("fault", "output"), [(with_equal_ids, "topk_ids"), (with_a_nan, "entropy")])
 def test_wrong_statistics_are_seen(
-    tiny_bundle: Path, reference: Remembered, fault: Callable[[Statistics], Statistics], output: str
+    tiny_bundle: Path, reference: RememberedReference, fault: Callable[[Statistics], Statistics], output: str
 ) -> None:
     found = report(tiny_bundle, reference, lambda session: Altered(session, statistics=fault))
     assert wrong(found) == {output}
 
 
-def test_an_engine_that_fails_is_a_failed_check(tiny_bundle: Path, reference: Remembered) -> None:
+def test_an_engine_that_fails_is_a_failed_check(tiny_bundle: Path, reference: RememberedReference) -> None:
     def out_of_the_vocabulary(batch: WindowBatch) -> WindowBatch:
         return replace(batch, input_ids=batch.input_ids + 1024)
 

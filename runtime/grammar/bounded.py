@@ -1,0 +1,74 @@
+"""The shortest way to match a regular expression, exactly: by matchers of it that allow so many characters at most.
+
+Expressions can be cut with each other (`/a/ & /b/`), and what cannot match any more is not allowed then. So the least
+number of characters for which something is allowed is that of the shortest text, and any way on leads there.
+"""
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from lopa.runtime.grammar.byte_order import ranked
+from lopa.runtime.grammar.library import library, matcher
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher, LLTokenizer
+
+
+@dataclass(frozen=True, eq=False)
+class BoundedExpression:
+    """The texts that match `expression` and have at most so many characters. Matchers are made once for each number."""
+
+    bytes: "LLTokenizer"
+    expression: str
+    made: "dict[int, LLMatcher | None]" = field(default_factory=dict, repr=False)
+
+    def ending(self, text: bytes, most: int) -> bytes | None:
+        """The fewest characters, in bytes, behind which `text` and they match; None where none are found among `most`
+        or a few more."""
+        least = self._least(text, most)
+        place = None if least is None else self._behind(text, least)
+        if place is None:
+            return None
+        found = b""
+        while not place.is_accepting():
+            more = bytes(ranked(place.compute_bitmask())[:1])
+            if not more or place.try_consume_tokens(list(more)) != 1:
+                return None  # at a limit of the library
+            found += more
+        return found
+
+    def _least(self, text: bytes, most: int) -> int | None:
+        """The least number of characters of a match that begins with `text`."""
+        written = len(text.decode(errors="ignore"))
+        low, high = written, written
+        while self._behind(text, high) is None:
+            if high >= written + most:
+                return None
+            low, high = high + 1, written + 2 * (high - written) + 8
+        while low < high:
+            middle = (low + high) // 2
+            if self._behind(text, middle) is None:
+                low = middle + 1
+            else:
+                high = middle
+        return high
+
+    def _behind(self, text: bytes, most: int) -> "LLMatcher | None":
+        """The matcher of at most so many characters behind `text`; None where no match begins with it."""
+        if most not in self.made:
+            self.made[most] = self._matcher(most)
+        made = self.made[most]
+        if made is None:
+            return None
+        place = made.deep_copy()
+        if place.try_consume_tokens(list(text)) != len(text):
+            return None
+        return place if place.is_accepting() or ranked(place.compute_bitmask()) else None
+
+    def _matcher(self, most: int) -> "LLMatcher | None":
+        expression = self.expression.replace("/", "\\/")
+        lark = f"start: MATCH\nMATCH: /{expression}/ & /(?s:.{{0,{most}}})/\n"
+        try:
+            return matcher(self.bytes, library().LLMatcher.grammar_from_lark(lark))
+        except ValueError:
+            return None  # a limit of the library, or nothing matches

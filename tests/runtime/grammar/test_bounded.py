@@ -1,0 +1,68 @@
+"""The shortest way to match a regular expression, against Python's own over all texts of a small alphabet."""
+
+import re
+from itertools import product
+
+import pytest
+
+from lopa.runtime import Decoder
+from lopa.runtime.errors import GrammarRefusedError
+from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.grammar.bounded import BoundedExpression
+from lopa.runtime.grammar.library import tokenizer_of_bytes
+from lopa.runtime.grammar.source import reading_from_config
+from lopa.runtime.grammar.state import state_of_nothing
+from lopa.runtime.grammar.vocabulary import Vocabulary
+
+LETTERS = "ab/"
+
+
+@pytest.mark.parametrize(
+    "expression",
+    ["a*b", "(ab|ba){2}", "[ab]{1,3}/b", "(a|b/)*/", "a?b?a?/a", ".{2,4}b.{0,2}a", "(aab|a)(b|/)+a", "", "a{3}|b{2}"],
+)
+def test_nothing_is_shorter(expression: str) -> None:
+    texts = ["".join(each) for size in range(7) for each in product(LETTERS, repeat=size)]
+    matching = [text for text in texts if re.fullmatch(expression, text)]
+    bounded = BoundedExpression(tokenizer_of_bytes(), expression)
+    for begun in [text for text in texts if len(text) < 3]:
+        least = min((len(text) - len(begun) for text in matching if text.startswith(begun)), default=None)
+        found = bounded.ending(begun.encode(), 8)
+        if least is None:
+            assert found is None
+        else:
+            assert found is not None
+            assert re.fullmatch(expression, begun + found.decode())
+            assert len(found.decode()) == least
+
+
+def test_characters_count_not_bytes() -> None:
+    bounded = BoundedExpression(tokenizer_of_bytes(), "é{5}|a{6}")
+    assert bounded.ending(b"", 8) == "ééééé".encode()
+    assert bounded.ending("éé".encode() + b"\xc3", 8) == b"\xa9" + "éé".encode()
+
+
+def test_what_is_further_than_that_is_not_looked_for() -> None:
+    bounded = BoundedExpression(tokenizer_of_bytes(), "a{1000}")
+    assert bounded.ending(b"", 50) is None
+    assert bounded.ending(b"a" * 990, 50) == b"a" * 10
+    assert BoundedExpression(tokenizer_of_bytes(), "(a").ending(b"", 50) is None
+
+
+@pytest.mark.parametrize(
+    "expression", [r"(?s:.{1,400})\n#### [0-9]{1,4}", r"x{5}.{1,300}<end>", r"(?s:.{1,900})Z(?s:.{3,500})Y", "é{9}"]
+)
+def test_an_answer_between_any_texts_is_found(vocabulary: Vocabulary, expression: str) -> None:
+    state = state_of_nothing(reading_from_config(GenerationConfig(regex=expression), vocabulary), 24)
+    assert re.fullmatch(expression, state.ending.decode())
+
+
+def test_a_long_text_that_has_to_end_in_a_certain_way(decoder: Decoder, prompt: tuple[int, ...]) -> None:
+    expression = r"(?s:.{1,400})\n#### [0-9]{1,4}"
+    for options in ({}, {"strategy": "d2f", "skip_threshold": 0.3}, {"temperature": 1.0, "block_size": 8}):
+        config = decoder.config(regex=expression, max_new_tokens=60, **options)
+        (result,) = decoder.generate([prompt], config)
+        assert re.fullmatch(expression, result.text)
+        assert result.stop_reason == "eos"
+    with pytest.raises(GrammarRefusedError, match=r"takes \d tokens, its end-of-text included, with max_new_tokens 3"):
+        list(decoder.generate([prompt], decoder.config(regex=expression, max_new_tokens=3)))

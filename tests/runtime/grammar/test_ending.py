@@ -1,0 +1,114 @@
+"""Ways to the end of a text, against Python's own regular expressions and JSON."""
+
+import json
+import re
+from typing import Any
+
+import jsonschema
+import pytest
+
+from lopa.runtime.errors import BadInputError
+from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.grammar.ending import IDLE, likely_ends, shortest_ending, straight_ending
+from lopa.runtime.grammar.library import library, matcher
+from lopa.runtime.grammar.source import reading_from_config
+from lopa.runtime.grammar.state import state_of_nothing
+from lopa.runtime.grammar.vocabulary import Vocabulary
+
+
+def of_property(schema: dict[str, Any], *more: str) -> dict[str, Any]:
+    names = ("a", *more)
+    return {"type": "object", "properties": dict.fromkeys(names, schema), "required": list(names)}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        of_property(
+            {"type": "number", "exclusiveMinimum": 0.37, "maximum": 47.01}, "b"
+        ),  # 0.37 and no more is too little
+        of_property({"type": "integer", "minimum": 1, "multipleOf": 7}, "b"),
+        of_property({"type": "string", "minLength": 300}),
+        {"type": "array", "items": {"type": "object"}, "minItems": 40},
+        {"type": "integer", "exclusiveMinimum": 7919, "multipleOf": 7919},
+        {  # two patterns, of which one is a text that the other's string may hold, too
+            "type": "object",
+            "properties": {
+                "a": {"type": "string", "pattern": "^(yes|no)$"},
+                "b": {"type": "string", "pattern": "ab+c"},
+            },
+            "required": ["a", "b"],
+        },
+    ],
+)
+def test_a_way_straight_on_is_an_answer(vocabulary: Vocabulary, schema: dict[str, Any]) -> None:
+    reading = reading_from_config(GenerationConfig(json_schema=schema), vocabulary)
+    found = straight_ending(reading.bytes, reading.hints)
+    assert found is not None
+    jsonschema.Draft202012Validator(schema).validate(json.loads(found))
+
+
+@pytest.mark.parametrize(
+    ("grammar", "found"),
+    [
+        ({"grammar": "start: /.*foo.*/"}, b"foo"),
+        ({"grammar": 'start: /.*/ "zzz"'}, b"zzz"),
+        ({"grammar": "start: X\nX: /.*foo.*/ & /.*bar.*/"}, b"bar"),
+        ({"regex": r"[^x]*hello[^x]*"}, b"hello"),
+        ({"regex": r"[\s\S]*(needle|nail)"}, b"nail"),
+    ],
+)
+def test_what_stands_between_any_texts_is_found(vocabulary: Vocabulary, grammar: dict[str, str], found: bytes) -> None:
+    reading = reading_from_config(GenerationConfig(**grammar), vocabulary)  # type: ignore[arg-type]
+    assert found in state_of_nothing(reading, 40).ending
+
+
+@pytest.mark.parametrize("grammar", ['start: "ab" start | "z"', 'start: "ab" start "c" | "z"'])
+def test_a_circle_is_left(vocabulary: Vocabulary, grammar: str) -> None:
+    found = straight_ending(matcher(vocabulary.bytes, grammar))
+    assert found is not None
+    assert re.fullmatch(rb"(ab)*zc*", found)
+    assert len(found) < 40
+
+
+@pytest.mark.parametrize(
+    ("regex", "least"), [("(abc|d)(abc|d)", 2), ("(aa|b){3}", 3), ("[0-9]{4}-x|[0-9]{2}y", 3), ("a*", 0)]
+)
+def test_a_short_one_is_found(vocabulary: Vocabulary, regex: str, least: int) -> None:
+    read = matcher(vocabulary.bytes, library().LLMatcher.grammar_from_regex(regex))
+    found = shortest_ending(read, steps=4000).found
+    assert found is not None
+    assert re.fullmatch(regex.encode(), found)
+    assert least <= len(found) < least + IDLE
+    assert shortest_ending(read, steps=4000, below=least).found is None or not least
+
+
+def test_what_is_likely_behind_a_token_that_was_written_instead() -> None:
+    assert list(likely_ends(b'ab"}', b"ab")) == [b'"}']
+    assert list(likely_ends(b'"}', b"x")) == [b'"}']
+    assert list(likely_ends(b'"}', b'x"')) == [b'"}', b"}"]
+
+
+@pytest.mark.parametrize(
+    ("grammar", "said"),
+    [
+        ('start: "a" X\nX: /b/ & /c/', "nothing may follow, not even the end"),
+        ('start: "a" start | "b" start', "no answer was found in 4000 steps"),
+    ],
+)
+def test_a_grammar_without_an_answer_and_a_search_that_gave_up_are_told_apart(
+    vocabulary: Vocabulary, grammar: str, said: str
+) -> None:
+    with pytest.raises(BadInputError, match=said):
+        state_of_nothing(reading_from_config(GenerationConfig(grammar=grammar), vocabulary), 40)
+
+
+def test_what_was_read_once_is_not_read_again(vocabulary: Vocabulary) -> None:
+    state = state_of_nothing(reading_from_config(GenerationConfig(regex="[ab]+"), vocabulary), 20)
+    token = vocabulary.ids[b"a"]
+    one, other = state.after(token, 10), state.after(token, 10)
+    assert one is not None
+    assert other is not None
+    assert one.reading is other.reading
+    assert state.after(token, 1) is not None
+    assert state.after(token, 0) is None  # no room for the end-of-text
