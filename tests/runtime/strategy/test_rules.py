@@ -55,6 +55,10 @@ def test_no_entropy_is_allowed_to_be_one_token_and_no_bound_all() -> None:
     block = replace(block, candidates=replace(block.candidates, entropies=rounded))
     assert len(decided(block, strategy="eb", gamma=0.0)) == 1
     assert len(decided(block, strategy="eb", gamma=float("inf"))) == 8
+    below = replace(
+        block.candidates, entropies=np.float32([0.25, -0.25, 0.25, 1, 1, 1, 1, 1]), confidences=-np.arange(8)
+    )
+    assert decided(replace(block, candidates=below), strategy="eb", gamma=0.125) == [0, 1]
 
 
 def test_the_largest_entropy_is_that_of_the_prefix_and_not_of_the_block() -> None:

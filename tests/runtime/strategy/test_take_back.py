@@ -14,7 +14,7 @@ from lopa.runtime.strategy.judging import judged_positions, without_doubted
 from lopa.runtime.strategy.open_block import OpenBlock
 from lopa.runtime.strategy.places import chosen_places
 from lopa.runtime.strategy.settings import rule_from_config
-from lopa.runtime.strategy.take_back import JudgedBlock, doubted
+from lopa.runtime.strategy.take_back import BEFORE_FIRST_STEP, JudgedBlock, doubted
 
 MASK, END = 2, 0
 
@@ -86,3 +86,10 @@ def test_the_limit_is_of_all_blocks_together(limit: int, expected: list[int]) ->
     assert sorted(positions.tolist()) == expected
     assert (after.taken_back, [block.accepted for block in after.blocks]) == (len(expected), [None, 2, 2])
     assert np.flatnonzero(~after.decided).tolist() == sorted([3, 10, *expected])
+
+
+def test_a_block_before_its_first_step_may_lose_29_positions() -> None:
+    """As published: it is taken to have decided 30 before."""
+    config = GenerationConfig(strategy="wino", take_back_threshold=0.5)
+    block = JudgedBlock(np.full(40, 0.1), accepted=2, before=BEFORE_FIRST_STEP, most=64)
+    assert np.flatnonzero(doubted(block, config)).tolist() == list(range(29))

@@ -7,7 +7,7 @@ from typing import Any
 
 from click.testing import CliRunner
 from tests.conformance.plain.strategy_recorder import DrawnModel, freedave_trace
-from tools.reports.strategy_recordings import main
+from tools.strategy_recordings import main
 
 
 def written(path: Path, header: dict[str, Any], trace: dict[str, Any]) -> Path:

@@ -1,6 +1,6 @@
 """Makes recorded decisions of published strategies again, and counts those that differ.
 
-Usage: python -m tools.reports.strategy_recordings [FILE|FOLDER]...
+Usage: python -m tools.strategy_recordings [FILE|FOLDER]...
 
 Of FreeDave's and WINO's code, whatever their settings; those of tests/reference/strategies unless others are named. No
 model is needed. A tie is another choice among equally probable positions. Exits with 1 where a decision differs, with 2
