@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from lopa.runtime.grammar.byte_order import ranked
-from lopa.runtime.grammar.library import library, matcher
+from lopa.runtime.grammar.library import lark_from_regex, library, matcher
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
@@ -66,8 +66,7 @@ class BoundedExpression:
         return place if place.is_accepting() or ranked(place.compute_bitmask()) else None
 
     def _matcher(self, most: int) -> "LLMatcher | None":
-        expression = self.expression.replace("/", "\\/")
-        lark = f"start: MATCH\nMATCH: /{expression}/ & /(?s:.{{0,{most}}})/\n"
+        lark = f"start: MATCH\nMATCH: {lark_from_regex(self.expression)} & /(?s:.{{0,{most}}})/\n"
         try:
             return matcher(self.bytes, library().LLMatcher.grammar_from_lark(lark))
         except ValueError:

@@ -4,6 +4,7 @@ Knows bytes and token ids; no bundle, no branch.
 """
 
 import importlib
+import json
 from typing import TYPE_CHECKING, Any
 
 from lopa.runtime.errors import BadInputError, MissingBackendError
@@ -48,6 +49,13 @@ class _Bytes:
 
     def __call__(self, text: bytes) -> list[int]:
         return list(text)
+
+
+def lark_from_regex(expression: str) -> str:
+    """A regular expression as Lark writes it, between slashes: what is in it as the library escapes it."""
+    (grammar,) = json.loads(library().LLMatcher.grammar_from_regex(expression))["grammars"]
+    lark: str = grammar["lark_grammar"]
+    return lark.removeprefix("start: ")
 
 
 def matcher(tokenizer: "LLTokenizer", grammar: str) -> "LLMatcher":

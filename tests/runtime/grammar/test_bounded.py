@@ -42,6 +42,13 @@ def test_characters_count_not_bytes() -> None:
     assert bounded.ending("éé".encode() + b"\xc3", 8) == b"\xa9" + "éé".encode()
 
 
+@pytest.mark.parametrize("expression", ["a/b", r"a\/b", r"\\/b", "[/]", "a\nb", 'a"b', "(?x) a  # b/"])
+def test_slashes_and_line_ends(expression: str) -> None:
+    found = BoundedExpression(tokenizer_of_bytes(), expression).ending(b"", 8)
+    assert found is not None
+    assert re.fullmatch(expression, found.decode())
+
+
 def test_what_is_further_than_that_is_not_looked_for() -> None:
     bounded = BoundedExpression(tokenizer_of_bytes(), "a{1000}")
     assert bounded.ending(b"", 50) is None
