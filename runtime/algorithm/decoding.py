@@ -19,7 +19,7 @@ from lopa.runtime.contract.forward import ForwardSplit
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.grammar.state import GrammarState
 from lopa.runtime.ladder.advance import advance_of, guesses_behind
-from lopa.runtime.sequence.branches import Branch, branch_from_prompt, decided_length, settled_length
+from lopa.runtime.sequence.branches import Branch, branch_from_prompt, decided_length, hands_over, settled_length
 from lopa.runtime.sequence.ends import StopReason, answer_ids, end_as_published, end_of
 from lopa.runtime.sequence.layout import layout_of_prompt
 from lopa.runtime.sequence.packing import batch_from_windows, rows_of_windows
@@ -72,7 +72,8 @@ class Decoding:
         self.steps = 0
         """Rounds."""
         self._rule_steps = 0
-        """Of a lossless decode: steps that the rule alone would have taken so far, each a round."""
+        """Steps that the rule alone would have taken so far, those left out that ask about nothing: what draws go by. A
+        round that only keeps a prompt's rows falls away where they are kept already."""
         self.window_tokens = 0
         """Generated positions at their most, which is what the paper counts."""
         self.stop_reason: StopReason | None = None
@@ -134,7 +135,8 @@ class Decoding:
     def _contested(self, windows: Windows, rows: RowStatistics, split: ForwardSplit | None) -> Step:
         """Go on with the branch that wins, and look ahead from there."""
         terms, watch = self._terms, self._watch
-        contest = contest_of(self._branches, windows, rows, self.steps, terms)
+        contest = contest_of(self._branches, windows, rows, self._rule_steps + 1, terms)
+        self._rule_steps += self._asks(windows)
         branches, winner = contest.branches, contest.winner
         watch.lap("select")
         self._commit(windows, rows, winner)
@@ -181,7 +183,7 @@ class Decoding:
         answers = answers_of(windows, rows, self._rule_steps + 1, self._terms)
         rule = partial(state_after, answers, terms=self._terms)
         advance = advance_of(branches, rule, self._rule_steps, self._config)
-        self._rule_steps += len(advance.states)
+        self._rule_steps += len(advance.states) * self._asks(windows)
         watch.lap("select")
         self._branches = advance.states[-1:]
         self._look_for_end(advance.states)
@@ -191,6 +193,10 @@ class Decoding:
         watch.lap("spawn")
         fills, confidences = joined(advance.decided), mean_confidences(answers)
         return Step(self.steps, branches, windows, confidences, advance.row, fills, (), watch.seconds, split)
+
+    def _asks(self, windows: Windows) -> bool:
+        """Whether a round may decide something."""
+        return any(map(len, windows.asked)) or hands_over(self.anchor)
 
     def _commit(self, windows: Windows, rows: RowStatistics, winner: int) -> None:
         """Keep the winner's finished rows."""

@@ -10,7 +10,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.runtime.requests.company import WAIT, CountingSession, FailingSession, Gate, alone, result_of
+from tests.runtime.requests.company import (
+    WAIT,
+    CountingSession,
+    FailingSession,
+    Gate,
+    alone,
+    result_of,
+    with_stored_prompt,
+)
 from tools.random_configs import random_config, random_prompt
 
 from lopa.runtime import (
@@ -44,7 +52,8 @@ def test_a_random_mix_gives_what_each_gives_alone(decoder: Decoder, seed: int) -
             with ThreadPoolExecutor(3) as threads:
                 handles = list(threads.map(lambda i: engine.submit(*asked[i]), order.tolist()))
             for index, handle in zip(order, handles, strict=True):
-                assert result_of(handle) == expected[index]
+                result = result_of(handle)
+                assert result == with_stored_prompt(expected[index], asked[index][1], result)
 
 
 def test_draws_do_not_depend_on_the_company(decoder: Decoder, prompt: tuple[int, ...]) -> None:
@@ -54,6 +63,26 @@ def test_draws_do_not_depend_on_the_company(decoder: Decoder, prompt: tuple[int,
     with Engine(decoder, slots=3) as engine:
         handles = [engine.submit(prompt, config) for config in configs]
         assert [result_of(handle) for handle in handles] == expected
+
+
+@pytest.mark.parametrize("lossless", [False, True])
+def test_draws_do_not_depend_on_a_stored_prompt(decoder: Decoder, prompt: tuple[int, ...], lossless: bool) -> None:
+    """Not even where the round that keeps the prompt's rows falls away."""
+    own = {
+        "strategy": "threshold",
+        "window": "block_causal",
+        "sub_block": 8,
+        "cache": "sub_block",
+        "lossless": lossless,
+    }
+    config = decoder.config(**own, temperature=1.5, top_p=0.9, max_new_tokens=24, seed=3)
+    expected = alone(decoder, prompt, config)
+    with Engine(decoder, slots=2) as engine:
+        first, second = (result_of(engine.submit(prompt, config)) for _ in range(2))
+    assert first == expected
+    assert second.reused_rows > 0
+    assert second == with_stored_prompt(expected, config, second)
+    assert second.steps == expected.steps - 1
 
 
 def test_events_are_those_of_the_decoder(decoder: Decoder, prompt: tuple[int, ...]) -> None:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from lopa.runtime.decoder import Decoder
-from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.generation_config import MOST_POSITIONS, GenerationConfig
 from lopa.runtime.requests.result import GenerationResult
 from lopa.runtime.text.prompt_ids import Prompt
 from lopa.serve.openai.options import CHATS, COMPLETIONS, OURS
@@ -51,7 +52,10 @@ class Case:
                 continue
             got = (text, choice["finish_reason"], ours["stop_reason"], ours["steps"], ours["tokens"], ours["seed"])
             finish = "stop" if alone.stop_reason in ("eos", "stop_string") else "length"
-            wanted = (alone.text, finish, alone.stop_reason, alone.steps, alone.tokens, alone.seed)
+            # Fast-dLLM v2's cache begins with a round that only keeps the prompt's rows: not where they are stored.
+            spared = ours["steps"] == alone.steps - 1 and self.body[OURS].get("cache") == "sub_block"
+            steps = ours["steps"] if spared else alone.steps
+            wanted = (alone.text, finish, alone.stop_reason, steps, alone.tokens, alone.seed)
             if got != wanted:
                 return f"{got} instead of {wanted}"
         return None
@@ -112,9 +116,14 @@ def _long_case(rng: np.random.Generator, decoder: Decoder) -> Case:
 
 
 def _fields_of_config(config: GenerationConfig) -> dict[str, Any]:
-    values = {name: value for name, value in dataclasses.asdict(config).items() if value is not None}
+    values = {name: _in_json(value) for name, value in dataclasses.asdict(config).items() if value is not None}
     top = {ours: values.pop(name) for name, ours in _TOP_LEVEL.items() if name in values}
     return {**top, "stop": list(values.pop("stop")), OURS: values}
+
+
+def _in_json(value: Any) -> Any:
+    """JSON has no infinity: so large a bound of entropy is none."""
+    return MOST_POSITIONS if value == math.inf else value
 
 
 def _decoded_alone(

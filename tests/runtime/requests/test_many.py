@@ -9,7 +9,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.runtime.requests.company import WAIT, CountingSession, Gate, HeldSession, alone, result_of
+from tests.runtime.requests.company import (
+    WAIT,
+    CountingSession,
+    Gate,
+    HeldSession,
+    alone,
+    result_of,
+    with_stored_prompt,
+)
 from tools.random_configs import random_config, random_prompt
 
 from lopa.runtime import (
@@ -49,7 +57,10 @@ def test_every_prompt_of_a_random_list_gives_what_it_gives_alone(decoder: Decode
     asked = [asked[i] for i in rng.integers(0, len(asked), 14)]  # some twice, greedy and drawn
     expected = [alone(decoder, each.prompt, each.config) for each in asked]
     with Engine(decoder, slots=4, queue_limit=20) as engine:
-        assert [result_of(handle) for handle in engine.submit_many(asked)] == expected
+        for handle, each, wanted in zip(engine.submit_many(asked), asked, expected, strict=True):
+            result = result_of(handle)
+            assert each.config is not None
+            assert result == with_stored_prompt(wanted, each.config, result)
 
 
 def test_greedy_copies_are_decoded_once_and_answered_to_all(counted: Counted, prompt: tuple[int, ...]) -> None:
