@@ -11,23 +11,17 @@ from dataclasses import replace
 import numpy as np
 
 from lopa.runtime.algorithm.competition import winner_of
-from lopa.runtime.algorithm.filling import (
-    Fills,
-    filled,
-    fills_from_candidates,
-    positions_written,
-    without_rows_after_end,
-)
+from lopa.runtime.algorithm.deciding import Terms, settled_branch
+from lopa.runtime.algorithm.filling import Fills, filled, fills_from_candidates, positions_written
 from lopa.runtime.algorithm.spawning import blocks_of_next_round
 from lopa.runtime.bundle.costs import CostTable
 from lopa.runtime.contract import Float32, tiles
-from lopa.runtime.generation_config import MOST_AUTO_BRANCHES, GenerationConfig
+from lopa.runtime.generation_config import MOST_AUTO_BRANCHES
 from lopa.runtime.sequence.blocks import active
 from lopa.runtime.sequence.branches import Branch, is_end, size_of_next_block
 from lopa.runtime.sequence.windows import Windows
 from lopa.runtime.strategy.candidates import Candidates
 from lopa.runtime.strategy.judging import judged_positions, without_doubted
-from lopa.runtime.strategy.settings import rule_from_config
 
 _PRIOR_SHARES = (1.0, 1.47, 1.68, 1.81, 1.89, 1.95, 1.99, 2.03)
 """Tokens of a round with 1 .. 8 branches, as multiples of a round with one: whole decodes of the tiny model's
@@ -54,33 +48,28 @@ class BranchBudget:
         candidates: Sequence[Candidates],
         confidences: Sequence[float],
         chosen: Branch,
-        config: GenerationConfig,
-        *,
         doubt: Float32,
-        mask_token: int,
-        ends: tuple[int, ...],
+        terms: Terms,
     ) -> int:
         """How many lookaheads the next round should have; learns from the round that ends.
 
         It `verified` these branches, the anchor last, with these `candidates` for the asked positions and these
         probabilities `doubt` [S] of the judged ones; `chosen` is the winner after its fills, without what is doubted.
         """
+        config, ends, mask_token = terms.config, terms.ends, terms.mask_token
         fills = [
             fills_from_candidates(branch, asked, each, config)
             for branch, asked, each in zip(verified, windows.asked, candidates, strict=True)
         ]
-        rule = rule_from_config(config)
 
         def taken_back(branch: Branch, fills: Fills) -> int:
             """How many positions the round would have taken back if this branch had won it."""
             if not len(windows.judged):
                 return 0
-            after = filled(branch, fills, mask_token=mask_token, ends=ends)
-            if config.drops_rows_after_end:
-                after = without_rows_after_end(after, ends)
+            after = settled_branch(filled(branch, fills, mask_token=mask_token, ends=ends), terms)
             written = positions_written(branch, fills)
             _, positions = without_doubted(
-                after, written, windows.judged, doubt, rule, config, mask_token=mask_token, ends=ends
+                after, written, windows.judged, doubt, terms.rule, config, mask_token=mask_token, ends=ends
             )
             return len(positions)
 
@@ -102,7 +91,7 @@ class BranchBudget:
             return 1  # decides the last position, so that no forward is needed any more
         grown = size_of_next_block(chosen, float(chosen.decided[last.start : last.end].mean()), config)
         anchor = replace(chosen, blocks=blocks_of_next_round(chosen, chosen.decided))
-        shadows = len(judged_positions(anchor, rule, config, ends))
+        shadows = len(judged_positions(anchor, terms.rule, config, ends))
         window = len(chosen.tokens) + grown - start + shadows
         return self.branches(undecided=left, window=window, prefix=tiles(start)) - 1
 

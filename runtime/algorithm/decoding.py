@@ -150,10 +150,8 @@ class Decoding:
                 asked_candidates(contest.answers),
                 contest.confidences,
                 outcome.branch,
-                self._config,
-                doubt=contest.doubt,
-                mask_token=terms.mask_token,
-                ends=self._ends,
+                contest.doubt,
+                terms,
             )
         lookaheads = lookaheads_from_candidates(outcome.left, outcome.proposed, most)
         spawned = branches_from_winner(

@@ -25,8 +25,7 @@ class BoundedExpression:
     def ending(self, text: bytes, most: int) -> bytes | None:
         """The fewest characters, in bytes, behind which `text` and they match; None where none are found among `most`
         or a few more."""
-        least = self._least(text, most)
-        place = None if least is None else self._behind(text, least)
+        place = self._shortest(text, most)
         if place is None:
             return None
         found = b""
@@ -37,21 +36,22 @@ class BoundedExpression:
             found += more
         return found
 
-    def _least(self, text: bytes, most: int) -> int | None:
-        """The least number of characters of a match that begins with `text`."""
+    def _shortest(self, text: bytes, most: int) -> "LLMatcher | None":
+        """The matcher of the least number of characters that a match has which begins with `text`, behind it."""
         written = len(text.decode(errors="ignore"))
         low, high = written, written
-        while self._behind(text, high) is None:
+        while (place := self._behind(text, high)) is None:
             if high >= written + most:
                 return None
             low, high = high + 1, written + 2 * (high - written) + 8
         while low < high:
             middle = (low + high) // 2
-            if self._behind(text, middle) is None:
+            shorter = self._behind(text, middle)
+            if shorter is None:
                 low = middle + 1
             else:
-                high = middle
-        return high
+                high, place = middle, shorter
+        return place
 
     def _behind(self, text: bytes, most: int) -> "LLMatcher | None":
         """The matcher of at most so many characters behind `text`; None where no match begins with it."""

@@ -12,6 +12,7 @@ from tests.export.kept_traces import traced_by_the_exporter
 
 from lopa.export.graph import trace
 from lopa.runtime.bundle.manifest import Dialect, ModelDimensions
+from lopa.runtime.contract import LOGITS
 from lopa.runtime.contract.model_part import ModelPart, whole_model
 
 ONE = ModelDimensions(
@@ -73,9 +74,12 @@ def test_without_logits_it_is_what_the_exporter_makes_without_them(
 ASKED = (ONE, "standard", "float32", whole_model(1))
 
 
-def test_this_code_is_recorded(tmp_path: Path) -> None:
+def test_this_code_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if not (kept_traces.recorded_traces(tmp_path) / kept_traces.trace_name(*ASKED)).exists():
         pytest.skip("recorded of other code or by other versions: tests/export/kept_traces.py says how to record")
+    monkeypatch.setattr(kept_traces, "traced_by_the_exporter", None)  # is not called
+    model = kept_traces.kept_traces(tmp_path)(*ASKED, with_logits=True)
+    assert model.graph.outputs[-1].name == LOGITS
 
 
 def test_a_recording_stands_in_only_for_what_it_was_made_from(

@@ -13,6 +13,7 @@ import pytest
 
 from lopa import tiny
 from lopa.runtime.algorithm.branch_budget import BranchBudget, tokens_brought
+from lopa.runtime.algorithm.deciding import Terms
 from lopa.runtime.algorithm.decoding import Decoding, Step
 from lopa.runtime.algorithm.filling import Fills
 from lopa.runtime.bundle import Bundle
@@ -26,6 +27,7 @@ from lopa.runtime.sequence.branches import Lookahead, branch_from_prompt, prepar
 from lopa.runtime.sequence.layout import Layout, layout_of_prompt
 from lopa.runtime.sequence.windows import windows_from_branches
 from lopa.runtime.strategy.candidates import Candidates
+from lopa.runtime.strategy.settings import rule_from_config
 
 
 def costs_with(digest: str, *, first: float, each: float, host_each: float = 0.0) -> Costs:
@@ -80,7 +82,8 @@ def test_the_last_position_is_looked_ahead_at_whatever_it_costs(left: int, more_
     candidates = [Candidates(np.arange(20, 24), scores, scores)]
     chosen = dataclasses.replace(branch, decided=decided)
     dear, doubt = budget_with(first=0.0, each=1.0), np.empty(0, np.float32)
-    found = dear.lookaheads((branch,), windows, candidates, (0.1,), chosen, config, doubt=doubt, mask_token=2, ends=())
+    terms = Terms(config, rule_from_config(config), mask_token=2, ends=())
+    found = dear.lookaheads((branch,), windows, candidates, (0.1,), chosen, doubt, terms)
     assert found == lookaheads
 
 
