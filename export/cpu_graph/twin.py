@@ -43,7 +43,7 @@ def twin_for_cpu(model: ir.Model, of: TwinOf) -> ir.Model | None:
     pass finds its contract broken.
     """
     twin = _copied(model)
-    return twin if _is_changed(twin, of) else None
+    return twin if _apply_passes(twin, of) else None
 
 
 def unpacked_twin(model: ir.Model, of: TwinOf) -> ir.Model | None:
@@ -51,7 +51,7 @@ def unpacked_twin(model: ir.Model, of: TwinOf) -> ir.Model | None:
     twin = _copied(model)
     if not UnpackedInt4Pass()(twin).modified:
         return None
-    _is_changed(twin, of)
+    _apply_passes(twin, of)
     return twin
 
 
@@ -60,7 +60,7 @@ def _copied(model: ir.Model) -> ir.Model:
     return copy
 
 
-def _is_changed(twin: ir.Model, of: TwinOf) -> bool:
-    """Whether any of the passes, all of which run, found something to do in `twin`."""
+def _apply_passes(twin: ir.Model, of: TwinOf) -> bool:
+    """Run all of the passes on `twin`; whether any found something to do."""
     modified = [make(of)(twin).modified for make in CPU_PASSES]
     return any(modified)
