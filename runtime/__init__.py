@@ -14,16 +14,22 @@ from lopa.runtime.errors import (
     DevicesLostError,
     EngineClosedError,
     EngineFailedError,
+    GrammarHelperError,
+    GrammarRefusedError,
     LopaError,
     MissingBackendError,
     NonFiniteAnswerError,
     OutputFailedError,
+    PreparationStoppedError,
     PromptTooLongError,
     QueueFullError,
 )
 from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.grammar.limits import GrammarLimits
 from lopa.runtime.requests.handle import RequestHandle
 from lopa.runtime.requests.observer import AdmissionReport, EndReport, EngineObserver, RoundReport
+from lopa.runtime.requests.prepared import PreparedRequest
+from lopa.runtime.requests.reservation import Reservation
 from lopa.runtime.requests.result import DoneEvent, DraftEvent, Event, GenerationResult, TextEvent
 from lopa.runtime.requests.status import EngineStatus
 from lopa.runtime.text.prompt_ids import PromptRequest
@@ -53,14 +59,20 @@ __all__ = [
     "Event",
     "GenerationConfig",
     "GenerationResult",
+    "GrammarHelperError",
+    "GrammarLimits",
+    "GrammarRefusedError",
     "LopaError",
     "MissingBackendError",
     "NonFiniteAnswerError",
     "OutputFailedError",
+    "PreparationStoppedError",
+    "PreparedRequest",
     "PromptRequest",
     "PromptTooLongError",
     "QueueFullError",
     "RequestHandle",
+    "Reservation",
     "RoundReport",
     "TextEvent",
     "__version__",

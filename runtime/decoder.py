@@ -4,7 +4,6 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property, partial
 from itertools import islice
@@ -22,11 +21,19 @@ from lopa.runtime.bundle.costs import CostTable, costs_from_bundle
 from lopa.runtime.checked_values import MOST_SECONDS, check_callback, real_number, truth, whole_number
 from lopa.runtime.contract.timeline import Timeline
 from lopa.runtime.devices import session_from_devices
-from lopa.runtime.errors import BadInputError, EngineFailedError, GrammarRefusedError, MissingBackendError
+from lopa.runtime.errors import (
+    BadInputError,
+    EngineFailedError,
+    GrammarRefusedError,
+    PreparationStoppedError,
+)
 from lopa.runtime.files.untrusted_input import refused_as_bad_input
 from lopa.runtime.generation_config import GenerationConfig, left_out_for
-from lopa.runtime.grammar.source import reading_from_config
-from lopa.runtime.grammar.state import GrammarState, state_of_nothing
+from lopa.runtime.grammar.helper import GrammarHelper, helper_runs_here
+from lopa.runtime.grammar.limits import GrammarLimits
+from lopa.runtime.grammar.preparation import state_of_checked, state_of_request
+from lopa.runtime.grammar.source import request_from_config
+from lopa.runtime.grammar.state import GrammarState
 from lopa.runtime.grammar.vocabulary import Vocabulary, vocabulary_from_tokenizer
 from lopa.runtime.parallel.branch_session import STALL_SECONDS
 from lopa.runtime.requests.handle import RequestHandle
@@ -53,11 +60,24 @@ class Decoder:
     One caller at a time; lopa.runtime.Engine takes any number.
     """
 
-    def __init__(self, bundle: Bundle, session: Session, tokenizer: Tokenizer, *, threads: int | None = None) -> None:
+    def __init__(
+        self,
+        bundle: Bundle,
+        session: Session,
+        tokenizer: Tokenizer,
+        *,
+        threads: int | None = None,
+        grammar_limits: GrammarLimits | None = None,
+    ) -> None:
         self.bundle = bundle
         self.session = session
         self.tokenizer = tokenizer
         self._threads = threads
+        self._helper: GrammarHelper | None = None
+        if grammar_limits is not None and helper_runs_here():
+            self._helper = GrammarHelper(bundle.path, grammar_limits)
+        elif grammar_limits is not None:
+            _LOG.warning("this system has no fork: grammars are prepared in this process, within the library's limits")
 
     @classmethod
     def open(
@@ -68,11 +88,14 @@ class Decoder:
         threads: int | None = None,
         device_timeout: float = STALL_SECONDS,
         timeline: Timeline | None = None,
+        grammar_limits: GrammarLimits | None = None,
     ) -> Self:
         """Open the bundle at `path` on devices ("cpu", "cpu:0-3", "cuda:0", "numpy") that share the branches.
 
         `threads` of each device; None lets the device choose. With several devices, or one named as cores, a device
-        that takes longer than `device_timeout` seconds for a forward is given up (docs/devices.md).
+        that takes longer than `device_timeout` seconds for a forward is given up (docs/devices.md). With
+        `grammar_limits` the grammars of requests are prepared in a helper process within these limits, as servers need
+        it (docs/grammars.md); without, in this process, within the library's own.
 
         Raises BadInputError for a bundle or devices that cannot be used, MissingBackendError for a device that is not
         there; decoding raises DevicesLostError when the last device fails.
@@ -84,7 +107,7 @@ class Decoder:
         )
         own = "the device's own choice of" if threads is None else threads
         _LOG.info("bundle %s on %s with %s threads", bundle.path, session.device, own)
-        return cls(bundle, session, tokenizer, threads=threads)
+        return cls(bundle, session, tokenizer, threads=threads, grammar_limits=grammar_limits)
 
     def config(self, **overrides: Any) -> GenerationConfig:
         """A config that starts from what the bundle's checkpoint was trained for.
@@ -99,15 +122,20 @@ class Decoder:
         return branch_choice(_checked_config(config), self.session.device.split(","))
 
     def prepare_grammars(self) -> None:
-        """Read the bundle's tokens as grammars need them, if llguidance is there and can use them; else the first
-        request with a grammar does. A large vocabulary takes seconds, in which no other thread runs."""
-        with suppress(MissingBackendError, BadInputError):
-            self._vocabulary.prepare()
+        """Read the bundle's tokens as grammars need them, and start the helper process if there is to be one.
+
+        Without this call the first request with a grammar does it. A large vocabulary takes seconds, in which no other
+        thread runs. Raises MissingBackendError where llguidance is not installed and BadInputError for a tokenizer that
+        grammars cannot use.
+        """
+        self._vocabulary.prepare()
+        if self._helper is not None:
+            self._helper.start()
 
     def check_grammar(self, config: GenerationConfig) -> None:
         """Raise GrammarRefusedError where `config` asks for a grammar that does not parse, or that cannot end within
         max_new_tokens, and MissingBackendError where llguidance is not installed."""
-        self._grammar(config)
+        self._grammar(config, _always)
 
     def generate(
         self,
@@ -189,8 +217,13 @@ class Decoder:
         deadline: float | None = None,
         drafts: bool = False,
         on_step: Callable[[Step], None] | None = None,
+        is_wanted: Callable[[], bool] | None = None,
     ) -> Job:
-        """A request, checked; `deadline` in seconds from now. Raises as `stream` does, and for a bad deadline."""
+        """A request, checked; `deadline` in seconds from now.
+
+        Once `is_wanted` returns False or the deadline has passed, the preparation of its grammar stops: with
+        PreparationStoppedError, or as a request that is due. Raises as `stream` does, and for a bad deadline.
+        """
         submitted = time.perf_counter()
         config = self.config() if config is None else _checked_config(config)
         check_callback(on_step)
@@ -207,18 +240,19 @@ class Decoder:
         ids = ids_from_prompt(prompt, config, self.tokenizer, self.bundle.manifest)
         if config.branches is None:
             config = replace(config, branches=self.branches_for(config).number)
+        due = None if deadline is None else submitted + deadline
         _LOG.debug("a request with %s", config)
         return Job(
             prompt_ids=ids,
             config=config,
             budget=BranchBudget(self._cost_table) if config.branches == "auto" else None,
             sharing=self._sharing(config),
-            grammar=self._grammar(config),
+            grammar=self._grammar_in_time(config, is_wanted or _always, due),
             handle=RequestHandle(),
             drafts=truth("drafts", drafts),
             on_step=on_step,
             submitted=submitted,
-            deadline=None if deadline is None else submitted + deadline,
+            deadline=due,
         )
 
     def pool(self, prompt_rows: int = PROMPT_ROWS, observer: EngineObserver | None = None) -> RequestPool:
@@ -240,7 +274,9 @@ class Decoder:
         return self.tokenizer.chat(messages, special_tokens=special_tokens)
 
     def close(self) -> None:
-        """Free the session."""
+        """Free the session and end the helper process."""
+        if self._helper is not None:
+            self._helper.close()
         self.session.close()
 
     def __enter__(self) -> Self:
@@ -270,12 +306,31 @@ class Decoder:
         """The bundle's tokens as grammars see them; made when first needed."""
         return vocabulary_from_tokenizer(self.tokenizer, self.bundle.manifest)
 
-    def _grammar(self, config: GenerationConfig) -> GrammarState | None:
-        """What the request's answer satisfies, if anything; errors as of `check_grammar`."""
+    def _grammar_in_time(
+        self, config: GenerationConfig, is_wanted: Callable[[], bool], due: float | None
+    ) -> GrammarState | None:
+        """As `_grammar`; None too once the request is `due` (perf_counter's clock): it then ends without a step."""
+
+        def in_time() -> bool:
+            return due is None or time.perf_counter() < due
+
+        try:
+            return self._grammar(config, lambda: is_wanted() and in_time())
+        except PreparationStoppedError:
+            if is_wanted() and not in_time():
+                return None
+            raise
+
+    def _grammar(self, config: GenerationConfig, is_wanted: Callable[[], bool]) -> GrammarState | None:
+        """What the request's answer satisfies, if anything; errors as of `check_grammar`, and PreparationStoppedError
+        once `is_wanted` returns False."""
         if not config.has_grammar:
             return None
+        request, vocabulary = request_from_config(config), self._vocabulary
         try:
-            return state_of_nothing(reading_from_config(config, self._vocabulary), config.positions)
+            if self._helper is None:
+                return state_of_request(request, vocabulary)
+            return state_of_checked(request, self._helper.prepare(request, is_wanted), vocabulary)
         except BadInputError as error:
             raise GrammarRefusedError(error.received, expected=error.expected, remedy=error.remedy) from error
 
@@ -336,6 +391,10 @@ class Decoder:
             return handle
         pool.add(job)
         return job.handle
+
+
+def _always() -> bool:
+    return True
 
 
 def _checked_config(config: Any) -> GenerationConfig:

@@ -4,6 +4,7 @@ Knows who waits, who may run and how everything ends. Does not know how requests
 how one is decoded.
 """
 
+import asyncio
 import threading
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
@@ -17,13 +18,22 @@ from lopa.runtime.algorithm.decoding import Step
 from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.checked_values import MOST_SECONDS, check_callback, real_number, whole_number
 from lopa.runtime.decoder import MOST_PARALLEL, Decoder
-from lopa.runtime.errors import BadInputError, EngineClosedError, LopaError, QueueFullError
+from lopa.runtime.errors import (
+    BadInputError,
+    EngineClosedError,
+    LopaError,
+    PreparationStoppedError,
+    QueueFullError,
+    stopped_preparation,
+)
 from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.grammar.limits import GrammarLimits
 from lopa.runtime.parallel.branch_session import STALL_SECONDS
 from lopa.runtime.requests.admission import JOINING_ROWS, Admission
 from lopa.runtime.requests.handle import RequestHandle
 from lopa.runtime.requests.job import Job
 from lopa.runtime.requests.observer import EngineObserver, checked_observer
+from lopa.runtime.requests.prepared import PreparedRequest
 from lopa.runtime.requests.prompt_store import PROMPT_ROWS
 from lopa.runtime.requests.reservation import Reservation
 from lopa.runtime.requests.status import EngineStatus
@@ -102,12 +112,16 @@ class Engine:
         prompt_rows: int = PROMPT_ROWS,
         joining_rows: int = JOINING_ROWS,
         observer: EngineObserver | None = None,
+        grammar_limits: GrammarLimits | None = None,
     ) -> Self:
         """Open the bundle at `path` as Decoder.open does, with the same errors; closing the engine closes it.
 
-        `device_timeout` as there: seconds after which one of several devices is given up.
+        `device_timeout` and `grammar_limits` as there: seconds after which one of several devices is given up, and the
+        limits within which grammars are prepared in a helper process.
         """
-        decoder = Decoder.open(path, devices, threads=threads, device_timeout=device_timeout)
+        decoder = Decoder.open(
+            path, devices, threads=threads, device_timeout=device_timeout, grammar_limits=grammar_limits
+        )
         try:
             engine = cls(
                 decoder,
@@ -167,7 +181,7 @@ class Engine:
                 failure=self._failure,
             )
 
-    def submit(
+    async def prepare(
         self,
         prompt: Prompt,
         config: GenerationConfig | None = None,
@@ -175,16 +189,60 @@ class Engine:
         deadline: float | None = None,
         drafts: bool = False,
         on_step: Callable[[Step], None] | None = None,
+    ) -> PreparedRequest:
+        """Check a request on a thread of its own, so that an asyncio loop goes on meanwhile; `submit` then takes it.
+
+        A grammar can take seconds to prepare, and a long prompt some time. Cancelling the task stops the preparation of
+        a grammar that has a helper process. Raises as `submit` does.
+        """
+        self._check_takes(1)
+        cancelled = threading.Event()
+        job = partial(
+            self._decoder.job,
+            prompt,
+            config,
+            deadline=deadline,
+            drafts=drafts,
+            on_step=on_step,
+            is_wanted=lambda: not (self._closed or cancelled.is_set()),
+        )
+        try:
+            return PreparedRequest(await asyncio.to_thread(self._prepared, job))
+        finally:
+            cancelled.set()
+
+    def submit(
+        self,
+        prompt: Prompt | PreparedRequest,
+        config: GenerationConfig | None = None,
+        *,
+        deadline: float | None = None,
+        drafts: bool = False,
+        on_step: Callable[[Step], None] | None = None,
     ) -> RequestHandle:
-        """Ask for an answer, from any thread; returns at once.
+        """Ask for an answer, from any thread; returns once the request is checked.
 
         `deadline` is in seconds from now, waiting included (the config's time_limit counts from the first round); what
         is committed by then is the result. `on_step` hears of every step on the engine's thread; what it raises ends
-        the request. Raises BadInputError as Decoder.stream does and for a negative deadline, QueueFullError,
-        EngineClosedError (also while the engine drains).
+        the request. A PreparedRequest has all of them already. Raises BadInputError as Decoder.stream does, for a
+        negative deadline and for a PreparedRequest that was submitted before, QueueFullError, EngineClosedError (also
+        while the engine drains).
         """
         self._check_takes(1)  # before anything is done for a request that cannot come in
-        job = self._decoder.job(prompt, config, deadline=deadline, drafts=drafts, on_step=on_step)
+        if isinstance(prompt, PreparedRequest):
+            job = prompt.take()
+        else:
+            job = self._prepared(
+                partial(
+                    self._decoder.job,
+                    prompt,
+                    config,
+                    deadline=deadline,
+                    drafts=drafts,
+                    on_step=on_step,
+                    is_wanted=lambda: not self._closed,
+                )
+            )
         self._take([job])
         return job.handle
 
@@ -205,7 +263,8 @@ class Engine:
         whole answer, and ends by itself when it is cancelled. `on_step` is told the number of the prompt too, from 0.
         They take the places of `reservation`, if there is one, and free ones beyond it.
 
-        Raises as `submit` does, for the first prompt that cannot be used or finds no place; then nothing runs.
+        Raises as `submit` does, for the first prompt that cannot be used or finds no place, and
+        PreparationStoppedError when the reservation is cancelled meanwhile; then nothing runs.
         """
         check_prompts(prompts)
         check_callback(on_step)
@@ -217,7 +276,17 @@ class Engine:
             heard = None if on_step is None else partial(on_step, number)
             own, text = (prompt.config, prompt.prompt) if isinstance(prompt, PromptRequest) else (config, prompt)
             try:
-                job = self._decoder.job(text, own, deadline=deadline, drafts=drafts, on_step=heard)
+                job = self._prepared(
+                    partial(
+                        self._decoder.job,
+                        text,
+                        own,
+                        deadline=deadline,
+                        drafts=drafts,
+                        on_step=heard,
+                        is_wanted=lambda: not (self._closed or (reservation is not None and reservation.cancelled)),
+                    )
+                )
             except BadInputError as error:
                 raise type(error)(
                     f"in prompt {number}, counted from 0: {error.received}",
@@ -346,11 +415,21 @@ class Engine:
             self._pool.end_failed(job, failure)
         self._pool.close()
 
+    def _prepared(self, job: Callable[[], Job]) -> Job:
+        """Make a request. Raises EngineClosedError where the engine was closed meanwhile."""
+        try:
+            return job()
+        except PreparationStoppedError:
+            self._check_takes(0)
+            raise
+
     def _take(self, jobs: Iterable[Job], reservation: Reservation | None = None) -> None:
         """Let requests wait, all of them or none; their reservation ends at that moment, so that none counts twice."""
         with self._changed:
             new = list(jobs)
             self._check_takes(len(new), reservation)
+            if reservation is not None and reservation.cancelled:
+                raise stopped_preparation()
             if reservation is not None:
                 self._held.remove(reservation)
             self._waiting.extend(new)

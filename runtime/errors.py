@@ -72,3 +72,24 @@ class EngineFailedError(LopaError):
     """A device failed in the middle of a forward, and with it every request that was running (exit code 3)."""
 
     exit_code = 3
+
+
+class PreparationStoppedError(LopaError):
+    """A request that was cancelled, or whose engine was closed, before it was submitted (exit code 3)."""
+
+    exit_code = 3
+
+
+def stopped_preparation() -> PreparationStoppedError:
+    """Return the error of a request that nobody waits for any more."""
+    return PreparationStoppedError(
+        "a request that was cancelled while it was prepared",
+        expected="a request that somebody waits for",
+        remedy="submit it again",
+    )
+
+
+class GrammarHelperError(LopaError):
+    """The process that prepares grammars cannot be started, or dies whatever it is asked (exit code 3)."""
+
+    exit_code = 3

@@ -100,7 +100,10 @@ class _Endpoints:
             reply, winners = Reply(service, asked), WinningBranches()
             drafts = asked.stream is not None and asked.stream.drafts
             _LOG.info("%s: %d answers, %s", reply.id, asked.copies * (len(asked.prompts) or 1), asked.options.values)
-            handles = await handles_of_request(service, asked, winners.note if drafts else None)
+            on_step = winners.note if drafts else None
+            handles = await handles_of_request(service, asked, on_step, request.receive)
+            if handles is None:
+                return Response(status_code=_GONE)
             if asked.stream is None:
                 results = await results_of_handles(handles, request.receive)
                 if results is None:

@@ -12,6 +12,7 @@ from lopa.runtime.decoder import Decoder
 from lopa.runtime.engine import QUEUE_LIMIT, SLOTS, Engine
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.extra import extra_needed
+from lopa.runtime.grammar.limits import GrammarLimits
 from lopa.runtime.mpi.link import on_mpi
 from lopa.serve.limits import ServeLimits
 
@@ -132,7 +133,9 @@ def command(
         if not on_loopback and keys is None:
             click.echo(f"warning: whoever reaches {url_of_socket(listening)} may use it: no --api-keys", err=True)
         with (
-            Decoder.open(bundle, devices, threads=threads, device_timeout=device_timeout) as decoder,
+            Decoder.open(
+                bundle, devices, threads=threads, device_timeout=device_timeout, grammar_limits=GrammarLimits()
+            ) as decoder,
             Engine(_warmed_up(decoder), slots=slots, queue_limit=queue, observer=metrics) as engine,
         ):
             metrics.watch(engine)
@@ -150,9 +153,9 @@ def command(
 
 
 def _warmed_up(decoder: Decoder) -> Decoder:
-    """`decoder` after a first answer, so that no client waits for what is slow the first time, or finds it broken."""
-    next(decoder.generate(["1"], decoder.config(max_new_tokens=1)))
-    decoder.prepare_grammars()
+    from lopa.serve.warm_up import warm_up
+
+    warm_up(decoder, lambda text: click.echo(f"warning: {text}", err=True))
     return decoder
 
 

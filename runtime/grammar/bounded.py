@@ -4,6 +4,7 @@ Expressions can be cut with each other (`/a/ & /b/`), and what cannot match any 
 number of characters for which something is allowed is that of the shortest text, and any way on leads there.
 """
 
+import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -35,6 +36,12 @@ class BoundedExpression:
                 return None  # at a limit of the library
             found += more
         return found
+
+    def seconds_of_matcher(self) -> float:
+        """Measure the processor time of making a matcher as large as the largest one that was needed so far."""
+        began = time.process_time()
+        self._matcher(max(self.made, default=0))
+        return time.process_time() - began
 
     def _shortest(self, text: bytes, most: int) -> "LLMatcher | None":
         """The matcher of the least number of characters that a match has which begins with `text`, behind it."""

@@ -5,6 +5,9 @@ Knows the options' values, no vocabulary.
 
 import json
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from lopa.runtime.checked_values import shown
@@ -22,21 +25,66 @@ _STRICT = {"lenient": False, "coerce_one_of": False}
 """What a schema may not ask for: features that it names and the library lacks, ignored."""
 
 
+@dataclass(frozen=True)
+class GrammarRequest:
+    """What one request asks for: an option, its text, and the positions of its answer."""
+
+    option: str
+    """One of GRAMMARS."""
+    text: str
+    positions: int
+    """Tokens of the answer, its end-of-text included."""
+
+
+def request_from_config(config: GenerationConfig) -> GrammarRequest:
+    """Return the grammar that `config` asks for; it has to ask for one."""
+    option = next(name for name in GRAMMARS if getattr(config, name) is not None)
+    return GrammarRequest(option, getattr(config, option), config.positions)
+
+
+def library_grammar(request: GrammarRequest) -> str:
+    """Return the grammar in the library's own form. Raises BadInputError for one that it cannot read."""
+    with _errors_of(request):
+        return _MADE[request.option](request.text)
+
+
+def hints_from_request(request: GrammarRequest, vocabulary: Vocabulary) -> tuple[bytes, ...]:
+    """Return texts that help to find how an answer can end. Raises BadInputError as `library_grammar` does."""
+    with _errors_of(request):
+        return _HINTS[request.option](request.text, vocabulary)
+
+
+def reading_of_request(
+    request: GrammarRequest, grammar: str, vocabulary: Vocabulary, hints: tuple[bytes, ...] = ()
+) -> Reading:
+    """Return the reading of an empty answer by `grammar`, which is `request`'s in the library's own form.
+
+    Raises BadInputError for a grammar that the library does not take.
+    """
+    expression = BoundedExpression(vocabulary.bytes, request.text) if request.option == "regex" else None
+    with _errors_of(request):
+        return reading_of_nothing(vocabulary, grammar, hints, expression)
+
+
 def reading_from_config(config: GenerationConfig, vocabulary: Vocabulary) -> Reading:
-    """The reading of an empty answer by the grammar that `config` asks for.
+    """Return the reading of an empty answer by the grammar that `config` asks for.
 
     Raises BadInputError for a grammar that does not parse, with the place, and for a schema with features that the
     library lacks, which it names.
     """
-    name = next(name for name in GRAMMARS if getattr(config, name) is not None)
-    text = getattr(config, name)
+    request = request_from_config(config)
+    return reading_of_request(request, library_grammar(request), vocabulary, hints_from_request(request, vocabulary))
+
+
+@contextmanager
+def _errors_of(request: GrammarRequest) -> Iterator[None]:
+    """Turn whatever a parser raises at somebody's text into a BadInputError that names the option."""
     try:
-        expression = BoundedExpression(vocabulary.bytes, text) if name == "regex" else None
-        return reading_of_nothing(vocabulary, _MADE[name](text), _HINTS[name](text, vocabulary), expression)
+        yield
     except LopaError:
         raise
-    except Exception as error:  # whatever a parser raises at somebody's text
-        raise _refused(name, text, said_by(error)) from error
+    except Exception as error:
+        raise _refused(request.option, request.text, said_by(error)) from error
 
 
 def _from_schema(text: str) -> str:

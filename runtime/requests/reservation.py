@@ -1,6 +1,7 @@
 """Places held in an engine for requests that are still being prepared. Knows no engine."""
 
-from dataclasses import dataclass
+import threading
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, eq=False)
@@ -8,3 +9,13 @@ class Reservation:
     """Made by Engine.reserved, for one Engine.submit_many."""
 
     places: int
+    _cancelled: threading.Event = field(default_factory=threading.Event, init=False, repr=False)
+
+    def cancel(self) -> None:
+        """Stop the preparation of its requests, from any thread: submit_many then raises PreparationStoppedError."""
+        self._cancelled.set()
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether cancel() was called."""
+        return self._cancelled.is_set()

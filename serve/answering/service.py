@@ -11,6 +11,7 @@ from lopa.runtime import __version__
 from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.bundle.record import json_from_record
 from lopa.runtime.engine import Engine
+from lopa.runtime.grammar.limits import GrammarLimits
 from lopa.serve.http.keys import ApiKeys
 from lopa.serve.limits import ServeLimits
 from lopa.serve.metrics import ServeMetrics
@@ -19,6 +20,9 @@ from lopa.serve.openai.options import CHATS, COMPLETIONS
 
 _PREPARING = 2
 """Threads in which prompts become ids, so that a long one holds up nobody."""
+_PREPARING_GRAMMARS = GrammarLimits().processes
+"""Threads in which requests with a grammar are prepared, apart from those of other requests. They wait for the helper
+process and compile what it has found good."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,6 +40,8 @@ class Service:
     catalog: Mapping[str, Mapping[str, Any]] | None = None
     """Cards of all models that clients may ask for here, by name; None: of this one alone."""
     threads: ThreadPoolExecutor = field(init=False)
+    """For requests without a grammar."""
+    grammar_threads: ThreadPoolExecutor = field(init=False)
     created: int = field(default_factory=lambda: int(time.time()))
     fingerprint: str = field(init=False)
     """Of all that an answer depends on beside its request: this program and the bundle."""
@@ -44,6 +50,7 @@ class Service:
         digest = hashlib.sha256(json_from_record(self.engine.manifest)).hexdigest()[:12]
         object.__setattr__(self, "fingerprint", f"lopa-{__version__}-{digest}")
         object.__setattr__(self, "threads", ThreadPoolExecutor(_PREPARING, "lopa-serve"))
+        object.__setattr__(self, "grammar_threads", ThreadPoolExecutor(_PREPARING_GRAMMARS, "lopa-grammar"))
 
     @property
     def cards(self) -> Mapping[str, Mapping[str, Any]]:
@@ -57,6 +64,7 @@ class Service:
         """End the engine, which cancels what runs, and the threads."""
         self.engine.close()
         self.threads.shutdown()
+        self.grammar_threads.shutdown()
 
 
 def card_of_model(name: str, created: int, manifest: Manifest, *, chats: bool) -> dict[str, Any]:

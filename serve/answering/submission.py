@@ -3,9 +3,13 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
+
+from starlette.types import Receive
 
 from lopa.runtime.algorithm.decoding import Step
 from lopa.runtime.engine import Engine
+from lopa.runtime.errors import PreparationStoppedError
 from lopa.runtime.files.untrusted_input import refused_as_bad_input
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.requests.handle import RequestHandle
@@ -13,6 +17,7 @@ from lopa.runtime.requests.reservation import Reservation
 from lopa.runtime.text.prompt_ids import Prompt, PromptRequest
 from lopa.serve.answering.places import check_places
 from lopa.serve.answering.service import Service
+from lopa.serve.http.departure import departure
 from lopa.serve.openai.config import config_of_options, errors_of_grammar
 from lopa.serve.openai.field_error import errors_of_field
 from lopa.serve.openai.request import AskedRequest
@@ -22,21 +27,31 @@ _SEEDS = 2**63
 
 
 async def handles_of_request(
-    service: Service, asked: AskedRequest, on_step: Callable[[int, Step], None] | None
-) -> Handles:
-    """A handle for each answer: all answers to the first prompt, then to the second.
+    service: Service, asked: AskedRequest, on_step: Callable[[int, Step], None] | None, receive: Receive
+) -> Handles | None:
+    """Return a handle for each answer: all answers to the first prompt, then to the second.
 
-    Raises ApiError where there is no place, before any prompt is read, and BadInputError as submit_many does.
+    None when the client has gone meanwhile, which stops the preparation. Raises ApiError where there is no place,
+    before any prompt is read, and BadInputError as submit_many does.
     """
     config = config_of_options(service.engine.config, asked.options)
     decoded_once = config.temperature == 0 and on_step is None
     count = _different(asked.prompts) if decoded_once else (len(asked.prompts) or 1) * asked.copies
     check_places(service.engine, count)
-    with service.engine.reserved(count) as reservation:
+    threads = service.grammar_threads if config.has_grammar else service.threads
+    with service.engine.reserved(count) as reservation, departure(receive) as gone:
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(
-            service.threads, _submitted, service.engine, asked, config, on_step, reservation
-        )
+        preparing = loop.run_in_executor(threads, _submitted, service.engine, asked, config, on_step, reservation)
+        either: list[asyncio.Future[Any]] = [preparing, gone]
+        try:
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            if not preparing.done():
+                reservation.cancel()
+        try:
+            return await preparing
+        except PreparationStoppedError:
+            return None
 
 
 def _different(prompts: Sequence[Prompt]) -> int:

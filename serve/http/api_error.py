@@ -5,7 +5,15 @@ from typing import Any
 
 from starlette.responses import JSONResponse
 
-from lopa.runtime.errors import BadInputError, EngineClosedError, EngineFailedError, LopaError, QueueFullError
+from lopa.runtime.errors import (
+    BadInputError,
+    EngineClosedError,
+    EngineFailedError,
+    GrammarHelperError,
+    LopaError,
+    QueueFullError,
+)
+from lopa.serve.openai.config import GrammarLackError
 from lopa.serve.openai.error_code import ErrorCode
 from lopa.serve.openai.field_error import FieldError
 
@@ -45,6 +53,10 @@ def api_error_of(error: Exception) -> ApiError:
         return overloaded(str(error))
     if isinstance(error, EngineClosedError | EngineFailedError):
         return unavailable(str(error), "engine_failed" if isinstance(error, EngineFailedError) else "not_ready")
+    if isinstance(error, GrammarLackError):
+        return ApiError(501, str(error), "server_error", code="not_supported")
+    if isinstance(error, GrammarHelperError):
+        return unavailable("structured output is not available at the moment", "not_ready")
     if isinstance(error, FieldError):
         return ApiError(400, str(error), param=error.param, code=error.code)
     if isinstance(error, BadInputError):

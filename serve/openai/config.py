@@ -8,6 +8,14 @@ from lopa.runtime.generation_config import GRAMMARS, GenerationConfig
 from lopa.serve.openai.field_error import FieldError
 from lopa.serve.openai.options import OURS, BodyOptions
 
+
+class GrammarLackError(Exception):
+    """This server cannot answer by a grammar: the library for it is not installed. Clients are told no more."""
+
+    def __init__(self) -> None:
+        super().__init__("this server does not support structured output: remove the schema, regex or grammar")
+
+
 MakeConfig = Callable[..., GenerationConfig]
 """From options by their names; Engine.config."""
 
@@ -27,12 +35,14 @@ def config_of_options(make: MakeConfig, options: BodyOptions) -> GenerationConfi
 
 @contextmanager
 def errors_of_grammar(options: BodyOptions) -> Iterator[None]:
-    """A grammar that the block cannot use, or not here, is wrong with the field that has it."""
+    """Name the field of a grammar that cannot be used. What this server itself lacks for one is a GrammarLackError."""
     try:
         yield
-    except (GrammarRefusedError, MissingBackendError) as error:  # the second of a grammar alone: the device is open
+    except GrammarRefusedError as error:
         param = next((options.params[name] for name in GRAMMARS if name in options.params), OURS)
         raise FieldError(param, error.received, expected=error.expected, remedy=error.remedy) from error
+    except MissingBackendError as error:  # of a grammar alone: the device is open
+        raise GrammarLackError from error
 
 
 def _refused(make: MakeConfig, name: str, value: object) -> bool:

@@ -14,6 +14,7 @@ ErrorCode = Literal[
     "model_not_found",
     "not_found",
     "not_ready",
+    "not_supported",
     "origin_not_allowed",
     "queue_full",
     "timeout",

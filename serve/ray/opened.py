@@ -1,5 +1,6 @@
 """A bundle opened to be answered from, until nobody uses it any more. Knows no Ray."""
 
+import logging
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -8,12 +9,16 @@ from typing import Any
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.engine import Engine
 from lopa.runtime.errors import LopaError
+from lopa.runtime.grammar.limits import GrammarLimits
 from lopa.serve.answering.service import Service
 from lopa.serve.app import app_of_service
 from lopa.serve.http.keys import ApiKeys
 from lopa.serve.http.visitors import Visitors
 from lopa.serve.metrics import ServeMetrics
 from lopa.serve.ray.options import NamedBundle, RayOptions
+from lopa.serve.warm_up import warm_up
+
+_LOG = logging.getLogger(__name__)
 
 
 class OpenedBundle:
@@ -34,11 +39,14 @@ class OpenedBundle:
         self._close = ExitStack()
         with ExitStack() as undone:
             decoder = Decoder.open(
-                bundle.path, options.devices, threads=options.threads, device_timeout=options.device_timeout
+                bundle.path,
+                options.devices,
+                threads=options.threads,
+                device_timeout=options.device_timeout,
+                grammar_limits=GrammarLimits(),
             )
             undone.callback(decoder.close)
-            next(decoder.generate(["1"], decoder.config(max_new_tokens=1)))
-            decoder.prepare_grammars()
+            warm_up(decoder, _LOG.warning)
             metrics = ServeMetrics(bundle.model)
             self._engine = Engine(decoder, slots=options.slots, queue_limit=options.queue, observer=metrics)
             undone.callback(self._engine.close)

@@ -16,8 +16,10 @@ from typing import Any, Self
 
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.engine import Engine
-from lopa.runtime.errors import BadInputError
+from lopa.runtime.errors import BadInputError, PreparationStoppedError
 from lopa.runtime.files.untrusted_input import refused_as_bad_input
+from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.grammar.limits import GrammarLimits
 from lopa.runtime.requests.handle import RequestHandle
 from lopa.runtime.requests.reservation import Reservation
 from lopa.runtime.requests.result import DoneEvent
@@ -36,6 +38,7 @@ from lopa.serve.triton.settings import (
     settings_of_parameters,
 )
 from lopa.serve.triton.told import CANCELLED, STOPPED, told_of_error
+from lopa.serve.warm_up import warm_up
 
 _PREPARING = 2
 """Threads in which prompts become ids, so that a long one holds up nobody."""
@@ -49,8 +52,9 @@ class TritonModel:
     def __init__(self, decoder: Decoder, engine: Engine, limits: ServeLimits, backend: Any) -> None:
         self._decoder, self._engine, self._limits, self._backend = decoder, engine, limits, backend
         self._threads = ThreadPoolExecutor(_PREPARING, "lopa-triton")
-        self._open: dict[Sender, RequestHandle] = {}
-        """Requests that run or wait; of the loop's thread."""
+        self._grammar_threads = ThreadPoolExecutor(GrammarLimits().processes, "lopa-grammar")
+        self._open: dict[Sender, RequestHandle | Reservation] = {}
+        """Requests that are prepared, wait or run; of the loop's thread."""
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="lopa-triton-answers", daemon=True)
         self._thread.start()
@@ -71,8 +75,7 @@ class TritonModel:
         path = Path(args["model_repository"], args["model_version"], settings.bundle)
         decoder = _decoder_of_bundle(path, devices, settings.threads, settings.device_timeout)
         try:
-            next(decoder.generate(["1"], decoder.config(max_new_tokens=1)))  # what is slow, or broken, the first time
-            decoder.prepare_grammars()
+            warm_up(decoder, backend.Logger.log_warn)
             engine = Engine(decoder, slots=settings.slots, queue_limit=settings.queue_limit)
         except BaseException:
             decoder.close()
@@ -103,24 +106,29 @@ class TritonModel:
         self._thread.join()
         self._loop.close()
         self._threads.shutdown()
+        self._grammar_threads.shutdown()
         self._decoder.close()
 
     async def _answered(self, asked: AskedText, reservation: Reservation, places: ExitStack, sender: Sender) -> None:
         try:
-            with places:
-                handle = await self._loop.run_in_executor(self._threads, self._submitted, asked, reservation)
-            self._open[sender] = handle
+            self._open[sender] = reservation
             try:
+                config = config_of_options(self._engine.config, asked.options)
+                threads = self._grammar_threads if config.has_grammar else self._threads
+                with places:
+                    handle = await self._loop.run_in_executor(threads, self._submitted, asked, config, reservation)
+                self._open[sender] = handle
                 await self._sent(handle, asked.stream, sender)
             finally:
                 del self._open[sender]
+        except PreparationStoppedError:
+            sender.fail(CANCELLED if sender.cancelled else STOPPED)
         except Exception as error:
             self._tell(sender, error)
 
-    def _submitted(self, asked: AskedText, reservation: Reservation) -> RequestHandle:
-        """On a thread of its own, since templates and tokenizers take their time."""
+    def _submitted(self, asked: AskedText, config: GenerationConfig, reservation: Reservation) -> RequestHandle:
+        """On a thread of its own, since templates, tokenizers and grammars take their time."""
         engine = self._engine
-        config = config_of_options(engine.config, asked.options)
         with (
             errors_of_field(asked.param),
             errors_of_grammar(asked.options),
@@ -158,9 +166,9 @@ class TritonModel:
 
     async def _look_for_cancels(self) -> None:
         while True:
-            for sender, handle in list(self._open.items()):
-                if not handle.cancelled and sender.cancelled:
-                    handle.cancel()
+            for sender, work in list(self._open.items()):
+                if not work.cancelled and sender.cancelled:
+                    work.cancel()
                     self._backend.Logger.log_verbose("a client has cancelled its request")
             await asyncio.sleep(_LOOK_SECONDS)
 
@@ -174,7 +182,7 @@ class TritonModel:
 def _decoder_of_bundle(path: Path, devices: Sequence[str], threads: int | None, timeout: float) -> Decoder:
     """Raises as Decoder.open does, with a remedy that an operator of Triton has."""
     try:
-        return Decoder.open(path, devices, threads=threads, device_timeout=timeout)
+        return Decoder.open(path, devices, threads=threads, device_timeout=timeout, grammar_limits=GrammarLimits())
     except BadInputError as error:
         remedy = f"{error.remedy}; or correct config.pbtxt, or write the model again with `lopa-export triton`"
         raise BadInputError(error.received, expected=error.expected, remedy=remedy) from error

@@ -7,9 +7,11 @@ from lopa.runtime.errors import (
     BadInputError,
     EngineClosedError,
     EngineFailedError,
+    GrammarHelperError,
     LopaError,
     QueueFullError,
 )
+from lopa.serve.openai.config import GrammarLackError
 from lopa.serve.openai.field_error import FieldError
 
 TritonCode = Literal["INVALID_ARG", "UNAVAILABLE", "CANCELLED", "INTERNAL"]
@@ -42,6 +44,8 @@ _KINDS: tuple[tuple[type[Exception], TritonCode, str], ...] = (
     (QueueFullError, "UNAVAILABLE", "queue_full"),
     (EngineClosedError, "UNAVAILABLE", "not_ready"),
     (EngineFailedError, "UNAVAILABLE", "engine_failed"),
+    (GrammarLackError, "UNAVAILABLE", "not_supported"),
+    (GrammarHelperError, "UNAVAILABLE", "not_ready"),
     (BadInputError, "INVALID_ARG", "bad_request"),
     (LopaError, "INTERNAL", "internal_error"),
 )

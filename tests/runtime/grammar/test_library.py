@@ -16,11 +16,14 @@ def test_where_it_is_missing_the_error_has_the_command(monkeypatch: pytest.Monke
         library()
 
 
-def test_grammars_are_prepared_where_they_can_be(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_vocabulary_is_prepared_or_the_missing_library_is_named(
+    tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with Decoder.open(tiny_bundle, threads=1) as decoder:
         with monkeypatch.context() as without:
             without.setitem(sys.modules, "llguidance", None)
-            decoder.prepare_grammars()
+            with pytest.raises(MissingBackendError, match="llguidance is not installed"):
+                decoder.prepare_grammars()
         assert "_vocabulary" not in vars(decoder)
         decoder.prepare_grammars()
         assert "texts" in vars(vars(decoder)["_vocabulary"])

@@ -1,0 +1,81 @@
+"""A request's grammar in two parts: the costly one, whose result is plain data, and what a decoder makes of that.
+
+The costly part may run in another process (`helper`), within limits. Knows no process.
+"""
+
+import mmap
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from lopa.runtime.checked_values import shown
+from lopa.runtime.errors import BadInputError
+from lopa.runtime.grammar.limits import GrammarLimits
+from lopa.runtime.grammar.source import GrammarRequest, hints_from_request, library_grammar, reading_of_request
+from lopa.runtime.grammar.state import GrammarState, state_of_nothing
+from lopa.runtime.grammar.vocabulary import Vocabulary
+
+_MAX_MATCHER_SECONDS = 0.1
+"""Processor time of one matcher of a bounded expression. The decoding loop makes some, and other requests wait."""
+
+
+@dataclass(frozen=True)
+class CheckedGrammar:
+    """What the costly part found."""
+
+    grammar: str
+    """In the library's own form."""
+    hints: tuple[bytes, ...]
+    ending: bytes
+    """A text with which the answer may end before its first token."""
+
+
+def checked_grammar(request: GrammarRequest, vocabulary: Vocabulary, limits: GrammarLimits) -> CheckedGrammar:
+    """Compile a grammar and find a way to the end of its answer.
+
+    Raises BadInputError for a grammar that cannot be used, and for one whose compiled form takes more than a decoder
+    may keep (`limits`). Bounding this call itself is the caller's business.
+    """
+    grammar = library_grammar(request)
+    seconds, memory = time.process_time(), _resident_bytes()
+    reading = reading_of_request(request, grammar, vocabulary)
+    seconds, memory = time.process_time() - seconds, _resident_bytes() - memory
+    if seconds > limits.kept_seconds or memory > limits.kept_bytes:
+        raise too_costly(request, f"compiling it takes {seconds:.1f} s and {memory >> 20} MiB", limits)
+    hints = hints_from_request(request, vocabulary)
+    state = state_of_nothing(replace(reading, hints=hints), request.positions)
+    matcher_seconds = 0.0 if reading.expression is None else reading.expression.seconds_of_matcher()
+    if matcher_seconds > _MAX_MATCHER_SECONDS:
+        raise too_costly(request, f"a bounded form of it takes {matcher_seconds:.1f} s", limits)
+    return CheckedGrammar(grammar, hints, state.ending)
+
+
+def state_of_checked(request: GrammarRequest, checked: CheckedGrammar, vocabulary: Vocabulary) -> GrammarState:
+    """Compile a checked grammar for decoding: the state before the first token."""
+    reading = reading_of_request(request, checked.grammar, vocabulary, checked.hints)
+    return GrammarState(reading, checked.ending)
+
+
+def state_of_request(request: GrammarRequest, vocabulary: Vocabulary) -> GrammarState:
+    """Do both parts in this process, within the library's own limits. Raises BadInputError."""
+    hints = hints_from_request(request, vocabulary)
+    return state_of_nothing(reading_of_request(request, library_grammar(request), vocabulary, hints), request.positions)
+
+
+def too_costly(request: GrammarRequest, found: str, limits: GrammarLimits) -> BadInputError:
+    """Return the error of a grammar that takes more than its limits."""
+    return BadInputError(
+        f"{request.option} {shown(request.text)} is too complex: {found}",
+        expected=f"a grammar that is prepared within {limits.cpu_seconds:g} s and {limits.memory_bytes >> 20} MiB, "
+        f"and whose compiled form takes at most {limits.kept_seconds:g} s and {limits.kept_bytes >> 20} MiB of them",
+        remedy=f"write a simpler {request.option}: fewer patterns joined by allOf, smaller multiples and counts",
+    )
+
+
+def _resident_bytes() -> int:
+    """Return the memory that this process has now; 0 where that is not known."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    except OSError:
+        return 0  # of systems without /proc: there the processor time alone is bounded
+    return pages * mmap.PAGESIZE
