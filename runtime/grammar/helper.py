@@ -131,7 +131,10 @@ class GrammarHelper:
                     raise too_costly(request, f"preparing it takes more than {seconds:g} s", self._limits)
                 with suppress(BlockingIOError):
                     if readable:
-                        more = mine.recv(2**16)
+                        try:
+                            more = mine.recv(2**16)
+                        except ConnectionResetError:  # it has not read the whole request
+                            more = b""
                         if not more:
                             return None
                         received += more

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 from lopa.runtime.checked_values import real_number, whole_number
 
-_SHARE_TO_KEEP = 4
+_SHARE_OF_SECONDS, _SHARE_OF_MEMORY = 4, 16
+"""Requests that wait hold their compiled grammars: 72 of them, in a server as it starts."""
 _LONGEST = 3600.0
 _MIN_MEMORY = 64 * 2**20
 MAX_GRAMMAR_PROCESSES = 64
@@ -14,8 +15,8 @@ MAX_GRAMMAR_PROCESSES = 64
 class GrammarLimits:
     """Limits of the helper process in which the grammars of requests are compiled (docs/grammars.md).
 
-    A grammar that passes is compiled once more in the process that decodes. So it may take a quarter of the processor
-    time and of the memory for that part. Raises BadInputError for values that make no sense.
+    A grammar that passes is compiled once more in the process that decodes. So that part of the work may take a quarter
+    of the processor time and a sixteenth of the memory. Raises BadInputError for values that make no sense.
     """
 
     cpu_seconds: float = 4.0
@@ -33,9 +34,9 @@ class GrammarLimits:
     @property
     def kept_seconds(self) -> float:
         """Processor time that compiling a grammar again may take in the process that decodes."""
-        return self.cpu_seconds / _SHARE_TO_KEEP
+        return self.cpu_seconds / _SHARE_OF_SECONDS
 
     @property
     def kept_bytes(self) -> int:
         """Memory that a compiled grammar may take in the process that decodes."""
-        return self.memory_bytes // _SHARE_TO_KEEP
+        return self.memory_bytes // _SHARE_OF_MEMORY

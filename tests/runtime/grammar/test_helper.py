@@ -1,0 +1,250 @@
+"""The helper process: it finds what this process finds, within limits, ends with its caller and is started anew."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.runtime.grammar.costly import COSTLY, KEPT, REFUSED, USUAL
+
+from lopa.runtime.errors import BadInputError, GrammarHelperError, PreparationStoppedError
+from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.grammar.helper import GrammarHelper, helper_runs_here
+from lopa.runtime.grammar.limits import GrammarLimits
+from lopa.runtime.grammar.preparation import state_of_checked, state_of_request
+from lopa.runtime.grammar.source import GrammarRequest, request_from_config
+from lopa.runtime.grammar.vocabulary import Vocabulary
+
+pytestmark = pytest.mark.skipif(not helper_runs_here(), reason="this system has no fork, or no limits for a process")
+ROOM = 64
+WAIT = 60.0
+
+
+def request_of(options: dict[str, str]) -> GrammarRequest:
+    return request_from_config(GenerationConfig(max_new_tokens=ROOM, block_size=ROOM, **options))  # type: ignore[arg-type]
+
+
+def wanted() -> bool:
+    return True
+
+
+def until(happened: Callable[[], bool]) -> None:
+    end = time.monotonic() + WAIT
+    while not happened():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.01)
+
+
+def children(process: int) -> list[int]:
+    """Started by any thread of `process`."""
+    lists = Path(f"/proc/{process}/task").glob("*/children")
+    return [int(each) for threads in lists for each in threads.read_text().split()]
+
+
+def process_of(helper: GrammarHelper) -> int:
+    assert helper._process is not None
+    return helper._process.pid
+
+
+@pytest.fixture(scope="module")
+def helper(tiny_bundle: Path) -> Iterator[GrammarHelper]:
+    """With little processor time, so that a costly grammar is soon refused."""
+    made = GrammarHelper(tiny_bundle, GrammarLimits(cpu_seconds=0.4))
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def patient(tiny_bundle: Path) -> Iterator[GrammarHelper]:
+    """With more processor time than any test waits for."""
+    made = GrammarHelper(tiny_bundle, GrammarLimits(cpu_seconds=600.0, memory_bytes=2**34))
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("name", USUAL)
+def test_it_finds_what_this_process_finds(helper: GrammarHelper, vocabulary: Vocabulary, name: str) -> None:
+    request = request_of(USUAL[name])
+    here = state_of_request(request, vocabulary)
+    there = state_of_checked(request, helper.prepare(request, wanted), vocabulary)
+    assert (there.ending, there.reading.hints) == (here.ending, here.reading.hints)
+    np.testing.assert_array_equal(there.reading.allowed, here.reading.allowed)
+    assert there.reading.allowed.any()
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_it_refuses_what_this_process_refuses_and_in_the_same_words(
+    helper: GrammarHelper, vocabulary: Vocabulary, name: str
+) -> None:
+    request = request_of(REFUSED[name])
+    with pytest.raises(BadInputError) as here:
+        state_of_request(request, vocabulary)
+    for _ in range(2):  # the second time it is known
+        with pytest.raises(BadInputError) as there:
+            helper.prepare(request, wanted)
+        assert str(there.value) == str(here.value)
+
+
+@pytest.mark.parametrize("name", COSTLY)
+def test_a_costly_grammar_is_refused(helper: GrammarHelper, name: str) -> None:
+    with pytest.raises(BadInputError, match="is too complex: "):
+        helper.prepare(request_of(COSTLY[name]), wanted)
+    assert helper.prepare(request_of(USUAL["object"]), wanted).ending
+
+
+def test_memory_is_bounded(tiny_bundle: Path) -> None:
+    little = GrammarHelper(tiny_bundle, GrammarLimits(cpu_seconds=600.0, memory_bytes=64 * 2**20))
+    try:
+        with pytest.raises(BadInputError, match="is too complex"):
+            little.prepare(request_of(COSTLY["multiples"]), wanted)
+        assert little.prepare(request_of(USUAL["object"]), wanted).ending
+    finally:
+        little.close()
+
+
+def test_what_would_cost_this_process_too_much_is_refused(tiny_bundle: Path) -> None:
+    """It is within the limits of the helper, but not within the part that is compiled again here."""
+    helper = GrammarHelper(tiny_bundle, GrammarLimits(cpu_seconds=600.0, memory_bytes=512 * 2**20))
+    try:
+        with pytest.raises(BadInputError, match=r"compiling it takes [\d.]+ s and \d+ MiB"):
+            helper.prepare(request_of(KEPT), wanted)
+    finally:
+        helper.close()
+
+
+def test_cheap_grammars_pass_costly_ones(patient: GrammarHelper) -> None:
+    """Two that take longer than this test; another is prepared meanwhile, and they stop when nobody wants them."""
+    stop = threading.Event()
+    ends: list[BaseException] = []
+
+    def ask(name: str) -> None:
+        with pytest.raises(PreparationStoppedError) as stopped:
+            patient.prepare(request_of(COSTLY[name]), lambda: not stop.is_set())
+        ends.append(stopped.value)
+
+    patient.start()
+    threads = [threading.Thread(target=ask, args=(name,)) for name in ("multiples", "patterns")]
+    for thread in threads:
+        thread.start()
+    until(lambda: len(children(process_of(patient))) == 2)
+    assert patient.prepare(request_of(USUAL["object"]), wanted).ending
+    assert not ends
+    stop.set()
+    for thread in threads:
+        thread.join(WAIT)
+    assert len(ends) == 2
+    until(lambda: not children(process_of(patient)))
+
+
+def test_no_more_run_at_once_than_the_limits_allow(tiny_bundle: Path) -> None:
+    helper = GrammarHelper(tiny_bundle, GrammarLimits(cpu_seconds=600.0, memory_bytes=2**34, processes=1))
+    stop = threading.Event()
+
+    def ask() -> None:
+        with pytest.raises(PreparationStoppedError):
+            helper.prepare(request_of(COSTLY["multiples"]), lambda: not stop.is_set())
+
+    helper.start()
+    thread = threading.Thread(target=ask)
+    thread.start()
+    try:
+        until(lambda: len(children(process_of(helper))) == 1)
+        looks = iter([True, True, True, False])
+        with pytest.raises(PreparationStoppedError):  # it waited for a place
+            helper.prepare(request_of(USUAL["object"]), lambda: next(looks))
+        assert len(children(process_of(helper))) == 1
+    finally:
+        stop.set()
+        thread.join(WAIT)
+        helper.close()
+
+
+def test_a_helper_that_dies_is_started_again(patient: GrammarHelper) -> None:
+    patient.start()
+    first = process_of(patient)
+    os.kill(first, signal.SIGKILL)
+    assert patient.prepare(request_of(USUAL["object"]), wanted).ending
+    assert process_of(patient) != first
+
+
+def test_a_helper_that_dies_on_the_way_is_asked_again(patient: GrammarHelper) -> None:
+    stop = threading.Event()
+    ends: list[BaseException] = []
+
+    def ask() -> None:
+        with pytest.raises(PreparationStoppedError) as stopped:
+            patient.prepare(request_of(COSTLY["multiples"]), lambda: not stop.is_set())
+        ends.append(stopped.value)
+
+    patient.start()
+    first = process_of(patient)
+    thread = threading.Thread(target=ask)
+    thread.start()
+    until(lambda: bool(children(first)))
+    (child,) = children(first)
+    os.kill(first, signal.SIGKILL)
+    os.kill(child, signal.SIGKILL)
+    until(
+        lambda: patient._process is not None and patient._process.pid != first and bool(children(process_of(patient)))
+    )
+    assert not ends
+    stop.set()
+    thread.join(WAIT)
+    assert len(ends) == 1
+
+
+def test_closing_ends_what_is_prepared(patient: GrammarHelper) -> None:
+    ends: list[BaseException] = []
+
+    def ask() -> None:
+        with pytest.raises(PreparationStoppedError) as stopped:
+            patient.prepare(request_of(COSTLY["multiples"]), wanted)
+        ends.append(stopped.value)
+
+    patient.start()
+    process = process_of(patient)
+    thread = threading.Thread(target=ask)
+    thread.start()
+    until(lambda: bool(children(process)))
+    (child,) = children(process)
+    patient.close()
+    thread.join(WAIT)
+    assert len(ends) == 1
+    until(lambda: not Path(f"/proc/{child}").exists())
+    assert not Path(f"/proc/{process}").exists()
+    patient.close()
+    with pytest.raises(PreparationStoppedError):
+        patient.prepare(request_of(USUAL["object"]), wanted)
+
+
+def test_a_helper_ends_with_the_process_that_started_it(tiny_bundle: Path) -> None:
+    program = (
+        "import sys, time; from pathlib import Path; from lopa.runtime.grammar.helper import GrammarHelper; "
+        "from lopa.runtime.grammar.limits import GrammarLimits; "
+        "helper = GrammarHelper(Path(sys.argv[1]), GrammarLimits()); helper.start(); "
+        "print(helper._process.pid, flush=True); time.sleep(600)"
+    )
+    with subprocess.Popen([sys.executable, "-c", program, tiny_bundle], stdout=subprocess.PIPE, text=True) as owner:
+        assert owner.stdout is not None
+        process = int(owner.stdout.readline())
+        assert Path(f"/proc/{process}").exists()
+        owner.kill()
+    until(lambda: not Path(f"/proc/{process}").exists())
+
+
+def test_a_bundle_that_is_gone_is_named(tmp_path: Path) -> None:
+    gone = GrammarHelper(tmp_path / "gone", GrammarLimits())
+    with pytest.raises(GrammarHelperError, match="did not start"):
+        gone.prepare(request_of(USUAL["object"]), wanted)
+
+
+@pytest.mark.parametrize("options", [{"cpu_seconds": 0}, {"memory_bytes": 1}, {"processes": 0}, {"processes": 1.5}])
+def test_bad_limits_are_refused(options: dict[str, float]) -> None:
+    with pytest.raises(BadInputError, match=next(iter(options))):
+        GrammarLimits(**options)  # type: ignore[arg-type]

@@ -1,0 +1,113 @@
+"""Structured output over HTTP: costly grammars end in time and hold up nobody; a server without the library says so."""
+
+import json
+import os
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.runtime.grammar.costly import COSTLY, USUAL
+from tests.runtime.grammar.test_helper import children
+from tests.serve.servers import STOPPING, Server, serving
+from tests.serve.test_answers import QUESTIONS
+
+from lopa.runtime.grammar.helper import helper_runs_here
+
+pytestmark = pytest.mark.skipif(not helper_runs_here(), reason="this system has no fork, or no limits for a process")
+PLAIN: dict[str, Any] = {"model": "tiny", "prompt": QUESTIONS[0], "max_tokens": 8}
+
+
+def with_grammar(name: str, **ours: object) -> dict[str, Any]:
+    return {**PLAIN, "lopa": {**COSTLY[name], **ours}}
+
+
+def helper_of(server: Server) -> int:
+    (found,) = children(server.process.pid)
+    return found
+
+
+@pytest.fixture(scope="module")
+def guarded(chat_bundle: Path) -> Iterator[Server]:
+    with serving(chat_bundle) as started:
+        yield started
+        assert started.stop() == (0, f"{STOPPING}\n")
+
+
+def test_others_are_answered_while_costly_grammars_are_prepared(guarded: Server) -> None:
+    """Two at once, as many as there are threads for prompts: whoever asks for less is answered before them."""
+    answers: dict[str, Any] = {}
+
+    def ask(name: str) -> None:
+        answers[name] = guarded.http.post("/v1/completions", json=with_grammar(name))
+
+    threads = [threading.Thread(target=ask, args=(name,)) for name in ("multiples", "patterns")]
+    for thread in threads:
+        thread.start()
+    guarded.until(lambda: len(children(helper_of(guarded))) == 2)
+    assert guarded.http.post("/v1/completions", json=PLAIN).status_code == 200
+    structured = guarded.http.post("/v1/completions", json={**PLAIN, "max_tokens": 64, "lopa": USUAL["object"]})
+    assert set(json.loads(structured.json()["choices"][0]["text"])) == {"name", "age"}
+    assert guarded.http.get("/health").status_code == 200
+    assert answers == {}
+    for thread in threads:
+        thread.join()
+    for name in ("multiples", "patterns"):
+        error = answers[name].json()["error"]
+        assert (answers[name].status_code, error["param"]) == (400, "lopa.json_schema")
+        assert "too complex" in error["message"]
+    assert guarded.http.post("/v1/completions", json=PLAIN).status_code == 200
+
+
+def test_a_client_that_leaves_stops_the_preparation(guarded: Server) -> None:
+    body = json.dumps(with_grammar("patterns")).replace(".*a.*", ".*A.*").encode()  # results of equal ones are kept
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body)
+    helper = helper_of(guarded)
+    guarded.until(lambda: not children(helper))
+    with socket.create_connection(("127.0.0.1", guarded.port)) as client:
+        client.sendall(head + body)
+        guarded.until(lambda: bool(children(helper)))
+        (child,) = children(helper)
+        running = float(Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[11])
+    guarded.until(lambda: not children(helper))
+    assert running < 100  # clock ticks: it was stopped long before the 4 s that it may take
+    guarded.until_idle()
+
+
+def test_a_deadline_stops_the_preparation(guarded: Server) -> None:
+    body = with_grammar("patterns", deadline=0.2)
+    body["lopa"]["json_schema"] = body["lopa"]["json_schema"].replace(".*a.*", ".*B.*")
+    answer = guarded.http.post("/v1/completions", json=body)
+    (choice,) = answer.json()["choices"]
+    assert (answer.status_code, choice["text"], choice["lopa"]["stop_reason"]) == (200, "", "time_limit")
+    assert not children(helper_of(guarded))
+
+
+def test_a_helper_that_dies_costs_no_request(guarded: Server) -> None:
+    first = helper_of(guarded)
+    os.kill(first, 9)
+    body = {**PLAIN, "max_tokens": 64, "lopa": {"regex": "[a-f]{3}"}}
+    assert len(guarded.http.post("/v1/completions", json=body).json()["choices"][0]["text"]) == 3
+    assert helper_of(guarded) != first
+    # What the server says of it is a line of its log, which the fixture does not expect.
+    assert guarded.process.stderr is not None
+    assert "helper process" in guarded.process.stderr.readline()
+
+
+def test_a_server_without_the_library_says_so(chat_bundle: Path, tmp_path: Path) -> None:
+    (tmp_path / "without.py").write_text(
+        "import runpy, sys\nsys.modules['llguidance'] = None\nrunpy.run_module('lopa.cli.main', run_name='__main__')\n"
+    )
+    with serving(chat_bundle, program=(str(tmp_path / "without.py"),)) as server:
+        warning = next(line for line in server.head if "structured output" in line)
+        assert "llguidance is not installed" in warning
+        answer = server.http.post("/v1/completions", json={**PLAIN, "lopa": USUAL["object"]})
+        error = answer.json()["error"]
+        assert (answer.status_code, error["code"]) == (501, "not_supported")
+        for secret in ("pip", sys.prefix, str(tmp_path), "llguidance"):
+            assert secret not in answer.text
+        assert server.http.post("/v1/completions", json=PLAIN).status_code == 200
+        assert server.stop()[0] == 0
