@@ -4,6 +4,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import tomllib
 import venv
 import zipfile
 from pathlib import Path
@@ -27,6 +28,13 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
         [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", str(folder), str(PROJECT)], check=True
     )
     return next(folder.glob("*.whl"))
+
+
+@pytest.mark.parametrize("extra", ["serve", "ray"])
+def test_servers_bring_what_structured_output_needs(extra: str) -> None:
+    extras = tomllib.loads((PROJECT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    assert extras["grammar"]
+    assert set(extras["grammar"]) <= set(extras[extra])
 
 
 def test_the_wheel_holds_everything(wheel: Path) -> None:

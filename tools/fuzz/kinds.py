@@ -12,6 +12,7 @@ from tools.fuzz.bundles import (
     weights_case,
 )
 from tools.fuzz.checkpoints import checkpoint_case
+from tools.fuzz.grammars import grammar_case
 from tools.fuzz.http import http_case
 from tools.fuzz.requests import (
     command_case,
@@ -32,6 +33,7 @@ KINDS: dict[str, MakeCase] = {
     "gears": gears_case,
     "engine": engine_case,
     "tokenizer": tokenizer_case,
+    "grammar": grammar_case,
     "template": template_case,
     "checkpoint": checkpoint_case,
     "lines": lines_case,

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.runtime.grammar.costly import COSTLY
 from tests.serve.servers import WAIT
 from tests.serve.triton.conftest import QUEUE, SLOTS
 from tests.serve.triton.stand_in import Loaded, Sender, TritonError, TritonModelException
@@ -172,6 +173,15 @@ def test_what_is_not_streamed_can_be_cancelled_while_nothing_is_sent(model: Load
     sender.gone = True
     assert sender.ended().error is not None
     assert not sender.parts
+
+
+def test_a_cancel_stops_the_preparation_of_a_grammar(model: Loaded) -> None:
+    """One that would otherwise be refused after some seconds."""
+    sender = model.ask({"max_new_tokens": 64}, text_input=PROMPTS[0], options=json.dumps(COSTLY["multiples"]))
+    sender.gone = True
+    error = sender.ended().error
+    assert error is not None
+    assert error.code == TritonError.CANCELLED
 
 
 def test_unloading_tells_those_who_wait(

@@ -1,0 +1,137 @@
+"""Engine.prepare: requests whose grammar takes long are checked off the caller's loop, and stop when nobody waits."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.runtime.grammar.costly import COSTLY, USUAL
+from tests.runtime.grammar.test_helper import children, process_of, until
+from tests.runtime.requests.company import alone, result_of
+
+from lopa.runtime import (
+    BadInputError,
+    Decoder,
+    Engine,
+    EngineClosedError,
+    GrammarLimits,
+    GrammarRefusedError,
+    PreparationStoppedError,
+    QueueFullError,
+)
+from lopa.runtime.grammar.helper import GrammarHelper, helper_runs_here
+
+needs_helper = pytest.mark.skipif(not helper_runs_here(), reason="this system has no fork, or no limits for a process")
+PROMPT = "Question: 2 + 3?\nAnswer:"
+
+
+@pytest.fixture(scope="module")
+def guarded(tiny_bundle: Path) -> Iterator[Decoder]:
+    """With a helper that would go on far longer than any test waits."""
+    limits = GrammarLimits(cpu_seconds=600.0, memory_bytes=2**34)
+    with Decoder.open(tiny_bundle, threads=1, grammar_limits=limits) as opened:
+        opened.prepare_grammars()
+        yield opened
+
+
+def helper_of(decoder: Decoder) -> GrammarHelper:
+    assert decoder._helper is not None
+    return decoder._helper
+
+
+def test_a_prepared_request_is_answered_as_any_other(decoder: Decoder) -> None:
+    config = decoder.config(max_new_tokens=48, **USUAL["object"])
+
+    async def ask(engine: Engine) -> None:
+        prepared = await engine.prepare(PROMPT, config)
+        assert result_of(engine.submit(prepared)) == alone(decoder, PROMPT, config)  # type: ignore[arg-type]
+        with pytest.raises(BadInputError, match="submitted before"):
+            engine.submit(prepared)
+
+    with Engine(decoder) as engine:
+        asyncio.run(ask(engine))
+
+
+def test_bad_requests_are_refused_when_they_are_prepared(decoder: Decoder) -> None:
+    async def ask(engine: Engine) -> None:
+        with pytest.raises(GrammarRefusedError, match="unclosed group"):
+            await engine.prepare(PROMPT, decoder.config(regex="(("))
+        with pytest.raises(BadInputError, match="empty prompt"):
+            await engine.prepare([])
+
+    with Engine(decoder) as engine:
+        asyncio.run(ask(engine))
+    with pytest.raises(EngineClosedError):
+        asyncio.run(engine.prepare(PROMPT))
+
+
+@needs_helper
+def test_the_loop_goes_on_and_a_cancelled_task_stops_the_preparation(guarded: Decoder) -> None:
+    process = process_of(helper_of(guarded))
+
+    async def ask(engine: Engine) -> None:
+        costly = asyncio.create_task(engine.prepare(PROMPT, guarded.config(**COSTLY["multiples"])))
+        while not children(process):
+            await asyncio.sleep(0.01)
+        usual = await engine.prepare(PROMPT, guarded.config(max_new_tokens=48, **USUAL["object"]))
+        assert (await engine.submit(usual)).stop_reason == "eos"
+        assert not costly.done()
+        costly.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await costly
+        while children(process):
+            await asyncio.sleep(0.01)
+
+    with Engine(guarded) as engine:
+        asyncio.run(ask(engine))
+
+
+@needs_helper
+def test_a_deadline_ends_the_preparation_with_an_empty_answer(guarded: Decoder) -> None:
+    with Engine(guarded) as engine:
+        result = engine.submit(PROMPT, guarded.config(**COSTLY["multiples"]), deadline=0.1).result()
+    assert (result.text, result.stop_reason, result.steps) == ("", "time_limit", 0)
+    until(lambda: not children(process_of(helper_of(guarded))))
+
+
+@needs_helper
+def test_a_cancelled_reservation_stops_the_preparation(guarded: Decoder) -> None:
+    ends: list[BaseException] = []
+
+    def ask() -> None:
+        with engine.reserved(1) as reservation:
+            held.append(reservation)
+            with pytest.raises(PreparationStoppedError) as stopped:
+                engine.submit_many([PROMPT], guarded.config(**COSTLY["multiples"]), reservation=reservation)
+            ends.append(stopped.value)
+
+    with Engine(guarded, slots=1, queue_limit=0) as engine:
+        held: list[object] = []
+        thread = threading.Thread(target=ask)
+        thread.start()
+        until(lambda: bool(children(process_of(helper_of(guarded)))))
+        with pytest.raises(QueueFullError):
+            engine.submit(PROMPT)
+        (reservation,) = held
+        reservation.cancel()  # type: ignore[attr-defined]
+        thread.join()
+        assert len(ends) == 1
+        assert engine.submit(PROMPT, guarded.config(max_new_tokens=8)).result().tokens
+
+
+@needs_helper
+def test_closing_an_engine_ends_what_is_prepared(guarded: Decoder) -> None:
+    ends: list[BaseException] = []
+
+    def ask() -> None:
+        with pytest.raises(EngineClosedError) as closed:
+            engine.submit(PROMPT, guarded.config(**COSTLY["multiples"]))
+        ends.append(closed.value)
+
+    with Engine(guarded) as engine:
+        thread = threading.Thread(target=ask)
+        thread.start()
+        until(lambda: bool(children(process_of(helper_of(guarded)))))
+    thread.join()
+    assert len(ends) == 1
