@@ -123,27 +123,25 @@ class GrammarHelper:
             with theirs:
                 self._send(theirs)
             mine.setblocking(False)
+            events = select.poll()  # select.select refuses a process with more than 1,024 files
             while True:
-                readable, writable, _ = select.select([mine], [mine] if unsent else [], [], _LOOK_SECONDS)
+                events.register(mine, select.POLLIN | (select.POLLOUT if unsent else 0))
+                found = dict(events.poll(_LOOK_SECONDS * 1000)).get(mine.fileno(), 0)
                 if not is_wanted() or self._closed:
                     raise stopped_preparation()
                 if time.monotonic() > latest:  # not kept: another time the machine may be less busy
                     raise too_costly(request, f"preparing it takes more than {seconds:g} s", self._limits)
-                with suppress(BlockingIOError):
-                    if readable:
-                        try:
-                            more = mine.recv(2**16)
-                        except ConnectionResetError:  # it has not read the whole request
-                            more = b""
-                        if not more:
-                            return None
-                        received += more
-                        size = int.from_bytes(received[:_LENGTH], "little")
-                        if len(received) >= _LENGTH + size and len(received) >= _LENGTH:
-                            return bytes(received[_LENGTH : _LENGTH + size])
-                    if writable:
-                        with suppress(BrokenPipeError, ConnectionResetError):
-                            unsent = unsent[mine.send(unsent) :]
+                if found & ~select.POLLOUT:
+                    more = _received(mine)
+                    if not more:
+                        return None
+                    received += more
+                    size = int.from_bytes(received[:_LENGTH], "little")
+                    if len(received) >= _LENGTH + size:
+                        return bytes(received[_LENGTH : _LENGTH + size])
+                elif found:
+                    with suppress(BlockingIOError, BrokenPipeError, ConnectionResetError):
+                        unsent = unsent[mine.send(unsent) :]
 
     def _send(self, theirs: socket.socket) -> None:
         """Hand a socket to the helper, which is started anew where it has died."""
@@ -181,6 +179,14 @@ class GrammarHelper:
                 self._kept[request] = found
                 if len(self._kept) > _MAX_KEPT:
                     self._kept.popitem(last=False)
+
+
+def _received(mine: socket.socket) -> bytes:
+    """Return what has come, nothing where the other side has gone."""
+    try:
+        return mine.recv(2**16)
+    except ConnectionResetError:  # it has not read the whole request
+        return b""
 
 
 def _started(bundle: Path, limits: GrammarLimits) -> tuple[subprocess.Popen[bytes], socket.socket]:

@@ -1,6 +1,7 @@
 """The helper process: it finds what this process finds, within limits, ends with its caller and is started anew."""
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -96,6 +97,18 @@ def test_a_costly_grammar_is_refused(helper: GrammarHelper, name: str) -> None:
     with pytest.raises(BadInputError, match="is too complex: "):
         helper.prepare(request_of(COSTLY[name]), wanted)
     assert helper.prepare(request_of(USUAL["object"]), wanted).ending
+
+
+def test_a_process_with_many_open_files_can_ask(helper: GrammarHelper) -> None:
+    """As a server with more than 1,024 connections."""
+    files = [
+        os.open(os.devnull, os.O_RDONLY) for _ in range(min(1100, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - 200))
+    ]
+    try:
+        assert helper.prepare(request_of({"regex": f"[a-f]{{{len(files) % 50}}}"}), wanted)
+    finally:
+        for file in files:
+            os.close(file)
 
 
 def test_memory_is_bounded(tiny_bundle: Path) -> None:
