@@ -1,0 +1,155 @@
+"""examples/plain_lopa.py: the recorded traces, round by round, and the product with random options, say the same.
+
+LOPA_ALL_TRACES=1 compares all 1,072 traces (2 minutes); else the first of each file.
+"""
+
+import gzip
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.conformance.recorded import trace_files
+
+from lopa.runtime import Decoder, GenerationConfig
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+LIMIT = None if os.environ.get("LOPA_ALL_TRACES") else 1
+NEAR_TIE = 1e-4
+CONFIDENCE_TOLERANCE = 2e-4
+CONFIDENCES = {"default": "probability", "margin": "margin", "neg_entropy": "neg_entropy"}
+
+
+def module(name: str) -> Any:
+    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    loaded = sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(loaded)
+    return loaded
+
+
+plain = module("plain_lopa")
+
+
+@pytest.fixture(scope="module")
+def decoder(tiny_bundle: Path) -> Iterator[Decoder]:
+    with Decoder.open(tiny_bundle, threads=1) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def forward(tiny_bundle: Path) -> Any:
+    return module("run_plain_lopa").forward_of_bundle(tiny_bundle)
+
+
+def differences(recorded: dict[str, Any], found: Any) -> Iterator[str]:
+    """What a round did otherwise than the recorded one, in which the anchor may stand twice (docs/lopa.md, quirk 2)."""
+    branches = recorded["branches"][: -1 if recorded.get("dup_base") else None]
+    if [zlib.crc32(each.tokens.astype("<i4").tobytes()) for each in found.branches] != [b["x_crc"] for b in branches]:
+        yield "tokens"
+    if plain.window(found.branches[0]) != (recorded["input_start"], recorded["update_kvcache_len"]):
+        yield "window"
+    blocks = [[each.start, each.end, each.masks, each.state, each.complete] for each in found.branches[-1].blocks]
+    if blocks != [each[1:] for each in recorded["blocks"]]:
+        yield "blocks"
+    for ours, theirs in zip(found.confidences, branches, strict=False):
+        if "conf" in theirs and abs(ours - theirs["conf"]) > CONFIDENCE_TOLERANCE:
+            yield f"confidence {ours}, recorded {theirs['conf']}"
+    if not recorded.get("dup_base") and found.winner != recorded.get("winner", 0):
+        yield "winner"
+    if sorted(found.unmasked.items()) != [(position, token) for position, token in recorded["fills"]]:
+        yield "unmasked tokens"
+
+
+def is_near_tie(recorded: dict[str, Any]) -> bool:
+    margins = [recorded.get(name) for name in ("margin", "thr_margin", "fallback_margin", "fill_token_margin")]
+    spawn = recorded.get("spawn", {})
+    margins += [*spawn.get("rank_margins", []), *spawn.get("token_margins", [])]
+    return any(margin is not None and margin < NEAR_TIE for margin in margins)
+
+
+@pytest.mark.parametrize("path", trace_files(), ids=lambda path: path.name.split(".")[0])
+def test_recorded_traces_are_reproduced(path: Path, forward: Any) -> None:
+    with gzip.open(path, "rt", encoding="utf-8") as lines:
+        header, *traces = map(json.loads, lines)
+    params = header["params"]
+    options = plain.Options(
+        header["mask_token_id"],
+        header["eos_token_id"],
+        lookaheads=params["branching_factor"] * (params["use_uncertainty_logic"] and params["branching_factor"] > 1),
+        confidence=CONFIDENCES[params["sampling_strategy"]],
+        full_window=params["use_full_attention"],
+        **{name: params[name] for name in plain.Options.__dataclass_fields__ if name in params},
+    )
+    compared = 0
+    for trace in traces[:LIMIT]:
+        rounds, found = plain.lopa(forward, np.array(trace["prompt_ids"]), options), None
+        tied = False
+        for recorded in trace["steps"]:
+            found = next(rounds)
+            wrong = list(differences(recorded, found))
+            tied = is_near_tie(recorded)
+            assert tied or not wrong, f"trace {trace['i']}, step {recorded['step']}: {wrong}"
+            if wrong:
+                break
+        else:
+            assert next(rounds, None) is None
+            assert found.next_branches[-1].tokens[len(trace["prompt_ids"]) :].tolist() == trace["generated_ids"]
+            compared += 1
+    assert compared > 0.9 * len(traces[:LIMIT])
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_product_agrees_with_random_options(decoder: Decoder, forward: Any, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    branches = int(rng.integers(1, 7))
+    size = int(rng.choice([8, 16, 32]))
+    shared: dict[str, Any] = {
+        "max_new_tokens": int(rng.integers(size, 97)),
+        "block_size": size,
+        "block_add_threshold": float(rng.choice([0.1, 0.3, 0.7, 1.0])),
+        "decoded_token_threshold": float(rng.choice([0.5, 0.8, 0.95])),
+        "skip_threshold": float(rng.uniform(0.3, 0.98)),
+        "confidence": str(rng.choice(list(CONFIDENCES.values()))),
+    }
+    window = str(rng.choice(["full", "block_causal"]))
+    prompt = rng.integers(3, 1024, int(rng.integers(1, 60)))
+    config = GenerationConfig.reference(
+        strategy="lopa" if branches > 1 else "d2f",
+        branches=branches if branches > 1 else None,
+        window=window,
+        **shared,
+    )
+    special = decoder.bundle.manifest.special_tokens
+    options = plain.Options(
+        special.mask, special.ends[0], lookaheads=branches - 1, full_window=window == "full", **shared
+    )
+    rounds = list(plain.lopa(forward, prompt, options))
+    (result,) = decoder.generate([prompt.tolist()], config)
+    assert rounds[-1].next_branches[-1].tokens[len(prompt) :].tolist() == list(result.token_ids)
+    assert len(rounds) == result.steps
+
+
+def test_it_runs_as_an_example(tiny_bundle: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, EXAMPLES / "run_plain_lopa.py", tiny_bundle], capture_output=True, text=True, check=True
+    )
+    lines = done.stdout.splitlines()
+    assert lines[0] == "round 1: 1 branches, the anchor wins at -1.097, 1 tokens unmasked, 31 masked"
+    assert lines[-1] == "#### 54"
+
+
+def test_it_fits_on_a_few_screens_and_needs_numpy_alone() -> None:
+    text = (EXAMPLES / "plain_lopa.py").read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 200
+    program = "import sys, plain_lopa; print(sorted(set(sys.modules) & {'lopa', 'onnxruntime', 'tokenizers', 'torch'}))"
+    done = subprocess.run([sys.executable, "-c", program], cwd=EXAMPLES, capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
