@@ -113,8 +113,8 @@ def _line_of_steps(bundle: Path, seeds: range) -> str:
                 ends[type(error).__name__] += 1
     return (
         f"{len(seeds)} random hostile grammars from seed {seeds.start}: {dict(ends)}. Most processor time of this "
-        f"process for one grammar before its first token: {worst_start[0]:.3f} s (`{worst_start[1][:120]}`), for one step: "
-        f"{worst_step[0]:.3f} s (`{worst_step[1][:120]}`)."
+        f"process for one grammar before its first token: {worst_start[0]:.3f} s (`{worst_start[1][:120]}`), "
+        f"for one step: {worst_step[0]:.3f} s (`{worst_step[1][:120]}`)."
     )
 
 
