@@ -1,10 +1,14 @@
-"""Everything that an export reads, found and checked as far as it can be without reading weights."""
+"""Everything that an export reads, found and checked as far as it can be without reading weights.
+
+Imports neither torch nor ONNX, so that what cannot be exported is refused at once.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from lopa.export.checkpoint.config import CONFIG_NAME, CheckpointConfig, config_from_checkpoint
+from lopa.export.checkpoint.folder import check_adapter_folder, check_checkpoint_folder
 from lopa.export.checkpoint.lora import (
     ADAPTER_CONFIG_NAME,
     ADAPTER_WEIGHTS_NAME,
@@ -54,6 +58,9 @@ def source_from_checkpoint(checkpoint: Path, lora: Path | None, family: str | No
     `family` is that of a checkpoint that does not say so itself. Raises BadInputError for whatever is missing, broken,
     contradictory or unsupported.
     """
+    check_checkpoint_folder(checkpoint)
+    if lora is not None:
+        check_adapter_folder(lora)
     config = config_from_checkpoint(checkpoint, family)
     tokenizer = tokenizer_files_from_checkpoint(checkpoint, config)
     stored = tensors_from_checkpoint(checkpoint)

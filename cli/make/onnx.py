@@ -7,8 +7,10 @@ import click
 
 from lopa.bench.pace import bytes_text, duration_text
 from lopa.cli.shown.stages import ShownStages
+from lopa.export.bundle_plan import BundleChoices, plan_from_checkpoint
 from lopa.export.extra import export_extra_needed
 from lopa.export.families import FAMILIES
+from lopa.export.weights.quantization import QuantizationChoice
 
 if TYPE_CHECKING:
     from lopa.export.weights.plan import Dtype, IntegerDtype
@@ -107,25 +109,21 @@ def command(
     if kind == "none" and (exclude or head is not None):
         raise click.UsageError("--quantize-exclude and --quantize-head go with --quantize int8 or int4")
     integers = _INTEGERS[kind]
+    choices = BundleChoices(
+        dtype=_DTYPES[dtype],
+        quantization=None if integers is None else QuantizationChoice(integers, head is not False, exclude),
+        dialects=_DIALECTS[dialect],
+        with_logits=with_logits,
+        stages=stages,
+        plugins=plugins,
+    )
     with ShownStages(bytes_text) as progress:
+        progress("reading the checkpoint", 0, 0)
+        plan = plan_from_checkpoint(checkpoint, output, choices, lora=lora, family=family, overwrite=overwrite)
         progress("loading torch", 0, 0)
         with export_extra_needed("exporting"):
-            from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint
-            from lopa.export.weights.quantization import QuantizationChoice
-        bundle = bundle_from_checkpoint(
-            checkpoint,
-            output,
-            lora=lora,
-            family=family,
-            dtype=_DTYPES[dtype],
-            quantization=None if integers is None else QuantizationChoice(integers, head is not False, exclude),
-            dialects=_DIALECTS[dialect],
-            with_logits=with_logits,
-            stages=stages,
-            plugins=plugins,
-            overwrite=overwrite,
-            progress=progress,
-        )
+            from lopa.export.bundle_from_checkpoint import bundle_from_plan
+        bundle = bundle_from_plan(plan, progress)
     size = sum(record.size for record in bundle.manifest.files)
     kinds = bundle.manifest.dtype if integers is None else f"{bundle.manifest.dtype} and {integers}"
     tensors = len(bundle.manifest.tensors)
