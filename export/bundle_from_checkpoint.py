@@ -1,19 +1,19 @@
 """Checkpoint (and adapter) in, bundle out: the whole export in order. Does not decode, verify or build engines."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import onnx_ir as ir
 
 from lopa.export.bundle_plan import GRAPH_NAMES, BundleChoices, BundlePlan, plan_from_checkpoint
 from lopa.export.checkpoint.tokenizer_files import TOKENIZER_CONFIG_NAME, TOKENIZER_NAME
 from lopa.export.cpu_graph.twin import TwinOf, twin_for_cpu, unpacked_twin
-from lopa.export.families.family import D2F
 from lopa.export.graph.plugin_passes import plugins_of, with_plugins
 from lopa.export.graph.portable_lint import check_portable
 from lopa.export.graph.trace import graph_from_dimensions
 from lopa.export.progress import Progress, silent
-from lopa.export.source import Source, origin_of_source
+from lopa.export.source import origin_of_source
 from lopa.export.staging import staged_folder
 from lopa.export.weights.digests import digests_in_background
 from lopa.export.weights.plan import Dtype
@@ -24,7 +24,6 @@ from lopa.runtime.bundle.manifest import (
     MANIFEST_NAME,
     SCHEMA_VERSION,
     CpuGraph,
-    DecodingDefaults,
     Dialect,
     FileRecord,
     Manifest,
@@ -52,6 +51,8 @@ def bundle_from_checkpoint(
     with_logits: bool = False,
     stages: int = 1,
     plugins: bool = False,
+    defaults: Mapping[str, Any] | None = None,
+    chat_template: Path | None = None,
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> Bundle:
@@ -68,6 +69,8 @@ def bundle_from_checkpoint(
         with_logits=with_logits,
         stages=stages,
         plugins=plugins,
+        defaults=defaults or {},
+        chat_template=chat_template,
     )
     tell = progress or silent
     tell("reading the checkpoint", 0, 0)
@@ -189,7 +192,7 @@ def _manifest(
         prediction_shift=architecture.prediction_shift,
         dimensions=source.config.dimensions,
         special_tokens=tokens,
-        decoding=_decoding(source),
+        decoding=plan.decoding,
         graph=GRAPH_NAMES[dialects[0]],
         portable_graph=GRAPH_NAMES["portable"] if len(dialects) > 1 else None,
         weights=WEIGHTS_NAME,
@@ -203,19 +206,8 @@ def _manifest(
         origin=origin,
         cpu_graphs=twins,
         plugins=plugins,
+        defaults=dict(choices.defaults),
     )
-
-
-def _decoding(source: Source) -> DecodingDefaults:
-    """The family's, or what an adapter makes of it; blocks as large as config.json says that they were trained."""
-    config, tokens = source.config, source.tokenizer.special_tokens
-    of_adapter = config.family.decoding_with_adapter
-    options = {**D2F, **(of_adapter if source.lora is not None and of_adapter is not None else config.family.decoding)}
-    if config.block_size is not None:
-        options["block_size"] = config.block_size
-        if "sub_block" in options:
-            options["sub_block"] = min(options["sub_block"], config.block_size)
-    return DecodingDefaults(**options, add_bos=config.family.add_bos and tokens.bos is not None)
 
 
 def _file_record(path: Path) -> FileRecord:

@@ -3,18 +3,21 @@
 Imports neither torch nor ONNX: an error in a checkpoint or in the options does not wait for them.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
+from lopa.export.families.family import D2F
 from lopa.export.source import Source, source_from_checkpoint
 from lopa.export.staging import check_destination
 from lopa.export.weights.plan import Dtype, WeightPlan, tensor_records_from_plan
 from lopa.export.weights.quantization import QuantizationChoice, quantized_plan
 from lopa.export.weights.stage_split import parts_from_records
-from lopa.runtime.bundle.manifest import Dialect, TensorRecord
+from lopa.runtime.bundle.manifest import DecodingDefaults, Dialect, TensorRecord, check_default_options
 from lopa.runtime.contract.model_part import ModelPart, whole_model
 from lopa.runtime.errors import BadInputError
+from lopa.runtime.generation_config import checked_defaults
 
 GRAPH_NAMES: dict[Dialect, str] = {"standard": "model.onnx", "portable": "portable.onnx"}
 
@@ -34,6 +37,10 @@ class BundleChoices:
     """Above 1: also the standard graphs of a pipeline of so many stages, over the same weights."""
     plugins: bool = False
     """Whether the standard graphs have the functions of domain `lopa` (docs/plugins.md)."""
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    """Decoding options by name, in place of those that the checkpoint was trained for."""
+    chat_template: Path | None = None
+    """A file, in place of the checkpoint's own template."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +70,8 @@ class BundlePlan:
     records: dict[str, TensorRecord]
     graphs: Sequence[PlannedGraph]
     """Those of the whole model, the first dialect's first, then those of stages: none for a single one."""
+    decoding: DecodingDefaults
+    """What the checkpoint was trained for."""
 
     @property
     def weights_size(self) -> int:
@@ -87,11 +96,20 @@ def plan_from_checkpoint(
     """
     _check(choices)
     check_destination(destination, overwrite=overwrite)
-    source = source_from_checkpoint(checkpoint, lora, family)
+    source = source_from_checkpoint(checkpoint, lora, family, choices.chat_template)
     weights = source.planned if choices.quantization is None else quantized_plan(source.planned, choices.quantization)
     records = tensor_records_from_plan(weights, choices.dtype)
     graphs = _graphs(choices, records, source.config.dimensions.layers)
-    return BundlePlan(destination, overwrite, choices, source, weights, records, graphs)
+    decoding = _decoding(source)
+    choices = replace(choices, defaults=checked_defaults(choices.defaults))
+    check_default_options(
+        choices.defaults,
+        decoding,
+        positions=source.config.dimensions.max_positions,
+        with_logits=choices.with_logits,
+        prediction_shift=source.config.architecture.prediction_shift,
+    )
+    return BundlePlan(destination, overwrite, choices, source, weights, records, graphs, decoding)
 
 
 def stage_name(number: int, stages: int) -> str:
@@ -129,3 +147,15 @@ def _graphs(choices: BundleChoices, records: dict[str, TensorRecord], layers: in
     parts = parts_from_records(records, layers, choices.stages)
     stages = [PlannedGraph(stage_name(number, len(parts)), "standard", part) for number, part in enumerate(parts)]
     return whole + (stages if len(stages) > 1 else [])
+
+
+def _decoding(source: Source) -> DecodingDefaults:
+    """The family's, or what an adapter makes of it; blocks as large as config.json says that they were trained."""
+    config, tokens = source.config, source.tokenizer.special_tokens
+    of_adapter = config.family.decoding_with_adapter
+    options = {**D2F, **(of_adapter if source.lora is not None and of_adapter is not None else config.family.decoding)}
+    if config.block_size is not None:
+        options["block_size"] = config.block_size
+        if "sub_block" in options:
+            options["sub_block"] = min(options["sub_block"], config.block_size)
+    return DecodingDefaults(**options, add_bos=config.family.add_bos and tokens.bos is not None)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 from lopa.bench.pace import bytes_text, duration_text
+from lopa.cli.options.config import defaults_from_texts, defaults_option
 from lopa.cli.shown.stages import ShownStages
 from lopa.export.bundle_plan import BundleChoices, plan_from_checkpoint
 from lopa.export.extra import export_extra_needed
@@ -86,6 +87,13 @@ _DIALECTS: dict[str, tuple["Dialect", ...]] = {
     is_flag=True,
     help="Branch attention and confidence head as functions, which an engine may replace by its own kernels.",
 )
+@click.option(
+    "--chat-template",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="A Jinja chat template, in place of the checkpoint's own.",
+)
+@defaults_option("Default of a decoding option for this bundle, e.g. branches=4. Repeatable.")
 @click.option("--overwrite", is_flag=True, help="Replace BUNDLE if it is a bundle.")
 def command(
     checkpoint: Path,
@@ -100,6 +108,8 @@ def command(
     with_logits: bool,
     stages: int,
     plugins: bool,
+    chat_template: Path | None,
+    defaults: tuple[str, ...],
     overwrite: bool,
 ) -> None:
     """Export CHECKPOINT, a folder in Hugging Face's format, to a bundle.
@@ -116,6 +126,8 @@ def command(
         with_logits=with_logits,
         stages=stages,
         plugins=plugins,
+        defaults=defaults_from_texts(defaults),
+        chat_template=chat_template,
     )
     with ShownStages(bytes_text) as progress:
         progress("reading the checkpoint", 0, 0)

@@ -71,6 +71,7 @@ class TritonModel:
         path = Path(args["model_repository"], args["model_version"], settings.bundle)
         decoder = _decoder_of_bundle(path, devices, settings.threads, settings.device_timeout)
         try:
+            settings.limits.check_defaults(decoder.bundle.manifest.defaults)
             next(decoder.generate(["1"], decoder.config(max_new_tokens=1)))  # what is slow, or broken, the first time
             decoder.prepare_grammars()
             engine = Engine(decoder, slots=settings.slots, queue_limit=settings.queue_limit)
@@ -88,7 +89,8 @@ class TritonModel:
             try:
                 reservation = places.enter_context(self._engine.reserved(1))  # before anything is done for it
                 inputs = {each.name(): input_value(each.name(), each.as_numpy()) for each in request.inputs()}
-                asked = asked_of_inputs(inputs, parameters_of_text(request.parameters()), self._limits)
+                parameters = parameters_of_text(request.parameters())
+                asked = asked_of_inputs(inputs, parameters, self._limits, self._engine.manifest.defaults)
                 answered = self._answered(asked, reservation, places, sender)
                 asyncio.run_coroutine_threadsafe(answered, self._loop)
             except Exception as error:
