@@ -5,7 +5,9 @@ number of operations and characters (lopa.runtime.template.budget), and whatever
 template. The texts of messages are not trusted either: the rendered text says which of its characters they brought.
 """
 
+import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -104,6 +106,11 @@ def template_from_file(path: Path) -> str:
     content = bytes_from_file(path, expected=expected, remedy=remedy, most=4 * MOST_TEMPLATE_CHARACTERS)
     with refused_as_bad_input(str(path), expected=expected, remedy=remedy):
         text = content.decode("utf-8")
+    with suppress(ValueError, RecursionError):
+        if isinstance(json.loads(text), dict):  # chat_template.json or tokenizer_config.json
+            raise BadInputError(
+                f"{path} is a JSON object", expected=expected, remedy="give a file with the text of its chat_template"
+            )
     if not 0 < len(text) <= MOST_TEMPLATE_CHARACTERS:
         raise BadInputError(f"{path} has {len(text)} characters", expected=expected, remedy=remedy)
     return text

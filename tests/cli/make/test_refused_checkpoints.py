@@ -221,6 +221,8 @@ def refusals(tmp_path_factory: pytest.TempPathFactory, tiny_bundle: Path) -> dic
     (place / "file").write_text("x")
     commands["options: stages"] = ["onnx", base, "-o", output, "--stages", 3]
     commands["options: quantize"] = ["onnx", base, "-o", output, "--quantize", "int8", "--quantize-exclude", "no.such"]
+    commands["options: default"] = ["onnx", base, "-o", output, "--default", "max_new_tokens=600"]
+    commands["options: template"] = ["onnx", base, "-o", output, "--chat-template", place / "file"]
     commands["options: destination"] = ["onnx", base, "-o", place / "file"]
     ended = subprocess.run(
         [sys.executable, "-c", PROGRAM],
@@ -256,6 +258,8 @@ def test_verify_says_the_same_of_them(refusals: Mapping[str, tuple[int, str]], n
     [
         ("stages", "3 stages for a checkpoint of 2 layers"),
         ("quantize", "'no.such' matches no tensor"),
+        ("default", "max_new_tokens 600 by default"),
+        ("template", "makes the prompt 'x' of the message"),
         ("destination", "file exists"),
     ],
 )
