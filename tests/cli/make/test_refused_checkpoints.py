@@ -218,6 +218,8 @@ def refusals(tmp_path_factory: pytest.TempPathFactory, tiny_bundle: Path) -> dic
             if name in ADAPTERS
             else ["verify", tiny_bundle, "--checkpoint", given[1], "--lora", ADAPTER]
         )
+    for name in MEASURED:
+        commands[f"bench: {name}"] = ["bench", tiny_bundle, "--speed", "--checkpoint", commands[name][1]]
     (place / "file").write_text("x")
     commands["options: stages"] = ["onnx", base, "-o", output, "--stages", 3]
     commands["options: quantize"] = ["onnx", base, "-o", output, "--quantize", "int8", "--quantize-exclude", "no.such"]
@@ -241,6 +243,8 @@ def refusals(tmp_path_factory: pytest.TempPathFactory, tiny_bundle: Path) -> dic
 
 VERIFIED = ("hub id", "empty folder", "pointers", "adapter", "gguf file", "pickled", "lora: checkpoint", "lora: hub id")
 """Of these `verify --checkpoint` says the same."""
+MEASURED = ("hub id", "adapter", "wrong shape")
+"""Of these `bench --speed` does."""
 
 
 @pytest.mark.parametrize("name", [*CHECKPOINTS, *ADAPTERS])
@@ -251,6 +255,11 @@ def test_each_mistake_is_refused_before_torch_is_imported(refusals: Mapping[str,
 @pytest.mark.parametrize("name", VERIFIED)
 def test_verify_says_the_same_of_them(refusals: Mapping[str, tuple[int, str]], name: str) -> None:
     _check(refusals[f"verify: {name}"], {**CHECKPOINTS, **ADAPTERS}[name][1])
+
+
+@pytest.mark.parametrize("name", MEASURED)
+def test_bench_says_the_same_of_them(refusals: Mapping[str, tuple[int, str]], name: str) -> None:
+    _check(refusals[f"bench: {name}"], CHECKPOINTS[name][1])
 
 
 @pytest.mark.parametrize(
