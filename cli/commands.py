@@ -22,6 +22,7 @@ GROUPS = {
         "onnx": "Turn a checkpoint into a bundle: one folder with the ONNX graph, weights and tokenizer.",
         "verify": "Check that a bundle is whole and computes what its checkpoint says.",
         "inspect": "Show what is in a bundle.",
+        "edit": "Change a bundle's defaults of decoding or its chat template.",
         "triton": "Add a bundle to a model repository of NVIDIA's Triton Inference Server.",
     },
     "Decode": {

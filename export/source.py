@@ -1,10 +1,14 @@
-"""Everything that an export reads, found and checked as far as it can be without reading weights."""
+"""Everything that an export reads, found and checked as far as it can be without reading weights.
+
+Imports neither torch nor ONNX, so that what cannot be exported is refused at once.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from lopa.export.checkpoint.config import CONFIG_NAME, CheckpointConfig, config_from_checkpoint
+from lopa.export.checkpoint.folder import check_adapter_folder, check_checkpoint_folder
 from lopa.export.checkpoint.lora import (
     ADAPTER_CONFIG_NAME,
     ADAPTER_WEIGHTS_NAME,
@@ -48,14 +52,19 @@ class Source:
         return [self.lora / name for name in (ADAPTER_CONFIG_NAME, ADAPTER_WEIGHTS_NAME)] if self.lora else []
 
 
-def source_from_checkpoint(checkpoint: Path, lora: Path | None, family: str | None = None) -> Source:
+def source_from_checkpoint(
+    checkpoint: Path, lora: Path | None, family: str | None = None, chat_template: Path | None = None
+) -> Source:
     """Open a checkpoint and its adapter and check that they belong together.
 
-    `family` is that of a checkpoint that does not say so itself. Raises BadInputError for whatever is missing, broken,
-    contradictory or unsupported.
+    `family` is that of a checkpoint that does not say so itself; the file `chat_template` replaces its template. Raises
+    BadInputError for whatever is missing, broken, contradictory or unsupported.
     """
+    check_checkpoint_folder(checkpoint)
+    if lora is not None:
+        check_adapter_folder(lora)
     config = config_from_checkpoint(checkpoint, family)
-    tokenizer = tokenizer_files_from_checkpoint(checkpoint, config)
+    tokenizer = tokenizer_files_from_checkpoint(checkpoint, config, chat_template)
     stored = tensors_from_checkpoint(checkpoint)
     found = {name: tensor.shape for name, tensor in stored.items()}
     check_layer_count(config, found, source=str(checkpoint))

@@ -18,6 +18,7 @@ from lopa.runtime.algorithm.row_sharing import CheaperForward, always
 from lopa.runtime.branch_choice import BranchChoice, branch_choice, may_share_rows
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.costs import CostTable, costs_from_bundle
+from lopa.runtime.bundle.edit import edited_bundle
 from lopa.runtime.checked_values import MOST_SECONDS, check_callback, real_number, truth, whole_number
 from lopa.runtime.contract.timeline import Timeline
 from lopa.runtime.devices import session_from_devices
@@ -28,7 +29,7 @@ from lopa.runtime.errors import (
     PreparationStoppedError,
 )
 from lopa.runtime.files.untrusted_input import refused_as_bad_input
-from lopa.runtime.generation_config import GenerationConfig, left_out_for
+from lopa.runtime.generation_config import GenerationConfig, config_with_defaults
 from lopa.runtime.grammar.helper import GrammarHelper, helper_runs_here
 from lopa.runtime.grammar.limits import GrammarLimits
 from lopa.runtime.grammar.preparation import state_of_checked, state_of_request
@@ -89,6 +90,8 @@ class Decoder:
         device_timeout: float = STALL_SECONDS,
         timeline: Timeline | None = None,
         grammar_limits: GrammarLimits | None = None,
+        defaults: Mapping[str, Any] | None = None,
+        chat_template: str | None = None,
     ) -> Self:
         """Open the bundle at `path` on devices ("cpu", "cpu:0-3", "cuda:0", "numpy") that share the branches.
 
@@ -97,11 +100,15 @@ class Decoder:
         `grammar_limits` the grammars of requests are prepared in a helper process within these limits, as servers need
         it (docs/grammars.md); without, in this process, within the library's own.
 
+        `defaults` of decoding options and `chat_template` take the place of the bundle's own; requests override them.
+
         Raises BadInputError for a bundle or devices that cannot be used, MissingBackendError for a device that is not
         there; decoding raises DevicesLostError when the last device fails.
         """
-        bundle = Bundle.open(path)
+        bundle = edited_bundle(Bundle.open(path), defaults=defaults, chat_template=chat_template)
         tokenizer = Tokenizer.open(bundle)
+        if chat_template is not None:
+            tokenizer.check_chat_template()
         session = session_from_devices(
             bundle, devices, threads=threads, stall_seconds=device_timeout, timeline=timeline
         )
@@ -110,12 +117,13 @@ class Decoder:
         return cls(bundle, session, tokenizer, threads=threads, grammar_limits=grammar_limits)
 
     def config(self, **overrides: Any) -> GenerationConfig:
-        """A config that starts from what the bundle's checkpoint was trained for.
+        """Return the config of a request with `overrides`, then the bundle's defaults, then what it was trained for.
 
-        What `strategy` has no use for is left out where it is given.
+        Of the latter two, what does not go with `overrides` is left out. Raises BadInputError for options that are
+        unknown, wrong, or wrong together.
         """
-        own = self.bundle.manifest.decoding.options()
-        return GenerationConfig.from_mapping({**own, **left_out_for(overrides.get("strategy")), **overrides})
+        manifest = self.bundle.manifest
+        return config_with_defaults(manifest.decoding.options(), manifest.default_options, overrides)
 
     def branches_for(self, config: GenerationConfig) -> BranchChoice:
         """The number of branches with which this decoder decodes `config`, and why."""

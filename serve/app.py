@@ -95,7 +95,7 @@ class _Endpoints:
         check_places(service.engine, 1)
         body = await object_from_body(request, service.limits)
         try:
-            asked = request_of_body(body, request.url.path, service.limits)
+            asked = request_of_body(body, request.url.path, service.limits, service.engine.manifest.defaults)
             self._check_model(asked.model, [service.name])
             reply, winners = Reply(service, asked), WinningBranches()
             drafts = asked.stream is not None and asked.stream.drafts

@@ -1,9 +1,12 @@
 """What an operator allows one request: a frozen record, checked once. Knows no request."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from lopa.runtime.checked_values import MOST_SECONDS, real_number, whole_number
-from lopa.runtime.generation_config import MOST_BRANCHES, MOST_POSITIONS
+from lopa.runtime.errors import BadInputError
+from lopa.runtime.generation_config import MOST_AUTO_BRANCHES, MOST_BRANCHES, MOST_POSITIONS
 
 _MOST_BYTES = 2**32
 
@@ -36,3 +39,17 @@ class ServeLimits:
         whole_number("max_body", self.max_body, least=1, most=_MOST_BYTES)
         for name in ("stall_seconds", "keep_alive_seconds"):
             real_number(name, getattr(self, name), least=0.0, most=MOST_SECONDS, above=True)
+
+    def check_defaults(self, defaults: Mapping[str, Any]) -> None:
+        """Raise BadInputError for a default of decoding that no request may ask for.
+
+        An answer's length is no such default: it becomes `max_tokens` where it is more.
+        """
+        branches = defaults.get("branches", 1)
+        most = MOST_AUTO_BRANCHES if branches == "auto" else branches
+        if most > self.max_branches:
+            raise BadInputError(
+                f"branches {branches} by default and --max-branches {self.max_branches}",
+                expected="a default that a request may ask for",
+                remedy=f"raise --max-branches to {most}, or set --default branches={self.max_branches}",
+            )

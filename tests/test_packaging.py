@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from lopa.tiny import CHECKPOINT
+
 PROJECT = Path(__file__).resolve().parents[1]
 IMPORT_ALL = """
 import importlib, pkgutil
@@ -99,5 +101,5 @@ def test_the_runtime_alone_decodes(wheel: Path, tiny_bundle: Path, tmp_path: Pat
     doctor = lopa_export("doctor")
     assert "missing     export and verify" in doctor.stdout
     assert f'needs torch, transformers, safetensors, onnx, onnxscript: {python} -m pip install "torch' in doctor.stdout
-    refused = lopa_export("onnx", "checkpoint", "-o", "bundle")
+    refused = lopa_export("onnx", str(CHECKPOINT), "-o", "bundle")
     assert refused.returncode == 3

@@ -59,7 +59,10 @@ class LineReader:
     def decoded_with(self) -> bytes:
         """A digest of all that an answer depends on beside its line; a seed that was drawn counts as no seed."""
         config = {**asdict(self.config), **{name: None for name, value in self.options.items() if value is None}}
-        bundle = {record.path: record.sha256 for record in self.decoder.bundle.manifest.files}
+        manifest = self.decoder.bundle.manifest
+        bundle: dict[str, Any] = {record.path: record.sha256 for record in manifest.files}
+        if manifest.defaults or manifest.chat_template is not None:
+            bundle["manifest"] = [manifest.defaults, manifest.chat_template]
         chat = None if self.chat is None else asdict(self.chat)
         return hashlib.sha256(json.dumps([bundle, config, chat], sort_keys=True).encode()).digest()
 

@@ -8,6 +8,7 @@ import click
 from lopa.cli.decode.chat_room import ChatRoom
 from lopa.cli.decode.conversation import Conversation
 from lopa.cli.decode.typed_lines import TypedLines
+from lopa.cli.options.chat_template import chat_template_option
 from lopa.cli.options.config import config_options, config_overrides
 from lopa.cli.options.devices import device_options
 from lopa.cli.program.grouped_command import GroupedCommand
@@ -18,12 +19,14 @@ from lopa.runtime.mpi.link import on_mpi
 @click.command(name="chat", cls=GroupedCommand)
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.option("--system", metavar="TEXT", help="What the model is told before the conversation, e.g. how to answer.")
+@chat_template_option
 @device_options
 @click.option("--threads", type=click.IntRange(min=1), help="Threads of the engine [default: its own choice].")
 @config_options
 def command(
     bundle: Path,
     system: str | None,
+    chat_template: str | None,
     devices: tuple[str, ...],
     device_timeout: float,
     threads: int | None,
@@ -35,12 +38,14 @@ def command(
     lists them. Ctrl-C stops an answer; at the prompt, Ctrl-C twice, Ctrl-D or /quit ends. On standard input that is
     no terminal every line is answered and no prompt is shown; the exit code is then 2 if any line was refused.
 
-    The conversation is put into the bundle's chat template. A bundle without one (as that of the embedded toy model)
-    continues each message as plain text, on its own. When a conversation outgrows the model's positions, its oldest
-    turns are forgotten, and you are told.
+    The conversation is put into the chat template, the bundle's or that of --chat-template. Without one, as in the
+    bundle of the embedded toy model, each message is continued as plain text, on its own. When a conversation outgrows
+    the model's positions, its oldest turns are forgotten, and you are told.
     """
     if on_mpi(devices):
         raise click.UsageError("chat runs in one process: use generate under mpirun")
-    with Decoder.open(bundle, devices, threads=threads, device_timeout=device_timeout) as decoder:
+    with Decoder.open(
+        bundle, devices, threads=threads, device_timeout=device_timeout, chat_template=chat_template
+    ) as decoder:
         room = ChatRoom(decoder, config_overrides(config_values), Conversation(system))
         return room.run(TypedLines())

@@ -11,7 +11,7 @@ import click
 from lopa.cli.decode.conversation import Conversation, Message
 from lopa.cli.decode.interrupts import StoppedError, interrupts_as_exceptions, stoppable
 from lopa.cli.decode.typed_lines import TypedLines
-from lopa.cli.options.config import config_options
+from lopa.cli.options.config import option_flags, value_of_flag
 from lopa.cli.program.verbosity import quiet
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.errors import BadInputError, OutputFailedError
@@ -146,7 +146,7 @@ class ChatRoom:
         _note(f"{name}: {len(lines)} messages")
 
     def _set(self, rest: str) -> None:
-        options = _config_flags()
+        options = option_flags()
         if not rest:
             names = (name for name in self._config.__dataclass_fields__ if name in options)
             _tell("\n".join(f"{name:24} {getattr(self._config, name)}" for name in names))
@@ -169,24 +169,16 @@ class ChatRoom:
         if not self._has_template:
             raise BadInputError(
                 f"{what}, but {self._decoder.bundle.path} has no chat template",
-                expected="a bundle whose tokenizer_config.json has a chat_template",
-                remedy="write it into the message itself, or export a checkpoint that has a chat template",
+                expected="a bundle with a chat template",
+                remedy="write it into the message itself, or give a template: --chat-template FILE",
             )
-
-
-def _config_flags() -> dict[str, click.Option]:
-    """The flags of generate's decoding options, by name."""
-    holder = config_options(click.command()(lambda: None))
-    return {option.name: option for option in holder.params if isinstance(option, click.Option) and option.name}
 
 
 def _parsed(option: click.Option, value: str) -> dict[str, Any]:
     """`value` as the flag `option` takes it. Raises BadInputError for another value."""
     assert option.name is not None
     with contextlib.suppress(click.BadParameter):
-        kind = click.BOOL if option.is_flag or option.is_bool_flag else option.type
-        parsed = kind.convert(value, option, None)
-        return {option.name: (parsed,) if option.multiple else parsed}
+        return {option.name: value_of_flag(option, value)}
     raise BadInputError(
         f"/set {option.name} {value}",
         expected=str(option.help),

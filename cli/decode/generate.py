@@ -19,6 +19,7 @@ from lopa.cli.batch.resume import Kept, kept_results
 from lopa.cli.decode.draft_view import DraftView
 from lopa.cli.files.timeline_file import HostLane, timeline_into
 from lopa.cli.files.trace_file import TraceWriter
+from lopa.cli.options.chat_template import chat_template_option
 from lopa.cli.options.config import config_options, config_overrides
 from lopa.cli.options.devices import device_options
 from lopa.cli.program.grouped_command import GroupedCommand
@@ -91,6 +92,7 @@ class _Asked:
 )
 @click.option("--chat", is_flag=True, help="Wrap the prompt as a user's message by the bundle's chat template.")
 @click.option("--system", metavar="TEXT", help="With --chat: the system's message before the user's.")
+@chat_template_option
 @device_options
 @click.option("--threads", type=click.IntRange(min=1), help="Threads of the engine [default: its own choice].")
 @click.option("--drafts", is_flag=True, help="Show the answer after every step, undecided positions as blocks.")
@@ -105,6 +107,7 @@ class _Asked:
 @config_options
 def command(
     bundle: Path,
+    chat_template: str | None,
     devices: tuple[str, ...],
     device_timeout: float,
     threads: int | None,
@@ -123,7 +126,14 @@ def command(
         files = OutputFiles.looked_at(asked.prompts, asked.output, asked.trace, asked.timeline)
         timeline = opened.enter_context(timeline_into(asked.timeline))
         decoder = opened.enter_context(
-            Decoder.open(bundle, devices, threads=threads, device_timeout=device_timeout, timeline=timeline)
+            Decoder.open(
+                bundle,
+                devices,
+                threads=threads,
+                device_timeout=device_timeout,
+                timeline=timeline,
+                chat_template=chat_template,
+            )
         )
         options = config_overrides(values)
         chat = ChatWrap(asked.system) if asked.chat else None

@@ -4,6 +4,8 @@ from pathlib import Path
 
 import click
 
+from lopa.cli.options.chat_template import chat_template_option
+from lopa.cli.options.config import defaults_from_texts, defaults_option
 from lopa.cli.options.devices import device_options
 from lopa.cli.program.grouped_command import GroupedCommand
 from lopa.cli.program.verbosity import quiet
@@ -40,6 +42,8 @@ _CUT = 143
 @click.option("--threads", type=click.IntRange(min=1), help="Threads of the engine [default: its own choice].")
 @click.option("--slots", type=int, default=SLOTS, show_default=True, help="Requests that run at once.")
 @click.option("--queue", type=int, default=QUEUE_LIMIT, show_default=True, help="Requests that may wait beside them.")
+@defaults_option("Default of a decoding option, which requests override, e.g. branches=4. Repeatable.")
+@chat_template_option
 @click.option("--max-tokens", type=int, help="Most tokens of an answer [default: what the model has room for].")
 @click.option(
     "--max-branches", type=int, default=_LIMITS.max_branches, show_default=True, help="Most branches of a request."
@@ -88,6 +92,8 @@ def command(
     threads: int | None,
     slots: int,
     queue: int,
+    defaults: tuple[str, ...],
+    chat_template: str | None,
     max_tokens: int | None,
     max_branches: int,
     max_seconds: float | None,
@@ -134,7 +140,13 @@ def command(
             click.echo(f"warning: whoever reaches {url_of_socket(listening)} may use it: no --api-keys", err=True)
         with (
             Decoder.open(
-                bundle, devices, threads=threads, device_timeout=device_timeout, grammar_limits=GrammarLimits()
+                bundle,
+                devices,
+                threads=threads,
+                device_timeout=device_timeout,
+                defaults=defaults_from_texts(defaults),
+                chat_template=chat_template,
+                grammar_limits=GrammarLimits(),
             ) as decoder,
             Engine(_warmed_up(decoder), slots=slots, queue_limit=queue, observer=metrics) as engine,
         ):

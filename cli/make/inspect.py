@@ -6,12 +6,14 @@ from pathlib import Path
 import click
 
 from lopa.cli.make.engine_lines import engine_lines
+from lopa.cli.shown.defaults import defaults_text
 from lopa.export.extra import export_extra_needed
 from lopa.runtime.branch_choice import reason_against_lookahead
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.manifest import Manifest, SpecialTokens, scale_name
 from lopa.runtime.bundle.record import json_from_record
 from lopa.runtime.errors import CheckFailedError
+from lopa.runtime.generation_config import GenerationConfig
 
 
 @click.command(name="inspect")
@@ -73,7 +75,9 @@ def _summary(bundle: Bundle) -> str:
         *(("stage", f"{each.graph}  layers {each.first_layer} to {each.end_layer - 1}") for each in manifest.stages),
         *(("for cpu", f"{each.graph}  instead of {each.source}") for each in manifest.cpu_graphs),
         ("decoding", ", ".join(f"{name} {value}" for name, value in _fields(manifest))),
+        *([("defaults", defaults_text(manifest.defaults))] if manifest.defaults else []),
         *_lookahead(manifest),
+        *([("chat", "template in manifest.json, set by lopa-export edit")] if manifest.chat_template else []),
         *(("file", f"{file.path}  {file.size:,} bytes  sha256 {file.sha256[:12]}…") for file in manifest.files),
         *(("engine", line) for line in engine_lines(bundle)),
         *(("from", f"{name}  sha256 {digest[:12]}…") for name, digest in _sources(manifest)),
@@ -105,7 +109,7 @@ def _quantization(manifest: Manifest) -> str:
 
 def _lookahead(manifest: Manifest) -> list[tuple[str, str]]:
     """A row where there is little to look ahead at."""
-    reason = reason_against_lookahead(manifest.decoding)
+    reason = reason_against_lookahead(GenerationConfig.from_mapping(manifest.options()))
     return [] if reason is None else [("lookahead", f"{reason}: lopa has 1 branch unless more are asked for")]
 
 

@@ -6,9 +6,12 @@ from typing import TYPE_CHECKING
 import click
 
 from lopa.bench.pace import bytes_text, duration_text
+from lopa.cli.options.config import defaults_from_texts, defaults_option
 from lopa.cli.shown.stages import ShownStages
+from lopa.export.bundle_plan import BundleChoices, plan_from_checkpoint
 from lopa.export.extra import export_extra_needed
 from lopa.export.families import FAMILIES
+from lopa.export.weights.quantization import QuantizationChoice
 
 if TYPE_CHECKING:
     from lopa.export.weights.plan import Dtype, IntegerDtype
@@ -84,6 +87,13 @@ _DIALECTS: dict[str, tuple["Dialect", ...]] = {
     is_flag=True,
     help="Branch attention and confidence head as functions, which an engine may replace by its own kernels.",
 )
+@click.option(
+    "--chat-template",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="A Jinja chat template, in place of the checkpoint's own.",
+)
+@defaults_option("Default of a decoding option for this bundle, e.g. branches=4. Repeatable.")
 @click.option("--overwrite", is_flag=True, help="Replace BUNDLE if it is a bundle.")
 def command(
     checkpoint: Path,
@@ -98,6 +108,8 @@ def command(
     with_logits: bool,
     stages: int,
     plugins: bool,
+    chat_template: Path | None,
+    defaults: tuple[str, ...],
     overwrite: bool,
 ) -> None:
     """Export CHECKPOINT, a folder in Hugging Face's format, to a bundle.
@@ -107,25 +119,23 @@ def command(
     if kind == "none" and (exclude or head is not None):
         raise click.UsageError("--quantize-exclude and --quantize-head go with --quantize int8 or int4")
     integers = _INTEGERS[kind]
+    choices = BundleChoices(
+        dtype=_DTYPES[dtype],
+        quantization=None if integers is None else QuantizationChoice(integers, head is not False, exclude),
+        dialects=_DIALECTS[dialect],
+        with_logits=with_logits,
+        stages=stages,
+        plugins=plugins,
+        defaults=defaults_from_texts(defaults),
+        chat_template=chat_template,
+    )
     with ShownStages(bytes_text) as progress:
+        progress("reading the checkpoint", 0, 0)
+        plan = plan_from_checkpoint(checkpoint, output, choices, lora=lora, family=family, overwrite=overwrite)
         progress("loading torch", 0, 0)
         with export_extra_needed("exporting"):
-            from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint
-            from lopa.export.weights.quantization import QuantizationChoice
-        bundle = bundle_from_checkpoint(
-            checkpoint,
-            output,
-            lora=lora,
-            family=family,
-            dtype=_DTYPES[dtype],
-            quantization=None if integers is None else QuantizationChoice(integers, head is not False, exclude),
-            dialects=_DIALECTS[dialect],
-            with_logits=with_logits,
-            stages=stages,
-            plugins=plugins,
-            overwrite=overwrite,
-            progress=progress,
-        )
+            from lopa.export.bundle_from_checkpoint import bundle_from_plan
+        bundle = bundle_from_plan(plan, progress)
     size = sum(record.size for record in bundle.manifest.files)
     kinds = bundle.manifest.dtype if integers is None else f"{bundle.manifest.dtype} and {integers}"
     tensors = len(bundle.manifest.tensors)

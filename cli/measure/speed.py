@@ -11,6 +11,7 @@ from lopa.bench.speed.table import tables_from_speed
 from lopa.cli.measure.report_output import ReportOutput, command_line
 from lopa.cli.program.verbosity import quiet
 from lopa.export.extra import export_extra_needed
+from lopa.export.source import source_from_checkpoint
 from lopa.runtime.decoder import Decoder
 from lopa.tiny import EVAL
 
@@ -31,6 +32,7 @@ def bench_speed(
 
     The loop runs on the processor, so `device` is to be the processor too.
     """
+    source_from_checkpoint(checkpoint, lora)  # what cannot be used is refused before torch is imported
     with export_extra_needed("the eager loop"):
         from lopa.bench.speed.measure import eager_decoder, measured_speed
     items = eval_set_from_jsonl(EVAL, limit=limit)

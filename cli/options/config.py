@@ -1,15 +1,17 @@
 """The flags of GenerationConfig, made from its fields so that no name is written twice."""
 
 import dataclasses
+import difflib
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import click
 
+from lopa.runtime.errors import BadInputError
 from lopa.runtime.files.untrusted_input import bytes_from_file, refused_as_bad_input
-from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.generation_config import DEFAULT_OPTIONS, GenerationConfig
 from lopa.runtime.generation_config.words import MOST_GRAMMAR_CHARACTERS
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -42,6 +44,54 @@ def config_overrides(values: dict[str, Any]) -> dict[str, Any]:
     names = {field.name for field in dataclasses.fields(GenerationConfig)}
     given = {name: value for name, value in values.items() if name in names and value is not None and value != ()}
     return given | {name: None for name, word in _WORDS_FOR_NONE.items() if given.get(name) == word}
+
+
+def option_flags() -> dict[str, click.Option]:
+    """Return the flags of the decoding options, by the option's name."""
+    holder = config_options(click.command()(lambda: None))
+    return {flag.name: flag for flag in holder.params if isinstance(flag, click.Option) and flag.name}
+
+
+def value_of_flag(flag: click.Option, text: str) -> Any:
+    """Return `text` as `flag` takes it, of one that takes several a tuple of it. Raises click.BadParameter."""
+    kind = click.BOOL if flag.is_flag or flag.is_bool_flag else flag.type
+    value = kind.convert(text, flag, None)
+    return (value,) if flag.multiple else value
+
+
+def defaults_option(help_text: str) -> Callable[[_Command], _Command]:
+    """Add --default NAME=VALUE, which comes as `defaults`; `help_text` says whose they are."""
+    return click.option("--default", "defaults", multiple=True, metavar="NAME=VALUE", help=help_text)
+
+
+def defaults_from_texts(texts: Sequence[str]) -> dict[str, Any]:
+    """Return the defaults in texts like "branches=4"; --stop may be there several times.
+
+    Raises BadInputError for what is no option with a default, for a value of another type, and for one given twice.
+    """
+    flags, found = option_flags(), dict[str, Any]()
+    for text in texts:
+        name, sign, value = text.partition("=")
+        name = name.strip().removeprefix("--").replace("-", "_")
+        if not sign or name not in DEFAULT_OPTIONS:
+            near = difflib.get_close_matches(name, DEFAULT_OPTIONS, n=1)
+            raise BadInputError(
+                f"--default {text!r:.120}",
+                expected="NAME=VALUE, where NAME is one of " + ", ".join(DEFAULT_OPTIONS),
+                remedy=f"did you mean {near[0]}={value or 'VALUE'}?" if near else "e.g. --default branches=4",
+            )
+        try:
+            parsed = value_of_flag(flags[name], value)
+        except click.BadParameter as error:
+            raise BadInputError(
+                f"--default {text!r:.120}: {error.message}",
+                expected=f"a value of --{name.replace('_', '-')}: {flags[name].help}",
+                remedy="correct the value",
+            ) from error
+        if name in found and not flags[name].multiple:
+            raise BadInputError(f"--default {name} twice", expected="one value", remedy="leave one of them out")
+        found[name] = (*found[name], *parsed) if name in found else parsed
+    return found
 
 
 def _option_from_field(field: dataclasses.Field[Any], hint: Any) -> Callable[[_Command], _Command]:

@@ -9,7 +9,7 @@ from lopa.runtime.generation_config import GenerationConfig
 _GROUPS = ("Input and output", "Device", "Decoding", "Other")
 _DEVICE = {"devices", "device_timeout", "threads", "parallel"}
 _OTHER = {"--quiet", "--verbose", "--help"}
-_DECODING = {field.name for field in dataclasses.fields(GenerationConfig)}
+_DECODING = {"defaults", *(field.name for field in dataclasses.fields(GenerationConfig))}
 
 
 class GroupedCommand(click.Command):

@@ -1,22 +1,25 @@
 """The safetensors files of a checkpoint as one lazy table of tensors. Does not know what a tensor is for.
 
 Nothing is read but the headers until values are asked for, and then they are read into memory of the caller's choice:
-a mapped file would count as memory as a whole.
+a mapped file would count as memory as a whole. torch is imported only then: a checkpoint that cannot be exported is
+refused without it.
 """
 
 from dataclasses import dataclass
 from pathlib import Path
-
-import torch
+from typing import TYPE_CHECKING
 
 from lopa.export.checkpoint.safetensors_header import TensorHeader, headers_from_file
 from lopa.export.json_file import json_object_from_file, shown
 from lopa.runtime.errors import BadInputError
+from lopa.runtime.files.untrusted_input import refused_as_bad_input
+
+if TYPE_CHECKING:
+    import torch
 
 SINGLE_NAME = "model.safetensors"
 INDEX_NAME = "model.safetensors.index.json"
 _COPY = "copy the checkpoint again; a download may have stopped half-way"
-_TORCH_DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
 
 @dataclass(frozen=True)
@@ -33,26 +36,33 @@ class StoredTensor:
         return self.header.shape
 
     @property
-    def dtype(self) -> torch.dtype:
+    def dtype(self) -> "torch.dtype":
         """The type of its numbers."""
-        return _TORCH_DTYPES[self.header.dtype]
+        import torch
 
-    def read(self) -> torch.Tensor:
+        dtypes = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+        return dtypes[self.header.dtype]
+
+    def read(self) -> "torch.Tensor":
         """All values, in the file's dtype. Raises BadInputError as read_rows does."""
+        import torch
+
         values = torch.empty(self.header.length, dtype=torch.uint8)
         self._fill(values, self.header.offset)
         return values.view(self.dtype).reshape(self.shape)
 
-    def read_rows(self, start: int, rows: torch.Tensor) -> None:
+    def read_rows(self, start: int, rows: "torch.Tensor") -> None:
         """Fill `rows` with the tensor's rows from number `start` on.
 
         `rows` is contiguous, [n, *shape[1:]], of the tensor's dtype. Raises BadInputError when the file cannot be read
         or has become shorter since its header was.
         """
+        import torch
+
         row_size = self.header.length // self.shape[0]
         self._fill(rows.view(-1).view(torch.uint8), self.header.offset + start * row_size)
 
-    def _fill(self, target: torch.Tensor, offset: int) -> None:
+    def _fill(self, target: "torch.Tensor", offset: int) -> None:
         """Fill `target`, uint8 [n], with the file's bytes from `offset` on."""
         view = target.numpy().data
         try:
@@ -104,7 +114,9 @@ def _tensors_from_index(index: Path) -> dict[str, StoredTensor]:
     weight_map = json_object_from_file(index, remedy=_COPY).get("weight_map")
     if not isinstance(weight_map, dict) or not all(isinstance(shard, str) for shard in weight_map.values()):
         raise BadInputError(f"{index} has no weight_map", expected="a table from tensor to shard", remedy=_COPY)
-    shards = {shard: tensors_from_file(_shard_path(index, shard)) for shard in sorted(set(weight_map.values()))}
+    paths = {shard: _shard_path(index, shard) for shard in sorted(set(weight_map.values()))}
+    _check_shards(index, list(paths.values()))
+    shards = {shard: tensors_from_file(path) for shard, path in paths.items()}
     for name, shard in weight_map.items():
         if name not in shards[shard]:
             raise BadInputError(
@@ -113,6 +125,20 @@ def _tensors_from_index(index: Path) -> dict[str, StoredTensor]:
                 remedy=_COPY,
             )
     return {name: shards[shard][name] for name, shard in weight_map.items()}
+
+
+def _check_shards(index: Path, paths: list[Path]) -> None:
+    """Raise BadInputError where shards are missing: all of them are known before the first is read."""
+    words = {"expected": f"all {len(paths)} shards that {index.name} names", "remedy": _COPY}
+    with refused_as_bad_input(f"the shards of {index}", **words):
+        missing = [path for path in paths if not path.exists()]
+    if missing:
+        more = f", nor do {len(missing) - 1} more" if missing[1:] else ""
+        raise BadInputError(
+            f"{missing[0]} does not exist{more}",
+            expected=words["expected"],
+            remedy="download the missing ones: 'hf download' run again goes on where it stopped",
+        )
 
 
 def _shard_path(index: Path, shard: str) -> Path:

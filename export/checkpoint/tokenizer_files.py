@@ -18,6 +18,8 @@ from lopa.export.json_file import json_object_from_file
 from lopa.runtime.bundle.manifest import SpecialTokens, reasons_against_roles, reasons_against_tokens
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.files.untrusted_input import bytes_from_file, refused_as_bad_input
+from lopa.runtime.text.chat_template import check_template, template_from_file
+from lopa.runtime.text.tokenizer import texts_of_special_tokens
 from lopa.runtime.text.tokenizer_text import tokenizer_from_text
 
 TOKENIZER_NAME = "tokenizer.json"
@@ -42,15 +44,23 @@ class TokenizerFiles:
     """No file of the checkpoint names the mask token: its id is what the family's published code takes."""
 
 
-def tokenizer_files_from_checkpoint(checkpoint: Path, config: CheckpointConfig) -> TokenizerFiles:
-    """Read the tokenizer in the folder `checkpoint`.
+def tokenizer_files_from_checkpoint(
+    checkpoint: Path, config: CheckpointConfig, chat_template: Path | None = None
+) -> TokenizerFiles:
+    """Read the tokenizer in the folder `checkpoint`; the file `chat_template` takes the place of its own template.
 
     The beginning-of-text token is the tokenizer's, since prompts are made with it; the others are config.json's, and
     the tokenizer's where config.json has none. A mask token that neither names is the added token that the family knows
     by its text, or else has the family's id. Raises BadInputError for a missing or broken tokenizer and for token ids
-    that are missing, contradict each other or lie outside the vocabulary.
+    that are missing, contradict each other or lie outside the vocabulary, and for a
+    `chat_template` that is none.
     """
     settings = _settings_with_chat_template(checkpoint)
+    if chat_template is not None:
+        settings["chat_template"] = template_from_file(chat_template)
+        check_template(
+            settings["chat_template"], texts_of_special_tokens(settings), name=f"the chat template {chat_template}"
+        )
     path = checkpoint / TOKENIZER_NAME
     if path.is_file():
         text = bytes_from_file(path, expected=_TOKENIZER_FILE, remedy=_COPY_AGAIN)

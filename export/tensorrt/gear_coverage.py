@@ -17,8 +17,7 @@ def least_limits(manifest: Manifest) -> Sizes:
     beside one kept row, while the prompt and all generated positions may be committed. Branches and requests do not
     matter: a forward with more than a gear takes is split.
     """
-    defaults = manifest.decoding
-    config = GenerationConfig.from_mapping(defaults.options())
+    config = GenerationConfig.from_mapping(manifest.options())
     generated = config.positions
     window, wanted = most_rows(1, config)
     return Sizes(

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 
+from lopa.export.checkpoint.folder import check_adapter_folder, check_checkpoint_folder
 from lopa.export.extra import export_extra_needed
 from lopa.export.progress import Progress, silent
 from lopa.export.verify.differences import OutputError
@@ -47,12 +48,17 @@ def report_from_bundle(
 
     Raises CheckFailedError when files were altered, when checkpoint or adapter are others than the bundle was made
     from, or when the engine fails; errors beyond tolerance are in the report. Raises MissingBackendError when
-    transformers is needed and absent, BadInputError for a missing folder or argument.
+    transformers is needed and absent, BadInputError for a missing argument and for folders that are no checkpoint and
+    no adapter.
     """
     if checkpoint is None and lora is not None:
         raise BadInputError(
             "--lora without --checkpoint", expected="the adapter's base too", remedy="add --checkpoint DIR"
         )
+    if checkpoint is not None:
+        check_checkpoint_folder(checkpoint)
+    if lora is not None:
+        check_adapter_folder(lora)
     progress("digests", 0, 0)
     _check_files(bundle)
     references: list[Reference] = [NumpyReference(bundle)]

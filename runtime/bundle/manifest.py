@@ -13,6 +13,14 @@ from msgspec import Meta
 
 from lopa.runtime.bundle.record import Reasons, Record, record_from_json
 from lopa.runtime.contract import TILE, TOP_K
+from lopa.runtime.errors import BadInputError
+from lopa.runtime.generation_config import (
+    DEFAULT_OPTIONS,
+    GenerationConfig,
+    checked_defaults,
+    left_out_for,
+    options_from_defaults,
+)
 
 SCHEMA_VERSION = 2
 MANIFEST_NAME = "manifest.json"
@@ -85,7 +93,10 @@ ROLES = ("mask", "eos", "pad", "bos")
 
 
 class DecodingDefaults(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
-    """What the checkpoint was trained for; GenerationConfig starts from these. Names and values are its own."""
+    """What the checkpoint was trained for; GenerationConfig starts from these. Names and values are its own.
+
+    Any option may have another default, in `Manifest.defaults`.
+    """
 
     block_size: Size
     block_add_threshold: Share
@@ -204,6 +215,21 @@ class Manifest(Record, frozen=True, forbid_unknown_fields=True, kw_only=True, om
     """Twins of `graph` and of those of stages, where there is a faster form for ONNX Runtime on a CPU."""
     plugins: list[str] = msgspec.field(default_factory=list)
     """Functions of domain `lopa` in `graph` and those of stages (docs/plugins.md); any backend may run their bodies."""
+    defaults: Annotated[dict[str, bool | int | float | str | list[str]], Meta(max_length=len(DEFAULT_OPTIONS))] = (
+        msgspec.field(default_factory=dict)
+    )
+    """Options of GenerationConfig that the bundle's owner set, in place of those of `decoding`."""
+    chat_template: Annotated[str, Meta(min_length=1, max_length=100_000)] | None = None
+    """The template that the bundle's owner set, in place of the one in tokenizer_config.json."""
+
+    @property
+    def default_options(self) -> dict[str, Any]:
+        """`defaults` as options of GenerationConfig."""
+        return options_from_defaults(self.defaults)
+
+    def options(self) -> dict[str, Any]:
+        """Options of GenerationConfig for a request that asks for nothing."""
+        return _options(self.decoding, self.defaults)
 
     def digest(self, name: str) -> str:
         """Hex sha256 of the file `name`, which is one of `files`."""
@@ -284,6 +310,58 @@ def _reasons_against_tokens(manifest: Manifest) -> Reasons:
     return reasons_against_tokens(manifest.special_tokens, manifest.dimensions.vocab_size)
 
 
+def check_defaults(manifest: Manifest) -> None:
+    """Raise BadInputError for defaults with which no request could be decoded."""
+    if manifest.defaults:
+        check_default_options(
+            manifest.defaults,
+            manifest.decoding,
+            positions=manifest.dimensions.max_positions,
+            with_logits=manifest.with_logits,
+            prediction_shift=manifest.prediction_shift,
+        )
+
+
+def check_default_options(
+    defaults: Mapping[str, Any], decoding: DecodingDefaults, *, positions: int, with_logits: bool, prediction_shift: int
+) -> None:
+    """Raise BadInputError for `defaults` that a bundle with these facts cannot have; `positions` are its model's."""
+    checked_defaults(defaults)
+    config = GenerationConfig.from_mapping(_options(decoding, defaults))
+    for wrong, received, expected in (
+        (
+            "max_new_tokens" in defaults and config.max_new_tokens >= positions,
+            f"max_new_tokens {config.max_new_tokens}",
+            f"fewer than the model's {positions} positions",
+        ),
+        (
+            config.draws_from_logits and not with_logits,
+            f"top_k {config.top_k}",
+            f"1 to {TOP_K}, or a bundle exported with --with-logits",
+        ),
+        (
+            config.slides and prediction_shift != 0,
+            "alignment 'sliding'",
+            "prompt or absolute, since rows of this model speak of the next position",
+        ),
+    ):
+        if wrong:
+            raise BadInputError(
+                f"{received} by default", expected=expected, remedy="set another default, or none for this option"
+            )
+
+
+def _options(decoding: DecodingDefaults, defaults: Mapping[str, Any]) -> dict[str, Any]:
+    return {**decoding.options(), **left_out_for(defaults.get("strategy")), **options_from_defaults(defaults)}
+
+
+def _reasons_against_defaults(manifest: Manifest) -> Reasons:
+    try:
+        check_defaults(manifest)
+    except BadInputError as error:
+        yield f"defaults with {error.received}", error.expected
+
+
 def _reasons_against_shift(manifest: Manifest) -> Reasons:
     known = PREDICTION_SHIFTS.get(manifest.architecture, manifest.prediction_shift)
     if manifest.prediction_shift != known:
@@ -345,4 +423,5 @@ _CHECKS: tuple[Callable[[Manifest], Reasons], ...] = (
     _reasons_against_stages,
     _reasons_against_cpu_graphs,
     _reasons_against_names,
+    _reasons_against_defaults,
 )

@@ -182,6 +182,19 @@ def write_whole(path: Path, data: bytes) -> None:
         write(data)
 
 
+def replace_file(path: Path, data: bytes) -> None:
+    """Put a new file with `data` in the place of the file `path`, of this one name alone: readers see one or the other.
+
+    The data is on the disk before it is renamed. Raises BadInputError for a path that cannot be written and
+    OutputFailedError; then `path` is as it was.
+    """
+    place = place_of_output(path)
+    if not place.regular:
+        raise BadInputError(f"{path} is not a regular file", expected="a regular file", remedy="check the path")
+    with signals_held(), _failed(path):
+        _write_beside(place, data, sync=True)
+
+
 def _write_regular(place: OutputPlace, data: bytes) -> None:
     with signals_held(), _failed(place.path):
         if place.status is not None and place.status.st_nlink > 1:
@@ -195,7 +208,7 @@ def _write_regular(place: OutputPlace, data: bytes) -> None:
             _write_in_place(place, data)
 
 
-def _write_beside(place: OutputPlace, data: bytes) -> None:
+def _write_beside(place: OutputPlace, data: bytes, *, sync: bool = False) -> None:
     beside = _beside(place.target)
     descriptor = _opened_beside(beside)
     try:
@@ -203,6 +216,8 @@ def _write_beside(place: OutputPlace, data: bytes) -> None:
             if place.status is not None:
                 os.fchmod(descriptor, stat.S_IMODE(place.status.st_mode))
             _write_all(descriptor, data)
+            if sync:
+                os.fsync(descriptor)
         finally:
             os.close(descriptor)
         beside.replace(place.target)

@@ -5,8 +5,11 @@ number of operations and characters (lopa.runtime.template.budget), and whatever
 template. The texts of messages are not trusted either: the rendered text says which of its characters they brought.
 """
 
+import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, TemplateError, nodes
@@ -15,7 +18,7 @@ from jinja2.parser import Parser
 
 from lopa.runtime.checked_values import shown
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.files.untrusted_input import refused_as_bad_input
+from lopa.runtime.files.untrusted_input import bytes_from_file, refused_as_bad_input
 from lopa.runtime.template.budget import Budget
 from lopa.runtime.template.functions import template_functions
 from lopa.runtime.template.run import TemplateRun
@@ -33,6 +36,7 @@ ROLES = frozenset(
     }
 )
 """Roles that a template may make a special token of ("<|user|>"); any other role is text like a content."""
+_SAMPLE = "What is 2 + 3?"
 _DEEPEST_MESSAGE = 40
 _FORM = {
     "expected": 'an object with the texts "role" and "content"; other fields hold what JSON holds',
@@ -49,6 +53,39 @@ def text_from_messages(
     template in errors. Which characters came from messages says lopa.runtime.template.text.marks_of. Raises
     BadInputError for other messages and for a template that refuses them, fails, or uses too much of anything.
     """
+    return _rendered(
+        template,
+        messages,
+        special_tokens,
+        name=f"the chat template of {source}",
+        expected="messages in the roles and the order that this template allows, and a template within its bounds",
+        remedy="change the messages, or write the prompt's text yourself",
+    )
+
+
+def check_template(template: str, special_tokens: Mapping[str, str], *, name: str) -> None:
+    """Raise BadInputError unless `template` makes a prompt of a user's message within its budget.
+
+    `name` is what errors call the template, e.g. "the chat template chat.jinja".
+    """
+    words = {"expected": "a Jinja chat template, as transformers has it", "remedy": "correct the template"}
+    text = _rendered(template, [{"role": "user", "content": _SAMPLE}], special_tokens, name=name, **words)
+    if _SAMPLE not in text:
+        received = f"{name} makes the prompt {shown(str(text))} of the message {_SAMPLE!r}"
+        raise BadInputError(
+            received, expected="a prompt with the message in it", remedy="give a file that holds the template itself"
+        )
+
+
+def _rendered(
+    template: str,
+    messages: Sequence[Mapping[str, str]],
+    special_tokens: Mapping[str, str],
+    *,
+    name: str,
+    expected: str,
+    remedy: str,
+) -> str:
     plain, characters = _checked_messages(messages)
     budget = Budget(messages=len(plain), characters=characters)
     names = {
@@ -59,12 +96,24 @@ def text_from_messages(
         "documents": None,
         "add_generation_prompt": True,
     }
-    with refused_as_bad_input(
-        f"the chat template of {source} failed",
-        expected="messages in the roles and the order that this template allows, and a template within its bounds",
-        remedy="change the messages, or write the prompt's text yourself",
-    ):
+    with refused_as_bad_input(f"{name} failed", expected=expected, remedy=remedy):
         return TemplateRun(budget, names).text(_parsed(template))
+
+
+def template_from_file(path: Path) -> str:
+    """Return the text of the template file `path`. Raises BadInputError for a file that is not UTF-8 or too long."""
+    expected, remedy = f"a chat template of at most {MOST_TEMPLATE_CHARACTERS} characters in UTF-8", "check the path"
+    content = bytes_from_file(path, expected=expected, remedy=remedy, most=4 * MOST_TEMPLATE_CHARACTERS)
+    with refused_as_bad_input(str(path), expected=expected, remedy=remedy):
+        text = content.decode("utf-8")
+    with suppress(ValueError, RecursionError):
+        if isinstance(json.loads(text), dict):  # chat_template.json or tokenizer_config.json
+            raise BadInputError(
+                f"{path} is a JSON object", expected=expected, remedy="give a file with the text of its chat_template"
+            )
+    if not 0 < len(text) <= MOST_TEMPLATE_CHARACTERS:
+        raise BadInputError(f"{path} has {len(text)} characters", expected=expected, remedy=remedy)
+    return text
 
 
 @lru_cache(maxsize=8)

@@ -15,7 +15,7 @@ from lopa.runtime.checked_values import is_unicode, shown
 from lopa.runtime.errors import BadInputError, PromptTooLongError
 from lopa.runtime.files.untrusted_input import bytes_from_file, object_from_json, refused_as_bad_input
 from lopa.runtime.template.text import marks_of
-from lopa.runtime.text.chat_template import text_from_messages
+from lopa.runtime.text.chat_template import check_template, text_from_messages
 from lopa.runtime.text.tokenizer_text import tokenizer_from_text
 
 TOKENIZER_NAME = "tokenizer.json"
@@ -61,7 +61,7 @@ class Tokenizer:
 
     @classmethod
     def open(cls, bundle: Bundle) -> Self:
-        """The tokenizer of `bundle`.
+        """The tokenizer of `bundle`, with the chat template of its manifest if that has one.
 
         Raises BadInputError when one of its files is missing or broken, or does not know the manifest's special tokens.
         """
@@ -82,6 +82,8 @@ class Tokenizer:
             )
         settings_text = bytes_from_file(settings_path, expected=expected, remedy=remedy)
         settings = object_from_json(settings_text, source=str(settings_path), expected="a JSON object", remedy=remedy)
+        if bundle.manifest.chat_template is not None:
+            settings = {**settings, "chat_template": bundle.manifest.chat_template}
         special = [token for _, token in tokens if token is not None]
         positions = bundle.manifest.dimensions.max_positions
         opened = cls(backend, settings, named.bos, source=str(bundle.path), special=special, positions=positions)
@@ -90,7 +92,7 @@ class Tokenizer:
 
     def _check_roles(self, tokens: SpecialTokens) -> None:
         """Raise BadInputError where the tokenizer has other special tokens than the manifest."""
-        ids = {name: self._backend.token_to_id(text) for name, text in self._special_tokens().items()}
+        ids = {name: self._backend.token_to_id(text) for name, text in texts_of_special_tokens(self._settings).items()}
         named = {name.removesuffix("_token"): number for name, number in ids.items() if number is not None}
         for received, expected in reasons_against_roles(tokens, named, self._backend.get_added_tokens_decoder()):
             raise BadInputError(
@@ -186,7 +188,9 @@ class Tokenizer:
         return str(self._chat_text(messages))
 
     def _chat_text(self, messages: Sequence[Mapping[str, str]]) -> str:
-        text = text_from_messages(self.chat_template(), messages, self._special_tokens(), source=self._source)
+        text = text_from_messages(
+            self.chat_template(), messages, texts_of_special_tokens(self._settings), source=self._source
+        )
         self._check_text(text)
         return text
 
@@ -259,18 +263,28 @@ class Tokenizer:
             raise BadInputError(
                 f"{self._source} has no chat template",
                 expected=f"a chat_template in {TOKENIZER_CONFIG_NAME}",
-                remedy="give a plain prompt, or export a checkpoint that has a chat template",
+                remedy="give a plain prompt, or add a template: lopa-export edit BUNDLE --chat-template FILE",
             )
         return found
 
-    def _special_tokens(self) -> dict[str, str]:
-        """Texts of bos_token, eos_token and so on; a token is written as its text or as an object with `content`."""
-        tokens: dict[str, str] = {}
-        for name, value in self._settings.items():
-            text = value.get("content") if isinstance(value, dict) else value
-            if name.endswith("_token") and isinstance(text, str):
-                tokens[name] = text
-        return tokens
+    def check_chat_template(self) -> None:
+        """Raise BadInputError unless there is a template and it makes a prompt of a user's message."""
+        check_template(
+            self.chat_template(), texts_of_special_tokens(self._settings), name="the chat template that was given"
+        )
+
+
+def texts_of_special_tokens(settings: Mapping[str, Any]) -> dict[str, str]:
+    """Return the texts of bos_token, eos_token and so on in the content of tokenizer_config.json.
+
+    A token is written as its text or as an object with `content`.
+    """
+    tokens: dict[str, str] = {}
+    for name, value in settings.items():
+        text = value.get("content") if isinstance(value, dict) else value
+        if name.endswith("_token") and isinstance(text, str):
+            tokens[name] = text
+    return tokens
 
 
 def _runs_of_template(marks: bytes) -> list[tuple[int, int]]:

@@ -47,6 +47,8 @@ class Service:
     """Of all that an answer depends on beside its request: this program and the bundle."""
 
     def __post_init__(self) -> None:
+        """Raises BadInputError for defaults of the bundle beyond the limits."""
+        self.limits.check_defaults(self.engine.manifest.defaults)
         digest = hashlib.sha256(json_from_record(self.engine.manifest)).hexdigest()[:12]
         object.__setattr__(self, "fingerprint", f"lopa-{__version__}-{digest}")
         object.__setattr__(self, "threads", ThreadPoolExecutor(_PREPARING, "lopa-serve"))

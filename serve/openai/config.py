@@ -23,10 +23,11 @@ MakeConfig = Callable[..., GenerationConfig]
 def config_of_options(make: MakeConfig, options: BodyOptions) -> GenerationConfig:
     """Raises FieldError for a value that cannot be used."""
     values = options.values
-    if values.get("temperature") and "seed" not in values:
-        values = {**values, "seed": None}  # one is drawn, so that asking again gives another answer
     try:
-        return make(**values)
+        config = make(**values)
+        if config.temperature and "seed" not in values:
+            config = make(**values, seed=None)  # one is drawn, so that asking again gives another answer
+        return config
     except BadInputError as error:
         wrong = next((name for name in options.params if _refused(make, name, values[name])), None)
         param = OURS if wrong is None else options.params[wrong]

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from lopa.runtime.checked_values import MOST_SECONDS, real_number, truth, whole_number
@@ -54,8 +55,13 @@ class AskedRequest:
         return PROMPT_FIELDS[self.endpoint]
 
 
-def request_of_body(body: Mapping[str, Any], endpoint: str, limits: ServeLimits) -> AskedRequest:
-    """What `body` asks of `endpoint` within `limits`. Raises FieldError for what cannot be done."""
+def request_of_body(
+    body: Mapping[str, Any], endpoint: str, limits: ServeLimits, defaults: Mapping[str, Any] = MappingProxyType({})
+) -> AskedRequest:
+    """What `body` asks of `endpoint` within `limits`; `defaults` are those of the bundle and of the operator.
+
+    Raises FieldError for what cannot be done.
+    """
     model = body.get("model")
     if not isinstance(model, str):
         raise FieldError(
@@ -70,7 +76,7 @@ def request_of_body(body: Mapping[str, Any], endpoint: str, limits: ServeLimits)
         prompts = () if chat else tuple(prompts_of_field(body.get(param), most=limits.max_choices))
     copies = _number_of_copies(body.get("n"), len(prompts) or 1, limits)
     stream = _stream_of_body(body)
-    keep_within(options, limits)
+    keep_within(options, limits, defaults)
     deadline = deadline_within(ours_of_body(body).get(_DEADLINE), limits, f"{OURS}.{_DEADLINE}")
     return AskedRequest(endpoint, model, prompts, messages, options, copies, deadline, stream)
 
@@ -118,16 +124,19 @@ def _stream_of_body(body: Mapping[str, Any]) -> StreamOptions | None:
     return StreamOptions(usage, drafts) if streamed else None
 
 
-def keep_within(options: BodyOptions, limits: ServeLimits) -> None:
-    """Give what was not asked for, and refuse what is more than the operator allows; other values come later."""
+def keep_within(options: BodyOptions, limits: ServeLimits, defaults: Mapping[str, Any] = MappingProxyType({})) -> None:
+    """Set what was not requested, and refuse what is more than the operator allows; other values come later.
+
+    `defaults`, which `check_defaults` has seen, hold where a request does not say.
+    """
     most = MOST_POSITIONS if limits.max_tokens is None else limits.max_tokens
     _check_ceiling(options, "max_new_tokens", most)
-    options.values.setdefault("max_new_tokens", min(USUAL_TOKENS, most))
+    options.values.setdefault("max_new_tokens", min(defaults.get("max_new_tokens", USUAL_TOKENS), most))
     _check_ceiling(options, "branches", limits.max_branches)
     branches = options.values.get("branches")
     if branches == "auto" and limits.max_branches < MOST_AUTO_BRANCHES:
         raise _above(options.params["branches"], branches, limits.max_branches)
-    if branches is None and limits.max_branches < DEFAULT_BRANCHES:
+    if branches is None and "branches" not in defaults and limits.max_branches < DEFAULT_BRANCHES:
         options.values["branches"] = 1
     if limits.max_seconds is not None:
         _check_ceiling(options, "time_limit", limits.max_seconds)

@@ -38,5 +38,5 @@ def models_of_bundles(bundles: tuple[NamedBundle, ...]) -> ServedModels:
         bundle = Bundle.open(each.path)
         chats = Tokenizer.open(bundle).has_chat_template
         cards[each.model] = card_of_model(each.model, created, bundle.manifest, chats=chats)
-        windows[each.model] = str(GenerationConfig.from_mapping(bundle.manifest.decoding.options()).window)
+        windows[each.model] = str(GenerationConfig.from_mapping(bundle.manifest.options()).window)
     return ServedModels(cards, windows)

@@ -41,7 +41,9 @@ class AskedText:
         return MESSAGES if self.prompt is None else TEXT
 
 
-def asked_of_inputs(inputs: Mapping[str, Any], parameters: Mapping[str, Any], limits: ServeLimits) -> AskedText:
+def asked_of_inputs(
+    inputs: Mapping[str, Any], parameters: Mapping[str, Any], limits: ServeLimits, defaults: Mapping[str, Any]
+) -> AskedText:
     """What the input tensors ask for (bytes and booleans, by name), and the request's parameters beside them.
 
     An option may stand in the JSON object of the input "options", or be a parameter. Raises FieldError for what cannot
@@ -75,7 +77,7 @@ def asked_of_inputs(inputs: Mapping[str, Any], parameters: Mapping[str, Any], li
                     expected="options among " + ", ".join((_DEADLINE, *_NAMES)),
                     remedy="correct or remove it",
                 )
-    keep_within(options, limits)
+    keep_within(options, limits, defaults)
     messages = [] if chat is None else _messages(chat)
     return AskedText(text, messages, options, limits.max_seconds if deadline is None else deadline, stream, drafts)
 

@@ -75,6 +75,7 @@ class TritonModel:
         path = Path(args["model_repository"], args["model_version"], settings.bundle)
         decoder = _decoder_of_bundle(path, devices, settings.threads, settings.device_timeout)
         try:
+            settings.limits.check_defaults(decoder.bundle.manifest.defaults)
             warm_up(decoder, backend.Logger.log_warn)
             engine = Engine(decoder, slots=settings.slots, queue_limit=settings.queue_limit)
         except BaseException:
@@ -91,7 +92,8 @@ class TritonModel:
             try:
                 reservation = places.enter_context(self._engine.reserved(1))  # before anything is done for it
                 inputs = {each.name(): input_value(each.name(), each.as_numpy()) for each in request.inputs()}
-                asked = asked_of_inputs(inputs, parameters_of_text(request.parameters()), self._limits)
+                parameters = parameters_of_text(request.parameters())
+                asked = asked_of_inputs(inputs, parameters, self._limits, self._engine.manifest.defaults)
                 answered = self._answered(asked, reservation, places, sender)
                 asyncio.run_coroutine_threadsafe(answered, self._loop)
             except Exception as error:

@@ -55,7 +55,7 @@ def test_the_refusal_works() -> None:
 
 def test_commands_that_export_say_what_to_install(tiny_bundle: Path, tmp_path: Path) -> None:
     for arguments in (
-        ["onnx", "checkpoint", "-o", str(tmp_path / "bundle")],
+        ["onnx", str(tiny.CHECKPOINT), "-o", str(tmp_path / "bundle")],
         ["verify", str(tiny_bundle), "--checkpoint", str(tiny.CHECKPOINT), "--lora", str(tiny.ADAPTER)],
         ["demo", "-o", str(tmp_path / "bundle")],
     ):

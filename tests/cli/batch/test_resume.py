@@ -2,6 +2,7 @@
 
 import json
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -144,3 +145,23 @@ def test_answers_in_the_shape_of_openai_are_resumed(tiny_bundle: Path, tmp_path:
     done = lopa_export("generate", tiny_bundle, "--prompts", prompts, "--output", output, "--resume")
     assert (done.returncode, output.read_text().splitlines(keepends=True)[:2]) == (2, whole[:2])
     assert [line["custom_id"] for line in answers(output.read_text())] == ["0", "1", "2", "3"]
+
+
+@pytest.mark.parametrize("changed", ["template", "default"])
+def test_another_template_or_default_is_not_resumed(tiny_bundle: Path, tmp_path: Path, changed: str) -> None:
+    """Both are in the bundle's manifest, beside the digests of its files."""
+    bundle, output = Path(shutil.copytree(tiny_bundle, tmp_path / "bundle")), tmp_path / "out.jsonl"
+    template = tmp_path / "chat.jinja"
+    template.write_text("{{ messages[0].content }}")
+    prompts = jsonl(tmp_path / "in.jsonl", *({"prompt": PROMPT, "max_new_tokens": 2} for _ in range(2)))
+    given = ("generate", bundle, "--prompts", prompts, "--output", output, "--resume", "--chat")
+    assert lopa_export("edit", bundle, "--chat-template", template).returncode == 0
+    assert lopa_export(*given).returncode == 0
+    assert lopa_export(*given).returncode == 0
+    template.write_text("{{ messages[0].content }}!")
+    other = ("--chat-template", template) if changed == "template" else ("--default", "strategy=vanilla")
+    assert lopa_export("edit", bundle, *other).returncode == 0
+    before = output.read_bytes()
+    refused = lopa_export(*given)
+    assert (refused.returncode, output.read_bytes()) == (2, before)
+    assert "what to do: " in refused.stderr

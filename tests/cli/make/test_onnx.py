@@ -10,6 +10,7 @@ from tests.export.checkpoints import HALF_OF_TESTS, failed_export, small_checkpo
 from lopa.cli.main import main
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.install_hint import pip_install
+from lopa.tiny import CHECKPOINT
 
 ROOT = Path(__file__).parents[3]
 
@@ -46,8 +47,8 @@ def test_an_export_with_every_flag(tmp_path: Path, capsys: pytest.CaptureFixture
     assert re.search(r"^writing weights: 0.2 MB in [\d.]+ s, ", printed.err, re.MULTILINE)
     stages = [line for line in printed.err.splitlines() if not re.search(r"\d s\b", line)]
     assert stages == [
-        "loading torch",
         "reading the checkpoint",
+        "loading torch",
         "writing weights (0.2 MB)",
         *(
             f"{stage} {graph}"
@@ -67,7 +68,7 @@ def test_bad_usage(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_a_checkpoint_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "config.json does not exist" in failed_export(capsys, tmp_path / "nowhere")
+    assert f"{tmp_path / 'nowhere'} does not exist" in failed_export(capsys, tmp_path / "nowhere")
 
 
 def test_more_stages_than_layers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -82,7 +83,7 @@ def _without_torch(*arguments: str) -> "subprocess.CompletedProcess[str]":
 
 
 def test_without_torch(tmp_path: Path) -> None:
-    ended = _without_torch("onnx", str(tmp_path), "-o", str(tmp_path / "bundle"))
+    ended = _without_torch("onnx", str(CHECKPOINT), "-o", str(tmp_path / "bundle"))
     assert ended.returncode == 3
     assert pip_install("export") in ended.stderr
     assert "Traceback" not in ended.stderr

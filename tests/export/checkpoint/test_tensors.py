@@ -91,6 +91,8 @@ def test_no_weights(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     checkpoint = small_checkpoint(tmp_path / "checkpoint")
     (checkpoint / SINGLE_NAME).unlink()
     (checkpoint / "pytorch_model.bin").write_bytes(b"pickle")
+    assert "has pickled weights only (pytorch_model.bin)" in failed_export(capsys, checkpoint)
+    (checkpoint / "pytorch_model.bin").unlink()
     assert "has neither model.safetensors" in failed_export(capsys, checkpoint)
 
 

@@ -1,0 +1,29 @@
+"""The flag for a chat template in a file."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from lopa.runtime.text.chat_template import template_from_file
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+def chat_template_option(command: _Command) -> _Command:
+    """Add --chat-template FILE, which comes as `chat_template`: the template's text, or None."""
+    return click.option(
+        "--chat-template",
+        type=_TemplateFile(),
+        help="File with a Jinja chat template, in place of the bundle's own.",
+    )(command)
+
+
+class _TemplateFile(click.ParamType[str]):
+    """The path of a file, whose text is the option's value."""
+
+    name = "FILE"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:  # noqa: ARG002
+        return template_from_file(Path(value))

@@ -1,0 +1,71 @@
+"""What the owner of a bundle may change after its export: defaults of decoding and the chat template.
+
+Both are in manifest.json, which is replaced in one step, and no other file changes. So a bundle is whole at any moment,
+and engines, cost tables and twins stay valid: they go by the digests of weights and graphs.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+
+from lopa.runtime.bundle.bundle import Bundle
+from lopa.runtime.bundle.manifest import MANIFEST_NAME, Manifest, check_defaults, manifest_from_json
+from lopa.runtime.bundle.record import json_from_record
+from lopa.runtime.errors import BadInputError
+from lopa.runtime.files.output_file import replace_file
+from lopa.runtime.generation_config import DEFAULT_OPTIONS, checked_defaults, defaults_beside, options_from_defaults
+
+CHAT_TEMPLATE = "chat_template"
+"""What to unset for the template of the export."""
+
+
+def edited_bundle(
+    bundle: Bundle,
+    *,
+    defaults: Mapping[str, Any] | None = None,
+    unset: Sequence[str] = (),
+    chat_template: str | None = None,
+) -> Bundle:
+    """Return `bundle` with further `defaults`, without those in `unset`, and with a chat template; the disk is left.
+
+    An older default that cannot be used together with the new ones is left out. Raises BadInputError for options that
+    cannot be used, and for a name in `unset` that is not set.
+    """
+    manifest = bundle.manifest
+    given = options_from_defaults(checked_defaults(defaults or {}))
+    _check_unset(manifest, unset)
+    kept = {name: value for name, value in manifest.default_options.items() if name not in (*unset, *given)}
+    together = checked_defaults({**defaults_beside(manifest.decoding.options(), kept, given), **given})
+    template = None if CHAT_TEMPLATE in unset else manifest.chat_template
+    edited = msgspec.structs.replace(
+        manifest,
+        defaults={name: together[name] for name in DEFAULT_OPTIONS if name in together},
+        chat_template=template if chat_template is None else chat_template,
+    )
+    check_defaults(edited)
+    return replace(bundle, manifest=edited)
+
+
+def write_manifest(bundle: Bundle) -> None:
+    """Write the manifest of `bundle` to its folder, in one step.
+
+    Raises BadInputError and OutputFailedError when it cannot be written; then the old one is there.
+    """
+    path = bundle.path / MANIFEST_NAME
+    text = json_from_record(bundle.manifest)
+    manifest_from_json(text, source=str(path))  # what cannot be opened is not written
+    replace_file(path, text)
+
+
+def _check_unset(manifest: Manifest, unset: Sequence[str]) -> None:
+    template = [] if manifest.chat_template is None else [CHAT_TEMPLATE]
+    there = [*manifest.defaults, *template]
+    for name in unset:
+        if name not in there:
+            raise BadInputError(
+                f"{name!r:.80} to unset, which is not set",
+                expected="one of " + ", ".join(there) if there else "nothing to unset: the bundle is as exported",
+                remedy="correct or leave it out",
+            )

@@ -1,0 +1,186 @@
+"""Defaults and chat templates of a bundle that is there: one file is replaced, in one step, and can be put back."""
+
+import errno
+import json
+import math
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lopa.runtime import Decoder
+from lopa.runtime.bundle import Bundle, sha256_of_file
+from lopa.runtime.bundle.edit import CHAT_TEMPLATE, edited_bundle, write_manifest
+from lopa.runtime.bundle.manifest import MANIFEST_NAME
+from lopa.runtime.errors import BadInputError, OutputFailedError
+from lopa.runtime.generation_config import GenerationConfig, left_out_for
+from lopa.runtime.text.tokenizer import Tokenizer
+
+TEMPLATE = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
+DEFAULTS: dict[str, Any] = {"strategy": "eb", "gamma": math.inf, "branches": 4, "decide_frontier": True, "stop": ("#",)}
+KILLED = """
+import os, signal, sys
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.bundle.edit import edited_bundle, write_manifest
+
+where = sys.argv[2]
+def killed(*_):
+    os.kill(os.getpid(), signal.SIGKILL)
+if where == "write":
+    os.write = killed
+elif where == "sync":
+    os.fsync = killed
+else:
+    os.replace = os.rename = killed
+write_manifest(edited_bundle(Bundle.open(sys.argv[1]), defaults={"branches": 7}))
+"""
+
+
+@pytest.fixture
+def bundle(tiny_bundle: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
+
+
+def digests(folder: Path) -> dict[str, str]:
+    return {path.name: sha256_of_file(path) for path in sorted(folder.iterdir())}
+
+
+def edit(folder: Path, **changes: Any) -> Bundle:
+    edited = edited_bundle(Bundle.open(folder), **changes)
+    write_manifest(edited)
+    return edited
+
+
+def test_defaults_are_those_of_every_request_that_does_not_say(bundle: Path) -> None:
+    edit(bundle, defaults=DEFAULTS)
+    own = Bundle.open(bundle).manifest.decoding.options()
+    with Decoder.open(bundle, ["numpy"]) as decoder:
+        assert decoder.config() == GenerationConfig(**{**own, **DEFAULTS})
+        asked = {"gamma": 0.1, "max_new_tokens": 9}
+        assert decoder.config(**asked) == GenerationConfig(**{**own, **DEFAULTS, **asked})
+        other = {"block_size": 32, "decide_frontier": True, "stop": ("#",), "strategy": "threshold"}
+        assert decoder.config(strategy="threshold") == GenerationConfig(**{**own, **left_out_for("threshold"), **other})
+
+
+def test_only_the_manifest_changes_and_it_can_be_put_back(bundle: Path) -> None:
+    before, raw = digests(bundle), (bundle / MANIFEST_NAME).read_bytes()
+    os.chmod(bundle / MANIFEST_NAME, 0o640)  # noqa: PTH101
+    edit(bundle, defaults=DEFAULTS, chat_template=TEMPLATE)
+    changed = digests(bundle)
+    assert {name for name in {*before, *changed} if before.get(name) != changed.get(name)} == {MANIFEST_NAME}
+    opened = Bundle.open(bundle)
+    assert opened.altered_files() == []
+    assert opened.graph_for_cpu() == Bundle.open(bundle).file("model.cpu.onnx")  # the twin stays one
+    assert (bundle / MANIFEST_NAME).stat().st_mode & 0o777 == 0o640
+    edit(bundle, unset=[*opened.manifest.defaults, CHAT_TEMPLATE])
+    assert (bundle / MANIFEST_NAME).read_bytes() == raw
+
+
+def test_later_edits_keep_what_goes_with_them(bundle: Path) -> None:
+    edit(bundle, defaults=DEFAULTS)
+    assert edit(bundle, defaults={"strategy": "d2f", "skip_threshold": 0.8}).manifest.defaults == {
+        "strategy": "d2f",
+        "skip_threshold": 0.8,
+        "decide_frontier": True,
+        "stop": ["#"],
+    }
+    assert edit(bundle, unset=["stop", "strategy"], defaults={"branches": 2}).manifest.defaults == {
+        "branches": 2,
+        "skip_threshold": 0.8,
+        "decide_frontier": True,
+    }
+    assert Bundle.open(bundle).manifest.chat_template is None
+
+
+def test_a_template_takes_the_place_of_the_one_exported(bundle: Path) -> None:
+    talk = [{"role": "user", "content": "Hello"}]
+    assert not Tokenizer.open(Bundle.open(bundle)).has_chat_template
+    edit(bundle, chat_template=TEMPLATE)
+    assert Tokenizer.open(Bundle.open(bundle)).chat_text(talk) == "<user>Hello"
+    with Decoder.open(bundle, ["numpy"], chat_template=TEMPLATE.replace("<", "[")) as decoder:
+        assert decoder.tokenizer.chat_text(talk) == "[user>Hello"
+    edit(bundle, unset=[CHAT_TEMPLATE])
+    assert not Tokenizer.open(Bundle.open(bundle)).has_chat_template
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"defaults": {"gama": 1}}, "gama"),
+        ({"defaults": {"seed": 1}}, "seed"),
+        ({"defaults": {"gamma": 0.2}}, "gamma 0.2 with strategy 'lopa'"),
+        ({"defaults": {"branches": 65}}, "branches 65"),
+        ({"defaults": {"strategy": "best"}}, "strategy 'best'"),
+        ({"defaults": {"temperature": 1.0, "top_k": 50}}, "top_k 50"),
+        ({"defaults": {"max_new_tokens": 2048}}, "max_new_tokens 2048"),
+        ({"defaults": {"alignment": "sliding", "window": "causal"}}, "alignment 'sliding'"),
+        ({"unset": ["branches"]}, "'branches' to unset"),
+        ({"unset": [CHAT_TEMPLATE]}, "'chat_template' to unset"),
+    ],
+)
+def test_what_no_request_could_use_is_refused(bundle: Path, changes: dict[str, Any], named: str) -> None:
+    before = digests(bundle)
+    with pytest.raises(BadInputError) as caught:
+        edit(bundle, **changes)
+    assert named in caught.value.received
+    assert digests(bundle) == before
+
+
+@pytest.mark.parametrize("where", ["write", "sync", "rename"])
+def test_killed_in_the_middle_the_old_one_is_there(bundle: Path, where: str) -> None:
+    edit(bundle, defaults={"branches": 3})
+    before = digests(bundle)
+    ended = subprocess.run([sys.executable, "-c", KILLED, str(bundle), where], capture_output=True, check=False)
+    assert ended.returncode == -signal.SIGKILL
+    assert {name: digests(bundle)[name] for name in before} == before
+    assert Bundle.open(bundle).manifest.defaults == {"branches": 3}
+    assert edit(bundle, defaults={"branches": 5}).manifest.defaults == {"branches": 5}
+
+
+def test_a_full_disk_leaves_the_old_one(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    before = digests(bundle)
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OutputFailedError, match="No space left"):
+        edit(bundle, defaults={"branches": 3})
+    assert digests(bundle) == before
+
+
+def test_another_name_of_the_manifest_keeps_the_old_one(bundle: Path, tmp_path: Path) -> None:
+    (tmp_path / "other").hardlink_to(bundle / MANIFEST_NAME)
+    before = (tmp_path / "other").read_bytes()
+    edit(bundle, defaults={"branches": 3})
+    assert (tmp_path / "other").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"gama": 1},
+        {"seed": 3},
+        {"gamma": 0.2},
+        {"branches": "four"},
+        {"branches": True},
+        {"strategy": ["eb"]},
+        {"stop": "text"},
+        {"temperature": "inf"},
+        {"max_new_tokens": 10**9},
+        {"skip_threshold": None},
+        {"json_schema": "{}"},
+        [],
+        {"steps": {}},
+    ],
+    ids=str,
+)
+def test_defaults_in_a_manifest_are_checked_when_it_is_opened(bundle: Path, value: object) -> None:
+    path = bundle / MANIFEST_NAME
+    path.write_text(json.dumps({**json.loads(path.read_bytes()), "defaults": value}))
+    with pytest.raises(BadInputError, match="defaults"):
+        Bundle.open(bundle)

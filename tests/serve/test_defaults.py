@@ -1,0 +1,137 @@
+"""A server with defaults and a chat template of its operator: they hold where a request does not say otherwise."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+from tests.serve.servers import WAIT, Server, serving
+from tests.serve.test_answers import QUESTIONS
+
+from lopa.runtime import Decoder
+from lopa.runtime.errors import BadInputError
+from lopa.runtime.generation_config import GenerationConfig
+from lopa.serve.limits import ServeLimits
+from lopa.serve.openai.config import config_of_options
+from lopa.serve.openai.options import COMPLETIONS, BodyOptions
+from lopa.serve.openai.request import keep_within, request_of_body
+from lopa.tiny import CHECKPOINT
+
+TEMPLATE = "{{ bos_token }}{% for m in messages %}{{ m.content }}{% endfor %}"
+DEFAULTS: dict[str, Any] = {"strategy": "eb", "gamma": 0.4, "branches": 2, "max_new_tokens": 48}
+
+
+@pytest.fixture(scope="module")
+def operated(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """The tiny bundle, which has no chat template, with the operator's."""
+    template = tmp_path_factory.mktemp("operated") / "chat.jinja"
+    template.write_text(TEMPLATE)
+    given = [text for name, value in DEFAULTS.items() for text in ("--default", f"{name}={value}")]
+    with serving(tiny_bundle, *given, "--chat-template", template, "--max-branches", 2) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def decoder(tiny_bundle: Path) -> Iterator[Decoder]:
+    with Decoder.open(tiny_bundle, threads=1) as opened:
+        yield opened
+
+
+def _steps(answer: Any) -> int:
+    (choice,) = answer.choices
+    found: int = choice.model_extra["lopa"]["steps"]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("requested", "options"),
+    [
+        ({}, DEFAULTS),
+        ({"gamma": 0.05}, {**DEFAULTS, "gamma": 0.05}),
+        ({"strategy": "vanilla"}, {"strategy": "vanilla", "max_new_tokens": 48}),
+        ({"strategy": "lopa", "branches": 1}, {"strategy": "lopa", "branches": 1, "max_new_tokens": 48}),
+    ],
+)
+def test_requests_override_the_defaults(
+    operated: Server, decoder: Decoder, requested: dict[str, Any], options: dict[str, Any]
+) -> None:
+    expected = next(decoder.generate([QUESTIONS[0]], decoder.config(**options)))
+    answer = operated.client.completions.create(model="tiny", prompt=QUESTIONS[0], extra_body={"lopa": requested})
+    assert (answer.choices[0].text, _steps(answer)) == (expected.text, expected.steps)
+
+
+def test_max_tokens_of_a_request_overrides_the_default(operated: Server) -> None:
+    answer = operated.client.completions.create(
+        model="tiny", prompt=QUESTIONS[0], max_tokens=5, extra_body={"lopa": {"stop_at_eos": False}}
+    )
+    assert answer.usage is not None
+    assert answer.usage.completion_tokens == 5
+
+
+def test_chats_use_the_operator_s_template(operated: Server) -> None:
+    (model,) = operated.client.models.list().data
+    assert model.model_extra is not None
+    assert "/v1/chat/completions" in model.model_extra["endpoints"]
+    chat = operated.client.chat.completions.create(model="tiny", messages=[{"role": "user", "content": QUESTIONS[1]}])
+    plain = operated.client.completions.create(model="tiny", prompt=QUESTIONS[1])
+    assert chat.choices[0].message.content == plain.choices[0].text
+
+
+def test_a_request_that_does_not_go_with_the_default_strategy_is_told(operated: Server) -> None:
+    with pytest.raises(openai.BadRequestError) as refused:
+        operated.client.completions.create(model="tiny", prompt="x", extra_body={"lopa": {"per_step": 2}})
+    assert refused.value.param == "lopa.per_step"
+    assert "strategy 'eb'" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--default", "branches=3", "--max-branches", "2"), "branches 3 by default and --max-branches 2"),
+        (("--default", "gama=0.2"), "did you mean gamma=0.2?"),
+        (("--default", "gamma=0.2"), "gamma 0.2 with strategy 'lopa'"),
+        (("--chat-template", str(CHECKPOINT / "config.json")), "config.json is a JSON object"),
+    ],
+)
+def test_what_cannot_be_a_default_ends_the_server_before_it_serves(
+    tiny_bundle: Path, arguments: tuple[str, ...], said: str
+) -> None:
+    command = [sys.executable, "-m", "lopa.cli.main", "serve", str(tiny_bundle), "--port", "0", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=WAIT)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert "/v1" not in done.stderr
+
+
+def test_lengths_by_default_stay_within_the_limit() -> None:
+    body = {"model": "m", "prompt": "x"}
+    for defaults, limit, expected in (
+        ({}, 100, 100),
+        ({"max_new_tokens": 48}, 100, 48),
+        ({"max_new_tokens": 300}, 100, 100),
+    ):
+        asked = request_of_body(body, COMPLETIONS, ServeLimits(max_tokens=limit), defaults)
+        assert asked.options.values["max_new_tokens"] == expected
+    assert request_of_body(body, COMPLETIONS, ServeLimits()).options.values["max_new_tokens"] == 256
+    few = ServeLimits(max_branches=2)
+    options = BodyOptions()
+    keep_within(options, few, {"branches": 2})
+    assert "branches" not in options.values
+    for branches in (3, "auto"):
+        with pytest.raises(BadInputError, match="by default"):
+            few.check_defaults({"branches": branches})
+
+
+def test_draws_by_default_have_a_seed_of_their_own() -> None:
+    """As where a request asks for a temperature: asking again gives another answer."""
+
+    def make(**options: Any) -> GenerationConfig:
+        return GenerationConfig(**{"temperature": 0.7, **options})
+
+    drawn = {config_of_options(make, BodyOptions()).seed for _ in range(4)}
+    assert len(drawn) == 4
+    assert config_of_options(make, BodyOptions(values={"seed": 5})).seed == 5
+    assert config_of_options(make, BodyOptions(values={"temperature": 0.0})).seed == 0
