@@ -14,6 +14,8 @@ from lopa.runtime.grammar.library import lark_from_regex, library, matcher
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
+_SIZE_RATIO = 1.5
+
 
 @dataclass(frozen=True, eq=False)
 class BoundedExpression:
@@ -22,6 +24,9 @@ class BoundedExpression:
     bytes: "LLTokenizer"
     expression: str
     made: "dict[int, LLMatcher | None]" = field(default_factory=dict, repr=False)
+    max_matchers: int | None = None
+    """Matchers that may be made. Then the next larger one stands for one that is not there, and an ending may be longer
+    than the shortest. None: as many as are needed."""
 
     def ending(self, text: bytes, most: int) -> bytes | None:
         """The fewest characters, in bytes, behind which `text` and they match; None where none are found among `most`
@@ -37,10 +42,21 @@ class BoundedExpression:
             found += more
         return found
 
-    def seconds_of_matcher(self) -> float:
-        """Measure the processor time of making a matcher as large as the largest one that was needed so far."""
+    def makes_matchers_within(self, seconds: float, most: int) -> bool:
+        """Return whether a matcher takes at most so much processor time, by trying sizes up to `most` characters.
+
+        Small ones can take far longer than large ones: that nothing so short matches is hard to see for the library.
+        """
+        size = 1
+        while size < _SIZE_RATIO * most:
+            if min(self._seconds_of_matcher(size) for _ in range(2)) > seconds:
+                return False
+            size = max(size + 1, int(size * _SIZE_RATIO))
+        return True
+
+    def _seconds_of_matcher(self, most: int) -> float:
         began = time.process_time()
-        self._matcher(max(self.made, default=0))
+        self._matcher(most)
         return time.process_time() - began
 
     def _shortest(self, text: bytes, most: int) -> "LLMatcher | None":
@@ -61,10 +77,10 @@ class BoundedExpression:
         return place
 
     def _behind(self, text: bytes, most: int) -> "LLMatcher | None":
-        """The matcher of at most so many characters behind `text`; None where no match begins with it."""
-        if most not in self.made:
+        """The matcher of at most so many characters behind `text`; None where none is there, or none begins with it."""
+        if most not in self.made and (self.max_matchers is None or len(self.made) < self.max_matchers):
             self.made[most] = self._matcher(most)
-        made = self.made[most]
+        made = self.made.get(min((size for size in self.made if size >= most), default=-1))
         if made is None:
             return None
         place = made.deep_copy()

@@ -109,7 +109,7 @@ class GrammarHelper:
             received, expected, remedy = value["refused"]
             return BadInputError(received, expected=expected, remedy=remedy)
         hints = tuple(hint.encode("latin-1") for hint in value["hints"])
-        return CheckedGrammar(value["grammar"], hints, value["ending"].encode("latin-1"))
+        return CheckedGrammar(value["grammar"], hints, value["ending"].encode("latin-1"), value["exact"])
 
     def _reply(self, request: GrammarRequest, is_wanted: Callable[[], bool]) -> bytes | None:
         """Return a child's reply, empty where it died at its limits; None where the helper itself is gone."""

@@ -163,6 +163,7 @@ def _reply(request: GrammarRequest, vocabulary: Vocabulary, limits: GrammarLimit
         "grammar": found.grammar,
         "hints": [hint.decode("latin-1") for hint in found.hints],
         "ending": found.ending.decode("latin-1"),
+        "exact": found.exact,
     }
 
 

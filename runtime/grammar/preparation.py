@@ -12,11 +12,12 @@ from lopa.runtime.checked_values import shown
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.grammar.limits import GrammarLimits
 from lopa.runtime.grammar.source import GrammarRequest, hints_from_request, library_grammar, reading_of_request
-from lopa.runtime.grammar.state import GrammarState, state_of_nothing
+from lopa.runtime.grammar.state import CHARACTERS_OF_POSITION, GrammarState, state_of_nothing
 from lopa.runtime.grammar.vocabulary import Vocabulary
 
-_MAX_MATCHER_SECONDS = 0.1
-"""Processor time of one matcher of a bounded expression. The decoding loop makes some, and other requests wait."""
+_EXACT_SECONDS, _MAX_MATCHERS = 0.005, 64
+"""The shortest endings of an expression are looked for while decoding if a matcher takes no more processor time, and
+with no more matchers: other requests wait meanwhile."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,8 @@ class CheckedGrammar:
     hints: tuple[bytes, ...]
     ending: bytes
     """A text with which the answer may end before its first token."""
+    exact: bool
+    """Whether the shortest endings of an expression are cheap enough to look for while decoding."""
 
 
 def checked_grammar(request: GrammarRequest, vocabulary: Vocabulary, limits: GrammarLimits) -> CheckedGrammar:
@@ -44,15 +47,17 @@ def checked_grammar(request: GrammarRequest, vocabulary: Vocabulary, limits: Gra
         raise too_costly(request, f"compiling it takes {seconds:.1f} s and {memory >> 20} MiB", limits)
     hints = hints_from_request(request, vocabulary)
     state = state_of_nothing(replace(reading, hints=hints), request.positions)
-    matcher_seconds = 0.0 if reading.expression is None else reading.expression.seconds_of_matcher()
-    if matcher_seconds > _MAX_MATCHER_SECONDS:
-        raise too_costly(request, f"a bounded form of it takes {matcher_seconds:.1f} s", limits)
-    return CheckedGrammar(grammar, hints, state.ending)
+    expression, size = reading.expression, CHARACTERS_OF_POSITION * request.positions
+    exact = expression is not None and expression.makes_matchers_within(_EXACT_SECONDS, size)
+    return CheckedGrammar(grammar, hints, state.ending, exact)
 
 
 def state_of_checked(request: GrammarRequest, checked: CheckedGrammar, vocabulary: Vocabulary) -> GrammarState:
     """Compile a checked grammar for decoding: the state before the first token."""
     reading = reading_of_request(request, checked.grammar, vocabulary, checked.hints)
+    if reading.expression is not None:
+        exact = replace(reading.expression, max_matchers=_MAX_MATCHERS) if checked.exact else None
+        reading = replace(reading, expression=exact)
     return GrammarState(reading, checked.ending)
 
 

@@ -36,6 +36,17 @@ def test_nothing_is_shorter(expression: str) -> None:
             assert len(found.decode()) == least
 
 
+@pytest.mark.parametrize("expression", ["a*b", "(ab|ba){2}", "[ab]{1,3}/b", "(aab|a)(b|/)+a"])
+def test_with_few_matchers_endings_still_match(expression: str) -> None:
+    """They may be longer than the shortest, and some are not found; no more matchers are made."""
+    bounded = BoundedExpression(tokenizer_of_bytes(), expression, max_matchers=3)
+    found = {begun: bounded.ending(begun.encode(), 12) for begun in ("", "a", "ab", "aab")}
+    assert found[""] is not None
+    for begun, ending in found.items():
+        assert ending is None or re.fullmatch(expression, begun + ending.decode())
+    assert len(bounded.made) == 3
+
+
 def test_characters_count_not_bytes() -> None:
     bounded = BoundedExpression(tokenizer_of_bytes(), "é{5}|a{6}")
     assert bounded.ending(b"", 8) == "ééééé".encode()

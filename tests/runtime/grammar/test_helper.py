@@ -111,6 +111,18 @@ def test_a_process_with_many_open_files_can_ask(helper: GrammarHelper) -> None:
             os.close(file)
 
 
+def test_endings_that_take_long_are_not_looked_for_while_decoding(
+    helper: GrammarHelper, vocabulary: Vocabulary
+) -> None:
+    """Other requests wait meanwhile: for 7 s of one step, in the second case."""
+    for expression, exact in ((" The answer is [0-9]{1,4}\\.", True), (r"(((.*a.*\d{200})*){2})*", False)):
+        request = request_of({"regex": expression})
+        checked = helper.prepare(request, wanted)
+        assert checked.exact is exact
+        found = state_of_checked(request, checked, vocabulary).reading.expression
+        assert (found is not None) is exact
+
+
 def test_memory_is_bounded(tiny_bundle: Path) -> None:
     little = GrammarHelper(tiny_bundle, GrammarLimits(cpu_seconds=600.0, memory_bytes=64 * 2**20))
     try:
