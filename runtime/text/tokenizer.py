@@ -16,6 +16,7 @@ from lopa.runtime.errors import BadInputError, PromptTooLongError
 from lopa.runtime.files.untrusted_input import bytes_from_file, object_from_json, refused_as_bad_input
 from lopa.runtime.template.text import marks_of
 from lopa.runtime.text.chat_template import text_from_messages
+from lopa.runtime.text.text_growth import TextGrowth
 from lopa.runtime.text.tokenizer_text import tokenizer_from_text
 
 TOKENIZER_NAME = "tokenizer.json"
@@ -201,6 +202,13 @@ class Tokenizer:
                     expected=f"at most {most}, since no longer one fits into the model's {self._positions} positions",
                     remedy="shorten the prompt",
                 )
+        with self._library():
+            self._growth.check(text)
+
+    @cached_property
+    def _growth(self) -> TextGrowth:
+        with self._library():
+            return TextGrowth(self._backend)
 
     @cached_property
     def _longest_token(self) -> int:
