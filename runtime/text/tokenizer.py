@@ -129,8 +129,8 @@ class Tokenizer:
         """Ids of `text`, none of which is special."""
         encoding = self._encoding(text, literal=True)
         for number, (start, end) in zip(encoding.ids, encoding.offsets, strict=True):
-            # The model itself may know a special token's text as a word: cut, it is none.
-            if number in self._never_text and end - start > 1:
+            # The model itself may know a special token's text as a word: cut, it is none. What it does not know stays.
+            if number in self._never_text and end - start > 1 and number != self._unknown:
                 return [*self._literal_ids(text[: start + 1]), *self._literal_ids(text[start + 1 :])]
         return list(encoding.ids)
 
@@ -141,12 +141,19 @@ class Tokenizer:
         An object of its own: others may be encoding on other threads, where no setting can be changed meanwhile.
         """
         with self._library():
-            content = json.loads(self._backend.to_str())
+            content = json.loads(self.definition())
             for token in content["added_tokens"]:
                 token["special"] = token["special"] or token["id"] in self._never_text
             literal = tokenizers.Tokenizer.from_str(json.dumps(content))
             literal.encode_special_tokens = True
             return literal
+
+    @cached_property
+    def _unknown(self) -> int | None:
+        """The token that the model writes for a text that it does not know."""
+        model = json.loads(self.definition())["model"]
+        text, number = model.get("unk_token"), model.get("unk_id")
+        return number if text is None else self._backend.token_to_id(text)
 
     def _encoding(self, text: str, *, literal: bool = False) -> tokenizers.Encoding:
         with self._library():
