@@ -67,6 +67,30 @@ def text_from_messages(
         return TemplateRun(budget, names).text(_parsed(template))
 
 
+def is_markup(text: str, template: str) -> bool:
+    """Return whether `text` is a mark that the template itself writes, such as <tool_call>, or the other one of its pair.
+
+    Words and white space are none: a template shares them with ordinary text.
+    """
+    inner = text.strip()
+    if len(inner) < 2 or inner.replace(" ", "").isalnum():
+        return False
+    pair = inner.replace("/", "", 1) if inner[1] == "/" else f"{inner[0]}/{inner[1:]}"
+    own = _own_text(template)
+    return inner in own or pair in own
+
+
+@lru_cache(maxsize=8)
+def _own_text(template: str) -> str:
+    """All that the template may write of itself: its source, and its texts without escapes, one behind the other."""
+    try:
+        found = _parsed(template).find_all((nodes.TemplateData, nodes.Const))
+        texts = [each.data if isinstance(each, nodes.TemplateData) else each.value for each in found]
+    except (TemplateError, RecursionError):
+        return template  # it is refused where it is used
+    return template + "\0" + "".join(text for text in texts if isinstance(text, str))
+
+
 @lru_cache(maxsize=8)
 def _parsed(template: str) -> nodes.Template:
     """The syntax tree; nothing of it is run."""
@@ -133,7 +157,7 @@ def _from_json(value: Any, sizes: list[int], number: int, depth: int = 0) -> Any
 
 
 def _key(name: Any, number: int) -> str:
-    """A name within a message; one that is no word is text like a content."""
+    """A name within a message, which is text like a content: some templates write "<" ~ name ~ ">"."""
     if not isinstance(name, str):
         raise BadInputError(f"message {number} of the chat has the key {shown(name)}", **_FORM)
-    return str(name) if name.isascii() and name.isidentifier() else from_message(str(name))
+    return from_message(str(name))

@@ -15,7 +15,7 @@ from lopa.runtime.checked_values import is_unicode, shown
 from lopa.runtime.errors import BadInputError, PromptTooLongError
 from lopa.runtime.files.untrusted_input import bytes_from_file, object_from_json, refused_as_bad_input
 from lopa.runtime.template.text import marks_of
-from lopa.runtime.text.chat_template import text_from_messages
+from lopa.runtime.text.chat_template import is_markup, text_from_messages
 from lopa.runtime.text.text_growth import TextGrowth
 from lopa.runtime.text.tokenizer_text import tokenizer_from_text
 
@@ -47,7 +47,8 @@ class Tokenizer:
 
         `source` names the bundle in errors.
 
-        `special` are ids that text never becomes, beside those of tokens that the tokenizer itself marks as special.
+        `special` are ids that text never becomes, beside those of tokens that the tokenizer itself marks as special and
+        of those that the chat template writes.
         Text that cannot become as few as `positions` tokens is refused unread.
         """
         self._backend = backend
@@ -55,10 +56,7 @@ class Tokenizer:
         self._bos = bos
         self._source = source
         self._positions = positions
-        added = backend.get_added_tokens_decoder()
-        # A tokenizer may use an ordinary character for padding: that one stays what it is in text.
-        named = {number for number in special if number in added or len(backend.id_to_token(number) or "") > 1}
-        self._never_text = self.special_ids | frozenset(named)
+        self._named = frozenset(special)
 
     @classmethod
     def open(cls, bundle: Bundle) -> Self:
@@ -110,8 +108,23 @@ class Tokenizer:
         """Ids of the special tokens, which `decode` leaves out."""
         return frozenset(i for i, token in self._backend.get_added_tokens_decoder().items() if token.special)
 
+    @cached_property
+    def _never_text(self) -> frozenset[int]:
+        """Control tokens, which text never becomes: special ones, and the marks of the chat template.
+
+        Many tokenizers do not mark <tool_call> or </think> as special, since these are to be seen in answers.
+        """
+        added = self._backend.get_added_tokens_decoder()
+        # A tokenizer may use an ordinary character for padding: that one stays what it is in text.
+        named = {each for each in self._named if each in added or len(self._backend.id_to_token(each) or "") > 1}
+        template = self.chat_template() if self.has_chat_template else ""
+        marks = {number for number, token in added.items() if is_markup(token.content, template)}
+        return self.special_ids | frozenset(named | marks)
+
     def encode(self, prompt: str, *, add_bos: bool, special_tokens: bool = False) -> list[int]:
-        """Ids of `prompt`; the text of a special token is text, with `special_tokens` it becomes that token.
+        """Ids of `prompt`; the text of a control token is text, with `special_tokens` it becomes that token.
+
+        Control tokens are the special ones and those that the bundle's chat template writes.
 
         With `add_bos` the beginning-of-text token comes first, if the bundle has one and the text does not begin with
         it already. Raises BadInputError for text that is not Unicode (lone surrogates), or that is longer than any that
@@ -175,8 +188,9 @@ class Tokenizer:
     def chat(self, messages: Sequence[Mapping[str, str]], *, special_tokens: bool = False) -> list[int]:
         """Ids of a chat by the bundle's template, up to where the answer begins; errors as for `chat_text`.
 
-        Special tokens are those that the template itself writes; what looks like one and has a character from a message
-        is text, unless `special_tokens` asks for it. A chat without such texts has the ids of its whole text.
+        Control tokens, special or not, are those that the template itself writes; what looks like one and has a character
+        from a message is text, unless `special_tokens` asks for it. A chat without such texts has the ids of its whole
+        text.
         """
         text = self._chat_text(messages)
         ids, places = self._ids_and_special_places(text)
