@@ -185,7 +185,7 @@ class Tokenizer:
         with self._library():
             return self._backend.decode(list(ids), skip_special_tokens=True)
 
-    def chat(self, messages: Sequence[Mapping[str, str]], *, special_tokens: bool = False) -> list[int]:
+    def chat(self, messages: Sequence[Mapping[str, Any]], *, special_tokens: bool = False) -> list[int]:
         """Ids of a chat by the bundle's template, up to where the answer begins; errors as for `chat_text`.
 
         Control tokens, special or not, are those that the template itself writes; what looks like one and has a character
@@ -199,7 +199,7 @@ class Tokenizer:
         own = [place for run in _runs_of_template(marks_of(text)) for place in self._places_in(text, run)]
         return ids if own == places else self._ids_with_special_at(text, own)
 
-    def chat_text(self, messages: Sequence[Mapping[str, str]]) -> str:
+    def chat_text(self, messages: Sequence[Mapping[str, Any]]) -> str:
         """Text of a chat ({"role", "content"} each) by the bundle's template, beginning-of-text included.
 
         Raises BadInputError when the bundle has no template, the template does not take these messages, or a message is
@@ -207,7 +207,7 @@ class Tokenizer:
         """
         return str(self._chat_text(messages))
 
-    def _chat_text(self, messages: Sequence[Mapping[str, str]]) -> str:
+    def _chat_text(self, messages: Sequence[Mapping[str, Any]]) -> str:
         text = text_from_messages(self.chat_template(), messages, self._special_tokens(), source=self._source)
         self._check_text(text)
         return text
