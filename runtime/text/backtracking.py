@@ -1,8 +1,9 @@
 """Bound the time of a tokenizer's regular expressions by their form, before the library compiles them.
 
-Oniguruma backtracks, so that an expression of a few characters can take years for a short text. The rule here counts how
-many steps a search takes from one place of a text of n characters: at most `MAX_STEPS + MAX_STEPS_PER_CHARACTER * n`.
-Expressions for which that cannot be shown are refused. Knows Oniguruma's syntax, no tokenizer.
+Oniguruma backtracks, so that an expression of a few characters can take years for a short text. The rule here counts
+the steps that a search takes from one place of a text of n characters: at most
+`MAX_STEPS + MAX_STEPS_PER_CHARACTER * n`. Expressions for which that cannot be shown are refused. Knows Oniguruma's
+syntax, no tokenizer.
 """
 
 import re

@@ -1,7 +1,7 @@
 """Check the table of a `Precompiled` normalizer, which the tokenizers library reads without looking.
 
-SentencePiece stores its normalization as a length, a trie in the form of Darts and a pool of texts. The library allocates
-what the length promises and follows the trie's offsets. Here all of it that can be reached is followed once.
+SentencePiece stores its normalization as a length, a trie in the form of Darts and a pool of texts. The library
+allocates what the length promises and follows the trie's offsets. Here all that can be reached is followed once.
 """
 
 import numpy as np
@@ -66,7 +66,7 @@ def _children(
 ) -> npt.NDArray[np.int64]:
     """The units behind `places` that are met for the first time, marked as `seen`."""
     every = _inside(units, places[:, None] ^ _LABELS)
-    found = np.unique(every[(units[every] & _LABEL) == _LABELS])
+    found: npt.NDArray[np.int64] = np.unique(every[(units[every] & _LABEL) == _LABELS])
     found = found[~seen[found]]
     seen[found] = True
     return found

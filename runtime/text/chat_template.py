@@ -37,8 +37,8 @@ _DEEPEST_MESSAGE = 40
 _CALLS = ("tool_calls", "function_call")
 """Fields with what an assistant called: beside one of them there may be no content."""
 _FORM = {
-    "expected": 'an object with the text "role" and "content": a text, or a list of {"type": "text", "text": text}; null '
-    'only beside "tool_calls"; other fields hold what JSON holds',
+    "expected": 'an object with "role", a text, and "content": a text, a list of {"type": "text", "text": text}, or '
+    'null beside "tool_calls"; other fields hold what JSON holds',
     "remedy": 'e.g. {"role": "user", "content": "Hello"}',
 }
 
@@ -89,7 +89,7 @@ def text_of_content(content: Any) -> Any:
 
 
 def is_markup(text: str, template: str) -> bool:
-    """Return whether `text` is a mark that the template itself writes, such as <tool_call>, or the other one of its pair.
+    """Return whether the template itself writes the mark `text`, such as <tool_call>, or the other one of its pair.
 
     Words and white space are none: a template shares them with ordinary text.
     """
@@ -106,7 +106,7 @@ def _own_text(template: str) -> str:
     """All that the template may write of itself: its source, and its texts without escapes, one behind the other."""
     try:
         found = _parsed(template).find_all((nodes.TemplateData, nodes.Const))
-        texts = [each.data if isinstance(each, nodes.TemplateData) else each.value for each in found]
+        texts = [getattr(each, "data", None) or getattr(each, "value", None) for each in found]
     except (TemplateError, RecursionError):
         return template  # it is refused where it is used
     return template + "\0" + "".join(text for text in texts if isinstance(text, str))

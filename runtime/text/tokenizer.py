@@ -108,6 +108,25 @@ class Tokenizer:
         """Ids of the special tokens, which `decode` leaves out."""
         return frozenset(i for i, token in self._backend.get_added_tokens_decoder().items() if token.special)
 
+    @property
+    def added_texts(self) -> dict[int, str]:
+        """Texts by id of the added tokens that are not special, so that `decode` shows them.
+
+        The chat template's marks come first, and of these the ones that close something.
+        """
+        added = self._backend.get_added_tokens_decoder()
+        shown = {each: added[each].content for each in added if not added[each].special and each not in self._named}
+        marks = self._marks
+        order = sorted(shown, key=lambda each: (each not in marks, not shown[each].startswith("</"), each))
+        return {each: shown[each] for each in order}
+
+    @cached_property
+    def _marks(self) -> frozenset[int]:
+        """Added tokens that the chat template writes, such as <tool_call>."""
+        template = self.chat_template() if self.has_chat_template else ""
+        added = self._backend.get_added_tokens_decoder()
+        return frozenset(number for number, token in added.items() if is_markup(token.content, template))
+
     @cached_property
     def _never_text(self) -> frozenset[int]:
         """Control tokens, which text never becomes: special ones, and the marks of the chat template.
@@ -117,9 +136,7 @@ class Tokenizer:
         added = self._backend.get_added_tokens_decoder()
         # A tokenizer may use an ordinary character for padding: that one stays what it is in text.
         named = {each for each in self._named if each in added or len(self._backend.id_to_token(each) or "") > 1}
-        template = self.chat_template() if self.has_chat_template else ""
-        marks = {number for number, token in added.items() if is_markup(token.content, template)}
-        return self.special_ids | frozenset(named | marks)
+        return self.special_ids | self._marks | frozenset(named)
 
     def encode(self, prompt: str, *, add_bos: bool, special_tokens: bool = False) -> list[int]:
         """Ids of `prompt`; the text of a control token is text, with `special_tokens` it becomes that token.
@@ -188,9 +205,9 @@ class Tokenizer:
     def chat(self, messages: Sequence[Mapping[str, Any]], *, special_tokens: bool = False) -> list[int]:
         """Ids of a chat by the bundle's template, up to where the answer begins; errors as for `chat_text`.
 
-        Control tokens, special or not, are those that the template itself writes; what looks like one and has a character
-        from a message is text, unless `special_tokens` asks for it. A chat without such texts has the ids of its whole
-        text.
+        Control tokens, special or not, are those that the template itself writes. What looks like one and has a
+        character from a message is text, unless `special_tokens` asks for it. A chat without such texts has the ids of
+        its whole text.
         """
         text = self._chat_text(messages)
         ids, places = self._ids_and_special_places(text)

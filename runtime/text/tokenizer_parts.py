@@ -1,7 +1,7 @@
 """The parts of a tokenizer that handle text, bounded before the library makes or runs them.
 
-A normalizer, a pre-tokenizer, a decoder and a post-processor are chains of small parts. Only the library's own types are
-taken; how many bytes a chain can make of one is the product of what its parts can. Knows no vocabulary.
+A normalizer, a pre-tokenizer, a decoder and a post-processor are chains of small parts. Only the library's own types
+are taken. How many bytes a chain can make of one is the product of what its parts can. Knows no vocabulary.
 """
 
 import base64
@@ -55,8 +55,8 @@ class _Kind:
 def check_normalizer(part: Any) -> int:
     """Return how many bytes a normalizer makes of one at most; puts its tables into one form.
 
-    Raises PartError for another type, for a chain that is too long or grows too much, for a table that is broken and for
-    an expression whose search is not bounded. So do the others.
+    Raises PartError for another type, for a chain that is too long or grows too much, for a table that is broken and
+    for an expression whose search is not bounded. So do the functions below.
     """
     return _checked_growth(part, _NORMALIZER)
 
@@ -79,8 +79,8 @@ def check_post_processor(part: Any) -> None:
 def local_parts(normalizer: Any) -> tuple[list[Part], int]:
     """Return the first parts of a checked normalizer, and how many bytes the others make of one.
 
-    The first ones treat each character by itself: what they do to a text can be measured on pieces of it. `Strip`, which
-    only takes away at the ends, is left out.
+    The first ones treat each character by itself: what they do to a text can be measured on pieces of it. `Strip` is
+    left out, which only takes away at the ends.
     """
     local: list[Part] = []
     growth, all_local = 1, True
@@ -289,7 +289,7 @@ _POST_PROCESSOR = _Kind(
     1,
 )
 _EXPECTED = {
-    ExpressionError: "an expression whose search takes steps in proportion to the text: no repeat without a limit in or "
-    "behind another that has to be undone, no references back",
+    ExpressionError: "an expression whose search takes steps in proportion to the text: no repeat without a limit in "
+    "or behind another one, where a later part can fail; no references back",
     CharsmapError: "a table as SentencePiece makes it",
 }

@@ -1,8 +1,8 @@
 """From the text of tokenizer.json to the tokenizers library's object, without trusting the text.
 
-The library aborts the process where it cannot have the memory that a file asks for, and nothing catches that. So the file
-is read here first, bounded, and the library gets what was read and nothing else. Knows neither bundles nor checkpoints,
-nor what the tokens mean.
+The library aborts the process where it cannot have the memory that a file asks for, and nothing catches that. So the
+file is read and bounded here first, and the library gets what was read and nothing else. Knows neither bundles nor
+checkpoints, nor what the tokens mean.
 """
 
 from pathlib import Path
@@ -25,7 +25,8 @@ from lopa.runtime.text.tokenizer_parts import (
 MOST_TOKEN_ID = 2**24
 """The largest vocabulary known has a quarter of a million; the library's memory grows with the largest id."""
 MAX_VALUES = 2**21
-"""In a file, counted by its commas: the library takes some 500 bytes for each. XLM-V's 900,000 tokens have 1.8 million."""
+"""In a file, counted by its commas: the library takes some 500 bytes for each. XLM-V's 900,000 tokens have 1.8
+million."""
 MAX_TOKEN = 4096
 """Characters. The longest known have some hundred."""
 MAX_ADDED_TOKENS = 2**17

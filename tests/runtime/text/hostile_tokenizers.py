@@ -6,7 +6,6 @@ A program of its own with little memory: where one gets through, the tokenizers 
 import json
 import random
 import resource
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,7 +24,8 @@ PROMPT = "Question: Ivy buys 4 shells for 3 dollars each. How much does Ivy pay?
 ADDRESS_BYTES = 700 * 2**20
 """Beyond what the process has when it starts."""
 EXPRESSIONS = [
-    r"(a+)+$", r"(?:(?:\w|\s|.)+)+[ZQ]", r"(.*)*(.*)*(.*)*[ZQ]", r"^(([A-Za-z :])+.)+[ZQ]([a-z])+$", r"(?:.|\s|[^Z])+[ZQ]",
+    r"(a+)+$", r"(?:(?:\w|\s|.)+)+[ZQ]", r"(.*)*(.*)*(.*)*[ZQ]", r"^(([A-Za-z :])+.)+[ZQ]([a-z])+$",
+    r"(?:.|\s|[^Z])+[ZQ]",
     r"(?=(.*)+(.*)+(.*)+[ZQ])x", r"(.+)+\1[ZQ]", r"((?:.?){40}){40}[ZQ]", r"(?:(?:(?:.*)?)*)*[ZQ]", r".*.*[ZQ]",
     r"(?:.{0,50}){4}[ZQ]", "|".join(f"w{number}" for number in range(20_000)), "(" * 5000 + "a" + ")" * 5000,
     r"(((a{1000}){1000}){1000})", "[" + "a-z" * 20_000 + "]", r"(?<x>a|b\g<x>c)+", r"(?<x>\g<x>|a)", r"(?~Z)*Z",
@@ -78,8 +78,8 @@ def files() -> Iterator[tuple[str, str]]:
         "decoder: strip",
         json.dumps({**BASE, "decoder": {"type": "Strip", "content": "a", "start": 2**40, "stop": 7}}),
     )
-    template = {"type": "TemplateProcessing", "pair": [], "special_tokens": {}}
-    template["single"] = [{"Sequence": {"id": "A", "type_id": 0}}] * 4000
+    repeated = [{"Sequence": {"id": "A", "type_id": 0}}] * 1000
+    template = {"type": "TemplateProcessing", "single": repeated, "pair": [], "special_tokens": {}}
     yield "post_processor: template", json.dumps({**BASE, "post_processor": template})
     model = BASE["model"]
     word = {"type": "WordPiece", "vocab": model["vocab"], "unk_token": "a", "continuing_subword_prefix": ""}
@@ -120,4 +120,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -1,4 +1,4 @@
-"""Marks of a chat template (<tool_call>, </think>) come from the template alone, though their tokens are not special."""
+"""Marks of a chat template (<tool_call>, </think>) come from it alone, though their tokens are not special."""
 
 import json
 from typing import Any

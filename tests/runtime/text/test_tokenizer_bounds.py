@@ -100,7 +100,7 @@ def test_what_becomes_of_a_text_is_bounded(normalizer: dict[str, Any], harmless:
     [
         ("normalizer", {"type": "Shell"}, "normalizer: type 'Shell'"),
         ("pre_tokenizer", {"type": "Lowercase"}, "pre_tokenizer: type 'Lowercase'"),
-        ("decoder", {"type": "Sequence", "decoders": [{"type": "Fuse"}, {"type": "X"}]}, r"decoder.decoders\[1\]: type 'X'"),
+        ("decoder", {"type": "Sequence", "decoders": [{"type": "X"}]}, r"decoder.decoders\[0\]: type 'X'"),
         ("post_processor", {"type": "Fuse"}, "post_processor: type 'Fuse'"),
         ("normalizer", {"type": "Replace", "content": "x"}, "normalizer: "),
         ("normalizer", {"type": "Replace", "pattern": {"Regex": "(a+)+$"}, "content": "x"}, "a repeat inside a repeat"),

@@ -42,7 +42,7 @@ def charsmap(texts: Mapping[str, str]) -> bytes:
     pool, units = b"", [0] * 256
     places = {b"": 0}
     keys = {key.encode(): value.encode() for key, value in texts.items()}
-    for key in sorted({key[:size] for key in keys for size in range(len(key) + 1)}, key=len):
+    for key in sorted({whole[:size] for whole in keys for size in range(len(whole) + 1)}, key=len):
         base, place = len(units), places[key]
         units += [0] * 256
         if key in keys:
@@ -55,7 +55,7 @@ def charsmap(texts: Mapping[str, str]) -> bytes:
     return len(trie).to_bytes(4, "little") + trie + pool
 
 
-NMT = charsmap({"ﬁ": "fi", "①": "1", "ﷺ": "صلى الله عليه وسلم", "\u00a0": " ", "Å": "Å", "Å": "Å"})
+NMT = charsmap({"ﬁ": "fi", "①": "1", "ﷺ": "صلى الله عليه وسلم", "\u00a0": " ", "\u212b": "\u00c5"})
 
 
 def precompiled(table: bytes) -> dict[str, Any]:
@@ -156,6 +156,7 @@ KINDS: dict[str, Callable[[], dict[str, Any]]] = {
         *({"type": name} for name in ("NFKD", "StripAccents", "Lowercase")),
         precompiled(NMT), _SPACES, pre_tokenizer=pre_tokenizers.Metaspace()),
     "DeBERTa 2": lambda: _unigram(
-        {"type": "Strip", "strip_left": True, "strip_right": True}, precompiled(NMT), _SPACES, pre_tokenizer=_METASPACE),
+        {"type": "Strip", "strip_left": True, "strip_right": True}, precompiled(NMT), _SPACES,
+        pre_tokenizer=_METASPACE),
     "BERT": _word_piece,
 }  # fmt: skip

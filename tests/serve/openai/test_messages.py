@@ -1,6 +1,7 @@
 """Chats as OpenAI's clients send them: calls of tools without a text, results of tools, contents in parts."""
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -36,7 +37,7 @@ def by_openai_batch(messages: list[dict[str, Any]]) -> Any:
     return asked_of_openai_line({"custom_id": "1", "url": "/v1/chat/completions", "body": body}).messages
 
 
-DOORS = {
+DOORS: dict[str, Callable[[Any], Any]] = {
     "server": messages_of_field,
     "Triton": lambda messages: _messages(json.dumps(messages)),
     "a batch of OpenAI's": by_openai_batch,
