@@ -20,6 +20,7 @@ from tools.fuzz.requests import (
     prompt_case,
     template_case,
 )
+from tools.fuzz.tokenizers import chains_case
 from tools.fuzz_case.case import MakeCase
 
 KINDS: dict[str, MakeCase] = {
@@ -32,6 +33,7 @@ KINDS: dict[str, MakeCase] = {
     "gears": gears_case,
     "engine": engine_case,
     "tokenizer": tokenizer_case,
+    "chains": chains_case,
     "template": template_case,
     "checkpoint": checkpoint_case,
     "lines": lines_case,
