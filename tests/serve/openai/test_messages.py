@@ -47,7 +47,11 @@ DOORS: dict[str, Callable[[Any], Any]] = {
 
 @pytest.mark.parametrize("door", DOORS)
 def test_a_history_with_calls_reaches_the_template(door: str) -> None:
-    assert QWEN.chat_text(DOORS[door](history())) == RENDERED
+    sent = history()
+    messages = DOORS[door](sent)
+    assert QWEN.chat_text(messages) == RENDERED
+    assert messages[1]["tool_calls"][0]["function"]["arguments"] == {"city": "Oslo", "days": 2}  # |items needs these
+    assert sent == history()
 
 
 def test_a_decoder_takes_what_hugging_face_takes() -> None:
