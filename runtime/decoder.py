@@ -76,7 +76,8 @@ class Decoder:
         self._threads = threads
         self._helper: GrammarHelper | None = None
         if grammar_limits is not None and helper_runs_here():
-            self._helper = GrammarHelper(bundle.path, grammar_limits)
+            template = bundle.manifest.chat_template
+            self._helper = GrammarHelper(bundle.path, grammar_limits, chat_template=template)
         elif grammar_limits is not None:
             _LOG.warning("this system has no fork: grammars are prepared in this process, within the library's limits")
 

@@ -1,11 +1,22 @@
 """What SECURITY.md says is never done is in no line of the product, and a server's log tells of nobody's text."""
 
 import ast
+import base64
+import hashlib
+import json
+import os
 import re
+import resource
+import shutil
+import subprocess
+import sys
 from functools import cache
 from pathlib import Path
 
+import pytest
 from tests.serve.servers import serving
+
+from lopa.tiny import CHECKPOINT
 
 PROJECT = Path(__file__).resolve().parents[1]
 PRODUCT = ("bench", "cli", "export", "plugins", "runtime", "serve", "tiny")
@@ -105,3 +116,86 @@ def test_a_server_s_log_has_no_prompts_answers_or_keys(tiny_bundle: Path, tmp_pa
     for told in ("patient", "the-only-key", "a-guessed-key", answered.json()["choices"][0]["text"].strip()):
         assert told
         assert told not in said
+
+
+HOSTILE_TOKENIZERS: dict[str, dict[str, object]] = {
+    "a table that promises 4 GB": {
+        "normalizer": {"type": "Precompiled", "precompiled_charsmap": base64.b64encode(b"\xfc\xff\xff\xff").decode()}
+    },
+    "a text that grows without end": {
+        "normalizer": {
+            "type": "Sequence",
+            "normalizers": [{"type": "Replace", "pattern": {"String": "e"}, "content": "e" * 100}] * 6,
+        }
+    },
+    "an answer that grows without end": {
+        "decoder": {
+            "type": "Sequence",
+            "decoders": [{"type": "Replace", "pattern": {"Regex": "."}, "content": "e" * 100}] * 6,
+        }
+    },
+}
+LITTLE_MEMORY = 2**31
+"""Bytes of addresses of a whole process: less than any of these asks for."""
+READ_A_CHECKPOINT = """
+import sys
+from pathlib import Path
+from lopa.export.checkpoint.config import config_from_checkpoint
+from lopa.export.checkpoint.tokenizer_files import tokenizer_files_from_checkpoint
+from lopa.runtime.errors import LopaError
+folder = Path(sys.argv[1])
+try:
+    tokenizer_files_from_checkpoint(folder, config_from_checkpoint(folder))
+except LopaError as error:
+    print(error, file=sys.stderr)
+    sys.exit(error.exit_code)
+"""
+
+
+def in_little_memory(*arguments: object) -> subprocess.CompletedProcess[str]:
+    """A program of Python's, which the library would end at a file that asks for more memory than there is."""
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_AS, (LITTLE_MEMORY, LITTLE_MEMORY))
+        resource.setrlimit(resource.RLIMIT_CPU, (60, 60))
+
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(PROJECT / "src"),
+        "OMP_NUM_THREADS": "1",
+        "OPENBLAS_NUM_THREADS": "1",
+    }
+    return subprocess.run(
+        [sys.executable, *map(str, arguments)],
+        preexec_fn=limit,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("name", HOSTILE_TOKENIZERS)
+def test_a_bundle_s_tokenizer_does_not_end_the_process(name: str, tiny_bundle: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
+    path, listed = copy / "tokenizer.json", copy / "manifest.json"
+    path.write_text(json.dumps({**json.loads(path.read_bytes()), **HOSTILE_TOKENIZERS[name]}))
+    manifest = json.loads(listed.read_bytes())
+    (record,) = (each for each in manifest["files"] if each["path"] == path.name)
+    record.update(size=path.stat().st_size, sha256=hashlib.sha256(path.read_bytes()).hexdigest())
+    listed.write_text(json.dumps(manifest))
+    ran = in_little_memory("-m", "lopa.cli.main", "generate", copy, "2 + 3?", "--max-new-tokens", "8", "--threads", "1")
+    assert ran.returncode == 2, (ran.returncode, ran.stderr[:500])
+    assert str(path) in ran.stderr
+    assert "Traceback" not in ran.stderr
+
+
+@pytest.mark.parametrize("name", HOSTILE_TOKENIZERS)
+def test_a_checkpoint_s_tokenizer_does_not_end_the_process(name: str, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(CHECKPOINT, tmp_path / "checkpoint"))
+    path = copy / "tokenizer.json"
+    path.write_text(json.dumps({**json.loads(path.read_bytes()), **HOSTILE_TOKENIZERS[name]}))
+    ran = in_little_memory("-c", READ_A_CHECKPOINT, copy)
+    assert ran.returncode == 2, (ran.returncode, ran.stderr[:500])
+    assert str(path) in ran.stderr

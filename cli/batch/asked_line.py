@@ -11,7 +11,7 @@ from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.requests.result import GenerationResult
 from lopa.runtime.text.prompt_ids import Prompt
-from lopa.serve.openai.prompts import Messages, checked_ids, checked_messages, checked_text
+from lopa.serve.openai.prompts import Messages, checked_ids, checked_messages, checked_text, plain_messages
 
 _PROMPTS = ("prompt", "prompt_ids", "messages")
 _REMEDY = "correct the line"
@@ -53,7 +53,7 @@ def asked_of_line(value: Mapping[str, Any]) -> Asked:
     options = {name: each for name, each in value.items() if name not in (*_PROMPTS, "id")}
     check_options(options)
     if "messages" in value:
-        return Asked(messages=checked_messages(value["messages"]), options=options)
+        return Asked(messages=plain_messages(checked_messages(value["messages"])), options=options)
     if "prompt_ids" in value:
         return Asked(prompt=checked_ids(value["prompt_ids"]), options=options)
     return Asked(prompt=checked_text(value["prompt"]), options=options)

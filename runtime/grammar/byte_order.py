@@ -7,6 +7,9 @@ from functools import lru_cache
 
 BYTES = 256
 """Of the vocabulary of single bytes; the next id is its end-of-text."""
+SYMBOLS = bytes((*range(0xF5, 0xFF), 0xC0, 0xC1))
+"""Bytes that no UTF-8 has. In the vocabulary of bytes they stand for added tokens such as <tool_call>, which a grammar
+names and no text spells."""
 MANY = 40
 """So many bytes that may follow are those of some text; fewer are those of a form."""
 _MASKS = 2**12
@@ -28,7 +31,8 @@ def _ranks(first: bytes, last: bytes) -> list[int]:
     return ranks
 
 
-_TEXT_RANKS, _FORM_RANKS = _ranks(_IN_TEXT, b"\\"), _ranks(_IN_FORM, _LATE)
+_TELLING = frozenset(_IN_TEXT + SYMBOLS)
+_TEXT_RANKS, _FORM_RANKS = _ranks(_IN_TEXT, b"\\" + SYMBOLS), _ranks(_IN_FORM, _LATE)
 
 
 @lru_cache(_MASKS)
@@ -41,6 +45,6 @@ def ranked(mask: bytes) -> bytes:
 
 @lru_cache(_MASKS)
 def fewer(mask: bytes) -> bytes:
-    """All bytes that are set in `mask` where they are few; of many those that tell of the others."""
+    """All bytes that are set in `mask` where they are few; of many those that tell of the others, and every symbol."""
     allowed = ranked(mask)
-    return bytes(each for each in allowed if each in _IN_TEXT) if len(allowed) > MANY else allowed
+    return bytes(each for each in allowed if each in _TELLING) if len(allowed) > MANY else allowed

@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from lopa.runtime.grammar.byte_order import MANY, fewer, ranked
-from lopa.runtime.grammar.library import check_works
+from lopa.runtime.grammar.byte_order import MANY, SYMBOLS, fewer, ranked
+from lopa.runtime.grammar.library import check_works, forced_bytes
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher
@@ -118,7 +118,8 @@ def _next(
     many = len(allowed) > MANY
     tried = [hint for hint in hints if (idle if many else hint[0] in _NUMBER and hint[0] in allowed)]
     if (idle and len(allowed) <= FEW) or _now_and_then(idle) or _now_and_then(visits[view] // AGAIN):
-        tried += [bytes([each]) for each in fewer(view.mask) if each < _ASCII or allowed[0] >= _ASCII]
+        usable = (each for each in fewer(view.mask) if each < _ASCII or each in SYMBOLS or allowed[0] >= _ASCII)
+        tried += [bytes([each]) for each in usable]
     for place_in_order, more in enumerate(tried, 1):
         ahead = _view_behind(place, more)
         if ahead is not None and (ahead != view if idle else ahead not in visits):
@@ -127,8 +128,8 @@ def _next(
         return allowed[:1], len(tried)
     if not many:
         return allowed[idle * idle // 8 % len(allowed) :][:1], len(tried)  # the first some times, then any
-    usable = [hint for hint in hints if idle <= len(hints) and place.validate_tokens(list(hint)) == len(hint)]
-    return (*usable[idle - 1 :], _SPACE if _SPACE in allowed else allowed[:1])[0], len(tried)
+    fitting = [hint for hint in hints if idle <= len(hints) and place.validate_tokens(list(hint)) == len(hint)]
+    return (*fitting[idle - 1 :], _SPACE if _SPACE in allowed else allowed[:1])[0], len(tried)
 
 
 def _view_behind(place: "LLMatcher", more: bytes) -> _View | None:
@@ -195,4 +196,4 @@ def _move(place: "LLMatcher", stands: bytes, to: bytes) -> None:
 
 
 def _view(place: "LLMatcher") -> _View:
-    return _View(place.compute_bitmask(), place.compute_ff_bytes(), place.is_accepting())
+    return _View(place.compute_bitmask(), forced_bytes(place), place.is_accepting())

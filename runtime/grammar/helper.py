@@ -48,8 +48,9 @@ def helper_runs_here() -> bool:
 class GrammarHelper:
     """Prepares grammars in a process of its own. Any thread may ask."""
 
-    def __init__(self, bundle: Path, limits: GrammarLimits) -> None:
-        self._bundle, self._limits = bundle, limits
+    def __init__(self, bundle: Path, limits: GrammarLimits, *, chat_template: str | None = None) -> None:
+        """`chat_template` is the one that takes the place of the bundle's own, if any does."""
+        self._bundle, self._limits, self._chat_template = bundle, limits, chat_template
         self._lock = threading.Lock()
         self._places = threading.BoundedSemaphore(limits.processes)
         # Under the lock, from here on.
@@ -159,7 +160,7 @@ class GrammarHelper:
             if self._process is not None:
                 _LOG.warning("the helper process that prepares grammars has ended; another one is started")
                 self._end_process()
-            self._process, self._control = _started(self._bundle, self._limits)
+            self._process, self._control = _started(self._bundle, self._limits, self._chat_template)
         return self._control
 
     def _end_process(self) -> None:
@@ -189,11 +190,14 @@ def _received(mine: socket.socket) -> bytes:
         return b""
 
 
-def _started(bundle: Path, limits: GrammarLimits) -> tuple[subprocess.Popen[bytes], socket.socket]:
+def _started(
+    bundle: Path, limits: GrammarLimits, chat_template: str | None
+) -> tuple[subprocess.Popen[bytes], socket.socket]:
     """Start the helper; return it once it is ready. Raises GrammarHelperError."""
     control, theirs = socket.socketpair()
-    code = f"import sys; sys.path[:] = sys.argv[4:]; import runpy; runpy.run_module({_MAIN!r}, run_name='__main__')"
-    arguments = [str(theirs.fileno()), str(bundle), json.dumps(asdict(limits)), *sys.path]
+    code = f"import sys; sys.path[:] = sys.argv[3:]; import runpy; runpy.run_module({_MAIN!r}, run_name='__main__')"
+    arguments = [str(theirs.fileno()), str(bundle), *sys.path]
+    settings = json.dumps({"limits": asdict(limits), "chat_template": chat_template}).encode()
     environment = {**os.environ, "TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     with tempfile.TemporaryFile() as said:
         process = subprocess.Popen(
@@ -208,6 +212,7 @@ def _started(bundle: Path, limits: GrammarLimits) -> tuple[subprocess.Popen[byte
         theirs.close()
         control.settimeout(_START_SECONDS)
         try:
+            control.sendall(len(settings).to_bytes(_LENGTH, "little") + settings)
             ready = control.recv(1)
         except OSError:
             ready = b""

@@ -1,8 +1,8 @@
 """The helper process: it has a bundle's vocabulary ready, and forks a child with limits for every grammar.
 
-Started by `helper` as `main(fd, bundle, limits...)`. Each child gets a socket of its own, reads one request from it and
-writes one reply. A child ends at its limits, or when the other side closes its socket. The process ends with its
-control socket.
+Started by `helper`, which sends the limits and the chat template over the control socket. Each child gets a socket of
+its own, reads one request from it and writes one reply. A child ends at its limits, or when the other side closes its
+socket. The process ends with its control socket.
 """
 
 import gc
@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from lopa.runtime.bundle import Bundle
+from lopa.runtime.bundle.edit import edited_bundle
 from lopa.runtime.errors import BadInputError, LopaError
 from lopa.runtime.grammar.limits import GrammarLimits
 from lopa.runtime.grammar.preparation import checked_grammar
@@ -35,12 +36,15 @@ _WARM_UP = GrammarRequest("json_schema", '{"type": "object"}', 64)
 _PAGE = resource.getpagesize()
 
 
-def main(control_fd: int, bundle_path: str, limits: GrammarLimits) -> None:
+def main(control_fd: int, bundle_path: str) -> None:
     """Serve until the other side closes the control socket."""
     control = socket.socket(fileno=control_fd)
+    settings = json.loads(_received(control))
+    limits = GrammarLimits(**settings["limits"])
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that started this one
-    bundle = Bundle.open(Path(bundle_path))
+    # The template decides which tokens have a place among the bytes of an ending: it has to be the same on both sides.
+    bundle = edited_bundle(Bundle.open(Path(bundle_path)), chat_template=settings["chat_template"])
     vocabulary = vocabulary_from_tokenizer(Tokenizer.open(bundle), bundle.manifest)
     vocabulary.prepare()
     checked_grammar(_WARM_UP, vocabulary, limits)
@@ -128,10 +132,18 @@ class _Children:
 
 
 def _received(caller: socket.socket) -> bytes:
-    with caller.makefile("rb") as stream:
-        (size,) = LENGTH.unpack(stream.read(LENGTH.size))
-        content: bytes = stream.read(size)
-    return content
+    (size,) = LENGTH.unpack(_exactly(caller, LENGTH.size))
+    return _exactly(caller, size)
+
+
+def _exactly(caller: socket.socket, size: int) -> bytes:
+    content = bytearray()
+    while len(content) < size:
+        more = caller.recv(size - len(content))
+        if not more:
+            raise EOFError  # the other side has gone
+        content += more
+    return bytes(content)
 
 
 def _limit(limits: GrammarLimits) -> None:
@@ -169,6 +181,6 @@ def _reply(request: GrammarRequest, vocabulary: Vocabulary, limits: GrammarLimit
 
 if __name__ == "__main__":
     try:
-        main(int(sys.argv[1]), sys.argv[2], GrammarLimits(**json.loads(sys.argv[3])))
+        main(int(sys.argv[1]), sys.argv[2])
     except LopaError as refused:
         sys.exit(str(refused))

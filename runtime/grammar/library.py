@@ -5,14 +5,19 @@ Knows bytes and token ids; no bundle, no branch.
 
 import importlib
 import json
+import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from lopa.runtime.errors import BadInputError, MissingBackendError
-from lopa.runtime.grammar.byte_order import BYTES
+from lopa.runtime.grammar.byte_order import BYTES, SYMBOLS
 from lopa.runtime.install_hint import pip_install
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
+
+_TOKEN = re.compile(rb"\xff\[(\d+)\]")
+"""How the library writes a token that has no bytes."""
 
 
 def library() -> Any:
@@ -33,10 +38,14 @@ def tokenizer_from_definition(definition: str, vocabulary: int, ends: tuple[int,
     return made
 
 
-def tokenizer_of_bytes() -> "LLTokenizer":
-    """A vocabulary of the 256 bytes, and behind them an end-of-text."""
+def tokenizer_of_bytes(names: Sequence[bytes] = ()) -> "LLTokenizer":
+    """A vocabulary of the 256 bytes, and behind them an end-of-text.
+
+    `names` are added tokens that a grammar may ask for, such as <tool_call>. They take the places of SYMBOLS, which are
+    no bytes of any text, in the same order.
+    """
     found = library()
-    made: LLTokenizer = found.LLTokenizer(found.TokenizerWrapper(_Bytes()))
+    made: LLTokenizer = found.LLTokenizer(found.TokenizerWrapper(_Bytes(names)))
     return made
 
 
@@ -44,11 +53,20 @@ class _Bytes:
     """What the library asks of a tokenizer."""
 
     eos_token_id, bos_token_id = BYTES, None
-    tokens = (*(bytes([each]) for each in range(BYTES)), b"<end>")
-    special_token_ids = (BYTES,)
+
+    def __init__(self, names: Sequence[bytes]) -> None:
+        symbols = dict(zip(SYMBOLS, names, strict=False))
+        self.tokens = (*(symbols.get(each, bytes([each])) for each in range(BYTES)), b"<end>")
+        self.special_token_ids = (*symbols, BYTES)
 
     def __call__(self, text: bytes) -> list[int]:
         return list(text)
+
+
+def forced_bytes(used: "LLMatcher") -> bytes:
+    """The bytes and symbols that must follow, by a matcher of bytes."""
+    found: bytes = used.compute_ff_bytes()
+    return _TOKEN.sub(lambda each: bytes([int(each[1])]), found)
 
 
 def lark_from_regex(expression: str) -> str:

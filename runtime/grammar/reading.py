@@ -29,13 +29,13 @@ class Reading:
     hints: tuple[bytes, ...] = ()
     """Texts that may bring it nearer to its end where single bytes do not."""
     text: bytes = b""
-    """What was read."""
+    """What was read, in bytes and symbols (lopa.runtime.grammar.byte_order)."""
     expression: BoundedExpression | None = None
     """The grammar where it is a regular expression: its shortest endings are known exactly."""
 
     def after(self, token: int) -> "Reading | None":
         """The reading behind `token`; None where the grammar does not allow it, and for tokens without a text."""
-        text = self.vocabulary.texts[token] if 0 <= token < self.vocabulary.size else b""
+        text = self.vocabulary.symbols[token] if 0 <= token < self.vocabulary.size else b""
         if not text:
             return None
         tokens = self.tokens.deep_copy()
@@ -64,7 +64,7 @@ class Reading:
 
     def allows(self, token: int) -> bool:
         """Whether `token`, which has a text, may follow: one of `allowed`, without the others."""
-        if not (0 <= token < self.vocabulary.size and self.vocabulary.texts[token]):
+        if not (0 <= token < self.vocabulary.size and self.vocabulary.symbols[token]):
             return False
         found: bool = self.tokens.validate_tokens([token]) == 1
         check_works(self.tokens)

@@ -60,7 +60,7 @@ class GrammarState:
         reading = self.reading.after(token)
         if reading is None:
             return None
-        ending = _ending_in(reading, self.ending, reading.vocabulary.texts[token], room)
+        ending = _ending_in(reading, self.ending, reading.vocabulary.symbols[token], room)
         return None if ending is None else (reading, ending)
 
     def forced(self) -> tuple[int, ...]:

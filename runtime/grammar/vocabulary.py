@@ -3,8 +3,8 @@
 Knows the tokenizer's definition, no grammar.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -14,6 +14,7 @@ from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.contract import Bool
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.files.untrusted_input import refused_as_bad_input
+from lopa.runtime.grammar.byte_order import SYMBOLS
 from lopa.runtime.grammar.library import tokenizer_from_definition, tokenizer_of_bytes
 from lopa.runtime.text.tokenizer import Tokenizer
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 _PROBE = " a b"
 """A text that some tokenizers do not give back: they drop the space in front."""
-_NEVER = (0xC0, 0xC1, *range(0xF5, 0x100))
+_NEVER = (*SYMBOLS, 0xFF)
 """Bytes that no UTF-8 has."""
 
 
@@ -36,6 +37,9 @@ class Vocabulary:
     ends: tuple[int, ...]
     """Ids that end an answer; the first is written where nothing else may follow."""
     encode: Callable[[str], list[int]]
+    added: Mapping[int, bytes] = field(default_factory=dict)
+    """Texts of the added tokens that the library takes for special ones although the tokenizer does not: a grammar asks
+    for <tool_call> by its name, and no text literal means it. The first ones have a symbol."""
 
     def prepare(self) -> None:
         """Make what is else made when it is first needed."""
@@ -44,19 +48,32 @@ class Vocabulary:
 
     @cached_property
     def texts(self) -> tuple[bytes, ...]:
-        """The text of every id; of special tokens and of ids that the tokenizer lacks nothing."""
+        """What every id adds to an answer; special tokens and ids that the tokenizer lacks add nothing."""
         special, decoded = self.tokens.is_special_token, self.tokens.decode_bytes
-        return tuple(b"" if special(each) else decoded([each]) for each in range(self.size))
+        return tuple(self.added.get(each, b"") if special(each) else decoded([each]) for each in range(self.size))
+
+    @cached_property
+    def symbols(self) -> tuple[bytes, ...]:
+        """What the matcher of bytes reads for every id: its text, or the one symbol of an added token.
+
+        Nothing for a token of a byte that has become a symbol: no text has that byte.
+        """
+        symbols = {each: bytes([symbol]) for each, symbol in zip(self.added, SYMBOLS, strict=False)}
+        taken = frozenset(b"".join(symbols.values()))
+        return tuple(
+            symbols.get(each, b"") if each in self.added else text if taken.isdisjoint(text) else b""
+            for each, text in enumerate(self.texts)
+        )
 
     @cached_property
     def has_text(self) -> Bool:
-        """[size]: which ids have one."""
-        return np.fromiter(map(bool, self.texts), np.bool_, self.size)
+        """[size]: which ids may stand in an answer with a grammar."""
+        return np.fromiter(map(bool, self.symbols), np.bool_, self.size)
 
     @cached_property
     def ids(self) -> dict[bytes, int]:
-        """The id of every text that one token has, of equal ones the first."""
-        found = dict(zip(reversed(self.texts), range(self.size - 1, -1, -1), strict=True))
+        """The id of every text or symbol that one token has, of equal ones the first."""
+        found = dict(zip(reversed(self.symbols), range(self.size - 1, -1, -1), strict=True))
         found.pop(b"", None)
         return found
 
@@ -75,7 +92,7 @@ class Vocabulary:
         return longest
 
     def fewest(self, text: bytes) -> tuple[int, ...] | None:
-        """The fewest tokens that make `text`; None where none do."""
+        """The fewest tokens that make `text`, which may hold symbols; None where none do."""
         ways: list[tuple[int, int] | None] = [None] * len(text) + [(0, -1)]
         for start in range(len(text) - 1, -1, -1):
             for end in range(start + 1, min(start + self._longest[text[start]], len(text)) + 1):
@@ -92,7 +109,7 @@ class Vocabulary:
             step = ways[place]
             assert step is not None
             written.append(step[1])
-            place += len(self.texts[step[1]])
+            place += len(self.symbols[step[1]])
         return tuple(written)
 
     def usual(self, text: bytes) -> tuple[int, ...] | None:
@@ -101,7 +118,7 @@ class Vocabulary:
             found = tuple(self.encode(text.decode()))
         except UnicodeDecodeError:
             return None
-        return found if b"".join(self.texts[each] for each in found) == text else None
+        return found if b"".join(self.symbols[each] for each in found) == text else None
 
 
 def vocabulary_from_tokenizer(tokenizer: Tokenizer, manifest: Manifest) -> Vocabulary:
@@ -110,7 +127,6 @@ def vocabulary_from_tokenizer(tokenizer: Tokenizer, manifest: Manifest) -> Vocab
     expected = "a tokenizer whose text is that of its tokens, one behind the other (byte-level BPE)"
     remedy = "decode without a grammar: this bundle's tokenizer cannot be used with one"
     ends, size = manifest.special_tokens.ends, manifest.dimensions.vocab_size
-    of_bytes = tokenizer_of_bytes()
     with refused_as_bad_input("a grammar with this bundle's tokenizer", expected=expected, remedy=remedy):
         tokens = tokenizer_from_definition(tokenizer.definition(), size, ends)
         probe = tokenizer.encode(_PROBE, add_bos=False)
@@ -118,4 +134,7 @@ def vocabulary_from_tokenizer(tokenizer: Tokenizer, manifest: Manifest) -> Vocab
             raise BadInputError(
                 f"a tokenizer that reads {_PROBE!r} as {tokenizer.decode(probe)!r}", expected=expected, remedy=remedy
             )
-    return Vocabulary(tokens, of_bytes, size, ends, lambda text: tokenizer.encode(text, add_bos=False))
+        texts = {each: text.encode() for each, text in tokenizer.added_texts.items() if each < size}
+        added = {each: text for each, text in texts.items() if tokens.is_special_token(each)}
+        of_bytes = tokenizer_of_bytes(tuple(added.values()))
+    return Vocabulary(tokens, of_bytes, size, ends, lambda text: tokenizer.encode(text, add_bos=False), added)

@@ -38,18 +38,22 @@ ROLES = frozenset(
 """Roles that a template may make a special token of ("<|user|>"); any other role is text like a content."""
 _SAMPLE = "What is 2 + 3?"
 _DEEPEST_MESSAGE = 40
+_CALLS = ("tool_calls", "function_call")
+"""Fields with what an assistant called: beside one of them there may be no content."""
 _FORM = {
-    "expected": 'an object with the texts "role" and "content"; other fields hold what JSON holds',
+    "expected": 'an object with "role", a text, and "content": a text, a list of {"type": "text", "text": text}, or '
+    'null beside "tool_calls"; other fields hold what JSON holds',
     "remedy": 'e.g. {"role": "user", "content": "Hello"}',
 }
 
 
 def text_from_messages(
-    template: str, messages: Sequence[Mapping[str, str]], special_tokens: Mapping[str, str], *, source: str
+    template: str, messages: Sequence[Mapping[str, Any]], special_tokens: Mapping[str, str], *, source: str
 ) -> str:
     """The prompt text of a chat, ending where the assistant's answer begins.
 
-    `messages` are {"role", "content"} each; `special_tokens` are the texts of e.g. "bos_token"; `source` names the
+    `messages` are {"role", "content"} each and what else they hold; a content in parts of text is one text, and None is
+    taken beside tool calls. `special_tokens` are the texts of e.g. "bos_token"; `source` names the
     template in errors. Which characters came from messages says lopa.runtime.template.text.marks_of. Raises
     BadInputError for other messages and for a template that refuses them, fails, or uses too much of anything.
     """
@@ -116,6 +120,47 @@ def template_from_file(path: Path) -> str:
     return text
 
 
+def text_of_content(content: Any) -> Any:
+    """Return a content that comes in parts of text as one text, and any other as it is.
+
+    Raises BadInputError for parts that are no text.
+    """
+    if not isinstance(content, list):
+        return content
+    for part in content:
+        if not isinstance(part, Mapping) or part.get("type") != "text" or not isinstance(part.get("text"), str):
+            raise BadInputError(
+                f"a part of a message {shown(part)}",
+                expected='{"type": "text", "text": text}: the model reads text only',
+                remedy="remove the part",
+            )
+    return "".join(part["text"] for part in content)
+
+
+def is_markup(text: str, template: str) -> bool:
+    """Return whether the template itself writes the mark `text`, such as <tool_call>, or the other one of its pair.
+
+    Words and white space are none: a template shares them with ordinary text.
+    """
+    inner = text.strip()
+    if len(inner) < 2 or inner.replace(" ", "").isalnum():
+        return False
+    pair = inner.replace("/", "", 1) if inner[1] == "/" else f"{inner[0]}/{inner[1:]}"
+    own = _own_text(template)
+    return inner in own or pair in own
+
+
+@lru_cache(maxsize=8)
+def _own_text(template: str) -> str:
+    """All that the template may write of itself: its source, and its texts without escapes, one behind the other."""
+    try:
+        found = _parsed(template).find_all((nodes.TemplateData, nodes.Const))
+        texts = [getattr(each, "data", None) or getattr(each, "value", None) for each in found]
+    except (TemplateError, RecursionError):
+        return template  # it is refused where it is used
+    return template + "\0" + "".join(text for text in texts if isinstance(text, str))
+
+
 @lru_cache(maxsize=8)
 def _parsed(template: str) -> nodes.Template:
     """The syntax tree; nothing of it is run."""
@@ -137,7 +182,7 @@ class _GenerationBlock(Extension):
         return nodes.Scope(parser.parse_statements(("name:endgeneration",), drop_needle=True), lineno=line)
 
 
-def _checked_messages(messages: Sequence[Mapping[str, str]]) -> tuple[list[dict[str, Any]], int]:
+def _checked_messages(messages: Sequence[Mapping[str, Any]]) -> tuple[list[dict[str, Any]], int]:
     """The messages as the template gets them, and how many characters they hold."""
     if not isinstance(messages, Sequence):
         raise BadInputError(f"a chat {shown(messages)}", expected="a list of messages", remedy=_FORM["remedy"])
@@ -154,12 +199,16 @@ def _checked_messages(messages: Sequence[Mapping[str, str]]) -> tuple[list[dict[
 
 
 def _checked_message(number: int, message: Any, sizes: list[int]) -> dict[str, Any]:
-    fields = [message.get(name) for name in ("role", "content")] if isinstance(message, Mapping) else [None]
-    if not all(isinstance(field, str) for field in fields):
+    role, content = (
+        (message.get(name) for name in ("role", "content")) if isinstance(message, Mapping) else (None, None)
+    )
+    content = text_of_content(content)
+    no_content = content is None and isinstance(role, str) and any(message.get(name) for name in _CALLS)
+    if not isinstance(role, str) or not (isinstance(content, str) or no_content):
         raise BadInputError(f"message {number} of the chat is {shown(message)}", **_FORM)
-    made: dict[str, Any] = _from_json(message, sizes, number)
-    if fields[0] in ROLES:
-        made["role"] = str(fields[0])
+    made: dict[str, Any] = _from_json({**message, "content": content}, sizes, number)
+    if role in ROLES:
+        made["role"] = str(role)
     return made
 
 
@@ -182,7 +231,7 @@ def _from_json(value: Any, sizes: list[int], number: int, depth: int = 0) -> Any
 
 
 def _key(name: Any, number: int) -> str:
-    """A name within a message; one that is no word is text like a content."""
+    """A name within a message, which is text like a content: some templates write "<" ~ name ~ ">"."""
     if not isinstance(name, str):
         raise BadInputError(f"message {number} of the chat has the key {shown(name)}", **_FORM)
-    return str(name) if name.isascii() and name.isidentifier() else from_message(str(name))
+    return from_message(str(name))

@@ -15,7 +15,8 @@ from lopa.runtime.checked_values import is_unicode, shown
 from lopa.runtime.errors import BadInputError, PromptTooLongError
 from lopa.runtime.files.untrusted_input import bytes_from_file, object_from_json, refused_as_bad_input
 from lopa.runtime.template.text import marks_of
-from lopa.runtime.text.chat_template import check_template, text_from_messages
+from lopa.runtime.text.chat_template import check_template, is_markup, text_from_messages
+from lopa.runtime.text.text_growth import TextGrowth
 from lopa.runtime.text.tokenizer_text import tokenizer_from_text
 
 TOKENIZER_NAME = "tokenizer.json"
@@ -46,7 +47,8 @@ class Tokenizer:
 
         `source` names the bundle in errors.
 
-        `special` are ids that text never becomes, beside those of tokens that the tokenizer itself marks as special.
+        `special` are ids that text never becomes, beside those of tokens that the tokenizer itself marks as special and
+        of those that the chat template writes.
         Text that cannot become as few as `positions` tokens is refused unread.
         """
         self._backend = backend
@@ -54,10 +56,7 @@ class Tokenizer:
         self._bos = bos
         self._source = source
         self._positions = positions
-        added = backend.get_added_tokens_decoder()
-        # A tokenizer may use an ordinary character for padding: that one stays what it is in text.
-        named = {number for number in special if number in added or len(backend.id_to_token(number) or "") > 1}
-        self._never_text = self.special_ids | frozenset(named)
+        self._named = frozenset(special)
 
     @classmethod
     def open(cls, bundle: Bundle) -> Self:
@@ -111,8 +110,40 @@ class Tokenizer:
         """Ids of the special tokens, which `decode` leaves out."""
         return frozenset(i for i, token in self._backend.get_added_tokens_decoder().items() if token.special)
 
+    @property
+    def added_texts(self) -> dict[int, str]:
+        """Texts by id of the added tokens that are not special, so that `decode` shows them.
+
+        The chat template's marks come first, and of these the ones that close something.
+        """
+        added = self._backend.get_added_tokens_decoder()
+        shown = {each: added[each].content for each in added if not added[each].special and each not in self._named}
+        marks = self._marks
+        order = sorted(shown, key=lambda each: (each not in marks, not shown[each].startswith("</"), each))
+        return {each: shown[each] for each in order}
+
+    @cached_property
+    def _marks(self) -> frozenset[int]:
+        """Added tokens that the chat template writes, such as <tool_call>."""
+        template = self.chat_template() if self.has_chat_template else ""
+        added = self._backend.get_added_tokens_decoder()
+        return frozenset(number for number, token in added.items() if is_markup(token.content, template))
+
+    @cached_property
+    def _never_text(self) -> frozenset[int]:
+        """Control tokens, which text never becomes: special ones, and the marks of the chat template.
+
+        Many tokenizers do not mark <tool_call> or </think> as special, since these are to be seen in answers.
+        """
+        added = self._backend.get_added_tokens_decoder()
+        # A tokenizer may use an ordinary character for padding: that one stays what it is in text.
+        named = {each for each in self._named if each in added or len(self._backend.id_to_token(each) or "") > 1}
+        return self.special_ids | self._marks | frozenset(named)
+
     def encode(self, prompt: str, *, add_bos: bool, special_tokens: bool = False) -> list[int]:
-        """Ids of `prompt`; the text of a special token is text, with `special_tokens` it becomes that token.
+        """Ids of `prompt`; the text of a control token is text, with `special_tokens` it becomes that token.
+
+        Control tokens are the special ones and those that the bundle's chat template writes.
 
         With `add_bos` the beginning-of-text token comes first, if the bundle has one and the text does not begin with
         it already. Raises BadInputError for text that is not Unicode (lone surrogates), or that is longer than any that
@@ -130,8 +161,8 @@ class Tokenizer:
         """Ids of `text`, none of which is special."""
         encoding = self._encoding(text, literal=True)
         for number, (start, end) in zip(encoding.ids, encoding.offsets, strict=True):
-            # The model itself may know a special token's text as a word: cut, it is none.
-            if number in self._never_text and end - start > 1:
+            # The model itself may know a special token's text as a word: cut, it is none. What it does not know stays.
+            if number in self._never_text and end - start > 1 and number != self._unknown:
                 return [*self._literal_ids(text[: start + 1]), *self._literal_ids(text[start + 1 :])]
         return list(encoding.ids)
 
@@ -142,12 +173,19 @@ class Tokenizer:
         An object of its own: others may be encoding on other threads, where no setting can be changed meanwhile.
         """
         with self._library():
-            content = json.loads(self._backend.to_str())
+            content = json.loads(self.definition())
             for token in content["added_tokens"]:
                 token["special"] = token["special"] or token["id"] in self._never_text
             literal = tokenizers.Tokenizer.from_str(json.dumps(content))
             literal.encode_special_tokens = True
             return literal
+
+    @cached_property
+    def _unknown(self) -> int | None:
+        """The token that the model writes for a text that it does not know."""
+        model = json.loads(self.definition())["model"]
+        text, number = model.get("unk_token"), model.get("unk_id")
+        return number if text is None else self._backend.token_to_id(text)
 
     def _encoding(self, text: str, *, literal: bool = False) -> tokenizers.Encoding:
         with self._library():
@@ -166,11 +204,12 @@ class Tokenizer:
         with self._library():
             return self._backend.decode(list(ids), skip_special_tokens=True)
 
-    def chat(self, messages: Sequence[Mapping[str, str]], *, special_tokens: bool = False) -> list[int]:
+    def chat(self, messages: Sequence[Mapping[str, Any]], *, special_tokens: bool = False) -> list[int]:
         """Ids of a chat by the bundle's template, up to where the answer begins; errors as for `chat_text`.
 
-        Special tokens are those that the template itself writes; what looks like one and has a character from a message
-        is text, unless `special_tokens` asks for it. A chat without such texts has the ids of its whole text.
+        Control tokens, special or not, are those that the template itself writes. What looks like one and has a
+        character from a message is text, unless `special_tokens` asks for it. A chat without such texts has the ids of
+        its whole text.
         """
         text = self._chat_text(messages)
         ids, places = self._ids_and_special_places(text)
@@ -179,7 +218,7 @@ class Tokenizer:
         own = [place for run in _runs_of_template(marks_of(text)) for place in self._places_in(text, run)]
         return ids if own == places else self._ids_with_special_at(text, own)
 
-    def chat_text(self, messages: Sequence[Mapping[str, str]]) -> str:
+    def chat_text(self, messages: Sequence[Mapping[str, Any]]) -> str:
         """Text of a chat ({"role", "content"} each) by the bundle's template, beginning-of-text included.
 
         Raises BadInputError when the bundle has no template, the template does not take these messages, or a message is
@@ -187,7 +226,7 @@ class Tokenizer:
         """
         return str(self._chat_text(messages))
 
-    def _chat_text(self, messages: Sequence[Mapping[str, str]]) -> str:
+    def _chat_text(self, messages: Sequence[Mapping[str, Any]]) -> str:
         text = text_from_messages(
             self.chat_template(), messages, texts_of_special_tokens(self._settings), source=self._source
         )
@@ -205,6 +244,13 @@ class Tokenizer:
                     expected=f"at most {most}, since no longer one fits into the model's {self._positions} positions",
                     remedy="shorten the prompt",
                 )
+        with self._library():
+            self._growth.check(text)
+
+    @cached_property
+    def _growth(self) -> TextGrowth:
+        with self._library():
+            return TextGrowth(self._backend)
 
     @cached_property
     def _longest_token(self) -> int:

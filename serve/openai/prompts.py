@@ -3,7 +3,10 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from lopa.runtime.errors import BadInputError
+from lopa.runtime.text.chat_template import text_of_content
 from lopa.runtime.text.prompt_ids import Prompt
 
 Messages = Sequence[Mapping[str, Any]]
@@ -43,25 +46,39 @@ def prompts_of_field(value: object, *, most: int) -> list[Prompt]:
 
 
 def plain_messages(messages: Messages) -> list[dict[str, Any]]:
-    """Messages whose content may come in parts of text, without fields that are null."""
+    """Messages as chat templates like them, from the form in which OpenAI's clients send them.
+
+    Fields that are null are left out, but for the content beside tool calls. The arguments of a call, which come as the
+    text of a JSON object, become that object; no text is an empty one, and what is no object stays text.
+    """
     return [
         {
-            name: _text_of_parts(value) if name == "content" else value
+            name: _plain_value(name, value)
             for name, value in each.items()
-            if value is not None
+            if value is not None or (name == "content" and each.get("tool_calls"))
         }
         for each in messages
     ]
 
 
-def _text_of_parts(content: Any) -> Any:
-    if not isinstance(content, list):
-        return content
-    for part in content:
-        if not isinstance(part, dict) or part.get("type") != "text" or not isinstance(part.get("text"), str):
-            raise BadInputError(
-                f"a part of a message {str(part)[:80]}",
-                expected='{"type": "text", "text": text}: the model reads text only',
-                remedy="remove the part",
-            )
-    return "".join(part["text"] for part in content)
+def _plain_value(name: str, value: Any) -> Any:
+    if name == "tool_calls" and isinstance(value, list):
+        return [_plain_call(call) for call in value]
+    return text_of_content(value) if name == "content" else value
+
+
+def _plain_call(call: Any) -> Any:
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(function, dict):
+        return call
+    return {**call, "function": {**function, "arguments": _arguments(function.get("arguments"))}}
+
+
+def _arguments(value: Any) -> Any:
+    if value is None or value == "":
+        return {}
+    try:
+        found = msgspec.json.decode(value) if isinstance(value, str) else value
+    except (msgspec.DecodeError, RecursionError, UnicodeEncodeError):
+        return value  # a call that was cut off: whether it can be shown is for the template to say
+    return found if isinstance(found, dict) else value

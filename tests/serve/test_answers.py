@@ -82,6 +82,19 @@ def test_a_chat_is_what_the_decoder_answers(server: Server, decoder: Decoder) ->
     assert choice.model_extra["lopa"]["stop_reason"] == expected.stop_reason
 
 
+def test_a_history_with_calls_of_tools_is_answered(server: Server, decoder: Decoder) -> None:
+    """As openai's client sends it back: the call has no content, and its arguments are text."""
+    call = {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": '{"x": 1}'}}
+    messages: list[dict[str, Any]] = [
+        {"role": "user", "content": "2 + 3?"},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "call_1", "content": [{"type": "text", "text": "5"}]},
+    ]
+    answer = server.client.chat.completions.create(model="tiny", messages=messages, max_tokens=8)  # type: ignore[arg-type]
+    assert answer.usage is not None
+    assert answer.usage.prompt_tokens == len(decoder.prompt_from_messages(messages))
+
+
 def test_completions_of_texts_and_ids(server: Server, decoder: Decoder) -> None:
     rng = np.random.default_rng(7)
     ids = [rng.integers(10, 200, length).tolist() for length in (5, 17)]

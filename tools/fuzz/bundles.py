@@ -40,7 +40,7 @@ _WAYS = ("cpu",) * 14 + ("numpy",) * 2 + ("portable",) * 3 + ("staged",)
 
 def manifest_case(rng: random.Random, folder: Path, material: Material) -> Case:
     """manifest.json: any bytes, or any value changed."""
-    bundle, way = _copied(rng, folder, material)
+    bundle, way = copied(rng, folder, material)
     path = bundle / "manifest.json"
     if rng.random() < 0.4:
         text, words = changed_bytes(rng, path.read_bytes())
@@ -61,7 +61,7 @@ _DIMENSIONS = ("dimensions", "special_tokens", "decoding")
 
 def dimensions_case(rng: random.Random, folder: Path, material: Material) -> Case:
     """One or two numbers of the manifest."""
-    bundle, way = _copied(rng, folder, material)
+    bundle, way = copied(rng, folder, material)
     manifest = json.loads((bundle / "manifest.json").read_bytes())
     words = []
     for _ in range(rng.choice([1, 1, 2])):
@@ -84,7 +84,7 @@ def dimensions_case(rng: random.Random, folder: Path, material: Material) -> Cas
 
 def graph_case(rng: random.Random, folder: Path, material: Material) -> Case:
     """A field of the ONNX file, or its bytes."""
-    bundle, way = _copied(rng, folder, material, ways=("cpu", "cpu", "portable"))
+    bundle, way = copied(rng, folder, material, ways=("cpu", "cpu", "portable"))
     name = json.loads((bundle / "manifest.json").read_bytes())["graph"]
     path = bundle / name
     if rng.random() < 0.25:
@@ -100,7 +100,7 @@ def graph_case(rng: random.Random, folder: Path, material: Material) -> Case:
 
 def weights_case(rng: random.Random, folder: Path, material: Material) -> Case:
     """Values of the weights file, or its length."""
-    bundle, way = _copied(rng, folder, material)
+    bundle, way = copied(rng, folder, material)
     path = bundle / "model.onnx.data"
     size = path.stat().st_size
     at = rng.randrange(size) // 4 * 4
@@ -126,7 +126,7 @@ def weights_case(rng: random.Random, folder: Path, material: Material) -> Case:
 
 def links_case(rng: random.Random, folder: Path, material: Material) -> Case:
     """A file of the bundle that is none, or a name in its manifest that leads elsewhere."""
-    bundle, way = _copied(rng, folder, material)
+    bundle, way = copied(rng, folder, material)
     names = sorted(path.name for path in bundle.iterdir())
     name = rng.choice(names)
     path = bundle / name
@@ -175,7 +175,7 @@ def _renamed(rng: random.Random, bundle: Path) -> str:
 
 def costs_case(rng: random.Random, folder: Path, material: Material) -> Case:
     """costs.cpu.json, used by branches=auto."""
-    bundle, _ = _copied(rng, folder, material, ways=("cpu",))
+    bundle, _ = copied(rng, folder, material, ways=("cpu",))
     path = bundle / "costs.cpu.json"
     words = _write_changed(rng, path, costs(Bundle.open(bundle)))
 
@@ -209,7 +209,7 @@ def gears_case(rng: random.Random, folder: Path, material: Material) -> Case:
 
 def engine_case(rng: random.Random, folder: Path, material: Material) -> Case:
     """engine.json of both kinds of engines."""
-    bundle, _ = _copied(rng, folder, material, ways=("cpu",))
+    bundle, _ = copied(rng, folder, material, ways=("cpu",))
     opened = Bundle.open(bundle)
     gpu = CudaDevice(number=0, name="NVIDIA H100", capability="9.0", memory=2**36)
     if rng.random() < 0.5:
@@ -238,7 +238,7 @@ def engine_case(rng: random.Random, folder: Path, material: Material) -> Case:
 
 def tokenizer_case(rng: random.Random, folder: Path, material: Material) -> Case:
     """tokenizer.json and tokenizer_config.json."""
-    bundle, way = _copied(rng, folder, material, ways=("cpu",))
+    bundle, way = copied(rng, folder, material, ways=("cpu",))
     path = bundle / rng.choice(["tokenizer.json", "tokenizer.json", "tokenizer_config.json"])
     tree = json.loads(path.read_bytes())
     if path.name == "tokenizer.json" and rng.random() < 0.6:
@@ -313,7 +313,7 @@ _PARTS: tuple[Any, ...] = (
 )
 
 
-def _copied(rng: random.Random, folder: Path, material: Material, ways: tuple[str, ...] = _WAYS) -> tuple[Path, str]:
+def copied(rng: random.Random, folder: Path, material: Material, ways: tuple[str, ...] = _WAYS) -> tuple[Path, str]:
     """A copy of the bundle for one way to decode; ONNX Runtime refuses linked weights."""
     way = rng.choice(ways)
     source, _ = bundle_of_way(material, way)

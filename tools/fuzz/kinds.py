@@ -21,6 +21,7 @@ from tools.fuzz.requests import (
     prompt_case,
     template_case,
 )
+from tools.fuzz.tokenizers import chains_case
 from tools.fuzz_case.case import MakeCase
 
 KINDS: dict[str, MakeCase] = {
@@ -34,6 +35,7 @@ KINDS: dict[str, MakeCase] = {
     "engine": engine_case,
     "tokenizer": tokenizer_case,
     "grammar": grammar_case,
+    "chains": chains_case,
     "template": template_case,
     "checkpoint": checkpoint_case,
     "lines": lines_case,

@@ -1,0 +1,188 @@
+"""A grammar asks for an added token such as <tool_call> by its name; the text that spells it is another matter."""
+
+import hashlib
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.runtime.text.chat_templates import TEMPLATES
+
+from lopa.runtime import Decoder, GrammarLimits
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.errors import BadInputError
+from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.grammar.byte_order import SYMBOLS
+from lopa.runtime.grammar.library import tokenizer_of_bytes
+from lopa.runtime.grammar.source import reading_from_config
+from lopa.runtime.grammar.state import GrammarState, state_of_nothing
+from lopa.runtime.grammar.vocabulary import Vocabulary, vocabulary_from_tokenizer
+from lopa.runtime.text.tokenizer import Tokenizer
+
+ADDED = ["<unused>", "<tool_call>", "</tool_call>", "<think>", "</think>", *(f"<more_{number}>" for number in range(9))]
+CALLS = """start: TEXT call ("\\n" call)*
+TEXT: /(.|\\n)*/
+call: <tool_call> "\\n" OBJECT "\\n" </tool_call>
+OBJECT: /\\{"n": [0-9]+\\}/
+"""
+
+
+@pytest.fixture(scope="module")
+def bundle(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny bundle with added tokens that are not special, and Qwen's template, which writes some of them."""
+    copy = Path(shutil.copytree(tiny_bundle, tmp_path_factory.mktemp("added") / "bundle"))
+    tokenizer, settings = (
+        json.loads((copy / name).read_bytes()) for name in ("tokenizer.json", "tokenizer_config.json")
+    )
+    pattern = tokenizer["added_tokens"][-1]
+    tokenizer["added_tokens"] += [
+        {**pattern, "id": 975 + number, "content": text, "special": False} for number, text in enumerate(ADDED)
+    ]
+    manifest = json.loads((copy / "manifest.json").read_bytes())
+    files = {"tokenizer.json": tokenizer, "tokenizer_config.json": {**settings, "chat_template": TEMPLATES["qwen"]}}
+    for name, content in files.items():
+        (copy / name).write_text(json.dumps(content))
+        (record,) = (each for each in manifest["files"] if each["path"] == name)
+        data = (copy / name).read_bytes()
+        record.update(size=len(data), sha256=hashlib.sha256(data).hexdigest())
+    (copy / "manifest.json").write_text(json.dumps(manifest))
+    return copy
+
+
+@pytest.fixture(scope="module")
+def marked(bundle: Path) -> Vocabulary:
+    opened = Bundle.open(bundle)
+    return vocabulary_from_tokenizer(Tokenizer.open(opened), opened.manifest)
+
+
+def state_of(grammar: str, vocabulary: Vocabulary, room: int = 60) -> GrammarState:
+    return state_of_nothing(reading_from_config(GenerationConfig(grammar=grammar), vocabulary), room)
+
+
+def token(name: str) -> int:
+    return 975 + ADDED.index(name)
+
+
+def test_the_template_s_marks_come_first_and_have_a_symbol(marked: Vocabulary) -> None:
+    assert list(marked.added.values())[:4] == [b"</tool_call>", b"</think>", b"<tool_call>", b"<think>"]
+    assert len(marked.added) == len(ADDED) > len(SYMBOLS)
+    assert [marked.texts[token(name)] for name in ADDED] == [name.encode() for name in ADDED]
+    symbols = [marked.symbols[each] for each in marked.added]
+    assert symbols == [*(bytes([each]) for each in SYMBOLS), b"", b""]
+    assert marked.writes_all_bytes
+    for written in (marked.fewest(b"<tool_call>"), marked.usual(b"<tool_call>")):
+        assert written is not None
+        assert token("<tool_call>") not in written
+        assert b"".join(marked.texts[each] for each in written) == b"<tool_call>"
+    assert marked.fewest(b"a" + symbols[2]) == (*marked.encode("a"), token("<tool_call>"))
+    assert marked.usual(b"<unused>") is None  # the tokenizer would write the token, which is not that text
+
+
+def test_a_name_is_the_token_and_a_literal_is_its_text(marked: Vocabulary) -> None:
+    named, spelt = state_of('start: <tool_call> "x"', marked), state_of('start: "<tool_call>" "x"', marked)
+    assert np.flatnonzero(named.reading.allowed).tolist() == [token("<tool_call>")]
+    assert named.reading.allows(token("<tool_call>"))
+    assert not spelt.reading.allows(token("<tool_call>"))
+    for each in marked.encode("<tool_call>"):
+        assert named.after(each, 50) is None
+        following = spelt.after(each, 50)
+        assert following is not None
+        spelt = following
+    behind = named.after(token("<tool_call>"), 50)
+    assert behind is not None
+    assert behind.forced() == spelt.forced() == tuple(marked.encode("x"))
+
+
+def test_free_text_never_holds_the_token(marked: Vocabulary) -> None:
+    state = state_of("start: /(.|\\n)*/", marked)
+    assert not state.reading.allows(token("<tool_call>"))
+    assert state.after(token("<tool_call>"), 50) is None
+
+
+def test_a_call_behind_free_text_ends_in_its_room(marked: Vocabulary) -> None:
+    """However little room there is, the call that is open can be closed, and one that must come can come."""
+    rng = np.random.default_rng(0)
+    for room in (13, 14, 20, 40):
+        for _ in range(10):
+            state, written = state_of(CALLS, marked, room), list[int]()
+            for left in range(room - 1, -1, -1):
+                forced = state.forced()
+                if forced:
+                    chosen = forced[0]
+                else:
+                    allowed = np.flatnonzero(state.reading.allowed)
+                    chosen = int(rng.choice(allowed))
+                following = state.after(chosen, left)
+                if following is None:
+                    chosen = state.way_out(left + 1)
+                    following = state.after(chosen, left)
+                assert following is not None
+                state = following
+                written.append(chosen)
+                if state.ended:
+                    break
+            assert state.ended
+            text = b"".join(marked.texts[each] for each in written)
+            assert token("<tool_call>") in written
+            assert written.count(token("<tool_call>")) == written.count(token("</tool_call>"))
+            assert text.endswith(b"}\n</tool_call>")
+
+
+def test_the_room_that_a_call_takes_is_said(marked: Vocabulary) -> None:
+    with pytest.raises(BadInputError, match="takes 13 tokens") as caught:
+        state_of(CALLS, marked, 6)
+    need = int(str(caught.value.remedy).split()[3])
+    assert state_of(CALLS, marked, need)
+
+
+def test_a_name_that_the_vocabulary_lacks_is_refused(marked: Vocabulary, vocabulary: Vocabulary) -> None:
+    with pytest.raises(BadInputError, match="unknown special token"):
+        state_of("start: <nothing>", marked)
+    with pytest.raises(BadInputError, match="unknown special token"):
+        state_of("start: <tool_call>", vocabulary)
+    with pytest.raises(BadInputError, match="unknown special token"):
+        state_of("start: <more_8>", marked)  # behind the last symbol
+
+
+def test_a_vocabulary_without_names_is_what_it_was() -> None:
+    plain, named = tokenizer_of_bytes(), tokenizer_of_bytes([b"<a>"])
+    assert plain.decode_bytes([SYMBOLS[0]]) == SYMBOLS[:1]
+    assert named.is_special_token(SYMBOLS[0])
+    assert not plain.is_special_token(SYMBOLS[0])
+
+
+def test_an_answer_has_the_call_that_its_grammar_asks_for(bundle: Path) -> None:
+    with Decoder.open(bundle, threads=1) as decoder:
+        grammar = CALLS.replace('TEXT call ("\\n" call)*', "call").replace("[0-9]+", "[0-9]{1,3}")
+        options: list[dict[str, Any]] = [{}, {"branches": 3}, {"temperature": 1.0, "seed": 1}, {"strategy": "vanilla"}]
+        for option in options:
+            config = decoder.config(max_new_tokens=32, grammar=grammar, **option)
+            (result,) = decoder.generate(["Question: 2 + 3?\nAnswer:"], config)
+            assert result.token_ids[0] == token("<tool_call>")
+            head, tail = '<tool_call>\n{"n": ', "}\n</tool_call>"
+            assert result.text.startswith(head), option
+            assert result.text.endswith(tail)
+            assert result.text.removeprefix(head).removesuffix(tail).isdigit()
+            assert result.stop_reason == "eos"
+
+
+def test_the_helper_reads_the_same_symbols(bundle: Path) -> None:
+    """Also with a chat template in the place of the bundle's own, which decides which tokens have a symbol."""
+    template = "{% for m in messages %}<more_8>{{ m.content }}<more_7>{% endfor %}"
+    for chosen, first, second in ((None, "</tool_call>", "<tool_call>"), (template, "<more_7>", "<more_8>")):
+        with Decoder.open(bundle, threads=1, grammar_limits=GrammarLimits(), chat_template=chosen) as decoder:
+            state = decoder.job("1", decoder.config(grammar=f"start: {first} {second}", max_new_tokens=8)).grammar
+        vocabulary = vars(decoder)["_vocabulary"]
+        assert state is not None
+        assert state.ending == b"".join(vocabulary.symbols[token(name)] for name in (first, second))
+        assert next(iter(vocabulary.added)) == token(first)
+
+
+def test_a_token_does_not_stand_for_the_text_that_spells_it(marked: Vocabulary) -> None:
+    """The shortest way to the end goes by the text; behind the token, another one is needed."""
+    state = GrammarState(state_of('start: "<think>" | <think> "ok"', marked).reading, b"<think>")
+    behind = state.after(token("<think>"), 40)
+    assert behind is not None
+    assert behind.ending == b"ok"

@@ -1,0 +1,250 @@
+"""Cases made of a bundle's tokenizer.json: chains of parts, expressions, tables, models and added tokens, by a grammar.
+
+Most are of the library's form, so that they are opened and used: with texts at which a bad one takes memory or time.
+"""
+
+import json
+import os
+import random
+import resource
+from pathlib import Path
+from typing import Any
+
+from tests.runtime.text.tokenizer_kinds import EXPRESSIONS, charsmap, precompiled
+
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.errors import BadInputError
+from lopa.runtime.text.tokenizer import Tokenizer
+from tools.fuzz.bundles import copied, list_again
+from tools.fuzz_case.case import Case, Material
+from tools.fuzz_case.decode import answer_of_bundle
+from tools.fuzz_case.mutations import changed_bytes, changed_json, number, text_of_json
+
+ADDRESS_BYTES = 3 * 2**29
+"""Beyond what the process has: what a good tokenizer takes is far below."""
+TEXTS = (
+    *("", "a" * 2500, "ab" * 1200 + "c", " " * 2500, "e" * 2500, "é🙂\n\n  1234" * 200, "\u0301" * 900, "ﷺ" * 900),
+    *("<|mask|><|endoftext|>" * 50, "<a><b></a>" * 100, "aaa \n" * 500 + "b", "1" * 2500, "a b" * 800, "e<a>" * 400),
+)
+_SMALL = ("", "e", " ", "\u2581", "ab", "e" * 4, "e" * 17, "é", "\n", "Z", "e" * 100, "x" * 5000)
+_PIECES = (
+    *("a", "b", "[ab]", "[^c]", ".", r"\w", r"\s", r"\p{L}", "(?:a|ab)", "(a)", "(?=a)", "(?!b)", "(?<=a)", "(?>a|ab)"),
+    *(r"\1", "(?:a?b)", "^", "$", r"\b", "[[:alpha:]]", "[a&&[^b]]", "(?i)", "(?i:a)", r"\h", r"\R", r"\x{61}", "é"),
+)
+_COUNTS = ("", "", "", "", "?", "*", "+", "*?", "++", "?+", "{2}", "{1,3}", "{2,}", "{,3}", "{0,2000}", "{99999}")
+
+
+def chains_case(rng: random.Random, folder: Path, material: Material) -> Case:
+    """A tokenizer of the bundle with one to three parts of other tokenizers."""
+    bundle, way = copied(rng, folder, material, ways=("cpu",))
+    path = bundle / "tokenizer.json"
+    tree = json.loads(path.read_bytes())
+    words = [_changed(rng, tree) for _ in range(rng.choice([1, 1, 2, 3]))]
+    if rng.random() < 0.1:
+        tree, word = changed_json(rng, tree)
+        words.append(word)
+    text = text_of_json(rng, tree)
+    if rng.random() < 0.05:  # what stands there first is hostile
+        text = b'{"normalizer": ' + json.dumps(precompiled(b"\xfc\xff\xff\xff")).encode() + b", " + text[1:]
+        words.append("a normalizer twice")
+    path.write_bytes(text)
+    list_again(bundle, path.name)
+
+    def run() -> object:
+        _limit_memory()
+        answer = answer_of_bundle(bundle)
+        tokenizer = Tokenizer.open(Bundle.open(bundle))
+        for each in TEXTS:
+            try:
+                ids = tokenizer.encode(each, add_bos=True)
+                tokenizer.decode(ids[:4000])
+            except BadInputError:
+                continue
+        tokenizer.decode(list(range(1000)))
+        return answer
+
+    return Case("; ".join(words), run, material.answers[way], may_differ=True)
+
+
+def _limit_memory() -> None:
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    _, most = resource.getrlimit(resource.RLIMIT_AS)
+    limit = pages * os.sysconf("SC_PAGE_SIZE") + ADDRESS_BYTES
+    resource.setrlimit(resource.RLIMIT_AS, (limit if most < 0 else min(limit, most), most))
+
+
+def _changed(rng: random.Random, tree: dict[str, Any]) -> str:
+    """Change one field of a tokenizer; in words what was done."""
+    field = rng.choice([*_CHAINS] * 4 + ["model", "added_tokens", "padding", "truncation"])
+    if field in _CHAINS:
+        tree[field] = _chain(rng, field)
+    elif field == "model":
+        return _change_model(rng, tree["model"])
+    elif field == "added_tokens":
+        for content in rng.sample(["<a>", "</a>", "<b>", "e", " ", "aa", "é", "", "e" * 3000, "x" * 5000], 4):
+            flags = {name: rng.random() < 0.3 for name in ("single_word", "lstrip", "rstrip", "normalized", "special")}
+            tree[field].append({"id": rng.choice([1000, 1023, 2**20, 2**24]), "content": content, **flags})
+    elif field == "padding":
+        size = rng.choice([3, 10**9, 2**40])
+        tree[field] = {"strategy": {"Fixed": size}, "direction": "Left", "pad_to_multiple_of": rng.choice([None, 0, 8])}
+        tree[field] |= {"pad_id": 0, "pad_type_id": 0, "pad_token": "x"}
+    else:
+        strategy = {"strategy": "LongestFirst", "direction": "Right"}
+        tree[field] = {"max_length": number(rng), "stride": number(rng), **strategy}
+    return f"{field} = {json.dumps(tree[field], ensure_ascii=False)[-200:]}"
+
+
+def _change_model(rng: random.Random, model: dict[str, Any]) -> str:
+    vocab = model["vocab"]
+    kind = rng.choice(["Unigram", "WordPiece", "WordLevel", "BPE", "no type", "field"])
+    if kind == "Unigram":
+        scores = [-1.0, -10.5, 0.0, 1e308, -1e308]
+        words = [[text, rng.choice(scores)] for text in vocab]
+        model.clear()
+        model.update(type=kind, vocab=words, unk_id=rng.choice([0, 5, None, 10**6]), byte_fallback=rng.random() < 0.3)
+    elif kind in ("WordPiece", "WordLevel"):
+        model.clear()
+        model.update(type=kind, vocab=vocab, unk_token=rng.choice(["a", "<none>"]))
+        if kind == "WordPiece":
+            model.update(continuing_subword_prefix=rng.choice(["", "##", "x" * 100]))
+            model.update(max_input_chars_per_word=rng.choice([0, 100, 1024, 2**40]))
+    elif kind == "no type":
+        model.pop("type")
+    else:
+        names = ["dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback", "fuse_unk"]
+        name = rng.choice([*names, "ignore_merges", "merges", "max_input_chars_per_word"])
+        model[name] = rng.choice([None, True, 0.5, 1, "", "a", "</w>", "x" * 1000, [], ["a b"], [["a", "b"]], 2**60])
+        return f"model.{name} = {model[name]!r}"[:80]
+    return f"model {kind}"
+
+
+def _chain(rng: random.Random, field: str, depth: int = 0) -> Any:
+    """A part, or a sequence of some."""
+    sequence, parts = _CHAINS[field]
+    if rng.random() < (0.5 if depth == 0 else 0.15):
+        count = rng.choice([0, 1, 2, 3, 5, 9, 20, 64, 65, 1000]) if depth == 0 else rng.randrange(4)
+        inner = [_chain(rng, field, depth + 1) for _ in range(min(count, 20))] * (1 if count <= 20 else count // 20)
+        return {"type": "Sequence", sequence: inner}
+    if rng.random() < 0.03:
+        part = _chain(rng, field, depth + 1)
+        for _ in range(rng.choice([5, 15, 17, 60, 200])):
+            part = {"type": "Sequence", sequence: [part]}
+        return part
+    return parts(rng)
+
+
+def _pattern(rng: random.Random) -> dict[str, str]:
+    if rng.random() < 0.4:
+        return {"String": rng.choice(_SMALL)}
+    return {"Regex": rng.choice(EXPRESSIONS) if rng.random() < 0.2 else expression(rng)}
+
+
+def expression(rng: random.Random, depth: int = 0) -> str:
+    """An expression in the syntax of Oniguruma, most of them good."""
+    parts = []
+    for _ in range(rng.randrange(1, 5)):
+        inner = f"(?:{expression(rng, depth + 1)})" if depth < 3 and rng.random() < 0.25 else rng.choice(_PIECES)
+        parts.append(inner + rng.choice(_COUNTS))
+    if rng.random() < 0.25:
+        parts.insert(rng.randrange(len(parts) + 1), "|")
+    if rng.random() < 0.03:
+        parts.append(rng.choice("([)]{*\\"))
+    return "".join(parts) + rng.choice(["", "", "$", "c", "[cd]"])
+
+
+def _table(rng: random.Random) -> dict[str, Any]:
+    texts = {rng.choice(["e", "é", "ab", "ﷺ", "🙂", " ", "a"]): rng.choice(_SMALL) for _ in range(rng.randrange(1, 5))}
+    data = charsmap(texts)
+    if rng.random() < 0.6:
+        data, _ = changed_bytes(rng, data)
+    elif rng.random() < 0.3:
+        data = rng.choice([0, 4, 2048, 2**31, 2**32 - 4]).to_bytes(4, "little") + rng.randbytes(
+            rng.choice([0, 8, 4096])
+        )
+    return precompiled(data)
+
+
+def _normalizer(rng: random.Random) -> dict[str, Any]:
+    name = rng.choice(["NFC", "NFD", "NFKC", "NFKD", "Lowercase", "Nmt", "StripAccents", "ByteLevel", "BertNormalizer"])
+    return rng.choice(
+        [
+            {"type": name, "clean_text": True, "handle_chinese_chars": True, "strip_accents": None, "lowercase": True},
+            {"type": "Strip", "strip_left": rng.random() < 0.5, "strip_right": rng.random() < 0.5},
+            {"type": "Prepend", "prepend": rng.choice(_SMALL)},
+            {"type": "Replace", "pattern": _pattern(rng), "content": rng.choice(_SMALL)},
+            {"type": "Replace", "pattern": _pattern(rng), "content": rng.choice(_SMALL)},
+            _table(rng),
+        ]
+    )
+
+
+def _pre_tokenizer(rng: random.Random) -> dict[str, Any]:
+    behavior = rng.choice(["Removed", "Isolated", "MergedWithPrevious", "MergedWithNext", "Contiguous"])
+    plain = ["BertPreTokenizer", "Whitespace", "WhitespaceSplit", "UnicodeScripts"]
+    mark = rng.choice(["\u2581", "ab", "", "🙂", "e"])
+    return rng.choice(
+        [
+            {"type": rng.choice(plain)},
+            {"type": "ByteLevel", "add_prefix_space": rng.random() < 0.5, "trim_offsets": True, "use_regex": True},
+            {"type": "Metaspace", "replacement": mark, "prepend_scheme": rng.choice(["always", "first", "never"])},
+            {"type": "CharDelimiterSplit", "delimiter": rng.choice(["e", "", "é"])},
+            {"type": "Digits", "individual_digits": rng.random() < 0.5},
+            {"type": "FixedLength", "length": rng.choice([0, 1, 5, 2**63, -1])},
+            {"type": "Punctuation", "behavior": behavior},
+            *[{"type": "Split", "pattern": _pattern(rng), "behavior": behavior, "invert": rng.random() < 0.3}] * 3,
+        ]
+    )
+
+
+def _decoder(rng: random.Random) -> dict[str, Any]:
+    size = rng.choice([0, 1, 3, 2**16, 2**40, 2**63])
+    return rng.choice(
+        [
+            {"type": rng.choice(["ByteFallback", "Fuse", "ByteLevel"]), "trim_offsets": True},
+            {"type": "BPEDecoder", "suffix": rng.choice(_SMALL)},
+            {"type": "WordPiece", "prefix": rng.choice(_SMALL), "cleanup": True},
+            {
+                "type": "Metaspace",
+                "replacement": rng.choice(["\u2581", "e"]),
+                "prepend_scheme": "always",
+                "split": True,
+            },
+            {
+                "type": "CTC",
+                "pad_token": rng.choice(_SMALL),
+                "word_delimiter_token": rng.choice(_SMALL),
+                "cleanup": True,
+            },
+            {"type": "Strip", "content": rng.choice(["e", " ", ""]), "start": size, "stop": rng.choice([0, 1, size])},
+            *[{"type": "Replace", "pattern": _pattern(rng), "content": rng.choice(_SMALL)}] * 2,
+        ]
+    )
+
+
+def _post_processor(rng: random.Random) -> dict[str, Any]:
+    text, token = {"Sequence": {"id": "A", "type_id": 0}}, {"SpecialToken": {"id": "B", "type_id": 0}}
+    pieces = [rng.choice([text, token]) for _ in range(rng.choice([0, 1, 2, 3, 500]))]
+    special = {"B": {"id": "B", "ids": [1] * rng.choice([1, 1, 5000]), "tokens": ["x"]}}
+    return rng.choice(
+        [
+            {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": rng.random() < 0.5, "use_regex": True},
+            {"type": rng.choice(["BertProcessing", "X"]), "sep": ["x", 10**9], "cls": ["y", 1]},
+            {
+                "type": "RobertaProcessing",
+                "sep": ["x", 1],
+                "cls": ["y", 1],
+                "trim_offsets": True,
+                "add_prefix_space": True,
+            },
+            {"type": "TemplateProcessing", "single": pieces, "pair": [text], "special_tokens": special},
+        ]
+    )
+
+
+_CHAINS = {
+    "normalizer": ("normalizers", _normalizer),
+    "pre_tokenizer": ("pretokenizers", _pre_tokenizer),
+    "decoder": ("decoders", _decoder),
+    "post_processor": ("processors", _post_processor),
+}
+"""By field: the name of a sequence's parts, and what makes one part."""
