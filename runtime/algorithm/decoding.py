@@ -194,6 +194,9 @@ class Decoding:
             watch.seconds,
             split,
             outcome.taken_back,
+            asked_candidates(contest.answers),
+            np.full(len(outcome.fills), winner),
+            None if self.stop_reason is None else self.anchor.lookahead,
         )
 
     def _walked(self, windows: Windows, rows: RowStatistics, split: ForwardSplit | None) -> Step:
@@ -213,7 +216,19 @@ class Decoding:
             self._branches = (*guesses, *self._branches)
         watch.lap("spawn")
         fills, confidences = joined(advance.decided), mean_confidences(answers)
-        return Step(self.steps, branches, windows, confidences, advance.row, fills, (), watch.seconds, split)
+        return Step(
+            self.steps,
+            branches,
+            windows,
+            confidences,
+            advance.row,
+            fills,
+            (),
+            watch.seconds,
+            split,
+            candidates=asked_candidates(answers),
+            fill_branches=np.repeat(advance.rows, [len(each) for each in advance.decided]),
+        )
 
     def _asks(self, windows: Windows) -> bool:
         """Whether a round may decide something."""
