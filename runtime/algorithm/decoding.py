@@ -136,8 +136,8 @@ class Decoding:
             if np.array_equal(self._cached[: windows.prefix], windows.cached):
                 return windows
         raise RuntimeError(
-            f"the cache holds the rows of {len(self._cached)} positions, expected those of {windows.prefix} that a round "
-            "needs (this is a bug in lopa, please report it)"
+            f"the cache holds the rows of {len(self._cached)} positions, expected those of the {windows.prefix} that a "
+            "round needs (this is a bug in lopa, please report it)"
         )
 
     def finish_round(self, windows: Windows, rows: RowStatistics, split: ForwardSplit | None) -> Step:

@@ -34,7 +34,8 @@ def trace_table(steps: Step | Iterable[Step]) -> dict[str, NDArray[Any]]:
     - branch: number of the branch; the anchor has the highest of its step
 
     A lookahead token has such a row in the step that accepts it, with the probability and entropy of the step that
-    proposed it; one that completes the answer is accepted by the step that proposed it. What a grammar forces without asking the model has none. Rows are ordered by step, branch and position.
+    proposed it; one that completes the answer is accepted by the step that proposed it. What a grammar forces without
+    asking the model has no row. Rows are ordered by step, branch and position.
     """
     rows = [row for step in ([steps] if isinstance(steps, Step) else steps) for row in _rows(step)]
     columns = zip(*rows, strict=True) if rows else ((),) * len(_TYPES)

@@ -5,10 +5,10 @@ good guess. Everything else is what Fast-dLLM's caches do for models that see th
 while although they would have to change, and computed anew at the next block. Pure; knows no tokens' meaning and no
 device.
 
-A block's rows are those that speak of its positions. Where a row predicts the next position, they include the row before
-the block, which speaks of its first position: it is computed in every round, so that what it says is as fresh as what
-the others say. (Fast-dLLM's code for Dream keeps that row, and unmasks the first position in the block's first round,
-however unsure it is.)
+A block's rows are those that speak of its positions. Where a row predicts the next position, they include the row
+before the block, which speaks of its first position: it is computed in every round, so that what it says is as fresh as
+what the others say. (Fast-dLLM's code for Dream keeps that row, and unmasks the first position in the block's first
+round, however unsure it is.)
 """
 
 from collections.abc import Callable, Mapping

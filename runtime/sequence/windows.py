@@ -146,7 +146,7 @@ def windows_from_branches(
     for row, each_asked in enumerate(asked):
         wanted[row, kept : kept + len(each_asked)] = each_asked
     logits_index = np.empty_like(wanted)
-    # No row predicts the first position that a row stands for: where published quirks ask about it, its own row answers.
+    # No row predicts the first position that a row stands for. Where published quirks ask about it, its own answers.
     speaking = np.maximum(wanted - prediction_shift, branches[-1].layout.unseen)
     for row, each in enumerate(reaches):
         logits_index[row] = _rows_of_positions(each.order, speaking[row])
@@ -186,8 +186,8 @@ def check_rows(windows: Windows, *, prediction_shift: int, unseen: int, kept_for
         right = np.where(windows.lacking, kept_for, spoken) == windows.wanted
     if not right[needed].all():
         raise RuntimeError(
-            f"no computed or kept row speaks of the positions {np.unique(windows.wanted[needed & ~right])}; expected one "
-            "for every position that a round asks about (this is a bug in lopa, please report it)"
+            f"no row speaks of the positions {np.unique(windows.wanted[needed & ~right])}, expected a computed or kept "
+            "one for every position that a round asks about (this is a bug in lopa, please report it)"
         )
 
 
