@@ -66,20 +66,19 @@ def measured_outcomes(
     def known(item: EvalItem, key: Configuration) -> Outcome | None:
         return None if keeping is None else keeping.find(item, key[0].name, configs[key])
 
-    results = results_by_prompt(decoder, items, variants, lambda item, key: known(item, key) is None)
+    def keep(item: EvalItem, key: Configuration, result: GenerationResult) -> None:
+        if keeping is not None:
+            outcome = outcome_from_result(item, result, drawn=key[0].draws)
+            keeping.add(item, key[0].name, configs[key], outcome, result)
+
+    results = results_by_prompt(decoder, items, variants, lambda item, key: known(item, key) is None, keep)
     for done, (item, by_config) in enumerate(results, start=1):
-        for key, config in configs.items():
+        for key in configs:
             variant, published = key
-            if key not in by_config:
-                outcome = known(item, key)
-                assert outcome is not None
-            else:
-                outcome = outcome_from_result(item, by_config[key], drawn=variant.draws)
-                if keeping is not None:
-                    keeping.add(item, variant.name, config, outcome, by_config[key])
-                if not published:
-                    answered(variant, item, by_config[key])
-            outcomes[key].append(outcome)
+            outcome = known(item, key)
+            outcomes[key].append(outcome or outcome_from_result(item, by_config[key], drawn=variant.draws))
+            if key in by_config and not published:
+                answered(variant, item, by_config[key])
         progress(done)
     return outcomes
 
@@ -99,13 +98,21 @@ def decode_all(_item: EvalItem, _key: Configuration) -> bool:
     return True
 
 
+def forget(_item: EvalItem, _key: Configuration, _result: GenerationResult) -> None:
+    """Keep no result."""
+
+
 def results_by_prompt(
     decoder: Decoder,
     items: Sequence[EvalItem],
     variants: Sequence[Variant],
     wanted: Callable[[EvalItem, Configuration], bool] = decode_all,
+    decoded: Callable[[EvalItem, Configuration, GenerationResult], None] = forget,
 ) -> Iterator[tuple[EvalItem, dict[Configuration, GenerationResult]]]:
-    """Item by item its results of all configurations that are `wanted`, in their order; raises as measured_outcomes."""
+    """Item by item its results of all configurations that are `wanted`, in their order; raises as measured_outcomes.
+
+    `decoded` is called with each as it comes.
+    """
     configs = configurations(decoder, variants)
     prompts = [_prompt_ids(decoder, item, configs[variants[0], False]) for item in items]
     # In another order for every prompt: what a decode finds in the processor's caches depends on the one before.
@@ -116,7 +123,10 @@ def results_by_prompt(
             # The first decode of a process pays for memory that all others find ready.
             _decode(decoder, prompts[0], items[0], configs[variants[-1], False])
             begun = True
-        results = {key: _decode(decoder, prompt, item, configs[key]) for key in left}
+        results: dict[Configuration, GenerationResult] = {}
+        for key in left:
+            results[key] = _decode(decoder, prompt, item, configs[key])
+            decoded(item, key, results[key])
         yield item, {key: results[key] for key in configs if key in results}
 
 

@@ -74,8 +74,12 @@ class KeptOutcomes:
         self._found: dict[tuple[str, str, str], KeptOutcome] = {}
         self._lines: OutputLines | None = None
 
-    def read(self) -> int:
-        """Take over what earlier runs left, and return how many outcomes that are.
+    def __len__(self) -> int:
+        """Number of outcomes that are known."""
+        return len(self._found)
+
+    def read(self) -> None:
+        """Take over what earlier runs left.
 
         Raises BadInputError for outcomes of another bundle, device, number of threads, processor or file of prompts.
         """
@@ -98,7 +102,6 @@ class KeptOutcomes:
                     self._check(source, begun.run, begun.prompts)
                 else:
                     self._take([value_from_json(line, KeptOutcome, **words)])
-        return len(self._found)
 
     @contextmanager
     def writing(self) -> Iterator[None]:
@@ -154,9 +157,9 @@ class KeptOutcomes:
         own = self._begun
         for what, found, expected in (
             ("bundle", run.bundle_sha256, own.run.bundle_sha256),
-            ("prompts", prompts.sha256, own.prompts.sha256),
+            ("file of prompts", prompts.sha256, own.prompts.sha256),
             ("device", run.device, own.run.device),
-            ("threads", run.threads, own.run.threads),
+            ("number of threads", run.threads, own.run.threads),
             ("processor", run.machine.cpu, own.run.machine.cpu),
         ):
             if found != expected:

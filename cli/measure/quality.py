@@ -64,10 +64,17 @@ def bench_quality(
             if kept is not None and output.folder is not None:
                 samples.check(output.folder)
                 if resume:
-                    _say_what_is_kept(kept.read(), output.folder)
+                    kept.read()
+                    if not quiet():
+                        click.echo(f"{len(kept)} outcomes are in {output.folder} already", err=True)
                 opened.enter_context(kept.writing())
             progress = opened.enter_context(progress_shown("prompts", len(items), quiet=quiet()))
-            outcomes = measured_outcomes(decoder, items, variants, progress, keeping=kept)
+            try:
+                outcomes = measured_outcomes(decoder, items, variants, progress, keeping=kept)
+            except BaseException:
+                if kept is not None and len(kept) and not quiet():
+                    click.echo(f"{output.folder} has {len(kept)} outcomes: --resume goes on from there", err=True)
+                raise
         rows, curves = rows_from_outcomes(items, outcomes), curves_from_outcomes(items, outcomes)
         settings = shared_settings(decoder, variants)
         report = QualityReport(_NAME, run, file, settings, rows, curves)
@@ -81,8 +88,3 @@ def bench_quality(
     output.put(_NAME, report, tables_from_quality(report), png_with_both_speeds)
     if kept is not None:
         kept.finish()
-
-
-def _say_what_is_kept(count: int, folder: Path) -> None:
-    if not quiet():
-        click.echo(f"{count} outcomes are in {folder} already", err=True)
