@@ -19,18 +19,24 @@ from tests.conformance.plain.plain_decode import above, best, first, plain_decod
 from tests.conformance.plain.plain_network import Array, PlainNetwork, Sizes, random_weights
 from tools.random_configs import random_config
 
+from lopa.runtime.algorithm import contest
 from lopa.runtime.algorithm.decoding import Decoding, Step
 from lopa.runtime.algorithm.row_sharing import always
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.manifest import Manifest, ModelDimensions, SpecialTokens
 from lopa.runtime.bundle.weights import weights_from_bundle
+from lopa.runtime.contract import TOP_K, Float32
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import TRAITS, GenerationConfig
 from lopa.runtime.sequence.blocks import BlockState
+from lopa.runtime.sequence.branches import Branch
+from lopa.runtime.sequence.row_statistics import RowStatistics
+from lopa.runtime.sequence.windows import Windows
 from lopa.runtime.sessions.host_session import HostSession
 from lopa.runtime.sessions.numpy_session import NumpyForward
 from lopa.runtime.sessions.prefix_cache import cache_shape_from_manifest
+from lopa.runtime.strategy.judging import judged_probabilities
 
 END, MASK = 0, 2
 TOLERANCE = 1e-4
@@ -203,6 +209,43 @@ def test_random_decodes(seed: int, manifest: Manifest) -> None:
     """Seeds 0 to 3 have rows that speak of their own position, 4 to 7 such that speak of the next, of four kinds of
     layers."""
     assert sweep(manifest, seed, 6) > 100
+
+
+@pytest.mark.parametrize("cache", ["none", "prefix", "dual"])
+def test_shadow_rows_judge_as_if_the_token_were_not_there(
+    cache: Any, manifest: Manifest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a network of one layer, whose keys and values depend on a token alone, exactly; at a block's start too."""
+    judged: list[tuple[Array, Array, Array]] = []
+
+    def noted(windows: Windows, rows: RowStatistics, anchor: Branch) -> Float32:
+        found = judged_probabilities(windows, rows, anchor)
+        judged.append((anchor.tokens, windows.judged, found))
+        return found
+
+    monkeypatch.setattr(contest, "judged_probabilities", noted)
+    monkeypatch.setitem(LAYERS, "one", Sizes(layers=1))
+    model = model_of(manifest, "one", shift=1, seed=3)
+    rng, starts = np.random.default_rng(1), 0
+    for _ in range(4):
+        prompt = rng.integers(3, 24, 5).tolist()
+        config = GenerationConfig(
+            strategy="wino", cache=cache, block_size=6, max_new_tokens=18, skip_threshold=0.3, stop_at_eos=False
+        )
+        list(steps_of(model, prompt, config))
+        for tokens, positions, found in judged:
+            for position, probability in zip(positions, found, strict=True):
+                every = np.arange(len(tokens))
+                sees = np.ones((len(tokens), len(tokens)), bool)
+                sees[position - 1, position] = False
+                logits, _ = model.plain.rows(tokens, every, sees)
+                expected = probabilities(logits[position - 1])
+                named = np.argsort(-expected)[:TOP_K]
+                if tokens[position] in named:
+                    assert probability == pytest.approx(expected[tokens[position]], abs=TOLERANCE)
+                starts += (position - 5) % 6 == 0
+        judged.clear()
+    assert starts > 3
 
 
 SCHEMA = {
