@@ -5,6 +5,8 @@ Knows numpy, onnxruntime and tokenizers. Does not know torch, transformers or on
 
 import os
 
+from lopa.runtime.algorithm.step import Step
+from lopa.runtime.algorithm.trace_table import trace_table
 from lopa.runtime.branch_choice import BranchChoice
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.engine import Engine
@@ -74,6 +76,8 @@ __all__ = [
     "RequestHandle",
     "Reservation",
     "RoundReport",
+    "Step",
     "TextEvent",
     "__version__",
+    "trace_table",
 ]

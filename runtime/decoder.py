@@ -152,16 +152,20 @@ class Decoder:
         config: GenerationConfig | None = None,
         *,
         parallel: int = 1,
+        on_step: Callable[[int, Step], None] | None = None,
     ) -> Generator[GenerationResult, None, None]:
         """Decode prompts; results come in the same order, each as soon as it and those before it are done.
 
         A PromptRequest is decoded by its own config, other prompts by `config` (None: the bundle's own). `parallel`
-        requests share every forward; the answers do not depend on it (docs/engine.md). Raises BadInputError at once for
-        one prompt where a list of them is meant; the iterator raises as `stream` does at the first prompt that cannot
-        be used, and for a `parallel` that is no number from 1 to MOST_PARALLEL.
+        requests share every forward; the answers do not depend on it (docs/engine.md). `on_step` is called after every
+        step with the number of its prompt, from 0, and the step; an error that it raises ends that prompt, and the
+        iterator raises it. Raises BadInputError at once for one prompt where a list of them is meant; the iterator
+        raises as `stream` does at the first prompt that cannot be used, and for a `parallel` that is no number from 1
+        to MOST_PARALLEL.
         """
         check_prompts(prompts)
-        return self._results(prompts, config, parallel)
+        check_callback(on_step)
+        return self._results(prompts, config, parallel, on_step)
 
     def outcomes(
         self,
@@ -352,9 +356,13 @@ class Decoder:
         return self._cheaper_forward
 
     def _results(
-        self, prompts: Iterable[Prompt | PromptRequest], config: GenerationConfig | None, parallel: int
+        self,
+        prompts: Iterable[Prompt | PromptRequest],
+        config: GenerationConfig | None,
+        parallel: int,
+        on_step: Callable[[int, Step], None] | None,
     ) -> Generator[GenerationResult, None, None]:
-        for outcome in self.outcomes(prompts, config, parallel=parallel):
+        for outcome in self.outcomes(prompts, config, parallel=parallel, on_step=on_step):
             if isinstance(outcome, BadInputError):
                 raise outcome
             yield outcome

@@ -11,7 +11,6 @@ from lopa.bench.eval_set import EvalItem
 from lopa.bench.quality.variants import Variant
 from lopa.bench.report import check_output
 from lopa.runtime.files.output_file import write_whole
-from lopa.runtime.requests.result import GenerationResult
 
 _FOLDER = "samples"
 
@@ -29,10 +28,10 @@ class Samples:
         for name in self._lines:
             check_output(_file(folder, name))
 
-    def keep(self, variant: Variant, item: EvalItem, result: GenerationResult) -> None:
+    def keep(self, variant: Variant, item: EvalItem, text: str | None) -> None:
         """Remember one answer."""
         if item.task_id is not None:
-            sample = {"task_id": item.task_id, "completion": result.text}
+            sample = {"task_id": item.task_id, "completion": text}
             self._lines.setdefault(variant.name, []).append(json.dumps(sample, ensure_ascii=False) + "\n")
 
     def write(self, folder: Path) -> None:

@@ -7,7 +7,7 @@ all of them. Does not know what is made of the outcomes.
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
-from typing import Any
+from typing import Any, Protocol
 
 from lopa.bench.eval_set import EvalItem
 from lopa.bench.progress import Progress, silent
@@ -32,49 +32,102 @@ def kept_nowhere(_variant: Variant, _item: EvalItem, _result: GenerationResult) 
     """Forgets an answer."""
 
 
+class Keeping(Protocol):
+    """Outcomes that are known already, and where new ones are kept."""
+
+    def find(self, item: EvalItem, name: str, config: GenerationConfig) -> Outcome | None:
+        """The outcome of a configuration on a prompt, if it is known."""
+        ...
+
+    def add(
+        self, item: EvalItem, name: str, config: GenerationConfig, outcome: Outcome, result: GenerationResult
+    ) -> None:
+        """Keep an outcome."""
+        ...
+
+
 def measured_outcomes(
     decoder: Decoder,
     items: Sequence[EvalItem],
     variants: Sequence[Variant],
     progress: Progress = silent,
     answered: Answered = kept_nowhere,
+    keeping: Keeping | None = None,
 ) -> Outcomes:
     """Decode `items` with every variant, and those with a published twin also as published.
 
-    `progress` hears how many prompts are done, `answered` every answer that is not a published twin's, prompt by
-    prompt. Raises BadInputError for a prompt that does not fit the model, before anything is measured.
+    `progress` hears how many prompts are done, `answered` every answer that is decoded and not a published twin's,
+    prompt by prompt. What `keeping` knows is not decoded again. Raises BadInputError for a prompt that does not fit the
+    model, before anything is measured.
     """
-    outcomes: Outcomes = {}
-    for done, (item, results) in enumerate(results_by_prompt(decoder, items, variants), start=1):
-        for (variant, published), result in results.items():
-            outcome = outcome_from_result(item, result, drawn=variant.draws)
-            outcomes.setdefault((variant, published), []).append(outcome)
-            if not published:
-                answered(variant, item, result)
+    configs = configurations(decoder, variants)
+    outcomes: Outcomes = {key: [] for key in configs}
+
+    def known(item: EvalItem, key: Configuration) -> Outcome | None:
+        return None if keeping is None else keeping.find(item, key[0].name, configs[key])
+
+    def keep(item: EvalItem, key: Configuration, result: GenerationResult) -> None:
+        if keeping is not None:
+            outcome = outcome_from_result(item, result, drawn=key[0].draws)
+            keeping.add(item, key[0].name, configs[key], outcome, result)
+
+    results = results_by_prompt(decoder, items, variants, lambda item, key: known(item, key) is None, keep)
+    for done, (item, by_config) in enumerate(results, start=1):
+        for key in configs:
+            variant, published = key
+            outcome = known(item, key)
+            outcomes[key].append(outcome or outcome_from_result(item, by_config[key], drawn=variant.draws))
+            if key in by_config and not published:
+                answered(variant, item, by_config[key])
         progress(done)
     return outcomes
 
 
-def results_by_prompt(
-    decoder: Decoder, items: Sequence[EvalItem], variants: Sequence[Variant]
-) -> Iterator[tuple[EvalItem, dict[Configuration, GenerationResult]]]:
-    """Item by item its results of all configurations, in their order; raises as measured_outcomes."""
+def configurations(decoder: Decoder, variants: Sequence[Variant]) -> dict[Configuration, GenerationConfig]:
+    """The options of every variant, and of its published twin where it has one."""
     twins = not decoder.config().slides  # which has no published mode
-    configs = {
+    return {
         (variant, published): variant_config(decoder, variant, published=published)
         for variant in variants
         for published in ((False, True) if variant.has_published_twin and twins else (False,))
     }
+
+
+def decode_all(_item: EvalItem, _key: Configuration) -> bool:
+    """Every configuration is wanted of every prompt."""
+    return True
+
+
+def forget(_item: EvalItem, _key: Configuration, _result: GenerationResult) -> None:
+    """Keep no result."""
+
+
+def results_by_prompt(
+    decoder: Decoder,
+    items: Sequence[EvalItem],
+    variants: Sequence[Variant],
+    wanted: Callable[[EvalItem, Configuration], bool] = decode_all,
+    decoded: Callable[[EvalItem, Configuration, GenerationResult], None] = forget,
+) -> Iterator[tuple[EvalItem, dict[Configuration, GenerationResult]]]:
+    """Item by item its results of all configurations that are `wanted`, in their order; raises as measured_outcomes.
+
+    `decoded` is called with each as it comes.
+    """
+    configs = configurations(decoder, variants)
     prompts = [_prompt_ids(decoder, item, configs[variants[0], False]) for item in items]
-    # The first decode of a process pays for memory that all others find ready.
-    _decode(decoder, prompts[0], items[0], configs[variants[-1], False])
     # In another order for every prompt: what a decode finds in the processor's caches depends on the one before.
-    order = random.Random(0)
+    order, begun = random.Random(0), False
     for item, prompt in zip(items, prompts, strict=True):
-        results = {
-            key: _decode(decoder, prompt, item, configs[key]) for key in order.sample(list(configs), len(configs))
-        }
-        yield item, {key: results[key] for key in configs}
+        left = [key for key in order.sample(list(configs), len(configs)) if wanted(item, key)]
+        if left and not begun:
+            # The first decode of a process pays for memory that all others find ready.
+            _decode(decoder, prompts[0], items[0], configs[variants[-1], False])
+            begun = True
+        results: dict[Configuration, GenerationResult] = {}
+        for key in left:
+            results[key] = _decode(decoder, prompt, item, configs[key])
+            decoded(item, key, results[key])
+        yield item, {key: results[key] for key in configs if key in results}
 
 
 def variant_config(decoder: Decoder, variant: Variant, *, published: bool) -> GenerationConfig:

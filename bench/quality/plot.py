@@ -1,17 +1,18 @@
-"""Score against speed, one point for each configuration: against tokens per forward as in the paper's Figure 4."""
+"""Score against speed, a point for each configuration, the Pareto front bold: Figure 4 of the paper, and per second."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from lopa.bench.figure import png_from_figure
 from lopa.bench.quality.intervals import Interval
 from lopa.bench.quality.measure import Measure, Row
+from lopa.bench.quality.pareto import pareto_front
 from lopa.bench.quality.report import QualityReport
 
 _MOST_NAMES = 12
-"""Configurations that have their names beside their points; of more, curves have theirs in a legend."""
-_COLOURS = 10
+"""Configurations that have their names beside their points; of more, those on the Pareto front alone."""
+_FRONT, _GREY = "C0", "0.72"
 
 
 @dataclass(frozen=True)
@@ -38,47 +39,74 @@ PER_SECOND = Speed(
 )
 
 
-def png_from_quality(report: QualityReport, speed: Speed = PER_FORWARD) -> bytes:
-    """The PNG file, a picture for each scored kind; bars are the 95 % intervals both ways, dashes the limits.
+def png_with_both_speeds(report: QualityReport) -> bytes:
+    """As png_from_quality, with two panels: against tokens per forward, and against tokens per second."""
+    return _png(report, (PER_FORWARD, PER_SECOND))
 
-    The report must have prompts that are scored.
+
+def png_from_quality(report: QualityReport, speed: Speed = PER_FORWARD) -> bytes:
+    """Draw a PNG file with a panel for each scored kind: the Pareto front bold, other configurations grey.
+
+    Bars are the 95 % intervals both ways, dashes the limits. The report must have prompts that are scored.
     """
+    return _png(report, (speed,))
+
+
+def _png(report: QualityReport, speeds: Sequence[Speed]) -> bytes:
     from matplotlib.figure import Figure
 
     kinds = list(dict.fromkeys(row.kind for row in report.rows if row.default.score is not None))
     few = len([row for row in report.rows if row.kind == kinds[0]]) <= _MOST_NAMES
     width, height = (7.2, 4.8) if few else (9.6, 6.4)
-    figure = Figure(figsize=(width, height * len(kinds)), layout="constrained")
-    for number, kind in enumerate(kinds, start=1):
-        axes = figure.add_subplot(len(kinds), 1, number)
+    figure = Figure(figsize=(width * len(speeds), height * len(kinds)), layout="constrained")
+    panels = [(kind, speed) for kind in kinds for speed in speeds]
+    for number, (kind, speed) in enumerate(panels, start=1):
+        axes = figure.add_subplot(len(kinds), len(speeds), number)
         _draw(axes, [row for row in report.rows if row.kind == kind], speed, few=few)
         axes.set_title(f"{report.run.bundle}: quality against {speed.name}" + (f", {kind}" if len(kinds) > 1 else ""))
     return png_from_figure(figure)
 
 
 def _draw(axes: Any, rows: list[Row], speed: Speed, *, few: bool) -> None:
-    for number, name in enumerate(dict.fromkeys(row.curve for row in rows)):
+    front = [rows[i] for i in pareto_front([(speed.of(row.default), _up(row)) for row in rows])]
+    for name in dict.fromkeys(row.curve for row in rows):
         curve = sorted((row for row in rows if row.curve == name), key=lambda row: speed.of(row.default))
-        across, up = [speed.of(row.default) for row in curve], [_up(row) for row in curve]
-        wide, tall = _bars_across(curve, speed), _bars_up(curve)
-        style, colour = "o-" if number < _COLOURS else "s--", f"C{number % _COLOURS}"
-        axes.errorbar(across, up, tall, wide, fmt=style, color=colour, capsize=2, elinewidth=0.6, label=name)
-        limited = [
-            (x, 100 * row.default.limit) for x, row in zip(across, curve, strict=True) if row.default.limit is not None
-        ]
+        _draw_rows(axes, curve, speed, fmt="o-", color=_GREY, linewidth=0.8, markersize=3, elinewidth=0.4, zorder=1)
+        limited = [(speed.of(row.default), 100 * row.default.limit) for row in curve if row.default.limit is not None]
         if limited:
-            axes.plot(*zip(*limited, strict=True), "--x", color=colour, alpha=0.5, label=f"{name}: limit")
-        for row, x, y, high in zip(curve, across, up, tall[1], strict=True):
-            if few:
-                axes.annotate(
-                    row.config, (x, y + high), xytext=(0, 4), textcoords="offset points", ha="center", fontsize=9
-                )
-    if not few or any(row.default.limit is not None for row in rows):
-        axes.legend(fontsize=8, ncols=2)
+            axes.plot(*zip(*limited, strict=True), "--x", color=_GREY, linewidth=0.8, zorder=1)
+    _draw_rows(axes, front, speed, fmt="o-", color=_FRONT, linewidth=2.4, markersize=6, elinewidth=0.8, zorder=3)
+    for row in rows if few else front:
+        bold = row in front
+        axes.annotate(
+            row.config,
+            (speed.of(row.default), _up(row)),
+            xytext=(4, 5),
+            textcoords="offset points",
+            fontsize=9 if bold else 8,
+            fontweight="bold" if bold else "normal",
+            color="black" if bold else "grey",
+            zorder=4,
+        )
+    _add_legend(axes, limited=any(row.default.limit is not None for row in rows))
     axes.margins(x=0.08, y=0.1)
     axes.set_xlabel(speed.words)
     axes.set_ylabel(f"right answers of {rows[0].default.prompts}, %")
     axes.grid(alpha=0.3)
+
+
+def _draw_rows(axes: Any, rows: list[Row], speed: Speed, **style: Any) -> None:
+    across, up = [speed.of(row.default) for row in rows], [_up(row) for row in rows]
+    axes.errorbar(across, up, _bars_up(rows), _bars_across(rows, speed), capsize=2, **style)
+
+
+def _add_legend(axes: Any, *, limited: bool) -> None:
+    """What bold, grey and dashes are; a line joins the configurations of one strategy."""
+    axes.plot([], [], "o-", color=_FRONT, linewidth=2.4, label="Pareto front")
+    axes.plot([], [], "o-", color=_GREY, linewidth=0.8, markersize=3, label="other configurations")
+    if limited:
+        axes.plot([], [], "--x", color=_GREY, linewidth=0.8, label="limit of independent decisions")
+    axes.legend(fontsize=8)
 
 
 def _up(row: Row) -> float:

@@ -119,21 +119,38 @@ SWEEPS: Mapping[str, Sweep] = {
 """By the name of the curve. Moving `skip_threshold` is the control that every other strategy has to beat."""
 
 
-EVERY = "all"
-"""In place of names."""
+EVERY, PUBLISHED, RECOMMENDED = "all", "published", "recommended"
+"""In place of names: all curves; VARIANTS; those that the decoding page names for one purpose or another."""
+_RECOMMENDED = (
+    ("vanilla", "vanilla"),
+    ("threshold-frontier", "threshold-frontier 0.95"),
+    ("threshold-frontier", "threshold-frontier 0.9"),
+    ("d2f", "d2f 0.9"),
+    ("eb-frontier", "eb-frontier 0.05"),
+    ("eb", "eb 0.2"),
+    ("lopa", "lopa 4"),
+    ("lopa", "lopa 8"),
+)
+"""Curves and configurations."""
 
 
 def variants_from_text(text: str) -> tuple[Variant, ...]:
-    """The configurations of the curves that `text` names, commas between them, or of all.
+    """The configurations of the curves that `text` names, commas between them, or of one of the sets.
 
     Raises BadInputError for a name that is not known.
     """
+    if text == PUBLISHED:
+        return (*VARIANTS, AUTO_VARIANT)
+    if text == RECOMMENDED:
+        return tuple(
+            variant for curve, name in _RECOMMENDED for variant in SWEEPS[curve].variants(curve) if variant.name == name
+        )
     names: Sequence[str] = list(SWEEPS) if text == EVERY else [name.strip() for name in text.split(",")]
     unknown = [name for name in names if name not in SWEEPS]
     if unknown:
         raise BadInputError(
             f"no strategy {shown(unknown[0])} to measure",
-            expected=f"{EVERY}, or some of " + ", ".join(SWEEPS),
+            expected=f"{PUBLISHED}, {RECOMMENDED}, {EVERY}, or some of " + ", ".join(SWEEPS),
             remedy="give their names with commas between them",
         )
     return tuple(variant for name in dict.fromkeys(names) for variant in SWEEPS[name].variants(name))

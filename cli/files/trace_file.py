@@ -1,11 +1,13 @@
 """The file of `generate --trace`: a header line that names the bundle and the options, then a line per step."""
 
 import json
+import math
 from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
 from lopa.runtime.algorithm.decoding import Step
+from lopa.runtime.algorithm.trace_table import trace_table
 from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.generation_config import GenerationConfig
 
@@ -31,7 +33,9 @@ class TraceWriter:
 
 
 def record_from_step(step: Step) -> dict[str, Any]:
-    """The step's branches, windows, confidences, winner, fills and seconds, as plain JSON values.
+    """The step's branches, windows, confidences, winner, fills, table and seconds, as plain JSON values.
+
+    "table" has the columns of `lopa.runtime.trace_table`, without "step".
 
     "seconds" are those of each phase; "split", with several devices only, tells the forward's by device.
     """
@@ -70,7 +74,16 @@ def record_from_step(step: Step) -> dict[str, Any]:
         "fills": [
             [int(position), int(token)] for position, token in zip(step.fills.positions, step.fills.tokens, strict=True)
         ],
+        "table": _table(step),
         **({"taken_back": step.taken_back.tolist()} if len(step.taken_back) else {}),
         "seconds": step.seconds,
         **({} if step.split is None else {"split": asdict(step.split)}),
     }
+
+
+def _table(step: Step) -> dict[str, list[Any]]:
+    """The columns of one step; floats with the digits that a float32 has, null where there is none."""
+    columns = {name: column.tolist() for name, column in trace_table(step).items() if name != "step"}
+    for name in ("probability", "entropy"):
+        columns[name] = [float(f"{value:.8g}") if math.isfinite(value) else None for value in columns[name]]
+    return columns

@@ -25,6 +25,7 @@ _RECORDED_PROMPTS = 20
 _GOES_WITH = {
     "--plot": ("--quality", "--devices"),
     "--strategies": ("--quality",),
+    "--resume": ("--quality",),
     "--checkpoint": ("--speed",),
     "--lora": ("--speed",),
     "--adapter-apart": ("--speed",),
@@ -45,8 +46,14 @@ _GOES_WITH = {
 @click.option(
     "--strategies",
     metavar="NAMES",
-    help="With --quality: all, or some names with commas between them, each with one of its controls at several values "
-    f"({', '.join(SWEEPS)}) [default: the published strategies].",
+    help="With --quality: names with commas between them, each measured with one of its options at several values "
+    f"({', '.join(SWEEPS)}); or a set: recommended (8 configurations), published (8 or 9), all (more than 100)  "
+    "[default: published]",
+)
+@click.option(
+    "--resume",
+    is_flag=True,
+    help="With --quality: keep the outcomes that are in --output and decode the others, also of more strategies.",
 )
 @click.option("--speed", is_flag=True, help="Seconds per step beside a PyTorch eager loop on the same weights (CPU).")
 @click.option(
@@ -74,7 +81,8 @@ _GOES_WITH = {
     "--plot",
     type=click.Path(path_type=Path),
     metavar="PNG",
-    help="With --quality: draw score against speed. With --devices: draw speed against devices.",
+    help="With --quality: draw score against tokens per forward and per second. With --devices: draw speed against "
+    "devices.",
 )
 @click.option("--checkpoint", type=click.Path(path_type=Path), metavar="DIR", help="With --speed: the bundle's origin.")
 @click.option("--lora", type=click.Path(path_type=Path), metavar="DIR", help="With --speed: its adapter.")
@@ -105,6 +113,7 @@ def command(
     bundle: Path,
     quality: Path | None,
     strategies: str | None,
+    resume: bool,
     speed: bool,
     costs: bool,
     decodes: str | None,
@@ -136,6 +145,7 @@ def command(
     given = {
         "--plot": plot is not None,
         "--strategies": strategies is not None,
+        "--resume": resume,
         "--checkpoint": checkpoint is not None,
         "--lora": lora is not None,
         "--adapter-apart": adapter_apart,
@@ -145,11 +155,14 @@ def command(
     _check_usage([name for name in asked if asked[name]], [name for name in given if given[name]])
     files = ReportOutput(output, plot)
     if quality is not None:
+        if resume and output is None:
+            raise click.UsageError("--resume needs --output, where the outcomes are")
         bench_quality(
             bundle,
             quality,
             strategies=strategies,
             limit=limit,
+            resume=resume,
             output=files,
             devices=devices,
             device_timeout=device_timeout,

@@ -6,6 +6,8 @@ Knows token ids only: no tokenizer, no text, no file.
 from dataclasses import replace
 from functools import partial
 
+import numpy as np
+
 from lopa.runtime.algorithm.branch_budget import BranchBudget
 from lopa.runtime.algorithm.contest import asked_candidates, contest_of, mean_confidences, outcome_of
 from lopa.runtime.algorithm.deciding import Terms, answers_of, made_ready, state_after
@@ -26,7 +28,7 @@ from lopa.runtime.sequence.packing import batch_from_windows, rows_of_windows
 from lopa.runtime.sequence.row_statistics import RowStatistics, with_kept_row
 from lopa.runtime.sequence.shadow_rows import with_shadow_rows
 from lopa.runtime.sequence.shared_rows import Pays, with_shared_rows
-from lopa.runtime.sequence.windows import Windows, windows_from_branches
+from lopa.runtime.sequence.windows import Windows, check_rows, windows_from_branches
 from lopa.runtime.sessions.session import Session
 from lopa.runtime.strategy.judging import judged_positions
 from lopa.runtime.strategy.settings import rule_from_config
@@ -66,7 +68,7 @@ class Decoding:
         self._ends = manifest.special_tokens.ends if config.stop_at_eos else ()
         self._terms = Terms(config, rule_from_config(config), mask, self._ends)
         self.kept_row = prompt_row
-        """[K], the statistics of the last committed row."""
+        """[K], the statistics of the last row of finished blocks that was committed."""
         self.request = request
         self.prompt_length = len(prompt)
         self.steps = 0
@@ -79,9 +81,11 @@ class Decoding:
         self.stop_reason: StopReason | None = None
         self._watch = Stopwatch()
         layout = layout_of_prompt(len(prompt), config, self._shift)
+        self._kept_for = None if prompt_row is None else layout.first
+        """The position that the kept row speaks of."""
         first = branch_from_prompt(prompt, layout, mask_token=mask, cached=prompt_cached, with_logprobs=config.logprobs)
-        self._cached = layout.first if prompt_cached else 0
-        """Rows of the request's prefix in the session."""
+        self._cached = np.arange(layout.first if prompt_cached else 0)
+        """[P], positions of the rows of the request's prefix in the session, in their order."""
         self._branches = made_ready((replace(first, grammar=grammar),), self._terms)
         self._look_for_end((self.anchor,))
 
@@ -98,7 +102,7 @@ class Decoding:
         Called before their forward: rows that they do not stand on are forgotten in the session.
         """
         self._watch = Stopwatch()
-        windows = windows_from_branches(self._branches, self._config, prediction_shift=self._shift, pad_token=self._pad)
+        windows = self._windows()
         judged = judged_positions(self.anchor, self._terms.rule, self._config, self._ends)
         windows = with_shadow_rows(
             windows,
@@ -111,11 +115,30 @@ class Decoding:
         )
         if self._sharing is not None:
             windows = with_shared_rows(windows, self._sharing)
-        if windows.prefix < self._cached:
+        unseen = self.anchor.layout.unseen
+        check_rows(windows, prediction_shift=self._shift, unseen=unseen, kept_for=self._kept_for)
+        if windows.prefix < len(self._cached):
             self._session.shorten(self.request, windows.prefix)
-            self._cached = windows.prefix
+            self._cached = windows.cached
         self._watch.lap("windows")
         return windows
+
+    def _windows(self) -> Windows:
+        """Return the windows of the round, which stand on the rows that the cache begins with.
+
+        Rows that are kept for a while are computed anew where they are not those that the round needs: a grammar may
+        write the first position of the next sub-block, and may remask an end-of-text, which brings positions back.
+        """
+        for anew in (False, True):
+            windows = windows_from_branches(
+                self._branches, self._config, prediction_shift=self._shift, pad_token=self._pad, anew=anew
+            )
+            if np.array_equal(self._cached[: windows.prefix], windows.cached):
+                return windows
+        raise RuntimeError(
+            f"the cache holds the rows of {len(self._cached)} positions, expected those of the {windows.prefix} that a "
+            "round needs (this is a bug in lopa, please report it)"
+        )
 
     def finish_round(self, windows: Windows, rows: RowStatistics, split: ForwardSplit | None) -> Step:
         """Take the statistics `rows` [B, Q] of the round's windows: choose, commit, fill, branch.
@@ -171,6 +194,9 @@ class Decoding:
             watch.seconds,
             split,
             outcome.taken_back,
+            asked_candidates(contest.answers),
+            np.full(len(outcome.fills), winner),
+            None if self.stop_reason is None else self.anchor.lookahead,
         )
 
     def _walked(self, windows: Windows, rows: RowStatistics, split: ForwardSplit | None) -> Step:
@@ -190,7 +216,19 @@ class Decoding:
             self._branches = (*guesses, *self._branches)
         watch.lap("spawn")
         fills, confidences = joined(advance.decided), mean_confidences(answers)
-        return Step(self.steps, branches, windows, confidences, advance.row, fills, (), watch.seconds, split)
+        return Step(
+            self.steps,
+            branches,
+            windows,
+            confidences,
+            advance.row,
+            fills,
+            (),
+            watch.seconds,
+            split,
+            candidates=asked_candidates(answers),
+            fill_branches=np.repeat(advance.rows, [len(each) for each in advance.decided]),
+        )
 
     def _asks(self, windows: Windows) -> bool:
         """Whether a round may decide something."""
@@ -200,9 +238,9 @@ class Decoding:
         """Keep the winner's finished rows."""
         if windows.commit:
             self._session.commit(self.request, windows.branch_of_commit(winner), windows.commit)
-            self._cached += windows.commit
+            self._cached = np.concatenate([self._cached, windows.positions[winner, : windows.commit]])
         if windows.kept:
-            self.kept_row = rows[winner, 0]
+            self.kept_row, self._kept_for = rows[winner, 0], int(windows.wanted[winner, 0])
 
     def _look_for_end(self, states: tuple[Branch, ...]) -> None:
         """Count the positions of the anchor, and of all `states` that it went through; see whether anything is left."""

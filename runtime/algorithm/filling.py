@@ -25,6 +25,10 @@ class Fills:
     positions: Int64
     tokens: Int64
     logprobs: Float32 | None = None
+    probabilities: Float32 | None = None
+    """Of the tokens, as the rule saw them; None where no candidates are behind the fills, as in tests."""
+    entropies: Float32 | None = None
+    """In nats, of the rows that they come from."""
 
     def __len__(self) -> int:
         return len(self.positions)
@@ -34,13 +38,20 @@ def joined(steps: Sequence[Fills]) -> Fills:
     """The fills of several steps, at least one, as those of a round; `chosen` is the last step's."""
     if len(steps) == 1:
         return steps[0]
-    said = [each.logprobs for each in steps if each.logprobs is not None]
     return Fills(
         steps[-1].chosen,
         np.concatenate([each.positions for each in steps]),
         np.concatenate([each.tokens for each in steps]),
-        np.concatenate(said) if said else None,
+        _joined([each.logprobs for each in steps]),
+        _joined([each.probabilities for each in steps]),
+        _joined([each.entropies for each in steps]),
     )
+
+
+def _joined(parts: Sequence[Float32 | None]) -> Float32 | None:
+    """All parts as one array, or None where one is None."""
+    given = [part for part in parts if part is not None]
+    return np.concatenate(given) if len(given) == len(parts) else None
 
 
 def fills_from_candidates(branch: Branch, asked: Int64, candidates: Candidates, config: GenerationConfig) -> Fills:
@@ -54,7 +65,7 @@ def fills_from_candidates(branch: Branch, asked: Int64, candidates: Candidates, 
 def fills_of_chosen(asked: Int64, candidates: Candidates, chosen: Bool) -> Fills:
     """Those of the `asked` positions [n] with their `candidates` [n] that were `chosen` [n]."""
     taken = candidates[chosen]
-    return Fills(chosen, asked[chosen], taken.tokens, taken.logprobs)
+    return Fills(chosen, asked[chosen], taken.tokens, taken.logprobs, taken.probabilities, taken.entropies)
 
 
 def chosen_of_candidates(
@@ -88,7 +99,14 @@ def handed_over(
     Greedy or drawn like any other, but without a threshold (Fast-dLLM v2's rule).
     """
     position = branch.blocks[-1].end
-    fills = Fills(np.zeros(0, np.bool_), np.array([position]), candidate.tokens, candidate.logprobs)
+    fills = Fills(
+        np.zeros(0, np.bool_),
+        np.array([position]),
+        candidate.tokens,
+        candidate.logprobs,
+        candidate.probabilities,
+        candidate.entropies,
+    )
     logprobs = branch.logprobs
     longer = replace(
         branch,

@@ -1,5 +1,6 @@
 """The branches of the next round, from the winner of this one (docs/lopa.md, section 6 J and K). Pure."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -25,6 +26,8 @@ def lookaheads_from_candidates(positions: Int64, candidates: Candidates, count: 
             int(candidates.tokens[i]),
             float(candidates.confidences[i]),
             None if said is None else float(said[i]),
+            float(candidates.probabilities[i]),
+            math.nan if candidates.entropies is None else float(candidates.entropies[i]),
         )
         for rank, i in enumerate(best)
     )

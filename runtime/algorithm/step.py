@@ -1,4 +1,4 @@
-"""What a round was: its branches, what it decided, and how long its parts took. Does nothing."""
+"""Record of one decoding step: its branches, what it unmasked, and how long its parts took. Does nothing."""
 
 import time
 from dataclasses import dataclass, field
@@ -10,6 +10,7 @@ from lopa.runtime.contract import Int64
 from lopa.runtime.contract.forward import ForwardSplit
 from lopa.runtime.sequence.branches import Branch, Lookahead
 from lopa.runtime.sequence.windows import Windows
+from lopa.runtime.strategy.candidates import Candidates
 
 
 @dataclass
@@ -28,7 +29,7 @@ class Stopwatch:
 
 @dataclass(frozen=True)
 class Step:
-    """What happened in one step."""
+    """Record of one decoding step; `lopa.runtime.trace_table` makes a flat table of many."""
 
     number: int
     """1 for the first."""
@@ -45,3 +46,9 @@ class Step:
     """Where the seconds of the forward went, when several devices computed it."""
     taken_back: Int64 = field(default_factory=lambda: np.empty(0, np.int64))
     """Positions that were decided and are not any more."""
+    candidates: tuple[Candidates, ...] = ()
+    """Of each branch, for the positions that it asked about (windows.asked)."""
+    fill_branches: Int64 = field(default_factory=lambda: np.empty(0, np.int64))
+    """[fills]: the branch from whose answers each fill comes; with `lossless` a step may use several."""
+    last: Lookahead | None = None
+    """The lookahead token that completed the answer, so that no further step verifies it; else None."""

@@ -32,13 +32,15 @@ class Advance(Generic[Decided]):
     """Behind each of the rule's steps: the last is the next anchor."""
     decided: tuple[Decided, ...]
     """In each of them."""
+    rows: tuple[int, ...]
+    """Of each of them the branch whose answers were used; `row` is the last."""
 
 
 def advance_of(
     branches: tuple[Branch, ...], state_after: StateAfter[Decided], steps: int, config: GenerationConfig
 ) -> Advance[Decided]:
     """Of the `branches` of a round, guesses and then the anchor, behind so many `steps` of the rule."""
-    states, decided = list[Branch](), list[Decided]()
+    states, decided, rows = list[Branch](), list[Decided](), list[int]()
     anchor = len(branches) - 1
 
     def row_of(rung: int) -> int:
@@ -48,10 +50,11 @@ def advance_of(
         after, each = state_after(state, row_of(rung), steps + len(states) + 1)
         states.append(after)
         decided.append(each)
+        rows.append(row_of(rung))
         return after
 
     rung, _ = walk((branches[-1], *branches[:-1]), next_state, partial(same_question, config=config))
-    return Advance(row_of(rung), tuple(states), tuple(decided))
+    return Advance(row_of(rung), tuple(states), tuple(decided), tuple(rows))
 
 
 def guesses_behind(

@@ -29,4 +29,8 @@ def same_question(guess: Branch, state: Branch, config: GenerationConfig) -> boo
 
 
 def _same(one: Reach, other: Reach) -> bool:
-    return (one.prefix, one.commit) == (other.prefix, other.commit) and np.array_equal(one.order, other.order)
+    return (
+        one.commit == other.commit
+        and np.array_equal(one.cached, other.cached)
+        and np.array_equal(one.order, other.order)
+    )

@@ -36,6 +36,10 @@ class Lookahead:
     confidence: float
     logprob: float | None = None
     """Only where they are asked for."""
+    probability: float = math.nan
+    """Of the token, in the round that proposed it."""
+    entropy: float = math.nan
+    """In nats, of the row that proposed it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,8 @@ class Layout:
     """Whether there is one block, which begins behind the decided run at the front, wherever that ends."""
     unseen: int = 0
     """Positions at the start that no row stands for: Fast-dLLM v2's code does not see a prompt of exactly one block."""
+    prediction_shift: int = 0
+    """1: a row predicts the next position; 0: its own."""
 
     def end_of_block(self, start: int) -> int:
         """One behind the last position of the block that begins at `start`; `start` itself where none may begin."""
@@ -71,7 +73,15 @@ def layout_of_prompt(prompt: int, config: GenerationConfig, prediction_shift: in
     """
     size, whole = config.block_size, config.cache in WHOLE_CACHES
     if config.alignment != "absolute":
-        return Layout(prompt, prompt, size, prompt + config.positions, whole=whole, slides=config.slides)
+        return Layout(
+            prompt,
+            prompt,
+            size,
+            prompt + config.positions,
+            whole=whole,
+            slides=config.slides,
+            prediction_shift=prediction_shift,
+        )
     first = prompt // size * size
     hands_over = prediction_shift == 1
     end = prompt + config.max_new_tokens
@@ -80,4 +90,14 @@ def layout_of_prompt(prompt: int, config: GenerationConfig, prediction_shift: in
         # last commit handed over. SDAR goes on to the end of a block.
         end = first + config.positions + 1 if hands_over else -(-end // size) * size
     unseen = prompt if config.published and hands_over and prompt == size else 0
-    return Layout(prompt, first, size, end, absolute=True, hands_over=hands_over, whole=whole, unseen=unseen)
+    return Layout(
+        prompt,
+        first,
+        size,
+        end,
+        absolute=True,
+        hands_over=hands_over,
+        whole=whole,
+        unseen=unseen,
+        prediction_shift=prediction_shift,
+    )

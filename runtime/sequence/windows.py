@@ -3,15 +3,16 @@
 Pure; knows the contract's arrays, no device.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from lopa.runtime.contract import Bool, Int64
 from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.sequence.blocks import BlockState
 from lopa.runtime.sequence.branches import Branch
 from lopa.runtime.sequence.opened import asked_positions
-from lopa.runtime.sequence.reach import reach_from_config
+from lopa.runtime.sequence.reach import Reach, reach_from_config
 
 
 @dataclass(frozen=True)
@@ -62,12 +63,15 @@ class Windows:
     logits_index: Int64
     """[B, Q]: the window rows that predict them."""
     lacking: Bool
-    """[B, Q]: positions that no row of the window predicts; the kept row of an earlier round does."""
+    """[B, Q]: positions that no row of the window predicts; the kept row of an earlier round does, and check_rows sees
+    to it that it speaks of them."""
     kept: int
     """Columns before those of `asked`: 0 or 1."""
     judged: Int64 = field(default_factory=lambda: np.empty(0, np.int64))
     """[S]: decided positions of the anchor that shadow rows judge; what is said of them stands behind what it asks
     (lopa.runtime.sequence.shadow_rows)."""
+    cached: Int64 = field(default_factory=lambda: np.empty(0, np.int64))
+    """[prefix]: positions of the cached rows that every window sees, as the model counts them, in the cache's order."""
     shared: SharedRows | None = None
     """What the forward is given in place of the windows, where rows that are equal on several branches are computed
     once; the first `commit` rows are then those of every branch."""
@@ -95,11 +99,20 @@ class Windows:
 
 
 def windows_from_branches(
-    branches: tuple[Branch, ...], config: GenerationConfig, *, prediction_shift: int, pad_token: int
+    branches: tuple[Branch, ...],
+    config: GenerationConfig,
+    *,
+    prediction_shift: int,
+    pad_token: int,
+    anew: bool = False,
 ) -> Windows:
-    """Windows of prepared branches. The anchor, last of them, says what is to be cached: all branches agree on it."""
+    """Windows of prepared branches. The anchor, last of them, says what is to be cached: all branches agree on it.
+
+    `anew`: rows that are kept for a while are computed again, as in a block's first round.
+    """
     reach = reach_from_config(config)
-    reaches = [reach(branch, branches[-1], config) for branch in branches]
+    states = [_as_in_first_round(branch) for branch in branches] if anew else branches
+    reaches = [reach(branch, states[-1], config) for branch in states]
     prefix, commit, lasting = reaches[-1].prefix, reaches[-1].commit, reaches[-1].lasting
     lengths = tuple(len(each.order) for each in reaches)
     width = max(lengths)
@@ -120,7 +133,10 @@ def windows_from_branches(
         padding = np.arange(length, width)
         mask[row, padding, padding] = True
 
-    asked = tuple(asked_positions(branch, config) for branch in branches)
+    asked = tuple(
+        _answered(asked_positions(branch, config), each, prediction_shift)
+        for branch, each in zip(branches, reaches, strict=True)
+    )
     kept = 1 if commit and lasting and prediction_shift else 0
     # Padding asks for the window's first row; a forward is never asked for zero rows.
     wanted = np.full(
@@ -130,8 +146,10 @@ def windows_from_branches(
     for row, each_asked in enumerate(asked):
         wanted[row, kept : kept + len(each_asked)] = each_asked
     logits_index = np.empty_like(wanted)
+    # No row predicts the first position that a row stands for. Where published quirks ask about it, its own answers.
+    speaking = np.maximum(wanted - prediction_shift, branches[-1].layout.unseen)
     for row, each in enumerate(reaches):
-        logits_index[row] = _rows_of_positions(each.order, wanted[row] - prediction_shift)
+        logits_index[row] = _rows_of_positions(each.order, speaking[row])
     lacking = logits_index < 0
     return Windows(
         prefix,
@@ -145,14 +163,50 @@ def windows_from_branches(
         np.maximum(logits_index, 0),
         lacking,
         kept,
+        cached=reaches[-1].cached - branches[-1].layout.unseen,
     )
+
+
+def check_rows(windows: Windows, *, prediction_shift: int, unseen: int, kept_for: int | None) -> None:
+    """Raise RuntimeError unless every position that `windows` ask about is answered by a row that speaks of it.
+
+    That is a row of the branch's window, or the kept row, which speaks of the position `kept_for` (None: there is no
+    kept row). `unseen` as in Layout. Statistics of another position look like any others, so a wrong row would show as
+    wrong text alone.
+    """
+    needed = np.arange(windows.wanted.shape[1]) < windows.counts[:, None]
+    if windows.shared is None:
+        spoken = np.take_along_axis(windows.positions, windows.logits_index, axis=1)
+    else:
+        spoken = windows.shared.positions[0, windows.shared.logits_index[0]][windows.shared.answers]
+    spoken = np.where(windows.wanted == unseen, unseen, spoken + unseen + prediction_shift)
+    if kept_for is None:
+        right = ~windows.lacking & (spoken == windows.wanted)
+    else:
+        right = np.where(windows.lacking, kept_for, spoken) == windows.wanted
+    if not right[needed].all():
+        raise RuntimeError(
+            f"no row speaks of the positions {np.unique(windows.wanted[needed & ~right])}, expected a computed or kept "
+            "one for every position that a round asks about (this is a bug in lopa, please report it)"
+        )
+
+
+def _answered(asked: Int64, reach: Reach, prediction_shift: int) -> Int64:
+    """Those of the positions that a round would ask about that its rows speak of."""
+    return asked[np.isin(asked - prediction_shift, reach.order)] if reach.partial else asked
+
+
+def _as_in_first_round(branch: Branch) -> Branch:
+    """`branch` as if its active blocks had just been opened."""
+    blocks = (replace(block, rounds=0) if block.state is BlockState.ACTIVE else block for block in branch.blocks)
+    return replace(branch, blocks=tuple(blocks))
 
 
 def _rows_of_positions(order: Int64, positions: Int64) -> Int64:
     """The place of each of `positions` in `order`, -1 for those that are not there."""
     rows = np.full(max(int(order.max()), int(positions.max())) + 1, -1, np.int64)
     rows[order] = np.arange(len(order))
-    return np.where(positions < 0, -1, rows[positions])
+    return rows[positions]
 
 
 def _seen(order: Int64, branch: Branch, config: GenerationConfig) -> Bool:

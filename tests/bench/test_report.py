@@ -11,12 +11,14 @@ import pytest
 
 from lopa.bench.eval_set import eval_set_from_jsonl
 from lopa.bench.machine import date_now, machine_now
+from lopa.bench.quality import plot
 from lopa.bench.quality.comparison import Comparison
 from lopa.bench.quality.curves import curves_from_outcomes
 from lopa.bench.quality.decodes import measured_outcomes, shared_settings
 from lopa.bench.quality.intervals import Interval
-from lopa.bench.quality.measure import rows_from_outcomes
-from lopa.bench.quality.plot import PER_SECOND, png_from_quality
+from lopa.bench.quality.measure import Row, rows_from_outcomes
+from lopa.bench.quality.pareto import pareto_front
+from lopa.bench.quality.plot import PER_FORWARD, PER_SECOND, png_from_quality, png_with_both_speeds
 from lopa.bench.quality.report import QualityReport
 from lopa.bench.quality.table import tables_from_quality
 from lopa.bench.quality.variants import VARIANTS
@@ -143,6 +145,37 @@ def test_the_plot_is_a_png_that_depends_on_the_scores(report: QualityReport) -> 
     ]
     assert png_from_quality(report) == data
     assert png_from_quality(replace(report, rows=tuple(moved))) != data
+
+
+def test_both_speeds_are_panels_beside_each_other(report: QualityReport) -> None:
+    data = png_with_both_speeds(report)
+    assert struct.unpack(">II", data[16:24]) == (2160, 720)
+    first, *rest = report.rows
+    for name in ("tokens_per_forward", "tokens_per_second"):
+        other = replace(first.default, **{name: 1.5, f"{name}_interval": None})
+        moved = replace(report, rows=(replace(first, default=other), *rest))
+        assert png_with_both_speeds(moved) != data
+
+
+def test_configurations_beaten_in_both_figures_are_grey(report: QualityReport) -> None:
+    """Of a colour that nothing else has: the curve of a configuration on the front has its bold line too."""
+    math = [row for row in report.rows if row.kind == "math"]
+    front = {math[i].config for i in pareto_front([(each.default.tokens_per_forward, _share(each)) for each in math])}
+    assert 0 < len(front) < len(math)
+    from matplotlib.figure import Figure
+
+    axes = Figure().add_subplot()
+    plot._draw(axes, math, PER_FORWARD, few=True)
+    bold = {text.get_text() for text in axes.texts if text.get_fontweight() == "bold"}
+    assert bold == front
+    assert {text.get_text() for text in axes.texts} == {row.config for row in math}
+    colours = {str(line.get_color()) for line in axes.lines}
+    assert colours == {plot._FRONT, plot._GREY}
+
+
+def _share(row: Row) -> float:
+    assert row.default.score is not None
+    return row.default.score.share
 
 
 def test_files_are_written_whole(tmp_path: Path, report: QualityReport) -> None:

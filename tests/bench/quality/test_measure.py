@@ -287,3 +287,13 @@ def test_what_a_bundle_cannot_be_decoded_with_is_left_out_of_all(tiny_bundle: Pa
         names = {variant.curve_name for variant in variants_that_fit(slides, every)}
         assert not any(name.startswith("lossless") for name in names)
         assert {"threshold", "vanilla"} <= names
+
+
+def test_sets_of_configurations() -> None:
+    """The recommended ones are among all, so that a run of these takes their outcomes over."""
+    recommended = variants_from_text("recommended")
+    assert len(recommended) == 8
+    assert set(recommended) <= set(variants_from_text("all"))
+    assert variants_from_text("published") == (*VARIANTS, AUTO_VARIANT)
+    with pytest.raises(BadInputError, match="expected: published, recommended, all, or some of vanilla"):
+        variants_from_text("recommended,d2f")

@@ -49,6 +49,13 @@ def test_a_trace_has_a_header_and_every_step(tiny_bundle: Path, tmp_path: Path) 
         assert set(step["seconds"]) == {"windows", "forward", "select", "commit", "spawn"}
         assert step["branches"][-1]["lookahead"] is None
         assert all(branch["window"] <= step["window"] for branch in step["branches"])
+        table = step["table"]
+        assert list(table) == ["position", "token", "probability", "entropy", "unmasked", "branch"]
+        rows = list(zip(*table.values(), strict=True))
+        written = [[position, token] for position, token, _, _, unmasked, _ in rows if unmasked]
+        assert all(fill in written for fill in step["fills"])
+        assert {branch for *_, branch in rows} <= set(range(len(step["branches"])))
+        assert all(0 < probability <= 1 and entropy >= -1e-6 for _, _, probability, entropy, _, _ in rows)
     assert sum(len(step["fills"]) for step in steps) > 20
 
 

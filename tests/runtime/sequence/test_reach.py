@@ -15,9 +15,12 @@ from lopa.runtime.sequence.reach import reach_from_config
 PROMPT = 3
 
 
-def branch_in_round(number: int, decided: list[int], config: GenerationConfig) -> Branch:
-    """Round `number`, from 0, of a prompt of 3 and a block of 8 with positions decided by then."""
-    branch = prepared(branch_from_prompt(np.arange(PROMPT), layout_of_prompt(PROMPT, config, 0)), config, mask_token=9)
+def branch_in_round(
+    number: int, decided: list[int], config: GenerationConfig, *, shift: int = 0, prompt: int = PROMPT
+) -> Branch:
+    """Round `number`, from 0, of a prompt and a block of 8 with positions decided by then."""
+    layout = layout_of_prompt(prompt, config, shift)
+    branch = prepared(branch_from_prompt(np.arange(prompt), layout), config, mask_token=9)
     for _ in range(number):
         later = replace(branch, blocks=after_round(branch.blocks, branch.decided, frozenset()))
         branch = prepared(later, config, mask_token=9)
@@ -54,3 +57,25 @@ def test_rows_of_a_round(
     found = reach_from_config(config)(branch, branch, config)
     assert (found.prefix, found.order.tolist(), found.commit) == (prefix, list(order), commit)
     assert found.lasting == lasting
+    assert not set(found.cached.tolist()) & set(found.order.tolist())
+
+
+@pytest.mark.parametrize(
+    ("cache", "prompt", "number", "cached", "order", "commit"),
+    [
+        ("prefix", 3, 0, [], range(19), 2),
+        ("prefix", 3, 1, range(2), range(2, 19), 0),
+        ("prefix", 1, 0, [], range(17), 0),
+        ("prefix", 1, 1, [], range(17), 0),
+        ("dual", 3, 0, [], [*range(2), *range(11, 19), *range(2, 11)], 10),
+        ("dual", 3, 1, [*range(2), *range(11, 19)], range(2, 11), 0),
+        ("dual", 1, 1, range(9, 17), range(9), 0),
+    ],
+)
+def test_the_row_before_a_block_belongs_to_it_where_rows_predict_the_next_position(
+    cache: Any, prompt: int, number: int, cached: Any, order: Any, commit: int
+) -> None:
+    config = GenerationConfig(strategy="threshold", cache=cache, block_size=8, max_new_tokens=16, window="full")
+    branch = branch_in_round(number, [], config, shift=1, prompt=prompt)
+    found = reach_from_config(config)(branch, branch, config)
+    assert (found.cached.tolist(), found.order.tolist(), found.commit) == (list(cached), list(order), commit)

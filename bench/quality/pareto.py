@@ -1,0 +1,19 @@
+"""Pareto front: the points that no other point beats in both figures. Pure."""
+
+from collections.abc import Sequence
+
+
+def pareto_front(points: Sequence[tuple[float, float]]) -> list[int]:
+    """Return the indices of the points (speed, score) on the front, by rising speed.
+
+    A point is on it where no other has at least its speed and at least its score, and more of one of them.
+    """
+    front: list[int] = []
+    best = float("-inf")
+    order = sorted(range(len(points)), key=lambda i: points[i], reverse=True)
+    for i in order:
+        speed, score = points[i]
+        if score > best or (front and points[front[-1]] == (speed, score)):
+            front.append(i)
+            best = max(best, score)
+    return front[::-1]

@@ -1,0 +1,189 @@
+"""bench --quality --resume: outcomes that are there are not decoded again, those of anything else are refused."""
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cli.command import lopa_export
+
+from lopa.bench.quality import decodes
+from lopa.tiny import EVAL
+
+KEPT, REPORT = "quality.outcomes.jsonl", "quality.json"
+Key = tuple[str, str, str]
+
+
+@pytest.fixture(autouse=True)
+def _short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decodes, "MAX_NEW_TOKENS", 16)
+
+
+@pytest.fixture
+def prompts(tmp_path: Path) -> Path:
+    lines = [json.loads(line) for line in EVAL.read_text(encoding="utf-8").splitlines()[:3]]
+    lines[1]["task_id"] = "A/1"
+    path = tmp_path / "eval.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+@pytest.fixture
+def counted(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[None]]:
+    """Counts the decodes of a run, which is interrupted after so many."""
+
+    def counting(most: int = 1000) -> list[None]:
+        decode, made = decodes._decode, list[None]()
+
+        def limited(*given: Any) -> Any:
+            if len(made) == most:
+                raise KeyboardInterrupt
+            made.append(None)
+            return decode(*given)
+
+        monkeypatch.setattr(decodes, "_decode", limited)
+        return made
+
+    return counting
+
+
+def bench(bundle: Path, prompts: Path, output: Path, *options: object) -> subprocess.CompletedProcess[str]:
+    asked = () if "--strategies" in options else ("--strategies", "d2f")
+    return lopa_export("bench", bundle, "--quality", prompts, "--threads", 1, "--output", output, *asked, *options)
+
+
+def outcomes_of(output: Path) -> dict[Key, dict[str, Any]]:
+    """By prompt, configuration and options."""
+    records = json.loads((output / REPORT).read_text())["outcomes"]
+    return {(each["prompt"], each["config"], each["options"]): each for each in records}
+
+
+def test_an_interrupted_run_goes_on(
+    tiny_bundle: Path,
+    prompts: Path,
+    tmp_path: Path,
+    counted: Callable[..., list[None]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    whole, output = tmp_path / "whole", tmp_path / "out"
+    assert bench(tiny_bundle, prompts, whole).returncode == 0
+    counted(1 + 6)  # one to begin with, then a prompt with 4 configurations, and half of another
+    stopped = bench(tiny_bundle, prompts, output)
+    assert stopped.returncode not in (0, 2)
+    assert f"{output} has 6 outcomes: --resume goes on from there" in stopped.stderr.replace("\n", " ")
+    monkeypatch.undo()
+    monkeypatch.setattr(decodes, "MAX_NEW_TOKENS", 16)
+    assert [path.name for path in output.iterdir() if path.is_file()] == [KEPT]
+    before = [json.loads(line) for line in (output / KEPT).read_text().splitlines()[1:]]
+    assert len(before) == 6
+    with (output / KEPT).open("a") as file:
+        file.write('{"prompt":"12')  # the machine stopped
+    made = counted()
+    done = bench(tiny_bundle, prompts, output, "--resume")
+    assert done.returncode == 0, done.stderr
+    assert f"6 outcomes are in {output} already" in done.stderr.replace("\n", " ")
+    assert len(made) == 1 + 6
+    assert sorted(path.name for path in output.iterdir()) == ["quality.json", "quality.md", "samples"]
+    found, expected = outcomes_of(output), outcomes_of(whole)
+    assert all(record in found.values() for record in before)
+    assert found.keys() == expected.keys()
+    for key, record in found.items():
+        for name in ("right", "steps", "tokens", "window_tokens"):
+            assert record["outcome"][name] == expected[key]["outcome"][name]
+    for name in (each.name for each in (whole / "samples").iterdir()):
+        assert (output / "samples" / name).read_text() == (whole / "samples" / name).read_text()
+
+
+def test_a_finished_run_takes_more_strategies_and_prompts(
+    tiny_bundle: Path, prompts: Path, tmp_path: Path, counted: Callable[..., list[None]]
+) -> None:
+    output = tmp_path / "out"
+    assert bench(tiny_bundle, prompts, output, "--limit", 2).returncode == 0
+    before = outcomes_of(output)
+    made = counted()
+    done = bench(tiny_bundle, prompts, output, "--resume", "--strategies", "d2f,vanilla")
+    assert done.returncode == 0, done.stderr
+    assert len(made) == 1 + 4 + 3, "another prompt with d2f, and vanilla"
+    after = outcomes_of(output)
+    assert len(after) == 3 * 5
+    assert {key: after[key] for key in before} == before
+    again = bench(tiny_bundle, prompts, output, "--resume", "--strategies", "vanilla")
+    assert again.returncode == 0
+    assert len(made) == 1 + 4 + 3
+    assert outcomes_of(output) == after, "those of strategies that are not asked for now stay"
+    assert [row["config"] for row in json.loads((output / REPORT).read_text())["rows"]] == ["vanilla"]
+
+
+def test_without_resume_everything_is_decoded_again(
+    tiny_bundle: Path, prompts: Path, tmp_path: Path, counted: Callable[..., list[None]]
+) -> None:
+    assert bench(tiny_bundle, prompts, tmp_path / "out").returncode == 0
+    made = counted()
+    assert bench(tiny_bundle, prompts, tmp_path / "out").returncode == 0
+    assert len(made) == 1 + 12
+
+
+def changed_prompts(report: dict[str, Any]) -> None:
+    report["prompts"]["sha256"] = "0" * 64
+
+
+def changed_bundle(report: dict[str, Any]) -> None:
+    report["run"]["bundle_sha256"] = "0" * 64
+
+
+def changed_threads(report: dict[str, Any]) -> None:
+    report["run"]["threads"] = 7
+
+
+def changed_device(report: dict[str, Any]) -> None:
+    report["run"]["device"] = "numpy"
+
+
+def changed_outcome(report: dict[str, Any]) -> None:
+    report["outcomes"][0]["outcome"]["steps"] = "many"
+
+
+def without_outcomes(report: dict[str, Any]) -> None:
+    del report["outcomes"]
+
+
+def test_outcomes_of_something_else_are_refused(tiny_bundle: Path, prompts: Path, tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    assert bench(tiny_bundle, prompts, output, "--limit", 1).returncode == 0
+    whole = (output / REPORT).read_bytes()
+    for change, said in (
+        (changed_prompts, "outcomes of another file of prompts"),
+        (changed_bundle, "outcomes of another bundle"),
+        (changed_threads, "outcomes of another number of threads"),
+        (changed_device, "outcomes of another device"),
+        (changed_outcome, "Expected `int`"),
+        (without_outcomes, "has no outcomes"),
+    ):
+        report = json.loads(whole)
+        change(report)
+        (output / REPORT).write_text(json.dumps(report))
+        done = bench(tiny_bundle, prompts, output, "--limit", 1, "--resume")
+        assert done.returncode == 2
+        assert said in done.stderr.replace("\n", " "), done.stderr
+        assert json.loads((output / REPORT).read_bytes()) == report
+        assert not (output / KEPT).exists()
+
+
+def test_other_prompts_are_refused(tiny_bundle: Path, prompts: Path, tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    assert bench(tiny_bundle, prompts, output, "--limit", 1).returncode == 0
+    prompts.write_text(prompts.read_text() + "\n")
+    done = bench(tiny_bundle, prompts, output, "--limit", 1, "--resume")
+    assert done.returncode == 2
+    assert "--resume with outcomes of another file of prompts" in done.stderr.replace("\n", " ")
+
+
+def test_resume_needs_an_output(tiny_bundle: Path, prompts: Path) -> None:
+    done = lopa_export("bench", tiny_bundle, "--quality", prompts, "--resume")
+    assert done.returncode == 2
+    assert "--resume needs --output" in done.stderr
+    done = lopa_export("bench", tiny_bundle, "--cold", "--resume")
+    assert done.returncode == 2
+    assert "--resume goes with --quality" in done.stderr

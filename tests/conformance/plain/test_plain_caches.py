@@ -1,0 +1,373 @@
+"""Every position is answered by a row that speaks of it, whatever is kept: held against the definitions of the caches.
+
+In every round of random decodes, of every family's layers, alignment, shift and cache, what the rules saw of a position
+is what a plain network in float64 says of it: by one pass over the whole sequence where caches are exact, and by their
+definitions where they are not. So is what each step writes, by the rule written plainly.
+"""
+
+import dataclasses
+import json
+from collections.abc import Iterable, Iterator
+from types import SimpleNamespace
+from typing import Any, cast
+
+import msgspec
+import numpy as np
+import pytest
+from tests.conformance.plain.plain_caches import PlainCaches, Setting, State
+from tests.conformance.plain.plain_decode import above, best, first, plain_decode
+from tests.conformance.plain.plain_network import Array, PlainNetwork, Sizes, random_weights
+from tools.random_configs import random_config
+
+from lopa.runtime.algorithm import contest
+from lopa.runtime.algorithm.decoding import Decoding, Step
+from lopa.runtime.algorithm.row_sharing import always
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.bundle.manifest import Manifest, ModelDimensions, SpecialTokens
+from lopa.runtime.bundle.weights import weights_from_bundle
+from lopa.runtime.contract import TOP_K, Float32
+from lopa.runtime.decoder import Decoder
+from lopa.runtime.errors import BadInputError
+from lopa.runtime.generation_config import TRAITS, GenerationConfig
+from lopa.runtime.sequence.blocks import BlockState
+from lopa.runtime.sequence.branches import Branch
+from lopa.runtime.sequence.row_statistics import RowStatistics
+from lopa.runtime.sequence.windows import Windows
+from lopa.runtime.sessions.host_session import HostSession
+from lopa.runtime.sessions.numpy_session import NumpyForward
+from lopa.runtime.sessions.prefix_cache import cache_shape_from_manifest
+from lopa.runtime.strategy.judging import judged_probabilities
+
+END, MASK = 0, 2
+TOLERANCE = 1e-4
+"""Of a probability and of an entropy in nats: float32 against float64, through a sharp head."""
+LAYERS = {  # bias, norms, head size, key-value heads
+    "dream, fast_dllm_v2": Sizes(bias=True, norms=False),
+    "llada, stable_diffcoder": Sizes(bias=False, norms=False, kv_heads=4),
+    "sdar": Sizes(bias=False, norms=True, head_size=12),
+    "wedlm": Sizes(bias=True, norms=True),
+}
+
+
+@dataclasses.dataclass
+class Model:
+    """One random model, here and in the plain."""
+
+    plain: PlainNetwork
+    manifest: Manifest
+    session: HostSession
+    requests: Iterator[int]
+
+
+def model_of(manifest: Manifest, layers: str, *, shift: int, seed: int) -> Model:
+    sizes = LAYERS[layers]
+    weights = random_weights(sizes, seed, sharpness=3.0, mask=MASK)
+    dimensions = ModelDimensions(
+        vocab_size=sizes.vocabulary,
+        hidden_size=sizes.hidden,
+        intermediate_size=sizes.inner,
+        layers=sizes.layers,
+        heads=sizes.heads,
+        kv_heads=sizes.kv_heads,
+        head_size=sizes.head_size,
+        max_positions=512,
+        rope_theta=sizes.theta,
+        rms_norm_eps=sizes.eps,
+        qkv_bias=sizes.bias,
+        qk_norm=sizes.norms,
+    )
+    own = msgspec.structs.replace(
+        manifest,
+        architecture="a-test",
+        prediction_shift=shift,
+        dimensions=dimensions,
+        special_tokens=SpecialTokens(mask=MASK, eos=END, pad=END, bos=None),
+    )
+    session = HostSession(NumpyForward(weights, own), "numpy", cache_shape_from_manifest(own))
+    return Model(PlainNetwork(sizes, weights), own, session, iter(range(10**6)))
+
+
+def steps_of(model: Model, prompt: list[int], config: GenerationConfig, *, shared: bool = False) -> Iterator[Step]:
+    number = next(model.requests)
+    decoding = Decoding(
+        model.session, number, np.array(prompt), config, model.manifest, sharing=always if shared else None
+    )
+    while decoding.stop_reason is None:
+        yield decoding.step()
+    model.session.release(number)
+
+
+def setting_of(config: GenerationConfig, prompt: int, shift: int) -> Setting:
+    return Setting(config.cache, config.window, config.alignment, shift, prompt, config.block_size, config.sub_block)
+
+
+def probabilities(logits: Array) -> Array:
+    raised = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    return raised / raised.sum(axis=-1, keepdims=True)
+
+
+def checked_positions(model: Model, prompt: list[int], config: GenerationConfig, *, shared: bool = False) -> int:
+    """Hold every round of a decode against the definitions; the number of positions that were looked at."""
+    caches = PlainCaches(model.plain, setting_of(config, len(prompt), model.manifest.prediction_shift))
+    return checked_steps(steps_of(model, prompt, config, shared=shared), caches, config)
+
+
+def checked_steps(steps: Iterable[Step], caches: PlainCaches, config: GenerationConfig) -> int:
+    """The same of the steps of one decode; with a grammar, which takes other tokens, entropies alone."""
+    checked = 0
+    for step in steps:
+        blocks = step.branches[-1].blocks
+        due = [block for block in blocks if block.state is BlockState.TO_CACHE and block.end > block.start]
+        active = [block for block in blocks if block.state is BlockState.ACTIVE]
+        said = caches.said(
+            [State(branch.tokens, branch.decided) for branch in step.branches],
+            (due[0].start, due[-1].end) if due else None,
+            (due or active)[0].start,
+        )
+        caches.keep(step.winner)
+        for number, (branch, asked, found) in enumerate(
+            zip(step.branches, step.windows.asked, step.candidates, strict=True)
+        ):
+            expected = probabilities(said[number][asked] / config.logits_temperature)
+            where = f"step {step.number}, branch {number}, positions {asked}, {config}"
+            assert not np.isnan(expected).any(), where
+            if not config.has_grammar:
+                own = np.take_along_axis(expected, found.tokens[:, None], 1)[:, 0]
+                np.testing.assert_allclose(found.probabilities, own, atol=TOLERANCE, err_msg=where)
+                if not config.temperature:
+                    best = np.delete(expected, MASK, axis=1).max(axis=1)
+                    np.testing.assert_allclose(own, best, atol=TOLERANCE, err_msg=where)
+            entropy = -(expected * np.log(expected)).sum(axis=1)
+            assert found.entropies is not None
+            np.testing.assert_allclose(found.entropies, entropy, atol=4 * TOLERANCE, err_msg=where)
+            opened = np.arange(len(branch.tokens)) < branch.blocks[-1].end
+            if config.cache != "sub_block":  # where some wait for their sub-block
+                np.testing.assert_array_equal(asked, np.flatnonzero(~branch.decided & opened), err_msg=where)
+            checked += len(asked)
+        for branch, position, token in zip(step.fill_branches, step.fills.positions, step.fills.tokens, strict=True):
+            distribution = probabilities(said[branch][position])
+            if not (config.temperature or config.has_grammar):
+                assert distribution[token] > np.delete(distribution, MASK).max() - TOLERANCE
+    return checked
+
+
+def random_default_config(rng: np.random.Generator, manifest: Manifest) -> GenerationConfig:
+    """Any strategy, alignment and cache of the default mode, with up to 4 branches or guesses."""
+    stand_in: Any = SimpleNamespace(
+        bundle=SimpleNamespace(manifest=manifest), config=lambda **options: GenerationConfig(**options)
+    )
+    while True:
+        try:
+            config = random_config(rng, cast(Decoder, stand_in))
+            config = dataclasses.replace(
+                config,
+                published=False,
+                temperature=float(rng.choice([0.0, 0.0, 0.7])),
+                top_k=None,
+                top_p=None,
+                stop=(),
+                branches=int(rng.integers(1, 5)) if TRAITS[config.strategy].looks_ahead else None,
+                max_new_tokens=int(rng.integers(1, 40)),
+            )
+            if not manifest.prediction_shift and rng.random() < 0.1:
+                config = dataclasses.replace(
+                    config,
+                    alignment="sliding",
+                    window="causal",
+                    confidence="neg_entropy",
+                    cache="blocks",
+                    sub_block=None,
+                    block_steps=None,
+                )
+            if rng.random() < 0.3:
+                config = dataclasses.replace(config, lossless=True, branches=int(rng.integers(2, 5)))
+        except BadInputError:
+            continue
+        if config.strategy != "credit":  # whose probabilities are no longer the model's
+            return config
+
+
+def sweep(manifest: Manifest, seed: int, decodes: int) -> int:
+    """Random decodes of one random model; positions that were looked at."""
+    rng = np.random.default_rng(seed)
+    model = model_of(manifest, list(LAYERS)[seed % len(LAYERS)], shift=seed // len(LAYERS) % 2, seed=seed)
+    checked = 0
+    for _ in range(decodes):
+        prompt = rng.integers(3, 24, int(rng.integers(1, 20))).tolist()
+        config = random_default_config(rng, model.manifest)
+        checked += checked_positions(model, prompt, config, shared=bool(rng.random() < 0.3))
+    return checked
+
+
+@pytest.fixture(scope="module")
+def manifest(tiny_bundle: Any) -> Manifest:
+    return Bundle.open(tiny_bundle).manifest
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_random_decodes(seed: int, manifest: Manifest) -> None:
+    """Seeds 0 to 3 have rows that speak of their own position, 4 to 7 such that speak of the next, of four kinds of
+    layers."""
+    assert sweep(manifest, seed, 6) > 100
+
+
+@pytest.mark.parametrize("cache", ["none", "prefix", "dual"])
+def test_shadow_rows_judge_as_if_the_token_were_not_there(
+    cache: Any, manifest: Manifest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a network of one layer, whose keys and values depend on a token alone, exactly; at a block's start too."""
+    judged: list[tuple[Array, Array, Array]] = []
+
+    def noted(windows: Windows, rows: RowStatistics, anchor: Branch) -> Float32:
+        found = judged_probabilities(windows, rows, anchor)
+        judged.append((anchor.tokens, windows.judged, found))
+        return found
+
+    monkeypatch.setattr(contest, "judged_probabilities", noted)
+    monkeypatch.setitem(LAYERS, "one", Sizes(layers=1))
+    model = model_of(manifest, "one", shift=1, seed=3)
+    rng, starts = np.random.default_rng(1), 0
+    for _ in range(4):
+        prompt = rng.integers(3, 24, 5).tolist()
+        config = GenerationConfig(
+            strategy="wino", cache=cache, block_size=6, max_new_tokens=18, skip_threshold=0.3, stop_at_eos=False
+        )
+        list(steps_of(model, prompt, config))
+        for tokens, positions, found in judged:
+            for position, probability in zip(positions, found, strict=True):
+                every = np.arange(len(tokens))
+                sees = np.ones((len(tokens), len(tokens)), bool)
+                sees[position - 1, position] = False
+                logits, _ = model.plain.rows(tokens, every, sees)
+                expected = probabilities(logits[position - 1])
+                named = np.argsort(-expected)[:TOP_K]
+                if tokens[position] in named:
+                    assert probability == pytest.approx(expected[tokens[position]], abs=TOLERANCE)
+                starts += (position - 5) % 6 == 0
+        judged.clear()
+    assert starts > 3
+
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"name": {"type": "string", "maxLength": 6}, "answer": {"type": "integer"}},
+    "required": ["name", "answer"],
+    "additionalProperties": False,
+}
+
+
+@pytest.mark.parametrize("cache", ["sub_block", "dual", "prefix"])
+def test_what_a_grammar_writes_leaves_no_row_of_another_part(cache: Any, tiny_bundle: Any) -> None:
+    """It may write the first position of a sub-block around which no rows were kept."""
+    pytest.importorskip("llguidance")
+    again = 0
+    with Decoder.open(tiny_bundle, ["numpy"]) as decoder:
+        plain = plain_of_bundle(decoder.bundle)
+        options: dict[str, Any] = {"sub_block": 3, "window": "block_causal"} if cache == "sub_block" else {}
+        for number, strategy in enumerate(("threshold", "sequential")):
+            config = decoder.config(
+                strategy=strategy, cache=cache, json_schema=SCHEMA, block_size=32, max_new_tokens=40, **options
+            )
+            prompt = decoder.tokenizer.encode(f"Ann has {number + 3} apples. How many?", add_bos=True)
+            steps: list[Step] = []
+            *_, done = decoder.stream(prompt, config, on_step=steps.append)
+            assert checked_steps(steps, PlainCaches(plain, setting_of(config, len(prompt), 1)), config)
+            json.loads(done.result.text)  # type: ignore[union-attr]
+            again += sum(written_ahead(step, config) for step in steps[1:])
+    assert again or cache != "sub_block"
+
+
+def written_ahead(step: Step, config: GenerationConfig) -> bool:
+    """Whether the open sub-block begins with decided positions, and all of the block is computed nevertheless."""
+    anchor, size = step.branches[-1], config.sub_block
+    if size is None or not len(step.windows.asked[-1]) or step.windows.prefix + step.windows.commit == 0:
+        return False
+    block = next(block for block in anchor.blocks if block.state is BlockState.ACTIVE)
+    first = block.start + (int(step.windows.asked[-1][0]) - block.start) // size * size
+    return bool(block.rounds and anchor.decided[first] and step.windows.commit)
+
+
+def plain_of_bundle(bundle: Bundle) -> PlainNetwork:
+    sizes = bundle.manifest.dimensions
+    return PlainNetwork(
+        Sizes(
+            vocabulary=sizes.vocab_size,
+            hidden=sizes.hidden_size,
+            inner=sizes.intermediate_size,
+            layers=sizes.layers,
+            heads=sizes.heads,
+            kv_heads=sizes.kv_heads,
+            head_size=sizes.head_size,
+            theta=sizes.rope_theta,
+            eps=sizes.rms_norm_eps,
+            bias=sizes.qkv_bias,
+            norms=sizes.qk_norm,
+        ),
+        weights_from_bundle(bundle),
+    )
+
+
+RULES: dict[str, tuple[Any, dict[str, Any]]] = {
+    "threshold": (above(0.6), {"skip_threshold": 0.6}),
+    "vanilla": (best(1), {}),
+    "sequential": (first, {}),
+    "top_n": (best(3), {"per_step": 3}),
+}
+CACHES = [
+    ("none", "full", "prompt"),
+    ("prefix", "full", "prompt"),
+    ("dual", "full", "prompt"),
+    ("blocks", "block_causal", "prompt"),
+    ("blocks", "block_causal", "absolute"),
+]
+CLOSE = 1e-3
+"""A choice that is closer to another one than this may fall the other way in float32."""
+
+
+def compared(model: Model, rng: np.random.Generator, cache: str, window: str, alignment: str) -> tuple[int, int]:
+    """Decodes of every rule by ours and by the plain loop: tokens compared, and decodes that had a near-tie."""
+    tokens = ties = 0
+    for strategy, (rule, options) in RULES.items():
+        prompt = rng.integers(3, 24, int(rng.integers(1, 14))).tolist()
+        config = GenerationConfig(
+            strategy=cast(Any, strategy),
+            cache=cast(Any, cache),
+            window=cast(Any, window),
+            alignment=cast(Any, alignment),
+            block_size=int(rng.integers(2, 9)),
+            max_new_tokens=int(rng.integers(5, 24)),
+            confidence="probability",
+            stop_at_eos=False,
+            block_add_threshold=1.0,
+            decoded_token_threshold=1.0,
+            **options,
+        )
+        setting = setting_of(config, len(prompt), model.manifest.prediction_shift)
+        expected, margin = plain_decode(model.plain, setting, prompt, rule, new=config.max_new_tokens, mask=MASK)
+        if margin < CLOSE:
+            ties += 1
+            continue
+        for own in (config, dataclasses.replace(config, lossless=True, branches=int(rng.integers(2, 5)))):
+            assert answer_of(model, prompt, own) == expected, (own, prompt)
+        tokens += len(expected)
+    return tokens, ties
+
+
+def answer_of(model: Model, prompt: list[int], config: GenerationConfig) -> list[int]:
+    decoding = Decoding(model.session, next(model.requests), np.array(prompt), config, model.manifest)
+    while decoding.stop_reason is None:
+        decoding.step()
+    return cast(list[int], decoding.committed().tolist())
+
+
+@pytest.mark.parametrize("shift", [0, 1])
+@pytest.mark.parametrize(("cache", "window", "alignment"), CACHES)
+def test_answers_of_plain_loops(cache: str, window: str, alignment: str, shift: int, manifest: Manifest) -> None:
+    rng = np.random.default_rng(7)
+    found = [
+        compared(model_of(manifest, layers, shift=shift, seed=seed), rng, cache, window, alignment)
+        for seed, layers in enumerate(LAYERS)
+    ]
+    tokens, ties = np.sum(found, axis=0)
+    assert ties <= 8
+    assert tokens > 60

@@ -1,0 +1,115 @@
+"""The flat table of a decode's steps."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lopa.runtime import BadInputError, Decoder, Step, trace_table
+
+COLUMNS = ["step", "position", "token", "probability", "entropy", "unmasked", "branch"]
+CASES: list[dict[str, Any]] = [
+    {"strategy": "lopa", "branches": 4},
+    {"strategy": "d2f", "logprobs": True},
+    {"strategy": "threshold", "cache": "prefix"},
+    {"strategy": "vanilla", "lossless": True, "branches": 3},
+    {"strategy": "lopa", "branches": 3, "temperature": 0.8, "seed": 4},
+]
+
+
+def decoded(decoder: Decoder, prompt: tuple[int, ...], **options: Any) -> tuple[list[int], list[Step]]:
+    steps: list[Step] = []
+    config = decoder.config(max_new_tokens=40, **options)
+    [result] = decoder.generate([list(prompt)], config, on_step=lambda _, step: steps.append(step))
+    return list(result.token_ids), steps
+
+
+@pytest.mark.parametrize("options", CASES, ids=str)
+def test_the_tokens_that_a_step_unmasks_make_the_answer(
+    decoder: Decoder, prompt: tuple[int, ...], options: dict[str, Any]
+) -> None:
+    ids, steps = decoded(decoder, prompt, **options)
+    table = trace_table(steps)
+    assert list(table) == COLUMNS
+    assert len({len(column) for column in table.values()}) == 1
+    written = dict(zip(table["position"][table["unmasked"]], table["token"][table["unmasked"]], strict=True))
+    assert [written[len(prompt) + place] for place in range(len(ids))] == ids
+    order = list(zip(table["step"], table["branch"], table["position"], strict=True))
+    assert order == sorted(set(order))
+    assert (table["probability"] > 0).all()
+    assert (table["probability"] <= 1).all()
+    assert (table["entropy"] >= -1e-6).all()
+    assert set(table["step"]) <= set(range(1, len(steps) + 1))
+    for step in steps:
+        rows = table["step"] == step.number
+        of_winner = table["branch"][rows & table["unmasked"]]
+        assert len(of_winner) >= len(step.fills)
+        assert options.get("lossless") or set(of_winner) <= {step.winner}
+
+
+def test_probabilities_are_those_of_the_answer(decoder: Decoder, prompt: tuple[int, ...]) -> None:
+    steps: list[Step] = []
+    config = decoder.config(strategy="lopa", branches=3, logprobs=True, max_new_tokens=40)
+    *_, done = decoder.stream(prompt, config, on_step=steps.append)
+    table = trace_table(steps)
+    said = dict(zip(table["position"][table["unmasked"]], table["probability"][table["unmasked"]], strict=True))
+    assert any(step.branches[step.winner].lookahead for step in steps)
+    logprobs = done.result.logprobs  # type: ignore[union-attr]
+    np.testing.assert_allclose(
+        [said[len(prompt) + place] for place in range(len(logprobs))], np.exp(logprobs), rtol=1e-5
+    )
+
+
+def test_a_row_for_every_branch(decoder: Decoder, prompt: tuple[int, ...]) -> None:
+    _, steps = decoded(decoder, prompt, strategy="lopa", branches=4)
+    several = next(step for step in steps if len(step.branches) == 4)
+    table = trace_table(several)
+    assert set(table["branch"]) == {0, 1, 2, 3}
+    for branch, asked in enumerate(several.windows.asked):
+        own = (table["branch"] == branch) & ~np.isin(table["position"], np.setdiff1d(table["position"], asked))
+        np.testing.assert_array_equal(table["position"][own], asked)
+
+
+def test_pandas_takes_it_as_it_is(decoder: Decoder, prompt: tuple[int, ...]) -> None:
+    pandas = pytest.importorskip("pandas")
+    _, steps = decoded(decoder, prompt, strategy="d2f")
+    frame = pandas.DataFrame(trace_table(steps))
+    assert list(frame.columns) == COLUMNS
+    assert len(frame) == sum(len(asked) for step in steps for asked in step.windows.asked)
+    assert frame["unmasked"].dtype == bool
+
+
+def test_no_steps_are_a_table_without_rows() -> None:
+    table = trace_table([])
+    assert list(table) == COLUMNS
+    assert [len(column) for column in table.values()] == [0] * len(COLUMNS)
+
+
+def test_steps_of_several_prompts_are_told_apart(decoder: Decoder, prompt: tuple[int, ...]) -> None:
+    heard: dict[int, list[int]] = {}
+    prompts = [list(prompt), list(prompt)[:9], list(prompt)[:5]]
+    results = list(
+        decoder.generate(
+            prompts,
+            decoder.config(max_new_tokens=16),
+            parallel=2,
+            on_step=lambda number, step: heard.setdefault(number, []).append(step.number),
+        )
+    )
+    assert {number: len(steps) for number, steps in heard.items()} == {
+        number: result.steps for number, result in enumerate(results)
+    }
+    assert all(steps == list(range(1, len(steps) + 1)) for steps in heard.values())
+
+
+def test_what_on_step_raises_comes_out(decoder: Decoder, prompt: tuple[int, ...]) -> None:
+    class OwnError(Exception):
+        pass
+
+    def failing(number: int, step: Step) -> None:
+        raise OwnError(f"{number} {step.number}")
+
+    with pytest.raises(OwnError, match="0 1"):
+        list(decoder.generate([list(prompt)], on_step=failing))
+    with pytest.raises(BadInputError, match="on_step 5"):
+        decoder.generate([list(prompt)], on_step=5)  # type: ignore[arg-type]
