@@ -84,7 +84,7 @@ async def _served(
     server = _Server(
         uvicorn.Config(
             app_of_service(service, visitors),
-            http=protocol_within(service.limits.stall_seconds),
+            http=protocol_within(service.limits.stall_seconds, on_invalid=lambda: service.metrics.rejected(None)),
             ws="none",
             lifespan="on",
             log_config=None,

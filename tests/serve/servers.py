@@ -15,6 +15,8 @@ from openai import OpenAI
 WAIT = 60.0
 """Seconds after which something that has to happen counts as lost."""
 STOPPING = "stopping: running answers end, no new ones are taken"
+INVALID = "Invalid HTTP request received."
+"""In the line of the log that tells of what is no HTTP."""
 
 
 class Server:

@@ -33,8 +33,6 @@ _SAID = (
     "fuzzed at http://",
     "stopping: running answers end",
     "Invalid HTTP request received.",
-    "Unsupported upgrade request.",
-    "No supported WebSocket library detected.",
 )
 """What the server may say on standard error."""
 _HEADERS = frozenset(
