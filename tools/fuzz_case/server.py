@@ -145,7 +145,7 @@ class FuzzedServer:
             if process:
                 self._process = 0
                 break
-        said = [line for line in self._lines() if line.strip() and not line.startswith(_SAID)]
+        said = [line for line in self._lines() if line.strip() and not any(each in line for each in _SAID)]
         if any("MemoryError" in line for line in said):
             raise MemoryError("".join(said)[-300:])
         if said or status:
