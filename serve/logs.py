@@ -13,9 +13,10 @@ from typing import Any, Literal, get_args
 
 LogFormat = Literal["text", "json"]
 LOG_FORMATS: tuple[LogFormat, ...] = get_args(LogFormat)
-OPERATOR = "lopa.serve.operator"
+_PACKAGE = __name__.rpartition(".")[0]
+OPERATOR = f"{_PACKAGE}.operator"
 """Logger of what the operator is told: that the server is ready, that it stops. Text without time and level."""
-ACCESS = "lopa.serve.access"
+ACCESS = f"{_PACKAGE}.access"
 """Logger with a line for each request, at level INFO. A record may have `fields`, which JSON lines show."""
 REQUEST_ID: ContextVar[str | None] = ContextVar("REQUEST_ID", default=None)
 """Name of the request that the running task answers."""

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 from starlette.types import Receive
 
-HALF_CLOSED = "lopa.half_closed"
+HALF_CLOSED = "half_closed"
 """Extension of a request's scope: an asyncio.Event that is set when the client has closed its sending half. It may have
 left altogether, and the next bytes that are sent to it tell."""
 
