@@ -83,7 +83,8 @@ class _LineWriter(logging.Handler):
         super().__init__()
         self._descriptor = descriptor
         self._waiting: queue.Queue[str | None] = queue.Queue(_MAX_WAITING)
-        self._dropped = 0
+        self.lost = 0
+        """Lines that could not be written, and that the log has not told of yet."""
         self._at_line_start = True
         self._thread = threading.Thread(target=self._write_all, name="lopa-log", daemon=True)
         self._thread.start()
@@ -108,17 +109,17 @@ class _LineWriter(logging.Handler):
         try:
             self._waiting.put_nowait(line)
         except queue.Full:
-            self._dropped += 1
+            self.lost += 1
 
     def _write_all(self) -> None:
         while (line := self._waiting.get()) is not None:
-            if self._dropped:
-                if not self._is_written(self._note("%d lines of the log could not be written", self._dropped)):
-                    self._dropped += 1
+            if self.lost:
+                if not self._is_written(self._note("%d lines of the log could not be written", self.lost)):
+                    self.lost += 1
                     continue
-                self._dropped = 0
+                self.lost = 0
             if not self._is_written(line):
-                self._dropped += 1
+                self.lost += 1
 
     def _note(self, text: str, *args: object) -> str:
         """A line about the log itself."""
