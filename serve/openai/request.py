@@ -11,6 +11,7 @@ from lopa.runtime.text.prompt_ids import Prompt
 from lopa.serve.limits import ServeLimits
 from lopa.serve.openai.field_error import FieldError, errors_of_field
 from lopa.serve.openai.options import CHATS, OURS, PROMPT_FIELDS, BodyOptions, options_of_body, ours_of_body
+from lopa.serve.openai.prompt_error import LENGTH
 from lopa.serve.openai.prompts import checked_messages, plain_messages, prompts_of_field
 
 USUAL_TOKENS = 256
@@ -52,6 +53,11 @@ class AskedRequest:
     def param(self) -> str:
         """The field with what is to be answered."""
         return PROMPT_FIELDS[self.endpoint]
+
+    @property
+    def length_param(self) -> str:
+        """The field that bounds the answer's length, as the client calls it."""
+        return self.options.params.get(LENGTH, "max_tokens")
 
 
 def request_of_body(body: Mapping[str, Any], endpoint: str, limits: ServeLimits) -> AskedRequest:
@@ -121,8 +127,8 @@ def _stream_of_body(body: Mapping[str, Any]) -> StreamOptions | None:
 def keep_within(options: BodyOptions, limits: ServeLimits) -> None:
     """Give what was not asked for, and refuse what is more than the operator allows; other values come later."""
     most = MOST_POSITIONS if limits.max_tokens is None else limits.max_tokens
-    _check_ceiling(options, "max_new_tokens", most)
-    options.values.setdefault("max_new_tokens", min(USUAL_TOKENS, most))
+    _check_ceiling(options, LENGTH, most)
+    options.values.setdefault(LENGTH, min(USUAL_TOKENS, most))
     _check_ceiling(options, "branches", limits.max_branches)
     branches = options.values.get("branches")
     if branches == "auto" and limits.max_branches < MOST_AUTO_BRANCHES:

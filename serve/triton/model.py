@@ -24,7 +24,7 @@ from lopa.runtime.requests.result import DoneEvent
 from lopa.runtime.text.prompt_ids import Prompt, PromptRequest
 from lopa.serve.limits import ServeLimits
 from lopa.serve.openai.config import config_of_options, errors_of_grammar
-from lopa.serve.openai.field_error import errors_of_field
+from lopa.serve.openai.prompt_error import LENGTH, errors_of_prompts
 from lopa.serve.triton.asked import AskedText, asked_of_inputs, input_value, parameters_of_text
 from lopa.serve.triton.groups import devices_of_instance
 from lopa.serve.triton.outputs import outputs_of_events, outputs_of_result
@@ -122,7 +122,7 @@ class TritonModel:
         engine = self._engine
         config = config_of_options(engine.config, asked.options)
         with (
-            errors_of_field(asked.param),
+            errors_of_prompts(asked.param, asked.options.params.get(LENGTH, LENGTH)),
             errors_of_grammar(asked.options),
             refused_as_bad_input("it cannot be used", expected="text that the model reads", remedy="correct it"),
         ):

@@ -24,3 +24,11 @@ def server(chat_bundle: Path) -> Iterator[Server]:
         code, said = started.stop()
     # Nothing but that, and that uvicorn was sent what is no HTTP: no traceback, whatever the tests did to it.
     assert (code, [line for line in said.splitlines() if INVALID not in line]) == (0, [STOPPING])
+
+
+@pytest.fixture(scope="session")
+def unbounded(chat_bundle: Path) -> Iterator[Server]:
+    """One without limits of its own."""
+    with serving(chat_bundle) as started:
+        yield started
+        assert started.stop() == (0, f"{STOPPING}\n")

@@ -356,3 +356,56 @@ def test_a_prompt_that_comes_again_is_counted_as_found(server: Server) -> None:
     assert [each["prompt_tokens_details"]["cached_tokens"] for each in used] == [0, used[0]["prompt_tokens"]]
     full = server.http.post("/v1/completions", json={**body, "lopa": None}).json()["usage"]
     assert full["prompt_tokens_details"] == {"cached_tokens": 0}
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+@pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens"])
+def test_a_length_that_no_prompt_leaves_room_for_is_named_as_the_client_did(
+    unbounded: Server, name: str, stream: bool
+) -> None:
+    messages: list[dict[str, str]] = [{"role": "user", "content": "1" * 20}]
+    body = {"model": "tiny", "messages": messages, "stream": stream}
+    used = unbounded.http.post("/v1/chat/completions", json={"model": "tiny", "messages": messages, "max_tokens": 1})
+    prompt = used.json()["usage"]["prompt_tokens"]
+    for asked in (5000, 2048):
+        error = refused(unbounded, "/v1/chat/completions", {**body, name: asked, "n": 2})
+        assert (error["param"], error["code"]) == (name, "context_length_exceeded")
+        assert error["message"].splitlines() == [
+            f"{name} is {asked}, but this model has 2048 positions for prompt and answer together (prompt: {prompt})",
+            f"  expected: at most {2048 - prompt} with this prompt",
+            f"  what to do: lower {name}",
+        ]
+    for wrong in (0, -3, 1.5, True):
+        error = refused(unbounded, "/v1/chat/completions", {**body, name: wrong})
+        assert error["param"] == name
+        assert error["message"].startswith(f"{name} {wrong!r}\n")
+        assert "max_new_tokens" not in error["message"]
+
+
+def test_a_prompt_that_is_too_long_is_named_and_which_of_several(unbounded: Server) -> None:
+    short, long, room = [5] * 30, [6] * 2040, "this model has 2048 positions for prompt and answer together"
+    body = {"model": "tiny", "max_tokens": 20}
+    error = refused(unbounded, "/v1/completions", {**body, "prompt": long})
+    assert (error["param"], error["code"]) == ("prompt", "context_length_exceeded")
+    assert error["message"].startswith(f"the prompt has 2040 tokens, but {room} (max_tokens: 20)\n")
+    assert "at most 2028 tokens with this max_tokens" in error["message"]
+    for copies in (1, 2):
+        several = {**body, "prompt": [short, long, short], "n": copies, "temperature": copies - 1.0}
+        error = refused(unbounded, "/v1/completions", several)
+        assert error["message"].startswith("in prompt 1, counted from 0: the prompt has 2040 tokens")
+    error = refused(unbounded, "/v1/completions", {**body, "prompt": long, "n": 2, "temperature": 1.0})
+    assert error["message"].startswith("the prompt has 2040 tokens"), "there is one prompt"
+    error = refused(unbounded, "/v1/completions", {"model": "tiny", "prompt": long})
+    assert "(max_tokens: 256)" in error["message"], "what nobody asked for, by its usual name"
+    error = refused(unbounded, "/v1/completions", {"model": "tiny", "prompt": [5] * 3000, "max_tokens": 5000})
+    assert error["param"] == "max_tokens"
+    assert "lower max_tokens and shorten the prompt" in error["message"]
+    error = refused(unbounded, "/v1/completions", {"model": "tiny", "prompt": short, "lopa": {"max_new_tokens": 3000}})
+    assert error["param"] == "lopa.max_new_tokens"
+    assert error["message"].startswith("lopa.max_new_tokens is 3000, but")
+
+
+def refused(server: Server, path: str, body: dict[str, Any]) -> Any:
+    answer = server.http.post(path, json=body)
+    assert answer.status_code == 400, answer.text
+    return answer.json()["error"]
