@@ -7,7 +7,7 @@ how one is decoded.
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -288,11 +288,11 @@ class Engine:
                     )
                 )
             except BadInputError as error:
-                raise type(error)(
-                    f"in prompt {number}, counted from 0: {error.received}",
-                    expected=error.expected,
-                    remedy=error.remedy,
-                ) from error
+                if number == 0 and isinstance(prompts, Sized) and len(prompts) == 1:
+                    raise
+                told = error.with_received(f"in prompt {number}, counted from 0: {error.received}")
+                told.prompt_number = number
+                raise told from error
             handles.append(job.handle)
             work = job.work()
             jobs[work] = jobs[work].with_copy(job.handle) if work in jobs else job.submitted_at(submitted)

@@ -1,6 +1,8 @@
 """Errors that a user may see: what was received, what was expected, what to do, and the exit code."""
 
+import copy
 import copyreg
+from typing import Self
 
 
 class LopaError(Exception):
@@ -10,12 +12,21 @@ class LopaError(Exception):
     """
 
     exit_code = 2
+    prompt_number: int | None = None
+    """Number of the prompt that is wrong, counted from 0, where several were given."""
 
     def __init__(self, received: str, *, expected: str, remedy: str) -> None:
         super().__init__(f"{received}\n  expected: {expected}\n  what to do: {remedy}")
         self.received = received
         self.expected = expected
         self.remedy = remedy
+
+    def with_received(self, received: str) -> Self:
+        """Return this error with another phrase for what was received."""
+        changed = copy.copy(self)
+        changed.args = (f"{received}\n  expected: {self.expected}\n  what to do: {self.remedy}",)
+        changed.received = received
+        return changed
 
     def __reduce__(self) -> tuple[object, ...]:
         """So that one that crosses from process to process (MPI, Ray) is still itself there."""
@@ -54,6 +65,9 @@ class DevicesLostError(LopaError):
 
 class PromptTooLongError(BadInputError):
     """A prompt that leaves no room for its answer in the positions that the model has."""
+
+    answer_too_long = False
+    """Whether the answer that was asked for leaves no room for any prompt."""
 
 
 class GrammarRefusedError(BadInputError):

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import secrets
 from collections.abc import AsyncIterator, Container
 from contextlib import asynccontextmanager
 
@@ -14,6 +13,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp
 
 from lopa.serve.answering.places import check_places
 from lopa.serve.answering.reply import Reply
@@ -25,6 +25,7 @@ from lopa.serve.answering.winners import WinningBranches
 from lopa.serve.http.api_error import ApiError, api_error_of, unavailable
 from lopa.serve.http.body import object_from_body
 from lopa.serve.http.events import EventResponse
+from lopa.serve.http.request_log import GONE, HEADER, RequestLog, named_request, number_of_request
 from lopa.serve.http.visitors import Visitors, VisitorsMiddleware
 from lopa.serve.openai.error_code import ErrorCode
 from lopa.serve.openai.options import CHATS, COMPLETIONS
@@ -32,13 +33,11 @@ from lopa.serve.openai.request import request_of_body
 from lopa.serve.page.response import page
 
 _LOG = logging.getLogger(__name__)
-_GONE = 499
-"""Of an answer that nobody is there to read; no client sees it."""
 _CODES: dict[int, ErrorCode] = {404: "not_found", 405: "method_not_allowed"}
 
 
-def app_of_service(service: Service, visitors: Visitors = Visitors()) -> Starlette:  # noqa: B008 - it is frozen
-    """An ASGI app that answers `visitors`; its end closes the service."""
+def app_of_service(service: Service, visitors: Visitors = Visitors()) -> ASGIApp:  # noqa: B008 - it is frozen
+    """Return an ASGI app that answers `visitors`, logs requests and closes the service at its end."""
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -71,7 +70,7 @@ def app_of_service(service: Service, visitors: Visitors = Visitors()) -> Starlet
         lifespan=lifespan,
     )
     app.router.redirect_slashes = False  # to an address made of the request's Host, which a proxy may know by another
-    return app
+    return RequestLog(app)
 
 
 class _Endpoints:
@@ -99,15 +98,20 @@ class _Endpoints:
             self._check_model(asked.model, [service.name])
             reply, winners = Reply(service, asked), WinningBranches()
             drafts = asked.stream is not None and asked.stream.drafts
-            _LOG.info("%s: %d answers, %s", reply.id, asked.copies * (len(asked.prompts) or 1), asked.options.values)
+            _LOG.info(
+                "%s: %d answers, %s",
+                reply.headers[HEADER],
+                asked.copies * (len(asked.prompts) or 1),
+                asked.options.values,
+            )
             on_step = winners.note if drafts else None
             handles = await handles_of_request(service, asked, on_step, request.receive)
             if handles is None:
-                return Response(status_code=_GONE)
+                return Response(status_code=GONE)
             if asked.stream is None:
                 results = await results_of_handles(handles, request.receive)
                 if results is None:
-                    return Response(status_code=_GONE)
+                    return Response(status_code=GONE)
                 for result in results:
                     reply.count(result)
                 return JSONResponse(reply.whole(results), headers=reply.headers)
@@ -147,8 +151,8 @@ class _Endpoints:
 
     async def told(self, _: Request, error: Exception) -> Response:
         told = api_error_of(error)
-        told.headers["x-request-id"] = number = f"req_{secrets.token_hex(16)}"
-        _LOG.info("%s: refused with %d: %r", number, told.status, str(told))
+        told.headers[HEADER] = name = named_request(f"req_{number_of_request()}")
+        _LOG.info("%s: refused with %d: %r", name, told.status, str(told))
         self._service.metrics.rejected(told.code)
         return told.response()
 
@@ -158,7 +162,7 @@ class _Endpoints:
         return await self.told(request, ApiError(error.status_code, error.detail, code=code, headers=error.headers))
 
     async def nobody(self, _: Request, __: Exception) -> Response:
-        return Response(status_code=_GONE)
+        return Response(status_code=GONE)
 
     def _let_in(self, request: Request) -> None:
         if self._service.keys is not None:

@@ -16,7 +16,7 @@ from lopa.serve.app import app_of_service
 from lopa.serve.http.protocol import protocol_within
 from lopa.serve.http.visitors import Visitors
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _LAST_WRITES = 5
 """Seconds in which answers that are made reach their clients once nothing runs any more."""
 _FAILED_SECONDS = 2.0
@@ -64,11 +64,11 @@ def serve_until_stopped(
     on_ready: Callable[[], None],
     on_stop: Callable[[], None],
 ) -> bool:
-    """Serve until SIGTERM or Ctrl-C; then take no requests, and end when those that are there have ended.
+    """Serve until SIGTERM, SIGHUP or Ctrl-C; then take no requests, and end when those that are there have ended.
 
     `on_ready` is called when requests are taken, `on_stop` at the signal. Whether every answer ended whole within
-    `drain_seconds`. A second signal ends the process at once, with 128 and its number as the exit code. Raises the
-    engine's error when a device fails.
+    `drain_seconds`. A second SIGTERM or Ctrl-C ends the process at once, with 128 and its number as the exit code.
+    Raises the engine's error when a device fails.
     """
     return asyncio.run(_served(service, listening, visitors, drain_seconds, on_ready, on_stop))
 
@@ -84,7 +84,7 @@ async def _served(
     server = _Server(
         uvicorn.Config(
             app_of_service(service, visitors),
-            http=protocol_within(service.limits.stall_seconds),
+            http=protocol_within(service.limits.stall_seconds, on_invalid=lambda: service.metrics.rejected(None)),
             ws="none",
             lifespan="on",
             log_config=None,
@@ -127,7 +127,10 @@ class _Server(uvicorn.Server):
 
 @contextmanager
 def _asked_to_stop() -> Iterator[asyncio.Event]:
-    """Set by the first signal; the second ends the process. One that the caller has us ignore stays ignored."""
+    """Set by the first signal; the second ends the process. One that the caller has us ignore stays ignored.
+
+    After the first signal SIGHUP is ignored for good: when a terminal is closed both the system and the shell send it.
+    """
     stop, loop = asyncio.Event(), asyncio.get_running_loop()
     before = {number: signal.getsignal(number) for number in _SIGNALS}
     heard = {number: handler for number, handler in before.items() if handler is not signal.SIG_IGN}
@@ -136,7 +139,7 @@ def _asked_to_stop() -> Iterator[asyncio.Event]:
         stop.set()
         for number in heard:
             loop.remove_signal_handler(number)
-            signal.signal(number, _end_process)
+            signal.signal(number, signal.SIG_IGN if number == signal.SIGHUP else _end_process)
 
     for number in heard:
         loop.add_signal_handler(number, hear)
@@ -145,7 +148,8 @@ def _asked_to_stop() -> Iterator[asyncio.Event]:
     finally:
         for number, handler in heard.items():
             loop.remove_signal_handler(number)
-            signal.signal(number, handler)
+            if number != signal.SIGHUP or not stop.is_set():
+                signal.signal(number, handler)
 
 
 def _end_process(number: int, frame: object) -> None:  # noqa: ARG001

@@ -34,6 +34,8 @@ class Asked:
     prompt: Prompt | None = None
     messages: Messages | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
+    params: Mapping[str, str] = field(default_factory=dict)
+    """What the line calls options that it calls otherwise."""
     raw: bool = False
     """Whether the prompt is to be completed as it is, whatever the command line says of chats."""
 

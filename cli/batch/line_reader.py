@@ -16,6 +16,8 @@ from lopa.runtime.errors import BadInputError
 from lopa.runtime.files.untrusted_input import object_from_json, refused_as_bad_input
 from lopa.runtime.generation_config import GRAMMARS, GenerationConfig
 from lopa.runtime.text.prompt_ids import Prompt, PromptRequest
+from lopa.serve.openai.config import errors_of_options
+from lopa.serve.openai.options import BodyOptions
 
 _EXPECTED = 'a JSON object such as {"prompt": text}'
 _REMEDY = "correct the line"
@@ -86,15 +88,20 @@ class LineReader:
         return text if self.chat is None else self.decoder.prompt_from_messages(self.chat.messages(text))
 
     def _request(self, asked: Asked) -> PromptRequest:
-        return PromptRequest(self._prompt(asked), self._config(asked.options))
+        return PromptRequest(self._prompt(asked), self._config(asked))
 
-    def _config(self, options: Mapping[str, Any]) -> GenerationConfig:
+    def _config(self, asked: Asked) -> GenerationConfig:
+        options = asked.options
         if not options:
             return self.config
         # An answer satisfies one grammar: a line's own takes the place of the command's.
         own_grammar = any(name in options for name in GRAMMARS)
         usual = {name: value for name, value in self.options.items() if not own_grammar or name not in GRAMMARS}
-        return self.decoder.config(**{**usual, "seed": self.config.seed, **options})
+        values = {**usual, "seed": self.config.seed, **options}
+        if not asked.params:
+            return self.decoder.config(**values)
+        with errors_of_options(self.decoder.config, BodyOptions(values, dict(asked.params))):
+            return self.decoder.config(**values)
 
     def _prompt(self, asked: Asked) -> Prompt:
         if asked.messages is not None:

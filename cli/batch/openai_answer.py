@@ -7,9 +7,12 @@ from typing import Any
 
 from lopa.cli.batch.openai_line import endpoint_and_body
 from lopa.cli.batch.prompt_lines import RawLine
-from lopa.runtime.errors import BadInputError
+from lopa.runtime.errors import BadInputError, PromptTooLongError
 from lopa.runtime.requests.result import GenerationResult
 from lopa.serve.openai.answer import SHAPES, TextOfIds, choice_of_result, ours_of_result, usage_of_results
+from lopa.serve.openai.field_error import FieldError
+from lopa.serve.openai.options import PROMPT_FIELDS, options_of_body
+from lopa.serve.openai.prompt_error import LENGTH, field_error_of_prompt
 
 _ID = "batch_req_"
 
@@ -43,7 +46,12 @@ class OpenAIAnswers:
 
     def of_error(self, error: BadInputError) -> dict[str, Any]:
         """A response with status 400, and the same as the line's error."""
-        said = {"message": str(error), "type": "invalid_request_error", "param": None, "code": None}
+        if isinstance(error, PromptTooLongError):
+            endpoint, body = endpoint_and_body(self.asked)
+            params = options_of_body(body, endpoint).params
+            error = field_error_of_prompt(error, PROMPT_FIELDS[endpoint], params.get(LENGTH, LENGTH))
+        param, code = (error.param, error.code) if isinstance(error, FieldError) else (None, None)
+        said = {"message": str(error), "type": "invalid_request_error", "param": param, "code": code}
         return self._line_of(400, {"error": said}, {"code": "invalid_request_error", "message": str(error)})
 
     @property

@@ -1,10 +1,12 @@
 """What a line of OpenAI's batch files asks for, in our words; it is answered as openai_answer says. Knows no bundle."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from lopa.cli.batch.asked_line import Asked
 from lopa.runtime.errors import BadInputError
+from lopa.serve.openai.field_error import errors_of_field
 from lopa.serve.openai.options import CHATS, PROMPT_FIELDS, options_of_body
 from lopa.serve.openai.prompts import checked_ids, checked_messages, checked_text, plain_messages
 
@@ -23,13 +25,19 @@ def asked_of_openai_line(value: Mapping[str, Any]) -> Asked:
     """What a line of this shape asks for. Raises BadInputError for anything that would change the answer unheard."""
     endpoint, body = endpoint_and_body(value)
     prompt = body.get(PROMPT_FIELDS[endpoint])
-    options = options_of_body(body, endpoint).values
-    if endpoint == CHATS:
-        return Asked(messages=plain_messages(checked_messages(prompt)), options=options)
+    given = options_of_body(body, endpoint)
+    with errors_of_field(PROMPT_FIELDS[endpoint]):
+        asked = _asked(prompt, is_chat=endpoint == CHATS)
+    return replace(asked, options=given.values, params=given.params)
+
+
+def _asked(prompt: Any, *, is_chat: bool) -> Asked:
+    if is_chat:
+        return Asked(messages=plain_messages(checked_messages(prompt)))
     if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], str):
         prompt = prompt[0]
     checked = checked_ids(prompt) if isinstance(prompt, list) else checked_text(prompt)
-    return Asked(prompt=checked, options=options, raw=True)
+    return Asked(prompt=checked, raw=True)
 
 
 def endpoint_and_body(value: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:

@@ -1,5 +1,6 @@
 """lopa-export serve: a bundle behind an API like OpenAI's, until it is asked to stop."""
 
+import logging
 from pathlib import Path
 
 import click
@@ -7,8 +8,8 @@ import click
 from lopa.cli.options.chat_template import chat_template_option
 from lopa.cli.options.config import defaults_from_texts, defaults_option
 from lopa.cli.options.devices import device_options
-from lopa.cli.program.grouped_command import GroupedCommand
-from lopa.cli.program.verbosity import quiet
+from lopa.cli.program.environment import EnvironmentCommand
+from lopa.cli.program.verbosity import quiet, remove_verbose_handler, verbose
 from lopa.runtime.checked_values import MOST_SECONDS, real_number
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.engine import QUEUE_LIMIT, SLOTS, Engine
@@ -17,14 +18,16 @@ from lopa.runtime.extra import extra_needed
 from lopa.runtime.grammar.limits import GrammarLimits
 from lopa.runtime.mpi.link import on_mpi
 from lopa.serve.limits import ServeLimits
+from lopa.serve.logs import LOG_FORMATS, OPERATOR, LogFormat, log_to_descriptor
 
 _MODULES = {"starlette", "uvicorn", "httptools", "prometheus_client"}
 _LIMITS = ServeLimits()
+_LOG = logging.getLogger(OPERATOR)
 _CUT = 143
 """The exit code where answers were cut: that of a process that SIGTERM ended."""
 
 
-@click.command(name="serve", cls=GroupedCommand)
+@click.command(name="serve", cls=EnvironmentCommand, prefix="LOPA_SERVE")
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on; 0.0.0.0: all there are.")
 @click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0: one that is free.")
@@ -77,7 +80,15 @@ _CUT = 143
     default=60.0,
     show_default=True,
     metavar="SECONDS",
-    help="After SIGTERM: in which running answers may end.",
+    help="Time for running answers to end after SIGTERM, SIGHUP or Ctrl-C.",
+)
+@click.option(
+    "--access-log/--no-access-log",
+    default=None,
+    help="Log a line for each request.  [default: with --verbose]",
+)
+@click.option(
+    "--log-format", type=click.Choice(LOG_FORMATS), default="text", show_default=True, help="Form of the log's lines."
 )
 def command(
     bundle: Path,
@@ -102,11 +113,17 @@ def command(
     stall: float,
     keep_alive: float,
     drain: float,
+    access_log: bool | None,
+    log_format: LogFormat,
 ) -> int:
-    """Answer over HTTP as OpenAI's API does, until SIGTERM or Ctrl-C (docs/serving.md).
+    """Answer over HTTP as OpenAI's API does, until SIGTERM, SIGHUP or Ctrl-C (docs/serving.md).
 
-    Then no more requests are taken, and the process ends when those that it has are answered; a second signal ends it
-    at once.
+    Then no more requests are taken, and the process ends when those that it has are answered; a second SIGTERM or
+    Ctrl-C ends it at once.
+
+    Every option is also read from an environment variable: LOPA_SERVE_ and its name, e.g. LOPA_SERVE_MAX_TOKENS=512 for
+    --max-tokens 512, LOPA_SERVE_ACCESS_LOG=1, LOPA_SERVE_DEVICE="cuda:0 cuda:1", LOPA_SERVE_BUNDLE=FOLDER. The command
+    line wins.
     """
     with extra_needed("serve", _MODULES, "the libraries that serve"):
         from lopa.serve.answering.service import Service
@@ -133,11 +150,15 @@ def command(
     keys = None if api_keys is None else keys_from_file(api_keys)
     name = bundle.resolve().name if model is None else model
     metrics = ServeMetrics(name)
-    with listening_socket(host, port) as listening:
+    remove_verbose_handler()
+    with (
+        log_to_descriptor(2, log_format, quiet=quiet(), access=verbose() if access_log is None else access_log),
+        listening_socket(host, port) as listening,
+    ):
         on_loopback = is_on_loopback(listening)
         visitors = visitors_of_server(names, origins, host=host, on_loopback=on_loopback)
         if not on_loopback and keys is None:
-            click.echo(f"warning: whoever reaches {url_of_socket(listening)} may use it: no --api-keys", err=True)
+            _LOG.warning("listening on %s without authentication (see --api-keys)", url_of_socket(listening))
         with (
             Decoder.open(
                 bundle,
@@ -156,11 +177,11 @@ def command(
                 listening,
                 visitors=visitors,
                 drain_seconds=drain,
-                on_ready=lambda: _say(f"{name} at {url_of_socket(listening)}/v1"),
-                on_stop=lambda: _say("stopping: running answers end, no new ones are taken"),
+                on_ready=lambda: _LOG.info("%s at %s/v1", name, url_of_socket(listening)),
+                on_stop=lambda: _LOG.info("stopping: running answers end, no new ones are taken"),
             )
-    if not whole:
-        click.echo(f"error: answers were cut: {drain:g} seconds were too short for them", err=True)
+        if not whole:
+            _LOG.error("error: answers were cut: %g seconds were too short for them", drain)
     return 0 if whole else _CUT
 
 
@@ -169,8 +190,3 @@ def _warmed_up(decoder: Decoder) -> Decoder:
 
     warm_up(decoder, lambda text: click.echo(f"warning: {text}", err=True))
     return decoder
-
-
-def _say(text: str) -> None:
-    if not quiet():
-        click.echo(text, err=True)

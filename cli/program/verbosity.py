@@ -48,6 +48,11 @@ def forget_verbosity() -> None:
     """As usual again: what a command begins with."""
     _chosen.clear()
     _LOG.setLevel(logging.NOTSET)
+    remove_verbose_handler()
+
+
+def remove_verbose_handler() -> None:
+    """Leave the log to a command that writes it in its own way; its level stays."""
     for handler in [each for each in _LOG.handlers if isinstance(each, _VerboseHandler)]:
         _LOG.removeHandler(handler)
 

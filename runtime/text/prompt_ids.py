@@ -42,7 +42,6 @@ def ids_from_prompt(prompt: Prompt, config: GenerationConfig, tokenizer: Tokeniz
     Special tokens written in text are text, unless the config says otherwise. Raises BadInputError for an empty prompt,
     ids outside the vocabulary, and a prompt that leaves no room for the answer.
     """
-    check_length(0, config, manifest)  # before anything is done for a request that cannot fit
     if isinstance(prompt, str):
         ids: Sequence[Any] = prompt and tokenizer.encode(
             prompt, add_bos=manifest.decoding.add_bos, special_tokens=config.special_tokens
@@ -66,13 +65,23 @@ def ids_from_prompt(prompt: Prompt, config: GenerationConfig, tokenizer: Tokeniz
 
 def check_length(length: int, config: GenerationConfig, manifest: Manifest) -> None:
     """Raise PromptTooLongError unless a prompt of `length` tokens leaves room for the answer."""
-    most = manifest.dimensions.max_positions
-    if length + config.positions > most:
+    most, answer = manifest.dimensions.max_positions, config.positions
+    if length + answer <= most:
+        return
+    room = f"this model has {most} positions for prompt and answer together"
+    if answer < most:
         raise PromptTooLongError(
-            f"a prompt of {length} tokens with max_new_tokens {config.positions}",
-            expected=f"at most {most} positions in all, which is what the model was trained for",
-            remedy="shorten the prompt or lower max_new_tokens",
+            f"the prompt has {length} tokens, but {room} (max_new_tokens: {config.max_new_tokens})",
+            expected=f"at most {most - answer} tokens with this max_new_tokens",
+            remedy="shorten the prompt" + (" or lower max_new_tokens" if length < most else ""),
         )
+    error = PromptTooLongError(
+        f"max_new_tokens is {config.max_new_tokens}, but {room} (prompt: {length})",
+        expected=f"at most {most - length} with this prompt" if length < most else "a prompt and an answer that fit",
+        remedy="lower max_new_tokens" + ("" if length < most else " and shorten the prompt"),
+    )
+    error.answer_too_long = True
+    raise error
 
 
 def _checked_form(prompt: Any) -> Sequence[Any]:

@@ -1,6 +1,5 @@
 """What all parts of one reply have in common, and its whole form."""
 
-import secrets
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -8,6 +7,7 @@ from typing import Any
 
 from lopa.runtime.requests.result import GenerationResult
 from lopa.serve.answering.service import Service
+from lopa.serve.http.request_log import HEADER, named_request, number_of_request
 from lopa.serve.openai.answer import (
     SHAPES,
     Shape,
@@ -26,7 +26,7 @@ class Reply:
     service: Service
     asked: AskedRequest
     created: int = field(default_factory=lambda: int(time.time()))
-    number: str = field(default_factory=lambda: secrets.token_hex(16))
+    number: str = field(default_factory=number_of_request)
 
     @property
     def shape(self) -> Shape:
@@ -35,13 +35,13 @@ class Reply:
 
     @property
     def id(self) -> str:
-        """Of the reply, and of its request in headers."""
+        """Of the reply, and of its request in headers unless the client named that."""
         return self.shape.id + self.number
 
     @property
     def headers(self) -> dict[str, str]:
         """By which a client names the request to whom it asks for help."""
-        return {"x-request-id": self.id}
+        return {HEADER: named_request(self.id)}
 
     def head(self, kind: str) -> dict[str, Any]:
         """What the reply, or each part of a stream, begins with; `kind` is its object."""

@@ -19,7 +19,7 @@ from lopa.serve.answering.places import check_places
 from lopa.serve.answering.service import Service
 from lopa.serve.http.departure import departure
 from lopa.serve.openai.config import config_of_options, errors_of_grammar
-from lopa.serve.openai.field_error import errors_of_field
+from lopa.serve.openai.prompt_error import errors_of_prompts, numbers_of_prompts
 from lopa.serve.openai.request import AskedRequest
 
 Handles = tuple[RequestHandle, ...]
@@ -68,9 +68,10 @@ def _submitted(
 ) -> Handles:
     """On a thread of its own, since templates and tokenizers take their time."""
     with (
-        errors_of_field(asked.param),
+        errors_of_prompts(asked.param, asked.length_param),
         errors_of_grammar(asked.options),
         refused_as_bad_input("the prompt cannot be used", expected="text that the model reads", remedy="correct it"),
+        numbers_of_prompts(len(asked.prompts), asked.copies),
     ):
         prompts = asked.prompts or (engine.prompt_from_messages(asked.messages, special_tokens=config.special_tokens),)
         requests = [PromptRequest(prompt, _of_copy(config, copy)) for prompt in prompts for copy in range(asked.copies)]

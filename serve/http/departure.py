@@ -1,10 +1,14 @@
-"""Whether a client is still there."""
+"""Whether a client is still there. Knows no connection: ASGI's messages tell it."""
 
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from starlette.types import Receive
+
+HALF_CLOSED = "half_closed"
+"""Extension of a request's scope: an asyncio.Event that is set when the client has closed its sending half. It may have
+left altogether, and the next bytes that are sent to it tell."""
 
 
 @contextmanager

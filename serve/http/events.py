@@ -3,13 +3,14 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from typing import Any
 
 import msgspec
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from lopa.serve.http.departure import departure
+from lopa.serve.http.departure import HALF_CLOSED, departure
 
 _LOG = logging.getLogger(__name__)
 KEEP_ALIVE = b": keep-alive\n\n"
@@ -40,11 +41,11 @@ class EventResponse(Response):
         del self.headers["content-length"]
         self._events, self._on_end, self._stall_seconds = events, on_end, stall_seconds
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the whole stream."""
         try:
             with departure(receive) as gone:
-                sending = asyncio.create_task(self._send_all(send))
+                sending = asyncio.create_task(self._send_all(send, (scope.get("extensions") or {}).get(HALF_CLOSED)))
                 try:
                     await asyncio.wait({sending, gone}, return_when=asyncio.FIRST_COMPLETED)
                     if sending.done():
@@ -56,12 +57,27 @@ class EventResponse(Response):
         finally:
             self._on_end()
 
-    async def _send_all(self, send: Send) -> None:
+    async def _send_all(self, send: Send, half_closed: asyncio.Event | None) -> None:
         await self._send(send, {"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-        async for event in self._events:
-            await self._send(send, {"type": "http.response.body", "body": event, "more_body": True})
+        probing = None if half_closed is None else asyncio.create_task(self._probe(send, half_closed))
+        try:
+            async for event in self._events:
+                await self._send(send, _part(event))
+        finally:
+            if probing is not None:
+                probing.cancel()
         await self._send(send, {"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _probe(self, send: Send, half_closed: asyncio.Event) -> None:
+        """Send a comment at once when the client may have left, without waiting for the next event."""
+        await half_closed.wait()
+        with suppress(TimeoutError):
+            await self._send(send, _part(KEEP_ALIVE))
 
     async def _send(self, send: Send, message: dict[str, Any]) -> None:
         async with asyncio.timeout(self._stall_seconds):
             await send(message)
+
+
+def _part(content: bytes) -> dict[str, Any]:
+    return {"type": "http.response.body", "body": content, "more_body": True}

@@ -7,6 +7,7 @@ from lopa.runtime.errors import BadInputError, GrammarRefusedError, MissingBacke
 from lopa.runtime.generation_config import GRAMMARS, GenerationConfig
 from lopa.serve.openai.field_error import FieldError
 from lopa.serve.openai.options import OURS, BodyOptions
+from lopa.serve.openai.prompt_error import renamed
 
 
 class GrammarLackError(Exception):
@@ -23,15 +24,26 @@ MakeConfig = Callable[..., GenerationConfig]
 def config_of_options(make: MakeConfig, options: BodyOptions) -> GenerationConfig:
     """Raises FieldError for a value that cannot be used."""
     values = options.values
-    try:
+    with errors_of_options(make, options):
         config = make(**values)
         if config.temperature and "seed" not in values:
             config = make(**values, seed=None)  # one is drawn, so that asking again gives another answer
         return config
+
+
+@contextmanager
+def errors_of_options(make: MakeConfig, options: BodyOptions) -> Iterator[None]:
+    """Turn what is wrong with options into a FieldError with the client's names for them."""
+    try:
+        yield
     except BadInputError as error:
-        wrong = next((name for name in options.params if _refused(make, name, values[name])), None)
-        param = OURS if wrong is None else options.params[wrong]
-        raise FieldError(param, error.received, expected=error.expected, remedy=error.remedy) from error
+        wrong = next((name for name in options.params if _refused(make, name, options.values[name])), None)
+        if wrong is None:
+            raise FieldError(OURS, error.received, expected=error.expected, remedy=error.remedy) from error
+        param = options.params[wrong]
+        names = {} if param.endswith(wrong) else {wrong: param}
+        received, expected, remedy = (renamed(each, names) for each in (error.received, error.expected, error.remedy))
+        raise FieldError(param, received, expected=expected, remedy=remedy) from error
 
 
 @contextmanager

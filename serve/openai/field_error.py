@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from lopa.runtime.errors import BadInputError, EngineClosedError, PromptTooLongError, QueueFullError
+from lopa.runtime.errors import BadInputError, EngineClosedError, QueueFullError
 from lopa.serve.openai.error_code import ErrorCode
 
 
@@ -23,5 +23,4 @@ def errors_of_field(param: str) -> Iterator[None]:
     except (FieldError, QueueFullError, EngineClosedError):
         raise
     except BadInputError as error:
-        code: ErrorCode | None = "context_length_exceeded" if isinstance(error, PromptTooLongError) else None
-        raise FieldError(param, error.received, expected=error.expected, remedy=error.remedy, code=code) from error
+        raise FieldError(param, error.received, expected=error.expected, remedy=error.remedy) from error

@@ -1,9 +1,11 @@
 """The fields of a body that are decoding options, by our names. Knows no bundle and none of an operator's limits.
 
-Of the fields some are options of ours (_OPTIONS), some may only have the value that changes nothing (_ONLY), some mean
-nothing here (_IGNORED). Options of ours that OpenAI's API lacks are in the object "lopa".
+Of OpenAI's fields some are options of ours (_OPTIONS), some may only have the value that changes nothing (_ONLY), some
+mean nothing here (_IGNORED); those of other servers are in foreign_options. Options of ours that OpenAI's API lacks are
+in the object "lopa".
 """
 
+import json
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -11,6 +13,7 @@ from typing import Any
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.serve.openai.field_error import FieldError, errors_of_field
+from lopa.serve.openai.foreign_options import HINTS, MAPPED, NEUTRAL, is_neutral
 from lopa.serve.openai.response_format import option_of_response_format
 
 CHATS, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
@@ -37,7 +40,7 @@ _ONLY: dict[str, tuple[object, ...]] = {
     "top_logprobs": (0,),
     "presence_penalty": (0,),
     "frequency_penalty": (0,),
-    "logit_bias": ({},),
+    "logit_bias": ({}, []),
     "tools": ([],),
     "functions": ([],),
     "tool_choice": ("none", "auto"),
@@ -57,6 +60,10 @@ _IGNORED = frozenset(
         "parallel_tool_calls",
         "safety_identifier",
         "prompt_cache_key",
+        "cache_salt",
+        "guided_decoding_backend",
+        "priority",
+        "request_id",
     )
 )
 
@@ -100,7 +107,13 @@ def options_of_body(
         if value is None or name in _IGNORED or name in (known, OURS) or name in handled:
             continue
         if name in _ONLY:
-            _check_only(name, value)
+            _check_only(name, value, _ONLY[name])
+        elif name in NEUTRAL:
+            _check_only(name, value, NEUTRAL[name])
+        elif name in MAPPED:
+            with errors_of_field(name):
+                for option, wanted in MAPPED[name](value).items():
+                    options.put(option, wanted, name)
         elif name == _FORMAT:
             with errors_of_field(name):
                 for option, wanted in option_of_response_format(value).items():
@@ -119,7 +132,7 @@ def options_of_body(
             raise FieldError(
                 name[:80],
                 f"{name[:80]!r} in the body",
-                expected=", ".join((known, *_OPTIONS, _FORMAT, OURS)),
+                expected=", ".join((known, *_OPTIONS, _FORMAT, *MAPPED, OURS)),
                 remedy="remove it: it cannot be done, or is not known, here",
             )
     for name, value in ours_of_body(body).items():
@@ -146,15 +159,18 @@ def ours_of_body(body: Mapping[str, Any]) -> Mapping[str, Any]:
     return ours or {}
 
 
-def _check_only(name: str, value: object) -> None:
-    harmless = _ONLY[name]
-    if not any(type(value) is type(each) or isinstance(value, float) for each in harmless) or value not in harmless:
-        raise FieldError(
-            name,
-            f"{name} {str(value)[:80]}",
-            expected=f"{' or '.join(map(repr, harmless))}, or nothing: more is not done here",
-            remedy="remove it, or ask for each answer in a line of its own" if name == "n" else "remove it",
-        )
+def _check_only(name: str, value: object, neutral: tuple[object, ...]) -> None:
+    if is_neutral(value, neutral):
+        return
+    words = [json.dumps(each) for each in neutral] + ["null"]
+    raise FieldError(
+        name,
+        f"{name} {str(value)[:80]}, which would change the answer and is not supported",
+        expected=f"{' or '.join(words)}, or nothing",
+        remedy="remove it, or ask for each answer in a line of its own"
+        if name == "n"
+        else HINTS.get(name, "remove it"),
+    )
 
 
 def _as_it_is(value: Any) -> Any:

@@ -12,6 +12,7 @@ from lopa.runtime.text.prompt_ids import Prompt
 from lopa.serve.limits import ServeLimits
 from lopa.serve.openai.field_error import FieldError, errors_of_field
 from lopa.serve.openai.options import CHATS, OURS, PROMPT_FIELDS, BodyOptions, options_of_body, ours_of_body
+from lopa.serve.openai.prompt_error import LENGTH
 from lopa.serve.openai.prompts import checked_messages, plain_messages, prompts_of_field
 
 USUAL_TOKENS = 256
@@ -53,6 +54,11 @@ class AskedRequest:
     def param(self) -> str:
         """The field with what is to be answered."""
         return PROMPT_FIELDS[self.endpoint]
+
+    @property
+    def length_param(self) -> str:
+        """The field that bounds the answer's length, as the client calls it."""
+        return self.options.params.get(LENGTH, "max_tokens")
 
 
 def request_of_body(
@@ -130,8 +136,8 @@ def keep_within(options: BodyOptions, limits: ServeLimits, defaults: Mapping[str
     `defaults`, which `check_defaults` has seen, hold where a request does not say.
     """
     most = MOST_POSITIONS if limits.max_tokens is None else limits.max_tokens
-    _check_ceiling(options, "max_new_tokens", most)
-    options.values.setdefault("max_new_tokens", min(defaults.get("max_new_tokens", USUAL_TOKENS), most))
+    _check_ceiling(options, LENGTH, most)
+    options.values.setdefault(LENGTH, min(defaults.get(LENGTH, USUAL_TOKENS), most))
     _check_ceiling(options, "branches", limits.max_branches)
     branches = options.values.get("branches")
     if branches == "auto" and limits.max_branches < MOST_AUTO_BRANCHES:

@@ -26,7 +26,7 @@ from lopa.runtime.requests.result import DoneEvent
 from lopa.runtime.text.prompt_ids import Prompt, PromptRequest
 from lopa.serve.limits import ServeLimits
 from lopa.serve.openai.config import config_of_options, errors_of_grammar
-from lopa.serve.openai.field_error import errors_of_field
+from lopa.serve.openai.prompt_error import LENGTH, errors_of_prompts
 from lopa.serve.triton.asked import AskedText, asked_of_inputs, input_value, parameters_of_text
 from lopa.serve.triton.groups import devices_of_instance
 from lopa.serve.triton.outputs import outputs_of_events, outputs_of_result
@@ -132,7 +132,7 @@ class TritonModel:
         """On a thread of its own, since templates, tokenizers and grammars take their time."""
         engine = self._engine
         with (
-            errors_of_field(asked.param),
+            errors_of_prompts(asked.param, asked.options.params.get(LENGTH, LENGTH)),
             errors_of_grammar(asked.options),
             refused_as_bad_input("it cannot be used", expected="text that the model reads", remedy="correct it"),
         ):

@@ -5,9 +5,10 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 
 import httpx2 as httpx
 from openai import OpenAI
@@ -15,6 +16,8 @@ from openai import OpenAI
 WAIT = 60.0
 """Seconds after which something that has to happen counts as lost."""
 STOPPING = "stopping: running answers end, no new ones are taken"
+INVALID = "Invalid HTTP request received."
+"""In the line of the log that tells of what is no HTTP."""
 
 
 class Server:
@@ -59,16 +62,21 @@ class Server:
 
 
 @contextmanager
-def serving(bundle: Path, *options: object, program: tuple[str, ...] = ("-m", "lopa.cli.main")) -> Iterator[Server]:
+def serving(
+    bundle: Path,
+    *options: object,
+    program: tuple[str, ...] = ("-m", "lopa.cli.main"),
+    variables: Mapping[str, str] = MappingProxyType({}),
+) -> Iterator[Server]:
     command = [sys.executable, *program, "serve", str(bundle), "--port", "0", "--model", "tiny", "--threads", "1"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", **variables}
     process = subprocess.Popen(
         [*command, *map(str, options)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environment
     )
     try:
         assert process.stderr is not None
         head: list[str] = []
-        while not (found := re.search(r"(http://\S+)/v1$", head[-1] if head else "")):
+        while not (found := re.search(r"(http://\S+)/v1\b", head[-1] if head else "")):
             line = process.stderr.readline()
             assert line, "".join(head)
             head.append(line)

@@ -1,6 +1,7 @@
 """The official client, unmodified, against a real server: answers that are not streamed, and what is refused."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -264,7 +265,11 @@ IMAGE = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url":
         ({"stream_options": 5}, "stream_options"),
         ({"stream_options": {"include_usage": "yes"}}, "stream_options"),
         ({"branches": 3}, "branches"),
-        ({"top_k": 3}, "top_k"),
+        ({"top_k": 1.5}, "top_k"),
+        ({"repetition_penalty": 1.1}, "repetition_penalty"),
+        ({"guided_choice": []}, "guided_choice"),
+        ({"guided_json": {"not": {}}}, "guided_json"),
+        ({"chat_template_kwargs": {"enable_thinking": False}}, "chat_template_kwargs"),
         ({"lopa": {"brunches": 3}}, "lopa.brunches"),
         ({"lopa": {"branches": 9}}, "lopa.branches"),
         ({"lopa": {"branches": 0}}, "lopa.branches"),
@@ -369,3 +374,90 @@ def test_a_prompt_that_comes_again_is_counted_as_found(server: Server) -> None:
     assert [each["prompt_tokens_details"]["cached_tokens"] for each in used] == [0, used[0]["prompt_tokens"]]
     full = server.http.post("/v1/completions", json={**body, "lopa": None}).json()["usage"]
     assert full["prompt_tokens_details"] == {"cached_tokens": 0}
+
+
+def test_fields_of_other_servers_do_what_they_say(server: Server) -> None:
+    def answered(**fields: Any) -> Any:
+        answer = server.http.post("/v1/completions", json={"model": "tiny", "prompt": "2 + 2", **fields})
+        assert answer.status_code == 200, answer.text
+        return answer.json()["choices"][0]
+
+    fields: dict[str, Any]
+    schema: dict[str, Any] = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+    schema["additionalProperties"] = False
+    for fields in (
+        {"guided_json": schema},
+        {"guided_json": json.dumps(schema)},
+        {"structured_outputs": {"json": schema}},
+        {"response_format": {"type": "json_object", "schema": schema}},
+        {"json_schema": schema},
+    ):
+        assert set(json.loads(answered(**fields, max_tokens=60)["text"])) == {"n"}
+    choices = ["a.b", "(c)", "d|e\n"]
+    for fields in ({"guided_choice": choices}, {"structured_outputs": {"choice": choices}}):
+        drawn = {answered(**fields, max_tokens=20, temperature=5.0, seed=seed)["text"] for seed in range(4)}
+        assert drawn <= set(choices)
+    for fields in ({"guided_regex": "[xy]{3}"}, {"regex": "[xy]{3}"}, {"structured_outputs": {"regex": "[xy]{3}"}}):
+        assert re.fullmatch("[xy]{3}", answered(**fields, max_tokens=20)["text"])
+    for fields in ({"guided_grammar": 'start: "one" | "two"'}, {"ebnf": 'root ::= "one" | "two"'}):
+        assert answered(**fields, max_tokens=20)["text"] in ("one", "two")
+    assert answered(ignore_eos=True, max_tokens=200)["lopa"]["tokens"] == 200
+    assert answered(n_predict=5, ignore_eos=True)["lopa"]["tokens"] == 5
+    hot = {"temperature": 3.0, "seed": 2, "max_tokens": 30}
+    ones = [answered(**hot, **fields)["text"] for fields in ({"top_k": 1}, {"lopa": {"top_k": 1}})]
+    free = [answered(**hot, **fields)["text"] for fields in ({"top_k": 0}, {"top_k": -1}, {"top_k": None}, {})]
+    assert ones[0] == ones[1] != free[0]
+    assert len(set(free)) == 1
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+@pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens"])
+def test_a_length_that_no_prompt_leaves_room_for_is_named_as_the_client_did(
+    unbounded: Server, name: str, stream: bool
+) -> None:
+    messages: list[dict[str, str]] = [{"role": "user", "content": "1" * 20}]
+    body = {"model": "tiny", "messages": messages, "stream": stream}
+    used = unbounded.http.post("/v1/chat/completions", json={"model": "tiny", "messages": messages, "max_tokens": 1})
+    prompt = used.json()["usage"]["prompt_tokens"]
+    for asked in (5000, 2048):
+        error = refused(unbounded, "/v1/chat/completions", {**body, name: asked, "n": 2})
+        assert (error["param"], error["code"]) == (name, "context_length_exceeded")
+        assert error["message"].splitlines() == [
+            f"{name} is {asked}, but this model has 2048 positions for prompt and answer together (prompt: {prompt})",
+            f"  expected: at most {2048 - prompt} with this prompt",
+            f"  what to do: lower {name}",
+        ]
+    for wrong in (0, -3, 1.5, True):
+        error = refused(unbounded, "/v1/chat/completions", {**body, name: wrong})
+        assert error["param"] == name
+        assert error["message"].startswith(f"{name} {wrong!r}\n")
+        assert "max_new_tokens" not in error["message"]
+
+
+def test_a_prompt_that_is_too_long_is_named_and_which_of_several(unbounded: Server) -> None:
+    short, long, room = [5] * 30, [6] * 2040, "this model has 2048 positions for prompt and answer together"
+    body = {"model": "tiny", "max_tokens": 20}
+    error = refused(unbounded, "/v1/completions", {**body, "prompt": long})
+    assert (error["param"], error["code"]) == ("prompt", "context_length_exceeded")
+    assert error["message"].startswith(f"the prompt has 2040 tokens, but {room} (max_tokens: 20)\n")
+    assert "at most 2028 tokens with this max_tokens" in error["message"]
+    for copies in (1, 2):
+        several = {**body, "prompt": [short, long, short], "n": copies, "temperature": copies - 1.0}
+        error = refused(unbounded, "/v1/completions", several)
+        assert error["message"].startswith("in prompt 1, counted from 0: the prompt has 2040 tokens")
+    error = refused(unbounded, "/v1/completions", {**body, "prompt": long, "n": 2, "temperature": 1.0})
+    assert error["message"].startswith("the prompt has 2040 tokens"), "there is one prompt"
+    error = refused(unbounded, "/v1/completions", {"model": "tiny", "prompt": long})
+    assert "(max_tokens: 256)" in error["message"], "what nobody asked for, by its usual name"
+    error = refused(unbounded, "/v1/completions", {"model": "tiny", "prompt": [5] * 3000, "max_tokens": 5000})
+    assert error["param"] == "max_tokens"
+    assert "lower max_tokens and shorten the prompt" in error["message"]
+    error = refused(unbounded, "/v1/completions", {"model": "tiny", "prompt": short, "lopa": {"max_new_tokens": 3000}})
+    assert error["param"] == "lopa.max_new_tokens"
+    assert error["message"].startswith("lopa.max_new_tokens is 3000, but")
+
+
+def refused(server: Server, path: str, body: dict[str, Any]) -> Any:
+    answer = server.http.post(path, json=body)
+    assert answer.status_code == 400, answer.text
+    return answer.json()["error"]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from tests.serve.chromium import PROGRAM, Browser, chromium
@@ -16,10 +16,12 @@ from tests.serve.servers import Server, serving
 from tests.serve.test_answers import QUESTIONS
 from tests.serve.test_streams import events
 
+from lopa.runtime.generation_config.words import Strategy
+
 KEY = "a-key-of-the-test"
 CONFIGS = ({"strategy": "lopa", "branches": 4}, {"strategy": "d2f"})
 """Of the two runs, as the page has them at first."""
-CONTROL, DOWN, ENTER, SPACE, TAB = 2, ("ArrowDown", 40), ("Enter", 13), (" ", 32), ("Tab", 9)
+CONTROL, UP, DOWN, ENTER, SPACE, TAB = 2, ("ArrowUp", 38), ("ArrowDown", 40), ("Enter", 13), (" ", 32), ("Tab", 9)
 CONTRAST = """(kind) => {
   const light = (colour) => {
     const [red, green, blue] = colour.match(/[\\d.]+/g).map((each) => each / 255)
@@ -120,6 +122,12 @@ class Page:
     def __init__(self, browser: Browser, server: Server) -> None:
         self.browser = browser
         browser.open(f"{server.url}/")
+        browser.until("model !== null || !found('problem').hidden")
+
+    def send_as_text(self) -> None:
+        """Not as a chat, as the page has it where there is a template."""
+        self.focus("#kind")
+        self.browser.press(*UP)
 
     def focus(self, selector: str) -> None:
         """Reach an element by the tab key alone."""
@@ -160,7 +168,8 @@ def test_two_runs_fill_in_side_by_side(browser: Browser, server: Server) -> None
         for config in CONFIGS
     ]
     page = Page(browser, server)
-    browser.until("document.getElementById('model').textContent === ': tiny'")
+    assert browser.value("document.getElementById('model').textContent") == ": tiny"
+    page.send_as_text()
     browser.value("""{
         globalThis.seen = runs.map(() => []);
         runs.forEach((run, number) => new MutationObserver(() => seen[number].push(
@@ -206,8 +215,6 @@ def test_a_chat_and_one_run_alone(browser: Browser, server: Server) -> None:
     asked: Any = {"model": "tiny", "messages": talk, "max_tokens": 24, "extra_body": {"lopa": {"branches": 2}}}
     whole = server.client.chat.completions.create(**asked).choices[0].message.content
     page = Page(browser, server)
-    page.focus("#kind")
-    browser.press(*DOWN)
     page.write("#tokens", "24")
     page.write("[name=branches]", "2")
     page.focus("#two")
@@ -221,23 +228,67 @@ def test_a_chat_and_one_run_alone(browser: Browser, server: Server) -> None:
 
 
 @in_chromium
-def test_a_chat_is_offered_where_there_is_a_template(browser: Browser, server: Server, tiny_bundle: Path) -> None:
+def test_a_chat_is_what_a_bundle_with_a_template_gets(browser: Browser, server: Server, tiny_bundle: Path) -> None:
     offered = "!found('kind').querySelector('[value=chat]').disabled"
-    Page(browser, server)
-    browser.until("model !== null")
+    state = "[found('kind').value, found('prompt').value]"
+    page = Page(browser, server)
+    examples = browser.value("EXAMPLES")
     assert browser.value(offered)
+    assert browser.value(state) == ["chat", examples["chat"]]
+    page.send_as_text()
+    assert browser.value(state) == ["text", examples["text"]]
+    browser.value("modelName()")
+    assert browser.value(state) == ["text", examples["text"]], "what the user chose stays"
+    page.write("#prompt", "mine")
+    page.focus("#kind")
+    browser.press(*DOWN)
+    assert browser.value(state) == ["chat", "mine"]
     with serving(tiny_bundle) as plain:
         Page(browser, plain)
-        browser.until("model !== null")
         assert not browser.value(offered)
-        assert browser.value("found('kind').value") == "text"
+        assert browser.value(state) == ["text", examples["text"]]
         assert not any("chat" in address for address in browser.requested), "it is not tried"
+
+
+@in_chromium
+def test_the_example_runs_with_every_strategy_and_an_empty_prompt_is_told(browser: Browser, server: Server) -> None:
+    page = Page(browser, server)
+    offered = browser.value("[...runs[0].strategy.options].map((each) => each.value)")
+    assert sorted(offered) == sorted(get_args(Strategy))
+    page.write("#tokens", "24")
+    for first, second in zip(offered[::2], [*offered[1::2], "vanilla"], strict=True):
+        browser.value(f"{[first, second]!r}.forEach((name, n) => {{ runs[n].strategy.value = name; }})")
+        browser.value("runs.forEach((each) => { each.option('window').value = 'block_causal'; each.offerOptions(); })")
+        page.focus("#prompt")
+        browser.press(*ENTER, modifiers=CONTROL)
+        assert all(" forwards: " in said for said in page.ended()), (first, second)
+    page.run(" ")
+    told = browser.until("!found('problem').hidden && found('problem').innerText")
+    assert told.splitlines() == ["The prompt is empty.", "Write one, or load the page again for an example."]
+    assert browser.value("document.activeElement.id") == "prompt"
+    assert browser.complaints == []
+
+
+@in_chromium
+def test_what_stands_in_a_row_is_in_line(browser: Browser, server: Server) -> None:
+    Page(browser, server)
+    browser.value("found('key-field').hidden = false")
+    rows = browser.value(
+        "[...document.querySelectorAll('.row')].map((row) => [...row.querySelectorAll("
+        "'input:not([type=checkbox]), select, button, label.beside')].map((each) => each.getBoundingClientRect())"
+        ".map(({ y, height, width }) => [y, height, width]))"
+    )
+    assert len(rows) == 3
+    for row in rows:
+        lines = sorted({y for y, _, _ in row})
+        assert {height for _, height, _ in row} == {36}
+        assert all(below - above > 36 for above, below in pairwise(lines)), "a second line, or none"
 
 
 @in_chromium
 def test_stop_frees_the_slots(browser: Browser, server: Server) -> None:
     page = Page(browser, server)
-    browser.value("runs.forEach((each) => { each.strategy.value = 'vanilla'; each.offerBranches(); })")
+    browser.value("runs.forEach((each) => { each.strategy.value = 'vanilla'; each.offerOptions(); })")
     page.write("#tokens", "1000")
     page.run(QUESTIONS[0])
     browser.until("runs.every((each) => each.step > 2)")
@@ -252,6 +303,7 @@ def test_stop_frees_the_slots(browser: Browser, server: Server) -> None:
 @in_chromium
 def test_a_slow_pace_shows_every_step_and_can_be_stopped(browser: Browser, server: Server) -> None:
     page = Page(browser, server)
+    page.send_as_text()
     page.focus("#pace")
     browser.press(*DOWN)
     begin = time.monotonic()
@@ -276,15 +328,19 @@ def test_what_the_server_refuses_is_told_beside_the_run(browser: Browser, server
     page = Page(browser, server)
     page.write("[name=branches]", "9")
     page.run(QUESTIONS[0])
-    refused, answered = page.ended()
-    assert "at most 8 on this server" in refused
-    assert refused.endswith("(lopa.branches)")
+    _, answered = page.ended()
+    refused = browser.value("runs[0].part('status').innerText")
+    assert refused.splitlines() == [
+        "Branches: 9.",
+        "Expected: At most 8 on this server.",
+        "What to do: Ask for less.",
+    ]
     assert browser.value("runs[0].part('status').classList.contains('wrong')")
     assert " forwards: " in answered
-    browser.value("runs[1].strategy.value = 'lopa'; runs[1].offerBranches(); runs[1].option('branches').value = ''")
+    browser.value("runs[1].strategy.value = 'lopa'; runs[1].offerOptions(); runs[1].option('branches').value = ''")
     page.write("#tokens", "1025")
     page.run(QUESTIONS[0])
-    assert all("at most 1024" in said for said in page.ended())
+    assert all("At most 1024" in said for said in page.ended())
 
 
 @in_chromium
@@ -293,21 +349,21 @@ def test_keys_names_of_html_and_a_server_that_ends(browser: Browser, chat_bundle
     options = ("--model", "<b>tiny</b>", "--api-keys", tmp_path / "keys", "--drain", 0.1)
     with serving(chat_bundle, *options) as keyed:
         page = Page(browser, keyed)
-        assert "no API key" in browser.until("!found('problem').hidden && found('problem').textContent")
+        assert "No API key" in browser.until("!found('problem').hidden && found('problem').textContent")
         page.write("#key", "a wrong one")
         page.run(QUESTIONS[0])
-        assert all("no API key, or a wrong one" in said for said in page.ended())
+        assert all("No API key, or a wrong one" in said for said in page.ended())
         page.write("#key", KEY)
         page.focus("#go")
         assert browser.until("found('model').textContent") == ": <b>tiny</b>"
         assert browser.value("found('problem').hidden")
         assert browser.value("document.querySelector('h1 b')") is None
         page.write("#tokens", "1000")
-        browser.value("runs.forEach((each) => { each.strategy.value = 'vanilla'; each.offerBranches(); })")
+        browser.value("runs.forEach((each) => { each.strategy.value = 'vanilla'; each.offerOptions(); })")
         page.run(QUESTIONS[0])
         browser.until("runs.every((each) => each.step > 2)")
         keyed.stop()
-        assert all("the server stopped before the answer was whole" in said for said in page.ended())
+        assert all("The server stopped before the answer was whole" in said for said in page.ended())
         page.run(QUESTIONS[0])
         assert page.ended() == ["The server cannot be reached."] * 2
 
@@ -319,7 +375,7 @@ def test_a_stream_that_breaks_off_is_an_error_and_html_stays_text(browser: Brows
     read += " catch (error) { seen.push(error.message); } return seen; })()"
     assert browser.value(read % "data: {}\n\n: keep-alive\n\ndata: [DONE]\n\n") == [{}]
     assert browser.value(read % "data: {}\n\ndata: {") == [{}, "The connection ended before the answer was whole."]
-    assert browser.value(read % 'data: {"error": {"message": "it broke", "param": null}}\n\n') == ["it broke"]
+    assert browser.value(read % 'data: {"error": {"message": "it broke", "param": null}}\n\n') == ["It broke."]
     browser.value(
         "runs[0].text = '<img src=x onerror=alert(1)>'; runs[0].fill('<b>a</b>░░<script>alert(1)</' + 'script>')"
     )

@@ -40,7 +40,7 @@ def streamed(server: Server, body: dict[str, Any], lines: list[str]) -> threadin
     return thread
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_lets_answers_end_whole(chat_bundle: Path, number: int) -> None:
     lines: list[str] = []
     with serving(chat_bundle) as server:
@@ -79,6 +79,29 @@ def test_a_second_signal_ends_at_once(chat_bundle: Path) -> None:
         began = time.monotonic()
         assert server.stop()[0] == 143
         assert time.monotonic() - began < 2
+
+
+def test_a_second_hangup_does_not_end_it_sooner(chat_bundle: Path) -> None:
+    """When a terminal is closed both the system and the shell send one."""
+    lines: list[str] = []
+    with serving(chat_bundle) as server:
+        reader = streamed(server, long_body(200, stream=True), lines)
+        for _ in range(3):
+            server.process.send_signal(signal.SIGHUP)
+            server.until(lambda: server.http.get("/ready").status_code == 503)
+        assert server.ended() == (0, f"{STOPPING}\n")
+        reader.join(30)
+    assert [line for line in lines if line][-1] == "data: [DONE]"
+
+
+def test_a_hangup_that_the_caller_ignores_stays_ignored(chat_bundle: Path) -> None:
+    """As nohup has it."""
+    ignoring = "import signal, sys; signal.signal(signal.SIGHUP, signal.SIG_IGN)\n"
+    ignoring += "from lopa.cli.main import main; main(sys.argv[1:])"
+    with serving(chat_bundle, program=("-c", ignoring)) as server:
+        server.process.send_signal(signal.SIGHUP)
+        assert server.http.get("/ready").status_code == 200
+        assert server.stop() == (0, f"{STOPPING}\n")
 
 
 def test_a_port_in_use_is_said_before_the_bundle_is_opened(server: Server, tmp_path: Path) -> None:

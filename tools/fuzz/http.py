@@ -45,7 +45,44 @@ _BODIES: tuple[tuple[str, dict[str, Any]], ...] = (
     ),
 )
 _PATHS = ("/", "/health", "/ready", "/metrics", "/v1/models", "/v1/models/fuzzed", "/v1/models/x%0d%0aA:%20b", "/%ff")
+_TARGETS = (
+    *("localhost:22", "127.0.0.1:22", "*", "http://localhost", "http://localhost/health", "http://localhost?a=b"),
+    *("https://elsewhere/v1/models", "http:", "rtsp://localhost", "//localhost/health", "?a=b", "#a", "health", ""),
+    *(
+        "/health HTTP/1.1 extra",
+        "/\t",
+        "/health\x00",
+        "/\udcff",
+        "/./../health",
+        "/%2e%2e/health",
+        "[::1]:80",
+        "ftp://x/y",
+    ),
+)
+"""Of requests that are not for a path of this server, or not for a path."""
 _METHODS = ("GET", "POST", "HEAD", "OPTIONS", "PUT", "DELETE", "PATCH", "CONNECT", "TRACE", "X", "get", "")
+_ODD_METHODS = (
+    "CONNECT",
+    "CONNECT",
+    "OPTIONS",
+    "PRI",
+    "SOURCE",
+    "DESCRIBE",
+    "M-SEARCH",
+    "PROPFIND",
+    "GET",
+    "POST",
+    "TRACE",
+)
+_PROTOCOLS = (*("HTTP/1.1",) * 8, "HTTP/1.0", "HTTP/2.0", "RTSP/1.0", "ICE/1.0", "HTTP/1.1 ", "http/1.1", "")
+_BEHIND = (
+    *(b"GARBAGE\r\n\r\n", b"\x00", b"\x00" * 70_000, b"\r\n\r\n", b"\n", b"POST /v1/comp", b"\x16\x03\x01\x02\x00"),
+    *(b"CONNECT localhost:22 HTTP/1.1\r\nHost: localhost\r\n\r\n", b"GET /health HTTP/1.1\r\nno colon\r\n\r\n"),
+    *(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"POST /v1/completions HTTP/1.1\r\nContent-Length: 9\r\n\r\n{"),
+    b"POST /v1/completions HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nno chunk\r\n",
+    b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n",
+)
+"""What comes on a connection behind a whole request."""
 _LINES = (
     *(b"Origin: null", b"Origin: http://localhost", b"Origin: \xff\xfe", b"Host: elsewhere", b"Host: [::1]:x"),
     *(b"Host:", b"Host: localhost:%s", b"Content-Length: 5", b"Content-Length: -1", b"Content-Length: 0x10"),
@@ -65,6 +102,22 @@ _LINES = (
     *(b"Upgrade: h2c\r\nConnection: Upgrade, HTTP2-Settings", b"Authorization: Bearer \xff\x80", b"Authorization:"),
     *(b"Authorization: Basic a-key", b"Content-Type: text/plain", b"Content-Encoding: gzip", b"X: \x00", b"\xe9: y"),
     *(b" folded", b"no colon", b": no name", b"X-Many: " + b"y" * 70_000, b"\r\n".join(b"X: y" for _ in range(3000))),
+    *(b"X-Request-ID: mine", b"X-Request-ID: a b", b"X-Request-ID:", b"X-Request-ID: \xff\xfe", b"X-Request-ID: a\tb"),
+    *(b"X-Request-ID: " + b"x" * 129, b"X-Request-ID: one\r\nX-Request-ID: two", b'x-request-id: %s%n"\\{}'),
+    *(b"Host: a\r\nHost: b", b"Host : localhost", b"Content-Length: 5\r\nContent-Length: 6", b"Content-Length: +5"),
+    *(
+        b"Connection: Upgrade\r\nUpgrade: h2c",
+        b"Connection: , ,",
+        b"X-A: b\r\n\tfolded",
+        b"X: a\rb",
+        b"X: a\nY: b",
+        b"\r",
+    ),
+    *(
+        b"Authorization: Bearer",
+        b"Authorization: Bearer a-key\r\nAuthorization: Bearer b",
+        b"Authorization: Bearer  \ta-key ",
+    ),
     *(b"Range: bytes=0-1", b"Access-Control-Request-Method: POST", b"Accept: */*;q=9e999", b"Cookie: " + b"a=b;" * 500),
 )
 _FORGET = struct.pack("ii", 1, 0)
@@ -81,6 +134,8 @@ class _Exchange:
     """Where it is cut into parts that are sent one by one."""
     end: _End
     """read: wait for answers; leave and reset: go at once; half: say that nothing more comes, then read."""
+    is_good: bool = False
+    """Whether the first request is one that has to be answered, whatever comes behind it."""
 
 
 def http_case(rng: random.Random, folder: Path, material: Material) -> Case:
@@ -95,6 +150,7 @@ def http_case(rng: random.Random, folder: Path, material: Material) -> Case:
         *_LIMITS,
         *(("--api-keys", folder / "keys") if keyed else ()),
         *(("--cors", rng.choice(["*", "null", "http://localhost"])) if let_in else ()),
+        *(("--access-log", "--log-format", "json") if rng.random() < 0.3 else ()),
     )
     made = [_exchange(rng) for _ in range(_EXCHANGES)]
     exchanges = [exchange for exchange, _ in made]
@@ -128,12 +184,14 @@ def _exchanged(server: FuzzedServer, exchanges: list[_Exchange]) -> list[Answer]
             client = server.connect()
             waiting.append((exchange, client))
             _send(client, exchange)
-        return [
-            answer
-            for exchange, client in waiting
-            if exchange.end in ("read", "half")
-            for answer in answers_of(client, bodies=b"HEAD" not in exchange.sent and b"CONNECT" not in exchange.sent)
-        ]
+        found: list[Answer] = []
+        for exchange, client in waiting:
+            if exchange.end in ("read", "half"):
+                answers = answers_of(client, bodies=b"HEAD" not in exchange.sent)
+                if exchange.is_good and [answer.status for answer in answers[:1]] not in ([200], [429]):
+                    raise RuntimeError(f"a good request was answered with {answers[:1]}: {exchange}")
+                found += answers
+        return found
     finally:
         for _, client in waiting:
             client.close()
@@ -158,9 +216,11 @@ def _send(client: socket.socket, exchange: _Exchange) -> None:
 
 
 def _exchange(rng: random.Random) -> tuple[_Exchange, str]:
+    if rng.random() < 0.2:
+        return _good_first(rng)
     parts, words = [], []
     for _ in range(rng.choice([1, 1, 1, 1, 2, 3])):
-        sent, said = _request(rng)
+        sent, said = _odd_request(rng) if rng.random() < 0.15 else _request(rng)
         parts.append(sent)
         words.append(said)
     sent = b"".join(parts)
@@ -177,6 +237,37 @@ def _exchange(rng: random.Random) -> tuple[_Exchange, str]:
     pieces = sorted(rng.randrange(len(sent) + 1) for _ in range(rng.choice([0, 0, 0, 1, 3, 20])))
     end = rng.choice(_ENDS)
     return _Exchange(sent, tuple(pieces), end), f"{' + '.join(words)} ({end})"
+
+
+def _good_first(rng: random.Random) -> tuple[_Exchange, str]:
+    """A good request, and behind it garbage, another request or the end of the client's sending half."""
+    path, good = rng.choice(_BODIES)
+    body = json.dumps(good).encode()
+    lines = (
+        f"POST {path} HTTP/1.1".encode(),
+        b"Host: localhost",
+        b"Authorization: Bearer " + _KEY.encode(),
+        b"Content-Length: %d" % len(body),
+    )
+    sent = b"\r\n".join((*lines, b"", body))
+    way, behind = rng.randrange(4), b""
+    if way == 0:
+        behind = rng.choice(_BEHIND)
+    elif way == 1:
+        behind = rng.randbytes(rng.choice([1, 100, 5000]))
+    elif way == 2:
+        behind, _ = _odd_request(rng)
+    end: _End = rng.choice(["read", "half", "half"])
+    pieces = (len(sent),) if behind and rng.random() < 0.5 else ()
+    return _Exchange(sent + behind, pieces, end, is_good=True), f"good, then {short(behind)} ({end})"
+
+
+def _odd_request(rng: random.Random) -> tuple[bytes, str]:
+    """A request whose first line is not one for this server, in a form that HTTP has or nearly has."""
+    first = f"{rng.choice(_ODD_METHODS)} {rng.choice((*_TARGETS, *_PATHS))} {rng.choice(_PROTOCOLS)}"
+    lines = [b"Host: localhost", *(rng.choice(_LINES) for _ in range(rng.choice([0, 0, 1])))]
+    body = rng.choice([b"", b"", b"\r\n", b"SM\r\n\r\n", b"abc"])
+    return b"\r\n".join((first.encode("utf-8", "surrogateescape"), *lines, b"", body)), first
 
 
 def _request(rng: random.Random) -> tuple[bytes, str]:

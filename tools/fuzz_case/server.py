@@ -33,8 +33,6 @@ _SAID = (
     "fuzzed at http://",
     "stopping: running answers end",
     "Invalid HTTP request received.",
-    "Unsupported upgrade request.",
-    "No supported WebSocket library detected.",
 )
 """What the server may say on standard error."""
 _HEADERS = frozenset(
@@ -46,6 +44,10 @@ _HEADERS = frozenset(
     )
 )
 """What an answer may have: any other name was brought in by the request."""
+
+
+_NAME = re.compile(r"[!-~]{1,128}")
+"""Of a request, by its client or by the server."""
 
 
 @dataclass
@@ -127,8 +129,9 @@ class FuzzedServer:
         for _ in _tries("the server does not listen"):
             self.check_alive()
             for line in self._lines():
-                if line.endswith("/v1\n") and "http://" in line:
-                    self.port = int(line.rpartition(":")[2].partition("/")[0])
+                found = re.search(r"http://\S+?:(\d+)/v1\b", line)
+                if found is not None:
+                    self.port = int(found[1])
                     return
 
     def check_alive(self) -> None:
@@ -147,7 +150,7 @@ class FuzzedServer:
             if process:
                 self._process = 0
                 break
-        said = [line for line in self._lines() if line.strip() and not line.startswith(_SAID)]
+        said = [line for line in self._lines() if line.strip() and not _is_known(line)]
         if any("MemoryError" in line for line in said):
             raise MemoryError("".join(said)[-300:])
         if said or status:
@@ -232,6 +235,8 @@ def _check(answer: Answer) -> None:
     wrong = sorted(set(answer.headers) - _HEADERS)
     if wrong:
         raise RuntimeError(f"headers that the server does not have: {wrong}")
+    if not _NAME.fullmatch(answer.headers.get("x-request-id", "-")):
+        raise RuntimeError(f"a name that no request has: {answer.headers}")
     if answer.status >= 500:
         raise RuntimeError(f"{answer.status}: {answer.body[:200]!r}")
     kind = answer.headers.get("content-type", "")
@@ -261,6 +266,17 @@ def _check_error(told: Any) -> None:
         raise RuntimeError(f"an error that says {told}")
     if not all(each is None or isinstance(each, str) for each in more):
         raise RuntimeError(f"an error that says {told}")
+
+
+def _is_known(line: str) -> bool:
+    """Whether the server may say so. A line of JSON has to be an object."""
+    text = line
+    if line.startswith("{"):
+        record = json.loads(line)
+        if record["logger"].endswith(".access"):
+            return bool(record["level"] == "INFO" and record["status"] < 500)
+        text = record["message"]
+    return any(each in text for each in _SAID)
 
 
 def _tries(otherwise: str) -> Iterator[None]:

@@ -1,5 +1,11 @@
 """How lines of OpenAI's batch files are answered."""
 
+import json
+from pathlib import Path
+from typing import Any
+
+from tests.cli.command import lopa_export
+
 from lopa.cli.batch.openai_answer import OpenAIAnswers, identity_of_openai_answer
 from lopa.cli.batch.prompt_lines import RawLine
 from lopa.runtime.errors import BadInputError
@@ -22,3 +28,31 @@ def test_an_answer_tells_which_line_it_is_for() -> None:
     assert body["usage"] == {"prompt_tokens": 2, "completion_tokens": 2, "total_tokens": 4}
     for other in ({"id": "batch_req_x_y", "custom_id": ""}, {"id": 5}, {"line": 1}):
         assert identity_of_openai_answer(other) is None
+
+
+def test_a_length_that_cannot_be_is_told_in_the_words_of_the_line(tiny_bundle: Path, tmp_path: Path) -> None:
+    bodies: list[dict[str, Any]] = [
+        {"prompt": "2 + 2", "max_tokens": 5000},
+        {"prompt": "2 + 2", "max_completion_tokens": 0},
+        {"prompt": [5] * 2045, "max_tokens": 8},
+        {"prompt": 5, "max_tokens": 8},
+        {"prompt": "2 + 2", "max_tokens": 8},
+    ]
+    (tmp_path / "in.jsonl").write_text(
+        "".join(
+            json.dumps({"custom_id": str(number), "method": "POST", "url": "/v1/completions", "body": body}) + "\n"
+            for number, body in enumerate(bodies)
+        )
+    )
+    done = lopa_export("generate", tiny_bundle, "--prompts", tmp_path / "in.jsonl")
+    told = [json.loads(line)["response"] for line in done.stdout.splitlines()]
+    assert [each["status_code"] for each in told] == [400, 400, 400, 400, 200]
+    errors = [each["body"]["error"] for each in told[:4]]
+    assert [error["param"] for error in errors] == ["max_tokens", "max_completion_tokens", "prompt", "prompt"]
+    assert [error["code"] for error in errors] == ["context_length_exceeded", None, "context_length_exceeded", None]
+    assert [error["message"].partition("\n")[0] for error in errors[:3]] == [
+        "max_tokens is 5000, but this model has 2048 positions for prompt and answer together (prompt: 5)",
+        "max_completion_tokens 0",
+        "the prompt has 2045 tokens, but this model has 2048 positions for prompt and answer together (max_tokens: 8)",
+    ]
+    assert all("max_new_tokens" not in error["message"] for error in errors)

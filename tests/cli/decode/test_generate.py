@@ -175,7 +175,7 @@ def test_an_empty_prompt_and_one_that_is_too_long(tiny_bundle: Path) -> None:
     assert (empty.returncode, "an empty prompt" in empty.stderr) == (2, True)
     long = lopa_export("generate", tiny_bundle, stdin="word " * 3000)
     assert long.returncode == 2
-    assert "positions in all" in long.stderr
+    assert "tokens, but this model has 2048 positions for prompt and answer" in long.stderr
 
 
 def test_several_devices_give_the_same_text_and_their_share_of_each_forward(tiny_bundle: Path, tmp_path: Path) -> None:

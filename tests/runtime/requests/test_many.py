@@ -302,7 +302,7 @@ def test_what_happens_between_the_look_at_the_queue_and_the_queueing(
         ({"prompt": "text"}, {}, "prompts"),
         ([[5], [5, 1024]], {}, "in prompt 1, counted from 0: prompt ids"),
         ([5, 6], {}, "in prompt 0, counted from 0: prompt 5, a number"),
-        ([PromptRequest([5], {"branches": 3})], {}, "in prompt 0, .*: a config of type dict"),  # type: ignore[arg-type]
+        ([PromptRequest([5], {"branches": 3})], {}, "a config of type dict"),  # type: ignore[arg-type]
         ([[5]], {"config": 3}, "a config of type int"),
         ([[5]], {"deadline": -1}, "deadline -1"),
         ([[5]], {"deadline": float("nan")}, "deadline nan"),

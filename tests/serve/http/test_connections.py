@@ -3,6 +3,7 @@
 import http.client
 import json
 import socket
+import struct
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any, BinaryIO
 import httpx2 as httpx
 import openai
 import pytest
-from tests.serve.servers import Server, serving
+from tests.serve.servers import INVALID, STOPPING, Server, serving
 from tests.serve.test_streams import LONG
 
 MEGABYTE = 2**20
@@ -129,6 +130,7 @@ def test_what_is_no_request_is_never_answered_in_the_midst_of_an_answer(keyed: S
         received += until_end(client)
     assert received.startswith(b"HTTP/1.1 200 ")
     assert received.count(b"HTTP/1.1 ") == 1
+    assert b"data: [DONE]" in received
     for unread in (head(500).replace(b"Content-Length: 500", b"Transfer-Encoding: chunked"), asked[:1]):
         with connected(keyed) as client:
             client.sendall(unread + b"no chunk, no request\r\n\r\n")
@@ -177,3 +179,163 @@ def test_answers_of_a_client_library_are_not_lost_either(keyed: Server) -> None:
     with httpx.Client(base_url=keyed.url, timeout=60, trust_env=False) as client:
         for _ in range(2):
             assert client.post("/v1/completions", content=b"x" * 8 * MEGABYTE).status_code == 401
+
+
+ODD = {
+    b"CONNECT 127.0.0.1:22 HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n": 400,
+    b"CONNECT /health HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3\r\n\r\nabc": 400,
+    b"CONNECT HTTP/1.1\r\n\r\n": 400,
+    b"OPTIONS http: HTTP/1.1\r\nHost: localhost\r\n\r\n": 400,
+    b"DESCRIBE rtsp://localhost RTSP/1.0\r\nHost: localhost\r\n\r\n": 400,
+    b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n": 400,
+    b"GET health HTTP/1.1\r\nHost: localhost\r\n\r\n": 400,
+    b"GET /\xff HTTP/1.1\r\nHost: localhost\r\n\r\n": 400,
+    b"get /health HTTP/1.1\r\nHost: localhost\r\n\r\n": 400,
+    b"GET\r\n\r\n": 400,
+    b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\r\n\r\n": 400,
+    b"OPTIONS * HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n": 404,
+    b"TRACE /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n": 405,
+    b"GET http://localhost/health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n": 200,
+    b"GET http://localhost HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n": 200,
+    b"GET http://localhost?a=b HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n": 200,
+    b"GET //localhost HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n": 404,
+}
+"""What a connection begins with, and the status of its answer."""
+
+
+def test_every_method_and_target_gets_an_answer_one_line_and_is_counted(chat_bundle: Path) -> None:
+    with serving(chat_bundle) as server:
+        for sent, status in ODD.items():
+            with connected(server) as client:
+                client.sendall(sent)
+                received = until_end(client)
+            assert received.startswith(b"HTTP/1.1 %d " % status), (sent, received)
+            assert received.count(b"HTTP/1.1 ") == 1
+        invalid = [sent for sent, status in ODD.items() if status == 400]
+        assert server.metric('lopa_rejected_total{model="tiny",reason="bad_request"') == len(invalid)
+        code, said = server.stop()
+    *lines, last = said.splitlines()
+    assert (code, last) == (0, STOPPING)
+    assert len(lines) == len(invalid)
+    assert all(INVALID in line for line in lines), said
+    assert "CONNECT, and this server is no proxy" in lines[0]
+
+
+def asking(tokens: int, *, stream: bool = False) -> bytes:
+    """A whole request for an answer of `tokens` tokens, one forward each."""
+    body = {"model": "tiny", "prompt": "2 + 2", "max_tokens": tokens, "stream": stream, "lopa": LONG}
+    text = json.dumps(body).encode()
+    return head(len(text)) + text
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+@pytest.mark.parametrize(
+    "behind",
+    [
+        b"GARBAGE\r\n\r\n",
+        b"CONNECT localhost:22 HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"GET /health HTTP/1.1\r\nno colon\r\n\r\n",
+        b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nno chunk\r\n",
+        b"\x00" * 200_000,
+    ],
+    ids=["garbage", "connect", "header", "chunk", "long"],
+)
+def test_a_whole_request_is_answered_whatever_comes_behind_it(server: Server, behind: bytes, stream: bool) -> None:
+    """In one piece with it, or while it is answered. What comes behind is never answered in its place."""
+    for pause in (0.0, 0.05):
+        with connected(server) as client:
+            client.sendall(asking(250, stream=stream) + (b"" if pause else behind))
+            if pause:
+                time.sleep(pause)
+                client.sendall(behind)
+            received = until_end(client)
+        assert received.startswith(b"HTTP/1.1 200 ")
+        assert received.count(b"HTTP/1.1 ") == 1
+        assert (b"data: [DONE]" if stream else b'"completion_tokens":250') in received
+
+
+def test_of_several_requests_each_is_answered_before_the_garbage(server: Server) -> None:
+    with connected(server) as client:
+        client.sendall(asking(20) + b"GET /ready HTTP/1.1\r\nHost: localhost\r\n\r\n" + asking(3) + b"\x00\x01\r\n\r\n")
+        with client.makefile("rb") as received:
+            told = [next_answer(received) for _ in range(3)]
+            assert received.read() == b""
+    assert [status for status, _ in told] == [200, 200, 200]
+    assert [each["usage"]["completion_tokens"] for _, each in (told[0], told[2])] == [20, 3]
+
+
+def test_half_a_request_behind_a_whole_one_does_not_cut_its_answer(keyed: Server) -> None:
+    """The half is given up after --stall seconds, here one, while the whole one still runs."""
+    asked = asking(1000).replace(b"Host: localhost", b"Host: localhost\r\nAuthorization: Bearer a-key")
+    with connected(keyed) as client:
+        client.sendall(asked + b"POST /v1/comp")
+        received = until_end(client)
+    assert received.startswith(b"HTTP/1.1 200 ")
+    assert b'"completion_tokens":1000' in received
+
+
+def test_an_upgrade_is_ignored_and_the_next_requests_are_answered(server: Server) -> None:
+    upgrading = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAARAAAAA\r\n\r\n"
+    with connected(server) as client, client.makefile("rb") as received:
+        for together in (1, 3):
+            client.sendall((b"GET /ready HTTP/1.1\r\nHost: localhost\r\n" + upgrading) * together)
+            assert [next_answer(received) for _ in range(together)] == [(200, {"status": "ready"})] * together
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+@pytest.mark.parametrize("tokens", [4, 600], ids=["short", "long"])
+def test_a_client_that_closes_its_sending_half_is_answered(server: Server, stream: bool, tokens: int) -> None:
+    """A long one is asked whether it is still there, by interim answers or by comments of the stream."""
+    server.until_idle()
+    cancelled = server.metric("lopa_cancelled_total")
+    with connected(server) as client:
+        client.sendall(asking(tokens, stream=stream))
+        client.shutdown(socket.SHUT_WR)
+        received = until_end(client)
+    while received.startswith(interim := b"HTTP/1.1 100 Continue\r\n\r\n"):
+        assert tokens == 600
+        assert not stream
+        received = received.removeprefix(interim)
+    assert received.startswith(b"HTTP/1.1 200 ")
+    assert (b"data: [DONE]" if stream else b'"completion_tokens":%d' % tokens) in received
+    assert server.metric("lopa_cancelled_total") == cancelled
+
+
+def test_pipelined_requests_are_all_answered_to_a_client_that_closed_its_sending_half(server: Server) -> None:
+    ready = b"GET /ready HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    with connected(server) as client:
+        client.sendall(asking(10) + ready + asking(5) + ready + b"POST /v1/comp")
+        client.shutdown(socket.SHUT_WR)
+        with client.makefile("rb") as received:
+            assert [next_answer(received)[0] for _ in range(4)] == [200] * 4
+            assert received.read() == b""
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+@pytest.mark.parametrize("version", [b"1.1", b"1.0"])
+@pytest.mark.parametrize("way", ["close", "close after its half", "reset"])
+def test_a_client_that_leaves_altogether_stops_the_work(server: Server, stream: bool, version: bytes, way: str) -> None:
+    server.until_idle()
+    cancelled, steps = server.metric("lopa_cancelled_total"), server.metric("lopa_steps_total")
+    with connected(server) as client:
+        client.sendall(asking(1000, stream=stream).replace(b"HTTP/1.1", b"HTTP/" + version))
+        server.until(lambda: server.metric("lopa_requests_running") == 1)
+        if way == "close after its half":
+            client.shutdown(socket.SHUT_WR)
+            time.sleep(0.1)
+        elif way == "reset":
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    server.until_idle()
+    assert server.metric("lopa_cancelled_total") - cancelled == 1
+    assert server.metric("lopa_steps_total") - steps < 990
+
+
+def test_a_client_that_leaves_while_a_second_request_waits_stops_the_first(server: Server) -> None:
+    server.until_idle()
+    cancelled = server.metric("lopa_cancelled_total")
+    with connected(server) as client:
+        client.sendall(asking(1000) + asking(5))
+        server.until(lambda: server.metric("lopa_requests_running") == 1)
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    server.until_idle()
+    assert server.metric("lopa_cancelled_total") - cancelled == 1

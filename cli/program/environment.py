@@ -1,0 +1,50 @@
+"""A command whose options may be given by environment variables too. Knows no option."""
+
+import difflib
+import os
+from typing import Any
+
+import click
+from click.core import ParameterSource
+
+from lopa.cli.program.grouped_command import GroupedCommand
+
+
+class EnvironmentCommand(GroupedCommand):
+    """A command that also reads --some-name from PREFIX_SOME_NAME, and arguments likewise. The command line wins.
+
+    It warns about variables that begin with the prefix and name no option, since click ignores them silently.
+    """
+
+    def __init__(self, *args: Any, prefix: str, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._prefix = prefix
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the command line, then the environment."""
+        known = self._name_variables(ctx)
+        try:
+            rest = super().parse_args(ctx, args)
+        except click.BadParameter as error:
+            parameter = error.param
+            source = None if parameter is None else ctx.get_parameter_source(parameter.name or "")
+            if parameter is not None and source is ParameterSource.ENVIRONMENT:
+                told = f"{error.message} (from the environment variable {parameter.envvar})"
+                raise click.BadParameter(told, ctx=error.ctx, param=parameter) from error
+            raise
+        for name in sorted(set(os.environ) - known):
+            if name.startswith(f"{self._prefix}_"):
+                near = difflib.get_close_matches(name, known, n=1)
+                hint = f"; did you mean {near[0]}?" if near else f"; see {ctx.command_path} --help"
+                click.echo(f"warning: the environment variable {name} names no option{hint}", err=True)
+        return rest
+
+    def _name_variables(self, ctx: click.Context) -> set[str]:
+        known = set()
+        for parameter in self.get_params(ctx):
+            flags = [flag for flag in parameter.opts if flag.startswith("--")]
+            name = flags[0][2:] if flags else parameter.name or ""
+            if name != "help":
+                parameter.envvar = f"{self._prefix}_{name.replace('-', '_').upper()}"
+                known.add(parameter.envvar)
+        return known

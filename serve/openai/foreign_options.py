@@ -1,0 +1,214 @@
+"""Fields that other servers take beside OpenAI's: vLLM, SGLang, TGI, llama.cpp, Ollama and text-generation-webui.
+
+Those with an equivalent become options of ours. The others are taken with a value that changes nothing, and refused
+with any other: ignored, they would give another answer than the one that was asked for. Knows no bundle.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from lopa.runtime.checked_values import truth, whole_number
+from lopa.runtime.errors import BadInputError
+from lopa.runtime.generation_config.words import MOST_POSITIONS, MOST_TOP_K
+
+_META = frozenset("\\.+*?()|[]{}^$#&-~")
+"""Characters that mean something in a regular expression."""
+_NEVER: tuple[object, ...] = ()
+
+NEUTRAL: dict[str, tuple[object, ...]] = {
+    # sampling
+    "min_p": (0,),
+    "typical_p": (0, 1),
+    "tfs_z": (1,),
+    "top_a": (0,),
+    "top_n_sigma": (-1, 0),
+    "epsilon_cutoff": (0,),
+    "eta_cutoff": (0,),
+    "dynatemp_range": (0,),
+    "xtc_probability": (0,),
+    "mirostat": (0,),
+    "mirostat_mode": (0,),
+    "smoothing_factor": (0,),
+    "temperature_last": (False,),
+    "do_sample": (False,),
+    "samplers": _NEVER,
+    "min_tokens": (0,),
+    "min_new_tokens": (0,),
+    "min_length": (0,),
+    "t_max_predict_ms": (-1, 0),
+    # penalties
+    "repetition_penalty": (1,),
+    "repeat_penalty": (1,),
+    "encoder_repetition_penalty": (1,),
+    "length_penalty": (1,),
+    "penalty_alpha": (0,),
+    "no_repeat_ngram_size": (0,),
+    "dry_multiplier": (0,),
+    "guidance_scale": (1,),
+    "repetition_detection": _NEVER,
+    # several answers
+    "use_beam_search": (False,),
+    "num_beams": (1,),
+    "early_stopping": (False,),
+    "num_return_sequences": (1,),
+    # where an answer ends, and what it may hold
+    "stop_token_ids": ([],),
+    "stop_regex": ([], ""),
+    "include_stop_str_in_output": (False,),
+    "no_stop_trim": (False,),
+    "allowed_token_ids": ([],),
+    "bad_words": ([],),
+    "bad_words_ids": ([],),
+    "logits_processors": ([],),
+    "custom_logit_processor": _NEVER,
+    "skip_special_tokens": (True,),
+    "structural_tag": _NEVER,
+    "guided_whitespace_pattern": _NEVER,
+    "format": ("",),
+    "thinking_token_budget": _NEVER,
+    # the prompt
+    "documents": ([],),
+    "chat_template": _NEVER,
+    "chat_template_kwargs": ({},),
+    "add_generation_prompt": (True,),
+    "continue_final_message": (False,),
+    "truncate_prompt_tokens": _NEVER,
+    "truncate": _NEVER,
+    "input_ids": _NEVER,
+    "input_embeds": _NEVER,
+    "prompt_embeds": _NEVER,
+    "system_prompt": ("",),
+    "session_params": _NEVER,
+    "lora": ([],),
+    "lora_path": _NEVER,
+    "web_search_options": _NEVER,
+    # what is told beside the text
+    "prompt_logprobs": _NEVER,
+    "n_probs": (0,),
+    "logprob_token_ids": ([],),
+    "token_ids_logprob": ([],),
+    "return_tokens_as_token_ids": (False,),
+    "return_token_ids": (False,),
+    "return_hidden_states": (False,),
+    "return_full_text": (False,),
+    "watermark": (False,),
+    # other servers of diffusion models
+    "diffusion_max_steps": _NEVER,
+    "diffusion_seed_canvas": _NEVER,
+    "num_denoising_steps": _NEVER,
+    "block_length": _NEVER,
+    "max_nfe": _NEVER,
+    "max_repetition_run": _NEVER,
+    "vllm_xargs": ({},),
+    "custom_params": ({},),
+    "options": ({},),
+}
+"""Values of a field with which it changes nothing; null always is one."""
+HINTS = {
+    "stop_token_ids": "give the text of these tokens as stop",
+    "diffusion_max_steps": "options of the decoding go into lopa",
+    "num_denoising_steps": "options of the decoding go into lopa",
+    "max_nfe": "options of the decoding go into lopa",
+    "block_length": 'write "lopa": {"block_size": ...}',
+    "format": "use response_format",
+    "options": "write each option as a field of its own",
+    "guided_whitespace_pattern": "remove it, or give a regex for the whole answer",
+}
+"""What to do instead, where there is something."""
+_STRUCTURED = ("json", "regex", "choice", "grammar", "json_object")
+"""Of vLLM's structured_outputs: one of these, beside fields that only how it is computed depends on."""
+_NEUTRAL_IN_STRUCTURED: dict[str, tuple[object, ...]] = {
+    "disable_any_whitespace": (False,),
+    "disable_additional_properties": (False,),
+    "whitespace_pattern": _NEVER,
+    "structural_tag": _NEVER,
+}
+_IGNORED_IN_STRUCTURED = frozenset(("disable_fallback", "backend", "_backend", "_backend_was_auto"))
+
+
+def is_neutral(value: object, values: tuple[object, ...]) -> bool:
+    """Whether `value` is one of `values`, where 1, 1.0 and True are told apart as JSON does."""
+    return any(_kind(value) is _kind(each) and value == each for each in values)
+
+
+def _kind(value: object) -> type:
+    return float if isinstance(value, int | float) and not isinstance(value, bool) else type(value)
+
+
+def _top_k(value: Any) -> dict[str, Any]:
+    """-1 and 0: no limit that the client wants."""
+    number = whole_number("top_k", value, least=-1, most=MOST_TOP_K)
+    return {"top_k": number} if number > 0 else {}
+
+
+def _length(value: Any) -> dict[str, Any]:
+    """Of llama.cpp: -1 is no limit that the client wants."""
+    number = whole_number("n_predict", value, least=-1, most=MOST_POSITIONS)
+    return {"max_new_tokens": number} if number >= 0 else {}
+
+
+def _ignore_eos(value: Any) -> dict[str, Any]:
+    return {"stop_at_eos": False} if truth("ignore_eos", value) else {}
+
+
+def _choice(value: Any) -> dict[str, Any]:
+    if not isinstance(value, list) or not value or not all(isinstance(each, str) and each for each in value):
+        raise BadInputError(f"choices {str(value)[:80]}", expected="a list of texts, none empty", remedy="correct it")
+    return {"regex": "|".join(map(_literal, value))}
+
+
+def _literal(text: str) -> str:
+    return "".join(f"\\{each}" if each in _META else each for each in text)
+
+
+def _json_object(value: Any) -> dict[str, Any]:
+    return {"json_schema": {"type": "object"}} if truth("json_object", value) else {}
+
+
+def _structured(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise BadInputError(
+            f"structured_outputs {str(value)[:80]}", expected="an object", remedy='e.g. {"json": {...}}'
+        )
+    given = {name: each for name, each in value.items() if each is not None and name not in _IGNORED_IN_STRUCTURED}
+    asked = [name for name in given if name in _STRUCTURED]
+    wrong = [
+        name
+        for name, each in given.items()
+        if name not in _STRUCTURED and not is_neutral(each, _NEUTRAL_IN_STRUCTURED.get(name, _NEVER))
+    ]
+    if wrong or len(asked) > 1:
+        raise BadInputError(
+            f"structured_outputs with {', '.join(map(repr, wrong or asked))[:160]}",
+            expected="one of " + ", ".join(_STRUCTURED),
+            remedy="remove the others",
+        )
+    return {} if not asked else _STRUCTURED_READ[asked[0]](given[asked[0]])
+
+
+def _as(name: str) -> Callable[[Any], dict[str, Any]]:
+    return lambda value: {name: value}
+
+
+_STRUCTURED_READ: Mapping[str, Callable[[Any], dict[str, Any]]] = {
+    "json": _as("json_schema"),
+    "regex": _as("regex"),
+    "choice": _choice,
+    "grammar": _as("grammar"),
+    "json_object": _json_object,
+}
+MAPPED: Mapping[str, Callable[[Any], dict[str, Any]]] = {
+    "top_k": _top_k,
+    "ignore_eos": _ignore_eos,
+    "n_predict": _length,
+    "guided_json": _as("json_schema"),
+    "guided_regex": _as("regex"),
+    "guided_choice": _choice,
+    "guided_grammar": _as("grammar"),
+    "structured_outputs": _structured,
+    "json_schema": _as("json_schema"),
+    "regex": _as("regex"),
+    "grammar": _as("grammar"),
+    "ebnf": _as("grammar"),
+}
+"""Fields with an equivalent: from their value to options of ours. Each raises BadInputError for what cannot be one."""

@@ -1,0 +1,93 @@
+"""Fields of other servers: mapped to options of ours, taken where they change nothing, else refused by name."""
+
+from typing import Any
+
+import pytest
+
+from lopa.serve.openai.field_error import FieldError
+from lopa.serve.openai.foreign_options import MAPPED, NEUTRAL
+from lopa.serve.openai.options import CHATS, COMPLETIONS, options_of_body
+
+SCHEMA = {"type": "object"}
+TAKEN: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({"guided_json": SCHEMA}, {"json_schema": SCHEMA}),
+    ({"guided_json": '{"type": "object"}'}, {"json_schema": '{"type": "object"}'}),
+    ({"guided_regex": "a+"}, {"regex": "a+"}),
+    ({"guided_choice": ["a.b", "c"]}, {"regex": r"a\.b|c"}),
+    ({"guided_grammar": "start: /a/"}, {"grammar": "start: /a/"}),
+    ({"structured_outputs": {"json": SCHEMA}}, {"json_schema": SCHEMA}),
+    ({"structured_outputs": {"json": SCHEMA, "regex": None, "backend": "auto"}}, {"json_schema": SCHEMA}),
+    ({"structured_outputs": {"choice": ["a", "b"], "disable_any_whitespace": False}}, {"regex": "a|b"}),
+    ({"structured_outputs": {"json_object": True}}, {"json_schema": SCHEMA}),
+    ({"structured_outputs": {}}, {}),
+    ({"response_format": {"type": "json_object", "schema": SCHEMA}}, {"json_schema": SCHEMA}),
+    ({"response_format": {"type": "regex", "value": "a"}}, {"regex": "a"}),
+    ({"response_format": {"type": "json", "value": SCHEMA}}, {"json_schema": SCHEMA}),
+    ({"regex": "a"}, {"regex": "a"}),
+    ({"ebnf": 'root ::= "a"'}, {"grammar": 'root ::= "a"'}),
+    ({"top_k": 5}, {"top_k": 5}),
+    ({"top_k": 0}, {}),
+    ({"top_k": -1}, {}),
+    ({"ignore_eos": True}, {"stop_at_eos": False}),
+    ({"ignore_eos": False}, {}),
+    ({"n_predict": 7}, {"max_new_tokens": 7}),
+    ({"n_predict": -1}, {}),
+    ({"n_predict": 7, "max_tokens": 7}, {"max_new_tokens": 7}),
+    ({"repetition_penalty": 1, "min_p": 0.0, "length_penalty": 1.0, "presence_penalty": 0, "logit_bias": []}, {}),
+    ({"skip_special_tokens": True, "stop_token_ids": [], "add_generation_prompt": True}, {}),
+    ({"cache_salt": "x", "priority": 3, "request_id": "y"}, {}),
+]
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"repetition_penalty": 1.05}, "repetition_penalty"),
+    ({"repetition_penalty": True}, "repetition_penalty"),
+    ({"min_p": 0.1}, "min_p"),
+    ({"stop_token_ids": [5]}, "stop_token_ids"),
+    ({"skip_special_tokens": False}, "skip_special_tokens"),
+    ({"chat_template_kwargs": {"enable_thinking": False}}, "chat_template_kwargs"),
+    ({"top_k": -2}, "top_k"),
+    ({"top_k": "5"}, "top_k"),
+    ({"top_k": True}, "top_k"),
+    ({"ignore_eos": 1}, "ignore_eos"),
+    ({"n_predict": 1.5}, "n_predict"),
+    ({"n_predict": 7, "max_tokens": 8}, "max_tokens"),
+    ({"guided_choice": ["a", ""]}, "guided_choice"),
+    ({"guided_choice": "a"}, "guided_choice"),
+    ({"structured_outputs": "json"}, "structured_outputs"),
+    ({"structured_outputs": {"json": SCHEMA, "regex": "a"}}, "structured_outputs"),
+    ({"structured_outputs": {"structural_tag": "x"}}, "structured_outputs"),
+    ({"structured_outputs": {"json": SCHEMA, "disable_additional_properties": True}}, "structured_outputs"),
+    ({"structured_outputs": {"jsn": SCHEMA}}, "structured_outputs"),
+    ({"guided_json": SCHEMA, "response_format": {"type": "json_object", "schema": {}}}, "response_format"),
+    ({"response_format": {"type": "regex"}}, "response_format"),
+    ({"response_format": {"type": "structural_tag"}}, "response_format"),
+    ({"diffusion_max_steps": 5}, "diffusion_max_steps"),
+]
+
+
+@pytest.mark.parametrize("endpoint", [CHATS, COMPLETIONS])
+@pytest.mark.parametrize("ignore_unknown", [True, False], ids=["server", "batch"])
+def test_fields_that_mean_what_an_option_of_ours_means(endpoint: str, ignore_unknown: bool) -> None:
+    for body, expected in TAKEN:
+        found = options_of_body(body, endpoint, ignore_unknown=ignore_unknown)
+        assert found.values == expected, body
+        assert set(found.params.values()) <= set(body)
+
+
+@pytest.mark.parametrize(("body", "param"), REFUSED, ids=lambda value: str(value)[:60])
+def test_what_would_change_the_answer_is_refused_by_name(body: dict[str, Any], param: str) -> None:
+    for endpoint in (CHATS, COMPLETIONS):
+        with pytest.raises(FieldError) as refused:
+            options_of_body(body, endpoint, ignore_unknown=True)
+        assert refused.value.param in body
+        assert refused.value.param == param or len(body) > 1
+
+
+def test_each_field_is_known_once_and_its_neutral_values_are_taken() -> None:
+    assert not NEUTRAL.keys() & MAPPED.keys()
+    for name, values in NEUTRAL.items():
+        for value in (None, *values):
+            assert options_of_body({name: value}, CHATS, ignore_unknown=True).values == {}
+        with pytest.raises(FieldError) as refused:
+            options_of_body({name: "something else"}, CHATS, ignore_unknown=True)
+        assert refused.value.param == name
+        assert "change the answer" in str(refused.value)

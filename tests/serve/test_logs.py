@@ -1,0 +1,229 @@
+"""The log of real servers: its forms, names of requests, and that its failures harm no answer."""
+
+import contextlib
+import fcntl
+import json
+import logging
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import httpx2 as httpx
+import pytest
+from tests.cli.command import lopa_export
+from tests.serve.servers import INVALID, STOPPING, WAIT, Server, serving
+
+from lopa.serve.logs import ACCESS, REQUEST_ID, log_to_descriptor
+
+BODY = {"model": "tiny", "prompt": "2 + 2", "max_tokens": 4}
+FULL = Path("/dev/full")
+NAME = "client-request.1/~!"
+
+
+@contextlib.contextmanager
+def logging_to(bundle: Path, errors: int | IO[bytes]) -> Iterator[tuple[subprocess.Popen[bytes], httpx.Client]]:
+    """A server that logs every request to `errors`, and a client of it."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [sys.executable, "-m", "lopa.cli.main", "-v", "serve", str(bundle), "--model", "tiny", "--threads", "1"]
+    with subprocess.Popen([*command, "--port", str(port)], stdout=errors, stderr=errors) as process:
+        try:
+            with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=WAIT, trust_env=False) as client:
+                until(lambda: process.poll() is not None or is_ready(client))
+                yield process, client
+        finally:
+            process.kill()
+
+
+def is_ready(client: httpx.Client) -> bool:
+    try:
+        return client.get("/ready").status_code == 200
+    except httpx.ConnectError:
+        return False
+
+
+def answers(client: httpx.Client, count: int) -> list[int]:
+    """Statuses of good and bad requests, of which each has lines in the log."""
+    return [client.post("/v1/completions", json=BODY if number % 2 else {}).status_code for number in range(count)]
+
+
+def test_a_full_disk_changes_no_answer_and_no_exit_code(chat_bundle: Path) -> None:
+    with FULL.open("wb") as full, logging_to(chat_bundle, full) as (process, client):
+        assert answers(client, 20) == [400, 200] * 10
+        process.terminate()
+        assert process.wait(WAIT) == 0
+
+
+@pytest.mark.parametrize("closed", [True, False], ids=["its reader has gone", "its reader stands still"])
+def test_a_pipe_that_takes_nothing_changes_no_answer_and_no_exit_code(chat_bundle: Path, closed: bool) -> None:
+    read, write = os.pipe()
+    fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, 4096)
+    with os.fdopen(write, "wb") as errors, logging_to(chat_bundle, errors) as (process, client):
+        if closed:
+            os.close(read)
+        assert answers(client, 80) == [400, 200] * 40
+        process.terminate()
+        assert process.wait(WAIT) == 0
+    if not closed:
+        os.close(read)
+
+
+def test_lines_that_were_lost_are_counted_once_the_log_is_written_again(tmp_path: Path) -> None:
+    path, log = tmp_path / "log", logging.getLogger("lopa.serve.test")
+    with FULL.open("wb") as full, log_to_descriptor(full.fileno(), "json", quiet=False, access=False):
+        for number in range(5):
+            log.warning("line %d", number)
+        writer: Any = logging.getLogger().handlers[-1]
+        until(lambda: writer.lost == 5)
+        with path.open("wb") as file:
+            os.dup2(file.fileno(), full.fileno())
+        log.warning("more")
+    lost, more = (json.loads(line) for line in path.read_text().splitlines())
+    assert lost["message"] == "5 lines of the log could not be written"
+    assert more["message"] == "more"
+
+
+def until(happened: Callable[[], bool]) -> None:
+    end = time.monotonic() + WAIT
+    while not happened():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def test_every_line_of_json_is_an_object_also_with_a_traceback(tmp_path: Path) -> None:
+    path, log = tmp_path / "log", logging.getLogger("lopa.serve.test")
+    with path.open("wb") as file, log_to_descriptor(file.fileno(), "json", quiet=False, access=True):
+        token = REQUEST_ID.set("of-a-client")
+        try:
+            raise ValueError("two\nlines \ud800")
+        except ValueError:
+            log.exception("a request %s", "failed")
+        REQUEST_ID.reset(token)
+        unfitting = logging.LogRecord("lopa.serve.test", logging.WARNING, "", 0, "a message %d", ("x",), None)
+        logging.getLogger().handlers[-1].handle(unfitting)
+        log.info("not shown")
+        logging.getLogger(ACCESS).info("shown", extra={"fields": {"status": 200}})
+    failed, unfit, access = (json.loads(line) for line in path.read_text().split("\n")[:-1])
+    assert (failed["level"], failed["logger"], failed["message"]) == ("ERROR", "lopa.serve.test", "a request failed")
+    assert failed["request_id"] == "of-a-client"
+    assert failed["exception"].startswith("Traceback (most recent call last):\n")
+    assert "two\nlines" in failed["exception"]
+    assert failed["time"].endswith("Z")
+    assert (unfit["message"], unfit["request_id"]) == ("a line of lopa.serve.test could not be made", None)
+    assert (access["status"], access["message"]) == (200, "shown")
+
+
+def named(server: Server, *names: bytes) -> str:
+    """The name that an answer has whose request has the header once for each of `names`."""
+    lines = b"".join(b"X-Request-ID: " + name + b"\r\n" for name in names)
+    with socket.create_connection(("127.0.0.1", server.port), timeout=WAIT) as client:
+        client.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n" + lines + b"\r\n")
+        received = b""
+        while part := client.recv(65536):
+            received += part
+    (found,) = [line for line in received.split(b"\r\n") if line.startswith(b"x-request-id: ")]
+    return found.partition(b": ")[2].decode()
+
+
+def test_a_client_s_name_of_its_request_is_in_the_answer(server: Server) -> None:
+    chat = {"model": "tiny", "messages": [{"role": "user", "content": "2 + 2"}], "max_tokens": 4, "stream": True}
+    for method, path, body, more, status in (
+        ("GET", "/", None, {}, 200),
+        ("GET", "/health", None, {}, 200),
+        ("POST", "/v1/completions", BODY, {}, 200),
+        ("POST", "/v1/chat/completions", chat, {}, 200),
+        ("POST", "/v1/completions", {**BODY, "n": 0}, {}, 400),
+        ("POST", "/v1/completions", BODY, {"Origin": "http://elsewhere"}, 403),
+        ("GET", "/nowhere", None, {}, 404),
+        ("GET", "/v1/completions", None, {}, 405),
+    ):
+        answer = server.http.request(method, path, json=body, headers={"X-Request-ID": NAME, **more})
+        assert (answer.status_code, answer.headers.get_list("x-request-id")) == (status, [NAME])
+        other = server.http.request(method, path, json=body, headers=more)
+        assert other.headers["x-request-id"] != NAME
+    for name in (b"a", b"x" * 128, bytes(range(0x21, 0x7F))):
+        assert named(server, name) == name.decode()
+    for wrong in ((), (b"",), (b"x" * 129,), (b"two words",), (b"\xc3\xa9",), (b"a\tb",), (b"one", b"two")):
+        assert named(server, *wrong).startswith("req_"), wrong
+
+
+def test_an_access_log_in_json_has_the_names_and_no_query(chat_bundle: Path) -> None:
+    with serving(chat_bundle, "--access-log", "--log-format", "json") as server:
+        assert json.loads(server.head[-1])["message"].startswith("tiny at http://")
+        whole = server.http.post("/v1/completions", json=BODY)
+        server.http.post("/v1/completions?key=secret%0aX", json=BODY, headers={"X-Request-ID": NAME})
+        server.http.get('/v1/"%0a\u202e')
+        with socket.create_connection(("127.0.0.1", server.port)) as client:
+            client.sendall(b"CONNECT a:1 HTTP/1.1\r\n\r\n")
+            assert client.recv(100).startswith(b"HTTP/1.1 400 ")
+        code, said = server.stop()
+    assert code == 0
+    assert "secret" not in said
+    lines = [json.loads(line) for line in said.splitlines()]
+    first, second, third = [line for line in lines if line["logger"] == ACCESS]
+    assert (first["request_id"], first["status"], first["method"]) == (whole.headers["x-request-id"], 200, "POST")
+    assert (first["path"], first["bytes"]) == ("/v1/completions", len(whole.content))
+    assert first["client"].startswith("127.0.0.1:")
+    assert first["seconds"] > 0
+    assert (second["request_id"], second["path"]) == (NAME, "/v1/completions")
+    assert (third["status"], third["path"]) == (404, "/v1/%22%0a%E2%80%AE")
+    assert [line["level"] for line in lines if INVALID in line["message"]] == ["WARNING"]
+    assert lines[-1]["message"] == STOPPING
+
+
+def test_an_access_log_in_text_and_a_client_that_left(chat_bundle: Path) -> None:
+    with serving(chat_bundle, "-v") as server:
+        server.http.post("/v1/completions", json=BODY, headers={"X-Request-ID": NAME})
+        long: dict[str, Any] = {**BODY, "max_tokens": 1000, "lopa": {"strategy": "vanilla", "stop_at_eos": False}}
+        with pytest.raises(httpx.ReadTimeout):
+            httpx.post(f"{server.url}/v1/completions", json=long, timeout=0.2, trust_env=False)
+        server.until_idle()
+        code, said = server.stop()
+    assert code == 0
+    of_client = [line for line in said.splitlines() if NAME in line]
+    assert len(of_client) == 2, "what was asked for, and how it ended"
+    assert '"POST /v1/completions HTTP/1.1" 200, ' in of_client[-1]
+    assert '"POST /v1/completions HTTP/1.1" 499, 0 bytes' in said
+    with serving(chat_bundle, "-v", "--no-access-log") as server:
+        server.http.get("/health")
+        assert ACCESS not in server.stop()[1]
+
+
+def test_settings_by_environment(chat_bundle: Path) -> None:
+    variables = {
+        "LOPA_SERVE_MAX_TOKENS": "7",
+        "LOPA_SERVE_MODEL": "another",
+        "LOPA_SERVE_ACCESS_LOG": "1",
+        "LOPA_SERVE_CORS": "http://a.example http://b.example",
+        "LOPA_SERVE_STALL": "",
+        "LOPA_SERVE_MAX_TOKEN": "8",
+        "LOPA_VERSION": "1",
+    }
+    with serving(chat_bundle, variables=variables) as server:
+        assert "warning: the environment variable LOPA_SERVE_MAX_TOKEN names no option; did you mean" in server.head[0]
+        assert server.http.post("/v1/completions", json={**BODY, "max_tokens": 8}).status_code == 400
+        assert server.http.get("/v1/models").json()["data"][0]["id"] == "tiny", "the command line wins"
+        for origin in ("http://a.example", "http://b.example"):
+            answer = server.http.get("/health", headers={"Origin": origin})
+            assert answer.headers["access-control-allow-origin"] == origin
+        assert server.stop()[1].count(ACCESS) == 4
+
+
+def test_the_environment_is_checked_and_told_of(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("LOPA_SERVE_BUNDLE", str(tmp_path / "of the environment"))
+    done = lopa_export("serve", "--port", 0)
+    assert (done.returncode, "of the environment" in done.stderr) == (2, True)
+    monkeypatch.setenv("LOPA_SERVE_PORT", "tcp://10.0.0.1:8000")
+    done = lopa_export("serve")
+    assert done.returncode == 2
+    assert "Invalid value for '--port': 'tcp://10.0.0.1:8000'" in done.stderr
+    assert "(from the environment variable LOPA_SERVE_PORT)" in done.stderr
+    monkeypatch.delenv("LOPA_SERVE_PORT")
+    assert "LOPA_SERVE_" not in lopa_export("serve", "--port", "x").stderr
+    assert "LOPA_SERVE_MAX_TOKENS=512" in lopa_export("serve", "--help").stdout
