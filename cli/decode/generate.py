@@ -121,6 +121,7 @@ def command(
             serve(bundle, devices[0], threads=threads)
             return 0
         files = OutputFiles.looked_at(asked.prompts, asked.output, asked.trace, asked.timeline)
+        files.lock(opened)
         timeline = opened.enter_context(timeline_into(asked.timeline))
         decoder = opened.enter_context(
             Decoder.open(bundle, devices, threads=threads, device_timeout=device_timeout, timeline=timeline)
@@ -197,7 +198,7 @@ def _decode_file(
         total = count_of_prompts(source, asked.prompts)
         lines = lines_of_prompts(source, asked.prompts, reader.decoded_with)
         kept = Kept()
-        if asked.resume and files.output is not None and files.output.status is not None:
+        if asked.resume and files.output is not None:
             kept = kept_results(files.output, lines)
         output, trace = files.open_output(opened), files.open_trace(opened)
         output.begin(kept.end)

@@ -20,6 +20,7 @@ from tools.fuzz.requests import (
     prompt_case,
     template_case,
 )
+from tools.fuzz.writers import writers_case
 from tools.fuzz_case.case import MakeCase
 
 KINDS: dict[str, MakeCase] = {
@@ -38,5 +39,6 @@ KINDS: dict[str, MakeCase] = {
     "config": config_case,
     "prompt": prompt_case,
     "command": command_case,
+    "writers": writers_case,
     "http": http_case,
 }

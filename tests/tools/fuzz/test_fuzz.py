@@ -18,8 +18,7 @@ from tools.fuzz_case.mutations import changed_bytes, changed_json
 
 ROOT = Path(__file__).resolve().parents[3]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}", "OMP_NUM_THREADS": "1"}
-CASES = 64
-"""Four of every kind."""
+CASES = 4 * len(KINDS)
 
 
 def run_fuzzer(*arguments: object) -> subprocess.CompletedProcess[str]:
