@@ -16,6 +16,7 @@ from lopa.cli.batch.output_files import OutputFiles
 from lopa.cli.batch.progress import BatchProgress
 from lopa.cli.batch.prompt_lines import count_of_prompts, lines_of_prompts, prompts_opened
 from lopa.cli.batch.resume import Kept, kept_results
+from lopa.cli.batch.shard import Shard, shard_from_option
 from lopa.cli.decode.branch_tally import BranchTally
 from lopa.cli.decode.draft_view import DraftView
 from lopa.cli.files.timeline_file import HostLane, timeline_into
@@ -43,6 +44,7 @@ class _Asked:
     prompts: Path | None
     output: Path | None
     resume: bool
+    shard: Shard | None
     prompt_ids: bool
     chat: bool
     system: str | None
@@ -58,6 +60,7 @@ class _Asked:
         for name, given in (
             ("--output", self.output is not None),
             ("--parallel", self.parallel is not None),
+            ("--shard", self.shard is not None),
             ("--no-prompt-ids", not self.prompt_ids),
         ):
             if given and self.prompts is None:
@@ -84,6 +87,12 @@ class _Asked:
     "--output", type=click.Path(path_type=Path), help="Results of --prompts as JSON lines [default: standard output]."
 )
 @click.option("--resume", is_flag=True, help="Keep the results that are in --output and go on behind them.")
+@click.option(
+    "--shard",
+    metavar="K/N",
+    callback=shard_from_option,
+    help="Answer every N-th prompt of --prompts, from prompt K on. Shards 1/N to N/N answer each prompt once.",
+)
 @click.option(
     "--prompt-ids/--no-prompt-ids",
     default=True,
@@ -202,8 +211,9 @@ def _decode_file(
     assert asked.prompts is not None
     with ExitStack() as opened:
         source = opened.enter_context(prompts_opened(asked.prompts))
-        total = count_of_prompts(source, asked.prompts)
-        lines = lines_of_prompts(source, asked.prompts, reader.decoded_with)
+        shard = asked.shard or Shard()
+        total = shard.size(count_of_prompts(source, asked.prompts))
+        lines = shard.lines(lines_of_prompts(source, asked.prompts, reader.decoded_with))
         kept = Kept()
         if asked.resume and files.output is not None:
             kept = kept_results(files.output, lines)
