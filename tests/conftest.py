@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any, Literal
 
 import pytest
+from tests.python_path import python_path
 
 from lopa.tiny import ADAPTER, CHECKPOINT
 
@@ -66,7 +67,7 @@ def kept_traces_of_processes(tmp_path_factory: pytest.TempPathFactory) -> dict[s
     """Environment of processes that export, where it is not the trace that is tested: they read kept ones too."""
     root = Path(__file__).resolve().parents[1]
     paths = (root / "tests" / "export" / "in_processes", root)
-    return {"PYTHONPATH": os.pathsep.join(map(str, paths)), "KEPT_TRACES": str(_traces_folder(tmp_path_factory))}
+    return {"PYTHONPATH": python_path(*paths), "KEPT_TRACES": str(_traces_folder(tmp_path_factory))}
 
 
 @pytest.fixture(scope="session")
