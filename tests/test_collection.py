@@ -30,7 +30,8 @@ def test_tests_of_a_marker_need_no_library_of_others() -> None:
     """What `pytest -m cuda tests` collects with them."""
     found = collected(
         "-m", "cuda", "tests/runtime/cuda/test_on_hardware.py", "tests/runtime/grammar/test_state.py",
-        "tests/serve/http/test_connections.py", "tests/plugins/test_branch_attention.py", "tests/plugins/test_commit.py",
+        "tests/serve/http/test_connections.py", "tests/plugins/test_branch_attention.py",
+        "tests/plugins/test_commit.py",
         without=("jsonschema", "openai", "httpx2", "hypothesis"),
     )  # fmt: skip
     assert found.returncode == 0, found.stdout + found.stderr
@@ -61,6 +62,7 @@ def test_what_an_import_failed_for() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="some are for Linux only")
+@pytest.mark.skipif(not Path(sys.prefix, "test-ready").exists(), reason="`make test` did not set this environment up")
 def test_here_is_everything() -> None:
     """Or a module of tests would be skipped unseen."""
     assert [name for name in sorted(OPTIONAL) if importlib.util.find_spec(name) is None] == []
