@@ -5,6 +5,7 @@ Each lies in the file of its name in its group's room, which is imported when th
 
 import difflib
 import importlib
+import importlib.util
 
 import click
 
@@ -16,7 +17,7 @@ from lopa.cli.program.verbosity import with_verbosity
 GROUPS = {
     "Try": {
         "demo": "Export, check and run the embedded toy model, in one go.",
-        "doctor": "Say what this machine can do, what to install for the rest, and which device is fastest.",
+        "doctor": "Say what this install can do, what to install for the rest, and which device is fastest.",
     },
     "Make": {
         "onnx": "Turn a checkpoint into a bundle: one folder with the ONNX graph, weights and tokenizer.",
@@ -55,6 +56,10 @@ _ROOMS = {
 }
 COMMANDS = {name: f"lopa.cli.{_ROOMS[group]}.{name}" for group, commands in GROUPS.items() for name in commands}
 
+EXPORT_COMMANDS = ("demo", "onnx")
+"""They need the libraries of the extra `export`, and are listed last where one of these is absent."""
+EXPORT_MODULES = ("torch", "transformers", "safetensors", "onnx", "onnx_ir", "onnxscript")
+
 _EXAMPLES = (
     "lopa-export demo",
     "lopa-export onnx CHECKPOINT -o BUNDLE --lora ADAPTER",
@@ -73,7 +78,8 @@ _EXIT_CODES = (
 
 class _Commands(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
-        return list(COMMANDS)
+        unusable = unusable_commands()
+        return [name for name in COMMANDS if name not in unusable]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         if cmd_name not in COMMANDS:
@@ -99,14 +105,26 @@ class _Commands(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         width = max(map(len, COMMANDS))
+        unusable = unusable_commands()
         for title, commands in GROUPS.items():
             with formatter.section(title):
-                formatter.write_dl([(name.ljust(width), text) for name, text in commands.items()])
+                formatter.write_dl(
+                    [(name.ljust(width), text) for name, text in commands.items() if name not in unusable]
+                )
+        if unusable:
+            from lopa.runtime.install_hint import pip_install  # not quick to import
+
+            with formatter.section("Need libraries that are not installed"):
+                texts = {name: text for commands in GROUPS.values() for name, text in commands.items()}
+                formatter.write_dl([(name.ljust(width), texts[name]) for name in unusable])
+                formatter.write_paragraph()
+                formatter.write_text(f"To install them: {pip_install('export')}")
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         with formatter.section("Examples"):
             for example in _EXAMPLES:
-                formatter.write_text(example)
+                if example.split()[1] not in unusable_commands():
+                    formatter.write_text(example)
         with formatter.section("Exit codes"):
             formatter.write_dl(_EXIT_CODES)
         formatter.write_paragraph()
@@ -114,6 +132,18 @@ class _Commands(click.Group):
             "lopa-export COMMAND --help describes a command; docs/glossary.md explains the words, and "
             "docs/command-line.md what all commands have in common."
         )
+
+
+def unusable_commands() -> tuple[str, ...]:
+    """Return the commands whose libraries are not installed. Imports none of them."""
+    return () if all(map(_is_installed, EXPORT_MODULES)) else EXPORT_COMMANDS
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except (ImportError, ValueError):  # a finder that refuses it; a module that is set to None
+        return False
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})

@@ -34,6 +34,8 @@ def branch_choice(config: GenerationConfig, devices: Sequence[str]) -> BranchCho
         return _choice_of_guesses(config, devices)
     if not config.traits.looks_ahead:
         return BranchChoice(1, f"{config.strategy} does not look ahead")
+    if config.branches == "auto":
+        return BranchChoice("auto", "chosen step by step from the cost table of this device")
     if config.branches is not None:
         return BranchChoice(config.branches, "as asked for")
     if config.traits.branches is not None:

@@ -12,6 +12,8 @@ from types import ModuleType
 from typing import Any, Literal
 
 import pytest
+from tests.optional_libraries import forget_module, missing_library
+from tests.python_path import python_path
 
 from lopa.tiny import ADAPTER, CHECKPOINT
 
@@ -30,6 +32,22 @@ def pytest_collection() -> Generator[None, object, object]:
     finally:
         gc.freeze()
         gc.enable()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Skip a module whose optional library is absent: `pytest -m cuda` needs only what those tests need."""
+    report = yield
+    call = vars(report).get("call")
+    if report.failed and isinstance(collector, pytest.Module) and call is not None and call.excinfo is not None:
+        library = missing_library(call.excinfo.value)
+        if library is not None:
+            forget_module(collector.path)
+            report.outcome = "skipped"
+            report.longrepr = (str(collector.path), 1, f"Skipped: needs {library}, which is not installed")
+    return report
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -66,7 +84,7 @@ def kept_traces_of_processes(tmp_path_factory: pytest.TempPathFactory) -> dict[s
     """Environment of processes that export, where it is not the trace that is tested: they read kept ones too."""
     root = Path(__file__).resolve().parents[1]
     paths = (root / "tests" / "export" / "in_processes", root)
-    return {"PYTHONPATH": os.pathsep.join(map(str, paths)), "KEPT_TRACES": str(_traces_folder(tmp_path_factory))}
+    return {"PYTHONPATH": python_path(*paths), "KEPT_TRACES": str(_traces_folder(tmp_path_factory))}
 
 
 @pytest.fixture(scope="session")

@@ -98,8 +98,10 @@ def test_the_runtime_alone_decodes(wheel: Path, tiny_bundle: Path, tmp_path: Pat
     assert lopa_export("inspect", str(tiny_bundle)).returncode == 0
     verified = lopa_export("verify", str(tiny_bundle))
     assert verified.returncode == 0, verified.stderr
-    doctor = lopa_export("doctor")
+    assert "installed   runtime\n" in lopa_export("doctor").stdout
+    doctor = lopa_export("doctor", "--all")
     assert "missing     export and verify" in doctor.stdout
-    assert f'needs torch, transformers, safetensors, onnx, onnxscript: {python} -m pip install "torch' in doctor.stdout
+    needed = "needs torch, transformers, safetensors, onnx, onnx-ir, onnxscript"
+    assert f'{needed}: {python} -m pip install "torch' in doctor.stdout
     refused = lopa_export("onnx", str(CHECKPOINT), "-o", "bundle")
     assert refused.returncode == 3

@@ -1,9 +1,12 @@
-"""The files of `lopa-export generate`: looked at before anything is done, opened when there is something to write."""
+"""The files of `lopa-export generate`: checked and locked before anything is done, emptied before the first line.
+
+A FIFO or a device is opened only then, since opening a FIFO waits for its reader.
+"""
 
 import os
 import stat
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import combinations
 from pathlib import Path
 from typing import Self
@@ -21,6 +24,8 @@ class OutputFiles:
     output: OutputPlace | None
     """None: standard output."""
     trace: OutputPlace | None
+    _locked: dict[Path, OutputLines] = field(default_factory=dict)
+    """The regular files among them, by their paths, once `lock` was called."""
 
     @classmethod
     def looked_at(cls, prompts: Path | None, output: Path | None, trace: Path | None, timeline: Path | None) -> Self:
@@ -42,14 +47,34 @@ class OutputFiles:
                 raise click.UsageError(f"--prompts and standard output are one file: {prompts}")
         return cls(places.get("--output"), places.get("--trace"))
 
+    def lock(self, opened: ExitStack) -> None:
+        """Open and lock the regular files until `opened` is closed; what they hold stays for now.
+
+        Raises BadInputError when another process writes one of them. Where a file system has no locks, a warning says
+        that nothing prevents it.
+        """
+        for place in (self.output, self.trace):
+            if place is None or not place.regular:
+                continue
+            lines = opened.enter_context(OutputLines.open(place))
+            if not lines.lockable:
+                click.echo(
+                    f"warning: {place.path} cannot be locked on this file system: make sure that no other process "
+                    "writes it",
+                    err=True,
+                )
+            self._locked[place.path] = lines
+
     def open_output(self, opened: ExitStack) -> OutputLines:
         """Where results go, until `opened` is closed; what a file holds is left for now."""
-        lines = OutputLines.standard() if self.output is None else OutputLines.open(self.output)
-        return opened.enter_context(lines)
+        return opened.enter_context(OutputLines.standard()) if self.output is None else self._open(self.output, opened)
 
     def open_trace(self, opened: ExitStack) -> OutputLines | None:
         """Where steps go, if anywhere; as above."""
-        return None if self.trace is None else opened.enter_context(OutputLines.open(self.trace))
+        return None if self.trace is None else self._open(self.trace, opened)
+
+    def _open(self, place: OutputPlace, opened: ExitStack) -> OutputLines:
+        return self._locked.get(place.path) or opened.enter_context(OutputLines.open(place))
 
 
 def _status_of_prompts(prompts: Path) -> os.stat_result | None:

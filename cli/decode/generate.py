@@ -16,6 +16,8 @@ from lopa.cli.batch.output_files import OutputFiles
 from lopa.cli.batch.progress import BatchProgress
 from lopa.cli.batch.prompt_lines import count_of_prompts, lines_of_prompts, prompts_opened
 from lopa.cli.batch.resume import Kept, kept_results
+from lopa.cli.batch.shard import Shard, shard_from_option
+from lopa.cli.decode.branch_tally import BranchTally
 from lopa.cli.decode.draft_view import DraftView
 from lopa.cli.files.timeline_file import HostLane, timeline_into
 from lopa.cli.files.trace_file import TraceWriter
@@ -43,6 +45,7 @@ class _Asked:
     prompts: Path | None
     output: Path | None
     resume: bool
+    shard: Shard | None
     prompt_ids: bool
     chat: bool
     system: str | None
@@ -58,6 +61,7 @@ class _Asked:
         for name, given in (
             ("--output", self.output is not None),
             ("--parallel", self.parallel is not None),
+            ("--shard", self.shard is not None),
             ("--no-prompt-ids", not self.prompt_ids),
         ):
             if given and self.prompts is None:
@@ -84,6 +88,12 @@ class _Asked:
     "--output", type=click.Path(path_type=Path), help="Results of --prompts as JSON lines [default: standard output]."
 )
 @click.option("--resume", is_flag=True, help="Keep the results that are in --output and go on behind them.")
+@click.option(
+    "--shard",
+    metavar="K/N",
+    callback=shard_from_option,
+    help="Answer every N-th prompt of --prompts, from prompt K on. Shards 1/N to N/N answer each prompt once.",
+)
 @click.option(
     "--prompt-ids/--no-prompt-ids",
     default=True,
@@ -124,6 +134,7 @@ def command(
             serve(bundle, devices[0], threads=threads)
             return 0
         files = OutputFiles.looked_at(asked.prompts, asked.output, asked.trace, asked.timeline)
+        files.lock(opened)
         timeline = opened.enter_context(timeline_into(asked.timeline))
         decoder = opened.enter_context(
             Decoder.open(
@@ -140,22 +151,23 @@ def command(
         reader = LineReader(decoder, options, decoder.config(**options), chat, asked.prompt_ids)
         decoder.check_grammar(reader.config)
         host = None if timeline is None else HostLane(timeline)
-        words = partial(_words_of_run, decoder, reader.config, drawn=None in options.values())
+        tally = BranchTally()
+        words = partial(_words_of_run, decoder, reader.config, tally, drawn=None in options.values())
         if asked.prompts is not None:
-            return _decode_file(reader, files, asked, host, words)
+            return _decode_file(reader, files, asked, host, tally, words)
         text = text_from_stdin() if asked.prompt is None else asked.prompt
         prompt = reader.prompt_of_text(text)
         trace = files.open_trace(opened)
-        watch = _watch(_begun(trace, reader), host)
+        watch = _watch(_begun(trace, reader), host, tally)
         _decode_one(decoder, reader.config, prompt, asked.drafts, watch, words)
         return 0
 
 
-def _watch(tracer: TraceWriter | None, host: HostLane | None) -> Watch:
+def _watch(tracer: TraceWriter | None, host: HostLane | None, tally: BranchTally) -> Watch:
     """Tells everyone who asked of the steps of a request, numbered as TraceWriter does."""
 
     def of_request(number: int) -> Callable[[Step], None]:
-        asked = [] if tracer is None else [tracer.request(number)]
+        asked = [tally.add] if tracer is None else [tracer.request(number), tally.add]
         if host is not None:
             asked.insert(0, host.add)  # first, since it takes the step to have just ended
 
@@ -198,20 +210,26 @@ def _decode_one(
 
 
 def _decode_file(
-    reader: LineReader, files: OutputFiles, asked: _Asked, host: HostLane | None, words: Callable[[], str]
+    reader: LineReader,
+    files: OutputFiles,
+    asked: _Asked,
+    host: HostLane | None,
+    tally: BranchTally,
+    words: Callable[[], str],
 ) -> int:
     """Every line in order; a bad one becomes a line with "error", and the exit code is 2 at the end."""
     assert asked.prompts is not None
     with ExitStack() as opened:
         source = opened.enter_context(prompts_opened(asked.prompts))
-        total = count_of_prompts(source, asked.prompts)
-        lines = lines_of_prompts(source, asked.prompts, reader.decoded_with)
+        shard = asked.shard or Shard()
+        total = shard.size(count_of_prompts(source, asked.prompts))
+        lines = shard.lines(lines_of_prompts(source, asked.prompts, reader.decoded_with))
         kept = Kept()
-        if asked.resume and files.output is not None and files.output.status is not None:
+        if asked.resume and files.output is not None:
             kept = kept_results(files.output, lines)
         output, trace = files.open_output(opened), files.open_trace(opened)
         output.begin(kept.end)
-        watch = _watch(_begun(trace, reader), host)
+        watch = _watch(_begun(trace, reader), host, tally)
         shown = asked.output is not None or not sys.stdout.isatty()
         progress = opened.enter_context(BatchProgress(total, kept, shown=shown))
         try:
@@ -242,9 +260,11 @@ def _summary(result: GenerationResult) -> str:
     )
 
 
-def _words_of_run(decoder: Decoder, config: GenerationConfig, *, drawn: bool) -> str:
+def _words_of_run(decoder: Decoder, config: GenerationConfig, tally: BranchTally, *, drawn: bool) -> str:
     """Branches and why, and the seed where one matters; `drawn` says whether it was drawn for this run."""
     choice = decoder.branches_for(config)
     counted = "1 branch" if choice.number == 1 else f"{choice.number} branches"
+    if choice.number == "auto":
+        counted = tally.summary()
     seed = f"seed {config.seed}, " if drawn or config.temperature > 0 else ""
     return f"{seed}{counted}: {choice.reason}"

@@ -6,7 +6,7 @@ from contextlib import ExitStack, closing
 from lopa.bench.forward.comparison import SideResult, compared_forwards
 from lopa.bench.forward.work import ForwardShape
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.errors import LopaError
+from lopa.runtime.errors import LopaError, MissingBackendError
 from lopa.runtime.openvino.session import open_session as open_openvino
 from lopa.runtime.sessions.session import Session, open_session
 
@@ -20,10 +20,11 @@ _CLEARLY = 0.05
 """By which share another device has to be faster to be called so: less is what a machine varies by."""
 
 
-def lines_of_fastest(bundle: Bundle, devices: Sequence[str] = DEVICES) -> Iterator[str]:
+def lines_of_fastest(bundle: Bundle, devices: Sequence[str] = DEVICES, *, tell_all: bool = True) -> Iterator[str]:
     """A line for every device, and one that names the fastest and by how much; what does not open says why.
 
-    Where openvino:CPU opens, also what openvino:CPU:auto takes.
+    Where openvino:CPU opens, also what openvino:CPU:auto takes. `tell_all` False: no line for a device that is not
+    meant for this bundle, as int8 is not for weights that are floats.
     """
     with ExitStack() as opened:
         sessions: dict[str, Session] = {}
@@ -31,7 +32,8 @@ def lines_of_fastest(bundle: Bundle, devices: Sequence[str] = DEVICES) -> Iterat
             try:
                 sessions[device] = open_session(bundle, device)
             except LopaError as error:
-                yield f"{device}: not measured: {error.received.splitlines()[0]}"
+                if tell_all or isinstance(error, MissingBackendError):
+                    yield f"{device}: not measured: {error.received.splitlines()[0]}"
                 continue
             opened.callback(sessions[device].close)
         if not sessions:

@@ -22,6 +22,7 @@ from lopa.runtime.contract.stored_floats import stored_dtype
 from lopa.runtime.cuda.calls import CAPTURES
 from lopa.runtime.cuda.memory import CudaMemory
 from lopa.runtime.errors import BadInputError, EngineFailedError, MissingBackendError
+from lopa.runtime.sessions.cuda_libraries import cuda_remedy
 from lopa.runtime.sessions.onnxruntime_graph import check_contract, quiet_run
 
 PROVIDER = "CUDAExecutionProvider"
@@ -153,7 +154,7 @@ def _session_of_bundle(bundle: Bundle, memory: CudaMemory, *, with_graphs: bool)
             f"cuda:{memory.device}: the CUDA provider did not start, ONNX Runtime fell back to "
             f"{session.get_providers()}",
             expected="the CUDA 13 and cuDNN 9 libraries on the loader path",
-            remedy="check nvidia-smi and the CUDA libraries, or use --device cpu",
+            remedy=cuda_remedy(),
         )
     check_contract(bundle, bundle.graph, session, whole_model(bundle.manifest.dimensions.layers))
     return session

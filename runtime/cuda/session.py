@@ -17,6 +17,7 @@ from lopa.runtime.cuda.forward import CudaForward
 from lopa.runtime.cuda.memory import CudaMemory
 from lopa.runtime.cuda.row_kernel import row_kernel_from_plugins
 from lopa.runtime.errors import BadInputError
+from lopa.runtime.sessions.cuda_libraries import load_cuda_libraries
 from lopa.runtime.sessions.onnxruntime_graph import check_cuda_provider, check_types
 from lopa.runtime.sessions.prefix_cache import cache_shape_from_manifest
 from lopa.runtime.sessions.threaded_session import ThreadedSession
@@ -37,6 +38,7 @@ def open_session(bundle: Bundle, device: str, *, threads: int | None) -> Threade
     path = bundle.path / GEARS_NAME
     gears = gear_plan_from_file(path, bundle).gears if path.is_file() else []
     check_cuda_provider(device)
+    load_cuda_libraries()
     return ThreadedSession(device, partial(_opened, calls_of_installed_cuda(), bundle, device, int(found[1]), gears))
 
 

@@ -4,6 +4,8 @@ What is there and is no regular file (a device, a FIFO) is opened and written, n
 they lead to is written, also when it is not there yet. A path that cannot be written is refused when it is looked at,
 before anything is altered. What is written line by line is on disk line by line; what is written at once (`whole_into`)
 is made beside its place and renamed.
+
+A regular file is locked while lines are written to it: a second process that wants to write or replace it is refused.
 """
 
 import errno
@@ -19,6 +21,7 @@ from types import TracebackType
 from typing import Self
 
 from lopa.runtime.errors import BadInputError, LopaError, OutputFailedError
+from lopa.runtime.files.file_lock import FileIsLockedError, lock_file
 from lopa.runtime.files.held_signals import signals_held
 from lopa.runtime.files.untrusted_input import said_by
 
@@ -84,18 +87,33 @@ class OutputLines:
     In a `with` block; a file that was made for it and got no line is removed when the block ends with an error.
     """
 
-    def __init__(self, descriptor: int, place: OutputPlace | None) -> None:
+    def __init__(self, descriptor: int, place: OutputPlace | None, *, lockable: bool = True) -> None:
         """`place` None: standard output."""
         self._descriptor, self._place = descriptor, place
+        self.lockable = lockable
+        """False for a regular file that another process can write too, since its file system has no locks."""
         self._whole = place is not None and place.regular
         self._end = 0
         """Bytes that stay, of a regular file."""
 
     @classmethod
     def open(cls, place: OutputPlace) -> Self:
-        """Open for writing; what a file holds is left until `begin`. Raises BadInputError when that fails."""
+        """Open for writing and lock a regular file until it is closed; what it holds is left until `begin`.
+
+        Raises BadInputError when the path cannot be written, or when another process writes the file.
+        """
         with _refused(place.path):
-            return cls(_opened(place), place)
+            while True:
+                descriptor = _opened(place)
+                try:
+                    lockable = not place.regular or lock_file(descriptor)
+                    if not place.regular or _leads_to(place.target, descriptor):
+                        return cls(descriptor, place, lockable=lockable)
+                except BaseException:
+                    os.close(descriptor)
+                    raise
+                os.close(descriptor)  # it was replaced or removed before it was locked: look again
+                place = place_of_output(place.path)
 
     @classmethod
     def standard(cls) -> Self:
@@ -140,7 +158,7 @@ class OutputLines:
         place = self._place
         if kind is not None and place is not None and place.status is None and self._end == 0:
             with suppress(OSError):
-                if os.path.samestat(place.target.stat(), os.fstat(self._descriptor)):
+                if os.fstat(self._descriptor).st_size == 0 and _leads_to(place.target, self._descriptor):
                     place.target.unlink()
         if kind is None:
             with self._failures():  # some file systems say at last that the disk is full
@@ -159,14 +177,15 @@ class OutputLines:
 def whole_into(path: Path) -> Iterator[Callable[[bytes], None]]:
     """A function that writes the one content of `path`, at once: a regular file has all of it or is as it was.
 
-    Raises BadInputError when the path cannot be written, before the block runs; the function raises OutputFailedError.
+    Raises BadInputError when the path cannot be written or another process writes lines to it, before the block runs.
+    The function raises OutputFailedError, or BadInputError for such a process.
     """
     place = place_of_output(path)
     if not place.regular:
         with OutputLines.open(place) as opened:
             yield lambda data: _write_typed(path, opened._descriptor, data)
         return
-    with signals_held(), _refused(path):
+    with signals_held(), _refused(path), _locked(place, shared=True):
         try:
             os.close(_opened_beside(beside := _beside(place.target)))
             beside.unlink()
@@ -201,7 +220,8 @@ def _write_regular(place: OutputPlace, data: bytes) -> None:
             _write_in_place(place, data)  # so that its other names stay names of it
             return
         try:
-            _write_beside(place, data)
+            with _locked(place, shared=True):  # several may replace it, each whole: the last one stays
+                _write_beside(place, data)
         except OSError as error:
             if place.status is None or error.errno not in _CANNOT_RENAME:
                 raise
@@ -236,11 +256,41 @@ def _opened_beside(beside: Path) -> int:
 
 
 def _write_in_place(place: OutputPlace, data: bytes) -> None:
-    descriptor = os.open(place.path, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)
+    with _locked(place, shared=False):
+        descriptor = os.open(place.path, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)
+        try:
+            _write_all(descriptor, data)
+        finally:
+            os.close(descriptor)
+
+
+@contextmanager
+def _locked(place: OutputPlace, *, shared: bool) -> Iterator[None]:
+    """Hold the lock of the file that is at `place` now, if there is one that can be opened.
+
+    Raises BadInputError when another process holds a lock that conflicts.
+    """
     try:
-        _write_all(descriptor, data)
+        # Without blocking: a FIFO may have come there since.
+        descriptor = os.open(place.path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK)
+    except OSError:
+        descriptor = None
+    try:
+        if descriptor is not None:
+            with _refused(place.path):
+                lock_file(descriptor, shared=shared)
+        yield
     finally:
-        os.close(descriptor)
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+def _leads_to(target: Path, descriptor: int) -> bool:
+    """Whether an open file is the one that is at `target` now."""
+    try:
+        return os.path.samestat(target.stat(), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
 
 
 def _write_typed(path: Path, descriptor: int, data: bytes) -> None:
@@ -294,6 +344,12 @@ def _refused(path: Path) -> Iterator[None]:
     """What goes wrong before anything was written is about the path that was given."""
     try:
         yield
+    except FileIsLockedError as error:
+        raise BadInputError(
+            f"cannot write {path}: another process is writing it",
+            expected="a file that no other process writes",
+            remedy="wait until the other process has ended, or choose another path",
+        ) from error
     except (OSError, ValueError) as error:
         raise BadInputError(
             f"cannot write {path}: {said_by(error)}",

@@ -25,6 +25,7 @@ from lopa.runtime.denormals import can_change, denormals_as_zero
 from lopa.runtime.errors import BadInputError, MissingBackendError
 from lopa.runtime.install_hint import pip_command, pip_install
 from lopa.runtime.sessions.cpu_cores import check_cpu_device, cores_from_device
+from lopa.runtime.sessions.cuda_libraries import cuda_remedy, load_cuda_libraries
 
 _ERRORS_ONLY, _FATAL_ONLY = 3, 4
 _CPU, _CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
@@ -54,7 +55,7 @@ def graph_of_part(bundle: Bundle, part: ModelPart, device: str, threads: int | N
         raise MissingBackendError(
             f"device {device!r}: the CUDA provider did not start, ONNX Runtime fell back to {session.get_providers()}",
             expected="a CUDA device of this number, and the CUDA 13 and cuDNN 9 libraries on the loader path",
-            remedy="check nvidia-smi and the CUDA libraries, or use --device cpu",
+            remedy=cuda_remedy(),
         )
     check_contract(bundle, graph, session, part)
     return session
@@ -98,6 +99,7 @@ def _providers_from_device(device: str) -> list[tuple[str, dict[str, Any]]]:
             remedy="e.g. cpu or cuda:0",
         )
     check_cuda_provider(device)
+    load_cuda_libraries()
     return [(_CUDA, {"device_id": found[1]}), cpu]
 
 

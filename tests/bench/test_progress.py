@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.python_path import python_path
 
 from lopa.bench.pace import Pace, bytes_text, count_text, duration_text
 from lopa.bench.progress import progress_shown
@@ -79,7 +80,7 @@ def test_a_terminal_shows_a_bar_and_keeps_the_last_line() -> None:
         "    for done in range(4): progress(done)\n"
     )
     ours, theirs = pty.openpty()
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "TERM": "xterm", "COLUMNS": "120"}
+    environment = {**os.environ, "PYTHONPATH": python_path(ROOT / "src"), "TERM": "xterm", "COLUMNS": "120"}
     with subprocess.Popen([sys.executable, "-c", program], stderr=theirs, env=environment) as process:
         os.close(theirs)
         shown = b""

@@ -23,6 +23,8 @@ from lopa.tiny import EVAL
 
 QUESTIONS = 24
 NO_TOKENIZER = "tokenizer_backend=None,tokenized_requests=False,"
+HEAD = ["Tasks", "Version", "Filter", "n-shot", "Metric", "", "Value", "", "Stderr"]
+"""Of the table of results that lm-eval prints."""
 OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
 
 
@@ -70,6 +72,7 @@ def samples(command: list[str], task: str, folder: Path) -> tuple[list[dict[str,
     options = ["--tasks", task, "--include_path", str(HERE / "lm_eval"), "--log_samples", "--output_path", "out"]
     done = ended([*command, *options], folder, environment(folder))
     assert done.returncode == 0, done.stdout
+    assert HEAD in [[cell.strip() for cell in line.split("|")[1:-1]] for line in done.stdout.splitlines()]
     (kept,) = folder.glob(f"out/*/samples_{task}_*.jsonl")
     (told,) = folder.glob("out/*/results_*.json")
     found = sorted(map(json.loads, kept.read_text().splitlines()), key=lambda each: each["doc_id"])

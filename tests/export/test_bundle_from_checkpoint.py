@@ -20,6 +20,7 @@ from tests.export.checkpoints import (
     shard,
     small_checkpoint,
 )
+from tests.python_path import python_path
 
 from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint
 from lopa.runtime.bundle import Bundle
@@ -27,7 +28,7 @@ from lopa.runtime.errors import BadInputError
 from lopa.tiny import ADAPTER, CHECKPOINT
 
 ROOT = Path(__file__).parents[2]
-ENVIRONMENT = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
+ENVIRONMENT = {**os.environ, "PYTHONPATH": python_path()}
 
 # Exports until the first weights are written, then waits to be killed.
 STALLING_EXPORT = """

@@ -1,5 +1,6 @@
 """Processes in which Triton runs: interpreted on the processor, and native where there is a GPU."""
 
+import importlib.metadata
 import multiprocessing
 import sys
 from collections.abc import Callable, Iterator
@@ -7,6 +8,7 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import pytest
 from tests.plugins import kernel_calls
 
@@ -17,10 +19,38 @@ Kernels = Callable[..., Any]
 def kernels(request: pytest.FixtureRequest) -> Iterator[Kernels]:
     """Calls a function of kernel_calls with its arguments, in a process that loaded Triton one way."""
     interpreted = request.param == "interpreted"
+    numpy = tuple(map(int, np.__version__.split(".")[:2]))
+    reason = reason_against_interpreter(_version("triton"), numpy) if interpreted else None
+    if reason is not None:
+        pytest.skip(reason)
     with _process(interpreted=interpreted) as call:
         if not interpreted and not call(kernel_calls.has_gpu):
             pytest.skip("no CUDA device, or torch without CUDA: here the kernels run interpreted only")
         yield call
+
+
+def reason_against_interpreter(triton: tuple[int, ...] | None, numpy: tuple[int, ...]) -> str | None:
+    """Why Triton cannot interpret kernels with this numpy, if so; (major, minor) each, None: not installed."""
+    if triton is None:
+        return "needs Triton, which is not installed"
+    if triton >= (3, 7) or numpy < (2, 4):
+        return None
+    # It takes scalars of arrays with one element, which numpy refuses since 2.4: a TypeError in every kernel.
+    return (
+        f"Triton {_text(triton)} interprets nothing with numpy {_text(numpy)}: it needs numpy below 2.4, or Triton 3.7"
+    )
+
+
+def _version(distribution: str) -> tuple[int, int] | None:
+    try:
+        major, minor = importlib.metadata.version(distribution).split(".")[:2]
+    except importlib.metadata.PackageNotFoundError:
+        return None
+    return int(major), int(minor)
+
+
+def _text(version: tuple[int, ...]) -> str:
+    return ".".join(map(str, version))
 
 
 @pytest.fixture(scope="session")

@@ -1,10 +1,13 @@
 """The runtime and the command line start and decode where torch, transformers and onnx cannot be imported."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 from lopa import tiny
+from lopa.cli.commands import COMMANDS, EXPORT_COMMANDS, EXPORT_MODULES
+from lopa.export import extra
 from lopa.runtime.install_hint import pip_install
 
 _REFUSE = """
@@ -64,3 +67,23 @@ def test_commands_that_export_say_what_to_install(tiny_bundle: Path, tmp_path: P
         assert pip_install("export") in result.stderr
         assert "Traceback" not in result.stderr
     assert not (tmp_path / "bundle").exists()
+
+
+def test_the_help_lists_them_last_with_what_to_install() -> None:
+    result = run("from lopa.cli.main import main\nmain(['--help'])")
+    assert result.returncode == 0, result.stderr
+    usable, _, rest = result.stdout.partition("Need libraries that are not installed:")
+    listed = re.findall(r"^  ([a-z]+)  +[A-Z]", usable, re.MULTILINE)
+    assert listed == [name for name in COMMANDS if name not in EXPORT_COMMANDS]
+    needing, _, examples = rest.partition("Examples:")
+    assert re.findall(r"^  ([a-z]+)  +[A-Z]", needing, re.MULTILINE) == list(EXPORT_COMMANDS)
+    assert pip_install("export") in re.sub(r"\s+", " ", needing)
+    assert re.findall(r"^  lopa-export ([a-z]+)", examples, re.MULTILINE)[0] == "generate"
+    completed = run(
+        "import click\nfrom lopa.cli.commands import cli\nprint(*cli.list_commands(click.Context(cli)))"
+    ).stdout.split()
+    assert completed == listed
+
+
+def test_those_are_the_libraries_of_the_extra() -> None:
+    assert set(EXPORT_MODULES) == set(extra._MODULES)

@@ -9,12 +9,17 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
-import httpx2 as httpx
-from openai import OpenAI
+import pytest
+
+if TYPE_CHECKING:
+    import httpx2
+    import openai
 
 WAIT = 60.0
 """Seconds after which something that has to happen counts as lost."""
+_NEEDED = ("starlette", "uvicorn", "httptools", "prometheus_client", "httpx2", "openai")
 STOPPING = "stopping: running answers end, no new ones are taken"
 INVALID = "Invalid HTTP request received."
 """In the line of the log that tells of what is no HTTP."""
@@ -27,8 +32,10 @@ class Server:
         self.process, self.url = process, url
         self.head = head
         """What it said until it was ready."""
-        self.http = httpx.Client(base_url=url, timeout=WAIT, trust_env=False)
-        self.client = OpenAI(
+        # Not at the top, since conftest.py of folders imports this file: other tests are collected without them.
+        httpx, client = pytest.importorskip("httpx2"), pytest.importorskip("openai").OpenAI
+        self.http: httpx2.Client = httpx.Client(base_url=url, timeout=WAIT, trust_env=False)
+        self.client: openai.OpenAI = client(
             base_url=f"{url}/v1", api_key="none", max_retries=0, http_client=httpx.Client(timeout=WAIT, trust_env=False)
         )
 
@@ -68,6 +75,8 @@ def serving(
     program: tuple[str, ...] = ("-m", "lopa.cli.main"),
     variables: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[Server]:
+    for library in _NEEDED:
+        pytest.importorskip(library)
     command = [sys.executable, *program, "serve", str(bundle), "--port", "0", "--model", "tiny", "--threads", "1"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", **variables}
     process = subprocess.Popen(

@@ -22,6 +22,7 @@ from tools.fuzz.requests import (
     template_case,
 )
 from tools.fuzz.tokenizers import chains_case
+from tools.fuzz.writers import writers_case
 from tools.fuzz_case.case import MakeCase
 
 KINDS: dict[str, MakeCase] = {
@@ -42,5 +43,6 @@ KINDS: dict[str, MakeCase] = {
     "config": config_case,
     "prompt": prompt_case,
     "command": command_case,
+    "writers": writers_case,
     "http": http_case,
 }

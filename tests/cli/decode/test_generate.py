@@ -1,14 +1,23 @@
 """lopa-export generate: what it prints and writes, and what it says of bad usage."""
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from tests.cli.command import BROKEN_DEVICES, PROMPT, lopa_export
+from tests.runtime.algorithm.test_branch_budget import costs_with
 
+from lopa.cli.decode.branch_tally import BranchTally
 from lopa.cli.options.config import config_overrides
+from lopa.runtime.algorithm.decoding import Step
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.bundle.costs import costs_name
+from lopa.runtime.bundle.record import json_from_record
 from lopa.runtime.contract.timeline import lanes_of_spans, spans_from_json
 
 
@@ -226,3 +235,29 @@ def test_a_random_seed(tiny_bundle: Path) -> None:
         assert "error: seed" in done.stderr
     assert config_overrides({"seed": "random"}) == {"seed": None}
     assert config_overrides({"seed": 3, "top_k": None}) == {"seed": 3}
+
+
+def test_branches_that_are_chosen_step_by_step_are_told_as_numbers(tiny_bundle: Path, tmp_path: Path) -> None:
+    bundle = Path(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
+    table = costs_with(Bundle.open(bundle).manifest.weights_digest, first=1.0, each=0.3)
+    (bundle / costs_name("cpu")).write_bytes(json_from_record(table))
+    prompts, trace = tmp_path / "in.jsonl", tmp_path / "trace.jsonl"
+    prompts.write_text(2 * (json.dumps({"prompt": PROMPT}) + "\n"))
+    for arguments in ([PROMPT], ["--prompts", prompts]):
+        done = lopa_export("generate", bundle, *arguments, "--branches", "auto", "--threads", 1, "--trace", trace)
+        assert done.returncode == 0, done.stderr
+        counts = [len(json.loads(line)["branches"]) for line in trace.read_text().splitlines()[1:]]
+        assert min(counts) < max(counts)
+        said = f"{min(counts)} to {max(counts)} branches per step, {sum(counts) / len(counts):.1f} on average: "
+        assert said + "chosen step by step from the cost table of this device" in done.stderr
+        assert "auto" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("branches", "said"), [([], "no step"), ([1, 1], "1 branch in every step"), ([4], "4 branches in every step")]
+)
+def test_numbers_of_branches_in_words(branches: list[int], said: str) -> None:
+    tally = BranchTally()
+    for count in branches:
+        tally.add(cast(Step, SimpleNamespace(branches=range(count))))
+    assert tally.summary() == said

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from tests.export.checkpoints import HALF_OF_TESTS, failed_export, small_checkpoint
+from tests.python_path import python_path
 
 from lopa.cli.main import main
 from lopa.runtime.bundle import Bundle
@@ -77,7 +78,7 @@ def test_more_stages_than_layers(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 
 def _without_torch(*arguments: str) -> "subprocess.CompletedProcess[str]":
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    environment = {**os.environ, "PYTHONPATH": python_path(ROOT / "src")}
     command = [sys.executable, "-c", WITHOUT_TORCH, *arguments]
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 

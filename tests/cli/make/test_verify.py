@@ -13,6 +13,7 @@ import numpy as np
 import onnx
 import onnx.numpy_helper
 import pytest
+from tests.python_path import python_path
 
 from lopa.cli.main import main
 from lopa.runtime.bundle import Bundle, sha256_of_file
@@ -280,7 +281,7 @@ def test_only_the_checkpoint_needs_torch(tiny_bundle: Path, arguments: tuple[str
     )
     result = subprocess.run(
         [sys.executable, "-c", program, "verify", str(tiny_bundle), *arguments],
-        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+        env={**os.environ, "PYTHONPATH": python_path(ROOT / "src")},
         capture_output=True,
         text=True,
         timeout=300,

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.cli.command import lopa_export
+from tests.python_path import python_path
 
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.costs import costs_from_bundle
@@ -18,7 +19,7 @@ from lopa.runtime.sessions.onnxruntime_graph import available_cores
 from lopa.tiny import ADAPTER, CHECKPOINT, EVAL
 
 ROOT = Path(__file__).resolve().parents[3]
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+ENVIRONMENT = {**os.environ, "PYTHONPATH": python_path(ROOT / "src")}
 
 
 COARSE = """

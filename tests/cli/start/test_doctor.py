@@ -1,10 +1,15 @@
 """lopa-export doctor: what it finds, and remedies that can be followed."""
 
+import os
 import re
+import shutil
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
 import pytest
+from onnxruntime.capi.build_and_package_info import __version__, package_name
 from tests.cli.command import lopa_export
 
 from lopa.cli.start import doctor
@@ -12,13 +17,101 @@ from lopa.runtime.install_hint import installed_version, pip_install
 
 
 def test_doctor_lists_abilities_and_devices() -> None:
-    result = lopa_export("doctor")
+    result = lopa_export("doctor", "--all")
     assert result.returncode == 0
     for part in ("python", "decode (runtime): numpy", "export and verify: torch", "Ascend", "cpu: ready", "cuda:N:"):
         assert part in result.stdout
     asked = re.findall(r" install (.*)", result.stdout)
     assert asked
     assert not any("lopa" in words for words in asked)  # no remedy asks an index for this project
+
+
+RUNTIME = ("numpy", "onnxruntime", "tokenizers")
+
+
+def only_installed(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
+    """A stand-in for an environment with these distributions and no others."""
+    monkeypatch.setattr(doctor, "installed_version", lambda name: installed_version(name) if name in names else None)
+    monkeypatch.setattr(doctor, "_program", lambda _: None)
+    monkeypatch.setattr(doctor, "_NVIDIA_DRIVER", Path("/none"))
+    monkeypatch.setitem(sys.modules, "openvino", None)
+    monkeypatch.setattr("onnxruntime.get_available_providers", lambda: ["CPUExecutionProvider"])
+
+
+def test_an_install_of_the_runtime_is_told_what_it_is_for_and_nothing_is_missing(
+    monkeypatch: pytest.MonkeyPatch, tiny_bundle: Path
+) -> None:
+    only_installed(monkeypatch, *RUNTIME)
+    lines = [line.split(None, 1) for line in lopa_export("doctor").stdout.splitlines()]
+    assert [label for label, _ in lines] == ["machine", "python", "installed", "ok", *["device"] * 2, "fastest", "more"]
+    found = dict(lines)
+    assert found["installed"] == "runtime"
+    assert found["ok"].startswith("decode (runtime): numpy ")
+    assert [text.split(":")[0] for label, text in lines if label == "device"] == ["numpy", "cpu"]
+    everything = lopa_export("doctor", "--all").stdout
+    hidden = len(re.findall(r"^(?:missing|device) ", everything, re.MULTILINE)) - 2
+    assert (
+        found["more"] == f"{hidden} abilities and devices are not installed here: lopa-export doctor --all lists them"
+    )
+    assert len(re.findall("^missing", everything, re.MULTILINE)) == len(doctor._ABILITIES) - 1
+    assert "\nmore" not in everything
+    timed = lopa_export("doctor", tiny_bundle).stdout
+    assert "not measured" not in timed
+    assert re.findall(r"^fastest +(.*)$", timed, re.MULTILINE)[-1] == "cpu is the only one that opens"
+    assert "cuda:0: not measured" in lopa_export("doctor", tiny_bundle, "--all").stdout
+
+
+@pytest.mark.parametrize(
+    ("names", "uses"),
+    [
+        (RUNTIME[:2], "not even the runtime"),
+        ((*RUNTIME, "starlette", "uvicorn", "httptools", "prometheus-client"), "runtime, server"),
+        ((*RUNTIME, "starlette", "uvicorn", "matplotlib"), "runtime, plot"),
+        ((*RUNTIME, "torch", "transformers", "safetensors", "onnx", "onnx-ir", "onnxscript"), "runtime, export"),
+    ],
+)
+def test_an_install_is_for_what_it_has_all_of(
+    names: tuple[str, ...], uses: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    only_installed(monkeypatch, *names)
+    text = lopa_export("doctor").stdout
+    assert re.findall("^installed +(.*)$", text, re.MULTILINE) == [uses]
+    missing = re.findall("^missing +(.*)$", text, re.MULTILINE)
+    assert [line.split(":")[0] for line in missing] == (["decode (runtime)"] if "not even" in uses else [])
+
+
+def test_a_gpu_that_onnx_runtime_cannot_use_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Its driver is here: the line is worth reading, also without --all."""
+    only_installed(monkeypatch, *RUNTIME)
+    monkeypatch.setattr(doctor, "_NVIDIA_DRIVER", tmp_path)
+    assert "cuda:N: no CUDA provider in ONNX Runtime: " in lopa_export("doctor").stdout
+
+
+@pytest.mark.parametrize("shadowed", [True, False])
+def test_the_onnx_runtime_that_is_imported_is_named(shadowed: bool, tmp_path: Path) -> None:
+    """Another one lies in a folder before it on sys.path, with metadata of its own: a stand-in with the real names."""
+    package = tmp_path / "onnxruntime"
+    (package / "capi").mkdir(parents=True)
+    (package / "capi" / "__init__.py").touch()
+    (package / "__init__.py").write_text("__version__ = '9.31.1'\nget_available_providers = list\n")
+    (package / "capi" / "build_and_package_info.py").write_text(
+        "package_name = 'onnxruntime-gpu'\n__version__ = '9.31.1'\n"
+    )
+    if not shadowed:  # metadata that nothing is imported by
+        shutil.rmtree(package)
+    metadata = tmp_path / "onnxruntime_gpu-9.31.1.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: onnxruntime-gpu\nVersion: 9.31.1\n")
+    done = subprocess.run(
+        [sys.executable, "-c", "from lopa.cli.main import main; main(['doctor'])"],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    expected = "onnxruntime-gpu 9.31.1" if shadowed else f"{package_name} {__version__}"
+    assert f", {expected}, tokenizers" in done.stdout
+    assert f"cpu: ready (ONNX Runtime {expected.split()[1]})" in done.stdout
 
 
 def test_every_extra_is_looked_for() -> None:

@@ -7,6 +7,7 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 from tests.cli.command import lopa_export
+from tests.runtime.cuda.hardware import devices_or_skip
 from tests.runtime.random_windows import assert_close, random_batch
 
 from lopa.cli.main import main
@@ -17,8 +18,6 @@ from lopa.runtime.contract.stored_floats import float32_from_stored, stored_dtyp
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.sessions.onnxruntime_session import OnnxRuntimeBinding
 from lopa.runtime.sessions.session import Session, open_session
-
-HAS_CUDA = "CUDAExecutionProvider" in ort.get_available_providers()
 
 
 @pytest.fixture(scope="module")
@@ -115,8 +114,8 @@ def test_bfloat16_arrays_reach_the_engine_as_they_are() -> None:
 
 
 @pytest.mark.cuda
-@pytest.mark.skipif(not HAS_CUDA, reason="ONNX Runtime here has no CUDA provider")
 def test_cuda_computes_it(bundle: Bundle) -> None:
+    devices_or_skip()
     _follow(open_session(bundle, "cuda:0"), open_session(bundle, "numpy"), tolerance=0.1)
 
 

@@ -1,18 +1,17 @@
 """What can only be seen on a CUDA device: run where there is one, skipped with the reason elsewhere."""
 
-import importlib
 from pathlib import Path
 
 import numpy as np
-import onnxruntime as ort
 import pytest
 from tests.conformance.recorded import TRACES, comparisons_of_file
+from tests.runtime.cuda.hardware import cuda_or_skip, devices_or_skip
 from tests.runtime.cuda.test_session import GEARS, with_gears
 from tests.runtime.random_windows import assert_same_statistics, random_batch
 
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.gears import GEARS_NAME
-from lopa.runtime.cuda.calls import MODULE, CudaCalls, calls_of_installed_cuda
+from lopa.runtime.cuda.calls import CudaCalls
 from lopa.runtime.cuda.memory import CudaMemory
 from lopa.runtime.devices import session_from_devices
 from lopa.runtime.sessions.session import open_session
@@ -22,25 +21,12 @@ pytestmark = pytest.mark.cuda
 
 @pytest.fixture
 def cuda() -> CudaCalls:
-    """The CUDA runtime of a machine with a device."""
-    try:
-        importlib.import_module(MODULE)
-    except ImportError as error:
-        pytest.skip(f"needs cuda-bindings: {error}")
-    calls = calls_of_installed_cuda()
-    code, count = calls.runtime.cudaGetDeviceCount()
-    if not count:
-        pytest.skip(f"needs a CUDA device: cudaGetDeviceCount says {code.name}")
-    return calls
+    return cuda_or_skip()
 
 
 @pytest.fixture
-def devices(cuda: CudaCalls) -> int:
-    """How many devices ONNX Runtime can use."""
-    found = ort.get_available_providers()
-    if "CUDAExecutionProvider" not in found:
-        pytest.skip(f"needs onnxruntime-gpu: ONNX Runtime here has only {', '.join(found)}")
-    return int(cuda("cudaGetDeviceCount"))
+def devices() -> int:
+    return devices_or_skip()
 
 
 def test_arrays_and_pieces(cuda: CudaCalls) -> None:

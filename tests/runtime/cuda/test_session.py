@@ -345,7 +345,7 @@ def test_captures_on_two_devices_at_once(tiny_bundle: Path, tmp_path: Path, mach
 
 def test_doctor(machine: StandInOrt, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     def state() -> str:
-        doctor([], standalone_mode=False)
+        doctor(["--all"], standalone_mode=False)
         return capsys.readouterr().out.partition("cuda:N: ")[2].splitlines()[0]
 
     assert state() == "ready (4 devices)"

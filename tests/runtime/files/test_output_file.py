@@ -9,12 +9,14 @@ import stat
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from lopa.runtime.errors import BadInputError, OutputFailedError
+from lopa.runtime.files import output_file
+from lopa.runtime.files.file_lock import lock_file
 from lopa.runtime.files.held_signals import signals_held
 from lopa.runtime.files.output_file import OutputLines, place_of_output, whole_into, write_whole
 
@@ -268,3 +270,144 @@ def test_signals_wait_for_the_block(number: signal.Signals) -> None:
         assert came == ["block", "signal"]
     finally:
         signal.signal(number, before)
+
+
+@pytest.fixture
+def writer(tmp_path: Path) -> Iterator["subprocess.Popen[str]"]:
+    """Another process that writes lines to tmp_path / "out", and has written one."""
+    (tmp_path / "out").write_text("before\n")
+    program = (
+        "import sys\n"
+        "from pathlib import Path\n"
+        "from lopa.runtime.files.output_file import OutputLines, place_of_output\n"
+        "with OutputLines.open(place_of_output(Path(sys.argv[1]))) as lines:\n"
+        "    lines.begin(7)\n"
+        "    lines.write('first')\n"
+        "    print('ready', flush=True)\n"
+        "    sys.stdin.read()\n"
+        "    lines.write('last')\n"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path / "out")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        yield process
+        process.kill()
+
+
+@both_ways
+def test_what_another_process_writes_is_refused_by_any_name(
+    write: Write, writer: "subprocess.Popen[str]", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "link").symlink_to("out")
+    (tmp_path / "hard").hardlink_to("out")
+    for path in (tmp_path / "out", Path("out"), Path("../" + tmp_path.name, "link"), Path("hard")):
+        with pytest.raises(BadInputError, match="another process is writing it"):
+            write(path, b"text\n")
+        reached = []
+        with pytest.raises(BadInputError, match="another process is writing it"), whole_into(path):
+            reached.append(path)
+        assert reached == []
+    assert (tmp_path / "out").read_text() == "before\nfirst\n"
+    writer.communicate()
+    assert (tmp_path / "out").read_text() == "before\nfirst\nlast\n"
+    write(tmp_path / "hard", b"text\n")
+    assert (tmp_path / "out").read_text() == "text\n"
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["hard", "link", "out"]
+
+
+@both_ways
+def test_the_lock_of_a_process_that_was_killed_is_gone(
+    write: Write, writer: "subprocess.Popen[str]", tmp_path: Path
+) -> None:
+    writer.kill()
+    writer.wait()
+    write(tmp_path / "out", b"text\n")
+    assert (tmp_path / "out").read_text() == "text\n"
+
+
+def test_a_file_that_was_renamed_keeps_its_writer_and_its_name_is_free(
+    writer: "subprocess.Popen[str]", tmp_path: Path
+) -> None:
+    (tmp_path / "out").rename(tmp_path / "moved")
+    lines_at_once(tmp_path / "out", b"text\n")
+    with pytest.raises(BadInputError, match="another process"):
+        lines_at_once(tmp_path / "moved", b"text\n")
+    writer.communicate()
+    assert (tmp_path / "moved").read_text() == "before\nfirst\nlast\n"
+    assert (tmp_path / "out").read_text() == "text\n"
+
+
+def test_what_was_made_for_the_end_does_not_replace_a_file_that_another_process_began(tmp_path: Path) -> None:
+    with whole_into(tmp_path / "out") as write, OutputLines.open(place_of_output(tmp_path / "out")) as lines:
+        lines.begin()
+        lines.write("line")
+        with pytest.raises(BadInputError, match="another process"):
+            write(b"text\n")
+    assert (tmp_path / "out").read_text() == "line\n"
+    assert [each.name for each in tmp_path.iterdir()] == ["out"]
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_file_that_is_replaced_before_it_is_locked_is_opened_again(
+    there: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The moment between opening and locking, in which another process may replace or remove the file."""
+    path, names = tmp_path / "out", []
+
+    def lock(descriptor: int) -> bool:
+        names.append(path.stat().st_ino)
+        if len(names) < 3:
+            path.unlink()
+            if there:
+                path.write_text("another's\n")
+        return lock_file(descriptor)
+
+    monkeypatch.setattr(output_file, "lock_file", lock)
+    path.write_text("before\n")
+    lines_at_once(path, b"text\n")
+    assert len(names) == 3
+    assert path.read_text() == "text\n"
+
+
+@pytest.mark.parametrize("code", [errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL])
+def test_without_locks_files_are_written_and_that_is_known(
+    code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stand-in for a file system that has none."""
+
+    def refuse(descriptor: int, kind: int) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    with OutputLines.open(place_of_output(tmp_path / "out")) as lines:
+        assert not lines.lockable
+        lines.begin()
+        lines.write("line")
+    write_whole(tmp_path / "whole", b"text\n")
+    write_whole(tmp_path / "whole", b"again\n")
+    assert ((tmp_path / "out").read_text(), (tmp_path / "whole").read_text()) == ("line\n", "again\n")
+
+
+def test_a_lock_that_fails_for_another_reason_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(descriptor: int, kind: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr("fcntl.flock", fail)
+    with pytest.raises(BadInputError, match=r"cannot write .*Input/output error"):
+        OutputLines.open(place_of_output(tmp_path / "out"))
+
+
+def test_a_platform_without_fcntl_writes_without_locks(tmp_path: Path) -> None:
+    program = (
+        "import sys\n"
+        "sys.modules['fcntl'] = None\n"
+        "from pathlib import Path\n"
+        "from lopa.runtime.files.output_file import OutputLines, place_of_output\n"
+        "with OutputLines.open(place_of_output(Path(sys.argv[1]))) as lines:\n"
+        "    lines.begin()\n"
+        "    lines.write(str(lines.lockable))\n"
+    )
+    subprocess.run([sys.executable, "-c", program, str(tmp_path / "out")], check=True)
+    assert (tmp_path / "out").read_text() == "False\n"

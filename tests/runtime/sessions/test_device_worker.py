@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from tests.python_path import python_path
 
 from lopa.runtime.sessions.device_worker import DeviceWorker, keep_thread_on
 
@@ -92,7 +93,7 @@ print("over")
 """
     done = subprocess.run(
         [sys.executable, "-c", program],
-        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+        env={**os.environ, "PYTHONPATH": python_path(ROOT / "src")},
         capture_output=True,
         text=True,
         timeout=60,

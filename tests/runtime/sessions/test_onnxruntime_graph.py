@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import onnxruntime as ort
 import pytest
+from tests.python_path import python_path
 from tests.runtime.random_windows import assert_close, random_batch
 
 from lopa.runtime.bundle import Bundle
@@ -69,7 +70,7 @@ def opened(path: Path, threads: int | None = 1) -> Session:
 def test_another_session_does_not_hold_the_weights_again(tiny_bundle: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", ANONYMOUS, tiny_bundle],
-        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+        env={**os.environ, "PYTHONPATH": python_path(ROOT / "src")},
         capture_output=True,
         text=True,
         timeout=120,

@@ -20,6 +20,7 @@ from click.testing import CliRunner
 from peft import PeftModel
 from safetensors import safe_open
 from safetensors.torch import load_file
+from tests.python_path import python_path
 from tests.tools.miniature import MINIATURE
 from tools.checkpoint.likeness import LIKENESSES, Likeness, config_from_likeness
 from tools.checkpoint.make import checkpoint_from_likeness, main
@@ -33,7 +34,7 @@ from lopa.runtime.contract import Statistics, WindowBatch
 from lopa.runtime.sessions.session import open_session
 
 ROOT = Path(__file__).parents[3]
-ENVIRONMENT = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
+ENVIRONMENT = {**os.environ, "PYTHONPATH": python_path()}
 MATRICES_OF_A_LAYER = 7
 
 # Makes 150 MB of weights, most of them in two tensors, and prints by how many bytes the peak of its memory grew.

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.python_path import python_path
 from tests.tools.fuzz.ending_cases import ENDS
 
 pytest.importorskip("torch")
@@ -17,7 +18,7 @@ from tools.fuzz_case.case import Case, Material, Outcome
 from tools.fuzz_case.mutations import changed_bytes, changed_json
 
 ROOT = Path(__file__).resolve().parents[3]
-ENVIRONMENT = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}", "OMP_NUM_THREADS": "1"}
+ENVIRONMENT = {**os.environ, "PYTHONPATH": python_path(), "OMP_NUM_THREADS": "1"}
 CASES = 4 * len(KINDS)
 """Four of every kind."""
 

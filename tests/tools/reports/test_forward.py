@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from tests.python_path import python_path
 from tools.reports.forward import main
 
 from lopa.runtime.errors import BadInputError
@@ -20,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[3]
 def forward_report(*arguments: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "tools.reports.forward", *map(str, arguments)],
-        env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"},
+        env={**os.environ, "PYTHONPATH": python_path()},
         capture_output=True,
         text=True,
         timeout=300,

@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from tests.gears import gear
+from tests.python_path import python_path
 from tests.runtime.ascend.engines import bundle_with_engine
 from tools.vendors.acl_recording import (
     RecordedCall,
@@ -33,7 +34,7 @@ def run(*arguments: str, stand_in: bool = True) -> "subprocess.CompletedProcess[
     path = [ROOT / "src", ROOT, *([ROOT / "tests" / "runtime" / "ascend" / "as_acl"] if stand_in else [])]
     return subprocess.run(
         [sys.executable, "-m", "tools.vendors.record_ascend", *arguments],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, path)), "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "PYTHONPATH": python_path(*path), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
         check=False,

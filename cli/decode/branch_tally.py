@@ -1,0 +1,27 @@
+"""How many branches the steps of a run verified, which `--branches auto` chooses step by step."""
+
+from collections import Counter
+
+from lopa.runtime.algorithm.decoding import Step
+
+
+class BranchTally:
+    """The numbers of branches of all steps, over all requests of a run."""
+
+    def __init__(self) -> None:
+        self._steps: Counter[int] = Counter()
+        """Steps by number of branches."""
+
+    def add(self, step: Step) -> None:
+        """Count one step."""
+        self._steps[len(step.branches)] += 1
+
+    def summary(self) -> str:
+        """Return the range and the mean in words, such as "1 to 4 branches per step, 2.3 on average"."""
+        if not self._steps:
+            return "no step"
+        least, most = min(self._steps), max(self._steps)
+        if least == most:
+            return f"{most} branch{'' if most == 1 else 'es'} in every step"
+        mean = sum(number * steps for number, steps in self._steps.items()) / self._steps.total()
+        return f"{least} to {most} branches per step, {mean:.1f} on average"

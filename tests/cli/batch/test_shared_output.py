@@ -1,0 +1,129 @@
+"""Two processes with one output: the second is refused before it does anything, and the first one's file is whole."""
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from tests.cli.batch.test_batches import answers, jsonl
+from tests.cli.batch.test_resume import command, stable
+from tests.cli.command import PROMPT, lopa_export
+
+LINES = [{"prompt": PROMPT, "id": number, "max_new_tokens": 8} for number in range(5)]
+REFUSED = "another process is writing it"
+Running = tuple["subprocess.Popen[str]", Callable[[], None]]
+
+
+@contextmanager
+def first_process(bundle: Path, output: Path, *more: object) -> Iterator[Running]:
+    """A process that has opened its output and waits for its prompts, and a function that gives it these."""
+    prompts = output.parent / "prompts.fifo"
+    os.mkfifo(prompts)
+    with subprocess.Popen(command(bundle, prompts, output, *more), stderr=subprocess.PIPE, text=True) as process:
+        with prompts.open("w") as file:  # which waits for the process to open it: its output is locked by then
+
+            def answer() -> None:
+                file.write("".join(json.dumps(line) + "\n" for line in LINES))
+                file.close()
+
+            yield process, answer
+        process.kill()
+    prompts.unlink()
+
+
+@pytest.fixture(scope="module")
+def expected(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, object]]:
+    done = lopa_export("generate", tiny_bundle, "--prompts", jsonl(tmp_path_factory.mktemp("in") / "in.jsonl", *LINES))
+    return [stable(line) for line in answers(done.stdout)]
+
+
+@pytest.mark.parametrize("resumes", [False, True])
+def test_the_second_process_is_refused_and_the_file_is_whole(
+    resumes: bool, tiny_bundle: Path, expected: list[dict[str, object]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    output, prompts = tmp_path / "out.jsonl", jsonl(tmp_path / "in.jsonl", *LINES)
+    before = "".join(json.dumps(line) + "\n" for line in expected[:2])
+    output.write_text(before)
+    (tmp_path / "link").symlink_to("out.jsonl")
+    (tmp_path / "hard").hardlink_to(output)
+    with first_process(tiny_bundle, output, *(["--resume"] if resumes else [])) as (process, answer):
+        for name in (output, "out.jsonl", "link", "hard"):
+            for more in ([], ["--resume"]):
+                # Without a bundle: nothing is opened before the output is refused.
+                second = lopa_export("generate", tmp_path / "none", "--prompts", prompts, "--output", name, *more)
+                assert (second.returncode, second.stdout) == (2, "")
+                assert f"cannot write {name}: {REFUSED}" in second.stderr
+        for option in ("--trace", "--timeline"):
+            second = lopa_export("generate", tmp_path / "none", PROMPT, option, output)
+            assert second.returncode == 2
+            assert REFUSED in second.stderr
+        assert output.read_text() in ((before,) if resumes else (before, ""))  # the first process empties it
+        answer()
+        _, errors = process.communicate()
+        assert process.returncode == 0, errors
+    assert [stable(line) for line in answers(output.read_text())] == expected
+    again = lopa_export("generate", tiny_bundle, "--prompts", prompts, "--output", "link", "--resume")
+    assert (again.returncode, "5 were there" in again.stderr) == (0, True), again.stderr
+
+
+def test_the_second_process_does_not_remove_what_the_first_has_just_made(tiny_bundle: Path, tmp_path: Path) -> None:
+    output, prompts = tmp_path / "out.jsonl", jsonl(tmp_path / "in.jsonl", *LINES)
+    with first_process(tiny_bundle, output) as (process, answer):
+        second = lopa_export("generate", tiny_bundle, "--prompts", prompts, "--output", output, "--resume")
+        assert (second.returncode, REFUSED in second.stderr) == (2, True)
+        assert output.read_bytes() == b""
+        answer()
+        process.communicate()
+        assert process.returncode == 0
+    assert len(answers(output.read_text())) == len(LINES)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_process_that_ended_leaves_no_lock(number: signal.Signals, tiny_bundle: Path, tmp_path: Path) -> None:
+    output, prompts = tmp_path / "out.jsonl", jsonl(tmp_path / "in.jsonl", *LINES)
+    with first_process(tiny_bundle, output) as (process, _):
+        process.send_signal(number)
+        process.communicate()
+        assert output.exists() == (number == signal.SIGKILL)
+        done = lopa_export("generate", tiny_bundle, "--prompts", prompts, "--output", output, "--resume")
+        assert done.returncode == 0, done.stderr
+    assert len(answers(output.read_text())) == len(LINES)
+
+
+def test_a_trace_that_another_process_writes_is_refused(tiny_bundle: Path, tmp_path: Path) -> None:
+    trace = tmp_path / "trace.jsonl"
+    with first_process(tiny_bundle, tmp_path / "out.jsonl", "--trace", trace) as (process, answer):
+        second = lopa_export("generate", tmp_path / "none", PROMPT, "--trace", trace)
+        assert (second.returncode, second.stdout) == (2, "")
+        assert f"cannot write {trace}: {REFUSED}" in second.stderr
+        answer()
+        process.communicate()
+    assert {line["type"] for line in answers(trace.read_text())} == {"header", "step"}
+
+
+def test_devices_and_fifos_need_no_lock(tiny_bundle: Path, tmp_path: Path) -> None:
+    prompts = jsonl(tmp_path / "in.jsonl", *LINES[:1])
+    with first_process(tiny_bundle, tmp_path / "out", "--trace", "/dev/null") as (process, answer):
+        for name in ("/dev/null", "/dev/stdout"):
+            done = lopa_export("generate", tiny_bundle, "--prompts", prompts, "--output", name, "--trace", "/dev/null")
+            assert done.returncode == 0, done.stderr
+        answer()
+        process.communicate()
+        assert process.returncode == 0
+
+
+def test_a_file_system_without_locks_is_told(
+    tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lopa.runtime.files.output_file.lock_file", lambda _: False)
+    prompts, output = jsonl(tmp_path / "in.jsonl", *LINES[:1]), tmp_path / "out.jsonl"
+    done = lopa_export("--quiet", "generate", tiny_bundle, "--prompts", prompts, "--output", output)
+    assert done.returncode == 0
+    assert done.stderr == (
+        f"warning: {output} cannot be locked on this file system: make sure that no other process writes it\n"
+    )

@@ -1,0 +1,30 @@
+"""Libraries that only some tests need: a module of tests whose own is absent is skipped, and others are collected."""
+
+import sys
+from pathlib import Path
+
+_NAMES = (
+    "cuda httptools httpx2 hypothesis importlinter jsonschema llguidance matplotlib mpi4py onnx onnx_graphsurgeon",
+    "onnx_ir onnxscript openai openvino peft polygraphy prometheus_client safetensors simpy starlette torch",
+    "transformers triton uvicorn yaml",
+)
+OPTIONAL = frozenset(name for line in _NAMES for name in line.split())
+"""Names of modules, which the extras export, plot and test bring."""
+
+
+def missing_library(error: BaseException | None) -> str | None:
+    """Return the optional library that an import failed for; None for any other error."""
+    while error is not None:
+        if isinstance(error, ModuleNotFoundError):
+            name = (error.name or "").partition(".")[0]
+            if name in OPTIONAL:
+                return name
+        error = error.__cause__ or error.__context__
+    return None
+
+
+def forget_module(path: Path) -> None:
+    """Drop what a failed import left of the module at `path`, so that who imports it meets the same error."""
+    for name, module in list(sys.modules.items()):
+        if getattr(module, "__file__", None) == str(path):
+            del sys.modules[name]

@@ -1,0 +1,129 @@
+"""CUDA's libraries of NVIDIA's pip packages are loaded before a CUDA session opens, and only then."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import onnxruntime as ort
+import pytest
+from tests.runtime.cuda.stand_in_cudart import StandInCudart
+from tests.runtime.cuda.stand_in_ort import StandInOrt
+
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.contract.model_part import whole_model
+from lopa.runtime.errors import BadInputError, MissingBackendError
+from lopa.runtime.sessions import cuda_libraries
+from lopa.runtime.sessions.cuda_libraries import load_cuda_libraries
+from lopa.runtime.sessions.onnxruntime_session import forward_from_bundle
+from lopa.runtime.sessions.session import open_session
+
+MISSING = "Failed to load libcublas.so.13: libcublas.so.13: cannot open shared object file: No such file"
+
+
+@pytest.fixture(autouse=True)
+def _anew() -> Iterator[None]:
+    """As in a new process."""
+    cuda_libraries._load.cache_clear()
+    yield
+    cuda_libraries._load.cache_clear()
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The calls of ONNX Runtime's function, which says what the real one prints on a machine without CUDA."""
+    found: list[Any] = []
+
+    def preload_dlls(cuda: bool = True, cudnn: bool = True, msvc: bool = True, directory: str | None = None) -> None:
+        found.append(directory)
+        print(MISSING)
+        print("Please follow https://onnxruntime.ai/docs/install/#cuda-and-cudnn to install CUDA.")
+
+    monkeypatch.setattr(ort, "preload_dlls", preload_dlls, raising=False)
+    monkeypatch.setattr(cuda_libraries, "_folders_of_packages", lambda: iter(()))
+    return found
+
+
+def test_the_onnx_runtime_that_is_here_prints_nothing_and_does_not_fail(capfd: pytest.CaptureFixture[str]) -> None:
+    """Built for the CPU alone, or for CUDA on a machine without any of its libraries."""
+    missing = load_cuda_libraries()
+    assert capfd.readouterr() == ("", "")
+    if "CUDAExecutionProvider" not in ort.get_available_providers():
+        assert missing == ()
+
+
+def test_what_is_not_found_is_named_once_and_not_printed(calls: list[Any], capfd: pytest.CaptureFixture[str]) -> None:
+    assert load_cuda_libraries() == load_cuda_libraries() == ("libcublas.so.13",)
+    assert calls == [None]
+    assert capfd.readouterr() == ("", "")
+
+
+def test_packages_in_every_folder_of_the_path_are_looked_into(
+    calls: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ONNX Runtime itself looks only beside its own folder."""
+    monkeypatch.undo()
+    monkeypatch.setattr(ort, "preload_dlls", lambda directory=None: calls.append(directory), raising=False)
+    for part in ("one/nvidia/cu13/lib", "one/nvidia/cu13/include", "two/nvidia/cudnn/lib"):
+        (tmp_path / part).mkdir(parents=True)
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path / "one"), str(tmp_path / "two")])
+    load_cuda_libraries()
+    assert calls[-1] is None
+    ours = [each for each in calls[:-1] if each.startswith(str(tmp_path))]
+    assert ours == [str(tmp_path / "one/nvidia/cu13/lib"), str(tmp_path / "two/nvidia/cudnn/lib")]
+
+
+def test_a_failure_or_an_old_onnx_runtime_is_no_error(calls: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(directory: str | None = None) -> None:
+        raise RuntimeError("Invalid parameter")
+
+    monkeypatch.setattr(ort, "preload_dlls", fail)
+    assert load_cuda_libraries() == ()
+    cuda_libraries._load.cache_clear()
+    monkeypatch.delattr(ort, "preload_dlls")
+    assert load_cuda_libraries() == ()
+
+
+def test_they_are_loaded_before_a_session_opens_on_cuda_and_for_no_other(
+    calls: list[Any], tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle = Bundle.open(tiny_bundle)
+    for device in ("cpu", "numpy"):
+        open_session(bundle, device).close()
+    assert calls == []
+    cudart = StandInCudart()
+    monkeypatch.setitem(sys.modules, "cuda.bindings.runtime", cudart)
+    machine = StandInOrt(cudart)
+    machine.put_in_place(monkeypatch)
+    session = machine.session
+
+    def open_after_loading(*arguments: Any, **options: Any) -> Any:
+        assert calls == [None]
+        return session(*arguments, **options)
+
+    monkeypatch.setattr(ort, "InferenceSession", open_after_loading)
+    open_session(bundle, "cuda:0").close()
+    calls.clear()
+    cuda_libraries._load.cache_clear()
+
+    def open_nothing(*arguments: Any, **options: Any) -> Any:
+        assert calls == [None]
+        raise RuntimeError("a stage of a pipeline")
+
+    monkeypatch.setattr(ort, "InferenceSession", open_nothing)
+    with pytest.raises(BadInputError, match="a stage of a pipeline"):
+        forward_from_bundle(bundle, whole_model(bundle.manifest.dimensions.layers), "cuda:0", threads=1)
+
+
+def test_a_provider_that_does_not_start_says_which_libraries_are_missing(
+    calls: list[Any], tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = StandInOrt(StandInCudart())
+    monkeypatch.setitem(sys.modules, "cuda.bindings.runtime", machine.cudart)
+    machine.put_in_place(monkeypatch)
+    machine.starts = False
+    with pytest.raises(MissingBackendError, match="did not start") as caught:
+        open_session(Bundle.open(tiny_bundle), "cuda:0")
+    assert 'install "onnxruntime-gpu[cuda,cudnn]"' in caught.value.remedy
+    assert "LD_LIBRARY_PATH" in caught.value.remedy
+    assert caught.value.remedy.endswith("(not found: libcublas.so.13)")

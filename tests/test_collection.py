@@ -1,0 +1,68 @@
+"""Tests are collected where libraries that only others need are absent, and `make test` has all of them."""
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.optional_libraries import OPTIONAL, missing_library
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def collected(*arguments: str, without: tuple[str, ...]) -> "subprocess.CompletedProcess[str]":
+    """pytest --collect-only in a process in which these libraries cannot be imported."""
+    program = f"""
+import sys, pytest
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {without!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+sys.meta_path.insert(0, Refuse())
+sys.exit(pytest.main(["-q", "-pno:cacheprovider", "-pno:hypothesispytest", "--collect-only", *sys.argv[1:]]))
+"""
+    command = [sys.executable, "-c", program, *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+def test_tests_of_a_marker_need_no_library_of_others() -> None:
+    """What `pytest -m cuda tests` collects with them."""
+    found = collected(
+        "-m", "cuda", "tests/runtime/cuda/test_on_hardware.py", "tests/runtime/grammar/test_state.py",
+        "tests/serve/http/test_connections.py", "tests/plugins/test_branch_attention.py",
+        "tests/plugins/test_commit.py",
+        without=("jsonschema", "openai", "httpx2", "hypothesis"),
+    )  # fmt: skip
+    assert found.returncode == 0, found.stdout + found.stderr
+    assert "tests/runtime/cuda/test_on_hardware.py::" in found.stdout
+    for path, library in (
+        ("grammar/test_state.py", "jsonschema"),
+        ("http/test_connections.py", "httpx2"),
+        ("plugins/test_commit.py", "hypothesis"),  # which it imports by way of another module
+    ):
+        (line,) = [line for line in found.stdout.splitlines() if f"{path}:1:" in line]
+        assert line.endswith(f"needs {library}, which is not installed")
+
+
+def test_a_library_of_the_runtime_that_is_absent_is_an_error() -> None:
+    found = collected("tests/runtime/grammar/test_state.py", without=("tokenizers",))
+    assert found.returncode != 0
+    assert "tokenizers" in found.stdout + found.stderr
+
+
+def test_what_an_import_failed_for() -> None:
+    with pytest.raises(ModuleNotFoundError) as caught:
+        importlib.import_module("no_library_of_this_name")
+    assert missing_library(caught.value) is None
+    inner = ModuleNotFoundError("No module named 'torch._C'", name="torch._C")
+    outer = RuntimeError("wrapped")
+    outer.__cause__ = inner
+    assert (missing_library(inner), missing_library(outer), missing_library(ValueError())) == ("torch", "torch", None)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="some are for Linux only")
+@pytest.mark.skipif(not Path(sys.prefix, "test-ready").exists(), reason="`make test` did not set this environment up")
+def test_here_is_everything() -> None:
+    """Or a module of tests would be skipped unseen."""
+    assert [name for name in sorted(OPTIONAL) if importlib.util.find_spec(name) is None] == []

@@ -1,0 +1,44 @@
+"""docs/gpu-report.md lists every wheel that a machine with torch and without a network may lack."""
+
+import importlib.metadata
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+from packaging.requirements import Requirement
+
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "gpu-report.md"
+EXTRAS = ("", "export", "gpu")
+
+
+def required(distribution: str, extras: Iterable[str]) -> set[tuple[str, tuple[str, ...]]]:
+    """Names and extras of what it requires here; nothing of one that is not installed."""
+    try:
+        requirements = map(Requirement, importlib.metadata.requires(distribution) or ())
+    except importlib.metadata.PackageNotFoundError:
+        return set()
+    return {
+        (re.sub(r"[-_.]+", "-", each.name.lower()), tuple(each.extras))
+        for each in requirements
+        if each.marker is None or any(each.marker.evaluate({"extra": extra}) for extra in ("", *extras))
+    }
+
+
+def closure(roots: Iterable[tuple[str, tuple[str, ...]]]) -> set[str]:
+    seen: set[str] = set()
+    waiting = list(roots)
+    while waiting:
+        name, extras = waiting.pop()
+        if name not in seen:
+            seen.add(name)
+            waiting += required(name, extras)
+    return seen
+
+
+def test_the_list_is_complete() -> None:
+    block = PAGE.read_text(encoding="utf-8").partition("wheels.txt << END\n")[2].partition("    END\n")[0]
+    listed = block.split()
+    assert len(listed) == len(set(listed))
+    needed = closure(required("lopa-export", EXTRAS)) - closure([("torch", ())]) - {"onnxruntime"}
+    assert {"msgspec", "rich", "onnx-ir", "onnxruntime-gpu"} <= needed
+    assert needed - set(listed) == set()

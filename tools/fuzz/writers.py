@@ -1,0 +1,169 @@
+"""Cases of two processes that write one file of results, by names of their own, while signals end them."""
+
+import json
+import os
+import random
+import signal
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lopa.cli.main import main
+from tools.fuzz_case.case import NO_ANSWER, Case, Material
+from tools.fuzz_case.decode import PROMPT
+
+_NAMES = ("out", "link", "hard", "folder/../out")
+"""Of the one file."""
+_SIGNALS = (None, signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
+_MAX_DELAY = 0.6
+"""Seconds: about what a whole run takes."""
+_REFUSED = "another process is writing it"
+
+
+@dataclass(frozen=True)
+class _Writer:
+    """One of the two processes."""
+
+    name: str
+    resumes: bool
+    parallel: int
+
+    def arguments(self, bundle: Path, folder: Path, prompts: Path) -> list[str]:
+        """Its command line."""
+        flags = ["--resume"] if self.resumes else []
+        paths = [bundle, "--prompts", prompts, "--output", folder / self.name]
+        return ["generate", *map(str, paths), *flags, "--parallel", str(self.parallel), "--threads", "1"]
+
+
+@dataclass(frozen=True)
+class _Process:
+    """A forked process, and the file with its standard error."""
+
+    id: int
+    said: Path
+
+    def end(self, after: signal.Signals | None = None) -> str:
+        """Wait for it: "done", "ended" by `after`, or "refused". Raises RuntimeError for any other end."""
+        code = os.waitstatus_to_exitcode(os.waitpid(self.id, 0)[1])
+        text = self.said.read_text(errors="replace")
+        if "Traceback" not in text:
+            if code == 0:
+                return "done"
+            if after is not None and code in (-after, 128 + after):
+                return "ended"
+            if code == 2 and _REFUSED in text:
+                return "refused"
+        raise RuntimeError(f"exit code {code}: {text[-300:]}")
+
+
+def writers_case(rng: random.Random, folder: Path, material: Material) -> Case:
+    """Two `generate --prompts --output` on one file; in half of the cases the first one waits until both are there."""
+    lines = [{"prompt": PROMPT, "max_new_tokens": rng.choice([8, 16, 24])} for _ in range(rng.randrange(2, 9))]
+    text = "".join(json.dumps(line) + "\n" for line in lines).encode()
+    (folder / "in.jsonl").write_bytes(text)
+    (folder / "folder").mkdir()
+    (folder / "link").symlink_to("out")
+    names = [name for name in _NAMES if name != "hard"]
+    if rng.random() < 0.5:
+        (folder / "out").touch()
+        (folder / "hard").hardlink_to(folder / "out")
+        names.append("hard")
+    writers = [_Writer(rng.choice(names), rng.random() < 0.5, rng.choice([1, 1, 4])) for _ in range(2)]
+    number = rng.choice(_SIGNALS)
+    waits = rng.random() < 0.5
+    delays = [rng.random() * _MAX_DELAY for _ in range(2)]
+
+    def run() -> object:
+        reference = folder / "reference"
+        _run(
+            folder,
+            ["generate", str(material.bundle), "--prompts", str(folder / "in.jsonl"), "--output", str(reference)],
+        )
+        expected = _answers(reference)
+        if waits:
+            _one_waits(writers, material.bundle, folder, text, number)
+        else:
+            _both_race(writers, material.bundle, folder, number, delays)
+        found = _answers(folder / "out") if (folder / "out").exists() else []
+        if found != expected[: len(found)]:
+            raise RuntimeError(f"after both: {len(found)} lines that are not the first of {len(expected)}")
+        _run(folder, _Writer("out", True, 1).arguments(material.bundle, folder, folder / "in.jsonl"))
+        if _answers(folder / "out") != expected:
+            raise RuntimeError("resumed: not the results of an undisturbed run")
+        return None
+
+    ended = "" if number is None else f", {number.name}"
+    shown = " and ".join(f"{each.name}{' resumed' if each.resumes else ''}" for each in writers)
+    return Case(f"{shown}: {'the first waits' if waits else 'a race'}{ended}", run, NO_ANSWER)
+
+
+def _one_waits(
+    writers: Sequence[_Writer], bundle: Path, folder: Path, text: bytes, number: signal.Signals | None
+) -> None:
+    """The first has its output and no prompts yet when the second comes, which has to be refused."""
+    fifo = folder / "fifo"
+    os.mkfifo(fifo)
+    first = _forked(folder, writers[0].arguments(bundle, folder, fifo))
+    with fifo.open("wb") as file:  # which waits until the first opens it, behind its output
+        found = _forked(folder, writers[1].arguments(bundle, folder, folder / "in.jsonl")).end()
+        if found != "refused":
+            raise RuntimeError(f"the second of two writers is {found}")
+        if number is None:
+            file.write(text)
+        else:
+            os.kill(first.id, number)
+    found = first.end(number)
+    if found == "refused" or (number is None and found != "done"):
+        raise RuntimeError(f"the first of two writers is {found}")
+
+
+def _both_race(
+    writers: Sequence[_Writer],
+    bundle: Path,
+    folder: Path,
+    number: signal.Signals | None,
+    delays: Sequence[float],
+) -> None:
+    """Both start, one later, and the first may be ended: whoever is refused was so while the other wrote."""
+    first = _forked(folder, writers[0].arguments(bundle, folder, folder / "in.jsonl"))
+    time.sleep(delays[0])
+    second = _forked(folder, writers[1].arguments(bundle, folder, folder / "in.jsonl"))
+    if number is not None:
+        time.sleep(delays[1])
+        os.kill(first.id, number)
+    ends = [first.end(number), second.end()]
+    if ends.count("refused") == 2 or (number is None and "done" not in ends):
+        raise RuntimeError(f"two writers are {' and '.join(ends)}")
+
+
+def _run(folder: Path, arguments: list[str]) -> None:
+    found = _forked(folder, arguments).end()
+    if found != "done":
+        raise RuntimeError(f"a single writer is {found}")
+
+
+def _forked(folder: Path, arguments: list[str]) -> _Process:
+    """lopa-export in a process of its own: the case's own one stays without threads, which forks would not have."""
+    said = folder / f"said-{len(list(folder.glob('said-*')))}.txt"
+    descriptor = os.open(said, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC)
+    process = os.fork()
+    if process == 0:
+        code = 70
+        try:
+            os.dup2(descriptor, 2)
+            main(arguments)
+        except SystemExit as ended:
+            code = ended.code if isinstance(ended.code, int) else 70
+        finally:
+            os._exit(code)
+    os.close(descriptor)
+    return _Process(process, said)
+
+
+def _answers(path: Path) -> list[dict[str, Any]]:
+    """The whole lines of a file of results, without what differs from run to run."""
+    content = path.read_bytes()
+    found = [json.loads(line) for line in content[: content.rfind(b"\n") + 1].splitlines()]
+    return [{name: value for name, value in each.items() if name != "seconds"} for each in found]
