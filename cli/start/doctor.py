@@ -93,7 +93,7 @@ _ABILITIES = (
     _Ability(
         "server",
         "serve over HTTP",
-        ("starlette", "uvicorn", "httptools", "prometheus-client"),
+        ("starlette", "uvicorn", "httptools", "prometheus-client", "llguidance"),
         partial(pip_install, "serve"),
     ),
     _Ability(
