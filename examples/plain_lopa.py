@@ -30,7 +30,7 @@ Forward = Callable[[Ints, Ints, NDArray[np.bool_]], Statistics]
 
 @dataclass(frozen=True)
 class Options:
-    """What a user chooses."""
+    """Decoding options and the model's special tokens."""
 
     mask_token: int
     end_token: int
@@ -81,7 +81,7 @@ class Candidates(NamedTuple):
 
 
 class Round(NamedTuple):
-    """What a round did."""
+    """Record of one round."""
 
     branches: tuple[Branch, ...]  # lookaheads, best first, and the anchor
     confidences: tuple[float, ...]  # of each branch

@@ -1,4 +1,4 @@
-"""What a bundle is going to be: its source, tensors and graphs, all checked before a weight is read.
+"""Plan of a bundle: its source, tensors and graphs, all checked before a weight is read.
 
 Imports neither torch nor ONNX: an error in a checkpoint or in the options does not wait for them.
 """
@@ -24,19 +24,19 @@ GRAPH_NAMES: dict[Dialect, str] = {"standard": "model.onnx", "portable": "portab
 
 @dataclass(frozen=True, kw_only=True)
 class BundleChoices:
-    """What a user chooses of a bundle."""
+    """Options of an export."""
 
     dtype: Dtype = "float32"
-    """Of the tensors that `quantization` does not make integers."""
+    """Type of the tensors that `quantization` leaves as floats."""
     quantization: QuantizationChoice | None = None
     dialects: Sequence[Dialect] = ("standard",)
     """Standard, portable, or both in this order: a graph for each, over one file of weights."""
     with_logits: bool = False
-    """Whether the logits are among the outputs, for verification."""
+    """True to output the logits too, for verification."""
     stages: int = 1
     """Above 1: also the standard graphs of a pipeline of so many stages, over the same weights."""
     plugins: bool = False
-    """Whether the standard graphs have the functions of domain `lopa` (docs/plugins.md)."""
+    """True to use the functions of domain `lopa` in the standard graphs (docs/plugins.md)."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
     """Decoding options by name, in place of those that the checkpoint was trained for."""
     chat_template: Path | None = None
@@ -53,7 +53,7 @@ class PlannedGraph:
 
     @property
     def is_stage(self) -> bool:
-        """Whether it is of some layers only."""
+        """True for a graph of some layers only."""
         return not (self.part.is_first and self.part.is_last)
 
 
@@ -66,12 +66,12 @@ class BundlePlan:
     choices: BundleChoices
     source: Source
     weights: WeightPlan
-    """As `choices` quantizes them."""
+    """Tensors, quantized by `choices`."""
     records: dict[str, TensorRecord]
     graphs: Sequence[PlannedGraph]
-    """Those of the whole model, the first dialect's first, then those of stages: none for a single one."""
+    """Graphs of the whole model, the first dialect's first, then those of stages; a single stage has none."""
     decoding: DecodingDefaults
-    """What the checkpoint was trained for."""
+    """Decoding defaults that the checkpoint was trained for."""
 
     @property
     def weights_size(self) -> int:
@@ -142,7 +142,7 @@ def _check(choices: BundleChoices) -> None:
 
 
 def _graphs(choices: BundleChoices, records: dict[str, TensorRecord], layers: int) -> list[PlannedGraph]:
-    """Those of the whole model, the first dialect's first, then those of stages: none for a single one."""
+    """Graphs of the whole model, the first dialect's first, then those of stages; a single stage has none."""
     whole = [PlannedGraph(GRAPH_NAMES[dialect], dialect, whole_model(layers)) for dialect in choices.dialects]
     parts = parts_from_records(records, layers, choices.stages)
     stages = [PlannedGraph(stage_name(number, len(parts)), "standard", part) for number, part in enumerate(parts)]

@@ -322,7 +322,7 @@ class Decoder:
     def _grammar_in_time(
         self, config: GenerationConfig, is_wanted: Callable[[], bool], due: float | None
     ) -> GrammarState | None:
-        """As `_grammar`; None too once the request is `due` (perf_counter's clock): it then ends without a step."""
+        """Return `_grammar`, or None once the request is `due` (perf_counter's clock): it then ends without a step."""
 
         def in_time() -> bool:
             return due is None or time.perf_counter() < due
@@ -335,8 +335,10 @@ class Decoder:
             raise
 
     def _grammar(self, config: GenerationConfig, is_wanted: Callable[[], bool]) -> GrammarState | None:
-        """What the request's answer satisfies, if anything; errors as of `check_grammar`, and PreparationStoppedError
-        once `is_wanted` returns False."""
+        """Return the state of the request's grammar, if it has one.
+
+        Raises as `check_grammar` does, and PreparationStoppedError once `is_wanted` returns False.
+        """
         if not config.has_grammar:
             return None
         request, vocabulary = request_from_config(config), self._vocabulary

@@ -67,7 +67,7 @@ class PromptTooLongError(BadInputError):
     """A prompt that leaves no room for its answer in the positions that the model has."""
 
     answer_too_long = False
-    """Whether the answer that was asked for leaves no room for any prompt."""
+    """True where the requested length leaves no room for any prompt."""
 
 
 class GrammarRefusedError(BadInputError):

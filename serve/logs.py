@@ -23,7 +23,7 @@ REQUEST_ID: ContextVar[str | None] = ContextVar("REQUEST_ID", default=None)
 _MAX_WAITING = 10_000
 """Lines that wait to be written; further ones are dropped."""
 _MAX_CHARACTERS = 16_384
-"""Of a line. Tracebacks are longer than anything else, and shorter than this."""
+"""Maximum characters of a line: longer than any traceback."""
 _LAST_SECONDS = 2.0
 """Time in which waiting lines are written at the end."""
 
@@ -126,7 +126,7 @@ class _LineWriter(logging.Handler):
         return self.format(logging.LogRecord(__name__, logging.WARNING, __file__, 0, text, args, None))
 
     def _is_written(self, line: str) -> bool:
-        """Whether the system took the whole line. A line behind half of one begins anew."""
+        """Return whether the system took the whole line. After half a line the next one starts on a new line."""
         content = ("" if self._at_line_start else "\n") + line[:_MAX_CHARACTERS] + "\n"
         left = content.encode("utf-8", "backslashreplace")
         try:

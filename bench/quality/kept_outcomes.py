@@ -27,11 +27,11 @@ from lopa.runtime.requests.result import GenerationResult
 
 _EXPECTED = "outcomes that bench --quality --output wrote"
 _REMEDY = "leave --resume out, or give another --output"
-_MOST_BYTES = 2**30
+_MAX_BYTES = 2**30
 
 
 class KeptOutcome(msgspec.Struct, frozen=True):
-    """What one configuration made of one prompt."""
+    """Outcome of one prompt with one configuration."""
 
     prompt: str
     """Digest of the prompt with all that is asked of it."""
@@ -85,7 +85,7 @@ class KeptOutcomes:
         """
         if self._report.is_file():
             source = str(self._report)
-            text = bytes_from_file(self._report, expected=_EXPECTED, remedy=_REMEDY, most=_MOST_BYTES)
+            text = bytes_from_file(self._report, expected=_EXPECTED, remedy=_REMEDY, most=_MAX_BYTES)
             report = value_from_json(text, _Report, source=source, expected=_EXPECTED, remedy=_REMEDY)
             if report.outcomes is None:
                 raise BadInputError(f"{source} has no outcomes", expected=_EXPECTED, remedy=_REMEDY)
@@ -93,7 +93,7 @@ class KeptOutcomes:
             self._take(report.outcomes)
         if self._path.is_file():
             source = str(self._path)
-            text = bytes_from_file(self._path, expected=_EXPECTED, remedy=_REMEDY, most=_MOST_BYTES)
+            text = bytes_from_file(self._path, expected=_EXPECTED, remedy=_REMEDY, most=_MAX_BYTES)
             lines = text.split(b"\n")[:-1]  # a last line without its end was cut off
             for number, line in enumerate(lines, start=1):
                 words = {"source": f"{source} line {number}", "expected": _EXPECTED, "remedy": _REMEDY}

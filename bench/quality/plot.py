@@ -40,7 +40,7 @@ PER_SECOND = Speed(
 
 
 def png_with_both_speeds(report: QualityReport) -> bytes:
-    """As png_from_quality, with two panels: against tokens per forward, and against tokens per second."""
+    """Return the figure of png_from_quality: one panel against tokens per forward, one against tokens per second."""
     return _png(report, (PER_FORWARD, PER_SECOND))
 
 
@@ -101,7 +101,7 @@ def _draw_rows(axes: Any, rows: list[Row], speed: Speed, **style: Any) -> None:
 
 
 def _add_legend(axes: Any, *, limited: bool) -> None:
-    """What bold, grey and dashes are; a line joins the configurations of one strategy."""
+    """Explain bold, grey and dashed lines; a line joins the configurations of one strategy."""
     axes.plot([], [], "o-", color=_FRONT, linewidth=2.4, label="Pareto front")
     axes.plot([], [], "o-", color=_GREY, linewidth=0.8, markersize=3, label="other configurations")
     if limited:

@@ -35,7 +35,7 @@ class Asked:
     messages: Messages | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     params: Mapping[str, str] = field(default_factory=dict)
-    """What the line calls options that it calls otherwise."""
+    """Names of options in this line, where they differ from ours."""
     raw: bool = False
     """Whether the prompt is to be completed as it is, whatever the command line says of chats."""
 

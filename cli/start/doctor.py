@@ -117,7 +117,7 @@ _ABILITIES = (
 
 @dataclass(frozen=True)
 class _Device:
-    """What is known of a device without opening a bundle."""
+    """Return a description of a device that needs no bundle."""
 
     name: str
     state: str
@@ -186,7 +186,7 @@ def devices_of_names(names: Sequence[str]) -> list[str]:
 
 
 def _parts(ability: _Ability) -> dict[str, str | None]:
-    """What is there of an ability, None for a part that is not, by the names in the table."""
+    """Return the installed versions of an ability's parts by name, None for a missing part."""
     found = {name: _version(name) for name in ability.distributions}
     return found | {name: _program(name) for name in ability.programs}
 

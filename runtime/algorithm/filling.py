@@ -26,7 +26,7 @@ class Fills:
     tokens: Int64
     logprobs: Float32 | None = None
     probabilities: Float32 | None = None
-    """Of the tokens, as the rule saw them; None where no candidates are behind the fills, as in tests."""
+    """Statistics of the tokens as the rule saw them; None where the fills have no candidates, as in tests."""
     entropies: Float32 | None = None
     """In nats, of the rows that they come from."""
 

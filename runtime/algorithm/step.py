@@ -47,7 +47,7 @@ class Step:
     taken_back: Int64 = field(default_factory=lambda: np.empty(0, np.int64))
     """Positions that were decided and are not any more."""
     candidates: tuple[Candidates, ...] = ()
-    """Of each branch, for the positions that it asked about (windows.asked)."""
+    """Candidates of each branch for its sampled positions (windows.asked)."""
     fill_branches: Int64 = field(default_factory=lambda: np.empty(0, np.int64))
     """[fills]: the branch from whose answers each fill comes; with `lossless` a step may use several."""
     last: Lookahead | None = None

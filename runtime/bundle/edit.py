@@ -1,4 +1,4 @@
-"""What the owner of a bundle may change after its export: defaults of decoding and the chat template.
+"""Edits of a bundle after its export: defaults of decoding and the chat template.
 
 Both are in manifest.json, which is replaced in one step, and no other file changes. So a bundle is whole at any moment,
 and engines, cost tables and twins stay valid: they go by the digests of weights and graphs.
@@ -18,7 +18,7 @@ from lopa.runtime.files.output_file import replace_file
 from lopa.runtime.generation_config import DEFAULT_OPTIONS, checked_defaults, defaults_beside, options_from_defaults
 
 CHAT_TEMPLATE = "chat_template"
-"""What to unset for the template of the export."""
+"""Name to unset for the template of the export."""
 
 
 def edited_bundle(

@@ -93,7 +93,7 @@ ROLES = ("mask", "eos", "pad", "bos")
 
 
 class DecodingDefaults(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
-    """What the checkpoint was trained for; GenerationConfig starts from these. Names and values are its own.
+    """Options that the checkpoint was trained for; GenerationConfig starts from these. Names and values are its own.
 
     Any option may have another default, in `Manifest.defaults`.
     """

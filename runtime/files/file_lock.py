@@ -12,7 +12,7 @@ except ImportError:  # Windows, WebAssembly
     fcntl = None  # type: ignore[assignment]
 
 _HELD = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
-"""What file systems answer when another process has the lock; EACCES is that of some network file systems."""
+"""Error numbers when another process has the lock; some network file systems answer EACCES."""
 _UNSUPPORTED = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 
 

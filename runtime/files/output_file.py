@@ -286,7 +286,7 @@ def _locked(place: OutputPlace, *, shared: bool) -> Iterator[None]:
 
 
 def _leads_to(target: Path, descriptor: int) -> bool:
-    """Whether an open file is the one that is at `target` now."""
+    """Return whether an open file is the one that is at `target` now."""
     try:
         return os.path.samestat(target.stat(), os.fstat(descriptor))
     except FileNotFoundError:

@@ -22,7 +22,7 @@ with no more matchers: other requests wait meanwhile."""
 
 @dataclass(frozen=True)
 class CheckedGrammar:
-    """What the costly part found."""
+    """Result of the costly part."""
 
     grammar: str
     """In the library's own form."""
@@ -30,7 +30,7 @@ class CheckedGrammar:
     ending: bytes
     """A text with which the answer may end before its first token."""
     exact: bool
-    """Whether the shortest endings of an expression are cheap enough to look for while decoding."""
+    """True where the shortest endings of an expression are cheap enough to look for while decoding."""
 
 
 def checked_grammar(request: GrammarRequest, vocabulary: Vocabulary, limits: GrammarLimits) -> CheckedGrammar:

@@ -29,7 +29,7 @@ class Reading:
     hints: tuple[bytes, ...] = ()
     """Texts that may bring it nearer to its end where single bytes do not."""
     text: bytes = b""
-    """What was read, in bytes and symbols (lopa.runtime.grammar.byte_order)."""
+    """The text so far, in bytes and symbols (lopa.runtime.grammar.byte_order)."""
     expression: BoundedExpression | None = None
     """The grammar where it is a regular expression: its shortest endings are known exactly."""
 

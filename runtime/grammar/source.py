@@ -27,7 +27,7 @@ _STRICT = {"lenient": False, "coerce_one_of": False}
 
 @dataclass(frozen=True)
 class GrammarRequest:
-    """What one request asks for: an option, its text, and the positions of its answer."""
+    """Grammar of one request: an option, its text, and the positions of its answer."""
 
     option: str
     """One of GRAMMARS."""

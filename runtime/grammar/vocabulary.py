@@ -48,13 +48,13 @@ class Vocabulary:
 
     @cached_property
     def texts(self) -> tuple[bytes, ...]:
-        """What every id adds to an answer; special tokens and ids that the tokenizer lacks add nothing."""
+        """Text of every id; special tokens and ids that the tokenizer lacks have none."""
         special, decoded = self.tokens.is_special_token, self.tokens.decode_bytes
         return tuple(self.added.get(each, b"") if special(each) else decoded([each]) for each in range(self.size))
 
     @cached_property
     def symbols(self) -> tuple[bytes, ...]:
-        """What the matcher of bytes reads for every id: its text, or the one symbol of an added token.
+        """Input of the byte matcher for every id: its text, or the one symbol of an added token.
 
         Nothing for a token of a byte that has become a symbol: no text has that byte.
         """

@@ -33,7 +33,7 @@ class Advance(Generic[Decided]):
     decided: tuple[Decided, ...]
     """In each of them."""
     rows: tuple[int, ...]
-    """Of each of them the branch whose answers were used; `row` is the last."""
+    """Index of the branch whose answers each of them used; `row` is the last."""
 
 
 def advance_of(

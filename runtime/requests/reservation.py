@@ -17,5 +17,5 @@ class Reservation:
 
     @property
     def cancelled(self) -> bool:
-        """Whether cancel() was called."""
+        """True once cancel() was called."""
         return self._cancelled.is_set()

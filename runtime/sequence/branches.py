@@ -37,7 +37,7 @@ class Lookahead:
     logprob: float | None = None
     """Only where they are asked for."""
     probability: float = math.nan
-    """Of the token, in the round that proposed it."""
+    """Probability of the token in the round that proposed it."""
     entropy: float = math.nan
     """In nats, of the row that proposed it."""
 

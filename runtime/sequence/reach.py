@@ -36,7 +36,7 @@ class Reach:
     lasting: bool = True
     """Whether those are final: rows of finished blocks."""
     partial: bool = False
-    """Whether no row speaks of some masked positions of open blocks: they wait for a later round."""
+    """True where no row predicts some masked positions of open blocks: they wait for a later round."""
 
     @property
     def prefix(self) -> int:

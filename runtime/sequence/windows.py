@@ -192,7 +192,7 @@ def check_rows(windows: Windows, *, prediction_shift: int, unseen: int, kept_for
 
 
 def _answered(asked: Int64, reach: Reach, prediction_shift: int) -> Int64:
-    """Those of the positions that a round would ask about that its rows speak of."""
+    """Return the positions among `asked` that the rows of the round predict."""
     return asked[np.isin(asked - prediction_shift, reach.order)] if reach.partial else asked
 
 

@@ -66,7 +66,7 @@ def _folders_of_packages() -> Iterator[Path]:
 
 @contextlib.contextmanager
 def _quiet(said: io.StringIO) -> Iterator[None]:
-    """What ONNX Runtime prints goes to `said`: standard output is for answers. Whatever it raises is logged."""
+    """Send prints of ONNX Runtime to `said`, since standard output is for answers, and log its errors."""
     try:
         with contextlib.redirect_stdout(said), warnings.catch_warnings():
             warnings.simplefilter("ignore")

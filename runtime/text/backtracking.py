@@ -57,7 +57,7 @@ def _bounded(cost: Cost) -> Cost:
 
 _ONCE = Cost(1)
 _TEXT = Cost(0, 1)
-"""As many as the text has characters."""
+"""One for each character of the text."""
 
 
 @dataclass(frozen=True)
@@ -236,7 +236,7 @@ def _counts(found: re.Match[str]) -> tuple[int, int | None]:
 
 
 def _can_fail(node: _Node) -> bool:
-    """Whether there is a place where `node` does not match."""
+    """Return whether `node` can fail to match somewhere."""
     if isinstance(node, _Repeat):
         return node.min > 0 and _can_fail(node.inner)
     if isinstance(node, _Group) and not node.is_look:
@@ -254,7 +254,7 @@ def _min_width(node: _Node) -> int:
 
 
 def _is_fixed(node: _Node) -> bool:
-    """Whether `node` matches in one way alone: characters in a row, each one of a class."""
+    """Return whether `node` matches in one way only: a fixed run of characters, each of one class."""
     if isinstance(node, _Repeat):
         return node.min == node.max and _is_fixed(node.inner)
     if isinstance(node, _Group):

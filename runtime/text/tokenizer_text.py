@@ -71,7 +71,7 @@ class _Model(msgspec.Struct, omit_defaults=True):
 
 
 class _File(msgspec.Struct):
-    """What the library gets. Padding and truncation are left out: here nothing is padded or cut."""
+    """Return the text for the library. Padding and truncation are left out: here nothing is padded or cut."""
 
     model: _Model
     version: str = "1.0"
@@ -121,7 +121,7 @@ def _checked(text: bytes) -> bytes:
 
 
 def _type_of_model(model: _Model) -> _ModelType:
-    """Of an old file, which does not say it."""
+    """Default for old files, which lack it."""
     if isinstance(model.vocab, list):
         return "Unigram"
     if model.merges is not msgspec.UNSET:

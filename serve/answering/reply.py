@@ -35,7 +35,7 @@ class Reply:
 
     @property
     def id(self) -> str:
-        """Of the reply, and of its request in headers unless the client named that."""
+        """Id of the reply; also its request's id in headers, unless the client sent one."""
         return self.shape.id + self.number
 
     @property

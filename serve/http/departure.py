@@ -1,4 +1,4 @@
-"""Whether a client is still there. Knows no connection: ASGI's messages tell it."""
+"""Detect that a client has left. Knows no connection: ASGI's messages tell it."""
 
 import asyncio
 from collections.abc import Iterator

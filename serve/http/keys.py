@@ -14,12 +14,12 @@ from lopa.serve.http.api_error import ApiError
 
 _MAX_FILE_BYTES = 2**20
 _MAX_KEY_BYTES = 8192
-"""Of one key: proxies and servers take no longer header."""
+"""Maximum bytes of a key: proxies and servers take no longer header."""
 _EXPECTED = f"keys of visible characters without spaces, as clients send them, of at most {_MAX_KEY_BYTES} bytes"
 _REMEDY = "write one key a line, in UTF-8; empty lines and lines that begin with # are skipped"
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _BLANKS = " \t\r"
-"""What may stand around a key in its line, and around it in a header."""
+"""White space that is allowed around a key, in its line and in a header."""
 
 
 class ApiKeys:

@@ -41,7 +41,7 @@ class _BoundedProtocol(HttpToolsProtocol):
     _running: RequestResponseCycle | None = None
     """The request that the app answers, or answered last. uvicorn's `cycle` is the newest one, which may wait."""
     _is_last_known = False
-    """Whether no further request is read: what comes behind the last one is dropped."""
+    """True once no further request is read: input behind the last one is dropped."""
     _half_closed: asyncio.Event
     """Set when the client has closed its sending half and still waits for answers, as far as one can know."""
     _watching: asyncio.TimerHandle | None = None

@@ -44,7 +44,7 @@ class RequestLog:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """As ASGI has it."""
+        """Serve one ASGI connection and log its request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return

@@ -114,9 +114,9 @@ HINTS = {
     "options": "write each option as a field of its own",
     "guided_whitespace_pattern": "remove it, or give a regex for the whole answer",
 }
-"""What to do instead, where there is something."""
+"""Replacements by field name, where one exists."""
 _STRUCTURED = ("json", "regex", "choice", "grammar", "json_object")
-"""Of vLLM's structured_outputs: one of these, beside fields that only how it is computed depends on."""
+"""Kinds in vLLM's structured_outputs: exactly one, beside fields that do not change the answer."""
 _NEUTRAL_IN_STRUCTURED: dict[str, tuple[object, ...]] = {
     "disable_any_whitespace": (False,),
     "disable_additional_properties": (False,),
@@ -127,7 +127,7 @@ _IGNORED_IN_STRUCTURED = frozenset(("disable_fallback", "backend", "_backend", "
 
 
 def is_neutral(value: object, values: tuple[object, ...]) -> bool:
-    """Whether `value` is one of `values`, where 1, 1.0 and True are told apart as JSON does."""
+    """Return whether `value` is one of `values`; 1, 1.0 and True differ, as in JSON."""
     return any(_kind(value) is _kind(each) and value == each for each in values)
 
 
@@ -142,7 +142,7 @@ def _top_k(value: Any) -> dict[str, Any]:
 
 
 def _length(value: Any) -> dict[str, Any]:
-    """Of llama.cpp: -1 is no limit that the client wants."""
+    """Read llama.cpp's n_predict; -1 asks for no limit."""
     number = whole_number("n_predict", value, least=-1, most=MOST_POSITIONS)
     return {"max_new_tokens": number} if number >= 0 else {}
 

@@ -1,4 +1,4 @@
-"""What is wrong with prompts and the length of their answers, in the words of whoever asked. Knows no engine."""
+"""Errors of prompts and answer lengths, in the client's own field names. Knows no engine."""
 
 import re
 from collections.abc import Iterator, Mapping

@@ -64,7 +64,7 @@ class AskedRequest:
 def request_of_body(
     body: Mapping[str, Any], endpoint: str, limits: ServeLimits, defaults: Mapping[str, Any] = MappingProxyType({})
 ) -> AskedRequest:
-    """What `body` asks of `endpoint` within `limits`; `defaults` are those of the bundle and of the operator.
+    """Return the request in `body` to `endpoint`, within `limits`; `defaults` are the bundle's and the operator's.
 
     Raises FieldError for what cannot be done.
     """

@@ -59,7 +59,7 @@ _TARGETS = (
         "ftp://x/y",
     ),
 )
-"""Of requests that are not for a path of this server, or not for a path."""
+"""Request targets that are no path of this server, or no path."""
 _METHODS = ("GET", "POST", "HEAD", "OPTIONS", "PUT", "DELETE", "PATCH", "CONNECT", "TRACE", "X", "get", "")
 _ODD_METHODS = (
     "CONNECT",
@@ -82,7 +82,7 @@ _BEHIND = (
     b"POST /v1/completions HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nno chunk\r\n",
     b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n",
 )
-"""What comes on a connection behind a whole request."""
+"""Bytes on a connection behind a whole request."""
 _LINES = (
     *(b"Origin: null", b"Origin: http://localhost", b"Origin: \xff\xfe", b"Host: elsewhere", b"Host: [::1]:x"),
     *(b"Host:", b"Host: localhost:%s", b"Content-Length: 5", b"Content-Length: -1", b"Content-Length: 0x10"),
@@ -135,7 +135,7 @@ class _Exchange:
     end: _End
     """read: wait for answers; leave and reset: go at once; half: say that nothing more comes, then read."""
     is_good: bool = False
-    """Whether the first request is one that has to be answered, whatever comes behind it."""
+    """True where the first request has to be answered, whatever follows it."""
 
 
 def http_case(rng: random.Random, folder: Path, material: Material) -> Case:

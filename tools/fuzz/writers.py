@@ -15,7 +15,7 @@ from tools.fuzz_case.case import NO_ANSWER, Case, Material
 from tools.fuzz_case.decode import PROMPT
 
 _NAMES = ("out", "link", "hard", "folder/../out")
-"""Of the one file."""
+"""Names of the one file."""
 _SIGNALS = (None, signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 _MAX_DELAY = 0.6
 """Seconds: about what a whole run takes."""

@@ -47,7 +47,7 @@ _HEADERS = frozenset(
 
 
 _NAME = re.compile(r"[!-~]{1,128}")
-"""Of a request, by its client or by the server."""
+"""Request ids, from a client or from the server."""
 
 
 @dataclass
@@ -269,7 +269,7 @@ def _check_error(told: Any) -> None:
 
 
 def _is_known(line: str) -> bool:
-    """Whether the server may say so. A line of JSON has to be an object."""
+    """Return whether the server may log this line. A line of JSON has to be an object."""
     text = line
     if line.startswith("{"):
         record = json.loads(line)

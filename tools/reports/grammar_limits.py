@@ -1,4 +1,4 @@
-"""What costly grammars do to a server and to a decoding loop: markdown.
+"""Effect of costly grammars on a server and on a decoding loop, as Markdown.
 
     python -m tools.reports.grammar_limits BUNDLE [--grammars 250] [--seed 0]
 

@@ -65,7 +65,10 @@ def test_an_install_of_the_runtime_is_told_what_it_is_for_and_nothing_is_missing
     ("names", "uses"),
     [
         (RUNTIME[:2], "not even the runtime"),
-        ((*RUNTIME, "starlette", "uvicorn", "httptools", "prometheus-client", "llguidance"), "runtime, server, grammar"),
+        (
+            (*RUNTIME, "starlette", "uvicorn", "httptools", "prometheus-client", "llguidance"),
+            "runtime, server, grammar",
+        ),
         ((*RUNTIME, "starlette", "uvicorn", "matplotlib"), "runtime, plot"),
         ((*RUNTIME, "torch", "transformers", "safetensors", "onnx", "onnx-ir", "onnxscript"), "runtime, export"),
     ],

@@ -1,4 +1,4 @@
-"""What a model says of every position in a round, by the definition of each cache, without the runtime's windows.
+"""Predictions of a model in a round, by the definition of each cache, without the runtime's windows.
 
 Exact caches have no definition but the sequence itself: one pass over all of it, nothing kept. The others are
 approximations, and this is what they are (docs/models.md, "Caches"): which keys and values are computed in a round, and
@@ -45,7 +45,7 @@ class State:
 
 
 class PlainCaches:
-    """Of one request, round by round: `said`, then `keep`."""
+    """State of one request, round by round: `said`, then `keep`."""
 
     def __init__(self, network: PlainNetwork, setting: Setting) -> None:
         self._network, self._setting = network, setting

@@ -100,7 +100,7 @@ def test_a_costly_grammar_is_refused(helper: GrammarHelper, name: str) -> None:
 
 
 def test_a_process_with_many_open_files_can_ask(helper: GrammarHelper) -> None:
-    """As a server with more than 1,024 connections."""
+    """A server with more than 1,024 connections is one."""
     files = [
         os.open(os.devnull, os.O_RDONLY) for _ in range(min(1100, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - 200))
     ]
