@@ -12,7 +12,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections import OrderedDict
@@ -199,17 +198,18 @@ def _started(
     arguments = [str(theirs.fileno()), str(bundle), *sys.path]
     settings = json.dumps({"limits": asdict(limits), "chat_template": chat_template}).encode()
     environment = {**os.environ, "TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    with tempfile.TemporaryFile() as said:
-        process = subprocess.Popen(
-            [_python(), "-c", code, *arguments],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=said,
-            pass_fds=[theirs.fileno()],
-            start_new_session=True,  # Ctrl-C is for this process, which ends the helper
-            env=environment,
-        )
-        theirs.close()
+    process = subprocess.Popen(
+        [_python(), "-c", code, *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,  # until it is ready
+        pass_fds=[theirs.fileno()],
+        start_new_session=True,  # Ctrl-C is for this process, which ends the helper
+        env=environment,
+    )
+    theirs.close()
+    assert process.stderr is not None
+    with process.stderr as said:
         control.settimeout(_START_SECONDS)
         try:
             control.sendall(len(settings).to_bytes(_LENGTH, "little") + settings)
@@ -220,7 +220,6 @@ def _started(
             control.close()
             process.kill()
             process.wait()
-            said.seek(0)
             raise GrammarHelperError(
                 f"the helper process that prepares grammars did not start: {_last_line(said.read())}",
                 expected="a process of this Python that reads the bundle's tokenizer",

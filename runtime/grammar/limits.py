@@ -21,7 +21,7 @@ class GrammarLimits:
 
     cpu_seconds: float = 4.0
     """Processor time for one grammar: compiling it and finding its shortest answer."""
-    memory_bytes: int = 384 * 2**20
+    memory_bytes: int = 256 * 2**20
     """Address space for one grammar, beyond that of the idle helper."""
     processes: int = 4
     """Grammars that are compiled at the same time; others wait."""
