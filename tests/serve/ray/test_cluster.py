@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from tests.chat_bundles import with_chat_template
+from tests.runtime.grammar.costly import COSTLY, USUAL
 
 from lopa.runtime import Decoder
 
@@ -149,6 +150,14 @@ def test_a_chat_and_a_text_by_model(main: Any) -> None:
     assert names == ["tiny", "chat"]
     assert main.http.get("/v1/models/chat").json()["id"] == "chat"
     assert (main.http.get("/health").status_code, main.http.get("/ready").status_code) == (200, 200)
+
+
+def test_structured_output_and_grammars_that_cost_too_much(main: Any) -> None:
+    found = main.http.post(COMPLETIONS, json=body(tokens=48, lopa=USUAL["object"])).json()
+    assert set(json.loads(found["choices"][0]["text"])) == {"name", "age"}
+    refused = main.http.post(COMPLETIONS, json=body(lopa=COSTLY["patterns"]))
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "lopa.json_schema")
+    assert "too complex" in refused.json()["error"]["message"]
 
 
 def test_what_is_wrong_is_told_as_the_server_tells_it(main: Any) -> None:

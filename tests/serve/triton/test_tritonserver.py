@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.runtime.grammar.costly import COSTLY, USUAL
 from tests.serve.servers import WAIT
 from tests.serve.triton.test_model import PROMPTS, long_options
 from tests.serve.triton.tritonserver import PYTHON, TritonServer, tritonserver
@@ -78,6 +79,19 @@ def test_generate_stream_over_http(server: TritonServer, expected: list[str]) ->
     assert "".join(part["text_output"] for part in parts) == expected[0]
     assert any("░" in part["draft"] for part in parts)
     assert [part["finish_reason"] for part in parts] == [""] * (len(parts) - 1) + ["stop"]
+
+
+def test_structured_output_and_grammars_that_cost_too_much(server: TritonServer, expected: list[str]) -> None:
+    """In Triton's own process of Python, which is not the executable of one."""
+    options = json.dumps({"max_new_tokens": 48, **USUAL["object"]})
+    found = server.generate("wide", text_input=PROMPTS[0], options=options).json()
+    assert set(json.loads(found["text_output"])) == {"name", "age"}
+    with ThreadPoolExecutor(1) as thread:
+        costly = thread.submit(server.generate, "wide", text_input=PROMPTS[0], options=json.dumps(COSTLY["multiples"]))
+        answer = server.generate("wide", text_input=PROMPTS[0], **OPTIONS)
+        assert answer.json()["text_output"] == expected[0]
+        assert not costly.done()
+        assert "too complex" in costly.result().json()["error"]
 
 
 def test_grpc_streams_at_once_are_as_alone(server: TritonServer, expected: list[str]) -> None:
