@@ -96,7 +96,10 @@ def until(happened: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-def test_every_line_of_json_is_an_object_also_with_a_traceback(tmp_path: Path) -> None:
+def test_every_line_of_json_is_an_object_also_with_a_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        logging.getLogger(), "handlers", []
+    )  # pytest-xdist cannot send a surrogate that pytest captured
     path, log = tmp_path / "log", logging.getLogger("lopa.serve.test")
     with path.open("wb") as file, log_to_descriptor(file.fileno(), "json", quiet=False, access=True):
         token = REQUEST_ID.set("of-a-client")
