@@ -35,8 +35,9 @@ PROCESSES = {
     "bench/forward/cold_start.py",
     "bench/gpu/device.py",
     "export/ascend/process.py",
+    "runtime/grammar/helper.py",
 }
-"""Where a process is started: measurements of this machine, and the compiler for Ascend."""
+"""Where a process is started: measurements of this machine, the compiler for Ascend, and Python itself for grammars."""
 
 
 @cache

@@ -117,7 +117,7 @@ _ABILITIES = (
 
 @dataclass(frozen=True)
 class _Device:
-    """Return a description of a device that needs no bundle."""
+    """A device of this machine, as far as it is known without opening a bundle."""
 
     name: str
     state: str

@@ -190,6 +190,11 @@ def test_ids_are_taken_as_they_are(decoder: Decoder, prompts: list[str]) -> None
     assert dataclasses.replace(ids, seconds=0) == dataclasses.replace(text, seconds=0)
 
 
+LONG_PROMPT = (
+    "the prompt has 1793 tokens, but this model has 2048 positions for prompt and answer together (max_new_tokens: 256)"
+)
+
+
 @pytest.mark.parametrize(
     ("prompt", "received"),
     [
@@ -198,7 +203,10 @@ def test_ids_are_taken_as_they_are(decoder: Decoder, prompts: list[str]) -> None
         ([5, 1024], "prompt ids [5, 1024]"),
         ([-1], "prompt ids [-1]"),
         ([1.5], "prompt ids [1.5]"),
-        ([7] * 1793, "a prompt of 1793 tokens with max_new_tokens 256"),
+        (
+            [7] * 1793,
+            LONG_PROMPT,
+        ),
     ],
 )
 def test_bad_prompts_are_refused(decoder: Decoder, prompt: Any, received: str) -> None:

@@ -175,6 +175,7 @@ def test_the_page_of_deployments_uses_options_that_are_there() -> None:
     of_command = {flag for parameter in command.params for flag in parameter.opts}
     others = {"--init", "--read-only", "--cap-drop", "--stop-timeout", "--no-deps", "--now"}
     others |= {"--build-arg", "--format", "--from-file"}
+    others |= {"--prompts", "--shard"}  # of generate, in the table
     assert set(re.findall(r"--[a-z][a-z-]+", DEPLOYING)) <= of_command | others
 
 

@@ -242,7 +242,7 @@ def test_stops_and_chats_are_the_prompts_own(tiny_bundle: Path, tmp_path: Path, 
 
 def test_a_prompt_that_does_not_fit_is_refused_first(decoder: Decoder, items: list[EvalItem]) -> None:
     heard: list[int] = []
-    with pytest.raises(BadInputError, match="max_new_tokens 4000"):
+    with pytest.raises(BadInputError, match="max_new_tokens is 4000"):
         measured_outcomes(decoder, [items[0], replace(items[1], max_new_tokens=4000)], VARIANTS, heard.append)
     assert not heard
 

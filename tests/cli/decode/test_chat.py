@@ -82,7 +82,7 @@ def test_turns_go_through_the_template_and_can_be_taken_back(chat_bundle: Path, 
         ("/set temperatur 1", "did you mean /set temperature VALUE?"),
         ("/set branches", "did you mean /set branches VALUE?"),
         ("/quit now", "/quit alone"),
-        ("word " * 3000, "positions in all"),
+        ("word " * 3000, "positions for prompt and answer together"),
     ],
 )
 def test_what_cannot_be_done_is_said_and_the_rest_goes_on(tiny_bundle: Path, line: str, said: str) -> None:

@@ -34,7 +34,8 @@ def only_installed(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
     monkeypatch.setattr(doctor, "installed_version", lambda name: installed_version(name) if name in names else None)
     monkeypatch.setattr(doctor, "_program", lambda _: None)
     monkeypatch.setattr(doctor, "_NVIDIA_DRIVER", Path("/none"))
-    monkeypatch.setitem(sys.modules, "openvino", None)
+    for library in ("openvino", "tensorrt_rtx"):  # other tests import them
+        monkeypatch.setitem(sys.modules, library, None)
     monkeypatch.setattr("onnxruntime.get_available_providers", lambda: ["CPUExecutionProvider"])
 
 

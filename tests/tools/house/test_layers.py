@@ -109,6 +109,7 @@ def test_modules_are_named_in_strings_where_a_backend_is_chosen() -> None:
     assert found == {
         "runtime/sessions/session.py",  # the table of backends
         "runtime/cuda/row_kernel.py",  # the compiler of the kernels
+        "runtime/grammar/helper.py",  # the program of the helper process
         "cli/commands.py",  # the table of commands
         # Names that are looked at, and import nothing:
         "cli/main.py",  # of a logger, and of a module that may have been imported
