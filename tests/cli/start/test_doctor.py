@@ -14,6 +14,7 @@ from tests.cli.command import lopa_export
 
 from lopa.cli.start import doctor
 from lopa.runtime.install_hint import installed_version, pip_install
+from lopa.runtime.tensorrt.library import RTX
 
 
 def test_doctor_lists_abilities_and_devices() -> None:
@@ -34,7 +35,7 @@ def only_installed(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
     monkeypatch.setattr(doctor, "installed_version", lambda name: installed_version(name) if name in names else None)
     monkeypatch.setattr(doctor, "_program", lambda _: None)
     monkeypatch.setattr(doctor, "_NVIDIA_DRIVER", Path("/none"))
-    for library in ("openvino", "tensorrt_rtx"):  # other tests import them
+    for library in ("openvino", *RTX.modules):  # other tests import them
         monkeypatch.setitem(sys.modules, library, None)
     monkeypatch.setattr("onnxruntime.get_available_providers", lambda: ["CPUExecutionProvider"])
 
