@@ -8,14 +8,16 @@ import pytest
 from tools.house.imports import house_from_imports
 
 PROJECT = Path(__file__).resolve().parents[1]
-FOLDERS = ("bench", "cli", "deploy", "docs", "export", "plugins", "runtime", "serve", "src", "tests", "tiny", "tools")
+FOLDERS = ("deploy", "docs", "src", "tests", "tools")
+PRODUCT = PROJECT / "src" / "lopa"
+PACKAGES = sorted(path.parent.name for path in PRODUCT.glob("*/__init__.py"))
 PAGES = [PROJECT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")] + sorted(
     (PROJECT / "docs").rglob("*.md")
 )
-SOURCES = sorted(path for folder in FOLDERS if folder != "src" for path in (PROJECT / folder).rglob("*.py"))
+SOURCES = sorted(path for folder in FOLDERS for path in (PROJECT / folder).rglob("*.py"))
 LOPA = (PROJECT / "docs" / "lopa.md").read_text(encoding="utf-8")
 
-A_PATH = re.compile(rf"(?<![\w/.~:-])(?:\.\./)*(?:{'|'.join(FOLDERS)})/[\w./*-]*[\w/*]")
+A_PATH = re.compile(rf"(?<![\w/.~:-])(?:\.\./)*(?:{'|'.join([*FOLDERS, *PACKAGES])})/[\w./*-]*[\w/*]")
 A_MODULE = re.compile(r"(?<![\w./-])(?:lopa\.(?:runtime|export|cli|bench|serve|plugins|tiny)|tools)(?:\.[a-z_]\w*)+")
 A_LINK = re.compile(r"\]\(([^)\s]+)\)")
 A_SECTION = re.compile(r"sections? (\d+(?:(?:,| and|, and) \d+)*)(?: ([A-K](?: and [A-K])*)\b)?(?:, points? (\d))?")
@@ -43,7 +45,7 @@ def test_paths_that_are_named_exist() -> None:
         f"{name_of(source)} names {named}"
         for source in [*PAGES, *SOURCES]
         for named in A_PATH.findall(text_of(source))
-        if not any(any(base.glob(named)) for base in (PROJECT, source.parent) if not named.startswith("../"))
+        if not any(any(base.glob(named)) for base in (PROJECT, PRODUCT, source.parent) if not named.startswith("../"))
         and not (source.parent / named).exists()
     ]
     assert not wrong
@@ -52,8 +54,8 @@ def test_paths_that_are_named_exist() -> None:
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_modules_that_are_named_exist(page: Path) -> None:
     for named in A_MODULE.findall(text_of(page)):
-        parts = named.removeprefix("lopa.").split(".")
-        folder = PROJECT
+        parts = named.split(".")
+        folder = PROJECT if parts[0] == "tools" else PROJECT / "src"
         while parts and (folder / parts[0]).is_dir():
             folder /= parts.pop(0)
         files = [folder / f"{parts.pop(0)}.py"] if parts and (folder / f"{parts[0]}.py").is_file() else []
@@ -105,7 +107,7 @@ def test_the_walks_name_files_in_order() -> None:
     for walk, last in ((prompt, "cli/decode/draft_view.py"), (checkpoint, "export/verify/report.py")):
         files = [path for path in A_LINK.findall(walk) if path.endswith(".py")]
         assert len(files) >= 20
-        assert (files[0], files[-1]) == ("../cli/main.py", f"../{last}")
+        assert (files[0], files[-1]) == ("../src/lopa/cli/main.py", f"../src/lopa/{last}")
 
 
 def test_docstrings_cite_what_the_specification_has() -> None:

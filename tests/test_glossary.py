@@ -8,7 +8,7 @@ import pytest
 PROJECT = Path(__file__).resolve().parents[1]
 GLOSSARY = (PROJECT / "docs" / "glossary.md").read_text(encoding="utf-8")
 TERMS = [term for bold in re.findall(r"^\*\*(.+?)\.\*\*", GLOSSARY, re.MULTILINE) for term in bold.split(", ")]
-USED_IN = (PROJECT / "README.md", *(PROJECT / "docs").rglob("*.md"), *(PROJECT / "cli").rglob("*.py"))
+USED_IN = (PROJECT / "README.md", *(PROJECT / "docs").rglob("*.md"), *(PROJECT / "src" / "lopa" / "cli").rglob("*.py"))
 BEFORE_EXPLAINED = (
     "block", "window", "branch", "anchor", "lookahead", "prefix", "KV cache", "gear", "wanted rows", "tile",
     "embedded model", "host", "published mode", "D2F", "LoPA", "tokens per forward", "profile", "dialect", "bundle",

@@ -19,8 +19,8 @@ from tests.serve.servers import serving
 from lopa.tiny import CHECKPOINT
 
 PROJECT = Path(__file__).resolve().parents[1]
-PRODUCT = ("bench", "cli", "export", "plugins", "runtime", "serve", "tiny")
-SOURCES = sorted(path for folder in PRODUCT for path in (PROJECT / folder).rglob("*.py"))
+PRODUCT = PROJECT / "src" / "lopa"
+SOURCES = sorted(PRODUCT.rglob("*.py"))
 NEVER_IMPORTED = {"pickle", "cPickle", "marshal", "shelve", "dill", "cloudpickle", "joblib", "imp", "runpy", "yaml"}
 NEVER_CALLED = {"eval", "exec", "compile", "__import__"}
 NEVER_ASKED = {"register_custom_ops_library", "load_library"}
@@ -42,7 +42,7 @@ PROCESSES = {
 
 @cache
 def trees() -> list[tuple[str, ast.Module]]:
-    return [(str(path.relative_to(PROJECT)), ast.parse(path.read_text(encoding="utf-8"))) for path in SOURCES]
+    return [(str(path.relative_to(PRODUCT)), ast.parse(path.read_text(encoding="utf-8"))) for path in SOURCES]
 
 
 def modules_of(tree: ast.Module) -> set[str]:

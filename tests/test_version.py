@@ -1,4 +1,4 @@
-"""The version is written once, in lopa.runtime; the package's metadata, bundles and reports have it from there."""
+"""The version is written once, in lopa; the package's metadata, bundles and reports have it from there."""
 
 import subprocess
 import sys
@@ -7,8 +7,8 @@ from pathlib import Path
 
 from setuptools.config.pyprojecttoml import read_configuration
 
+from lopa import __version__
 from lopa.bench.machine import machine_now
-from lopa.runtime import __version__
 from lopa.runtime.bundle import Bundle
 
 PROJECT = Path(__file__).resolve().parents[1]
@@ -37,9 +37,9 @@ def test_a_bundle_and_a_report_name_it(tiny_bundle: Path) -> None:
 
 def test_it_is_written_nowhere_else() -> None:
     literal = f'"{__version__}"'
-    folders = ("bench", "cli", "export", "plugins", "runtime", "serve", "tiny", "tools")
+    folders = ("src", "tools")
     sources = [PROJECT / "pyproject.toml", *(path for folder in folders for path in (PROJECT / folder).rglob("*.py"))]
     assert [path for path in sources if literal in path.read_text(encoding="utf-8")] == [
-        PROJECT / "runtime" / "__init__.py"
+        PROJECT / "src" / "lopa" / "__init__.py"
     ]
     assert f"## {__version__} - " in (PROJECT / "CHANGELOG.md").read_text(encoding="utf-8")

@@ -14,7 +14,7 @@ from lopa.runtime import install_hint
 from lopa.runtime.install_hint import pip_install
 
 PROJECT = Path(__file__).resolve().parents[2]
-SOURCES = ("runtime", "export", "cli", "bench", "serve", "plugins", "tools", "docs", "README.md")
+SOURCES = ("src", "tools", "docs", "README.md")
 
 
 def named(command: str) -> list[Requirement]:

@@ -12,17 +12,13 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = sorted(path for path in ROOT.glob("tools/**/*.py") if "__main__" in path.name + path.read_text())
 
-AS_FILES = {"tools.house.figures"}
-"""It looks at other checkouts: as a module it would have imported packages of this one."""
-
 
 def name_of(path: Path) -> str:
     return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__main__")
 
 
 def start_of(path: Path) -> str:
-    name = name_of(path)
-    return f"python {path.relative_to(ROOT)}" if name in AS_FILES else f"python -m {name}"
+    return f"python -m {name_of(path)}"
 
 
 @pytest.mark.parametrize("path", PROGRAMS, ids=name_of)

@@ -14,7 +14,11 @@ from tests.runtime.tensorrt.bindings import PINS, installed_bindings, installed_
 from tests.runtime.tensorrt.recorded_api import MAJORS, RTX, module_from_surface, surface
 
 ROOT = Path(__file__).resolve().parents[3]
-SOURCES = sorted(path for folder in ("export", "runtime", "cli", "plugins") for path in (ROOT / folder).rglob("*.py"))
+SOURCES = sorted(
+    path
+    for folder in ("export", "runtime", "cli", "plugins")
+    for path in (ROOT / "src" / "lopa" / folder).rglob("*.py")
+)
 
 
 @pytest.mark.parametrize("pin", PINS)

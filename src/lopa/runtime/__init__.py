@@ -40,9 +40,6 @@ from lopa.runtime.text.prompt_ids import PromptRequest
 # for its makers into the user's cache, unless it is told otherwise. "0" in the environment allows it.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
-__version__ = "0.1.0"
-"""Of the whole project: the build puts it into the package's metadata, manifests and reports read it here."""
-
 __all__ = [
     "AdmissionReport",
     "BadInputError",
@@ -78,6 +75,5 @@ __all__ = [
     "RoundReport",
     "Step",
     "TextEvent",
-    "__version__",
     "trace_table",
 ]

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
-from lopa.runtime import __version__
+from lopa import __version__
 from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.bundle.record import json_from_record
 from lopa.runtime.engine import Engine

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from lopa import __version__
 from lopa.export.checkpoint.config import CONFIG_NAME, CheckpointConfig, config_from_checkpoint
 from lopa.export.checkpoint.folder import check_adapter_folder, check_checkpoint_folder
 from lopa.export.checkpoint.lora import (
@@ -19,7 +20,6 @@ from lopa.export.checkpoint.lora import (
 from lopa.export.checkpoint.tensors import INDEX_NAME, StoredTensor, tensors_from_checkpoint
 from lopa.export.checkpoint.tokenizer_files import TOKENIZER_NAME, TokenizerFiles, tokenizer_files_from_checkpoint
 from lopa.export.weights.plan import WeightPlan, check_layer_count, check_stored_tensors, weight_plan_from_config
-from lopa.runtime import __version__
 from lopa.runtime.bundle.manifest import Origin
 from lopa.runtime.install_hint import installed_version
 

@@ -68,7 +68,7 @@ def _choose(context: click.Context, parameter: click.Parameter, value: bool) -> 
     if len(_chosen) > 1:
         raise click.UsageError("--quiet and --verbose: choose one", context)
     if verbose() and not any(isinstance(each, _VerboseHandler) for each in _LOG.handlers):
-        from lopa.runtime import __version__  # not quick to import
+        from lopa import __version__  # not quick to import
 
         handler = _VerboseHandler()
         handler.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))

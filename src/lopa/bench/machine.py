@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from lopa.runtime import __version__
+from lopa import __version__
 from lopa.runtime.install_hint import installed_version
 
 _PACKAGES = ("numpy", "onnxruntime", "onnxruntime-gpu", "openvino", "tensorrt", "tokenizers", "torch", "triton")
