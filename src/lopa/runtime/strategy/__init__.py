@@ -1,12 +1,20 @@
-"""Strategies: which positions a step decides, as one rule of five stages (docs/decoding.md, "Five stages"). Pure.
+"""Strategies: which positions a step unmasks. A strategy is one record of stages, traits and options."""
 
-A strategy is a line in the table of `settings`: a function for each stage. In the order of a round:
+from lopa.runtime.strategy.strategies import STRATEGIES, register_strategy, strategy_from_name, strategy_names
+from lopa.runtime.strategy.strategy import OwnOption, Strategy
+from lopa.runtime.strategy.views import BlockView, Candidates, Memory, RemaskView, RoundView, match_positions
 
-1. `rescore`: what a forward said, before candidates are made of it; keeps what a strategy remembers in `Branch.memory`.
-2. `eligible`: which positions may count as certain.
-3. `threshold`: what each position has to exceed; `rank` orders them.
-4. `cut`: how many of those that do are taken, the first by rank; `least` says how many a step takes at any rate.
-5. `take_back`: which decided positions are undecided again.
-
-Stages 2 to 4 see one `open_block` at a time and know neither branches nor sessions; `places` goes through them.
-"""
+__all__ = [
+    "STRATEGIES",
+    "BlockView",
+    "Candidates",
+    "Memory",
+    "OwnOption",
+    "RemaskView",
+    "RoundView",
+    "Strategy",
+    "match_positions",
+    "register_strategy",
+    "strategy_from_name",
+    "strategy_names",
+]

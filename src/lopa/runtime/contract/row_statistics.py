@@ -5,7 +5,7 @@ from types import EllipsisType
 
 import numpy as np
 
-from lopa.runtime.contract import Bool, Float32, Int64
+from lopa.runtime.contract.forward import Bool, Float32, Int64
 
 Index = int | slice | EllipsisType | Bool | Int64 | tuple[int | slice | Int64, ...]
 

@@ -6,8 +6,8 @@ from typing import Self
 import numpy as np
 
 from lopa.runtime.contract import Bool, Float32, Floats, Int64
-from lopa.runtime.history.by_position import found_again
-from lopa.runtime.sequence.row_statistics import RowStatistics
+from lopa.runtime.contract.row_statistics import RowStatistics
+from lopa.runtime.strategy.views import match_positions
 
 STEPS = 2
 """So many steps in a row have to move little."""
@@ -35,7 +35,7 @@ class Divergences:
 
     def settled(self, positions: Int64, most: float) -> Bool:
         """[n]: which of `positions`, all known, moved by less than `most` in each of the last steps."""
-        _, places = found_again(self.positions, positions)
+        _, places = match_positions(self.positions, positions)
         little: Bool = self.moved[places] < most
         return np.asarray(little.all(axis=-1))
 
@@ -44,7 +44,7 @@ def divergences_after(last: Divergences | None, rows: RowStatistics, positions: 
     """What to remember after a step that said `rows` [n] of `positions` [n]."""
     moved = np.full((len(positions), STEPS), np.inf)
     if last is not None:
-        found, places = found_again(last.positions, positions)
+        found, places = match_positions(last.positions, positions)
         places = places[found]
         now = divergence(rows.topk_ids[found], rows.topk_logprobs[found], last.ids[places], last.logprobs[places])
         moved[found] = np.column_stack([last.moved[places, 1:], now])

@@ -6,8 +6,8 @@ from typing import Self
 import numpy as np
 
 from lopa.runtime.contract import TOP_K, Float32, Floats, Int64
-from lopa.runtime.history.by_position import found_again
-from lopa.runtime.sequence.row_statistics import RowStatistics
+from lopa.runtime.contract.row_statistics import RowStatistics
+from lopa.runtime.strategy.views import match_positions
 
 KEPT, EARNED_POWER, WEIGHT = 0.8, 0.2, 0.7
 """Published: the share of credit that stays from step to step, the power of the probability that is earned, and what
@@ -36,7 +36,7 @@ def credit_after(last: Credit | None, rows: RowStatistics, positions: Int64) -> 
     count = len(positions)
     tokens, amounts = np.full((count, TOP_K), -1, np.int64), np.zeros((count, TOP_K))
     if last is not None:
-        found, places = found_again(last.positions, positions)
+        found, places = match_positions(last.positions, positions)
         tokens[found], amounts[found] = last.tokens[places[found]], KEPT * last.amounts[places[found]]
     best = rows.topk_ids[:, 0]
     known = tokens == best[:, None]

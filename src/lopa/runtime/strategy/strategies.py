@@ -1,0 +1,264 @@
+"""The strategies: the package's own in one table, and those that others register."""
+
+import re
+from collections.abc import Mapping
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+from lopa.runtime.checked_values import shown
+from lopa.runtime.errors import BadInputError
+from lopa.runtime.plan.choices import MAX_ENTROPY, MAX_POSITIONS, MAX_STEPS, MAX_TEMPERATURE, Confidence
+from lopa.runtime.strategy import strategy as stages
+from lopa.runtime.strategy.strategy import OwnOption, Strategy
+
+ENTRY_POINTS = "lopa.strategies"
+"""Group of entry points, each a Strategy under its own name."""
+_NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
+_CONFIDENCE_OF_ALG: Mapping[str, Confidence] = {
+    "origin": "probability",
+    "maskgit_plus": "probability",
+    "topk_margin": "margin",
+    "entropy": "neg_entropy",
+}
+
+
+def _confidence_of_alg(own: Mapping[str, Any]) -> Confidence:
+    return _CONFIDENCE_OF_ALG[own["alg"]]
+
+
+STRATEGIES: Mapping[str, Strategy] = {
+    strategy.name: strategy
+    for strategy in (
+        Strategy(
+            name="lopa",
+            summary="D2F with lookahead branches, verified in one forward (LoPA)",
+            remask=stages.least_probable,
+            pipelined=True,
+            looks_ahead=True,
+            default_branches=None,
+            from_one_branch=False,
+        ),
+        Strategy(
+            name="d2f",
+            summary="several blocks at a time, each by a threshold (D2F)",
+            remask=stages.least_probable,
+            pipelined=True,
+        ),
+        Strategy(
+            name="threshold",
+            summary="block by block, every token above a threshold (Fast-dLLM)",
+            remask=stages.least_probable,
+            block_steps=True,
+        ),
+        Strategy(
+            name="vanilla",
+            summary="block by block, the most confident token per step",
+            threshold=stages.never,
+            block_steps=True,
+            unmasks_first=False,
+        ),
+        Strategy(
+            name="sequential",
+            summary="from left to right, one token per step",
+            threshold=stages.never,
+            rank=stages.left_to_right,
+            block_steps=True,
+            unmasks_first=False,
+            overwrites_unmasked=False,
+        ),
+        Strategy(
+            name="eb",
+            summary="tokens whose entropies stay within a bound (EB-Sampler)",
+            threshold=stages.if_best_is_certain,
+            cut=stages.within_entropy_bound,
+            remask=stages.least_probable,
+            pipelined=True,
+            looks_ahead=True,
+            options=(
+                OwnOption(
+                    name="gamma",
+                    help="Maximum total entropy, in nats, of the tokens unmasked per block and step, excluding the "
+                    "largest.",
+                    default=0.2,
+                    infinite=True,
+                    max=1e308,
+                ),
+            ),
+        ),
+        Strategy(
+            name="wino",
+            summary="a low threshold, with remasking of improbable tokens (WINO)",
+            rank=stages.by_probability,
+            cut=stages.wino_cap,
+            remask=stages.least_probable,
+            remask_threshold=0.9,
+            from_one_branch=False,
+            unmasks_first=False,
+        ),
+        Strategy(
+            name="dream",
+            summary="the whole answer in a fixed number of steps (Dream)",
+            rescore=stages.on_schedule,
+            threshold=stages.by_schedule,
+            rank=stages.by_drawn_confidence,
+            minimum=stages.share_of_schedule,
+            whole=True,
+            filters_greedy=True,
+            unmasks_first=False,
+            confidence=_confidence_of_alg,
+            options=(
+                OwnOption(
+                    name="alg",
+                    help="Which positions are unmasked first, by Dream's names: origin (random), maskgit_plus "
+                    "(probability), topk_margin or entropy.",
+                    default="entropy",
+                    choices=tuple(_CONFIDENCE_OF_ALG),
+                ),
+                OwnOption(
+                    name="steps",
+                    help="Number of denoising steps, by default one per token.",
+                    default=lambda max_new_tokens: min(max_new_tokens, MAX_STEPS),
+                    min=1,
+                    max=MAX_STEPS,
+                ),
+                OwnOption(
+                    name="alg_temp",
+                    help="Temperature at which positions are drawn by their confidence; 0 takes the most confident.",
+                    default=0.0,
+                    max=MAX_TEMPERATURE,
+                ),
+            ),
+        ),
+        Strategy(
+            name="top_n",
+            summary="a fixed number of tokens per block and step",
+            threshold=stages.never,
+            minimum=stages.fixed_count,
+            options=(
+                OwnOption(
+                    name="per_step",
+                    help="Tokens unmasked per block and step.",
+                    default=2,
+                    min=1,
+                    max=MAX_POSITIONS,
+                ),
+            ),
+        ),
+        Strategy(
+            name="factor",
+            summary="as many tokens as their probabilities allow together (Fast-dLLM)",
+            threshold=stages.no_threshold,
+            rank=stages.by_probability,
+            cut=stages.within_factor,
+            pipelined=True,
+            options=(
+                OwnOption(
+                    name="factor",
+                    help="Unmask n tokens while (n + 1) (1 - probability of the n-th) is below this.",
+                    default=1.0,
+                    max=MAX_POSITIONS,
+                ),
+            ),
+        ),
+        Strategy(
+            name="klass",
+            summary="tokens above a threshold whose distribution is stable (KLASS)",
+            rescore=stages.with_divergences,
+            eligible=stages.settled,
+            threshold=stages.reached,
+            pipelined=True,
+            options=(
+                OwnOption(
+                    name="kl_threshold",
+                    help="KL divergence, in nats, between steps below which a distribution counts as stable.",
+                    default=0.01,
+                    max=MAX_ENTROPY,
+                ),
+            ),
+        ),
+        Strategy(
+            name="credit",
+            summary="a threshold, with credit for tokens that stay the best (CreditDecoding)",
+            rescore=stages.with_credit,
+            pipelined=True,
+        ),
+        Strategy(
+            name="local_leap",
+            summary="a threshold that is lower near certain tokens (LocalLeap)",
+            threshold=stages.lower_near_anchors,
+            pipelined=True,
+        ),
+    )
+}
+"""The package's own strategies by name."""
+_registered: dict[str, Strategy] = {}
+
+
+def register_strategy(strategy: Strategy) -> None:
+    """Make `strategy` known under its name in this process.
+
+    A package makes one known to every process with an entry point of the group "lopa.strategies" instead. Raises
+    BadInputError for a bad name and for one that another strategy has.
+    """
+    name = strategy.name
+    if not _NAME.fullmatch(name):
+        raise BadInputError(
+            f"a strategy called {shown(name)}",
+            expected="a name of at most 64 lower-case letters, digits and underscores, a letter first",
+            remedy="rename the strategy",
+        )
+    known = STRATEGIES.get(name) or _registered.get(name)
+    if known is not None and known != strategy:
+        raise BadInputError(
+            f"a second strategy called {name}", expected="a name that no strategy has yet", remedy="rename the strategy"
+        )
+    if known is None:
+        _registered[name] = strategy
+
+
+def strategy_names() -> tuple[str, ...]:
+    """Return the names of all strategies, the package's own first. Imports no other package."""
+    return (*STRATEGIES, *(name for name in {**_registered, **_entry_points()} if name not in STRATEGIES))
+
+
+def strategy_from_name(name: object) -> Strategy:
+    """Return the strategy called `name`, importing the package that brings it if need be.
+
+    Raises BadInputError for an unknown name and for an entry point that cannot be used.
+    """
+    if isinstance(name, str):
+        known = STRATEGIES.get(name) or _registered.get(name)
+        if known is not None:
+            return known
+        if name in _entry_points():
+            strategy = _loaded(_entry_points()[name])
+            register_strategy(strategy)
+            return strategy
+    raise BadInputError(
+        f"strategy {shown(name)}", expected="one of " + ", ".join(strategy_names()), remedy="choose one"
+    )
+
+
+@cache
+def _entry_points() -> Mapping[str, EntryPoint]:
+    return {each.name: each for each in entry_points(group=ENTRY_POINTS) if each.name not in STRATEGIES}
+
+
+def _loaded(entry_point: EntryPoint) -> Strategy:
+    origin = f"the entry point {entry_point.value} of {entry_point.dist.name if entry_point.dist else 'a package'}"
+    try:
+        strategy = entry_point.load()
+    except Exception as error:  # whatever another package's import raises
+        raise BadInputError(
+            f"strategy {entry_point.name}, but {origin} cannot be imported: {error}",
+            expected="a package that can be imported",
+            remedy="update or uninstall that package, or choose another strategy",
+        ) from error
+    if not isinstance(strategy, Strategy) or strategy.name != entry_point.name:
+        raise BadInputError(
+            f"strategy {entry_point.name}, but {origin} is {shown(strategy)}",
+            expected="a Strategy of that name",
+            remedy="correct the package, or choose another strategy",
+        )
+    return strategy
