@@ -5,7 +5,7 @@ ranges are far beyond any model known; they are there so that no number in a man
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -15,12 +15,15 @@ from lopa.runtime.bundle.record import Reasons, Record, record_from_json
 from lopa.runtime.contract import TILE, TOP_K
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import (
+    DEFAULT_DEVICES,
     DEFAULT_OPTIONS,
     GenerationConfig,
     checked_defaults,
-    left_out_for,
+    merged_options,
     options_from_defaults,
+    resolve,
 )
+from lopa.runtime.plan import DecodingPlan
 
 SCHEMA_VERSION = 2
 MANIFEST_NAME = "manifest.json"
@@ -215,9 +218,10 @@ class Manifest(Record, frozen=True, forbid_unknown_fields=True, kw_only=True, om
     """Twins of `graph` and of those of stages, where there is a faster form for ONNX Runtime on a CPU."""
     plugins: list[str] = msgspec.field(default_factory=list)
     """Functions of domain `lopa` in `graph` and those of stages (docs/plugins.md); any backend may run their bodies."""
-    defaults: Annotated[dict[str, bool | int | float | str | list[str]], Meta(max_length=len(DEFAULT_OPTIONS))] = (
-        msgspec.field(default_factory=dict)
-    )
+    defaults: Annotated[
+        dict[str, bool | int | float | str | list[str] | dict[str, bool | int | float | str]],
+        Meta(max_length=len(DEFAULT_OPTIONS)),
+    ] = msgspec.field(default_factory=dict)
     """Options of GenerationConfig that the bundle's owner set, in place of those of `decoding`."""
     chat_template: Annotated[str, Meta(min_length=1, max_length=100_000)] | None = None
     """The template that the bundle's owner set, in place of the one in tokenizer_config.json."""
@@ -227,9 +231,19 @@ class Manifest(Record, frozen=True, forbid_unknown_fields=True, kw_only=True, om
         """`defaults` as options of GenerationConfig."""
         return options_from_defaults(self.defaults)
 
-    def options(self) -> dict[str, Any]:
-        """Options of GenerationConfig for a request that asks for nothing."""
-        return _options(self.decoding, self.defaults)
+    def merged_options(self, config: GenerationConfig) -> Mapping[str, Any]:
+        """Return every option of a request by name, None where the strategy or the device gives the default."""
+        return merged_options(config, own=self.decoding.options(), defaults=self.default_options)
+
+    def plan(
+        self, config: GenerationConfig | None = None, devices: Sequence[str] = DEFAULT_DEVICES
+    ) -> DecodingPlan:
+        """Return the plan of a request with `config` (None: without options), on devices that share its branches.
+
+        Raises BadInputError for options that do not go together.
+        """
+        options, defaults = self.decoding.options(), self.default_options
+        return resolve(config or GenerationConfig(), own=options, defaults=defaults, devices=devices)
 
     def digest(self, name: str) -> str:
         """Hex sha256 of the file `name`, which is one of `files`."""
@@ -327,20 +341,21 @@ def check_default_options(
 ) -> None:
     """Raise BadInputError for `defaults` that a bundle with these facts cannot have; `positions` are its model's."""
     checked_defaults(defaults)
-    config = GenerationConfig.from_mapping(_options(decoding, defaults))
+    # As if they were requested: a default is left out beside a request, never beside another default.
+    plan = resolve(GenerationConfig.from_mapping(options_from_defaults(defaults)), own=decoding.options())
     for wrong, received, expected in (
         (
-            "max_new_tokens" in defaults and config.max_new_tokens >= positions,
-            f"max_new_tokens {config.max_new_tokens}",
+            "max_new_tokens" in defaults and plan.max_new_tokens >= positions,
+            f"max_new_tokens {plan.max_new_tokens}",
             f"fewer than the model's {positions} positions",
         ),
         (
-            config.draws_from_logits and not with_logits,
-            f"top_k {config.top_k}",
+            plan.draws_from_logits and not with_logits,
+            f"top_k {plan.top_k}",
             f"1 to {TOP_K}, or a bundle exported with --with-logits",
         ),
         (
-            config.slides and prediction_shift != 0,
+            plan.slides and prediction_shift != 0,
             "alignment 'sliding'",
             "prompt or absolute, since rows of this model speak of the next position",
         ),
@@ -349,10 +364,6 @@ def check_default_options(
             raise BadInputError(
                 f"{received} by default", expected=expected, remedy="set another default, or none for this option"
             )
-
-
-def _options(decoding: DecodingDefaults, defaults: Mapping[str, Any]) -> dict[str, Any]:
-    return {**decoding.options(), **left_out_for(defaults.get("strategy")), **options_from_defaults(defaults)}
 
 
 def _reasons_against_defaults(manifest: Manifest) -> Reasons:

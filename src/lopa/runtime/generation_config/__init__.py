@@ -1,46 +1,42 @@
-"""How to decode: one frozen, checked record. Knows no model; a bundle's own defaults come in as overrides.
+"""How to decode: the options of a request, and how a plan is made of them. Knows no model.
 
-`options` has the options and their flags' texts, `words` what they may say, `traits` what each strategy means for the
-others; `value_checks` and `option_checks` refuse what cannot be; `config` is the record that all others are given;
-`defaults` says how a request meets the defaults that the owner of a bundle or of a server sets.
+`config` keeps what a request asks for, `value_checks` checks each option and `option_checks` which go together;
+`defaults` has the package's defaults and checks those of bundles and servers; `merged_options` puts one over the other;
+`resolve` makes the plan of them, with the number of branches that `branch_choice` finds. `help_texts` reads what the
+options mean from the documentation of GenerationConfig.
 """
 
-from lopa.runtime.generation_config.config import GenerationConfig
+from lopa.runtime.generation_config.branch_choice import (
+    BranchChoice,
+    branch_choice,
+    may_share_rows,
+    reason_against_lookahead,
+)
+from lopa.runtime.generation_config.config import OPTIONS, GenerationConfig
 from lopa.runtime.generation_config.defaults import (
     DEFAULT_OPTIONS,
+    PACKAGE_DEFAULTS,
     checked_defaults,
-    config_with_defaults,
-    defaults_beside,
     options_from_defaults,
 )
-from lopa.runtime.generation_config.traits import TRAITS, Traits, left_out_for
-from lopa.runtime.generation_config.words import (
-    DEFAULT_BRANCHES,
-    GRAMMARS,
-    MOST_AUTO_BRANCHES,
-    MOST_BRANCHES,
-    MOST_POSITIONS,
-    WHOLE_CACHES,
-    Strategy,
-    Window,
-)
+from lopa.runtime.generation_config.help_texts import help_texts
+from lopa.runtime.generation_config.merged_options import defaults_beside, merged_options
+from lopa.runtime.generation_config.resolve import DEFAULT_DEVICES, resolve
 
 __all__ = [
-    "DEFAULT_BRANCHES",
+    "DEFAULT_DEVICES",
     "DEFAULT_OPTIONS",
-    "GRAMMARS",
-    "MOST_AUTO_BRANCHES",
-    "MOST_BRANCHES",
-    "MOST_POSITIONS",
-    "TRAITS",
-    "WHOLE_CACHES",
+    "OPTIONS",
+    "PACKAGE_DEFAULTS",
+    "BranchChoice",
     "GenerationConfig",
-    "Strategy",
-    "Traits",
-    "Window",
+    "branch_choice",
     "checked_defaults",
-    "config_with_defaults",
     "defaults_beside",
-    "left_out_for",
+    "help_texts",
+    "may_share_rows",
+    "merged_options",
     "options_from_defaults",
+    "reason_against_lookahead",
+    "resolve",
 ]

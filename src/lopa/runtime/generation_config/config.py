@@ -1,298 +1,179 @@
-"""The record of decoding options that everything is decoded by. Knows no model."""
+"""The options of one request, exactly as they were requested. Knows no model."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Self, get_args
+from typing import Any, Literal, Self
 
-from lopa.runtime.checked_values import MOST_SECONDS, real_number, shown, truth, whole_number, word_among
-from lopa.runtime.contract import TOP_K
+from lopa.runtime.checked_values import shown
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.generation_config.option_checks import (
-    check_cache,
-    check_frontier,
-    check_grammar,
-    check_lossless,
-    check_own_options,
-    check_sliding,
-    check_take_back,
-    checked_branches,
-    grammars_given,
-)
-from lopa.runtime.generation_config.options import Options
-from lopa.runtime.generation_config.traits import TRAITS, Traits
-from lopa.runtime.generation_config.value_checks import (
-    checked_gamma,
-    checked_grammar,
-    checked_schema,
-    checked_seed,
-    checked_stop,
-    checked_temperature,
-)
-from lopa.runtime.generation_config.words import (
-    ALG,
-    CONFIDENCE_OF_ALG,
-    DEFAULT_BRANCHES,
-    DISTANCE_PENALTY,
-    ENTROPY_BOUND,
-    ENTROPY_THRESHOLD,
-    FACTOR,
-    KL_THRESHOLD,
-    MOST_AUTO_BRANCHES,
-    MOST_ENTROPY,
-    MOST_POSITIONS,
-    MOST_STEPS,
-    MOST_TEMPERATURE,
-    MOST_TOP_K,
-    PER_STEP,
-    PUBLISHED_STEP_LIMIT,
-    Alg,
-    Alignment,
-    Cache,
-    Confidence,
-    Strategy,
-    Window,
-)
+from lopa.runtime.generation_config.value_checks import CHECKS
+from lopa.runtime.plan import GRAMMARS
+from lopa.runtime.plan.choices import Alg, Alignment, Cache, Confidence, StrategyName, Window
 
 
 @dataclass(frozen=True, kw_only=True)
-class GenerationConfig(Options):
-    """Decoding options, checked. Raises BadInputError for a bad value."""
+class GenerationConfig:
+    """Decoding options of one request, as requested.
+
+    None leaves an option to the defaults of the bundle or the server, then to the model's own, then to the default that
+    is named here. `Decoder.plan` returns the values that hold. Every value is checked when the config is made; whether
+    options go together shows `Decoder.config` or `Decoder.plan`. Both raise BadInputError.
+
+    Attributes:
+        strategy: Which positions a step unmasks: lopa (lookahead branches), d2f (pipelined blocks), threshold
+            (Fast-dLLM), vanilla (one token per step, the most confident), sequential (left to right), eb (entropy
+            bound), wino (with remasking), dream (Dream's schedule), top_n, factor, klass, credit, local_leap, or the
+            name of an installed one. Default: lopa.
+        branches: Branches verified per step, anchor included, or auto: chosen from this device's cost table. Default: 1
+            on CPUs, 4 on accelerators.
+        block_size: Tokens per block. Default: 32.
+        gamma: Maximum total entropy, in nats, of the tokens unmasked per block and step, excluding the largest.
+            Default: 0.2.
+        per_step: Tokens unmasked per block and step. Default: 2.
+        factor: Unmask n tokens while (n + 1) (1 - probability of the n-th) is below this. Default: 1.0.
+        kl_threshold: KL divergence, in nats, between steps below which a distribution counts as stable. Default: 0.01.
+        alg: Which positions are unmasked first, by Dream's names: origin (random), maskgit_plus (probability),
+            topk_margin or entropy. Default: entropy.
+        steps: Number of denoising steps, by default one per token.
+        alg_temp: Temperature at which positions are drawn by their confidence; 0 takes the most confident. Default:
+            0.0.
+        strategy_options: Further options of an installed strategy, by name. They replace the default ones as a whole.
+        block_add_threshold: Share of the last block that is unmasked when the next block is opened. Default: 0.1.
+        decoded_token_threshold: Share of a block that is unmasked when the next block may unmask a token in every step.
+            Default: 0.95.
+        skip_threshold: Unmask every token whose probability exceeds this. Default: 0.9.
+        decide_frontier: Unmask the first masked position of the answer in every step, whatever its probability. With a
+            grammar this is always so. Default: False.
+        confidence: How positions and branches are ranked: neg_entropy, probability or margin. Default: neg_entropy.
+        window: What a row of the window attends to: full, block_causal (its own and earlier blocks) or causal (sliding
+            blocks). Default: full.
+        alignment: Where blocks begin: prompt (behind the prompt), absolute (counted from position 0) or sliding (one
+            block that follows the committed text, as in WeDLM). Default: prompt.
+        sub_block: Tokens of a block that may be unmasked at a time, left to right. Default: the whole block.
+        block_steps: Steps in which a block is unmasked at the latest, in equal shares. Default: one per token.
+        entropy_threshold: Entropy, in nats, below which a token of a sliding block is unmasked. Default: 0.4.
+        distance_penalty: Added to the entropy, in nats, for each position behind the first masked one of a sliding
+            block. Default: 0.02.
+        take_back_threshold: Remask unmasked tokens of an unfinished block whose probability falls below this. Text then
+            comes by finished blocks. Default: 0.9 for wino, otherwise none.
+        take_back_limit: Maximum number of tokens that an answer remasks. Default: max_new_tokens.
+        cache: Which keys and values are kept: blocks (finished blocks); none, prefix or dual (Fast-dLLM, where rows
+            attend to the whole answer); sub_block (Fast-dLLM v2). Default: blocks.
+        max_new_tokens: Maximum number of tokens to generate. Default: 256.
+        temperature: 0 decodes greedily; otherwise tokens are drawn at this temperature. Default: 0.0.
+        top_k: Draw among this many candidates; 0 for all and more than 8 need a bundle with logits. Default: 8.
+        top_p: Draw among the most probable candidates whose probabilities reach this sum. Default: 1.0.
+        seed: Seed of random draws; None, on the command line random, draws one. Default: 0.
+        stop: Texts that end the answer. On the command line the option may be repeated.
+        json_schema: JSON schema that the answer satisfies: an object or its text, on the command line a file.
+        regex: Regular expression that the whole answer matches, in the syntax of Rust's regex crate.
+        grammar: Grammar that the answer satisfies, in llguidance's Lark or GBNF: its text, on the command line a file.
+        stop_at_eos: End the answer at an end-of-text token. Default: True.
+        drop_after_eos: Drop the rows behind an unmasked end-of-text from the window. Default: True.
+        logprobs: Return the log-probability of every token of the answer. Default: False.
+        special_tokens: Read special tokens written in the prompt's text as tokens. Default: False.
+        time_limit: Seconds after which the committed text is returned. Default: none.
+        shared_rows: Compute rows that are equal on several branches once. Default: on CPUs, where that is faster.
+        lossless: Return the same tokens in fewer forwards: branches are drafts of the strategy's next steps, verified
+            exactly. Default: False.
+        published: Behave as the published implementation, quirks included. Default: False.
+    """
+
+    strategy: StrategyName | None = None
+    branches: int | Literal["auto"] | None = None
+    block_size: int | None = None
+    gamma: float | None = None
+    per_step: int | None = None
+    factor: float | None = None
+    kl_threshold: float | None = None
+    alg: Alg | None = None
+    steps: int | None = None
+    alg_temp: float | None = None
+    strategy_options: Mapping[str, bool | int | float | str] | None = None
+    block_add_threshold: float | None = None
+    decoded_token_threshold: float | None = None
+    skip_threshold: float | None = None
+    decide_frontier: bool | None = None
+    confidence: Confidence | None = None
+    window: Window | None = None
+    alignment: Alignment | None = None
+    sub_block: int | None = None
+    block_steps: int | None = None
+    entropy_threshold: float | None = None
+    distance_penalty: float | None = None
+    take_back_threshold: float | None = None
+    take_back_limit: int | None = None
+    cache: Cache | None = None
+    max_new_tokens: int | None = None
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    seed: int | None = 0
+    stop: tuple[str, ...] | None = None
+    json_schema: str | Mapping[str, Any] | None = None
+    regex: str | None = None
+    grammar: str | None = None
+    stop_at_eos: bool | None = None
+    drop_after_eos: bool | None = None
+    logprobs: bool = False
+    special_tokens: bool = False
+    time_limit: float | None = None
+    shared_rows: bool | None = None
+    lossless: bool | None = None
+    published: bool = False
 
     def __post_init__(self) -> None:
-        for name, words in _WORDS:
-            self._put(name, word_among(name, getattr(self, name), get_args(words)))
-        for name in ("block_size", "max_new_tokens"):
-            self._put(name, whole_number(name, getattr(self, name), least=1, most=MOST_POSITIONS))
-        for name in (
-            "stop_at_eos",
-            "drop_after_eos",
-            "logprobs",
-            "special_tokens",
-            "lossless",
-            "decide_frontier",
-            "published",
-        ):
-            self._put(name, truth(name, getattr(self, name)))
-        if self.shared_rows is not None:
-            self._put("shared_rows", truth("shared_rows", self.shared_rows))
-        for name in ("block_add_threshold", "decoded_token_threshold", "skip_threshold"):
-            self._put(name, real_number(name, getattr(self, name), least=0.0, most=1.0))
-        for name in ("sub_block", "block_steps"):
-            if getattr(self, name) is not None:
-                self._put(name, whole_number(name, getattr(self, name), least=1, most=self.block_size))
-        for name in ("entropy_threshold", "distance_penalty"):
-            if getattr(self, name) is not None:
-                self._put(name, real_number(name, getattr(self, name), least=0.0, most=MOST_ENTROPY))
-        self._check_values_of_strategies()
-        if self.take_back_threshold is not None:
-            doubt = real_number("take_back_threshold", self.take_back_threshold, least=0.0, most=1.0)
-            self._put("take_back_threshold", doubt)
-        if self.take_back_limit is not None:
-            limit = whole_number("take_back_limit", self.take_back_limit, least=0, most=MOST_POSITIONS)
-            self._put("take_back_limit", limit)
-        check_own_options(self)
-        check_frontier(self)
-        if self.traits.whole:
-            self._put("block_size", self.max_new_tokens)
-            self._put("cache", "none" if self.cache == "blocks" else self.cache)
-            self._put("confidence", CONFIDENCE_OF_ALG[self.algorithm])
-        check_cache(self)
-        check_sliding(self)
-        check_lossless(self)
-        check_take_back(self)
-        self._put("seed", checked_seed(self.seed))
-        self._put("branches", checked_branches(self))
-        self._put("temperature", checked_temperature(self.temperature))
-        if self.top_k is not None:
-            self._put("top_k", whole_number("top_k", self.top_k, least=0, most=MOST_TOP_K))
-        if self.top_p is not None:
-            self._put("top_p", real_number("top_p", self.top_p, least=0.0, most=1.0, above=True))
-        if self.time_limit is not None:
-            self._put(
-                "time_limit", real_number("time_limit", self.time_limit, least=0.0, most=MOST_SECONDS, above=True)
-            )
-        self._put("stop", checked_stop(self.stop))
-        self._put("json_schema", checked_schema(self.json_schema))
-        for name in ("regex", "grammar"):
-            self._put(name, checked_grammar(name, getattr(self, name)))
-        check_grammar(self)
+        for name, check in CHECKS.items():
+            value = getattr(self, name)
+            if value is not None or name in _NEVER_NONE:
+                object.__setattr__(self, name, check(value))
 
     @classmethod
-    def reference(cls, **overrides: Any) -> Self:
-        """The published implementation's behaviour, quirks included (docs/decoding.md lists them)."""
-        return cls(**{**overrides, "published": True})
+    def reference(cls, **options: Any) -> Self:
+        """Return a config with the published implementation's behaviour, quirks included (docs/decoding.md)."""
+        return cls(**{**options, "published": True})
 
     @classmethod
-    def from_mapping(cls, values: Mapping[str, Any]) -> Self:
-        """A config from names and values, e.g. read from JSON; unknown names are refused."""
-        if not isinstance(values, Mapping):
-            raise BadInputError(
-                f"options {shown(values)}", expected="names and values", remedy='e.g. {"max_new_tokens": 64}'
-            )
-        known = [option.name for option in fields(cls)]
-        unknown = sorted(shown(name) for name in values if name not in known)
-        if unknown:
-            raise BadInputError(
-                "unknown option " + ", ".join(unknown[:5]),
-                expected="options among " + ", ".join(known),
-                remedy="correct or remove it",
-            )
-        return cls(**values)
+    def from_mapping(cls, options: Mapping[str, Any]) -> Self:
+        """Return a config from options by name, e.g. read from JSON. Raises BadInputError for unknown names too."""
+        check_names(options)
+        return cls(**options)
 
-    @property
-    def traits(self) -> Traits:
-        """What the strategy means for the options."""
-        return TRAITS[self.strategy]
-
-    @property
-    def lookaheads(self) -> int:
-        """Branches beside the anchor that a step may make."""
-        if self.branches == "auto":
-            return MOST_AUTO_BRANCHES - 1
-        usual = None if self.lossless else self.traits.branches
-        return (self.branches or usual or DEFAULT_BRANCHES) - 1
+    def requested(self) -> dict[str, Any]:
+        """Return the options that are not None, by name, as `from_mapping` takes them."""
+        found = {name: value for name in OPTIONS if (value := getattr(self, name)) is not None}
+        if self.strategy_options is not None:
+            found["strategy_options"] = dict(self.strategy_options)
+        return found
 
     @property
     def has_grammar(self) -> bool:
-        """Whether the answer is to satisfy a grammar."""
-        return bool(grammars_given(self))
-
-    @property
-    def decides_frontier(self) -> bool:
-        """Whether every step decides the answer's first undecided position: with a grammar the only one of which it is
-        known what may stand there."""
-        return self.decide_frontier or self.has_grammar
-
-    @property
-    def add_threshold(self) -> float:
-        """Decided share of the last block at which the next one is opened; 1 where blocks come one by one."""
-        return self.block_add_threshold if self.traits.pipelined else 1.0
-
-    @property
-    def entropy_bound(self) -> float:
-        """Of eb: nats that a block's fills of a step may have beside the largest of them."""
-        return ENTROPY_BOUND if self.gamma is None else self.gamma
-
-    @property
-    def positions_per_step(self) -> int:
-        """Of top_n: positions that a block decides in a step."""
-        return PER_STEP if self.per_step is None else self.per_step
-
-    @property
-    def parallel_factor(self) -> float:
-        """Of factor: what (n + 1) (1 - the n-th probability) has to be below."""
-        return FACTOR if self.factor is None else self.factor
-
-    @property
-    def settled_divergence(self) -> float:
-        """Of klass: nats from one step to the next below which a position has settled."""
-        return KL_THRESHOLD if self.kl_threshold is None else self.kl_threshold
-
-    @property
-    def algorithm(self) -> Alg:
-        """Of dream: what ranks positions."""
-        return ALG if self.alg is None else self.alg
-
-    @property
-    def schedule_steps(self) -> int:
-        """Of dream: steps of its schedule."""
-        return min(self.max_new_tokens, MOST_STEPS) if self.steps is None else self.steps
-
-    @property
-    def step_limit(self) -> int:
-        """Steps after which the published loop ends, whatever is left."""
-        return self.schedule_steps if self.traits.whole else PUBLISHED_STEP_LIMIT
-
-    @property
-    def filters(self) -> bool:
-        """Whether top_k and top_p cut the distributions."""
-        return self.temperature > 0 or self.traits.filters_greedy
-
-    @property
-    def slides(self) -> bool:
-        """Whether there is one block, which slides on with what is committed."""
-        return self.alignment == "sliding"
-
-    @property
-    def doubt_threshold(self) -> float | None:
-        """Probability below which a decided position is taken back; None: none is."""
-        return self.traits.doubt_threshold if self.take_back_threshold is None else self.take_back_threshold
-
-    @property
-    def most_taken_back(self) -> int:
-        """Of one answer."""
-        return self.max_new_tokens if self.take_back_limit is None else self.take_back_limit
-
-    @property
-    def score_limit(self) -> float:
-        """Of sliding blocks: the score below which a position is filled at once."""
-        return ENTROPY_THRESHOLD if self.entropy_threshold is None else self.entropy_threshold
-
-    @property
-    def score_per_position(self) -> float:
-        """Of sliding blocks: what a score grows by with each position behind the first undecided one."""
-        return DISTANCE_PENALTY if self.distance_penalty is None else self.distance_penalty
-
-    @property
-    def logits_temperature(self) -> float:
-        """By which a forward divides its logits. Scores of sliding blocks are of what the model says: draws alone are
-        tempered there."""
-        return 1.0 if self.slides or not self.temperature else self.temperature
-
-    @property
-    def draws_from_logits(self) -> bool:
-        """Whether tokens are taken of more candidates than a forward answers."""
-        return self.filters and self.top_k is not None and not 1 <= self.top_k <= TOP_K
-
-    @property
-    def top_p_of_kept(self) -> bool:
-        """Whether top_p is a share of what top_k keeps, as in SDAR's published loop; else of the whole distribution."""
-        return self.published and self.alignment == "absolute"
-
-    @property
-    def overwrites_decided(self) -> bool:
-        """Whether rules that fill so many positions a step take decided ones where too few are left: the published
-        loops do (docs/models.md)."""
-        return self.published and self.block_steps is not None
-
-    @property
-    def drops_rows_after_end(self) -> bool:
-        """Whether rows behind a decided end-of-text leave the window."""
-        return self.drop_after_eos and self.stop_at_eos and not self.published
-
-    @property
-    def draw_seed(self) -> int:
-        """`seed`, which is a number once the config is made."""
-        assert self.seed is not None
-        return self.seed
-
-    @property
-    def positions(self) -> int:
-        """Positions to generate; the published loop drops a last block that would be shorter."""
-        return self.max_new_tokens - (self.max_new_tokens % self.block_size if self.published else 0)
-
-    def _check_values_of_strategies(self) -> None:
-        if self.gamma is not None:
-            self._put("gamma", checked_gamma(self.gamma))
-        if self.per_step is not None:
-            self._put("per_step", whole_number("per_step", self.per_step, least=1, most=MOST_POSITIONS))
-        if self.alg is not None:
-            self._put("alg", word_among("alg", self.alg, get_args(Alg)))
-        if self.steps is not None:
-            self._put("steps", whole_number("steps", self.steps, least=1, most=MOST_STEPS))
-        for name, most in (("factor", MOST_POSITIONS), ("kl_threshold", MOST_ENTROPY), ("alg_temp", MOST_TEMPERATURE)):
-            if getattr(self, name) is not None:
-                self._put(name, real_number(name, getattr(self, name), least=0.0, most=most))
-
-    def _put(self, name: str, value: object) -> None:
-        object.__setattr__(self, name, value)
+        """Whether a grammar constrains the answer."""
+        return any(getattr(self, name) is not None for name in GRAMMARS)
 
 
-_WORDS = (
-    ("strategy", Strategy),
-    ("confidence", Confidence),
-    ("window", Window),
-    ("alignment", Alignment),
-    ("cache", Cache),
-)
-"""Options that are one of several words."""
+OPTIONS = tuple(option.name for option in fields(GenerationConfig))
+"""Names of all options."""
+_NEVER_NONE = frozenset({"seed", "logprobs", "special_tokens", "published"})
+"""Options that no default is taken for: None is a value to check."""
+
+
+def check_names(options: Mapping[str, Any]) -> None:
+    """Raise BadInputError unless `options` maps names of options to something."""
+    if not isinstance(options, Mapping):
+        raise BadInputError(
+            f"options {shown(options)}", expected="names and values", remedy='e.g. {"max_new_tokens": 64}'
+        )
+    unknown = sorted(shown(name) for name in options if name not in OPTIONS)
+    if unknown:
+        raise BadInputError(
+            "unknown option " + ", ".join(unknown[:5]),
+            expected="options among " + ", ".join(OPTIONS),
+            remedy="correct or remove it",
+        )
+
+
+def checked_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options by name with every value checked; None is left out. Raises BadInputError."""
+    check_names(options)
+    return {name: CHECKS[name](value) for name, value in options.items() if value is not None}

@@ -1,165 +1,209 @@
-"""Checks of options that do not go together. Each raises BadInputError, or returns the value it is about."""
+"""Checks of options that do not go together. Each raises BadInputError.
 
-from typing import Literal
+They are given every option by name: its value, or None where neither a request nor a default gives one.
+"""
+
+from collections.abc import Mapping
+from typing import Any
 
 from lopa.runtime.checked_values import shown, whole_number
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.generation_config.options import Options
-from lopa.runtime.generation_config.traits import OWN_OPTIONS, TRAITS, strategies_with
-from lopa.runtime.generation_config.words import GRAMMARS, MOST_BRANCHES, WHOLE_CACHES
+from lopa.runtime.generation_config.value_checks import OWN_OPTIONS
+from lopa.runtime.plan import GRAMMARS, WHOLE_CACHES
+from lopa.runtime.strategy import STRATEGIES, Strategy
+
+Options = Mapping[str, Any]
 
 
-def check_own_options(options: Options) -> None:
+def check_together(options: Options, strategy: Strategy) -> None:
+    """Raise BadInputError for options that do not go together."""
+    _check_parts_of_blocks(options)
+    _check_own_options(options, strategy)
+    _check_frontier(options)
+    _check_cache(options, strategy)
+    _check_sliding(options)
+    _check_lossless(options, strategy)
+    _check_remasking(options, strategy)
+    _check_branches(options, strategy)
+    _check_grammar(options, strategy)
+
+
+def grammars_given(options: Options) -> list[str]:
+    """Return the names of the options that constrain the answer's form."""
+    return [name for name in GRAMMARS if options[name] is not None]
+
+
+def _check_parts_of_blocks(options: Options) -> None:
+    for name in ("sub_block", "block_steps"):
+        if options[name] is not None:
+            whole_number(name, options[name], least=1, most=options["block_size"])
+
+
+_NOT_OF_ALL = (*OWN_OPTIONS, "decide_frontier", "take_back_limit", "take_back_threshold")
+"""Options that not every strategy has."""
+
+
+def _has_option(strategy: Strategy, name: str) -> bool:
+    if name in ("take_back_limit", "take_back_threshold"):
+        return strategy.remask is not None
+    if name == "decide_frontier":
+        return strategy.unmasks_first
+    return any(option.name == name for option in strategy.options)
+
+
+def _check_own_options(options: Options, strategy: Strategy) -> None:
     """Refuse options of other strategies."""
-    for name in OWN_OPTIONS:
-        value, having = getattr(options, name), strategies_with(name)
-        if value is not None and value is not False and options.strategy not in having:
+    for name in _NOT_OF_ALL:
+        value = options[name]
+        if value is not None and value is not False and not _has_option(strategy, name):
+            having = [each.name for each in STRATEGIES.values() if _has_option(each, name)]
             raise BadInputError(
-                f"{name} {shown(value)} with strategy {options.strategy!r}",
+                f"{name} {shown(value)} with strategy {strategy.name!r}",
                 expected=f"strategy {' or '.join(having)}, which alone {'has' if len(having) == 1 else 'have'} it",
                 remedy=f"leave {name} out, or use strategy {having[0]}",
             )
+    own = [option.name for option in strategy.options]
+    for name in options["strategy_options"] or ():
+        twice = name in OWN_OPTIONS and options[name] is not None
+        if name not in own or twice:
+            raise BadInputError(
+                f"strategy_options with {shown(name)}, "
+                + ("which is given as an option too" if twice else f"which strategy {strategy.name!r} does not have"),
+                expected="one value" if twice else ", ".join(own) or "none: this strategy has no options of its own",
+                remedy=f"leave {shown(name)} out",
+            )
 
 
-def check_frontier(options: Options) -> None:
-    """Refuse it in published mode, which decides what the published loop does."""
-    if options.decide_frontier and options.published:
+def _check_frontier(options: Options) -> None:
+    """Refuse decide_frontier in published mode, which unmasks what the published loop does."""
+    if options["decide_frontier"] and options["published"]:
         raise BadInputError(
             "decide_frontier in published mode",
-            expected="the default mode: the published loop decides no position because of its place",
+            expected="the default mode: the published loop unmasks no position because of its place",
             remedy="leave one of the two out",
         )
 
 
-def check_cache(options: Options) -> None:
+def _check_cache(options: Options, strategy: Strategy) -> None:
     """Refuse what no loop does: caches other than "blocks" belong to one block at a time."""
     wrong = None
-    traits = TRAITS[options.strategy]
-    if options.cache != "blocks" and traits.pipelined:
+    cache = options["cache"]
+    if cache != "blocks" and strategy.pipelined:
+        wrong = f"cache {cache!r} with strategy {strategy.name!r}", "one block at a time, as threshold decodes"
+    elif cache != "none" and strategy.whole:
+        wrong = f"cache {cache!r} with strategy {strategy.name!r}", "cache none: every row in every step"
+    elif options["sub_block"] is not None and strategy.whole:
+        wrong = f"sub_block {options['sub_block']} with strategy {strategy.name!r}", "the whole answer as one block"
+    elif options["block_steps"] is not None and not strategy.block_steps:
+        wrong = f"block_steps with strategy {strategy.name!r}", "threshold, vanilla or sequential"
+    elif cache in WHOLE_CACHES and (options["alignment"], options["window"]) != ("prompt", "full"):
+        what = f"strategy {strategy.name!r}" if strategy.whole else f"cache {cache!r}"
         wrong = (
-            f"cache {options.cache!r} with strategy {options.strategy!r}",
-            "one block at a time, as threshold decodes",
-        )
-    elif options.cache != "none" and traits.whole:
-        wrong = f"cache {options.cache!r} with strategy {options.strategy!r}", "cache none: every row in every step"
-    elif options.sub_block is not None and traits.whole:
-        wrong = f"sub_block {options.sub_block} with strategy {options.strategy!r}", "the whole answer as one block"
-    elif options.block_steps is not None and not traits.block_steps:
-        wrong = f"block_steps with strategy {options.strategy!r}", "threshold, vanilla or sequential"
-    elif options.cache in WHOLE_CACHES and (options.alignment, options.window) != ("prompt", "full"):
-        asked = f"strategy {options.strategy!r}" if traits.whole else f"cache {options.cache!r}"
-        wrong = (
-            f"{asked} with alignment {options.alignment!r} and window {options.window!r}",
+            f"{what} with alignment {options['alignment']!r} and window {options['window']!r}",
             "alignment prompt and window full: finished blocks are final where rows see nothing behind them",
         )
-    elif options.cache == "sub_block" and options.sub_block is None:
+    elif cache == "sub_block" and options["sub_block"] is None:
         wrong = "cache 'sub_block' without sub-blocks", "sub_block, e.g. 8"
     if wrong is not None:
         raise BadInputError(wrong[0], expected=wrong[1], remedy="change one of the two options")
 
 
-def grammars_given(options: Options) -> list[str]:
-    """The names of the options that say what the answer is to satisfy."""
-    return [name for name in GRAMMARS if getattr(options, name) is not None]
+def _remasks(options: Options, strategy: Strategy) -> bool:
+    """Return whether unmasked tokens may be remasked: on request, or because the strategy does so by itself."""
+    return options["take_back_threshold"] is not None or strategy.remask_threshold > 0
 
 
-def takes_back(options: Options) -> bool:
-    """Whether decided tokens may be doubted: it is asked for, or the strategy does so by itself."""
-    return options.take_back_threshold is not None or TRAITS[options.strategy].doubt_threshold is not None
-
-
-def check_take_back(options: Options) -> None:
-    """Refuse what has no shadow rows: loops that decide for good, and rows that leave the window before their block."""
-    if not takes_back(options):
-        if options.take_back_limit is not None:
+def _check_remasking(options: Options, strategy: Strategy) -> None:
+    """Refuse what has no shadow rows: loops that unmask for good, and rows that leave the window before their block."""
+    if not _remasks(options, strategy):
+        if options["take_back_limit"] is not None:
             raise BadInputError(
-                f"take_back_limit {options.take_back_limit} without take_back_threshold",
+                f"take_back_limit {options['take_back_limit']} without take_back_threshold",
                 expected="both, or neither",
                 remedy="give take_back_threshold, e.g. 0.5",
             )
         return
-    taking = "take_back_threshold" if options.take_back_threshold is not None else f"strategy {options.strategy!r}"
+    what = "take_back_threshold" if options["take_back_threshold"] is not None else f"strategy {strategy.name!r}"
     for name, wrong in (("published", True), ("alignment", "sliding"), ("cache", "sub_block")):
-        if getattr(options, name) == wrong:
+        if options[name] == wrong:
             raise BadInputError(
-                f"{taking} with {name} {wrong!r}",
-                expected="a loop in which what is decided can be taken back until its block is finished",
+                f"{what} with {name} {wrong!r}",
+                expected="a loop in which tokens can be remasked until their block is finished",
                 remedy="change one of the two options",
             )
 
 
-def check_sliding(options: Options) -> None:
+def _check_sliding(options: Options) -> None:
     """Refuse what one sliding block does not have, and its own options elsewhere."""
-    if options.alignment != "sliding":
+    if options["alignment"] != "sliding":
         own = {
-            "entropy_threshold": options.entropy_threshold,
-            "distance_penalty": options.distance_penalty,
-            "window": "causal" if options.window == "causal" else None,
+            "entropy_threshold": options["entropy_threshold"],
+            "distance_penalty": options["distance_penalty"],
+            "window": "causal" if options["window"] == "causal" else None,
         }
         given = [f"{name} {value!r}" for name, value in own.items() if value is not None]
         if given:
             raise BadInputError(
-                f"{given[0]} with alignment {options.alignment!r}",
+                f"{given[0]} with alignment {options['alignment']!r}",
                 expected="alignment sliding, which alone has it",
                 remedy="leave it out, or use a bundle of a model that is decoded so",
             )
         return
-    allowed: tuple[tuple[str, tuple[object, ...]], ...] = (
-        ("window", ("causal",)),
-        ("confidence", ("neg_entropy",)),
-        ("cache", ("blocks",)),
-        ("sub_block", (None,)),
-        ("block_steps", (None,)),
-        ("published", (False,)),
-    )
-    for name, values in allowed:
-        if getattr(options, name) not in values:
+    for name, allowed in (
+        ("window", "causal"),
+        ("confidence", "neg_entropy"),
+        ("cache", "blocks"),
+        ("sub_block", None),
+        ("block_steps", None),
+        ("published", False),
+    ):
+        if options[name] != allowed:
             raise BadInputError(
-                f"{name} {getattr(options, name)!r} with alignment 'sliding'",
-                expected=f"{name} " + " or ".join(map(repr, values)),
+                f"{name} {options[name]!r} with alignment 'sliding'",
+                expected=f"{name} {allowed!r}",
                 remedy="change one of the two options",
             )
 
 
-def check_lossless(options: Options) -> None:
-    """Refuse it where guesses of the next steps cannot be verified beside the anchor."""
-    if not options.lossless:
+def _check_lossless(options: Options, strategy: Strategy) -> None:
+    """Refuse lossless where drafts of the next steps cannot be verified beside the anchor."""
+    if not options["lossless"]:
         return
     refused = (
         (
-            not TRAITS[options.strategy].has_next_step,
-            f"strategy {options.strategy!r}",
+            not strategy.from_one_branch,
+            f"strategy {strategy.name!r}",
             "a strategy whose next step follows from one branch",
             "name another strategy, e.g. d2f, threshold or vanilla",
         ),
         (
             bool(grammars_given(options)),
             "a grammar",
-            "an answer of any text: what a grammar allows behind a guess is not known",
+            "an answer of any text: what a grammar allows behind a draft is not known",
             "leave one of the two out",
         ),
         (
-            options.take_back_threshold is not None,
+            options["take_back_threshold"] is not None,
             "take_back_threshold",
-            "decided tokens that stay: a guess stands on them",
+            "unmasked tokens that stay: drafts build on them",
             "leave one of the two out",
         ),
         (
-            options.published,
+            options["published"],
             "published mode",
             "the default mode, since the published loops verify nothing twice",
             "leave one of the two out",
         ),
         (
-            options.alignment == "sliding",
+            options["alignment"] == "sliding",
             "alignment 'sliding'",
             "blocks that stay where they are: one that slides commits rows in nearly every round",
             "leave lossless out",
         ),
         (
-            isinstance(options.branches, str) and options.branches == "auto",
+            options["branches"] == "auto",
             "branches 'auto'",
-            "a number of branches, since what a guess brings is not estimated",
+            "a number of branches, since what a draft brings is not estimated",
             "give a number",
         ),
     )
@@ -168,39 +212,34 @@ def check_lossless(options: Options) -> None:
             raise BadInputError(f"lossless with {other}", expected=expected, remedy=remedy)
 
 
-def check_grammar(options: Options) -> None:
+def _check_grammar(options: Options, strategy: Strategy) -> None:
     """Refuse two grammars, and what an answer that satisfies one cannot go with."""
     given = grammars_given(options)
     wrong = None
     if len(given) > 1:
         wrong = " and ".join(given), "one of them: an answer satisfies one grammar"
-    elif given and options.published:
+    elif given and options["published"]:
         wrong = f"{given[0]} in published mode", "the default mode: the published loop knows no grammar"
-    elif given and takes_back(options):
-        wrong = f"{given[0]} with tokens taken back by doubt", "what the grammar has read, which stays"
-    elif given and not options.stop_at_eos:
+    elif given and _remasks(options, strategy):
+        wrong = f"{given[0]} with remasked tokens", "tokens that stay, since a grammar reads each once"
+    elif given and not options["stop_at_eos"]:
         wrong = f"{given[0]} with stop_at_eos off", "stop_at_eos on: the grammar says where the answer ends"
     if wrong is not None:
         raise BadInputError(wrong[0], expected=wrong[1], remedy="leave one of the two out")
 
 
-def checked_branches(options: Options) -> int | Literal["auto"] | None:
-    """The number of branches that was asked for, as a plain value."""
-    branches = options.branches
-    if branches is None:
-        return None
-    auto = isinstance(branches, str) and branches == "auto"
-    number = None if auto else whole_number("branches", branches, least=1, most=MOST_BRANCHES)
-    if number != 1 and not TRAITS[options.strategy].looks_ahead and not options.lossless:
+def _check_branches(options: Options, strategy: Strategy) -> None:
+    """Refuse several branches where nothing looks ahead, and auto where the published loop has a fixed number."""
+    branches = options["branches"]
+    if branches not in (None, 1) and not strategy.looks_ahead and not options["lossless"]:
         raise BadInputError(
-            f"branches {branches} with strategy {options.strategy!r}",
-            expected=f"one branch, since {options.strategy} does not look ahead",
+            f"branches {branches} with strategy {strategy.name!r}",
+            expected=f"one branch, since {strategy.name} does not look ahead",
             remedy="leave branches out, use strategy lopa, or ask for lossless",
         )
-    if auto and options.published:
+    if branches == "auto" and options["published"]:
         raise BadInputError(
             "branches 'auto' in published mode",
             expected="a number of branches, since the published loop has a fixed one",
             remedy="give a number",
         )
-    return "auto" if number is None else number

@@ -1,77 +1,114 @@
-"""Checks of options that stand alone. Each returns the value as a plain one of Python or raises BadInputError."""
+"""Checks of single options. Each returns the value as a plain one of Python or raises BadInputError."""
 
 import json
-import math
 import secrets
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, get_args
 
-import numpy as np
-
-from lopa.runtime.checked_values import is_unicode, real_number, shown, whole_number
+from lopa.runtime.checked_values import (
+    MOST_SECONDS,
+    is_unicode,
+    real_number,
+    shown,
+    truth,
+    whole_number,
+    word_among,
+)
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.files.untrusted_input import refused_as_bad_input
-from lopa.runtime.generation_config.words import (
-    LEAST_TEMPERATURE,
-    MOST_GRAMMAR_CHARACTERS,
-    MOST_STOP_CHARACTERS,
-    MOST_STOPS,
-    MOST_TEMPERATURE,
+from lopa.runtime.plan.choices import (
+    MAX_BRANCHES,
+    MAX_ENTROPY,
+    MAX_GRAMMAR_CHARACTERS,
+    MAX_POSITIONS,
+    MAX_STOP_CHARACTERS,
+    MAX_STOPS,
+    MAX_TEMPERATURE,
+    MAX_TOP_K,
+    MIN_TEMPERATURE,
+    Alignment,
+    Cache,
+    Confidence,
+    Window,
 )
+from lopa.runtime.plan.frozen_options import FrozenOptions
+from lopa.runtime.strategy import STRATEGIES, OwnOption, strategy_from_name
+
+MAX_STRATEGY_OPTIONS = 64
+OWN_OPTIONS: Mapping[str, OwnOption] = {
+    option.name: option for strategy in STRATEGIES.values() for option in strategy.options
+}
+"""Options that only one of the package's strategies has, by name."""
 
 
 def checked_seed(seed: Any) -> int:
-    """`seed`, or a drawn one for None."""
+    """Return `seed`, or a drawn one for None."""
     if seed is None:
         return secrets.randbits(32)
     return whole_number("seed", seed, least=0, most=2**63 - 1)
 
 
+def checked_strategy(name: Any) -> str:
+    """Return the name of a strategy that is known here."""
+    return strategy_from_name(name).name
+
+
+def checked_branches(branches: Any) -> int | str:
+    """Return a number of branches, or "auto"."""
+    if isinstance(branches, str) and branches == "auto":
+        return "auto"
+    return whole_number("branches", branches, least=1, most=MAX_BRANCHES)
+
+
 def checked_temperature(temperature: Any) -> float:
-    """0, or a temperature by which logits can be divided."""
-    given = real_number("temperature", temperature, least=0.0, most=MOST_TEMPERATURE)
-    if 0.0 < given < LEAST_TEMPERATURE:
+    """Return 0, or a temperature by which logits can be divided."""
+    given = real_number("temperature", temperature, least=0.0, most=MAX_TEMPERATURE)
+    if 0.0 < given < MIN_TEMPERATURE:
         raise BadInputError(
             f"temperature {shown(temperature)}",
-            expected=f"0, or from {LEAST_TEMPERATURE:g} to {MOST_TEMPERATURE:g}",
+            expected=f"0, or from {MIN_TEMPERATURE:g} to {MAX_TEMPERATURE:g}",
             remedy="use 0, which decodes greedily",
         )
     return given
 
 
-def checked_gamma(gamma: Any) -> float:
-    """A bound of entropy, infinity included."""
-    unbounded = isinstance(gamma, (float, np.floating)) and gamma == math.inf
-    if unbounded:
-        return math.inf
-    try:
-        return real_number("gamma", gamma, least=0.0)
-    except BadInputError as error:
-        raise BadInputError(error.received, expected="0 or more, or inf", remedy="correct gamma, e.g. 0.2") from error
+def checked_strategy_options(options: Any) -> FrozenOptions:
+    """Return options of an installed strategy; the strategy checks their names and values."""
+    allowed = (bool, int, float, str)
+    if (
+        not isinstance(options, Mapping)
+        or len(options) > MAX_STRATEGY_OPTIONS
+        or not all(isinstance(name, str) and isinstance(value, allowed) for name, value in options.items())
+    ):
+        raise BadInputError(
+            f"strategy_options {shown(options)}",
+            expected=f"at most {MAX_STRATEGY_OPTIONS} names, each with true or false, a number or a text",
+            remedy="correct strategy_options",
+        )
+    return FrozenOptions(options)
 
 
 def checked_stop(stop: Any) -> tuple[str, ...]:
-    """Texts that end an answer."""
-    texts = tuple(stop[: MOST_STOPS + 1]) if isinstance(stop, (list, tuple)) else None
+    """Return the texts that end an answer."""
+    texts = tuple(stop[: MAX_STOPS + 1]) if isinstance(stop, (list, tuple)) else None
     if texts is None or not all(isinstance(text, str) and text and is_unicode(text) for text in texts):
         raise BadInputError(
             f"stop {shown(stop)}",
             expected="a list of strings of Unicode text that are not empty",
             remedy='e.g. stop=("\\n\\n",)',
         )
-    if len(texts) > MOST_STOPS or max(map(len, texts), default=0) > MOST_STOP_CHARACTERS:
+    if len(texts) > MAX_STOPS or max(map(len, texts), default=0) > MAX_STOP_CHARACTERS:
         raise BadInputError(
             f"stop {shown(stop)}",
-            expected=f"at most {MOST_STOPS} strings of at most {MOST_STOP_CHARACTERS} characters",
+            expected=f"at most {MAX_STOPS} strings of at most {MAX_STOP_CHARACTERS} characters",
             remedy="give fewer or shorter ones",
         )
     return tuple(map(str, texts))
 
 
-def checked_schema(value: Any) -> str | None:
-    """A JSON schema, an object or its text, as text; the names stay in their order."""
-    if value is None:
-        return None
+def checked_schema(value: Any) -> str:
+    """Return a JSON schema, an object or its text, as text; the names stay in their order."""
     received, expected = f"json_schema {shown(value)}", "a JSON schema: an object"
     with refused_as_bad_input(received, expected=expected, remedy="correct json_schema"):
         schema = json.loads(value) if isinstance(value, str) else value
@@ -80,14 +117,70 @@ def checked_schema(value: Any) -> str | None:
     raise BadInputError(received, expected=expected, remedy="correct json_schema")
 
 
-def checked_grammar(name: str, value: Any) -> str | None:
-    """A text that says which form an answer has."""
-    if value is None:
-        return None
-    if not isinstance(value, str) or not 0 < len(value) <= MOST_GRAMMAR_CHARACTERS or not is_unicode(value):
+def checked_grammar(name: str, value: Any) -> str:
+    """Return a text that constrains the answer's form."""
+    if not isinstance(value, str) or not 0 < len(value) <= MAX_GRAMMAR_CHARACTERS or not is_unicode(value):
         raise BadInputError(
             f"{name} {shown(value)}",
-            expected=f"Unicode text of 1 to {MOST_GRAMMAR_CHARACTERS} characters",
+            expected=f"Unicode text of 1 to {MAX_GRAMMAR_CHARACTERS} characters",
             remedy=f"correct {name}",
         )
     return str(value)
+
+
+def _own_value(option: OwnOption, value: Any) -> Any:
+    return option.value(value, MAX_POSITIONS)
+
+
+Check = Callable[[Any], Any]
+CHECKS: Mapping[str, Check] = {
+    "strategy": checked_strategy,
+    **{
+        name: partial(word_among, name, words=get_args(words))
+        for name, words in (
+            ("confidence", Confidence),
+            ("window", Window),
+            ("alignment", Alignment),
+            ("cache", Cache),
+        )
+    },
+    **{
+        name: partial(whole_number, name, least=1, most=MAX_POSITIONS)
+        for name in ("block_size", "max_new_tokens", "sub_block", "block_steps")
+    },
+    **{
+        name: partial(truth, name)
+        for name in (
+            "stop_at_eos",
+            "drop_after_eos",
+            "logprobs",
+            "special_tokens",
+            "lossless",
+            "decide_frontier",
+            "published",
+            "shared_rows",
+        )
+    },
+    **{
+        name: partial(real_number, name, least=0.0, most=1.0)
+        for name in ("block_add_threshold", "decoded_token_threshold", "skip_threshold", "take_back_threshold")
+    },
+    **{
+        name: partial(real_number, name, least=0.0, most=MAX_ENTROPY)
+        for name in ("entropy_threshold", "distance_penalty")
+    },
+    **{name: partial(_own_value, option) for name, option in OWN_OPTIONS.items()},
+    "strategy_options": checked_strategy_options,
+    "take_back_limit": partial(whole_number, "take_back_limit", least=0, most=MAX_POSITIONS),
+    "seed": checked_seed,
+    "branches": checked_branches,
+    "temperature": checked_temperature,
+    "top_k": partial(whole_number, "top_k", least=0, most=MAX_TOP_K),
+    "top_p": partial(real_number, "top_p", least=0.0, most=1.0, above=True),
+    "time_limit": partial(real_number, "time_limit", least=0.0, most=MOST_SECONDS, above=True),
+    "stop": checked_stop,
+    "json_schema": checked_schema,
+    "regex": partial(checked_grammar, "regex"),
+    "grammar": partial(checked_grammar, "grammar"),
+}
+"""The check of every option but None, by name."""
