@@ -8,30 +8,32 @@ import numpy as np
 
 from lopa.runtime.contract import TOP_K
 from lopa.runtime.decoder import Decoder
-from lopa.runtime.generation_config import TRAITS, WHOLE_CACHES, GenerationConfig, Strategy
+from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.plan import WHOLE_CACHES
+from lopa.runtime.strategy import STRATEGIES, Strategy
 from lopa.tiny import EVAL
 
-_STRATEGIES: tuple[Strategy, ...] = ("lopa", "lopa", "lopa", *TRAITS)
+_NAMES = ("lopa", "lopa", "lopa", *STRATEGIES)
 
 
 def random_config(rng: np.random.Generator, decoder: Decoder) -> GenerationConfig:
     """Any strategy, blocks, caches, window, confidence, thresholds, draws and stops, for at most 48 positions."""
-    strategy = _STRATEGIES[int(rng.integers(len(_STRATEGIES)))]
+    strategy = STRATEGIES[_NAMES[int(rng.integers(len(_NAMES)))]]
     drawn = rng.random() < 0.4
     block_size, window = int(rng.choice([4, 8, 16, 32])), str(rng.choice(["full", "block_causal"]))
     most_candidates = 40 if decoder.bundle.manifest.with_logits else TOP_K
-    if TRAITS[strategy].whole:
+    if strategy.whole:
         window = "full"
     blocks = _blocks(rng, strategy, block_size, window)
-    published = TRAITS[strategy].doubt_threshold is None and bool(rng.random() < 0.2)
+    published = not strategy.remask_threshold and bool(rng.random() < 0.2)
     taking_back = {} if published or blocks.get("cache") == "sub_block" else _take_back(rng, strategy)
     return decoder.config(
-        strategy=strategy,
+        strategy=strategy.name,
         **blocks,
         **_own_options(rng, strategy),
         **taking_back,
-        decide_frontier=not published and "decide_frontier" in TRAITS[strategy].own and bool(rng.random() < 0.2),
-        branches=int(rng.integers(1, 6)) if TRAITS[strategy].looks_ahead else None,
+        decide_frontier=not published and strategy.unmasks_first and bool(rng.random() < 0.2),
+        branches=int(rng.integers(1, 6)) if strategy.looks_ahead else None,
         block_size=block_size,
         block_add_threshold=float(rng.choice([0.1, 0.3, 0.7])),
         decoded_token_threshold=float(rng.choice([0.5, 0.95])),
@@ -52,23 +54,23 @@ def random_config(rng: np.random.Generator, decoder: Decoder) -> GenerationConfi
 
 def _blocks(rng: np.random.Generator, strategy: Strategy, block_size: int, window: str) -> dict[str, Any]:
     """Where blocks begin, how they are decided, and what is kept of them: what goes with the rest."""
-    if TRAITS[strategy].whole:
+    if strategy.whole:
         return {"alignment": "prompt", "sub_block": None}
     alignment = str(rng.choice(["prompt", "absolute"], p=[0.7, 0.3]))
     sub_block = int(rng.choice([2, block_size // 2, block_size])) if rng.random() < 0.3 else None
-    if TRAITS[strategy].pipelined:
+    if strategy.pipelined:
         return {"alignment": alignment, "sub_block": sub_block, "block_steps": None, "cache": "blocks"}
     whole = WHOLE_CACHES if (alignment, window) == ("prompt", "full") else ()
     caches = [
         "blocks",
         *whole,
-        *(["sub_block"] if sub_block is not None and TRAITS[strategy].doubt_threshold is None else []),
+        *(["sub_block"] if sub_block is not None and not strategy.remask_threshold else []),
     ]
     return {
         "alignment": alignment,
         "sub_block": sub_block,
         "block_steps": int(rng.integers(1, block_size + 1))
-        if TRAITS[strategy].block_steps and rng.random() < 0.3
+        if strategy.block_steps and rng.random() < 0.3
         else None,
         "cache": str(rng.choice(caches)),
     }
@@ -85,12 +87,13 @@ def _own_options(rng: np.random.Generator, strategy: Strategy) -> dict[str, Any]
         "steps": int(rng.integers(1, 40)),
         "alg_temp": float(rng.choice([0.0, 0.5])),
     }
-    return {name: value for name, value in values.items() if name in TRAITS[strategy].own and rng.random() < 0.7}
+    own = {option.name for option in strategy.options}
+    return {name: value for name, value in values.items() if name in own and rng.random() < 0.7}
 
 
 def _take_back(rng: np.random.Generator, strategy: Strategy) -> dict[str, Any]:
-    """Some of the options of what decided positions are taken back by."""
-    if "take_back_threshold" not in TRAITS[strategy].own or rng.random() < 0.6:
+    """Return some of the options by which tokens are remasked."""
+    if strategy.remask is None or rng.random() < 0.6:
         return {}
     return {"take_back_threshold": float(rng.choice([0.3, 0.9])), "take_back_limit": 5 if rng.random() < 0.5 else None}
 

@@ -1,12 +1,20 @@
+"""GenerationConfig keeps what was requested, checked; options that do not go together are refused when it is resolved."""
+
 import dataclasses
+import inspect
 import math
-from typing import Any
+import pickle
+from typing import Any, get_args
 
 import numpy as np
 import pytest
 
+from lopa.runtime.contract import TOP_K
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.generation_config import TRAITS, GenerationConfig, Strategy, left_out_for
+from lopa.runtime.generation_config import OPTIONS, PACKAGE_DEFAULTS, GenerationConfig, help_texts, resolve
+from lopa.runtime.plan import DecodingPlan
+from lopa.runtime.plan.choices import DEFAULT_DISTANCE_PENALTY, DEFAULT_ENTROPY_THRESHOLD, StrategyName
+from lopa.runtime.strategy import STRATEGIES, OwnOption, Strategy, register_strategy
 
 
 @pytest.mark.parametrize(
@@ -62,7 +70,6 @@ from lopa.runtime.generation_config import TRAITS, GenerationConfig, Strategy, l
         ({"temperature": True}, "temperature True"),
         ({"temperature": np.bool_(True)}, "temperature np.True_"),
         ({"temperature": "1"}, "temperature '1'"),
-        ({"temperature": None}, "temperature None"),
         ({"strategy": ["lopa"]}, "strategy ['lopa']"),
         ({"strategy": np.array(["lopa", "d2f"])}, "strategy array(['lopa', 'd2f'], dtype='<U4')"),
         ({"stop_at_eos": 1}, "stop_at_eos 1"),
@@ -86,7 +93,6 @@ from lopa.runtime.generation_config import TRAITS, GenerationConfig, Strategy, l
         ({"strategy": "wino", "branches": 4}, "branches 4 with strategy 'wino'"),
         ({"published": "yes"}, "published 'yes'"),
         ({"logprobs": None}, "logprobs None"),
-        ({"stop": None}, "stop None"),
         ({"stop": 5}, "stop 5"),
         ({"stop": ["a", 5]}, "stop ['a', 5]"),
         ({"stop": {"a": 1}}, "stop {'a': 1}"),
@@ -139,7 +145,7 @@ from lopa.runtime.generation_config import TRAITS, GenerationConfig, Strategy, l
 )
 def test_bad_values_are_refused_by_name(options: dict[str, Any], named: str) -> None:
     with pytest.raises(BadInputError) as caught:
-        GenerationConfig.from_mapping(options)
+        resolve(GenerationConfig.from_mapping(options))
     assert caught.value.received == named
     assert caught.value.exit_code == 2
     assert caught.value.expected
@@ -183,33 +189,34 @@ def test_no_seed_draws_one() -> None:
     assert all(isinstance(seed, int) for seed in drawn)
     assert len(set(drawn)) > 1
     config = GenerationConfig(seed=None)
-    assert dataclasses.replace(config, max_new_tokens=8).seed == config.seed == config.draw_seed
+    assert dataclasses.replace(config, max_new_tokens=8).seed == config.seed == resolve(config).seed
 
 
 def test_lookaheads_are_the_branches_beside_the_anchor() -> None:
-    assert GenerationConfig().lookaheads == 3
-    assert GenerationConfig(branches=1).lookaheads == 0
-    assert GenerationConfig(branches=8).lookaheads == 7
-    assert GenerationConfig(strategy="vanilla", lossless=True).lookaheads == 3
-    assert GenerationConfig(strategy="d2f", lossless=True, branches=1).lookaheads == 0
+    assert plan(devices=["cuda:0"]).lookaheads == 3
+    assert plan().lookaheads == 0
+    assert plan(branches=8).lookaheads == 7
+    assert plan(strategy="vanilla", lossless=True).lookaheads == 1
+    assert plan(strategy="d2f", lossless=True, branches=1).lookaheads == 0
     for strategy in ("d2f", "threshold", "vanilla"):
-        assert GenerationConfig(strategy=strategy).lookaheads == 0
+        assert plan(strategy=strategy, devices=["cuda:0"]).lookaheads == 0
+    assert (plan(branches="auto").branches, plan(branches="auto").auto_branches) == (8, True)
 
 
 def test_block_by_block_strategies_open_a_block_when_the_last_is_done() -> None:
-    assert GenerationConfig(strategy="threshold").add_threshold == 1.0
-    assert GenerationConfig(strategy="vanilla").add_threshold == 1.0
-    assert GenerationConfig(strategy="d2f", block_add_threshold=0.3).add_threshold == 0.3
+    assert plan(strategy="threshold").block_add_threshold == 1.0
+    assert plan(strategy="vanilla").block_add_threshold == 1.0
+    assert plan(strategy="d2f", block_add_threshold=0.3).block_add_threshold == 0.3
 
 
 SLIDING: dict[str, Any] = {"alignment": "sliding", "window": "causal"}
 
 
-def test_a_sliding_block_is_filled_by_its_score() -> None:
-    config = GenerationConfig(**SLIDING)
-    assert (config.score_limit, config.score_per_position) == (0.4, 0.02)
-    config = GenerationConfig(**SLIDING, entropy_threshold=1, distance_penalty=0)
-    assert (config.score_limit, config.score_per_position) == (1.0, 0.0)
+def test_a_sliding_block_is_unmasked_by_its_score() -> None:
+    found = plan(**SLIDING)
+    assert (found.entropy_threshold, found.distance_penalty) == (0.4, 0.02)
+    found = plan(**SLIDING, entropy_threshold=1, distance_penalty=0)
+    assert (found.entropy_threshold, found.distance_penalty) == (1.0, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -233,7 +240,13 @@ def test_a_sliding_block_is_filled_by_its_score() -> None:
 )
 def test_what_a_sliding_block_does_not_have_is_refused(options: dict[str, Any], received: str) -> None:
     with pytest.raises(BadInputError, match=received):
-        GenerationConfig(**options)
+        plan(**options)
+
+
+def has_option(strategy: Strategy, name: str) -> bool:
+    if name.startswith("take_back"):
+        return strategy.remask is not None
+    return strategy.unmasks_first if name == "decide_frontier" else name in {each.name for each in strategy.options}
 
 
 def test_every_option_of_a_strategy_is_refused_by_all_others() -> None:
@@ -241,55 +254,223 @@ def test_every_option_of_a_strategy_is_refused_by_all_others() -> None:
         "gamma": 0.3, "per_step": 2, "factor": 0.5, "kl_threshold": 0.1, "alg": "origin", "steps": 3, "alg_temp": 0.2,
         "take_back_threshold": 0.5, "take_back_limit": 3, "decide_frontier": True,
     }  # fmt: skip
-    own = {name for traits in TRAITS.values() for name in traits.own}
-    assert own <= values.keys()
-    for strategy, traits in TRAITS.items():
-        for name in sorted(own):
-            if name in traits.own:
+    assert {option.name for strategy in STRATEGIES.values() for option in strategy.options} <= values.keys()
+    for strategy in STRATEGIES.values():
+        for name, value in values.items():
+            if has_option(strategy, name):
                 needed = {"take_back_threshold": 0.5} if name == "take_back_limit" else {}
-                config = GenerationConfig(strategy=strategy, **{**needed, name: values[name]})
-                assert getattr(config, name) == values[name]
+                found = plan(strategy=strategy.name, **{**needed, name: value})
+                assert (found.own[name] if name in found.own else getattr(found, name)) == value
                 continue
-            with pytest.raises(BadInputError, match=f"{name} .* with strategy '{strategy}'") as caught:
-                GenerationConfig(strategy=strategy, **{name: values[name]})
+            with pytest.raises(BadInputError, match=f"{name} .* with strategy '{strategy.name}'") as caught:
+                plan(strategy=strategy.name, **{name: value})
             assert name in caught.value.remedy
 
 
 def test_a_bound_of_entropy_may_be_infinite() -> None:
-    assert GenerationConfig(strategy="eb").entropy_bound == 0.2
-    assert GenerationConfig(strategy="eb", gamma=math.inf).entropy_bound == math.inf
+    assert plan(strategy="eb").own == {"gamma": 0.2}
+    assert plan(strategy="eb", gamma=math.inf).own["gamma"] == math.inf
     assert GenerationConfig(strategy="eb", gamma=np.float32(math.inf)).gamma == math.inf  # type: ignore[arg-type]
-    assert GenerationConfig(strategy="eb").lookaheads == 0
-    assert GenerationConfig(strategy="eb", branches=3).lookaheads == 2
+    assert plan(strategy="eb").lookaheads == 0
+    assert plan(strategy="eb", branches=3).lookaheads == 2
 
 
 def test_dream_decodes_the_whole_answer_as_one_block() -> None:
-    config = GenerationConfig(strategy="dream", max_new_tokens=100, alg="topk_margin")
-    assert (config.block_size, config.cache, config.confidence) == (100, "none", "margin")
-    assert config.schedule_steps == 100
-    longer = dataclasses.replace(config, max_new_tokens=120, alg="maskgit_plus", steps=7)
-    assert (longer.step_limit, GenerationConfig(strategy="d2f", max_new_tokens=7).step_limit) == (7, 1001)
-    assert (longer.block_size, longer.confidence, longer.schedule_steps) == (120, "probability", 7)
-    assert GenerationConfig(strategy="dream", top_k=0).draws_from_logits
-    assert not GenerationConfig(strategy="threshold", top_k=0).draws_from_logits
+    config = GenerationConfig(strategy="dream", max_new_tokens=100, alg="topk_margin", block_size=32, cache="blocks")
+    found = resolve(config)
+    assert (found.block_size, found.cache, found.confidence, found.own["steps"]) == (100, "none", "margin", 100)
+    longer = resolve(dataclasses.replace(config, max_new_tokens=120, alg="maskgit_plus", steps=7))
+    assert (longer.step_limit, plan(strategy="d2f", max_new_tokens=7).step_limit) == (7, 1001)
+    assert (longer.block_size, longer.confidence, longer.own["steps"]) == (120, "probability", 7)
+    assert plan(strategy="dream", max_new_tokens=2**17).own["steps"] == 2**16
+    assert plan(strategy="dream", top_k=0).draws_from_logits
+    assert not plan(strategy="threshold", top_k=0).draws_from_logits
 
 
-@pytest.mark.parametrize("strategy", TRAITS)
-def test_what_a_model_is_decoded_by_leaves_out_what_another_strategy_lacks(strategy: Strategy) -> None:
-    """A model's own loop has sub-blocks, steps and a cache of them; every strategy can be asked for all the same."""
-    own = {"cache": "sub_block", "sub_block": 8, "block_steps": 4}
-    config = GenerationConfig(**{**own, **left_out_for(strategy), "strategy": strategy})
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_what_a_model_is_decoded_by_leaves_out_what_another_strategy_lacks(strategy: str) -> None:
+    """A model's own loop has sub-blocks, steps and a cache of them; every strategy can be requested all the same."""
+    own = {"strategy": "threshold", "cache": "sub_block", "sub_block": 8, "block_steps": 4}
+    found = resolve(GenerationConfig(strategy=strategy), own=own)
     kept = strategy in ("threshold", "vanilla", "sequential", "top_n")
-    assert config.cache == ("sub_block" if kept else "none" if strategy == "dream" else "blocks")
-    assert config.block_steps == (4 if TRAITS[strategy].block_steps else None)
+    assert found.cache == ("sub_block" if kept else "none" if strategy == "dream" else "blocks")
+    assert found.block_steps == (4 if STRATEGIES[strategy].block_steps else found.block_size)
+    assert found.sub_block == (found.block_size if strategy == "dream" else 8)
 
 
-def test_what_takes_back_and_how_much() -> None:
-    assert GenerationConfig().doubt_threshold is None
-    assert GenerationConfig(strategy="wino").doubt_threshold == 0.9
-    assert GenerationConfig(strategy="wino", take_back_threshold=0.5).doubt_threshold == 0.5
-    assert GenerationConfig(take_back_threshold=0.0).doubt_threshold == 0.0
-    assert GenerationConfig(strategy="wino", max_new_tokens=40).most_taken_back == 40
-    assert GenerationConfig(strategy="wino", take_back_limit=np.int64(7)).most_taken_back == 7
-    # More is doubted than was sure: the rule ends by itself.
-    assert GenerationConfig(strategy="wino", skip_threshold=0.1, take_back_threshold=1.0).doubt_threshold == 1.0
+def test_what_remasks_and_how_much() -> None:
+    assert plan().take_back_threshold == 0.0
+    assert plan(strategy="wino").take_back_threshold == 0.9
+    assert plan(strategy="wino", take_back_threshold=0.5).take_back_threshold == 0.5
+    assert not plan(take_back_threshold=0.0).remasks
+    assert plan(strategy="wino", max_new_tokens=40).take_back_limit == 40
+    assert plan(strategy="wino", take_back_limit=np.int64(7)).take_back_limit == 7
+    # More is remasked than was certain: the rule ends by itself.
+    assert plan(strategy="wino", skip_threshold=0.1, take_back_threshold=1.0).take_back_threshold == 1.0
+
+
+# What was requested, apart from what holds
+
+
+def test_a_changed_strategy_has_its_own_cache_and_block_size() -> None:
+    """Dream's record once overwrote the two, and replace kept them for another strategy."""
+    config = dataclasses.replace(GenerationConfig(strategy="dream", max_new_tokens=64), strategy="threshold")
+    assert resolve(config) == plan(strategy="threshold", max_new_tokens=64)
+    assert (resolve(config).cache, resolve(config).block_size) == ("blocks", 32)
+
+
+def test_a_config_is_what_was_requested() -> None:
+    options: dict[str, Any] = {"strategy": "dream", "max_new_tokens": 64, "stop": ("x",), "strategy_options": {"a": 1}}
+    config = GenerationConfig(**options)
+    unasked = {"seed": 0, "logprobs": False, "special_tokens": False, "published": False}
+    assert config.requested() == {**options, **unasked}
+    assert GenerationConfig.from_mapping(config.requested()) == config
+    assert GenerationConfig().requested() == unasked
+
+
+@pytest.mark.parametrize("options", [{}, {"strategy_options": {"votes": 3, "how": "all"}}, {"stop": ["a"], "top_k": 3}])
+def test_configs_and_plans_are_keys(options: dict[str, Any]) -> None:
+    configs = [GenerationConfig(**options) for _ in range(2)]
+    assert len({*configs, pickle.loads(pickle.dumps(configs[0]))}) == 1
+    given = options.pop("strategy_options", None)
+    plans = [plan(strategy="eb", gamma=gamma, **options) for gamma in (0.1, 0.1, 0.2)]
+    assert len({*plans, pickle.loads(pickle.dumps(plans[0]))}) == 2
+    if given is not None:
+        with pytest.raises(TypeError):
+            configs[0].strategy_options["votes"] = 4  # type: ignore[index]
+
+
+def test_a_plan_leaves_nothing_open() -> None:
+    for strategy in STRATEGIES:
+        found = plan(strategy=strategy)
+        assert all(getattr(found, field.name) is not None for field in dataclasses.fields(DecodingPlan))
+        assert all(value is not None for value in found.own.values())
+
+
+@pytest.mark.parametrize(
+    ("options", "devices", "found"),
+    [
+        ({"branches": 4}, ["cpu"], "auto"),
+        ({"branches": 4}, ["cuda:0"], "never"),
+        ({"branches": 4}, ["cpu:0", "cpu:1"], "never"),
+        ({"branches": 1}, ["cpu"], "never"),
+        ({"branches": "auto"}, ["numpy"], "auto"),
+        ({"branches": 1, "shared_rows": True}, ["cpu"], "always"),
+        ({"branches": 4, "shared_rows": False}, ["cpu"], "never"),
+    ],
+)
+def test_when_rows_are_shared(options: dict[str, Any], devices: list[str], found: str) -> None:
+    assert plan(devices=devices, **options).shared_rows == found
+
+
+@pytest.mark.parametrize(
+    ("options", "filters", "top_k", "top_p", "of_kept"),
+    [
+        ({}, False, TOP_K, 1.0, False),
+        ({"top_k": 3}, False, 3, 1.0, False),
+        ({"temperature": 1.0}, False, TOP_K, 1.0, False),
+        ({"temperature": 1.0, "top_k": 3}, True, 3, 1.0, False),
+        ({"temperature": 1.0, "top_p": 0.5}, True, TOP_K, 0.5, False),
+        ({"strategy": "dream", "top_k": 3}, True, 3, 1.0, False),
+        ({"temperature": 1.0, "top_k": 3, "published": True, "alignment": "absolute"}, True, 3, 1.0, True),
+        ({"temperature": 1.0, "top_k": 0, "published": True, "alignment": "absolute"}, True, 0, 1.0, False),
+        ({"temperature": 1.0, "top_p": 0.5, "published": True, "alignment": "absolute"}, True, TOP_K, 0.5, False),
+    ],
+)
+def test_what_is_drawn_among(options: dict[str, Any], filters: bool, top_k: int, top_p: float, of_kept: bool) -> None:
+    found = plan(**options)
+    assert (found.filters, found.top_k, found.top_p, found.top_p_of_kept) == (filters, top_k, top_p, of_kept)
+
+
+def test_what_published_means() -> None:
+    usual, found = plan(max_new_tokens=70), plan(max_new_tokens=70, published=True, block_size=32)
+    assert (usual.positions, usual.drop_after_eos, usual.overwrites_unmasked) == (70, True, False)
+    assert (found.positions, found.drop_after_eos, found.overwrites_unmasked) == (64, False, False)
+    assert plan(strategy="threshold", published=True, block_steps=4).overwrites_unmasked
+    assert not plan(strategy="threshold", block_steps=4).overwrites_unmasked
+    assert not plan(stop_at_eos=False).drop_after_eos
+    assert plan(regex="[0-9]+").decide_frontier
+    assert plan(time_limit=3).time_limit == 3.0
+    assert plan().time_limit == math.inf
+
+
+def test_a_plan_as_json() -> None:
+    found = plan(strategy="eb", gamma=math.inf, stop=["a"]).as_json()
+    assert (found["own"], found["time_limit"], found["stop"]) == ({"gamma": "inf"}, "inf", ["a"])
+    assert list(found) == [field.name for field in dataclasses.fields(DecodingPlan)]
+
+
+# Strategies of others
+
+OTHER = Strategy(
+    name="other_for_config",
+    summary="a strategy for tests",
+    options=(
+        OwnOption(name="votes", help="Branches that have to agree.", default=2, min=1, max=9),
+        OwnOption(name="how", help="How.", default="most", choices=("most", "all")),
+        OwnOption(name="gamma", help="Another one.", default=1.5),
+    ),
+)
+
+
+def test_options_of_a_strategy_that_others_wrote() -> None:
+    register_strategy(OTHER)
+    assert plan(strategy=OTHER.name).own == {"votes": 2, "how": "most", "gamma": 1.5}
+    found = plan(strategy=OTHER.name, gamma=0.5, strategy_options={"votes": 3, "how": "all"})
+    assert found.own == {"votes": 3, "how": "all", "gamma": 0.5}
+    assert plan(strategy="eb", strategy_options={"gamma": 0.7}).own == {"gamma": 0.7}
+
+
+@pytest.mark.parametrize(
+    ("options", "received"),
+    [
+        ({"strategy_options": {"votes": 10}}, "votes 10"),
+        ({"strategy_options": {"how": 3}}, "how 3"),
+        ({"strategy_options": {"vote": 3}}, "'vote', which strategy 'other_for_config' does not have"),
+        ({"strategy_options": {"gamma": 1.0}, "gamma": 0.5}, "'gamma', which is given as an option too"),
+        ({"strategy_options": [("votes", 3)]}, "strategy_options "),
+        ({"strategy_options": {"votes": None}}, "strategy_options "),
+        ({"strategy_options": {3: 4}}, "strategy_options "),
+        ({"strategy_options": {f"v{number}": number for number in range(65)}}, "strategy_options "),
+        ({"strategy": "lopa", "strategy_options": {"votes": 3}}, "'votes', which strategy 'lopa' does not have"),
+        ({"per_step": 3}, "per_step 3 with strategy 'other_for_config'"),
+    ],
+)
+def test_options_that_it_does_not_have_are_refused(options: dict[str, Any], received: str) -> None:
+    register_strategy(OTHER)
+    with pytest.raises(BadInputError) as caught:
+        plan(**{"strategy": OTHER.name, **options})
+    assert received in caught.value.received
+
+
+# Documentation
+
+
+def test_every_option_is_documented_once() -> None:
+    assert tuple(help_texts()) == OPTIONS
+    assert all(text[0].isupper() or text[0].isdigit() for text in help_texts().values())
+    assert "gamma: Maximum total entropy" in (inspect.getdoc(GenerationConfig) or "")
+
+
+def test_documented_options_of_strategies_are_their_own() -> None:
+    for strategy in STRATEGIES.values():
+        for option in strategy.options:
+            default = "" if callable(option.default) else f"  [default: {option.default}]"
+            assert help_texts()[option.name] == option.help + default
+
+
+def test_documented_defaults_are_those_that_hold() -> None:
+    found = {**PACKAGE_DEFAULTS, "top_k": TOP_K, "top_p": 1.0, "seed": GenerationConfig().seed}
+    found |= {"entropy_threshold": DEFAULT_ENTROPY_THRESHOLD, "distance_penalty": DEFAULT_DISTANCE_PENALTY}
+    found |= {name: False for name in ("logprobs", "special_tokens", "published")}
+    for name, value in found.items():
+        assert help_texts()[name].endswith(f"  [default: {value}]") or value == ()
+
+
+def test_every_strategy_of_the_package_is_named() -> None:
+    assert get_args(get_args(StrategyName)[0]) == tuple(STRATEGIES)
+    assert all(name in help_texts()["strategy"] for name in STRATEGIES)
+
+
+def plan(*, devices: Any = ("cpu",), **options: Any) -> DecodingPlan:
+    return resolve(GenerationConfig(**options), devices=devices)

@@ -131,7 +131,7 @@ def test_draws_by_default_have_a_seed_of_their_own() -> None:
     def make(**options: Any) -> GenerationConfig:
         return GenerationConfig(**{"temperature": 0.7, **options})
 
-    drawn = {config_of_options(make, BodyOptions()).seed for _ in range(4)}
+    drawn = {config_of_options(make, resolve, BodyOptions()).seed for _ in range(4)}
     assert len(drawn) == 4
-    assert config_of_options(make, BodyOptions(values={"seed": 5})).seed == 5
-    assert config_of_options(make, BodyOptions(values={"temperature": 0.0})).seed == 0
+    assert config_of_options(make, resolve, BodyOptions(values={"seed": 5})).seed == 5
+    assert config_of_options(make, resolve, BodyOptions(values={"temperature": 0.0})).seed == 0

@@ -9,7 +9,7 @@ import click
 from tests.conformance.recorded import recording_of_file, trace_files
 
 from lopa.bench.gears.costs import GearCosts, bytes_of_gear, gear_costs
-from lopa.bench.gears.planner import chosen_gears, limits_from_configs
+from lopa.bench.gears.planner import chosen_gears, limits_from_plans
 from lopa.bench.gears.recording import Recording, forwards_of_recording, joined_recordings
 from lopa.bench.gears.rivals import outcome_of_gears, rival_outcomes
 from lopa.bench.table import Table, markdown_from_table
@@ -42,7 +42,7 @@ def _row(
     name: str, recording: Recording, bundle: Bundle, costs: GearCosts, numbers: tuple[int, ...]
 ) -> tuple[str, ...]:
     forwards = forwards_of_recording(recording, 1)
-    limits = limits_from_configs(recording.configs, forwards, recording.longest_prompt)
+    limits = limits_from_plans(recording.plans, forwards, recording.longest_prompt)
     unpadded, *rivals = rival_outcomes(forwards, limits, costs)
     plans = []
     for number in numbers:

@@ -7,7 +7,6 @@ import os
 
 from lopa.runtime.algorithm.step import Step
 from lopa.runtime.algorithm.trace_table import trace_table
-from lopa.runtime.branch_choice import BranchChoice
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.engine import Engine
 from lopa.runtime.errors import (
@@ -26,7 +25,7 @@ from lopa.runtime.errors import (
     PromptTooLongError,
     QueueFullError,
 )
-from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.generation_config import BranchChoice, GenerationConfig
 from lopa.runtime.grammar.limits import GrammarLimits
 from lopa.runtime.requests.handle import RequestHandle
 from lopa.runtime.requests.observer import AdmissionReport, EndReport, EngineObserver, RoundReport

@@ -15,7 +15,6 @@ from lopa.runtime.algorithm.branch_budget import BranchBudget
 from lopa.runtime.algorithm.candidates import without_logits
 from lopa.runtime.algorithm.decoding import Step
 from lopa.runtime.algorithm.row_sharing import CheaperForward, always
-from lopa.runtime.branch_choice import BranchChoice, branch_choice, may_share_rows
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.costs import CostTable, costs_from_bundle
 from lopa.runtime.bundle.edit import edited_bundle
@@ -29,7 +28,7 @@ from lopa.runtime.errors import (
     PreparationStoppedError,
 )
 from lopa.runtime.files.untrusted_input import refused_as_bad_input
-from lopa.runtime.generation_config import GenerationConfig, config_with_defaults
+from lopa.runtime.generation_config import BranchChoice, GenerationConfig, branch_choice
 from lopa.runtime.grammar.helper import GrammarHelper, helper_runs_here
 from lopa.runtime.grammar.limits import GrammarLimits
 from lopa.runtime.grammar.preparation import state_of_checked, state_of_request
@@ -37,6 +36,7 @@ from lopa.runtime.grammar.source import request_from_config
 from lopa.runtime.grammar.state import GrammarState
 from lopa.runtime.grammar.vocabulary import Vocabulary, vocabulary_from_tokenizer
 from lopa.runtime.parallel.branch_session import STALL_SECONDS
+from lopa.runtime.plan import DecodingPlan
 from lopa.runtime.requests.handle import RequestHandle
 from lopa.runtime.requests.job import Job
 from lopa.runtime.requests.observer import EngineObserver
@@ -117,18 +117,27 @@ class Decoder:
         _LOG.info("bundle %s on %s with %s threads", bundle.path, session.device, own)
         return cls(bundle, session, tokenizer, threads=threads, grammar_limits=grammar_limits)
 
-    def config(self, **overrides: Any) -> GenerationConfig:
-        """Return the config of a request with `overrides`, then the bundle's defaults, then what it was trained for.
+    def config(self, **options: Any) -> GenerationConfig:
+        """Return the config of a request with `options`, checked against this bundle; `plan` has what holds beside them.
 
-        Of the latter two, what does not go with `overrides` is left out. Raises BadInputError for options that are
-        unknown, wrong, or wrong together.
+        Raises BadInputError for options that are unknown, wrong, or wrong together.
         """
-        manifest = self.bundle.manifest
-        return config_with_defaults(manifest.decoding.options(), manifest.default_options, overrides)
+        config = GenerationConfig.from_mapping(options)
+        self.plan(config)
+        return config
+
+    def plan(self, config: GenerationConfig | None = None) -> DecodingPlan:
+        """Return every option with the value that holds when this decoder decodes `config` (None: without options).
+
+        What `config` leaves open is the bundle's default, or what the model was trained for, or the package's default.
+        Of the first two, what does not go with `config` is left out. Raises BadInputError for options that do not go
+        together.
+        """
+        return self.bundle.manifest.plan(_checked_config(config), self._devices)
 
     def branches_for(self, config: GenerationConfig) -> BranchChoice:
-        """The number of branches with which this decoder decodes `config`, and why."""
-        return branch_choice(_checked_config(config), self.session.device.split(","))
+        """Return the number of branches with which this decoder decodes `config`, and the reason."""
+        return branch_choice(self.bundle.manifest.merged_options(_checked_config(config)), self._devices)
 
     def prepare_grammars(self) -> None:
         """Read the bundle's tokens as grammars need them, and start the helper process if there is to be one.
@@ -144,7 +153,7 @@ class Decoder:
     def check_grammar(self, config: GenerationConfig) -> None:
         """Raise GrammarRefusedError where `config` asks for a grammar that does not parse, or that cannot end within
         max_new_tokens, and MissingBackendError where llguidance is not installed."""
-        self._grammar(config, _always)
+        self._grammar(config, self.plan(config), _always)
 
     def generate(
         self,
@@ -238,29 +247,29 @@ class Decoder:
         PreparationStoppedError, or as a request that is due. Raises as `stream` does, and for a bad deadline.
         """
         submitted = time.perf_counter()
-        config = self.config() if config is None else _checked_config(config)
+        config = _checked_config(config)
+        plan = self.plan(config)
         check_callback(on_step)
         if deadline is not None:
             deadline = real_number("deadline", deadline, least=0.0, most=MOST_SECONDS)
-        if config.draws_from_logits and not self.bundle.manifest.with_logits:
-            raise without_logits(config)
-        if config.slides and self.bundle.manifest.prediction_shift:
+        if plan.draws_from_logits and not self.bundle.manifest.with_logits:
+            raise missing_logits(plan)
+        if plan.slides and self.bundle.manifest.prediction_shift:
             raise BadInputError(
                 f"alignment 'sliding' for a bundle of architecture {self.bundle.manifest.architecture!r}",
                 expected="a model whose rows speak of their own positions: a mask's row stands behind others here",
                 remedy="leave alignment out, which takes the bundle's own",
             )
-        ids = ids_from_prompt(prompt, config, self.tokenizer, self.bundle.manifest)
-        if config.branches is None:
-            config = replace(config, branches=self.branches_for(config).number)
+        ids = ids_from_prompt(prompt, plan, self.tokenizer, self.bundle.manifest)
         due = None if deadline is None else submitted + deadline
-        _LOG.debug("a request with %s", config)
+        _LOG.debug("a request with %s", plan)
         return Job(
             prompt_ids=ids,
             config=config,
-            budget=BranchBudget(self._cost_table) if config.branches == "auto" else None,
-            sharing=self._sharing(config),
-            grammar=self._grammar_in_time(config, is_wanted or _always, due),
+            plan=plan,
+            budget=BranchBudget(self._cost_table) if plan.auto_branches else None,
+            sharing=self._sharing(plan),
+            grammar=self._grammar_in_time(config, plan, is_wanted or _always, due),
             handle=RequestHandle(),
             drafts=truth("drafts", drafts),
             on_step=on_step,
@@ -300,6 +309,11 @@ class Decoder:
     ) -> None:
         self.close()
 
+    @property
+    def _devices(self) -> list[str]:
+        """Names of the devices that share the branches."""
+        return self.session.device.split(",")
+
     @cached_property
     def _cost_table(self) -> CostTable:
         """Of this bundle on this device; read when first needed."""
@@ -320,7 +334,7 @@ class Decoder:
         return vocabulary_from_tokenizer(self.tokenizer, self.bundle.manifest)
 
     def _grammar_in_time(
-        self, config: GenerationConfig, is_wanted: Callable[[], bool], due: float | None
+        self, config: GenerationConfig, plan: DecodingPlan, is_wanted: Callable[[], bool], due: float | None
     ) -> GrammarState | None:
         """Return `_grammar`, or None once the request is `due` (perf_counter's clock): it then ends without a step."""
 
@@ -328,20 +342,22 @@ class Decoder:
             return due is None or time.perf_counter() < due
 
         try:
-            return self._grammar(config, lambda: is_wanted() and in_time())
+            return self._grammar(config, plan, lambda: is_wanted() and in_time())
         except PreparationStoppedError:
             if is_wanted() and not in_time():
                 return None
             raise
 
-    def _grammar(self, config: GenerationConfig, is_wanted: Callable[[], bool]) -> GrammarState | None:
+    def _grammar(
+        self, config: GenerationConfig, plan: DecodingPlan, is_wanted: Callable[[], bool]
+    ) -> GrammarState | None:
         """Return the state of the request's grammar, if it has one.
 
         Raises as `check_grammar` does, and PreparationStoppedError once `is_wanted` returns False.
         """
-        if not config.has_grammar:
+        if not plan.has_grammar:
             return None
-        request, vocabulary = request_from_config(config), self._vocabulary
+        request, vocabulary = request_from_config(config, plan.positions), self._vocabulary
         try:
             if self._helper is None:
                 return state_of_request(request, vocabulary)
@@ -349,13 +365,11 @@ class Decoder:
         except BadInputError as error:
             raise GrammarRefusedError(error.received, expected=error.expected, remedy=error.remedy) from error
 
-    def _sharing(self, config: GenerationConfig) -> Pays | None:
-        """Where the request's rows that are equal on several branches are computed once."""
-        if config.shared_rows is not None:
-            return always if config.shared_rows else None
-        if config.branches == 1 or not may_share_rows(self.session.device.split(",")):
-            return None
-        return self._cheaper_forward
+    def _sharing(self, plan: DecodingPlan) -> Pays | None:
+        """Return where rows that are equal on several branches are computed once; None for nowhere."""
+        if plan.shared_rows == "auto":
+            return self._cheaper_forward
+        return always if plan.shared_rows == "always" else None
 
     def _results(
         self,
@@ -417,6 +431,8 @@ def _always() -> bool:
 
 
 def _checked_config(config: Any) -> GenerationConfig:
+    if config is None:
+        return GenerationConfig()
     if not isinstance(config, GenerationConfig):
         raise BadInputError(
             f"a config of type {type(config).__name__}",

@@ -29,6 +29,7 @@ from lopa.runtime.errors import (
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.grammar.limits import GrammarLimits
 from lopa.runtime.parallel.branch_session import STALL_SECONDS
+from lopa.runtime.plan import DecodingPlan
 from lopa.runtime.requests.admission import JOINING_ROWS, Admission
 from lopa.runtime.requests.handle import RequestHandle
 from lopa.runtime.requests.job import Job
@@ -137,9 +138,13 @@ class Engine:
         engine._closes_decoder = True
         return engine
 
-    def config(self, **overrides: Any) -> GenerationConfig:
-        """A config that starts from what the bundle's checkpoint was trained for."""
-        return self._decoder.config(**overrides)
+    def config(self, **options: Any) -> GenerationConfig:
+        """Return the config of a request with `options`, checked against the bundle, as Decoder.config does."""
+        return self._decoder.config(**options)
+
+    def plan(self, config: GenerationConfig | None = None) -> DecodingPlan:
+        """Return every option with the value that holds when the engine decodes `config`, as Decoder.plan does."""
+        return self._decoder.plan(config)
 
     def prompt_from_messages(self, messages: Sequence[Mapping[str, Any]], *, special_tokens: bool = False) -> list[int]:
         """Ids of a chat by the bundle's chat template, ready for `submit`; as Decoder.prompt_from_messages."""

@@ -6,7 +6,7 @@ from typing import Any
 
 from lopa.runtime.checked_values import MOST_SECONDS, real_number, whole_number
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.generation_config import MOST_AUTO_BRANCHES, MOST_BRANCHES, MOST_POSITIONS
+from lopa.runtime.plan import MAX_AUTO_BRANCHES, MAX_BRANCHES, MAX_POSITIONS
 
 _MOST_BYTES = 2**32
 
@@ -17,7 +17,7 @@ class ServeLimits:
 
     max_tokens: int | None = None
     """Most tokens that an answer may be asked for; None: as many as the model has positions."""
-    max_branches: int = MOST_BRANCHES
+    max_branches: int = MAX_BRANCHES
     max_seconds: float | None = None
     """From the moment a request came in to its end, waiting included; None: no limit."""
     max_choices: int = 128
@@ -31,8 +31,8 @@ class ServeLimits:
 
     def __post_init__(self) -> None:
         if self.max_tokens is not None:
-            whole_number("max_tokens", self.max_tokens, least=1, most=MOST_POSITIONS)
-        whole_number("max_branches", self.max_branches, least=1, most=MOST_BRANCHES)
+            whole_number("max_tokens", self.max_tokens, least=1, most=MAX_POSITIONS)
+        whole_number("max_branches", self.max_branches, least=1, most=MAX_BRANCHES)
         if self.max_seconds is not None:
             real_number("max_seconds", self.max_seconds, least=0.0, most=MOST_SECONDS, above=True)
         whole_number("max_choices", self.max_choices, least=1, most=10**6)
@@ -46,7 +46,7 @@ class ServeLimits:
         An answer's length is no such default: it becomes `max_tokens` where it is more.
         """
         branches = defaults.get("branches", 1)
-        most = MOST_AUTO_BRANCHES if branches == "auto" else branches
+        most = MAX_AUTO_BRANCHES if branches == "auto" else branches
         if most > self.max_branches:
             raise BadInputError(
                 f"branches {branches} by default and --max-branches {self.max_branches}",

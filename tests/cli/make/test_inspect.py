@@ -4,6 +4,7 @@ import json
 import shutil
 from pathlib import Path
 
+from lopa.runtime.bundle import Bundle
 from tests.cli.command import lopa_export
 
 
@@ -18,8 +19,12 @@ def test_inspect_shows_what_the_bundle_holds(tiny_bundle: Path) -> None:
         "model.onnx.data",
     ):
         assert part in shown.stdout
+    assert "plan        strategy lopa, branches 1, " in shown.stdout
     as_json = lopa_export("inspect", tiny_bundle, "--json")
-    assert json.loads(as_json.stdout) == json.loads((tiny_bundle / "manifest.json").read_text())
+    manifest = json.loads((tiny_bundle / "manifest.json").read_text())
+    plan = Bundle.open(tiny_bundle).manifest.plan().as_json()
+    assert json.loads(as_json.stdout) == {**manifest, "plan": plan}
+    assert (plan["strategy"], plan["block_size"]) == ("lopa", manifest["decoding"]["block_size"])
 
 
 def test_inspect_refuses_what_is_no_bundle(tiny_bundle: Path, tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """Defaults of a bundle or a server: any option can be one, and a request never fails because of one."""
 
 import math
-from dataclasses import asdict, fields
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +13,16 @@ from lopa.runtime import Decoder
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import (
     DEFAULT_OPTIONS,
-    TRAITS,
+    OPTIONS,
+    PACKAGE_DEFAULTS,
     GenerationConfig,
     checked_defaults,
-    config_with_defaults,
-    left_out_for,
+    merged_options,
     options_from_defaults,
+    resolve,
 )
+from lopa.runtime.plan import DecodingPlan
+from lopa.runtime.strategy import STRATEGIES, OwnOption, Strategy, register_strategy
 
 OWN: dict[str, Any] = {
     "block_size": 32,
@@ -47,33 +50,24 @@ OF_STRATEGIES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("strategy", TRAITS)
+@pytest.mark.parametrize("strategy", STRATEGIES)
 def test_every_strategy_and_its_options_can_be_the_default(strategy: str) -> None:
     defaults = {"strategy": strategy, **OF_STRATEGIES[strategy]}
     kept = options_from_defaults(checked_defaults(defaults))
-    assert config_with_defaults(OWN, kept, {}) == GenerationConfig(**{**OWN, **left_out_for(strategy), **defaults})
+    assert planned(kept) == planned({}, **defaults)
 
 
 def test_every_option_can_have_a_default_but_those_of_one_request() -> None:
     used = {"strategy", *(name for options in OF_STRATEGIES.values() for name in options)}
     of_a_request = {"seed", "json_schema", "regex", "grammar", "logprobs", "special_tokens", "published"}
-    sliding = {"entropy_threshold", "distance_penalty"}
-    assert used | sliding == set(DEFAULT_OPTIONS)
-    assert {option.name for option in fields(GenerationConfig)} - set(DEFAULT_OPTIONS) == of_a_request
+    others = {"entropy_threshold", "distance_penalty", "strategy_options"}
+    assert used | others == set(DEFAULT_OPTIONS)
+    assert set(OPTIONS) - set(DEFAULT_OPTIONS) == of_a_request
     for name in sorted(of_a_request | {"gama"}):
         with pytest.raises(BadInputError) as caught:
             checked_defaults({name: 1})
         assert name in caught.value.received
         assert "take_back_limit" in caught.value.expected
-
-
-def test_without_defaults_a_config_is_what_it_was() -> None:
-    rng = np.random.default_rng(3)
-    for strategy in (None, *TRAITS):
-        named = {} if strategy is None else {"strategy": strategy}
-        requested = {**named, "max_new_tokens": int(rng.integers(1, 99)), "skip_threshold": float(rng.random())}
-        before = GenerationConfig.from_mapping({**OWN, **left_out_for(strategy), **requested})
-        assert config_with_defaults(OWN, {}, requested) == before
 
 
 @pytest.mark.parametrize(
@@ -96,23 +90,44 @@ def test_without_defaults_a_config_is_what_it_was() -> None:
 def test_what_does_not_go_with_a_request_is_left_out(
     defaults: dict[str, Any], requested: dict[str, Any], left_out: list[str]
 ) -> None:
-    config, plain = config_with_defaults(OWN, defaults, requested), GenerationConfig()
-    assert GenerationConfig.from_mapping({**OWN, **defaults})
+    assert planned({}, **defaults)
+    found = merged_options(GenerationConfig.from_mapping(requested), own=OWN, defaults=defaults)
     for name, value in {**defaults, **requested}.items():
         if name in left_out:
-            assert getattr(config, name) == getattr(plain, name), name
+            assert found[name] == PACKAGE_DEFAULTS.get(name), name
         elif name != "json_schema":  # which is kept as text
-            assert getattr(config, name) == value, name
+            assert found[name] == value, name
 
 
 def test_the_default_strategy_does_not_give_way() -> None:
     for requested in ({"branches": 4}, {"gamma": 0.2}):
         with pytest.raises(BadInputError, match="with strategy 'd2f'"):
-            config_with_defaults(OWN, {"strategy": "d2f", "skip_threshold": 0.8}, requested)
+            planned({"strategy": "d2f", "skip_threshold": 0.8}, **requested)
     with pytest.raises(BadInputError, match="unknown option"):
-        config_with_defaults(OWN, {"strategy": "d2f"}, {"gama": 1})
+        planned({"strategy": "d2f"}, gama=1)
     with pytest.raises(BadInputError, match="json_schema"):
-        config_with_defaults(OWN, {"lossless": True, "strategy": "d2f"}, {"json_schema": "{oops"})
+        planned({"lossless": True, "strategy": "d2f"}, json_schema="{oops")
+    for defaults in ({"gama": 1}, {"top_k": -1}):
+        with pytest.raises(BadInputError, match="gama|top_k"):
+            planned(defaults)
+
+
+def test_a_default_option_of_a_strategy_that_others_wrote() -> None:
+    votes = OwnOption(name="votes", help="Branches that have to agree.", default=2, min=1)
+    register_strategy(Strategy(name="other_for_defaults", summary="a strategy for tests", options=(votes,)))
+    defaults = {"strategy": "other_for_defaults", "strategy_options": {"votes": 4}}
+    kept = options_from_defaults(checked_defaults(defaults))
+    assert planned(kept).own == {"votes": 4}
+    assert planned(kept, strategy_options={"votes": 5}).own == {"votes": 5}
+    assert planned(kept, strategy="d2f").own == {}
+
+
+def test_the_plan_of_a_changed_config_has_the_defaults_of_the_new_strategy() -> None:
+    own = {**OWN, "cache": "sub_block", "sub_block": 8, "block_steps": 4, "strategy": "threshold"}
+    dream = GenerationConfig(strategy="dream", max_new_tokens=64)
+    assert resolve(dream, own=own).cache == "none"
+    found = resolve(replace(dream, strategy="threshold"), own=own)
+    assert (found.cache, found.block_size, found.sub_block, found.block_steps) == ("sub_block", 32, 8, 4)
 
 
 def test_random_defaults_and_requests(tiny_bundle: Path) -> None:
@@ -122,23 +137,27 @@ def test_random_defaults_and_requests(tiny_bundle: Path) -> None:
     with Decoder.open(tiny_bundle, ["numpy"]) as decoder:
         own = decoder.bundle.manifest.decoding.options()
         for _ in range(120):
-            default, other = (asdict(random_config(rng, decoder)) for _ in range(2))
-            defaults = {name: default[name] for name in DEFAULT_OPTIONS if default[name] is not None}
+            default, other = (random_config(rng, decoder).requested() for _ in range(2))
+            defaults = {name: default[name] for name in DEFAULT_OPTIONS if name in default}
             defaults = {name: value for name, value in defaults.items() if name == "strategy" or rng.random() < 0.7}
             names = [name for name in other if rng.random() < 0.3] + ["strategy"]
-            requested = {name: other[name] for name in names}
+            requested = GenerationConfig(**{name: other[name] for name in names})
             try:
-                alone = GenerationConfig(**{**own, **left_out_for(requested["strategy"]), **requested})
+                alone = merged_options(requested, own=own)
             except BadInputError:
                 continue
-            config = config_with_defaults(own, defaults, requested)
-            # Dream's own loop has one block and ranks as alg says, whatever these options are.
-            fixed = ("block_size", "cache", "confidence") if config.traits.whole else ()
-            assert all(getattr(config, name) == getattr(alone, name) for name in requested if name not in fixed)
-            held = {name: value for name, value in defaults.items() if name not in requested and name not in fixed}
+            found = merged_options(requested, own=own, defaults=defaults)
+            # Dream's own loop has one block, whatever these options are.
+            fixed = ("block_size", "cache") if STRATEGIES[found["strategy"]].whole else ()
+            assert all(found[name] == alone[name] for name in names if name not in fixed)
+            held = {name: value for name, value in defaults.items() if name not in names and name not in fixed}
             for name, value in held.items():
-                if getattr(config, name) != value:
+                if found[name] != value:
                     with pytest.raises(BadInputError):
-                        GenerationConfig(**{**asdict(config), name: value})
+                        resolve(GenerationConfig.from_mapping({**found, name: value}))
                     left_out += 1
     assert left_out > 20
+
+
+def planned(defaults: dict[str, Any], **requested: Any) -> DecodingPlan:
+    return resolve(GenerationConfig.from_mapping(requested), own=OWN, defaults=defaults)

@@ -28,7 +28,7 @@ WAIT = 60.0
 
 
 def request_of(options: dict[str, str]) -> GrammarRequest:
-    return request_from_config(GenerationConfig(max_new_tokens=ROOM, block_size=ROOM, **options))  # type: ignore[arg-type]
+    return request_from_config(GenerationConfig(**options), ROOM)  # type: ignore[arg-type]
 
 
 def wanted() -> bool:

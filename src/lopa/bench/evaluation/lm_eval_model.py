@@ -139,7 +139,8 @@ class LopaLM(LM):  # type: ignore[misc]
         """Request `number` of a call; where tokens are drawn each has a seed of its own."""
         options = options_from_asked(asked, default_tokens=self._tokens)
         config = self._decoder.config(**self._options | options)
-        return PromptRequest(self._prompt(context), _with_own_seed(config, number))
+        drawn = self._decoder.plan(config).temperature > 0
+        return PromptRequest(self._prompt(context), _with_own_seed(config, number) if drawn else config)
 
     def _prompt(self, context: str) -> Prompt:
         if not isinstance(context, ChatText):
@@ -162,8 +163,7 @@ class LopaLM(LM):  # type: ignore[misc]
 
 def _with_own_seed(config: GenerationConfig, number: int) -> GenerationConfig:
     """A draw depends on seed, step and position alone: with one seed all samples of a question were the same."""
-    if config.temperature == 0 or config.seed is None:
-        return config
+    assert config.seed is not None
     return replace(config, seed=config.seed + number)
 
 

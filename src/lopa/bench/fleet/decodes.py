@@ -14,14 +14,13 @@ from msgspec import Meta
 from lopa.runtime.contract import Sizes, tiles
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.files.untrusted_input import bytes_from_file, value_from_json
-from lopa.runtime.generation_config import MOST_BRANCHES, MOST_POSITIONS
-from lopa.runtime.generation_config.words import Window
+from lopa.runtime.plan import MAX_BRANCHES, MAX_POSITIONS, Window
 
 DECODES_SCHEMA = 1
 _EXPECTED = "a file written by lopa-export bench BUNDLE --decodes 1,2,4 --output DIR"
 _REMEDY = "record it again: lopa-export bench BUNDLE --decodes 1,2,4 --output DIR"
-Rows = Annotated[int, Meta(ge=0, le=MOST_POSITIONS)]
-Branches = Annotated[int, Meta(ge=1, le=MOST_BRANCHES)]
+Rows = Annotated[int, Meta(ge=0, le=MAX_POSITIONS)]
+Branches = Annotated[int, Meta(ge=1, le=MAX_BRANCHES)]
 
 
 class RecordedStep(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
@@ -31,7 +30,7 @@ class RecordedStep(msgspec.Struct, frozen=True, forbid_unknown_fields=True, arra
     """That were verified."""
     sequences: Branches
     """In which they were computed: one where they shared their rows, else as many."""
-    window: Annotated[int, Meta(ge=1, le=MOST_POSITIONS)]
+    window: Annotated[int, Meta(ge=1, le=MAX_POSITIONS)]
     """Rows of each sequence."""
     prefix: Rows
     """Committed rows before the window."""
@@ -46,11 +45,11 @@ class RecordedDecode(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     """One prompt answered with one number of branches."""
 
     branches: Branches
-    prompt: Annotated[int, Meta(ge=1, le=MOST_POSITIONS)]
+    prompt: Annotated[int, Meta(ge=1, le=MAX_POSITIONS)]
     """Tokens."""
     prompt_rows: Rows
     """That the first step committed: those that a replica which keeps prompts need not compute again."""
-    tokens: Annotated[int, Meta(ge=0, le=MOST_POSITIONS)]
+    tokens: Annotated[int, Meta(ge=0, le=MAX_POSITIONS)]
     """Of the answer."""
     steps: Annotated[tuple[RecordedStep, ...], Meta(min_length=1)]
 
@@ -77,7 +76,7 @@ class Decodes(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     recorded: str
     """ISO date and time."""
     window: Window
-    max_new_tokens: Annotated[int, Meta(ge=1, le=MOST_POSITIONS)]
+    max_new_tokens: Annotated[int, Meta(ge=1, le=MAX_POSITIONS)]
     limit: Annotated[int, Meta(ge=1)]
     """At most so many prompts of each kind of the embedded ones."""
     prompts: Annotated[tuple[tuple[RecordedDecode, ...], ...], Meta(min_length=1)]

@@ -21,6 +21,7 @@ def recorded_decodes(decoder: Decoder, counts: Sequence[int], *, limit: int, pro
     """
     prompts = [item.prompt for item in eval_set_from_jsonl(EVAL, limit=limit)]
     configs = [decoder.config(strategy="lopa", branches=count) for count in counts]
+    plan = decoder.plan(configs[0])
     recorded = []
     for number, prompt in enumerate(prompts, start=1):
         recorded.append(tuple(_recorded(decoder, prompt, config) for config in configs))
@@ -30,8 +31,8 @@ def recorded_decodes(decoder: Decoder, counts: Sequence[int], *, limit: int, pro
         bundle=decoder.bundle.path.resolve().name,
         weights_sha256=decoder.bundle.manifest.weights_digest,
         recorded=date_now(),
-        window=configs[0].window,
-        max_new_tokens=configs[0].max_new_tokens,
+        window=plan.window,
+        max_new_tokens=plan.max_new_tokens,
         limit=limit,
         prompts=tuple(recorded),
     )
@@ -63,9 +64,8 @@ def _recorded(decoder: Decoder, prompt: str, config: GenerationConfig) -> Record
     *_, last = decoder.stream(prompt, config, on_step=steps.append)
     assert isinstance(last, DoneEvent)
     first = steps[0].windows
-    assert isinstance(config.branches, int)
     return RecordedDecode(
-        branches=config.branches,
+        branches=last.result.plan.branches,
         prompt=len(last.result.prompt_ids),
         prompt_rows=first.commit,
         tokens=last.result.tokens,

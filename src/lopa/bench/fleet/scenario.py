@@ -12,7 +12,7 @@ from lopa.bench.fleet.decodes import Decodes, decodes_from_file
 from lopa.runtime.bundle.costs import CostTable, costs_from_file
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.files.untrusted_input import bytes_from_file, value_from_json
-from lopa.runtime.generation_config import MOST_BRANCHES
+from lopa.runtime.plan import MAX_BRANCHES
 from lopa.runtime.requests.admission import JOINING_ROWS
 
 SCENARIO_SCHEMA = 1
@@ -29,7 +29,7 @@ Least0 = Annotated[float, Meta(ge=0, le=_MOST)]
 Rate = Annotated[float, Meta(gt=0, le=1e9)]
 Count = Annotated[int, Meta(ge=1, le=2**20)]
 Routing = Literal["random", "turns", "least loaded", "affine"]
-Branches = Annotated[int, Meta(ge=1, le=MOST_BRANCHES)] | Literal["load"]
+Branches = Annotated[int, Meta(ge=1, le=MAX_BRANCHES)] | Literal["load"]
 
 
 class _Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -25,7 +25,7 @@ from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.contract import CONTRACT_VERSION
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.generation_config import MOST_AUTO_BRANCHES
+from lopa.runtime.plan import MAX_AUTO_BRANCHES
 from lopa.runtime.requests.observer import AdmissionReport, EndReport, RoundReport
 from lopa.tiny import EVAL
 
@@ -200,7 +200,7 @@ def host_cost(decoder: Decoder) -> tuple[float, float]:
     """Median seconds of a round of one request outside the session's forward with one branch, and what every further
     branch adds: windows and their packing, choices, text and events. An engine's and a server's threads come on top."""
     one, _ = _host_rounds(decoder, 1)
-    many, branches = _host_rounds(decoder, MOST_AUTO_BRANCHES)
+    many, branches = _host_rounds(decoder, MAX_AUTO_BRANCHES)
     further = branches - 1
     return one, max(0.0, (many - one) / further) if further else 0.0
 

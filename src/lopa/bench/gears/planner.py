@@ -16,7 +16,7 @@ from lopa.bench.gears.size_grid import WINDOW_MULTIPLE, grid_of_forwards, grid_w
 from lopa.runtime.bundle.gears import SPLIT_COST, Gear, gear_from_sizes
 from lopa.runtime.contract import TILE, Sizes
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.plan import DecodingPlan
 from lopa.runtime.sequence.layout import most_rows
 
 MOST_CELLS = 4_000_000
@@ -34,14 +34,14 @@ class Choice:
     """Whether all sizes that occur were considered; otherwise they were too many, and some were rounded up first."""
 
 
-def limits_from_configs(configs: Sequence[GenerationConfig], forwards: Mapping[Sizes, int], prompt: int) -> Sizes:
-    """The largest sizes that decodes with `configs`, at least one, and prompts of up to `prompt` tokens can have."""
-    generated = max(config.positions for config in configs)
-    window, asked = (max(most) for most in zip(*(most_rows(prompt, config) for config in configs), strict=True))
+def limits_from_plans(plans: Sequence[DecodingPlan], forwards: Mapping[Sizes, int], prompt: int) -> Sizes:
+    """Return the largest sizes that decodes with `plans`, at least one, and prompts of up to `prompt` tokens can have."""
+    generated = max(plan.positions for plan in plans)
+    window, asked = (max(most) for most in zip(*(most_rows(prompt, plan) for plan in plans), strict=True))
     occurring = list(forwards)
     return Sizes(
         requests=max(sizes.requests for sizes in occurring),
-        branches=max([config.lookaheads + 1 for config in configs] + [sizes.branches for sizes in occurring]),
+        branches=max([plan.branches for plan in plans] + [sizes.branches for sizes in occurring]),
         window=_up(max([window] + [sizes.window for sizes in occurring]), WINDOW_MULTIPLE),
         prefix=_up(max([prompt + generated] + [sizes.prefix for sizes in occurring]), TILE),
         wanted=max([asked + 1] + [sizes.wanted for sizes in occurring]),

@@ -9,7 +9,7 @@ from lopa.runtime.algorithm.decoding import Step
 from lopa.runtime.bundle.gears import Source
 from lopa.runtime.contract import Sizes, tiles
 from lopa.runtime.decoder import Decoder
-from lopa.runtime.generation_config import DEFAULT_BRANCHES, GenerationConfig
+from lopa.runtime.plan import DEFAULT_BRANCHES, DecodingPlan
 from lopa.runtime.text.prompt_ids import Prompt
 
 MOST_PADDING = 0.25
@@ -22,7 +22,7 @@ class Recording:
 
     requests: tuple[tuple[Sizes, ...], ...]
     """The forwards of each request in order, each of that request alone (R = 1)."""
-    configs: tuple[GenerationConfig, ...]
+    plans: tuple[DecodingPlan, ...]
     longest_prompt: int
     sources: tuple[Source, ...]
 
@@ -45,7 +45,7 @@ def recording_from_decoder(
     """
     # Gears are for accelerators, whatever device records.
     config = decoder.config()
-    if config.strategy == "lopa":
+    if decoder.plan(config).strategy == "lopa":
         config = replace(config, branches=DEFAULT_BRANCHES)
     requests: list[tuple[Sizes, ...]] = []
     longest = 0
@@ -55,14 +55,14 @@ def recording_from_decoder(
         longest = max(longest, steps[0].branches[0].layout.prompt)
         requests.append(tuple(map(sizes_of_step, steps)))
         progress(len(requests))
-    return Recording(tuple(requests), (config,), longest, (source(sum(map(len, requests))),))
+    return Recording(tuple(requests), (decoder.plan(config),), longest, (source(sum(map(len, requests))),))
 
 
 def joined_recordings(recordings: Sequence[Recording]) -> Recording:
     """Several recordings, at least one, as one."""
     return Recording(
         requests=tuple(request for each in recordings for request in each.requests),
-        configs=tuple(config for each in recordings for config in each.configs),
+        plans=tuple(plan for each in recordings for plan in each.plans),
         longest_prompt=max(each.longest_prompt for each in recordings),
         sources=tuple(source for each in recordings for source in each.sources),
     )

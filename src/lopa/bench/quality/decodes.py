@@ -85,7 +85,7 @@ def measured_outcomes(
 
 def configurations(decoder: Decoder, variants: Sequence[Variant]) -> dict[Configuration, GenerationConfig]:
     """The options of every variant, and of its published twin where it has one."""
-    twins = not decoder.config().slides  # which has no published mode
+    twins = not decoder.plan().slides  # which has no published mode
     return {
         (variant, published): variant_config(decoder, variant, published=published)
         for variant in variants
@@ -131,8 +131,10 @@ def results_by_prompt(
 
 
 def variant_config(decoder: Decoder, variant: Variant, *, published: bool) -> GenerationConfig:
-    """The bundle's defaults with the variant's strategy. Raises BadInputError where the bundle's forbid it."""
-    return decoder.config(
+    """Return the variant's options with the bundle's and the package's defaults named one by one, so that an outcome is
+    known by all of them. Raises BadInputError where the bundle's forbid the variant.
+    """
+    config = decoder.config(
         **{
             "strategy": variant.strategy,
             "branches": variant.branches,
@@ -141,6 +143,7 @@ def variant_config(decoder: Decoder, variant: Variant, *, published: bool) -> Ge
             **dict(variant.options),
         }
     )
+    return GenerationConfig.from_mapping(decoder.bundle.manifest.merged_options(config))
 
 
 def variants_that_fit(decoder: Decoder, variants: Sequence[Variant]) -> tuple[Variant, ...]:
@@ -150,7 +153,7 @@ def variants_that_fit(decoder: Decoder, variants: Sequence[Variant]) -> tuple[Va
 
 
 def shared_settings(decoder: Decoder, variants: Sequence[Variant]) -> dict[str, Any]:
-    """Options that are the same for every variant, by name."""
+    """Return the options that are the same for every variant, by name."""
     configs = [asdict(variant_config(decoder, variant, published=False)) for variant in variants]
     apart = {"strategy", "branches", "published"}
     return {

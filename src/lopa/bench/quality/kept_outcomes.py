@@ -171,7 +171,7 @@ class KeptOutcomes:
 
 
 def _key(item: EvalItem, name: str, config: GenerationConfig) -> tuple[str, str, str]:
-    return _digest(asdict(item)), name, _digest(asdict(config))
+    return _digest(asdict(item)), name, _digest(config.requested())
 
 
 def _digest(value: dict[str, Any]) -> str:

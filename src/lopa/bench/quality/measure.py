@@ -10,7 +10,7 @@ from lopa.bench.quality.comparison import CONTROL, Comparison, comparison_with_n
 from lopa.bench.quality.decodes import Outcomes
 from lopa.bench.quality.intervals import Interval, Score, interval_of_ratio, score_from_count
 from lopa.bench.quality.outcome import Outcome
-from lopa.runtime.generation_config import Strategy
+from lopa.runtime.plan import StrategyName
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Row:
     """One configuration and one kind of prompt."""
 
     config: str
-    strategy: Strategy
+    strategy: StrategyName
     branches: int | Literal["auto"] | None
     options: dict[str, Any]
     """Beside these two, those that the configuration sets."""

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from lopa.runtime.checked_values import shown
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.generation_config import Strategy
+from lopa.runtime.plan import StrategyName
 
 Options = tuple[tuple[str, Any], ...]
 
@@ -16,7 +16,7 @@ class Variant:
     """One configuration: a strategy, how many branches, and options beside these."""
 
     name: str
-    strategy: Strategy
+    strategy: StrategyName
     branches: int | Literal["auto"] | None = None
     options: Options = ()
     curve: str = ""
@@ -54,7 +54,7 @@ AUTO_VARIANT = Variant("lopa-auto", "lopa", "auto", curve="lopa-auto")
 class Sweep:
     """A strategy with one option at several values, the most careful first."""
 
-    strategy: Strategy
+    strategy: StrategyName
     control: str = ""
     values: tuple[float | str, ...] = ()
     """None: one configuration, which has no control."""

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict
 from pathlib import Path
 
 from lopa.bench.eval_set import EvalItem
@@ -98,7 +97,7 @@ def scaling_report(
         benchmark="scaling",
         run=run,
         prompts=prompts,
-        settings=asdict(config),
+        settings=dict(one.bundle.manifest.merged_options(config)),
         rounds=ROUNDS,
         decodes=len(decodes[1]),
         steps=sum(map(len, decodes[1])),

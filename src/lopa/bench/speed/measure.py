@@ -88,7 +88,7 @@ def measured_speed(
             for item in items:
                 turns.append((_decoded(ours, item, config, calls), _decoded(eager, item, config, None)))
                 progress(len(turns))
-    return measured_from_turns(turns, prompts=len(items), branches=config.lookaheads + 1)
+    return measured_from_turns(turns, prompts=len(items), branches=ours.plan(config).branches)
 
 
 @contextmanager

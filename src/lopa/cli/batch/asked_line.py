@@ -4,16 +4,18 @@ Lines of OpenAI's batches are read in openai_line. Knows no bundle.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.generation_config import OPTIONS
 from lopa.runtime.requests.result import GenerationResult
 from lopa.runtime.text.prompt_ids import Prompt
 from lopa.serve.openai.prompts import Messages, checked_ids, checked_messages, checked_text, plain_messages
 
 _PROMPTS = ("prompt", "prompt_ids", "messages")
+_DRAWN = "seed"
+"""Option whose null means something: a seed that is drawn. Of others it is the same as no option."""
 _REMEDY = "correct the line"
 
 
@@ -54,6 +56,7 @@ def asked_of_line(value: Mapping[str, Any]) -> Asked:
         )
     options = {name: each for name, each in value.items() if name not in (*_PROMPTS, "id")}
     check_options(options)
+    options = {name: each for name, each in options.items() if each is not None or name == _DRAWN}
     if "messages" in value:
         return Asked(messages=plain_messages(checked_messages(value["messages"])), options=options)
     if "prompt_ids" in value:
@@ -71,12 +74,11 @@ def id_of_line(value: Mapping[str, Any]) -> str | int | float | None:
 
 def check_options(options: Mapping[str, Any]) -> None:
     """Raise BadInputError for names that are no decoding options; their values are checked when a config is made."""
-    known = [option.name for option in fields(GenerationConfig)]
-    unknown = sorted(set(options) - set(known))
+    unknown = sorted(set(options) - set(OPTIONS))
     if unknown:
         raise BadInputError(
             "unknown " + ", ".join(repr(name[:80]) for name in unknown[:8]),
-            expected=", ".join((*_PROMPTS, "id")) + " and the options " + ", ".join(known),
+            expected=", ".join((*_PROMPTS, "id")) + " and the options " + ", ".join(OPTIONS),
             remedy="correct or remove it",
         )
 

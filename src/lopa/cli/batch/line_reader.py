@@ -14,7 +14,8 @@ from lopa.cli.batch.result_lines import PlainAnswers
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.files.untrusted_input import object_from_json, refused_as_bad_input
-from lopa.runtime.generation_config import GRAMMARS, GenerationConfig
+from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.plan import GRAMMARS
 from lopa.runtime.text.prompt_ids import Prompt, PromptRequest
 from lopa.serve.openai.config import errors_of_options
 from lopa.serve.openai.options import BodyOptions
@@ -60,7 +61,7 @@ class LineReader:
     @property
     def decoded_with(self) -> bytes:
         """A digest of all that an answer depends on beside its line; a seed that was drawn counts as no seed."""
-        config = {**asdict(self.config), **{name: None for name, value in self.options.items() if value is None}}
+        config = {**self.config.requested(), **{name: None for name, value in self.options.items() if value is None}}
         manifest = self.decoder.bundle.manifest
         bundle: dict[str, Any] = {record.path: record.sha256 for record in manifest.files}
         if manifest.defaults or manifest.chat_template is not None:

@@ -35,7 +35,8 @@ class PlainAnswers:
 def fields_of_result(result: GenerationResult, *, prompt_ids: bool) -> dict[str, Any]:
     """The fields of a result by name, without those that nobody asked for."""
     found = {field.name: getattr(result, field.name) for field in dataclasses.fields(result)}
-    del found["reused_rows"]  # of the run, not of the answer: a file made again is the same
+    # Of the run, not of the answer: a file made again is the same.
+    del found["reused_rows"], found["plan"]
     if not prompt_ids:
         del found["prompt_ids"]
     return {name: _json_value(value) for name, value in found.items() if value is not None}

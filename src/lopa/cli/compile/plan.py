@@ -10,7 +10,7 @@ from lopa.bench.eval_set import eval_set_from_jsonl
 from lopa.bench.figure import check_matplotlib
 from lopa.bench.gears.costs import bytes_of_gear, gear_costs
 from lopa.bench.gears.plan import gear_plan_from_choice
-from lopa.bench.gears.planner import chosen_gears, limits_from_configs
+from lopa.bench.gears.planner import chosen_gears, limits_from_plans
 from lopa.bench.gears.plot import png_from_gears
 from lopa.bench.gears.recording import (
     Recording,
@@ -127,8 +127,8 @@ def command(
             check_output(path)  # nothing is decoded in vain
     recording = joined_recordings(recorded) if recorded else _recording(opened, None if family in _COMPILED else device)
     forwards = forwards_of_recording(recording, parallel)
-    limits = limits_from_configs(
-        recording.configs, forwards, recording.longest_prompt if max_prompt is None else max_prompt
+    limits = limits_from_plans(
+        recording.plans, forwards, recording.longest_prompt if max_prompt is None else max_prompt
     )
     choice = chosen_gears(
         forwards,

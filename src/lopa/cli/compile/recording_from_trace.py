@@ -12,12 +12,14 @@ from lopa.runtime.bundle.gears import Source
 from lopa.runtime.contract import Sizes, tiles
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.files.untrusted_input import bytes_from_file, value_from_json
-from lopa.runtime.generation_config import MOST_BRANCHES, GenerationConfig
+from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.plan import MAX_BRANCHES, DecodingPlan
 
 _Line = TypeVar("_Line")
 _EXPECTED = "a file written by generate --trace"
 _MOST_BYTES = 2**30
 """Of a trace, which takes a few kilobytes a step."""
+_ACCELERATOR = "cuda:0"
 _Least0 = Annotated[int, msgspec.Meta(ge=0)]
 _Least1 = Annotated[int, msgspec.Meta(ge=1)]
 
@@ -29,7 +31,7 @@ def recording_from_trace(path: Path, bundle: Bundle) -> Recording:
     """
     text = bytes_from_file(path, expected=_EXPECTED, remedy="check the path", most=_MOST_BYTES)
     lines = text.split(b"\n")
-    header = _checked_header(_from_line(lines[0], _HeaderLine, f"{path} line 1"), path, bundle)
+    plan = _plan_from_header(_from_line(lines[0], _HeaderLine, f"{path} line 1"), path, bundle)
     requests: dict[int, list[Sizes]] = {}
     longest_prompt = 0
     for number, line in enumerate(lines[1:], start=2):
@@ -45,7 +47,7 @@ def recording_from_trace(path: Path, bundle: Bundle) -> Recording:
         raise BadInputError(f"{path} has no steps", expected=_EXPECTED, remedy="record a decode: generate --trace")
     forwards = sum(map(len, requests.values()))
     source = Source(name=path.name, sha256=sha256_of_file(path), forwards=forwards)
-    return Recording(tuple(map(tuple, requests.values())), (header,), longest_prompt, (source,))
+    return Recording(tuple(map(tuple, requests.values())), (plan,), longest_prompt, (source,))
 
 
 class _HeaderLine(msgspec.Struct):
@@ -87,16 +89,16 @@ def _check_fits(step: _StepLine, bundle: Bundle, source: str) -> None:
     """Raise BadInputError for sizes that no decode of `bundle` has: what is planned grows with them."""
     most = bundle.manifest.dimensions.max_positions
     largest = max(step.prefix, step.commit, step.window, step.rows_wanted, step.prompt or 0)
-    if largest > most or len(step.branches) > MOST_BRANCHES:
+    if largest > most or len(step.branches) > MAX_BRANCHES:
         raise BadInputError(
             f"{source} has {len(step.branches)} branches and a size of {largest} positions",
-            expected=f"at most {MOST_BRANCHES} branches and {most} positions, those of {bundle.path}",
+            expected=f"at most {MAX_BRANCHES} branches and {most} positions, those of {bundle.path}",
             remedy="record a decode of this bundle: generate --trace",
         )
 
 
-def _checked_header(header: _HeaderLine, path: Path, bundle: Bundle) -> GenerationConfig:
-    """The options of the decode."""
+def _plan_from_header(header: _HeaderLine, path: Path, bundle: Bundle) -> DecodingPlan:
+    """Return the plan of the decode, as for an accelerator: gears are for these, whatever device recorded."""
     for name, found, expected in (
         ("version", header.version, TRACE_VERSION),
         ("weights", header.bundle.get(bundle.manifest.weights), bundle.manifest.weights_digest),
@@ -107,4 +109,4 @@ def _checked_header(header: _HeaderLine, path: Path, bundle: Bundle) -> Generati
                 expected=f"{name} {expected}, of {bundle.path}",
                 remedy="record a decode of this bundle: generate --trace",
             )
-    return GenerationConfig.from_mapping(header.config)
+    return bundle.manifest.plan(GenerationConfig.from_mapping(header.config), [_ACCELERATOR])

@@ -185,7 +185,8 @@ def _begun(trace: OutputLines | None, reader: LineReader) -> TraceWriter | None:
     if trace is None:
         return None
     trace.begin()
-    return TraceWriter(trace.write, reader.decoder.bundle.manifest, reader.config)
+    decoder = reader.decoder
+    return TraceWriter(trace.write, decoder.bundle.manifest, reader.config, decoder.plan(reader.config))
 
 
 def _decode_one(
@@ -266,5 +267,5 @@ def _words_of_run(decoder: Decoder, config: GenerationConfig, tally: BranchTally
     counted = "1 branch" if choice.number == 1 else f"{choice.number} branches"
     if choice.number == "auto":
         counted = tally.summary()
-    seed = f"seed {config.seed}, " if drawn or config.temperature > 0 else ""
+    seed = f"seed {config.seed}, " if drawn or decoder.plan(config).temperature > 0 else ""
     return f"{seed}{counted}: {choice.reason}"

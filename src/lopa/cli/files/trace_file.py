@@ -1,4 +1,4 @@
-"""The file of `generate --trace`: a header line that names the bundle and the options, then a line per step."""
+"""The file of `generate --trace`: a header line with the bundle, the options and the plan, then a line per step."""
 
 import json
 import math
@@ -10,6 +10,7 @@ from lopa.runtime.algorithm.decoding import Step
 from lopa.runtime.algorithm.trace_table import trace_table
 from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.plan import DecodingPlan
 
 TRACE_VERSION = 1
 
@@ -17,13 +18,17 @@ TRACE_VERSION = 1
 class TraceWriter:
     """Writes a header, then steps, each with the number of its request (0 for a single prompt, else its line)."""
 
-    def __init__(self, write: Callable[[str], None], manifest: Manifest, config: GenerationConfig) -> None:
+    def __init__(
+        self, write: Callable[[str], None], manifest: Manifest, config: GenerationConfig, plan: DecodingPlan
+    ) -> None:
+        """`plan` is what `config` resolves to; lines of a batch may have options of their own."""
         self._write = write
         header = {
             "type": "header",
             "version": TRACE_VERSION,
             "bundle": {record.path: record.sha256 for record in manifest.files},
-            "config": asdict(config),
+            "config": config.requested(),
+            "plan": plan.as_json(),
         }
         write(json.dumps(header))
 

@@ -1,5 +1,6 @@
 """lopa-export inspect: what a bundle holds, and whether compilers of the portable dialect can read its graph."""
 
+import json
 from collections import Counter
 from pathlib import Path
 
@@ -8,17 +9,16 @@ import click
 from lopa.cli.make.engine_lines import engine_lines
 from lopa.cli.shown.defaults import defaults_text
 from lopa.export.extra import export_extra_needed
-from lopa.runtime.branch_choice import reason_against_lookahead
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.manifest import Manifest, SpecialTokens, scale_name
 from lopa.runtime.bundle.record import json_from_record
 from lopa.runtime.errors import CheckFailedError
-from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.generation_config import GenerationConfig, reason_against_lookahead
 
 
 @click.command(name="inspect")
 @click.argument("bundle", type=click.Path(path_type=Path))
-@click.option("--json", "as_json", is_flag=True, help="Print the manifest itself.")
+@click.option("--json", "as_json", is_flag=True, help="Print the manifest, with the plan of a request without options beside it.")
 @click.option("--lint", is_flag=True, help="Say instead what in its portable graph (or else its only one) ATC refuses.")
 def command(bundle: Path, as_json: bool, lint: bool) -> None:
     """Show what BUNDLE holds: the model, its files, its origin, its decoding defaults."""
@@ -28,7 +28,11 @@ def command(bundle: Path, as_json: bool, lint: bool) -> None:
     if lint:
         _lint(opened)
     else:
-        click.echo(json_from_record(opened.manifest).decode() if as_json else _summary(opened), nl=not as_json)
+        click.echo(_in_json(opened.manifest) if as_json else _summary(opened))
+
+
+def _in_json(manifest: Manifest) -> str:
+    return json.dumps({**json.loads(json_from_record(manifest)), "plan": manifest.plan().as_json()}, indent=1)
 
 
 def _lint(bundle: Bundle) -> None:
@@ -77,6 +81,7 @@ def _summary(bundle: Bundle) -> str:
         ("decoding", ", ".join(f"{name} {value}" for name, value in _fields(manifest))),
         *([("defaults", defaults_text(manifest.defaults))] if manifest.defaults else []),
         *_lookahead(manifest),
+        ("plan", _plan(manifest)),
         *([("chat", "template in manifest.json, set by lopa-export edit")] if manifest.chat_template else []),
         *(("file", f"{file.path}  {file.size:,} bytes  sha256 {file.sha256[:12]}…") for file in manifest.files),
         *(("engine", line) for line in engine_lines(bundle)),
@@ -109,8 +114,15 @@ def _quantization(manifest: Manifest) -> str:
 
 def _lookahead(manifest: Manifest) -> list[tuple[str, str]]:
     """A row where there is little to look ahead at."""
-    reason = reason_against_lookahead(GenerationConfig.from_mapping(manifest.options()))
-    return [] if reason is None else [("lookahead", f"{reason}: lopa has 1 branch unless more are asked for")]
+    options = manifest.merged_options(GenerationConfig())
+    reason = reason_against_lookahead(options["block_size"], options["sub_block"], options["block_add_threshold"])
+    return [] if reason is None else [("lookahead", f"{reason}: lopa has 1 branch unless more are requested")]
+
+
+def _plan(manifest: Manifest) -> str:
+    """Return what holds for a request without options on a CPU."""
+    plan = manifest.plan().as_json()
+    return ", ".join(f"{name} {value}" for name, value in {**plan.pop("own"), **plan}.items())
 
 
 def _fields(manifest: Manifest) -> list[tuple[str, object]]:

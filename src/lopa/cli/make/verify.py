@@ -176,14 +176,14 @@ def agreement_of_engine(
         closing(session_from_engine(bundle, device, found)) as candidate,
     ):
         decoder = Decoder(bundle, reference, tokenizer)
-        own = decoder.config(max_new_tokens=_GATE_TOKENS)
+        own = decoder.plan(decoder.config(max_new_tokens=_GATE_TOKENS))
         plain = (own.alignment, own.cache) == ("prompt", "blocks")
-        configs = [replace(own, window=window) for window in ("full", "block_causal")] if plain else [own]
+        plans = [replace(own, window=window) for window in ("full", "block_causal")] if plain else [own]
         items = eval_set_from_jsonl(EVAL, limit=_GATE_PROMPTS)
-        prompts = [ids_from_prompt(item.prompt, configs[0], tokenizer, manifest) for item in items]
+        prompts = [ids_from_prompt(item.prompt, own, tokenizer, manifest) for item in items]
         shapes = [*engine.gears, engine.prefill.least, engine.prefill.most]
         tolerance = gate_tolerance(manifest, engine.flags.products)
-        work = (manifest, prompts, configs, shapes, tolerance, progress)
+        work = (manifest, prompts, plans, shapes, tolerance, progress)
         if failed is None:
             return agreement_of_sessions(reference, candidate, *work)
         recorded = RecordedSession(reference, cache_shape_from_manifest(manifest))

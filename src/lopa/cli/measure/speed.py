@@ -1,6 +1,5 @@
 """lopa-export bench --speed: our decoder beside an eager loop of PyTorch."""
 
-from dataclasses import asdict
 from pathlib import Path
 
 from lopa.bench.eval_set import eval_set_from_jsonl
@@ -43,7 +42,8 @@ def bench_speed(
         run = run_now(ours.bundle, device=ours.session.device, threads=threads, arguments=command_line())
         with progress_shown("prompts on both sides", ROUNDS * len(items), quiet=quiet()) as progress:
             measured = measured_speed(ours, eager, items, config, threads=threads, progress=progress)
+    settings = dict(ours.bundle.manifest.merged_options(config))
     report = SpeedReport(
-        "speed", run, prompt_file(EVAL, limit), asdict(config), adapter_apart, FORWARD_INCLUDES, measured
+        "speed", run, prompt_file(EVAL, limit), settings, adapter_apart, FORWARD_INCLUDES, measured
     )
     output.put("speed", report, tables_from_speed(report))

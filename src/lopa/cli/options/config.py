@@ -1,6 +1,5 @@
-"""The flags of GenerationConfig, made from its fields so that no name is written twice."""
+"""The flags of GenerationConfig, made from its fields and their documentation, so that nothing is written twice."""
 
-import dataclasses
 import difflib
 import types
 from collections.abc import Callable, Sequence
@@ -11,38 +10,34 @@ import click
 
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.files.untrusted_input import bytes_from_file, refused_as_bad_input
-from lopa.runtime.generation_config import DEFAULT_OPTIONS, GenerationConfig
-from lopa.runtime.generation_config.words import MOST_GRAMMAR_CHARACTERS
+from lopa.runtime.generation_config import DEFAULT_OPTIONS, OPTIONS, GenerationConfig, help_texts
+from lopa.runtime.plan.choices import MAX_GRAMMAR_CHARACTERS
+from lopa.runtime.strategy import STRATEGIES, strategy_names
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
-_PUBLISHED = "published"
-_WORDS_FOR_NONE: dict[str, str] = {
-    field.name: field.metadata["word_for_none"]
-    for field in dataclasses.fields(GenerationConfig)
-    if "word_for_none" in field.metadata
-}
-"""Options whose None is something to ask for: the words that do so on the command line."""
+_PUBLISHED, _STRATEGY, _STRATEGY_OPTIONS = "published", "strategy", "strategy_options"
+_WORDS_FOR_NONE = {"seed": "random"}
+"""Options whose None is a request of its own: the words for it on the command line."""
+_FILES = ("json_schema", "grammar")
+"""Options that are the text of a file on the command line."""
 
 
 def config_options(command: _Command) -> _Command:
-    """Add a flag for every field of GenerationConfig, and --reference for `published`.
+    """Add a flag for every field of GenerationConfig: --reference for `published`, others by their names.
 
-    A flag that was not given is None (an empty tuple for --stop), so that the bundle's own defaults hold.
+    A flag that was not given is None (an empty tuple where it may be repeated), so that the bundle's own defaults hold.
     """
     hints = get_type_hints(GenerationConfig)
-    command = click.option(
-        "--reference", _PUBLISHED, is_flag=True, default=None, help="The published behaviour, quirks included."
-    )(command)
-    for field in reversed(dataclasses.fields(GenerationConfig)):
-        if field.name != _PUBLISHED:
-            command = _option_from_field(field, hints[field.name])(command)
+    for name in reversed(OPTIONS):
+        command = _flag_of_option(name, hints[name])(command)
     return command
 
 
 def config_overrides(values: dict[str, Any]) -> dict[str, Any]:
-    """Of a command's keyword arguments, those that are config flags and were given."""
-    names = {field.name for field in dataclasses.fields(GenerationConfig)}
-    given = {name: value for name, value in values.items() if name in names and value is not None and value != ()}
+    """Return those of a command's keyword arguments that are config flags and were given."""
+    given = {name: value for name, value in values.items() if name in OPTIONS and value is not None and value != ()}
+    if _STRATEGY_OPTIONS in given:
+        given[_STRATEGY_OPTIONS] = dict(given[_STRATEGY_OPTIONS])
     return given | {name: None for name, word in _WORDS_FOR_NONE.items() if given.get(name) == word}
 
 
@@ -91,28 +86,62 @@ def defaults_from_texts(texts: Sequence[str]) -> dict[str, Any]:
         if name in found and not flags[name].multiple:
             raise BadInputError(f"--default {name} twice", expected="one value", remedy="leave one of them out")
         found[name] = (*found[name], *parsed) if name in found else parsed
-    return found
+    return config_overrides(found)
 
 
-def _option_from_field(field: dataclasses.Field[Any], hint: Any) -> Callable[[_Command], _Command]:
-    flag = "--" + field.name.replace("_", "-")
-    text = str(field.metadata["help"])
-    if field.default is not None and field.default != ():
-        text += f" [default: {field.default}]"
-    if field.metadata.get("reads_file"):
-        return click.option(flag, field.name, type=_TextOfFile(), help=text)
-    kind = _without_none(hint)
-    if field.name in _WORDS_FOR_NONE:
-        return click.option(flag, field.name, type=_NumberOrWord(_WORDS_FOR_NONE[field.name]), help=text)
+def _flag_of_option(name: str, hint: Any) -> Callable[[_Command], _Command]:
+    flag, text, kind = "--" + name.replace("_", "-"), help_texts().get(name, ""), _without_none(hint)
+    if name == _PUBLISHED:
+        return click.option("--reference", name, is_flag=True, default=None, help=text)
+    if name == _STRATEGY:
+        return click.option(flag, name, type=_StrategyName(), help=text)
+    if name == _STRATEGY_OPTIONS:
+        return click.option("--strategy-option", name, multiple=True, type=_NameAndValue(), help=text)
+    if name in _FILES:
+        return click.option(flag, name, type=_TextOfFile(), help=text)
+    if name in _WORDS_FOR_NONE:
+        return click.option(flag, name, type=_NumberOrWord(_WORDS_FOR_NONE[name]), help=text)
     if get_origin(kind) in (Union, types.UnionType):
-        return click.option(flag, field.name, type=_NumberOrWord("auto"), help=text)
+        return click.option(flag, name, type=_NumberOrWord("auto"), help=text)
     if kind is bool:
-        return click.option(f"{flag}/--no-{flag[2:]}", field.name, default=None, help=text)
+        return click.option(f"{flag}/--no-{flag[2:]}", name, default=None, help=text)
     if get_origin(kind) is tuple:
-        return click.option(flag, field.name, multiple=True, metavar="TEXT", help=text)
+        return click.option(flag, name, multiple=True, metavar="TEXT", help=text)
     if get_origin(kind) is Literal:
-        return click.option(flag, field.name, type=click.Choice(get_args(kind)), help=text)
-    return click.option(flag, field.name, type=kind, help=text)
+        return click.option(flag, name, type=click.Choice(get_args(kind)), help=text)
+    return click.option(flag, name, type=kind, help=text)
+
+
+class _StrategyName(click.Choice[str]):
+    """The name of a strategy, of the package or installed; help and completion know the former."""
+
+    def __init__(self) -> None:
+        super().__init__(tuple(STRATEGIES))
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        known = value in STRATEGIES or value in strategy_names()
+        return value if known else super().convert(value, param, ctx)
+
+
+class _NameAndValue(click.ParamType[tuple[str, bool | int | float | str]]):
+    """NAME=VALUE, where the value is true or false, a number, or else a text."""
+
+    name = "NAME=VALUE"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, bool | int | float | str]:
+        name, sign, text = value.partition("=")
+        if not sign or not name:
+            self.fail(f"{value!r} is not NAME=VALUE.", param, ctx)
+        if text in ("true", "false"):
+            return name, text == "true"
+        for kind in (int, float):
+            try:
+                return name, kind(text)
+            except ValueError:
+                continue
+        return name, text
 
 
 class _NumberOrWord(click.ParamType[int | str]):
@@ -134,8 +163,8 @@ class _TextOfFile(click.ParamType[str]):
     name = "FILE"
 
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:  # noqa: ARG002
-        expected, remedy = f"a file of UTF-8 text of at most {MOST_GRAMMAR_CHARACTERS} characters", "check the path"
-        content = bytes_from_file(Path(value), expected=expected, remedy=remedy, most=4 * MOST_GRAMMAR_CHARACTERS)
+        expected, remedy = f"a file of UTF-8 text of at most {MAX_GRAMMAR_CHARACTERS} characters", "check the path"
+        content = bytes_from_file(Path(value), expected=expected, remedy=remedy, most=4 * MAX_GRAMMAR_CHARACTERS)
         with refused_as_bad_input(value, expected=expected, remedy=remedy):
             return content.decode()
 

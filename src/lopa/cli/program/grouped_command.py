@@ -1,15 +1,13 @@
 """A command whose help lists its options in named groups: what goes in and out, devices, decoding."""
 
-import dataclasses
-
 import click
 
-from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.generation_config import OPTIONS
 
 _GROUPS = ("Input and output", "Device", "Decoding", "Other")
 _DEVICE = {"devices", "device_timeout", "threads", "parallel"}
 _OTHER = {"--quiet", "--verbose", "--help"}
-_DECODING = {"defaults", *(field.name for field in dataclasses.fields(GenerationConfig))}
+_DECODING = {"defaults", *OPTIONS}
 
 
 class GroupedCommand(click.Command):

@@ -6,7 +6,6 @@ from lopa.runtime.bundle.gears import Gear
 from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.contract import TILE, Sizes
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.sequence.layout import most_rows
 
 
@@ -17,14 +16,13 @@ def least_limits(manifest: Manifest) -> Sizes:
     beside one kept row, while the prompt and all generated positions may be committed. Branches and requests do not
     matter: a forward with more than a gear takes is split.
     """
-    config = GenerationConfig.from_mapping(manifest.options())
-    generated = config.positions
-    window, wanted = most_rows(1, config)
+    plan = manifest.plan()
+    window, wanted = most_rows(1, plan)
     return Sizes(
         requests=1,
         branches=1,
         window=window,
-        prefix=-(-(1 + generated) // TILE) * TILE,
+        prefix=-(-(1 + plan.positions) // TILE) * TILE,
         wanted=wanted,
     )
 

@@ -19,7 +19,7 @@ from lopa.runtime.algorithm.decoding import Decoding
 from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.contract import Int64, Sizes, Statistics, WindowBatch
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.plan import DecodingPlan
 from lopa.runtime.sessions.session import Session, unused_request
 from lopa.runtime.tensorrt.library import is_tensorrt
 
@@ -119,13 +119,13 @@ def agreement_of_sessions(
     candidate: Session,
     manifest: Manifest,
     prompts: Sequence[Int64],
-    configs: Sequence[GenerationConfig],
+    plans: Sequence[DecodingPlan],
     shapes: Sequence[Sizes],
     tolerance: GateTolerance,
     progress: Progress = silent,
     on_failure: Callable[[], None] | None = None,
 ) -> Agreement:
-    """Decode every prompt with every config, then run random windows in each of `shapes`, on both.
+    """Decode every prompt with every plan, then run random windows in each of `shapes`, on both.
 
     `progress` is told how many of these are done; `on_failure` is called right after each forward that would not be ok
     alone.
@@ -133,7 +133,7 @@ def agreement_of_sessions(
     tally = Tally(tolerance, on_failure)
     pair = PairedSession(reference, candidate, tally.compare)
     work = [
-        *((_decode, (prompt, config, manifest)) for config in configs for prompt in prompts),
+        *((_decode, (prompt, plan, manifest)) for plan in plans for prompt in prompts),
         *((_run_shape, (shape, max(each.window for each in shapes), manifest)) for shape in shapes),
     ]
     for number, (run, arguments) in enumerate(work):
@@ -143,9 +143,9 @@ def agreement_of_sessions(
     return tally.agreement(reference.device)
 
 
-def _decode(pair: PairedSession, prompt: Int64, config: GenerationConfig, manifest: Manifest) -> None:
+def _decode(pair: PairedSession, prompt: Int64, plan: DecodingPlan, manifest: Manifest) -> None:
     request = unused_request()
-    decoding = Decoding(pair, request, prompt, config, manifest)
+    decoding = Decoding(pair, request, prompt, plan, manifest)
     try:
         while decoding.stop_reason is None:
             decoding.step()

@@ -13,11 +13,12 @@ from typing import Any
 from lopa.runtime.checked_values import shown
 from lopa.runtime.errors import BadInputError, LopaError
 from lopa.runtime.files.untrusted_input import said_by
-from lopa.runtime.generation_config import GRAMMARS, GenerationConfig
+from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.grammar.bounded import BoundedExpression
 from lopa.runtime.grammar.library import library
 from lopa.runtime.grammar.reading import Reading, reading_of_nothing
 from lopa.runtime.grammar.vocabulary import Vocabulary
+from lopa.runtime.plan import GRAMMARS
 
 _WRITTEN = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 """How JSON is written where its schema does not say otherwise: in one way alone, so that much of it is forced."""
@@ -36,10 +37,10 @@ class GrammarRequest:
     """Tokens of the answer, its end-of-text included."""
 
 
-def request_from_config(config: GenerationConfig) -> GrammarRequest:
-    """Return the grammar that `config` asks for; it has to ask for one."""
+def request_from_config(config: GenerationConfig, positions: int) -> GrammarRequest:
+    """Return the grammar that `config` asks for, which it has to, for an answer of so many positions."""
     option = next(name for name in GRAMMARS if getattr(config, name) is not None)
-    return GrammarRequest(option, getattr(config, option), config.positions)
+    return GrammarRequest(option, getattr(config, option), positions)
 
 
 def library_grammar(request: GrammarRequest) -> str:
@@ -72,7 +73,7 @@ def reading_from_config(config: GenerationConfig, vocabulary: Vocabulary) -> Rea
     Raises BadInputError for a grammar that does not parse, with the place, and for a schema with features that the
     library lacks, which it names.
     """
-    request = request_from_config(config)
+    request = request_from_config(config, 0)  # a reading has no length
     return reading_of_request(request, library_grammar(request), vocabulary, hints_from_request(request, vocabulary))
 
 

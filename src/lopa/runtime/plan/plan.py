@@ -1,7 +1,8 @@
 """The frozen record by which one request is decoded."""
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
 
@@ -74,6 +75,10 @@ class DecodingPlan:
     """Whether a rule that fills so many positions a step takes unmasked ones where too few are masked, as the published
     loops do (docs/models.md)."""
 
+    def as_json(self) -> dict[str, Any]:
+        """Return every field by name as JSON holds it, which has no infinity: "inf"."""
+        return {each.name: _in_json(getattr(self, each.name)) for each in fields(self)}
+
     @cached_property
     def lookaheads(self) -> int:
         """Branches beside the anchor that a step makes at most."""
@@ -99,3 +104,9 @@ class DecodingPlan:
     def draws_from_logits(self) -> bool:
         """Whether tokens are taken from more candidates than a forward answers."""
         return self.filters and not 1 <= self.top_k <= TOP_K
+
+
+def _in_json(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _in_json(each) for name, each in value.items()}
+    return list(value) if isinstance(value, tuple) else "inf" if value == math.inf else value

@@ -9,7 +9,7 @@ import numpy as np
 
 from lopa.runtime.algorithm.decoding import Decoding, Step, StopReason
 from lopa.runtime.contract import Int64
-from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.plan import DecodingPlan
 from lopa.runtime.requests.result import DoneEvent, DraftEvent, Event, GenerationResult, TextEvent
 from lopa.runtime.text.text_stream import TextStream
 from lopa.runtime.text.tokenizer import Tokenizer
@@ -27,7 +27,7 @@ class Answer:
         self,
         decoding: Decoding,
         prompt_ids: Int64,
-        config: GenerationConfig,
+        plan: DecodingPlan,
         tokenizer: Tokenizer,
         *,
         drafts: bool,
@@ -36,11 +36,11 @@ class Answer:
     ) -> None:
         """`submitted` is when the result's seconds begin, on time.perf_counter's clock; `reused_rows` as in it."""
         self._decoding = decoding
-        self._prompt_ids, self._config = prompt_ids, config
+        self._prompt_ids, self._plan = prompt_ids, plan
         self._tokenizer, self._drafts = tokenizer, drafts
         self._submitted, self._reused_rows = submitted, reused_rows
-        self._time_limit = None if config.time_limit is None else time.perf_counter() + config.time_limit
-        self._stream = TextStream(tokenizer, config.stop)
+        self._time_limit = time.perf_counter() + plan.time_limit
+        self._stream = TextStream(tokenizer, plan.stop)
         self._text: list[str] = []
         self._pushed = 0
         self.first_text_seconds: float | None = None
@@ -59,7 +59,7 @@ class Answer:
             events.append(DraftEvent(step.number, self._draft(), int(decided)))
         if self._stream.stopped is not None:
             self._decoding.stop("stop_string")
-        elif not self._ended and self._time_limit is not None and time.perf_counter() >= self._time_limit:
+        elif not self._ended and time.perf_counter() >= self._time_limit:
             self._decoding.stop("time_limit")
         return events
 
@@ -101,7 +101,7 @@ class Answer:
         decoding = self._decoding
         # Ids up to the end of the stop string, if one ended the answer.
         answer = decoding.committed()[: None if self._stream.stopped is None else self._stream.token_count]
-        ids = decoding.generated() if self._config.published else answer
+        ids = decoding.generated() if self._plan.published else answer
         logprobs = decoding.logprobs()
         return GenerationResult(
             prompt_ids=tuple(self._prompt_ids.tolist()),
@@ -113,8 +113,9 @@ class Answer:
             tokens_per_forward=len(answer) / decoding.steps if decoding.steps else 0.0,
             stop_reason=stop_reason,
             seconds=time.perf_counter() - self._submitted,
-            seed=self._config.draw_seed,
-            branches="auto" if self._config.branches == "auto" else self._config.lookaheads + 1,
+            plan=self._plan,
+            seed=self._plan.seed,
+            branches="auto" if self._plan.auto_branches else self._plan.branches,
             logprobs=None if logprobs is None else tuple(logprobs[: len(ids)].tolist()),
             reused_rows=self._reused_rows,
         )

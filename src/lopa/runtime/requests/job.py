@@ -10,6 +10,7 @@ from lopa.runtime.algorithm.decoding import Step, StopReason
 from lopa.runtime.contract import Int64
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.grammar.state import GrammarState
+from lopa.runtime.plan import DecodingPlan
 from lopa.runtime.requests.handle import RequestHandle
 from lopa.runtime.sequence.shared_rows import Pays
 
@@ -20,6 +21,9 @@ class Job:
 
     prompt_ids: Int64
     config: GenerationConfig
+    """What was requested."""
+    plan: DecodingPlan
+    """What that means here; everything is decoded by it."""
     budget: BranchBudget | None
     sharing: Pays | None
     """Where rows that are equal on several branches are computed once; None: nowhere."""
@@ -58,9 +62,10 @@ class Job:
 
         Draws are a request's own, and so is what `on_step` raises: those are equal to themselves alone.
         """
-        if self.config.temperature or self.on_step is not None:
+        if self.plan.temperature or self.on_step is not None:
             return self.handle
-        return self.prompt_ids.tobytes(), self.config, self.drafts
+        grammar = (self.config.json_schema, self.config.regex, self.config.grammar)
+        return self.prompt_ids.tobytes(), self.plan, grammar, self.drafts
 
     def with_copy(self, handle: RequestHandle) -> Self:
         """This job, answered to `handle` too."""

@@ -93,12 +93,12 @@ class RequestPool:
 
     def rows_to_compute(self, job: Job) -> int:
         """Rows of its prompt that a request would compute if it joined now: none where they are stored."""
-        return 0 if self._prompts.holds(job.prompt_ids, job.config) else len(job.prompt_ids)
+        return 0 if self._prompts.holds(job.prompt_ids, job.plan) else len(job.prompt_ids)
 
     def add(self, job: Job) -> None:
         """Let a request join the next step."""
         began = time.perf_counter()
-        stored = self._prompts.find(job.prompt_ids, job.config)
+        stored = self._prompts.find(job.prompt_ids, job.plan)
         self._report_admission(job, began, stored)
         with self._own_errors(job):
             running = self._opened(job, stored)
@@ -167,7 +167,7 @@ class RequestPool:
             self._session,
             unused_request(),
             job.prompt_ids,
-            job.config,
+            job.plan,
             self._manifest,
             job.budget,
             prompt_row=None if stored is None else stored.last,
@@ -180,7 +180,7 @@ class RequestPool:
             handle: Answer(
                 decoding,
                 job.prompt_ids,
-                job.config,
+                job.plan,
                 self._tokenizer,
                 drafts=job.drafts,
                 submitted=job.submitted,
@@ -194,7 +194,7 @@ class RequestPool:
         batch = batch_from_windows(
             [windows for _, windows in members],
             [running.decoding.request for running, _ in members],
-            [running.job.config.logits_temperature for running, _ in members],
+            [running.job.plan.logits_temperature for running, _ in members],
         )
         if self._observer is None:
             return self._session.forward(batch)
@@ -211,13 +211,13 @@ class RequestPool:
         job = running.job
         step = running.decoding.finish_round(windows, rows, split)
         running.cache_rows = windows.prefix + windows.commit
-        if step.number == 1 and windows.commit and self._prompts.takes(job.prompt_ids, job.config):
+        if step.number == 1 and windows.commit and self._prompts.takes(job.prompt_ids, job.plan):
             # The rows are there until the next forward; a copy of the prompt's outlives it.
             branch = windows.branch_of_commit(step.winner)
             rows_of_prompt = self._session.read_rows(running.decoding.request, branch, windows.commit)
             last = running.decoding.kept_row
             self._prompts.add(
-                job.prompt_ids, job.config, StoredPrompt(rows_of_prompt, None if last is None else last.copy())
+                job.prompt_ids, job.plan, StoredPrompt(rows_of_prompt, None if last is None else last.copy())
             )
         if job.on_step is not None:
             job.on_step(step)

@@ -10,7 +10,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 
 from lopa.runtime.contract import CacheRows, Int64
-from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.plan import DecodingPlan
 from lopa.runtime.sequence.row_statistics import RowStatistics
 
 PROMPT_ROWS = 4096
@@ -40,37 +40,37 @@ class PromptStore:
         self.rows_saved = 0
         """Handed out instead of computed, since the store was made."""
 
-    def takes(self, prompt: Int64, config: GenerationConfig) -> bool:
+    def takes(self, prompt: Int64, plan: DecodingPlan) -> bool:
         """Whether the rows of this prompt may be stored and are not."""
-        return _reusable(config) and len(prompt) <= self._most_rows and _key(prompt, config) not in self._prompts
+        return _reusable(plan) and len(prompt) <= self._most_rows and _key(prompt, plan) not in self._prompts
 
-    def holds(self, prompt: Int64, config: GenerationConfig) -> bool:
+    def holds(self, prompt: Int64, plan: DecodingPlan) -> bool:
         """Whether `find` would give something; this is no use of it."""
-        return _reusable(config) and _key(prompt, config) in self._prompts
+        return _reusable(plan) and _key(prompt, plan) in self._prompts
 
-    def find(self, prompt: Int64, config: GenerationConfig) -> StoredPrompt | None:
-        """What was stored for the very same prompt, if the config may use it."""
-        if not _reusable(config):
+    def find(self, prompt: Int64, plan: DecodingPlan) -> StoredPrompt | None:
+        """What was stored for the very same prompt, if the plan may use it."""
+        if not _reusable(plan):
             return None
-        found = self._prompts.get(_key(prompt, config))
+        found = self._prompts.get(_key(prompt, plan))
         if found is not None:
-            self._prompts.move_to_end(_key(prompt, config))
+            self._prompts.move_to_end(_key(prompt, plan))
             self.rows_saved += found.rows.count
         return found
 
-    def add(self, prompt: Int64, config: GenerationConfig, stored: StoredPrompt) -> None:
+    def add(self, prompt: Int64, plan: DecodingPlan, stored: StoredPrompt) -> None:
         """Store a prompt that the store `takes`; those not used for longest go."""
-        self._prompts[_key(prompt, config)] = stored
+        self._prompts[_key(prompt, plan)] = stored
         self.rows += stored.rows.count
         while self.rows > self._most_rows:
             _, oldest = self._prompts.popitem(last=False)
             self.rows -= oldest.rows.count
 
 
-def _reusable(config: GenerationConfig) -> bool:
+def _reusable(plan: DecodingPlan) -> bool:
     # With blocks counted from position 0 the last committed row need not be the prompt's last.
-    return config.window == "block_causal" and config.alignment == "prompt" and not config.published
+    return plan.window == "block_causal" and plan.alignment == "prompt" and not plan.published
 
 
-def _key(prompt: Int64, config: GenerationConfig) -> tuple[bytes, float]:
-    return prompt.tobytes(), config.temperature or 1.0
+def _key(prompt: Int64, plan: DecodingPlan) -> tuple[bytes, float]:
+    return prompt.tobytes(), plan.temperature or 1.0

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from lopa.runtime.algorithm.decoding import StopReason
+from lopa.runtime.plan import DecodingPlan
 
 
 @dataclass(frozen=True)
@@ -13,7 +14,7 @@ class GenerationResult:
     `tokens` counts ids up to and including the first end-of-text, `window_tokens` all generated positions as the paper
     does; `steps` counts forward rounds. `token_ids` are the ids that `tokens` counts; in published mode all generated
     positions. `text` ends before an end-of-text or a stop string. `seconds` is wall time. `seed` and `branches` are
-    those that were used, also where the config left them open.
+    those that were used, also where the config left them open, and `plan` has every option with the value that held.
 
     `logprobs`, if they were asked for, are natural logarithms, one for each of `token_ids`: the probability that the
     model (at the temperature, before top_k and top_p) gave the token in the step that decided it, a lookahead token's
@@ -29,6 +30,7 @@ class GenerationResult:
     tokens_per_forward: float
     stop_reason: StopReason
     seconds: float
+    plan: DecodingPlan = field(compare=False, repr=False)
     seed: int = 0
     branches: int | Literal["auto"] = 1
     logprobs: tuple[float, ...] | None = None

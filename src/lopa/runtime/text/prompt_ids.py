@@ -12,6 +12,7 @@ from lopa.runtime.checked_values import shown
 from lopa.runtime.contract import Int64
 from lopa.runtime.errors import BadInputError, PromptTooLongError
 from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.plan import DecodingPlan
 from lopa.runtime.text.tokenizer import Tokenizer
 
 Prompt = str | Sequence[int] | npt.NDArray[np.integer]
@@ -36,15 +37,15 @@ class PromptRequest:
     config: GenerationConfig
 
 
-def ids_from_prompt(prompt: Prompt, config: GenerationConfig, tokenizer: Tokenizer, manifest: Manifest) -> Int64:
+def ids_from_prompt(prompt: Prompt, plan: DecodingPlan, tokenizer: Tokenizer, manifest: Manifest) -> Int64:
     """Ids [length] of text, to which a beginning-of-text is added as the bundle says, or of ids, taken as they are.
 
-    Special tokens written in text are text, unless the config says otherwise. Raises BadInputError for an empty prompt,
+    Special tokens written in text are text, unless the plan says otherwise. Raises BadInputError for an empty prompt,
     ids outside the vocabulary, and a prompt that leaves no room for the answer.
     """
     if isinstance(prompt, str):
         ids: Sequence[Any] = prompt and tokenizer.encode(
-            prompt, add_bos=manifest.decoding.add_bos, special_tokens=config.special_tokens
+            prompt, add_bos=manifest.decoding.add_bos, special_tokens=plan.special_tokens
         )
     else:
         ids = _checked_form(prompt)
@@ -52,7 +53,7 @@ def ids_from_prompt(prompt: Prompt, config: GenerationConfig, tokenizer: Tokeniz
         raise BadInputError(
             "an empty prompt", expected="at least one character or one id", remedy="give a text to continue"
         )
-    check_length(len(ids), config, manifest)
+    check_length(len(ids), plan, manifest)
     vocabulary = manifest.dimensions.vocab_size
     if not all(_is_id(each, vocabulary) for each in ids):
         raise BadInputError(
@@ -63,20 +64,20 @@ def ids_from_prompt(prompt: Prompt, config: GenerationConfig, tokenizer: Tokeniz
     return np.array(ids, np.int64)
 
 
-def check_length(length: int, config: GenerationConfig, manifest: Manifest) -> None:
+def check_length(length: int, plan: DecodingPlan, manifest: Manifest) -> None:
     """Raise PromptTooLongError unless a prompt of `length` tokens leaves room for the answer."""
-    most, answer = manifest.dimensions.max_positions, config.positions
+    most, answer = manifest.dimensions.max_positions, plan.positions
     if length + answer <= most:
         return
     room = f"this model has {most} positions for prompt and answer together"
     if answer < most:
         raise PromptTooLongError(
-            f"the prompt has {length} tokens, but {room} (max_new_tokens: {config.max_new_tokens})",
+            f"the prompt has {length} tokens, but {room} (max_new_tokens: {plan.max_new_tokens})",
             expected=f"at most {most - answer} tokens with this max_new_tokens",
             remedy="shorten the prompt" + (" or lower max_new_tokens" if length < most else ""),
         )
     error = PromptTooLongError(
-        f"max_new_tokens is {config.max_new_tokens}, but {room} (prompt: {length})",
+        f"max_new_tokens is {plan.max_new_tokens}, but {room} (prompt: {length})",
         expected=f"at most {most - length} with this prompt" if length < most else "a prompt and an answer that fit",
         remedy="lower max_new_tokens" + ("" if length < most else " and shorten the prompt"),
     )

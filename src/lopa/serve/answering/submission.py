@@ -34,14 +34,16 @@ async def handles_of_request(
     None when the client has gone meanwhile, which stops the preparation. Raises ApiError where there is no place,
     before any prompt is read, and BadInputError as submit_many does.
     """
-    config = config_of_options(service.engine.config, asked.options)
-    decoded_once = config.temperature == 0 and on_step is None
+    engine = service.engine
+    config = config_of_options(engine.config, engine.plan, asked.options)
+    draws = engine.plan(config).temperature > 0
+    decoded_once = not draws and on_step is None
     count = _different(asked.prompts) if decoded_once else (len(asked.prompts) or 1) * asked.copies
-    check_places(service.engine, count)
+    check_places(engine, count)
     threads = service.grammar_threads if config.has_grammar else service.threads
-    with service.engine.reserved(count) as reservation, departure(receive) as gone:
+    with engine.reserved(count) as reservation, departure(receive) as gone:
         loop = asyncio.get_running_loop()
-        preparing = loop.run_in_executor(threads, _submitted, service.engine, asked, config, on_step, reservation)
+        preparing = loop.run_in_executor(threads, _submitted, engine, asked, config, draws, on_step, reservation)
         either: list[asyncio.Future[Any]] = [preparing, gone]
         try:
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
@@ -63,6 +65,7 @@ def _submitted(
     engine: Engine,
     asked: AskedRequest,
     config: GenerationConfig,
+    draws: bool,
     on_step: Callable[[int, Step], None] | None,
     reservation: Reservation,
 ) -> Handles:
@@ -74,7 +77,9 @@ def _submitted(
         numbers_of_prompts(len(asked.prompts), asked.copies),
     ):
         prompts = asked.prompts or (engine.prompt_from_messages(asked.messages, special_tokens=config.special_tokens),)
-        requests = [PromptRequest(prompt, _of_copy(config, copy)) for prompt in prompts for copy in range(asked.copies)]
+        # Drawn answers have seeds of their own; greedy ones are the same, and decoded once.
+        configs = [_with_own_seed(config, copy) if draws else config for copy in range(asked.copies)]
+        requests = [PromptRequest(prompt, each) for prompt in prompts for each in configs]
         return engine.submit_many(
             requests,
             deadline=asked.deadline,
@@ -84,6 +89,6 @@ def _submitted(
         )
 
 
-def _of_copy(config: GenerationConfig, copy: int) -> GenerationConfig:
-    """Drawn answers have seeds of their own; greedy ones are the same, and decoded once."""
-    return replace(config, seed=(config.draw_seed + copy) % _SEEDS) if config.temperature else config
+def _with_own_seed(config: GenerationConfig, copy: int) -> GenerationConfig:
+    assert config.seed is not None
+    return replace(config, seed=(config.seed + copy) % _SEEDS)

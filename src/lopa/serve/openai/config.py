@@ -4,7 +4,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from lopa.runtime.errors import BadInputError, GrammarRefusedError, MissingBackendError
-from lopa.runtime.generation_config import GRAMMARS, GenerationConfig
+from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.plan import GRAMMARS, DecodingPlan
 from lopa.serve.openai.field_error import FieldError
 from lopa.serve.openai.options import OURS, BodyOptions
 from lopa.serve.openai.prompt_error import renamed
@@ -19,14 +20,16 @@ class GrammarLackError(Exception):
 
 MakeConfig = Callable[..., GenerationConfig]
 """From options by their names; Engine.config."""
+MakePlan = Callable[[GenerationConfig], DecodingPlan]
+"""Engine.plan."""
 
 
-def config_of_options(make: MakeConfig, options: BodyOptions) -> GenerationConfig:
-    """Raises FieldError for a value that cannot be used."""
+def config_of_options(make: MakeConfig, plan: MakePlan, options: BodyOptions) -> GenerationConfig:
+    """Return the config of a body's options. Raises FieldError for a value that cannot be used."""
     values = options.values
     with errors_of_options(make, options):
         config = make(**values)
-        if config.temperature and "seed" not in values:
+        if "seed" not in values and plan(config).temperature:
             config = make(**values, seed=None)  # one is drawn, so that asking again gives another answer
         return config
 

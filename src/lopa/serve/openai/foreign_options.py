@@ -9,7 +9,7 @@ from typing import Any
 
 from lopa.runtime.checked_values import truth, whole_number
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.generation_config.words import MOST_POSITIONS, MOST_TOP_K
+from lopa.runtime.plan.choices import MAX_POSITIONS, MAX_TOP_K
 
 _META = frozenset("\\.+*?()|[]{}^$#&-~")
 """Characters that mean something in a regular expression."""
@@ -137,13 +137,13 @@ def _kind(value: object) -> type:
 
 def _top_k(value: Any) -> dict[str, Any]:
     """-1 and 0: no limit that the client wants."""
-    number = whole_number("top_k", value, least=-1, most=MOST_TOP_K)
+    number = whole_number("top_k", value, least=-1, most=MAX_TOP_K)
     return {"top_k": number} if number > 0 else {}
 
 
 def _length(value: Any) -> dict[str, Any]:
     """Read llama.cpp's n_predict; -1 asks for no limit."""
-    number = whole_number("n_predict", value, least=-1, most=MOST_POSITIONS)
+    number = whole_number("n_predict", value, least=-1, most=MAX_POSITIONS)
     return {"max_new_tokens": number} if number >= 0 else {}
 
 

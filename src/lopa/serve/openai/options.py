@@ -7,11 +7,11 @@ in the object "lopa".
 
 import json
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any
 
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.generation_config import OPTIONS
 from lopa.serve.openai.field_error import FieldError, errors_of_field
 from lopa.serve.openai.foreign_options import HINTS, MAPPED, NEUTRAL, is_neutral
 from lopa.serve.openai.response_format import option_of_response_format
@@ -22,7 +22,6 @@ PROMPT_FIELDS = {CHATS: "messages", COMPLETIONS: "prompt"}
 """What of the body is to be answered, by endpoint."""
 OURS = "lopa"
 """The field with options that OpenAI's API lacks."""
-_NAMES = frozenset(option.name for option in fields(GenerationConfig))
 _OPTIONS = {
     "max_tokens": "max_new_tokens",
     "max_completion_tokens": "max_new_tokens",
@@ -48,6 +47,8 @@ _ONLY: dict[str, tuple[object, ...]] = {
     "modalities": (["text"],),
     "suffix": ("",),
 }
+_DRAWN = "seed"
+"""Option whose null in the object "lopa" means something: a seed that is drawn."""
 _FORMAT = "response_format"
 _IGNORED = frozenset(
     (
@@ -121,7 +122,7 @@ def options_of_body(
         elif name in _OPTIONS:
             with errors_of_field(name):
                 options.put(_OPTIONS[name], _READ.get((known, name), _READ.get(("", name), _as_it_is))(value), name)
-        elif name in _NAMES:
+        elif name in OPTIONS:
             raise FieldError(
                 name[:80],
                 f"{name[:80]!r} in the body",
@@ -139,15 +140,16 @@ def options_of_body(
         if name in ours_beside:
             continue
         param = f"{OURS}.{name[:80]}"
-        if name not in _NAMES:
+        if name not in OPTIONS:
             raise FieldError(
                 param,
                 f"unknown {name[:80]!r} in lopa",
                 expected="options among "
-                + ", ".join((*ours_beside, *(each.name for each in fields(GenerationConfig)))),
+                + ", ".join((*ours_beside, *OPTIONS)),
                 remedy="correct or remove it",
             )
-        options.put(name, value, param)
+        if value is not None or name == _DRAWN:
+            options.put(name, value, param)
     return options
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from lopa.runtime.checked_values import MOST_SECONDS, real_number, truth, whole_number
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.generation_config import DEFAULT_BRANCHES, MOST_AUTO_BRANCHES, MOST_POSITIONS
+from lopa.runtime.plan import DEFAULT_BRANCHES, MAX_AUTO_BRANCHES, MAX_POSITIONS
 from lopa.runtime.text.prompt_ids import Prompt
 from lopa.serve.limits import ServeLimits
 from lopa.serve.openai.field_error import FieldError, errors_of_field
@@ -135,12 +135,12 @@ def keep_within(options: BodyOptions, limits: ServeLimits, defaults: Mapping[str
 
     `defaults`, which `check_defaults` has seen, hold where a request does not say.
     """
-    most = MOST_POSITIONS if limits.max_tokens is None else limits.max_tokens
+    most = MAX_POSITIONS if limits.max_tokens is None else limits.max_tokens
     _check_ceiling(options, LENGTH, most)
     options.values.setdefault(LENGTH, min(defaults.get(LENGTH, USUAL_TOKENS), most))
     _check_ceiling(options, "branches", limits.max_branches)
     branches = options.values.get("branches")
-    if branches == "auto" and limits.max_branches < MOST_AUTO_BRANCHES:
+    if branches == "auto" and limits.max_branches < MAX_AUTO_BRANCHES:
         raise _above(options.params["branches"], branches, limits.max_branches)
     if branches is None and "branches" not in defaults and limits.max_branches < DEFAULT_BRANCHES:
         options.values["branches"] = 1

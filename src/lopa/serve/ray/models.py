@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.text.tokenizer import Tokenizer
 from lopa.serve.answering.service import card_of_model
 from lopa.serve.ray.options import NamedBundle
@@ -38,5 +37,5 @@ def models_of_bundles(bundles: tuple[NamedBundle, ...]) -> ServedModels:
         bundle = Bundle.open(each.path)
         chats = Tokenizer.open(bundle).has_chat_template
         cards[each.model] = card_of_model(each.model, created, bundle.manifest, chats=chats)
-        windows[each.model] = str(GenerationConfig.from_mapping(bundle.manifest.options()).window)
+        windows[each.model] = bundle.manifest.plan().window
     return ServedModels(cards, windows)

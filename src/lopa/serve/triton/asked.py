@@ -1,19 +1,18 @@
 """What a request to Triton asks for: from its tensors and parameters to a checked record. Knows no engine."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 from lopa.runtime.checked_values import truth
 from lopa.runtime.files.untrusted_input import object_from_json, refused_as_bad_input, value_from_json
-from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.generation_config import OPTIONS as OPTION_NAMES
 from lopa.serve.limits import ServeLimits
 from lopa.serve.openai.field_error import FieldError, errors_of_field
 from lopa.serve.openai.options import BodyOptions
 from lopa.serve.openai.request import deadline_within, keep_within, messages_of_field
 from lopa.serve.triton.config_text import DRAFTS, MESSAGES, OPTIONS, STREAM, TEXT
 
-_NAMES = tuple(option.name for option in fields(GenerationConfig))
 _DEADLINE = "deadline"
 _IDENTITY = "id"
 """A field of Triton's generate that comes as a parameter too."""
@@ -68,13 +67,13 @@ def asked_of_inputs(
             param = f"{source}{name[:80]}"
             if name == _DEADLINE and value is not None:
                 deadline = deadline_within(value, limits, param)
-            elif name in _NAMES and value is not None:
+            elif name in OPTION_NAMES and value is not None:
                 options.put(name, [value] if name == "stop" and isinstance(value, str) else value, param)
-            elif name not in (*_NAMES, _DEADLINE):
+            elif name not in (*OPTION_NAMES, _DEADLINE):
                 raise FieldError(
                     param,
                     f"unknown {name[:80]!r}",
-                    expected="options among " + ", ".join((_DEADLINE, *_NAMES)),
+                    expected="options among " + ", ".join((_DEADLINE, *OPTION_NAMES)),
                     remedy="correct or remove it",
                 )
     keep_within(options, limits, defaults)

@@ -115,7 +115,7 @@ class TritonModel:
         try:
             self._open[sender] = reservation
             try:
-                config = config_of_options(self._engine.config, asked.options)
+                config = config_of_options(self._engine.config, self._engine.plan, asked.options)
                 threads = self._grammar_threads if config.has_grammar else self._threads
                 with places:
                     handle = await self._loop.run_in_executor(threads, self._submitted, asked, config, reservation)

@@ -7,7 +7,7 @@ import pytest
 
 from lopa.runtime import BranchChoice, Decoder, GenerationConfig
 from lopa.runtime.algorithm.decoding import Step
-from lopa.runtime.branch_choice import branch_choice
+from lopa.runtime.generation_config import branch_choice, merged_options
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ from lopa.runtime.branch_choice import branch_choice
     ],
 )
 def test_by_device(devices: list[str], number: int) -> None:
-    found = branch_choice(GenerationConfig(), devices)
+    found = choice(devices)
     assert found.number == number
     assert found.reason
 
@@ -47,12 +47,12 @@ def test_by_device(devices: list[str], number: int) -> None:
     ],
 )
 def test_by_config(options: dict[str, Any], number: int | str) -> None:
-    assert branch_choice(GenerationConfig(**options), ["cpu"]).number == number
+    assert choice(["cpu"], **options).number == number
 
 
 @pytest.mark.parametrize(("devices", "number"), [(["numpy"], 2), (["cpu:0", "cpu:1", "cpu:2"], 3), (["cuda:0"], 4)])
 def test_lossless_by_device(devices: list[str], number: int) -> None:
-    assert branch_choice(GenerationConfig(strategy="vanilla", lossless=True), devices).number == number
+    assert choice(devices, strategy="vanilla", lossless=True).number == number
 
 
 @pytest.mark.parametrize(
@@ -68,10 +68,10 @@ def test_lossless_by_device(devices: list[str], number: int) -> None:
     ],
 )
 def test_where_little_is_left_to_look_ahead_at(options: dict[str, Any], said: str | None) -> None:
-    found = branch_choice(GenerationConfig(**options), ["cuda:0"])
+    found = choice(["cuda:0"], **options)
     assert found.number == (4 if said is None else 1)
     assert (said or "an accelerator") in found.reason
-    assert branch_choice(GenerationConfig(**options, branches=3), ["cuda:0"]).number == 3
+    assert choice(["cuda:0"], **options, branches=3).number == 3
 
 
 def test_the_result_says_what_was_used(tiny_bundle: Path) -> None:
@@ -86,3 +86,7 @@ def test_the_result_says_what_was_used(tiny_bundle: Path) -> None:
         assert used == {None: (1, 1), 1: (1, 1), 2: (2, 2)}
         (published,) = decoder.generate(["Two plus"], decoder.config(published=True, max_new_tokens=32))
         assert published.branches == 4
+
+
+def choice(devices: list[str], **options: Any) -> BranchChoice:
+    return branch_choice(merged_options(GenerationConfig(**options)), devices)
