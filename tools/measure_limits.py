@@ -18,7 +18,7 @@ from lopa.bench.quality.measure import Row, rows_from_outcomes
 from lopa.bench.quality.variants import Options, Variant
 from lopa.bench.table import Table, show_table
 from lopa.runtime.decoder import Decoder
-from lopa.runtime.generation_config import Strategy
+from lopa.runtime.plan import StrategyName
 from tools.checkpoint.line_lessons import ANSWER, LENGTH, TAUGHT
 from tools.shown_errors import errors_shown
 
@@ -26,7 +26,7 @@ _LEARNT: Options = (("block_size", ANSWER), ("window", "block_causal"), ("drop_a
 """As in the lessons: prompts see no answer, and an answer is one block whose end does not go away."""
 
 
-def _variant(strategy: Strategy, option: str, value: float, *more: tuple[str, float]) -> Variant:
+def _variant(strategy: StrategyName, option: str, value: float, *more: tuple[str, float]) -> Variant:
     name = "drawn" if more else strategy
     return Variant(f"{name} {value:g}", strategy, options=((option, value), *more, *_LEARNT), curve=name)
 

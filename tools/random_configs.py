@@ -69,9 +69,7 @@ def _blocks(rng: np.random.Generator, strategy: Strategy, block_size: int, windo
     return {
         "alignment": alignment,
         "sub_block": sub_block,
-        "block_steps": int(rng.integers(1, block_size + 1))
-        if strategy.block_steps and rng.random() < 0.3
-        else None,
+        "block_steps": int(rng.integers(1, block_size + 1)) if strategy.block_steps and rng.random() < 0.3 else None,
         "cache": str(rng.choice(caches)),
     }
 

@@ -14,7 +14,7 @@ from tests.runtime.accelerator.geared_forward import geared_session
 from tests.runtime.requests.company import alone, result_of
 
 from lopa.bench.gears.costs import gear_costs
-from lopa.bench.gears.planner import chosen_gears, limits_from_configs
+from lopa.bench.gears.planner import chosen_gears, limits_from_plans
 from lopa.bench.gears.recording import forwards_of_recording, recording_from_decoder
 from lopa.runtime import Decoder, Engine, GenerationResult, PromptRequest
 from lopa.runtime.bundle import Bundle
@@ -127,11 +127,11 @@ def test_the_same_answers_in_gears(family: str, opened: Opened, asked: list[Prom
     )
     assert recording.longest_prompt == 37
     forwards = forwards_of_recording(recording, 1)
-    limits = limits_from_configs(recording.configs, forwards, recording.longest_prompt)
+    limits = limits_from_plans(recording.plans, forwards, recording.longest_prompt)
     costs = gear_costs(decoder.bundle, "cuda:0", None)
     choice = chosen_gears(forwards, limits, costs, most=3, most_bytes=None, bytes_of=lambda _: 1, seconds=1)
-    strategy = decoder.config().strategy
-    own = [each for each in asked if each.config.strategy == strategy and each.config.doubt_threshold is None]
+    plans = {each: decoder.plan(each.config) for each in asked}
+    own = [each for each, plan in plans.items() if plan.strategy == decoder.plan().strategy and not plan.remasks]
     geared = opened(session=lambda bundle: geared_session(bundle, choice.gears))
     assert answers(geared, own) == answers(decoder, own)
 
@@ -168,7 +168,7 @@ def test_an_answer_has_no_more_than_was_asked_for_and_ends_where_it_ends(
                 for position in step.taken_back.tolist():
                     seen.pop(position, None)  # a lookahead token was no fill
             taken = sum(len(step.taken_back) for step in steps)
-            assert (taken > 0) == (config.doubt_threshold is not None)
+            assert (taken > 0) == decoder.plan(config).remasks
             result = alone(decoder, each.prompt, config)
             ends = decoder.bundle.manifest.special_tokens.ends
             if stops:

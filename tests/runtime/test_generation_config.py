@@ -1,4 +1,4 @@
-"""GenerationConfig keeps what was requested, checked; options that do not go together are refused when it is resolved."""
+"""GenerationConfig keeps what was requested, and `resolve` makes the plan of it."""
 
 import dataclasses
 import inspect
@@ -462,7 +462,7 @@ def test_documented_options_of_strategies_are_their_own() -> None:
 def test_documented_defaults_are_those_that_hold() -> None:
     found = {**PACKAGE_DEFAULTS, "top_k": TOP_K, "top_p": 1.0, "seed": GenerationConfig().seed}
     found |= {"entropy_threshold": DEFAULT_ENTROPY_THRESHOLD, "distance_penalty": DEFAULT_DISTANCE_PENALTY}
-    found |= {name: False for name in ("logprobs", "special_tokens", "published")}
+    found |= dict.fromkeys(("logprobs", "special_tokens", "published"), False)
     for name, value in found.items():
         assert help_texts()[name].endswith(f"  [default: {value}]") or value == ()
 

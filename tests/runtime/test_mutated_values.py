@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from lopa.runtime.bundle.manifest import MANIFEST_NAME, Manifest, manifest_from_json
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.files.untrusted_input import object_from_json
-from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.generation_config import GenerationConfig, resolve
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
@@ -25,7 +25,7 @@ OPTIONS = st.sampled_from(sorted(GenerationConfig.__dataclass_fields__))
 @given(st.dictionaries(OPTIONS, JSON, max_size=3))
 def test_options_make_a_config_or_an_error(values: dict[str, Any]) -> None:
     with suppress(BadInputError):
-        assert 1 <= GenerationConfig.from_mapping(values).max_new_tokens < 2**31
+        assert 1 <= resolve(GenerationConfig.from_mapping(values)).max_new_tokens < 2**31
 
 
 @settings(max_examples=200, deadline=None)

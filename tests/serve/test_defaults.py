@@ -13,7 +13,7 @@ from tests.serve.test_answers import QUESTIONS
 
 from lopa.runtime import Decoder
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.generation_config import GenerationConfig, resolve
 from lopa.serve.limits import ServeLimits
 from lopa.serve.openai.config import config_of_options
 from lopa.serve.openai.options import COMPLETIONS, BodyOptions

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 from tests.serve.chromium import PROGRAM, Browser, chromium
@@ -16,7 +16,7 @@ from tests.serve.servers import Server, serving
 from tests.serve.test_answers import QUESTIONS
 from tests.serve.test_streams import events
 
-from lopa.runtime.generation_config.words import Strategy
+from lopa.runtime.strategy import STRATEGIES
 
 KEY = "a-key-of-the-test"
 CONFIGS = ({"strategy": "lopa", "branches": 4}, {"strategy": "d2f"})
@@ -254,7 +254,7 @@ def test_a_chat_is_what_a_bundle_with_a_template_gets(browser: Browser, server: 
 def test_the_example_runs_with_every_strategy_and_an_empty_prompt_is_told(browser: Browser, server: Server) -> None:
     page = Page(browser, server)
     offered = browser.value("[...runs[0].strategy.options].map((each) => each.value)")
-    assert sorted(offered) == sorted(get_args(Strategy))
+    assert sorted(offered) == sorted(STRATEGIES)
     page.write("#tokens", "24")
     for first, second in zip(offered[::2], [*offered[1::2], "vanilla"], strict=True):
         browser.value(f"{[first, second]!r}.forEach((name, n) => {{ runs[n].strategy.value = name; }})")

@@ -16,22 +16,23 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import jsonschema
 
 from lopa.runtime.algorithm.decoding import Step
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.errors import GrammarRefusedError
-from lopa.runtime.generation_config import TRAITS, GenerationConfig, Strategy
+from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.grammar.source import reading_from_config
 from lopa.runtime.grammar.state import state_of_nothing
 from lopa.runtime.grammar.vocabulary import Vocabulary, vocabulary_from_tokenizer
 from lopa.runtime.requests.result import DoneEvent, GenerationResult
+from lopa.runtime.strategy import STRATEGIES as ALL_STRATEGIES
 from lopa.tiny import EVAL
 from tools.random_schemas import random_schema
 
-STRATEGIES = tuple(sorted(name for name, traits in TRAITS.items() if traits.doubt_threshold is None))
+STRATEGIES = tuple(sorted(name for name, each in ALL_STRATEGIES.items() if not each.remask_threshold))
 """Those that a grammar goes with: what it has read is not doubted any more."""
 
 
@@ -53,10 +54,10 @@ class Seen:
     mask: list[float] = field(default_factory=list)
     """Seconds of a grammar before its first token, of a token that is read, of a mask."""
 
-    def add(self, config: GenerationConfig, result: GenerationResult, steps: Sequence[Step]) -> None:
+    def add(self, result: GenerationResult, steps: Sequence[Step]) -> None:
         """Count a decode."""
         self.ends[result.stop_reason] += 1
-        self.strategies[config.strategy] += 1
+        self.strategies[result.plan.strategy] += 1
         self.tokens, self.steps = self.tokens + result.tokens, self.steps + result.steps
         self.host += [sum(step.seconds.values()) - step.seconds["forward"] for step in steps]
 
@@ -72,13 +73,13 @@ class Seen:
     def time(self, config: GenerationConfig, result: GenerationResult, vocabulary: Vocabulary) -> None:
         """Read an answer once more, with a clock."""
         began = time.perf_counter()
-        state = state_of_nothing(reading_from_config(config, vocabulary), config.positions)
+        state = state_of_nothing(reading_from_config(config, vocabulary), result.plan.positions)
         self.start.append(time.perf_counter() - began)
         for place, token in enumerate(result.token_ids):
             began = time.perf_counter()
             state.reading.allowed.any()
             masked = time.perf_counter()
-            after = state.after(token, config.positions - place - 1)
+            after = state.after(token, result.plan.positions - place - 1)
             self.mask.append(masked - began)
             self.after.append(time.perf_counter() - masked)
             assert after is not None
@@ -89,13 +90,13 @@ def random_options(
     rng: random.Random, schema: dict[str, Any], number: int, strategies: Sequence[str]
 ) -> dict[str, Any]:
     """Options of one decode: any of the strategies, blocks, windows, thresholds, draws."""
-    strategy = cast(Strategy, rng.choice(strategies))
+    strategy = ALL_STRATEGIES[rng.choice(strategies)]
     return {
-        "strategy": strategy,
+        "strategy": strategy.name,
         "json_schema": schema,
-        "branches": rng.choice([1, 2, 4]) if TRAITS[strategy].looks_ahead else None,
+        "branches": rng.choice([1, 2, 4]) if strategy.looks_ahead else None,
         "block_size": rng.choice([8, 16, 32]),
-        "window": rng.choice(["full", "block_causal"]) if TRAITS[strategy].pipelined else "full",
+        "window": rng.choice(["full", "block_causal"]) if strategy.pipelined else "full",
         "skip_threshold": rng.choice([0.2, 0.5, 0.9]),
         "temperature": rng.choice([0.0, 0.0, 0.5, 1.0]),
         "drop_after_eos": rng.random() < 0.8,
@@ -120,7 +121,7 @@ def seen_of_decodes(decoder: Decoder, count: int, seed: int, strategies: Sequenc
             seen.refused["no room" if "max_new_tokens" in error.received else error.received.rpartition(": ")[2]] += 1
             continue
         assert isinstance(last, DoneEvent)
-        seen.add(config, last.result, steps)
+        seen.add(last.result, steps)
         seen.check(schema, last.result)
         seen.time(config, last.result, vocabulary)
     return seen

@@ -20,12 +20,13 @@ from lopa.bench.progress import progress_shown
 from lopa.bench.table import Table, show_table
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.generation_config import TRAITS, GenerationConfig, Strategy
+from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.requests.result import DoneEvent, GenerationResult
+from lopa.runtime.strategy import STRATEGIES as ALL_STRATEGIES
 from lopa.tiny import EVAL
 from tools.random_configs import random_config, random_prompt
 
-STRATEGIES = tuple(name for name, traits in TRAITS.items() if traits.has_next_step)
+STRATEGIES = tuple(name for name, each in ALL_STRATEGIES.items() if each.from_one_branch)
 BRANCHES = (2, 3, 4)
 MOST_TOKENS = 96
 """Of a random decode: a few blocks of any size."""
@@ -69,15 +70,17 @@ def random_lossless_config(rng: np.random.Generator, decoder: Decoder) -> Genera
     while True:
         drawn = random_config(rng, decoder)
         try:
-            return replace(
+            config = replace(
                 drawn,
                 lossless=True,
-                strategy=drawn.strategy if drawn.traits.has_next_step else "d2f",
+                strategy=drawn.strategy if drawn.strategy in STRATEGIES else "d2f",
                 branches=int(rng.integers(2, 9)),
                 max_new_tokens=int(rng.integers(1, MOST_TOKENS + 1)),
                 logprobs=bool(rng.random() < 0.3),
                 published=False,
             )
+            decoder.plan(config)
+            return config
         except BadInputError:
             continue  # of another strategy, say
 
@@ -117,9 +120,7 @@ def row_of(name: str, pairs: dict[int, list[Pair]]) -> tuple[str, ...]:
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the first random one.")
 @click.option("--limit", type=click.IntRange(min=0), default=5, show_default=True, help="Prompts of each kind.")
 @click.option("--max-new-tokens", type=click.IntRange(min=1), default=256, show_default=True)
-def main(
-    bundle: Path, strategies: tuple[Strategy, ...], decodes: int, seed: int, limit: int, max_new_tokens: int
-) -> None:
+def main(bundle: Path, strategies: tuple[str, ...], decodes: int, seed: int, limit: int, max_new_tokens: int) -> None:
     """Compare decodes of BUNDLE on one thread."""
     rows, different = [], 0
     with Decoder.open(bundle, ["cpu"], threads=1) as decoder:
@@ -153,7 +154,7 @@ def main(
         with progress_shown("random decodes", decodes) as progress:
             for number, config, pair in random_pairs(decoder, range(seed, seed + decodes)):
                 alone, lossless = alone + pair.alone.steps, lossless + pair.lossless.steps
-                seen[config.strategy] += 1
+                seen[pair.lossless.plan.strategy] += 1
                 more += pair.lossless.steps > pair.alone.steps
                 if pair.differs:
                     unequal += 1

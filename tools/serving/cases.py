@@ -1,6 +1,5 @@
 """Requests whose answers are known: what is asked over HTTP, and what a decoder alone gives. Knows no server."""
 
-import dataclasses
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -11,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from lopa.runtime.decoder import Decoder
-from lopa.runtime.generation_config import MOST_POSITIONS, GenerationConfig
+from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.plan import MAX_POSITIONS
 from lopa.runtime.requests.result import GenerationResult
 from lopa.runtime.text.prompt_ids import Prompt
 from lopa.serve.openai.options import CHATS, COMPLETIONS, OURS
@@ -116,22 +116,20 @@ def _long_case(rng: np.random.Generator, decoder: Decoder) -> Case:
 
 
 def _fields_of_config(config: GenerationConfig) -> dict[str, Any]:
-    values = {name: _in_json(value) for name, value in dataclasses.asdict(config).items() if value is not None}
+    values = {name: _in_json(value) for name, value in config.requested().items()}
     top = {ours: values.pop(name) for name, ours in _TOP_LEVEL.items() if name in values}
-    return {**top, "stop": list(values.pop("stop")), OURS: values}
+    return {**top, "stop": list(values.pop("stop", ())), OURS: values}
 
 
 def _in_json(value: Any) -> Any:
     """JSON has no infinity: so large a bound of entropy is none."""
-    return MOST_POSITIONS if value == math.inf else value
+    return MAX_POSITIONS if value == math.inf else value
 
 
 def _decoded_alone(
     decoder: Decoder, prompts: Sequence[Prompt], config: GenerationConfig, copies: int
 ) -> tuple[GenerationResult, ...]:
     """All answers to the first prompt, then to the second; those to one prompt have seeds that count up."""
-    return tuple(
-        next(iter(decoder.generate([prompt], replace(config, seed=config.draw_seed + copy * bool(config.temperature)))))
-        for prompt in prompts
-        for copy in range(copies)
-    )
+    plan = decoder.plan(config)
+    configs = [replace(config, seed=plan.seed + copy * bool(plan.temperature)) for copy in range(copies)]
+    return tuple(next(iter(decoder.generate([prompt], each))) for prompt in prompts for each in configs)

@@ -12,7 +12,6 @@ from types import TracebackType
 from typing import Any, Self
 
 from lopa.runtime.algorithm.branch_budget import BranchBudget
-from lopa.runtime.algorithm.candidates import without_logits
 from lopa.runtime.algorithm.decoding import Step
 from lopa.runtime.algorithm.row_sharing import CheaperForward, always
 from lopa.runtime.bundle import Bundle
@@ -118,9 +117,9 @@ class Decoder:
         return cls(bundle, session, tokenizer, threads=threads, grammar_limits=grammar_limits)
 
     def config(self, **options: Any) -> GenerationConfig:
-        """Return the config of a request with `options`, checked against this bundle; `plan` has what holds beside them.
+        """Return the config of a request with `options`, checked against this bundle.
 
-        Raises BadInputError for options that are unknown, wrong, or wrong together.
+        Raises BadInputError for options that are unknown, wrong, or wrong together. `plan` has what holds beside them.
         """
         config = GenerationConfig.from_mapping(options)
         self.plan(config)

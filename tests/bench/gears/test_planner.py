@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from tests.conformance.recorded import TRACES, recording_of_file
 
 from lopa.bench.gears.costs import GearCosts, bytes_of_gear, gear_costs
-from lopa.bench.gears.planner import Choice, chosen_gears, limits_from_configs
+from lopa.bench.gears.planner import Choice, chosen_gears, limits_from_plans
 from lopa.bench.gears.recording import forwards_of_recording
 from lopa.bench.gears.rivals import outcome_of_gears, rival_outcomes
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.gears import Gear, GearPlanCosts, GearTable, gears_can_be_used
 from lopa.runtime.contract import Sizes
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.generation_config import GenerationConfig, resolve
 
 LIMITS = Sizes(2, 4, 128, 192, 97)
 
@@ -123,13 +123,13 @@ def test_of_too_many_sizes_a_part_is_considered(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_limits_are_what_the_options_allow() -> None:
-    configs = [
-        GenerationConfig(branches=5, block_size=32, max_new_tokens=100),
-        GenerationConfig(strategy="d2f", block_size=16, max_new_tokens=40),
+    plans = [
+        resolve(GenerationConfig(branches=5, block_size=32, max_new_tokens=100)),
+        resolve(GenerationConfig(strategy="d2f", block_size=16, max_new_tokens=40)),
     ]
     forwards = Counter({Sizes(3, 2, 50, 64, 20): 1})
-    assert limits_from_configs(configs, forwards, 30) == Sizes(3, 5, 112, 192, 101)
-    assert limits_from_configs(configs, forwards, 300) == Sizes(3, 5, 336, 448, 101)
+    assert limits_from_plans(plans, forwards, 30) == Sizes(3, 5, 112, 192, 101)
+    assert limits_from_plans(plans, forwards, 300) == Sizes(3, 5, 336, 448, 101)
 
 
 @pytest.mark.parametrize("path", sorted(TRACES.glob("*lopa*.gz")), ids=lambda path: path.name.split(".")[0])
@@ -138,7 +138,7 @@ def test_recorded_traces_with_eight_gears(path: Path, tiny_bundle: Path) -> None
     bundle = Bundle.open(tiny_bundle)
     recording = recording_of_file(path)
     forwards = forwards_of_recording(recording, 1)
-    limits = limits_from_configs(recording.configs, forwards, recording.longest_prompt)
+    limits = limits_from_plans(recording.plans, forwards, recording.longest_prompt)
     for device, aim in (("cpu", 1.14 if "x_long" in path.name else 1.10), ("cuda:0", 1.05)):
         costs = gear_costs(bundle, device, None)
         found = chosen_gears(

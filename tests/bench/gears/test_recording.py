@@ -16,12 +16,12 @@ from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.gears import Source
 from lopa.runtime.contract import Rows, Sizes, Statistics, WindowBatch, sizes_of_batch
 from lopa.runtime.decoder import Decoder
-from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.generation_config import GenerationConfig, resolve
 from lopa.runtime.sessions.host_session import Forward
 from lopa.runtime.sessions.prefix_cache import Prefix
 from lopa.runtime.text.tokenizer import Tokenizer
 
-CONFIG = GenerationConfig()
+PLAN = resolve(GenerationConfig())
 FIRST, LATER, SMALL = (
     Sizes(1, 1, 60, 64, 33),
     Sizes(1, 4, 64, 128, 40),
@@ -30,7 +30,7 @@ FIRST, LATER, SMALL = (
 
 
 def recording(*requests: tuple[Sizes, ...]) -> Recording:
-    return Recording(requests, (CONFIG,), 28, (Source(name="test", sha256="", forwards=sum(map(len, requests))),))
+    return Recording(requests, (PLAN,), 28, (Source(name="test", sha256="", forwards=sum(map(len, requests))),))
 
 
 def test_alone_every_step_is_a_forward() -> None:
@@ -54,7 +54,7 @@ def test_a_common_forward_has_the_largest_of_every_size() -> None:
 def test_joined() -> None:
     joined = joined_recordings([recording((FIRST,)), recording((LATER, LATER), (SMALL,))])
     assert joined.requests == ((FIRST,), (LATER, LATER), (SMALL,))
-    assert (len(joined.configs), len(joined.sources), joined.longest_prompt) == (2, 2, 28)
+    assert (len(joined.plans), len(joined.sources), joined.longest_prompt) == (2, 2, 28)
 
 
 class Noting:

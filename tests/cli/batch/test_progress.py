@@ -7,9 +7,10 @@ import pytest
 from lopa.cli.batch.progress import BatchProgress
 from lopa.cli.batch.resume import Kept
 from lopa.runtime.errors import BadInputError
+from lopa.runtime.generation_config import GenerationConfig, resolve
 from lopa.runtime.requests.result import GenerationResult
 
-RESULT = GenerationResult((1,), (2, 3), "text", 1, 2, 2, 2.0, "eos", 0.1)
+RESULT = GenerationResult((1,), (2, 3), "text", 1, 2, 2, 2.0, "eos", 0.1, resolve(GenerationConfig()))
 
 
 @pytest.mark.parametrize("total", [10, None])

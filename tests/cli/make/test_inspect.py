@@ -4,8 +4,9 @@ import json
 import shutil
 from pathlib import Path
 
-from lopa.runtime.bundle import Bundle
 from tests.cli.command import lopa_export
+
+from lopa.runtime.bundle import Bundle
 
 
 def test_inspect_shows_what_the_bundle_holds(tiny_bundle: Path) -> None:

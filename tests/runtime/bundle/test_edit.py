@@ -1,5 +1,6 @@
 """Defaults and chat templates of a bundle that is there: one file is replaced, in one step, and can be put back."""
 
+import dataclasses
 import errno
 import json
 import math
@@ -18,7 +19,7 @@ from lopa.runtime.bundle import Bundle, sha256_of_file
 from lopa.runtime.bundle.edit import CHAT_TEMPLATE, edited_bundle, write_manifest
 from lopa.runtime.bundle.manifest import MANIFEST_NAME
 from lopa.runtime.errors import BadInputError, OutputFailedError
-from lopa.runtime.generation_config import GenerationConfig, left_out_for
+from lopa.runtime.generation_config import GenerationConfig, resolve
 from lopa.runtime.text.tokenizer import Tokenizer
 
 TEMPLATE = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
@@ -60,11 +61,15 @@ def test_defaults_are_those_of_every_request_that_does_not_say(bundle: Path) -> 
     edit(bundle, defaults=DEFAULTS)
     own = Bundle.open(bundle).manifest.decoding.options()
     with Decoder.open(bundle, ["numpy"]) as decoder:
-        assert decoder.config() == GenerationConfig(**{**own, **DEFAULTS})
+        assert decoder.plan() == resolve(GenerationConfig(**DEFAULTS), own=own)
         asked = {"gamma": 0.1, "max_new_tokens": 9}
-        assert decoder.config(**asked) == GenerationConfig(**{**own, **DEFAULTS, **asked})
-        other = {"block_size": 32, "decide_frontier": True, "stop": ("#",), "strategy": "threshold"}
-        assert decoder.config(strategy="threshold") == GenerationConfig(**{**own, **left_out_for("threshold"), **other})
+        assert decoder.plan(decoder.config(**asked)) == resolve(GenerationConfig(**{**DEFAULTS, **asked}), own=own)
+        other: dict[str, Any] = {
+            "block_size": 32, "decide_frontier": True, "stop": ("#",), "strategy": "threshold",
+        }  # fmt: skip
+        changed = dataclasses.replace(decoder.config(strategy="dream", max_new_tokens=64), strategy="threshold")
+        for config, more in ((decoder.config(strategy="threshold"), {}), (changed, {"max_new_tokens": 64})):
+            assert decoder.plan(config) == resolve(GenerationConfig(**other, **more), own=own)
 
 
 def test_only_the_manifest_changes_and_it_can_be_put_back(bundle: Path) -> None:

@@ -108,7 +108,7 @@ def test_the_default_strategy_does_not_give_way() -> None:
     with pytest.raises(BadInputError, match="json_schema"):
         planned({"lossless": True, "strategy": "d2f"}, json_schema="{oops")
     for defaults in ({"gama": 1}, {"top_k": -1}):
-        with pytest.raises(BadInputError, match="gama|top_k"):
+        with pytest.raises(BadInputError, match=r"gama|top_k"):
             planned(defaults)
 
 

@@ -15,11 +15,10 @@ from tests.runtime.shortened import assert_shortened_equals_fresh
 
 from lopa.export.verify.report import report_from_bundle
 from lopa.runtime import Decoder, Engine
-from lopa.runtime.branch_choice import branch_choice
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.devices import session_from_devices
 from lopa.runtime.errors import BadInputError, MissingBackendError
-from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.generation_config import GenerationConfig, branch_choice, merged_options
 from lopa.runtime.openvino import choice, model, session
 from lopa.runtime.openvino.device import OpenVinoDevice, device_from_name
 from lopa.runtime.openvino.model import settings
@@ -227,7 +226,7 @@ def test_decoder_and_engine_answer_as_on_onnx_runtime(tiny_bundle: Path) -> None
 
 
 def test_the_processor_has_one_branch_by_default() -> None:
-    config = GenerationConfig()
+    config = merged_options(GenerationConfig())
     assert branch_choice(config, [DEVICE]).number == branch_choice(config, ["cpu"]).number == 1
     assert branch_choice(config, [BF16]).number == 1
     assert branch_choice(config, ["openvino:GPU"]).number == branch_choice(config, ["cuda:0"]).number > 1

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from lopa.runtime.errors import BadInputError
+from lopa.runtime.generation_config import GenerationConfig, resolve
 from lopa.runtime.requests.handle import RequestHandle
 from lopa.runtime.requests.result import DoneEvent, DraftEvent, Event, GenerationResult, TextEvent
 
-RESULT = GenerationResult((1,), (2,), "ab", 1, 1, 4, 1.0, "eos", 0.5)
+RESULT = GenerationResult((1,), (2,), "ab", 1, 1, 4, 1.0, "eos", 0.5, resolve(GenerationConfig()))
 EVENTS: list[Event] = [TextEvent("a"), TextEvent("b"), DoneEvent(RESULT)]
 
 

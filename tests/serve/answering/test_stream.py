@@ -3,11 +3,12 @@
 import asyncio
 from typing import Any
 
+from lopa.runtime.generation_config import GenerationConfig, resolve
 from lopa.runtime.requests.handle import RequestHandle
 from lopa.runtime.requests.result import DoneEvent, DraftEvent, GenerationResult, TextEvent
 from lopa.serve.answering.stream import events_of_handles
 
-RESULT = GenerationResult((1,), (2,), "text", 1, 1, 1, 1.0, "eos", 0.5)
+RESULT = GenerationResult((1,), (2,), "text", 1, 1, 1, 1.0, "eos", 0.5, resolve(GenerationConfig()))
 
 
 async def read_late(handle: RequestHandle, drafts: int) -> list[Any]:

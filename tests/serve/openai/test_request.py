@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.generation_config import GenerationConfig, resolve
 from lopa.serve.limits import ServeLimits
 from lopa.serve.openai.field_error import FieldError
 from lopa.serve.openai.options import CHATS, COMPLETIONS
@@ -53,9 +53,14 @@ def test_any_body_is_understood_or_refused(endpoint: str, changes: dict[str, Any
         config = GenerationConfig(**asked.options.values)
     except BadInputError:
         return
+    assert config.max_new_tokens is not None
     assert config.max_new_tokens <= 100
-    assert config.lookaheads + 1 <= 3
     assert config.time_limit is None or config.time_limit <= 5
+    try:
+        plan = resolve(config)
+    except BadInputError:
+        return
+    assert plan.branches <= 3
 
 
 @pytest.mark.parametrize("branches", [None, 1, 3])

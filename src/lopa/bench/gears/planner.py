@@ -35,7 +35,7 @@ class Choice:
 
 
 def limits_from_plans(plans: Sequence[DecodingPlan], forwards: Mapping[Sizes, int], prompt: int) -> Sizes:
-    """Return the largest sizes that decodes with `plans`, at least one, and prompts of up to `prompt` tokens can have."""
+    """Return the largest sizes of decodes with `plans`, at least one, and prompts of up to `prompt` tokens."""
     generated = max(plan.positions for plan in plans)
     window, asked = (max(most) for most in zip(*(most_rows(prompt, plan) for plan in plans), strict=True))
     occurring = list(forwards)

@@ -43,7 +43,5 @@ def bench_speed(
         with progress_shown("prompts on both sides", ROUNDS * len(items), quiet=quiet()) as progress:
             measured = measured_speed(ours, eager, items, config, threads=threads, progress=progress)
     settings = dict(ours.bundle.manifest.merged_options(config))
-    report = SpeedReport(
-        "speed", run, prompt_file(EVAL, limit), settings, adapter_apart, FORWARD_INCLUDES, measured
-    )
+    report = SpeedReport("speed", run, prompt_file(EVAL, limit), settings, adapter_apart, FORWARD_INCLUDES, measured)
     output.put("speed", report, tables_from_speed(report))

@@ -235,9 +235,7 @@ class Manifest(Record, frozen=True, forbid_unknown_fields=True, kw_only=True, om
         """Return every option of a request by name, None where the strategy or the device gives the default."""
         return merged_options(config, own=self.decoding.options(), defaults=self.default_options)
 
-    def plan(
-        self, config: GenerationConfig | None = None, devices: Sequence[str] = DEFAULT_DEVICES
-    ) -> DecodingPlan:
+    def plan(self, config: GenerationConfig | None = None, devices: Sequence[str] = DEFAULT_DEVICES) -> DecodingPlan:
         """Return the plan of a request with `config` (None: without options), on devices that share its branches.
 
         Raises BadInputError for options that do not go together.

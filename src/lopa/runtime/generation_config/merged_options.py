@@ -1,6 +1,5 @@
 """Options of a request over the defaults of a bundle or server, over the model's own, over the package's."""
 
-from collections.abc import Mapping
 from typing import Any
 
 from lopa.runtime.errors import BadInputError

@@ -144,8 +144,7 @@ def options_of_body(
             raise FieldError(
                 param,
                 f"unknown {name[:80]!r} in lopa",
-                expected="options among "
-                + ", ".join((*ours_beside, *OPTIONS)),
+                expected="options among " + ", ".join((*ours_beside, *OPTIONS)),
                 remedy="correct or remove it",
             )
         if value is not None or name == _DRAWN:
