@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from lopa.runtime import BranchChoice, Decoder, GenerationConfig
-from lopa.runtime.algorithm.decoding import Step
 from lopa.runtime.branch_choice import branch_choice
+from lopa.runtime.decoding.decoding import Step
 
 
 @pytest.mark.parametrize(

@@ -11,16 +11,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from lopa.runtime.algorithm.branch_budget import BranchBudget
-from lopa.runtime.algorithm.candidates import without_logits
-from lopa.runtime.algorithm.decoding import Step
-from lopa.runtime.algorithm.row_sharing import CheaperForward, always
 from lopa.runtime.branch_choice import BranchChoice, branch_choice, may_share_rows
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.costs import CostTable, costs_from_bundle
 from lopa.runtime.bundle.edit import edited_bundle
 from lopa.runtime.checked_values import MOST_SECONDS, check_callback, real_number, truth, whole_number
 from lopa.runtime.contract.timeline import Timeline
+from lopa.runtime.decoding.branch_budget import BranchBudget
+from lopa.runtime.decoding.candidates import missing_logits
+from lopa.runtime.decoding.decoding import Pays, Step
 from lopa.runtime.devices import session_from_devices
 from lopa.runtime.errors import (
     BadInputError,
@@ -29,7 +28,7 @@ from lopa.runtime.errors import (
     PreparationStoppedError,
 )
 from lopa.runtime.files.untrusted_input import refused_as_bad_input
-from lopa.runtime.generation_config import GenerationConfig, config_with_defaults
+from lopa.runtime.generation_config import GenerationConfig, config_with_defaults, plan_from_config
 from lopa.runtime.grammar.helper import GrammarHelper, helper_runs_here
 from lopa.runtime.grammar.limits import GrammarLimits
 from lopa.runtime.grammar.preparation import state_of_checked, state_of_request
@@ -43,7 +42,7 @@ from lopa.runtime.requests.observer import EngineObserver
 from lopa.runtime.requests.pool import RequestPool
 from lopa.runtime.requests.prompt_store import PROMPT_ROWS, PromptStore
 from lopa.runtime.requests.result import Event, GenerationResult
-from lopa.runtime.sequence.shared_rows import Pays
+from lopa.runtime.row_sharing import CheaperForward, always
 from lopa.runtime.sessions.device_errors import TypedSession
 from lopa.runtime.sessions.session import Session
 from lopa.runtime.text.prompt_ids import Prompt, PromptRequest, check_prompts, ids_from_prompt
@@ -243,7 +242,7 @@ class Decoder:
         if deadline is not None:
             deadline = real_number("deadline", deadline, least=0.0, most=MOST_SECONDS)
         if config.draws_from_logits and not self.bundle.manifest.with_logits:
-            raise without_logits(config)
+            raise missing_logits(plan_from_config(config))
         if config.slides and self.bundle.manifest.prediction_shift:
             raise BadInputError(
                 f"alignment 'sliding' for a bundle of architecture {self.bundle.manifest.architecture!r}",

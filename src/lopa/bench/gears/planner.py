@@ -14,10 +14,11 @@ from lopa.bench.gears.column_search import Floats, cheapest_columns
 from lopa.bench.gears.costs import GearCosts
 from lopa.bench.gears.size_grid import WINDOW_MULTIPLE, grid_of_forwards, grid_within
 from lopa.runtime.bundle.gears import SPLIT_COST, Gear, gear_from_sizes
-from lopa.runtime.contract import TILE, Sizes
+from lopa.runtime.contract import TILE
+from lopa.runtime.contract.sizes import Sizes
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import GenerationConfig
-from lopa.runtime.sequence.layout import most_rows
+from lopa.runtime.state.layout import max_rows
 
 MOST_CELLS = 4_000_000
 """Entries of the table of costs, shapes by candidates."""
@@ -37,7 +38,9 @@ class Choice:
 def limits_from_configs(configs: Sequence[GenerationConfig], forwards: Mapping[Sizes, int], prompt: int) -> Sizes:
     """The largest sizes that decodes with `configs`, at least one, and prompts of up to `prompt` tokens can have."""
     generated = max(config.positions for config in configs)
-    window, asked = (max(most) for most in zip(*(most_rows(prompt, config) for config in configs), strict=True))
+    window, asked = (
+        max(most) for most in zip(*(max_rows(prompt, plan_from_config(config)) for config in configs), strict=True)
+    )
     occurring = list(forwards)
     return Sizes(
         requests=max(sizes.requests for sizes in occurring),

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lopa.runtime.algorithm.decoding import Decoding
 from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.contract import Int64
-from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.decoding.decoding import Decoding
+from lopa.runtime.generation_config import GenerationConfig, plan_from_config
 from lopa.runtime.sessions.session import Session, unused_request
 
 _CONFIG = GenerationConfig(branches=4, max_new_tokens=128, stop_at_eos=False)
@@ -62,7 +62,7 @@ def measured_steps(session: Session, manifest: Manifest) -> StepTimes:
 def _steps_of_prompt(session: Session, manifest: Manifest, prompt: Int64) -> list[tuple[int, dict[str, float]]]:
     """Branches, and seconds by phase, of every step but the first."""
     request = unused_request()
-    decoding = Decoding(session, request, prompt, _CONFIG, manifest)
+    decoding = Decoding(session, request, prompt, plan_from_config(_CONFIG), manifest)
     steps: list[tuple[int, dict[str, float]]] = []
     try:
         while decoding.stop_reason is None and len(steps) < _STEPS:

@@ -4,10 +4,11 @@ from collections.abc import Sequence
 
 from lopa.runtime.bundle.gears import Gear
 from lopa.runtime.bundle.manifest import Manifest
-from lopa.runtime.contract import TILE, Sizes
+from lopa.runtime.contract import TILE
+from lopa.runtime.contract.sizes import Sizes
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import GenerationConfig
-from lopa.runtime.sequence.layout import most_rows
+from lopa.runtime.state.layout import max_rows
 
 
 def least_limits(manifest: Manifest) -> Sizes:
@@ -19,7 +20,7 @@ def least_limits(manifest: Manifest) -> Sizes:
     """
     config = GenerationConfig.from_mapping(manifest.options())
     generated = config.positions
-    window, wanted = most_rows(1, config)
+    window, wanted = max_rows(1, plan_from_config(config))
     return Sizes(
         requests=1,
         branches=1,

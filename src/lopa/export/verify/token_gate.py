@@ -15,11 +15,12 @@ from lopa.export.verify.differences import RMS_TOLERANCES, TOLERANCES, Differenc
 from lopa.export.verify.paired_session import PairedSession
 from lopa.export.verify.random_windows import random_windows
 from lopa.runtime import contract
-from lopa.runtime.algorithm.decoding import Decoding
 from lopa.runtime.bundle.manifest import Manifest
-from lopa.runtime.contract import Int64, Sizes, Statistics, WindowBatch
+from lopa.runtime.contract import Int64, Statistics, WindowBatch
+from lopa.runtime.contract.sizes import Sizes
+from lopa.runtime.decoding.decoding import Decoding
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.generation_config import GenerationConfig, plan_from_config
 from lopa.runtime.sessions.session import Session, unused_request
 from lopa.runtime.tensorrt.library import is_tensorrt
 
@@ -145,7 +146,7 @@ def agreement_of_sessions(
 
 def _decode(pair: PairedSession, prompt: Int64, config: GenerationConfig, manifest: Manifest) -> None:
     request = unused_request()
-    decoding = Decoding(pair, request, prompt, config, manifest)
+    decoding = Decoding(pair, request, prompt, plan_from_config(config), manifest)
     try:
         while decoding.stop_reason is None:
             decoding.step()

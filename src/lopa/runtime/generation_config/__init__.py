@@ -5,7 +5,7 @@ others; `value_checks` and `option_checks` refuse what cannot be; `config` is th
 `defaults` says how a request meets the defaults that the owner of a bundle or of a server sets.
 """
 
-from lopa.runtime.generation_config.config import GenerationConfig
+from lopa.runtime.generation_config.config import GenerationConfig, plan_from_config
 from lopa.runtime.generation_config.defaults import (
     DEFAULT_OPTIONS,
     checked_defaults,
@@ -43,4 +43,5 @@ __all__ = [
     "defaults_beside",
     "left_out_for",
     "options_from_defaults",
+    "plan_from_config",
 ]

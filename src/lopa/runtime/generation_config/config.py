@@ -296,3 +296,55 @@ _WORDS = (
     ("cache", Cache),
 )
 """Options that are one of several words."""
+
+
+def plan_from_config(config: GenerationConfig):
+    """Stop-gap."""
+    import math
+
+    from lopa.runtime.plan import DecodingPlan
+    from lopa.runtime.strategy import strategy_from_name
+
+    s = strategy_from_name(config.strategy)
+    own = {o.name: o.value(getattr(config, o.name), config.max_new_tokens) for o in s.options}
+    return DecodingPlan(
+        strategy=config.strategy,
+        own=own,
+        branches=config.lookaheads + 1,
+        auto_branches=config.branches == "auto",
+        lossless=config.lossless,
+        block_size=config.block_size,
+        block_add_threshold=config.add_threshold,
+        decoded_token_threshold=config.decoded_token_threshold,
+        skip_threshold=config.skip_threshold,
+        decide_frontier=config.decides_frontier,
+        confidence=config.confidence,
+        window=config.window,
+        alignment=config.alignment,
+        sub_block=config.sub_block or config.block_size,
+        block_steps=config.block_steps or config.block_size,
+        entropy_threshold=config.score_limit,
+        distance_penalty=config.score_per_position,
+        take_back_threshold=config.doubt_threshold or 0.0,
+        take_back_limit=config.most_taken_back,
+        cache=config.cache,
+        max_new_tokens=config.max_new_tokens,
+        positions=config.positions,
+        temperature=config.temperature,
+        top_k=TOP_K if config.top_k is None else config.top_k,
+        top_p=1.0 if config.top_p is None else config.top_p,
+        filters=config.filters and not (config.top_k is None and config.top_p is None),
+        top_p_of_kept=config.top_p_of_kept and bool(config.top_k),
+        seed=config.draw_seed,
+        stop=config.stop,
+        has_grammar=config.has_grammar,
+        stop_at_eos=config.stop_at_eos,
+        drop_after_eos=config.drops_rows_after_end,
+        logprobs=config.logprobs,
+        special_tokens=config.special_tokens,
+        time_limit=math.inf if config.time_limit is None else config.time_limit,
+        shared_rows="auto",
+        published=config.published,
+        step_limit=config.step_limit,
+        overwrites_unmasked=config.overwrites_decided,
+    )
