@@ -19,10 +19,10 @@ from lopa.bench.progress import progress_shown
 from lopa.bench.quality.comparison import sign_test
 from lopa.bench.quality.intervals import score_from_count
 from lopa.bench.table import Table, show_table
-from lopa.runtime.algorithm.decoding import Step
 from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.contract import Statistics, WindowBatch
 from lopa.runtime.decoder import Decoder
+from lopa.runtime.decoding.decoding import Step
 from lopa.runtime.requests.result import DoneEvent
 from lopa.runtime.sessions.session import Session
 from lopa.tiny import EVAL

@@ -39,7 +39,7 @@ from lopa.runtime import (
     RequestHandle,
     RoundReport,
 )
-from lopa.runtime.algorithm.decoding import Step
+from lopa.runtime.decoding.decoding import Step
 from lopa.runtime.parallel.branch_session import BranchParallelSession
 from lopa.runtime.sessions.session import Session, open_session
 from tools.random_configs import random_config, random_prompt

@@ -14,16 +14,18 @@ from unittest.mock import patch
 import msgspec
 import numpy as np
 from tests.conformance.recorded import NEAR_TIE, Comparison
+from tests.plans import plan_of
 
-from lopa.runtime.algorithm.candidates import candidates_from_rows
-from lopa.runtime.algorithm.decoding import Decoding, Step
 from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.contract import Float32, Int64
+from lopa.runtime.contract.row_statistics import RowStatistics
+from lopa.runtime.decoding.candidates import candidates_from_rows
+from lopa.runtime.decoding.decoding import Decoding, Step
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import GenerationConfig
-from lopa.runtime.sequence.row_statistics import RowStatistics
+from lopa.runtime.plan import DecodingPlan
 from lopa.runtime.sessions.session import Session
-from lopa.runtime.strategy.candidates import Candidates
+from lopa.runtime.strategy.views import Candidates
 
 FAMILIES = Path(__file__).resolve().parents[1] / "reference" / "families"
 PROBABILITY_TOLERANCE = 2e-4
@@ -260,10 +262,10 @@ def _recorded_draws(proposal: Callable[[], list[tuple[int, int, float]]]) -> Abs
         chosen = [given.get(position, token) for position, token in pairs]
         return np.array(chosen, np.int64).reshape(positions.shape)
 
-    def of_logits(logprobs: Float32, _: GenerationConfig, *, positions: Int64, **__: object) -> Int64:
+    def of_logits(logprobs: Float32, _: DecodingPlan, *, positions: Int64, **__: object) -> Int64:
         return tokens(np.argmax(logprobs, axis=-1), positions)
 
-    def of_candidates(logprobs: Float32, _: GenerationConfig, *, positions: Int64, **__: object) -> Int64:
+    def of_candidates(logprobs: Float32, _: DecodingPlan, *, positions: Int64, **__: object) -> Int64:
         ids = rows_now[-1].topk_ids
         best = np.argmax(logprobs, axis=-1)[..., None]
         wanted = tokens(np.take_along_axis(ids, best, -1)[..., 0], positions)
@@ -275,9 +277,9 @@ def _recorded_draws(proposal: Callable[[], list[tuple[int, int, float]]]) -> Abs
         return candidates_from_rows(rows, *arguments, **options)
 
     patched = ExitStack()
-    patched.enter_context(patch("lopa.runtime.algorithm.deciding.candidates_from_rows", noted))
-    patched.enter_context(patch("lopa.runtime.algorithm.candidates.drawn_tokens", of_logits))
-    patched.enter_context(patch("lopa.runtime.algorithm.candidates.drawn_candidates", of_candidates))
+    patched.enter_context(patch("lopa.runtime.decoding.round.candidates_from_rows", noted))
+    patched.enter_context(patch("lopa.runtime.decoding.candidates.drawn_tokens", of_logits))
+    patched.enter_context(patch("lopa.runtime.decoding.candidates.drawn_candidates", of_candidates))
     return patched
 
 
@@ -311,7 +313,7 @@ def family_comparisons(
     for number, trace in enumerate(traces[:limit]):
         if only is not None and trace["i"] not in only:
             continue
-        decoding = Decoding(session, number, np.array(trace["prompt_ids"], np.int64), config, own)
+        decoding = Decoding(session, number, np.array(trace["prompt_ids"], np.int64), plan_of(config), own)
         decided = decided_steps(decoding, trace)
         session.release(number)
         found.append(compared(trace, header, decided))

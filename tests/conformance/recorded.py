@@ -9,16 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tests.plans import plan_of
 
 from lopa.bench.gears.recording import Recording
-from lopa.runtime.algorithm.decoding import Decoding, Step
 from lopa.runtime.bundle import sha256_of_file
 from lopa.runtime.bundle.gears import Source
 from lopa.runtime.bundle.manifest import Manifest
-from lopa.runtime.contract import Int64, Sizes, tiles
+from lopa.runtime.contract import Int64, tiles
+from lopa.runtime.contract.sizes import Sizes
+from lopa.runtime.decoding.decoding import Decoding, Step
 from lopa.runtime.generation_config import GenerationConfig
-from lopa.runtime.sequence.shared_rows import Pays
 from lopa.runtime.sessions.session import Session
+from lopa.runtime.state.batch import Pays
 
 TRACES = Path(__file__).resolve().parents[1] / "reference" / "traces"
 NEAR_TIE = 1e-4
@@ -103,7 +105,7 @@ def comparisons_of_file(
     config, traces = read_traces(path)
     comparisons = []
     for number, trace in enumerate(traces[:limit]):
-        decoding = Decoding(session, number, prompt_of(trace), config, manifest, sharing=sharing)
+        decoding = Decoding(session, number, prompt_of(trace), plan_of(config), manifest, sharing=sharing)
         steps = []
         while decoding.stop_reason is None:
             steps.append(decoding.step())

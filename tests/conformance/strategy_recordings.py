@@ -1,4 +1,4 @@
-"""Recorded decisions of published strategies (tests/reference/strategies), made again by our stages, ladder and walk.
+"""Recorded decisions of published strategies (tests/reference/strategies), made again by our stages and verification.
 
 Each decision is made from the recorded state, so that none hides the next. Everything that a recording may say of its
 settings is read from it: what is not known here is an error that names it.
@@ -14,16 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tests.plans import plan_of
+from tests.runtime.strategy.blocks import view_of
 
 from lopa.runtime.contract import Bool, Float32, Floats, Int64
-from lopa.runtime.generation_config import GenerationConfig
-from lopa.runtime.ladder.guesses import ladder
-from lopa.runtime.ladder.walk import walk
-from lopa.runtime.strategy.candidates import Candidates
-from lopa.runtime.strategy.open_block import OpenBlock
-from lopa.runtime.strategy.places import chosen_places
-from lopa.runtime.strategy.settings import rule_from_config
-from lopa.runtime.strategy.take_back import BEFORE_FIRST_STEP, JudgedBlock
+from lopa.runtime.decoding.speculation import accepted_draft
+from lopa.runtime.strategy import STRATEGIES, Candidates, RemaskView
+from lopa.runtime.strategy.strategy import BEFORE_FIRST_STEP, unmasked_positions
 
 RECORDINGS = Path(__file__).parents[1] / "reference" / "strategies"
 TIE = 1e-6
@@ -131,28 +128,33 @@ def _freedave(params: Mapping[str, Any], trace: Mapping[str, Any]) -> Iterator[D
 
 
 def drafts_from(state: Int64, said: Said, threshold: float | None, most: int, mask: int) -> tuple[Int64, ...]:
-    """The rule's next state, which is certain, and what our ladder drafts behind it."""
-    config = GenerationConfig(strategy="vanilla")
+    """The rule's next state, which is certain, and the drafts behind it, at most `most` in all."""
+    plan = plan_of(strategy="vanilla")
     if threshold is not None:
         # Published: what reaches the threshold; ours has to exceed it.
         below = float(np.nextafter(np.float32(threshold), np.float32(0)))
-        config = GenerationConfig(strategy="threshold", skip_threshold=below)
+        plan = plan_of(strategy="threshold", skip_threshold=below)
 
     def following(tokens: Int64) -> Int64 | None:
         undecided: Bool = tokens == mask
         if not undecided.any():
             return None
         candidates = Candidates(said.tokens, said.probabilities, said.probabilities)
-        block = OpenBlock(np.arange(len(tokens)), candidates, undecided, complete=True, rounds=0)
-        return np.where(chosen_places(block, rule_from_config(config), config), said.tokens, tokens)
+        block = view_of(np.arange(len(tokens)), candidates, undecided)
+        return np.where(unmasked_positions(block, STRATEGIES[plan.strategy], plan), said.tokens, tokens)
 
     known = following(state)
-    return ladder(state if known is None else known, following, most)
+    found = [state if known is None else known]
+    while len(found) < most and (draft := following(found[-1])) is not None:
+        found.append(draft)
+    return tuple(found)
 
 
 def _accepted(rungs: list[Int64], targets: list[Int64], agree: Callable[[Int64, Int64], bool]) -> int:
-    """The draft that our walk goes on from."""
-    last, _ = walk(rungs, lambda _, rung: targets[rung], agree)
+    """The last draft that our verification accepts."""
+    last, following = 0, accepted_draft([agree(draft, targets[0]) for draft in rungs], 0)
+    while following is not None:
+        last, following = following, accepted_draft([agree(draft, targets[following]) for draft in rungs], following)
     return last
 
 
@@ -189,11 +191,9 @@ def _said(rows: list[list[float]], length: int, mask: int) -> Said:
 
 def _wino(params: Mapping[str, Any], trace: Mapping[str, Any]) -> Iterator[Decision]:
     mask = params["mask_id"]
-    config = GenerationConfig(
-        strategy="wino", skip_threshold=params["threshold"], take_back_threshold=params["threshold_back"]
-    )
-    rule = rule_from_config(config)
-    assert rule.take_back is not None
+    plan = plan_of(strategy="wino", skip_threshold=params["threshold"], take_back_threshold=params["threshold_back"])
+    wino = STRATEGIES["wino"]
+    assert wino.remask is not None
     states = [*(step["x"] for step in trace["steps"]), trace["generated_ids"]]
     at, before = None, BEFORE_FIRST_STEP
     for step, after in zip(trace["steps"], states[1:], strict=True):
@@ -203,10 +203,9 @@ def _wino(params: Mapping[str, Any], trace: Mapping[str, Any]) -> Iterator[Decis
         positions, tokens, said, _ = _columns(step["masked"], np.int64, np.int64, np.float64, np.float64)
         filled, judged = _columns(step["filled"], np.int64, np.float64)
         candidates = Candidates(tokens, said, np.zeros(len(said), np.float32))
-        block = OpenBlock(positions, candidates, np.ones(len(said), np.bool_), complete=True, rounds=0)
-        chosen = chosen_places(block, rule, config)
+        chosen = unmasked_positions(view_of(positions, candidates), wino, plan)
         accepted = int(np.count_nonzero(chosen))
-        back = rule.take_back(JudgedBlock(judged, accepted, before, most=_NO_LIMIT), config)
+        back = wino.remask(RemaskView(judged, accepted, before, limit=_NO_LIMIT), plan)
         found = state.copy()
         found[positions[chosen]] = tokens[chosen]
         found[filled[back]] = mask

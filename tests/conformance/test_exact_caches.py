@@ -9,14 +9,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.plans import plan_of
 from tests.runtime.requests.company import CountingSession
 
 from lopa.runtime import GenerationConfig
-from lopa.runtime.algorithm.decoding import Decoding
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import Rows, WindowBatch
-from lopa.runtime.sequence.blocks import BlockState
+from lopa.runtime.decoding.decoding import Decoding
 from lopa.runtime.sessions.session import Session, open_session
+from lopa.runtime.state.branch import BlockState
 
 BLOCKS = {"window": "block_causal", "max_new_tokens": 40, "stop_at_eos": False, "logprobs": False}
 LOPA = {"strategy": "lopa", "branches": 3}
@@ -74,7 +75,7 @@ def test_committed_rows_are_those_of_one_pass(name: str, prompt: int, family_bun
     session = open_session(bundle, "numpy")
     noting: Any = Committed(session)
     config = GenerationConfig(**{**BLOCKS, **options})
-    decoding = Decoding(noting, 0, np.arange(5, 5 + prompt), config, bundle.manifest)
+    decoding = Decoding(noting, 0, np.arange(5, 5 + prompt), plan_of(config), bundle.manifest)
     most = 0
     while decoding.stop_reason is None:
         most = max(most, len(decoding.step().branches))

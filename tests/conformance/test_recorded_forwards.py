@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.conformance.recorded import TRACES, prompt_of, read_traces
+from tests.plans import plan_of
 
-from lopa.runtime.algorithm.decoding import Decoding
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import Statistics, WindowBatch
+from lopa.runtime.decoding.decoding import Decoding
 from lopa.runtime.sessions.session import Session, open_session
 
 PROBABILITY_TOLERANCE = 3e-5
@@ -44,7 +45,7 @@ def test_recorded_calls(name: str, device: str, tiny_bundle_logits: Path) -> Non
     trace = next(trace for trace in traces if "numeric" in trace)
     bundle = Bundle.open(tiny_bundle_logits)
     session = _AllRows(open_session(bundle, device, threads=1))
-    decoding = Decoding(session, 0, prompt_of(trace), config, bundle.manifest)
+    decoding = Decoding(session, 0, prompt_of(trace), plan_of(config), bundle.manifest)
     while decoding.stop_reason is None:
         decoding.step()
     session.close()

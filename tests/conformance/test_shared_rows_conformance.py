@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from tests.conformance.recorded import comparisons_of_file, read_traces, trace_files
 
-from lopa.runtime.algorithm.row_sharing import always
 from lopa.runtime.bundle import Bundle
+from lopa.runtime.row_sharing import always
 from lopa.runtime.sessions.session import open_session
 
 TRACES = 2

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from lopa import tiny
-from lopa.runtime.algorithm.decoding import Step
 from lopa.runtime.decoder import Decoder
+from lopa.runtime.decoding.decoding import Step
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.requests.answer import UNDECIDED
 from lopa.runtime.requests.result import DoneEvent, DraftEvent, GenerationResult, TextEvent

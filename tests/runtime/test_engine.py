@@ -34,7 +34,7 @@ from lopa.runtime import (
     QueueFullError,
     TextEvent,
 )
-from lopa.runtime.algorithm.decoding import Decoding, Step
+from lopa.runtime.decoding.decoding import Decoding, Step
 from lopa.runtime.requests.handle import RequestHandle
 
 DEADLINE = 1.0

@@ -11,7 +11,7 @@ from lopa.bench.gears.rivals import outcome_of_gears, rival_outcomes
 from lopa.export.tensorrt.gear_coverage import least_limits
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.gears import GearPlan, Source, gear_from_sizes
-from lopa.runtime.contract import Sizes
+from lopa.runtime.contract.sizes import Sizes
 
 _DECODED = ((4, 96, 512), (4, 128, 512))
 """Branches, window and prefix of further steps that the stage decode runs (bench/gpu/host_share.py)."""

@@ -18,8 +18,8 @@ import click
 import numpy as np
 
 from lopa.bench.table import Table, show_table
-from lopa.runtime.algorithm.decoding import Step
 from lopa.runtime.decoder import Decoder
+from lopa.runtime.decoding.decoding import Step
 from lopa.runtime.engine import MOST_PROMPT_ROWS, Engine
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.requests.admission import JOINING_ROWS

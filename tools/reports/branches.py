@@ -19,8 +19,8 @@ from lopa.bench.eval_set import eval_set_from_jsonl
 from lopa.bench.machine import machine_now
 from lopa.bench.progress import progress_shown
 from lopa.bench.table import Table, show_table
-from lopa.runtime.algorithm.decoding import Step
 from lopa.runtime.decoder import Decoder
+from lopa.runtime.decoding.decoding import Step
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.requests.result import DoneEvent
 from lopa.tiny import EVAL

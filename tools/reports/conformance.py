@@ -26,13 +26,13 @@ from tests.conformance.family_traces import (
 )
 from tests.conformance.recorded import Comparison, comparisons_of_file, trace_files
 
-from lopa.runtime.algorithm.row_sharing import always
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.manifest import Dialect
 from lopa.runtime.errors import LopaError
 from lopa.runtime.parallel.branch_session import BranchParallelSession
-from lopa.runtime.sequence.shared_rows import Pays
+from lopa.runtime.row_sharing import always
 from lopa.runtime.sessions.session import Session, open_session
+from lopa.runtime.state.batch import Pays
 
 _HEADER = (
     "configuration",

@@ -65,7 +65,7 @@ def decoded(
     session = Counted(decoder.session)
     manifest = decoder.bundle.manifest
     store = PromptStore(prompt_rows)
-    pool = RequestPool(session, manifest, decoder.tokenizer, store, most_padding=padding)  # type: ignore[arg-type]
+    pool = RequestPool(session, manifest, decoder.tokenizer, store, max_padding=padding)  # type: ignore[arg-type]
     jobs = [decoder.job(prompt, config) for prompt in prompts]
     waiting = list(reversed(jobs))
     wall, processor = time.perf_counter(), time.process_time()

@@ -20,8 +20,8 @@ from typing import Any
 
 import jsonschema
 
-from lopa.runtime.algorithm.decoding import Step
 from lopa.runtime.decoder import Decoder
+from lopa.runtime.decoding.decoding import Step
 from lopa.runtime.errors import GrammarRefusedError
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.grammar.source import reading_from_config

@@ -17,15 +17,14 @@ import numpy as np
 
 from lopa.bench.eval_set import eval_set_from_jsonl
 from lopa.bench.forward.random_inputs import random_prefix_rows
-from lopa.runtime.algorithm.decoding import Step
-from lopa.runtime.algorithm.row_sharing import CheaperForward, always
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import Int64
 from lopa.runtime.decoder import Decoder
-from lopa.runtime.sequence.packing import batch_from_windows, rows_of_windows
-from lopa.runtime.sequence.shared_rows import Pays, with_shared_rows
-from lopa.runtime.sequence.windows import Windows
+from lopa.runtime.decoding.decoding import Step
+from lopa.runtime.row_sharing import CheaperForward, always
 from lopa.runtime.sessions.session import Session, open_session
+from lopa.runtime.state.batch import Pays, batch_from_windows, rows_of_windows, with_shared_rows
+from lopa.runtime.state.windows import Windows
 from lopa.tiny import EVAL
 
 _REQUEST = 1

@@ -5,9 +5,9 @@ Knows numpy, onnxruntime and tokenizers. Does not know torch, transformers or on
 
 import os
 
-from lopa.runtime.algorithm.step import Step
-from lopa.runtime.algorithm.trace_table import trace_table
 from lopa.runtime.decoder import Decoder
+from lopa.runtime.decoding.step import Step
+from lopa.runtime.decoding.trace_table import trace_table
 from lopa.runtime.engine import Engine
 from lopa.runtime.errors import (
     BadInputError,

@@ -11,14 +11,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from lopa.runtime.algorithm.branch_budget import BranchBudget
-from lopa.runtime.algorithm.decoding import Step
-from lopa.runtime.algorithm.row_sharing import CheaperForward, always
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.costs import CostTable, costs_from_bundle
 from lopa.runtime.bundle.edit import edited_bundle
 from lopa.runtime.checked_values import MOST_SECONDS, check_callback, real_number, truth, whole_number
 from lopa.runtime.contract.timeline import Timeline
+from lopa.runtime.decoding.branch_budget import BranchBudget
+from lopa.runtime.decoding.candidates import missing_logits
+from lopa.runtime.decoding.decoding import Pays, Step
 from lopa.runtime.devices import session_from_devices
 from lopa.runtime.errors import (
     BadInputError,
@@ -42,7 +42,7 @@ from lopa.runtime.requests.observer import EngineObserver
 from lopa.runtime.requests.pool import RequestPool
 from lopa.runtime.requests.prompt_store import PROMPT_ROWS, PromptStore
 from lopa.runtime.requests.result import Event, GenerationResult
-from lopa.runtime.sequence.shared_rows import Pays
+from lopa.runtime.row_sharing import CheaperForward, always
 from lopa.runtime.sessions.device_errors import TypedSession
 from lopa.runtime.sessions.session import Session
 from lopa.runtime.text.prompt_ids import Prompt, PromptRequest, check_prompts, ids_from_prompt

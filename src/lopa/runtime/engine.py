@@ -14,10 +14,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from lopa.runtime.algorithm.decoding import Step
 from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.checked_values import MOST_SECONDS, check_callback, real_number, whole_number
 from lopa.runtime.decoder import MOST_PARALLEL, Decoder
+from lopa.runtime.decoding.decoding import Step
 from lopa.runtime.errors import (
     BadInputError,
     EngineClosedError,
@@ -386,16 +386,16 @@ class Engine:
     def _admit(self) -> None:
         """Those who waited longest join, as many as slots and their prompts' rows allow; those who are due end."""
         with self._changed:
-            due = [(job, ends) for job in self._waiting if (ends := job.due())]
-            gone = {job for job, ends in due if len(ends) == len(job.unfinished)}
+            leaving = [(job, each) for job in self._waiting if (each := job.leaving()).handles]
+            gone = {job for job, each in leaving if each.everyone}
             in_time = [job for job in self._waiting if job not in gone]
             rows = [self._pool.rows_to_compute(job) for job in in_time[: self._slots - len(self._pool)]]
             count = self._admission.number_joining(rows, nothing_runs=not len(self._pool))
             joining, self._waiting = in_time[:count], in_time[count:]
             self._admitted = [job for job in self._admitted if not job.done] + joining
             self._ending = list(gone)
-        for job, ends in due:
-            self._pool.end_unstarted(job, ends)
+        for job, each in leaving:
+            self._pool.end_unstarted(job, each.handles)
         for job in joining:
             self._pool.add(job)
 

@@ -9,7 +9,7 @@ from lopa.bench.fleet.costs import RoundCosts
 from lopa.bench.fleet.decodes import Decodes, RecordedDecode, RecordedStep
 from lopa.bench.fleet.fleet import Simulated, simulated
 from lopa.bench.fleet.scenario import Material, Scenario
-from lopa.runtime.contract import Sizes
+from lopa.runtime.contract.sizes import Sizes
 
 SECOND = 1000
 """Rows of a window that takes a second in `by_rows`."""

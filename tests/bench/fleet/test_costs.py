@@ -14,7 +14,7 @@ from lopa.bench.fleet.costs import measured_forward, modelled_forward
 from lopa.bench.fleet.scenario import Arrivals, ModelledCosts, Prompts
 from lopa.bench.scaling.paper import ForwardShape, roofline_seconds
 from lopa.runtime.bundle.costs import CostTable, ForwardCost
-from lopa.runtime.contract import Sizes
+from lopa.runtime.contract.sizes import Sizes
 
 H200 = ModelledCosts(
     parameters=7.6e9, weight_bytes=15.2e9, cache_row_bytes=0, operations=989e12, bandwidth=4.8e12, round_seconds=0.014

@@ -12,7 +12,7 @@ from tests.bench.fleet.materials import SECOND, costs_of, decode, decodes_of, ru
 from lopa.bench.fleet.fleet import Router, Simulated
 from lopa.bench.fleet.point import FleetReport, Point, Times, best_points, point_of_run
 from lopa.bench.fleet.replica import Asked, PromptRows, Replica
-from lopa.runtime.contract import Sizes
+from lopa.runtime.contract.sizes import Sizes
 
 STEPS = decodes_of(
     [decode([300, 100, 100]), decode([200, 100], branches=2)],

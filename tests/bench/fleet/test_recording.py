@@ -7,9 +7,10 @@ import pytest
 from lopa.bench.eval_set import eval_set_from_jsonl
 from lopa.bench.fleet.decodes import decodes_from_file, text_of_decodes
 from lopa.bench.fleet.recording import recorded_decodes, table_of_decodes
-from lopa.runtime.algorithm.decoding import Step
-from lopa.runtime.contract import Sizes, tiles
+from lopa.runtime.contract import tiles
+from lopa.runtime.contract.sizes import Sizes
 from lopa.runtime.decoder import Decoder
+from lopa.runtime.decoding.decoding import Step
 from lopa.tiny import EVAL
 
 

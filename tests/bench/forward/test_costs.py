@@ -25,12 +25,12 @@ from lopa.bench.forward.costs import (
     timed_forwards,
 )
 from lopa.bench.forward.work import ForwardShape
-from lopa.runtime.algorithm.decoding import Step
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.costs import Costs, costs_from_bundle, costs_name
 from lopa.runtime.bundle.record import json_from_record
 from lopa.runtime.contract import Statistics, WindowBatch
 from lopa.runtime.decoder import Decoder
+from lopa.runtime.decoding.decoding import Step
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.requests.observer import RoundReport
 

@@ -15,7 +15,8 @@ from lopa.runtime.bundle.costs import costs_name
 from lopa.runtime.bundle.gears import Gear
 from lopa.runtime.bundle.record import json_from_record
 from lopa.runtime.bundle.weights import weights_from_bundle
-from lopa.runtime.contract import Sizes, WindowBatch
+from lopa.runtime.contract import WindowBatch
+from lopa.runtime.contract.sizes import Sizes
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.sessions.numpy_session import NumpyForward
 from lopa.runtime.sessions.prefix_cache import cache_shape_from_manifest

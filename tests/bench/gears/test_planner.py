@@ -16,7 +16,7 @@ from lopa.bench.gears.recording import forwards_of_recording
 from lopa.bench.gears.rivals import outcome_of_gears, rival_outcomes
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.gears import Gear, GearPlanCosts, GearTable, gears_can_be_used
-from lopa.runtime.contract import Sizes
+from lopa.runtime.contract.sizes import Sizes
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import GenerationConfig, resolve
 

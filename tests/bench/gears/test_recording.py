@@ -11,11 +11,12 @@ from lopa.bench.gears.recording import (
     joined_recordings,
     recording_from_decoder,
 )
-from lopa.runtime.algorithm.decoding import Step
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.gears import Source
-from lopa.runtime.contract import Rows, Sizes, Statistics, WindowBatch, sizes_of_batch
+from lopa.runtime.contract import Rows, Statistics, WindowBatch
+from lopa.runtime.contract.sizes import Sizes, sizes_of_batch
 from lopa.runtime.decoder import Decoder
+from lopa.runtime.decoding.decoding import Step
 from lopa.runtime.generation_config import GenerationConfig, resolve
 from lopa.runtime.sessions.host_session import Forward
 from lopa.runtime.sessions.prefix_cache import Prefix

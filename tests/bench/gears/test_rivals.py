@@ -7,7 +7,7 @@ import pytest
 from lopa.bench.gears.costs import GearCosts
 from lopa.bench.gears.rivals import outcome_of_gears, rival_outcomes
 from lopa.runtime.bundle.gears import SPLIT_COST, Gear, GearPlanCosts
-from lopa.runtime.contract import Sizes
+from lopa.runtime.contract.sizes import Sizes
 
 LIMITS = Sizes(2, 5, 256, 320, 257)
 ROWS = GearCosts(

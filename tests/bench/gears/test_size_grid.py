@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from lopa.bench.gears.size_grid import SizeGrid, fewer_sizes, grid_of_forwards, grid_within
-from lopa.runtime.contract import Sizes
+from lopa.runtime.contract.sizes import Sizes
 
 LIMITS = Sizes(4, 5, 250, 384, 257)
 FORWARDS = Counter({Sizes(2, 3, 33, 64, 20): 5, Sizes(2, 3, 48, 64, 20): 2, Sizes(1, 1, 249, 128, 250): 1})

@@ -6,9 +6,9 @@ import pytest
 
 from lopa.bench.gpu import host_share
 from lopa.bench.gpu.host_share import measured_steps
-from lopa.runtime.algorithm.decoding import Decoding, Step
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import Statistics, WindowBatch
+from lopa.runtime.decoding.decoding import Decoding, Step
 from lopa.runtime.sessions.session import open_session
 
 

@@ -34,8 +34,8 @@ from lopa.bench.scaling.report import (
 )
 from lopa.bench.scaling.run import scaling_report
 from lopa.bench.scaling.table import tables_from_scaling
-from lopa.runtime.algorithm.decoding import Step
 from lopa.runtime.decoder import Decoder
+from lopa.runtime.decoding.decoding import Step
 from lopa.runtime.errors import CheckFailedError
 from lopa.runtime.sessions.onnxruntime_graph import available_cores
 from lopa.tiny import EVAL

@@ -14,11 +14,11 @@ from tests.runtime.algorithm.test_branch_budget import costs_with
 
 from lopa.cli.decode.branch_tally import BranchTally
 from lopa.cli.options.config import config_overrides
-from lopa.runtime.algorithm.decoding import Step
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.costs import costs_name
 from lopa.runtime.bundle.record import json_from_record
 from lopa.runtime.contract.timeline import lanes_of_spans, spans_from_json
+from lopa.runtime.decoding.decoding import Step
 
 
 def test_the_prompt_comes_as_argument_or_on_standard_input(tiny_bundle: Path) -> None:

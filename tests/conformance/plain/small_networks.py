@@ -7,9 +7,10 @@ import msgspec
 import numpy as np
 import torch
 from tests.export.layer_kinds import LayerKind, as_in_bundle, weights_of_network
+from tests.plans import plan_of
 
-from lopa.runtime.algorithm.decoding import Decoding, Step
 from lopa.runtime.bundle.manifest import Manifest, SpecialTokens
+from lopa.runtime.decoding.decoding import Decoding, Step
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.sessions.host_session import HostSession
 from lopa.runtime.sessions.numpy_session import NumpyForward
@@ -50,7 +51,7 @@ class SmallNetwork:
     ) -> tuple[list[int], list[Step]]:
         """The answer, up to an end where that ends it, and the steps; `heard` is told of each, with the session."""
         session = self.session()
-        decoding = Decoding(session, 0, np.array(prompt), config, self.manifest)
+        decoding = Decoding(session, 0, np.array(prompt), plan_of(config), self.manifest)
         steps = []
         while decoding.stop_reason is None:
             steps.append(decoding.step())

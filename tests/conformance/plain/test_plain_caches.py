@@ -17,26 +17,26 @@ import pytest
 from tests.conformance.plain.plain_caches import PlainCaches, Setting, State
 from tests.conformance.plain.plain_decode import above, best, first, plain_decode
 from tests.conformance.plain.plain_network import Array, PlainNetwork, Sizes, random_weights
+from tests.plans import plan_of
 from tools.random_configs import random_config
 
-from lopa.runtime.algorithm import contest
-from lopa.runtime.algorithm.decoding import Decoding, Step
-from lopa.runtime.algorithm.row_sharing import always
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.manifest import Manifest, ModelDimensions, SpecialTokens
 from lopa.runtime.bundle.weights import weights_from_bundle
 from lopa.runtime.contract import TOP_K, Float32
+from lopa.runtime.contract.row_statistics import RowStatistics
 from lopa.runtime.decoder import Decoder
+from lopa.runtime.decoding import round as round_of_branches
+from lopa.runtime.decoding.decoding import Decoding, Step
+from lopa.runtime.decoding.remask import judged_probabilities
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import TRAITS, GenerationConfig
-from lopa.runtime.sequence.blocks import BlockState
-from lopa.runtime.sequence.branches import Branch
-from lopa.runtime.sequence.row_statistics import RowStatistics
-from lopa.runtime.sequence.windows import Windows
+from lopa.runtime.row_sharing import always
 from lopa.runtime.sessions.host_session import HostSession
 from lopa.runtime.sessions.numpy_session import NumpyForward
 from lopa.runtime.sessions.prefix_cache import cache_shape_from_manifest
-from lopa.runtime.strategy.judging import judged_probabilities
+from lopa.runtime.state.branch import BlockState, Branch
+from lopa.runtime.state.windows import Windows
 
 END, MASK = 0, 2
 TOLERANCE = 1e-4
@@ -90,7 +90,7 @@ def model_of(manifest: Manifest, layers: str, *, shift: int, seed: int) -> Model
 def steps_of(model: Model, prompt: list[int], config: GenerationConfig, *, shared: bool = False) -> Iterator[Step]:
     number = next(model.requests)
     decoding = Decoding(
-        model.session, number, np.array(prompt), config, model.manifest, sharing=always if shared else None
+        model.session, number, np.array(prompt), plan_of(config), model.manifest, sharing=always if shared else None
     )
     while decoding.stop_reason is None:
         yield decoding.step()
@@ -120,7 +120,7 @@ def checked_steps(steps: Iterable[Step], caches: PlainCaches, config: Generation
         due = [block for block in blocks if block.state is BlockState.TO_CACHE and block.end > block.start]
         active = [block for block in blocks if block.state is BlockState.ACTIVE]
         said = caches.said(
-            [State(branch.tokens, branch.decided) for branch in step.branches],
+            [State(branch.tokens, branch.unmasked) for branch in step.branches],
             (due[0].start, due[-1].end) if due else None,
             (due or active)[0].start,
         )
@@ -142,7 +142,7 @@ def checked_steps(steps: Iterable[Step], caches: PlainCaches, config: Generation
             np.testing.assert_allclose(found.entropies, entropy, atol=4 * TOLERANCE, err_msg=where)
             opened = np.arange(len(branch.tokens)) < branch.blocks[-1].end
             if config.cache != "sub_block":  # where some wait for their sub-block
-                np.testing.assert_array_equal(asked, np.flatnonzero(~branch.decided & opened), err_msg=where)
+                np.testing.assert_array_equal(asked, np.flatnonzero(~branch.unmasked & opened), err_msg=where)
             checked += len(asked)
         for branch, position, token in zip(step.fill_branches, step.fills.positions, step.fills.tokens, strict=True):
             distribution = probabilities(said[branch][position])
@@ -223,7 +223,7 @@ def test_shadow_rows_judge_as_if_the_token_were_not_there(
         judged.append((anchor.tokens, windows.judged, found))
         return found
 
-    monkeypatch.setattr(contest, "judged_probabilities", noted)
+    monkeypatch.setattr(round_of_branches, "judged_probabilities", noted)
     monkeypatch.setitem(LAYERS, "one", Sizes(layers=1))
     model = model_of(manifest, "one", shift=1, seed=3)
     rng, starts = np.random.default_rng(1), 0
@@ -284,7 +284,7 @@ def written_ahead(step: Step, config: GenerationConfig) -> bool:
         return False
     block = next(block for block in anchor.blocks if block.state is BlockState.ACTIVE)
     first = block.start + (int(step.windows.asked[-1][0]) - block.start) // size * size
-    return bool(block.rounds and anchor.decided[first] and step.windows.commit)
+    return bool(block.rounds and anchor.unmasked[first] and step.windows.commit)
 
 
 def plain_of_bundle(bundle: Bundle) -> PlainNetwork:
@@ -354,7 +354,7 @@ def compared(model: Model, rng: np.random.Generator, cache: str, window: str, al
 
 
 def answer_of(model: Model, prompt: list[int], config: GenerationConfig) -> list[int]:
-    decoding = Decoding(model.session, next(model.requests), np.array(prompt), config, model.manifest)
+    decoding = Decoding(model.session, next(model.requests), np.array(prompt), plan_of(config), model.manifest)
     while decoding.stop_reason is None:
         decoding.step()
     return cast(list[int], decoding.committed().tolist())

@@ -7,13 +7,14 @@ import pytest
 from tests.conformance.plain.sliding_loop import NEAR_TIE, keys_of_causal_pass, wedlm
 from tests.conformance.plain.small_networks import END, MASK, SmallNetwork
 from tests.export.layer_kinds import LayerKind
+from tests.plans import context_of, plan_of
 
-from lopa.runtime.algorithm.candidates import candidates_from_rows
-from lopa.runtime.algorithm.decoding import Step
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import Floats
+from lopa.runtime.contract.row_statistics import RowStatistics
+from lopa.runtime.decoding.candidates import candidates_from_rows
+from lopa.runtime.decoding.decoding import Step
 from lopa.runtime.generation_config import GenerationConfig
-from lopa.runtime.sequence.row_statistics import RowStatistics
 from lopa.runtime.sessions.host_session import HostSession
 
 SHAPES = {"7B": LayerKind(True, False, 8), "8B": LayerKind(False, True, 12)}
@@ -112,7 +113,7 @@ def test_a_temperature_tempers_the_draws_alone(network: SmallNetwork) -> None:
     warm = sliding(temperature=2.0)
     logprobs = np.log(np.array([0.5, 0.2, 0.1, 0.08, 0.05, 0.04, 0.02, 0.01], np.float32))
     rows = RowStatistics(np.tile(np.arange(8), (4000, 1)), np.tile(logprobs, (4000, 1)), np.full(4000, 1.5, np.float32))
-    drawn = candidates_from_rows(rows, np.arange(4000), warm, step=1, mask_token=MASK)
+    drawn = candidates_from_rows(rows, np.arange(4000), context_of(plan_of(warm), mask_token=MASK), step=1)
     expected = np.exp(logprobs / 2)
     expected[MASK] = 0
     np.testing.assert_allclose(np.bincount(drawn.tokens, minlength=8) / 4000, expected / expected.sum(), atol=0.03)

@@ -11,6 +11,7 @@ import onnx
 import onnx_ir as ir
 import onnxruntime
 import pytest
+from lopa.runtime.algorithm.sound_rows import check_rows_are_sound
 from onnx_ir.passes import common
 
 from lopa.export.cpu_graph import vocabulary_statistics
@@ -19,11 +20,10 @@ from lopa.export.cpu_graph.vocabulary_statistics import (
     VocabularyStatisticsPass,
     group_of_vocabulary,
 )
-from lopa.runtime.algorithm.sound_rows import check_rows_are_sound
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import ENTROPY, LOGITS_INDEX, TEMPERATURE, TOP_K, TOPK_IDS, TOPK_LOGPROBS
+from lopa.runtime.contract.row_statistics import RowStatistics
 from lopa.runtime.errors import NonFiniteAnswerError
-from lopa.runtime.sequence.row_statistics import RowStatistics
 
 Array = npt.NDArray[Any]
 

@@ -14,8 +14,8 @@ from lopa.export.cpu_graph.wanted_rows import WantedRowsPass
 from lopa.runtime import contract
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.graph_signature import arrays_of_values, inputs_of_graph
-from lopa.runtime.contract import Sizes
 from lopa.runtime.contract.model_part import ModelPart, whole_model
+from lopa.runtime.contract.sizes import Sizes
 
 Arrays = dict[str, npt.NDArray[Any]]
 

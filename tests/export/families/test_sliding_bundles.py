@@ -11,8 +11,8 @@ from tests.cli.command import lopa_export
 from tests.runtime.requests.company import alone, result_of
 
 from lopa.runtime import BadInputError, Decoder, Engine, GenerationConfig
-from lopa.runtime.algorithm.decoding import Step
 from lopa.runtime.bundle import Bundle
+from lopa.runtime.decoding.decoding import Step
 
 
 def some_config(rng: np.random.Generator, decoder: Decoder) -> GenerationConfig:

@@ -24,7 +24,8 @@ from lopa.export.tensorrt.engine import EngineJob, engine_from_job, job_from_bun
 from lopa.export.tensorrt.products import Products
 from lopa.runtime.accelerator.arrays import GraphArrays
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.contract import Sizes, input_names
+from lopa.runtime.contract import input_names
+from lopa.runtime.contract.sizes import Sizes
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.tensorrt.manifest import PLAN_NAME, BuildFlags, engine_for_device, target_of_device
 from lopa.runtime.tensorrt.plan_file import check_file

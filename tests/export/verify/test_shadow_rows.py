@@ -19,13 +19,12 @@ from lopa.export.verify.reference_model import reference_from_weights, weights_f
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import Int64
 from lopa.runtime.generation_config import GenerationConfig
-from lopa.runtime.sequence.blocks import BlockState, active
-from lopa.runtime.sequence.branches import Branch, branch_from_prompt, prepared
-from lopa.runtime.sequence.layout import layout_of_prompt
-from lopa.runtime.sequence.packing import batch_from_windows
-from lopa.runtime.sequence.shadow_rows import with_shadow_rows
-from lopa.runtime.sequence.windows import Windows, windows_from_branches
 from lopa.runtime.sessions.session import Session, open_session
+from lopa.runtime.state.batch import batch_from_windows
+from lopa.runtime.state.branch import BlockState, Branch, active, branch_from_prompt, prepared
+from lopa.runtime.state.layout import layout_of_prompt
+from lopa.runtime.state.shadow_rows import with_shadow_rows
+from lopa.runtime.state.windows import Windows, windows_from_branches
 from lopa.tiny import ADAPTER, CHECKPOINT
 
 PROMPT, SIZE, MASK, PAD = 9, 8, 2, 0
@@ -71,7 +70,7 @@ def anchor_of(seed: int, config: GenerationConfig, *, cached: bool = False) -> B
 def judged_in(anchor: Branch) -> Int64:
     spans = [np.arange(block.start, block.end) for block in active(anchor.blocks)]
     positions = np.concatenate(spans)
-    return positions[anchor.decided[positions]]
+    return positions[anchor.unmasked[positions]]
 
 
 def windows_with_shadows(anchor: Branch, judged: Int64, config: GenerationConfig, shift: int) -> Windows:

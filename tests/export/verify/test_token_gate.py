@@ -8,7 +8,8 @@ import pytest
 
 from lopa.export.verify.token_gate import GateTolerance, Tally, agreement_of_sessions, check_reference, gate_tolerance
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.contract import Sizes, Statistics
+from lopa.runtime.contract import Statistics
+from lopa.runtime.contract.sizes import Sizes
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.sessions.host_session import HostSession

@@ -12,9 +12,10 @@ import numpy.typing as npt
 from lopa.runtime.accelerator.padding import padded_batch, parts_of_forward
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.gears import Gear, GearTable
-from lopa.runtime.contract import Rows, Statistics, WindowBatch, sizes_of_batch
+from lopa.runtime.contract import Rows, Statistics, WindowBatch
 from lopa.runtime.contract.batch_parts import Part, parts_across
 from lopa.runtime.contract.model_part import whole_model
+from lopa.runtime.contract.sizes import sizes_of_batch
 from lopa.runtime.sessions.host_session import Forward, HostSession
 from lopa.runtime.sessions.onnxruntime_session import forward_from_bundle
 from lopa.runtime.sessions.prefix_cache import CacheShape, Prefix, cache_shape_from_manifest

@@ -11,8 +11,9 @@ from tests.runtime.random_windows import random_batch
 from lopa.runtime.accelerator.arrays import GraphArrays
 from lopa.runtime.accelerator.graph_form import ContractForm, GraphForm, PortableForm
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.contract import Sizes, input_names, output_names, window_names
+from lopa.runtime.contract import input_names, output_names, window_names
 from lopa.runtime.contract.portable_form import PAST, portable_input_names
+from lopa.runtime.contract.sizes import Sizes
 
 SIZES = Sizes(2, 3, 16, 128, 5)
 

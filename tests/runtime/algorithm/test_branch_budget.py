@@ -10,24 +10,24 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+from lopa.runtime.algorithm.deciding import Terms
+from lopa.runtime.algorithm.filling import Fills
 
 from lopa import tiny
-from lopa.runtime.algorithm.branch_budget import BranchBudget, tokens_brought
-from lopa.runtime.algorithm.deciding import Terms
-from lopa.runtime.algorithm.decoding import Decoding, Step
-from lopa.runtime.algorithm.filling import Fills
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.costs import COSTS_SCHEMA, Costs, CostTable, ForwardCost, costs_name
 from lopa.runtime.bundle.record import json_from_record
 from lopa.runtime.contract import CONTRACT_VERSION, tiles
 from lopa.runtime.decoder import Decoder
+from lopa.runtime.decoding.branch_budget import BranchBudget, tokens_brought
+from lopa.runtime.decoding.decoding import Decoding, Step
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import GenerationConfig
-from lopa.runtime.sequence.branches import Lookahead, branch_from_prompt, prepared
-from lopa.runtime.sequence.layout import Layout, layout_of_prompt
-from lopa.runtime.sequence.windows import windows_from_branches
-from lopa.runtime.strategy.candidates import Candidates
-from lopa.runtime.strategy.settings import rule_from_config
+from lopa.runtime.state.branch import Lookahead, branch_from_prompt, prepared
+from lopa.runtime.state.layout import Layout, layout_of_prompt
+from lopa.runtime.state.windows import windows_from_branches
+from lopa.runtime.strategy.strategies import rule_from_config
+from lopa.runtime.strategy.views import Candidates
 
 
 def costs_with(digest: str, *, first: float, each: float, host_each: float = 0.0) -> Costs:

@@ -3,9 +3,9 @@ import math
 import numpy as np
 import pytest
 
-from lopa.runtime.algorithm.candidates import candidates_from_rows
+from lopa.runtime.contract.row_statistics import RowStatistics
+from lopa.runtime.decoding.candidates import candidates_from_rows
 from lopa.runtime.generation_config import GenerationConfig
-from lopa.runtime.sequence.row_statistics import RowStatistics
 
 VOCABULARY = 40
 MASK = 7

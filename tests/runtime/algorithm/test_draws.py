@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lopa.runtime.algorithm.draws import drawn_candidates, drawn_tokens, filtered_candidates, filtered_vocabulary
 from lopa.runtime.contract import Float32
+from lopa.runtime.decoding.draws import drawn_candidates, drawn_tokens, filtered_candidates, filtered_vocabulary
 from lopa.runtime.generation_config import GenerationConfig
 
 

@@ -1,15 +1,14 @@
 from pathlib import Path
 
 import numpy as np
+from lopa.runtime.algorithm.filling import without_rows_after_end
 from tests.cli.command import PROMPT
 
-from lopa.runtime.algorithm.decoding import Step
-from lopa.runtime.algorithm.filling import without_rows_after_end
 from lopa.runtime.decoder import Decoder
+from lopa.runtime.decoding.decoding import Step
 from lopa.runtime.requests.result import DoneEvent
-from lopa.runtime.sequence.blocks import Block, BlockState
-from lopa.runtime.sequence.branches import Branch
-from lopa.runtime.sequence.layout import Layout
+from lopa.runtime.state.branch import Block, BlockState, Branch
+from lopa.runtime.state.layout import Layout
 
 EOS = 0
 

@@ -6,23 +6,25 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
 from lopa.runtime.algorithm.competition import branch_confidence, winner_of
 from lopa.runtime.algorithm.filling import filled, fills_from_candidates
 from lopa.runtime.algorithm.spawning import branches_from_winner, lookaheads_from_candidates
+
 from lopa.runtime.generation_config import GenerationConfig
-from lopa.runtime.sequence.blocks import Block, BlockState, prompt_block
-from lopa.runtime.sequence.branches import (
+from lopa.runtime.state.branch import (
+    Block,
+    BlockState,
     Branch,
     Lookahead,
     branch_from_prompt,
     decided_length,
     nothing_left,
     prepared,
+    prompt_block,
 )
-from lopa.runtime.sequence.layout import Layout, layout_of_prompt
-from lopa.runtime.sequence.windows import windows_from_branches
-from lopa.runtime.strategy.candidates import Candidates
+from lopa.runtime.state.layout import Layout, layout_of_prompt
+from lopa.runtime.state.windows import windows_from_branches
+from lopa.runtime.strategy.views import Candidates
 
 MASK, EOS = 2, 0
 PROMPT = 5
@@ -118,7 +120,7 @@ def test_branches_copy_the_winner_and_share_nothing() -> None:
     look = (Lookahead(0, 8, 33, -0.5),)
     ahead, anchor = branches_from_winner(winner, look, GenerationConfig(), mask_token=MASK, ends=(33,))
     assert (ahead.tokens[8], anchor.tokens[8], winner.tokens[8]) == (33, MASK, MASK)
-    assert (ahead.decided[8], anchor.decided[8]) == (True, False)
+    assert (ahead.decided[8], anchor.unmasked[8]) == (True, False)
     assert (ahead.ended, anchor.ended) == (True, False)
     assert (ahead.lookahead, anchor.lookahead) == (look[0], None)
     # The lookahead token alone completed the block: it does not fall due in this round (section 6 K).

@@ -15,14 +15,14 @@ from tests.runtime.sequence.test_shared_rows import windows_of
 from tools.random_configs import random_config, random_prompt
 
 from lopa.runtime import BadInputError, Decoder, GenerationConfig, PromptRequest
-from lopa.runtime.algorithm.decoding import Step
-from lopa.runtime.algorithm.row_sharing import CheaperForward
 from lopa.runtime.branch_choice import may_share_rows
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.costs import CostTable, ForwardCost, costs_name
 from lopa.runtime.bundle.record import json_from_record
+from lopa.runtime.decoding.decoding import Step
 from lopa.runtime.requests.result import DoneEvent
-from lopa.runtime.sequence.windows import Windows
+from lopa.runtime.row_sharing import CheaperForward
+from lopa.runtime.state.windows import Windows
 
 
 def windows_64(prefix: int = 64) -> Windows:

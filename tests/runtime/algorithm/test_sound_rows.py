@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from lopa.runtime.algorithm.sound_rows import check_rows_are_sound
 
 from lopa.cli.main import main
 from lopa.runtime import BadInputError, Decoder, Engine, NonFiniteAnswerError
-from lopa.runtime.algorithm.sound_rows import check_rows_are_sound
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import Statistics, WindowBatch
+from lopa.runtime.contract.row_statistics import RowStatistics
 from lopa.runtime.parallel.branch_session import BranchParallelSession
-from lopa.runtime.sequence.row_statistics import RowStatistics
 from lopa.runtime.sessions.session import open_session
 from lopa.runtime.text.tokenizer import Tokenizer
 

@@ -17,15 +17,14 @@ from tests.runtime.requests.company import alone, result_of
 from lopa.bench.gears.planner import limits_from_configs
 from lopa.cli.files.trace_file import record_from_step
 from lopa.runtime import Decoder, DraftEvent, Engine, GenerationConfig, GenerationResult, PromptRequest, TextEvent
-from lopa.runtime.algorithm.decoding import Decoding, Step
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.contract import Sizes
+from lopa.runtime.contract.row_statistics import RowStatistics
+from lopa.runtime.contract.sizes import Sizes
+from lopa.runtime.decoding.decoding import Decoding, Step
 from lopa.runtime.requests.result import DoneEvent
-from lopa.runtime.sequence.blocks import Block, active
-from lopa.runtime.sequence.branches import Branch
-from lopa.runtime.sequence.layout import most_rows
-from lopa.runtime.sequence.row_statistics import RowStatistics
-from lopa.runtime.sequence.windows import Windows
+from lopa.runtime.state.branch import Block, Branch, active
+from lopa.runtime.state.layout import most_rows
+from lopa.runtime.state.windows import Windows
 from lopa.runtime.text.tokenizer import Tokenizer
 from lopa.tiny import EVAL
 
@@ -135,7 +134,7 @@ def test_any_decode_follows_the_rule_and_ends(
             judged = {}
             for position in range(max(block.start, PROMPT), block.end):
                 is_end = config.stop_at_eos and anchor.tokens[position] == END
-                if anchor.decided[position] and not is_end and last > 1 and total < limit:
+                if anchor.unmasked[position] and not is_end and last > 1 and total < limit:
                     column = first + windows.judged.tolist().index(position)
                     found = np.flatnonzero(rows.topk_ids[-1, column] == anchor.tokens[position])
                     judged[position] = float(np.exp(rows.topk_logprobs[-1, column, found]).sum())

@@ -13,7 +13,7 @@ from tests.gears import plan_of
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.gears import GearTable, gear_plan_from_file
 from lopa.runtime.bundle.record import json_from_record
-from lopa.runtime.contract import Sizes
+from lopa.runtime.contract.sizes import Sizes
 from lopa.runtime.errors import BadInputError
 
 gear = partial(any_gear, wanted=64)

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from lopa.runtime.bundle.gears import Gear, gear_from_sizes
-from lopa.runtime.contract import Sizes, WindowBatch, sizes_of_batch
+from lopa.runtime.contract import WindowBatch
+from lopa.runtime.contract.sizes import Sizes, sizes_of_batch
 
 SIZES = Sizes(2, 3, 16, 128, 5)
 TEXT = {"requests": 2, "branches": 3, "window": 16, "prefix": 128, "wanted": 5}

@@ -7,7 +7,7 @@ from tests.runtime.cuda.stand_in_ort import StandInOrt
 from tests.runtime.cuda.test_session import GEARS
 
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.contract import Sizes
+from lopa.runtime.contract.sizes import Sizes
 from lopa.runtime.cuda.calls import calls_of_installed_cuda
 from lopa.runtime.cuda.forward import CudaForward
 from lopa.runtime.cuda.memory import CudaMemory

@@ -14,7 +14,7 @@ import pytest
 from tools.random_schemas import random_schema
 
 from lopa.runtime import Decoder, Engine
-from lopa.runtime.algorithm.decoding import Step
+from lopa.runtime.decoding.decoding import Step
 from lopa.runtime.errors import BadInputError, GrammarRefusedError
 from lopa.runtime.generation_config import TRAITS
 from lopa.runtime.requests.result import DoneEvent, GenerationResult, TextEvent

@@ -4,15 +4,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from lopa.runtime.frontier.rows import allowed_row
 
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import TOP_K
-from lopa.runtime.frontier.rows import allowed_row
+from lopa.runtime.contract.row_statistics import RowStatistics
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.grammar.source import reading_from_config
 from lopa.runtime.grammar.state import GrammarState, state_of_nothing
 from lopa.runtime.grammar.vocabulary import Vocabulary, vocabulary_from_tokenizer
-from lopa.runtime.sequence.row_statistics import RowStatistics
 from lopa.runtime.text.tokenizer import Tokenizer
 
 CONFIG = GenerationConfig(regex="[a-f ]+!")

@@ -3,7 +3,7 @@
 import numpy as np
 
 from lopa.runtime.contract import Floats
-from lopa.runtime.sequence.row_statistics import RowStatistics
+from lopa.runtime.contract.row_statistics import RowStatistics
 
 
 def said(logits: Floats, temperature: float = 1.0) -> RowStatistics:

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lopa.runtime.strategy.rescore import with_credit
 from tests.runtime.history.said import said
 
-from lopa.runtime.algorithm.draws import filtered_vocabulary
+from lopa.runtime.decoding.draws import filtered_vocabulary
 from lopa.runtime.generation_config import GenerationConfig
-from lopa.runtime.history.credit import credit_after, credited
-from lopa.runtime.strategy.rescore import with_credit
+from lopa.runtime.strategy.credit import credit_after, credited
 
 
 @settings(deadline=None)

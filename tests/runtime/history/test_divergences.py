@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from tests.runtime.history.said import said
 from tests.runtime.strategy.blocks import decided, random_block
 
-from lopa.runtime.history.divergences import divergence, divergences_after
+from lopa.runtime.strategy.divergences import divergence, divergences_after
 
 
 @settings(deadline=None)

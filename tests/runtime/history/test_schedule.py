@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from lopa.runtime.history import schedule
 
 from lopa.runtime.generation_config import GenerationConfig
-from lopa.runtime.history import schedule
-from lopa.runtime.history.schedule import ScheduleStep, count_of_step, drawn_in_step, next_step, noise_of_step
+from lopa.runtime.strategy.schedule import ScheduleStep, count_of_step, drawn_in_step, next_step, noise_of_step
 
 
 def counts_of(config: GenerationConfig, masks: int) -> list[int]:

@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-
-from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.ladder.guesses import ladder
 from lopa.runtime.ladder.question import asked_beside, same_question
 from lopa.runtime.ladder.walk import walk
-from lopa.runtime.sequence.branches import Branch, branch_from_prompt, prepared
-from lopa.runtime.sequence.layout import layout_of_prompt
+
+from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.state.branch import Branch, branch_from_prompt, prepared
+from lopa.runtime.state.layout import layout_of_prompt
 
 MASK = 2
 PROMPT = np.arange(10, 15)

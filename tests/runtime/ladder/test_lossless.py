@@ -9,18 +9,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+from lopa.runtime.algorithm import deciding
+from lopa.runtime.ladder import advance
 from tools.random_configs import random_prompt
 from tools.reports.lossless import Pair, decoded, pair_of, random_lossless_config, random_pairs
 
 from lopa.runtime import Decoder, Engine, TextEvent
-from lopa.runtime.algorithm import deciding
-from lopa.runtime.algorithm.decoding import Step
 from lopa.runtime.contract import Bool
+from lopa.runtime.decoding.decoding import Step
 from lopa.runtime.generation_config import GenerationConfig
-from lopa.runtime.ladder import advance
 from lopa.runtime.requests.result import DraftEvent
-from lopa.runtime.sequence.branches import Branch
-from lopa.runtime.sequence.reach import reach_from_config
+from lopa.runtime.state.branch import Branch
+from lopa.runtime.state.windows import reach_from_config
 from lopa.tiny import EVAL
 
 

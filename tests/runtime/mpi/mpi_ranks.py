@@ -14,9 +14,9 @@ import pytest
 from tests.runtime.random_windows import assert_close, assert_same_statistics, block_causal_mask, random_batch
 from tests.runtime.shortened import assert_shortened_equals_fresh
 
-from lopa.runtime.algorithm.decoding import Step
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.decoder import Decoder
+from lopa.runtime.decoding.decoding import Step
 from lopa.runtime.mpi.link import Link, rank_of_job
 from lopa.runtime.mpi.server import serve
 from lopa.runtime.mpi.session import MpiSession

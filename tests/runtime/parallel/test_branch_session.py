@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.plans import plan_of
 from tests.runtime.failing_device import FailingDevice
 from tests.runtime.random_windows import (
     assert_close,
@@ -22,10 +23,10 @@ from tests.runtime.random_windows import (
 )
 
 from lopa.cli.files.trace_file import record_from_step
-from lopa.runtime.algorithm.decoding import Decoding
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import CacheRows, WindowBatch
 from lopa.runtime.contract.batch_parts import shares_of_branches
+from lopa.runtime.decoding.decoding import Decoding
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.parallel.branch_session import BranchParallelSession
 from lopa.runtime.sessions.session import Session, open_session
@@ -202,7 +203,7 @@ def test_a_step_tells_how_its_forward_splits(bundle: Bundle, one: Session) -> No
     config = GenerationConfig(branches=5, max_new_tokens=32)
     prompt = np.arange(3, 40)
     session = BranchParallelSession(counted_devices(bundle, 2))
-    decoding = Decoding(session, 1, prompt, config, bundle.manifest)
+    decoding = Decoding(session, 1, prompt, plan_of(config), bundle.manifest)
     steps = [decoding.step() for _ in range(3)]
     session.close()
     for step in steps:
@@ -215,7 +216,7 @@ def test_a_step_tells_how_its_forward_splits(bundle: Bundle, one: Session) -> No
     assert [device.device for device in steps[0].split.devices] == ["device 0"]
     assert [device.device for device in steps[2].split.devices] == ["device 0", "device 1"]
     assert record_from_step(steps[2])["split"]["devices"][1]["branches"] == len(steps[2].branches) // 2
-    alone = Decoding(one, 1, prompt, config, bundle.manifest).step()
+    alone = Decoding(one, 1, prompt, plan_of(config), bundle.manifest).step()
     assert alone.split is None
     assert "split" not in record_from_step(alone)
 

@@ -5,8 +5,8 @@ import threading
 from typing import Any
 
 from lopa.runtime import Decoder, DoneEvent, GenerationConfig, GenerationResult, RequestHandle
-from lopa.runtime.algorithm.decoding import Step
 from lopa.runtime.contract import CacheRows, Statistics, WindowBatch
+from lopa.runtime.decoding.decoding import Step
 
 WAIT = 60.0
 """Seconds after which a handle counts as lost."""

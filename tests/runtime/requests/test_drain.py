@@ -9,7 +9,7 @@ import pytest
 from tests.runtime.requests.company import WAIT, FailingSession, Gate, alone, result_of
 
 from lopa.runtime import BadInputError, Decoder, Engine, EngineClosedError, EngineFailedError, RequestHandle
-from lopa.runtime.algorithm.decoding import Step
+from lopa.runtime.decoding.decoding import Step
 
 
 def test_what_runs_and_waits_ends_whole_and_nothing_comes_in(decoder: Decoder, prompt: tuple[int, ...]) -> None:

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from lopa import tiny
-from lopa.runtime.algorithm.decoding import Step
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import Statistics, WindowBatch
+from lopa.runtime.contract.row_statistics import RowStatistics
 from lopa.runtime.decoder import Decoder
+from lopa.runtime.decoding.decoding import Step
 from lopa.runtime.requests.result import GenerationResult
-from lopa.runtime.sequence.row_statistics import RowStatistics
 from lopa.runtime.sessions.session import open_session
 from lopa.runtime.text.tokenizer import Tokenizer
 

@@ -30,7 +30,7 @@ from lopa.runtime import (
     QueueFullError,
     TextEvent,
 )
-from lopa.runtime.algorithm.decoding import Step
+from lopa.runtime.decoding.decoding import Step
 
 
 class Counted:

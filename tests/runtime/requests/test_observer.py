@@ -21,8 +21,8 @@ from lopa.runtime import (
     RoundReport,
     TextEvent,
 )
-from lopa.runtime.algorithm.decoding import Step
 from lopa.runtime.contract import Statistics, WindowBatch
+from lopa.runtime.decoding.decoding import Step
 
 
 class Noted:

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from tools.random_configs import random_prompt
 
-from lopa.runtime.algorithm.decoding import Step
 from lopa.runtime.contract import CacheRows, Statistics, WindowBatch
+from lopa.runtime.contract.row_statistics import RowStatistics
 from lopa.runtime.decoder import Decoder
+from lopa.runtime.decoding.decoding import Step
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.requests.prompt_store import PromptStore, StoredPrompt
-from lopa.runtime.sequence.row_statistics import RowStatistics
 
 CAUSAL = GenerationConfig(window="block_causal")
 

@@ -8,7 +8,7 @@ import pytest
 from tools.random_configs import random_config, random_prompt
 
 from lopa.runtime import Decoder, DraftEvent, Engine, GenerationConfig, TextEvent
-from lopa.runtime.algorithm.decoding import Step
+from lopa.runtime.decoding.decoding import Step
 from lopa.runtime.requests.answer import UNDECIDED
 from lopa.runtime.requests.result import DoneEvent, Event
 
@@ -39,7 +39,7 @@ def check(decoder: Decoder, config: GenerationConfig, prompt: int, events: list[
             assert event.text.startswith(text), "a draft lacks what was streamed"
             if event.step < len(steps):  # the next round verifies what this one left
                 anchor = steps[event.step].branches[-1]
-                undecided = int(np.count_nonzero(~anchor.decided))
+                undecided = int(np.count_nonzero(~anchor.unmasked))
                 assert event.text.count(UNDECIDED) == undecided
                 assert event.decided == len(anchor.tokens) - prompt - undecided
     assert text == done.result.text

@@ -2,7 +2,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lopa.runtime.sequence.blocks import (
+from lopa.runtime.state.branch import (
     Block,
     BlockState,
     active,

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from lopa.runtime.generation_config import GenerationConfig
-from lopa.runtime.sequence.layout import Layout, layout_of_prompt, most_rows
+from lopa.runtime.state.layout import Layout, layout_of_prompt, most_rows
 
 
 def lengths(layout: Layout) -> list[int]:

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from lopa.runtime.generation_config import GenerationConfig
-from lopa.runtime.sequence.branches import Branch, branch_from_prompt, prepared
-from lopa.runtime.sequence.layout import layout_of_prompt
-from lopa.runtime.sequence.opened import asked_positions, open_positions, open_span
+from lopa.runtime.state.branch import Branch, branch_from_prompt, prepared
+from lopa.runtime.state.layout import layout_of_prompt
+from lopa.runtime.state.windows import asked_positions, open_positions, open_span
 
 PROMPT = 3
 

@@ -15,11 +15,11 @@ from lopa.runtime.decoder import Decoder
 from lopa.runtime.requests.pool import RequestPool
 from lopa.runtime.requests.prompt_store import PromptStore
 from lopa.runtime.requests.result import DoneEvent
-from lopa.runtime.sequence.packing import MOST_PADDING, batch_from_windows, groups_from_windows, rows_of_windows
-from lopa.runtime.sequence.windows import Windows
+from lopa.runtime.state.batch import MAX_PADDING, batch_from_windows, groups_from_windows, rows_of_windows
+from lopa.runtime.state.windows import Windows
 
 sizes = st.lists(st.tuples(st.integers(1, 6), st.integers(1, 40)), min_size=1, max_size=12)
-shares = st.sampled_from([0.0, 0.25, MOST_PADDING, 2.0])
+shares = st.sampled_from([0.0, 0.25, MAX_PADDING, 2.0])
 
 
 def random_windows(rng: np.random.Generator, branches: int, width: int) -> Windows:
@@ -141,7 +141,7 @@ def test_garbage_in_padding_changes_no_token(tiny_bundle: Path, monkeypatch: pyt
                 decoder.bundle.manifest,
                 decoder.tokenizer,
                 PromptStore(0),
-                most_padding=float("inf"),
+                max_padding=float("inf"),
             )
             jobs = [decoder.job(prompt, config) for prompt, config in asked]
             for job in jobs:

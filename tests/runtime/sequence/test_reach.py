@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 
 from lopa.runtime.generation_config import GenerationConfig
-from lopa.runtime.sequence.blocks import after_round
-from lopa.runtime.sequence.branches import Branch, branch_from_prompt, prepared
-from lopa.runtime.sequence.layout import layout_of_prompt
-from lopa.runtime.sequence.reach import reach_from_config
+from lopa.runtime.state.branch import Branch, after_round, branch_from_prompt, prepared
+from lopa.runtime.state.layout import layout_of_prompt
+from lopa.runtime.state.windows import reach_from_config
 
 PROMPT = 3
 

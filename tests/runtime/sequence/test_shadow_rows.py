@@ -6,15 +6,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lopa.runtime.contract import Statistics
+from lopa.runtime.contract.row_statistics import RowStatistics
 from lopa.runtime.generation_config import GenerationConfig
-from lopa.runtime.sequence.blocks import Block, BlockState, active
-from lopa.runtime.sequence.branches import Branch
-from lopa.runtime.sequence.layout import Layout
-from lopa.runtime.sequence.packing import batch_from_windows, rows_of_windows
-from lopa.runtime.sequence.row_statistics import RowStatistics
-from lopa.runtime.sequence.shadow_rows import with_shadow_rows
-from lopa.runtime.sequence.shared_rows import with_shared_rows
-from lopa.runtime.sequence.windows import Windows, windows_from_branches
+from lopa.runtime.state.batch import batch_from_windows, rows_of_windows, with_shared_rows
+from lopa.runtime.state.branch import Block, BlockState, Branch, active
+from lopa.runtime.state.layout import Layout
+from lopa.runtime.state.shadow_rows import with_shadow_rows
+from lopa.runtime.state.windows import Windows, windows_from_branches
 
 MASK, PAD, PROMPT, SIZE = 2, 9, 5, 4
 
@@ -48,7 +46,7 @@ def shadowed(branches: tuple[Branch, ...], config: GenerationConfig, shift: int)
     """The windows without shadow rows and with those of everything that is decided in active blocks."""
     anchor = branches[-1]
     judged = np.concatenate(
-        [block.start + np.flatnonzero(anchor.decided[block.start : block.end]) for block in active(anchor.blocks)]
+        [block.start + np.flatnonzero(anchor.unmasked[block.start : block.end]) for block in active(anchor.blocks)]
     )
     plain = windows_from_branches(branches, config, prediction_shift=shift, pad_token=PAD)
     return plain, with_shadow_rows(
@@ -71,7 +69,7 @@ def test_shadow_rows_are_those_of_the_rule(
     other = with_another_block(anchor) if longer else anchor
     config = GenerationConfig(window=window)  # type: ignore[arg-type]
     plain, windows = shadowed((other, anchor), config, shift)
-    judged = [p for p in range(PROMPT, 13) if anchor.decided[p]]
+    judged = [p for p in range(PROMPT, 13) if anchor.unmasked[p]]
     real, start = plain.lengths[-1], windows.prefix
     width = windows.input_ids.shape[1]
     assert windows.judged.tolist() == judged

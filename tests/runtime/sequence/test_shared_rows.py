@@ -10,13 +10,12 @@ from hypothesis import strategies as st
 from tests.runtime.random_windows import assert_close
 
 from lopa.bench.forward.random_inputs import random_prefix_rows
-from lopa.runtime.algorithm.row_sharing import always
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import Bool, Int64
-from lopa.runtime.sequence.packing import batch_from_windows, rows_of_windows
-from lopa.runtime.sequence.shared_rows import rows_of_anchor, with_shared_rows
-from lopa.runtime.sequence.windows import Windows
+from lopa.runtime.row_sharing import always
 from lopa.runtime.sessions.session import open_session
+from lopa.runtime.state.batch import batch_from_windows, rows_of_anchor, rows_of_windows, with_shared_rows
+from lopa.runtime.state.windows import Windows
 
 LAYERS = 4
 """Through which a row is followed."""

@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
 from lopa.runtime.algorithm.filling import Fills, filled, without_rows_after_end
+
 from lopa.runtime.generation_config import GenerationConfig
-from lopa.runtime.sequence.blocks import BlockState, with_counted_masks
-from lopa.runtime.sequence.branches import Branch, branch_from_prompt, prepared, taken_back
-from lopa.runtime.sequence.layout import layout_of_prompt
+from lopa.runtime.state.branch import BlockState, Branch, branch_from_prompt, prepared, taken_back, with_counted_masks
+from lopa.runtime.state.layout import layout_of_prompt
 
 MASK, END, PROMPT, SIZE = 2, 0, 3, 4
 OPEN = GenerationConfig(block_size=SIZE, max_new_tokens=10, block_add_threshold=0.0, logprobs=True)

@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lopa.runtime.algorithm.row_sharing import always
 from lopa.runtime.generation_config import GenerationConfig
-from lopa.runtime.sequence.branches import Branch, branch_from_prompt, prepared
-from lopa.runtime.sequence.layout import layout_of_prompt
-from lopa.runtime.sequence.shared_rows import with_shared_rows
-from lopa.runtime.sequence.windows import Windows, check_rows, windows_from_branches
+from lopa.runtime.row_sharing import always
+from lopa.runtime.state.batch import with_shared_rows
+from lopa.runtime.state.branch import Branch, branch_from_prompt, prepared
+from lopa.runtime.state.layout import layout_of_prompt
+from lopa.runtime.state.windows import Windows, check_rows, windows_from_branches
 
 PROMPT, MASK = 4, 9
 

@@ -1,30 +1,37 @@
-"""Random blocks of candidates, and which of their positions a strategy decides."""
+"""Blocks as strategies see them, for tests of the stages."""
 
 from typing import Any
 
 import numpy as np
 
-from lopa.runtime.generation_config import GenerationConfig
-from lopa.runtime.sequence.memory import Memory
-from lopa.runtime.strategy.candidates import Candidates
-from lopa.runtime.strategy.open_block import OpenBlock
-from lopa.runtime.strategy.places import chosen_places
-from lopa.runtime.strategy.settings import rule_from_config
+from lopa.runtime.contract import Bool, Int64
+from lopa.runtime.plan import DecodingPlan
+from lopa.runtime.strategy import STRATEGIES, BlockView, Candidates, Memory, RoundView
+from lopa.runtime.strategy.strategy import unmasked_positions
+
+
+def view_of(
+    positions: Int64, candidates: Candidates, masked: Bool | None = None, *, complete: bool = True, **others: Any
+) -> BlockView:
+    """A block of a round of one branch; all of its positions are masked, and it is the first, unless others say so."""
+    given = {"rounds": 0, "leads": False, "memory": None, "branch": 0, **others}
+    alone = RoundView((positions,), (candidates,), winner=0)
+    every = np.ones(len(positions), np.bool_) if masked is None else masked
+    return BlockView(positions, candidates, every, complete, **{"round": alone, **given})
+
+
+def unmasked_of(block: BlockView, plan: DecodingPlan) -> list[int]:
+    """Indices of the positions that the plan's strategy unmasks."""
+    return np.flatnonzero(unmasked_positions(block, STRATEGIES[plan.strategy], plan)).tolist()
 
 
 def random_block(
     rng: np.random.Generator, *, complete: bool = True, memory: Memory | None = None, size: int | None = None
-) -> OpenBlock:
-    """Up to 12 positions, some decided, with ties and with probabilities on either side of every usual threshold."""
+) -> BlockView:
+    """Up to 12 positions, some unmasked, with ties and with probabilities on either side of every usual threshold."""
     size = int(rng.integers(1, 13)) if size is None else size
     p = rng.choice(np.float32([0.2, 0.5, 0.75, 0.8, 0.9, 0.95, 0.99, 1.0]), size)
     entropies = rng.choice(np.float32([0.001, 0.05, 0.1, 0.2, 0.3, 1.5]), size)
     candidates = Candidates(np.arange(size), p, -entropies, entropies=entropies)
     positions = np.sort(rng.choice(2 * size, size, replace=False)) + 40
-    return OpenBlock(positions, candidates, rng.random(size) < 0.7, complete, 0, memory)
-
-
-def decided(block: OpenBlock, **options: Any) -> list[int]:
-    """Indices of the positions that a step decides."""
-    config = GenerationConfig(**options)
-    return np.flatnonzero(chosen_places(block, rule_from_config(config), config)).tolist()
+    return view_of(positions, candidates, rng.random(size) < 0.7, complete=complete, memory=memory)

@@ -5,19 +5,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+from lopa.runtime.algorithm.filling import filled, fills_from_candidates, without_rows_after_end
+from lopa.runtime.algorithm.spawning import branches_from_winner, lookaheads_from_candidates
 from tests.runtime.requests.company import alone, result_of
 
 from lopa.runtime import Decoder, Engine, PromptRequest
-from lopa.runtime.algorithm.decoding import Step
-from lopa.runtime.algorithm.filling import filled, fills_from_candidates, without_rows_after_end
-from lopa.runtime.algorithm.spawning import branches_from_winner, lookaheads_from_candidates
+from lopa.runtime.decoding.decoding import Step
 from lopa.runtime.generation_config import GenerationConfig
-from lopa.runtime.history.credit import Credit
-from lopa.runtime.history.divergences import Divergences
-from lopa.runtime.history.schedule import ScheduleStep
-from lopa.runtime.sequence.branches import branch_from_prompt, prepared
-from lopa.runtime.sequence.layout import layout_of_prompt
-from lopa.runtime.strategy.candidates import Candidates
+from lopa.runtime.state.branch import branch_from_prompt, prepared
+from lopa.runtime.state.layout import layout_of_prompt
+from lopa.runtime.strategy.credit import Credit
+from lopa.runtime.strategy.divergences import Divergences
+from lopa.runtime.strategy.schedule import ScheduleStep
+from lopa.runtime.strategy.views import Candidates
 
 STRATEGIES: list[dict[str, Any]] = [
     {"strategy": "eb"},

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.runtime.strategy.blocks import decided, random_block
 
 from lopa.runtime import Decoder
-from lopa.runtime.algorithm.decoding import Step
+from lopa.runtime.decoding.decoding import Step
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import TRAITS, GenerationConfig, Strategy
 from lopa.runtime.generation_config.traits import strategies_with

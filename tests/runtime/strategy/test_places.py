@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from lopa.runtime.strategy.open_block import OpenBlock
 
 from lopa.runtime.contract import Bool, Float32, Floats
 from lopa.runtime.generation_config import GenerationConfig
-from lopa.runtime.strategy.candidates import Candidates
-from lopa.runtime.strategy.open_block import OpenBlock
-from lopa.runtime.strategy.places import chosen_places
-from lopa.runtime.strategy.settings import rule_from_config
+from lopa.runtime.strategy.strategies import rule_from_config
+from lopa.runtime.strategy.strategy import chosen_places
+from lopa.runtime.strategy.views import Candidates
 
 
 def block_of(p: Float32, confidences: Float32, undecided: Bool, *, complete: bool = True, rounds: int = 0) -> OpenBlock:

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lopa.runtime.strategy.open_block import OpenBlock
+from lopa.runtime.strategy.rank import by_drawn_confidence
 from tests.runtime.strategy.blocks import decided, random_block
 
 from lopa.runtime.generation_config import TRAITS, GenerationConfig
-from lopa.runtime.history.schedule import ScheduleStep
-from lopa.runtime.strategy.candidates import Candidates
-from lopa.runtime.strategy.open_block import OpenBlock
-from lopa.runtime.strategy.rank import by_drawn_confidence
-from lopa.runtime.strategy.settings import RULES
+from lopa.runtime.strategy.schedule import ScheduleStep
+from lopa.runtime.strategy.strategies import RULES
+from lopa.runtime.strategy.views import Candidates
 
 seeds = st.integers(0, 2**32 - 1)
 

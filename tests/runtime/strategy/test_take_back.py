@@ -4,17 +4,16 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-from lopa.runtime.generation_config import GenerationConfig
-from lopa.runtime.sequence.blocks import Block, BlockState
-from lopa.runtime.sequence.branches import Branch
-from lopa.runtime.sequence.layout import Layout
-from lopa.runtime.strategy.candidates import Candidates
 from lopa.runtime.strategy.judging import judged_positions, without_doubted
 from lopa.runtime.strategy.open_block import OpenBlock
-from lopa.runtime.strategy.places import chosen_places
-from lopa.runtime.strategy.settings import rule_from_config
 from lopa.runtime.strategy.take_back import BEFORE_FIRST_STEP, JudgedBlock, doubted
+
+from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.state.branch import Block, BlockState, Branch
+from lopa.runtime.state.layout import Layout
+from lopa.runtime.strategy.strategies import rule_from_config
+from lopa.runtime.strategy.strategy import chosen_places
+from lopa.runtime.strategy.views import Candidates
 
 MASK, END = 2, 0
 

@@ -15,7 +15,8 @@ from lopa.runtime.accelerator.arrays import GraphArrays
 from lopa.runtime.accelerator.padding import padded_batch, parts_of_forward
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.gears import Gear, Source
-from lopa.runtime.contract import TILE, Sizes, WindowBatch
+from lopa.runtime.contract import TILE, WindowBatch
+from lopa.runtime.contract.sizes import Sizes
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.tensorrt.profiles import (

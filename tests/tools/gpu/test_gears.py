@@ -9,12 +9,12 @@ from tools.gpu.run import SHAPES
 from lopa.bench.gears.recording import sizes_of_step
 from lopa.bench.gpu.host_share import _CONFIG, _PROMPT_ROWS
 from lopa.export.tensorrt.gear_coverage import check_gears_cover_defaults
-from lopa.runtime.algorithm.decoding import Step
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.gears import GearTable, gear_from_sizes, gear_plan_from_file
 from lopa.runtime.bundle.record import json_from_record
-from lopa.runtime.contract import Sizes
+from lopa.runtime.contract.sizes import Sizes
 from lopa.runtime.decoder import Decoder
+from lopa.runtime.decoding.decoding import Step
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda:0"])

@@ -5,7 +5,8 @@ from math import ceil
 
 from lopa.bench.fleet.costs import RoundCosts
 from lopa.bench.fleet.decodes import Decodes
-from lopa.runtime.contract import Sizes, tiles
+from lopa.runtime.contract import tiles
+from lopa.runtime.contract.sizes import Sizes
 
 
 def branches_under_load(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from lopa.bench.fleet.scenario import Material, ModelledCosts
 from lopa.bench.gears.recording import packed_sizes
 from lopa.runtime.bundle.costs import CostTable
-from lopa.runtime.contract import Sizes
+from lopa.runtime.contract.sizes import Sizes
 
 ForwardSeconds = Callable[[Sizes], float]
 

@@ -11,7 +11,8 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from lopa.runtime.contract import Sizes, tiles
+from lopa.runtime.contract import tiles
+from lopa.runtime.contract.sizes import Sizes
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.files.untrusted_input import bytes_from_file, value_from_json
 from lopa.runtime.plan import MAX_BRANCHES, MAX_POSITIONS, Window

@@ -7,8 +7,8 @@ from lopa.bench.fleet.decodes import DECODES_SCHEMA, Decodes, RecordedDecode, Re
 from lopa.bench.machine import date_now
 from lopa.bench.progress import Progress, silent
 from lopa.bench.table import Table
-from lopa.runtime.algorithm.decoding import Step
 from lopa.runtime.decoder import Decoder
+from lopa.runtime.decoding.decoding import Step
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.requests.result import DoneEvent
 from lopa.tiny import EVAL

@@ -13,7 +13,8 @@ from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.costs import CostTable, checked_costs, costs_from_file, costs_name
 from lopa.runtime.bundle.gears import GearPlanCosts
 from lopa.runtime.bundle.manifest import Manifest
-from lopa.runtime.contract import TOP_K, Sizes
+from lopa.runtime.contract import TOP_K
+from lopa.runtime.contract.sizes import Sizes
 from lopa.runtime.contract.stored_floats import stored_dtype
 from lopa.runtime.sessions.cpu_cores import is_whole_processor
 

@@ -14,10 +14,11 @@ from lopa.bench.gears.column_search import Floats, cheapest_columns
 from lopa.bench.gears.costs import GearCosts
 from lopa.bench.gears.size_grid import WINDOW_MULTIPLE, grid_of_forwards, grid_within
 from lopa.runtime.bundle.gears import SPLIT_COST, Gear, gear_from_sizes
-from lopa.runtime.contract import TILE, Sizes
+from lopa.runtime.contract import TILE
+from lopa.runtime.contract.sizes import Sizes
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.plan import DecodingPlan
-from lopa.runtime.sequence.layout import most_rows
+from lopa.runtime.state.layout import max_rows
 
 MOST_CELLS = 4_000_000
 """Entries of the table of costs, shapes by candidates."""
@@ -37,7 +38,7 @@ class Choice:
 def limits_from_plans(plans: Sequence[DecodingPlan], forwards: Mapping[Sizes, int], prompt: int) -> Sizes:
     """Return the largest sizes of decodes with `plans`, at least one, and prompts of up to `prompt` tokens."""
     generated = max(plan.positions for plan in plans)
-    window, asked = (max(most) for most in zip(*(most_rows(prompt, plan) for plan in plans), strict=True))
+    window, asked = (max(most) for most in zip(*(max_rows(prompt, plan) for plan in plans), strict=True))
     occurring = list(forwards)
     return Sizes(
         requests=max(sizes.requests for sizes in occurring),

@@ -7,7 +7,7 @@ import numpy as np
 from lopa.bench.figure import png_from_figure
 from lopa.bench.gears.size_grid import WINDOW_MULTIPLE
 from lopa.runtime.bundle.gears import Gear
-from lopa.runtime.contract import Sizes
+from lopa.runtime.contract.sizes import Sizes
 
 
 def png_from_gears(forwards: Mapping[Sizes, int], gears: Sequence[Gear], *, title: str) -> bytes:

@@ -5,14 +5,15 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from lopa.bench.progress import Progress
-from lopa.runtime.algorithm.decoding import Step
 from lopa.runtime.bundle.gears import Source
-from lopa.runtime.contract import Sizes, tiles
+from lopa.runtime.contract import tiles
+from lopa.runtime.contract.sizes import Sizes
 from lopa.runtime.decoder import Decoder
+from lopa.runtime.decoding.decoding import Step
 from lopa.runtime.plan import DEFAULT_BRANCHES, DecodingPlan
 from lopa.runtime.text.prompt_ids import Prompt
 
-MOST_PADDING = 0.25
+MAX_PADDING = 0.25
 """Padding rows that requests in one forward may cause, as a share of the real ones: as the engine packs them."""
 
 
@@ -94,7 +95,7 @@ def packed_sizes(alone: Sequence[Sizes]) -> list[Sizes]:
     for sizes in sorted(alone, key=lambda each: each.rows, reverse=True):
         for number, (shape, real) in enumerate(groups):
             common = _common(shape, sizes)
-            if common.rows <= (1 + MOST_PADDING) * (real + sizes.rows):
+            if common.rows <= (1 + MAX_PADDING) * (real + sizes.rows):
                 groups[number] = (common, real + sizes.rows)
                 break
         else:

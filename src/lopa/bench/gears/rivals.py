@@ -8,7 +8,8 @@ import msgspec
 
 from lopa.bench.gears.costs import GearCosts
 from lopa.runtime.bundle.gears import Gear, GearTable
-from lopa.runtime.contract import TILE, Sizes
+from lopa.runtime.contract import TILE
+from lopa.runtime.contract.sizes import Sizes
 
 _VLLM_ASCEND = (1, 2, 4, *range(8, 256, 8), *range(256, 1 << 20, 16))
 """Tokens of a forward: 1, 2, 4, then by 8 to 255, then by 16."""

@@ -8,7 +8,8 @@ from itertools import product
 
 import numpy as np
 
-from lopa.runtime.contract import TILE, Sizes
+from lopa.runtime.contract import TILE
+from lopa.runtime.contract.sizes import Sizes
 
 WINDOW_MULTIPLE = 16
 """Windows are rounded up to this: blocks are multiples of it, and so are the tiles of matrix units."""

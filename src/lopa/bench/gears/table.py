@@ -8,7 +8,7 @@ from lopa.bench.gears.rivals import Outcome
 from lopa.bench.table import Table
 from lopa.runtime.bundle.gears import Gear, GearPlan, GearTable
 from lopa.runtime.bundle.manifest import Manifest
-from lopa.runtime.contract import Sizes
+from lopa.runtime.contract.sizes import Sizes
 
 
 def table_of_gears(plan: GearPlan, forwards: Mapping[Sizes, int], manifest: Manifest) -> Table:

@@ -26,15 +26,15 @@ from lopa.bench.forward.work import ForwardShape
 from lopa.bench.progress import Progress, silent
 from lopa.bench.scaling.model import EngineTable, RecordedStep, StepParts, device_shape
 from lopa.bench.scaling.report import Decode, ShareCost, Turn
-from lopa.runtime.algorithm.decoding import Step
 from lopa.runtime.bundle.costs import CostTable
 from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.contract import tiles
 from lopa.runtime.contract.batch_parts import rows_are_shared
 from lopa.runtime.decoder import Decoder
+from lopa.runtime.decoding.decoding import Step
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.requests.result import DoneEvent
-from lopa.runtime.sequence.packing import batch_from_windows
+from lopa.runtime.state.batch import batch_from_windows
 
 ROUNDS = 3
 """How often each prompt is decoded on each number of devices."""

@@ -19,10 +19,10 @@ from lopa.bench.speed.eager_model import EagerModel, eager_model_from_checkpoint
 from lopa.bench.speed.eager_session import EagerSession
 from lopa.bench.speed.engine_clock import engine_calls_timed
 from lopa.bench.speed.report import ROUNDS, Decoded, Measured, StepTime, measured_from_turns
-from lopa.runtime.algorithm.decoding import Step
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.weights import weights_from_bundle
 from lopa.runtime.decoder import Decoder
+from lopa.runtime.decoding.decoding import Step
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.requests.result import DoneEvent

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from lopa.cli.batch.line_reader import LineReader, RequestLine
 from lopa.cli.batch.progress import BatchProgress
 from lopa.cli.batch.prompt_lines import RawLine
-from lopa.runtime.algorithm.decoding import Step
+from lopa.runtime.decoding.decoding import Step
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.text.prompt_ids import PromptRequest
 

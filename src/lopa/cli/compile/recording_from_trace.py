@@ -9,7 +9,8 @@ from lopa.bench.gears.recording import Recording
 from lopa.cli.files.trace_file import TRACE_VERSION
 from lopa.runtime.bundle import Bundle, sha256_of_file
 from lopa.runtime.bundle.gears import Source
-from lopa.runtime.contract import Sizes, tiles
+from lopa.runtime.contract import tiles
+from lopa.runtime.contract.sizes import Sizes
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.files.untrusted_input import bytes_from_file, value_from_json
 from lopa.runtime.generation_config import GenerationConfig

@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from lopa.runtime.algorithm.decoding import Step
+from lopa.runtime.decoding.decoding import Step
 
 
 class BranchTally:

@@ -11,11 +11,12 @@ import click
 from lopa.cli.decode.conversation import Conversation, Message
 from lopa.cli.decode.interrupts import StoppedError, interrupts_as_exceptions, stoppable
 from lopa.cli.decode.typed_lines import TypedLines
-from lopa.cli.options.config import option_flags, value_of_flag
+from lopa.cli.options.config import config_overrides, option_flags, value_of_flag
 from lopa.cli.program.verbosity import quiet
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.errors import BadInputError, OutputFailedError
 from lopa.runtime.files.output_file import write_whole
+from lopa.runtime.generation_config import OPTIONS
 from lopa.runtime.requests.result import DoneEvent, GenerationResult, TextEvent
 from lopa.runtime.text.prompt_ids import Prompt
 
@@ -98,7 +99,7 @@ class ChatRoom:
         return self._decoder.prompt_from_messages(self._conversation.messages(question))
 
     def _fits(self, messages: list[Message]) -> bool:
-        room = self._decoder.bundle.manifest.dimensions.max_positions - self._config.max_new_tokens
+        room = self._decoder.bundle.manifest.dimensions.max_positions - self._decoder.plan(self._config).max_new_tokens
         return len(self._decoder.prompt_from_messages(messages)) <= room
 
     def _obey(self, line: str) -> None:
@@ -148,8 +149,8 @@ class ChatRoom:
     def _set(self, rest: str) -> None:
         options = option_flags()
         if not rest:
-            names = (name for name in self._config.__dataclass_fields__ if name in options)
-            _tell("\n".join(f"{name:24} {getattr(self._config, name)}" for name in names))
+            held = self._decoder.bundle.manifest.merged_options(self._config)
+            _tell("\n".join(f"{name:24} {held[name]}" for name in OPTIONS))
             return
         name, _, value = rest.partition(" ")
         name = name.removeprefix("--").replace("-", "_")
@@ -178,7 +179,7 @@ def _parsed(option: click.Option, value: str) -> dict[str, Any]:
     """`value` as the flag `option` takes it. Raises BadInputError for another value."""
     assert option.name is not None
     with contextlib.suppress(click.BadParameter):
-        return {option.name: value_of_flag(option, value)}
+        return config_overrides({option.name: value_of_flag(option, value)})
     raise BadInputError(
         f"/set {option.name} {value}",
         expected=str(option.help),

@@ -27,8 +27,8 @@ from lopa.cli.options.devices import device_options
 from lopa.cli.program.grouped_command import GroupedCommand
 from lopa.cli.program.standard_input import text_from_stdin
 from lopa.cli.program.verbosity import quiet
-from lopa.runtime.algorithm.decoding import Step
 from lopa.runtime.decoder import Decoder
+from lopa.runtime.decoding.decoding import Step
 from lopa.runtime.files.output_file import OutputLines
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.mpi.link import on_mpi, rank_of_job

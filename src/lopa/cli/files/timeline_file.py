@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from lopa.runtime.algorithm.decoding import Step
 from lopa.runtime.contract.timeline import HOST, Span, Timeline, json_from_spans
+from lopa.runtime.decoding.decoding import Step
 from lopa.runtime.files.output_file import whole_into
 
 

@@ -18,9 +18,7 @@ from lopa.runtime.generation_config import GenerationConfig, reason_against_look
 
 @click.command(name="inspect")
 @click.argument("bundle", type=click.Path(path_type=Path))
-@click.option(
-    "--json", "as_json", is_flag=True, help="Print the manifest, and the plan of a request without options."
-)
+@click.option("--json", "as_json", is_flag=True, help="Print the manifest, and the plan of a request without options.")
 @click.option("--lint", is_flag=True, help="Say instead what in its portable graph (or else its only one) ATC refuses.")
 def command(bundle: Path, as_json: bool, lint: bool) -> None:
     """Show what BUNDLE holds: the model, its files, its origin, its decoding defaults."""

@@ -16,8 +16,8 @@ from lopa import tiny
 from lopa.bench.eval_set import SCORED_KIND, EvalItem, eval_set_from_jsonl, is_correct
 from lopa.cli.make import onnx, verify
 from lopa.cli.start.duel_view import DuelView
-from lopa.runtime.algorithm.decoding import Step
 from lopa.runtime.decoder import Decoder
+from lopa.runtime.decoding.decoding import Step
 from lopa.runtime.requests.result import DoneEvent, DraftEvent, GenerationResult
 
 BRANCHES = 5

@@ -4,9 +4,10 @@ from collections.abc import Sequence
 
 from lopa.runtime.bundle.gears import Gear
 from lopa.runtime.bundle.manifest import Manifest
-from lopa.runtime.contract import TILE, Sizes
+from lopa.runtime.contract import TILE
+from lopa.runtime.contract.sizes import Sizes
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.sequence.layout import most_rows
+from lopa.runtime.state.layout import max_rows
 
 
 def least_limits(manifest: Manifest) -> Sizes:
@@ -17,7 +18,7 @@ def least_limits(manifest: Manifest) -> Sizes:
     matter: a forward with more than a gear takes is split.
     """
     plan = manifest.plan()
-    window, wanted = most_rows(1, plan)
+    window, wanted = max_rows(1, plan)
     return Sizes(
         requests=1,
         branches=1,

@@ -15,9 +15,10 @@ from lopa.export.verify.differences import RMS_TOLERANCES, TOLERANCES, Differenc
 from lopa.export.verify.paired_session import PairedSession
 from lopa.export.verify.random_windows import random_windows
 from lopa.runtime import contract
-from lopa.runtime.algorithm.decoding import Decoding
 from lopa.runtime.bundle.manifest import Manifest
-from lopa.runtime.contract import Int64, Sizes, Statistics, WindowBatch
+from lopa.runtime.contract import Int64, Statistics, WindowBatch
+from lopa.runtime.contract.sizes import Sizes
+from lopa.runtime.decoding.decoding import Decoding
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.plan import DecodingPlan
 from lopa.runtime.sessions.session import Session, unused_request

@@ -5,9 +5,10 @@ For engines that are told shapes and types with every address, in the manifest's
 
 from lopa.runtime.bundle.graph_signature import ArrayForm, arrays_of_values, inputs_of_graph, outputs_of_graph
 from lopa.runtime.bundle.manifest import Manifest
-from lopa.runtime.contract import Sizes, past_names
+from lopa.runtime.contract import past_names
 from lopa.runtime.contract.model_part import whole_model
 from lopa.runtime.contract.portable_form import PAST
+from lopa.runtime.contract.sizes import Sizes
 
 
 class GraphArrays:

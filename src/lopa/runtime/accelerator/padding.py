@@ -10,8 +10,9 @@ from itertools import product
 import numpy as np
 
 from lopa.runtime.bundle.gears import Gear
-from lopa.runtime.contract import Sizes, WindowBatch
+from lopa.runtime.contract import WindowBatch
 from lopa.runtime.contract.batch_parts import Part
+from lopa.runtime.contract.sizes import Sizes
 
 
 def parts_of_forward(sizes: Sizes, gear: Gear) -> Iterator[Part]:

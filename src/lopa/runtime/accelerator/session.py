@@ -28,15 +28,14 @@ from lopa.runtime.contract import (
     Bool,
     CacheRows,
     Rows,
-    Sizes,
     Statistics,
     WindowBatch,
-    sizes_of_batch,
     tiles,
     window_names,
 )
 from lopa.runtime.contract.batch_parts import parts_across
 from lopa.runtime.contract.forward import check_batch
+from lopa.runtime.contract.sizes import Sizes, sizes_of_batch
 from lopa.runtime.sessions.device_errors import raised_as_failure_of
 from lopa.runtime.sessions.prefix_cache import CacheShape, check_rows
 from lopa.runtime.sessions.session import Session, check_kept, slot_of_rows

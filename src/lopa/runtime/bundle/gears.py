@@ -15,7 +15,8 @@ from msgspec import Meta
 from lopa.runtime.bundle.bundle import Bundle
 from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.bundle.record import Reasons, Record, record_from_file
-from lopa.runtime.contract import TILE, Sizes, tiles
+from lopa.runtime.contract import TILE, tiles
+from lopa.runtime.contract.sizes import Sizes
 from lopa.runtime.errors import BadInputError
 
 GEARS_SCHEMA = 1

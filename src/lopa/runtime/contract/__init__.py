@@ -28,7 +28,6 @@ from lopa.runtime.contract.forward import (
     tiles,
     window_names,
 )
-from lopa.runtime.contract.sizes import Sizes, sizes_of_batch
 
 __all__ = [
     "CONTRACT_VERSION",
@@ -50,13 +49,11 @@ __all__ = [
     "Floats",
     "Int64",
     "Rows",
-    "Sizes",
     "Statistics",
     "WindowBatch",
     "input_names",
     "output_names",
     "past_names",
-    "sizes_of_batch",
     "tiles",
     "window_names",
 ]

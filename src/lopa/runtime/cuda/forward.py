@@ -16,8 +16,8 @@ from lopa.runtime.accelerator.memory import Buffer
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.gears import Gear, GearTable, gear_from_sizes
 from lopa.runtime.bundle.graph_signature import ArrayForm
-from lopa.runtime.contract import Sizes
 from lopa.runtime.contract.model_part import whole_model
+from lopa.runtime.contract.sizes import Sizes
 from lopa.runtime.contract.stored_floats import stored_dtype
 from lopa.runtime.cuda.calls import CAPTURES
 from lopa.runtime.cuda.memory import CudaMemory

@@ -3,8 +3,11 @@
 Travels with its branch, unchanged; what follows is another one. Knows answers as tokens in a row, no blocks.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from typing import Self
 
+from lopa.runtime.contract import Bool
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.grammar.ending import (
     every_end,
@@ -35,12 +38,12 @@ class GrammarState:
     length: int = 0
     ended: bool = False
     """Whether the last of the tokens was an end-of-text."""
-    taken_back: int = 0
-    """How many tokens behind the frontier the grammar has refused so far."""
+    remasked: int = 0
+    """Tokens behind the first masked position that the grammar has refused so far."""
     known: "dict[tuple[int, int], tuple[Reading, bytes] | None]" = field(default_factory=dict, repr=False)
     """What was found behind tokens already, by token and room: rounds ask again for as long as the frontier stays."""
 
-    def after(self, token: int, room: int) -> "GrammarState | None":
+    def after(self, token: int, room: int) -> Self | None:
         """The state behind `token`, behind which `room` positions are left; None where it cannot stand here.
 
         Either the grammar does not allow it, or the answer could not end in time any more.
@@ -54,7 +57,39 @@ class GrammarState:
         found = self.known[token, room]
         if found is None:
             return None
-        return GrammarState(*found, self.length + 1, taken_back=self.taken_back)
+        return type(self)(*found, self.length + 1, remasked=self.remasked)
+
+    @property
+    def has_text(self) -> Bool:
+        """[vocabulary]: tokens that write text."""
+        return self.reading.vocabulary.has_text
+
+    def allows(self, token: int) -> bool:
+        """Return whether `token`, an end of text included, may follow, whatever room is left."""
+        if token in self.reading.vocabulary.ends:
+            return self.reading.may_end
+        return self.reading.allows(token)
+
+    def allowed(self) -> Bool:
+        """Return which tokens may follow, [vocabulary], ends of text included."""
+        found = self.reading.allowed
+        found[list(self.reading.vocabulary.ends)] = self.reading.may_end
+        return found
+
+    def pieces(self, token: int) -> Iterator[int]:
+        """Yield tokens that write the beginning of what `token` writes, or of that without a space in front, the
+        longest first."""
+        vocabulary = self.reading.vocabulary
+        text = vocabulary.texts[token]
+        for whole in (text, text.removeprefix(b" ")):
+            for length in range(len(whole), 0, -1):
+                found = vocabulary.ids.get(whole[:length])
+                if found is not None:
+                    yield found
+
+    def with_refused(self, count: int) -> Self:
+        """Return this state after `count` more tokens were refused and remasked."""
+        return replace(self, remasked=self.remasked + count)
 
     def _read(self, token: int, room: int) -> tuple[Reading, bytes] | None:
         reading = self.reading.after(token)

@@ -7,8 +7,8 @@ import time
 
 import numpy as np
 
-from lopa.runtime.algorithm.decoding import Decoding, Step, StopReason
 from lopa.runtime.contract import Int64
+from lopa.runtime.decoding.decoding import Decoding, Step, StopReason
 from lopa.runtime.plan import DecodingPlan
 from lopa.runtime.requests.result import DoneEvent, DraftEvent, Event, GenerationResult, TextEvent
 from lopa.runtime.text.text_stream import TextStream
@@ -55,7 +55,7 @@ class Answer:
         """What the round brought: text that became certain, a draft if wanted. May end the request."""
         events = self._new_text()
         if self._drafts:
-            decided = np.count_nonzero(self._decoding.anchor.decided[self._decoding.prompt_length :])
+            decided = np.count_nonzero(self._decoding.anchor.unmasked[self._decoding.prompt_length :])
             events.append(DraftEvent(step.number, self._draft(), int(decided)))
         if self._stream.stopped is not None:
             self._decoding.stop("stop_string")
@@ -89,7 +89,7 @@ class Answer:
     def _draft(self) -> str:
         """The answer so far; a run of undecided positions becomes as many light blocks."""
         ids = self._decoding.generated()
-        decided = self._decoding.anchor.decided[self._decoding.prompt_length :]
+        decided = self._decoding.anchor.unmasked[self._decoding.prompt_length :]
         edges = np.flatnonzero(np.diff(decided.astype(np.int8))) + 1
         runs = zip(np.split(ids, edges), np.split(decided, edges), strict=True)
         return "".join(

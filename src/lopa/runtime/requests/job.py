@@ -3,16 +3,24 @@
 import time
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import NamedTuple, Self
 
-from lopa.runtime.algorithm.branch_budget import BranchBudget
-from lopa.runtime.algorithm.decoding import Step, StopReason
 from lopa.runtime.contract import Int64
+from lopa.runtime.decoding.branch_budget import BranchBudget
+from lopa.runtime.decoding.decoding import Pays, Step, StopReason
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.grammar.state import GrammarState
 from lopa.runtime.plan import DecodingPlan
 from lopa.runtime.requests.handle import RequestHandle
-from lopa.runtime.sequence.shared_rows import Pays
+
+
+class Leaving(NamedTuple):
+    """The handles of a request that end now."""
+
+    handles: list[tuple[RequestHandle, StopReason]]
+    """Each with the reason."""
+    everyone: bool
+    """Whether no handle is left behind them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,14 +56,18 @@ class Job:
         """Whether every handle has ended."""
         return not self.unfinished
 
-    def due(self) -> list[tuple[RequestHandle, StopReason]]:
-        """The handles that should end by now although the decode has not, each with the reason."""
+    def leaving(self, reason: StopReason | None = None) -> Leaving:
+        """Return the handles that end now: all of them for `reason`, or without one those that are due anyway."""
+        unfinished = self.unfinished
+        if reason is not None:
+            return Leaving([(handle, reason) for handle in unfinished], everyone=True)
         over = self.deadline is not None and time.perf_counter() >= self.deadline
-        return [
+        due: list[tuple[RequestHandle, StopReason]] = [
             (handle, "cancelled" if handle.cancelled else "time_limit")
-            for handle in self.unfinished
+            for handle in unfinished
             if handle.cancelled or over
         ]
+        return Leaving(due, everyone=len(due) == len(unfinished))
 
     def work(self) -> Hashable:
         """Equal for jobs of one deadline that decode the same, so that one decode can answer them all.

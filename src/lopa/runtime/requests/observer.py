@@ -4,8 +4,8 @@ import logging
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from lopa.runtime.algorithm.decoding import StopReason
 from lopa.runtime.checked_values import shown
+from lopa.runtime.decoding.decoding import StopReason
 from lopa.runtime.errors import BadInputError
 
 _LOG = logging.getLogger(__name__)

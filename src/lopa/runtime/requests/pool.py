@@ -9,10 +9,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
-from lopa.runtime.algorithm.decoding import Decoding, StopReason
 from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.contract import Statistics
 from lopa.runtime.contract.forward import ForwardSplit
+from lopa.runtime.contract.row_statistics import RowStatistics
+from lopa.runtime.decoding.decoding import Decoding, StopReason
 from lopa.runtime.requests.answer import Answer
 from lopa.runtime.requests.handle import RequestHandle
 from lopa.runtime.requests.job import Job
@@ -20,10 +21,9 @@ from lopa.runtime.requests.observer import AdmissionReport, EndReport, EngineObs
 from lopa.runtime.requests.prompt_store import PromptStore, StoredPrompt
 from lopa.runtime.requests.result import DoneEvent, GenerationResult
 from lopa.runtime.requests.status import PoolLoad
-from lopa.runtime.sequence.packing import MOST_PADDING, batch_from_windows, groups_from_windows, rows_of_windows
-from lopa.runtime.sequence.row_statistics import RowStatistics
-from lopa.runtime.sequence.windows import Windows
 from lopa.runtime.sessions.session import Session, unused_request
+from lopa.runtime.state.batch import MAX_PADDING, batch_from_windows, groups_from_windows, rows_of_windows
+from lopa.runtime.state.windows import Windows
 from lopa.runtime.text.tokenizer import Tokenizer
 
 
@@ -34,11 +34,6 @@ class _Running:
     answers: dict[RequestHandle, Answer]
     cache_rows: int
     """Rows of its prefix cache."""
-
-    def leaving(self) -> list[tuple[RequestHandle, StopReason]]:
-        """The handles that end now, each with the reason: all of them with the decoding, or some before it."""
-        reason = self.decoding.stop_reason
-        return self.job.due() if reason is None else [(handle, reason) for handle in self.job.unfinished]
 
 
 @dataclass
@@ -66,15 +61,15 @@ class RequestPool:
         tokenizer: Tokenizer,
         prompts: PromptStore,
         *,
-        most_padding: float = MOST_PADDING,
+        max_padding: float = MAX_PADDING,
         observer: EngineObserver | None = None,
     ) -> None:
-        """`most_padding` is how much padding a forward may have, as a share of its real rows.
+        """`max_padding` is how much padding a forward may have, as a share of its real rows.
 
         `observer` hears of every round, admission and end; it must not raise.
         """
         self._session, self._manifest, self._tokenizer, self._prompts = session, manifest, tokenizer, prompts
-        self._most_padding, self._observer = most_padding, observer
+        self._max_padding, self._observer = max_padding, observer
         self._running: list[_Running] = []
         self._rounds, self._round = 0, _Round()
 
@@ -117,7 +112,7 @@ class RequestPool:
         for running in self._running:
             with self._own_errors(running.job):
                 rounds.append((running, running.decoding.open_round()))
-        for group in groups_from_windows([windows for _, windows in rounds], self._most_padding):
+        for group in groups_from_windows([windows for _, windows in rounds], self._max_padding):
             members = [rounds[index] for index in group]
             statistics = self._forward(members)
             for slot, (running, windows) in enumerate(members):
@@ -152,7 +147,7 @@ class RequestPool:
         """Give the requests that have ended their results; needs no session, and so can follow its failure."""
         for running in self._running:
             if running.decoding.stop_reason is not None:
-                for handle, reason in running.leaving():
+                for handle, reason in running.job.leaving(running.decoding.stop_reason).handles:
                     self._hand_out_result(running, handle, reason)
 
     def close(self) -> None:
@@ -228,11 +223,11 @@ class RequestPool:
         """Requests that are over lose their cache and get their result; copies may leave before them."""
         gone = []
         for running in self._running:
-            leaving = running.leaving()
-            if len(leaving) == len(running.job.unfinished):
+            leaving = running.job.leaving(running.decoding.stop_reason)
+            if leaving.everyone:
                 self._session.release(running.decoding.request)
                 gone.append(running)
-            for handle, reason in leaving:
+            for handle, reason in leaving.handles:
                 self._hand_out_result(running, handle, reason)
         self._running = [running for running in self._running if running not in gone]
 

@@ -10,8 +10,8 @@ from collections import OrderedDict
 from dataclasses import dataclass
 
 from lopa.runtime.contract import CacheRows, Int64
+from lopa.runtime.contract.row_statistics import RowStatistics
 from lopa.runtime.plan import DecodingPlan
-from lopa.runtime.sequence.row_statistics import RowStatistics
 
 PROMPT_ROWS = 4096
 """Rows to keep when nothing else is asked: 235 MB of Dream-7B in 16 bits, 10 MB of the tiny model in 32."""

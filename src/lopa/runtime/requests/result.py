@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-from lopa.runtime.algorithm.decoding import StopReason
+from lopa.runtime.decoding.decoding import StopReason
 from lopa.runtime.plan import DecodingPlan
 
 

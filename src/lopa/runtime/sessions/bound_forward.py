@@ -15,8 +15,9 @@ import numpy.typing as npt
 from lopa.runtime import contract
 from lopa.runtime.bundle.graph_signature import arrays_of_values, inputs_of_graph, outputs_of_graph
 from lopa.runtime.bundle.manifest import Manifest
-from lopa.runtime.contract import Rows, Sizes, Statistics, WindowBatch
+from lopa.runtime.contract import Rows, Statistics, WindowBatch
 from lopa.runtime.contract.model_part import HIDDEN, ModelPart
+from lopa.runtime.contract.sizes import Sizes
 from lopa.runtime.sessions.prefix_cache import Prefix
 
 Array = npt.NDArray[Any]

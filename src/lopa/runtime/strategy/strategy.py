@@ -160,7 +160,8 @@ def by_drawn_confidence(block: BlockView, plan: DecodingPlan) -> Floats:
     if not plan.own["alg_temp"]:
         return by_confidence(block, plan)
     assert isinstance(block.memory, ScheduleStep)
-    return by_confidence(block, plan) / plan.own["alg_temp"] + noise_of_step(block.memory, block.positions, plan)
+    temperature: float = plan.own["alg_temp"]
+    return by_confidence(block, plan) / temperature + noise_of_step(block.memory, block.positions, plan)
 
 
 def left_to_right(block: BlockView, plan: DecodingPlan) -> Floats:  # noqa: ARG001

@@ -13,7 +13,7 @@ from lopa.runtime.accelerator.graph_form import ContractForm
 from lopa.runtime.accelerator.memory import Buffer, BufferSet
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.gears import Gear
-from lopa.runtime.contract import Sizes
+from lopa.runtime.contract.sizes import Sizes
 from lopa.runtime.cuda.driver import CudaDevice
 from lopa.runtime.cuda.graphs import CudaGraphs
 from lopa.runtime.cuda.memory import CudaMemory

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 import msgspec
 
 from lopa.runtime.bundle.gears import Gear, GearTable, gear_from_sizes
-from lopa.runtime.contract import TILE, Sizes
+from lopa.runtime.contract import TILE
+from lopa.runtime.contract.sizes import Sizes
 
 WINDOW_MULTIPLE = 64
 """Windows in the range are padded to it: an engine works out memory and kernels once for each shape that it sees."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from starlette.types import Receive
 
-from lopa.runtime.algorithm.decoding import Step
+from lopa.runtime.decoding.decoding import Step
 from lopa.runtime.engine import Engine
 from lopa.runtime.errors import PreparationStoppedError
 from lopa.runtime.files.untrusted_input import refused_as_bad_input

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lopa.runtime.algorithm.decoding import StopReason
+from lopa.runtime.decoding.decoding import StopReason
 from lopa.runtime.requests.result import GenerationResult
 from lopa.serve.openai.options import CHATS, COMPLETIONS
 

@@ -1,4 +1,4 @@
-"""Drawing tokens: from the candidates that a forward answers, or from its logits. Pure; knows no branch and no block.
+"""Drawing tokens from the candidates that a forward answers, or from its logits.
 
 A draw depends on seed, step and position alone, so that it is the same on every branch and in any mix of requests.
 """
@@ -6,57 +6,55 @@ A draw depends on seed, step and position alone, so that it is the same on every
 import numpy as np
 
 from lopa.runtime.contract import TOP_K, Bool, Float32, Floats, Int64
-from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.plan import DecodingPlan
 
 
-def filtered_candidates(logprobs: Float32, config: GenerationConfig) -> tuple[Float32, bool]:
-    """Log-probabilities [..., K], best first, after top_p, then top_k, renormalised over what is kept; and whether
-    anything was asked."""
-    if config.top_k is None and config.top_p is None:
-        return logprobs, False
+def filtered_candidates(logprobs: Float32, plan: DecodingPlan) -> Float32:
+    """Return log-probabilities [..., K], best first, after top_p, then top_k, renormalised over what is kept."""
     probabilities = np.exp(logprobs)
     keep = np.ones(logprobs.shape, np.bool_)
-    if config.top_k and config.top_p_of_kept:
-        probabilities = probabilities / probabilities[..., : config.top_k].sum(axis=-1, keepdims=True)
-    if config.top_p is not None:
+    if plan.top_p_of_kept:
+        probabilities = probabilities / probabilities[..., : plan.top_k].sum(axis=-1, keepdims=True)
+    if plan.top_p < 1:
         # A candidate stays while the mass before it is below top_p; the first always stays.
-        keep &= (np.cumsum(probabilities, axis=-1) - probabilities) < config.top_p
-    if config.top_k:
-        keep[..., config.top_k :] = False
-    return _renormalised(logprobs, keep, logprobs[..., :1]), True
+        keep &= (np.cumsum(probabilities, axis=-1) - probabilities) < plan.top_p
+    if plan.top_k:
+        keep[..., plan.top_k :] = False
+    return _renormalised(logprobs, keep, logprobs[..., :1])
 
 
-def filtered_vocabulary(logits: Float32, config: GenerationConfig, *, without: int | None) -> Float32:
-    """Tempered log-probabilities [..., V] of `logits` [..., V] after top_p, then top_k; `without` a token, if given."""
-    tempered = (logits / np.float32(config.temperature or 1.0)).astype(np.float32)
+def filtered_vocabulary(logits: Float32, plan: DecodingPlan, *, without: int | None) -> Float32:
+    """Return tempered log-probabilities [..., V] of `logits` [..., V] after top_p, then top_k; `without` a token, if
+    given."""
+    tempered = (logits / np.float32(plan.temperature or 1.0)).astype(np.float32)
     if without is not None:
         tempered[..., without] = -np.inf
     best = tempered.max(axis=-1, keepdims=True)
     logprobs: Float32 = tempered - best - np.log(np.exp(tempered - best).sum(axis=-1, keepdims=True))
-    if not config.top_k and config.top_p is None:
+    if not plan.top_k and plan.top_p >= 1:
         return logprobs
     order = np.argsort(-logprobs, axis=-1, kind="stable")
-    sorted_logprobs, _ = filtered_candidates(np.take_along_axis(logprobs, order, -1), config)
+    sorted_logprobs = filtered_candidates(np.take_along_axis(logprobs, order, -1), plan)
     result = np.empty_like(logprobs)
     np.put_along_axis(result, order, sorted_logprobs, -1)
     return result
 
 
-def drawn_candidates(logprobs: Float32, config: GenerationConfig, *, step: int, positions: Int64) -> Int64:
-    """[...]: the columns drawn of `logprobs` [..., K]; `positions` [...] are those they speak of."""
-    table = np.random.Generator(np.random.Philox(key=config.draw_seed, counter=[0, 0, step, 0])).random(
+def drawn_candidates(logprobs: Float32, plan: DecodingPlan, *, step: int, positions: Int64) -> Int64:
+    """Return the columns drawn, [...], of `logprobs` [..., K]; `positions` [...] are those they speak of."""
+    table = np.random.Generator(np.random.Philox(key=plan.seed, counter=[0, 0, step, 0])).random(
         (int(positions.max(initial=0)) + 1, TOP_K)
     )
     columns: Int64 = np.argmax(logprobs + _gumbel(table[positions]), axis=-1)
     return columns
 
 
-def drawn_tokens(logprobs: Float32, config: GenerationConfig, *, step: int, positions: Int64) -> Int64:
-    """[...]: the ids drawn of `logprobs` [..., V]; `positions` [...] are those they speak of."""
+def drawn_tokens(logprobs: Float32, plan: DecodingPlan, *, step: int, positions: Int64) -> Int64:
+    """Return the ids drawn, [...], of `logprobs` [..., V]; `positions` [...] are those they speak of."""
     drawn = np.empty(positions.shape, np.int64)
     for index in np.ndindex(positions.shape):
         counter = [0, int(positions[index]), step, 1]
-        generator = np.random.Generator(np.random.Philox(key=config.draw_seed, counter=counter))
+        generator = np.random.Generator(np.random.Philox(key=plan.seed, counter=counter))
         uniform = generator.random(logprobs.shape[-1:])
         noisy: Float32 = logprobs[index] + _gumbel(uniform)
         drawn[index] = np.argmax(noisy)
@@ -64,7 +62,7 @@ def drawn_tokens(logprobs: Float32, config: GenerationConfig, *, step: int, posi
 
 
 def neg_entropy_of_kept(logprobs: Float32) -> Float32:
-    """[...]: sum of p ln p over the last axis, of what has a probability."""
+    """Return the sum of p ln p, [...], over the last axis, of what has a probability."""
     finite = np.where(np.isneginf(logprobs), np.float32(0), logprobs)
     kept: Float32 = (np.exp(logprobs) * finite).sum(axis=-1, dtype=np.float32)
     return kept

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from lopa.runtime.contract import Int64
-from lopa.runtime.generation_config import WHOLE_CACHES, GenerationConfig
+from lopa.runtime.plan import WHOLE_CACHES, DecodingPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,47 +49,47 @@ class Layout:
         return np.where(positions < self.first, 0, 1 + (positions - self.first) // self.size)
 
 
-def most_rows(prompt: int, config: GenerationConfig) -> tuple[int, int]:
+def max_rows(prompt: int, plan: DecodingPlan) -> tuple[int, int]:
     """Rows that the largest window of a decode can have, and positions that it can ask about, one kept row not counted.
 
     The first window is the prompt and a block, or all of the answer; later ones hold generated positions, and what is
     left of the prompt in the first block. Where decided positions are taken back, each may have a shadow row.
     """
-    generated = config.positions
-    first = prompt + (generated if config.cache in WHOLE_CACHES else min(config.block_size, generated))
-    if config.slides:
+    generated = plan.positions
+    first = prompt + (generated if plan.cache in WHOLE_CACHES else min(plan.block_size, generated))
+    if plan.slides:
         # A block, and before it at most another that is committed.
-        return max(first, min(2 * config.block_size, generated)), min(config.block_size, generated)
-    asked = generated + (config.block_size if config.alignment == "absolute" else 0)
-    if config.doubt_threshold is not None and config.cache in WHOLE_CACHES:
-        return first + min(config.block_size, generated), asked
-    return max(first, asked if config.doubt_threshold is None else 2 * asked), asked
+        return max(first, min(2 * plan.block_size, generated)), min(plan.block_size, generated)
+    asked = generated + (plan.block_size if plan.alignment == "absolute" else 0)
+    if plan.remasks and plan.cache in WHOLE_CACHES:
+        return first + min(plan.block_size, generated), asked
+    return max(first, 2 * asked if plan.remasks else asked), asked
 
 
-def layout_of_prompt(prompt: int, config: GenerationConfig, prediction_shift: int = 1) -> Layout:
+def layout_of_prompt(prompt: int, plan: DecodingPlan, prediction_shift: int = 1) -> Layout:
     """The layout of an answer to a prompt of so many positions, in whole blocks alone where the published loops do so.
 
     `prediction_shift` 1: a row predicts the next position.
     """
-    size, whole = config.block_size, config.cache in WHOLE_CACHES
-    if config.alignment != "absolute":
+    size, whole = plan.block_size, plan.cache in WHOLE_CACHES
+    if plan.alignment != "absolute":
         return Layout(
             prompt,
             prompt,
             size,
-            prompt + config.positions,
+            prompt + plan.positions,
             whole=whole,
-            slides=config.slides,
+            slides=plan.slides,
             prediction_shift=prediction_shift,
         )
     first = prompt // size * size
     hands_over = prediction_shift == 1
-    end = prompt + config.max_new_tokens
-    if config.published:
+    end = prompt + plan.max_new_tokens
+    if plan.published:
         # Fast-dLLM v2 counts the blocks that it generates, the prompt's last one too, and then keeps the token that the
         # last commit handed over. SDAR goes on to the end of a block.
-        end = first + config.positions + 1 if hands_over else -(-end // size) * size
-    unseen = prompt if config.published and hands_over and prompt == size else 0
+        end = first + plan.positions + 1 if hands_over else -(-end // size) * size
+    unseen = prompt if plan.published and hands_over and prompt == size else 0
     return Layout(
         prompt,
         first,

@@ -9,7 +9,7 @@ import math
 from lopa.runtime.bundle.costs import CostTable
 from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.contract import tiles
-from lopa.runtime.sequence.windows import Windows
+from lopa.runtime.state.windows import Windows
 
 LEAST_SAVED = 0.05
 """Share of a forward's time that has to be saved: less is within the error of an estimate."""

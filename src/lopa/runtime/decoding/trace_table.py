@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lopa.runtime.algorithm.step import Step
+from lopa.runtime.decoding.step import Step
 
 _TYPES: dict[str, type[np.generic]] = {
     "step": np.int64,

@@ -1,0 +1,71 @@
+"""Stage 5 on a branch: which unmasked positions are judged, how probable they are, and which are masked again."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from lopa.runtime.contract import Float32, Int64
+from lopa.runtime.contract.row_statistics import RowStatistics
+from lopa.runtime.state.branch import Block, BlockState, Branch, is_end, with_remasked
+from lopa.runtime.state.context import Context
+from lopa.runtime.state.windows import Windows
+from lopa.runtime.strategy import RemaskView
+from lopa.runtime.strategy.strategy import BEFORE_FIRST_STEP, remask_limit
+
+
+def judged_positions(anchor: Branch, context: Context) -> Int64:
+    """Return the unmasked positions of the answer, [S] ascending, that a round may remask, whatever it unmasks.
+
+    An end of text is never among them: rows behind it may be gone.
+    """
+    plan = context.plan
+    if context.strategy.remask is None or not plan.remasks or anchor.remasked >= plan.take_back_limit:
+        return np.empty(0, np.int64)
+    open_now = np.zeros(len(anchor.tokens), np.bool_)
+    for block in anchor.active:
+        open_now[block.start : block.end] = remask_limit(_accepted_before(block)) > 0
+    open_now[: anchor.layout.prompt] = False
+    return np.flatnonzero(open_now & anchor.unmasked & ~is_end(anchor.tokens, context.ends))
+
+
+def judged_probabilities(windows: Windows, rows: RowStatistics, anchor: Branch) -> Float32:
+    """Return the probabilities [S], by the statistics `rows` [B, Q] of a round, of the tokens at its judged positions.
+
+    A token that is not among the K best counts as impossible.
+    """
+    first = windows.kept + len(windows.asked[-1])
+    received = rows[-1, first : first + len(windows.judged)]
+    found = received.topk_ids == anchor.tokens[windows.judged][:, None]
+    known = np.where(found, np.exp(received.topk_logprobs), np.float32(0))
+    probabilities: Float32 = known.sum(axis=-1, dtype=np.float32)
+    return probabilities
+
+
+def remasked_branch(
+    winner: Branch, written: Int64, judged: Int64, probabilities: Float32, context: Context
+) -> tuple[Branch, Int64]:
+    """Return the `winner` of a round without the positions that its strategy remasks, and these, block by block.
+
+    `written` are the positions that the round unmasked, `probabilities` [S] those of the positions `judged` [S].
+    """
+    remask = context.strategy.remask
+    if remask is None:
+        return winner, np.empty(0, np.int64)
+    found: list[Int64] = []
+    blocks, left = [], context.plan.take_back_limit - winner.remasked
+    for block in winner.blocks:
+        accepted = int(np.count_nonzero((block.start <= written) & (written < block.end)))
+        if block.state is BlockState.ACTIVE:
+            own = slice(*np.searchsorted(judged, (block.start, block.end)))
+            view = RemaskView(probabilities[own], accepted, _accepted_before(block), left)
+            found.append(judged[own][remask(view, context.plan)])
+            left -= len(found[-1])
+            block = replace(block, accepted=accepted)
+        blocks.append(block)
+    positions = np.concatenate([np.empty(0, np.int64), *found])
+    after = replace(winner, blocks=tuple(blocks), remasked=winner.remasked + len(positions))
+    return with_remasked(after, positions, context), positions
+
+
+def _accepted_before(block: Block) -> int:
+    return BEFORE_FIRST_STEP if block.accepted is None else block.accepted

@@ -1,0 +1,292 @@
+"""A branch: one hypothesis of the sequence, its blocks and its tokens (docs/lopa.md, sections 1 and 4)."""
+
+import math
+from dataclasses import dataclass, replace
+from enum import Enum
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+
+from lopa.runtime.contract import Bool, Float32, Int64
+from lopa.runtime.state.branch_grammar import BranchGrammar
+from lopa.runtime.state.context import Context
+from lopa.runtime.state.layout import Layout
+from lopa.runtime.strategy import Memory
+
+StopReason = Literal["eos", "length", "stop_string", "time_limit", "step_limit", "cancelled"]
+
+
+class BlockState(Enum):
+    """State of a block: being unmasked, unmasked and due for the cache, or in the cache."""
+
+    ACTIVE = "active"
+    TO_CACHE = "to_cache"
+    IN_CACHE = "in_cache"
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Positions [start, end) of a sequence, of which `masks` are masked; block 0 is the prompt, or its whole blocks.
+
+    `complete` means that the block before is (nearly) unmasked, so that this one unmasks a position in every step. The
+    flag stays once it is set. `rounds` counts the rounds in which the block was active.
+    """
+
+    start: int
+    end: int
+    masks: int
+    state: BlockState
+    complete: bool
+    rounds: int = 0
+    accepted: int | None = None
+    """Positions that it unmasked in its last round, where a strategy remasks; None before its first."""
+
+
+Blocks = tuple[Block, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Lookahead:
+    """The token that a lookahead branch wrote ahead of its verification; rank 0 was the most confident."""
+
+    rank: int
+    position: int
+    token: int
+    confidence: float
+    logprob: float | None = None
+    """Only where log-probabilities are requested."""
+    probability: float = math.nan
+    """Probability of the token in the round that proposed it."""
+    entropy: float = math.nan
+    """In nats, of the row that proposed it."""
+
+
+@dataclass(frozen=True)
+class Branch:
+    """Prompt and generated blocks as one hypothesis has them; masked positions hold the mask token."""
+
+    tokens: Int64
+    """[positions]"""
+    unmasked: Bool
+    """[positions], true for the whole prompt whatever its tokens are."""
+    blocks: Blocks
+    ended: bool
+    """Whether an end of text was written, after which no block is added."""
+    lookahead: Lookahead | None
+    """None for the anchor."""
+    layout: Layout
+    logprobs: Float32 | None = None
+    """[positions]: log-probabilities of unmasked tokens when the model proposed them, else NaN; None: not requested."""
+    memory: Memory | None = None
+    """What the strategy remembers; None: nothing."""
+    remasked: int = 0
+    """Unmasked positions that the strategy has masked again."""
+    grammar: BranchGrammar | None = None
+    """The grammar behind the tokens before the first masked position; None: any text will do."""
+
+    @cached_property
+    def active(self) -> Blocks:
+        """The blocks that are being unmasked."""
+        return tuple(block for block in self.blocks if block.state is BlockState.ACTIVE)
+
+    @cached_property
+    def due(self) -> Blocks:
+        """The blocks that the next forward commits to the cache; always neighbours."""
+        return tuple(block for block in self.blocks if block.state is BlockState.TO_CACHE)
+
+
+def first_branch(prompt: Int64, layout: Layout, context: Context, *, cached: bool = False) -> Branch:
+    """Return the anchor before the first round: the prompt [length], its rows `cached` or not, and masks behind it
+    where the layout is `whole`."""
+    state = BlockState.IN_CACHE if cached or layout.unseen > 0 else BlockState.TO_CACHE
+    block = Block(0, layout.first, masks=0, state=state, complete=True)
+    more = layout.end - layout.prompt if layout.whole else 0
+    tokens = np.concatenate([prompt, np.full(more, context.mask_token, np.int64)])
+    unmasked = np.arange(len(tokens)) < layout.prompt
+    logprobs = np.full(len(tokens), np.nan, np.float32) if context.plan.logprobs else None
+    return Branch(tokens, unmasked, (block,), ended=False, lookahead=None, layout=layout, logprobs=logprobs)
+
+
+def with_tokens(branch: Branch, positions: Int64, tokens: Int64, logprobs: Float32 | None, context: Context) -> Branch:
+    """Return `branch` with `tokens` [n] at `positions` [n], and their `logprobs` [n] (None: not requested).
+
+    A position that gets the mask token stays masked (quirk 3). Whether the branch has ended is found anew: the rule
+    that overwrites unmasked tokens may write an end of text into the prompt, or overwrite one.
+    """
+    written, unmasked = branch.tokens.copy(), branch.unmasked.copy()
+    written[positions] = tokens
+    unmasked[positions] = tokens != context.mask_token
+    return replace(
+        branch,
+        tokens=written,
+        unmasked=unmasked,
+        ended=has_end(written, unmasked, branch.layout, context.ends),
+        logprobs=_with_logprobs(branch.logprobs, positions, logprobs),
+    )
+
+
+def with_forced_tokens(branch: Branch, forced: dict[int, int], context: Context) -> Branch:
+    """Return `branch` with tokens, by position, about which no forward was asked."""
+    positions, tokens = np.array(list(forced)), np.array(list(forced.values()))
+    written = with_tokens(branch, positions, tokens, np.full(len(forced), np.nan, np.float32), context)
+    return replace(written, blocks=with_counted_masks(branch.blocks, written.unmasked))
+
+
+def with_first_of_next_block(branch: Branch, token: Int64, logprob: Float32 | None, context: Context) -> Branch:
+    """Return `branch` with the first token [1] of the block to come behind its last block (Fast-dLLM v2)."""
+    longer = with_masks(branch, 1, context)
+    return with_tokens(longer, np.array([branch.blocks[-1].end]), token, logprob, context)
+
+
+def with_remasked(branch: Branch, positions: Int64, context: Context) -> Branch:
+    """Return `branch` with `positions` [n], unmasked ones of active blocks, masked again.
+
+    Whether it has ended is found anew. Where it has not, what was cut off behind an end of text is there again: the
+    rest of the last block, and with a `whole` layout everything. Flags of blocks stay. Raises ValueError for other
+    positions.
+    """
+    can = np.zeros(len(branch.tokens), np.bool_)
+    for block in branch.active:
+        can[block.start : block.end] = True
+    if not (can & branch.unmasked)[positions].all():
+        raise ValueError(f"received positions {positions}, expected unmasked ones of active blocks")
+    if not len(positions):
+        return branch
+    tokens, unmasked, layout = branch.tokens.copy(), branch.unmasked.copy(), branch.layout
+    tokens[positions], unmasked[positions] = context.mask_token, False
+    branch = replace(
+        branch,
+        tokens=tokens,
+        unmasked=unmasked,
+        ended=has_end(tokens, unmasked, layout, context.ends),
+        logprobs=_with_logprobs(branch.logprobs, positions, np.full(len(positions), np.nan, np.float32)),
+    )
+    last = branch.blocks[-1]
+    if not branch.ended and last.state is BlockState.ACTIVE:
+        end = layout.end_of_block(last.start)
+        branch = replace(branch, blocks=with_longer_block(branch.blocks, end - last.end))
+        branch = with_masks(branch, (layout.end if layout.whole else end) - len(tokens), context)
+    return replace(branch, blocks=with_counted_masks(branch.blocks, branch.unmasked))
+
+
+def without_rows_after_end(branch: Branch, ends: tuple[int, ...]) -> Branch:
+    """Return `branch` up to its first unmasked end of text: the answer ends there at the latest.
+
+    The last block becomes shorter, later ones go. What is left no longer sees the rows that went, so confidences
+    change a little (docs/decoding.md has the measured effect on score and speed).
+    """
+    prompt = branch.layout.prompt
+    found = is_end(branch.tokens[prompt:], ends) & branch.unmasked[prompt:]
+    if not found.any():
+        return branch
+    end = prompt + int(np.argmax(found)) + 1
+    return replace(
+        branch,
+        tokens=branch.tokens[:end],
+        unmasked=branch.unmasked[:end],
+        logprobs=None if branch.logprobs is None else branch.logprobs[:end],
+        blocks=tuple(replace(block, end=min(block.end, end)) for block in branch.blocks if block.start < end),
+        memory=None if branch.memory is None else branch.memory.before(end),
+    )
+
+
+def unmasked_length(branch: Branch) -> int:
+    """Return the number of generated positions before the first masked one."""
+    generated = branch.unmasked[branch.layout.prompt :]
+    return len(generated) if generated.all() else int(np.argmin(generated))
+
+
+def final_length(branch: Branch) -> int:
+    """Return `unmasked_length` within finished blocks: where a strategy remasks, the rest may change."""
+    end = branch.active[0].start if branch.active else len(branch.tokens)
+    return min(unmasked_length(branch), max(0, end - branch.layout.prompt))
+
+
+def is_end(tokens: Int64, ends: tuple[int, ...]) -> Bool:
+    """Return which of `tokens` [n] are among the few `ends`, [n]."""
+    found = np.zeros(tokens.shape, np.bool_)
+    for end in ends:
+        found |= tokens == end
+    return found
+
+
+def has_end(tokens: Int64, unmasked: Bool, layout: Layout, ends: tuple[int, ...]) -> bool:
+    """Return whether an unmasked end of text stands in the answer."""
+    answer = slice(layout.prompt, None)
+    return bool((is_end(tokens[answer], ends) & unmasked[answer]).any())
+
+
+def answer_ids(branch: Branch, length: int, ends: tuple[int, ...]) -> Int64:
+    """Return the first `length` generated ids, or those up to and including one of `ends`."""
+    first = branch.layout.prompt
+    ids = branch.tokens[first : first + length]
+    found = is_end(ids, ends)
+    return ids[: int(np.argmax(found)) + 1] if found.any() else ids
+
+
+def stop_reason(branch: Branch, ends: tuple[int, ...]) -> StopReason | None:
+    """Return why nothing is left to do for `branch`; None where something is."""
+    length, first = unmasked_length(branch), branch.layout.prompt
+    if is_end(branch.tokens[first : first + length], ends).any():
+        return "eos"
+    whole = first + length == len(branch.tokens) and len(branch.tokens) >= branch.layout.end
+    return "length" if whole else None
+
+
+def published_stop_reason(branches: tuple[Branch, ...], steps: int, context: Context) -> StopReason | None:
+    """Return why the published loop stops after so many `steps` with these branches, the anchor last; None: it goes
+    on."""
+    if all(_published_is_done(branch, context) for branch in branches):
+        anchor = branches[-1]
+        ids = answer_ids(anchor, unmasked_length(anchor), context.ends)
+        return "eos" if is_end(ids, context.ends).any() else "length"
+    return "step_limit" if steps >= context.plan.step_limit else None
+
+
+def _published_is_done(branch: Branch, context: Context) -> bool:
+    """Return whether the published loop needs no further round for `branch` (section 4, point 3).
+
+    It also looks for the mask token in the prompt, and then caches the last block once more (quirk 4); the loops that
+    keep the rows of the whole answer, Fast-dLLM's and Dream's, do not.
+    """
+    if branch.active or (branch.blocks[-1].end < branch.layout.end and not branch.ended):
+        return False
+    masks_in_prompt = (branch.tokens[: branch.layout.prompt] == context.mask_token).any()
+    return branch.layout.whole or not branch.due or not masks_in_prompt
+
+
+def with_counted_masks(blocks: Blocks, unmasked: Bool) -> Blocks:
+    """Return `blocks` with the masks of active ones counted anew; `unmasked` [positions]."""
+    return tuple(
+        replace(block, masks=int(np.count_nonzero(~unmasked[block.start : block.end])))
+        if block.state is BlockState.ACTIVE
+        else block
+        for block in blocks
+    )
+
+
+def with_longer_block(blocks: Blocks, more: int) -> Blocks:
+    """Return `blocks`, the last of which, an active one, is longer by `more` masked positions."""
+    last = blocks[-1]
+    return (*blocks[:-1], replace(last, end=last.end + more, masks=last.masks + more))
+
+
+def with_masks(branch: Branch, more: int, context: Context) -> Branch:
+    """Return `branch` with `more` masked positions behind its tokens."""
+    logprobs = branch.logprobs
+    return replace(
+        branch,
+        tokens=np.concatenate([branch.tokens, np.full(more, context.mask_token, np.int64)]),
+        unmasked=np.concatenate([branch.unmasked, np.zeros(more, np.bool_)]),
+        logprobs=None if logprobs is None else np.concatenate([logprobs, np.full(more, np.nan, np.float32)]),
+    )
+
+
+def _with_logprobs(logprobs: Float32 | None, positions: Int64, new: Float32 | None) -> Float32 | None:
+    """Return a copy of a branch's `logprobs` with the `new` ones [n] of the tokens at `positions` [n]."""
+    if logprobs is None or new is None:
+        return logprobs
+    written = logprobs.copy()
+    written[positions] = new
+    return written

@@ -1,0 +1,207 @@
+"""D2F's pipeline of blocks: how blocks open and fall due, and the branches of the next round (docs/lopa.md, section 4).
+
+A branch between two rounds is in one canonical form, which `settled` and `branches_of_round` give it: read by its
+grammar, cut behind its end of text, its next block open.
+"""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+
+from lopa.runtime.contract import Bool
+from lopa.runtime.plan import DecodingPlan
+from lopa.runtime.state.branch import (
+    Block,
+    Blocks,
+    BlockState,
+    Branch,
+    Lookahead,
+    with_longer_block,
+    with_masks,
+    without_rows_after_end,
+)
+from lopa.runtime.state.context import Context
+from lopa.runtime.state.reading import read_on
+
+
+def settled(branch: Branch, context: Context) -> Branch:
+    """Return `branch` after tokens were written: read by its grammar, and without the rows behind its end of text."""
+    if branch.grammar is not None and not branch.grammar.ended:
+        branch = read_on(branch, branch.grammar, context)
+    if context.ends and context.plan.drop_after_eos:
+        return without_rows_after_end(branch, context.ends)
+    return branch
+
+
+def branches_of_round(branches: tuple[Branch, ...], context: Context) -> tuple[Branch, ...]:
+    """Return settled `branches` as a round verifies them: each with its next block open.
+
+    Outside the published behaviour one with nothing masked goes on alone: it would win the round whatever the others
+    do, and unmask nothing. A grammar reads on into a block that was opened.
+    """
+    opened = tuple(with_next_block(branch, context) for branch in branches)
+    if not context.plan.published:
+        whole = (number for number, branch in enumerate(opened) if branch.unmasked.all() and len(branch.blocks) > 1)
+        alone = next(whole, None)
+        if alone is not None:
+            branches, opened = (branches[alone],), (with_finished_blocks_due(opened[alone], context),)
+    if opened[-1].grammar is None:
+        return opened
+    return tuple(
+        settled(after, context) if after.blocks[-1].end > before.blocks[-1].end else after
+        for before, after in zip(branches, opened, strict=True)
+    )
+
+
+def next_anchor(winner: Branch) -> Branch:
+    """Return the anchor of the next round: the winner with its blocks' next states (section 6 K)."""
+    return replace(winner, blocks=_next_blocks(winner, winner.unmasked), lookahead=None)
+
+
+def next_lookahead(winner: Branch, lookahead: Lookahead, context: Context) -> Branch:
+    """Return a lookahead branch of the next round: the winner with one token more (section 6 J)."""
+    tokens, unmasked, at = winner.tokens.copy(), winner.unmasked.copy(), lookahead.position
+    tokens[at] = lookahead.token
+    unmasked[at] = lookahead.token != context.mask_token
+    logprobs = winner.logprobs
+    if logprobs is not None and lookahead.logprob is not None:
+        logprobs = logprobs.copy()
+        logprobs[at] = lookahead.logprob
+    return replace(
+        winner,
+        tokens=tokens,
+        unmasked=unmasked,
+        blocks=_next_blocks(winner, unmasked),
+        ended=winner.ended or lookahead.token in context.ends,
+        lookahead=lookahead,
+        logprobs=logprobs,
+    )
+
+
+def with_next_block(branch: Branch, context: Context) -> Branch:
+    """Return `branch` with at most one block more and completion flags set (section 4, points 1 and 2).
+
+    A sliding block becomes as long as it was before its front fell due.
+    """
+    size = next_block_size(branch, _progress(branch.blocks[-1]), context.plan)
+    if size:
+        branch = _with_open_positions(branch, size, context)
+    blocks = with_complete_flags(branch.blocks, context.plan.decoded_token_threshold)
+    return branch if blocks is branch.blocks else replace(branch, blocks=blocks)
+
+
+def next_block_size(branch: Branch, progress: float, plan: DecodingPlan) -> int:
+    """Return the size of the block to open when the unmasked share of the last block is `progress`; 0 for none.
+
+    Where a block hands over its successor's first token, that token has to be there. With cache sub_block the rows of
+    finished blocks have to be committed. For a sliding block it is the number of positions that join it.
+    """
+    start, layout = branch.blocks[-1].end, branch.layout
+    if layout.slides:
+        front = branch.active[0].start if branch.active else start
+        return 0 if branch.ended else layout.end_of_block(front) - start
+    lacks_first = layout.hands_over and start > layout.unseen and not branch.unmasked[start:].any()
+    lacks_commit = plan.cache == "sub_block" and any(block.end > block.start for block in branch.due)
+    if lacks_first or lacks_commit or branch.ended or progress < plan.block_add_threshold:
+        return 0
+    return layout.end_of_block(start) - start
+
+
+def with_finished_blocks_due(branch: Branch, context: Context) -> Branch:
+    """Return a branch with nothing masked that goes on alone: its finished blocks fall due at once, as no other branch
+    has to agree, and a sliding block goes on."""
+    blocks = tuple(
+        replace(block, state=BlockState.TO_CACHE) if block.state is BlockState.ACTIVE else block
+        for block in branch.blocks
+    )
+    return with_next_block(replace(branch, blocks=blocks), context)
+
+
+def hands_over(branch: Branch) -> bool:
+    """Return whether committing all that is there has to unmask the next block's first token."""
+    end = branch.blocks[-1].end
+    return branch.layout.hands_over and not branch.active and end == len(branch.tokens) < branch.layout.end
+
+
+def _with_open_positions(branch: Branch, size: int, context: Context) -> Branch:
+    """Return `branch` with a fresh block of `size` positions, or with its sliding block longer by as many."""
+    start = branch.blocks[-1].end
+    branch = with_masks(branch, max(0, start + size - len(branch.tokens)), context)
+    if branch.layout.slides and branch.active:
+        blocks = with_longer_block(branch.blocks, size)
+    else:
+        masks = size - int(np.count_nonzero(branch.unmasked[start : start + size]))
+        blocks = with_new_block(branch.blocks, size, masks)
+    return replace(branch, blocks=blocks)
+
+
+def with_new_block(blocks: Blocks, size: int, masks: int | None = None) -> Blocks:
+    """Return `blocks` and a fresh active block of `size` positions behind them, `masks` of them masked (None: all)."""
+    end = blocks[-1].end
+    masked = size if masks is None else masks
+    return (*blocks, Block(end, end + size, masks=masked, state=BlockState.ACTIVE, complete=False))
+
+
+def with_complete_flags(blocks: Blocks, decoded_token_threshold: float) -> Blocks:
+    """Return `blocks`, each flagged complete whose predecessor has reached the threshold."""
+    if all(block.complete for block in blocks):
+        return blocks
+    return blocks[:1] + tuple(
+        block if block.complete or _progress(before) < decoded_token_threshold else replace(block, complete=True)
+        for before, block in pairwise(blocks)
+    )
+
+
+def _progress(block: Block) -> float:
+    """Return the unmasked share of a block, 1 for an empty one."""
+    total = block.end - block.start
+    return (total - block.masks) / total if total else 1.0
+
+
+def _next_blocks(winner: Branch, unmasked: Bool) -> Blocks:
+    """Return the blocks of a branch made of `winner`, whose positions are `unmasked` [positions]."""
+    if winner.layout.slides:
+        return after_slide(winner.blocks, unmasked, winner.unmasked)
+    may_finish = frozenset(block.start for block in winner.active if winner.unmasked[block.start : block.end].all())
+    return after_round(winner.blocks, unmasked, may_finish)
+
+
+def after_round(blocks: Blocks, unmasked: Bool, may_finish: frozenset[int]) -> Blocks:
+    """Return the blocks after a round (section 6 K): what was due is cached, finished blocks fall due.
+
+    `unmasked` [positions]; `may_finish` holds the starts of the blocks that were unmasked before a lookahead token was
+    written: one that only the lookahead completed falls due a round later. A block behind an active one stays active.
+    """
+    result: list[Block] = []
+    behind_active = False
+    for block in blocks:
+        if block.state is BlockState.TO_CACHE:
+            result.append(replace(block, state=BlockState.IN_CACHE))
+        elif block.state is BlockState.IN_CACHE:
+            result.append(block)
+        else:
+            masks = int(np.count_nonzero(~unmasked[block.start : block.end]))
+            due = masks == 0 and block.start in may_finish and not behind_active
+            state = BlockState.TO_CACHE if due else BlockState.ACTIVE
+            result.append(replace(block, masks=masks, state=state, rounds=block.rounds + 1))
+            behind_active = behind_active or not due
+    return tuple(result)
+
+
+def after_slide(blocks: Blocks, unmasked: Bool, shared: Bool) -> Blocks:
+    """As `after_round` for a sliding block: what was due joins the cache, the unmasked run at the front falls due.
+
+    `unmasked` [positions] of a branch, `shared` [positions] those of all branches, which agree on what is due.
+    """
+    end = blocks[-1].end
+    start = next((block.start for block in blocks if block.state is BlockState.ACTIVE), end)
+    masked = np.flatnonzero(~shared[start:end])
+    run = start + int(masked[0]) if len(masked) else end
+    masks = int(np.count_nonzero(~unmasked[run:end]))
+    parts = (
+        Block(0, start, masks=0, state=BlockState.IN_CACHE, complete=True),
+        Block(start, run, masks=0, state=BlockState.TO_CACHE, complete=True),
+        Block(run, end, masks=masks, state=BlockState.ACTIVE, complete=True),
+    )
+    return tuple(block for block in parts if block.end > block.start)

@@ -1,0 +1,28 @@
+"""Decoding plans and contexts for tests, without a bundle."""
+
+from typing import Any
+
+from lopa.runtime.generation_config import GenerationConfig, resolve
+from lopa.runtime.plan import DecodingPlan
+from lopa.runtime.state.context import Context
+from lopa.runtime.strategy import strategy_from_name
+
+
+def plan_of(config: GenerationConfig | None = None, /, **options: Any) -> DecodingPlan:
+    """The plan of a config, or of options, as a model without preferences decodes them on a processor."""
+    return resolve(GenerationConfig(**options) if config is None else config)
+
+
+def context_of(
+    plan: DecodingPlan | None = None,
+    *,
+    mask_token: int = 1,
+    ends: tuple[int, ...] = (),
+    prediction_shift: int = 0,
+    vocab_size: int = 2**31,
+    **options: Any,
+) -> Context:
+    """The context of a plan, or of the plan of options, for a model with these tokens."""
+    held = plan_of(**options) if plan is None else plan
+    strategy = strategy_from_name(held.strategy)
+    return Context(held, strategy, mask_token, 0, ends if held.stop_at_eos else (), prediction_shift, vocab_size)
