@@ -128,7 +128,7 @@ def recording_of_file(path: Path) -> Recording:
     config, traces = read_traces(path)
     requests = tuple(tuple(map(_sizes_of_recorded, trace["steps"])) for trace in traces)
     source = Source(name=path.name, sha256=sha256_of_file(path), forwards=sum(map(len, requests)))
-    return Recording(requests, (config,), max(len(trace["prompt_ids"]) for trace in traces), (source,))
+    return Recording(requests, (plan_of(config),), max(len(trace["prompt_ids"]) for trace in traces), (source,))
 
 
 def _sizes_of_recorded(step: dict[str, Any]) -> Sizes:

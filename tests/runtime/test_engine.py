@@ -35,6 +35,7 @@ from lopa.runtime import (
     TextEvent,
 )
 from lopa.runtime.decoding.decoding import Decoding, Step
+from lopa.runtime.plan import DecodingPlan
 from lopa.runtime.requests.handle import RequestHandle
 
 DEADLINE = 1.0
@@ -218,14 +219,14 @@ def test_an_error_anywhere_in_a_request_is_its_own(
     expected = alone(decoder, prompt, good)
 
     class Faulty(Decoding):
-        """Breaks for one config alone."""
+        """Breaks for one request alone."""
 
         def __init__(
-            self, session: Any, request: int, ids: Any, config: GenerationConfig, *more: Any, **named: Any
+            self, session: Any, request: int, ids: Any, plan: DecodingPlan, *more: Any, **named: Any
         ) -> None:
-            self._breaks_in = method if config is bad else ""
+            self._breaks_in = method if plan.seed == 666 else ""
             self._perhaps("__init__")
-            super().__init__(session, request, ids, config, *more, **named)
+            super().__init__(session, request, ids, plan, *more, **named)
 
         def open_round(self) -> Any:
             self._perhaps("open_round")

@@ -30,13 +30,15 @@ from lopa.runtime.decoding import round as round_of_branches
 from lopa.runtime.decoding.decoding import Decoding, Step
 from lopa.runtime.decoding.remask import judged_probabilities
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.generation_config import TRAITS, GenerationConfig
+from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.plan import DecodingPlan
 from lopa.runtime.row_sharing import always
 from lopa.runtime.sessions.host_session import HostSession
 from lopa.runtime.sessions.numpy_session import NumpyForward
 from lopa.runtime.sessions.prefix_cache import cache_shape_from_manifest
 from lopa.runtime.state.branch import BlockState, Branch
 from lopa.runtime.state.windows import Windows
+from lopa.runtime.strategy import STRATEGIES
 
 END, MASK = 0, 2
 TOLERANCE = 1e-4
@@ -97,8 +99,8 @@ def steps_of(model: Model, prompt: list[int], config: GenerationConfig, *, share
     model.session.release(number)
 
 
-def setting_of(config: GenerationConfig, prompt: int, shift: int) -> Setting:
-    return Setting(config.cache, config.window, config.alignment, shift, prompt, config.block_size, config.sub_block)
+def setting_of(plan: DecodingPlan, prompt: int, shift: int) -> Setting:
+    return Setting(plan.cache, plan.window, plan.alignment, shift, prompt, plan.block_size, plan.sub_block)
 
 
 def probabilities(logits: Array) -> Array:
@@ -108,11 +110,12 @@ def probabilities(logits: Array) -> Array:
 
 def checked_positions(model: Model, prompt: list[int], config: GenerationConfig, *, shared: bool = False) -> int:
     """Hold every round of a decode against the definitions; the number of positions that were looked at."""
-    caches = PlainCaches(model.plain, setting_of(config, len(prompt), model.manifest.prediction_shift))
-    return checked_steps(steps_of(model, prompt, config, shared=shared), caches, config)
+    plan = plan_of(config)
+    caches = PlainCaches(model.plain, setting_of(plan, len(prompt), model.manifest.prediction_shift))
+    return checked_steps(steps_of(model, prompt, config, shared=shared), caches, plan)
 
 
-def checked_steps(steps: Iterable[Step], caches: PlainCaches, config: GenerationConfig) -> int:
+def checked_steps(steps: Iterable[Step], caches: PlainCaches, plan: DecodingPlan) -> int:
     """The same of the steps of one decode; with a grammar, which takes other tokens, entropies alone."""
     checked = 0
     for step in steps:
@@ -128,25 +131,25 @@ def checked_steps(steps: Iterable[Step], caches: PlainCaches, config: Generation
         for number, (branch, asked, found) in enumerate(
             zip(step.branches, step.windows.asked, step.candidates, strict=True)
         ):
-            expected = probabilities(said[number][asked] / config.logits_temperature)
-            where = f"step {step.number}, branch {number}, positions {asked}, {config}"
+            expected = probabilities(said[number][asked] / plan.logits_temperature)
+            where = f"step {step.number}, branch {number}, positions {asked}, {plan}"
             assert not np.isnan(expected).any(), where
-            if not config.has_grammar:
+            if not plan.has_grammar:
                 own = np.take_along_axis(expected, found.tokens[:, None], 1)[:, 0]
                 np.testing.assert_allclose(found.probabilities, own, atol=TOLERANCE, err_msg=where)
-                if not config.temperature:
+                if not plan.temperature:
                     best = np.delete(expected, MASK, axis=1).max(axis=1)
                     np.testing.assert_allclose(own, best, atol=TOLERANCE, err_msg=where)
             entropy = -(expected * np.log(expected)).sum(axis=1)
             assert found.entropies is not None
             np.testing.assert_allclose(found.entropies, entropy, atol=4 * TOLERANCE, err_msg=where)
             opened = np.arange(len(branch.tokens)) < branch.blocks[-1].end
-            if config.cache != "sub_block":  # where some wait for their sub-block
+            if plan.cache != "sub_block":  # where some wait for their sub-block
                 np.testing.assert_array_equal(asked, np.flatnonzero(~branch.unmasked & opened), err_msg=where)
             checked += len(asked)
         for branch, position, token in zip(step.fill_branches, step.fills.positions, step.fills.tokens, strict=True):
             distribution = probabilities(said[branch][position])
-            if not (config.temperature or config.has_grammar):
+            if not (plan.temperature or plan.has_grammar):
                 assert distribution[token] > np.delete(distribution, MASK).max() - TOLERANCE
     return checked
 
@@ -166,7 +169,7 @@ def random_default_config(rng: np.random.Generator, manifest: Manifest) -> Gener
                 top_k=None,
                 top_p=None,
                 stop=(),
-                branches=int(rng.integers(1, 5)) if TRAITS[config.strategy].looks_ahead else None,
+                branches=int(rng.integers(1, 5)) if STRATEGIES[str(config.strategy)].looks_ahead else None,
                 max_new_tokens=int(rng.integers(1, 40)),
             )
             if not manifest.prediction_shift and rng.random() < 0.1:
@@ -181,6 +184,7 @@ def random_default_config(rng: np.random.Generator, manifest: Manifest) -> Gener
                 )
             if rng.random() < 0.3:
                 config = dataclasses.replace(config, lossless=True, branches=int(rng.integers(2, 5)))
+            plan_of(config)
         except BadInputError:
             continue
         if config.strategy != "credit":  # whose probabilities are no longer the model's
@@ -268,19 +272,20 @@ def test_what_a_grammar_writes_leaves_no_row_of_another_part(cache: Any, tiny_bu
             config = decoder.config(
                 strategy=strategy, cache=cache, json_schema=SCHEMA, block_size=32, max_new_tokens=40, **options
             )
+            plan = decoder.plan(config)
             prompt = decoder.tokenizer.encode(f"Ann has {number + 3} apples. How many?", add_bos=True)
             steps: list[Step] = []
             *_, done = decoder.stream(prompt, config, on_step=steps.append)
-            assert checked_steps(steps, PlainCaches(plain, setting_of(config, len(prompt), 1)), config)
+            assert checked_steps(steps, PlainCaches(plain, setting_of(plan, len(prompt), 1)), plan)
             json.loads(done.result.text)  # type: ignore[union-attr]
-            again += sum(written_ahead(step, config) for step in steps[1:])
+            again += sum(written_ahead(step, plan) for step in steps[1:])
     assert again or cache != "sub_block"
 
 
-def written_ahead(step: Step, config: GenerationConfig) -> bool:
+def written_ahead(step: Step, plan: DecodingPlan) -> bool:
     """Whether the open sub-block begins with decided positions, and all of the block is computed nevertheless."""
-    anchor, size = step.branches[-1], config.sub_block
-    if size is None or not len(step.windows.asked[-1]) or step.windows.prefix + step.windows.commit == 0:
+    anchor, size = step.branches[-1], plan.sub_block
+    if not len(step.windows.asked[-1]) or step.windows.prefix + step.windows.commit == 0:
         return False
     block = next(block for block in anchor.blocks if block.state is BlockState.ACTIVE)
     first = block.start + (int(step.windows.asked[-1][0]) - block.start) // size * size
@@ -342,8 +347,8 @@ def compared(model: Model, rng: np.random.Generator, cache: str, window: str, al
             decoded_token_threshold=1.0,
             **options,
         )
-        setting = setting_of(config, len(prompt), model.manifest.prediction_shift)
-        expected, margin = plain_decode(model.plain, setting, prompt, rule, new=config.max_new_tokens, mask=MASK)
+        setting = setting_of(plan_of(config), len(prompt), model.manifest.prediction_shift)
+        expected, margin = plain_decode(model.plain, setting, prompt, rule, new=plan_of(config).max_new_tokens, mask=MASK)
         if margin < CLOSE:
             ties += 1
             continue

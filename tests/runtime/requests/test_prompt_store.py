@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.plans import plan_of
 from tools.random_configs import random_prompt
 
 from lopa.runtime.contract import CacheRows, Statistics, WindowBatch
@@ -14,7 +15,7 @@ from lopa.runtime.decoding.decoding import Step
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.requests.prompt_store import PromptStore, StoredPrompt
 
-CAUSAL = GenerationConfig(window="block_causal")
+CAUSAL = plan_of(window="block_causal")
 
 
 def stored(rng: np.random.Generator, rows: int) -> StoredPrompt:
@@ -43,21 +44,21 @@ def test_what_is_stored_is_found_for_the_same_prompt_and_temperature_alone() -> 
     prompt = rng.integers(0, 100, 10)
     store.add(prompt, CAUSAL, stored(rng, 10))
     assert not store.takes(prompt, CAUSAL)
-    for config in (
-        GenerationConfig(window="block_causal", temperature=1.0, seed=9),
-        GenerationConfig(window="block_causal", strategy="vanilla", block_size=3),
+    for plan in (
+        plan_of(window="block_causal", temperature=1.0, seed=9),
+        plan_of(window="block_causal", strategy="vanilla", block_size=3),
     ):
-        assert store.find(prompt, config) is not None
-    for config in (
-        GenerationConfig(window="full"),
-        GenerationConfig(window="block_causal", published=True),
-        GenerationConfig(window="block_causal", temperature=0.5),
+        assert store.find(prompt, plan) is not None
+    for plan in (
+        plan_of(window="full"),
+        plan_of(window="block_causal", published=True),
+        plan_of(window="block_causal", temperature=0.5),
     ):
-        assert store.find(prompt, config) is None
+        assert store.find(prompt, plan) is None
     assert store.find(prompt[:-1], CAUSAL) is None
     assert store.find(np.append(prompt, 5), CAUSAL) is None
     assert not store.takes(rng.integers(0, 100, 101), CAUSAL)
-    assert not store.takes(prompt, GenerationConfig())
+    assert not store.takes(prompt, plan_of())
     assert not PromptStore(0).takes(prompt, CAUSAL)
 
 
