@@ -37,9 +37,9 @@ def branch_choice(options: Options, devices: Sequence[str]) -> BranchChoice:
     if requested == "auto":
         return BranchChoice("auto", "chosen step by step from the cost table of this device")
     if requested is not None:
-        return BranchChoice(requested, "as requested")
+        return BranchChoice(requested, "as asked for")
     if strategy.default_branches is not None:
-        return BranchChoice(strategy.default_branches, f"{strategy.name} looks ahead where branches are requested")
+        return BranchChoice(strategy.default_branches, f"{strategy.name} looks ahead where branches are asked for")
     if options["published"]:
         return BranchChoice(DEFAULT_BRANCHES, "the published behaviour")
     little = reason_against_lookahead(options["block_size"], options["sub_block"], options["block_add_threshold"])
@@ -57,12 +57,12 @@ def branch_choice(options: Options, devices: Sequence[str]) -> BranchChoice:
 def _choice_of_drafts(requested: int | None, devices: Sequence[str]) -> BranchChoice:
     """Return the choice of a lossless decode."""
     if requested is not None:
-        return BranchChoice(requested, "as requested")
+        return BranchChoice(requested, "as asked for")
     if not all(_on_host(device) for device in devices):
-        return BranchChoice(DEFAULT_BRANCHES, "lossless: drafts of the next three steps")
+        return BranchChoice(DEFAULT_BRANCHES, "lossless: guesses of the next three steps")
     if len(devices) > 1:
         return BranchChoice(min(len(devices), MAX_BRANCHES), "lossless: one for each CPU device")
-    return BranchChoice(2, "lossless: on a CPU more than one draft costs more than it brings")
+    return BranchChoice(2, "lossless: on a CPU more than one guess costs more than it brings")
 
 
 def reason_against_lookahead(block_size: int, sub_block: int | None, block_add_threshold: float) -> str | None:

@@ -15,7 +15,7 @@ _FINISH: dict[StopReason, str] = {"eos": "stop", "stop_string": "stop"}
 _CUT = "length"
 """Every other end."""
 FINISH_REASONS = ("stop", _CUT)
-_NOT_IN_LOPA = ("prompt_ids", "text", "token_ids", "logprobs", "reused_rows")
+_NOT_IN_LOPA = ("prompt_ids", "text", "token_ids", "logprobs", "reused_rows", "plan")
 
 
 @dataclass(frozen=True)
