@@ -54,7 +54,7 @@ def test_a_random_mix_gives_what_each_gives_alone(decoder: Decoder, seed: int) -
                 handles = list(threads.map(lambda i: engine.submit(*asked[i]), order.tolist()))
             for index, handle in zip(order, handles, strict=True):
                 result = result_of(handle)
-                assert result == with_stored_prompt(expected[index], asked[index][1], result)
+                assert result == with_stored_prompt(expected[index], result)
 
 
 def test_draws_do_not_depend_on_the_company(decoder: Decoder, prompt: tuple[int, ...]) -> None:
@@ -82,7 +82,7 @@ def test_draws_do_not_depend_on_a_stored_prompt(decoder: Decoder, prompt: tuple[
         first, second = (result_of(engine.submit(prompt, config)) for _ in range(2))
     assert first == expected
     assert second.reused_rows > 0
-    assert second == with_stored_prompt(expected, config, second)
+    assert second == with_stored_prompt(expected, second)
     assert second.steps == expected.steps - 1
 
 

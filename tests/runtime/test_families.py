@@ -58,7 +58,7 @@ LOOPS: dict[str, list[dict[str, Any]]] = {
         {"cache": "sub_block"},
         {"cache": "sub_block", "published": True, "max_new_tokens": 32},
         {"strategy": "lopa", "branches": 3},
-        {"strategy": "d2f", "sub_block": None},
+        {"strategy": "d2f", "sub_block": 32},
         {"strategy": "threshold", "skip_threshold": 0.0, "take_back_threshold": 0.9},
     ],
 }

@@ -298,6 +298,14 @@ def test_what_a_model_is_decoded_by_leaves_out_what_another_strategy_lacks(strat
     assert found.sub_block == (found.block_size if strategy == "dream" else 8)
 
 
+def test_what_a_model_is_decoded_by_leaves_out_what_a_sliding_block_lacks() -> None:
+    own = {"strategy": "threshold", "sub_block": 8, "block_steps": 4}
+    found = resolve(GenerationConfig(**SLIDING), own=own)
+    assert (found.sub_block, found.block_steps) == (32, 32)
+    with pytest.raises(BadInputError, match="sub_block 8 with alignment 'sliding'"):
+        resolve(GenerationConfig(**SLIDING, sub_block=8), own=own)
+
+
 def test_what_remasks_and_how_much() -> None:
     assert plan().take_back_threshold == 0.0
     assert plan(strategy="wino").take_back_threshold == 0.9

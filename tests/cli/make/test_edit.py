@@ -184,4 +184,4 @@ def test_an_export_with_defaults_and_a_template(tmp_path: Path, template: Path) 
     assert json.loads((made / "tokenizer_config.json").read_bytes())["chat_template"] == TEMPLATE
     assert Tokenizer.open(Bundle.open(made)).chat_text(TALK) == "<|begin|>user: Hello\nAnswer:"
     with Decoder.open(made, ["numpy"]) as decoder:
-        assert (decoder.config().strategy, decoder.config().factor) == ("factor", 2.0)
+        assert (decoder.plan().strategy, decoder.plan().own) == ("factor", {"factor": 2.0})

@@ -348,7 +348,8 @@ def compared(model: Model, rng: np.random.Generator, cache: str, window: str, al
             **options,
         )
         setting = setting_of(plan_of(config), len(prompt), model.manifest.prediction_shift)
-        expected, margin = plain_decode(model.plain, setting, prompt, rule, new=plan_of(config).max_new_tokens, mask=MASK)
+        new = plan_of(config).max_new_tokens
+        expected, margin = plain_decode(model.plain, setting, prompt, rule, new=new, mask=MASK)
         if margin < CLOSE:
             ties += 1
             continue

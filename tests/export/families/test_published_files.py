@@ -114,8 +114,7 @@ def test_the_bundle_is_opened_and_says_what_it_is(
     assert manifest.special_tokens == source.tokenizer.special_tokens
     assert manifest.decoding.add_bos == family.add_bos
     with Decoder.open(bundles[name].path, devices=["cpu"]) as decoder:
-        config = decoder.config(max_new_tokens=32)
-        assert config.block_size == manifest.decoding.block_size
+        assert decoder.plan().block_size == manifest.decoding.block_size
 
 
 _ABSOLUTE = {"strategy": "threshold", "confidence": "probability", "alignment": "absolute", "window": "block_causal"}

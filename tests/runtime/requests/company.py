@@ -22,10 +22,10 @@ def result_of(handle: RequestHandle) -> GenerationResult:
     return dataclasses.replace(handle.result(WAIT), seconds=0)
 
 
-def with_stored_prompt(alone: GenerationResult, config: GenerationConfig, result: GenerationResult) -> GenerationResult:
+def with_stored_prompt(alone: GenerationResult, result: GenerationResult) -> GenerationResult:
     """What is given `alone`, as a request gives it whose `result` may stand on stored rows: Fast-dLLM v2's cache begins
     with a round that only keeps the prompt's, and falls away where all of them are stored."""
-    if config.cache != "sub_block" or not result.reused_rows or result.steps == alone.steps:
+    if result.plan.cache != "sub_block" or not result.reused_rows or result.steps == alone.steps:
         return alone
     steps = alone.steps - 1
     return dataclasses.replace(alone, steps=steps, tokens_per_forward=alone.tokens / steps)

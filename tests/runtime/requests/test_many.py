@@ -60,7 +60,7 @@ def test_every_prompt_of_a_random_list_gives_what_it_gives_alone(decoder: Decode
         for handle, each, wanted in zip(engine.submit_many(asked), asked, expected, strict=True):
             result = result_of(handle)
             assert each.config is not None
-            assert result == with_stored_prompt(wanted, each.config, result)
+            assert result == with_stored_prompt(wanted, result)
 
 
 def test_greedy_copies_are_decoded_once_and_answered_to_all(counted: Counted, prompt: tuple[int, ...]) -> None:

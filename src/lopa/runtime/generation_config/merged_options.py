@@ -54,14 +54,15 @@ def _defaults_beside(own: Options, defaults: Options, requested: Options) -> dic
 
 def _together(given: Options, own: Options) -> Options:
     """Return every option, where those `given` come before `own` and the package's; the latter two as it fits the
-    strategy. Raises BadInputError for options that do not go together."""
+    strategy and the alignment. Raises BadInputError for options that do not go together."""
     usual: dict[str, Any] = {**_USUAL, **own}
-    strategy = strategy_from_name({**usual, **given}["strategy"])
+    wanted = {**usual, **given}
+    strategy, slides = strategy_from_name(wanted["strategy"]), wanted["alignment"] == "sliding"
     if strategy.default_cache is not None:
         usual["cache"] = strategy.default_cache
-    if strategy.whole:
+    if strategy.whole or slides:
         usual["sub_block"] = None
-    if not strategy.block_steps:
+    if not strategy.block_steps or slides:
         usual["block_steps"] = None
     options = {**usual, **given}
     if strategy.whole:
