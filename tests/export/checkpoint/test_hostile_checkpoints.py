@@ -19,7 +19,7 @@ from lopa.export.checkpoint.module_patterns import ModulePatterns
 from lopa.export.checkpoint.tensors import INDEX_NAME, SINGLE_NAME
 from lopa.export.families.dream import DREAM
 from lopa.export.source import source_from_checkpoint
-from lopa.export.weights.plan import weight_plan_from_config
+from lopa.runtime.bundle.network import network_from_dimensions
 from lopa.runtime.errors import BadInputError
 from lopa.tiny import ADAPTER, CHECKPOINT
 
@@ -104,10 +104,13 @@ def test_a_mask_that_is_the_end_of_text(checkpoint: Path) -> None:
         source_from_checkpoint(checkpoint, None)
 
 
-def test_layers_are_counted_before_they_are_planned(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    edit_config(checkpoint, num_hidden_layers=2**31 - 1)
-    monkeypatch.setattr(weight_plan_from_config, "__code__", (lambda _config: 1 / 0).__code__)
-    with pytest.raises(BadInputError, match="num_hidden_layers = 2147483647"):
+@pytest.mark.parametrize("layers", [4097, 2**31 - 1])
+def test_layers_are_limited_before_they_are_planned(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch, layers: int
+) -> None:
+    edit_config(checkpoint, num_hidden_layers=layers)
+    monkeypatch.setattr(network_from_dimensions, "__code__", (lambda dimensions: 1 / 0).__code__)  # noqa: ARG005
+    with pytest.raises(BadInputError, match=f"num_hidden_layers = {layers}"):
         source_from_checkpoint(checkpoint, None)
 
 
