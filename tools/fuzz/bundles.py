@@ -11,7 +11,7 @@ from typing import Any
 import onnx
 from tests.runtime.accelerator.geared_forward import geared_session
 
-from lopa.runtime import Decoder
+from lopa import Decoder
 from lopa.runtime.ascend.manifest import ASCEND_ENGINES
 from lopa.runtime.ascend.manifest import engine_folder as ascend_folder
 from lopa.runtime.bundle import Bundle

@@ -5,7 +5,7 @@ import random
 from pathlib import Path
 from typing import Any
 
-from lopa.runtime import Decoder, GrammarLimits
+from lopa import Decoder, GrammarLimits
 from tools.fuzz_case.case import NO_ANSWER, Case, Material
 from tools.fuzz_case.decode import answer_of_decoder
 from tools.fuzz_case.mutations import changed_bytes, changed_json, short

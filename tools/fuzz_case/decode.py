@@ -6,9 +6,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from lopa import Decoder, DoneEvent, GenerationConfig
 from lopa.cli.commands import COMMANDS
 from lopa.cli.main import main
-from lopa.runtime import Decoder, DoneEvent, GenerationConfig
 from lopa.runtime.errors import BadInputError
 
 # Forked processes have what was imported before: no case pays for it, or meets another version of a file.

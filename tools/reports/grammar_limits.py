@@ -17,8 +17,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from lopa import Decoder, GrammarLimits, LopaError
 from lopa.bench.machine import date_now, machine_now
-from lopa.runtime import Decoder, GrammarLimits, LopaError
 from tools.fuzz.grammars import hostile_grammar
 from tools.serving.server import MODEL, served
 
