@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from lopa.runtime.algorithm.decoding import Step, StopReason
     from lopa.runtime.algorithm.trace_table import trace_table
     from lopa.runtime.branch_choice import BranchChoice
+    from lopa.runtime.bundle import Bundle
+    from lopa.runtime.bundle.manifest import Manifest
     from lopa.runtime.contract.timeline import Span, Timeline
     from lopa.runtime.decoder import Decoder
     from lopa.runtime.engine import Engine
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
         PromptTooLongError,
         QueueFullError,
     )
-    from lopa.runtime.generation_config import GenerationConfig
+    from lopa.runtime.generation_config import GenerationConfig, GenerationOptions
     from lopa.runtime.grammar.limits import GrammarLimits
     from lopa.runtime.requests.handle import RequestHandle
     from lopa.runtime.requests.observer import AdmissionReport, EndReport, EngineObserver, RoundReport
@@ -37,7 +39,9 @@ if TYPE_CHECKING:
     from lopa.runtime.requests.reservation import Reservation
     from lopa.runtime.requests.result import DoneEvent, DraftEvent, Event, GenerationResult, TextEvent
     from lopa.runtime.requests.status import EngineStatus
+    from lopa.runtime.sessions.session import Session
     from lopa.runtime.text.prompt_ids import Prompt, PromptRequest
+    from lopa.runtime.text.tokenizer import Tokenizer
 
 __version__ = "0.1.0"
 """Version of the whole project. The build reads it here, without importing."""
@@ -46,6 +50,7 @@ _MODULES = {
     "AdmissionReport": "lopa.runtime.requests.observer",
     "BadInputError": "lopa.runtime.errors",
     "BranchChoice": "lopa.runtime.branch_choice",
+    "Bundle": "lopa.runtime.bundle",
     "CheckFailedError": "lopa.runtime.errors",
     "Decoder": "lopa.runtime.decoder",
     "DevicesLostError": "lopa.runtime.errors",
@@ -59,11 +64,13 @@ _MODULES = {
     "EngineStatus": "lopa.runtime.requests.status",
     "Event": "lopa.runtime.requests.result",
     "GenerationConfig": "lopa.runtime.generation_config",
+    "GenerationOptions": "lopa.runtime.generation_config",
     "GenerationResult": "lopa.runtime.requests.result",
     "GrammarHelperError": "lopa.runtime.errors",
     "GrammarLimits": "lopa.runtime.grammar.limits",
     "GrammarRefusedError": "lopa.runtime.errors",
     "LopaError": "lopa.runtime.errors",
+    "Manifest": "lopa.runtime.bundle.manifest",
     "MissingBackendError": "lopa.runtime.errors",
     "NonFiniteAnswerError": "lopa.runtime.errors",
     "OutputFailedError": "lopa.runtime.errors",
@@ -76,11 +83,13 @@ _MODULES = {
     "RequestHandle": "lopa.runtime.requests.handle",
     "Reservation": "lopa.runtime.requests.reservation",
     "RoundReport": "lopa.runtime.requests.observer",
+    "Session": "lopa.runtime.sessions.session",
     "Span": "lopa.runtime.contract.timeline",
     "Step": "lopa.runtime.algorithm.decoding",
     "StopReason": "lopa.runtime.algorithm.decoding",
     "TextEvent": "lopa.runtime.requests.result",
     "Timeline": "lopa.runtime.contract.timeline",
+    "Tokenizer": "lopa.runtime.text.tokenizer",
     "trace_table": "lopa.runtime.algorithm.trace_table",
 }
 """Module of every public name, as in the imports above, which only type checkers and editors read."""
@@ -89,6 +98,7 @@ __all__ = [
     "AdmissionReport",
     "BadInputError",
     "BranchChoice",
+    "Bundle",
     "CheckFailedError",
     "Decoder",
     "DevicesLostError",
@@ -102,11 +112,13 @@ __all__ = [
     "EngineStatus",
     "Event",
     "GenerationConfig",
+    "GenerationOptions",
     "GenerationResult",
     "GrammarHelperError",
     "GrammarLimits",
     "GrammarRefusedError",
     "LopaError",
+    "Manifest",
     "MissingBackendError",
     "NonFiniteAnswerError",
     "OutputFailedError",
@@ -119,11 +131,13 @@ __all__ = [
     "RequestHandle",
     "Reservation",
     "RoundReport",
+    "Session",
     "Span",
     "Step",
     "StopReason",
     "TextEvent",
     "Timeline",
+    "Tokenizer",
     "__version__",
     "trace_table",
 ]

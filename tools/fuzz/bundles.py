@@ -186,7 +186,7 @@ def costs_case(rng: random.Random, folder: Path, material: Material) -> Case:
             if not seconds >= 0:
                 raise RuntimeError(f"{seconds} seconds")
         with Decoder.open(bundle, threads=1) as decoder:
-            return answer_of_decoder(decoder, decoder.config(**{**OPTIONS, "branches": "auto"}))
+            return answer_of_decoder(decoder, decoder.config(decoder.config(**OPTIONS), branches="auto"))
 
     return Case(words, run, NO_ANSWER)
 

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from lopa import Decoder, DoneEvent, GenerationConfig
+from lopa import Decoder, DoneEvent, GenerationConfig, GenerationOptions
 from lopa.cli.commands import COMMANDS
 from lopa.cli.main import main
 from lopa.runtime.errors import BadInputError
@@ -16,7 +16,7 @@ for _name in COMMANDS.values():
     importlib.import_module(_name)
 
 PROMPT = "Question: 2 + 3?\nAnswer:"
-OPTIONS = {"branches": 2, "block_size": 8, "max_new_tokens": 16}
+OPTIONS: GenerationOptions = {"branches": 2, "block_size": 8, "max_new_tokens": 16}
 
 
 def answer_of_bundle(path: Path, devices: Sequence[str] = ("cpu",), prompt: object = PROMPT) -> list[int]:

@@ -95,12 +95,12 @@ def _line_of_steps(bundle: Path, seeds: range) -> str:
             options = hostile_grammar(random.Random(seed))
             began = time.process_time()
             try:
-                job = decoder.job(_PROMPT, decoder.config(max_new_tokens=64, block_size=16, **options))
+                job = decoder._job(_PROMPT, decoder.config(max_new_tokens=64, block_size=16, **options))
             except LopaError:
                 ends["refused"] += 1
                 continue
             worst_start = max(worst_start, (time.process_time() - began, str(options)))
-            pool = decoder.pool(prompt_rows=0)
+            pool = decoder._pool(prompt_rows=0)
             pool.add(job)
             while not job.handle.done:
                 began = time.process_time()

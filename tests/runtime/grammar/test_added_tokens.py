@@ -173,7 +173,7 @@ def test_the_helper_reads_the_same_symbols(bundle: Path) -> None:
     template = "{% for m in messages %}<more_8>{{ m.content }}<more_7>{% endfor %}"
     for chosen, first, second in ((None, "</tool_call>", "<tool_call>"), (template, "<more_7>", "<more_8>")):
         with Decoder.open(bundle, threads=1, grammar_limits=GrammarLimits(), chat_template=chosen) as decoder:
-            state = decoder.job("1", decoder.config(grammar=f"start: {first} {second}", max_new_tokens=8)).grammar
+            state = decoder._job("1", decoder.config(grammar=f"start: {first} {second}", max_new_tokens=8)).grammar
         vocabulary = vars(decoder)["_vocabulary"]
         assert state is not None
         assert state.ending == b"".join(vocabulary.symbols[token(name)] for name in (first, second))

@@ -83,4 +83,4 @@ def test_a_long_text_that_has_to_end_in_a_certain_way(decoder: Decoder, prompt: 
         assert re.fullmatch(expression, result.text)
         assert result.stop_reason == "eos"
     with pytest.raises(GrammarRefusedError, match=r"takes \d tokens, its end-of-text included, with max_new_tokens 3"):
-        list(decoder.generate([prompt], decoder.config(regex=expression, max_new_tokens=3)))
+        decoder.generate([prompt], decoder.config(regex=expression, max_new_tokens=3))
