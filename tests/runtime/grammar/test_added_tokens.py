@@ -16,7 +16,7 @@ from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.grammar.byte_order import SYMBOLS
 from lopa.runtime.grammar.library import tokenizer_of_bytes
-from lopa.runtime.grammar.source import reading_from_config
+from lopa.runtime.grammar.source import reading_from_request, request_from_config
 from lopa.runtime.grammar.state import GrammarState, state_of_nothing
 from lopa.runtime.grammar.vocabulary import Vocabulary, vocabulary_from_tokenizer
 from lopa.runtime.text.tokenizer import Tokenizer
@@ -58,7 +58,9 @@ def marked(bundle: Path) -> Vocabulary:
 
 
 def state_of(grammar: str, vocabulary: Vocabulary, room: int = 60) -> GrammarState:
-    return state_of_nothing(reading_from_config(GenerationConfig(grammar=grammar), vocabulary), room)
+    return state_of_nothing(
+        reading_from_request(request_from_config(GenerationConfig(grammar=grammar)), vocabulary), room
+    )
 
 
 def token(name: str) -> int:
