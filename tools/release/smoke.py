@@ -18,7 +18,7 @@ _MODEL = "installed"
 _WAIT = 120.0
 _PROGRAM = f"""
 import importlib.util, json, sys
-from lopa.runtime import Decoder
+from lopa import Decoder
 heavy = [name for name in ("torch", "onnx", "transformers") if importlib.util.find_spec(name)]
 with Decoder.open(sys.argv[1], threads=1) as decoder:
     config = decoder.config(branches={BRANCHES}, max_new_tokens={TOKENS})

@@ -219,7 +219,7 @@ def test_decoder_and_engine_answer_as_on_onnx_runtime(tiny_bundle: Path) -> None
     texts = []
     for device in ("cpu", DEVICE):
         with Decoder.open(tiny_bundle, [device], threads=1) as decoder:
-            texts.append(next(decoder.generate([PROMPT], decoder.config(max_new_tokens=64))).text)
+            texts.append(decoder.generate(PROMPT, decoder.config(max_new_tokens=64)).text)
     with Engine.open(tiny_bundle, devices=[DEVICE], threads=1) as engine:
         texts.append(engine.submit(PROMPT, engine.config(max_new_tokens=64)).result().text)
     assert len(set(texts)) == 1

@@ -10,7 +10,7 @@ from tools.release.programs import Programs, output_of
 from tools.release.server import url_of_server
 from tools.release.smoke import Answers, answers_of_checkout, try_runtime, try_server
 
-from lopa.runtime import __version__
+from lopa import __version__
 from lopa.runtime.errors import CheckFailedError, MissingBackendError
 
 PROJECT = Path(__file__).resolve().parents[3]
