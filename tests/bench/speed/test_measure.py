@@ -50,10 +50,10 @@ def test_an_adapter_apart_gives_the_same_tokens(tiny_bundle: Path) -> None:
         apart = [module for module in model.modules() if isinstance(module, LowRankLinear)]
         assert [result.token_ids for result in eager.generate([item.prompt for item in items], config)] == ours_ids
     assert len(apart) == 7 * ours.bundle.manifest.dimensions.layers
-    merged = eager_model_from_checkpoint(CHECKPOINT, ADAPTER).layers[1].mlp.down
+    merged = eager_model_from_checkpoint(CHECKPOINT, ADAPTER).layers[1].mlp.down_proj
     x = torch.randn(3, merged.in_features)
-    torch.testing.assert_close(model.layers[1].mlp.down(x), merged(x), rtol=1e-4, atol=1e-5)
-    assert not torch.equal(model.layers[1].mlp.down.base.weight, merged.weight)
+    torch.testing.assert_close(model.layers[1].mlp.down_proj(x), merged(x), rtol=1e-4, atol=1e-5)
+    assert not torch.equal(model.layers[1].mlp.down_proj.base.weight, merged.weight)
 
 
 def test_no_adapter_to_put_apart_is_refused() -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
-from lopa.bench.speed.eager_model import EagerModel
+from lopa.bench.speed.eager_model import EagerModel, reference_names
 from lopa.export.source import source_from_checkpoint
 from lopa.runtime.errors import BadInputError
 
@@ -32,13 +32,14 @@ def put_adapter_apart(model: EagerModel, checkpoint: Path, lora: Path | None) ->
     Raises BadInputError where the adapter has none: no `lora`, or one that replaces matrices whole.
     """
     source = source_from_checkpoint(checkpoint, lora)
+    names = reference_names(source)
     apart = 0
     for planned in source.planned:
         product = source.adapter.products.get(planned.source)
         if product is None:
             continue
-        path, _, leaf = planned.name.removesuffix(".weight").rpartition(".")
-        parent = model.get_submodule(path)
+        path, _, leaf = names[planned.name].removesuffix(".weight").rpartition(".")
+        parent = model.network.get_submodule(path)
         linear = getattr(parent, leaf)
         stored = source.adapter.replaced.get(planned.source, source.stored[planned.source]).read()
         linear.weight.data = stored.to(linear.weight)
