@@ -59,7 +59,7 @@ grammars: $(VENV)/test-ready
 release: $(VENV)/demo-ready $(RELEASE)/ready
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m tools.release
 
-# What `test` has no validators for: schemas of Kubernetes and of others, the workflow, two builds of the whole project.
+# What `test` has no validators for: schemas of Kubernetes and of others, the workflow, two builds of the wheel.
 test-release: $(VENV)/test-ready $(RELEASE)/validators-ready
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -m release tests/deploy tests/tools/release
 
