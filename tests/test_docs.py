@@ -5,7 +5,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from tools.house.imports import house_from_imports
+from tools.house.picture import layers_by_container
 
 PROJECT = Path(__file__).resolve().parents[1]
 FOLDERS = ("deploy", "docs", "src", "tests", "tools")
@@ -91,13 +91,8 @@ def test_every_room_of_runtime_and_export_has_its_line() -> None:
     told = text_of(PROJECT / "docs" / "architecture.md")
     tables = re.findall(r"^\| (`.+?`) \|", told, re.MULTILINE)
     named = [room for names in tables for room in re.findall(r"`(\w+)`", names)]
-    rooms = [
-        room
-        for package in house_from_imports()
-        if package.name in ("lopa.runtime", "lopa.export")
-        for line in package.lines
-        for room in line
-    ]
+    layers = layers_by_container()
+    rooms = [room for package in ("lopa.runtime", "lopa.export") for layer in layers[package] for room in layer]
     assert sorted(named) == sorted(rooms)
 
 
