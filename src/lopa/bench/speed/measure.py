@@ -47,7 +47,7 @@ def eager_decoder(decoder: Decoder, checkpoint: Path, lora: Path | None, *, adap
     check_same_weights(weights, decoder.bundle)
     model = eager_model_from_weights(source, weights, "cpu")
     if adapter_apart:
-        put_adapter_apart(model, checkpoint, lora)
+        put_adapter_apart(model, source)
     return Decoder(decoder.bundle, EagerSession(model), decoder.tokenizer)
 
 
