@@ -18,7 +18,7 @@ from lopa.export.verify.reference_model import load_weights
 
 
 def float32_logits(checkpoint: Path, sequences: Sequence[Sequences], device: str) -> list[Tensor]:
-    """Of the wanted rows of each of `sequences`: [B, Q, V], float32 on `device`.
+    """Return the logits of the sampled rows of each of `sequences`: [B, Q, V], float32 on `device`.
 
     Raises BadInputError as an export of the checkpoint would.
     """

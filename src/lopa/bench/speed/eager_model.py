@@ -66,7 +66,7 @@ class EagerModel(nn.Module):
 
 
 class _WindowCache:
-    """What a layer of transformers takes for its cache: the cached rows stay as they are, the window's are kept."""
+    """Cache of one call of one layer: leaves the cached rows as they are and keeps the window's apart."""
 
     def __init__(self, past: KeyValue | None) -> None:
         self._past = past
@@ -85,7 +85,7 @@ class _WindowCache:
 def run_layer(
     layer: Any, x: Tensor, rotation: tuple[Tensor, Tensor], mask: Tensor, past: KeyValue | None
 ) -> tuple[Tensor, KeyValue]:
-    """Return what a layer of transformers makes of `x` [N, W, H], and the windows' own rows.
+    """Return the output of a layer of transformers for `x` [N, W, H], and the windows' own rows.
 
     `rotation` is of the network's rotary embedding; `mask` [N or 1, 1, W, C + W] is added to the scores.
     """
@@ -98,7 +98,7 @@ def run_layer(
 def eager_model_from_checkpoint(
     checkpoint: Path, lora: Path | None, *, dtype: torch.dtype = torch.float32, device: str = "cpu"
 ) -> EagerModel:
-    """The model of a checkpoint folder with its adapter merged (in float32), in `dtype` on `device`.
+    """Return the model of a checkpoint folder with its adapter merged (in float32), in `dtype` on `device`.
 
     Raises BadInputError as an export of the same folders would.
     """
@@ -108,7 +108,7 @@ def eager_model_from_checkpoint(
 
 
 def eager_model_from_weights(source: Source, weights: Mapping[str, Tensor], device: str) -> EagerModel:
-    """A model that holds `weights`, by their names in a bundle and on `device`, without a copy."""
+    """Return a model that holds `weights`, by their names in a bundle and on `device`, without a copy."""
     network = empty_sdpa_network(source)
     names = reference_names(source)
     load_weights(network, {names[name]: tensor for name, tensor in weights.items()}, source=source.checkpoint)
@@ -117,7 +117,7 @@ def eager_model_from_weights(source: Source, weights: Mapping[str, Tensor], devi
 
 
 def compiled_model(model: EagerModel) -> EagerModel:
-    """The same network on the same weights, every layer compiled by torch.compile for each size that it meets.
+    """Return the same network on the same weights, every layer compiled by torch.compile for each size that it meets.
 
     Layers share their code, so that a size is compiled once; what is outside of them stays eager.
     """

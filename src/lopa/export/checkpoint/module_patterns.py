@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from lopa.runtime.errors import BadInputError
 
 _MAX_SECONDS = 5
-"""For all patterns and names of a call. A pattern for each of 560 modules takes less than one."""
+"""Seconds for all patterns and names of a call. A pattern for each of 560 modules takes less than one."""
 _MAX_BYTES = 2**29
 _EXPECTED = f"regular expressions that match every module within {_MAX_SECONDS} s and {_MAX_BYTES // 2**20} MiB"
 _REMEDY = "name the modules in full in the adapter's configuration"
@@ -19,12 +19,9 @@ _PROGRAM = """
 import json, re, sys, warnings
 try:
     import resource
-except ImportError:  # Windows has none: there only time is limited
+    resource.setrlimit(resource.RLIMIT_AS, (int(sys.argv[1]),) * 2)
+except (ImportError, ValueError, OSError):  # not on Linux: there only time is limited
     pass
-else:
-    limit = int(sys.argv[1])
-    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 warnings.simplefilter("ignore")
 patterns, names = json.load(sys.stdin)
 compiled = []
@@ -41,7 +38,7 @@ json.dump([next((i for i, each in enumerate(compiled) if each.fullmatch(name)), 
 def first_matches(patterns: Sequence[str], names: Sequence[str], *, source: str) -> list[int | None]:
     """Return for each of `names` the index of the first pattern that matches the whole of it.
 
-    Raises BadInputError for what is no regular expression in the file `source`, and beyond the limits.
+    Raises BadInputError, which names the file `source`, for what is no regular expression, and beyond the limits.
     """
     if not patterns:
         return [None] * len(names)
