@@ -14,7 +14,7 @@ LEAST_SAVED = 0.05
 """Share of a forward's time that has to be saved: less is within the error of an estimate."""
 ATTENTION = 2.0
 """How many operations of a product with float32 weights take as long as one of attention (measured:
-docs/measurements/2026-11-22-cpu/shared-rows.md)."""
+docs/measurements/cpu-shared-rows.md)."""
 INTEGER = 3.0
 """How many operations of a product with integer weights take as long as one with float32 weights (measured there)."""
 

@@ -19,7 +19,7 @@ from lopa.runtime.contract.stored_floats import stored_dtype
 from lopa.runtime.sessions.cpu_cores import is_whole_processor
 
 _CPU_RATES = MachineRates(float32=1.8e11, int8=5.5e11, bandwidth=2.8e10)
-"""One thread of an AMD EPYC with AVX-512 VNNI, rounded (docs/measurements/2026-11-21-cpu-speed)."""
+"""One thread of an AMD EPYC with AVX-512 VNNI, rounded (docs/measurements/cpu.md)."""
 _ACCELERATOR_RATES = MachineRates(float32=1e15, int8=2e15, bandwidth=3.3e12)
 """Dense 16-bit and 8-bit products and memory of one H100, rounded from its data sheet; other accelerators of its time
 have a like ratio of the two, which is what the choice of gears depends on."""
