@@ -6,18 +6,17 @@ import sys
 import threading
 from typing import Any
 
+from lopa.runtime.device_families import OPENVINO_MIN_VERSION
 from lopa.runtime.errors import MissingBackendError
 from lopa.runtime.install_hint import pip_install
 
-LEAST_VERSION = (2026, 4)
-"""The oldest that was tested; older ones lack operators of opset 23."""
 _TELEMETRY = "openvino_telemetry"
 _importing = threading.Lock()
 
 
 def openvino_module(device: str) -> Any:
     """The package. Raises MissingBackendError for `device` when it is absent, cannot be loaded or is too old."""
-    wanted = ".".join(map(str, LEAST_VERSION))
+    wanted = ".".join(map(str, OPENVINO_MIN_VERSION))
     try:
         module = _imported()
     except ImportError as error:
@@ -27,7 +26,7 @@ def openvino_module(device: str) -> Any:
             remedy=f"{pip_install('openvino')}, or use --device cpu",
         ) from error
     version = str(getattr(module, "__version__", "unknown"))
-    if version_numbers(version) < LEAST_VERSION:
+    if version_numbers(version) < OPENVINO_MIN_VERSION:
         raise MissingBackendError(
             f"device {device!r}, but OpenVINO here is {version}",
             expected=f"OpenVINO {wanted} or later, which reads graphs of opset 23",

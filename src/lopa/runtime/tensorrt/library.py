@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from types import ModuleType
 
 from lopa.runtime.cuda.driver import version_numbers
-from lopa.runtime.errors import BadInputError, MissingBackendError
+from lopa.runtime.device_families import find_device, parse_device
+from lopa.runtime.errors import MissingBackendError
 from lopa.runtime.install_hint import installed_version, pip_install
 
 
@@ -95,13 +96,11 @@ LIBRARIES = {library.name: library for library in (TENSORRT, RTX)}
 
 
 def is_tensorrt(device: str) -> bool:
-    """Whether a device is one of either library."""
-    return device.split(":", 1)[0] in LIBRARIES
+    """Return True if `device` is one of either library."""
+    found = find_device(device)
+    return found is not None and found.family.name in LIBRARIES
 
 
 def library_of_device(device: str) -> TensorRTLibrary:
     """The one that "tensorrt:N" or "tensorrt-rtx:N" means. Raises BadInputError for another device."""
-    library = LIBRARIES.get(device.split(":", 1)[0])
-    if library is None:
-        raise BadInputError(f"device {device!r}", expected="tensorrt:N or tensorrt-rtx:N", remedy="e.g. tensorrt:0")
-    return library
+    return LIBRARIES[parse_device(device, *LIBRARIES).family.name]
