@@ -112,13 +112,14 @@ def test_another_name_is_none(text: str) -> None:
     with pytest.raises(BadInputError, match=re.escape(f"device {text!r}")) as caught:
         parse_device(text)
     family = FAMILIES.get(text.partition(":")[0])
-    assert caught.value.expected == (family.syntax if family else "one of " + ", ".join(FAMILIES))
+    assert caught.value.expected.startswith(family.syntax if family else "one of " + ", ".join(FAMILIES))
 
 
 def test_a_device_of_another_family_is_an_error() -> None:
     with pytest.raises(BadInputError, match="device 'cpu'") as caught:
         parse_device("cpu", "tensorrt", "tensorrt-rtx")
-    assert (caught.value.expected, caught.value.remedy) == ("tensorrt:N or tensorrt-rtx:N", "e.g. tensorrt:0")
+    assert caught.value.expected == "tensorrt:N or tensorrt-rtx:N with N the number of the device"
+    assert caught.value.remedy == "e.g. tensorrt:0"
 
 
 def test_records_hold_names_and_modules_that_are_there() -> None:

@@ -46,8 +46,8 @@ class DeviceFamily:
     processor_suffix: str | None = None
     """Regular expression of the suffixes that mean the processor; None if the family has accelerators only. Decides the
     default number of branches: 1 on the processor, 4 on an accelerator."""
-    takes_all_cores: bool = False
-    """True if a device on the processor runs on every core, unless its name says which."""
+    all_cores_suffix: str | None = None
+    """Regular expression of the suffixes of devices that use every core of the processor; None if there are none."""
     is_nvidia_gpu: bool = False
     """True if each device is one NVIDIA GPU, as Ray and Triton count them."""
     needs_engine: bool = False
@@ -81,7 +81,14 @@ class DeviceName:
     @property
     def is_processor(self) -> bool:
         """True if the device computes on the processor, on any of its cores."""
-        pattern = self.family.processor_suffix
+        return self._has_suffix(self.family.processor_suffix)
+
+    @property
+    def uses_all_cores(self) -> bool:
+        """True if the device computes on every core of the processor."""
+        return self._has_suffix(self.family.all_cores_suffix)
+
+    def _has_suffix(self, pattern: str | None) -> bool:
         suffix = f":{self.rest}" if self.rest else ""
         return pattern is not None and re.fullmatch(pattern, suffix, re.ASCII) is not None
 
@@ -110,7 +117,7 @@ _TABLE = (
         session_module="lopa.runtime.sessions.onnxruntime_session",
         stage_module="lopa.runtime.sessions.onnxruntime_session",
         processor_suffix=".*",
-        takes_all_cores=True,
+        all_cores_suffix="",
         timed=("cpu",),
         ability=_RUNTIME,
     ),
@@ -124,7 +131,7 @@ _TABLE = (
         stage_module="lopa.runtime.openvino.session",
         status_module="lopa.runtime.openvino.status",
         processor_suffix=":CPU.*",
-        takes_all_cores=True,
+        all_cores_suffix=":CPU.*",
         timed=("openvino:CPU", "openvino:CPU:bf16", "openvino:CPU:int8", "openvino:GPU"),
         ability=Ability(
             "openvino",
@@ -264,9 +271,11 @@ def parse_device(device: str, *families: str) -> DeviceName:
 def unknown_device(device: str, *families: str) -> BadInputError:
     """Return the error for a device name that none of `families` has; without any, of the family it begins with."""
     name = device.partition(":")[0]
-    meant = families or ((name,) if name in FAMILIES else ())
-    expected = " or ".join(FAMILIES[each].syntax for each in meant) or "one of " + ", ".join(FAMILIES)
-    example = FAMILIES[meant[0]].examples[0] if meant else "cpu"
+    meant = [FAMILIES[each] for each in families or (name,) if each in FAMILIES]
+    expected = " or ".join(family.syntax for family in meant) or "one of " + ", ".join(FAMILIES)
+    if meant and all(family.suffix == _NUMBER for family in meant):
+        expected += " with N the number of the device"
+    example = meant[0].examples[0] if meant else "cpu"
     return BadInputError(f"device {device!r}", expected=expected, remedy=f"e.g. {example}")
 
 
@@ -279,6 +288,12 @@ def is_on_processor(device: str) -> bool:
     """Return True if `device`, with all of its stages, computes on the processor."""
     stages = map(find_device, stages_of_device(device))
     return all(stage is not None and stage.is_processor for stage in stages)
+
+
+def uses_all_cores(device: str) -> bool:
+    """Return True if `device` computes on every core of the processor."""
+    found = find_device(device)
+    return found is not None and found.uses_all_cores
 
 
 def spans_processes(device: str) -> bool:

@@ -7,7 +7,14 @@ from collections.abc import Collection, Sequence
 from itertools import combinations
 
 from lopa.runtime.checked_values import shown
-from lopa.runtime.device_families import find_device, parse_device, spans_processes, stages_of_device, unknown_device
+from lopa.runtime.device_families import (
+    find_device,
+    parse_device,
+    spans_processes,
+    stages_of_device,
+    unknown_device,
+    uses_all_cores,
+)
 from lopa.runtime.errors import BadInputError
 
 MOST_DEVICES = 256
@@ -21,14 +28,6 @@ def cores_from_device(device: str) -> tuple[int, ...] | None:
         return None
     first, _, last = found.rest.partition("-")
     return tuple(range(int(first), int(last or first) + 1)) or None
-
-
-def is_whole_processor(device: str) -> bool:
-    """Return True if `device` computes on the processor, on any of its cores."""
-    found = find_device(device)
-    if found is None or not found.is_processor or not found.family.takes_all_cores:
-        return False
-    return cores_from_device(device) is None
 
 
 def check_cpu_device(device: str, available: Collection[int]) -> None:
@@ -76,7 +75,7 @@ def _problem(first: str, second: str) -> str | None:
         return f"device {first!r} twice"
     if cores and others and set(cores) & set(others):
         return f"devices {first!r} and {second!r}, which share core {_listed(sorted(set(cores) & set(others)))}"
-    wholes = [device for device in (first, second) if is_whole_processor(device)]
+    wholes = [device for device in (first, second) if uses_all_cores(device)]
     if len(wholes) == 2 or (wholes and (cores or others)):
         return f"devices {first!r} and {second!r}, of which {wholes[0]} has every core"
     jobs = [device for device in (first, second) if spans_processes(device)]
