@@ -15,8 +15,6 @@ from lopa.runtime.install_hint import Ability, pip_command, pip_install
 
 STAGE_SEPARATOR = "+"
 """Joins the devices of a pipeline's stages."""
-OPENVINO_MIN_VERSION = (2026, 4)
-"""The oldest that was tested; older ones lack operators of opset 23."""
 _NUMBER = r":\d{1,4}"
 
 
@@ -138,7 +136,7 @@ _TABLE = (
             "decode with OpenVINO (docs/openvino.md)",
             ("openvino",),
             partial(pip_install, "openvino"),
-            min_version=OPENVINO_MIN_VERSION,
+            min_version=(2026, 4),  # the oldest that was tested; older ones lack operators of opset 23
         ),
     ),
     DeviceFamily(
@@ -175,7 +173,7 @@ _TABLE = (
             "tensorrt",
             "build and run engines with TensorRT",
             ("tensorrt", "cuda-bindings"),
-            lambda: f"{pip_install('tensorrt')} beside an NVIDIA GPU",
+            lambda: f"{pip_install('tensorrt')} beside an NVIDIA GPU (docs/tensorrt.md)",
         ),
     ),
     DeviceFamily(
@@ -196,7 +194,7 @@ _TABLE = (
                 "tensorrt-rtx-cu13-bindings or tensorrt-rtx-cu12-bindings or tensorrt-rtx",
                 "tensorrt-rtx-cu13-libs or tensorrt-rtx-cu12-libs or tensorrt-rtx",
             ),
-            partial(pip_install, "tensorrt-rtx"),
+            lambda: f"{pip_install('tensorrt-rtx')} (docs/tensorrt.md)",
         ),
     ),
     DeviceFamily(
@@ -239,7 +237,7 @@ _TABLE = (
             "mpi",
             "decode over processes (MPI)",
             ("mpi4py",),
-            lambda: f"{pip_install('mpi', also=('mpich',))} (or the machine's own MPI)",
+            lambda: f"{pip_install('mpi', also=('mpich',))} (or put the machine's own MPI on the library path)",
             programs=("mpirun",),
         ),
     ),

@@ -14,9 +14,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lopa.runtime.device_families import parse_device, spans_processes
+from lopa.runtime.device_families import FAMILIES, parse_device, spans_processes
 from lopa.runtime.errors import BadInputError, LopaError, MissingBackendError
-from lopa.runtime.install_hint import pip_install
 from lopa.runtime.mpi.messages import Bytes
 
 _FORWARD_SECONDS = 0.3
@@ -175,7 +174,7 @@ def _mpi() -> Any:
         raise MissingBackendError(
             f"mpi4py with an MPI library cannot be used here: {error}",
             expected="mpi4py, and MPICH or Open MPI",
-            remedy=f"{pip_install('mpi', also=('mpich',))} (or have the machine's own MPI on the library path)",
+            remedy=FAMILIES["mpi"].ability.remedy(),
         ) from error
     finally:
         faulthandler.cancel_dump_traceback_later()
