@@ -313,7 +313,7 @@ def test_a_stage_says_how_it_rounds(tiny_staged: Path) -> None:
     ["openvino", "openvino:", "openvino:cpu", "openvino:CPU:fp16", "openvino:CPU.1", "openvino:AUTO", "openvino:GPU.x"],
 )
 def test_a_malformed_device(tiny_bundle: Path, device: str) -> None:
-    with pytest.raises(BadInputError, match=r"openvino:GPU\.N") as caught:
+    with pytest.raises(BadInputError, match="openvino:NAME") as caught:
         open_session(Bundle.open(tiny_bundle), device)
     assert repr(device) in caught.value.received
 

@@ -16,7 +16,7 @@ from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.contract import TOP_K
 from lopa.runtime.contract.sizes import Sizes
 from lopa.runtime.contract.stored_floats import stored_dtype
-from lopa.runtime.sessions.cpu_cores import is_whole_processor
+from lopa.runtime.device_families import is_on_processor
 
 _CPU_RATES = MachineRates(float32=1.8e11, int8=5.5e11, bandwidth=2.8e10)
 """One thread of an AMD EPYC with AVX-512 VNNI, rounded (docs/measurements/cpu.md)."""
@@ -73,7 +73,7 @@ def bytes_of_gear(manifest: Manifest, sizes: Sizes) -> int:
 
 def _modelled(manifest: Manifest, device: str) -> GearCosts:
     """Time of computing or of moving memory, whichever is longer: below a knee in the rows padding costs nothing."""
-    on_cpu = is_whole_processor(device) or device.split(":", 1)[0] in ("cpu", "numpy")
+    on_cpu = is_on_processor(device)
     rates = _CPU_RATES if on_cpu else _ACCELERATOR_RATES
 
     def seconds(sequences: int, window: int, prefix: int) -> float:
