@@ -2,25 +2,29 @@
 
 import json
 from functools import cache
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
 from lopa.runtime.contract import TOP_K
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.generation_config import GenerationConfig
-from lopa.runtime.plan import WHOLE_CACHES
+from lopa.runtime.plan import WHOLE_CACHES, Window
+from lopa.runtime.plan.choices import Confidence
 from lopa.runtime.strategy import STRATEGIES, Strategy
 from lopa.tiny import EVAL
 
 _NAMES = ("lopa", "lopa", "lopa", *STRATEGIES)
+_WINDOWS: tuple[Window, ...] = ("full", "block_causal")
+_CONFIDENCES: tuple[Confidence, ...] = get_args(Confidence)
 
 
 def random_config(rng: np.random.Generator, decoder: Decoder) -> GenerationConfig:
     """Any strategy, blocks, caches, window, confidence, thresholds, draws and stops, for at most 48 positions."""
     strategy = STRATEGIES[_NAMES[int(rng.integers(len(_NAMES)))]]
     drawn = rng.random() < 0.4
-    block_size, window = int(rng.choice([4, 8, 16, 32])), str(rng.choice(["full", "block_causal"]))
+    block_size = int(rng.choice([4, 8, 16, 32]))
+    window = _WINDOWS[int(rng.integers(len(_WINDOWS)))]
     most_candidates = 40 if decoder.bundle.manifest.with_logits else TOP_K
     if strategy.whole:
         window = "full"
@@ -38,7 +42,7 @@ def random_config(rng: np.random.Generator, decoder: Decoder) -> GenerationConfi
         block_add_threshold=float(rng.choice([0.1, 0.3, 0.7])),
         decoded_token_threshold=float(rng.choice([0.5, 0.95])),
         skip_threshold=float(rng.choice([0.5, 0.8, 0.9, 0.97])),
-        confidence=str(rng.choice(["neg_entropy", "probability", "margin"])),
+        confidence=_CONFIDENCES[int(rng.integers(len(_CONFIDENCES)))],
         window=window,
         max_new_tokens=int(rng.integers(1, 49)),
         temperature=float(rng.choice([0.3, 1.0, 2.0])) if drawn else 0.0,

@@ -132,4 +132,4 @@ def _decoded_alone(
     """All answers to the first prompt, then to the second; those to one prompt have seeds that count up."""
     plan = decoder.plan(config)
     configs = [replace(config, seed=plan.seed + copy * bool(plan.temperature)) for copy in range(copies)]
-    return tuple(next(iter(decoder.generate([prompt], each))) for prompt in prompts for each in configs)
+    return tuple(decoder.generate(prompt, each) for prompt in prompts for each in configs)

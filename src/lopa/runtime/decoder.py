@@ -4,12 +4,13 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, Unpack, overload
 
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.costs import CostTable, costs_from_bundle
@@ -27,7 +28,7 @@ from lopa.runtime.errors import (
     PreparationStoppedError,
 )
 from lopa.runtime.files.untrusted_input import refused_as_bad_input
-from lopa.runtime.generation_config import BranchChoice, GenerationConfig, branch_choice
+from lopa.runtime.generation_config import BranchChoice, GenerationConfig, GenerationOptions, branch_choice
 from lopa.runtime.grammar.helper import GrammarHelper, helper_runs_here
 from lopa.runtime.grammar.limits import GrammarLimits
 from lopa.runtime.grammar.preparation import state_of_checked, state_of_request
@@ -41,11 +42,11 @@ from lopa.runtime.requests.job import Job
 from lopa.runtime.requests.observer import EngineObserver
 from lopa.runtime.requests.pool import RequestPool
 from lopa.runtime.requests.prompt_store import PROMPT_ROWS, PromptStore
-from lopa.runtime.requests.result import Event, GenerationResult
+from lopa.runtime.requests.result import Event, GenerationResult, TextEvent
 from lopa.runtime.row_sharing import CheaperForward, always
 from lopa.runtime.sessions.device_errors import TypedSession
 from lopa.runtime.sessions.session import Session
-from lopa.runtime.text.prompt_ids import Prompt, PromptRequest, check_prompts, ids_from_prompt
+from lopa.runtime.text.prompt_ids import Prompt, PromptRequest, check_prompts, ids_from_prompt, is_single_prompt
 from lopa.runtime.text.tokenizer import Tokenizer
 
 MOST_PARALLEL = 4096
@@ -57,8 +58,12 @@ _LOG = logging.getLogger(__name__)
 class Decoder:
     """Decodes prompts with one bundle on one device or several.
 
-    One caller at a time; lopa.runtime.Engine takes any number.
+    One caller at a time; lopa.Engine takes any number.
     """
+
+    bundle: Bundle
+    session: Session
+    tokenizer: Tokenizer
 
     def __init__(
         self,
@@ -116,12 +121,15 @@ class Decoder:
         _LOG.info("bundle %s on %s with %s threads", bundle.path, session.device, own)
         return cls(bundle, session, tokenizer, threads=threads, grammar_limits=grammar_limits)
 
-    def config(self, **options: Any) -> GenerationConfig:
-        """Return the config of a request with `options`, checked against this bundle.
+    def config(self, base: GenerationConfig | None = None, /, **options: Unpack[GenerationOptions]) -> GenerationConfig:
+        """Return the config of a request that names `options`, or `base` with `options` changed, checked here.
 
-        Raises BadInputError for options that are unknown, wrong, or wrong together. `plan` has what holds beside them.
+        An option that is None is left open. `plan` returns what holds then. Raises BadInputError for options that are
+        unknown, wrong, or wrong together.
         """
-        config = GenerationConfig.from_mapping(options)
+        config = _checked_config(base)
+        if options:
+            config = GenerationConfig.from_mapping({**config.requested(), **options})
         self.plan(config)
         return config
 
@@ -154,6 +162,18 @@ class Decoder:
         max_new_tokens, and MissingBackendError where llguidance is not installed."""
         self._grammar(config, self.plan(config), _always)
 
+    @overload
+    def generate(  # type: ignore[overload-overlap]  # text is itself an iterable of text
+        self,
+        prompts: Prompt | PromptRequest,
+        config: GenerationConfig | None = None,
+        *,
+        parallel: int = 1,
+        on_step: Callable[[int, Step], None] | None = None,
+        **options: Unpack[GenerationOptions],
+    ) -> GenerationResult: ...
+
+    @overload
     def generate(
         self,
         prompts: Iterable[Prompt | PromptRequest],
@@ -161,18 +181,49 @@ class Decoder:
         *,
         parallel: int = 1,
         on_step: Callable[[int, Step], None] | None = None,
+        **options: Unpack[GenerationOptions],
+    ) -> list[GenerationResult]: ...
+
+    def generate(
+        self,
+        prompts: Prompt | PromptRequest | Iterable[Prompt | PromptRequest],
+        config: GenerationConfig | None = None,
+        *,
+        parallel: int = 1,
+        on_step: Callable[[int, Step], None] | None = None,
+        **options: Unpack[GenerationOptions],
+    ) -> GenerationResult | list[GenerationResult]:
+        """Decode one prompt and return its result, or several prompts and return a list of results in their order.
+
+        A prompt is text, ids or a PromptRequest. Arguments and errors are those of `iter_generate`, which gives each
+        result as soon as it is there.
+        """
+        single = is_single_prompt(prompts)
+        several: Any = [prompts] if single else prompts
+        results = list(self.iter_generate(several, config, parallel=parallel, on_step=on_step, **options))
+        return results[0] if single else results
+
+    def iter_generate(
+        self,
+        prompts: Iterable[Prompt | PromptRequest],
+        config: GenerationConfig | None = None,
+        *,
+        parallel: int = 1,
+        on_step: Callable[[int, Step], None] | None = None,
+        **options: Unpack[GenerationOptions],
     ) -> Generator[GenerationResult, None, None]:
         """Decode prompts; results come in the same order, each as soon as it and those before it are done.
 
-        A PromptRequest is decoded by its own config, other prompts by `config` (None: the bundle's own). `parallel`
-        requests share every forward; the answers do not depend on it (docs/engine.md). `on_step` is called after every
-        step with the number of its prompt, from 0, and the step; an error that it raises ends that prompt, and the
-        iterator raises it. Raises BadInputError at once for one prompt where a list of them is meant; the iterator
-        raises as `stream` does at the first prompt that cannot be used, and for a `parallel` that is no number from 1
-        to MOST_PARALLEL.
+        A PromptRequest is decoded by its own config, other prompts by `config` (None: the bundle's own) with `options`
+        changed. `parallel` requests share every forward; the answers do not depend on it (docs/engine.md). `on_step` is
+        called after every step with the number of its prompt, from 0, and the step; an error that it raises ends that
+        prompt, and the iterator raises it. Raises BadInputError at once for wrong options and for one prompt where
+        several are meant. The iterator raises as `stream` does at the first prompt that cannot be used, and for a
+        `parallel` that is no number from 1 to MOST_PARALLEL.
         """
         check_prompts(prompts)
         check_callback(on_step)
+        config = self.config(config, **options) if options else config
         return self._results(prompts, config, parallel, on_step)
 
     def outcomes(
@@ -182,16 +233,18 @@ class Decoder:
         *,
         parallel: int = 1,
         on_step: Callable[[int, Step], None] | None = None,
+        **options: Unpack[GenerationOptions],
     ) -> Iterator[GenerationResult | BadInputError]:
-        """As `generate`, with an error in the place of a prompt that cannot be used, or that is an error already.
+        """Decode prompts like `iter_generate`, but give an error in the place of a prompt that cannot be used.
 
-        `on_step` hears of every step, with the number of its prompt, from 0. When the device fails, or `prompts`
-        raises, the results that are there come first.
+        An error among `prompts` is given in its own place too. When the device fails, or `prompts` raises, the results
+        that are there come first.
         """
         check_prompts(prompts)
         check_callback(on_step)
+        config = self.config(config, **options) if options else config
         parallel = whole_number("parallel", parallel, least=1, most=MOST_PARALLEL)
-        pool = self.pool()
+        pool = self._pool()
         entries = enumerate(prompts)
         pending: deque[RequestHandle] = deque()
         failure: Exception | None = None
@@ -221,16 +274,32 @@ class Decoder:
         *,
         drafts: bool = False,
         on_step: Callable[[Step], None] | None = None,
-    ) -> Iterator[Event]:
+        **options: Unpack[GenerationOptions],
+    ) -> Generator[Event, None, None]:
         """Decode one prompt: text events as text is committed, drafts if wanted, the result last.
 
-        `prompt` is text, to which a beginning-of-text is added as the bundle says, or ids, taken as they are. Closing
-        the iterator cancels the request. Raises BadInputError for an empty prompt, one that does not fit, and
-        branches="auto" without a cost table of this device in the bundle.
+        `prompt` is text, to which a beginning-of-text is added as the bundle says, or ids, taken as they are. It is
+        decoded by `config` (None: the bundle's own) with `options` changed. Closing the iterator cancels the request.
+        Raises BadInputError for wrong options, an empty prompt, one that does not fit, and branches="auto" without a
+        cost table of this device in the bundle.
         """
-        return self._events(self.job(prompt, config, drafts=drafts, on_step=on_step))
+        return self._events(self._job(prompt, self.config(config, **options), drafts=drafts, on_step=on_step))
 
-    def job(
+    def stream_text(
+        self,
+        prompt: Prompt,
+        config: GenerationConfig | None = None,
+        *,
+        on_step: Callable[[Step], None] | None = None,
+        **options: Unpack[GenerationOptions],
+    ) -> Generator[str, None, None]:
+        """Decode one prompt and give the pieces of its text as they are committed: the text of the events of `stream`.
+
+        Arguments and errors are those of `stream`.
+        """
+        return _texts(self.stream(prompt, config, on_step=on_step, **options))
+
+    def _job(
         self,
         prompt: Prompt,
         config: GenerationConfig | None = None,
@@ -240,7 +309,7 @@ class Decoder:
         on_step: Callable[[Step], None] | None = None,
         is_wanted: Callable[[], bool] | None = None,
     ) -> Job:
-        """A request, checked; `deadline` in seconds from now.
+        """Return a checked request; `deadline` in seconds from now.
 
         Once `is_wanted` returns False or the deadline has passed, the preparation of its grammar stops: with
         PreparationStoppedError, or as a request that is due. Raises as `stream` does, and for a bad deadline.
@@ -276,8 +345,8 @@ class Decoder:
             deadline=due,
         )
 
-    def pool(self, prompt_rows: int = PROMPT_ROWS, observer: EngineObserver | None = None) -> RequestPool:
-        """An empty pool on this decoder's session, which keeps up to `prompt_rows` rows of prompts for reuse."""
+    def _pool(self, prompt_rows: int = PROMPT_ROWS, observer: EngineObserver | None = None) -> RequestPool:
+        """Return an empty pool on this decoder's session, which keeps up to `prompt_rows` rows of prompts for reuse."""
         return RequestPool(
             TypedSession(self.session),
             self.bundle.manifest,
@@ -382,9 +451,9 @@ class Decoder:
                 raise outcome
             yield outcome
 
-    def _events(self, job: Job) -> Iterator[Event]:
+    def _events(self, job: Job) -> Generator[Event, None, None]:
         """A pool of one: its rounds run while the events are asked for, and its clock starts with the first."""
-        pool, handle, place = self.pool(prompt_rows=0), job.handle, 0
+        pool, handle, place = self._pool(prompt_rows=0), job.handle, 0
         try:
             pool.add(replace(job, submitted=time.perf_counter()))
             while not handle.done:
@@ -416,7 +485,7 @@ class Decoder:
             with refused_as_bad_input(
                 "a prompt that cannot be used", expected="text or ids, and a config", remedy="correct it"
             ):
-                job = self.job(prompt, config, on_step=on_step)
+                job = self._job(prompt, config, on_step=on_step)
         except BadInputError as error:
             handle = RequestHandle()
             handle.put_error(error)
@@ -427,6 +496,13 @@ class Decoder:
 
 def _always() -> bool:
     return True
+
+
+def _texts(events: Generator[Event, None, None]) -> Generator[str, None, None]:
+    with closing(events):
+        for event in events:
+            if isinstance(event, TextEvent):
+                yield event.text
 
 
 def _checked_config(config: Any) -> GenerationConfig:

@@ -20,6 +20,7 @@ from lopa.runtime.generation_config.defaults import (
     options_from_defaults,
 )
 from lopa.runtime.generation_config.help_texts import help_texts
+from lopa.runtime.generation_config.keyword_options import GenerationOptions
 from lopa.runtime.generation_config.merged_options import defaults_beside, merged_options
 from lopa.runtime.generation_config.resolve import DEFAULT_DEVICES, resolve
 
@@ -30,6 +31,7 @@ __all__ = [
     "PACKAGE_DEFAULTS",
     "BranchChoice",
     "GenerationConfig",
+    "GenerationOptions",
     "branch_choice",
     "checked_defaults",
     "defaults_beside",

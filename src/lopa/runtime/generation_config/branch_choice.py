@@ -4,13 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from lopa.runtime.device_families import STAGE_SEPARATOR, is_on_processor
 from lopa.runtime.generation_config.option_checks import Options
 from lopa.runtime.plan import DEFAULT_BRANCHES, MAX_BRANCHES
 from lopa.runtime.strategy import strategy_from_name
 
-_HOST_FAMILIES = ("cpu", "numpy")
-"""Families of devices that compute on the CPU, whatever else their names say."""
-_OPENVINO_CPU = "openvino:CPU"
 MIN_TO_LOOK_AHEAD = 8
 """Positions that may be unmasked at a time, below which little is left for lookaheads: a step unmasks one of them at
 least, and each lookahead another."""
@@ -45,7 +43,7 @@ def branch_choice(options: Options, devices: Sequence[str]) -> BranchChoice:
     little = reason_against_lookahead(options["block_size"], options["sub_block"], options["block_add_threshold"])
     if little is not None:
         return BranchChoice(1, little)
-    if not all(_on_host(device) for device in devices):
+    if not all(map(is_on_processor, devices)):
         return BranchChoice(DEFAULT_BRANCHES, "an accelerator verifies several branches in about the time of one")
     if len(devices) > 1:
         return BranchChoice(min(len(devices), MAX_BRANCHES), "one for each CPU device, which verify them side by side")
@@ -58,7 +56,7 @@ def _choice_of_drafts(requested: int | None, devices: Sequence[str]) -> BranchCh
     """Return the choice of a lossless decode."""
     if requested is not None:
         return BranchChoice(requested, "as asked for")
-    if not all(_on_host(device) for device in devices):
+    if not all(map(is_on_processor, devices)):
         return BranchChoice(DEFAULT_BRANCHES, "lossless: guesses of the next three steps")
     if len(devices) > 1:
         return BranchChoice(min(len(devices), MAX_BRANCHES), "lossless: one for each CPU device")
@@ -81,12 +79,4 @@ def may_share_rows(devices: Sequence[str]) -> bool:
     They are not where devices or stages share the branches, nor where shapes are compiled: one window is one share, and
     longer than a shape bucket's.
     """
-    return len(devices) == 1 and "+" not in devices[0] and _on_host(devices[0])
-
-
-def _on_host(device: str) -> bool:
-    """Return whether `device`, or every stage of it, computes on the CPU."""
-    return all(
-        stage.split(":", 1)[0] in _HOST_FAMILIES or stage == _OPENVINO_CPU or stage.startswith(f"{_OPENVINO_CPU}:")
-        for stage in device.split("+")
-    )
+    return len(devices) == 1 and STAGE_SEPARATOR not in devices[0] and is_on_processor(devices[0])

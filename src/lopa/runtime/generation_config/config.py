@@ -2,10 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, Unpack
 
 from lopa.runtime.checked_values import shown
 from lopa.runtime.errors import BadInputError
+from lopa.runtime.generation_config.keyword_options import GenerationOptions
 from lopa.runtime.generation_config.value_checks import CHECKS
 from lopa.runtime.plan import GRAMMARS
 from lopa.runtime.plan.choices import Alg, Alignment, Cache, Confidence, StrategyName, Window
@@ -129,9 +130,10 @@ class GenerationConfig:
                 object.__setattr__(self, name, check(value))
 
     @classmethod
-    def reference(cls, **options: Any) -> Self:
+    def reference(cls, **options: Unpack[GenerationOptions]) -> Self:
         """Return a config with the published implementation's behaviour, quirks included (docs/decoding.md)."""
-        return cls(**{**options, "published": True})
+        options["published"] = True
+        return cls(**options)
 
     @classmethod
     def from_mapping(cls, options: Mapping[str, Any]) -> Self:

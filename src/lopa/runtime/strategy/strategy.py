@@ -333,7 +333,7 @@ class Strategy:
     looks_ahead: bool = False
     """Whether lookahead branches may be verified beside the anchor."""
     default_branches: int | None = 1
-    """Branches where none are requested; None: the device's default (lopa.runtime.branch_choice)."""
+    """Branches where none are requested; None: the device's default (lopa.runtime.generation_config.branch_choice)."""
     block_steps: bool = False
     """Whether the option of this name says how many positions a step unmasks at least."""
     whole: bool = False

@@ -1,0 +1,53 @@
+"""Decoding options as keyword arguments, for type checkers and editors. Checks nothing."""
+
+from collections.abc import Mapping
+from typing import Any, Literal, TypedDict
+
+from lopa.runtime.plan.choices import Alg, Alignment, Cache, Confidence, StrategyName, Window
+
+
+class GenerationOptions(TypedDict, total=False):
+    """Keyword arguments that change a decoding option each: the fields of GenerationConfig, which describes them."""
+
+    strategy: StrategyName | None
+    branches: int | Literal["auto"] | None
+    block_size: int | None
+    gamma: float | None
+    per_step: int | None
+    factor: float | None
+    kl_threshold: float | None
+    alg: Alg | None
+    steps: int | None
+    alg_temp: float | None
+    strategy_options: Mapping[str, bool | int | float | str] | None
+    block_add_threshold: float | None
+    decoded_token_threshold: float | None
+    skip_threshold: float | None
+    decide_frontier: bool | None
+    confidence: Confidence | None
+    window: Window | None
+    alignment: Alignment | None
+    sub_block: int | None
+    block_steps: int | None
+    entropy_threshold: float | None
+    distance_penalty: float | None
+    take_back_threshold: float | None
+    take_back_limit: int | None
+    cache: Cache | None
+    max_new_tokens: int | None
+    temperature: float | None
+    top_k: int | None
+    top_p: float | None
+    seed: int | None
+    stop: tuple[str, ...] | None
+    json_schema: str | Mapping[str, Any] | None
+    regex: str | None
+    grammar: str | None
+    stop_at_eos: bool | None
+    drop_after_eos: bool | None
+    logprobs: bool
+    special_tokens: bool
+    time_limit: float | None
+    shared_rows: bool | None
+    lossless: bool | None
+    published: bool
