@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 import pytest
 from tests.runtime.bundle.test_costs import costs_of
-from tests.runtime.sequence.test_shared_rows import windows_of
+from tests.runtime.state.test_shared_rows import windows_of
 from tools.random_configs import random_config, random_prompt
 
 from lopa.runtime import BadInputError, Decoder, GenerationConfig, PromptRequest

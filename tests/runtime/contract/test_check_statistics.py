@@ -8,13 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from lopa.runtime.algorithm.sound_rows import check_rows_are_sound
 
 from lopa.cli.main import main
 from lopa.runtime import BadInputError, Decoder, Engine, NonFiniteAnswerError
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import Statistics, WindowBatch
-from lopa.runtime.contract.row_statistics import RowStatistics
+from lopa.runtime.contract.row_statistics import RowStatistics, check_statistics
 from lopa.runtime.parallel.branch_session import BranchParallelSession
 from lopa.runtime.sessions.session import open_session
 from lopa.runtime.text.tokenizer import Tokenizer
@@ -50,12 +49,12 @@ def changed(name: str, place: tuple[int, ...], value: float) -> RowStatistics:
 )
 def test_what_cannot_be_decoded_is_refused(name: str, place: tuple[int, ...], value: float) -> None:
     with pytest.raises(NonFiniteAnswerError, match=r"^cuda:3 answered .* in step 9"):
-        check_rows_are_sound(changed(name, place, value), 1024, device="cuda:3", step=9)
+        check_statistics(changed(name, place, value), 1024, device="cuda:3", step=9)
 
 
 def test_a_probability_that_underflowed_is_sound() -> None:
-    check_rows_are_sound(rows(), 1024, device="cpu", step=1)
-    check_rows_are_sound(changed("topk_logprobs", (0, 1, 7), -np.inf), 1024, device="cpu", step=1)
+    check_statistics(rows(), 1024, device="cpu", step=1)
+    check_statistics(changed("topk_logprobs", (0, 1, 7), -np.inf), 1024, device="cpu", step=1)
 
 
 def spoiled(bundle: Path, target: Path, value: float) -> Path:

@@ -5,30 +5,29 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.plans import branch_of, context_of
 
-from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.row_sharing import always
 from lopa.runtime.state.batch import with_shared_rows
-from lopa.runtime.state.branch import Branch, branch_from_prompt, prepared
-from lopa.runtime.state.layout import layout_of_prompt
+from lopa.runtime.state.branch import Branch
 from lopa.runtime.state.windows import Windows, check_rows, windows_from_branches
 
 PROMPT, MASK = 4, 9
 
 
 def windows_of(*, shift: int, cached: bool = False, branches: int = 1, **options: Any) -> Windows:
-    """Of the first round of a prompt of 4, or of that behind its rows."""
-    config = GenerationConfig(**{"block_size": 8, "max_new_tokens": 16, "window": "block_causal", **options})
-    branch = branch_from_prompt(np.arange(PROMPT), layout_of_prompt(PROMPT, config, shift), cached=cached)
-    anchor = prepared(branch, config, MASK)
+    """The windows of the first round of a prompt of 4, or of the round behind its rows."""
+    own = {"block_size": 8, "max_new_tokens": 16, "window": "block_causal", **options}
+    context = context_of(mask_token=MASK, prediction_shift=shift, **own)
+    anchor = branch_of(np.arange(PROMPT), context, cached=cached)
     others = [_with_token(anchor, PROMPT + number) for number in range(branches - 1)]
-    return windows_from_branches((*others, anchor), config, prediction_shift=shift, pad_token=0)
+    return windows_from_branches((*others, anchor), context)
 
 
 def _with_token(branch: Branch, position: int) -> Branch:
-    tokens, decided = branch.tokens.copy(), branch.decided.copy()
-    tokens[position], decided[position] = 5, True
-    return replace(branch, tokens=tokens, decided=decided)
+    tokens, unmasked = branch.tokens.copy(), branch.unmasked.copy()
+    tokens[position], unmasked[position] = 5, True
+    return replace(branch, tokens=tokens, unmasked=unmasked)
 
 
 def test_the_kept_row_answers_for_the_position_behind_the_cache_alone() -> None:

@@ -1,20 +1,18 @@
+"""How blocks open, become complete and fall due."""
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lopa.runtime.state.branch import (
-    Block,
-    BlockState,
-    active,
-    after_round,
-    after_slide,
-    prompt_block,
-    to_cache,
-    with_complete_flags,
-    with_new_block,
-)
+from lopa.runtime.state.branch import Block, BlockState, Branch
+from lopa.runtime.state.layout import Layout
+from lopa.runtime.state.pipeline import after_round, after_slide, with_complete_flags, with_new_block
 
 ACTIVE, TO_CACHE, IN_CACHE = BlockState.ACTIVE, BlockState.TO_CACHE, BlockState.IN_CACHE
+
+
+def prompt_block(length: int) -> Block:
+    return Block(0, length, 0, TO_CACHE, True)
 
 
 def test_a_new_block_follows_the_last() -> None:
@@ -24,11 +22,12 @@ def test_a_new_block_follows_the_last() -> None:
         (5, 9, 4, ACTIVE),
         (9, 12, 3, ACTIVE),
     ]
-    assert active(blocks) == blocks[1:]
-    assert to_cache(blocks) == blocks[:1]
+    branch = Branch(np.zeros(12, np.int64), np.ones(12, bool), blocks, False, None, Layout(5, 5, 4, 12))
+    assert branch.active == blocks[1:]
+    assert branch.due == blocks[:1]
 
 
-def test_complete_means_that_the_block_before_is_nearly_decoded_and_is_never_taken_back() -> None:
+def test_complete_means_that_the_block_before_is_nearly_unmasked_and_stays_set() -> None:
     def blocks(masks: int, complete: bool) -> tuple[Block, ...]:
         return (
             prompt_block(2),
@@ -52,13 +51,13 @@ def test_finished_blocks_fall_due_in_order_only() -> None:
         Block(4, 6, 1, ACTIVE, False),
         Block(6, 8, 2, ACTIVE, False),
     )
-    decided = np.array([1, 1, 1, 1, 1, 1, 0, 1], bool)
-    states = [block.state for block in after_round(blocks, decided, frozenset({2, 4}))]
+    unmasked = np.array([1, 1, 1, 1, 1, 1, 0, 1], bool)
+    states = [block.state for block in after_round(blocks, unmasked, frozenset({2, 4}))]
     assert states == [IN_CACHE, TO_CACHE, TO_CACHE, ACTIVE]
     # A block that only a lookahead token completed waits, and with it every block behind it.
-    states = [block.state for block in after_round(blocks, decided, frozenset({4}))]
+    states = [block.state for block in after_round(blocks, unmasked, frozenset({4}))]
     assert states == [IN_CACHE, ACTIVE, ACTIVE, ACTIVE]
-    assert [block.masks for block in after_round(blocks, decided, frozenset())] == [0, 0, 0, 1]
+    assert [block.masks for block in after_round(blocks, unmasked, frozenset())] == [0, 0, 0, 1]
 
 
 @given(
@@ -67,17 +66,17 @@ def test_finished_blocks_fall_due_in_order_only() -> None:
     finish=st.lists(st.booleans(), min_size=6, max_size=6),
 )
 def test_states_stay_in_order_and_masks_are_recounted(sizes: list[int], bits: list[bool], finish: list[bool]) -> None:
-    """Whatever was decided: cached, then due, then active blocks; masks equal a plain count."""
+    """Whatever was unmasked: cached, then due, then active blocks; masks equal a plain count."""
     blocks: tuple[Block, ...] = (prompt_block(3),)
     for size in sizes:
         blocks = with_new_block(blocks, size)
-    decided = np.array([True] * 3 + bits)[: blocks[-1].end]
+    unmasked = np.array([True] * 3 + bits)[: blocks[-1].end]
     may_finish = frozenset(block.start for block, chosen in zip(blocks, finish, strict=False) if chosen)
-    after = after_round(blocks, decided, may_finish)
+    after = after_round(blocks, unmasked, may_finish)
     order = [(IN_CACHE, TO_CACHE, ACTIVE).index(block.state) for block in after]
     assert order == sorted(order)
     for block in after[1:]:
-        assert block.masks == sum(not decided[position] for position in range(block.start, block.end))
+        assert block.masks == sum(not unmasked[position] for position in range(block.start, block.end))
         assert block.state is not TO_CACHE or (block.masks == 0 and block.start in may_finish)
 
 
@@ -86,19 +85,19 @@ def test_states_stay_in_order_and_masks_are_recounted(sizes: list[int], bits: li
     ahead=st.integers(0, 8),
     due=st.integers(0, 3),
 )
-def test_a_block_slides_behind_the_decided_run_of_all_branches(bits: list[bool], ahead: int, due: int) -> None:
+def test_a_block_slides_behind_the_unmasked_run_of_all_branches(bits: list[bool], ahead: int, due: int) -> None:
     """Prompt of 4 and what was due are cached; a token that one branch alone has moves nothing."""
     settled = np.array([True] * (4 + due) + bits)
-    decided = settled.copy()
-    decided[4 + due + ahead] = True
+    unmasked = settled.copy()
+    unmasked[4 + due + ahead] = True
     blocks = with_new_block((prompt_block(4),), 9) if not due else (
         Block(0, 4, 0, IN_CACHE, True), Block(4, 4 + due, 0, TO_CACHE, True), Block(4 + due, 13 + due, 9, ACTIVE, True)
     )  # fmt: skip
-    after = after_slide(blocks, decided, settled)
+    after = after_slide(blocks, unmasked, settled)
     run = 4 + due + (bits.index(False) if False in bits else 9)
     expected = [(0, 4 + due, IN_CACHE), (4 + due, run, TO_CACHE), (run, 13 + due, ACTIVE)]
     assert [(block.start, block.end, block.state) for block in after] == [
         each for each in expected if each[0] < each[1]
     ]
-    assert after[-1].masks == (decided[run:] == 0).sum()
+    assert after[-1].masks == (~unmasked[run:]).sum()
     assert all(block.complete for block in after)

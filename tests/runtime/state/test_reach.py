@@ -5,30 +5,28 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.plans import branch_of, context_of
 
-from lopa.runtime.generation_config import GenerationConfig
-from lopa.runtime.state.branch import Branch, after_round, branch_from_prompt, prepared
-from lopa.runtime.state.layout import layout_of_prompt
-from lopa.runtime.state.windows import reach_from_config
+from lopa.runtime.state.branch import Branch
+from lopa.runtime.state.context import Context
+from lopa.runtime.state.pipeline import after_round, with_next_block
+from lopa.runtime.state.windows import reach_of
 
 PROMPT = 3
 
 
-def branch_in_round(
-    number: int, decided: list[int], config: GenerationConfig, *, shift: int = 0, prompt: int = PROMPT
-) -> Branch:
-    """Round `number`, from 0, of a prompt and a block of 8 with positions decided by then."""
-    layout = layout_of_prompt(prompt, config, shift)
-    branch = prepared(branch_from_prompt(np.arange(prompt), layout), config, mask_token=9)
+def branch_in_round(number: int, unmasked: list[int], context: Context, *, prompt: int = PROMPT) -> Branch:
+    """Round `number`, from 0, of a prompt and a block of 8 with positions unmasked by then."""
+    branch = branch_of(np.arange(prompt), context)
     for _ in range(number):
-        later = replace(branch, blocks=after_round(branch.blocks, branch.decided, frozenset()))
-        branch = prepared(later, config, mask_token=9)
-    branch.decided[decided] = True
+        later = replace(branch, blocks=after_round(branch.blocks, branch.unmasked, frozenset()))
+        branch = with_next_block(later, context)
+    branch.unmasked[unmasked] = True
     return branch
 
 
 @pytest.mark.parametrize(
-    ("cache", "number", "decided", "prefix", "order", "commit", "lasting"),
+    ("cache", "number", "unmasked", "prefix", "order", "commit", "lasting"),
     [
         ("blocks", 0, [], 0, range(11), 3, True),
         ("blocks", 1, [3], 3, range(3, 11), 0, True),
@@ -47,14 +45,14 @@ def branch_in_round(
     ],
 )
 def test_rows_of_a_round(
-    cache: Any, number: int, decided: list[int], prefix: int, order: Any, commit: int, lasting: bool
+    cache: Any, number: int, unmasked: list[int], prefix: int, order: Any, commit: int, lasting: bool
 ) -> None:
-    config = GenerationConfig(
-        strategy="threshold", cache=cache, block_size=8, sub_block=4, max_new_tokens=16, window="full"
+    context = context_of(
+        mask_token=9, strategy="threshold", cache=cache, block_size=8, sub_block=4, max_new_tokens=16, window="full"
     )
-    branch = branch_in_round(number, decided, config)
-    found = reach_from_config(config)(branch, branch, config)
-    assert (found.prefix, found.order.tolist(), found.commit) == (prefix, list(order), commit)
+    branch = branch_in_round(number, unmasked, context)
+    found = reach_of(branch, branch, context.plan)
+    assert (len(found.cached), found.order.tolist(), found.commit) == (prefix, list(order), commit)
     assert found.lasting == lasting
     assert not set(found.cached.tolist()) & set(found.order.tolist())
 
@@ -74,7 +72,15 @@ def test_rows_of_a_round(
 def test_the_row_before_a_block_belongs_to_it_where_rows_predict_the_next_position(
     cache: Any, prompt: int, number: int, cached: Any, order: Any, commit: int
 ) -> None:
-    config = GenerationConfig(strategy="threshold", cache=cache, block_size=8, max_new_tokens=16, window="full")
-    branch = branch_in_round(number, [], config, shift=1, prompt=prompt)
-    found = reach_from_config(config)(branch, branch, config)
+    context = context_of(
+        mask_token=9,
+        prediction_shift=1,
+        strategy="threshold",
+        cache=cache,
+        block_size=8,
+        max_new_tokens=16,
+        window="full",
+    )
+    branch = branch_in_round(number, [], context, prompt=prompt)
+    found = reach_of(branch, branch, context.plan)
     assert (found.cached.tolist(), found.order.tolist(), found.commit) == (list(cached), list(order), commit)

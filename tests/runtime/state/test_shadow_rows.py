@@ -1,15 +1,18 @@
 """What stands in a shadow row and which rows it sees, against the rule written out position by position."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.plans import context_of
 
 from lopa.runtime.contract import Statistics
 from lopa.runtime.contract.row_statistics import RowStatistics
-from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.state.batch import batch_from_windows, rows_of_windows, with_shared_rows
-from lopa.runtime.state.branch import Block, BlockState, Branch, active
+from lopa.runtime.state.branch import Block, BlockState, Branch
+from lopa.runtime.state.context import Context
 from lopa.runtime.state.layout import Layout
 from lopa.runtime.state.shadow_rows import with_shadow_rows
 from lopa.runtime.state.windows import Windows, windows_from_branches
@@ -17,9 +20,9 @@ from lopa.runtime.state.windows import Windows, windows_from_branches
 MASK, PAD, PROMPT, SIZE = 2, 9, 5, 4
 
 
-def anchor_with(decided: list[bool], *, due: bool) -> Branch:
-    """A prompt of 5, due or cached, and two active blocks of 4; a decided position holds 100 + its number."""
-    flags = np.array([True] * PROMPT + decided)
+def anchor_with(unmasked: list[bool], *, due: bool) -> Branch:
+    """A prompt of 5, due or cached, and two active blocks of 4; a unmasked position holds 100 + its number."""
+    flags = np.array([True] * PROMPT + unmasked)
     tokens = np.where(flags, 100 + np.arange(len(flags)), MASK)
     state = BlockState.TO_CACHE if due else BlockState.IN_CACHE
     blocks = (
@@ -34,7 +37,7 @@ def with_another_block(branch: Branch) -> Branch:
     masks = np.full(SIZE, MASK)
     return Branch(
         np.concatenate([branch.tokens, masks]),
-        np.concatenate([branch.decided, masks < 0]),
+        np.concatenate([branch.unmasked, masks < 0]),
         (*branch.blocks, Block(13, 17, SIZE, BlockState.ACTIVE, False)),
         False,
         None,
@@ -42,16 +45,18 @@ def with_another_block(branch: Branch) -> Branch:
     )
 
 
-def shadowed(branches: tuple[Branch, ...], config: GenerationConfig, shift: int) -> tuple[Windows, Windows]:
-    """The windows without shadow rows and with those of everything that is decided in active blocks."""
+def context_with(shift: int, window: str = "full") -> Context:
+    return replace(context_of(mask_token=MASK, prediction_shift=shift, window=window), pad_token=PAD)
+
+
+def shadowed(branches: tuple[Branch, ...], context: Context) -> tuple[Windows, Windows]:
+    """The windows without shadow rows and with those of everything that is unmasked in active blocks."""
     anchor = branches[-1]
     judged = np.concatenate(
-        [block.start + np.flatnonzero(anchor.unmasked[block.start : block.end]) for block in active(anchor.blocks)]
+        [block.start + np.flatnonzero(anchor.unmasked[block.start : block.end]) for block in anchor.active]
     )
-    plain = windows_from_branches(branches, config, prediction_shift=shift, pad_token=PAD)
-    return plain, with_shadow_rows(
-        plain, anchor, judged, config, prediction_shift=shift, mask_token=MASK, pad_token=PAD
-    )
+    plain = windows_from_branches(branches, context)
+    return plain, with_shadow_rows(plain, anchor, judged, context)
 
 
 def block_of(position: int) -> int:
@@ -60,15 +65,14 @@ def block_of(position: int) -> int:
 
 @pytest.mark.parametrize("window", ["full", "block_causal"])
 @pytest.mark.parametrize("shift", [0, 1])
-@given(decided=st.lists(st.booleans(), min_size=8, max_size=8), due=st.booleans(), longer=st.booleans())
+@given(unmasked=st.lists(st.booleans(), min_size=8, max_size=8), due=st.booleans(), longer=st.booleans())
 @settings(max_examples=30)
 def test_shadow_rows_are_those_of_the_rule(
-    window: str, shift: int, decided: list[bool], due: bool, longer: bool
+    window: str, shift: int, unmasked: list[bool], due: bool, longer: bool
 ) -> None:
-    anchor = anchor_with(decided, due=due)
+    anchor = anchor_with(unmasked, due=due)
     other = with_another_block(anchor) if longer else anchor
-    config = GenerationConfig(window=window)  # type: ignore[arg-type]
-    plain, windows = shadowed((other, anchor), config, shift)
+    plain, windows = shadowed((other, anchor), context_with(shift, window))
     judged = [p for p in range(PROMPT, 13) if anchor.unmasked[p]]
     real, start = plain.lengths[-1], windows.prefix
     width = windows.input_ids.shape[1]
@@ -115,18 +119,20 @@ def test_shadow_rows_are_those_of_the_rule(
 
 
 def test_without_judged_positions_nothing_is_added() -> None:
-    plain, windows = shadowed((anchor_with([False] * 8, due=False),), GenerationConfig(), 1)
-    assert windows is plain
+    plain, windows = shadowed((anchor_with([False] * 8, due=False),), context_with(1))
+    for name in ("input_ids", "positions", "mask", "lengths", "wanted", "logits_index", "lacking", "counts"):
+        np.testing.assert_array_equal(getattr(windows, name), getattr(plain, name))
+    assert not len(windows.judged)
 
 
-@given(decided=st.lists(st.booleans(), min_size=8, max_size=8), due=st.booleans())
+@given(unmasked=st.lists(st.booleans(), min_size=8, max_size=8), due=st.booleans())
 @settings(max_examples=30)
-def test_one_window_of_shared_rows_answers_for_shadow_rows_too(decided: list[bool], due: bool) -> None:
+def test_one_window_of_shared_rows_answers_for_shadow_rows_too(unmasked: list[bool], due: bool) -> None:
     """Every wanted row finds the row it asked for, by what it is: its token, its position and what it sees."""
-    anchor = anchor_with(decided, due=due)
+    anchor = anchor_with(unmasked, due=due)
     ahead = with_another_block(anchor)
     ahead.tokens[13] = 55
-    _, windows = shadowed((ahead, anchor), GenerationConfig(window="block_causal"), 1)
+    _, windows = shadowed((ahead, anchor), context_with(1, "block_causal"))
     shared = with_shared_rows(windows, lambda *_: True)
     if shared.shared is None:
         return

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lopa.runtime.strategy.rescore import with_credit
-from tests.runtime.history.said import said
+from tests.runtime.strategy.rows_of_logits import said
 
 from lopa.runtime.decoding.draws import filtered_vocabulary
 from lopa.runtime.generation_config import GenerationConfig

@@ -3,8 +3,8 @@
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.runtime.history.said import said
 from tests.runtime.strategy.blocks import decided, random_block
+from tests.runtime.strategy.rows_of_logits import said
 
 from lopa.runtime.strategy.divergences import divergence, divergences_after
 
