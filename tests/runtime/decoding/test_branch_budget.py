@@ -10,8 +10,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from lopa.runtime.algorithm.deciding import Terms
-from lopa.runtime.algorithm.filling import Fills
+from tests.plans import branch_of, context_of, plan_of
 
 from lopa import tiny
 from lopa.runtime.bundle import Bundle
@@ -19,15 +18,14 @@ from lopa.runtime.bundle.costs import COSTS_SCHEMA, Costs, CostTable, ForwardCos
 from lopa.runtime.bundle.record import json_from_record
 from lopa.runtime.contract import CONTRACT_VERSION, tiles
 from lopa.runtime.decoder import Decoder
-from lopa.runtime.decoding.branch_budget import BranchBudget, tokens_brought
+from lopa.runtime.decoding.branch_budget import BranchBudget, tokens_gained
 from lopa.runtime.decoding.decoding import Decoding, Step
+from lopa.runtime.decoding.round import Fills, Outcome
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import GenerationConfig
-from lopa.runtime.state.branch import Lookahead, branch_from_prompt, prepared
-from lopa.runtime.state.layout import Layout, layout_of_prompt
-from lopa.runtime.state.windows import windows_from_branches
-from lopa.runtime.strategy.strategies import rule_from_config
-from lopa.runtime.strategy.views import Candidates
+from lopa.runtime.state.branch import Branch, Lookahead
+from lopa.runtime.state.pipeline import next_anchor
+from lopa.runtime.strategy import Candidates
 
 
 def costs_with(digest: str, *, first: float, each: float, host_each: float = 0.0) -> Costs:
@@ -52,18 +50,18 @@ def budget_with(*, first: float, each: float) -> BranchBudget:
 
 
 def test_free_branches_are_all_taken_and_dear_ones_none() -> None:
-    assert budget_with(first=1.0, each=0.0).branches(undecided=100, window=64, prefix=64) == 8
-    assert budget_with(first=0.0, each=1.0).branches(undecided=100, window=64, prefix=64) == 1
-    between = budget_with(first=1.0, each=0.3).branches(undecided=100, window=64, prefix=64)
+    assert budget_with(first=1.0, each=0.0).branches(masked=100, window=64, prefix=64) == 8
+    assert budget_with(first=0.0, each=1.0).branches(masked=100, window=64, prefix=64) == 1
+    between = budget_with(first=1.0, each=0.3).branches(masked=100, window=64, prefix=64)
     assert 1 < between < 8
     host = CostTable(costs_with("", first=1.0, each=0.0, host_each=0.3))
-    assert BranchBudget(host).branches(undecided=100, window=64, prefix=64) == between
+    assert BranchBudget(host).branches(masked=100, window=64, prefix=64) == between
 
 
-def test_no_more_branches_than_there_is_to_decide() -> None:
+def test_no_more_branches_than_there_is_to_unmask() -> None:
     budget = budget_with(first=1.0, each=0.0)
-    assert budget.branches(undecided=2, window=64, prefix=64) <= 3
-    assert budget.branches(undecided=1, window=64, prefix=64) == 1
+    assert budget.branches(masked=2, window=64, prefix=64) <= 3
+    assert budget.branches(masked=1, window=64, prefix=64) == 1
 
 
 @pytest.mark.parametrize(
@@ -71,30 +69,24 @@ def test_no_more_branches_than_there_is_to_decide() -> None:
 )
 def test_the_last_position_is_looked_ahead_at_whatever_it_costs(left: int, more_blocks: bool, lookaheads: int) -> None:
     """Then no forward is needed any more: not where another block will open."""
-    config = GenerationConfig(block_size=4, max_new_tokens=8 if more_blocks else 4)
-    branch = prepared(
-        branch_from_prompt(np.arange(5, 9), layout_of_prompt(4, config), cached=True), config, mask_token=2
-    )
-    decided = branch.decided.copy()
-    decided[4 : 8 - left] = True
-    windows = windows_from_branches((branch,), config, prediction_shift=0, pad_token=1)
-    scores = np.full(4, 0.1, np.float32)
-    candidates = [Candidates(np.arange(20, 24), scores, scores)]
-    chosen = dataclasses.replace(branch, decided=decided)
-    dear, doubt = budget_with(first=0.0, each=1.0), np.empty(0, np.float32)
-    terms = Terms(config, rule_from_config(config), mask_token=2, ends=())
-    found = dear.lookaheads((branch,), windows, candidates, (0.1,), chosen, doubt, terms)
-    assert found == lookaheads
+    context = context_of(mask_token=2, prediction_shift=1, block_size=4, max_new_tokens=8 if more_blocks else 4)
+    branch = branch_of(np.arange(5, 9), context, cached=True)
+    unmasked = branch.unmasked.copy()
+    unmasked[4 : 8 - left] = True
+    anchor = next_anchor(dataclasses.replace(branch, unmasked=unmasked))
+    dear = budget_with(first=0.0, each=1.0)
+    assert dear.lookaheads((0.1,), (4 - left,), anchor, context) == lookaheads
+    assert (dear._tokens[0], dear._rounds[0]) == (4 - left, 1)
 
 
 def test_rounds_teach_what_a_smaller_number_of_branches_would_have_brought() -> None:
     """Lookaheads that always win and bring much make branches pay that did not; ones that never win the opposite."""
     eager, wary = budget_with(first=1.0, each=1.2), budget_with(first=1.0, each=0.3)
-    before = eager.branches(undecided=100, window=64, prefix=64), wary.branches(undecided=100, window=64, prefix=64)
+    before = eager.branches(masked=100, window=64, prefix=64), wary.branches(masked=100, window=64, prefix=64)
     for _ in range(200):
         eager.observe([-0.1, -0.5, -0.6, -1.0], [20, 20, 20, 2])
         wary.observe([-1.0, -0.9, -0.8, -0.1], [20, 20, 20, 4])
-    after = eager.branches(undecided=100, window=64, prefix=64), wary.branches(undecided=100, window=64, prefix=64)
+    after = eager.branches(masked=100, window=64, prefix=64), wary.branches(masked=100, window=64, prefix=64)
     assert (before[0], after[0]) == (1, 2)
     assert before[1] > after[1] == 1
 
@@ -107,14 +99,23 @@ def test_the_winner_of_fewer_branches_is_found_among_them() -> None:
     assert budget._rounds[:4] == [1, 1, 1, 0]
 
 
-def test_tokens_brought_are_fills_and_the_lookahead_without_ends_of_text() -> None:
-    anchor = branch_from_prompt(np.arange(5), Layout(5, 5, 4, 13))
+def outcome_of(branch: Branch, tokens: list[int], remasked: list[int]) -> Outcome:
+    fills = Fills(np.ones(len(tokens), bool), np.arange(len(tokens)), np.array(tokens))
+    none = np.empty(0, np.int64)
+    proposed = Candidates(none, none.astype(np.float32), none.astype(np.float32))
+    return Outcome(branch, fills, none, proposed, np.array(remasked, np.int64))
+
+
+def test_tokens_gained_are_fills_and_the_lookahead_without_ends_of_text() -> None:
+    anchor = branch_of(np.arange(5), context_of(), blocks=0)
     ahead = dataclasses.replace(anchor, lookahead=Lookahead(0, 9, 44, -0.1))
-    fills = Fills(np.ones(3, bool), np.arange(3), np.array([5, 0, 6]))
-    assert tokens_brought(anchor, fills, (0,)) == 2
-    assert tokens_brought(ahead, fills, (0,)) == 3
-    assert tokens_brought(ahead, fills, ()) == 4
-    assert tokens_brought(dataclasses.replace(anchor, lookahead=Lookahead(0, 9, 0, -0.1)), fills, (0,)) == 2
+    ended = dataclasses.replace(anchor, lookahead=Lookahead(0, 9, 0, -0.1))
+    outcome = outcome_of(anchor, [5, 0, 6], remasked=[])
+    assert tokens_gained(anchor, outcome, (0,)) == 2
+    assert tokens_gained(ahead, outcome, (0,)) == 3
+    assert tokens_gained(ahead, outcome, ()) == 4
+    assert tokens_gained(ended, outcome, (0,)) == 2
+    assert tokens_gained(ahead, outcome_of(anchor, [5, 0, 6], remasked=[7, 8]), (0,)) == 1
 
 
 @pytest.fixture
@@ -139,19 +140,19 @@ def test_whole_decodes_follow_the_table(copy: Path, first: float, each: float, m
             assert results[0].result.token_ids == results[1].result.token_ids
 
 
-TAKING_BACK: list[dict[str, Any]] = [
+REMASKING: list[dict[str, Any]] = [
     {"strategy": "lopa", "take_back_threshold": 0.9},
     {"strategy": "eb", "gamma": 2.0, "take_back_threshold": 0.7},
     {"strategy": "lopa"},
 ]
 
 
-@pytest.mark.parametrize("options", TAKING_BACK, ids=lambda options: "-".join(map(str, options.values())))
+@pytest.mark.parametrize("options", REMASKING, ids=lambda options: "-".join(map(str, options.values())))
 @pytest.mark.parametrize("each", [0.0, 0.4, 9.0])
 def test_the_rows_that_it_reckons_with_are_those_of_the_next_round(
     decoder: Decoder, prompt: tuple[int, ...], options: dict[str, Any], each: float
 ) -> None:
-    """Shadow rows with them; and what it has seen brought is what came of the rounds, without what was taken back."""
+    """Shadow rows with them; and what it has observed is what came of the rounds, without what was remasked."""
     budget, asked = budget_with(first=1.0, each=each), list[tuple[int, int, int]]()
     table = budget._table
 
@@ -163,7 +164,7 @@ def test_the_rows_that_it_reckons_with_are_those_of_the_next_round(
     config = decoder.config(
         branches="auto", block_size=16, skip_threshold=0.6, max_new_tokens=40, stop_at_eos=False, **options
     )
-    decoding = Decoding(decoder.session, 7, np.array(prompt), config, decoder.bundle.manifest, budget)
+    decoding = Decoding(decoder.session, 7, np.array(prompt), plan_of(config), decoder.bundle.manifest, budget)
     shadows = back = 0
     while decoding.stop_reason is None:
         expected = [(window, prefix) for branches, window, prefix in asked if branches == 1]
@@ -174,7 +175,7 @@ def test_the_rows_that_it_reckons_with_are_those_of_the_next_round(
         shadows, back = shadows + len(step.windows.judged), back + len(step.taken_back)
     decoder.session.release(7)
     assert (shadows > 0) == (back > 0) == ("take_back_threshold" in options)
-    if each == 9.0:  # never more than the anchor, but where one lookahead decides the last position
+    if each == 9.0:  # never more than the anchor, except where one lookahead unmasks the last position
         assert budget._tokens[0] == 40 - (decoding.anchor.lookahead is not None)
 
 

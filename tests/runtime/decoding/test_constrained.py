@@ -4,11 +4,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from lopa.runtime.frontier.rows import allowed_row
+from tests.plans import plan_of
 
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import TOP_K
 from lopa.runtime.contract.row_statistics import RowStatistics
+from lopa.runtime.decoding.constrained import MAX_REFUSED, allowed_row
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.grammar.source import reading_from_config
 from lopa.runtime.grammar.state import GrammarState, state_of_nothing
@@ -16,6 +17,7 @@ from lopa.runtime.grammar.vocabulary import Vocabulary, vocabulary_from_tokenize
 from lopa.runtime.text.tokenizer import Tokenizer
 
 CONFIG = GenerationConfig(regex="[a-f ]+!")
+PLAN = plan_of(CONFIG)
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +42,7 @@ def test_the_allowed_ones_come_first_in_their_order(state: GrammarState) -> None
         ids = rng.permutation(1024)[:TOP_K]
         ids[rng.integers(TOP_K)] = state.reading.vocabulary.ids[b"a"]
         given = row(rng, ids)
-        found = allowed_row(given, state, 20, CONFIG)
+        found = allowed_row(given, state, 20, PLAN)
         good = [place for place in range(TOP_K) if state.reading.allowed[ids[place]]]
         assert found.topk_ids[: len(good)].tolist() == ids[good].tolist()
         assert np.array_equal(found.topk_logprobs[: len(good)], given.topk_logprobs[good])
@@ -53,7 +55,7 @@ def test_of_logits_the_best_that_is_allowed(state: GrammarState) -> None:
     for _ in range(20):
         logits = rng.normal(size=1024).astype(np.float32)
         logits[~may] += 50
-        found = allowed_row(row(rng, np.argsort(-logits)[:TOP_K], logits), state, 20, CONFIG)
+        found = allowed_row(row(rng, np.argsort(-logits)[:TOP_K], logits), state, 20, PLAN)
         best = np.flatnonzero(may)[np.argsort(-logits[may], kind="stable")[:TOP_K]]
         assert found.topk_ids.tolist() == best.tolist()
         wide = logits.astype(np.float64)
@@ -65,14 +67,14 @@ def test_a_piece_of_a_candidate_and_else_the_way_out(vocabulary: Vocabulary, sta
     rng = np.random.default_rng(2)
     refused = [each for each, text in enumerate(vocabulary.texts) if text and not set(text) & set(b"abcdef !")]
     ids = rng.permutation(refused)[:TOP_K]
-    assert allowed_row(row(rng, ids), state, 20, CONFIG).topk_ids[0] == state.way_out(20)
+    assert allowed_row(row(rng, ids), state, 20, PLAN).topk_ids[0] == state.way_out(20)
     longer = next(
         each
         for each, text in enumerate(vocabulary.texts)
         if text[:1] in b"abcdef" and len(text) > 1 and not state.reading.allowed[each]
     )
     ids[3] = longer
-    token = int(allowed_row(row(rng, ids), state, 20, CONFIG).topk_ids[0])
+    token = int(allowed_row(row(rng, ids), state, 20, PLAN).topk_ids[0])
     text, whole = vocabulary.texts[token], vocabulary.texts[longer]
     assert whole.startswith(text)
     pieces = [whole[:length] for length in range(len(whole), 0, -1)]
@@ -85,8 +87,8 @@ def test_tokens_for_which_no_room_is_left_are_refused_until_the_way_out(state: G
     rng = np.random.default_rng(3)
     refused: set[int] = set()
     given = row(rng, np.flatnonzero(state.reading.allowed)[:TOP_K])
-    for _ in range(40):
-        token = int(allowed_row(given, state, 20, CONFIG, refused).topk_ids[0])
+    for _ in range(MAX_REFUSED + 2):
+        token = int(allowed_row(given, state, 20, PLAN, refused).topk_ids[0])
         if token == state.way_out(20):
             break
         assert token not in refused

@@ -16,8 +16,8 @@ from tools.random_schemas import random_schema
 from lopa.runtime import Decoder, Engine
 from lopa.runtime.decoding.decoding import Step
 from lopa.runtime.errors import BadInputError, GrammarRefusedError
-from lopa.runtime.generation_config import TRAITS
 from lopa.runtime.requests.result import DoneEvent, GenerationResult, TextEvent
+from lopa.runtime.strategy import STRATEGIES
 from lopa.runtime.text.prompt_ids import PromptRequest
 
 SCHEMA = {
@@ -40,11 +40,11 @@ def valid(result: GenerationResult, schema: dict[str, Any]) -> bool:
     return result.stop_reason == "eos"
 
 
-@pytest.mark.parametrize("strategy", sorted(name for name in TRAITS if TRAITS[name].doubt_threshold is None))
+@pytest.mark.parametrize("strategy", [name for name, strategy in STRATEGIES.items() if not strategy.remask_threshold])
 def test_every_strategy_ends_with_what_the_schema_allows(
     decoder: Decoder, prompt: tuple[int, ...], strategy: str
 ) -> None:
-    branches = 3 if TRAITS[strategy].looks_ahead else None  # type: ignore[index]
+    branches = 3 if STRATEGIES[strategy].looks_ahead else None
     for more in ({}, {"skip_threshold": 0.3, "temperature": 1.0, "block_size": 8}):
         result = answered(decoder, prompt, strategy=strategy, branches=branches, json_schema=SCHEMA, **more)
         assert valid(result, SCHEMA)
@@ -80,7 +80,7 @@ def test_other_layouts(family_bundle: Callable[..., Path], family: str) -> None:
         assert result.stop_reason == "eos"
 
 
-def test_text_is_never_taken_back_and_drafts_are_shown(decoder: Decoder, prompt: tuple[int, ...]) -> None:
+def test_streamed_text_stays_and_drafts_are_shown(decoder: Decoder, prompt: tuple[int, ...]) -> None:
     config = decoder.config(json_schema=SCHEMA, max_new_tokens=40, skip_threshold=0.2, branches=3)
     texts, steps = [], []
     for event in decoder.stream(prompt, config, drafts=True, on_step=steps.append):
@@ -91,24 +91,24 @@ def test_text_is_never_taken_back_and_drafts_are_shown(decoder: Decoder, prompt:
     assert "".join(texts) == result.text
     for before, after in pairwise(steps):
         front = before.branches[-1].layout.prompt + int(
-            np.argmin(np.append(before.branches[-1].decided[before.branches[-1].layout.prompt :], False))
+            np.argmin(np.append(before.branches[-1].unmasked[before.branches[-1].layout.prompt :], False))
         )
         assert np.array_equal(before.branches[-1].tokens[:front], after.branches[-1].tokens[:front])
 
 
-def test_what_was_decided_behind_a_gap_is_taken_back_where_it_cannot_stand(
+def test_what_was_unmasked_behind_a_gap_is_remasked_where_it_cannot_stand(
     decoder: Decoder, prompt: tuple[int, ...]
 ) -> None:
-    taken: list[int] = []
+    remasked: list[int] = []
     config = decoder.config(regex=" (zq|qz){8} candies", strategy="d2f", skip_threshold=0.05, max_new_tokens=48)
 
     def note(step: Step) -> None:
-        taken.append(max(each.grammar.taken_back for each in step.branches if each.grammar))
+        remasked.append(max(each.grammar.remasked for each in step.branches if each.grammar))
 
     *_, last = decoder.stream(prompt, config, on_step=note)
     assert isinstance(last, DoneEvent)
     assert re.fullmatch(" (zq|qz){8} candies", last.result.text)
-    assert max(taken) > 0
+    assert max(remasked) > 0
 
 
 def test_an_answer_that_is_forced_as_a_whole_takes_no_forward(decoder: Decoder, prompt: tuple[int, ...]) -> None:

@@ -1,4 +1,4 @@
-"""Lossless decodes have the tokens of the rule alone and no more forwards; without its conditions they have not."""
+"""Lossless decodes have the tokens of the strategy alone and no more forwards; without its conditions they have not."""
 
 import itertools
 import json
@@ -9,18 +9,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from lopa.runtime.algorithm import deciding
-from lopa.runtime.ladder import advance
 from tools.random_configs import random_prompt
 from tools.reports.lossless import Pair, decoded, pair_of, random_lossless_config, random_pairs
 
 from lopa.runtime import Decoder, Engine, TextEvent
 from lopa.runtime.contract import Bool
+from lopa.runtime.decoding import decoding, speculation
 from lopa.runtime.decoding.decoding import Step
-from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.plan import DecodingPlan
 from lopa.runtime.requests.result import DraftEvent
+from lopa.runtime.state import pipeline
 from lopa.runtime.state.branch import Branch
-from lopa.runtime.state.windows import reach_from_config
+from lopa.runtime.state.windows import reach_of
 from lopa.tiny import EVAL
 
 
@@ -62,47 +62,47 @@ def test_any_options(decoder: Decoder) -> None:
 
 
 def without_condition_a(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Guesses may complete a block, and tokens alone say that a state was guessed."""
-    monkeypatch.setattr(advance, "asked_beside", lambda *_: True)
-    monkeypatch.setattr(advance, "same_question", same_tokens)
+    """Drafts may complete a block, and tokens alone say that a state was drafted."""
+    monkeypatch.setattr(speculation, "_fits", lambda *_: True)
+    monkeypatch.setattr(speculation, "_agrees", same_tokens)
 
 
 def without_condition_b(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows behind an end-of-text stay in guesses."""
-    guessing: list[bool] = []
-    ladder, cut = advance.ladder, deciding.without_rows_after_end
+    """Rows behind an end-of-text stay in drafts."""
+    drafting: list[bool] = []
+    draft, cut = decoding.drafts, pipeline.without_rows_after_end
 
-    def ladder_with_rows(*arguments: Any) -> Any:
-        guessing.append(True)
-        found = ladder(*arguments)
-        guessing.clear()
+    def drafts_with_rows(*arguments: Any) -> Any:
+        drafting.append(True)
+        found = draft(*arguments)
+        drafting.clear()
         return found
 
-    monkeypatch.setattr(advance, "ladder", ladder_with_rows)
+    monkeypatch.setattr(decoding, "drafts", drafts_with_rows)
     monkeypatch.setattr(
-        deciding, "without_rows_after_end", lambda branch, ends: branch if guessing else cut(branch, ends)
+        pipeline, "without_rows_after_end", lambda branch, ends: branch if drafting else cut(branch, ends)
     )
-    monkeypatch.setattr(advance, "same_question", same_tokens)
+    monkeypatch.setattr(speculation, "_agrees", same_tokens)
 
 
 def without_condition_c(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Guesses stand beside an anchor that commits rows."""
+    """Drafts stand beside an anchor that commits rows."""
 
-    def asked_beside(guess: Branch, _: Branch, config: GenerationConfig) -> bool:
-        return reach_from_config(config)(guess, guess, config).commit == 0
+    def fits(draft: Branch, _: Branch, plan: DecodingPlan) -> bool:
+        return reach_of(draft, draft, plan).commit == 0
 
-    monkeypatch.setattr(advance, "asked_beside", asked_beside)
-    monkeypatch.setattr(advance, "same_question", same_tokens)
+    monkeypatch.setattr(speculation, "_fits", fits)
+    monkeypatch.setattr(speculation, "_agrees", same_tokens)
 
 
-def same_tokens(guess: Branch, state: Branch, config: GenerationConfig) -> bool:
+def same_tokens(draft: Branch, state: Branch, plan: DecodingPlan) -> bool:
     """As far as both go."""
-    end = min(len(guess.tokens), len(state.tokens))
-    alike: Bool = (guess.tokens[:end] == state.tokens[:end]) & (guess.decided[:end] == state.decided[:end])
+    end = min(len(draft.tokens), len(state.tokens))
+    alike: Bool = (draft.tokens[:end] == state.tokens[:end]) & (draft.unmasked[:end] == state.unmasked[:end])
     return bool(alike.all())
 
 
-def test_a_guess_that_completes_a_block_is_noticed(decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_draft_that_completes_a_block_is_noticed(decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
     """Condition a: the rows of that block are not in the cache, with any window, and the next round needs them."""
     for window in ("full", "block_causal"):
         config = decoder.config(
@@ -149,7 +149,7 @@ def test_rounds_that_commit_rows_have_the_anchor_alone(decoder: Decoder) -> None
         assert max(len(step.branches) for step in steps) == 4
 
 
-def test_a_round_tells_all_that_its_steps_decided(decoder: Decoder) -> None:
+def test_a_round_reports_all_that_its_steps_unmasked(decoder: Decoder) -> None:
     steps: list[Step] = []
     config = decoder.config(
         strategy="vanilla", lossless=True, branches=4, logprobs=True, stop_at_eos=False, max_new_tokens=32
@@ -166,7 +166,7 @@ def test_a_round_tells_all_that_its_steps_decided(decoder: Decoder) -> None:
     assert any(step.winner != len(step.branches) - 1 for step in steps)
 
 
-def test_a_draw_is_that_of_the_rules_own_step(decoder: Decoder) -> None:
+def test_a_draw_is_that_of_the_strategys_own_step(decoder: Decoder) -> None:
     """Draws depend on the number of the step: those of several steps of one round are as different as alone."""
     config = decoder.config(strategy="sequential", temperature=1.5, seed=3, lossless=True, max_new_tokens=48)
     pair = pair_of(decoder, prompt_number(4), config)
@@ -230,7 +230,7 @@ def test_over_several_devices(tiny_bundle: Path, decoder: Decoder) -> None:
 
 
 @pytest.mark.parametrize("shared", [False, True])
-def test_rows_that_guesses_share(decoder: Decoder, shared: bool) -> None:
+def test_rows_that_drafts_share(decoder: Decoder, shared: bool) -> None:
     config = decoder.config(
         strategy="threshold", window="block_causal", lossless=True, branches=4, shared_rows=shared, max_new_tokens=64
     )

@@ -1,4 +1,4 @@
-"""What a forward says of rows whose logits are known, in float64 by the definition."""
+"""Statistics of rows whose logits are known, in float64 by the definition."""
 
 import numpy as np
 
@@ -6,7 +6,7 @@ from lopa.runtime.contract import Floats
 from lopa.runtime.contract.row_statistics import RowStatistics
 
 
-def said(logits: Floats, temperature: float = 1.0) -> RowStatistics:
+def rows_of(logits: Floats, temperature: float = 1.0) -> RowStatistics:
     """Statistics of rows [n, V] at the temperature, with the 8 best and the logits before it."""
     raw, logits = logits, logits / temperature
     logprobs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))

@@ -1,10 +1,13 @@
-"""KLASS: the divergence from step to step, and what has settled, held against both said directly."""
+"""KLASS: the divergence from step to step, and what has settled, held against both written out."""
+
+from dataclasses import replace
 
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.runtime.strategy.blocks import decided, random_block
-from tests.runtime.strategy.rows_of_logits import said
+from tests.plans import plan_of
+from tests.runtime.strategy.blocks import random_block, unmasked_of
+from tests.runtime.strategy.rows_of_logits import rows_of
 
 from lopa.runtime.strategy.divergences import divergence, divergences_after
 
@@ -16,7 +19,7 @@ def test_the_divergence_of_what_is_known(seed: int) -> None:
     rng = np.random.default_rng(seed)
     for vocabulary in (8, 30):
         logits = rng.normal(scale=3, size=(2, 5, vocabulary))
-        now, last = said(logits[0]), said(logits[1])
+        now, last = rows_of(logits[0]), rows_of(logits[1])
         p, q = (np.exp(each - np.log(np.exp(each).sum(-1, keepdims=True))) for each in logits)
         whole = (p * np.log(p / q)).sum(-1)
         found = divergence(now.topk_ids, now.topk_logprobs, last.topk_ids, last.topk_logprobs)
@@ -48,7 +51,7 @@ def test_a_position_settles_by_two_small_steps_in_a_row() -> None:
     memory, seen = None, []
     for step in logits:
         positions = np.array(sorted(step))
-        memory = divergences_after(memory, said(np.stack([step[each] for each in sorted(step)])), positions)
+        memory = divergences_after(memory, rows_of(np.stack([step[each] for each in sorted(step)])), positions)
         seen.append(positions[memory.settled(positions, 0.01)].tolist())
     assert seen == [[], [], [5], [5, 6]]
     assert memory is not None
@@ -59,18 +62,18 @@ def test_klass_takes_what_is_sure_and_has_settled_else_the_best() -> None:
     rng = np.random.default_rng(4)
     for _ in range(50):
         block = random_block(rng, complete=bool(rng.random() < 0.7))
-        rows = said(rng.normal(scale=3, size=(len(block.positions), 20)))
+        rows = rows_of(rng.normal(scale=3, size=(len(block.positions), 20)))
         memory = None
         for _ in range(3):
             memory = divergences_after(memory, rows, block.positions)
         assert memory is not None
         moved = rng.random(len(block.positions)) < 0.5
         memory.moved[moved, rng.integers(0, 2)] = 0.02
-        p, free = block.candidates.probabilities, np.flatnonzero(block.open).tolist()
+        p, free = block.candidates.probabilities, np.flatnonzero(block.masked).tolist()
         sure = [i for i in free if p[i] >= np.float32(0.9) and not moved[i]]
         best = sorted(free, key=lambda i: -block.candidates.confidences[i])[:1] if block.complete else []
-        held = type(block)(block.positions, block.candidates, block.open, block.complete, 0, memory)
-        assert decided(held, strategy="klass") == (sure or best)
-        assert decided(held, strategy="klass", kl_threshold=0.05) == (
+        held = replace(block, memory=memory)
+        assert unmasked_of(held, plan_of(strategy="klass")) == (sure or best)
+        assert unmasked_of(held, plan_of(strategy="klass", kl_threshold=0.05)) == (
             [i for i in free if p[i] >= np.float32(0.9)] or best
         )

@@ -1,4 +1,4 @@
-"""How many positions a step decides, and which, held against the rules written out plainly."""
+"""How many positions a step unmasks, and which, held against the rules written out plainly."""
 
 from typing import Any
 
@@ -6,23 +6,20 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from lopa.runtime.strategy.open_block import OpenBlock
+from tests.plans import plan_of
+from tests.runtime.strategy.blocks import unmasked_of, view_of
 
 from lopa.runtime.contract import Bool, Float32, Floats
-from lopa.runtime.generation_config import GenerationConfig
-from lopa.runtime.strategy.strategies import rule_from_config
-from lopa.runtime.strategy.strategy import chosen_places
-from lopa.runtime.strategy.views import Candidates
+from lopa.runtime.strategy import BlockView, Candidates
 
 
-def block_of(p: Float32, confidences: Float32, undecided: Bool, *, complete: bool = True, rounds: int = 0) -> OpenBlock:
+def block_of(p: Float32, confidences: Float32, masked: Bool, *, complete: bool = True, rounds: int = 0) -> BlockView:
     candidates = Candidates(np.arange(len(p)), p, confidences)
-    return OpenBlock(np.arange(len(p)), candidates, undecided, complete, rounds)
+    return view_of(np.arange(len(p)), candidates, masked, complete=complete, rounds=rounds)
 
 
-def chosen(block: OpenBlock, **options: Any) -> list[int]:
-    config = GenerationConfig(**options)
-    return np.flatnonzero(chosen_places(block, rule_from_config(config), config)).tolist()
+def chosen(block: BlockView, **options: Any) -> list[int]:
+    return unmasked_of(block, plan_of(**options))
 
 
 @pytest.mark.parametrize(
@@ -32,17 +29,17 @@ def chosen(block: OpenBlock, **options: Any) -> list[int]:
 def test_steps_of_equal_size_the_first_ones_larger(size: int, steps: int | None, expected: list[int]) -> None:
     p = np.full(size, 0.5, np.float32)
 
-    def decided(rounds: int) -> int:
+    def count_in(rounds: int) -> int:
         block = block_of(p, p, np.ones(size, bool), rounds=rounds)
         return len(chosen(block, strategy="vanilla", block_size=size, block_steps=steps))
 
-    assert [decided(number) for number in range(len(expected))] == expected
-    assert decided(99) >= 1  # where more rounds were needed, they end
+    assert [count_in(number) for number in range(len(expected))] == expected
+    assert count_in(99) >= 1  # where more rounds were needed, they end
 
 
-def plainly(p: Floats, ranks: Floats, undecided: Bool, threshold: float, least: int) -> list[int]:
-    """All undecided ones above the threshold if these are enough; else the best ones."""
-    free = [i for i in range(len(p)) if undecided[i]]
+def plainly(p: Floats, ranks: Floats, masked: Bool, threshold: float, least: int) -> list[int]:
+    """All masked ones above the threshold if these are enough; else the best ones."""
+    free = [i for i in range(len(p)) if masked[i]]
     sure = [i for i in free if p[i] > np.float32(threshold)]
     return sure if len(sure) >= least else sorted(sorted(free, key=lambda i: -ranks[i])[:least])
 
@@ -53,11 +50,11 @@ cases = st.tuples(
 
 
 @given(cases)
-def test_what_each_strategy_decides(case: tuple[int, int, int, float]) -> None:
+def test_what_each_strategy_unmasks(case: tuple[int, int, int, float]) -> None:
     seed, size, steps, threshold = case
     rng = np.random.default_rng(seed)
     p = rng.choice(np.float32([0.1, 0.3, 0.5, 0.8, 0.9]), size)
-    confidences, undecided = rng.choice(np.float32([-2, -1, -0.5]), size), rng.random(size) < 0.7
+    confidences, masked = rng.choice(np.float32([-2, -1, -0.5]), size), rng.random(size) < 0.7
     least = -(-size // min(steps, size))
     for strategy, ranks, limit in (
         ("threshold", confidences, threshold),
@@ -67,15 +64,15 @@ def test_what_each_strategy_decides(case: tuple[int, int, int, float]) -> None:
         options = {
             "strategy": strategy, "skip_threshold": threshold, "block_size": size, "block_steps": min(steps, size)
         }  # fmt: skip
-        found = chosen(block_of(p, confidences, undecided), **options)
-        assert found == plainly(p, ranks, undecided, limit, least)
-        waiting = chosen(block_of(p, confidences, undecided, complete=False), **options)
-        assert waiting == [i for i in range(size) if undecided[i] and p[i] > np.float32(limit)]
+        found = chosen(block_of(p, confidences, masked), **options)
+        assert found == plainly(p, ranks, masked, limit, least)
+        waiting = chosen(block_of(p, confidences, masked, complete=False), **options)
+        assert waiting == [i for i in range(size) if masked[i] and p[i] > np.float32(limit)]
 
 
-def test_published_rules_of_so_many_a_step_take_decided_ones_too() -> None:
-    """SDAR's: three are to be decided, two are left; `sequential` never goes over what is decided."""
-    p, undecided = np.float32([0.5, 0.2, 0.9, 0.4, 0.3, 0.1]), np.array([False, True, False, True, False, False])
+def test_published_rules_of_so_many_a_step_take_unmasked_ones_too() -> None:
+    """SDAR's: three are to be unmasked, two are left; `sequential` never goes over what is unmasked."""
+    p, masked = np.float32([0.5, 0.2, 0.9, 0.4, 0.3, 0.1]), np.array([False, True, False, True, False, False])
     options = {"block_size": 6, "block_steps": 2}
     for strategy, published, count in (
         ("vanilla", True, 3),
@@ -83,6 +80,6 @@ def test_published_rules_of_so_many_a_step_take_decided_ones_too() -> None:
         ("vanilla", False, 2),
         ("sequential", True, 2),
     ):
-        found = chosen(block_of(p, p, undecided), strategy=strategy, published=published, **options)
+        found = chosen(block_of(p, p, masked), strategy=strategy, published=published, **options)
         assert len(found) == count
         assert {1, 3} <= set(found)

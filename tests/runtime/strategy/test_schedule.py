@@ -5,18 +5,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-from lopa.runtime.history import schedule
+from tests.plans import plan_of
 
-from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.plan import DecodingPlan
+from lopa.runtime.strategy import schedule
 from lopa.runtime.strategy.schedule import ScheduleStep, count_of_step, drawn_in_step, next_step, noise_of_step
 
 
-def counts_of(config: GenerationConfig, masks: int) -> list[int]:
-    """What the steps of a decode decide; steps that decide nothing are left out."""
+def counts_of(plan: DecodingPlan, masks: int) -> list[int]:
+    """What the steps of a decode unmask; steps that unmask nothing are left out."""
     step, counts = None, []
     while masks:
-        step = next_step(step, np.arange(masks), config)
-        counts.append(count_of_step(step, masks, config))
+        step = next_step(step, np.arange(masks), plan)
+        counts.append(count_of_step(step, masks, plan))
         masks -= counts[-1]
     return counts
 
@@ -30,38 +31,38 @@ def test_counts_are_those_of_dreams_loop(steps: int, masks: int) -> None:
         count = int(torch.tensor(float(left)) * (1 - later / now)) if number < steps - 1 else left
         expected.append(count)
         left -= count
-    config = GenerationConfig(strategy="dream", steps=steps, max_new_tokens=8)
-    assert counts_of(config, masks) == [count for count in expected if count]
+    plan = plan_of(strategy="dream", steps=steps, max_new_tokens=8)
+    assert counts_of(plan, masks) == [count for count in expected if count]
 
 
 def test_the_last_step_repeats_where_something_is_left() -> None:
-    """A published loop may leave a position undecided: the model proposed the mask."""
-    config = GenerationConfig(strategy="dream", steps=4, max_new_tokens=8)
-    assert next_step(ScheduleStep(3), np.arange(2), config) == ScheduleStep(3)
-    assert count_of_step(ScheduleStep(3), 2, config) == 2
+    """A published loop may leave a position masked: the model proposed the mask."""
+    plan = plan_of(strategy="dream", steps=4, max_new_tokens=8)
+    assert next_step(ScheduleStep(3), np.arange(2), plan) == ScheduleStep(3)
+    assert count_of_step(ScheduleStep(3), 2, plan) == 2
 
 
-def test_origin_decides_each_position_with_the_share_of_the_step() -> None:
+def test_origin_unmasks_each_position_with_the_share_of_the_step() -> None:
     positions, steps = np.arange(100, 60_100), 10
-    config = GenerationConfig(strategy="dream", alg="origin", steps=steps, max_new_tokens=8, seed=3)
+    plan = plan_of(strategy="dream", alg="origin", steps=steps, max_new_tokens=8, seed=3)
     left = positions
     for number in range(steps):
-        step = next_step(None if not number else ScheduleStep(number - 1), left, config)
+        step = next_step(None if not number else ScheduleStep(number - 1), left, plan)
         assert step.number == number
-        drawn = drawn_in_step(step, left, config)
+        drawn = drawn_in_step(step, left, plan)
         share = 1.0 if number == steps - 1 else 0.0999 / (1 - 0.0999 * number)
         assert abs(drawn.mean() - share) < 5 * (share * (1 - share) / len(left)) ** 0.5 + 1e-9
-        np.testing.assert_array_equal(drawn[::2], drawn_in_step(step, left[::2], config))  # whatever else is asked
+        np.testing.assert_array_equal(drawn[::2], drawn_in_step(step, left[::2], plan))  # whatever else is asked
         left = left[~drawn]
     assert not len(left)
 
 
 def test_origin_skips_steps_that_draw_nothing() -> None:
-    config = GenerationConfig(strategy="dream", alg="origin", steps=200, max_new_tokens=8, seed=1)
+    plan = plan_of(strategy="dream", alg="origin", steps=200, max_new_tokens=8, seed=1)
     positions, step, numbers = np.arange(50, 54), None, []
     while len(positions):
-        step = next_step(step, positions, config)
-        drawn = drawn_in_step(step, positions, config)
+        step = next_step(step, positions, plan)
+        drawn = drawn_in_step(step, positions, plan)
         assert drawn.any()
         numbers.append(step.number)
         positions = positions[~drawn]
@@ -69,12 +70,12 @@ def test_origin_skips_steps_that_draw_nothing() -> None:
     assert len(numbers) <= 4
 
 
-def test_what_a_draw_left_undecided_is_drawn_anew_with_each_later_share() -> None:
+def test_what_a_draw_left_masked_is_drawn_anew_with_each_later_share() -> None:
     """A grammar may refuse it, or the mask token be written: every later step draws it as if it never had been."""
     steps, positions = 8, np.arange(5, 40_005)
-    config = GenerationConfig(strategy="dream", alg="origin", steps=steps, max_new_tokens=8, seed=9)
+    plan = plan_of(strategy="dream", alg="origin", steps=steps, max_new_tokens=8, seed=9)
     share = [0.999 / 8 / (1 - 0.999 / 8 * number) for number in range(steps - 1)]
-    drawn = np.array([drawn_in_step(ScheduleStep(number), positions, config) for number in range(steps)])
+    drawn = np.array([drawn_in_step(ScheduleStep(number), positions, plan) for number in range(steps)])
     assert drawn[-1].all()
     for number, expected in enumerate(share):
         error = 5 * (expected * (1 - expected) / len(positions)) ** 0.5
@@ -94,19 +95,19 @@ def test_the_longest_schedule_is_not_looked_through(monkeypatch: pytest.MonkeyPa
         return drawn_from(stream, number, *rest)
 
     monkeypatch.setattr(schedule, "_uniform", counted)
-    config = GenerationConfig(strategy="dream", alg="origin", steps=65536, max_new_tokens=2, seed=1)
+    plan = plan_of(strategy="dream", alg="origin", steps=65536, max_new_tokens=2, seed=1)
     positions, step = np.array([7, 8]), None
     while len(positions):
-        step = next_step(step, positions, config)
-        positions = positions[~drawn_in_step(step, positions, config)]
+        step = next_step(step, positions, plan)
+        positions = positions[~drawn_in_step(step, positions, plan)]
     assert len(tables) < 100
 
 
 def test_drawn_ranks_are_draws_without_replacement() -> None:
     """The first of three positions by weight and noise: each as often as its weight, within 5 standard errors."""
-    config = GenerationConfig(strategy="dream", alg_temp=1.0, max_new_tokens=8, seed=7)
+    plan = plan_of(strategy="dream", alg_temp=1.0, max_new_tokens=8, seed=7)
     weights, draws = np.array([0.5, 0.3, 0.2]), 20_000
-    noise = noise_of_step(ScheduleStep(4), np.arange(3 * draws), config).reshape(draws, 3)
+    noise = noise_of_step(ScheduleStep(4), np.arange(3 * draws), plan).reshape(draws, 3)
     order = np.argsort(-(np.log(weights) + noise), axis=1)
     first = np.bincount(order[:, 0], minlength=3) / draws
     assert (np.abs(first - weights) < 5 * np.sqrt(weights * (1 - weights) / draws)).all()
