@@ -1,19 +1,17 @@
-"""Which decided positions are taken back, by the rule written out plainly (recordings: tests/conformance)."""
+"""Which unmasked positions are remasked, by the rule written out plainly (recordings: tests/conformance)."""
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from lopa.runtime.strategy.judging import judged_positions, without_doubted
-from lopa.runtime.strategy.open_block import OpenBlock
-from lopa.runtime.strategy.take_back import BEFORE_FIRST_STEP, JudgedBlock, doubted
+from tests.plans import context_of, plan_of
+from tests.runtime.strategy.blocks import unmasked_of, view_of
 
-from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.decoding.remask import judged_positions, remasked_branch
 from lopa.runtime.state.branch import Block, BlockState, Branch
 from lopa.runtime.state.layout import Layout
-from lopa.runtime.strategy.strategies import rule_from_config
-from lopa.runtime.strategy.strategy import chosen_places
-from lopa.runtime.strategy.views import Candidates
+from lopa.runtime.strategy import Candidates, RemaskView
+from lopa.runtime.strategy.strategy import BEFORE_FIRST_STEP, least_probable
 
 MASK, END = 2, 0
 
@@ -22,15 +20,15 @@ MASK, END = 2, 0
     probabilities=st.lists(st.sampled_from([0.1, 0.2, 0.3, 0.5, 0.7]), max_size=12),
     accepted=st.integers(0, 4),
     before=st.integers(0, 8),
-    most=st.integers(0, 8),
+    limit=st.integers(0, 8),
 )
-def test_the_least_probable_first_and_fewer_than_the_step_before_decided(
-    probabilities: list[float], accepted: int, before: int, most: int
+def test_the_least_probable_first_and_fewer_than_the_step_before_unmasked(
+    probabilities: list[float], accepted: int, before: int, limit: int
 ) -> None:
-    config = GenerationConfig(strategy="d2f", take_back_threshold=0.5)
-    found = doubted(JudgedBlock(np.array(probabilities, np.float32), accepted, before, most), config)
+    plan = plan_of(strategy="d2f", take_back_threshold=0.5)
+    found = least_probable(RemaskView(np.array(probabilities, np.float32), accepted, before, limit), plan)
     expected: list[int] = []
-    while accepted > 1 and len(expected) < min(before - 1, most):
+    while accepted > 1 and len(expected) < min(before - 1, limit):
         left = [i for i, p in enumerate(probabilities) if p < 0.5 and i not in expected]
         if not left:
             break
@@ -38,18 +36,16 @@ def test_the_least_probable_first_and_fewer_than_the_step_before_decided(
     assert np.flatnonzero(found).tolist() == sorted(expected)
 
 
-@pytest.mark.parametrize(("undecided", "cap"), [(3, 5), (7, 5), (9, 6), (20, 14), (28, 19), (29, 20), (64, 20)])
-def test_wino_fills_seven_tenths_at_most_but_5_to_20(undecided: int, cap: int) -> None:
-    config = GenerationConfig(strategy="wino", skip_threshold=0.6)
-    sure = np.linspace(0.99, 0.7, undecided, dtype=np.float32)[::-1].copy()
-    candidates = Candidates(np.arange(undecided), sure, np.zeros(undecided, np.float32))
-    block = OpenBlock(np.arange(undecided), candidates, np.ones(undecided, bool), complete=True, rounds=0)
-    chosen = np.flatnonzero(chosen_places(block, rule_from_config(config), config))
-    assert chosen.tolist() == list(range(max(0, undecided - cap), undecided))
+@pytest.mark.parametrize(("masked", "cap"), [(3, 5), (7, 5), (9, 6), (20, 14), (28, 19), (29, 20), (64, 20)])
+def test_wino_unmasks_seven_tenths_at_most_but_5_to_20(masked: int, cap: int) -> None:
+    sure = np.linspace(0.99, 0.7, masked, dtype=np.float32)[::-1].copy()
+    candidates = Candidates(np.arange(masked), sure, np.zeros(masked, np.float32))
+    chosen = unmasked_of(view_of(np.arange(masked), candidates), plan_of(strategy="wino", skip_threshold=0.6))
+    assert chosen == list(range(max(0, masked - cap), masked))
 
 
 def two_blocks(*, before: int | None = None) -> Branch:
-    """A cached prompt of 3 and two active blocks of 4, of which 4 to 9 are decided; an end-of-text at 8."""
+    """A cached prompt of 3 and two active blocks of 4, of which 4 to 9 are unmasked; an end-of-text at 8."""
     tokens = np.array([10, 11, 12, MASK, 14, 15, 16, 17, END, 19, MASK])
     blocks = (
         Block(0, 3, 0, BlockState.IN_CACHE, True),
@@ -70,25 +66,25 @@ def two_blocks(*, before: int | None = None) -> Branch:
     ],
 )
 def test_what_is_judged(before: int | None, limit: int | None, ends: tuple[int, ...], expected: list[int]) -> None:
-    config = GenerationConfig(strategy="d2f", take_back_threshold=0.5, take_back_limit=limit)
-    found = judged_positions(two_blocks(before=before), rule_from_config(config), config, ends)
+    context = context_of(ends=ends, strategy="d2f", take_back_threshold=0.5, take_back_limit=limit)
+    found = judged_positions(two_blocks(before=before), context)
     assert found.tolist() == expected
 
 
 @pytest.mark.parametrize(("limit", "expected"), [(1, [5]), (3, [4, 5, 7]), (9, [4, 5, 7, 9])])
 def test_the_limit_is_of_all_blocks_together(limit: int, expected: list[int]) -> None:
-    config = GenerationConfig(strategy="d2f", take_back_threshold=0.5, take_back_limit=limit)
-    rule, judged = rule_from_config(config), np.array([4, 5, 7, 9])
-    said = np.array([0.3, 0.2, 0.1, 0.4], np.float32)
+    context = context_of(mask_token=MASK, ends=(END,), strategy="d2f", take_back_threshold=0.5, take_back_limit=limit)
+    judged = np.array([4, 5, 7, 9])
+    probabilities = np.array([0.3, 0.2, 0.1, 0.4], np.float32)
     written = np.array([3, 6, 8, 10])
-    after, positions = without_doubted(two_blocks(), written, judged, said, rule, config, mask_token=MASK, ends=(END,))
+    after, positions = remasked_branch(two_blocks(), written, judged, probabilities, context)
     assert sorted(positions.tolist()) == expected
-    assert (after.taken_back, [block.accepted for block in after.blocks]) == (len(expected), [None, 2, 2])
-    assert np.flatnonzero(~after.decided).tolist() == sorted([3, 10, *expected])
+    assert (after.remasked, [block.accepted for block in after.blocks]) == (len(expected), [None, 2, 2])
+    assert np.flatnonzero(~after.unmasked).tolist() == sorted([3, 10, *expected])
 
 
 def test_a_block_before_its_first_step_may_lose_29_positions() -> None:
-    """As published: it is taken to have decided 30 before."""
-    config = GenerationConfig(strategy="wino", take_back_threshold=0.5)
-    block = JudgedBlock(np.full(40, 0.1), accepted=2, before=BEFORE_FIRST_STEP, most=64)
-    assert np.flatnonzero(doubted(block, config)).tolist() == list(range(29))
+    """As published: it is taken to have unmasked 30 before."""
+    view = RemaskView(np.full(40, 0.1), accepted=2, before=BEFORE_FIRST_STEP, limit=64)
+    found = least_probable(view, plan_of(strategy="wino", take_back_threshold=0.5))
+    assert np.flatnonzero(found).tolist() == list(range(29))

@@ -1,4 +1,4 @@
-"""Whole decodes that take back: random answers against the rule written out plainly, then the tiny model."""
+"""Whole decodes that remask: random answers against the rule written out plainly, then the tiny model."""
 
 import dataclasses
 import json
@@ -11,19 +11,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.gears import gear
+from tests.plans import plan_of
 from tests.runtime.accelerator.geared_forward import geared_session
 from tests.runtime.requests.company import alone, result_of
 
-from lopa.bench.gears.planner import limits_from_configs
 from lopa.cli.files.trace_file import record_from_step
-from lopa.runtime import Decoder, DraftEvent, Engine, GenerationConfig, GenerationResult, PromptRequest, TextEvent
+from lopa.runtime import Decoder, DraftEvent, Engine, GenerationResult, PromptRequest, TextEvent
 from lopa.runtime.bundle import Bundle
+from lopa.runtime.contract import TILE
 from lopa.runtime.contract.row_statistics import RowStatistics
-from lopa.runtime.contract.sizes import Sizes
 from lopa.runtime.decoding.decoding import Decoding, Step
+from lopa.runtime.plan import DecodingPlan
 from lopa.runtime.requests.result import DoneEvent
-from lopa.runtime.state.branch import Block, Branch, active
-from lopa.runtime.state.layout import most_rows
+from lopa.runtime.state.branch import Block, Branch
+from lopa.runtime.state.layout import max_rows
 from lopa.runtime.state.windows import Windows
 from lopa.runtime.text.tokenizer import Tokenizer
 from lopa.tiny import EVAL
@@ -32,13 +33,13 @@ MASK, END, PAD, VOCABULARY, PROMPT = 2, 0, 1, 40, 5
 NO_DEVICE: Any = SimpleNamespace(device="none", commit=lambda *_: None, shorten=lambda *_: None)
 
 
-def decoding_of(config: GenerationConfig, shift: int) -> Decoding:
+def decoding_of(plan: DecodingPlan, shift: int) -> Decoding:
     manifest: Any = SimpleNamespace(
         dimensions=SimpleNamespace(vocab_size=VOCABULARY),
         prediction_shift=shift,
         special_tokens=SimpleNamespace(pad=PAD, mask=MASK, ends=(END,)),
     )
-    return Decoding(NO_DEVICE, 0, np.arange(10, 10 + PROMPT), config, manifest)
+    return Decoding(NO_DEVICE, 0, np.arange(10, 10 + PROMPT), plan, manifest)
 
 
 def random_rows(rng: np.random.Generator, windows: Windows, *, ends: float) -> RowStatistics:
@@ -97,62 +98,64 @@ def test_any_decode_follows_the_rule_and_ends(
     given_options: dict[str, Any], shift: int, ends: float, seed: int
 ) -> None:
     more: dict[str, Any] = {"lopa": {"branches": 3}, "eb": {"branches": 2, "gamma": 1.0}}
-    config = GenerationConfig(**given_options, **more.get(given_options["strategy"], {}))
+    plan = plan_of(**given_options, **more.get(given_options["strategy"], {}))
     rng = np.random.default_rng(seed)
-    decoding = decoding_of(config, shift)
-    limit = config.max_new_tokens if config.take_back_limit is None else config.take_back_limit
+    decoding = decoding_of(plan, shift)
+    limit = given_options["max_new_tokens" if given_options["take_back_limit"] is None else "take_back_limit"]
     before: dict[int, int] = {}
     total = 0
     said: dict[int, float] = {}
     streamed: list[int] = []
-    rows_most, asked_most = most_rows(PROMPT, config)
+    max_window, max_asked = max_rows(PROMPT, plan)
     while decoding.stop_reason is None:
         anchor = decoding.anchor
         windows = decoding.open_round()
-        assert windows.input_ids.shape[1] <= rows_most
-        assert windows.wanted.shape[1] <= asked_most + 1
+        assert windows.input_ids.shape[1] <= max_window
+        assert windows.wanted.shape[1] <= max_asked + 1
         rows = with_tokens_known(rng, random_rows(rng, windows, ends=ends), windows, anchor)
         step = decoding.finish_round(windows, rows, None)
-        # One for each position and one for each block, whatever is taken back on the way and however often.
-        assert decoding.steps <= config.positions + len(anchor.blocks) - 1, "it goes on and on"
+        # One for each position and one for each block, whatever is remasked on the way and however often.
+        assert decoding.steps <= plan.positions + len(anchor.blocks) - 1, "it goes on and on"
 
         winner = step.branches[step.winner]
         ahead = [] if winner.lookahead is None else [winner.lookahead.position]
         written = [*step.fills.positions.tolist(), *ahead]
 
-        end = len(decoding.anchor.tokens) if config.drops_rows_after_end else 10**6
+        end = len(decoding.anchor.tokens) if plan.drop_after_eos else 10**6
         stays = [position for position in written if position < end]
 
         def in_block(block: Block, stays: list[int] = stays) -> int:
             return sum(block.start <= position < block.end for position in stays)
 
+        assert plan.take_back_threshold > 0 or not len(windows.judged)
         expected = []
         first = windows.kept + len(windows.asked[-1])
-        for block in active(anchor.blocks):
+        for block in anchor.active:
             last = before.get(block.start, 30)
             accepted = in_block(block)
             judged = {}
             for position in range(max(block.start, PROMPT), block.end):
-                is_end = config.stop_at_eos and anchor.tokens[position] == END
-                if anchor.unmasked[position] and not is_end and last > 1 and total < limit:
+                is_end = plan.stop_at_eos and anchor.tokens[position] == END
+                may = plan.take_back_threshold > 0 and last > 1 and total < limit
+                if anchor.unmasked[position] and not is_end and may:
                     column = first + windows.judged.tolist().index(position)
                     found = np.flatnonzero(rows.topk_ids[-1, column] == anchor.tokens[position])
                     judged[position] = float(np.exp(rows.topk_logprobs[-1, column, found]).sum())
-            doubts = [p for p in judged if judged[p] < np.float32(given_options["take_back_threshold"]) and p < end]
+            improbable = [p for p in judged if judged[p] < np.float32(given_options["take_back_threshold"]) and p < end]
             most = min(last - 1, limit - total - len(expected)) if accepted > 1 else 0
-            expected += sorted(sorted(doubts, key=lambda p: (judged[p], p))[:most])
-        before |= {block.start: in_block(block) for block in active(winner.blocks)}
+            expected += sorted(sorted(improbable, key=lambda p: (judged[p], p))[:most])
+        before |= {block.start: in_block(block) for block in winner.active}
         assert step.taken_back.tolist() == expected
         total += len(expected)
-        assert decoding.anchor.taken_back == total
+        assert decoding.anchor.remasked == total
 
-        # What was taken back is undecided, everything else stands, and the log-probabilities are of the last fill.
+        # What was remasked is masked, everything else stands, and the log-probabilities are of the last fill.
         after = decoding.anchor
         length = min(len(after.tokens), len(winner.tokens))
-        kept = np.setdiff1d(np.flatnonzero(winner.decided[:length]), expected)
+        kept = np.setdiff1d(np.flatnonzero(winner.unmasked[:length]), expected)
         np.testing.assert_array_equal(after.tokens[kept], winner.tokens[kept])
-        assert after.decided[kept].all()
-        assert not after.decided[expected].any()
+        assert after.unmasked[kept].all()
+        assert not after.unmasked[expected].any()
         assert (after.tokens[expected] == MASK).all()
         assert step.fills.logprobs is not None
         said |= dict(zip(step.fills.positions.tolist(), step.fills.logprobs.tolist(), strict=True))
@@ -164,7 +167,7 @@ def test_any_decode_follows_the_rule_and_ends(
         streamed = committed
     if decoding.anchor.lookahead is not None:  # the last token, which no round verified
         said.pop(decoding.anchor.lookahead.position, None)
-    assert len(streamed) <= config.positions
+    assert len(streamed) <= plan.positions
     logprobs = decoding.logprobs()
     assert logprobs is not None
     lookaheads = {p for p in range(len(logprobs)) if PROMPT + p not in said}
@@ -180,7 +183,7 @@ def prompts(decoder: Decoder) -> list[list[int]]:
 
 
 EAGER: dict[str, Any] = {"skip_threshold": 0.5, "take_back_threshold": 0.9, "max_new_tokens": 64}
-"""Decides much at once and doubts most of it."""
+"""Unmasks much at once and remasks most of it."""
 CONFIGS: list[dict[str, Any]] = [
     {"strategy": "d2f", "window": "full"},
     {"strategy": "wino"},
@@ -212,15 +215,15 @@ def test_text_that_was_streamed_stays_while_drafts_change(decoder: Decoder, aske
         assert [each.get("taken_back", []) for each in records] == [step.taken_back.tolist() for step in steps]
         if not each.config.stop:  # which may end it before
             assert sum(len(step.taken_back) for step in steps) > 0
-            decided = [event.decided for event in events if isinstance(event, DraftEvent)]
+            unmasked = [event.decided for event in events if isinstance(event, DraftEvent)]
             filled = [len(step.fills.positions) + (step.branches[step.winner].lookahead is not None) for step in steps]
             back = [len(step.taken_back) for step in steps]
-            if each.config.strategy != "lopa" and not each.config.drops_rows_after_end:
-                assert np.diff(decided).tolist() == [f - b for f, b in zip(filled, back, strict=True)][1:]
+            if each.config.strategy != "lopa" and not plan_of(each.config).drop_after_eos:
+                assert np.diff(unmasked).tolist() == [f - b for f, b in zip(filled, back, strict=True)][1:]
 
 
 def test_with_a_time_limit_only_finished_blocks_are_the_answer(decoder: Decoder, prompts: list[list[int]]) -> None:
-    """What the first step decided at the beginning of the answer may still change."""
+    """What the first step unmasked at the beginning of the answer may still change."""
     config = decoder.config(strategy="d2f", skip_threshold=0.5, take_back_threshold=0.9, time_limit=1e-9)
     result = alone(decoder, prompts[0], config)
     assert (result.stop_reason, result.steps, result.text, result.token_ids) == ("time_limit", 1, "", ())
@@ -229,7 +232,7 @@ def test_with_a_time_limit_only_finished_blocks_are_the_answer(decoder: Decoder,
     assert len(for_good.token_ids) > 0
 
 
-def test_the_same_answers_on_every_device_and_in_company(
+def test_the_same_answers_on_every_device_and_in_any_batch(
     tiny_bundle: Path, decoder: Decoder, asked: list[PromptRequest], expected: list[GenerationResult]
 ) -> None:
     with Engine(decoder, slots=4, queue_limit=len(asked)) as engine:
@@ -257,17 +260,20 @@ def test_the_same_answers_with_rows_shared_or_not(
 def test_the_same_answers_in_gears_that_are_planned_for_it(
     tiny_bundle: Path, asked: list[PromptRequest], expected: list[GenerationResult]
 ) -> None:
-    sizes = Sizes(requests=1, branches=3, window=1, prefix=64, wanted=1)
-    limits = limits_from_configs([each.config for each in asked], {sizes: 1}, max(len(each.prompt) for each in asked))
+    plans, longest = [plan_of(each.config) for each in asked], max(len(each.prompt) for each in asked)
+    window, sampled = (max(sizes) for sizes in zip(*(max_rows(longest, plan) for plan in plans), strict=True))
+    positions = longest + max(plan.positions for plan in plans)
     bundle = Bundle.open(tiny_bundle)
-    session = geared_session(bundle, [gear(1, 3, limits.window, limits.prefix, wanted=limits.wanted)])
+    session = geared_session(
+        bundle, [gear(1, 3, -(-window // 16) * 16, -(-positions // TILE) * TILE, wanted=sampled + 1)]
+    )
     with Decoder(bundle, session, Tokenizer.open(bundle)) as geared:
         for each, result in zip(asked, expected, strict=True):
             if not each.config.shared_rows:  # one window of all branches is longer than a gear
                 assert alone(geared, each.prompt, each.config).token_ids == result.token_ids
 
 
-def test_only_the_anchor_is_judged_and_whoever_wins_loses_what_is_doubted(
+def test_only_the_anchor_is_judged_and_any_winner_loses_what_is_remasked(
     decoder: Decoder, asked: list[PromptRequest]
 ) -> None:
     won = 0
