@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib.util
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 from tests.plans import plan_of
 
 from lopa.runtime import Decoder
+from lopa.runtime.decoding.branch_budget import BranchBudget
 from lopa.runtime.decoding.decoding import Decoding, Step
 from lopa.runtime.plan import DecodingPlan
 from lopa.runtime.strategy import Strategy
@@ -35,9 +37,11 @@ def plan_with(strategy: Strategy, own: dict[str, Any], **options: Any) -> Decodi
     return dataclasses.replace(plan, strategy=strategy.name, own=held)
 
 
-def steps_of(decoder: Decoder, prompt: tuple[int, ...], plan: DecodingPlan) -> list[Step]:
-    decoding, steps = Decoding(decoder.session, 1, np.array(prompt), plan, decoder.bundle.manifest), list[Step]()
+def steps_of(
+    decoder: Decoder, prompt: tuple[int, ...], plan: DecodingPlan, budget: BranchBudget | None = None
+) -> Iterator[Step]:
+    """The steps of a decode, each before the next begins."""
+    decoding = Decoding(decoder.session, 1, np.array(prompt), plan, decoder.bundle.manifest, budget)
     while decoding.stop_reason is None:
-        steps.append(decoding.step())
+        yield decoding.step()
     decoder.session.release(1)
-    return steps

@@ -7,14 +7,22 @@ all branches of a round.
 import dataclasses
 from typing import Any
 
+import numpy as np
 import pytest
+from tests.runtime.decoding.test_branch_budget import costs_with
 from tests.runtime.strategy.agreement import agreement_of_example, plan_with, steps_of
 
 from lopa.runtime import BadInputError, Decoder
+from lopa.runtime.bundle.costs import CostTable
+from lopa.runtime.contract import Bool
+from lopa.runtime.decoding.branch_budget import BranchBudget
 from lopa.runtime.decoding.decoding import Step
+from lopa.runtime.plan import DecodingPlan
 from lopa.runtime.strategy import (
     STRATEGIES,
+    BlockView,
     Strategy,
+    match_positions,
     register_strategy,
     strategies,
     strategy_from_name,
@@ -78,7 +86,7 @@ def test_branches_decide_together_what_none_does_alone(
 ) -> None:
     """Some step unmasks two positions by agreement, and leaves one at which the winner's token is alone."""
     register_strategy(agreement)
-    steps = steps_of(decoder, prompt, plan_with(agreement, {}, branches=3, max_new_tokens=48))
+    steps = list(steps_of(decoder, prompt, plan_with(agreement, {}, branches=3, max_new_tokens=48)))
     assert strategy_from_name("agreement").options[0].default == 2
     assert any(len(step.branches) == 3 and 1 < len(step.fills) < len(step.windows.asked[step.winner]) for step in steps)
     assert len(steps) < 48
@@ -129,3 +137,34 @@ def test_an_own_option_is_checked(agreement: Strategy, given: Any) -> None:
     assert [option.value(each, 40) for each in (None, 1, 64)] == [2, 1, 64]
     with pytest.raises(BadInputError, match="agreement"):
         option.value(given, 40)
+
+
+@pytest.mark.parametrize("auto", [False, True])
+def test_a_stage_sees_the_whole_round(
+    decoder: Decoder, prompt: tuple[int, ...], agreement: Strategy, *, auto: bool
+) -> None:
+    """With a budget every branch is unmasked as if it won; else the winner alone."""
+    seen: list[BlockView] = []
+
+    def noted(block: BlockView, plan: DecodingPlan) -> Bool:
+        seen.append(block)
+        return agreement.eligible(block, plan)
+
+    register_strategy(dataclasses.replace(agreement, name="noted", eligible=noted))
+    plan = plan_with(strategy_from_name("noted"), {}, branches=3, max_new_tokens=32, block_size=8)
+    budget = BranchBudget(CostTable(costs_with("", first=1.0, each=0.0))) if auto else None
+    for step in steps_of(decoder, prompt, plan, budget):
+        assert {view.branch for view in seen} <= (set(range(len(step.branches))) if auto else {step.winner})
+        assert len({view.branch for view in seen}) == (len(step.branches) if auto else 1)
+        for view in seen:
+            assert view.round.winner == step.winner
+            assert view.round.candidates == step.candidates
+            for positions, asked in zip(view.round.positions, step.windows.asked, strict=True):
+                np.testing.assert_array_equal(positions, asked)
+            found, places = match_positions(step.windows.asked[view.branch], view.positions)
+            assert found.all()
+            own = step.candidates[view.branch][places]
+            np.testing.assert_array_equal(own.tokens, view.candidates.tokens)
+            np.testing.assert_array_equal(own.confidences, view.candidates.confidences)
+            assert view.masked.all()
+        seen.clear()
