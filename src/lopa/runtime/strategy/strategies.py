@@ -223,7 +223,7 @@ def register_strategy(strategy: Strategy) -> None:
 
 def strategy_names() -> tuple[str, ...]:
     """Return the names of all strategies, the package's own first. Imports no other package."""
-    return (*STRATEGIES, *(name for name in {**_registered, **_entry_points()} if name not in STRATEGIES))
+    return (*STRATEGIES, *{**_registered, **_entry_points()})
 
 
 def strategy_from_name(name: object) -> Strategy:
