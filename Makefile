@@ -55,11 +55,11 @@ grammars: $(VENV)/test-ready
 	test -d out/bundle || $(BIN)/lopa-export onnx src/lopa/tiny/base --lora src/lopa/tiny/d2f_lora -o out/bundle
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m tools.reports.grammar out/bundle --decodes 1000
 
-# Archives, their checks, a bill of materials and trials on every Python that is here, in out/release (docs/releasing.md).
+# Archives, their checks and a bill of materials in out/release (docs/releasing.md).
 release: $(VENV)/demo-ready $(RELEASE)/ready
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m tools.release
 
-# What `test` has no validators for: schemas of Kubernetes and of others, the workflow, two builds of the whole project.
+# What `test` has no validators for: schemas of Kubernetes and of others, the workflow, two builds of the wheel.
 test-release: $(VENV)/test-ready $(RELEASE)/validators-ready
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -m release tests/deploy tests/tools/release
 
@@ -95,7 +95,7 @@ $(RELEASE)/ready: tools/release/constraints.txt
 	@echo "Installing twine, cyclonedx-bom and their like into $(RELEASE)."
 	$(PYTHON) -m venv $(RELEASE)
 	$(RELEASE)/bin/pip install -qq --disable-pip-version-check --constraint tools/release/constraints.txt \
-		setuptools twine "validate-pyproject[all]" check-wheel-contents cyclonedx-bom
+		build setuptools twine "validate-pyproject[all]" check-wheel-contents cyclonedx-bom
 	touch $@
 
 # KServe without what it requires: only the descriptions in it are read.

@@ -35,9 +35,11 @@ PROCESSES = {
     "bench/forward/cold_start.py",
     "bench/gpu/device.py",
     "export/ascend/process.py",
+    "export/checkpoint/module_patterns.py",
     "runtime/grammar/helper.py",
 }
-"""Where a process is started: measurements of this machine, the compiler for Ascend, and Python itself for grammars."""
+"""Where a process is started: measurements of this machine, the compiler for Ascend, and Python itself for grammars
+and the patterns of adapters."""
 
 
 @cache

@@ -183,7 +183,7 @@ def main(bundle: Path, limit: int | None) -> None:
         beside = Decoder(decoder.bundle, session, decoder.tokenizer, threads=1)
         own = next(variant.options for variant in VARIANTS if variant.name == JUDGED)
         for item in items[:JUDGED_PROMPTS]:
-            next(beside.generate([item.prompt], decoder.config(**own)))
+            beside.generate(item.prompt, **own)
         show_table(agreement_table(session.pairs))
         found = measured(decoder, items)
     heads = ("variant", "right, %", "tokens/forward", "rows/forward", "taken back", "same prompts beside")

@@ -2,23 +2,27 @@
 
 import json
 from functools import cache
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
 from lopa.runtime.contract import TOP_K
 from lopa.runtime.decoder import Decoder
-from lopa.runtime.generation_config import TRAITS, WHOLE_CACHES, GenerationConfig, Strategy
+from lopa.runtime.generation_config import TRAITS, WHOLE_CACHES, GenerationConfig, Strategy, Window
+from lopa.runtime.generation_config.words import Confidence
 from lopa.tiny import EVAL
 
 _STRATEGIES: tuple[Strategy, ...] = ("lopa", "lopa", "lopa", *TRAITS)
+_WINDOWS: tuple[Window, ...] = ("full", "block_causal")
+_CONFIDENCES: tuple[Confidence, ...] = get_args(Confidence)
 
 
 def random_config(rng: np.random.Generator, decoder: Decoder) -> GenerationConfig:
     """Any strategy, blocks, caches, window, confidence, thresholds, draws and stops, for at most 48 positions."""
     strategy = _STRATEGIES[int(rng.integers(len(_STRATEGIES)))]
     drawn = rng.random() < 0.4
-    block_size, window = int(rng.choice([4, 8, 16, 32])), str(rng.choice(["full", "block_causal"]))
+    block_size = int(rng.choice([4, 8, 16, 32]))
+    window = _WINDOWS[int(rng.integers(len(_WINDOWS)))]
     most_candidates = 40 if decoder.bundle.manifest.with_logits else TOP_K
     if TRAITS[strategy].whole:
         window = "full"
@@ -36,7 +40,7 @@ def random_config(rng: np.random.Generator, decoder: Decoder) -> GenerationConfi
         block_add_threshold=float(rng.choice([0.1, 0.3, 0.7])),
         decoded_token_threshold=float(rng.choice([0.5, 0.95])),
         skip_threshold=float(rng.choice([0.5, 0.8, 0.9, 0.97])),
-        confidence=str(rng.choice(["neg_entropy", "probability", "margin"])),
+        confidence=_CONFIDENCES[int(rng.integers(len(_CONFIDENCES)))],
         window=window,
         max_new_tokens=int(rng.integers(1, 49)),
         temperature=float(rng.choice([0.3, 1.0, 2.0])) if drawn else 0.0,

@@ -26,7 +26,7 @@ import click
 import numpy as np
 from tests.runtime.failing_device import FailingDevice, Failure
 
-from lopa.runtime import (
+from lopa import (
     AdmissionReport,
     BadInputError,
     Decoder,

@@ -34,12 +34,13 @@ from torch.onnx._internal.exporter._registration import ONNXRegistry
 
 from lopa.export.graph import module, portable_module, trace, traced_forms
 from lopa.export.weights import torch_dtypes
+from lopa.runtime.bundle import network
 from lopa.runtime.bundle.manifest import Dialect, ModelDimensions
 from lopa.runtime.contract import LOGITS, forward, model_part, portable_form
 from lopa.runtime.contract.model_part import ModelPart
 
 RECORDED = Path(__file__).resolve().parents[1] / "reference" / "onnx_traces.tar.xz"
-SOURCES = (trace, traced_forms, module, portable_module, torch_dtypes, forward, model_part, portable_form)
+SOURCES = (trace, traced_forms, module, portable_module, torch_dtypes, network, forward, model_part, portable_form)
 """All of ours that decides what a trace is of its arguments."""
 _TRACERS = ("torch", "onnxscript", "onnx-ir", "onnx", "sympy", "numpy")
 traced_by_the_exporter = trace.traced_graph

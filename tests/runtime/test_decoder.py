@@ -32,7 +32,7 @@ def prompts() -> list[str]:
 
 
 def decode(decoder: Decoder, prompt: Any, **options: Any) -> GenerationResult:
-    return next(decoder.generate([prompt], decoder.config(**options)))
+    return decoder.generate(prompt, decoder.config(**options))
 
 
 def steps_of(decoder: Decoder, prompt: Any, **options: Any) -> list[Step]:

@@ -368,13 +368,13 @@ def test_a_bad_prompt_among_those_decoded_together(decoder: Decoder, prompt: tup
     config = decoder.config(max_new_tokens=8)
     outcomes = list(decoder.outcomes([prompt, [], prompt], config, parallel=2))
     assert [isinstance(each, BadInputError) for each in outcomes] == [False, True, False]
-    results = decoder.generate([prompt, [], prompt], config, parallel=2)
+    results = decoder.iter_generate([prompt, [], prompt], config, parallel=2)
     assert next(results).tokens > 0
     with pytest.raises(BadInputError, match="an empty prompt"):
         next(results)
     with pytest.raises(BadInputError, match="parallel 0"):
-        next(decoder.generate([prompt], parallel=0))
-    unfinished = decoder.generate([prompt] * 3, decoder.config(), parallel=2)
+        next(decoder.iter_generate([prompt], parallel=0))
+    unfinished = decoder.iter_generate([prompt] * 3, decoder.config(), parallel=2)
     next(unfinished)
     unfinished.close()
     assert not decoder.session._caches  # type: ignore[attr-defined]

@@ -4,15 +4,9 @@ import subprocess
 import sys
 
 _IMPORT_CORE = """
-import importlib, pkgutil, sys, types
-from pathlib import Path
+import importlib, pkgutil, sys
 
-import lopa
-
-runtime = types.ModuleType("lopa.runtime")  # whose __init__ brings the rest of the runtime
-runtime.__path__ = [str(Path(lopa.__file__).parent / "runtime")]
 before = set(sys.modules)
-sys.modules[runtime.__name__] = runtime
 for name in ("plan", "state", "strategy", "decoding"):
     package = importlib.import_module(f"lopa.runtime.{name}")
     for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):

@@ -42,7 +42,7 @@ for package in (lopa.runtime, lopa.plugins, lopa.cli):
 from lopa.runtime.decoder import Decoder
 for device in ("cpu", "numpy"):
     with Decoder.open(sys.argv[1], [device]) as decoder:
-        result = next(decoder.generate(["Question: 2 + 3?"], decoder.config(max_new_tokens=8)))
+        result = decoder.generate("Question: 2 + 3?", decoder.config(max_new_tokens=8))
         print(device, result.tokens)
 assert not {"torch", "transformers", "onnx", "matplotlib"} & set(sys.modules)
 """,

@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 from tests.runtime.bundle.test_costs import costs_of
 from tests.runtime.state.test_shared_rows import windows_of
+from tests.two_kinds import manifest_of_network, network_of_two_kinds
 from tools.random_configs import random_config, random_prompt
 
-from lopa.runtime import BadInputError, Decoder, GenerationConfig, PromptRequest
+from lopa.runtime import BadInputError, Decoder, GenerationConfig, PromptRequest, row_sharing
 from lopa.runtime.branch_choice import may_share_rows
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.costs import CostTable, ForwardCost, costs_name
@@ -66,19 +67,32 @@ def test_fewer_wanted_rows_count(tiny_bundle: Path) -> None:
 def test_by_the_sizes_of_the_model_where_there_is_no_table(tiny_bundle: Path) -> None:
     """Attention weighs much in a small model, and little in one whose matrices are large."""
     manifest = Bundle.open(tiny_bundle).manifest
-    tensors = {
-        name: msgspec.structs.replace(record, shape=[16 * size for size in record.shape])
-        for name, record in manifest.tensors.items()
-    }
-    large = msgspec.structs.replace(manifest, tensors=tensors)
+    sizes = manifest.dimensions
+    larger = {name: 16 * getattr(sizes, name) for name in ("hidden_size", "intermediate_size", "vocab_size")}
+    large = msgspec.structs.replace(manifest, dimensions=msgspec.structs.replace(sizes, **larger))
     assert not CheaperForward(manifest, None)(windows_64(), 230, 230)
     assert CheaperForward(large, None)(windows_64(), 230, 230)
-    integers = {name: msgspec.structs.replace(record, dtype="int8") for name, record in tensors.items()}
+    integers = {name: msgspec.structs.replace(record, dtype="int8") for name, record in manifest.tensors.items()}
     limits = [
         max(rows for rows in range(100, 256) if CheaperForward(each, None)(windows_64(512), rows, rows))
-        for each in (large, msgspec.structs.replace(manifest, tensors=integers))
+        for each in (manifest, msgspec.structs.replace(manifest, tensors=integers))
     ]
-    assert limits[1] <= limits[0], "integer products are faster, attention is not"
+    assert limits[1] < limits[0], "integer products are faster, attention is not"
+
+
+def test_experts_that_a_row_does_not_use_are_no_work(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """256 experts that every row used would make sharing rows pay; a row uses 2 of 8 or of 256."""
+    sizes = Bundle.open(tiny_bundle).manifest.dimensions
+
+    def shares(experts: int, chosen: int) -> bool:
+        network = network_of_two_kinds(sizes, inner=256, experts=experts, chosen=chosen)
+        monkeypatch.setattr(row_sharing, "network_from_dimensions", lambda _: network)
+        manifest = manifest_of_network(Bundle.open(tiny_bundle).manifest, network)
+        return CheaperForward(manifest, None)(windows_64(), 230, 230)
+
+    assert shares(256, 256)
+    assert not shares(256, 2)
+    assert not shares(8, 2)
 
 
 @pytest.mark.parametrize(

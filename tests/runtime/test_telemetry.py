@@ -9,7 +9,7 @@ DECODE = """
 import sys
 from lopa.runtime import Decoder
 with Decoder.open(sys.argv[1], threads=1) as decoder:
-    print(next(decoder.generate(["Question: 2 + 3?"], decoder.config(max_new_tokens=1))).stop_reason)
+    print(decoder.generate("Question: 2 + 3?", decoder.config(max_new_tokens=1)).stop_reason)
 """
 
 

@@ -46,7 +46,7 @@ bundle, name, prompt = sys.argv[1:]
 with Decoder.open(bundle, threads=1) as decoder:
     for value in (10**19, 2**63, 10**30, 10**400, 10**9000):
         try:
-            next(decoder.generate([prompt], decoder.config(**{name: value})))
+            decoder.generate([prompt], decoder.config(**{name: value}))
             print("taken")
         except BadInputError:
             print("refused")
@@ -55,7 +55,7 @@ with Decoder.open(bundle, threads=1) as decoder:
 
 def test_room_is_looked_at_before_blocks_are_made(decoder: Decoder) -> None:
     with pytest.raises(BadInputError, match="max_new_tokens is 2147483647, but this model has 2048 positions"):
-        decoder.job(PROMPT, decoder.config(max_new_tokens=2**31 - 1, block_size=1))
+        decoder._job(PROMPT, decoder.config(max_new_tokens=2**31 - 1, block_size=1))
     (result,) = decoder.generate([PROMPT], decoder.config(max_new_tokens=16, block_size=2**31 - 1))
     assert result.tokens > 0
 
@@ -101,7 +101,7 @@ def test_room_is_looked_at_before_blocks_are_made(decoder: Decoder) -> None:
 )
 def test_prompts_of_another_form(decoder: Decoder, prompt: Any) -> None:
     with pytest.raises(BadInputError) as caught:
-        next(decoder.generate([prompt]))
+        next(decoder.iter_generate([prompt]))
     assert caught.value.exit_code == 2
     assert str(caught.value)
     with pytest.raises(BadInputError):
@@ -123,14 +123,17 @@ def test_ids_in_an_array(decoder: Decoder, kind: Any) -> None:
 )
 def test_one_prompt_where_several_are_meant(decoder: Decoder, prompts: Any, hint: str) -> None:
     with pytest.raises(BadInputError) as caught:
-        decoder.generate(prompts)
+        decoder.iter_generate(prompts)
     assert hint in caught.value.remedy
+    if prompts != "text":  # which is one prompt for generate
+        with pytest.raises(BadInputError, match="prompts "):
+            decoder.generate(prompts)
 
 
 def test_ids_of_one_prompt_where_several_prompts_are_meant(decoder: Decoder) -> None:
     prompts: Any = [1, 2, 3]
     with pytest.raises(BadInputError) as caught:
-        next(decoder.generate(prompts))
+        next(decoder.iter_generate(prompts))
     assert "[[1, 2, 3]]" in caught.value.remedy
 
 
@@ -196,13 +199,13 @@ def test_options_of_an_engine(decoder: Decoder, name: str, value: Any) -> None:
 @pytest.mark.parametrize("value", [0, -1, 10**30, 1.5, "3", None, True])
 def test_how_many_at_once(decoder: Decoder, value: Any) -> None:
     with pytest.raises(BadInputError, match="parallel"):
-        next(decoder.generate([PROMPT], parallel=value))
+        decoder.generate(PROMPT, parallel=value)
 
 
 @pytest.mark.parametrize("deadline", [-1, 10**400, float("nan"), float("inf"), "1", True, 1e300])
 def test_deadlines(decoder: Decoder, deadline: Any) -> None:
     with pytest.raises(BadInputError, match="deadline"):
-        decoder.job(PROMPT, deadline=deadline)
+        decoder._job(PROMPT, deadline=deadline)
 
 
 def test_an_engine_with_numbers_of_numpy_is_awaited(tiny_bundle: Path) -> None:
@@ -217,7 +220,7 @@ def test_an_engine_with_numbers_of_numpy_is_awaited(tiny_bundle: Path) -> None:
 
     token_ids = asyncio.run(main())
     with Decoder.open(tiny_bundle, threads=1) as decoder:
-        assert next(decoder.generate([PROMPT], decoder.config(max_new_tokens=8))).token_ids == token_ids
+        assert decoder.generate(PROMPT, decoder.config(max_new_tokens=8)).token_ids == token_ids
 
 
 @pytest.mark.parametrize("text", ["x" * 10**7, "x " * 10**6, "\N{BALLOON}" * 10**6])
@@ -229,10 +232,10 @@ def test_a_text_that_cannot_fit_is_refused_before_it_is_encoded(
 
     monkeypatch.setattr(Tokenizer, "_encoding", unread)
     with pytest.raises(BadInputError, match=f"a text of {len(text)} characters"):
-        next(decoder.generate([text]))
+        decoder.generate(text)
 
 
 def test_a_long_text_that_fits_is_taken(decoder: Decoder) -> None:
     """Fewer characters for each position than the longest token has: how many tokens they are is counted."""
     with pytest.raises(BadInputError, match=r"the prompt has [0-9]+ tokens"):
-        next(decoder.generate(["x " * 20_000]))
+        decoder.generate("x " * 20_000)

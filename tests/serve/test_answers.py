@@ -102,7 +102,7 @@ def test_completions_of_texts_and_ids(server: Server, decoder: Decoder) -> None:
     for prompt in (QUESTIONS[1], QUESTIONS[:3], ids[0], ids):
         answer = server.client.completions.create(model="tiny", prompt=prompt, max_tokens=24)
         prompts: Any = prompt if isinstance(prompt, list) and not isinstance(prompt[0], int) else [prompt]
-        expected = list(decoder.generate(prompts, decoder.config(max_new_tokens=24)))
+        expected = decoder.generate(prompts, decoder.config(max_new_tokens=24))
         assert [choice.text for choice in answer.choices] == [each.text for each in expected]
         assert [choice.index for choice in answer.choices] == list(range(len(prompts)))
         assert answer.usage is not None

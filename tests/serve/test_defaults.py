@@ -58,7 +58,7 @@ def _steps(answer: Any) -> int:
 def test_requests_override_the_defaults(
     operated: Server, decoder: Decoder, requested: dict[str, Any], options: dict[str, Any]
 ) -> None:
-    expected = next(decoder.generate([QUESTIONS[0]], decoder.config(**options)))
+    expected = decoder.generate(QUESTIONS[0], decoder.config(**options))
     answer = operated.client.completions.create(model="tiny", prompt=QUESTIONS[0], extra_body={"lopa": requested})
     assert (answer.choices[0].text, _steps(answer)) == (expected.text, expected.steps)
 

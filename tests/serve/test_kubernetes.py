@@ -12,7 +12,7 @@ import yaml
 from tests.serve.servers import Server
 from tests.serve.test_deploy import CONTAINERFILE, DEPLOYING, RULES, options_of
 
-from lopa.runtime import __version__
+from lopa import __version__
 from lopa.runtime.engine import QUEUE_LIMIT
 
 KUBERNETES = Path(__file__).resolve().parents[2] / "deploy" / "kubernetes"

@@ -7,7 +7,7 @@ the number of layers, so that the stream grows by a small factor over all of the
 """
 
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from statistics import NormalDist
@@ -19,6 +19,7 @@ import numpy.typing as npt
 from lopa.export.families.dream import DREAM
 from lopa.export.families.family import Architecture
 from lopa.runtime.bundle.manifest import ModelDimensions
+from lopa.runtime.bundle.network import EMBEDDING, HEAD, TensorSpec, network_from_dimensions
 
 Words = npt.NDArray[np.uint16]
 ITEM_SIZE = 2
@@ -69,20 +70,12 @@ class RandomTensor:
 
 
 @dataclass(frozen=True)
-class _Matrix:
-    """One linear module of a layer."""
+class _Spread:
+    """Deviations of one linear module of a layer."""
 
-    shape: tuple[int, int]
-    """[outputs, inputs]"""
     gain: float
-    """Deviation of its outputs for inputs of mean square 1."""
+    """Deviation of its outputs without bias, for inputs of mean square 1."""
     bias: float = 0.0
-    """Deviation of its bias; 0: it has none."""
-
-    @property
-    def deviation(self) -> float:
-        """Of its values."""
-        return self.gain / math.sqrt(self.shape[1])
 
 
 def tensors_from_dimensions(
@@ -92,16 +85,19 @@ def tensors_from_dimensions(
 
     With `tied` there is no head: the embedding has its deviation, and what layers add to the stream is as much smaller.
     """
-    outer, vocabulary = architecture.outer_names, (sizes.vocab_size, sizes.hidden_size)
+    outer, network = architecture.outer_names, network_from_dimensions(sizes)
     head = _LOGIT_DEVIATION / math.sqrt(sizes.hidden_size)
     stream = head if tied else 1.0
-    tensors = [RandomTensor(outer["embedding.weight"], vocabulary, stream)]
-    for layer in range(sizes.layers):
-        prefix = architecture.layer_prefix.format(layer=layer)
-        for name, shape, deviation, mean in _layer(sizes, stream):
-            tensors.append(RandomTensor(prefix + architecture.layer_names[name], shape, deviation, mean))
-    tensors.append(RandomTensor(outer["final_norm.weight"], (sizes.hidden_size,), _NORM_DEVIATION, mean=1.0))
-    return tensors if tied else [*tensors, RandomTensor(outer["head.weight"], vocabulary, head)]
+    tensors = [RandomTensor(outer[EMBEDDING], network.embedding.shape, stream)]
+    spreads = _spreads(sizes, stream)
+    for i, layer in enumerate(network.layers):
+        prefix = architecture.layer_prefix.format(layer=i)
+        tensors += [
+            _layer_tensor(prefix + architecture.layer_names[name], name.rpartition(".")[0], tensor, spreads)
+            for name, tensor in layer.tensors.items()
+        ]
+    tensors.append(RandomTensor(outer["final_norm.weight"], network.final_norm.shape, _NORM_DEVIATION, mean=1.0))
+    return tensors if tied else [*tensors, RandomTensor(outer[HEAD], network.head.shape[::-1], head)]
 
 
 def lora_tensors_from_dimensions(
@@ -109,14 +105,15 @@ def lora_tensors_from_dimensions(
 ) -> list[RandomTensor]:
     """Both factors, under PEFT's names, of an adapter for the matrices `modules` of every layer."""
     tensors = []
-    matrices = _matrices(sizes, _LOGIT_DEVIATION / math.sqrt(sizes.hidden_size) if tied else 1.0)
-    for layer in range(sizes.layers):
-        for module, matrix in matrices.items():
+    spreads = _spreads(sizes, _LOGIT_DEVIATION / math.sqrt(sizes.hidden_size) if tied else 1.0)
+    for i, layer in enumerate(network_from_dimensions(sizes).layers):
+        for name, tensor in layer.tensors.items():
+            module = name.removesuffix(".weight")
             if module in modules:
-                outputs, inputs = matrix.shape
-                name = architecture.layer_prefix.format(layer=layer) + architecture.layer_names[f"{module}.weight"]
-                prefix = f"base_model.model.{name.removesuffix('.weight')}"
-                up = _LORA_SHARE * matrix.gain * RANK / (ALPHA * math.sqrt(RANK))
+                inputs, outputs = tensor.shape
+                source = architecture.layer_prefix.format(layer=i) + architecture.layer_names[name]
+                prefix = f"base_model.model.{source.removesuffix('.weight')}"
+                up = _LORA_SHARE * spreads[module].gain * RANK / (ALPHA * math.sqrt(RANK))
                 tensors.append(RandomTensor(f"{prefix}.lora_A.weight", (RANK, inputs), 1 / math.sqrt(inputs)))
                 tensors.append(RandomTensor(f"{prefix}.lora_B.weight", (outputs, RANK), up))
     return tensors
@@ -136,40 +133,32 @@ def pieces_of_tensor(tensor: RandomTensor, seed: int) -> Iterator[Words]:
         yield words[draws.view(np.uint16)[:items]]
 
 
-def _layer(sizes: ModelDimensions, stream: float) -> Iterator[tuple[str, tuple[int, ...], float, float]]:
-    """Name in a bundle, shape in a checkpoint, deviation and mean of a layer's tensors, in the order of the forward."""
-    yield "attention_norm.weight", (sizes.hidden_size,), _NORM_DEVIATION, 1.0
-    for module, matrix in _matrices(sizes, stream).items():
-        if module == "mlp.gate":
-            yield "mlp_norm.weight", (sizes.hidden_size,), _NORM_DEVIATION, 1.0
-        yield f"{module}.weight", matrix.shape, matrix.deviation, 0.0
-        if matrix.bias:
-            yield f"{module}.bias", matrix.shape[:1], matrix.bias, 0.0
-        if sizes.qk_norm and module in ("attention.query", "attention.key"):
-            # A score's deviation is the product of the two gains.
-            yield f"{module}_norm.weight", (sizes.head_size,), _NORM_DEVIATION, math.sqrt(_SCORE_DEVIATION)
+def _layer_tensor(source: str, module: str, tensor: TensorSpec, spreads: Mapping[str, _Spread]) -> RandomTensor:
+    """Return the tensor `source` of a checkpoint, which belongs to `module` of a layer."""
+    if tensor.role == "norm":
+        # A score's deviation is the product of the gains of the norms of query and key.
+        mean = math.sqrt(_SCORE_DEVIATION) if module in ("attention.query_norm", "attention.key_norm") else 1.0
+        return RandomTensor(source, tensor.shape, _NORM_DEVIATION, mean)
+    if tensor.role == "bias":
+        return RandomTensor(source, tensor.shape, spreads[module].bias)
+    inputs, outputs = tensor.shape
+    return RandomTensor(source, (outputs, inputs), spreads[module].gain / math.sqrt(inputs))
 
 
-def _matrices(sizes: ModelDimensions, stream: float) -> dict[str, _Matrix]:
-    """Those of a layer by their names in a bundle, in the order of the forward.
-
-    `stream` is the deviation at which the residual stream begins.
-    """
-    hidden, inner = sizes.hidden_size, sizes.intermediate_size
-    queries, keys = sizes.heads * sizes.head_size, sizes.kv_heads * sizes.head_size
-    score_bias, value_bias = (_SCORE_BIAS, _VALUE_BIAS) if sizes.qkv_bias else (0.0, 0.0)
+def _spreads(sizes: ModelDimensions, stream: float) -> dict[str, _Spread]:
+    """Return the deviations of a layer's linear modules; `stream` is that at which the residual stream begins."""
+    score_bias = _SCORE_BIAS if sizes.qkv_bias else 0.0
     # A score's deviation is the product of those of query and key, each with its bias.
     sharpness = math.sqrt(_SCORE_DEVIATION / (1 + score_bias**2))
-    attention = stream * math.sqrt(_ATTENTION_SHARE / sizes.layers / _ATTENDED_VARIANCE)
-    mlp = stream * math.sqrt(_MLP_SHARE / sizes.layers / _ACTIVATED_SQUARE)
+    score = _Spread(sharpness, bias=score_bias * sharpness)
     return {
-        "attention.query": _Matrix((queries, hidden), sharpness, bias=score_bias * sharpness),
-        "attention.key": _Matrix((keys, hidden), sharpness, bias=score_bias * sharpness),
-        "attention.value": _Matrix((keys, hidden), 1.0, bias=value_bias),
-        "attention.output": _Matrix((hidden, queries), attention),
-        "mlp.gate": _Matrix((inner, hidden), 1.0),
-        "mlp.up": _Matrix((inner, hidden), 1.0),
-        "mlp.down": _Matrix((hidden, inner), mlp),
+        "attention.query": score,
+        "attention.key": score,
+        "attention.value": _Spread(1.0, bias=_VALUE_BIAS),
+        "attention.output": _Spread(stream * math.sqrt(_ATTENTION_SHARE / sizes.layers / _ATTENDED_VARIANCE)),
+        "mlp.gate": _Spread(1.0),
+        "mlp.up": _Spread(1.0),
+        "mlp.down": _Spread(stream * math.sqrt(_MLP_SHARE / sizes.layers / _ACTIVATED_SQUARE)),
     }
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import onnx
 from tests.runtime.accelerator.geared_forward import geared_session
 
-from lopa.runtime import Decoder
+from lopa import Decoder
 from lopa.runtime.ascend.manifest import ASCEND_ENGINES
 from lopa.runtime.ascend.manifest import engine_folder as ascend_folder
 from lopa.runtime.bundle import Bundle
@@ -186,7 +186,7 @@ def costs_case(rng: random.Random, folder: Path, material: Material) -> Case:
             if not seconds >= 0:
                 raise RuntimeError(f"{seconds} seconds")
         with Decoder.open(bundle, threads=1) as decoder:
-            return answer_of_decoder(decoder, decoder.config(**{**OPTIONS, "branches": "auto"}))
+            return answer_of_decoder(decoder, decoder.config(decoder.config(**OPTIONS), branches="auto"))
 
     return Case(words, run, NO_ANSWER)
 

@@ -5,7 +5,7 @@ import random
 from pathlib import Path
 from typing import Any
 
-from lopa.runtime import Decoder, GrammarLimits
+from lopa import Decoder, GrammarLimits
 from tools.fuzz_case.case import NO_ANSWER, Case, Material
 from tools.fuzz_case.decode import answer_of_decoder
 from tools.fuzz_case.mutations import changed_bytes, changed_json, short
@@ -16,7 +16,7 @@ _FACTORS = (2, 3, 7, 97, 991, 997, 9973, 10**6 + 3, 0.1, 0.25, 2**31 - 1, 10**18
 _SIZES = (0, 1, 2, 5, 20, 200, 2000, 10**5, 10**9)
 
 
-def hostile_grammar(rng: random.Random) -> dict[str, str]:
+def hostile_grammar(rng: random.Random) -> dict[str, Any]:
     """Return one option of GenerationConfig: json_schema, regex or grammar."""
     option = rng.choice(["json_schema", "json_schema", "json_schema", "json_schema", "regex", "grammar"])
     if option == "regex":

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from lopa.runtime import Decoder, GenerationConfig
+from lopa import Decoder, GenerationConfig
 from lopa.runtime.text.chat_template import text_from_messages
 from tools.fuzz_case.case import NO_ANSWER, VERIFY_SECONDS, Case, Material
 from tools.fuzz_case.decode import PROMPT, answer_of_decoder, run_command

@@ -6,9 +6,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from lopa import Decoder, DoneEvent, GenerationConfig, GenerationOptions
 from lopa.cli.commands import COMMANDS
 from lopa.cli.main import main
-from lopa.runtime import Decoder, DoneEvent, GenerationConfig
 from lopa.runtime.errors import BadInputError
 
 # Forked processes have what was imported before: no case pays for it, or meets another version of a file.
@@ -16,7 +16,7 @@ for _name in COMMANDS.values():
     importlib.import_module(_name)
 
 PROMPT = "Question: 2 + 3?\nAnswer:"
-OPTIONS = {"branches": 2, "block_size": 8, "max_new_tokens": 16}
+OPTIONS: GenerationOptions = {"branches": 2, "block_size": 8, "max_new_tokens": 16}
 
 
 def answer_of_bundle(path: Path, devices: Sequence[str] = ("cpu",), prompt: object = PROMPT) -> list[int]:

@@ -17,7 +17,7 @@ def has_tensorrt() -> bool:
     return importlib.util.find_spec("tensorrt") is not None
 
 
-def engine_of_bundle(bundle: Path, number: str, seconds: float) -> None:
+def engine_of_bundle(bundle: Path, number: int, seconds: float) -> None:
     """Build for the gears of the bundle and hold the tokens against ONNX Runtime's on GPU `number`; again: a cache hit.
 
     Raises TimeoutExpired when that takes longer than `seconds`, CheckFailedError when a command fails.

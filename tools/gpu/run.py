@@ -25,6 +25,7 @@ from lopa.bench.gpu.results import (
     write_results,
 )
 from lopa.export.weights.plan import Dtype
+from lopa.runtime.device_families import parse_device
 from lopa.runtime.errors import LopaError
 from lopa.runtime.files.output_file import write_whole
 from tools.checkpoint.likeness import Likeness
@@ -72,8 +73,8 @@ class Settings:
     @property
     def engines(self) -> tuple[str, ...]:
         """Devices of our own engines: the one named and, on a GPU, TensorRT's on the same one."""
-        family, _, number = self.device.partition(":")
-        return (self.device, f"tensorrt:{number}") if family == "cuda" else (self.device,)
+        device = parse_device(self.device)
+        return (self.device, f"tensorrt:{device.number}") if device.family.is_nvidia_gpu else (self.device,)
 
 
 @dataclass

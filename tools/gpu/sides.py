@@ -64,7 +64,7 @@ def opened_sides(run: GpuRun, dtype: Dtype) -> Iterator[Sides]:
         eager = _opened_side(run, sides.bundle, EAGER, partial(_eager_session, run, dtype))
         if eager is not None:
             opened.callback(sides.torch.clear)  # and with them the weights
-            compiled = compiled_model(eager.model, sides.bundle.manifest.dimensions)
+            compiled = compiled_model(eager.model)
             sides.torch.update({EAGER: eager, COMPILED: EagerSession(compiled, together=True)})
         yield sides
 

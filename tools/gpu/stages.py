@@ -34,6 +34,7 @@ from lopa.export.weights.torch_dtypes import TORCH_DTYPES
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.gears import GEARS_NAME, gear_plan_from_file
 from lopa.runtime.bundle.record import json_from_record
+from lopa.runtime.device_families import parse_device
 from lopa.runtime.errors import BadInputError, CheckFailedError, MissingBackendError
 from lopa.runtime.files.output_file import write_whole
 from lopa.runtime.sessions.session import Session
@@ -127,20 +128,20 @@ def _export(run: GpuRun, dtype: Dtype) -> None:
 
 def _engine(run: GpuRun, dtype: Dtype) -> None:
     """TensorRT's engine, where TensorRT is; enough time stays for what the other engines are measured in."""
-    began, (family, _, number) = time.perf_counter(), run.settings.device.partition(":")
+    began, device = time.perf_counter(), parse_device(run.settings.device)
     seconds = run.left - _KEPT_SECONDS
-    if family != "cuda" or not has_tensorrt():
+    if not device.family.is_nvidia_gpu or not has_tensorrt():
         run.ended("engine", dtype, began, "no TensorRT here")
     elif seconds <= 0:
         run.ended("engine", dtype, began, "no time to build with TensorRT", finished=False)
     else:
         try:
-            engine_of_bundle(run.settings.bundle(dtype), number, seconds)
+            engine_of_bundle(run.settings.bundle(dtype), device.number, seconds)
         except subprocess.TimeoutExpired:
             note = f"TensorRT was not done in {seconds:.0f} seconds: raise --limit-seconds, or build it before"
             run.ended("engine", dtype, began, note, finished=False)
         except CheckFailedError as error:
-            run.failed(dtype, f"{ENGINE_PREFIX}tensorrt:{number}", "engine", "", error)
+            run.failed(dtype, f"{ENGINE_PREFIX}tensorrt:{device.number}", "engine", "", error)
         else:
             run.ended("engine", dtype, began, "TensorRT's engine is built and verified")
 

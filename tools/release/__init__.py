@@ -1,1 +1,1 @@
-"""The release: archives that two builds make the same, checked, described and tried; nothing is uploaded."""
+"""The release of a commit: `make release` (docs/releasing.md)."""

@@ -105,8 +105,8 @@ def main(
     numbers = sorted({1, *counts})
     answers: dict[int, list[Answer]] = {count: [] for count in numbers}
     with Decoder.open(bundle, [device], threads=threads) as decoder:
-        length = {} if max_new_tokens is None else {"max_new_tokens": max_new_tokens}
-        configs = {count: decoder.config(branches=count, **length) for count in numbers}
+        own = decoder.config() if max_new_tokens is None else decoder.config(max_new_tokens=max_new_tokens)
+        configs = {count: decoder.config(own, branches=count) for count in numbers}
         deque(decoder.stream(prompts[0], configs[1]), maxlen=0)  # memory is there, and the engine is warm
         turns = list(_turns(numbers, prompts, rounds))
         with progress_shown("answers", len(turns)) as progress:

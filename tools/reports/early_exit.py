@@ -57,10 +57,10 @@ def main(bundle: Path, branches: int, limit: int | None) -> None:
             "published loop": (decoder, decoder.config(branches=branches, published=True)),
         }
         results: dict[str, list[GenerationResult]] = {name: [] for name in variants}
-        next(decoder.generate([items[0].prompt], config))
+        decoder.generate(items[0].prompt, config)
         for item in items:
             for name, (each, options) in variants.items():
-                results[name].extend(each.generate([item.prompt], options))
+                results[name].append(each.generate(item.prompt, options))
     rows = []
     for kind in sorted({item.kind for item in items}):
         for name, found in results.items():

@@ -66,7 +66,7 @@ def decoded(
     manifest = decoder.bundle.manifest
     store = PromptStore(prompt_rows)
     pool = RequestPool(session, manifest, decoder.tokenizer, store, max_padding=padding)  # type: ignore[arg-type]
-    jobs = [decoder.job(prompt, config) for prompt in prompts]
+    jobs = [decoder._job(prompt, config) for prompt in prompts]
     waiting = list(reversed(jobs))
     wall, processor = time.perf_counter(), time.process_time()
     while waiting or len(pool):

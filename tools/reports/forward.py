@@ -8,13 +8,13 @@ statistics of the wanted ones; it runs the branches one after another, as publis
 the times are compared with.
 """
 
-import copy
 import re
 import shlex
 import sys
 from pathlib import Path
 
 import click
+import torch
 
 from lopa.bench.forward.comparison import ForwardReport, compared_forwards, table_from_forwards
 from lopa.bench.forward.work import ForwardShape
@@ -57,7 +57,7 @@ def main(
     for path in () if output is None else files_of_report(output, "forward"):
         check_output(path)
     model = eager_model_from_checkpoint(checkpoint, lora)
-    half = copy.deepcopy(model).bfloat16()
+    half = eager_model_from_checkpoint(checkpoint, lora, dtype=torch.bfloat16)
     sides: dict[str, Session] = {
         "torch float32, in a batch": EagerSession(model, together=True),
         "torch float32, one by one": EagerSession(model),

@@ -24,7 +24,7 @@ from lopa.runtime.decoder import Decoder
 from lopa.runtime.decoding.decoding import Step
 from lopa.runtime.errors import GrammarRefusedError
 from lopa.runtime.generation_config import TRAITS, GenerationConfig, Strategy
-from lopa.runtime.grammar.source import reading_from_config
+from lopa.runtime.grammar.source import reading_from_request, request_from_config
 from lopa.runtime.grammar.state import state_of_nothing
 from lopa.runtime.grammar.vocabulary import Vocabulary, vocabulary_from_tokenizer
 from lopa.runtime.requests.result import DoneEvent, GenerationResult
@@ -72,7 +72,7 @@ class Seen:
     def time(self, config: GenerationConfig, result: GenerationResult, vocabulary: Vocabulary) -> None:
         """Read an answer once more, with a clock."""
         began = time.perf_counter()
-        state = state_of_nothing(reading_from_config(config, vocabulary), config.positions)
+        state = state_of_nothing(reading_from_request(request_from_config(config), vocabulary), config.positions)
         self.start.append(time.perf_counter() - began)
         for place, token in enumerate(result.token_ids):
             began = time.perf_counter()

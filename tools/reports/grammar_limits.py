@@ -17,8 +17,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from lopa import Decoder, GrammarLimits, LopaError
 from lopa.bench.machine import date_now, machine_now
-from lopa.runtime import Decoder, GrammarLimits, LopaError
 from tools.fuzz.grammars import hostile_grammar
 from tools.serving.server import MODEL, served
 
@@ -95,12 +95,12 @@ def _line_of_steps(bundle: Path, seeds: range) -> str:
             options = hostile_grammar(random.Random(seed))
             began = time.process_time()
             try:
-                job = decoder.job(_PROMPT, decoder.config(max_new_tokens=64, block_size=16, **options))
+                job = decoder._job(_PROMPT, decoder.config(max_new_tokens=64, block_size=16, **options))
             except LopaError:
                 ends["refused"] += 1
                 continue
             worst_start = max(worst_start, (time.process_time() - began, str(options)))
-            pool = decoder.pool(prompt_rows=0)
+            pool = decoder._pool(prompt_rows=0)
             pool.add(job)
             while not job.handle.done:
                 began = time.process_time()

@@ -63,7 +63,7 @@ def _scores(decoder: Decoder, items: Sequence[EvalItem]) -> list[str]:
     measures = []
     for variant in VARIANTS:
         config = variant_config(decoder, variant, published=False)
-        outcomes = [outcome_from_result(item, next(decoder.generate([item.prompt], config))) for item in items]
+        outcomes = [outcome_from_result(item, decoder.generate(item.prompt, config)) for item in items]
         measures.append(measure_from_outcomes(outcomes))
     shares = [100 * _share(measure) for measure in measures]
     speeds = [measure.tokens_per_forward for measure in measures]
@@ -80,7 +80,7 @@ def _share(measure: Measure) -> float:
 def _sequences(decoder: Decoder, items: Sequence[EvalItem]) -> list[tuple[Int64, int]]:
     """Prompt and answer of some prompts as one sequence, and where the answer begins."""
     config = decoder.config(strategy="vanilla", max_new_tokens=_ANSWER_TOKENS)
-    results = [next(decoder.generate([item.prompt], config)) for item in items[:_ANSWERS]]
+    results = [decoder.generate(item.prompt, config) for item in items[:_ANSWERS]]
     return [(np.array([*r.prompt_ids, *r.token_ids], np.int64), len(r.prompt_ids)) for r in results]
 
 

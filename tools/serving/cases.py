@@ -4,7 +4,7 @@ import dataclasses
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -131,7 +131,7 @@ def _decoded_alone(
 ) -> tuple[GenerationResult, ...]:
     """All answers to the first prompt, then to the second; those to one prompt have seeds that count up."""
     return tuple(
-        next(iter(decoder.generate([prompt], replace(config, seed=config.draw_seed + copy * bool(config.temperature)))))
+        decoder.generate(prompt, config, seed=config.draw_seed + copy * bool(config.temperature))
         for prompt in prompts
         for copy in range(copies)
     )

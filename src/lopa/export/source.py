@@ -19,8 +19,9 @@ from lopa.export.checkpoint.lora import (
 )
 from lopa.export.checkpoint.tensors import INDEX_NAME, StoredTensor, tensors_from_checkpoint
 from lopa.export.checkpoint.tokenizer_files import TOKENIZER_NAME, TokenizerFiles, tokenizer_files_from_checkpoint
-from lopa.export.weights.plan import WeightPlan, check_layer_count, check_stored_tensors, weight_plan_from_config
+from lopa.export.weights.plan import WeightPlan, check_stored_tensors, weight_plan_from_network
 from lopa.runtime.bundle.manifest import Origin
+from lopa.runtime.bundle.network import HEAD, network_from_dimensions
 from lopa.runtime.install_hint import installed_version
 
 _TOOLS = ("torch", "onnxscript", "onnx-ir", "safetensors", "tokenizers")
@@ -67,10 +68,10 @@ def source_from_checkpoint(
     tokenizer = tokenizer_files_from_checkpoint(checkpoint, config, chat_template)
     stored = tensors_from_checkpoint(checkpoint)
     found = {name: tensor.shape for name, tensor in stored.items()}
-    check_layer_count(config, found, source=str(checkpoint))
-    planned = weight_plan_from_config(config)
+    network = network_from_dimensions(config.dimensions)
+    planned = weight_plan_from_network(network, config.architecture, tied=config.tied_embeddings)
     # A tied checkpoint may still carry its head.
-    ignored = {config.architecture.outer_names["head.weight"]} if config.tied_embeddings else set()
+    ignored = {config.architecture.outer_names[HEAD]} if config.tied_embeddings else set()
     check_stored_tensors(planned, found, ignored=ignored, source=str(checkpoint))
     shapes = {weight.source: weight.source_shape for weight in planned}
     adapter = NO_ADAPTER if lora is None else adapter_from_folder(lora, shapes, config.architecture)

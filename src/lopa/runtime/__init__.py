@@ -1,79 +1,31 @@
-"""The light runtime: opens bundles, runs their engines, decodes with LoPA.
+"""Open bundles, run their engines and decode with LoPA. Needs neither torch, transformers nor onnx.
 
-Knows numpy, onnxruntime and tokenizers. Does not know torch, transformers or onnx, nor how a bundle is made.
+The public names are those of `lopa` (docs/public-api.md). They can be imported from here too, and are loaded when they
+are first used, so that a module of this package loads what it needs itself and nothing else.
 """
 
 import os
+from typing import TYPE_CHECKING, Any
 
-from lopa.runtime.branch_choice import BranchChoice
-from lopa.runtime.decoder import Decoder
-from lopa.runtime.decoding.step import Step
-from lopa.runtime.decoding.trace_table import trace_table
-from lopa.runtime.engine import Engine
-from lopa.runtime.errors import (
-    BadInputError,
-    CheckFailedError,
-    DevicesLostError,
-    EngineClosedError,
-    EngineFailedError,
-    GrammarHelperError,
-    GrammarRefusedError,
-    LopaError,
-    MissingBackendError,
-    NonFiniteAnswerError,
-    OutputFailedError,
-    PreparationStoppedError,
-    PromptTooLongError,
-    QueueFullError,
-)
-from lopa.runtime.generation_config import GenerationConfig
-from lopa.runtime.grammar.limits import GrammarLimits
-from lopa.runtime.requests.handle import RequestHandle
-from lopa.runtime.requests.observer import AdmissionReport, EndReport, EngineObserver, RoundReport
-from lopa.runtime.requests.prepared import PreparedRequest
-from lopa.runtime.requests.reservation import Reservation
-from lopa.runtime.requests.result import DoneEvent, DraftEvent, Event, GenerationResult, TextEvent
-from lopa.runtime.requests.status import EngineStatus
-from lopa.runtime.text.prompt_ids import PromptRequest
+import lopa
+
+if TYPE_CHECKING:
+    from lopa import *  # noqa: F403
 
 # Before onnxruntime is imported, which is when a session is opened. Version 1.31 writes an id of the machine and events
 # for its makers into the user's cache, unless it is told otherwise. "0" in the environment allows it.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
-__all__ = [
-    "AdmissionReport",
-    "BadInputError",
-    "BranchChoice",
-    "CheckFailedError",
-    "Decoder",
-    "DevicesLostError",
-    "DoneEvent",
-    "DraftEvent",
-    "EndReport",
-    "Engine",
-    "EngineClosedError",
-    "EngineFailedError",
-    "EngineObserver",
-    "EngineStatus",
-    "Event",
-    "GenerationConfig",
-    "GenerationResult",
-    "GrammarHelperError",
-    "GrammarLimits",
-    "GrammarRefusedError",
-    "LopaError",
-    "MissingBackendError",
-    "NonFiniteAnswerError",
-    "OutputFailedError",
-    "PreparationStoppedError",
-    "PreparedRequest",
-    "PromptRequest",
-    "PromptTooLongError",
-    "QueueFullError",
-    "RequestHandle",
-    "Reservation",
-    "RoundReport",
-    "Step",
-    "TextEvent",
-    "trace_table",
-]
+__all__ = lopa.__all__
+
+
+if not TYPE_CHECKING:  # as in lopa
+
+    def __getattr__(name: str) -> Any:
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(lopa, name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

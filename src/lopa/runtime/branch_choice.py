@@ -7,11 +7,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from lopa.runtime.bundle.manifest import DecodingDefaults
+from lopa.runtime.device_families import STAGE_SEPARATOR, is_on_processor
 from lopa.runtime.generation_config import DEFAULT_BRANCHES, MOST_BRANCHES, GenerationConfig
-from lopa.runtime.sessions.cpu_cores import is_whole_processor
 
-_HOST_FAMILIES = ("cpu", "numpy")
-"""Whatever of them is named."""
 LEAST_TO_LOOK_AHEAD = 8
 """Positions that may be decided at a time, below which little is left for lookaheads: a step fills one of them at
 least, and each lookahead another."""
@@ -45,7 +43,7 @@ def branch_choice(config: GenerationConfig, devices: Sequence[str]) -> BranchCho
     little = reason_against_lookahead(config)
     if little is not None:
         return BranchChoice(1, little)
-    if not all(_on_host(device) for device in devices):
+    if not all(map(is_on_processor, devices)):
         return BranchChoice(DEFAULT_BRANCHES, "an accelerator verifies several branches in about the time of one")
     if len(devices) > 1:
         return BranchChoice(min(len(devices), MOST_BRANCHES), "one for each CPU device, which verify them side by side")
@@ -58,7 +56,7 @@ def _choice_of_guesses(config: GenerationConfig, devices: Sequence[str]) -> Bran
     """Of a lossless decode."""
     if config.branches is not None:
         return BranchChoice(config.branches, "as asked for")
-    if not all(_on_host(device) for device in devices):
+    if not all(map(is_on_processor, devices)):
         return BranchChoice(DEFAULT_BRANCHES, "lossless: guesses of the next three steps")
     if len(devices) > 1:
         return BranchChoice(min(len(devices), MOST_BRANCHES), "lossless: one for each CPU device")
@@ -81,9 +79,4 @@ def may_share_rows(devices: Sequence[str]) -> bool:
     Not where devices or stages share the branches, nor where shapes are planned for: one window is one share, and
     longer than a plan's.
     """
-    return len(devices) == 1 and "+" not in devices[0] and _on_host(devices[0])
-
-
-def _on_host(device: str) -> bool:
-    """Whether `device`, or every stage of it, computes on the CPU."""
-    return all(is_whole_processor(stage) or stage.split(":", 1)[0] in _HOST_FAMILIES for stage in device.split("+"))
+    return len(devices) == 1 and STAGE_SEPARATOR not in devices[0] and is_on_processor(devices[0])

@@ -4,12 +4,13 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from contextlib import closing
+from dataclasses import fields, replace
 from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, Unpack, overload
 
 from lopa.runtime.branch_choice import BranchChoice, branch_choice, may_share_rows
 from lopa.runtime.bundle import Bundle
@@ -28,7 +29,7 @@ from lopa.runtime.errors import (
     PreparationStoppedError,
 )
 from lopa.runtime.files.untrusted_input import refused_as_bad_input
-from lopa.runtime.generation_config import GenerationConfig, config_with_defaults, plan_from_config
+from lopa.runtime.generation_config import GenerationConfig, GenerationOptions, config_with_defaults, plan_from_config
 from lopa.runtime.grammar.helper import GrammarHelper, helper_runs_here
 from lopa.runtime.grammar.limits import GrammarLimits
 from lopa.runtime.grammar.preparation import state_of_checked, state_of_request
@@ -41,11 +42,11 @@ from lopa.runtime.requests.job import Job
 from lopa.runtime.requests.observer import EngineObserver
 from lopa.runtime.requests.pool import RequestPool
 from lopa.runtime.requests.prompt_store import PROMPT_ROWS, PromptStore
-from lopa.runtime.requests.result import Event, GenerationResult
+from lopa.runtime.requests.result import Event, GenerationResult, TextEvent
 from lopa.runtime.row_sharing import CheaperForward, always
 from lopa.runtime.sessions.device_errors import TypedSession
 from lopa.runtime.sessions.session import Session
-from lopa.runtime.text.prompt_ids import Prompt, PromptRequest, check_prompts, ids_from_prompt
+from lopa.runtime.text.prompt_ids import Prompt, PromptRequest, check_prompts, ids_from_prompt, is_single_prompt
 from lopa.runtime.text.tokenizer import Tokenizer
 
 MOST_PARALLEL = 4096
@@ -57,8 +58,12 @@ _LOG = logging.getLogger(__name__)
 class Decoder:
     """Decodes prompts with one bundle on one device or several.
 
-    One caller at a time; lopa.runtime.Engine takes any number.
+    One caller at a time; lopa.Engine takes any number.
     """
+
+    bundle: Bundle
+    session: Session
+    tokenizer: Tokenizer
 
     def __init__(
         self,
@@ -116,18 +121,26 @@ class Decoder:
         _LOG.info("bundle %s on %s with %s threads", bundle.path, session.device, own)
         return cls(bundle, session, tokenizer, threads=threads, grammar_limits=grammar_limits)
 
-    def config(self, **overrides: Any) -> GenerationConfig:
-        """Return the config of a request with `overrides`, then the bundle's defaults, then what it was trained for.
+    def config(self, base: GenerationConfig | None = None, /, **options: Unpack[GenerationOptions]) -> GenerationConfig:
+        """Return `base` with `options` changed; without `base`, the config of a request that names `options`.
 
-        Of the latter two, what does not go with `overrides` is left out. Raises BadInputError for options that are
-        unknown, wrong, or wrong together.
+        The latter has `options`, then the bundle's defaults, then what the model was trained for. Defaults that cannot
+        be used together with `options` are left out. Raises BadInputError for options that are unknown, wrong, or wrong
+        together.
         """
-        manifest = self.bundle.manifest
-        return config_with_defaults(manifest.decoding.options(), manifest.default_options, overrides)
+        if base is None:
+            manifest = self.bundle.manifest
+            return config_with_defaults(manifest.decoding.options(), manifest.default_options, options)
+        _check_config(base)
+        if not options:
+            return base
+        own = {option.name: getattr(base, option.name) for option in fields(base)}
+        return GenerationConfig.from_mapping({**own, **options})
 
     def branches_for(self, config: GenerationConfig) -> BranchChoice:
-        """The number of branches with which this decoder decodes `config`, and why."""
-        return branch_choice(_checked_config(config), self.session.device.split(","))
+        """Return the number of branches with which this decoder decodes `config`, and why."""
+        _check_config(config)
+        return branch_choice(config, self.session.device.split(","))
 
     def prepare_grammars(self) -> None:
         """Read the bundle's tokens as grammars need them, and start the helper process if there is to be one.
@@ -145,6 +158,18 @@ class Decoder:
         max_new_tokens, and MissingBackendError where llguidance is not installed."""
         self._grammar(config, _always)
 
+    @overload
+    def generate(  # type: ignore[overload-overlap]  # text is itself an iterable of text
+        self,
+        prompts: Prompt | PromptRequest,
+        config: GenerationConfig | None = None,
+        *,
+        parallel: int = 1,
+        on_step: Callable[[int, Step], None] | None = None,
+        **options: Unpack[GenerationOptions],
+    ) -> GenerationResult: ...
+
+    @overload
     def generate(
         self,
         prompts: Iterable[Prompt | PromptRequest],
@@ -152,18 +177,49 @@ class Decoder:
         *,
         parallel: int = 1,
         on_step: Callable[[int, Step], None] | None = None,
+        **options: Unpack[GenerationOptions],
+    ) -> list[GenerationResult]: ...
+
+    def generate(
+        self,
+        prompts: Prompt | PromptRequest | Iterable[Prompt | PromptRequest],
+        config: GenerationConfig | None = None,
+        *,
+        parallel: int = 1,
+        on_step: Callable[[int, Step], None] | None = None,
+        **options: Unpack[GenerationOptions],
+    ) -> GenerationResult | list[GenerationResult]:
+        """Decode one prompt and return its result, or several prompts and return a list of results in their order.
+
+        A prompt is text, ids or a PromptRequest. Arguments and errors are those of `iter_generate`, which gives each
+        result as soon as it is there.
+        """
+        single = is_single_prompt(prompts)
+        several: Any = [prompts] if single else prompts
+        results = list(self.iter_generate(several, config, parallel=parallel, on_step=on_step, **options))
+        return results[0] if single else results
+
+    def iter_generate(
+        self,
+        prompts: Iterable[Prompt | PromptRequest],
+        config: GenerationConfig | None = None,
+        *,
+        parallel: int = 1,
+        on_step: Callable[[int, Step], None] | None = None,
+        **options: Unpack[GenerationOptions],
     ) -> Generator[GenerationResult, None, None]:
         """Decode prompts; results come in the same order, each as soon as it and those before it are done.
 
-        A PromptRequest is decoded by its own config, other prompts by `config` (None: the bundle's own). `parallel`
-        requests share every forward; the answers do not depend on it (docs/engine.md). `on_step` is called after every
-        step with the number of its prompt, from 0, and the step; an error that it raises ends that prompt, and the
-        iterator raises it. Raises BadInputError at once for one prompt where a list of them is meant; the iterator
-        raises as `stream` does at the first prompt that cannot be used, and for a `parallel` that is no number from 1
-        to MOST_PARALLEL.
+        A PromptRequest is decoded by its own config, other prompts by `config` (None: the bundle's own) with `options`
+        changed. `parallel` requests share every forward; the answers do not depend on it (docs/engine.md). `on_step` is
+        called after every step with the number of its prompt, from 0, and the step; an error that it raises ends that
+        prompt, and the iterator raises it. Raises BadInputError at once for wrong options and for one prompt where
+        several are meant. The iterator raises as `stream` does at the first prompt that cannot be used, and for a
+        `parallel` that is no number from 1 to MOST_PARALLEL.
         """
         check_prompts(prompts)
         check_callback(on_step)
+        config = self.config(config, **options) if options else config
         return self._results(prompts, config, parallel, on_step)
 
     def outcomes(
@@ -173,16 +229,18 @@ class Decoder:
         *,
         parallel: int = 1,
         on_step: Callable[[int, Step], None] | None = None,
+        **options: Unpack[GenerationOptions],
     ) -> Iterator[GenerationResult | BadInputError]:
-        """As `generate`, with an error in the place of a prompt that cannot be used, or that is an error already.
+        """Decode prompts like `iter_generate`, but give an error in the place of a prompt that cannot be used.
 
-        `on_step` hears of every step, with the number of its prompt, from 0. When the device fails, or `prompts`
-        raises, the results that are there come first.
+        An error among `prompts` is given in its own place too. When the device fails, or `prompts` raises, the results
+        that are there come first.
         """
         check_prompts(prompts)
         check_callback(on_step)
+        config = self.config(config, **options) if options else config
         parallel = whole_number("parallel", parallel, least=1, most=MOST_PARALLEL)
-        pool = self.pool()
+        pool = self._pool()
         entries = enumerate(prompts)
         pending: deque[RequestHandle] = deque()
         failure: Exception | None = None
@@ -212,16 +270,32 @@ class Decoder:
         *,
         drafts: bool = False,
         on_step: Callable[[Step], None] | None = None,
-    ) -> Iterator[Event]:
+        **options: Unpack[GenerationOptions],
+    ) -> Generator[Event, None, None]:
         """Decode one prompt: text events as text is committed, drafts if wanted, the result last.
 
-        `prompt` is text, to which a beginning-of-text is added as the bundle says, or ids, taken as they are. Closing
-        the iterator cancels the request. Raises BadInputError for an empty prompt, one that does not fit, and
-        branches="auto" without a cost table of this device in the bundle.
+        `prompt` is text, to which a beginning-of-text is added as the bundle says, or ids, taken as they are. It is
+        decoded by `config` (None: the bundle's own) with `options` changed. Closing the iterator cancels the request.
+        Raises BadInputError for wrong options, an empty prompt, one that does not fit, and branches="auto" without a
+        cost table of this device in the bundle.
         """
-        return self._events(self.job(prompt, config, drafts=drafts, on_step=on_step))
+        return self._events(self._job(prompt, self.config(config, **options), drafts=drafts, on_step=on_step))
 
-    def job(
+    def stream_text(
+        self,
+        prompt: Prompt,
+        config: GenerationConfig | None = None,
+        *,
+        on_step: Callable[[Step], None] | None = None,
+        **options: Unpack[GenerationOptions],
+    ) -> Generator[str, None, None]:
+        """Decode one prompt and give the pieces of its text as they are committed: the text of the events of `stream`.
+
+        Arguments and errors are those of `stream`.
+        """
+        return _texts(self.stream(prompt, config, on_step=on_step, **options))
+
+    def _job(
         self,
         prompt: Prompt,
         config: GenerationConfig | None = None,
@@ -231,13 +305,13 @@ class Decoder:
         on_step: Callable[[Step], None] | None = None,
         is_wanted: Callable[[], bool] | None = None,
     ) -> Job:
-        """A request, checked; `deadline` in seconds from now.
+        """Return a checked request; `deadline` in seconds from now.
 
         Once `is_wanted` returns False or the deadline has passed, the preparation of its grammar stops: with
         PreparationStoppedError, or as a request that is due. Raises as `stream` does, and for a bad deadline.
         """
         submitted = time.perf_counter()
-        config = self.config() if config is None else _checked_config(config)
+        config = self.config(config)
         check_callback(on_step)
         if deadline is not None:
             deadline = real_number("deadline", deadline, least=0.0, most=MOST_SECONDS)
@@ -267,8 +341,8 @@ class Decoder:
             deadline=due,
         )
 
-    def pool(self, prompt_rows: int = PROMPT_ROWS, observer: EngineObserver | None = None) -> RequestPool:
-        """An empty pool on this decoder's session, which keeps up to `prompt_rows` rows of prompts for reuse."""
+    def _pool(self, prompt_rows: int = PROMPT_ROWS, observer: EngineObserver | None = None) -> RequestPool:
+        """Return an empty pool on this decoder's session, which keeps up to `prompt_rows` rows of prompts for reuse."""
         return RequestPool(
             TypedSession(self.session),
             self.bundle.manifest,
@@ -368,9 +442,9 @@ class Decoder:
                 raise outcome
             yield outcome
 
-    def _events(self, job: Job) -> Iterator[Event]:
+    def _events(self, job: Job) -> Generator[Event, None, None]:
         """A pool of one: its rounds run while the events are asked for, and its clock starts with the first."""
-        pool, handle, place = self.pool(prompt_rows=0), job.handle, 0
+        pool, handle, place = self._pool(prompt_rows=0), job.handle, 0
         try:
             pool.add(replace(job, submitted=time.perf_counter()))
             while not handle.done:
@@ -402,7 +476,7 @@ class Decoder:
             with refused_as_bad_input(
                 "a prompt that cannot be used", expected="text or ids, and a config", remedy="correct it"
             ):
-                job = self.job(prompt, config, on_step=on_step)
+                job = self._job(prompt, config, on_step=on_step)
         except BadInputError as error:
             handle = RequestHandle()
             handle.put_error(error)
@@ -415,14 +489,20 @@ def _always() -> bool:
     return True
 
 
-def _checked_config(config: Any) -> GenerationConfig:
+def _texts(events: Generator[Event, None, None]) -> Generator[str, None, None]:
+    with closing(events):
+        for event in events:
+            if isinstance(event, TextEvent):
+                yield event.text
+
+
+def _check_config(config: Any) -> None:
     if not isinstance(config, GenerationConfig):
         raise BadInputError(
             f"a config of type {type(config).__name__}",
             expected="a GenerationConfig, or None for the bundle's own",
             remedy="make one with decoder.config(...)",
         )
-    return config
 
 
 def _outcome(handle: RequestHandle) -> GenerationResult | BadInputError:

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.checked_values import MOST_SECONDS, check_callback, real_number, whole_number
@@ -26,7 +26,7 @@ from lopa.runtime.errors import (
     QueueFullError,
     stopped_preparation,
 )
-from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.generation_config import GenerationConfig, GenerationOptions
 from lopa.runtime.grammar.limits import GrammarLimits
 from lopa.runtime.parallel.branch_session import STALL_SECONDS
 from lopa.runtime.requests.admission import JOINING_ROWS, Admission
@@ -81,7 +81,7 @@ class Engine:
         self._admission = Admission(whole_number("joining_rows", joining_rows, least=1, most=MOST_PROMPT_ROWS))
         self._decoder = decoder
         self._closes_decoder = False
-        self._pool = decoder.pool(rows, checked_observer(observer))
+        self._pool = decoder._pool(rows, checked_observer(observer))
         self._changed = threading.Condition()
         # Under the condition's lock, from here on.
         self._waiting: list[Job] = []
@@ -137,9 +137,9 @@ class Engine:
         engine._closes_decoder = True
         return engine
 
-    def config(self, **overrides: Any) -> GenerationConfig:
-        """A config that starts from what the bundle's checkpoint was trained for."""
-        return self._decoder.config(**overrides)
+    def config(self, base: GenerationConfig | None = None, /, **options: Unpack[GenerationOptions]) -> GenerationConfig:
+        """Return `base` with `options` changed; without `base`, a request's config, as Decoder.config."""
+        return self._decoder.config(base, **options)
 
     def prompt_from_messages(self, messages: Sequence[Mapping[str, Any]], *, special_tokens: bool = False) -> list[int]:
         """Ids of a chat by the bundle's chat template, ready for `submit`; as Decoder.prompt_from_messages."""
@@ -189,6 +189,7 @@ class Engine:
         deadline: float | None = None,
         drafts: bool = False,
         on_step: Callable[[Step], None] | None = None,
+        **options: Unpack[GenerationOptions],
     ) -> PreparedRequest:
         """Check a request on a thread of its own, so that an asyncio loop goes on meanwhile; `submit` then takes it.
 
@@ -197,17 +198,18 @@ class Engine:
         """
         self._check_takes(1)
         cancelled = threading.Event()
-        job = partial(
-            self._decoder.job,
+        prepare = partial(
+            self._prepared_job,
             prompt,
             config,
             deadline=deadline,
             drafts=drafts,
             on_step=on_step,
-            is_wanted=lambda: not (self._closed or cancelled.is_set()),
+            is_cancelled=cancelled.is_set,
+            **options,
         )
         try:
-            return PreparedRequest(await asyncio.to_thread(self._prepared, job))
+            return PreparedRequest(await asyncio.to_thread(prepare))
         finally:
             cancelled.set()
 
@@ -219,30 +221,23 @@ class Engine:
         deadline: float | None = None,
         drafts: bool = False,
         on_step: Callable[[Step], None] | None = None,
+        **options: Unpack[GenerationOptions],
     ) -> RequestHandle:
         """Ask for an answer, from any thread; returns once the request is checked.
 
-        `deadline` is in seconds from now, waiting included (the config's time_limit counts from the first round); what
-        is committed by then is the result. `on_step` hears of every step on the engine's thread; what it raises ends
-        the request. A PreparedRequest has all of them already. Raises BadInputError as Decoder.stream does, for a
-        negative deadline and for a PreparedRequest that was submitted before, QueueFullError, EngineClosedError (also
-        while the engine drains).
+        The prompt is decoded by `config` (None: the bundle's own) with `options` changed. `deadline` is in seconds from
+        now, waiting included (the config's time_limit counts from the first round); what is committed by then is the
+        result. `on_step` hears of every step on the engine's thread; what it raises ends the request. A PreparedRequest
+        has all of them already.
+
+        Raises BadInputError as Decoder.stream does, for a negative deadline and for a PreparedRequest that was
+        submitted before, QueueFullError, EngineClosedError (also while the engine drains).
         """
         self._check_takes(1)  # before anything is done for a request that cannot come in
         if isinstance(prompt, PreparedRequest):
-            job = prompt.take()
+            job = prompt._take()
         else:
-            job = self._prepared(
-                partial(
-                    self._decoder.job,
-                    prompt,
-                    config,
-                    deadline=deadline,
-                    drafts=drafts,
-                    on_step=on_step,
-                    is_wanted=lambda: not self._closed,
-                )
-            )
+            job = self._prepared_job(prompt, config, deadline=deadline, drafts=drafts, on_step=on_step, **options)
         self._take([job])
         return job.handle
 
@@ -255,37 +250,36 @@ class Engine:
         drafts: bool = False,
         on_step: Callable[[int, Step], None] | None = None,
         reservation: Reservation | None = None,
+        **options: Unpack[GenerationOptions],
     ) -> tuple[RequestHandle, ...]:
         """Ask for several answers, all or none of them; a handle for each prompt, in order.
 
-        A PromptRequest is decoded by its own config, other prompts by `config`. Copies (the same ids and config, with
-        temperature 0 and no `on_step`) are decoded once, in one slot and one place of the queue: each handle gives the
-        whole answer, and ends by itself when it is cancelled. `on_step` is told the number of the prompt too, from 0.
-        They take the places of `reservation`, if there is one, and free ones beyond it.
+        A PromptRequest is decoded by its own config, other prompts by `config` with `options` changed. Copies (the same
+        ids and config, with temperature 0 and no `on_step`) are decoded once, in one slot and one place of the queue:
+        each handle gives the whole answer, and ends by itself when it is cancelled. `on_step` is called with the number
+        of the prompt, from 0, and the step. The requests take the places of `reservation`, if there is one, and free
+        ones beyond it.
 
         Raises as `submit` does, for the first prompt that cannot be used or finds no place, and
         PreparationStoppedError when the reservation is cancelled meanwhile; then nothing runs.
         """
         check_prompts(prompts)
         check_callback(on_step)
+        config = self.config(config, **options) if options else config
         submitted = time.perf_counter()
         handles: list[RequestHandle] = []
         jobs: dict[Hashable, Job] = {}
         self._check_takes(1, reservation)
         for number, prompt in enumerate(prompts):
-            heard = None if on_step is None else partial(on_step, number)
             own, text = (prompt.config, prompt.prompt) if isinstance(prompt, PromptRequest) else (config, prompt)
             try:
-                job = self._prepared(
-                    partial(
-                        self._decoder.job,
-                        text,
-                        own,
-                        deadline=deadline,
-                        drafts=drafts,
-                        on_step=heard,
-                        is_wanted=lambda: not (self._closed or (reservation is not None and reservation.cancelled)),
-                    )
+                job = self._prepared_job(
+                    text,
+                    own,
+                    deadline=deadline,
+                    drafts=drafts,
+                    on_step=None if on_step is None else partial(on_step, number),
+                    is_cancelled=lambda: reservation is not None and reservation.cancelled,
                 )
             except BadInputError as error:
                 if number == 0 and isinstance(prompts, Sized) and len(prompts) == 1:
@@ -415,10 +409,27 @@ class Engine:
             self._pool.end_failed(job, failure)
         self._pool.close()
 
-    def _prepared(self, job: Callable[[], Job]) -> Job:
-        """Make a request. Raises EngineClosedError where the engine was closed meanwhile."""
+    def _prepared_job(
+        self,
+        prompt: Prompt,
+        config: GenerationConfig | None,
+        *,
+        deadline: float | None,
+        drafts: bool,
+        on_step: Callable[[Step], None] | None,
+        is_cancelled: Callable[[], bool] = lambda: False,
+        **options: Unpack[GenerationOptions],
+    ) -> Job:
+        """Return a checked request. Raises EngineClosedError where the engine was closed meanwhile."""
         try:
-            return job()
+            return self._decoder._job(
+                prompt,
+                self.config(config, **options),
+                deadline=deadline,
+                drafts=drafts,
+                on_step=on_step,
+                is_wanted=lambda: not (self._closed or is_cancelled()),
+            )
         except PreparationStoppedError:
             self._check_takes(0)
             raise

@@ -9,12 +9,30 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 DISTRIBUTION = "lopa-export"
 _OF_EXTRA = re.compile(r"""extra\s*==\s*["']([^"']+)["']""")
 _OF_PLATFORM = re.compile(r"""sys_platform\s*==\s*["']([^"']+)["']""")
+
+
+@dataclass(frozen=True)
+class Ability:
+    """Something that a user can do where all of its parts are installed."""
+
+    use: str
+    """One word for what such an install is for."""
+    name: str
+    distributions: tuple[str, ...]
+    """Packages of pip; "a or b" where one of them serves."""
+    remedy: Callable[[], str]
+    """Returns what to do about missing parts."""
+    programs: tuple[str, ...] = ()
+    """Programs on PATH."""
+    min_version: tuple[int, int] = (0, 0)
+    """Oldest version of every distribution: year and release, or major and minor number."""
 
 
 def pip_install(*extras: str, also: Sequence[str] = ()) -> str:

@@ -4,10 +4,9 @@ As one window they are fewer rows to multiply with the weights, but every row's 
 weighs more is known from the cost table of the device, or else estimated from the sizes of the model. Knows no tokens.
 """
 
-import math
-
 from lopa.runtime.bundle.costs import CostTable
 from lopa.runtime.bundle.manifest import Manifest
+from lopa.runtime.bundle.network import HEAD, network_from_dimensions
 from lopa.runtime.contract import tiles
 from lopa.runtime.state.windows import Windows
 
@@ -15,10 +14,9 @@ LEAST_SAVED = 0.05
 """Share of a forward's time that has to be saved: less is within the error of an estimate."""
 ATTENTION = 2.0
 """How many operations of a product with float32 weights take as long as one of attention (measured:
-docs/measurements/2026-11-22-cpu/shared-rows.md)."""
+docs/measurements/cpu-shared-rows.md)."""
 INTEGER = 3.0
 """How many operations of a product with integer weights take as long as one with float32 weights (measured there)."""
-_EMBEDDING, _HEAD = "embedding.weight", "head.weight"
 
 
 def always(windows: Windows, rows: int, wanted: int) -> bool:  # noqa: ARG001
@@ -32,14 +30,13 @@ class CheaperForward:
     def __init__(self, manifest: Manifest, table: CostTable | None) -> None:
         """`table` of the device; None: by the sizes of the model alone, on a processor."""
         sizes = manifest.dimensions
-        layers = head = 0.0
-        for name, record in manifest.tensors.items():
-            if name == _EMBEDDING or len(record.shape) != 2 or not name.endswith(".weight"):
-                continue
-            work = 2 * math.prod(record.shape) / (INTEGER if record.dtype in ("int8", "int4") else 1)
-            layers, head = (layers, head + work) if name == _HEAD else (layers + work, head)
+        work = {
+            name: tensor.row_operations / (INTEGER if manifest.has_integers(name) else 1)
+            for name, tensor in network_from_dimensions(sizes).tensors.items()
+        }
         self._table = table
-        self._layers, self._head = layers, head
+        self._head = work.pop(HEAD)
+        self._layers = sum(work.values())
         """Work of a row in products with weights, and of a wanted row with the vocabulary."""
         self._attention = ATTENTION * 4 * sizes.layers * sizes.heads * sizes.head_size
         """Work of a row for each that it may see: scores and the sum of values."""

@@ -11,7 +11,7 @@ def warm_up(decoder: Decoder, warn: Callable[[str], None]) -> None:
 
     Without structured output, `warn` is told why: it is no reason not to serve. Raises what a first answer raises.
     """
-    next(decoder.generate(["1"], decoder.config(max_new_tokens=1)))
+    decoder.generate("1", max_new_tokens=1)
     try:
         decoder.prepare_grammars()
     except MissingBackendError as error:

@@ -15,7 +15,7 @@ from lopa.runtime.contract import CONTRACT_VERSION
 from lopa.runtime.errors import BadInputError
 
 ROOT = Path(__file__).resolve().parents[3]
-MEASURED = ROOT / "docs" / "measurements" / "2026-11-22-scale"
+MEASURED = ROOT / "docs" / "measurements" / "scale"
 MODELLED = {
     "kind": "modelled",
     "parameters": 7.6e9,

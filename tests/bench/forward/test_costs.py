@@ -208,7 +208,7 @@ def test_prefixes_beyond_the_model_are_left_out(decoder: Decoder) -> None:
 
 def test_the_hosts_share_and_what_a_branch_adds(decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
     """Real rounds whose seconds are replaced: 7 outside the forward, and 2 for each further branch."""
-    original_job, original_pool, counts = Decoder.job, Decoder.pool, list[int]()
+    original_job, original_pool, counts = Decoder._job, Decoder._pool, list[int]()
 
     def job(self: Decoder, *arguments: Any, on_step: Any, **named: Any) -> Any:
         def counted(step: Step) -> None:
@@ -227,8 +227,8 @@ def test_the_hosts_share_and_what_a_branch_adds(decoder: Decoder, monkeypatch: p
         )
         return original_pool(self, *arguments, observer=timed, **named)
 
-    monkeypatch.setattr(Decoder, "job", job)
-    monkeypatch.setattr(Decoder, "pool", pool)
+    monkeypatch.setattr(Decoder, "_job", job)
+    monkeypatch.setattr(Decoder, "_pool", pool)
     assert host_cost(decoder) == pytest.approx((7.0, 2.0))
     assert max(counts) == 8
 

@@ -2,14 +2,19 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
 import torch
+from tests.two_kinds import CHOSEN, EXPERTS, manifest_of_network, network_of_two_kinds
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
+from lopa.bench.forward import work as work_module
 from lopa.bench.forward.machine_rates import MachineRates
 from lopa.bench.forward.work import ForwardShape, Work, floor_seconds, work_of_forward
 from lopa.bench.speed.eager_model import eager_model_from_checkpoint
+from lopa.export.bundle_plan import BundleChoices, plan_from_checkpoint
+from lopa.export.weights.quantization import QuantizationChoice
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.manifest import Manifest
 from lopa.tiny import ADAPTER, CHECKPOINT
@@ -57,6 +62,39 @@ def test_weights_are_read_once_but_for_the_embedding(manifest: Manifest) -> None
     weights = sum(record.length for name, record in manifest.tensors.items() if name != "embedding.weight")
     work = work_of_forward(manifest, ForwardShape(1, 1, 64, wanted=1))
     assert work.moved == weights + 4 * 192 + 4 * 10 * 2 * 32 * (64 + 1)
+
+
+@pytest.mark.parametrize(
+    ("shape", "floats", "int8"),
+    [
+        (ForwardShape(1, 32, 64, 32), Work(150_208_512, 0, 8_935_936), Work(11_796_480, 138_412_032, 2_486_528)),
+        (ForwardShape(4, 64, 128, 10), Work(1_211_105_280, 0, 9_845_248), Work(188_743_680, 1_022_361_600, 3_395_840)),
+    ],
+)
+def test_work_of_the_tiny_bundle(
+    manifest: Manifest, tmp_path: Path, shape: ForwardShape, floats: Work, int8: Work
+) -> None:
+    """The figures that the manifest's tensors gave, counted by their names and axes."""
+    assert work_of_forward(manifest, shape) == floats
+    quantized = plan_from_checkpoint(
+        CHECKPOINT, tmp_path / "bundle", BundleChoices(quantization=QuantizationChoice("int8")), lora=ADAPTER
+    )
+    assert work_of_forward(msgspec.structs.replace(manifest, tensors=quantized.records), shape) == int8
+
+
+def test_a_row_uses_its_share_of_the_experts(manifest: Manifest, monkeypatch: pytest.MonkeyPatch) -> None:
+    network = network_of_two_kinds(manifest.dimensions, inner=256)
+    sparse = manifest_of_network(manifest, network)
+    monkeypatch.setattr(work_module, "network_from_dimensions", lambda _: network)
+    attention = 2 * 192 * (192 + 64 + 64 + 192)
+    dense_layer, sparse_layer = 3 * 2 * 192 * 512, 2 * 192 * EXPERTS + CHOSEN * 2 * 2 * 192 * 256
+    scores = 4 * 192 * (64 + 32)
+    work = work_of_forward(sparse, ForwardShape(1, 32, 64, wanted=10))
+    assert work.float32 == 32 * (3 * (attention + scores) + dense_layer + 2 * sparse_layer) + 10 * HEAD_ROW
+    lengths = {name: record.length for name, record in sparse.tensors.items() if name != "embedding.weight"}
+    experts = sum(length for name, length in lengths.items() if ".experts." in name)
+    unused = experts - experts * CHOSEN // EXPERTS
+    assert work.moved == sum(lengths.values()) - unused + 32 * 4 * 192 + 4 * 6 * 64 * (64 + 32)
 
 
 def test_floor() -> None:

@@ -109,7 +109,7 @@ def test_ratios_are_those_of_single_decodes(rows: tuple[Row, ...], decoder: Deco
     for row in rows:
         chosen = [item for item in items if item.kind == row.kind]
         config = decoder.config(strategy=row.strategy, branches=row.branches, max_new_tokens=256)
-        results = list(decoder.generate([item.prompt for item in chosen], config))
+        results = decoder.generate([item.prompt for item in chosen], config)
         found = row.default
         assert found.steps == sum(result.steps for result in results)
         assert found.tokens == sum(len(result.token_ids) for result in results)
@@ -203,7 +203,7 @@ def test_auto_is_measured_where_the_bundle_has_a_cost_table(
 
 def test_limits_and_scores_by_what_the_prompts_say(decoder: Decoder, items: list[EvalItem]) -> None:
     """One token a forward is beyond every limit; all of them in one forward are within it."""
-    answer = next(iter(decoder.generate([items[0].prompt], decoder.config(strategy="vanilla", max_new_tokens=8)))).text
+    answer = decoder.generate(items[0].prompt, decoder.config(strategy="vanilla", max_new_tokens=8)).text
     item = replace(
         items[0], kind="x", scoring="text", answer=answer, max_new_tokens=8, limits=(0.25, 0.5), drawn_limits=(0.125,)
     )

@@ -1,19 +1,17 @@
 """The eager loop computes what the exported engine computes, on random windows and in a whole decode."""
 
-import copy
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from tests.export.layer_kinds import LAYER_KINDS, LayerKind, weights_of_network
 from tests.runtime.shortened import assert_shortened_equals_fresh
-from torch.nn.functional import scaled_dot_product_attention
 
-from lopa.bench.speed.eager_model import EagerModel, compiled_model, eager_model_from_checkpoint, repeated_heads
+from lopa.bench.speed.eager_model import EagerModel, compiled_model, eager_model_from_checkpoint
 from lopa.bench.speed.eager_session import EagerSession, real_length
-from lopa.export.source import source_from_checkpoint
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import WindowBatch
 from lopa.runtime.sessions.session import Session, open_session
@@ -99,6 +97,20 @@ def test_statistics_and_rows_are_the_engines(
     eager.close()
 
 
+@pytest.mark.parametrize("family", ["llada", "sdar", "fast_dllm_v2"])
+def test_statistics_and_rows_are_the_engines_in_every_family(family_bundle: Callable[..., Path], family: str) -> None:
+    rng, lengths = np.random.default_rng(11), (9, 16)
+    checkpoint = Path(__file__).parents[2] / "reference" / "families" / family
+    ours = open_session(Bundle.open(family_bundle(family)), "cpu", threads=1)
+    eager = EagerSession(eager_model_from_checkpoint(checkpoint, None))
+    for start in (0, 12):
+        batch = random_batch(rng, (1,), lengths, 5, [start])
+        assert_same_forward(ours, eager, replace(batch, input_ids=batch.input_ids % 100), lengths)
+        ours.commit(1, 1, 12)
+        eager.commit(1, 1, 12)
+    ours.close()
+
+
 def test_the_model_is_called_once_for_each_branch_or_request(
     model: EagerModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -119,7 +131,8 @@ def test_the_model_is_called_once_for_each_branch_or_request(
 def test_bfloat16_comes_near(model: EagerModel) -> None:
     """8 bits of precision: the most probable tokens agree where one is clearly ahead."""
     rng = np.random.default_rng(8)
-    exact, rounded = EagerSession(model), EagerSession(copy.deepcopy(model).bfloat16(), together=True)
+    half = eager_model_from_checkpoint(CHECKPOINT, ADAPTER, dtype=torch.bfloat16)
+    exact, rounded = EagerSession(model), EagerSession(half, together=True)
     for start in (0, 20):
         batch = random_batch(rng, (1,), (24, 20), 12, [start])
         expected, found = exact.forward(batch), rounded.forward(batch)
@@ -158,40 +171,13 @@ def test_padding_is_cut_and_real_rows_are_not() -> None:
     assert real_length(alone, np.array([0, 3])) == 4
 
 
-def test_repeated_heads_attend_as_grouped_ones(model: EagerModel) -> None:
-    """What the eager model does on CUDA in place of grouped heads."""
-    query, (key, value) = torch.randn(2, 6, 5, 8), torch.randn(2, 2, 2, 7, 8)
-    grouped = scaled_dot_product_attention(query, key, value, enable_gqa=True)
-    repeated = scaled_dot_product_attention(query, repeated_heads(key, 3), repeated_heads(value, 3))
-    torch.testing.assert_close(repeated, grouped)
-
-
 def test_a_model_is_loaded_in_a_type_and_shares_its_weights_with_the_compiled_one(model: EagerModel) -> None:
     half = eager_model_from_checkpoint(CHECKPOINT, ADAPTER, dtype=torch.bfloat16)
     for (name, exact), rounded in zip(model.named_parameters(), half.parameters(), strict=True):
         assert rounded.dtype == torch.bfloat16
         assert torch.equal(rounded, exact.bfloat16()), name
-    assert half.frequencies.dtype == torch.float32
-    compiled = compiled_model(half, source_from_checkpoint(CHECKPOINT, ADAPTER).config.dimensions)
+    assert half.network.model.rotary_emb.inv_freq.dtype == torch.float32
+    compiled = compiled_model(half)
     assert [each.data_ptr() for each in compiled.parameters()] == [each.data_ptr() for each in half.parameters()]
     assert all(layer._compiled_call_impl is not None for layer in compiled.layers)
     assert all(layer._compiled_call_impl is None for layer in half.layers)
-
-
-@pytest.mark.parametrize("kind", LAYER_KINDS, ids=str)
-@torch.no_grad()
-def test_layers_of_every_kind_are_transformers(kind: LayerKind) -> None:
-    network = kind.network(torch.float32)
-    model = EagerModel(kind.dimensions)
-    model.load_state_dict(weights_of_network(network))
-    generator = torch.Generator().manual_seed(9)
-    ids = torch.randint(24, (3, 13), generator=generator)
-    positions = torch.randint(512, (3, 13), generator=generator)
-    allowed = (torch.rand((3, 1, 13, 13), generator=generator) < 0.5) | torch.eye(13, dtype=torch.bool)
-    mask = torch.zeros(allowed.shape).masked_fill(~allowed, float("-inf"))
-    expected = network(input_ids=ids, position_ids=positions, attention_mask=mask, use_cache=True)
-    logits, rows = model(ids, positions, mask, None)
-    torch.testing.assert_close(logits, expected.logits, rtol=1e-4, atol=1e-4)
-    for (key, value), layer in zip(rows, expected.past_key_values.layers, strict=True):
-        torch.testing.assert_close(key, layer.keys, rtol=1e-4, atol=1e-4)
-        torch.testing.assert_close(value, layer.values, rtol=1e-4, atol=1e-4)

@@ -12,6 +12,7 @@ from lopa.bench.speed.eager_model import eager_model_from_checkpoint
 from lopa.bench.speed.engine_clock import engine_calls_timed
 from lopa.bench.speed.measure import eager_decoder, measured_speed, torch_threads
 from lopa.bench.speed.report import ROUNDS, Decoded, StepTime, measured_from_turns
+from lopa.export.source import source_from_checkpoint
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.errors import BadInputError
 from lopa.tiny import ADAPTER, CHECKPOINT, EVAL
@@ -50,16 +51,16 @@ def test_an_adapter_apart_gives_the_same_tokens(tiny_bundle: Path) -> None:
         apart = [module for module in model.modules() if isinstance(module, LowRankLinear)]
         assert [result.token_ids for result in eager.generate([item.prompt for item in items], config)] == ours_ids
     assert len(apart) == 7 * ours.bundle.manifest.dimensions.layers
-    merged = eager_model_from_checkpoint(CHECKPOINT, ADAPTER).layers[1].mlp.down
+    merged = eager_model_from_checkpoint(CHECKPOINT, ADAPTER).layers[1].mlp.down_proj
     x = torch.randn(3, merged.in_features)
-    torch.testing.assert_close(model.layers[1].mlp.down(x), merged(x), rtol=1e-4, atol=1e-5)
-    assert not torch.equal(model.layers[1].mlp.down.base.weight, merged.weight)
+    torch.testing.assert_close(model.layers[1].mlp.down_proj(x), merged(x), rtol=1e-4, atol=1e-5)
+    assert not torch.equal(model.layers[1].mlp.down_proj.base.weight, merged.weight)
 
 
 def test_no_adapter_to_put_apart_is_refused() -> None:
     model = eager_model_from_checkpoint(CHECKPOINT, None)
     with pytest.raises(BadInputError, match="no adapter with matrices of low rank"):
-        put_adapter_apart(model, CHECKPOINT, None)
+        put_adapter_apart(model, source_from_checkpoint(CHECKPOINT, None))
 
 
 def test_another_checkpoint_is_refused(tiny_bundle: Path) -> None:

@@ -100,4 +100,4 @@ def test_models_whose_rows_speak_of_the_next_position_do_not_slide(fast_dllm_v2:
     with Decoder.open(fast_dllm_v2.path, threads=1) as decoder:
         config = decoder.config(alignment="sliding", window="causal", confidence="neg_entropy", sub_block=None)
         with pytest.raises(BadInputError, match="alignment 'sliding' for a bundle of architecture 'fast-dllm-v2'"):
-            list(decoder.generate([[5]], config))
+            decoder.generate([[5]], config)

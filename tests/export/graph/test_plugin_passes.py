@@ -105,7 +105,7 @@ def test_stages(tmp_path: Path) -> None:
     for device in ("cpu+cpu", "cpu"):
         with Decoder.open(fast.path, [device], threads=1) as decoder:
             config = decoder.config(branches=3, max_new_tokens=32)
-            ids.append(next(decoder.generate(["Question: 2 + 3?"], config)).token_ids)
+            ids.append(decoder.generate("Question: 2 + 3?", config).token_ids)
     assert ids[0] == ids[1]
 
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from lopa.export.graph.module import ContractForward
 from lopa.runtime.bundle import Bundle
+from lopa.runtime.bundle.network import network_from_dimensions
 from lopa.runtime.contract import TILE, TOP_K, input_names, output_names
 
 Arrays = dict[str, np.ndarray]
@@ -34,7 +35,9 @@ def _session(bundle: Path) -> onnxruntime.InferenceSession:
 def _module(bundle: Path, *, with_logits: bool) -> ContractForward:
     """The module in float32, with the weights that lie in the bundle."""
     opened = Bundle.open(bundle)
-    module = ContractForward(opened.manifest.dimensions, dtype=torch.float32, with_logits=with_logits)
+    module = ContractForward(
+        network_from_dimensions(opened.manifest.dimensions), dtype=torch.float32, with_logits=with_logits
+    )
     data = opened.weights.read_bytes()
     state = {}
     for name, record in opened.manifest.tensors.items():

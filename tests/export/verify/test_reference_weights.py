@@ -10,9 +10,8 @@ from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from lopa.export.checkpoint.config import config_from_checkpoint
+from lopa.export.source import source_from_checkpoint
 from lopa.export.verify.reference_weights import weights_from_files
-from lopa.export.weights.plan import weight_plan_from_config
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.weights import weights_from_bundle
 from lopa.tiny import ADAPTER, CHECKPOINT
@@ -71,7 +70,7 @@ def test_merging_as_peft_does(tmp_path: Path, settings: dict[str, Any]) -> None:
 def test_the_exporter_wrote_the_same_weights(tiny_bundle: Path) -> None:
     written = weights_from_bundle(Bundle.open(tiny_bundle))
     found = weights_from_files([CHECKPOINT / "model.safetensors"], ADAPTER)
-    planned = weight_plan_from_config(config_from_checkpoint(CHECKPOINT))
+    planned = source_from_checkpoint(CHECKPOINT, None).planned
     assert {plan.source for plan in planned} == set(found)
     for plan in planned:
         expected = found[plan.source].numpy()

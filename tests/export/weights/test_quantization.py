@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 from tests.export.checkpoints import failed_export, small_checkpoint
 
-from lopa.export.checkpoint.config import config_from_checkpoint
-from lopa.export.weights.plan import PlannedWeight, tensor_records_from_plan, weight_plan_from_config
+from lopa.export.source import source_from_checkpoint
+from lopa.export.weights.plan import PlannedWeight, tensor_records_from_plan
 from lopa.export.weights.quantization import QuantizationChoice, quantized_plan
 from lopa.runtime.errors import BadInputError
 from lopa.tiny import CHECKPOINT
 
-PLAN = weight_plan_from_config(config_from_checkpoint(CHECKPOINT))
+PLAN = source_from_checkpoint(CHECKPOINT, None).planned
 MATRICES = {weight.name for weight in PLAN if len(weight.shape) == 2} - {"embedding.weight"}
 
 

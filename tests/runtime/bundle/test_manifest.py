@@ -10,6 +10,7 @@ import pytest
 from tools.checkpoint.likeness import LIKENESSES
 
 from lopa.export.families import FAMILIES
+from lopa.runtime.bundle import manifest
 from lopa.runtime.bundle.manifest import MANIFEST_NAME, PREDICTION_SHIFTS, Manifest, manifest_from_json
 from lopa.runtime.bundle.record import json_from_record
 from lopa.runtime.errors import BadInputError
@@ -158,3 +159,28 @@ def test_the_shifts_are_those_of_the_exporter() -> None:
 
 def test_another_architecture_has_the_shift_it_says(content: dict[str, Any]) -> None:
     assert read({**content, "architecture": "other", "prediction_shift": 0}).prediction_shift == 0
+
+
+REQUIRED = {
+    "Manifest": "schema contract architecture dialect dtype quantization with_logits prediction_shift dimensions "
+    "special_tokens decoding graph weights stages tensors files origin",
+    "ModelDimensions": "vocab_size hidden_size intermediate_size layers heads kv_heads head_size max_positions "
+    "rope_theta rms_norm_eps",
+    "SpecialTokens": "mask eos pad bos",
+    "DecodingDefaults": "block_size block_add_threshold decoded_token_threshold skip_threshold add_bos",
+    "FileRecord": "path size sha256",
+    "TensorRecord": "dtype shape offset length",
+    "Quantization": "kind block activation head excluded",
+    "Stage": "graph first_layer end_layer",
+    "CpuGraph": "graph source source_sha256",
+    "Origin": "checkpoint adapter tools",
+}
+"""Fields without a default in schema 2: those that every bundle of this schema has, whichever version made it."""
+
+
+@pytest.mark.parametrize("record", REQUIRED)
+def test_bundles_of_earlier_versions_stay_readable(record: str) -> None:
+    """A field that is added to the schema has a default, as docs/public-api.md promises."""
+    assert manifest.SCHEMA_VERSION == 2, "list the required fields of the new schema"
+    found = {field.name: field.required for field in msgspec.structs.fields(getattr(manifest, record))}
+    assert [name for name, required in found.items() if required] == REQUIRED[record].split()

@@ -87,7 +87,7 @@ def test_in_a_pipeline(tiny_staged: Path, tmp_path: Path) -> None:
         Decoder.open(spoiled(tiny_staged, tmp_path / "bundle", np.nan), ["cpu+cpu"], threads=1) as decoder,
         pytest.raises(NonFiniteAnswerError),
     ):
-        list(decoder.generate([PROMPT]))
+        decoder.generate([PROMPT])
 
 
 def test_the_command_says_so(tiny_bundle: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -128,7 +128,7 @@ def test_another_request_of_the_same_forward_goes_on(tiny_bundle: Path, run: str
     with Decoder.open(tiny_bundle, threads=1) as decoder:
         config = decoder.config(max_new_tokens=48, strategy="vanilla")
         prompts = [PROMPT, "Question: 7 + 1?\nAnswer:"]
-        expected = list(decoder.generate(prompts, config))[1].token_ids
+        expected = decoder.generate(prompts, config)[1].token_ids
         broken = Decoder(decoder.bundle, Poisoning(decoder.session), decoder.tokenizer, threads=1)
         first, second = OUTCOMES[run](broken, prompts, config)
         assert isinstance(first, NonFiniteAnswerError)

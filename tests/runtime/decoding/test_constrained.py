@@ -11,7 +11,7 @@ from lopa.runtime.contract import TOP_K
 from lopa.runtime.contract.row_statistics import RowStatistics
 from lopa.runtime.decoding.constrained import MAX_REFUSED, allowed_row
 from lopa.runtime.generation_config import GenerationConfig
-from lopa.runtime.grammar.source import reading_from_config
+from lopa.runtime.grammar.source import reading_from_request, request_from_config
 from lopa.runtime.grammar.state import GrammarState, state_of_nothing
 from lopa.runtime.grammar.vocabulary import Vocabulary, vocabulary_from_tokenizer
 from lopa.runtime.text.tokenizer import Tokenizer
@@ -28,7 +28,7 @@ def vocabulary(tiny_bundle: Path) -> Vocabulary:
 
 @pytest.fixture
 def state(vocabulary: Vocabulary) -> GrammarState:
-    return state_of_nothing(reading_from_config(CONFIG, vocabulary), 20)
+    return state_of_nothing(reading_from_request(request_from_config(CONFIG), vocabulary), 20)
 
 
 def row(rng: np.random.Generator, ids: np.ndarray, logits: np.ndarray | None = None) -> RowStatistics:

@@ -32,7 +32,7 @@ SCHEMA = {
 
 
 def answered(decoder: Decoder, prompt: tuple[int, ...], **options: Any) -> GenerationResult:
-    return next(decoder.generate([prompt], decoder.config(**{"max_new_tokens": 48, **options})))
+    return decoder.generate(prompt, decoder.config(**{"max_new_tokens": 48, **options}))
 
 
 def valid(result: GenerationResult, schema: dict[str, Any]) -> bool:

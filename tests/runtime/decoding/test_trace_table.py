@@ -110,6 +110,6 @@ def test_what_on_step_raises_comes_out(decoder: Decoder, prompt: tuple[int, ...]
         raise OwnError(f"{number} {step.number}")
 
     with pytest.raises(OwnError, match="0 1"):
-        list(decoder.generate([list(prompt)], on_step=failing))
+        decoder.generate([list(prompt)], on_step=failing)
     with pytest.raises(BadInputError, match="on_step 5"):
         decoder.generate([list(prompt)], on_step=5)  # type: ignore[arg-type]

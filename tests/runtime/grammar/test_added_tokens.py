@@ -16,7 +16,7 @@ from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.grammar.byte_order import SYMBOLS
 from lopa.runtime.grammar.library import tokenizer_of_bytes
-from lopa.runtime.grammar.source import reading_from_config
+from lopa.runtime.grammar.source import reading_from_request, request_from_config
 from lopa.runtime.grammar.state import GrammarState, state_of_nothing
 from lopa.runtime.grammar.vocabulary import Vocabulary, vocabulary_from_tokenizer
 from lopa.runtime.text.tokenizer import Tokenizer
@@ -58,7 +58,9 @@ def marked(bundle: Path) -> Vocabulary:
 
 
 def state_of(grammar: str, vocabulary: Vocabulary, room: int = 60) -> GrammarState:
-    return state_of_nothing(reading_from_config(GenerationConfig(grammar=grammar), vocabulary), room)
+    return state_of_nothing(
+        reading_from_request(request_from_config(GenerationConfig(grammar=grammar)), vocabulary), room
+    )
 
 
 def token(name: str) -> int:
@@ -173,7 +175,7 @@ def test_the_helper_reads_the_same_symbols(bundle: Path) -> None:
     template = "{% for m in messages %}<more_8>{{ m.content }}<more_7>{% endfor %}"
     for chosen, first, second in ((None, "</tool_call>", "<tool_call>"), (template, "<more_7>", "<more_8>")):
         with Decoder.open(bundle, threads=1, grammar_limits=GrammarLimits(), chat_template=chosen) as decoder:
-            state = decoder.job("1", decoder.config(grammar=f"start: {first} {second}", max_new_tokens=8)).grammar
+            state = decoder._job("1", decoder.config(grammar=f"start: {first} {second}", max_new_tokens=8)).grammar
         vocabulary = vars(decoder)["_vocabulary"]
         assert state is not None
         assert state.ending == b"".join(vocabulary.symbols[token(name)] for name in (first, second))

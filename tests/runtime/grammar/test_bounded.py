@@ -10,7 +10,7 @@ from lopa.runtime.errors import GrammarRefusedError
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.grammar.bounded import BoundedExpression
 from lopa.runtime.grammar.library import tokenizer_of_bytes
-from lopa.runtime.grammar.source import reading_from_config
+from lopa.runtime.grammar.source import reading_from_request, request_from_config
 from lopa.runtime.grammar.state import state_of_nothing
 from lopa.runtime.grammar.vocabulary import Vocabulary
 
@@ -71,7 +71,9 @@ def test_what_is_further_than_that_is_not_looked_for() -> None:
     "expression", [r"(?s:.{1,400})\n#### [0-9]{1,4}", r"x{5}.{1,300}<end>", r"(?s:.{1,900})Z(?s:.{3,500})Y", "é{9}"]
 )
 def test_an_answer_between_any_texts_is_found(vocabulary: Vocabulary, expression: str) -> None:
-    state = state_of_nothing(reading_from_config(GenerationConfig(regex=expression), vocabulary), 24)
+    state = state_of_nothing(
+        reading_from_request(request_from_config(GenerationConfig(regex=expression)), vocabulary), 24
+    )
     assert re.fullmatch(expression, state.ending.decode())
 
 
@@ -83,4 +85,4 @@ def test_a_long_text_that_has_to_end_in_a_certain_way(decoder: Decoder, prompt: 
         assert re.fullmatch(expression, result.text)
         assert result.stop_reason == "eos"
     with pytest.raises(GrammarRefusedError, match=r"takes \d tokens, its end-of-text included, with max_new_tokens 3"):
-        list(decoder.generate([prompt], decoder.config(regex=expression, max_new_tokens=3)))
+        decoder.generate([prompt], decoder.config(regex=expression, max_new_tokens=3))

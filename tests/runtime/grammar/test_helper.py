@@ -3,6 +3,7 @@
 import os
 import resource
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -196,6 +197,21 @@ def test_a_helper_that_dies_is_started_again(patient: GrammarHelper) -> None:
     os.kill(first, signal.SIGKILL)
     assert patient.prepare(request_of(USUAL["object"]), wanted).ending
     assert process_of(patient) != first
+
+
+def test_a_helper_whose_socket_closes_before_its_process_ends_is_reported(
+    patient: GrammarHelper, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As one that is being killed looks for a moment."""
+    patient.start()
+    first, control = process_of(patient), patient._control
+    assert control is not None
+    control.shutdown(socket.SHUT_RDWR)
+    assert patient.prepare(request_of(USUAL["object"]), wanted).ending
+    assert process_of(patient) != first
+    assert [record.getMessage() for record in caplog.records] == [
+        "the helper process that prepares grammars has ended; another one is started"
+    ]
 
 
 def test_a_helper_that_dies_on_the_way_is_asked_again(patient: GrammarHelper) -> None:

@@ -12,7 +12,7 @@ from tools.random_schemas import random_schema
 
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import GenerationConfig
-from lopa.runtime.grammar.source import reading_from_config
+from lopa.runtime.grammar.source import reading_from_request, request_from_config
 from lopa.runtime.grammar.state import GrammarState, state_of_nothing
 from lopa.runtime.grammar.vocabulary import Vocabulary
 
@@ -20,7 +20,7 @@ ROOM = 120
 
 
 def begun(vocabulary: Vocabulary, room: int = ROOM, **grammar: Any) -> GrammarState:
-    return state_of_nothing(reading_from_config(GenerationConfig(**grammar), vocabulary), room)
+    return state_of_nothing(reading_from_request(request_from_config(GenerationConfig(**grammar)), vocabulary), room)
 
 
 def behind(state: GrammarState, text: str, room: int = ROOM) -> GrammarState:

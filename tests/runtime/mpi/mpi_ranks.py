@@ -145,7 +145,7 @@ def fault(bundle: Path, rank: str, kind: str, method: str) -> None:
     with decoder:
         config = decoder.config(branches=4, window="full", max_new_tokens=64)
         while True:
-            print(next(decoder.generate(["Question: 2 + 3?"], config)).tokens, flush=True)
+            print(decoder.generate("Question: 2 + 3?", config).tokens, flush=True)
 
 
 def _with_fault(kind: str, method: str) -> None:

@@ -219,7 +219,7 @@ def test_decoder_and_engine_answer_as_on_onnx_runtime(tiny_bundle: Path) -> None
     texts = []
     for device in ("cpu", DEVICE):
         with Decoder.open(tiny_bundle, [device], threads=1) as decoder:
-            texts.append(next(decoder.generate([PROMPT], decoder.config(max_new_tokens=64))).text)
+            texts.append(decoder.generate(PROMPT, decoder.config(max_new_tokens=64)).text)
     with Engine.open(tiny_bundle, devices=[DEVICE], threads=1) as engine:
         texts.append(engine.submit(PROMPT, engine.config(max_new_tokens=64)).result().text)
     assert len(set(texts)) == 1
@@ -313,7 +313,7 @@ def test_a_stage_says_how_it_rounds(tiny_staged: Path) -> None:
     ["openvino", "openvino:", "openvino:cpu", "openvino:CPU:fp16", "openvino:CPU.1", "openvino:AUTO", "openvino:GPU.x"],
 )
 def test_a_malformed_device(tiny_bundle: Path, device: str) -> None:
-    with pytest.raises(BadInputError, match=r"openvino:GPU\.N") as caught:
+    with pytest.raises(BadInputError, match="openvino:NAME") as caught:
         open_session(Bundle.open(tiny_bundle), device)
     assert repr(device) in caught.value.received
 

@@ -113,7 +113,7 @@ def test_they_are_what_the_model_said_when_it_proposed_the_token(decoder: Decode
 
 def test_they_change_nothing_and_are_left_out_unless_asked_for(decoder: Decoder) -> None:
     prompt = "Question: 2 + 3?\nAnswer:"
-    plain = next(decoder.generate([prompt], decoder.config(branches=4)))
+    plain = decoder.generate(prompt, decoder.config(branches=4))
     assert plain.logprobs is None
     (with_them,) = decoder.generate([prompt], decoder.config(branches=4, logprobs=np.True_))
     assert (with_them.token_ids, with_them.steps) == (plain.token_ids, plain.steps)

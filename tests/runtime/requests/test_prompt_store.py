@@ -85,9 +85,9 @@ def _answers(decoder: Decoder, prompt: object, config: GenerationConfig, steps: 
     """The result alone, in a pool that sees the prompt for the first time, and in the same pool again."""
     *_, last = decoder.stream(prompt, config)  # type: ignore[arg-type]
     results: list[object] = [dataclasses.replace(last.result, seconds=0)]  # type: ignore[union-attr]
-    pool = decoder.pool()
+    pool = decoder._pool()
     for _ in range(2):
-        job = decoder.job(prompt, config, on_step=steps.append)  # type: ignore[arg-type]
+        job = decoder._job(prompt, config, on_step=steps.append)  # type: ignore[arg-type]
         pool.add(job)
         while len(pool):
             pool.step()
@@ -127,9 +127,9 @@ def test_the_rows_saved_are_those_not_computed(tiny_bundle: Path) -> None:
         for kept in (0, 4096):
             session = CountingRows(inner.session)
             decoder = Decoder(inner.bundle, session, inner.tokenizer, threads=1)  # type: ignore[arg-type]
-            pool = decoder.pool(kept)
+            pool = decoder._pool(kept)
             for _ in range(3):
-                pool.add(decoder.job(prompt, decoder.config(window="block_causal", max_new_tokens=16)))
+                pool.add(decoder._job(prompt, decoder.config(window="block_causal", max_new_tokens=16)))
                 while len(pool):
                     pool.step()
             counts.append(session.rows)

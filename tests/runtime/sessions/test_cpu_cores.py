@@ -62,7 +62,7 @@ def test_devices_that_go_together(devices: list[str]) -> None:
         (["cpu:0+cpu:1", "cpu:1"], "device 'cpu:1' twice"),
         (["cpu:0+cpu:1", "cuda:0+cpu:0-1"], "which share core 0"),
         (["cpu:0", "mpi"], "mpi is all ranks"),
-        (["mpi:cuda", "cuda:0"], "mpi is all ranks"),
+        (["mpi:cuda", "cuda:0"], "mpi:cuda is all ranks"),
         ([], "devices []"),
         ("cpu", "devices 'cpu'"),
     ],

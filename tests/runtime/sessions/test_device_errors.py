@@ -37,7 +37,7 @@ def _stream(decoder: Decoder) -> None:
 
 
 def _generate(decoder: Decoder) -> None:
-    list(decoder.generate([PROMPT, PROMPT], parallel=2))
+    decoder.generate([PROMPT, PROMPT], parallel=2)
 
 
 def _submit(decoder: Decoder) -> None:
@@ -108,7 +108,7 @@ def test_the_last_of_several_is_lost(decoder: Decoder) -> None:
     ]
     lost = Decoder(decoder.bundle, BranchParallelSession(sessions), decoder.tokenizer, threads=1)
     with pytest.raises(DevicesLostError):
-        list(lost.generate([PROMPT]))
+        lost.generate([PROMPT])
     lost.close()
 
 

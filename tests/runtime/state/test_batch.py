@@ -143,7 +143,7 @@ def test_garbage_in_padding_changes_no_token(tiny_bundle: Path, monkeypatch: pyt
                 PromptStore(0),
                 max_padding=float("inf"),
             )
-            jobs = [decoder.job(prompt, config) for prompt, config in asked]
+            jobs = [decoder._job(prompt, config) for prompt, config in asked]
             for job in jobs:
                 pool.add(job)
             while len(pool):

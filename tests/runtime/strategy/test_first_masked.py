@@ -113,8 +113,8 @@ def test_with_a_grammar_every_step_moves_it(decoder: Decoder, prompt: tuple[int,
 def test_lossless_decodes_with_it_are_the_same(decoder: Decoder, prompt: tuple[int, ...]) -> None:
     for strategy in ("d2f", "threshold", "top_n", "eb"):
         options = {"strategy": strategy, "decide_frontier": True, "max_new_tokens": 40}
-        alone = next(decoder.generate([prompt], decoder.config(**options)))
-        beside = next(decoder.generate([prompt], decoder.config(**options, lossless=True, branches=3)))
+        alone = decoder.generate(prompt, decoder.config(**options))
+        beside = decoder.generate(prompt, decoder.config(**options, lossless=True, branches=3))
         assert beside.token_ids == alone.token_ids
         assert beside.steps <= alone.steps
 

@@ -144,8 +144,8 @@ MACROS = """{%- macro render_extra(keys, skipped, level=1) -%}
 {% for message in messages %}{% if loop.index > 9 %}{% break %}{% endif %}{% if not message.content %}{% continue %}{% endif %}{{ turn(message) }}{{ render_extra(message, ['content', 'role'], level=2) }}
 {% else %}none{% endfor %}
 {% call turn(messages[0]) %}!{% endcall %}{% filter upper %}shout {{ messages | length }}{% endfilter %}
-{{ messages | rejectattr('role', 'in', ['user']) | map(attribute='content') | join(' + ') }} {{ '%s-%d' % ('a', 3) }} {{ '{} {x}'.format(1, x='y') }}
-{{ messages[-1].missing | default('nothing') }} {{ [1, 2, 3] | sum }} {{ 7 // 2 }} {{ 2 ** 5 }} {{ 7 / 2 }} {{ -3 | abs }} {{ ['b', 'A'] | sort | join }} {{ loop is defined }} {{ {'a': 1, 'b': [true, none]} }} {{ range(3) | list }} {{ 'x' in 'xyz' and not false }} {{ 'a-b'.split('-') | last }} {{ "it's"|title }} {{ {'b': 1, 'a': 2} | dictsort }} {{ 3.14159 | round(2) }} {{ '5' | int + 1 }} {{ 1 if messages else 2 }} {{ 1 < 2 <= 2 }}"""
+{{ messages | rejectattr('role', 'in', ['user']) | map(attribute='content') | join(' + ') }}
+{{ messages[-1].missing | default('nothing') }} {{ [1, 2, 3] | sum }} {{ 7 // 2 }} {{ 2 ** 5 }} {{ 7 / 2 }} {{ -3 | abs }} {{ ['b', 'A'] | sort | join }} {{ loop is defined }} {{ {'a': 1, 'b': [true, none]} }} {{ range(3) | list }} {{ 'x' in 'xyz' and not false }} {{ 'a-b'.split('-') | last }} {{ "it's"|title }} {{ {'b': 1, 'a': 2} | dictsort }} {{ '5' | int + 1 }} {{ 1 if messages else 2 }} {{ 1 < 2 <= 2 }}"""
 
 TEMPLATES = {
     "chatml": CHATML,

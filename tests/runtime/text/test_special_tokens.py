@@ -125,7 +125,6 @@ CUNNING = {
     "lower": "{% for m in messages %}<s>{{ m.content | lower }}</s>{% endfor %}",
     "json": "{% for m in messages %}<s>{{ m | tojson }}</s>{% endfor %}",
     "letters": "{% for m in messages %}<s>{% for l in m.content %}{{ l }}{% endfor %}</s>{% endfor %}",
-    "formatted": "{% for m in messages %}{{ '<s>%s</s>' % m.content }}{{ '<s>{}</s>'.format(m.content) }}{% endfor %}",
     "name": "{% for m in messages %}<s>{{ m.name }}: {{ m.content }}</s>{% endfor %}",
     "keys": "{% for m in messages %}<s>{{ m | list | join }}</s>{% endfor %}",
 }

@@ -11,7 +11,7 @@ from tests.tools.miniature import MINIATURE
 from tools.checkpoint.make import checkpoint_from_likeness
 from tools.peers.gguf_file import gguf_name, settings_from_dimensions, write_gguf, write_gguf_of_checkpoint
 
-from lopa.bench.speed.eager_model import eager_model_from_checkpoint
+from lopa.export.source import source_from_checkpoint
 from lopa.runtime.errors import BadInputError
 
 ALIGNED = 32
@@ -76,7 +76,8 @@ def test_a_checkpoint_has_all_tensors_as_torch_has_them(tmp_path: Path) -> None:
     assert settings["qwen2.attention.head_count_kv"] == MINIATURE.dimensions.kv_heads
     assert settings["qwen2.rope.freq_base"] == MINIATURE.dimensions.rope_theta
     assert settings["tokenizer.ggml.model"] == "no_vocab"
-    expected = eager_model_from_checkpoint(tmp_path / "checkpoint", None).state_dict()
+    source = source_from_checkpoint(tmp_path / "checkpoint", None)
+    expected = {each.name: source.stored[each.source].read().float() for each in source.planned}
     assert set(found) == {gguf_name(name) for name in expected}
     for name, tensor in expected.items():
         np.testing.assert_array_equal(found[gguf_name(name)], tensor.numpy())

@@ -19,7 +19,7 @@ _PROGRAM = """
 import time
 began = time.perf_counter()
 import json, sys
-from lopa.runtime import Decoder
+from lopa import Decoder
 imported = time.perf_counter()
 path, devices, threads = json.loads(sys.argv[1])
 decoder = Decoder.open(path, devices, threads=threads)

@@ -4,14 +4,12 @@ Knows sizes only. Norms, rotations, softmax and the statistics are not counted, 
 implementation of the same network can be faster at these rates.
 """
 
-import math
 from dataclasses import dataclass
 
 from lopa.bench.forward.machine_rates import MachineRates
-from lopa.runtime.bundle.manifest import Manifest
+from lopa.runtime.bundle.manifest import Manifest, scale_name
+from lopa.runtime.bundle.network import HEAD, network_from_dimensions
 from lopa.runtime.contract.stored_floats import stored_dtype
-
-_EMBEDDING, _HEAD = "embedding.weight", "head.weight"
 
 
 @dataclass(frozen=True)
@@ -32,7 +30,7 @@ class Work:
     float32: int
     int8: int
     moved: int
-    """Bytes: every weight and prefix row is read once, every new row is written once."""
+    """Bytes: what a row uses of the weights and every prefix row are read once, every new row is written once."""
 
 
 def work_of_forward(manifest: Manifest, shape: ForwardShape) -> Work:
@@ -44,15 +42,11 @@ def work_of_forward(manifest: Manifest, shape: ForwardShape) -> Work:
     # Scores and the sum of values: each one product of a query with every row that it may see.
     float32 = 4 * rows * (shape.prefix + shape.window) * sizes.heads * sizes.head_size * sizes.layers
     int8, moved = 0, cache_row * (shape.prefix + rows)
-    for name, record in manifest.tensors.items():
-        if name == _EMBEDDING:
-            moved += rows * record.length // sizes.vocab_size
-            continue
-        moved += record.length
-        if not name.endswith(".weight") or len(record.shape) != 2:
-            continue
-        operations = 2 * math.prod(record.shape) * (shape.branches * shape.wanted if name == _HEAD else rows)
-        if record.dtype in ("int8", "int4"):
+    for name, tensor in network_from_dimensions(sizes).tensors.items():
+        length = sum(manifest.tensors[each].length for each in (name, scale_name(name)) if each in manifest.tensors)
+        moved += rows * length // sizes.vocab_size if tensor.role == "embedding" else int(length * tensor.row_share)
+        operations = int(tensor.row_operations * (shape.branches * shape.wanted if name == HEAD else rows))
+        if manifest.has_integers(name):
             int8 += operations
         else:
             float32 += operations

@@ -16,10 +16,10 @@ from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.contract import TOP_K
 from lopa.runtime.contract.sizes import Sizes
 from lopa.runtime.contract.stored_floats import stored_dtype
-from lopa.runtime.sessions.cpu_cores import is_whole_processor
+from lopa.runtime.device_families import is_on_processor
 
 _CPU_RATES = MachineRates(float32=1.8e11, int8=5.5e11, bandwidth=2.8e10)
-"""One thread of an AMD EPYC with AVX-512 VNNI, rounded (docs/measurements/2026-11-21-cpu-speed)."""
+"""One thread of an AMD EPYC with AVX-512 VNNI, rounded (docs/measurements/cpu.md)."""
 _ACCELERATOR_RATES = MachineRates(float32=1e15, int8=2e15, bandwidth=3.3e12)
 """Dense 16-bit and 8-bit products and memory of one H100, rounded from its data sheet; other accelerators of its time
 have a like ratio of the two, which is what the choice of gears depends on."""
@@ -73,7 +73,7 @@ def bytes_of_gear(manifest: Manifest, sizes: Sizes) -> int:
 
 def _modelled(manifest: Manifest, device: str) -> GearCosts:
     """Time of computing or of moving memory, whichever is longer: below a knee in the rows padding costs nothing."""
-    on_cpu = is_whole_processor(device) or device.split(":", 1)[0] in ("cpu", "numpy")
+    on_cpu = is_on_processor(device)
     rates = _CPU_RATES if on_cpu else _ACCELERATOR_RATES
 
     def seconds(sequences: int, window: int, prefix: int) -> float:

@@ -12,7 +12,8 @@ from pathlib import Path
 import torch
 
 from lopa.bench.machine import Machine, machine_now
-from lopa.runtime.errors import BadInputError, MissingBackendError
+from lopa.runtime.device_families import parse_device
+from lopa.runtime.errors import MissingBackendError
 
 _SECONDS = 20
 """How long nvidia-smi may take."""
@@ -36,12 +37,7 @@ class GpuMachine:
 
 def check_device(device: str) -> None:
     """Raise BadInputError unless `device` is "cpu" or "cuda:N", MissingBackendError unless torch finds it here."""
-    family, _, number = device.partition(":")
-    if device != "cpu" and (family != "cuda" or not number.isdecimal()):
-        raise BadInputError(
-            f"device {device!r}", expected="cuda:N with N the GPU's number, or cpu", remedy="e.g. cuda:0"
-        )
-    if family == "cuda" and int(number) >= torch.cuda.device_count():
+    if device != "cpu" and parse_device(device, "cuda").number >= torch.cuda.device_count():
         raise MissingBackendError(
             f"device {device!r}, but torch {torch.__version__} finds {torch.cuda.device_count()} CUDA devices",
             expected="a CUDA device of this number and a torch built for CUDA",

@@ -18,7 +18,7 @@ from lopa.runtime.decoder import Decoder
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.requests.result import GenerationResult
-from lopa.runtime.text.prompt_ids import Prompt
+from lopa.runtime.text.prompt_ids import Prompt, ids_from_prompt
 
 MAX_NEW_TOKENS = 256
 Answered = Callable[[Variant, EvalItem, GenerationResult], None]
@@ -174,7 +174,8 @@ def _prompt_ids(decoder: Decoder, item: EvalItem, config: GenerationConfig) -> l
     if item.messages:
         begun = decoder.tokenizer.encode(item.begun, add_bos=False) if item.begun else []
         prompt = [*decoder.prompt_from_messages(item.messages), *begun]
-    ids: list[int] = decoder.job(prompt, _config_of_item(config, item)).prompt_ids.tolist()
+    checked = ids_from_prompt(prompt, _config_of_item(config, item), decoder.tokenizer, decoder.bundle.manifest)
+    ids: list[int] = checked.tolist()
     return ids
 
 
@@ -183,5 +184,4 @@ def _config_of_item(config: GenerationConfig, item: EvalItem) -> GenerationConfi
 
 
 def _decode(decoder: Decoder, prompt: Sequence[int], item: EvalItem, config: GenerationConfig) -> GenerationResult:
-    (result,) = decoder.generate([prompt], _config_of_item(config, item))
-    return result
+    return decoder.generate(prompt, _config_of_item(config, item))

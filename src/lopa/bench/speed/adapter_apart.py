@@ -1,11 +1,9 @@
 """The adapter beside the matrices that it changes, as the published loop runs it, in place of merged into them."""
 
-from pathlib import Path
-
 from torch import Tensor, nn
 
-from lopa.bench.speed.eager_model import EagerModel
-from lopa.export.source import source_from_checkpoint
+from lopa.bench.speed.eager_model import EagerModel, reference_names
+from lopa.export.source import Source
 from lopa.runtime.errors import BadInputError
 
 
@@ -26,19 +24,19 @@ class LowRankLinear(nn.Module):
         return product + added
 
 
-def put_adapter_apart(model: EagerModel, checkpoint: Path, lora: Path | None) -> int:
-    """Take the adapter out of the matrices of a merged `model` again and run it beside them: how many there are.
+def put_adapter_apart(model: EagerModel, source: Source) -> int:
+    """Take the adapter out of the matrices of a merged `model` of `source` and run it beside them.
 
-    Raises BadInputError where the adapter has none: no `lora`, or one that replaces matrices whole.
+    Return how many there are. Raises BadInputError for no adapter, and for one that replaces matrices whole.
     """
-    source = source_from_checkpoint(checkpoint, lora)
+    names = reference_names(source)
     apart = 0
     for planned in source.planned:
         product = source.adapter.products.get(planned.source)
         if product is None:
             continue
-        path, _, leaf = planned.name.removesuffix(".weight").rpartition(".")
-        parent = model.get_submodule(path)
+        path, _, leaf = names[planned.name].removesuffix(".weight").rpartition(".")
+        parent = model.network.get_submodule(path)
         linear = getattr(parent, leaf)
         stored = source.adapter.replaced.get(planned.source, source.stored[planned.source]).read()
         linear.weight.data = stored.to(linear.weight)

@@ -41,8 +41,8 @@ class EagerSession:
         """With `together` the branches of a request are one batch; otherwise they run one after another."""
         self.model = model
         self._together = together
-        self._dtype = model.embedding.weight.dtype
-        self._place = model.embedding.weight.device
+        self._dtype = model.dtype
+        self._place = model.device
         self._caches: dict[int, list[KeyValue]] = {}
         self._rows: dict[tuple[int, int], list[KeyValue]] = {}
         """Of the last forward, by request and branch."""

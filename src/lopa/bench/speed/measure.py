@@ -5,20 +5,22 @@ differs is the forward: one ONNX Runtime call for all branches, or PyTorch eager
 lopa.bench.speed.eager_session for what the published loop does beside that). The sides take turns, prompt by prompt.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from lopa.bench.eval_set import EvalItem
 from lopa.bench.progress import Progress, silent
 from lopa.bench.speed.adapter_apart import put_adapter_apart
-from lopa.bench.speed.eager_model import EagerModel, eager_model_from_checkpoint
+from lopa.bench.speed.eager_model import eager_model_from_weights, merged_weight
 from lopa.bench.speed.eager_session import EagerSession
 from lopa.bench.speed.engine_clock import engine_calls_timed
 from lopa.bench.speed.report import ROUNDS, Decoded, Measured, StepTime, measured_from_turns
+from lopa.export.source import source_from_checkpoint
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.weights import weights_from_bundle
 from lopa.runtime.decoder import Decoder
@@ -40,20 +42,22 @@ def eager_decoder(decoder: Decoder, checkpoint: Path, lora: Path | None, *, adap
     Raises BadInputError for a checkpoint that cannot be read or whose weights are not the bundle's, and for one without
     an adapter where that is to be apart.
     """
-    model = eager_model_from_checkpoint(checkpoint, lora)
-    check_same_weights(model, decoder.bundle)
+    source = source_from_checkpoint(checkpoint, lora)
+    weights = {each.name: merged_weight(source, each, "cpu") for each in source.planned}
+    check_same_weights(weights, decoder.bundle)
+    model = eager_model_from_weights(source, weights, "cpu")
     if adapter_apart:
-        put_adapter_apart(model, checkpoint, lora)
+        put_adapter_apart(model, source)
     return Decoder(decoder.bundle, EagerSession(model), decoder.tokenizer)
 
 
-def check_same_weights(model: EagerModel, bundle: Bundle) -> None:
-    """Raise BadInputError unless the model has the weights of the bundle."""
+def check_same_weights(weights: Mapping[str, Tensor], bundle: Bundle) -> None:
+    """Raise BadInputError unless `weights`, by their names in a bundle, are those of the bundle."""
     stored = weights_from_bundle(bundle)
     tolerance = _WEIGHT_TOLERANCE[bundle.manifest.dtype]
-    for name, parameter in model.named_parameters():
+    for name, parameter in weights.items():
         ours = stored[name].astype(np.float32) if name in stored else np.empty(0, np.float32)
-        theirs = parameter.detach().numpy()
+        theirs = parameter.numpy()
         # A bundle has matrices [inputs, outputs]; nn.Linear has [outputs, inputs]; the embedding is the same in both.
         theirs = theirs.T if theirs.ndim == 2 and name != "embedding.weight" else theirs
         scales = stored.scales(name) if name in stored else None

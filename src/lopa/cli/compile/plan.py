@@ -29,9 +29,9 @@ from lopa.runtime.bundle import Bundle, sha256_of_file
 from lopa.runtime.bundle.gears import GEARS_NAME, Source
 from lopa.runtime.bundle.record import json_from_record
 from lopa.runtime.decoder import Decoder
+from lopa.runtime.device_families import parse_device, stages_of_device
 from lopa.runtime.errors import BadInputError, MissingBackendError
 from lopa.runtime.files.output_file import write_whole
-from lopa.runtime.sessions.session import family_from_device
 from lopa.tiny import EVAL
 
 _GEARS = 8
@@ -39,8 +39,6 @@ _PROMPTS = 8
 """Of each kind, decoded where no trace is given."""
 _SEARCH_SECONDS = 60.0
 _GIB = 2**30
-_COMPILED = ("ascend", "tensorrt")
-"""Families of devices that run what is compiled for a plan's gears: before the plan there is nothing to run."""
 
 
 def _positive(context: click.Context, parameter: click.Parameter, value: float | None) -> float | None:  # noqa: ARG001
@@ -118,14 +116,15 @@ def command(
     manifest = opened.manifest
     if plot is not None:
         check_matplotlib()
-    family = family_from_device(device)
+    # An engine is compiled for a plan's gears: before the plan there is nothing to run.
+    needs_engine = any(parse_device(stage).family.needs_engine for stage in stages_of_device(device))
     seconds = gear_costs(opened, device, costs)
     recorded = [recording_from_trace(path, opened) for path in traces]
     target = opened.path / GEARS_NAME if output is None else output
     for path in (target, plot):
         if path is not None:
             check_output(path)  # nothing is decoded in vain
-    recording = joined_recordings(recorded) if recorded else _recording(opened, None if family in _COMPILED else device)
+    recording = joined_recordings(recorded) if recorded else _recording(opened, None if needs_engine else device)
     forwards = forwards_of_recording(recording, parallel)
     limits = limits_from_configs(
         recording.configs, forwards, recording.longest_prompt if max_prompt is None else max_prompt

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from lopa.bench.eval_set import eval_set_from_jsonl
 from lopa.bench.pace import Pace, duration_text
+from lopa.cli.options.devices import DEVICE_NAMES, complete_device
 from lopa.cli.shown.stages import ShownStages
 from lopa.export.progress import Progress
 from lopa.export.replay.failed_forwards import FailedForwards
@@ -29,6 +30,7 @@ from lopa.export.verify.token_gate import (
 )
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.decoder import Decoder
+from lopa.runtime.device_families import parse_device
 from lopa.runtime.errors import CheckFailedError
 from lopa.runtime.sessions.prefix_cache import cache_shape_from_manifest
 from lopa.runtime.sessions.session import open_session
@@ -56,7 +58,8 @@ _GATE_TOKENS = 64
     "--device",
     default="cpu",
     show_default=True,
-    help="The engine to check: cpu, openvino:NAME, cuda:N, tensorrt:N, tensorrt-rtx:N or numpy.",
+    shell_complete=complete_device,
+    help=f"The engine to check: {DEVICE_NAMES}.",
 )
 @click.option(
     "--against",
@@ -153,7 +156,7 @@ def _save_failed(failed: FailedForwards, folder: Path, reference: str, tolerance
 
 def _default_reference(bundle: Bundle, device: str) -> str:
     """Where ONNX Runtime can run the bundle: the CPU, or in bfloat16, for which that has no operators, the same GPU."""
-    return "cpu" if bundle.manifest.dtype != "bfloat16" else f"cuda:{device.split(':', 1)[1]}"
+    return "cpu" if bundle.manifest.dtype != "bfloat16" else f"cuda:{parse_device(device).number}"
 
 
 def agreement_of_engine(

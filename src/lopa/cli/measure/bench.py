@@ -15,7 +15,7 @@ from lopa.cli.measure.report_output import ReportOutput
 from lopa.cli.measure.scaling import bench_scaling
 from lopa.cli.measure.speed import bench_speed
 from lopa.cli.options.devices import counts_from_text, device_options
-from lopa.runtime.sessions.cpu_cores import is_whole_processor
+from lopa.runtime.device_families import uses_all_cores
 
 _SPEED_PROMPTS = 8
 _SPEED_BRANCHES = 5
@@ -196,7 +196,7 @@ def command(
     else:
         if checkpoint is None:
             raise click.UsageError("--speed needs --checkpoint, from which the eager loop reads its weights")
-        if len(devices) != 1 or not is_whole_processor(devices[0]):
+        if len(devices) != 1 or not uses_all_cores(devices[0]):
             raise click.UsageError("--speed compares on the CPU only: leave --device out, or give openvino:CPU")
         bench_speed(
             bundle,

@@ -6,26 +6,15 @@ from typing import Any, TypeVar
 import click
 from click.shell_completion import CompletionItem
 
+from lopa.runtime.device_families import FAMILIES
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.parallel.branch_session import STALL_SECONDS
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _DIGITS = 6
-_COMPLETED = (
-    "cpu",
-    "openvino:CPU",
-    "openvino:CPU:bf16",
-    "openvino:CPU:int8",
-    "openvino:CPU:auto",
-    "cuda:0",
-    "tensorrt:0",
-    "tensorrt-rtx:0",
-    "ascend:0",
-    "numpy",
-    "mpi",
-    "mpi:cuda",
-)
-"""What a shell completes --device to; other numbers are typed."""
+DEVICE_NAMES = ", ".join(family.syntax for family in FAMILIES.values() if not family.spans_processes)
+"""Names of the devices of one process, for help."""
+_RANK_NAMES = ", ".join(family.syntax for family in FAMILIES.values() if family.spans_processes)
 
 
 def device_options(command: _Command) -> _Command:
@@ -44,18 +33,19 @@ def device_options(command: _Command) -> _Command:
         multiple=True,
         default=("cpu",),
         show_default=True,
-        shell_complete=_completed_devices,
-        help="cpu, cores of it (cpu:0, cpu:0-3), openvino:NAME, cuda:N, tensorrt:N, tensorrt-rtx:N, ascend:N, numpy, or"
-        " a pipeline (cuda:0+cuda:1). Several of them share the branches. mpi or mpi:cuda under mpirun.",
+        shell_complete=complete_device,
+        help=f"{DEVICE_NAMES}, {_RANK_NAMES}, or a pipeline (cuda:0+cuda:1). Several devices share the branches.",
     )(command)
 
 
-def _completed_devices(
+def complete_device(
     context: click.Context,  # noqa: ARG001
     parameter: click.Parameter,  # noqa: ARG001
     incomplete: str,
 ) -> list[CompletionItem]:
-    return [CompletionItem(name) for name in _COMPLETED if name.startswith(incomplete)]
+    """Complete a device name to the examples of each family; other numbers are typed."""
+    names = (name for family in FAMILIES.values() for name in family.examples)
+    return [CompletionItem(name) for name in names if name.startswith(incomplete)]
 
 
 def counts_from_text(text: str, option: str = "--devices", what: str = "device") -> tuple[int, ...]:

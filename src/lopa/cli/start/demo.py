@@ -69,7 +69,7 @@ def command(context: click.Context, output: Path | None, count: int) -> None:
         decoder = stack.enter_context(Decoder.open(folder))
         items = list(itertools.islice(eval_set_from_jsonl(tiny.EVAL), count))
         for options in _STRATEGIES.values():  # the engine's first forwards are slower, whoever asks for them
-            list(decoder.generate([items[0].prompt], decoder.config(**options)))
+            decoder.generate(items[0].prompt, **options)
         console.print(table_of_duels([_duel(decoder, item, console) for item in items]))
     if output is not None:
         console.print(f"The bundle is in {output}. Next: lopa-export inspect {output}")

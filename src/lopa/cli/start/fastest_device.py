@@ -10,8 +10,6 @@ from lopa.runtime.errors import LopaError, MissingBackendError
 from lopa.runtime.openvino.session import open_session as open_openvino
 from lopa.runtime.sessions.session import Session, open_session
 
-DEVICES = ("cpu", "openvino:CPU", "openvino:CPU:bf16", "openvino:CPU:int8", "openvino:GPU", "cuda:0")
-"""Tried in this order: those that run a bundle as it is. Engines are built first, so they are not asked here."""
 _PLAIN, _CHOOSES = "openvino:CPU", "openvino:CPU:auto"
 _SHAPE = ForwardShape(1, 32, 64, 32)
 """One block behind a short prefix, every row wanted: what most steps of one branch are like."""
@@ -20,7 +18,7 @@ _CLEARLY = 0.05
 """By which share another device has to be faster to be called so: less is what a machine varies by."""
 
 
-def lines_of_fastest(bundle: Bundle, devices: Sequence[str] = DEVICES, *, tell_all: bool = True) -> Iterator[str]:
+def lines_of_fastest(bundle: Bundle, devices: Sequence[str], *, tell_all: bool = True) -> Iterator[str]:
     """A line for every device, and one that names the fastest and by how much; what does not open says why.
 
     Where openvino:CPU opens, also what openvino:CPU:auto takes. `tell_all` False: no line for a device that is not

@@ -5,11 +5,11 @@ Reads adapter_config.json and adapter_model.safetensors. Does not know what beco
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from lopa.export.checkpoint.module_patterns import ModulePatterns
+from lopa.export.checkpoint.module_patterns import first_matches
 from lopa.export.checkpoint.tensors import StoredTensor, tensors_from_file
 from lopa.export.families.family import Architecture
 from lopa.export.json_file import JsonValues, json_object_from_file, shown
@@ -81,7 +81,6 @@ def adapter_from_folder(
         path, remedy="check the path: a PEFT adapter folder is needed", most=_MOST_CONFIG_BYTES
     )
     config = JsonValues(values, str(path), _SAVE_AGAIN)
-    patterns = ModulePatterns(str(path))
     _check_supported(config, path)
     weights = folder / ADAPTER_WEIGHTS_NAME
     if not weights.is_file():
@@ -91,8 +90,13 @@ def adapter_from_folder(
             remedy="save it with safe_serialization=True; pickled adapters (.bin) are never opened here",
         )
     stored = _by_module_name(weights)
-    modules = _target_modules(config, patterns, base_shapes, architecture)
-    products = {f"{module}.weight": _product(module, config, patterns, path, stored, base_shapes) for module in modules}
+    modules = _target_modules(config, base_shapes, architecture)
+    ranks = _by_module(config, "rank_pattern", modules, "r")
+    alphas = _by_module(config, "alpha_pattern", modules, "lora_alpha")
+    products = {
+        f"{module}.weight": _product(module, rank, alpha, config, path, stored, base_shapes)
+        for module, rank, alpha in zip(modules, ranks, alphas, strict=True)
+    }
     used = {tensor.name.removeprefix(_KEY_PREFIX) for pair in products.values() for tensor in (pair.down, pair.up)}
     replaced = {name: tensor for name, tensor in stored.items() if name not in used}
     for name, tensor in replaced.items():
@@ -133,7 +137,7 @@ def _check_supported(config: JsonValues, path: Path) -> None:
 
 
 def _target_modules(
-    config: JsonValues, patterns: ModulePatterns, base_shapes: Mapping[str, tuple[int, ...]], architecture: Architecture
+    config: JsonValues, base_shapes: Mapping[str, tuple[int, ...]], architecture: Architecture
 ) -> list[str]:
     """Names of the base's matrices that the adapter says it changes."""
     matrices = [
@@ -142,12 +146,12 @@ def _target_modules(
         if len(shape) == 2 and name != architecture.outer_names["embedding.weight"]
     ]
     head = architecture.outer_names["head.weight"].removesuffix(".weight")
-    is_target, is_excluded = (_naming(config, name, patterns, head) for name in ("target_modules", "exclude_modules"))
+    targets, excluded = (_named(config, name, matrices, head) for name in ("target_modules", "exclude_modules"))
     layers = _layers(config)
     found = [
         module
         for module in matrices
-        if is_target(module) and not is_excluded(module) and (not layers or _layer_of(module) in layers)
+        if module in targets and module not in excluded and (not layers or _layer_of(module) in layers)
     ]
     if not found:
         raise BadInputError(
@@ -158,17 +162,18 @@ def _target_modules(
     return found
 
 
-def _naming(config: JsonValues, name: str, patterns: ModulePatterns, head: str) -> Callable[[str], bool]:
-    """Whether PEFT's target_modules or exclude_modules, a pattern or a list of endings, names a module."""
+def _named(config: JsonValues, name: str, modules: Sequence[str], head: str) -> frozenset[str]:
+    """Those of `modules` that PEFT's target_modules or exclude_modules, a pattern or a list of endings, names."""
     names = config.values.get(name)
     if names == "all-linear":
-        return lambda module: module != head
+        return frozenset(modules) - {head}
     if isinstance(names, str) and names:
-        return lambda module: patterns.matches(names, module)
+        matches = first_matches([names], modules, source=config.source)
+        return frozenset(module for module, match in zip(modules, matches, strict=True) if match is not None)
     if names is not None and not isinstance(names, list | str):
         raise config.refused(name, names, "a pattern or a list of names")
     endings = frozenset(config.texts(name, most=_MOST_NAMES) if names else ())
-    return lambda module: not endings.isdisjoint(_endings(module))
+    return frozenset(module for module in modules if not endings.isdisjoint(_endings(module)))
 
 
 def _endings(module: str) -> list[str]:
@@ -194,19 +199,15 @@ def _layer_of(module: str) -> int | None:
 
 def _product(
     module: str,
+    given_rank: object,
+    given_alpha: object,
     config: JsonValues,
-    patterns: ModulePatterns,
     path: Path,
     stored: Mapping[str, StoredTensor],
     base_shapes: Mapping[str, tuple[int, ...]],
 ) -> LowRankProduct:
-    rank = config.whole("r", _of_pattern(config, patterns, "rank_pattern", module, "r"))
-    alpha = config.real(
-        "lora_alpha",
-        _of_pattern(config, patterns, "alpha_pattern", module, "lora_alpha"),
-        least=_LEAST_ALPHA,
-        most=_GREATEST_ALPHA,
-    )
+    rank = config.whole("r", given_rank)
+    alpha = config.real("lora_alpha", given_alpha, least=_LEAST_ALPHA, most=_GREATEST_ALPHA)
     outputs, inputs = base_shapes[f"{module}.weight"]
     pair = []
     for part, shape in (("lora_A", (rank, inputs)), ("lora_B", (outputs, rank))):
@@ -228,11 +229,12 @@ def _product(
     return LowRankProduct(down=pair[0], up=pair[1], scale=alpha / root)
 
 
-def _of_pattern(config: JsonValues, patterns: ModulePatterns, table: str, module: str, default: str) -> object:
-    """The value for the module: of the first pattern that matches its name or the end of it, else the default."""
+def _by_module(config: JsonValues, table: str, modules: Sequence[str], default: str) -> list[object]:
+    """For each module the value of the first pattern that matches its name or the end of it, else the default."""
     values = config.table(table, most=_MOST_NAMES)
-    found = (value for pattern, value in values.items() if patterns.ends_with(pattern, module))
-    return next(found, config.values.get(default))
+    matches = first_matches([rf"(.*\.)?({pattern})" for pattern in values], modules, source=config.source)
+    choices = list(values.values())
+    return [config.values.get(default) if match is None else choices[match] for match in matches]
 
 
 def _check_replacement(

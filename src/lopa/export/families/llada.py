@@ -7,7 +7,7 @@ from lopa.export.families.family import Architecture, Family
 from lopa.export.families.settings import fixed
 from lopa.export.families.sizes import checked_sizes, rms_norm_eps, rope_theta, vocabulary
 from lopa.export.json_file import JsonValues
-from lopa.runtime.bundle.manifest import ModelDimensions
+from lopa.runtime.bundle.manifest import MAX_LAYERS, ModelDimensions
 
 
 def _sizes(config: JsonValues) -> ModelDimensions:
@@ -28,7 +28,7 @@ def _sizes(config: JsonValues) -> ModelDimensions:
         hidden_size=hidden,
         intermediate_size=config.whole_number("mlp_hidden_size" if has_mlp else "mlp_ratio")
         * (1 if has_mlp else hidden),
-        layers=config.whole_number("n_layers"),
+        layers=config.whole_number("n_layers", most=MAX_LAYERS),
         heads=heads,
         kv_heads=config.whole_number("n_kv_heads") if values.get("n_kv_heads") is not None else heads,
         head_size=hidden // heads,

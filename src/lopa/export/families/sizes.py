@@ -3,7 +3,7 @@
 from typing import Any
 
 from lopa.export.json_file import JsonValues
-from lopa.runtime.bundle.manifest import ModelDimensions
+from lopa.runtime.bundle.manifest import MAX_LAYERS, ModelDimensions
 from lopa.runtime.contract import TOP_K
 from lopa.runtime.errors import BadInputError
 
@@ -28,7 +28,7 @@ def sizes_with_names_of_transformers(
         vocab_size=vocabulary(config, "vocab_size"),
         hidden_size=hidden,
         intermediate_size=config.whole_number("intermediate_size"),
-        layers=config.whole_number("num_hidden_layers"),
+        layers=config.whole_number("num_hidden_layers", most=MAX_LAYERS),
         heads=heads,
         kv_heads=config.whole_number("num_key_value_heads") if "num_key_value_heads" in values else heads,
         head_size=config.whole_number("head_dim") if has_head_dim else hidden // heads,

@@ -4,6 +4,7 @@ Used for tracing, and runnable. Does not know where weights come from, what a bu
 Matrices are stored [inputs, outputs], so that a product in the traced graph is one MatMul without a Transpose.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from lopa.runtime.bundle.manifest import ModelDimensions
+from lopa.runtime.bundle.network import LayerSpec, NetworkSpec, TensorSpec
 from lopa.runtime.contract import TOP_K
 from lopa.runtime.contract.model_part import ModelPart, whole_model
 
@@ -33,10 +35,11 @@ class Rows:
 class Matrix(nn.Module):
     """x @ weight (+ bias), with weight [inputs, outputs]."""
 
-    def __init__(self, inputs: int, outputs: int, *, bias: bool, dtype: torch.dtype) -> None:
+    def __init__(self, tensors: Mapping[str, TensorSpec], name: str, dtype: torch.dtype) -> None:
+        """`tensors` have the weight as "NAME.weight", and the bias, if there is one, as "NAME.bias"."""
         super().__init__()
-        self.weight = nn.Parameter(torch.empty(inputs, outputs, dtype=dtype))
-        self.bias = nn.Parameter(torch.empty(outputs, dtype=dtype)) if bias else None
+        self.weight = _parameter(tensors[f"{name}.weight"], dtype)
+        self.bias = _parameter(tensors[f"{name}.bias"], dtype) if f"{name}.bias" in tensors else None
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., inputs] -> [..., outputs]"""
@@ -47,9 +50,9 @@ class Matrix(nn.Module):
 class Norm(nn.Module):
     """x / sqrt(mean(x^2) + eps) * weight, over the last axis."""
 
-    def __init__(self, size: int, eps: float, dtype: torch.dtype) -> None:
+    def __init__(self, tensor: TensorSpec, eps: float, dtype: torch.dtype) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.empty(size, dtype=dtype))
+        self.weight = _parameter(tensor, dtype)
         self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
@@ -60,9 +63,9 @@ class Norm(nn.Module):
 class Embedding(nn.Module):
     """One row of `weight` [V, H] for every token id."""
 
-    def __init__(self, dimensions: ModelDimensions, dtype: torch.dtype) -> None:
+    def __init__(self, tensor: TensorSpec, dtype: torch.dtype) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.empty(dimensions.vocab_size, dimensions.hidden_size, dtype=dtype))
+        self.weight = _parameter(tensor, dtype)
 
     def forward(self, ids: Tensor) -> Tensor:
         """Int64 [...] -> [..., H]"""
@@ -72,23 +75,22 @@ class Embedding(nn.Module):
 class Attention(nn.Module):
     """Grouped-query attention of the window over the committed prefix and itself.
 
-    Biases, and norms of every head's query and key, where the dimensions have them.
+    Biases, and norms of every head's query and key, where the layer has them.
     """
 
-    def __init__(self, dimensions: ModelDimensions, dtype: torch.dtype, norm_type: type[Norm]) -> None:
+    def __init__(
+        self, layer: LayerSpec, dimensions: ModelDimensions, dtype: torch.dtype, norm_type: type[Norm]
+    ) -> None:
         super().__init__()
-        hidden, self.head_size = dimensions.hidden_size, dimensions.head_size
-        queries, keys = dimensions.heads * self.head_size, dimensions.kv_heads * self.head_size
-        bias = dimensions.qkv_bias
-        self.query = Matrix(hidden, queries, bias=bias, dtype=dtype)
-        self.key = Matrix(hidden, keys, bias=bias, dtype=dtype)
-        self.value = Matrix(hidden, keys, bias=bias, dtype=dtype)
-        self.output = Matrix(queries, hidden, bias=False, dtype=dtype)
-        if dimensions.qk_norm:
-            self.query_norm: nn.Module = norm_type(self.head_size, dimensions.rms_norm_eps, dtype)
-            self.key_norm: nn.Module = norm_type(self.head_size, dimensions.rms_norm_eps, dtype)
-        else:
-            self.query_norm = self.key_norm = nn.Identity()
+        tensors, self.head_size = layer.tensors, dimensions.head_size
+        self.query = Matrix(tensors, "attention.query", dtype)
+        self.key = Matrix(tensors, "attention.key", dtype)
+        self.value = Matrix(tensors, "attention.value", dtype)
+        self.output = Matrix(tensors, "attention.output", dtype)
+        norms = (tensors.get(f"attention.{part}_norm.weight") for part in ("query", "key"))
+        self.query_norm, self.key_norm = (
+            nn.Identity() if norm is None else norm_type(norm, dimensions.rms_norm_eps, dtype) for norm in norms
+        )
 
     def forward(self, x: Tensor, past_key: Tensor, past_value: Tensor, rows: Rows) -> tuple[Tensor, Tensor, Tensor]:
         """[N, W, H] and two [R, Hkv, P, D] -> [N, W, H] and the window's own key and value, [N, Hkv, W, D]."""
@@ -122,12 +124,11 @@ class Attention(nn.Module):
 class GatedMlp(nn.Module):
     """down(silu(gate(x)) * up(x))"""
 
-    def __init__(self, dimensions: ModelDimensions, dtype: torch.dtype) -> None:
+    def __init__(self, layer: LayerSpec, dtype: torch.dtype) -> None:
         super().__init__()
-        hidden, inner = dimensions.hidden_size, dimensions.intermediate_size
-        self.gate = Matrix(hidden, inner, bias=False, dtype=dtype)
-        self.up = Matrix(hidden, inner, bias=False, dtype=dtype)
-        self.down = Matrix(inner, hidden, bias=False, dtype=dtype)
+        self.gate = Matrix(layer.tensors, "mlp.gate", dtype)
+        self.up = Matrix(layer.tensors, "mlp.up", dtype)
+        self.down = Matrix(layer.tensors, "mlp.down", dtype)
 
     def forward(self, x: Tensor) -> Tensor:
         """[N, W, H] -> [N, W, H]"""
@@ -140,13 +141,16 @@ class Layer(nn.Module):
 
     attention_type: ClassVar[type[Attention]] = Attention
     norm_type: ClassVar[type[Norm]] = Norm
+    mlp_types: ClassVar[Mapping[str, type[nn.Module]]] = {"dense": GatedMlp}
+    """Modules of the MLP by the kind of the layer, made of its LayerSpec and a type."""
 
-    def __init__(self, dimensions: ModelDimensions, dtype: torch.dtype) -> None:
+    def __init__(self, layer: LayerSpec, dimensions: ModelDimensions, dtype: torch.dtype) -> None:
         super().__init__()
-        self.attention_norm = self.norm_type(dimensions.hidden_size, dimensions.rms_norm_eps, dtype)
-        self.attention = self.attention_type(dimensions, dtype, self.norm_type)
-        self.mlp_norm = self.norm_type(dimensions.hidden_size, dimensions.rms_norm_eps, dtype)
-        self.mlp = GatedMlp(dimensions, dtype)
+        eps = dimensions.rms_norm_eps
+        self.attention_norm = self.norm_type(layer.tensors["attention_norm.weight"], eps, dtype)
+        self.attention = self.attention_type(layer, dimensions, dtype, self.norm_type)
+        self.mlp_norm = self.norm_type(layer.tensors["mlp_norm.weight"], eps, dtype)
+        self.mlp = self.mlp_types[layer.kind](layer, dtype)
 
     def forward(
         self, x: Tensor, past_key: Tensor, past_value: Tensor, rows: Rows
@@ -163,12 +167,15 @@ class _Layers(nn.Module):
     layer_type: ClassVar[type[Layer]] = Layer
     inverse_frequencies: Tensor
 
-    def __init__(self, dimensions: ModelDimensions, dtype: torch.dtype, part: ModelPart) -> None:
+    def __init__(self, network: NetworkSpec, dtype: torch.dtype, part: ModelPart) -> None:
         super().__init__()
+        dimensions, layers = network.dimensions, network.layers
         self.dtype = dtype
         self.kv_heads = dimensions.kv_heads
-        self.embedding = Embedding(dimensions, dtype) if part.is_first else None
-        self.layers = nn.ModuleDict({str(i): self.layer_type(dimensions, dtype) for i in range(part.first, part.end)})
+        self.embedding = Embedding(network.embedding, dtype) if part.is_first else None
+        self.layers = nn.ModuleDict(
+            {str(i): self.layer_type(layers[i], dimensions, dtype) for i in range(part.first, part.end)}
+        )
         self.register_buffer("inverse_frequencies", inverse_frequencies(dimensions), persistent=False)
 
     def through_layers(
@@ -236,13 +243,13 @@ class LayersWithHead(_Layers):
     """The layers of a whole model, or of its last part, and what makes statistics of their rows."""
 
     def __init__(
-        self, dimensions: ModelDimensions, *, dtype: torch.dtype, with_logits: bool, part: ModelPart | None = None
+        self, network: NetworkSpec, *, dtype: torch.dtype, with_logits: bool, part: ModelPart | None = None
     ) -> None:
         """`part` None: the whole model."""
-        super().__init__(dimensions, dtype, part or whole_model(dimensions.layers))
+        super().__init__(network, dtype, part or whole_model(len(network.layers)))
         self.with_logits = with_logits
-        self.final_norm = self.layer_type.norm_type(dimensions.hidden_size, dimensions.rms_norm_eps, dtype)
-        self.head = Matrix(dimensions.hidden_size, dimensions.vocab_size, bias=False, dtype=dtype)
+        self.final_norm = self.layer_type.norm_type(network.final_norm, network.dimensions.rms_norm_eps, dtype)
+        self.head = Matrix(network.tensors, "head", dtype)
 
 
 class ContractForward(LayersWithHead):
@@ -263,6 +270,10 @@ class ContractForward(LayersWithHead):
         logits = self.head(self.final_norm(_wanted_rows(x + added, logits_index))).float()
         statistics = statistics_of_logits(logits, temperature.reshape(-1, 1, 1, 1))
         return (*statistics, *window, logits) if self.with_logits else (*statistics, *window)
+
+
+def _parameter(tensor: TensorSpec, dtype: torch.dtype) -> nn.Parameter:
+    return nn.Parameter(torch.empty(tensor.shape, dtype=dtype))
 
 
 def inverse_frequencies(dimensions: ModelDimensions) -> Tensor:

@@ -8,9 +8,8 @@ import onnx_ir as ir
 from onnx_ir.passes import common
 
 from lopa.export.graph.plugin_functions import BRANCH_ATTENTION, CONFIDENCE_HEAD, DOMAIN, functions_of_plugin
+from lopa.runtime.bundle.network import HEAD
 from lopa.runtime.contract import ENTROPY, LOGITS, PREFIX_MASK, TEMPERATURE, TOPK_IDS, TOPK_LOGPROBS, WINDOW_MASK
-
-_HEAD_WEIGHT = "head.weight"
 
 
 def with_plugins(model: ir.Model) -> ir.Model:
@@ -110,7 +109,7 @@ def _past_and_new_rows(rows: ir.Value | None) -> tuple[ir.Value, ir.Value] | Non
 
 def _head_product(graph: ir.Graph) -> ir.Node | None:
     """The product with the vocabulary, where nothing but statistics is made of it."""
-    weight = graph.initializers.get(_HEAD_WEIGHT)
+    weight = graph.initializers.get(HEAD)
     products = [use.node for use in weight.uses() if use.node.op_type == "MatMul"] if weight is not None else []
     with_logits = any(value.name == LOGITS for value in graph.outputs)
     return products[0] if products and not with_logits else None

@@ -12,6 +12,7 @@ from lopa.export.graph.module import ContractForward, HiddenForward
 from lopa.export.graph.portable_module import PortableForward
 from lopa.export.graph.portable_passes import as_portable
 from lopa.runtime.bundle.manifest import Dialect, ModelDimensions
+from lopa.runtime.bundle.network import network_from_dimensions
 from lopa.runtime.contract.model_part import ModelPart, whole_model
 from lopa.runtime.contract.portable_form import portable_input_names
 
@@ -35,9 +36,10 @@ class TracedForm:
 
 
 def _standard_module(dimensions: ModelDimensions, dtype: torch.dtype, part: ModelPart, with_logits: bool) -> nn.Module:
+    network = network_from_dimensions(dimensions)
     if part.is_last:
-        return ContractForward(dimensions, dtype=dtype, with_logits=with_logits, part=part)
-    return HiddenForward(dimensions, dtype, part)
+        return ContractForward(network, dtype=dtype, with_logits=with_logits, part=part)
+    return HiddenForward(network, dtype, part)
 
 
 def _standard_inputs(dimensions: ModelDimensions, dtype: torch.dtype, part: ModelPart) -> tuple[object, ...]:
@@ -75,7 +77,7 @@ def _standard_axes(_: ModelDimensions, part: ModelPart) -> tuple[object, ...]:
 def _portable_module(dimensions: ModelDimensions, dtype: torch.dtype, part: ModelPart, with_logits: bool) -> nn.Module:
     if part != whole_model(dimensions.layers):
         raise ValueError(f"received {part}, expected all layers: stages are standard graphs")
-    return PortableForward(dimensions, dtype=dtype, with_logits=with_logits)
+    return PortableForward(network_from_dimensions(dimensions), dtype=dtype, with_logits=with_logits)
 
 
 def _portable_inputs(dimensions: ModelDimensions, dtype: torch.dtype, part: ModelPart) -> tuple[object, ...]:

@@ -12,6 +12,7 @@ import torch
 from lopa.export.families import FAMILIES
 from lopa.export.verify.differences import Difference, OutputError, difference_of
 from lopa.runtime.bundle import Bundle
+from lopa.runtime.bundle.network import TensorSpec, network_from_dimensions
 from lopa.runtime.bundle.weights import BundleWeights, weights_from_bundle
 from lopa.runtime.contract import Floats
 
@@ -28,9 +29,9 @@ def errors_of_weights(bundle: Bundle, weights: Mapping[str, torch.Tensor]) -> tu
     """
     integers, others = "", ""
     worst_integers = worst_others = Difference(0.0, 1.0, 0.0, 1.0)
-    stored = weights_from_bundle(bundle)
+    stored, network = weights_from_bundle(bundle), network_from_dimensions(bundle.manifest.dimensions)
     for name, values in stored.items():
-        exact = _as_in_bundle(name, weights[_source_name(bundle, name)].numpy())
+        exact = _as_in_bundle(network.tensors[name], weights[_source_name(bundle, name)].numpy())
         scales = stored.scales(name)
         if scales is not None:
             found = _difference_in_steps(values, exact, scales)
@@ -65,9 +66,9 @@ def _difference_in_steps(values: Floats, exact: Floats, scales: Floats) -> Diffe
     return difference_of((values - exact) / steps, np.zeros_like(values), least_magnitude=1.0)
 
 
-def _as_in_bundle(name: str, values: Floats) -> Floats:
-    """A bundle has matrices [inputs, outputs], a checkpoint [outputs, inputs]; the embedding is the same in both."""
-    return values.T if values.ndim == 2 and name != "embedding.weight" else values
+def _as_in_bundle(tensor: TensorSpec, values: Floats) -> Floats:
+    """Return `values` of a checkpoint, whose matrices are [outputs, inputs], as a bundle has them."""
+    return values.swapaxes(-1, -2) if tensor.role == "matrix" else values
 
 
 def _source_name(bundle: Bundle, name: str) -> str:

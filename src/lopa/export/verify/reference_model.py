@@ -4,6 +4,7 @@ Which of Qwen2, Qwen3 and Llama it is follows from what a layer has: biases, nor
 own network is used. Does not know engines, caches or windows, nor how weights were quantized.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,15 +28,14 @@ from lopa.runtime.errors import BadInputError
 class _Network:
     """One of transformers' networks."""
 
-    name: str
     config: type[Any]
     model: type[Any]
     rotary: type[Any]
 
 
-_LLAMA = _Network("Llama", LlamaConfig, LlamaForCausalLM, LlamaRotaryEmbedding)
-_QWEN2 = _Network("Qwen2", Qwen2Config, Qwen2ForCausalLM, Qwen2RotaryEmbedding)
-_QWEN3 = _Network("Qwen3", Qwen3Config, Qwen3ForCausalLM, Qwen3RotaryEmbedding)
+_LLAMA = _Network(LlamaConfig, LlamaForCausalLM, LlamaRotaryEmbedding)
+_QWEN2 = _Network(Qwen2Config, Qwen2ForCausalLM, Qwen2RotaryEmbedding)
+_QWEN3 = _Network(Qwen3Config, Qwen3ForCausalLM, Qwen3RotaryEmbedding)
 
 
 class TransformersReference:
@@ -94,39 +94,43 @@ def reference_from_weights(
     Raises BadInputError for tensors that do not fit it.
     """
     names = names_of_architecture(manifest.architecture)
-    named = {names.tensor(name): tensor for name, tensor in weights.items()}
-    settings = names.settings(_config_file(checkpoint))
-    return TransformersReference(_model_from_weights(manifest.dimensions, settings, named, source=checkpoint))
+    model = empty_network(manifest.dimensions, manifest.architecture, checkpoint, attention="eager")
+    load_weights(model, {names.tensor(name): tensor for name, tensor in weights.items()}, source=checkpoint)
+    return TransformersReference(model)
 
 
-def _config_file(checkpoint: Path) -> dict[str, Any]:
-    return json_object_from_file(checkpoint / "config.json", remedy="give the checkpoint's folder")
+def empty_network(dimensions: ModelDimensions, architecture: str, checkpoint: Path, *, attention: str) -> Any:
+    """Return the network of the checkpoint's config.json, its parameters on "meta": without memory and values.
 
-
-def _model_from_weights(
-    dimensions: ModelDimensions, settings: dict[str, Any], weights: dict[str, torch.Tensor], *, source: Path
-) -> Any:
+    `attention` names one of transformers' implementations.
+    """
+    settings = names_of_architecture(architecture).settings(_config_file(checkpoint))
     network = _QWEN3 if dimensions.qk_norm else _QWEN2 if dimensions.qkv_bias else _LLAMA
     heads = settings["num_attention_heads"]
     assumed = {"head_dim": settings["hidden_size"] // heads, "num_key_value_heads": heads}
     config = network.config(**assumed | settings)
-    config._attn_implementation = "eager"
-    if network is _QWEN3 and dimensions.qkv_bias:
-        # There a layer has all four biases or none.
-        config.attention_bias = True
-        output_bias = torch.zeros(settings["hidden_size"])
-        layers = range(settings["num_hidden_layers"])
-        weights = weights | {f"model.layers.{layer}.self_attn.o_proj.bias": output_bias for layer in layers}
-    with torch.device("meta"):  # no memory and no time for initial values
+    config._attn_implementation = attention
+    config.attention_bias = dimensions.qkv_bias
+    with torch.device("meta"):
         model = network.model(config)
-    try:
-        model.load_state_dict(weights, strict=True, assign=True)
-    except RuntimeError as error:
-        raise BadInputError(
-            f"the tensors of {source} do not fit transformers' {network.name}: {error}",
-            expected=f"a checkpoint whose tensors have the shapes of {network.name}'s",
-            remedy="give the checkpoint that was exported",
-        ) from error
+    for layer in model.model.layers:
+        layer.self_attn.o_proj.register_parameter("bias", None)  # Qwen3 has all four biases or none
     # The rotary frequencies are computed, not loaded, and on "meta" they have no values.
     model.model.rotary_emb = network.rotary(config)
     return model.eval()
+
+
+def load_weights(network: Any, weights: Mapping[str, torch.Tensor], *, source: Path) -> None:
+    """Give `network` the tensors `weights`, without a copy. Raises BadInputError for tensors that do not fit it."""
+    try:
+        network.load_state_dict(weights, strict=True, assign=True)
+    except RuntimeError as error:
+        raise BadInputError(
+            f"the tensors of {source} do not fit transformers' {type(network).__name__}: {error}",
+            expected="a checkpoint whose tensors have the shapes that its config.json gives",
+            remedy="give the checkpoint that was exported",
+        ) from error
+
+
+def _config_file(checkpoint: Path) -> dict[str, Any]:
+    return json_object_from_file(checkpoint / "config.json", remedy="give the checkpoint's folder")

@@ -7,13 +7,12 @@ not say well what is wrong with others.
 
 import json
 import math
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
 import torch
 from safetensors.torch import load_file
-
-from lopa.export.checkpoint.module_patterns import ModulePatterns
 
 _KEY_PREFIX = "base_model.model."
 _DOWN, _UP = ".lora_A.weight", ".lora_B.weight"
@@ -33,24 +32,23 @@ def _changed_weights(weights: dict[str, torch.Tensor], lora: Path) -> dict[str, 
     stored = {
         name.removeprefix(_KEY_PREFIX): tensor for name, tensor in load_file(lora / "adapter_model.safetensors").items()
     }
-    matcher = ModulePatterns("the adapter")
     changed = {}
     for name, tensor in stored.items():
         if name.endswith(_DOWN):
             module = name.removesuffix(_DOWN)
             down, up, base = tensor.double(), stored[module + _UP].double(), weights[f"{module}.weight"].double()
-            changed[f"{module}.weight"] = (base + _scale(config, module, matcher, rank=len(down)) * (up @ down)).float()
+            changed[f"{module}.weight"] = (base + _scale(config, module, rank=len(down)) * (up @ down)).float()
         elif not name.endswith(_UP):
             changed[name] = tensor.float()
     return changed
 
 
-def _scale(config: dict[str, object], module: str, matcher: ModulePatterns, *, rank: int) -> float:
+def _scale(config: dict[str, object], module: str, *, rank: int) -> float:
     alpha = config["lora_alpha"]
     patterns = config.get("alpha_pattern") or {}
     assert isinstance(patterns, dict)
     for pattern, value in patterns.items():
-        if matcher.ends_with(pattern, module):
+        if re.fullmatch(rf"(.*\.)?({pattern})", module):
             alpha = value
             break
     assert isinstance(alpha, int | float)

@@ -18,9 +18,10 @@ from lopa.export.verify.session_check import NumpyReference, Reference, Remember
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.int4_form import unpacked_graph
 from lopa.runtime.bundle.manifest import Manifest
+from lopa.runtime.device_families import parse_device, stages_of_device
 from lopa.runtime.errors import BadInputError, CheckFailedError
 from lopa.runtime.openvino.device import rounds_to_bfloat16
-from lopa.runtime.sessions.session import BACKENDS, Session, open_session
+from lopa.runtime.sessions.session import Session, open_session
 from lopa.runtime.tensorrt.library import is_tensorrt
 from lopa.runtime.tensorrt.session import engine_from_device, session_from_engine
 
@@ -89,8 +90,8 @@ def _bundles_of_one_graph(bundle: Bundle, device: str) -> dict[str, Bundle]:
 
     A CPU runs a graph's twin in the graph's place, but others run the graph: both are checked.
     """
-    devices = [BACKENDS.get(one.split(":", 1)[0]) for one in device.split("+")]
-    if BACKENDS["cpu"] not in devices:
+    families = [parse_device(stage).family.name for stage in stages_of_device(device)]
+    if "cpu" not in families:
         return {"": bundle}  # a device that makes its own of a graph
     first, *others = bundle.dialects
     bundles = {"": bundle.of_dialect(first).without_cpu_graphs()}
@@ -98,7 +99,7 @@ def _bundles_of_one_graph(bundle: Bundle, device: str) -> dict[str, Bundle]:
         bundles["cpu"] = bundle.of_dialect(first).with_cpu_graphs(unpacked=False)
     if unpacked_graph(bundle) is not None:
         bundles[UNPACKED] = bundle.of_dialect(first).with_cpu_graphs(unpacked=True)
-    if len(devices) == 1:  # others are graphs of the whole model, of which a pipeline runs none
+    if len(families) == 1:  # others are graphs of the whole model, of which a pipeline runs none
         bundles |= {dialect: bundle.of_dialect(dialect) for dialect in others}
     return bundles
 

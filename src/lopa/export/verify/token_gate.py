@@ -180,8 +180,7 @@ def _windows_of_prefix(
 
 def check_reference(device: str, candidate: str) -> None:
     """Raise BadInputError when an engine would be held against its own kind; both TensorRTs have one compiler."""
-    same_family = device.split(":", 1)[0] == candidate.split(":", 1)[0]
-    if same_family or (is_tensorrt(device) and is_tensorrt(candidate)):
+    if is_tensorrt(device):
         raise BadInputError(
             f"--against {device} for --device {candidate}",
             expected="another kind of device: the same mistake twice would agree",

@@ -3,8 +3,9 @@
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
-from lopa.export.weights.plan import BLOCK, HEAD_NAME, IntegerDtype, WeightPlan
+from lopa.export.weights.plan import BLOCK, IntegerDtype, WeightPlan
 from lopa.runtime.bundle.manifest import Quantization
+from lopa.runtime.bundle.network import HEAD
 from lopa.runtime.errors import BadInputError
 
 
@@ -36,7 +37,7 @@ def quantized_plan(plan: WeightPlan, choice: QuantizationChoice) -> WeightPlan:
     pattern that matches no tensor that would be quantized, when nothing is left to quantize, and for a matrix whose
     inputs cannot be cut into blocks.
     """
-    candidates = [weight.name for weight in plan if weight.transposed and (choice.head or weight.name != HEAD_NAME)]
+    candidates = [weight.name for weight in plan if weight.transposed and (choice.head or weight.name != HEAD)]
     for pattern in choice.exclude:
         if not any(fnmatchcase(name, pattern) for name in candidates):
             raise BadInputError(
@@ -59,9 +60,9 @@ def quantized_plan(plan: WeightPlan, choice: QuantizationChoice) -> WeightPlan:
 
 def _check_blocks(plan: WeightPlan) -> None:
     for weight in plan:
-        if weight.quantized is not None and weight.shape[0] % BLOCK:
+        if weight.quantized is not None and weight.shape[-2] % BLOCK:
             raise BadInputError(
-                f"{weight.name} has {weight.shape[0]} inputs",
+                f"{weight.name} has {weight.shape[-2]} inputs",
                 expected=f"a multiple of {BLOCK}, the inputs that share an int4 scale",
                 remedy=f"export with --quantize int8, or leave it out: --quantize-exclude '{weight.name}'",
             )

@@ -3,7 +3,6 @@
 Knows which engine of a bundle is for the device. pyACL comes with CANN and is imported when a session is opened.
 """
 
-import re
 from contextlib import ExitStack
 from functools import partial
 
@@ -19,6 +18,7 @@ from lopa.runtime.bundle.gears import check_gears_fit
 from lopa.runtime.contract import window_names
 from lopa.runtime.contract.portable_form import portable_input_names
 from lopa.runtime.contract.stored_floats import stored_dtype
+from lopa.runtime.device_families import parse_device
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.sessions.prefix_cache import CacheShape
 from lopa.runtime.sessions.threaded_session import ThreadedSession
@@ -33,11 +33,7 @@ def open_session(bundle: Bundle, device: str, *, threads: int | None) -> Threade
     Raises BadInputError for another device, and when the bundle has no engine for it or one of other weights;
     MissingBackendError without pyACL; AclError (exit code 3) when a call of it fails.
     """
-    found = re.fullmatch(r"ascend:(\d{1,4})", device, re.ASCII)
-    if found is None:
-        raise BadInputError(
-            f"device {device!r}", expected="ascend:N with N the number of the device", remedy="e.g. ascend:0"
-        )
+    number = parse_device(device, "ascend").number
     engines = [ASCEND_ENGINES.read(folder) for folder in ASCEND_ENGINES.folders(bundle)]
     if not engines:
         raise BadInputError(
@@ -48,7 +44,7 @@ def open_session(bundle: Bundle, device: str, *, threads: int | None) -> Threade
     acl = THE_PROCESS.calls()
     chosen = engines[0] if len(engines) == 1 else _engine_for_soc(engines, str(acl("rt.get_soc_name")), bundle)
     _check_engine(chosen, bundle)
-    return ThreadedSession(device, partial(_opened, chosen, bundle, device, int(found[1])))
+    return ThreadedSession(device, partial(_opened, chosen, bundle, device, number))
 
 
 def _opened(found: StoredAscendEngine, bundle: Bundle, device: str, number: int) -> DeviceSession:

@@ -17,6 +17,7 @@ from msgspec import Meta
 
 from lopa.runtime.bundle.bundle import Bundle
 from lopa.runtime.bundle.record import Reasons, Record, record_from_file
+from lopa.runtime.device_families import spans_processes
 from lopa.runtime.errors import BadInputError
 
 COSTS_SCHEMA = 2
@@ -77,7 +78,7 @@ def costs_from_bundle(bundle: Bundle, device: str, threads: int | None) -> "Cost
 def _remedy(bundle: Bundle, device: str, threads: int | None) -> str:
     """The command that measures the table that is missing, in full."""
     chosen = "choose the number of branches yourself"
-    if device.partition(":")[0] == "mpi":
+    if spans_processes(device):
         return f"{chosen}: there is no cost table for ranks"
     devices = [word for name in device.split(",") for word in ("--device", name)]
     count = [] if threads is None else ["--threads", str(threads)]

@@ -40,8 +40,9 @@ WEIGHT_ALIGNMENT = 4096
 """Bytes, of which every tensor's offset in the weights file is a multiple: so each can be mapped by itself."""
 MOST_TILE_BYTES = 2**30
 """That one tile of one request's prefix cache may take, as float32. Dream 7B's takes 14 MiB."""
+MAX_LAYERS = 4096
 
-Layers = Annotated[int, Meta(ge=1, le=4096)]
+Layers = Annotated[int, Meta(ge=1, le=MAX_LAYERS)]
 Size = Annotated[int, Meta(ge=1, le=2**20)]
 Bytes = Annotated[int, Meta(ge=0, le=2**48)]
 TokenId = Annotated[int, Meta(ge=0, lt=2**24)]
@@ -230,6 +231,10 @@ class Manifest(Record, frozen=True, forbid_unknown_fields=True, kw_only=True, om
     def options(self) -> dict[str, Any]:
         """Options of GenerationConfig for a request that asks for nothing."""
         return _options(self.decoding, self.defaults)
+
+    def has_integers(self, name: str) -> bool:
+        """Return whether the tensor `name` is quantized."""
+        return name in self.tensors and self.tensors[name].dtype in ("int8", "int4")
 
     def digest(self, name: str) -> str:
         """Hex sha256 of the file `name`, which is one of `files`."""

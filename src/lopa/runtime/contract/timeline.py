@@ -27,8 +27,10 @@ class Span:
 class Timeline:
     """Gathers spans; any thread may add."""
 
+    spans: list[Span]
+
     def __init__(self) -> None:
-        self.spans: list[Span] = []
+        self.spans = []
 
     def add(self, span: Span) -> None:
         """Append one."""

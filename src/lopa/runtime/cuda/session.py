@@ -4,7 +4,6 @@ With a plan of gears in the bundle every gear is a CUDA graph; what no gear hold
 as it is. Stages of pipelines (cuda:0+cuda:1) are elsewhere: they have their caches on the host.
 """
 
-import re
 from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -16,7 +15,7 @@ from lopa.runtime.cuda.calls import CudaCalls, calls_of_installed_cuda
 from lopa.runtime.cuda.forward import CudaForward
 from lopa.runtime.cuda.memory import CudaMemory
 from lopa.runtime.cuda.row_kernel import row_kernel_from_plugins
-from lopa.runtime.errors import BadInputError
+from lopa.runtime.device_families import parse_device
 from lopa.runtime.sessions.cuda_libraries import load_cuda_libraries
 from lopa.runtime.sessions.onnxruntime_graph import check_cuda_provider, check_types
 from lopa.runtime.sessions.prefix_cache import cache_shape_from_manifest
@@ -29,17 +28,13 @@ def open_session(bundle: Bundle, device: str, *, threads: int | None) -> Threade
     Raises BadInputError for another device, and for a graph or a gears.json that cannot be used; MissingBackendError
     without ONNX Runtime's CUDA provider or cuda-bindings; CudaError (exit code 3) when the device does not answer.
     """
-    found = re.fullmatch(r"cuda:(\d{1,4})", device, re.ASCII)
-    if found is None:
-        raise BadInputError(
-            f"device {device!r}", expected="cuda:N with N the number of the device", remedy="e.g. cuda:0"
-        )
+    number = parse_device(device, "cuda").number
     check_types(bundle, device)
     path = bundle.path / GEARS_NAME
     gears = gear_plan_from_file(path, bundle).gears if path.is_file() else []
     check_cuda_provider(device)
     load_cuda_libraries()
-    return ThreadedSession(device, partial(_opened, calls_of_installed_cuda(), bundle, device, int(found[1]), gears))
+    return ThreadedSession(device, partial(_opened, calls_of_installed_cuda(), bundle, device, number, gears))
 
 
 def _opened(cuda: CudaCalls, bundle: Bundle, device: str, number: int, gears: Sequence[Gear]) -> DeviceSession:

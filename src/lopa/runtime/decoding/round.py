@@ -31,9 +31,8 @@ class Scores:
     windows: Windows
     rows: RowStatistics
     """[B, Q], as rescored, and without what grammars forbid at first masked positions."""
-    candidates: Candidates
-    """[B, Q], made of them."""
     view: RoundView
+    """Candidates that were made of them, and the winner."""
     confidences: tuple[float, ...]
     judged: Float32
     """[S]: probabilities of the anchor's judged tokens to rows that do not see them."""
@@ -125,7 +124,7 @@ def scores_from_rows(
     )
     confidences = tuple(_branch_confidence(each.confidences) for each in asked)
     view = RoundView(windows.asked, asked, int(np.argmax(confidences)))
-    return Scores(branches, windows, rows, candidates, view, confidences, np.empty(0, np.float32), step)
+    return Scores(branches, windows, rows, view, confidences, np.empty(0, np.float32), step)
 
 
 def _branch_confidence(confidences: Float32) -> float:

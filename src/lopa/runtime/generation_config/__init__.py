@@ -13,6 +13,7 @@ from lopa.runtime.generation_config.defaults import (
     defaults_beside,
     options_from_defaults,
 )
+from lopa.runtime.generation_config.keyword_options import GenerationOptions
 from lopa.runtime.generation_config.traits import TRAITS, Traits, left_out_for
 from lopa.runtime.generation_config.words import (
     DEFAULT_BRANCHES,
@@ -35,6 +36,7 @@ __all__ = [
     "TRAITS",
     "WHOLE_CACHES",
     "GenerationConfig",
+    "GenerationOptions",
     "Strategy",
     "Traits",
     "Window",

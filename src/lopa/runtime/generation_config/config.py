@@ -2,11 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Self, get_args
+from typing import Any, Self, Unpack, get_args
 
 from lopa.runtime.checked_values import MOST_SECONDS, real_number, shown, truth, whole_number, word_among
 from lopa.runtime.contract import TOP_K
 from lopa.runtime.errors import BadInputError
+from lopa.runtime.generation_config.keyword_options import GenerationOptions
 from lopa.runtime.generation_config.option_checks import (
     check_cache,
     check_frontier,
@@ -118,9 +119,10 @@ class GenerationConfig(Options):
         check_grammar(self)
 
     @classmethod
-    def reference(cls, **overrides: Any) -> Self:
-        """The published implementation's behaviour, quirks included (docs/decoding.md lists them)."""
-        return cls(**{**overrides, "published": True})
+    def reference(cls, **options: Unpack[GenerationOptions]) -> Self:
+        """Return the published implementation's behaviour, quirks included (docs/decoding.md lists them)."""
+        options["published"] = True
+        return cls(**options)
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> Self:

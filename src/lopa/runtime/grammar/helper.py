@@ -148,19 +148,23 @@ class GrammarHelper:
         with self._lock:
             try:
                 socket.send_fds(self._running_control(), [b"?"], [theirs.fileno()])
-            except OSError:
-                self._end_process()
+            except OSError:  # a process that is killed closes its files before its end can be waited for
+                self._bury_process()
                 socket.send_fds(self._running_control(), [b"?"], [theirs.fileno()])
 
     def _running_control(self) -> socket.socket:
         if self._closed:
             raise stopped_preparation()
-        if self._control is None or self._process is None or self._process.poll() is not None:
-            if self._process is not None:
-                _LOG.warning("the helper process that prepares grammars has ended; another one is started")
-                self._end_process()
+        if self._process is not None and self._process.poll() is not None:
+            self._bury_process()
+        if self._control is None:
             self._process, self._control = _started(self._bundle, self._limits, self._chat_template)
         return self._control
+
+    def _bury_process(self) -> None:
+        """Say that the process has died, and forget it: the next request starts another one."""
+        _LOG.warning("the helper process that prepares grammars has ended; another one is started")
+        self._end_process()
 
     def _end_process(self) -> None:
         if self._control is not None:

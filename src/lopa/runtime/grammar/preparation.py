@@ -11,7 +11,13 @@ from pathlib import Path
 from lopa.runtime.checked_values import shown
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.grammar.limits import GrammarLimits
-from lopa.runtime.grammar.source import GrammarRequest, hints_from_request, library_grammar, reading_of_request
+from lopa.runtime.grammar.source import (
+    GrammarRequest,
+    hints_from_request,
+    library_grammar,
+    reading_from_grammar,
+    reading_from_request,
+)
 from lopa.runtime.grammar.state import CHARACTERS_OF_POSITION, GrammarState, state_of_nothing
 from lopa.runtime.grammar.vocabulary import Vocabulary
 
@@ -41,7 +47,7 @@ def checked_grammar(request: GrammarRequest, vocabulary: Vocabulary, limits: Gra
     """
     grammar = library_grammar(request)
     seconds, memory = time.process_time(), _resident_bytes()
-    reading = reading_of_request(request, grammar, vocabulary)
+    reading = reading_from_grammar(request, grammar, vocabulary)
     seconds, memory = time.process_time() - seconds, _resident_bytes() - memory
     if seconds > limits.kept_seconds or memory > limits.kept_bytes:
         raise too_costly(request, f"compiling it takes {seconds:.1f} s and {memory >> 20} MiB", limits)
@@ -54,7 +60,7 @@ def checked_grammar(request: GrammarRequest, vocabulary: Vocabulary, limits: Gra
 
 def state_of_checked(request: GrammarRequest, checked: CheckedGrammar, vocabulary: Vocabulary) -> GrammarState:
     """Compile a checked grammar for decoding: the state before the first token."""
-    reading = reading_of_request(request, checked.grammar, vocabulary, checked.hints)
+    reading = reading_from_grammar(request, checked.grammar, vocabulary, checked.hints)
     if reading.expression is not None:
         exact = replace(reading.expression, max_matchers=_MAX_MATCHERS) if checked.exact else None
         reading = replace(reading, expression=exact)
@@ -63,8 +69,7 @@ def state_of_checked(request: GrammarRequest, checked: CheckedGrammar, vocabular
 
 def state_of_request(request: GrammarRequest, vocabulary: Vocabulary) -> GrammarState:
     """Do both parts in this process, within the library's own limits. Raises BadInputError."""
-    hints = hints_from_request(request, vocabulary)
-    return state_of_nothing(reading_of_request(request, library_grammar(request), vocabulary, hints), request.positions)
+    return state_of_nothing(reading_from_request(request, vocabulary), request.positions)
 
 
 def too_costly(request: GrammarRequest, found: str, limits: GrammarLimits) -> BadInputError:

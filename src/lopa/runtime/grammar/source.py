@@ -54,7 +54,7 @@ def hints_from_request(request: GrammarRequest, vocabulary: Vocabulary) -> tuple
         return _HINTS[request.option](request.text, vocabulary)
 
 
-def reading_of_request(
+def reading_from_grammar(
     request: GrammarRequest, grammar: str, vocabulary: Vocabulary, hints: tuple[bytes, ...] = ()
 ) -> Reading:
     """Return the reading of an empty answer by `grammar`, which is `request`'s in the library's own form.
@@ -66,14 +66,14 @@ def reading_of_request(
         return reading_of_nothing(vocabulary, grammar, hints, expression)
 
 
-def reading_from_config(config: GenerationConfig, vocabulary: Vocabulary) -> Reading:
-    """Return the reading of an empty answer by the grammar that `config` asks for.
+def reading_from_request(request: GrammarRequest, vocabulary: Vocabulary) -> Reading:
+    """Return the reading of an empty answer by the grammar of `request`, within the library's own limits.
 
     Raises BadInputError for a grammar that does not parse, with the place, and for a schema with features that the
     library lacks, which it names.
     """
-    request = request_from_config(config)
-    return reading_of_request(request, library_grammar(request), vocabulary, hints_from_request(request, vocabulary))
+    hints = hints_from_request(request, vocabulary)
+    return reading_from_grammar(request, library_grammar(request), vocabulary, hints)
 
 
 @contextmanager

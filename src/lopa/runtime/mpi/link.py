@@ -14,8 +14,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from lopa.runtime.device_families import FAMILIES, parse_device, spans_processes
 from lopa.runtime.errors import BadInputError, LopaError, MissingBackendError
-from lopa.runtime.install_hint import pip_install
 from lopa.runtime.mpi.messages import Bytes
 
 _FORWARD_SECONDS = 0.3
@@ -23,7 +23,6 @@ _FORWARD_SECONDS = 0.3
 _START_SECONDS = 120.0
 """All ranks must have started by then. MPI itself waits for ever when one of them ends before that."""
 _SHORTEST_SLEEP, _LONGEST_SLEEP = 20e-6, 5e-3
-_DEVICES = ("mpi", "mpi:cuda")
 _LOG = logging.getLogger(__name__)
 
 
@@ -45,8 +44,7 @@ class Link:
 
         Raises BadInputError for another device and for a job of one rank, MissingBackendError without mpi4py or MPI.
         """
-        if device not in _DEVICES:
-            raise BadInputError(f"device {device!r}", expected=" or ".join(_DEVICES), remedy="choose one of these")
+        ranks_on = parse_device(device, "mpi").rest
         mpi = _mpi()
         self._comm = mpi.COMM_WORLD
         self.rank: int = self._comm.rank
@@ -62,7 +60,7 @@ class Link:
         self._ranks_here: int = machine.size
         self._number_here: int = machine.rank
         machine.Free()
-        self._cuda = device == "mpi:cuda"
+        self._cuda = ranks_on == "cuda"
 
     @property
     def own_device(self) -> str:
@@ -90,8 +88,8 @@ class Link:
 
 
 def on_mpi(devices: Sequence[str]) -> bool:
-    """Whether these devices, as the user wrote them, are the ranks of an MPI job."""
-    return len(devices) == 1 and devices[0].partition(":")[0] == "mpi"
+    """Return True if these devices, as the user wrote them, are the ranks of an MPI job."""
+    return len(devices) == 1 and spans_processes(devices[0])
 
 
 def wait(transfer: Transfer) -> None:
@@ -176,7 +174,7 @@ def _mpi() -> Any:
         raise MissingBackendError(
             f"mpi4py with an MPI library cannot be used here: {error}",
             expected="mpi4py, and MPICH or Open MPI",
-            remedy=f"{pip_install('mpi', also=('mpich',))} (or have the machine's own MPI on the library path)",
+            remedy=FAMILIES["mpi"].ability.remedy(),
         ) from error
     finally:
         faulthandler.cancel_dump_traceback_later()

@@ -3,14 +3,12 @@
 Opens nothing.
 """
 
-import re
 from dataclasses import dataclass
 from typing import Literal, cast
 
-from lopa.runtime.errors import BadInputError
+from lopa.runtime.device_families import find_device, parse_device, stages_of_device
 
-_NAME = re.compile(r"openvino:(CPU|GPU(?:\.\d{1,3})?|NPU(?:\.\d{1,3})?)(?::(bf16|int8|auto))?", re.ASCII)
-
+_FAMILY = "openvino"
 Rounding = Literal["bf16", "int8", "auto"]
 
 
@@ -26,18 +24,12 @@ class OpenVinoDevice:
 
 
 def device_from_name(device: str) -> OpenVinoDevice:
-    """Raises BadInputError for any other name."""
-    found = _NAME.fullmatch(device)
-    if found is None:
-        raise BadInputError(
-            f"device {device!r}",
-            expected="openvino:CPU, openvino:GPU, openvino:GPU.N or openvino:NPU, with :bf16 for products in bfloat16, "
-            "for int4 bundles :int8 for rows in 8 bits, or :auto for the fastest of these",
-            remedy="e.g. openvino:CPU or openvino:CPU:bf16",
-        )
-    return OpenVinoDevice(found[1], cast(Rounding | None, found[2]))
+    """Return the parts of a name of OpenVINO's. Raises BadInputError for any other name."""
+    name, _, rounding = parse_device(device, _FAMILY).rest.partition(":")
+    return OpenVinoDevice(name, cast(Rounding | None, rounding or None))
 
 
 def rounds_to_bfloat16(device: str) -> bool:
-    """Whether `device`, of any backend, or a stage of it is one of OpenVINO's that computes in bfloat16."""
-    return any(_NAME.fullmatch(stage) and stage.endswith(":bf16") for stage in device.split("+"))
+    """Return True if `device`, of any family, or a stage of it is one of OpenVINO's that computes in bfloat16."""
+    stages = map(find_device, stages_of_device(device))
+    return any(stage and stage.family.name == _FAMILY and stage.rest.endswith(":bf16") for stage in stages)

@@ -6,32 +6,31 @@ import sys
 import threading
 from typing import Any
 
+from lopa.runtime.device_families import FAMILIES
 from lopa.runtime.errors import MissingBackendError
-from lopa.runtime.install_hint import pip_install
 
-LEAST_VERSION = (2026, 4)
-"""The oldest that was tested; older ones lack operators of opset 23."""
 _TELEMETRY = "openvino_telemetry"
 _importing = threading.Lock()
 
 
 def openvino_module(device: str) -> Any:
     """The package. Raises MissingBackendError for `device` when it is absent, cannot be loaded or is too old."""
-    wanted = ".".join(map(str, LEAST_VERSION))
+    ability = FAMILIES["openvino"].ability
+    wanted, remedy = ".".join(map(str, ability.min_version)), f"{ability.remedy()}, or use --device cpu"
     try:
         module = _imported()
     except ImportError as error:
         raise MissingBackendError(
             f"device {device!r}, but OpenVINO cannot be imported: {error}",
             expected=f"OpenVINO {wanted} or later",
-            remedy=f"{pip_install('openvino')}, or use --device cpu",
+            remedy=remedy,
         ) from error
     version = str(getattr(module, "__version__", "unknown"))
-    if version_numbers(version) < LEAST_VERSION:
+    if version_numbers(version) < ability.min_version:
         raise MissingBackendError(
             f"device {device!r}, but OpenVINO here is {version}",
             expected=f"OpenVINO {wanted} or later, which reads graphs of opset 23",
-            remedy=f"{pip_install('openvino')}, or use --device cpu",
+            remedy=remedy,
         )
     return module
 

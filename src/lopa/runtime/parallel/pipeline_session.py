@@ -10,15 +10,13 @@ import msgspec
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract.model_part import ModelPart
 from lopa.runtime.contract.timeline import Timeline
+from lopa.runtime.device_families import stages_of_device, uses_all_cores
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.parallel.pipeline_forward import PipelinedForward, PipelineStage
-from lopa.runtime.sessions.cpu_cores import cores_from_device, is_whole_processor
+from lopa.runtime.sessions.cpu_cores import cores_from_device
 from lopa.runtime.sessions.host_session import HostSession
 from lopa.runtime.sessions.prefix_cache import cache_shape_from_manifest
 from lopa.runtime.sessions.session import forward_from_bundle
-
-SEPARATOR = "+"
-"""Between the devices of the stages."""
 
 
 def open_session(bundle: Bundle, device: str, *, threads: int | None, timeline: Timeline | None = None) -> HostSession:
@@ -52,8 +50,8 @@ def open_session(bundle: Bundle, device: str, *, threads: int | None, timeline: 
 
 
 def _devices_from_name(name: str) -> list[str]:
-    devices = name.split(SEPARATOR)
-    numbered = [device for device in devices if ":" in device and not is_whole_processor(device)]
+    devices = stages_of_device(name)
+    numbered = [device for device in devices if ":" in device and not uses_all_cores(device)]
     if "" in devices or len(set(numbered)) < len(numbered):
         raise BadInputError(
             f"device {name!r}",

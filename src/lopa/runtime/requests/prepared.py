@@ -14,7 +14,7 @@ class PreparedRequest:
     _job: Job
     _taken: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
 
-    def take(self) -> Job:
+    def _take(self) -> Job:
         """Return the request; once. Raises BadInputError the second time."""
         if not self._taken.acquire(blocking=False):
             raise BadInputError(

@@ -3,42 +3,38 @@
 Pure; knows names and numbers, not the machine: which cores exist is told by the caller.
 """
 
-import re
 from collections.abc import Collection, Sequence
 from itertools import combinations
 
 from lopa.runtime.checked_values import shown
+from lopa.runtime.device_families import (
+    find_device,
+    parse_device,
+    spans_processes,
+    stages_of_device,
+    unknown_device,
+    uses_all_cores,
+)
 from lopa.runtime.errors import BadInputError
 
 MOST_DEVICES = 256
 """That one decoder uses, stages of pipelines counted one by one."""
-_CORES = re.compile(r"cpu:(\d{1,5})(?:-(\d{1,5}))?", re.ASCII)
-_WHOLE = re.compile(r"cpu|openvino:CPU(:.*)?", re.ASCII)
 
 
 def cores_from_device(device: str) -> tuple[int, ...] | None:
     """The cores that `device` names, ascending; None for "cpu" and for every other name."""
-    found = _CORES.fullmatch(device)
-    if found is None:
+    found = find_device(device)
+    if found is None or found.family.name != "cpu" or not found.rest:
         return None
-    first, last = int(found[1]), int(found[2] or found[1])
-    return tuple(range(first, last + 1)) or None
-
-
-def is_whole_processor(device: str) -> bool:
-    """Whether `device` computes on the processor, on any of its cores."""
-    return _WHOLE.fullmatch(device) is not None
+    first, _, last = found.rest.partition("-")
+    return tuple(range(int(first), int(last or first) + 1)) or None
 
 
 def check_cpu_device(device: str, available: Collection[int]) -> None:
     """Raise BadInputError unless `device` is "cpu" or names cores that are all among the `available` ones."""
     cores = cores_from_device(device)
-    if device != "cpu" and cores is None:
-        raise BadInputError(
-            f"device {device!r}",
-            expected="cpu, cpu:N or cpu:N-M with N and M the first and the last core",
-            remedy="e.g. cpu:0, or cpu:0-3",
-        )
+    if parse_device(device, "cpu").rest and cores is None:
+        raise unknown_device(device, "cpu")
     missing = [core for core in cores or () if core not in available]
     if missing:
         raise BadInputError(
@@ -55,13 +51,13 @@ def check_devices(devices: Sequence[str]) -> None:
         raise BadInputError(
             f"devices {shown(devices)}", expected="a list of at least one device", remedy='e.g. devices=["cpu"]'
         )
-    count = sum(1 + device.count("+") for device in devices)
+    count = sum(len(stages_of_device(device)) for device in devices)
     if count > MOST_DEVICES:
         raise BadInputError(
             f"{count} devices and stages", expected=f"at most {MOST_DEVICES}", remedy="name fewer devices"
         )
     for first, second in combinations(devices, 2):
-        problems = (_problem(one, other) for one in first.split("+") for other in second.split("+"))
+        problems = (_problem(one, other) for one in stages_of_device(first) for other in stages_of_device(second))
         problem = next((problem for problem in problems if problem is not None), None)
         if problem is None:
             continue
@@ -79,11 +75,12 @@ def _problem(first: str, second: str) -> str | None:
         return f"device {first!r} twice"
     if cores and others and set(cores) & set(others):
         return f"devices {first!r} and {second!r}, which share core {_listed(sorted(set(cores) & set(others)))}"
-    wholes = [device for device in (first, second) if is_whole_processor(device)]
+    wholes = [device for device in (first, second) if uses_all_cores(device)]
     if len(wholes) == 2 or (wholes and (cores or others)):
         return f"devices {first!r} and {second!r}, of which {wholes[0]} has every core"
-    if "mpi" in (first.partition(":")[0], second.partition(":")[0]):
-        return f"devices {first!r} and {second!r}, of which mpi is all ranks of a job"
+    jobs = [device for device in (first, second) if spans_processes(device)]
+    if jobs:
+        return f"devices {first!r} and {second!r}, of which {jobs[0]} is all ranks of a job"
     return None
 
 

@@ -12,7 +12,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.bundle.manifest import Manifest, ModelDimensions
+from lopa.runtime.bundle.manifest import Manifest
+from lopa.runtime.bundle.network import network_from_dimensions
 from lopa.runtime.bundle.weights import weights_from_bundle
 from lopa.runtime.contract import TOP_K, Bool, Float32, Floats, Int64, Rows, Statistics, WindowBatch
 from lopa.runtime.contract.stored_floats import float32_from_stored, stored_dtype, stored_from_float32
@@ -27,10 +28,8 @@ _SHOWN = 3
 def open_session(bundle: Bundle, device: str, *, threads: int | None) -> HostSession:  # noqa: ARG001
     """Open the bundle on "numpy"; `threads` has no effect, since numpy's matrix library reads it when it loads.
 
-    Raises BadInputError for another device, or when the bundle lacks a weight or has one in another shape.
+    Raises BadInputError when the bundle lacks a weight or has one in another shape.
     """
-    if device != "numpy":
-        raise BadInputError(f"device {device!r}", expected="numpy, without a number", remedy="use numpy")
     forward = numpy_forward_from_bundle(bundle, bundle.manifest)
     return HostSession(forward, device, cache_shape_from_manifest(bundle.manifest))
 
@@ -187,8 +186,8 @@ def statistics_from_logits(logits: Float32, temperature: Float32, *, keep_logits
 def _check_names_and_shapes(bundle: Bundle) -> None:
     """Raise BadInputError where a weight is missing, or has another shape than the dimensions make it."""
     records = bundle.manifest.tensors
-    shapes = _weight_shapes(bundle.manifest.dimensions)
-    missing = sorted(set(shapes) - set(records))
+    tensors = network_from_dimensions(bundle.manifest.dimensions).tensors
+    missing = sorted(set(tensors) - set(records))
     if missing:
         raise BadInputError(
             f"the bundle has no weight named {', '.join(missing[:_SHOWN])}"
@@ -196,36 +195,10 @@ def _check_names_and_shapes(bundle: Bundle) -> None:
             expected="every weight of a network with its dimensions",
             remedy="export the checkpoint again",
         )
-    for name, shape in shapes.items():
-        if tuple(records[name].shape) != shape:
+    for name, tensor in tensors.items():
+        if tuple(records[name].shape) != tensor.shape:
             raise BadInputError(
                 f"the manifest of {bundle.path} gives {name} the shape {records[name].shape}",
-                expected=f"{list(shape)}, from its dimensions",
+                expected=f"{list(tensor.shape)}, from its dimensions",
                 remedy="export the checkpoint again",
             )
-
-
-def _weight_shapes(sizes: ModelDimensions) -> dict[str, tuple[int, ...]]:
-    """Every weight by name, matrices [inputs, outputs] but for the embedding [V, H]."""
-    hidden, inner = sizes.hidden_size, sizes.intermediate_size
-    queries, keys = sizes.heads * sizes.head_size, sizes.kv_heads * sizes.head_size
-    inside: dict[str, tuple[int, ...]] = {
-        "attention_norm.weight": (hidden,),
-        "attention.output.weight": (queries, hidden),
-        "mlp_norm.weight": (hidden,),
-        "mlp.gate.weight": (hidden, inner),
-        "mlp.up.weight": (hidden, inner),
-        "mlp.down.weight": (inner, hidden),
-    }
-    for part, outputs in (("query", queries), ("key", keys), ("value", keys)):
-        inside[f"attention.{part}.weight"] = (hidden, outputs)
-        if sizes.qkv_bias:
-            inside[f"attention.{part}.bias"] = (outputs,)
-    if sizes.qk_norm:
-        inside |= {f"attention.{part}_norm.weight": (sizes.head_size,) for part in ("query", "key")}
-    return {
-        "embedding.weight": (sizes.vocab_size, hidden),
-        "final_norm.weight": (hidden,),
-        "head.weight": (hidden, sizes.vocab_size),
-        **{f"layers.{i}.{name}": shape for i in range(sizes.layers) for name, shape in inside.items()},
-    }

@@ -5,7 +5,6 @@ packed for the processor. Does not know what goes in and out of a forward.
 """
 
 import os
-import re
 import threading
 import weakref
 from collections.abc import Callable, Collection
@@ -22,8 +21,8 @@ from lopa.runtime.bundle.int4_form import unpacked_graph
 from lopa.runtime.bundle.unpacked_int4 import UnpackedMatrices, unpacked_matrices
 from lopa.runtime.contract.model_part import ModelPart
 from lopa.runtime.denormals import can_change, denormals_as_zero
+from lopa.runtime.device_families import FAMILIES, parse_device
 from lopa.runtime.errors import BadInputError, MissingBackendError
-from lopa.runtime.install_hint import pip_command, pip_install
 from lopa.runtime.sessions.cpu_cores import check_cpu_device, cores_from_device
 from lopa.runtime.sessions.cuda_libraries import cuda_remedy, load_cuda_libraries
 
@@ -63,8 +62,7 @@ def graph_of_part(bundle: Bundle, part: ModelPart, device: str, threads: int | N
 
 def check_types(bundle: Bundle, device: str) -> None:
     """Raise BadInputError for a bundle in bfloat16 that ONNX Runtime cannot run on `device`."""
-    cpu = device.split(":", 1)[0] == "cpu"
-    if cpu and bundle.manifest.dtype == "bfloat16":
+    if parse_device(device).family.name == "cpu" and bundle.manifest.dtype == "bfloat16":
         raise BadInputError(
             f"device {device!r} for {bundle.path}, a bundle in bfloat16",
             expected="a bundle in float32 or float16: ONNX Runtime has no bfloat16 operators for the CPU",
@@ -88,19 +86,13 @@ def quiet_run() -> ort.RunOptions:
 def _providers_from_device(device: str) -> list[tuple[str, dict[str, Any]]]:
     """Execution providers, first choice first. Raises as `graph_of_part` does."""
     cpu: tuple[str, dict[str, Any]] = (_CPU, {})
-    if device.split(":", 1)[0] == "cpu":
+    name = parse_device(device, "cpu", "cuda")
+    if name.family.name == "cpu":
         check_cpu_device(device, available_cores())
         return [cpu]
-    found = re.fullmatch(r"cuda:(\d{1,4})", device, re.ASCII)
-    if found is None:
-        raise BadInputError(
-            f"device {device!r}",
-            expected="cpu, cpu:N, or cuda:N with N the number of the device",
-            remedy="e.g. cpu or cuda:0",
-        )
     check_cuda_provider(device)
     load_cuda_libraries()
-    return [(_CUDA, {"device_id": found[1]}), cpu]
+    return [(_CUDA, {"device_id": name.rest}), cpu]
 
 
 def check_cuda_provider(device: str) -> None:
@@ -110,8 +102,7 @@ def check_cuda_provider(device: str) -> None:
         raise MissingBackendError(
             f"device {device!r}, but ONNX Runtime here has only {', '.join(available)}",
             expected=f"an ONNX Runtime with {_CUDA}",
-            remedy=f"{pip_command()} uninstall onnxruntime, then {pip_install('gpu')} "
-            "(for CUDA 13 and cuDNN 9), or use cpu",
+            remedy=f"{FAMILIES['cuda'].ability.remedy()} (for CUDA 13 and cuDNN 9), or use cpu",
         )
 
 

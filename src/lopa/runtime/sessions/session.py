@@ -1,4 +1,4 @@
-"""Who computes forwards and keeps prefix caches: the protocol, and the table of backends. Knows no decoding rule."""
+"""Who computes forwards and keeps prefix caches: the protocol, and how a session is opened. Knows no decoding rule."""
 
 import importlib
 import itertools
@@ -9,6 +9,7 @@ from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import CacheRows, Statistics, WindowBatch
 from lopa.runtime.contract.model_part import ModelPart
 from lopa.runtime.contract.timeline import Timeline
+from lopa.runtime.device_families import FAMILIES, STAGE_SEPARATOR, parse_device
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.sessions.bound_forward import BoundForward
 
@@ -87,21 +88,8 @@ class PipelineFactory(Protocol):
         """As SessionFactory; `timeline` gathers when the stages work, None records nothing."""
 
 
-# Device family (the part before the colon) -> module with open_session. Its heavy import happens there.
-BACKENDS: dict[str, str] = {
-    "ascend": "lopa.runtime.ascend.session",
-    "cpu": "lopa.runtime.sessions.onnxruntime_session",
-    "cuda": "lopa.runtime.cuda.session",
-    "mpi": "lopa.runtime.mpi.session",
-    "numpy": "lopa.runtime.sessions.numpy_session",
-    "openvino": "lopa.runtime.openvino.session",
-    "tensorrt": "lopa.runtime.tensorrt.session",
-    "tensorrt-rtx": "lopa.runtime.tensorrt.session",
-}
-_STAGES = {"openvino": BACKENDS["openvino"]}
-"""As BACKENDS, modules with forward_from_bundle: of stages of pipelines that do not run on ONNX Runtime."""
 PIPELINE = "lopa.runtime.parallel.pipeline_session"
-"""For devices joined by +."""
+"""Module with a PipelineFactory named `open_session`."""
 
 _numbers = itertools.count(1)
 
@@ -134,37 +122,33 @@ def unused_request() -> int:
     return next(_numbers)
 
 
-def family_from_device(device: str) -> str:
-    """The part before the colon. Raises BadInputError when no backend has that name."""
-    family = device.split(":", 1)[0]
-    if family not in BACKENDS:
-        raise BadInputError(
-            f"device {device!r}", expected="one of " + ", ".join(sorted(BACKENDS)), remedy="choose one of these"
-        )
-    return family
-
-
 def open_session(
     bundle: Bundle, device: str, *, threads: int | None = None, timeline: Timeline | None = None
 ) -> Session:
-    """Open `bundle` on `device`: "cpu", "openvino:CPU", "cuda:0", "tensorrt:0", "numpy" (the readable reference, slow),
-    "mpi" (docs/mpi.md), or a pipeline of devices as "cuda:0+cuda:1", whose stages tell `timeline` when they work.
+    """Open `bundle` on `device`: "cpu", "cuda:0", or a pipeline as "cuda:0+cuda:1", whose stages tell `timeline` when
+    they work.
 
-    Raises BadInputError for an unknown device family, MissingBackendError when its library or device is absent.
+    Raises BadInputError for an unknown device, MissingBackendError when its library or device is absent.
     """
-    if "+" in device:
+    if STAGE_SEPARATOR in device:
         pipelined: PipelineFactory = importlib.import_module(PIPELINE).open_session
         return pipelined(bundle, device, threads=threads, timeline=timeline)
-    family = family_from_device(device)
-    factory: SessionFactory = importlib.import_module(BACKENDS[family]).open_session
+    factory: SessionFactory = importlib.import_module(parse_device(device).family.session_module).open_session
     return factory(bundle, device, threads=threads)
 
 
 def forward_from_bundle(bundle: Bundle, part: ModelPart, device: str, *, threads: int | None) -> BoundForward:
-    """Open the graph of `bundle`, which is the standard one of `part`, on "cpu", "cuda:N" or "openvino:NAME".
+    """Open the graph of `bundle`, which is the standard one of `part`, on a device whose family has stages.
 
     Raises as `open_session`, BadInputError for a device that cannot be a stage.
     """
-    module = _STAGES.get(device.split(":", 1)[0], BACKENDS["cpu"])
+    module = parse_device(device).family.stage_module
+    if module is None:
+        able = [family.name for family in FAMILIES.values() if family.stage_module is not None]
+        raise BadInputError(
+            f"device {device!r} as a stage of a pipeline",
+            expected=f"a device of {', '.join(able)}",
+            remedy="e.g. cuda:0+cuda:1, or cpu+cpu",
+        )
     factory: StageFactory = importlib.import_module(module).forward_from_bundle
     return factory(bundle, part, device, threads=threads)

@@ -9,7 +9,7 @@ from typing import Any
 from jinja2 import TemplateError, Undefined, nodes
 
 from lopa.runtime.template.budget import Budget
-from lopa.runtime.template.methods import joined_text, key_of, percent_formatted
+from lopa.runtime.template.methods import joined_text, key_of
 from lopa.runtime.template.operations import Operations, fail, of_numbers
 from lopa.runtime.template.values import Function, Macro, Scope
 
@@ -127,7 +127,7 @@ class Expressions(Operations, ABC):
         if kind is nodes.Add:
             return self.added(left, right)
         if kind is nodes.Mod and isinstance(left, str):
-            return percent_formatted(self.budget, left, right)
+            raise TemplateError("a text % values: texts are not formatted here; join their parts with ~")
         if kind is nodes.Mul and (isinstance(left, (str, list, tuple)) or isinstance(right, (str, list, tuple))):
             return self.repeated(left, right)
         return of_numbers(_NUMBERS[kind], left, right)

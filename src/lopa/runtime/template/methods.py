@@ -4,7 +4,6 @@ Each takes the budget, the value and the arguments of the call, and does what Py
 """
 
 import json
-import string
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -22,24 +21,20 @@ from lopa.runtime.template.text import (
     replaced,
     split,
     stripped,
-    whole,
 )
 
 Method = Callable[..., Any]
 
-_MOST_WIDTH = 1000
 _MOST_INDENT = 16
 _CHARACTERS_A_PIECE = 20
 """What a line or a word is taken to have before it is known: bounds how many are made at all."""
 _MOST_SOUGHT = 100
 """Characters of what Python searches in time that grows with their number too: from the right, and to strip."""
-_CASES = ("upper", "lower", "title", "capitalize", "swapcase", "casefold")
+_CASES = ("upper", "lower", "title", "capitalize")
 _LOOKS = (
     *("startswith", "endswith", "find", "rfind", "index", "rindex", "count"),
-    *("isdigit", "isalpha", "isalnum", "isspace", "isupper", "islower", "istitle", "isdecimal", "isnumeric"),
-    "isidentifier",
+    *("isdigit", "isalpha", "isalnum", "isspace", "isupper", "islower"),
 )
-_PADS = ("center", "ljust", "rjust", "zfill")
 
 
 def text_from(budget: Budget, value: Any) -> str:
@@ -98,85 +93,6 @@ def json_text(
     return from_message(text) if weight.from_message else text
 
 
-def percent_formatted(budget: Budget, text: str, given: Any) -> str:
-    """`text % given`, with widths of at most two digits."""
-    values = list(given) if isinstance(given, tuple) else [given]
-    parts: list[str] = []
-    position, used = 0, 0
-    while (at := text.find("%", position)) >= 0:
-        budget.operations()
-        parts.append(part_of(text, slice(position, at)))
-        name, at = _name_in_brackets(text, at + 1)
-        end = at
-        while end < len(text) and text[end] in "#0- +.123456789":
-            end += 1
-        options, kind = str(text[at:end]), str(text[end : end + 1])
-        position = end + 1
-        if kind == "%":
-            parts.append("%")
-            continue
-        _check_widths(options)
-        if name is None:
-            if used >= len(values):
-                raise TemplateError("not enough arguments for format string")
-            value, used = values[used], used + 1
-        else:
-            value, used = given[name], len(values)
-        parts.append(_percent(budget, options, kind, value))
-    if used < len(values) and not isinstance(given, Mapping):
-        raise TemplateError("not all arguments converted during string formatting")
-    return joined_text(budget, [*parts, part_of(text, slice(position, None))])
-
-
-def _name_in_brackets(text: str, at: int) -> tuple[str | None, int]:
-    if text[at : at + 1] != "(":
-        return None, at
-    end = text.index(")", at)
-    return str(text[at + 1 : end]), end + 1
-
-
-def _percent(budget: Budget, options: str, kind: str, value: Any) -> str:
-    if kind == "s" and not options:
-        return text_from(budget, value)
-    if kind == "s":
-        shown = text_from(budget, value)
-        budget.characters(len(shown))
-        return whole(f"%{options}s" % str(shown), shown)
-    if kind not in tuple("difFeEgGxXo") or not isinstance(value, (int, float)):
-        raise TemplateError(f"%{options}{kind} of {type(value).__name__}")
-    return f"%{options}{kind}" % value
-
-
-def _check_widths(options: str) -> None:
-    """Raise TemplateError for a width or a precision of more than two digits."""
-    for number in options.replace("#", " ").replace("-", " ").replace("+", " ").replace(".", " ").split():
-        if len(number.lstrip("0")) > 2 or len(number) > 4:
-            raise TemplateError(f"a width or a precision of {number[:20]}")
-
-
-def _formatted(budget: Budget, text: str, *values: Any, **named: Any) -> str:
-    parts: list[str] = []
-    following = 0
-    for literal, name, options, conversion in string.Formatter().parse(str(text)):
-        budget.operations()
-        parts.append(whole(literal, text))
-        if name is None:
-            continue
-        if conversion not in (None, "s") or not (name == "" or name.isalnum() or name.isidentifier()):
-            raise TemplateError(f"a field {name[:20]!r} of format")
-        value = named[name] if name in named else values[int(name) if name else following]
-        following += not name
-        _check_widths((options or "").strip("<>=^,_sdfeEgGxXob%"))
-        shown = text_from(budget, value)
-        if options and isinstance(value, (int, float)):
-            shown = format(value, options)
-        elif options:
-            budget.characters(len(shown) + 100)
-            shown = whole(format(str(shown), options), shown)
-        parts.append(shown)
-    return joined_text(budget, parts)
-
-
 def _case(name: str) -> Method:
     def run(budget: Budget, text: str) -> str:
         budget.characters(3 * len(text))
@@ -193,16 +109,6 @@ def _look(name: str) -> Method:
         if name in ("rfind", "rindex"):
             _sought(arguments[0])
         return getattr(str, name)(text, *arguments)
-
-    return run
-
-
-def _pad(name: str) -> Method:
-    def run(budget: Budget, text: str, width: int, *fill: str) -> str:
-        if not 0 <= _whole(width) <= _MOST_WIDTH:
-            raise TemplateError(f"{name} to {width} characters: at most {_MOST_WIDTH}")
-        budget.characters(len(text) + width)
-        return whole(getattr(str, name)(text, width, *fill), text, *fill)
 
     return run
 
@@ -245,20 +151,6 @@ def _without_suffix(budget: Budget, text: str, suffix: str) -> str:
     budget.characters(len(text))
     end = len(text) - len(suffix) if text.endswith(_text(suffix)) else len(text)
     return part_of(text, slice(end))
-
-
-def _partition(from_right: bool) -> Method:
-    def run(budget: Budget, text: str, sep: str) -> tuple[str, str, str]:
-        budget.characters(2 * len(text))
-        at = text.rfind(_sought(sep)) if from_right else text.find(_text(sep))
-        if not sep:
-            raise TemplateError("empty separator")
-        if at < 0:
-            return ("", "", text) if from_right else (text, "", "")
-        end = at + len(sep)
-        return part_of(text, slice(at)), part_of(text, slice(at, end)), part_of(text, slice(end, None))
-
-    return run
 
 
 def _join(budget: Budget, separator: str, parts: Any) -> str:
@@ -339,7 +231,6 @@ METHODS: Mapping[type, Mapping[str, Method]] = {
     str: {
         **{name: _case(name) for name in _CASES},
         **{name: _look(name) for name in _LOOKS},
-        **{name: _pad(name) for name in _PADS},
         "strip": _strip(True, True),
         "lstrip": _strip(True, False),
         "rstrip": _strip(False, True),
@@ -348,11 +239,8 @@ METHODS: Mapping[type, Mapping[str, Method]] = {
         "splitlines": _lines,
         "replace": replaced_text,
         "join": _join,
-        "format": _formatted,
         "removeprefix": _without_prefix,
         "removesuffix": _without_suffix,
-        "partition": _partition(False),
-        "rpartition": _partition(True),
     },
     dict: {"get": _get, "items": _pairs, "keys": _keys, "values": _values, "copy": _copy},
     list: {"index": _position, "count": _count, "copy": _copy},

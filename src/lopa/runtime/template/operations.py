@@ -32,7 +32,7 @@ class Operations:
     def filtered(self, name: str, value: Any, values: Sequence[Any], named: Mapping[str, Any]) -> Any:
         """`value` through the filter `name`."""
         if name not in _FILTERS:
-            raise TemplateError(f"No filter named {name!r}.")
+            raise TemplateError(f"No filter named {name!r}. There are: {', '.join(sorted(_FILTERS))}.")
         self.budget.operations()
         return _FILTERS[name](self, value, *values, **named)
 
@@ -67,7 +67,11 @@ class Operations:
         if method is not None:
             return Function(name, lambda *values, **named: method(self.budget, value, *values, **named))
         if name.startswith("__") or (kind is not None and hasattr(kind, name)):
-            raise SecurityError(f"access to attribute {name!r} of {type(value).__name__!r} object is unsafe.")
+            methods = ", ".join(METHODS.get(kind, ())) if kind is not None else ""
+            raise SecurityError(
+                f"access to attribute {name!r} of {type(value).__name__!r} object is unsafe. "
+                f"Its methods here: {methods or 'none'}."
+            )
         if isinstance(value, Mapping) and name in value:
             return value[name]
         return Undefined(obj=value, name=name)

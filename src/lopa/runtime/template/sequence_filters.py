@@ -6,7 +6,7 @@ Each takes the run, the value and the arguments, and does what jinja's does.
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from jinja2 import TemplateError, Undefined
+from jinja2 import Undefined
 
 from lopa.runtime.template.evaluator import Evaluator
 from lopa.runtime.template.methods import joined_text, key_of, text_from
@@ -137,13 +137,6 @@ def _chosen(*, by_attribute: bool, keep: bool) -> Callable[..., list[Any]]:
     return run
 
 
-def _batch(run: Evaluator, value: Any, linecount: int) -> list[list[Any]]:
-    items = run.items(value)
-    if not isinstance(linecount, int) or linecount < 1:
-        raise TemplateError("batch takes a number from 1")
-    return [items[start : start + linecount] for start in range(0, len(items), linecount)]
-
-
 def _attribute_of(run: Evaluator, item: Any, path: Any) -> Any:
     """item.a.b for "a.b"; numbers are places."""
     for name in path.split(".") if isinstance(path, str) else [path]:
@@ -153,7 +146,6 @@ def _attribute_of(run: Evaluator, item: Any, path: Any) -> Any:
 
 
 SEQUENCE_FILTERS: Mapping[str, Callable[..., Any]] = {
-    "batch": _batch,
     "count": _length,
     "d": _default,
     "default": _default,

@@ -3,7 +3,6 @@
 Each takes the run, the value and the arguments, and does what jinja's does.
 """
 
-import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -11,7 +10,7 @@ from jinja2 import TemplateError
 
 from lopa.runtime.template.budget import bounded
 from lopa.runtime.template.evaluator import Evaluator
-from lopa.runtime.template.methods import METHODS, json_text, percent_formatted, replaced_text, text_from
+from lopa.runtime.template.methods import METHODS, json_text, replaced_text, text_from
 from lopa.runtime.template.text import joined, recased
 
 _MOST_INDENT = 64
@@ -62,10 +61,6 @@ def _indent(run: Evaluator, value: Any, width: int | str = 4, first: bool = Fals
     return joined(parts)
 
 
-def _format(run: Evaluator, value: Any, *values: Any, **named: Any) -> str:
-    return percent_formatted(run.budget, text_from(run.budget, value), named or tuple(values))
-
-
 def _json(run: Evaluator, value: Any, *values: Any, **named: Any) -> str:
     return json_text(run.budget, value, *values, **named)
 
@@ -91,17 +86,6 @@ def _float(run: Evaluator, value: Any, default: Any = 0.0) -> Any:
         return default
 
 
-def _round(_run: Evaluator, value: Any, precision: int = 0, method: str = "common") -> Any:
-    if not isinstance(precision, int) or abs(precision) > 20:
-        raise TemplateError("round takes a precision of at most 20")
-    if method == "common":
-        return round(value, precision)
-    if method not in ("ceil", "floor"):
-        raise TemplateError("method must be common, ceil or floor")
-    rounded = math.ceil if method == "ceil" else math.floor
-    return rounded(value * 10**precision) / 10**precision
-
-
 def _abs(_run: Evaluator, value: Any) -> Any:
     return abs(value)
 
@@ -110,12 +94,10 @@ TEXT_FILTERS: Mapping[str, Callable[..., Any]] = {
     "abs": _abs,
     "capitalize": _text_method("capitalize"),
     "float": _float,
-    "format": _format,
     "indent": _indent,
     "int": _int,
     "lower": _text_method("lower"),
     "replace": _replace,
-    "round": _round,
     "safe": _string,
     "string": _string,
     "title": _title,

@@ -6,13 +6,14 @@ nothing.
 """
 
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import ModuleType
 
 from lopa.runtime.cuda.driver import version_numbers
-from lopa.runtime.errors import BadInputError, MissingBackendError
-from lopa.runtime.install_hint import installed_version, pip_install
+from lopa.runtime.device_families import FAMILIES, find_device, parse_device
+from lopa.runtime.errors import MissingBackendError
+from lopa.runtime.install_hint import installed_version
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,6 @@ class TensorRTLibrary:
     newest_major: int
     build: str
     """The command that builds an engine for it."""
-    remedy: Callable[[], str]
     parts: Sequence[Sequence[str]]
     """Distributions of one version, where any of them is installed."""
 
@@ -68,7 +68,9 @@ class TensorRTLibrary:
         )
 
     def _missing(self, received: str, expected: str) -> MissingBackendError:
-        return MissingBackendError(received, expected=f"{self.title} {expected}", remedy=self.remedy())
+        return MissingBackendError(
+            received, expected=f"{self.title} {expected}", remedy=FAMILIES[self.name].ability.remedy()
+        )
 
 
 TENSORRT = TensorRTLibrary(
@@ -78,7 +80,6 @@ TENSORRT = TensorRTLibrary(
     oldest=(10, 15),  # the first whose parser takes Attention, RotaryEmbedding and RMSNormalization of our graphs
     newest_major=11,
     build="lopa-export tensorrt BUNDLE",
-    remedy=lambda: f"{pip_install('tensorrt')} on a machine with an NVIDIA GPU (docs/tensorrt.md)",
     parts=(),
 )
 RTX = TensorRTLibrary(
@@ -88,20 +89,17 @@ RTX = TensorRTLibrary(
     oldest=(1, 7),  # the first that builds every bundle without a GPU: 1.4 asks for one in int8
     newest_major=1,
     build="lopa-export tensorrt BUNDLE --rtx",
-    remedy=lambda: f"{pip_install('tensorrt-rtx')} (docs/tensorrt.md)",
     parts=tuple((f"tensorrt-rtx-{cuda}-libs", f"tensorrt-rtx-{cuda}-bindings") for cuda in ("cu12", "cu13")),
 )
 LIBRARIES = {library.name: library for library in (TENSORRT, RTX)}
 
 
 def is_tensorrt(device: str) -> bool:
-    """Whether a device is one of either library."""
-    return device.split(":", 1)[0] in LIBRARIES
+    """Return True if `device` is one of either library."""
+    found = find_device(device)
+    return found is not None and found.family.name in LIBRARIES
 
 
 def library_of_device(device: str) -> TensorRTLibrary:
     """The one that "tensorrt:N" or "tensorrt-rtx:N" means. Raises BadInputError for another device."""
-    library = LIBRARIES.get(device.split(":", 1)[0])
-    if library is None:
-        raise BadInputError(f"device {device!r}", expected="tensorrt:N or tensorrt-rtx:N", remedy="e.g. tensorrt:0")
-    return library
+    return LIBRARIES[parse_device(device, *LIBRARIES).family.name]

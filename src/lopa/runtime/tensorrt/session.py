@@ -4,7 +4,6 @@ Knows which engine of a bundle is for the device, and that it decodes only after
 runtime are imported when a session is opened.
 """
 
-import re
 from contextlib import ExitStack
 from functools import partial
 from types import ModuleType
@@ -17,11 +16,12 @@ from lopa.runtime.cuda.driver import cuda_device
 from lopa.runtime.cuda.graphs import CudaGraphs
 from lopa.runtime.cuda.memory import CudaMemory
 from lopa.runtime.cuda.row_kernel import row_kernel_from_plugins
+from lopa.runtime.device_families import parse_device
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.sessions.prefix_cache import cache_shape_from_manifest
 from lopa.runtime.sessions.threaded_session import ThreadedSession
 from lopa.runtime.tensorrt.forward import TensorRTForward
-from lopa.runtime.tensorrt.library import library_of_device
+from lopa.runtime.tensorrt.library import LIBRARIES, library_of_device
 from lopa.runtime.tensorrt.manifest import StoredTensorRTEngine, engine_for_device, mark_verified
 
 
@@ -81,12 +81,4 @@ def _opened(
 
 
 def _number(device: str) -> int:
-    library = library_of_device(device)
-    found = re.fullmatch(rf"{library.name}:(\d{{1,4}})", device, re.ASCII)
-    if found is None:
-        raise BadInputError(
-            f"device {device!r}",
-            expected=f"{library.name}:N with N the number of the GPU",
-            remedy=f"e.g. {library.name}:0",
-        )
-    return int(found[1])
+    return parse_device(device, *LIBRARIES).number

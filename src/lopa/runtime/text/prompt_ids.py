@@ -28,6 +28,17 @@ def check_prompts(prompts: Iterable[Any]) -> None:
         )
 
 
+def is_single_prompt(prompts: Any) -> bool:
+    """Return True for one prompt: text, ids or a PromptRequest. Anything else may be several prompts."""
+    if isinstance(prompts, (str, PromptRequest)):
+        return True
+    if isinstance(prompts, np.ndarray):
+        return prompts.ndim == 1 and prompts.dtype.kind in "iu"
+    if isinstance(prompts, (bytes, bytearray, memoryview)) or not isinstance(prompts, Sequence) or not len(prompts):
+        return False
+    return isinstance(prompts[0], (int, np.integer)) and not isinstance(prompts[0], bool)
+
+
 @dataclass(frozen=True)
 class PromptRequest:
     """A prompt with decoding options of its own."""

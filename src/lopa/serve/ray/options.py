@@ -13,20 +13,19 @@ import msgspec
 
 from lopa.runtime.checked_values import MOST_SECONDS, real_number, shown, whole_number
 from lopa.runtime.decoder import MOST_PARALLEL
+from lopa.runtime.device_families import parse_device, stages_of_device
 from lopa.runtime.devices import MOST_THREADS
 from lopa.runtime.engine import MOST_WAITING, QUEUE_LIMIT, SLOTS
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.mpi.link import on_mpi
 from lopa.runtime.parallel.branch_session import STALL_SECONDS
 from lopa.runtime.sessions.cpu_cores import check_devices
-from lopa.runtime.sessions.session import family_from_device
 from lopa.serve.limits import ServeLimits
 
 _MOST_REPLICAS = 10**4
 _MOST_UNITS = 10**4
 """Of the processors and the GPUs that a replica may ask for."""
 _LIMITS = ServeLimits()
-_ON_GPU = ("cuda", "tensorrt", "tensorrt-rtx")
 _PLACE = "correct it in `args:` of the YAML file, or behind `serve run lopa.serve.ray:app`"
 
 
@@ -111,13 +110,12 @@ def options_from_args(args: Mapping[str, Any]) -> RayOptions:
     bundles = _bundles(given)
     devices = _listed(given.devices)
     check_devices(devices)
-    stages = [stage for device in devices for stage in device.split("+")]
-    families = [family_from_device(stage) for stage in stages]
+    stages = [parse_device(stage) for device in devices for stage in stages_of_device(device)]
     if on_mpi(devices):
         raise BadInputError(f"devices {', '.join(devices)}", expected="devices of one process", remedy=_PLACE)
     low, high = _replicas(given)
     cpus = real_number("cpus", given.cpus, least=0.0, most=_MOST_UNITS)
-    gpus = float(sum(family in _ON_GPU for family in families)) if given.gpus is None else given.gpus
+    gpus = float(sum(stage.family.is_nvidia_gpu for stage in stages)) if given.gpus is None else given.gpus
     threads = max(1, int(cpus)) if given.threads is None else given.threads
     opened = len(bundles) if given.bundles_open is None else given.bundles_open
     seconds = {

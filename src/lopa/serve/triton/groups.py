@@ -6,15 +6,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 from lopa.runtime.checked_values import shown, whole_number
+from lopa.runtime.device_families import find_device, parse_device, stages_of_device
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.sessions.cpu_cores import check_devices
-from lopa.runtime.sessions.session import family_from_device
 
 Kind = Literal["KIND_CPU", "KIND_GPU", "KIND_MODEL"]
 MOST_INSTANCES = 256
 """Of one group: each is a process with the model in its memory."""
-_GPU = re.compile(r"(cuda|tensorrt|tensorrt-rtx):(\d{1,4})", re.ASCII)
-_PROCESSOR = re.compile(r"cpu(:[0-9-]+)?|numpy|openvino:CPU(:\w+)?", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -47,15 +45,16 @@ def groups_of_devices(devices: Sequence[str], instances: int) -> tuple[InstanceG
                 expected="each instance group once",
                 remedy="give --instances N for several engines on one device",
             )
-        gpu = _GPU.fullmatch(text)
-        if gpu is None:
+        device = find_device(text)
+        if device is None or not device.family.is_nvidia_gpu:
             name = re.sub(r"[^A-Za-z0-9]+", "_", text)
-            kind: Kind = "KIND_CPU" if _PROCESSOR.fullmatch(text) else "KIND_MODEL"
+            kind: Kind = "KIND_CPU" if device is not None and device.is_processor else "KIND_MODEL"
             group = InstanceGroup(name, kind, text, (), count)
         else:
-            name = gpu[1].replace("-", "_")
+            family = device.family.name
+            name = family.replace("-", "_")
             before = groups[name].gpus if name in groups else ()
-            group = InstanceGroup(name, "KIND_GPU", gpu[1], (*before, int(gpu[2])), count)
+            group = InstanceGroup(name, "KIND_GPU", family, (*before, device.number), count)
         groups[name] = group
     return tuple(groups.values())
 
@@ -65,8 +64,8 @@ def check_devices_of_engine(text: str) -> tuple[str, ...]:
     together in one process, or have no name that a backend has."""
     devices = tuple(text.split(","))
     check_devices(devices)
-    families = {family_from_device(stage) for device in devices for stage in device.split("+")}
-    if "mpi" in families:
+    names = [parse_device(stage) for device in devices for stage in stages_of_device(device)]
+    if any(name.family.spans_processes for name in names):
         raise BadInputError(
             f"device {shown(text)}",
             expected="devices of one process: Triton starts the processes",

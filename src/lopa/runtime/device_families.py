@@ -1,0 +1,300 @@
+"""One record for each family of devices, and the parser of device names ("cuda:0", "cpu:0-3", "openvino:CPU:bf16").
+
+Everything that lists devices reads FAMILIES: sessions, options and their help, completion, doctor, the default number
+of branches. A new family is a record here, a module with its session, and an extra if it needs a library.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal
+
+from lopa.runtime.errors import BadInputError
+from lopa.runtime.install_hint import Ability, pip_command, pip_install
+
+STAGE_SEPARATOR = "+"
+"""Joins the devices of a pipeline's stages."""
+_NUMBER = r":\d{1,4}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceFamily:
+    """Devices that one backend opens, and everything that others need to know about them."""
+
+    name: str
+    """First part of every device name, before the colon."""
+    description: str
+    """Library and hardware, a noun phrase for people."""
+    syntax: str
+    """Names of devices in help and errors, with placeholders."""
+    suffix: str = ""
+    """Regular expression of what may follow `name`, its colon included."""
+    examples: Sequence[str]
+    """Names that shells complete; the first one is in errors."""
+    session_module: str
+    """Module with `open_session`, a lopa.runtime.sessions.session.SessionFactory. It is imported on first use."""
+    stage_module: str | None = None
+    """Module with `forward_from_bundle`, a StageFactory of the same file; None if no device can be a pipeline stage."""
+    status_module: str | None = None
+    """Module with `find_devices`, which takes the family's name and returns a DeviceStatus for each device or kind of
+    device. None: doctor reports one device, ready where `ability` has all of its parts."""
+    caches: Literal["host", "device", "rank"] = "host"
+    """Memory of the prefix caches: the host's, the device's, or that of each rank's own device."""
+    processor_suffix: str | None = None
+    """Regular expression of the suffixes that mean the processor; None if the family has accelerators only. Decides the
+    default number of branches: 1 on the processor, 4 on an accelerator."""
+    all_cores_suffix: str | None = None
+    """Regular expression of the suffixes of devices that use every core of the processor; None if there are none."""
+    is_nvidia_gpu: bool = False
+    """True if each device is one NVIDIA GPU, as Ray and Triton count them."""
+    needs_engine: bool = False
+    """True if devices run engines that are compiled from a bundle beforehand."""
+    spans_processes: bool = False
+    """True if a device is all ranks of a job of several processes."""
+    timed: Sequence[str] = ()
+    """Devices that `doctor BUNDLE` times, where they are here."""
+    ability: Ability
+    """Libraries that the family needs, and how to install them."""
+
+    @property
+    def label(self) -> str:
+        """Name for all devices of the family: "cpu", "cuda:N"."""
+        return f"{self.name}:N" if self.suffix == _NUMBER else self.name
+
+
+@dataclass(frozen=True)
+class DeviceName:
+    """A device name in its parts."""
+
+    family: DeviceFamily
+    rest: str
+    """Part behind the first colon, empty without one."""
+
+    @property
+    def number(self) -> int:
+        """Number of the device. Raises ValueError if names of the family have none."""
+        return int(self.rest)
+
+    @property
+    def is_processor(self) -> bool:
+        """True if the device computes on the processor, on any of its cores."""
+        return self._has_suffix(self.family.processor_suffix)
+
+    @property
+    def uses_all_cores(self) -> bool:
+        """True if the device computes on every core of the processor."""
+        return self._has_suffix(self.family.all_cores_suffix)
+
+    def _has_suffix(self, pattern: str | None) -> bool:
+        suffix = f":{self.rest}" if self.rest else ""
+        return pattern is not None and re.fullmatch(pattern, suffix, re.ASCII) is not None
+
+
+@dataclass(frozen=True)
+class DeviceStatus:
+    """A device of this machine, as far as it is known without opening a bundle."""
+
+    name: str
+    state: str
+    """Phrase for people: ready, or what is missing and how to install it."""
+    is_here: bool = True
+    """False if its library is not installed; only `doctor --all` lists it then."""
+
+
+_RUNTIME = Ability(
+    "runtime", "decode (runtime)", ("numpy", "onnxruntime or onnxruntime-gpu", "tokenizers"), pip_install
+)
+_TABLE = (
+    DeviceFamily(
+        name="cpu",
+        description="ONNX Runtime on the processor",
+        syntax="cpu, cpu:N or cpu:N-M (cores N to M)",
+        suffix=r"(:\d{1,5}(-\d{1,5})?)?",
+        examples=("cpu",),
+        session_module="lopa.runtime.sessions.onnxruntime_session",
+        stage_module="lopa.runtime.sessions.onnxruntime_session",
+        processor_suffix=".*",
+        all_cores_suffix="",
+        timed=("cpu",),
+        ability=_RUNTIME,
+    ),
+    DeviceFamily(
+        name="openvino",
+        description="OpenVINO's device of that name",
+        syntax="openvino:NAME (CPU, GPU, GPU.N or NPU; :bf16, :int8 or :auto behind it for rounded products)",
+        suffix=r":(CPU|GPU(\.\d{1,3})?|NPU(\.\d{1,3})?)(:(bf16|int8|auto))?",
+        examples=("openvino:CPU", "openvino:CPU:bf16", "openvino:CPU:int8", "openvino:CPU:auto"),
+        session_module="lopa.runtime.openvino.session",
+        stage_module="lopa.runtime.openvino.session",
+        status_module="lopa.runtime.openvino.status",
+        processor_suffix=":CPU.*",
+        all_cores_suffix=":CPU.*",
+        timed=("openvino:CPU", "openvino:CPU:bf16", "openvino:CPU:int8", "openvino:GPU"),
+        ability=Ability(
+            "openvino",
+            "decode with OpenVINO (docs/openvino.md)",
+            ("openvino",),
+            partial(pip_install, "openvino"),
+            min_version=(2026, 4),  # the oldest that was tested; older ones lack operators of opset 23
+        ),
+    ),
+    DeviceFamily(
+        name="cuda",
+        description="ONNX Runtime's CUDA provider on GPU N",
+        syntax="cuda:N",
+        suffix=_NUMBER,
+        examples=("cuda:0",),
+        session_module="lopa.runtime.cuda.session",
+        stage_module="lopa.runtime.sessions.onnxruntime_session",
+        status_module="lopa.runtime.cuda.status",
+        caches="device",
+        is_nvidia_gpu=True,
+        timed=("cuda:0",),
+        ability=Ability(
+            "cuda",
+            "decode on an NVIDIA GPU (docs/cuda.md)",
+            ("onnxruntime-gpu", "cuda-bindings"),
+            lambda: f"{pip_command()} uninstall onnxruntime, then {pip_install('gpu')}",
+        ),
+    ),
+    DeviceFamily(
+        name="tensorrt",
+        description="an engine by TensorRT on GPU N",
+        syntax="tensorrt:N",
+        suffix=_NUMBER,
+        examples=("tensorrt:0",),
+        session_module="lopa.runtime.tensorrt.session",
+        status_module="lopa.runtime.tensorrt.status",
+        caches="device",
+        is_nvidia_gpu=True,
+        needs_engine=True,
+        ability=Ability(
+            "tensorrt",
+            "build and run engines with TensorRT",
+            ("tensorrt", "cuda-bindings"),
+            lambda: f"{pip_install('tensorrt')} beside an NVIDIA GPU (docs/tensorrt.md)",
+        ),
+    ),
+    DeviceFamily(
+        name="tensorrt-rtx",
+        description="an engine by TensorRT for RTX on GPU N",
+        syntax="tensorrt-rtx:N",
+        suffix=_NUMBER,
+        examples=("tensorrt-rtx:0",),
+        session_module="lopa.runtime.tensorrt.session",
+        status_module="lopa.runtime.tensorrt.status",
+        caches="device",
+        is_nvidia_gpu=True,
+        needs_engine=True,
+        ability=Ability(
+            "tensorrt-rtx",
+            "build engines with TensorRT for RTX (without a GPU too)",
+            (
+                "tensorrt-rtx-cu13-bindings or tensorrt-rtx-cu12-bindings or tensorrt-rtx",
+                "tensorrt-rtx-cu13-libs or tensorrt-rtx-cu12-libs or tensorrt-rtx",
+            ),
+            lambda: f"{pip_install('tensorrt-rtx')} (docs/tensorrt.md)",
+        ),
+    ),
+    DeviceFamily(
+        name="ascend",
+        description="an engine for Ascend on NPU N",
+        syntax="ascend:N",
+        suffix=_NUMBER,
+        examples=("ascend:0",),
+        session_module="lopa.runtime.ascend.session",
+        status_module="lopa.runtime.ascend.status",
+        caches="device",
+        needs_engine=True,
+        ability=Ability(
+            "ascend",
+            "build engines for Ascend",
+            (),
+            lambda: "CANN's toolkit and its set_env.sh, or another machine (docs/ascend.md, --dry-run)",
+            programs=("atc",),
+        ),
+    ),
+    DeviceFamily(
+        name="numpy",
+        description="the readable reference, slow",
+        syntax="numpy",
+        examples=("numpy",),
+        session_module="lopa.runtime.sessions.numpy_session",
+        processor_suffix="",
+        ability=_RUNTIME,
+    ),
+    DeviceFamily(
+        name="mpi",
+        description="a device of each process that mpirun starts",
+        syntax="mpi or mpi:cuda (under mpirun)",
+        suffix="(:cuda)?",
+        examples=("mpi", "mpi:cuda"),
+        session_module="lopa.runtime.mpi.session",
+        caches="rank",
+        spans_processes=True,
+        ability=Ability(
+            "mpi",
+            "decode over processes (MPI)",
+            ("mpi4py",),
+            lambda: f"{pip_install('mpi', also=('mpich',))} (or put the machine's own MPI on the library path)",
+            programs=("mpirun",),
+        ),
+    ),
+)
+FAMILIES = {family.name: family for family in _TABLE}
+"""Every family by its name, in the order of help and of doctor."""
+
+
+def find_device(device: str) -> DeviceName | None:
+    """Return the parts of a device name, None if no family has such a name (a session of one's own may)."""
+    name, _, rest = device.partition(":")
+    family = FAMILIES.get(name)
+    if family is None or re.fullmatch(family.suffix, device.removeprefix(name), re.ASCII) is None:
+        return None
+    return DeviceName(family, rest)
+
+
+def parse_device(device: str, *families: str) -> DeviceName:
+    """Return the parts of a device name of one of `families`, without any: of every family.
+
+    Raises BadInputError for another name.
+    """
+    found = find_device(device)
+    if found is None or (families and found.family.name not in families):
+        raise unknown_device(device, *families)
+    return found
+
+
+def unknown_device(device: str, *families: str) -> BadInputError:
+    """Return the error for a device name that none of `families` has; without any, of the family it begins with."""
+    name = device.partition(":")[0]
+    meant = [FAMILIES[each] for each in families or (name,) if each in FAMILIES]
+    expected = " or ".join(family.syntax for family in meant) or "one of " + ", ".join(FAMILIES)
+    if meant and all(family.suffix == _NUMBER for family in meant):
+        expected += " with N the number of the device"
+    example = meant[0].examples[0] if meant else "cpu"
+    return BadInputError(f"device {device!r}", expected=expected, remedy=f"e.g. {example}")
+
+
+def stages_of_device(device: str) -> list[str]:
+    """Return the devices of a pipeline's stages; a device that is no pipeline is the only one."""
+    return device.split(STAGE_SEPARATOR)
+
+
+def is_on_processor(device: str) -> bool:
+    """Return True if `device`, with all of its stages, computes on the processor."""
+    stages = map(find_device, stages_of_device(device))
+    return all(stage is not None and stage.is_processor for stage in stages)
+
+
+def uses_all_cores(device: str) -> bool:
+    """Return True if `device` computes on every core of the processor."""
+    found = find_device(device)
+    return found is not None and found.uses_all_cores
+
+
+def spans_processes(device: str) -> bool:
+    """Return True if `device` is all ranks of a job of several processes."""
+    found = find_device(device)
+    return found is not None and found.family.spans_processes

@@ -1,0 +1,190 @@
+"""How a program calls a decoder and an engine: one prompt or several, options by name, text instead of events."""
+
+import asyncio
+import inspect
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import numpy as np
+import pytest
+
+from lopa import (
+    BadInputError,
+    Decoder,
+    DoneEvent,
+    Engine,
+    GenerationConfig,
+    GenerationOptions,
+    GenerationResult,
+    PromptRequest,
+    Step,
+    TextEvent,
+)
+from lopa.runtime.sessions.session import unused_request
+
+PROMPT = "Question: 2 + 3?\nAnswer:"
+TAKING_OPTIONS = [
+    GenerationConfig.reference,
+    *(getattr(Decoder, name) for name in ("config", "generate", "iter_generate", "outcomes", "stream", "stream_text")),
+    *(getattr(Engine, name) for name in ("config", "prepare", "submit", "submit_many")),
+]
+
+
+@pytest.fixture(scope="module")
+def decoder(tiny_bundle: Path) -> Iterator[Decoder]:
+    with Decoder.open(tiny_bundle, threads=1) as decoder:
+        yield decoder
+
+
+def plain(result: GenerationResult) -> GenerationResult:
+    return replace(result, seconds=0)
+
+
+def test_one_prompt_gives_one_result_and_several_a_list(decoder: Decoder) -> None:
+    config = decoder.config(max_new_tokens=8)
+    result = decoder.generate(PROMPT, config)
+    ids = list(result.prompt_ids)
+    for one in (ids, tuple(ids), np.array(ids), PromptRequest(PROMPT, config)):
+        assert plain(decoder.generate(one, config)) == plain(result)
+    for several in ([PROMPT], (PROMPT,), iter([PROMPT]), [ids], np.array([ids])):
+        assert [plain(each) for each in decoder.generate(several, config)] == [plain(result)]
+    assert decoder.generate([]) == []
+    prompts = ["1", PROMPT, "2"]
+    assert [plain(each) for each in decoder.generate(prompts, config, parallel=2)] == [
+        plain(decoder.generate(each, config)) for each in prompts
+    ]
+
+
+def test_results_come_one_by_one_from_iter_generate(decoder: Decoder) -> None:
+    taken: list[str] = []
+
+    def prompts() -> Iterator[str]:
+        for prompt in ("1", "2", "3"):
+            taken.append(prompt)
+            yield prompt
+
+    results = decoder.iter_generate(prompts(), max_new_tokens=4)
+    assert taken == []
+    next(results)
+    assert taken == ["1"]
+    assert len(list(results)) == 2
+
+
+def test_stream_text_gives_the_text_of_the_events(decoder: Decoder) -> None:
+    config = decoder.config(strategy="sequential", max_new_tokens=40)
+    *events, done = decoder.stream(PROMPT, config)
+    pieces = list(decoder.stream_text(PROMPT, config))
+    assert len(pieces) > 1
+    assert pieces == [event.text for event in events if isinstance(event, TextEvent)]
+    assert isinstance(done, DoneEvent)
+    assert "".join(pieces) == done.result.text
+    steps: list[Step] = []
+    assert "".join(decoder.stream_text(PROMPT, config, on_step=steps.append)) == done.result.text
+    assert len(steps) == done.result.steps
+
+
+def test_closing_the_text_frees_the_request(decoder: Decoder) -> None:
+    steps: list[Step] = []
+    pieces = decoder.stream_text(PROMPT, strategy="sequential", block_size=4, on_step=steps.append)
+    next(pieces)
+    request = unused_request() - 1  # the number before this one
+    assert decoder.session.prefix_length(request) > 0
+    pieces.close()
+    assert decoder.session.prefix_length(request) == 0
+
+
+def test_options_are_given_by_name(decoder: Decoder) -> None:
+    options: GenerationOptions = {"max_new_tokens": 8, "branches": 2, "stop_at_eos": False}
+    expected = decoder.generate(PROMPT, decoder.config(**options))
+    assert expected.branches == 2
+    assert len(expected.token_ids) == 8
+    assert plain(decoder.generate(PROMPT, **options)) == plain(expected)
+    assert [plain(each) for each in decoder.generate([PROMPT], **options)] == [plain(expected)]
+    assert [plain(each) for each in decoder.iter_generate([PROMPT], **options)] == [plain(expected)]
+    (outcome,) = decoder.outcomes([PROMPT], **options)
+    assert isinstance(outcome, GenerationResult)
+    assert plain(outcome) == plain(expected)
+    *_, done = decoder.stream(PROMPT, **options)
+    assert isinstance(done, DoneEvent)
+    assert plain(done.result) == plain(expected)
+
+
+def test_options_change_a_config_but_none_of_a_prompts_own(decoder: Decoder) -> None:
+    config = decoder.config(max_new_tokens=8, stop_at_eos=False, seed=3)
+    assert decoder.config(config) is config
+    assert decoder.config(config, max_new_tokens=4) == replace(config, max_new_tokens=4)
+    own = PromptRequest("1", config)
+    results = decoder.generate(["1", own], config, max_new_tokens=4)
+    assert [(len(result.token_ids), result.seed) for result in results] == [(4, 3), (8, 3)]
+
+
+def test_an_engine_takes_options_too(decoder: Decoder) -> None:
+    options: GenerationOptions = {"max_new_tokens": 8, "branches": 2}
+    expected = plain(decoder.generate(PROMPT, **options))
+    with Engine(Decoder(decoder.bundle, decoder.session, decoder.tokenizer), prompt_rows=0) as engine:
+        config = engine.config(branches=2)
+        handles = [
+            engine.submit(PROMPT, **options),
+            engine.submit(PROMPT, config, max_new_tokens=8),
+            *engine.submit_many([PROMPT, PromptRequest(PROMPT, engine.config(config, max_new_tokens=8))], **options),
+            engine.submit(asyncio.run(engine.prepare(PROMPT, **options))),
+        ]
+        assert [plain(handle.result()) for handle in handles] == [expected] * 5
+        with pytest.raises(BadInputError, match="block_sise"):
+            engine.submit_many([PROMPT], block_sise=4)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize("name", ["generate", "iter_generate", "stream", "stream_text"])
+def test_wrong_options_are_refused_at_once(decoder: Decoder, name: str) -> None:
+    prompt: Any = [PROMPT] if name == "iter_generate" else PROMPT
+    for config in (None, decoder.config()):
+        with pytest.raises(BadInputError, match="unknown option 'block_sise'"):
+            getattr(decoder, name)(prompt, config, block_sise=4)
+        with pytest.raises(BadInputError, match="max_new_tokens"):
+            getattr(decoder, name)(prompt, config, max_new_tokens=0)
+    with pytest.raises(BadInputError, match="config of type int"):
+        getattr(decoder, name)(prompt, 5, max_new_tokens=4)
+
+
+def test_the_keyword_arguments_are_the_fields_of_the_config() -> None:
+    hints = get_type_hints(GenerationConfig)
+    assert get_type_hints(GenerationOptions) == {field.name: hints[field.name] for field in fields(GenerationConfig)}
+    assert not GenerationOptions.__required_keys__
+
+
+@pytest.mark.parametrize("call", TAKING_OPTIONS, ids=lambda call: call.__qualname__)
+def test_they_are_typed_where_options_are_taken(call: Any) -> None:
+    (options,) = (each for each in inspect.signature(call).parameters.values() if each.kind is each.VAR_KEYWORD)
+    assert options.annotation.__args__ == (GenerationOptions,)
+
+
+CALLS = """
+from lopa import Decoder, Engine, GenerationResult
+
+def calls(decoder: Decoder, engine: Engine) -> None:
+    one: GenerationResult = decoder.generate("text", max_new_tokens=64, stop=("#",))
+    several: list[GenerationResult] = decoder.generate(["text", [1, 2]], decoder.config(branches="auto"))
+    text: str = "".join(decoder.stream_text([1, 2], strategy="eb", gamma=0.1))
+    decoder.generate("text", max_new_token=64)
+    decoder.config(max_new_tokens="64")
+    decoder.stream_text("text", strategy="loopa")
+    engine.submit("text", block_sise=8)
+    wrong: list[GenerationResult] = decoder.generate("text")
+    decoder.jobs
+"""
+
+
+def test_a_type_checker_finds_misspelled_options_and_wrong_types(tmp_path: Path) -> None:
+    (tmp_path / "calls.py").write_text(CALLS)
+    settings = ["--strict", "--config-file=", "--follow-imports=silent", f"--cache-dir={tmp_path / 'cache'}"]
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", *settings, "calls.py"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    found = {int(line.split(":")[1]) for line in done.stdout.splitlines() if ": error:" in line}
+    first = CALLS.splitlines().index('    decoder.generate("text", max_new_token=64)') + 1
+    assert found == set(range(first, len(CALLS.splitlines()) + 1)), done.stdout
+    assert 'did you mean "max_new_tokens"' in done.stdout

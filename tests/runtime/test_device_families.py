@@ -1,0 +1,218 @@
+"""Device names and their parser, the records of families, and a made-up family that needs no more than its record."""
+
+import importlib
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.cli.command import PROMPT
+
+from lopa.runtime import Decoder
+from lopa.runtime.branch_choice import branch_choice
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.contract.model_part import whole_model
+from lopa.runtime.device_families import FAMILIES, find_device, is_on_processor, parse_device
+from lopa.runtime.errors import BadInputError
+from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.sessions.session import forward_from_bundle
+
+TOY_SESSION = """
+from lopa.runtime.sessions import numpy_session
+
+def open_session(bundle, device, *, threads):
+    return numpy_session.open_session(bundle, device, threads=threads)
+"""
+TOY_FAMILY = """
+import sys
+from dataclasses import replace
+from lopa.runtime.device_families import FAMILIES
+from lopa.runtime.install_hint import Ability
+
+FAMILIES["toy"] = replace(
+    FAMILIES["numpy"],
+    name="toy",
+    description="numpy as a toy",
+    syntax="toy:N",
+    suffix=FAMILIES["cuda"].suffix,
+    examples=("toy:0",),
+    session_module="toy_session",
+    processor_suffix=None,
+    timed=("toy:0",),
+    ability=Ability("toy", "decode with toys", (sys.argv[1],), lambda: "buy a toy"),
+)
+from lopa.cli.main import main
+sys.argv[1:] = sys.argv[2:]
+main()
+"""
+"""A program: lopa-export with a family of devices that needs the distribution in the first argument."""
+
+
+@pytest.mark.parametrize(
+    ("text", "family", "rest", "is_processor"),
+    [
+        ("cpu", "cpu", "", True),
+        ("cpu:0-3", "cpu", "0-3", True),
+        ("numpy", "numpy", "", True),
+        ("openvino:CPU:bf16", "openvino", "CPU:bf16", True),
+        ("openvino:GPU.1", "openvino", "GPU.1", False),
+        ("openvino:NPU:auto", "openvino", "NPU:auto", False),
+        ("cuda:12", "cuda", "12", False),
+        ("tensorrt:0", "tensorrt", "0", False),
+        ("tensorrt-rtx:3", "tensorrt-rtx", "3", False),
+        ("ascend:0", "ascend", "0", False),
+        ("mpi", "mpi", "", False),
+        ("mpi:cuda", "mpi", "cuda", False),
+    ],
+)
+def test_a_name_in_its_parts(text: str, family: str, rest: str, is_processor: bool) -> None:
+    found = parse_device(text)
+    assert (found.family.name, found.rest, found.is_processor) == (family, rest, is_processor)
+    assert parse_device(text, "cpu", family) == found
+    assert branch_choice(GenerationConfig(), [text]).number == (1 if is_processor else 4)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(
+            "",
+            ":",
+            "tpu",
+            "Cpu",
+            "cpu:",
+            "cpu0",
+            "cpu:0-",
+            "cuda",
+            "cuda:",
+            "cuda:x",
+            "cuda:-1",
+            "cuda:٣",
+            "cuda:12345",
+        ),
+        *(
+            "cuda:0\n",
+            "cuda:0+cuda:1",
+            "numpy:",
+            "numpy:0",
+            "mpi:tpu",
+            "openvino:",
+            "openvino:GPU.",
+            "openvino:CPU:fp8",
+        ),
+    ],
+)
+def test_another_name_is_none(text: str) -> None:
+    assert find_device(text) is None
+    assert not is_on_processor(text)
+    with pytest.raises(BadInputError, match=re.escape(f"device {text!r}")) as caught:
+        parse_device(text)
+    family = FAMILIES.get(text.partition(":")[0])
+    assert caught.value.expected.startswith(family.syntax if family else "one of " + ", ".join(FAMILIES))
+
+
+def test_a_device_of_another_family_is_an_error() -> None:
+    with pytest.raises(BadInputError, match="device 'cpu'") as caught:
+        parse_device("cpu", "tensorrt", "tensorrt-rtx")
+    assert caught.value.expected == "tensorrt:N or tensorrt-rtx:N with N the number of the device"
+    assert caught.value.remedy == "e.g. tensorrt:0"
+
+
+def test_records_hold_names_and_modules_that_are_there() -> None:
+    for name, family in FAMILIES.items():
+        assert name == family.name
+        assert all(parse_device(text).family is family for text in (*family.examples, *family.timed))
+        if family.label.endswith(":N"):
+            assert parse_device(family.examples[0]).number == 0
+        modules = [(family.session_module, "open_session"), (family.stage_module, "forward_from_bundle")]
+        for module, function in [*modules, (family.status_module, "find_devices")]:
+            assert module is None or callable(getattr(importlib.import_module(module), function))
+
+
+def test_a_device_without_stages_is_no_stage(tiny_staged: Path) -> None:
+    bundle = Bundle.open(tiny_staged)
+    part = whole_model(bundle.manifest.dimensions.layers)
+    with pytest.raises(BadInputError, match="device 'numpy' as a stage") as caught:
+        forward_from_bundle(bundle, part, "numpy", threads=None)
+    assert "cpu, openvino, cuda" in caught.value.expected
+
+
+def test_the_page_of_devices_has_each_family() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "devices.md").read_text(encoding="utf-8")
+    rows = {}
+    for names, device, caches, branches in re.findall(r"^\| (`.*?) \| (.*?) \| (.*?) \| (.*?) \|$", page, re.MULTILINE):
+        first, *others = re.findall(r"`([^` ]+)`", names)
+        rows[first.partition(":")[0]] = (first, others, device, caches, branches)
+    assert list(rows) == list(FAMILIES)
+    for name, (first, others, device, caches, branches) in rows.items():
+        family = FAMILIES[name]
+        assert all(parse_device(each.replace("N", "0") if name != "openvino" else each) for each in (first, *others))
+        assert device.startswith(family.description), name
+        assert caches == family.caches
+        default = branch_choice(GenerationConfig(), [family.examples[0]]).number
+        assert branches.startswith(str(default)), name
+
+
+@pytest.fixture
+def toy_modules(tmp_path: Path) -> Path:
+    (tmp_path / "toy_session.py").write_text(TOY_SESSION)
+    return tmp_path
+
+
+@pytest.fixture
+def toy(toy_modules: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.syspath_prepend(toy_modules)
+    made_up = replace(FAMILIES["numpy"], name="toy", syntax="toy", examples=("toy",), session_module="toy_session")
+    monkeypatch.setitem(FAMILIES, "toy", made_up)
+    yield
+    sys.modules.pop("toy_session", None)
+
+
+@pytest.mark.usefixtures("toy")
+def test_a_made_up_family_decodes(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    results = []
+    for device in ("numpy", "toy"):
+        with Decoder.open(tiny_bundle, [device]) as decoder:
+            assert decoder.session.device == device
+            (result,) = decoder.generate([PROMPT], decoder.config(max_new_tokens=16))
+            assert decoder.branches_for(decoder.config()).number == 1
+            results.append(result.token_ids)
+    assert results[0] == results[1]
+    monkeypatch.setitem(FAMILIES, "toy", replace(FAMILIES["toy"], processor_suffix=None))
+    assert branch_choice(GenerationConfig(), ["toy"]).number == 4
+
+
+def toy_command(modules: Path, needs: str, *arguments: str, **environment: str) -> str:
+    """Standard output of lopa-export with a made-up family "toy"."""
+    done = subprocess.run(
+        [sys.executable, "-c", TOY_FAMILY, needs, *arguments],
+        env={**os.environ, "PYTHONPATH": str(modules), **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert not done.stderr, done.stderr
+    return done.stdout
+
+
+def test_a_made_up_family_is_in_the_commands(toy_modules: Path, tiny_bundle: Path) -> None:
+    for command in ("generate", "verify"):
+        assert "toy:N" in toy_command(toy_modules, "numpy", command, "--help")
+    words = {"COMP_WORDS": "lopa-export generate bundle --device to", "COMP_CWORD": "4"}
+    completed = toy_command(toy_modules, "numpy", _LOPA_EXPORT_COMPLETE="bash_complete", **words)
+    assert completed.split() == ["plain,toy:0"]
+    said = toy_command(toy_modules, "numpy", "doctor", str(tiny_bundle))
+    assert re.search(r"^installed .*\btoy\b", said, re.MULTILINE)
+    assert re.search(r"^ok +decode with toys: numpy ", said, re.MULTILINE)
+    assert re.search(r"^device +toy:N: ready \(numpy as a toy\)$", said, re.MULTILINE)
+    assert re.search(r"^fastest +toy:0: [\d.]+ ms", said, re.MULTILINE)
+
+
+def test_a_made_up_family_that_is_not_installed(toy_modules: Path) -> None:
+    assert "toy" not in toy_command(toy_modules, "no-toys-here", "doctor")
+    said = toy_command(toy_modules, "no-toys-here", "doctor", "--all")
+    assert re.search(r"^device +toy:N: needs no-toys-here: buy a toy$", said, re.MULTILINE)
