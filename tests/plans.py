@@ -1,10 +1,14 @@
-"""Decoding plans and contexts for tests, without a bundle."""
+"""Decoding plans, contexts and branches for tests, without a bundle."""
 
 from typing import Any
 
+from lopa.runtime.contract import Int64
 from lopa.runtime.generation_config import GenerationConfig, resolve
 from lopa.runtime.plan import DecodingPlan
+from lopa.runtime.state.branch import Branch, first_branch
 from lopa.runtime.state.context import Context
+from lopa.runtime.state.layout import layout_of_prompt
+from lopa.runtime.state.pipeline import with_next_block
 from lopa.runtime.strategy import strategy_from_name
 
 
@@ -26,3 +30,12 @@ def context_of(
     held = plan_of(**options) if plan is None else plan
     strategy = strategy_from_name(held.strategy)
     return Context(held, strategy, mask_token, 0, ends if held.stop_at_eos else (), prediction_shift, vocab_size)
+
+
+def branch_of(prompt: Int64, context: Context, *, cached: bool = False, blocks: int = 1) -> Branch:
+    """The anchor behind a `prompt` [length] with so many blocks opened, nothing unmasked."""
+    layout = layout_of_prompt(len(prompt), context.plan, context.prediction_shift)
+    branch = first_branch(prompt, layout, context, cached=cached)
+    for _ in range(blocks):
+        branch = with_next_block(branch, context)
+    return branch

@@ -221,9 +221,7 @@ def test_an_error_anywhere_in_a_request_is_its_own(
     class Faulty(Decoding):
         """Breaks for one request alone."""
 
-        def __init__(
-            self, session: Any, request: int, ids: Any, plan: DecodingPlan, *more: Any, **named: Any
-        ) -> None:
+        def __init__(self, session: Any, request: int, ids: Any, plan: DecodingPlan, *more: Any, **named: Any) -> None:
             self._breaks_in = method if plan.seed == 666 else ""
             self._perhaps("__init__")
             super().__init__(session, request, ids, plan, *more, **named)

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 from tests.chat_bundles import with_chat_template
-from tests.runtime.algorithm.test_branch_budget import costs_with
+from tests.runtime.decoding.test_branch_budget import costs_with
 
 from lopa.bench.eval_set import EvalItem, is_correct
 from lopa.bench.quality.curves import curves_from_outcomes

@@ -18,9 +18,7 @@ LINE = {"custom_id": "a", "url": "/v1/chat/completions", "body": {"messages": [{
 def test_an_answer_tells_which_line_it_is_for() -> None:
     answers = OpenAIAnswers(RawLine(12, b"", "abc"), LINE, "bundle", str)
     plan = resolve(GenerationConfig())
-    result = GenerationResult(
-        (1, 2), (5, 6), "text", 1, 2, 2, 2.0, "length", 0.5, plan, logprobs=(-0.5, float("nan"))
-    )
+    result = GenerationResult((1, 2), (5, 6), "text", 1, 2, 2, 2.0, "length", 0.5, plan, logprobs=(-0.5, float("nan")))
     good, bad = answers.of_result(result), answers.of_error(BadInputError("x", expected="y", remedy="z"))
     assert identity_of_openai_answer(good) == identity_of_openai_answer(bad) == (12, "abc")
     body = good["response"]["body"]

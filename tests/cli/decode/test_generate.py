@@ -10,7 +10,7 @@ from typing import cast
 
 import pytest
 from tests.cli.command import BROKEN_DEVICES, PROMPT, lopa_export
-from tests.runtime.algorithm.test_branch_budget import costs_with
+from tests.runtime.decoding.test_branch_budget import costs_with
 
 from lopa.cli.decode.branch_tally import BranchTally
 from lopa.cli.options.config import config_overrides

@@ -11,7 +11,6 @@ import onnx
 import onnx_ir as ir
 import onnxruntime
 import pytest
-from lopa.runtime.algorithm.sound_rows import check_rows_are_sound
 from onnx_ir.passes import common
 
 from lopa.export.cpu_graph import vocabulary_statistics
@@ -22,7 +21,7 @@ from lopa.export.cpu_graph.vocabulary_statistics import (
 )
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import ENTROPY, LOGITS_INDEX, TEMPERATURE, TOP_K, TOPK_IDS, TOPK_LOGPROBS
-from lopa.runtime.contract.row_statistics import RowStatistics
+from lopa.runtime.contract.row_statistics import RowStatistics, check_statistics
 from lopa.runtime.errors import NonFiniteAnswerError
 
 Array = npt.NDArray[Any]
@@ -132,9 +131,9 @@ def test_a_row_that_is_no_distribution_is_seen(head: bytes, vocabulary: int, bro
     logits = np.random.default_rng(6).normal(0, 3, (1, 2, 1, vocabulary)).astype(np.float32)
     logits[0, 1, 0, place] = broken
     ids, logprobs, entropy = _answers(_by_row(head, vocabulary), _inputs(logits, np.array([1.0])))
-    check_rows_are_sound(RowStatistics(ids[0, 0], logprobs[0, 0], entropy[0, 0]), vocabulary, device="cpu", step=0)
+    check_statistics(RowStatistics(ids[0, 0], logprobs[0, 0], entropy[0, 0]), vocabulary, device="cpu", step=0)
     with pytest.raises(NonFiniteAnswerError):
-        check_rows_are_sound(RowStatistics(ids[0, 1], logprobs[0, 1], entropy[0, 1]), vocabulary, device="cpu", step=0)
+        check_statistics(RowStatistics(ids[0, 1], logprobs[0, 1], entropy[0, 1]), vocabulary, device="cpu", step=0)
 
 
 def test_groups_divide_the_vocabulary() -> None:

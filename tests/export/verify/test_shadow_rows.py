@@ -13,23 +13,21 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.plans import branch_of, context_of
 from transformers import DynamicCache
 
 from lopa.export.verify.reference_model import reference_from_weights, weights_from_origin
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import Int64
-from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.sessions.session import Session, open_session
 from lopa.runtime.state.batch import batch_from_windows
-from lopa.runtime.state.branch import BlockState, Branch, active, branch_from_prompt, prepared
-from lopa.runtime.state.layout import layout_of_prompt
+from lopa.runtime.state.branch import BlockState, Branch
+from lopa.runtime.state.context import Context
 from lopa.runtime.state.shadow_rows import with_shadow_rows
 from lopa.runtime.state.windows import Windows, windows_from_branches
 from lopa.tiny import ADAPTER, CHECKPOINT
 
 PROMPT, SIZE, MASK, PAD = 9, 8, 2, 0
-FULL = GenerationConfig(block_size=SIZE, max_new_tokens=2 * SIZE, block_add_threshold=0.0)
-CAUSAL = replace(FULL, window="block_causal")
 CLOSE = 1e-5
 """Of logits up to 30: transformers computes norms, angles and softmax in float32 whatever the weights are."""
 Logits = np.ndarray
@@ -56,26 +54,28 @@ def session(tiny_bundle: Path) -> Iterator[Session]:
     session.close()
 
 
-def anchor_of(seed: int, config: GenerationConfig, *, cached: bool = False) -> Branch:
-    """A prompt of 9 and two active blocks of 8, half of whose positions are decided, all with random tokens."""
+def context_with(shift: int, window: str) -> Context:
+    options = {"window": window, "block_size": SIZE, "max_new_tokens": 2 * SIZE, "block_add_threshold": 0.0}
+    return replace(context_of(mask_token=MASK, prediction_shift=shift, **options), pad_token=PAD)
+
+
+def anchor_of(seed: int, context: Context, *, cached: bool = False) -> Branch:
+    """A prompt of 9 and two active blocks of 8, half of whose positions are unmasked, all with random tokens."""
     rng = np.random.default_rng(seed)
-    branch = branch_from_prompt(rng.integers(3, 975, PROMPT), layout_of_prompt(PROMPT, config), mask_token=MASK)
-    branch = prepared(prepared(branch, config, MASK), config, MASK)
-    decided = branch.decided | (rng.random(len(branch.tokens)) < 0.5)
-    tokens = np.where(branch.decided | ~decided, branch.tokens, rng.integers(3, 975, len(branch.tokens)))
+    branch = branch_of(rng.integers(3, 975, PROMPT), context, blocks=2)
+    unmasked = branch.unmasked | (rng.random(len(branch.tokens)) < 0.5)
+    tokens = np.where(branch.unmasked | ~unmasked, branch.tokens, rng.integers(3, 975, len(branch.tokens)))
     first = replace(branch.blocks[0], state=BlockState.IN_CACHE if cached else BlockState.TO_CACHE)
-    return replace(branch, tokens=tokens, decided=decided, blocks=(first, *branch.blocks[1:]))
+    return replace(branch, tokens=tokens, unmasked=unmasked, blocks=(first, *branch.blocks[1:]))
 
 
 def judged_in(anchor: Branch) -> Int64:
-    spans = [np.arange(block.start, block.end) for block in active(anchor.blocks)]
-    positions = np.concatenate(spans)
+    positions = np.concatenate([np.arange(block.start, block.end) for block in anchor.active])
     return positions[anchor.unmasked[positions]]
 
 
-def windows_with_shadows(anchor: Branch, judged: Int64, config: GenerationConfig, shift: int) -> Windows:
-    plain = windows_from_branches((anchor,), config, prediction_shift=shift, pad_token=PAD)
-    return with_shadow_rows(plain, anchor, judged, config, prediction_shift=shift, mask_token=MASK, pad_token=PAD)
+def windows_with_shadows(anchor: Branch, judged: Int64, context: Context) -> Windows:
+    return with_shadow_rows(windows_from_branches((anchor,), context), anchor, judged, context)
 
 
 @torch.no_grad()
@@ -100,21 +100,20 @@ def shadow_logits(model: Any, windows: Windows) -> Logits:
     return logits[windows.logits_index[0, windows.kept + len(windows.asked[0]) :][: len(windows.judged)]]
 
 
-@pytest.mark.parametrize("config", [FULL, CAUSAL], ids=["full", "block_causal"])
+@pytest.mark.parametrize("window", ["full", "block_causal"])
 @pytest.mark.parametrize("shift", [0, 1])
 @pytest.mark.parametrize("seed", [0, 1])
-def test_in_one_layer_it_is_a_forward_without_that_token(
-    first_layer: Any, seed: int, shift: int, config: GenerationConfig
-) -> None:
+def test_in_one_layer_it_is_a_forward_without_that_token(first_layer: Any, seed: int, shift: int, window: str) -> None:
     """With shift 0 the position is masked; with shift 1 it is left out."""
-    anchor = anchor_of(seed, config)
+    context = context_with(shift, window)
+    anchor = anchor_of(seed, context)
     every = judged_in(anchor)
     # Masks of a block see each other: one at a time is the plain meaning.
     groups = [every] if shift else [every[i : i + 1] for i in range(len(every))]
     for judged in groups:
-        windows = windows_with_shadows(anchor, judged, config, shift)
+        windows = windows_with_shadows(anchor, judged, context)
         found = shadow_logits(first_layer, windows)
-        plain = windows_from_branches((anchor,), config, prediction_shift=shift, pad_token=PAD)
+        plain = windows_from_branches((anchor,), context)
         for position, answer in zip(judged, found, strict=True):
             ids, mask = plain.input_ids[0].copy(), plain.mask[0].copy()
             if shift:
@@ -125,26 +124,27 @@ def test_in_one_layer_it_is_a_forward_without_that_token(
             np.testing.assert_allclose(answer, expected, atol=CLOSE)
 
 
-@pytest.mark.parametrize("config", [FULL, CAUSAL], ids=["full", "block_causal"])
+@pytest.mark.parametrize("window", ["full", "block_causal"])
 @pytest.mark.parametrize("shift", [0, 1])
 def test_in_more_layers_it_reads_what_the_real_rows_have_made_of_the_token(
-    network: Any, shift: int, config: GenerationConfig
+    network: Any, shift: int, window: str
 ) -> None:
     """Plainly: the real rows first, all layers; then one row behind them that reads theirs, but for two."""
-    anchor = anchor_of(2, config)
+    context = context_with(shift, window)
+    anchor = anchor_of(2, context)
     every = judged_in(anchor)
     groups = [every] if shift else [every[i : i + 1] for i in range(len(every))]
-    plain = windows_from_branches((anchor,), config, prediction_shift=shift, pad_token=PAD)
+    plain = windows_from_branches((anchor,), context)
     rows = DynamicCache()
     logits_of(network, plain.input_ids[0], plain.positions[0], plain.mask[0], rows)
     numbers = anchor.layout.numbers(np.arange(len(anchor.tokens)))
     for judged in groups:
-        found = shadow_logits(network, windows_with_shadows(anchor, judged, config, shift))
+        found = shadow_logits(network, windows_with_shadows(anchor, judged, context))
         for position, answer in zip(judged, found, strict=True):
             at = position - shift
             token = anchor.tokens[at] if shift else MASK
             sees = np.ones((1, len(anchor.tokens) + 1), np.bool_)
-            if config.window == "block_causal":
+            if window == "block_causal":
                 sees[0, :-1] = numbers <= numbers[at]
             sees[0, [position, at]] = False
             expected = logits_of(network, np.array([token]), np.array([at]), sees, copy.deepcopy(rows))[0]
@@ -154,11 +154,12 @@ def test_in_more_layers_it_reads_what_the_real_rows_have_made_of_the_token(
 @pytest.mark.parametrize("shift", [0, 1])
 def test_the_judged_token_reaches_it_through_other_rows_alone(network: Any, first_layer: Any, shift: int) -> None:
     """Another token there changes nothing in one layer; in more it does, since the rows around have read it."""
-    anchor = anchor_of(3, FULL)
+    context = context_with(shift, "full")
+    anchor = anchor_of(3, context)
     position = int(judged_in(anchor)[2])
     other = replace(anchor, tokens=anchor.tokens.copy())
     other.tokens[position] = (anchor.tokens[position] + 1) % 900 + 3
-    both = [windows_with_shadows(each, judged_in(anchor), FULL, shift) for each in (anchor, other)]
+    both = [windows_with_shadows(each, judged_in(anchor), context) for each in (anchor, other)]
     one = [shadow_logits(first_layer, windows)[2] for windows in both]
     more = [shadow_logits(network, windows)[2] for windows in both]
     np.testing.assert_array_equal(one[0], one[1])
@@ -167,13 +168,14 @@ def test_the_judged_token_reaches_it_through_other_rows_alone(network: Any, firs
 
 def test_an_engine_answers_it_behind_a_cache(network: Any, session: Session) -> None:
     """Two rounds of ONNX Runtime: the prompt is committed, then judged rows read it from the cache."""
-    first = windows_with_shadows(anchor_of(11, FULL), np.empty(0, np.int64), FULL, 1)
+    context = context_with(1, "full")
+    first = windows_with_shadows(anchor_of(11, context), np.empty(0, np.int64), context)
     session.forward(batch_from_windows([first], [7], [0.0]))
     session.commit(7, 0, first.commit)
-    anchor = anchor_of(11, FULL, cached=True)
+    anchor = anchor_of(11, context, cached=True)
     judged = judged_in(anchor)
     assert judged[0] == PROMPT, "which is predicted by a row of the cache"
-    windows = windows_with_shadows(anchor, judged, FULL, 1)
+    windows = windows_with_shadows(anchor, judged, context)
     answered = session.forward(batch_from_windows([windows], [7], [0.0]))
     columns = slice(windows.kept + len(windows.asked[0]), windows.kept + len(windows.asked[0]) + len(judged))
 

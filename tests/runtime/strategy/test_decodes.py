@@ -5,15 +5,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from lopa.runtime.algorithm.filling import filled, fills_from_candidates, without_rows_after_end
-from lopa.runtime.algorithm.spawning import branches_from_winner, lookaheads_from_candidates
+from tests.plans import branch_of, context_of
+from tests.runtime.decoding.rounds import scores_of
 from tests.runtime.requests.company import alone, result_of
 
 from lopa.runtime import Decoder, Engine, PromptRequest
 from lopa.runtime.decoding.decoding import Step
-from lopa.runtime.generation_config import GenerationConfig
-from lopa.runtime.state.branch import branch_from_prompt, prepared
-from lopa.runtime.state.layout import layout_of_prompt
+from lopa.runtime.decoding.round import spawn, unmask
+from lopa.runtime.state.pipeline import next_anchor
 from lopa.runtime.strategy.credit import Credit
 from lopa.runtime.strategy.divergences import Divergences
 from lopa.runtime.strategy.schedule import ScheduleStep
@@ -65,18 +64,19 @@ def test_a_branch_remembers_what_its_strategy_keeps(
 
 
 def test_the_memory_goes_with_the_winner_and_with_its_rows() -> None:
-    """To every branch that is made of it, and not beyond a decided end of text."""
-    config = GenerationConfig(strategy="lopa", branches=3, block_size=6, max_new_tokens=12)
-    branch = prepared(branch_from_prompt(np.arange(10, 14), layout_of_prompt(4, config)), config, 2)
+    """To every branch that is made of it, and not beyond an unmasked end of text."""
+    context = context_of(
+        mask_token=2, ends=(99,), strategy="lopa", branches=3, block_size=6, max_new_tokens=12, block_add_threshold=1.0
+    )
     positions = np.arange(4, 10)
     memory = Credit(positions, np.zeros((6, 8), np.int64), np.ones((6, 8)))
-    winner = replace(branch, memory=memory)
+    winner = replace(branch_of(np.arange(10, 14), context), memory=memory)
     p = np.float32([0.1, 0.2, 0.95, 0.3, 0.2, 0.1])
     candidates = Candidates(np.array([20, 21, 99, 23, 24, 25]), p, p)
-    fills = fills_from_candidates(winner, positions, candidates, config)
-    after = without_rows_after_end(filled(winner, fills, mask_token=2, ends=(99,)), (99,))
-    assert isinstance(after.memory, Credit)
-    assert after.memory.positions.tolist() == [4, 5, 6]
-    lookaheads = lookaheads_from_candidates(positions[:2], candidates[:2], 2)
-    for each in branches_from_winner(after, lookaheads, config, mask_token=2, ends=(99,)):
-        assert each.memory is after.memory
+    outcome = unmask(scores_of(winner, positions, candidates), 0, context)
+    assert isinstance(outcome.branch.memory, Credit)
+    assert outcome.branch.memory.positions.tolist() == [4, 5, 6]
+    spawned = spawn(next_anchor(outcome.branch), outcome, 2, context)
+    assert [branch.lookahead is None for branch in spawned.branches] == [False, False, True]
+    for each in spawned.branches:
+        assert each.memory is outcome.branch.memory

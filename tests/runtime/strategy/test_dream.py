@@ -123,7 +123,7 @@ def test_every_step_is_that_of_dreams_loop(
     assert done.result.branches == 1
 
 
-def test_origin_decides_by_its_draws_alone(decoder: Decoder, prompt: tuple[int, ...]) -> None:
+def test_origin_unmasks_by_its_draws_alone(decoder: Decoder, prompt: tuple[int, ...]) -> None:
     """Other seeds decide other positions; the same seed the same, whatever else is decoded."""
     order: dict[int, list[list[int]]] = {}
     for seed in (1, 1, 2):

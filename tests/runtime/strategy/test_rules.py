@@ -1,31 +1,34 @@
-"""What the rules of single strategies decide, held against each rule said directly, on random blocks."""
+"""What the rules of single strategies unmask, held against each rule said directly, on random blocks."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lopa.runtime.strategy.open_block import OpenBlock
-from lopa.runtime.strategy.rank import by_drawn_confidence
-from tests.runtime.strategy.blocks import decided, random_block
+from tests.plans import plan_of
+from tests.runtime.strategy.blocks import random_block, unmasked_of, view_of
 
-from lopa.runtime.generation_config import TRAITS, GenerationConfig
+from lopa.runtime.strategy import STRATEGIES, BlockView, Candidates
 from lopa.runtime.strategy.schedule import ScheduleStep
-from lopa.runtime.strategy.strategies import RULES
-from lopa.runtime.strategy.views import Candidates
+from lopa.runtime.strategy.strategy import by_drawn_confidence
 
 seeds = st.integers(0, 2**32 - 1)
 
 
-def order_of(block: OpenBlock) -> list[int]:
-    """Open positions, the most confident first, of equal ones the first."""
-    open_ones = np.flatnonzero(block.open).tolist()
-    return sorted(open_ones, key=lambda i: -block.candidates.confidences[i])
+def unmasked(block: BlockView, **options: Any) -> list[int]:
+    return unmasked_of(block, plan_of(**options))
 
 
-def test_every_strategy_has_a_rule_and_traits() -> None:
-    assert RULES.keys() == TRAITS.keys()
+def order_of(block: BlockView) -> list[int]:
+    """Masked positions, the most confident first, of equal ones the first."""
+    masked_ones = np.flatnonzero(block.masked).tolist()
+    return sorted(masked_ones, key=lambda i: -block.candidates.confidences[i])
+
+
+def test_every_strategy_stands_under_its_own_name() -> None:
+    assert all(name == strategy.name for name, strategy in STRATEGIES.items())
 
 
 @settings(deadline=None)
@@ -44,21 +47,21 @@ def test_entropy_bound(seed: int, complete: bool, gamma: float, by_probability: 
             longest = length
     best = max((block.candidates.probabilities[i] for i in ranked), default=0)
     expected = sorted(ranked[:longest]) if complete or best > np.float32(0.9) else []
-    assert decided(block, strategy="eb", gamma=gamma) == expected
+    assert unmasked(block, strategy="eb", gamma=gamma) == expected
 
 
 def test_no_entropy_is_allowed_to_be_one_token_and_no_bound_all() -> None:
     """Entropies that were rounded to 0, and below it, count as what they are: never 0."""
     block = random_block(np.random.default_rng(1), size=8)
-    block = replace(block, open=np.ones(8, bool))
+    block = replace(block, masked=np.ones(8, bool))
     rounded = np.float32([0, 0, -1e-7, 0, 0, 0, 0, 0])
     block = replace(block, candidates=replace(block.candidates, entropies=rounded))
-    assert len(decided(block, strategy="eb", gamma=0.0)) == 1
-    assert len(decided(block, strategy="eb", gamma=float("inf"))) == 8
+    assert len(unmasked(block, strategy="eb", gamma=0.0)) == 1
+    assert len(unmasked(block, strategy="eb", gamma=float("inf"))) == 8
     below = replace(
         block.candidates, entropies=np.float32([0.25, -0.25, 0.25, 1, 1, 1, 1, 1]), confidences=-np.arange(8)
     )
-    assert decided(replace(block, candidates=below), strategy="eb", gamma=0.125) == [0, 1]
+    assert unmasked(replace(block, candidates=below), strategy="eb", gamma=0.125) == [0, 1]
 
 
 def test_the_largest_entropy_is_that_of_the_prefix_and_not_of_the_block() -> None:
@@ -66,9 +69,9 @@ def test_the_largest_entropy_is_that_of_the_prefix_and_not_of_the_block() -> Non
     block = random_block(np.random.default_rng(2), size=3)
     entropies = np.float32([0.3, 0.3, 5.0])
     candidates = replace(block.candidates, confidences=np.float32([0.9, 0.8, 0.1]), entropies=entropies)
-    block = replace(block, open=np.ones(3, bool), candidates=candidates)
-    assert decided(block, strategy="eb", gamma=0.25, confidence="probability") == [0]
-    assert decided(block, strategy="eb", gamma=0.35, confidence="probability") == [0, 1]
+    block = replace(block, masked=np.ones(3, bool), candidates=candidates)
+    assert unmasked(block, strategy="eb", gamma=0.25, confidence="probability") == [0]
+    assert unmasked(block, strategy="eb", gamma=0.35, confidence="probability") == [0, 1]
 
 
 @settings(deadline=None)
@@ -76,17 +79,17 @@ def test_the_largest_entropy_is_that_of_the_prefix_and_not_of_the_block() -> Non
 def test_factor(seed: int, complete: bool, factor: float) -> None:
     block = random_block(np.random.default_rng(seed), complete=complete)
     p = block.candidates.probabilities
-    ranked = sorted(np.flatnonzero(block.open).tolist(), key=lambda i: -p[i])
+    ranked = sorted(np.flatnonzero(block.masked).tolist(), key=lambda i: -p[i])
     count = max((n for n in range(1, len(ranked) + 1) if (n + 1) * (1 - float(p[ranked[n - 1]])) < factor), default=0)
     expected = ranked[: max(count, 1 if complete else 0)]
-    assert decided(block, strategy="factor", factor=factor) == sorted(expected)
+    assert unmasked(block, strategy="factor", factor=factor) == sorted(expected)
 
 
 @settings(deadline=None)
 @given(seeds, st.integers(1, 5))
 def test_top_n(seed: int, count: int) -> None:
     block = random_block(np.random.default_rng(seed))
-    assert decided(block, strategy="top_n", per_step=count) == sorted(order_of(block)[:count])
+    assert unmasked(block, strategy="top_n", per_step=count) == sorted(order_of(block)[:count])
 
 
 @settings(deadline=None)
@@ -94,25 +97,25 @@ def test_top_n(seed: int, count: int) -> None:
 def test_local_leap(seed: int, complete: bool) -> None:
     block = random_block(np.random.default_rng(seed), complete=complete)
     p, where = block.candidates.probabilities, block.positions
-    free = np.flatnonzero(block.open).tolist()
+    free = np.flatnonzero(block.masked).tolist()
     anchors = [i for i in free if p[i] >= np.float32(0.9)]
     near = [i for i in free if p[i] >= 0.75 and any(abs(int(where[i] - where[a])) <= 4 for a in anchors)]
     expected = sorted({*anchors, *near}) or (order_of(block)[:1] if complete else [])
-    assert decided(block, strategy="local_leap") == expected
+    assert unmasked(block, strategy="local_leap") == expected
 
 
 @pytest.mark.parametrize("strategy", ["eb", "factor", "top_n", "local_leap"])
-def test_a_block_without_open_positions_decides_nothing(strategy: str) -> None:
+def test_a_block_without_masked_positions_unmasks_nothing(strategy: str) -> None:
     block = random_block(np.random.default_rng(3), size=4)
-    assert decided(replace(block, open=np.zeros(4, bool)), strategy=strategy) == []
+    assert unmasked(replace(block, masked=np.zeros(4, bool)), strategy=strategy) == []
 
 
 def test_dreams_positions_are_drawn_by_the_softmax_of_their_confidences() -> None:
     """Threes of positions with weights 1, 2 and 5: how often each is the first of its three."""
-    config = GenerationConfig(strategy="dream", alg_temp=0.5, seed=6)
+    plan = plan_of(strategy="dream", alg_temp=0.5, seed=6)
     confidences = np.tile(0.5 * np.log(np.float32([1, 2, 5])), 8000)
     positions = np.arange(len(confidences))
     candidates = Candidates(positions, np.ones(len(positions), np.float32), confidences)
-    block = OpenBlock(positions, candidates, positions >= 0, complete=True, rounds=0, memory=ScheduleStep(2))
-    first = by_drawn_confidence(block, config).reshape(-1, 3).argmax(axis=1)
+    block = view_of(positions, candidates, memory=ScheduleStep(2))
+    first = by_drawn_confidence(block, plan).reshape(-1, 3).argmax(axis=1)
     np.testing.assert_allclose(np.bincount(first) / 8000, [1 / 8, 2 / 8, 5 / 8], atol=0.025)

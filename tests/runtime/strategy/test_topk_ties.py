@@ -8,7 +8,7 @@ from lopa.runtime.strategy.topk_ties import indices_of_topk
 
 @pytest.mark.parametrize("seed", range(5))
 def test_the_same_as_torch_takes(seed: int) -> None:
-    """Few different values and minus infinity, as blocks of which some positions are decided have them."""
+    """Few different values and minus infinity, as blocks of which some positions are unmasked have them."""
     torch = pytest.importorskip("torch")
     rng = np.random.default_rng(seed)
     tied = 0

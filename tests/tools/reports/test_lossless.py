@@ -6,7 +6,7 @@ import pytest
 from click.testing import CliRunner
 from tools.reports.lossless import main
 
-from lopa.runtime.ladder import advance
+from lopa.runtime.decoding import speculation
 
 SMALL = ("--strategy", "vanilla", "--limit", "1", "--max-new-tokens", "24", "--decodes", "2", "--seed", "7")
 
@@ -20,7 +20,7 @@ def test_equal_answers(tiny_bundle: Path) -> None:
 
 
 def test_other_answers(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(advance, "same_question", lambda guess, state, config: len(guess.tokens) == len(state.tokens))  # noqa: ARG005
+    monkeypatch.setattr(speculation, "_agrees", lambda draft, state, plan: len(draft.tokens) == len(state.tokens))  # noqa: ARG005
     run = CliRunner().invoke(main, [str(tiny_bundle), *SMALL[:6], "--decodes", "0"], catch_exceptions=False)
     assert run.exit_code == 1
     assert run.output.count("(2 of 2)") < 3

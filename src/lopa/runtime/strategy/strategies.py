@@ -199,10 +199,14 @@ def register_strategy(strategy: Strategy) -> None:
     """Make `strategy` known under its name in this process.
 
     A package makes one known to every process with an entry point of the group "lopa.strategies" instead. Raises
-    BadInputError for a bad name and for one that another strategy has.
+    BadInputError for what is no Strategy, for a bad name and for one that another strategy has.
     """
+    if not isinstance(strategy, Strategy):
+        raise BadInputError(
+            f"{shown(strategy)} as a strategy", expected="a Strategy", remedy="register a record of its stages"
+        )
     name = strategy.name
-    if not _NAME.fullmatch(name):
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise BadInputError(
             f"a strategy called {shown(name)}",
             expected="a name of at most 64 lower-case letters, digits and underscores, a letter first",
@@ -219,7 +223,7 @@ def register_strategy(strategy: Strategy) -> None:
 
 def strategy_names() -> tuple[str, ...]:
     """Return the names of all strategies, the package's own first. Imports no other package."""
-    return (*STRATEGIES, *(name for name in {**_registered, **_entry_points()} if name not in STRATEGIES))
+    return (*STRATEGIES, *{**_registered, **_entry_points()})
 
 
 def strategy_from_name(name: object) -> Strategy:

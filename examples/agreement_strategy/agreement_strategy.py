@@ -1,0 +1,31 @@
+"""A strategy of one's own: unmask the tokens that several branches propose. Install it with pip install PATH."""
+
+import numpy as np
+
+from lopa.runtime.contract import Bool
+from lopa.runtime.plan import DecodingPlan
+from lopa.runtime.strategy import BlockView, OwnOption, Strategy, match_positions
+from lopa.runtime.strategy.strategy import no_threshold
+
+
+def agreed(block: BlockView, plan: DecodingPlan) -> Bool:
+    """Return the positions at which enough branches, this one included, propose this branch's token."""
+    votes = np.zeros(len(block.positions), np.int64)
+    for positions, candidates in zip(block.round.positions, block.round.candidates, strict=True):
+        asked, places = match_positions(positions, block.positions)
+        votes[asked] += candidates.tokens[places[asked]] == block.candidates.tokens[asked]
+    needed: int = plan.own["agreement"]
+    return votes >= needed
+
+
+AGREEMENT = Strategy(
+    name="agreement",
+    summary="tokens that several branches propose",
+    eligible=agreed,
+    threshold=no_threshold,
+    options=(OwnOption(name="agreement", help="Branches that have to propose a token.", default=2, min=1, max=64),),
+    pipelined=True,
+    looks_ahead=True,
+    default_branches=3,
+    from_one_branch=False,
+)

@@ -1,0 +1,155 @@
+"""NaN, infinity and ids of no vocabulary in an answer end the request that they belong to, on every device."""
+
+import dataclasses
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lopa.cli.main import main
+from lopa.runtime import BadInputError, Decoder, Engine, NonFiniteAnswerError
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.contract import Statistics, WindowBatch
+from lopa.runtime.contract.row_statistics import RowStatistics, check_statistics
+from lopa.runtime.parallel.branch_session import BranchParallelSession
+from lopa.runtime.sessions.session import open_session
+from lopa.runtime.text.tokenizer import Tokenizer
+
+PROMPT = "Question: 2 + 3?\nAnswer:"
+
+
+def rows() -> RowStatistics:
+    return RowStatistics(
+        np.tile(np.arange(8), (2, 3, 1)), np.full((2, 3, 8), -2.0, np.float32), np.ones((2, 3), np.float32)
+    )
+
+
+def changed(name: str, place: tuple[int, ...], value: float) -> RowStatistics:
+    found = rows()
+    getattr(found, name)[place] = value
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "place", "value"),
+    [
+        ("entropy", (1, 2), np.nan),
+        ("entropy", (0, 0), np.inf),
+        ("entropy", (0, 0), -np.inf),
+        ("topk_logprobs", (1, 1, 0), -np.inf),
+        ("topk_logprobs", (1, 1, 0), np.nan),
+        ("topk_logprobs", (0, 1, 7), np.nan),
+        ("topk_logprobs", (0, 1, 7), np.inf),
+        ("topk_ids", (1, 2, 7), 1024),
+        ("topk_ids", (1, 2, 0), -1),
+    ],
+)
+def test_what_cannot_be_decoded_is_refused(name: str, place: tuple[int, ...], value: float) -> None:
+    with pytest.raises(NonFiniteAnswerError, match=r"^cuda:3 answered .* in step 9"):
+        check_statistics(changed(name, place, value), 1024, device="cuda:3", step=9)
+
+
+def test_a_probability_that_underflowed_is_sound() -> None:
+    check_statistics(rows(), 1024, device="cpu", step=1)
+    check_statistics(changed("topk_logprobs", (0, 1, 7), -np.inf), 1024, device="cpu", step=1)
+
+
+def spoiled(bundle: Path, target: Path, value: float) -> Path:
+    """The bundle with `value` in a bias of the last layer, which every row sees."""
+    shutil.copytree(bundle, target)
+    opened = Bundle.open(target)
+    record = opened.manifest.tensors["layers.4.attention.value.bias"]
+    content = np.memmap(opened.weights, np.uint8, mode="r+")
+    content[record.offset : record.offset + 4].view(np.float32)[:] = value
+    content.flush()
+    return target
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("devices", [["cpu"], ["numpy"], ["cpu", "cpu"]], ids=",".join)
+def test_broken_weights_end_the_request(tiny_bundle: Path, tmp_path: Path, devices: list[str], value: float) -> None:
+    bundle = Bundle.open(spoiled(tiny_bundle, tmp_path / "bundle", value))
+    sessions = [open_session(bundle, device, threads=1) for device in devices]
+    session = sessions[0] if len(sessions) == 1 else BranchParallelSession(sessions)
+    with Decoder(bundle, session, Tokenizer.open(bundle), threads=1) as decoder:
+        for published in (False, True):
+            config = decoder.config(max_new_tokens=32, published=published)
+            with pytest.raises(NonFiniteAnswerError, match="in step 1"):
+                list(decoder.stream(PROMPT, config))
+        assert all(isinstance(each, NonFiniteAnswerError) for each in decoder.outcomes([PROMPT] * 3, parallel=2))
+
+
+def test_in_a_pipeline(tiny_staged: Path, tmp_path: Path) -> None:
+    with (
+        Decoder.open(spoiled(tiny_staged, tmp_path / "bundle", np.nan), ["cpu+cpu"], threads=1) as decoder,
+        pytest.raises(NonFiniteAnswerError),
+    ):
+        decoder.generate([PROMPT])
+
+
+def test_the_command_says_so(tiny_bundle: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    path = spoiled(tiny_bundle, tmp_path / "bundle", np.nan)
+    with pytest.raises(SystemExit) as caught:
+        main(["generate", str(path), PROMPT])
+    out, err = capfd.readouterr()
+    assert caught.value.code == 2
+    assert out.strip() == ""
+    assert "answered NaN or infinity in step 1" in err
+    assert "lopa-export verify" in err
+
+
+class Poisoning:
+    """A session that answers NaN for one request from its third forward on, and for rows nobody asked for always."""
+
+    def __init__(self, session: Any) -> None:
+        self._session = session
+        self._forwards = 0
+        self.poisoned: int | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._session, name)
+
+    def forward(self, batch: WindowBatch) -> Statistics:
+        answer: Statistics = self._session.forward(batch)
+        self._forwards += 1
+        entropy, logprobs = answer.entropy.copy(), answer.topk_logprobs.copy()
+        if self.poisoned is None:
+            self.poisoned = batch.requests[0]
+        if self._forwards >= 3 and self.poisoned in batch.requests:
+            entropy[batch.requests.index(self.poisoned), 0, 0] = np.nan
+        return dataclasses.replace(answer, entropy=entropy, topk_logprobs=logprobs)
+
+
+@pytest.mark.parametrize("run", ["decoder", "engine"])
+def test_another_request_of_the_same_forward_goes_on(tiny_bundle: Path, run: str) -> None:
+    with Decoder.open(tiny_bundle, threads=1) as decoder:
+        config = decoder.config(max_new_tokens=48, strategy="vanilla")
+        prompts = [PROMPT, "Question: 7 + 1?\nAnswer:"]
+        expected = decoder.generate(prompts, config)[1].token_ids
+        broken = Decoder(decoder.bundle, Poisoning(decoder.session), decoder.tokenizer, threads=1)
+        first, second = OUTCOMES[run](broken, prompts, config)
+        assert isinstance(first, NonFiniteAnswerError)
+        assert second.token_ids == expected
+        assert not decoder.session._caches  # type: ignore[attr-defined]
+
+
+def _by_engine(decoder: Decoder, prompts: list[str], config: Any) -> list[Any]:
+    with Engine(decoder) as engine:
+        handles = [engine.submit(prompt, config) for prompt in prompts]
+        return [_outcome(handle.result) for handle in handles]
+
+
+def _outcome(result: Callable[[float], Any]) -> Any:
+    try:
+        return result(60.0)
+    except BadInputError as error:
+        return error
+
+
+OUTCOMES: dict[str, Callable[..., list[Any]]] = {
+    "decoder": lambda decoder, prompts, config: list(decoder.outcomes(prompts, config, parallel=2)),
+    "engine": _by_engine,
+}

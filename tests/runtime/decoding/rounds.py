@@ -1,0 +1,33 @@
+"""Rounds of one branch whose candidates are known, for tests of what a round makes of them."""
+
+import numpy as np
+
+from lopa.runtime.contract import Int64
+from lopa.runtime.contract.row_statistics import RowStatistics
+from lopa.runtime.decoding.round import Scores
+from lopa.runtime.state.branch import Branch
+from lopa.runtime.state.windows import Windows
+from lopa.runtime.strategy import Candidates, RoundView
+
+
+def scores_of(branch: Branch, positions: Int64, candidates: Candidates) -> Scores:
+    """The scores of a round of `branch` alone that asked about `positions` [n] and got `candidates` [n]."""
+    count, none = len(positions), np.zeros(0, np.float32)
+    rows = RowStatistics(np.zeros((1, count, 8), np.int64), np.zeros((1, count, 8), np.float32), none[None])
+    cells = np.zeros((1, count, count), np.bool_)
+    windows = Windows(
+        prefix=0,
+        commit=0,
+        input_ids=positions[None],
+        positions=positions[None],
+        mask=cells,
+        lengths=(count,),
+        asked=(positions,),
+        wanted=positions[None],
+        logits_index=np.arange(count)[None],
+        lacking=np.zeros((1, count), np.bool_),
+        kept=0,
+    )
+    return Scores(
+        (branch,), windows, rows, candidates[None], RoundView((positions,), (candidates,), 0), (0.0,), none, 1
+    )

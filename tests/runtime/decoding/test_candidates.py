@@ -1,0 +1,119 @@
+"""Candidates by the published rules, and draws of them."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.plans import context_of, plan_of
+
+from lopa.runtime.contract.row_statistics import RowStatistics
+from lopa.runtime.decoding.candidates import candidates_from_rows
+from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.state.context import Context
+
+VOCABULARY = 40
+MASK = 7
+
+
+def reference_context(**options: Any) -> Context:
+    return context_of(plan_of(GenerationConfig.reference(**options)), mask_token=MASK)
+
+
+def rows_from_logits(logits: np.ndarray) -> RowStatistics:
+    """What an engine answers, in float64 by the definition."""
+    log_p = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    order = np.argsort(-log_p, axis=-1, kind="stable")[..., :8]
+    return RowStatistics(
+        order.astype(np.int64),
+        np.take_along_axis(log_p, order, -1).astype(np.float32),
+        (-(np.exp(log_p) * log_p).sum(-1)).astype(np.float32),
+    )
+
+
+@pytest.fixture
+def logits() -> np.ndarray:
+    return np.random.default_rng(0).normal(scale=2.0, size=(3, 50, VOCABULARY))
+
+
+@pytest.mark.parametrize("confidence", ["probability", "margin", "neg_entropy"])
+def test_greedy_candidates_follow_the_published_rules(logits: np.ndarray, confidence: str) -> None:
+    """Section 3 of the specification, written out for one row at a time."""
+    context = reference_context(confidence=confidence)
+    found = candidates_from_rows(rows_from_logits(logits), np.zeros((3, 50), int), context, step=1)
+    for index in np.ndindex(3, 50):
+        p = np.exp(logits[index]) / np.exp(logits[index]).sum()
+        ranked = np.sort(p)[::-1]
+        expected = {
+            "probability": ranked[0],
+            "margin": ranked[0] - ranked[1],
+            "neg_entropy": sum(q * math.log(q + 1e-10) for q in p),
+        }[confidence]
+        assert found.tokens[index] == int(np.argmax(p))
+        assert found.probabilities[index] == pytest.approx(ranked[0], rel=1e-5)
+        assert found.confidences[index] == pytest.approx(expected, rel=1e-4, abs=1e-6)
+
+
+def test_only_the_published_behaviour_may_choose_the_mask_token(logits: np.ndarray) -> None:
+    logits[..., MASK] = 9.0
+    rows, positions = rows_from_logits(logits), np.zeros((3, 50), int)
+    published = candidates_from_rows(rows, positions, reference_context(), step=1)
+    default = candidates_from_rows(rows, positions, context_of(mask_token=MASK), step=1)
+    assert (published.tokens == MASK).all()
+    second = np.argsort(-logits, axis=-1, kind="stable")[..., 1]
+    assert (default.tokens == second).all()
+    assert (default.probabilities < published.probabilities).all()
+
+
+def test_draws_follow_the_distribution_of_the_candidates_that_are_kept() -> None:
+    """top_k 3 of one row, drawn at 60,000 positions: frequencies within 5 standard errors of the tempered softmax."""
+    draws = 60_000
+    row = np.array([2.0, 1.5, 1.0, 0.5] + [-3.0] * 36)
+    rows = rows_from_logits(np.broadcast_to(row, (draws, VOCABULARY)))
+    context = context_of(mask_token=MASK, temperature=1.0, top_k=3, seed=5, confidence="probability")
+    found = candidates_from_rows(rows, np.arange(draws), context, step=3)
+    kept = np.exp(row[:3]) / np.exp(row[:3]).sum()
+    for token in range(3):
+        share = float((found.tokens == token).mean())
+        assert abs(share - kept[token]) < 5 * math.sqrt(kept[token] * (1 - kept[token]) / draws)
+        assert found.probabilities[found.tokens == token] == pytest.approx(kept[token], rel=1e-4)
+    assert set(found.tokens.tolist()) == {0, 1, 2}
+
+
+def test_top_p_keeps_the_smallest_set_of_that_mass(logits: np.ndarray) -> None:
+    context = context_of(mask_token=-1, temperature=1.0, top_p=0.6, confidence="neg_entropy")
+    rows = rows_from_logits(logits)
+    for step in range(20):
+        found = candidates_from_rows(rows, np.arange(150).reshape(3, 50), context, step=step)
+        for index in np.ndindex(3, 50):
+            p = np.exp(rows.topk_logprobs[index].astype(np.float64))
+            size = next((n for n in range(1, 9) if p[:n].sum() >= 0.6), 8)
+            kept = p[:size] / p[:size].sum()
+            assert found.tokens[index] in rows.topk_ids[index][:size]
+            assert found.confidences[index] == pytest.approx((kept * np.log(kept)).sum(), rel=1e-3, abs=1e-5)
+
+
+def test_a_draw_depends_on_seed_step_and_position_alone(logits: np.ndarray) -> None:
+    rows = rows_from_logits(logits[0])
+    positions = np.arange(100, 150)
+
+    def draw(seed: int, step: int, order: np.ndarray) -> np.ndarray:
+        context = context_of(mask_token=MASK, temperature=1.5, seed=seed)
+        return candidates_from_rows(rows[order], positions[order], context, step=step).tokens
+
+    straight = np.arange(50)
+    shuffled = np.random.default_rng(1).permutation(50)[:20]
+    first = draw(1, 4, straight)
+    assert (draw(1, 4, shuffled) == first[shuffled]).all()
+    assert (draw(2, 4, straight) != first).any()
+    assert (draw(1, 5, straight) != first).any()
+
+
+@pytest.mark.parametrize("confidence", ["probability", "margin", "neg_entropy"])
+def test_a_candidate_left_alone_is_certain_to_the_last_bit(logits: np.ndarray, confidence: str) -> None:
+    """Positions with one candidate each are tied: rounding, which differs from mix to mix, must not rank them."""
+    context = context_of(mask_token=-1, temperature=1.0, top_p=1e-3, confidence=confidence)
+    rows, positions = rows_from_logits(logits), np.arange(150).reshape(3, 50)
+    found = candidates_from_rows(rows, positions, context, step=1)
+    assert (found.probabilities == 1).all()
+    assert (found.confidences == (0 if confidence == "neg_entropy" else 1)).all()

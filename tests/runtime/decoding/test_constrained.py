@@ -1,0 +1,96 @@
+"""Which candidate stands for a position, against the rule written out plainly."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.plans import plan_of
+
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.contract import TOP_K
+from lopa.runtime.contract.row_statistics import RowStatistics
+from lopa.runtime.decoding.constrained import MAX_REFUSED, allowed_row
+from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.grammar.source import reading_from_request, request_from_config
+from lopa.runtime.grammar.state import GrammarState, state_of_nothing
+from lopa.runtime.grammar.vocabulary import Vocabulary, vocabulary_from_tokenizer
+from lopa.runtime.text.tokenizer import Tokenizer
+
+CONFIG = GenerationConfig(regex="[a-f ]+!")
+PLAN = plan_of(CONFIG)
+
+
+@pytest.fixture(scope="module")
+def vocabulary(tiny_bundle: Path) -> Vocabulary:
+    bundle = Bundle.open(tiny_bundle)
+    return vocabulary_from_tokenizer(Tokenizer.open(bundle), bundle.manifest)
+
+
+@pytest.fixture
+def state(vocabulary: Vocabulary) -> GrammarState:
+    return state_of_nothing(reading_from_request(request_from_config(CONFIG), vocabulary), 20)
+
+
+def row(rng: np.random.Generator, ids: np.ndarray, logits: np.ndarray | None = None) -> RowStatistics:
+    logprobs = -np.sort(rng.exponential(2.0, TOP_K)).astype(np.float32)
+    return RowStatistics(ids.astype(np.int64), logprobs, np.array(1.5, np.float32), logits)
+
+
+def test_the_allowed_ones_come_first_in_their_order(state: GrammarState) -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        ids = rng.permutation(1024)[:TOP_K]
+        ids[rng.integers(TOP_K)] = state.reading.vocabulary.ids[b"a"]
+        given = row(rng, ids)
+        found = allowed_row(given, state, 20, PLAN)
+        good = [place for place in range(TOP_K) if state.reading.allowed[ids[place]]]
+        assert found.topk_ids[: len(good)].tolist() == ids[good].tolist()
+        assert np.array_equal(found.topk_logprobs[: len(good)], given.topk_logprobs[good])
+        assert np.isneginf(found.topk_logprobs[len(good) :]).all()
+
+
+def test_of_logits_the_best_that_is_allowed(state: GrammarState) -> None:
+    rng = np.random.default_rng(1)
+    may = state.reading.allowed
+    for _ in range(20):
+        logits = rng.normal(size=1024).astype(np.float32)
+        logits[~may] += 50
+        found = allowed_row(row(rng, np.argsort(-logits)[:TOP_K], logits), state, 20, PLAN)
+        best = np.flatnonzero(may)[np.argsort(-logits[may], kind="stable")[:TOP_K]]
+        assert found.topk_ids.tolist() == best.tolist()
+        wide = logits.astype(np.float64)
+        expected = wide[best] - np.log(np.exp(wide).sum())
+        np.testing.assert_allclose(found.topk_logprobs, expected, rtol=1e-5)
+
+
+def test_a_piece_of_a_candidate_and_else_the_way_out(vocabulary: Vocabulary, state: GrammarState) -> None:
+    rng = np.random.default_rng(2)
+    refused = [each for each, text in enumerate(vocabulary.texts) if text and not set(text) & set(b"abcdef !")]
+    ids = rng.permutation(refused)[:TOP_K]
+    assert allowed_row(row(rng, ids), state, 20, PLAN).topk_ids[0] == state.way_out(20)
+    longer = next(
+        each
+        for each, text in enumerate(vocabulary.texts)
+        if text[:1] in b"abcdef" and len(text) > 1 and not state.reading.allowed[each]
+    )
+    ids[3] = longer
+    token = int(allowed_row(row(rng, ids), state, 20, PLAN).topk_ids[0])
+    text, whole = vocabulary.texts[token], vocabulary.texts[longer]
+    assert whole.startswith(text)
+    pieces = [whole[:length] for length in range(len(whole), 0, -1)]
+    assert text == next(
+        piece for piece in pieces if piece in vocabulary.ids and state.reading.allowed[vocabulary.ids[piece]]
+    )
+
+
+def test_tokens_for_which_no_room_is_left_are_refused_until_the_way_out(state: GrammarState) -> None:
+    rng = np.random.default_rng(3)
+    refused: set[int] = set()
+    given = row(rng, np.flatnonzero(state.reading.allowed)[:TOP_K])
+    for _ in range(MAX_REFUSED + 2):
+        token = int(allowed_row(given, state, 20, PLAN, refused).topk_ids[0])
+        if token == state.way_out(20):
+            break
+        assert token not in refused
+        refused.add(token)
+    assert token == state.way_out(20)

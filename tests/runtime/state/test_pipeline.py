@@ -1,0 +1,103 @@
+"""How blocks open, become complete and fall due."""
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lopa.runtime.state.branch import Block, BlockState, Branch
+from lopa.runtime.state.layout import Layout
+from lopa.runtime.state.pipeline import after_round, after_slide, with_complete_flags, with_new_block
+
+ACTIVE, TO_CACHE, IN_CACHE = BlockState.ACTIVE, BlockState.TO_CACHE, BlockState.IN_CACHE
+
+
+def prompt_block(length: int) -> Block:
+    return Block(0, length, 0, TO_CACHE, True)
+
+
+def test_a_new_block_follows_the_last() -> None:
+    blocks = with_new_block(with_new_block((prompt_block(5),), 4), 3)
+    assert [(block.start, block.end, block.masks, block.state) for block in blocks] == [
+        (0, 5, 0, TO_CACHE),
+        (5, 9, 4, ACTIVE),
+        (9, 12, 3, ACTIVE),
+    ]
+    branch = Branch(np.zeros(12, np.int64), np.ones(12, bool), blocks, False, None, Layout(5, 5, 4, 12))
+    assert branch.active == blocks[1:]
+    assert branch.due == blocks[:1]
+
+
+def test_complete_means_that_the_block_before_is_nearly_unmasked_and_stays_set() -> None:
+    def blocks(masks: int, complete: bool) -> tuple[Block, ...]:
+        return (
+            prompt_block(2),
+            Block(2, 34, masks, ACTIVE, True),
+            Block(34, 66, 32, ACTIVE, complete),
+        )
+
+    assert not with_complete_flags(blocks(2, False), 0.95)[2].complete  # 30 of 32
+    assert with_complete_flags(blocks(1, False), 0.95)[2].complete  # 31 of 32
+    assert with_complete_flags(blocks(32, True), 0.95)[2].complete
+
+
+def test_a_block_behind_no_whole_block_of_the_prompt_is_complete() -> None:
+    assert with_complete_flags((prompt_block(0), Block(0, 4, 4, ACTIVE, False)), 0.5)[1].complete
+
+
+def test_finished_blocks_fall_due_in_order_only() -> None:
+    blocks = (
+        prompt_block(2),
+        Block(2, 4, 1, ACTIVE, True),
+        Block(4, 6, 1, ACTIVE, False),
+        Block(6, 8, 2, ACTIVE, False),
+    )
+    unmasked = np.array([1, 1, 1, 1, 1, 1, 0, 1], bool)
+    states = [block.state for block in after_round(blocks, unmasked, frozenset({2, 4}))]
+    assert states == [IN_CACHE, TO_CACHE, TO_CACHE, ACTIVE]
+    # A block that only a lookahead token completed waits, and with it every block behind it.
+    states = [block.state for block in after_round(blocks, unmasked, frozenset({4}))]
+    assert states == [IN_CACHE, ACTIVE, ACTIVE, ACTIVE]
+    assert [block.masks for block in after_round(blocks, unmasked, frozenset())] == [0, 0, 0, 1]
+
+
+@given(
+    sizes=st.lists(st.integers(1, 5), min_size=1, max_size=5),
+    bits=st.lists(st.booleans(), min_size=40, max_size=40),
+    finish=st.lists(st.booleans(), min_size=6, max_size=6),
+)
+def test_states_stay_in_order_and_masks_are_recounted(sizes: list[int], bits: list[bool], finish: list[bool]) -> None:
+    """Whatever was unmasked: cached, then due, then active blocks; masks equal a plain count."""
+    blocks: tuple[Block, ...] = (prompt_block(3),)
+    for size in sizes:
+        blocks = with_new_block(blocks, size)
+    unmasked = np.array([True] * 3 + bits)[: blocks[-1].end]
+    may_finish = frozenset(block.start for block, chosen in zip(blocks, finish, strict=False) if chosen)
+    after = after_round(blocks, unmasked, may_finish)
+    order = [(IN_CACHE, TO_CACHE, ACTIVE).index(block.state) for block in after]
+    assert order == sorted(order)
+    for block in after[1:]:
+        assert block.masks == sum(not unmasked[position] for position in range(block.start, block.end))
+        assert block.state is not TO_CACHE or (block.masks == 0 and block.start in may_finish)
+
+
+@given(
+    bits=st.lists(st.booleans(), min_size=9, max_size=9),
+    ahead=st.integers(0, 8),
+    due=st.integers(0, 3),
+)
+def test_a_block_slides_behind_the_unmasked_run_of_all_branches(bits: list[bool], ahead: int, due: int) -> None:
+    """Prompt of 4 and what was due are cached; a token that one branch alone has moves nothing."""
+    settled = np.array([True] * (4 + due) + bits)
+    unmasked = settled.copy()
+    unmasked[4 + due + ahead] = True
+    blocks = with_new_block((prompt_block(4),), 9) if not due else (
+        Block(0, 4, 0, IN_CACHE, True), Block(4, 4 + due, 0, TO_CACHE, True), Block(4 + due, 13 + due, 9, ACTIVE, True)
+    )  # fmt: skip
+    after = after_slide(blocks, unmasked, settled)
+    run = 4 + due + (bits.index(False) if False in bits else 9)
+    expected = [(0, 4 + due, IN_CACHE), (4 + due, run, TO_CACHE), (run, 13 + due, ACTIVE)]
+    assert [(block.start, block.end, block.state) for block in after] == [
+        each for each in expected if each[0] < each[1]
+    ]
+    assert after[-1].masks == (~unmasked[run:]).sum()
+    assert all(block.complete for block in after)

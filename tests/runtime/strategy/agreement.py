@@ -1,0 +1,47 @@
+"""The strategy of examples/agreement_strategy, and decodes with it, for tests of strategies that others bring."""
+
+import dataclasses
+import importlib.util
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tests.plans import plan_of
+
+from lopa.runtime import Decoder
+from lopa.runtime.decoding.branch_budget import BranchBudget
+from lopa.runtime.decoding.decoding import Decoding, Step
+from lopa.runtime.plan import DecodingPlan
+from lopa.runtime.strategy import Strategy
+
+EXAMPLE = Path(__file__).parents[3] / "examples" / "agreement_strategy"
+
+
+def agreement_of_example() -> Strategy:
+    """The record in the example's file."""
+    spec = importlib.util.spec_from_file_location("agreement_strategy", EXAMPLE / "agreement_strategy.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    found = module.AGREEMENT
+    assert isinstance(found, Strategy)
+    return found
+
+
+def plan_with(strategy: Strategy, own: dict[str, Any], **options: Any) -> DecodingPlan:
+    """The plan of `strategy` with options that pipelined strategies with lookahead branches have."""
+    plan = plan_of(strategy="lopa", **options)
+    held = {option.name: option.value(own.get(option.name), plan.max_new_tokens) for option in strategy.options}
+    return dataclasses.replace(plan, strategy=strategy.name, own=held)
+
+
+def steps_of(
+    decoder: Decoder, prompt: tuple[int, ...], plan: DecodingPlan, budget: BranchBudget | None = None
+) -> Iterator[Step]:
+    """The steps of a decode, each before the next begins."""
+    decoding = Decoding(decoder.session, 1, np.array(prompt), plan, decoder.bundle.manifest, budget)
+    while decoding.stop_reason is None:
+        yield decoding.step()
+    decoder.session.release(1)

@@ -1,0 +1,131 @@
+"""Unmasking the answer's first masked position in every step: by an option, and with every grammar."""
+
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.plans import plan_of
+from tests.runtime.strategy.blocks import random_block, unmasked_of
+
+from lopa.runtime import Decoder
+from lopa.runtime.decoding.decoding import Step
+from lopa.runtime.errors import BadInputError
+from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.strategy import STRATEGIES, BlockView
+
+seeds = st.integers(0, 2**32 - 1)
+HAVING = [name for name, strategy in STRATEGIES.items() if strategy.unmasks_first]
+WITHOUT = [name for name, strategy in STRATEGIES.items() if not strategy.unmasks_first]
+REMASKS_NOTHING = [name for name, strategy in STRATEGIES.items() if not strategy.remask_threshold]
+
+
+def unmasked(block: BlockView, **options: Any) -> list[int]:
+    return unmasked_of(block, plan_of(**options))
+
+
+@settings(deadline=None)
+@given(seeds, st.booleans(), st.booleans(), st.sampled_from(["lopa", "d2f", "threshold", "credit", "local_leap"]))
+def test_it_is_unmasked_beside_what_is_sure(seed: int, complete: bool, leads: bool, strategy: str) -> None:
+    block = replace(random_block(np.random.default_rng(seed), complete=complete), leads=leads)
+    first = np.flatnonzero(block.masked)[:1].tolist()
+    sure = unmasked(replace(block, complete=False), strategy=strategy)
+    expected = sorted({*sure, *first}) if leads else unmasked(block, strategy=strategy)
+    assert unmasked(block, strategy=strategy, decide_frontier=True) == expected
+
+
+@settings(deadline=None)
+@given(seeds, st.integers(1, 5))
+def test_it_is_the_first_of_so_many(seed: int, count: int) -> None:
+    block = replace(random_block(np.random.default_rng(seed)), leads=True)
+    first, *others = np.flatnonzero(block.masked).tolist() or [None]
+    surest = sorted(others, key=lambda i: -block.candidates.confidences[i])[: count - 1]
+    expected = [] if first is None else sorted([first, *surest])
+    assert unmasked(block, strategy="top_n", per_step=count, decide_frontier=True) == expected
+
+
+@settings(deadline=None)
+@given(seeds, st.sampled_from([0.0, 0.1, 0.25, 3.0]))
+def test_it_counts_within_the_entropy_bound(seed: int, gamma: float) -> None:
+    block = replace(random_block(np.random.default_rng(seed)), leads=True)
+    entropies = block.candidates.entropies
+    assert entropies is not None
+    first, *others = np.flatnonzero(block.masked).tolist() or [None]
+    ranked = [] if first is None else [first, *sorted(others, key=lambda i: -block.candidates.confidences[i])]
+    fitting = [
+        ranked[:length]
+        for length in range(1, len(ranked) + 1)
+        if length == 1 or sum(own := entropies[ranked[:length]].astype(float)) - max(own) <= gamma + 1e-12
+    ]
+    assert unmasked(block, strategy="eb", gamma=gamma, decide_frontier=True) == sorted(
+        max(fitting, key=len, default=[])
+    )
+
+
+@settings(deadline=None)
+@given(seeds, st.sampled_from([0.2, 0.5, 1.0, 2.5]))
+def test_it_is_one_of_those_that_a_factor_counts(seed: int, factor: float) -> None:
+    block = replace(random_block(np.random.default_rng(seed)), leads=True)
+    p = block.candidates.probabilities
+    first, *others = np.flatnonzero(block.masked).tolist() or [None]
+    ranked = [] if first is None else [first, *sorted(others, key=lambda i: -p[i])]
+    count = max((n for n in range(1, len(ranked) + 1) if (n + 1) * (1 - float(p[ranked[n - 1]])) < factor), default=1)
+    assert unmasked(block, strategy="factor", factor=factor, decide_frontier=True) == sorted(ranked[:count])
+
+
+def steps_of(decoder: Decoder, prompt: tuple[int, ...], **options: Any) -> list[Step]:
+    steps: list[Step] = []
+    list(decoder.stream(prompt, decoder.config(max_new_tokens=40, **options), on_step=steps.append))
+    return steps
+
+
+def first_ununmasked(step: Step) -> int:
+    return int(np.argmin(np.append(step.branches[-1].unmasked, False)))
+
+
+@pytest.mark.parametrize("strategy", HAVING)
+def test_every_step_moves_it(decoder: Decoder, prompt: tuple[int, ...], strategy: str) -> None:
+    """By less than a sure position at least: with a threshold that nothing exceeds too."""
+    for more in ({}, {"block_size": 8, "window": "block_causal"}):
+        options = {**more, "strategy": strategy, "skip_threshold": 1.0}
+        if STRATEGIES[strategy].looks_ahead:
+            options["branches"] = 3
+        steps = steps_of(decoder, prompt, decide_frontier=True, **options)
+        assert all(first_ununmasked(after) > first_ununmasked(before) for before, after in pairwise(steps))
+        assert len(steps) <= 41
+
+
+def test_without_it_a_step_may_leave_it_masked(decoder: Decoder, prompt: tuple[int, ...]) -> None:
+    steps = steps_of(decoder, prompt, strategy="threshold", skip_threshold=1.0)
+    assert any(first_ununmasked(after) == first_ununmasked(before) for before, after in pairwise(steps))
+
+
+@pytest.mark.parametrize("strategy", REMASKS_NOTHING)
+def test_with_a_grammar_every_step_moves_it(decoder: Decoder, prompt: tuple[int, ...], strategy: str) -> None:
+    branches = 3 if STRATEGIES[strategy].looks_ahead else None
+    steps = steps_of(decoder, prompt, strategy=strategy, branches=branches, regex="[a-f]{9} (yes|no), [0-9]{3}")
+    assert all(first_ununmasked(after) > first_ununmasked(before) for before, after in pairwise(steps))
+
+
+def test_lossless_decodes_with_it_are_the_same(decoder: Decoder, prompt: tuple[int, ...]) -> None:
+    for strategy in ("d2f", "threshold", "top_n", "eb"):
+        options = {"strategy": strategy, "decide_frontier": True, "max_new_tokens": 40}
+        alone = decoder.generate(prompt, decoder.config(**options))
+        beside = decoder.generate(prompt, decoder.config(**options, lossless=True, branches=3))
+        assert beside.token_ids == alone.token_ids
+        assert beside.steps <= alone.steps
+
+
+@pytest.mark.parametrize("strategy", WITHOUT)
+def test_refused_for_strategies_that_say_themselves_which_position_is_next(strategy: str) -> None:
+    with pytest.raises(BadInputError, match=f"decide_frontier True with strategy '{strategy}'"):
+        plan_of(strategy=strategy, decide_frontier=True)
+    assert not plan_of(strategy=strategy, decide_frontier=False).decide_frontier
+
+
+def test_refused_in_published_mode() -> None:
+    with pytest.raises(BadInputError, match="decide_frontier in published mode"):
+        plan_of(GenerationConfig.reference(decide_frontier=True))

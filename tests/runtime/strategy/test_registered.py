@@ -1,0 +1,170 @@
+"""Strategies that others bring: registered, then decoded with, and held against what the steps recorded.
+
+The strategy is that of examples/agreement_strategy, which no stage of the package resembles: it needs the candidates of
+all branches of a round.
+"""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.runtime.decoding.test_branch_budget import costs_with
+from tests.runtime.strategy.agreement import agreement_of_example, plan_with, steps_of
+
+from lopa.runtime import BadInputError, Decoder
+from lopa.runtime.bundle.costs import CostTable
+from lopa.runtime.contract import Bool
+from lopa.runtime.decoding.branch_budget import BranchBudget
+from lopa.runtime.decoding.decoding import Step
+from lopa.runtime.plan import DecodingPlan
+from lopa.runtime.strategy import (
+    STRATEGIES,
+    BlockView,
+    Strategy,
+    match_positions,
+    register_strategy,
+    strategies,
+    strategy_from_name,
+    strategy_names,
+)
+
+
+@pytest.fixture(autouse=True)
+def _no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every test begins with the package's own strategies, whatever is installed or registered."""
+    monkeypatch.setattr(strategies, "_registered", {})
+    monkeypatch.setattr(strategies, "_entry_points", dict)
+
+
+@pytest.fixture(scope="module")
+def agreement() -> Strategy:
+    return agreement_of_example()
+
+
+def proposals_of(step: Step) -> list[dict[int, int]]:
+    """The token that each branch proposes, by the position that it was asked about."""
+    return [
+        dict(zip(asked.tolist(), candidates.tokens.tolist(), strict=True))
+        for asked, candidates in zip(step.windows.asked, step.candidates, strict=True)
+    ]
+
+
+@pytest.mark.parametrize(("branches", "agreeing"), [(1, 1), (3, 1), (3, 2), (3, 3), (4, 2), (4, 5)])
+@pytest.mark.parametrize("more", [{}, {"block_size": 8, "block_add_threshold": 0.0, "sub_block": 4}], ids=str)
+def test_a_step_unmasks_what_enough_branches_propose(
+    decoder: Decoder, prompt: tuple[int, ...], agreement: Strategy, branches: int, agreeing: int, more: dict[str, Any]
+) -> None:
+    """A position is unmasked where so many branches propose the winner's token; in a complete block without any, the
+    most confident one is."""
+    register_strategy(agreement)
+    plan = plan_with(agreement, {"agreement": agreeing}, branches=branches, max_new_tokens=48, **more)
+    refused = 0
+    for step in steps_of(decoder, prompt, plan):
+        proposals, winner = proposals_of(step), step.branches[step.winner]
+        own, confidences = proposals[step.winner], step.candidates[step.winner].confidences
+        ranks = dict(zip(own, confidences.tolist(), strict=True))
+        expected: list[int] = []
+        for block in winner.active:
+            masked = [position for position in own if block.start <= position < block.end]
+            if masked and plan.sub_block < plan.block_size:
+                part = (masked[0] - block.start) // plan.sub_block
+                masked = [each for each in masked if (each - block.start) // plan.sub_block == part]
+            votes = {each: sum(branch.get(each) == own[each] for branch in proposals) for each in masked}
+            agreed = [each for each in masked if votes[each] >= agreeing]
+            refused += len(masked) - len(agreed)
+            best = sorted(masked, key=lambda each: (-ranks[each], each))[:1]
+            expected += agreed or (best if block.complete else [])
+        assert step.fills.positions.tolist() == expected
+        assert step.fills.tokens.tolist() == [own[position] for position in expected]
+        assert len(step.branches) <= branches
+    assert (refused > 0) == (agreeing > 1)
+
+
+def test_branches_decide_together_what_none_does_alone(
+    decoder: Decoder, prompt: tuple[int, ...], agreement: Strategy
+) -> None:
+    """Some step unmasks two positions by agreement, and leaves one at which the winner's token is alone."""
+    register_strategy(agreement)
+    steps = list(steps_of(decoder, prompt, plan_with(agreement, {}, branches=3, max_new_tokens=48)))
+    assert strategy_from_name("agreement").options[0].default == 2
+    assert any(len(step.branches) == 3 and 1 < len(step.fills) < len(step.windows.asked[step.winner]) for step in steps)
+    assert len(steps) < 48
+
+
+def test_a_registered_strategy_is_known_by_its_name(agreement: Strategy) -> None:
+    assert strategy_names() == tuple(STRATEGIES)
+    register_strategy(agreement)
+    register_strategy(agreement)  # the same record again
+    assert strategy_names() == (*STRATEGIES, "agreement")
+    assert strategy_from_name("agreement") is agreement
+    assert all(strategy_from_name(name) is strategy for name, strategy in STRATEGIES.items())
+
+
+def test_a_second_strategy_of_the_name_is_refused(agreement: Strategy) -> None:
+    register_strategy(agreement)
+    for name in ("agreement", "lopa"):
+        with pytest.raises(BadInputError, match=f"a second strategy called {name}"):
+            register_strategy(dataclasses.replace(agreement, name=name, summary="another"))
+    assert strategy_from_name("agreement") is agreement
+    assert strategy_from_name("lopa") is STRATEGIES["lopa"]
+
+
+@pytest.mark.parametrize("name", ["", "Agreement", "2nd", "a-b", "a b", "a" * 65, "ä", "a\n", 5, None])
+def test_a_bad_name_is_refused(agreement: Strategy, name: Any) -> None:
+    with pytest.raises(BadInputError, match="a strategy called"):
+        register_strategy(dataclasses.replace(agreement, name=name))
+    assert strategy_names() == tuple(STRATEGIES)
+
+
+def test_what_is_no_strategy_is_refused() -> None:
+    with pytest.raises(BadInputError, match=r"\{'name': 'mine'\} as a strategy"):
+        register_strategy({"name": "mine"})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["agreed", "", "LOPA", 5, None, ["lopa"]])
+def test_an_unknown_name_lists_all(agreement: Strategy, name: Any) -> None:
+    register_strategy(agreement)
+    with pytest.raises(BadInputError) as caught:
+        strategy_from_name(name)
+    assert "strategy " in str(caught.value)
+    assert all(known in str(caught.value) for known in (*STRATEGIES, "agreement"))
+
+
+@pytest.mark.parametrize("given", [0, 65, 2.5, "2", True, float("nan")])
+def test_an_own_option_is_checked(agreement: Strategy, given: Any) -> None:
+    [option] = agreement.options
+    assert [option.value(each, 40) for each in (None, 1, 64)] == [2, 1, 64]
+    with pytest.raises(BadInputError, match="agreement"):
+        option.value(given, 40)
+
+
+@pytest.mark.parametrize("auto", [False, True])
+def test_a_stage_sees_the_whole_round(
+    decoder: Decoder, prompt: tuple[int, ...], agreement: Strategy, *, auto: bool
+) -> None:
+    """With a budget every branch is unmasked as if it won; else the winner alone."""
+    seen: list[BlockView] = []
+
+    def noted(block: BlockView, plan: DecodingPlan) -> Bool:
+        seen.append(block)
+        return agreement.eligible(block, plan)
+
+    register_strategy(dataclasses.replace(agreement, name="noted", eligible=noted))
+    plan = plan_with(strategy_from_name("noted"), {}, branches=3, max_new_tokens=32, block_size=8)
+    budget = BranchBudget(CostTable(costs_with("", first=1.0, each=0.0))) if auto else None
+    for step in steps_of(decoder, prompt, plan, budget):
+        assert {view.branch for view in seen} <= (set(range(len(step.branches))) if auto else {step.winner})
+        assert len({view.branch for view in seen}) == (len(step.branches) if auto else 1)
+        for view in seen:
+            assert view.round.winner == step.winner
+            assert view.round.candidates == step.candidates
+            for positions, asked in zip(view.round.positions, step.windows.asked, strict=True):
+                np.testing.assert_array_equal(positions, asked)
+            found, places = match_positions(step.windows.asked[view.branch], view.positions)
+            assert found.all()
+            own = step.candidates[view.branch][places]
+            np.testing.assert_array_equal(own.tokens, view.candidates.tokens)
+            np.testing.assert_array_equal(own.confidences, view.candidates.confidences)
+            assert view.masked.all()
+        seen.clear()

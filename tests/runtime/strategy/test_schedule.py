@@ -1,0 +1,115 @@
+"""Dream's schedule, held against torch's numbers, and its draws of positions against their distributions."""
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.plans import plan_of
+
+from lopa.runtime.plan import DecodingPlan
+from lopa.runtime.strategy import schedule
+from lopa.runtime.strategy.schedule import ScheduleStep, count_of_step, drawn_in_step, next_step, noise_of_step
+
+
+def counts_of(plan: DecodingPlan, masks: int) -> list[int]:
+    """What the steps of a decode unmask; steps that unmask nothing are left out."""
+    step, counts = None, []
+    while masks:
+        step = next_step(step, np.arange(masks), plan)
+        counts.append(count_of_step(step, masks, plan))
+        masks -= counts[-1]
+    return counts
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3, 7, 16, 31, 40, 64, 100, 257, 1000])
+@pytest.mark.parametrize("masks", [1, 5, 32, 64, 96, 256])
+def test_counts_are_those_of_dreams_loop(steps: int, masks: int) -> None:
+    torch = pytest.importorskip("torch")
+    times, left, expected = torch.linspace(1, 1e-3, steps + 1), masks, []
+    for number, (now, later) in enumerate(pairwise(times)):
+        count = int(torch.tensor(float(left)) * (1 - later / now)) if number < steps - 1 else left
+        expected.append(count)
+        left -= count
+    plan = plan_of(strategy="dream", steps=steps, max_new_tokens=8)
+    assert counts_of(plan, masks) == [count for count in expected if count]
+
+
+def test_the_last_step_repeats_where_something_is_left() -> None:
+    """A published loop may leave a position masked: the model proposed the mask."""
+    plan = plan_of(strategy="dream", steps=4, max_new_tokens=8)
+    assert next_step(ScheduleStep(3), np.arange(2), plan) == ScheduleStep(3)
+    assert count_of_step(ScheduleStep(3), 2, plan) == 2
+
+
+def test_origin_unmasks_each_position_with_the_share_of_the_step() -> None:
+    positions, steps = np.arange(100, 60_100), 10
+    plan = plan_of(strategy="dream", alg="origin", steps=steps, max_new_tokens=8, seed=3)
+    left = positions
+    for number in range(steps):
+        step = next_step(None if not number else ScheduleStep(number - 1), left, plan)
+        assert step.number == number
+        drawn = drawn_in_step(step, left, plan)
+        share = 1.0 if number == steps - 1 else 0.0999 / (1 - 0.0999 * number)
+        assert abs(drawn.mean() - share) < 5 * (share * (1 - share) / len(left)) ** 0.5 + 1e-9
+        np.testing.assert_array_equal(drawn[::2], drawn_in_step(step, left[::2], plan))  # whatever else is asked
+        left = left[~drawn]
+    assert not len(left)
+
+
+def test_origin_skips_steps_that_draw_nothing() -> None:
+    plan = plan_of(strategy="dream", alg="origin", steps=200, max_new_tokens=8, seed=1)
+    positions, step, numbers = np.arange(50, 54), None, []
+    while len(positions):
+        step = next_step(step, positions, plan)
+        drawn = drawn_in_step(step, positions, plan)
+        assert drawn.any()
+        numbers.append(step.number)
+        positions = positions[~drawn]
+    assert numbers == sorted(set(numbers))
+    assert len(numbers) <= 4
+
+
+def test_what_a_draw_left_masked_is_drawn_anew_with_each_later_share() -> None:
+    """A grammar may refuse it, or the mask token be written: every later step draws it as if it never had been."""
+    steps, positions = 8, np.arange(5, 40_005)
+    plan = plan_of(strategy="dream", alg="origin", steps=steps, max_new_tokens=8, seed=9)
+    share = [0.999 / 8 / (1 - 0.999 / 8 * number) for number in range(steps - 1)]
+    drawn = np.array([drawn_in_step(ScheduleStep(number), positions, plan) for number in range(steps)])
+    assert drawn[-1].all()
+    for number, expected in enumerate(share):
+        error = 5 * (expected * (1 - expected) / len(positions)) ** 0.5
+        assert abs(drawn[number].mean() - expected) < error
+        if number:  # those of the step before and others alike
+            before = drawn[number - 1]
+            assert abs(drawn[number][before].mean() - expected) < error * (len(positions) / before.sum()) ** 0.5
+
+
+def test_the_longest_schedule_is_not_looked_through(monkeypatch: pytest.MonkeyPatch) -> None:
+    """65536 steps for two positions once held up every request of an engine for half a minute."""
+    tables: list[int] = []
+    drawn_from = schedule._uniform
+
+    def counted(stream: int, number: int, *rest: Any) -> Any:
+        tables.append(number)
+        return drawn_from(stream, number, *rest)
+
+    monkeypatch.setattr(schedule, "_uniform", counted)
+    plan = plan_of(strategy="dream", alg="origin", steps=65536, max_new_tokens=2, seed=1)
+    positions, step = np.array([7, 8]), None
+    while len(positions):
+        step = next_step(step, positions, plan)
+        positions = positions[~drawn_in_step(step, positions, plan)]
+    assert len(tables) < 100
+
+
+def test_drawn_ranks_are_draws_without_replacement() -> None:
+    """The first of three positions by weight and noise: each as often as its weight, within 5 standard errors."""
+    plan = plan_of(strategy="dream", alg_temp=1.0, max_new_tokens=8, seed=7)
+    weights, draws = np.array([0.5, 0.3, 0.2]), 20_000
+    noise = noise_of_step(ScheduleStep(4), np.arange(3 * draws), plan).reshape(draws, 3)
+    order = np.argsort(-(np.log(weights) + noise), axis=1)
+    first = np.bincount(order[:, 0], minlength=3) / draws
+    assert (np.abs(first - weights) < 5 * np.sqrt(weights * (1 - weights) / draws)).all()
+    second = np.bincount(order[order[:, 0] == 0, 1], minlength=3) / np.count_nonzero(order[:, 0] == 0)
+    assert abs(second[1] - 0.6) < 5 * (0.24 / np.count_nonzero(order[:, 0] == 0)) ** 0.5

@@ -1,0 +1,40 @@
+"""The core (plan, state, strategy, decoding) needs numpy and the standard library alone."""
+
+import subprocess
+import sys
+
+_IMPORT_CORE = """
+import importlib, pkgutil, sys
+
+before = set(sys.modules)
+for name in ("plan", "state", "strategy", "decoding"):
+    package = importlib.import_module(f"lopa.runtime.{name}")
+    for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
+        importlib.import_module(module.name)
+for name in sorted(set(sys.modules) - before):
+    print(name)
+"""
+
+
+def modules_of_core() -> list[str]:
+    """The modules that importing every module of the core loads, in a process of its own."""
+    result = subprocess.run(
+        [sys.executable, "-W", "error", "-c", _IMPORT_CORE], capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 0, result.stderr
+    return result.stdout.split()
+
+
+def test_the_core_loads_numpy_and_the_standard_library_alone() -> None:
+    loaded = modules_of_core()
+    assert {"lopa.runtime.decoding.decoding", "lopa.runtime.state.windows", "lopa.runtime.strategy.strategies"} <= {
+        *loaded
+    }
+    others = {name.partition(".")[0] for name in loaded} - {"lopa", "numpy"} - sys.stdlib_module_names
+    assert not others
+
+
+def test_the_core_loads_no_other_part_of_the_runtime() -> None:
+    """Options, grammars, sessions and devices use the core; it knows none of them."""
+    parts = {name.split(".")[2] for name in modules_of_core() if name.startswith("lopa.runtime.")}
+    assert parts == {"plan", "state", "strategy", "decoding", "contract", "checked_values", "errors"}
