@@ -13,9 +13,7 @@ import numpy as np
 
 from lopa.bench.forward.random_inputs import random_prefix_rows, random_window
 from lopa.bench.forward.work import ForwardShape
-from lopa.bench.machine import Machine
 from lopa.bench.progress import Progress, silent
-from lopa.bench.table import Table
 from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.contract import Statistics
 from lopa.runtime.sessions.session import Session
@@ -38,19 +36,6 @@ class SideResult:
     """Share of the wanted rows whose most probable token is that of the first side."""
     logprob_error: float
     """Mean difference of the most probable token's log-probability from the first side's."""
-
-
-@dataclass(frozen=True)
-class ForwardReport:
-    """Everything that tools/reports/forward.py measured. The first side is what the others are compared with."""
-
-    benchmark: str
-    date: str
-    command: str
-    machine: Machine
-    threads: int
-    rounds: int
-    results: tuple[SideResult, ...]
 
 
 def compared_forwards(
@@ -107,29 +92,3 @@ def results_of_shape(
         )
         for name, found in seconds.items()
     ]
-
-
-def table_from_forwards(report: ForwardReport) -> Table:
-    """A row for every side and shape."""
-    return Table(
-        title=f"Milliseconds of a forward: {report.threads} thread(s), {report.machine.cpu}, {report.rounds} rounds",
-        columns=(
-            "side, branches x window, prefix, rows wanted of each branch",
-            "median",
-            "least",
-            "times faster",
-            "same best token",
-            "mean log-probability error",
-        ),
-        rows=tuple(
-            (
-                f"{each.side}, {each.shape.branches} x {each.shape.window}, {each.shape.prefix}, {each.shape.wanted}",
-                f"{each.median * 1e3:.0f}",
-                f"{each.least * 1e3:.0f}",
-                f"{each.ratio:.2f}",
-                f"{each.same_best:.1%}",
-                f"{each.logprob_error:.1e}",
-            )
-            for each in report.results
-        ),
-    )
