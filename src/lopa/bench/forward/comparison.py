@@ -8,14 +8,16 @@ import statistics
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from lopa.bench.forward.random_inputs import random_prefix_rows, random_window
 from lopa.bench.forward.work import ForwardShape
 from lopa.bench.progress import Progress, silent
+from lopa.bench.turns import in_turns
 from lopa.runtime.bundle.manifest import Manifest
-from lopa.runtime.contract import Statistics
+from lopa.runtime.contract import Statistics, WindowBatch
 from lopa.runtime.sessions.session import Session
 
 _REQUEST = 0
@@ -55,22 +57,23 @@ def compared_forwards(
         rows = random_prefix_rows(manifest, shape.prefix, rng)
         batch = random_window(manifest, _REQUEST, shape, rng)
         answers: dict[str, Statistics] = {}
-        seconds: dict[str, list[float]] = {name: [] for name in sides}
         try:
             for name, session in sides.items():
                 session.append_rows(_REQUEST, rows)
                 answers[name] = session.forward(batch)  # not counted: it pays for memory that all others find ready
-            for done in range(rounds):
-                for name, session in sides.items():
-                    began = time.perf_counter()
-                    session.forward(batch)
-                    seconds[name].append(time.perf_counter() - began)
-                progress(number * rounds + done + 1)
+            timed = {name: partial(_seconds_of_forward, session, batch) for name, session in sides.items()}
+            seconds = in_turns(timed, rounds, lambda done, _=None, before=number * rounds: progress(before + done))
         finally:
             for session in sides.values():
                 session.release(_REQUEST)
         results += results_of_shape(shape, seconds, answers)
     return tuple(results)
+
+
+def _seconds_of_forward(session: Session, batch: WindowBatch, _turn: int) -> float:
+    began = time.perf_counter()
+    session.forward(batch)
+    return time.perf_counter() - began
 
 
 def results_of_shape(

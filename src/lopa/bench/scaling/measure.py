@@ -4,7 +4,6 @@ Numbers of devices take turns, prompt by prompt, since a machine may be busy wit
 number is always 1: the model replays the steps of one device.
 """
 
-import itertools
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -26,6 +25,7 @@ from lopa.bench.forward.work import ForwardShape
 from lopa.bench.progress import Progress, silent
 from lopa.bench.scaling.model import EngineTable, RecordedStep, StepParts, device_shape
 from lopa.bench.scaling.report import Decode, ShareCost, Turn
+from lopa.bench.turns import in_turns
 from lopa.runtime.algorithm.decoding import Step
 from lopa.runtime.bundle.costs import CostTable
 from lopa.runtime.bundle.manifest import Manifest
@@ -54,14 +54,13 @@ def measured_turns(
 
     `progress` hears how many turns are done.
     """
-    turns: dict[int, list[Turn]] = {devices: [] for devices in decoders}
     for decoder in decoders.values():
         _decoded(decoder, items[0], config)  # the first pays for memory that all others find ready
-    for done, (_, item) in enumerate(itertools.product(range(ROUNDS), items), start=1):
-        for devices, decoder in decoders.items():
-            turns[devices].append(_decoded(decoder, item, config))
-        progress(done)
-    return turns
+
+    def side(decoder: Decoder) -> Callable[[int], Turn]:
+        return lambda turn: _decoded(decoder, items[turn % len(items)], config)
+
+    return in_turns({devices: side(each) for devices, each in decoders.items()}, ROUNDS * len(items), progress)
 
 
 def recorded_step(step: Step) -> RecordedStep:

@@ -5,7 +5,7 @@ differs is the forward: one ONNX Runtime call for all branches, or PyTorch eager
 lopa.bench.speed.eager_session for what the published loop does beside that). The sides take turns, prompt by prompt.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from lopa.bench.speed.eager_model import EagerModel, eager_model_from_checkpoint
 from lopa.bench.speed.eager_session import EagerSession
 from lopa.bench.speed.engine_clock import engine_calls_timed
 from lopa.bench.speed.report import ROUNDS, Decoded, Measured, StepTime, measured_from_turns
+from lopa.bench.turns import in_turns
 from lopa.runtime.algorithm.decoding import Step
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.weights import weights_from_bundle
@@ -79,15 +80,16 @@ def measured_speed(
 
     `progress` hears how many turns (a prompt on both sides) are done.
     """
-    turns: list[tuple[Decoded, Decoded]] = []
     with torch_threads(threads), engine_calls_timed() as calls:
         # The first decode on each side pays for memory that all others find ready.
         _decoded(ours, items[0], config, calls)
         _decoded(eager, items[0], config, None)
-        for _ in range(ROUNDS):
-            for item in items:
-                turns.append((_decoded(ours, item, config, calls), _decoded(eager, item, config, None)))
-                progress(len(turns))
+        sides: dict[str, Callable[[int], Decoded]] = {
+            "ours": lambda turn: _decoded(ours, items[turn % len(items)], config, calls),
+            "eager": lambda turn: _decoded(eager, items[turn % len(items)], config, None),
+        }
+        found = in_turns(sides, ROUNDS * len(items), progress)
+    turns = list(zip(found["ours"], found["eager"], strict=True))
     return measured_from_turns(turns, prompts=len(items), branches=config.lookaheads + 1)
 
 
