@@ -33,7 +33,7 @@ from tools.fuzz_case.worker import Asked, answer_in_a_process, outcomes
 @click.option("--json", "lines", type=click.Path(path_type=Path), help="Write a line of JSON for every case to FILE.")
 @click.option("--bundle", type=click.Path(path_type=Path), help="A tiny bundle with two stages [default: one is made].")
 @click.option("--portable", type=click.Path(path_type=Path), help="A portable one [default: one is made].")
-def command(
+def main(
     cases: int,
     seed: int,
     kinds: tuple[str, ...],
