@@ -26,6 +26,7 @@ from tests.conformance.family_traces import (
 )
 from tests.conformance.recorded import Comparison, comparisons_of_file, trace_files
 
+from lopa.bench.machine import date_now, machine_line, machine_now
 from lopa.runtime.algorithm.row_sharing import always
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.manifest import Dialect
@@ -110,6 +111,7 @@ def _printed(recordings: Iterator[_Recording], device: str, counts: Sequence[int
                     click.echo(f"{recording.name} on {count}: {each.mismatch}", err=True)
     for count in counts:
         click.echo(f"| all | {count} | " + " | ".join(map(str, sums[count])) + " |")
+    click.echo(f"\n{machine_line(machine_now(), date_now())}")
     return sum(row[-2] for row in sums.values())
 
 
