@@ -12,10 +12,9 @@ from tests.tools.fuzz.ending_cases import ENDS
 
 pytest.importorskip("torch")
 
-from tools.fuzz.kinds import KINDS
-from tools.fuzz.run import bad_cases, table_of_outcomes
-from tools.fuzz_case.case import Case, Material, Outcome
-from tools.fuzz_case.mutations import changed_bytes, changed_json
+from tools.fuzz.case import Case, Material, Outcome
+from tools.fuzz.mutations import changed_bytes, changed_json
+from tools.fuzz.run import KINDS, bad_cases, table_of_outcomes
 
 ROOT = Path(__file__).resolve().parents[3]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": python_path(), "OMP_NUM_THREADS": "1"}
