@@ -2,8 +2,8 @@
 
 Usage: python -m tools.checkpoint.learn_lines OUT [--steps N] [--seed N]
 
-OUT is a checkpoint like Dream's, of 0.3 million parameters: `lopa-export onnx OUT -o BUNDLE`, then `python -m
-tools.measure_limits BUNDLE`. Equal arguments give equal weights on one machine.
+OUT is a checkpoint like Dream's, of 0.3 million parameters: `lopa-export onnx OUT -o BUNDLE`, then `lopa-export
+questions` and `lopa-export bench BUNDLE --quality`. Equal arguments give equal weights on one machine.
 """
 
 import json

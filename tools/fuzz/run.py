@@ -17,6 +17,7 @@ from pathlib import Path
 
 import click
 
+from lopa.bench.table import Table
 from tools.fuzz.bundles import (
     costs_case,
     dimensions_case,
@@ -43,6 +44,7 @@ from tools.fuzz.requests import (
 from tools.fuzz.tokenizers import chains_case
 from tools.fuzz.worker import Asked, answer_in_a_process, outcomes
 from tools.fuzz.writers import writers_case
+from tools.report import show_report
 
 KINDS: dict[str, MakeCase] = {
     "manifest": manifest_case,
@@ -112,38 +114,33 @@ def main(
                     click.echo(f"{len(found)} of {len(asked)} cases, {count} bad", err=True)
     if only:
         click.echo(json.dumps(asdict(found[0]), indent=2))
-    click.echo(table_of_outcomes(found))
     bad = [each for each in found if each.bad]
-    click.echo(bad_cases(bad))
+    show_report([table_of_outcomes(found), table_of_bad_cases(bad)])
     sys.exit(1 if bad else 0)
 
 
-def table_of_outcomes(found: Sequence[Outcome]) -> str:
-    """Kind by class, in Markdown."""
+def table_of_outcomes(found: Sequence[Outcome]) -> Table:
+    """Return the number of cases by kind and class."""
     counts = Counter((each.kind, each.found) for each in found)
     kinds = [kind for kind in KINDS if any(each.kind == kind for each in found)]
-    rows = [["kind", "cases", *CLASSES], ["---", *["---:"] * (len(CLASSES) + 1)]]
-    for kind in kinds:
-        of_kind = [counts[kind, name] for name in CLASSES]
-        rows.append([kind, str(sum(of_kind)), *map(str, of_kind)])
-    totals = [sum(counts[kind, name] for kind in kinds) for name in CLASSES]
-    rows.append(["all", str(sum(totals)), *map(str, totals)])
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    numbers = {kind: [counts[kind, name] for name in CLASSES] for kind in kinds}
+    numbers["all"] = [sum(column) for column in zip(*numbers.values(), strict=True)]
+    rows = ((kind, str(sum(row)), *map(str, row)) for kind, row in numbers.items())
+    return Table("Cases", ("kind", "cases", *CLASSES), tuple(rows))
 
 
-def bad_cases(bad: Sequence[Outcome]) -> str:
-    """Those of one place and error together, the most frequent first, each with its first case."""
+def table_of_bad_cases(bad: Sequence[Outcome]) -> Table:
+    """Return the bad cases, those of one place and error together, the most frequent first."""
     groups: dict[tuple[str, str, str], list[Outcome]] = {}
     for each in bad:
         groups.setdefault((each.found, each.error.partition(":")[0][:60], each.place), []).append(each)
-    if not groups:
-        return "no bad case"
-    lines = ["| n | class | error | where | first case: mutation |", "|---:|---|---|---|---|"]
+    rows = []
     for (kind, error, place), group in sorted(groups.items(), key=lambda item: -len(item[1])):
         first = min(group, key=lambda each: each.seed)
-        words = f"{error} | {place} | {first.name}: {first.mutation[:100]}".replace("\n", " ")
-        lines.append(f"| {len(group)} | {kind} | {words} |")
-    return "\n".join(lines)
+        case = f"{first.name}: {first.mutation[:100]}".replace("\n", " ")
+        rows.append((kind, str(len(group)), error, place, case))
+    title = "Bad cases" if bad else "no bad case"
+    return Table(title, ("class", "n", "error", "where", "first case: mutation"), tuple(rows))
 
 
 def _dealt(kinds: Sequence[str], cases: int, seed: int) -> Iterator[tuple[str, int]]:

@@ -20,6 +20,7 @@ import click
 import jsonschema
 import numpy as np
 
+from lopa.bench.decoded_steps import result_with_steps
 from lopa.bench.table import Table
 from lopa.runtime.algorithm.decoding import Step
 from lopa.runtime.decoder import Decoder
@@ -28,7 +29,7 @@ from lopa.runtime.generation_config import TRAITS, GenerationConfig, Strategy
 from lopa.runtime.grammar.source import reading_from_config
 from lopa.runtime.grammar.state import state_of_nothing
 from lopa.runtime.grammar.vocabulary import Vocabulary, vocabulary_from_tokenizer
-from lopa.runtime.requests.result import DoneEvent, GenerationResult
+from lopa.runtime.requests.result import GenerationResult
 from lopa.tiny import EVAL
 from tools.random_schemas import random_schema
 from tools.report import show_report
@@ -115,16 +116,14 @@ def seen_of_decodes(decoder: Decoder, count: int, seed: int, strategies: Sequenc
         schema, prompt = random_schema(rng), rng.choice(prompts)
         options = random_options(rng, schema, seen.ends.total(), strategies)
         config = decoder.config(**options)
-        steps: list[Step] = []
         try:
-            *_, last = decoder.stream(prompt, config, on_step=steps.append)
+            result, steps = result_with_steps(decoder, prompt, config)
         except GrammarRefusedError as error:
             seen.refused["no room" if "max_new_tokens" in error.received else error.received.rpartition(": ")[2]] += 1
             continue
-        assert isinstance(last, DoneEvent)
-        seen.add(config, last.result, steps)
-        seen.check(schema, last.result)
-        seen.time(config, last.result, vocabulary)
+        seen.add(config, result, steps)
+        seen.check(schema, result)
+        seen.time(config, result, vocabulary)
     return seen
 
 

@@ -19,7 +19,7 @@ from lopa.bench.table import Table
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import GenerationConfig
-from lopa.runtime.requests.result import DoneEvent, GenerationResult
+from lopa.runtime.requests.result import GenerationResult
 from tools.random_configs import random_config, random_prompt
 from tools.report import show_report
 
@@ -54,9 +54,7 @@ class Pair:
 
 def decoded(decoder: Decoder, prompt: str | Sequence[int], config: GenerationConfig) -> GenerationResult:
     """The result of one request."""
-    *_, done = decoder.stream(prompt, config)
-    assert isinstance(done, DoneEvent)
-    return done.result
+    return next(iter(decoder.generate([prompt], config)))
 
 
 def pair_of(decoder: Decoder, prompt: str | Sequence[int], lossless: GenerationConfig) -> Pair:

@@ -1,16 +1,20 @@
 """tools/serving/load.py as it is run, short, and what it makes of runs. No test looks at a time."""
 
+import asyncio
 import json
 import shutil
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 from tests.cli.command import lopa_export
 from tests.tools.run_tool import run_tool
-from tools.serving.load import place_from_url
+from tools.serving.load import Load, place_from_url, run_over_http
 from tools.serving.server import MODEL, served
 
-from lopa.runtime.errors import BadInputError
+from lopa.runtime.errors import BadInputError, CheckFailedError
+from lopa.runtime.generation_config import GenerationConfig
 
 COUNTS = ("--requests", 4, "--rounds", 1, "--tokens", 12, "--slots", 2)
 
@@ -55,6 +59,39 @@ def test_a_server_that_answers_otherwise_is_refused(tiny_bundle: Path, tmp_path:
 def test_urls_of_no_protocol_are_refused(url: str) -> None:
     with pytest.raises(BadInputError, match="URL"):
         place_from_url(url, "tiny")
+
+
+class Triton(BaseHTTPRequestHandler):
+    """Answers as Triton's generate extension does, in chunks."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self) -> None:
+        assert self.path == "/v2/models/tiny/generate"
+        asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        assert (asked["max_new_tokens"], asked["branches"]) == (12, 1)
+        text = json.dumps({"text_output": asked["text_input"].upper()}).encode()
+        self.send_response(200)
+        self.send_header("transfer-encoding", "chunked")
+        self.end_headers()
+        for part in (text[:5], text[5:], b""):
+            self.wfile.write(b"%x\r\n%s\r\n" % (len(part), part))
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+def test_whole_answers_of_triton_are_timed_and_compared() -> None:
+    load = Load("whole", 2, ("a", "b", "c"), GenerationConfig(branches=1, max_new_tokens=12), 2)
+    with ThreadingHTTPServer(("127.0.0.1", 0), Triton) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        place = place_from_url(f"http://127.0.0.1:{server.server_port}/v2", "tiny")
+        run = asyncio.run(run_over_http(place, load, ["A", "B", "C"]))
+        assert (len(run.whole), run.first_text) == (3, [])
+        assert max(run.whole) <= run.wall
+        with pytest.raises(CheckFailedError, match="prompt 1"):
+            asyncio.run(run_over_http(place, load, ["A", "?", "C"]))
+        server.shutdown()
 
 
 def test_triton_is_known_by_its_protocol() -> None:

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from lopa.bench.decoded_steps import result_with_steps
 from lopa.bench.eval_set import EvalItem
 from lopa.bench.forward.costs import (
     Grid,
@@ -33,7 +34,6 @@ from lopa.runtime.contract import tiles
 from lopa.runtime.contract.batch_parts import rows_are_shared
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.generation_config import GenerationConfig
-from lopa.runtime.requests.result import DoneEvent
 from lopa.runtime.sequence.packing import batch_from_windows
 
 ROUNDS = 3
@@ -170,7 +170,5 @@ def _engine_seconds(decoder: Decoder, request: int, shape: ForwardShape, rng: np
 
 
 def _decoded(decoder: Decoder, item: EvalItem, config: GenerationConfig) -> Turn:
-    steps: list[Step] = []
-    *_, last = decoder.stream(item.prompt, config, on_step=steps.append)
-    assert isinstance(last, DoneEvent)
-    return Turn(last.result.token_ids, tuple(map(recorded_step, steps)))
+    result, steps = result_with_steps(decoder, item.prompt, config)
+    return Turn(result.token_ids, tuple(map(recorded_step, steps)))

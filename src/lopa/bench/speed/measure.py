@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from lopa.bench.decoded_steps import result_with_steps
 from lopa.bench.eval_set import EvalItem
 from lopa.bench.progress import Progress, silent
 from lopa.bench.speed.adapter_apart import put_adapter_apart
@@ -20,13 +21,11 @@ from lopa.bench.speed.eager_session import EagerSession
 from lopa.bench.speed.engine_clock import engine_calls_timed
 from lopa.bench.speed.report import ROUNDS, Decoded, Measured, StepTime, measured_from_turns
 from lopa.bench.turns import in_turns
-from lopa.runtime.algorithm.decoding import Step
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.weights import weights_from_bundle
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import GenerationConfig
-from lopa.runtime.requests.result import DoneEvent
 
 _WEIGHT_TOLERANCE = {"float32": 1e-6, "float16": 1e-3, "bfloat16": 8e-3}
 """Of the larger of 1 and the weight's largest value: the rounding of the bundle's dtype and of merging the adapter."""
@@ -108,14 +107,12 @@ def _decoded(decoder: Decoder, item: EvalItem, config: GenerationConfig, calls: 
     """One prompt on one side; `calls` is where the engine's clock writes, None for the side without an engine."""
     if calls is not None:
         calls.clear()
-    steps: list[Step] = []
-    *_, last = decoder.stream(item.prompt, config, on_step=steps.append)
-    assert isinstance(last, DoneEvent)
+    result, steps = result_with_steps(decoder, item.prompt, config)
     if calls is not None and len(calls) != len(steps):
         raise RuntimeError(f"received {len(calls)} engine calls in {len(steps)} steps, expected one call a step")
     seconds: Sequence[float | None] = [None] * len(steps) if calls is None else calls
     return Decoded(
-        ids=last.result.token_ids,
+        ids=result.token_ids,
         steps=tuple(
             StepTime(len(step.branches), sum(step.seconds.values()), step.seconds["forward"], call)
             for step, call in zip(steps, seconds, strict=True)
