@@ -94,6 +94,7 @@ def main(
 
 def _printed(recordings: Iterator[_Recording], device: str, counts: Sequence[int]) -> int:
     """The number of mismatches."""
+    click.echo(f"{machine_line(machine_now(), date_now())}\n")  # the last line has the sums: a log may keep it alone
     click.echo("| " + " | ".join(_HEADER) + " |\n|" + "---|" * len(_HEADER))
     sums = {count: [0] * (len(_HEADER) - 2) for count in counts}
     for recording in recordings:
@@ -111,7 +112,6 @@ def _printed(recordings: Iterator[_Recording], device: str, counts: Sequence[int
                     click.echo(f"{recording.name} on {count}: {each.mismatch}", err=True)
     for count in counts:
         click.echo(f"| all | {count} | " + " | ".join(map(str, sums[count])) + " |")
-    click.echo(f"\n{machine_line(machine_now(), date_now())}")
     return sum(row[-2] for row in sums.values())
 
 
