@@ -52,7 +52,7 @@ KNOWN = {
     "log": {"null", "debug", "info", "warning", "error"},
 }
 REQUIRED = ("framework", "model", "output", "soc_version")
-OPERATORS = Path(__file__).parents[3] / "export" / "graph" / "ascend_operators.json"
+OPERATORS = Path(__file__).parents[3] / "src" / "lopa" / "export" / "graph" / "ascend_operators.json"
 QUANTIZED = ("AscendQuant", "AscendDequant", "AscendAntiQuant")
 
 
