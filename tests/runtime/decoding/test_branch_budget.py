@@ -201,8 +201,8 @@ def test_auto_needs_a_table_and_is_not_published(tiny_bundle: Path) -> None:
     with Decoder.open(tiny_bundle, threads=1) as decoder, pytest.raises(BadInputError, match="does not exist"):
         decoder.stream("a prompt", decoder.config(branches="auto"))
     with pytest.raises(BadInputError, match="published"):
-        GenerationConfig.reference(branches="auto")
+        plan_of(published=True, branches="auto")
     with pytest.raises(BadInputError, match="d2f"):
-        GenerationConfig(strategy="d2f", branches="auto")
+        plan_of(strategy="d2f", branches="auto")
     with pytest.raises(BadInputError, match="branches 'many'"):
         GenerationConfig(branches="many")  # type: ignore[arg-type]

@@ -28,7 +28,7 @@ def vocabulary(tiny_bundle: Path) -> Vocabulary:
 
 @pytest.fixture
 def state(vocabulary: Vocabulary) -> GrammarState:
-    return state_of_nothing(reading_from_request(request_from_config(CONFIG), vocabulary), 20)
+    return state_of_nothing(reading_from_request(request_from_config(CONFIG, 0), vocabulary), 20)
 
 
 def row(rng: np.random.Generator, ids: np.ndarray, logits: np.ndarray | None = None) -> RowStatistics:

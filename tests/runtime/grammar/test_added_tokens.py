@@ -59,7 +59,7 @@ def marked(bundle: Path) -> Vocabulary:
 
 def state_of(grammar: str, vocabulary: Vocabulary, room: int = 60) -> GrammarState:
     return state_of_nothing(
-        reading_from_request(request_from_config(GenerationConfig(grammar=grammar)), vocabulary), room
+        reading_from_request(request_from_config(GenerationConfig(grammar=grammar), 0), vocabulary), room
     )
 
 

@@ -72,7 +72,7 @@ def test_what_is_further_than_that_is_not_looked_for() -> None:
 )
 def test_an_answer_between_any_texts_is_found(vocabulary: Vocabulary, expression: str) -> None:
     state = state_of_nothing(
-        reading_from_request(request_from_config(GenerationConfig(regex=expression)), vocabulary), 24
+        reading_from_request(request_from_config(GenerationConfig(regex=expression), 0), vocabulary), 24
     )
     assert re.fullmatch(expression, state.ending.decode())
 

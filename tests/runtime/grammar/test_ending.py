@@ -42,7 +42,7 @@ def of_property(schema: dict[str, Any], *more: str) -> dict[str, Any]:
     ],
 )
 def test_a_way_straight_on_is_an_answer(vocabulary: Vocabulary, schema: dict[str, Any]) -> None:
-    reading = reading_from_request(request_from_config(GenerationConfig(json_schema=schema)), vocabulary)
+    reading = reading_from_request(request_from_config(GenerationConfig(json_schema=schema), 0), vocabulary)
     found = straight_ending(reading.bytes, reading.hints)
     assert found is not None
     jsonschema.Draft202012Validator(schema).validate(json.loads(found))
@@ -59,7 +59,7 @@ def test_a_way_straight_on_is_an_answer(vocabulary: Vocabulary, schema: dict[str
     ],
 )
 def test_what_stands_between_any_texts_is_found(vocabulary: Vocabulary, grammar: dict[str, str], found: bytes) -> None:
-    reading = reading_from_request(request_from_config(GenerationConfig(**grammar)), vocabulary)  # type: ignore[arg-type]
+    reading = reading_from_request(request_from_config(GenerationConfig(**grammar), 0), vocabulary)  # type: ignore[arg-type]
     assert found in state_of_nothing(reading, 40).ending
 
 
@@ -100,11 +100,11 @@ def test_a_grammar_without_an_answer_and_a_search_that_gave_up_are_told_apart(
     vocabulary: Vocabulary, grammar: str, said: str
 ) -> None:
     with pytest.raises(BadInputError, match=said):
-        state_of_nothing(reading_from_request(request_from_config(GenerationConfig(grammar=grammar)), vocabulary), 40)
+        state_of_nothing(reading_from_request(request_from_config(GenerationConfig(grammar=grammar), 0), vocabulary), 40)
 
 
 def test_what_was_read_once_is_not_read_again(vocabulary: Vocabulary) -> None:
-    state = state_of_nothing(reading_from_request(request_from_config(GenerationConfig(regex="[ab]+")), vocabulary), 20)
+    state = state_of_nothing(reading_from_request(request_from_config(GenerationConfig(regex="[ab]+"), 0), vocabulary), 20)
     token = vocabulary.ids[b"a"]
     one, other = state.after(token, 10), state.after(token, 10)
     assert one is not None

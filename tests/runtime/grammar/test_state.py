@@ -20,7 +20,7 @@ ROOM = 120
 
 
 def begun(vocabulary: Vocabulary, room: int = ROOM, **grammar: Any) -> GrammarState:
-    return state_of_nothing(reading_from_request(request_from_config(GenerationConfig(**grammar)), vocabulary), room)
+    return state_of_nothing(reading_from_request(request_from_config(GenerationConfig(**grammar), 0), vocabulary), room)
 
 
 def behind(state: GrammarState, text: str, room: int = ROOM) -> GrammarState:
