@@ -99,12 +99,14 @@ def test_what_is_likely_behind_a_token_that_was_written_instead() -> None:
 def test_a_grammar_without_an_answer_and_a_search_that_gave_up_are_told_apart(
     vocabulary: Vocabulary, grammar: str, said: str
 ) -> None:
+    request = request_from_config(GenerationConfig(grammar=grammar), 0)
     with pytest.raises(BadInputError, match=said):
-        state_of_nothing(reading_from_request(request_from_config(GenerationConfig(grammar=grammar), 0), vocabulary), 40)
+        state_of_nothing(reading_from_request(request, vocabulary), 40)
 
 
 def test_what_was_read_once_is_not_read_again(vocabulary: Vocabulary) -> None:
-    state = state_of_nothing(reading_from_request(request_from_config(GenerationConfig(regex="[ab]+"), 0), vocabulary), 20)
+    request = request_from_config(GenerationConfig(regex="[ab]+"), 0)
+    state = state_of_nothing(reading_from_request(request, vocabulary), 20)
     token = vocabulary.ids[b"a"]
     one, other = state.after(token, 10), state.after(token, 10)
     assert one is not None
