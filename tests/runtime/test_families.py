@@ -130,8 +130,9 @@ def test_the_same_answers_in_gears(family: str, opened: Opened, asked: list[Prom
     limits = limits_from_plans(recording.plans, forwards, recording.longest_prompt)
     costs = gear_costs(decoder.bundle, "cuda:0", None)
     choice = chosen_gears(forwards, limits, costs, most=3, most_bytes=None, bytes_of=lambda _: 1, seconds=1)
-    plans = {each: decoder.plan(each.config) for each in asked}
-    own = [each for each, plan in plans.items() if plan.strategy == decoder.plan().strategy and not plan.remasks]
+    plans = [decoder.plan(each.config) for each in asked]
+    like_default = [plan.strategy == decoder.plan().strategy and not plan.remasks for plan in plans]
+    own = [each for each, same in zip(asked, like_default, strict=True) if same]
     geared = opened(session=lambda bundle: geared_session(bundle, choice.gears))
     assert answers(geared, own) == answers(decoder, own)
 
