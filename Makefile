@@ -53,7 +53,7 @@ test-peers: $(VENV)/test-ready
 # 1,000 decodes by random schemas, judged by another validator, and what grammars cost (docs/grammars.md).
 grammars: $(VENV)/test-ready
 	test -d out/bundle || $(BIN)/lopa-export onnx src/lopa/tiny/base --lora src/lopa/tiny/d2f_lora -o out/bundle
-	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m tools.reports.grammar out/bundle --decodes 1000
+	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m tools.measure grammar out/bundle --decodes 1000
 
 # Archives, their checks and a bill of materials in out/release (docs/releasing.md).
 release: $(VENV)/demo-ready $(RELEASE)/ready

@@ -1,6 +1,6 @@
 """Makes recorded decisions of published strategies again, and counts those that differ.
 
-Usage: python -m tools.strategy_recordings [FILE|FOLDER]...
+Usage: python -m tools.measure strategies [FILE|FOLDER]...
 
 Of FreeDave's and WINO's code, whatever their settings; those of tests/reference/strategies unless others are named. No
 model is needed. A tie is another choice among equally probable positions. Exits with 1 where a decision differs, with 2
@@ -14,7 +14,8 @@ from pathlib import Path
 import click
 from tests.conformance.strategy_recordings import RECORDINGS, UnknownSettingError, counted, decisions_of_file
 
-from lopa.bench.table import Table, show_table
+from lopa.bench.table import Table
+from tools.report import show_report
 
 _COUNTS = {"state": "states", "walk": "walks", "taken back": "taken back", "tie": "ties", "different": "different"}
 
@@ -35,9 +36,7 @@ def main(paths: tuple[Path, ...]) -> None:
     if not rows:
         click.echo("no recordings (*.jsonl.gz) there", err=True)
         sys.exit(2)
-    show_table(
-        Table(title="Decisions made again", columns=("recording", *_COUNTS.values()), rows=tuple(rows)),
-    )
+    show_report([Table("Decisions made again", ("recording", *_COUNTS.values()), tuple(rows))])
     if different:
         sys.exit(1)
 
@@ -48,7 +47,3 @@ def _files(paths: tuple[Path, ...]) -> Iterator[Path]:
             yield from sorted(path.rglob("*.jsonl.gz"))
         else:
             yield path
-
-
-if __name__ == "__main__":
-    main()

@@ -1,16 +1,23 @@
 """Every program of tools/ is started in one way, from the root of the repository, and its text says so."""
 
 import ast
+import importlib
 import re
 import shlex
 import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
+from tools.measure import MEASUREMENTS
 
 ROOT = Path(__file__).resolve().parents[2]
-PROGRAMS = sorted(path for path in ROOT.glob("tools/**/*.py") if "__main__" in path.name + path.read_text())
+PROGRAMS = sorted(
+    path
+    for path in ROOT.glob("tools/**/*.py")
+    if path.name == "__main__.py" or 'if __name__ == "__main__"' in path.read_text()
+)
 
 
 def name_of(path: Path) -> str:
@@ -33,6 +40,27 @@ def test_the_programs_that_pages_name_exist() -> None:
     starts = re.compile(r"python (?:-m tools\.[\w.]*\w|tools/[\w/]+\.py)")
     said = {start for page in pages for start in starts.findall(page.read_text())}
     assert said == {start_of(path) for path in PROGRAMS}
+
+
+def test_the_measurements_that_pages_name_are_those_of_the_registry() -> None:
+    pages = [ROOT / "Makefile", *ROOT.glob("docs/**/*.md"), *ROOT.glob("tools/**/*.py")]
+    named = {name for page in pages for name in re.findall(r"-m tools\.measure ([a-z]+)", page.read_text())}
+    own_programs = {"conformance", "fuzz", "gpu", "peers"}
+    assert named == MEASUREMENTS.keys() - own_programs
+    for module, _ in MEASUREMENTS.values():
+        assert isinstance(importlib.import_module(module).main, click.Command)
+
+
+def test_the_registry_lists_without_importing() -> None:
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "tools.measure"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert all(f"  {name} " in done.stderr for name in MEASUREMENTS)
+    assert not re.search(r"\|\s+torch$", done.stderr, re.MULTILINE)
 
 
 def test_one_starts_as_it_says(tmp_path: Path) -> None:

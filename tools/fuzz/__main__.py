@@ -1,5 +1,5 @@
 """python -m tools.fuzz: the fuzzer as a program (docs/fuzzing.md)."""
 
-from tools.fuzz.run import command
+from tools.fuzz.run import main
 
-command()
+main()

@@ -21,10 +21,10 @@ from lopa.runtime.cuda.driver import CudaDevice
 from lopa.runtime.tensorrt.manifest import TENSORRT_ENGINES, engine_for_device, target_of_device
 from lopa.runtime.tensorrt.manifest import engine_folder as tensorrt_folder
 from lopa.runtime.text.tokenizer import Tokenizer
+from tools.fuzz.case import NO_ANSWER, VERIFY_SECONDS, Case, Material
+from tools.fuzz.decode import OPTIONS, answer_of_bundle, answer_of_decoder, run_command
 from tools.fuzz.graphs import changed_graph
-from tools.fuzz_case.case import NO_ANSWER, VERIFY_SECONDS, Case, Material
-from tools.fuzz_case.decode import OPTIONS, answer_of_bundle, answer_of_decoder, run_command
-from tools.fuzz_case.material import (
+from tools.fuzz.material import (
     ascend_engine,
     bundle_of_way,
     costs,
@@ -33,7 +33,7 @@ from tools.fuzz_case.material import (
     tensorrt_engine,
     write_manifest,
 )
-from tools.fuzz_case.mutations import changed_bytes, changed_json, number, short, text_of_json, value
+from tools.fuzz.mutations import changed_bytes, changed_json, number, short, text_of_json, value
 
 _WAYS = ("cpu",) * 14 + ("numpy",) * 2 + ("portable",) * 3 + ("staged",)
 

@@ -12,8 +12,8 @@ from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint
 from lopa.export.source import source_from_checkpoint
 from lopa.export.weights.plan import tensor_records_from_plan
 from lopa.export.weights.writer import write_weights
-from tools.fuzz_case.case import NO_ANSWER, Case, Material
-from tools.fuzz_case.mutations import TEXTS, changed_bytes, changed_json, number, short, text_of_json, value
+from tools.fuzz.case import NO_ANSWER, Case, Material
+from tools.fuzz.mutations import TEXTS, changed_bytes, changed_json, number, short, text_of_json, value
 
 _SINGLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
 _TRACING_SECONDS = 60

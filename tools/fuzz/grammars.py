@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from lopa import Decoder, GrammarLimits
-from tools.fuzz_case.case import NO_ANSWER, Case, Material
-from tools.fuzz_case.decode import answer_of_decoder
-from tools.fuzz_case.mutations import changed_bytes, changed_json, short
+from tools.fuzz.case import NO_ANSWER, Case, Material
+from tools.fuzz.decode import answer_of_decoder
+from tools.fuzz.mutations import changed_bytes, changed_json, short
 
 _LIMITS = GrammarLimits(cpu_seconds=1.0, memory_bytes=256 * 2**20)
 _CLASSES = (r"\p{L}", r"\w", r"\d", ".", r"[^x]", "[a-z]", r"(?s:.)", r"\p{Han}", r"\S", "(?i:k)")

@@ -4,7 +4,7 @@ import random
 
 from onnx import AttributeProto, ModelProto, TensorProto
 
-from tools.fuzz_case.mutations import NUMBERS, TEXTS, short
+from tools.fuzz.mutations import NUMBERS, TEXTS, short
 
 _OPERATORS = (
     "Add",

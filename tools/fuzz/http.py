@@ -14,10 +14,10 @@ from typing import Any, Literal
 
 from lopa.runtime.errors import BadInputError
 from tools.fuzz.bundles import list_again
-from tools.fuzz_case.case import NO_ANSWER, Case, Material
-from tools.fuzz_case.decode import PROMPT
-from tools.fuzz_case.mutations import PIECES, TEXTS, changed_bytes, changed_json, short, text_of_json
-from tools.fuzz_case.server import Answer, FuzzedServer, answers_of, serving
+from tools.fuzz.case import NO_ANSWER, Case, Material
+from tools.fuzz.decode import PROMPT
+from tools.fuzz.mutations import PIECES, TEXTS, changed_bytes, changed_json, short, text_of_json
+from tools.fuzz.server import Answer, FuzzedServer, answers_of, serving
 
 _EXCHANGES = 5
 _MOST_BYTES = 300_000

@@ -8,9 +8,9 @@ from typing import Any
 
 from lopa import Decoder, GenerationConfig
 from lopa.runtime.text.chat_template import text_from_messages
-from tools.fuzz_case.case import NO_ANSWER, VERIFY_SECONDS, Case, Material
-from tools.fuzz_case.decode import PROMPT, answer_of_decoder, run_command
-from tools.fuzz_case.mutations import TEXTS, changed_bytes, changed_json, number, short, text_of_json, value
+from tools.fuzz.case import NO_ANSWER, VERIFY_SECONDS, Case, Material
+from tools.fuzz.decode import PROMPT, answer_of_decoder, run_command
+from tools.fuzz.mutations import TEXTS, changed_bytes, changed_json, number, short, text_of_json, value
 
 _ATOMS = (
     *("messages", "messages[0]", "messages[-1].content", "bos_token", "loop", "self", "namespace(a=1)", "x", "none"),

@@ -17,10 +17,57 @@ from pathlib import Path
 
 import click
 
-from tools.fuzz.kinds import KINDS
-from tools.fuzz_case.case import CLASSES, Outcome
-from tools.fuzz_case.material import bundles_made, material_from_bundles
-from tools.fuzz_case.worker import Asked, answer_in_a_process, outcomes
+from lopa.bench.table import Table
+from tools.fuzz.bundles import (
+    costs_case,
+    dimensions_case,
+    engine_case,
+    gears_case,
+    graph_case,
+    links_case,
+    manifest_case,
+    tokenizer_case,
+    weights_case,
+)
+from tools.fuzz.case import CLASSES, MakeCase, Outcome
+from tools.fuzz.checkpoints import checkpoint_case
+from tools.fuzz.grammars import grammar_case
+from tools.fuzz.http import http_case
+from tools.fuzz.material import bundles_made, material_from_bundles
+from tools.fuzz.requests import (
+    command_case,
+    config_case,
+    lines_case,
+    prompt_case,
+    template_case,
+)
+from tools.fuzz.tokenizers import chains_case
+from tools.fuzz.worker import Asked, answer_in_a_process, outcomes
+from tools.fuzz.writers import writers_case
+from tools.report import show_report
+
+KINDS: dict[str, MakeCase] = {
+    "manifest": manifest_case,
+    "dimensions": dimensions_case,
+    "graph": graph_case,
+    "weights": weights_case,
+    "links": links_case,
+    "costs": costs_case,
+    "gears": gears_case,
+    "engine": engine_case,
+    "tokenizer": tokenizer_case,
+    "grammar": grammar_case,
+    "chains": chains_case,
+    "template": template_case,
+    "checkpoint": checkpoint_case,
+    "lines": lines_case,
+    "config": config_case,
+    "prompt": prompt_case,
+    "command": command_case,
+    "writers": writers_case,
+    "http": http_case,
+}
+"""A kind is a function that makes the case of a random state."""
 
 
 @click.command()
@@ -33,7 +80,7 @@ from tools.fuzz_case.worker import Asked, answer_in_a_process, outcomes
 @click.option("--json", "lines", type=click.Path(path_type=Path), help="Write a line of JSON for every case to FILE.")
 @click.option("--bundle", type=click.Path(path_type=Path), help="A tiny bundle with two stages [default: one is made].")
 @click.option("--portable", type=click.Path(path_type=Path), help="A portable one [default: one is made].")
-def command(
+def main(
     cases: int,
     seed: int,
     kinds: tuple[str, ...],
@@ -67,38 +114,33 @@ def command(
                     click.echo(f"{len(found)} of {len(asked)} cases, {count} bad", err=True)
     if only:
         click.echo(json.dumps(asdict(found[0]), indent=2))
-    click.echo(table_of_outcomes(found))
     bad = [each for each in found if each.bad]
-    click.echo(bad_cases(bad))
+    show_report([table_of_outcomes(found), table_of_bad_cases(bad)])
     sys.exit(1 if bad else 0)
 
 
-def table_of_outcomes(found: Sequence[Outcome]) -> str:
-    """Kind by class, in Markdown."""
+def table_of_outcomes(found: Sequence[Outcome]) -> Table:
+    """Return the number of cases by kind and class."""
     counts = Counter((each.kind, each.found) for each in found)
     kinds = [kind for kind in KINDS if any(each.kind == kind for each in found)]
-    rows = [["kind", "cases", *CLASSES], ["---", *["---:"] * (len(CLASSES) + 1)]]
-    for kind in kinds:
-        of_kind = [counts[kind, name] for name in CLASSES]
-        rows.append([kind, str(sum(of_kind)), *map(str, of_kind)])
-    totals = [sum(counts[kind, name] for kind in kinds) for name in CLASSES]
-    rows.append(["all", str(sum(totals)), *map(str, totals)])
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    numbers = {kind: [counts[kind, name] for name in CLASSES] for kind in kinds}
+    numbers["all"] = [sum(column) for column in zip(*numbers.values(), strict=True)]
+    rows = ((kind, str(sum(row)), *map(str, row)) for kind, row in numbers.items())
+    return Table("Cases", ("kind", "cases", *CLASSES), tuple(rows))
 
 
-def bad_cases(bad: Sequence[Outcome]) -> str:
-    """Those of one place and error together, the most frequent first, each with its first case."""
+def table_of_bad_cases(bad: Sequence[Outcome]) -> Table:
+    """Return the bad cases, those of one place and error together, the most frequent first."""
     groups: dict[tuple[str, str, str], list[Outcome]] = {}
     for each in bad:
         groups.setdefault((each.found, each.error.partition(":")[0][:60], each.place), []).append(each)
-    if not groups:
-        return "no bad case"
-    lines = ["| n | class | error | where | first case: mutation |", "|---:|---|---|---|---|"]
+    rows = []
     for (kind, error, place), group in sorted(groups.items(), key=lambda item: -len(item[1])):
         first = min(group, key=lambda each: each.seed)
-        words = f"{error} | {place} | {first.name}: {first.mutation[:100]}".replace("\n", " ")
-        lines.append(f"| {len(group)} | {kind} | {words} |")
-    return "\n".join(lines)
+        case = f"{first.name}: {first.mutation[:100]}".replace("\n", " ")
+        rows.append((kind, str(len(group)), error, place, case))
+    title = "Bad cases" if bad else "no bad case"
+    return Table(title, ("class", "n", "error", "where", "first case: mutation"), tuple(rows))
 
 
 def _dealt(kinds: Sequence[str], cases: int, seed: int) -> Iterator[tuple[str, int]]:

@@ -16,9 +16,9 @@ from lopa.runtime.bundle import Bundle
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.text.tokenizer import Tokenizer
 from tools.fuzz.bundles import copied, list_again
-from tools.fuzz_case.case import Case, Material
-from tools.fuzz_case.decode import answer_of_bundle
-from tools.fuzz_case.mutations import changed_bytes, changed_json, number, text_of_json
+from tools.fuzz.case import Case, Material
+from tools.fuzz.decode import answer_of_bundle
+from tools.fuzz.mutations import changed_bytes, changed_json, number, text_of_json
 
 ADDRESS_BYTES = 3 * 2**29
 """Beyond what the process has: what a good tokenizer takes is far below."""

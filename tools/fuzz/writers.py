@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from lopa.cli.main import main
-from tools.fuzz_case.case import NO_ANSWER, Case, Material
-from tools.fuzz_case.decode import PROMPT
+from tools.fuzz.case import NO_ANSWER, Case, Material
+from tools.fuzz.decode import PROMPT
 
 _NAMES = ("out", "link", "hard", "folder/../out")
 """Names of the one file."""

@@ -11,7 +11,6 @@ docs/gpu-report.md says more.
 
 import math
 import shlex
-import sys
 from pathlib import Path
 
 import click
@@ -22,6 +21,7 @@ from lopa.runtime.errors import BadInputError
 from tools.checkpoint.likeness import LIKENESSES
 from tools.gpu.run import TEXT_NAME, Settings
 from tools.gpu.stages import check_results, gpu_report
+from tools.report import command_words
 from tools.shown_errors import errors_shown
 
 _DTYPES: dict[str, Dtype] = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
@@ -64,7 +64,7 @@ def main(
         likeness=LIKENESSES[like],
         out=out,
         work=work,
-        command=shlex.join(["python", "-m", "tools.gpu.report", *sys.argv[1:]]),
+        command=shlex.join(command_words()),
         device=device,
         dtypes=tuple(dict.fromkeys(_DTYPES[dtype] for dtype in dtypes)),
         stages=_stages_from_text(stages),

@@ -12,7 +12,6 @@ rounds, so that a long comparison can be run in pieces.
 import itertools
 import re
 import shlex
-import sys
 from pathlib import Path
 
 import click
@@ -27,6 +26,7 @@ from tools.peers.materials import Materials, check_prepared, prepare_materials
 from tools.peers.report import add_piece, report_of_folder, tables_of_report
 from tools.peers.rounds import measured_piece
 from tools.peers.sides import SIDES, groups_of_sides
+from tools.report import command_words
 from tools.shown_errors import errors_shown
 
 _LIKE = "dream-0.5b"
@@ -87,7 +87,7 @@ def measure(
         check_output(path)
     report_of_folder(output, name)  # a file of something else is refused now
     check_prepared(Materials(work))
-    command = shlex.join(["python", "-m", str(__package__), *sys.argv[1:]])
+    command = shlex.join(command_words())
     for number, shape, group in itertools.product(threads, shapes, groups_of_sides(sides)):
         what = f"rounds of {group[0].precision}, {shape.branches} x {shape.window}, {number} thread(s)"
         with progress_shown(what, rounds) as progress:

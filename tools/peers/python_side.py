@@ -22,7 +22,6 @@ from lopa.bench.speed.eager_session import EagerSession
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import Int64, Statistics, WindowBatch
 from lopa.runtime.sessions.session import Session, open_session
-from tools.peers.openvino_forward import open_openvino
 from tools.shown_errors import errors_shown
 
 _REQUEST = 0
@@ -86,7 +85,9 @@ def _open(kind: str, precision: str, folder: Path, threads: int, library: Path) 
     if kind == "lopa":
         return open_session(Bundle.open(folder), "cpu", threads=threads)
     if kind == "openvino":
-        return open_openvino(Bundle.open(folder), precision, threads, library)
+        sys.path.append(str(library))
+        device = "openvino:CPU:bf16" if precision == "bf16" else "openvino:CPU"
+        return open_session(Bundle.open(folder), device, threads=threads)
     torch.set_num_threads(threads)
     model = eager_model_from_checkpoint(folder, None, dtype=_TORCH_TYPES[precision])
     return EagerSession(model, together=True)

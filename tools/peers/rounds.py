@@ -5,6 +5,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from lopa.bench.forward.work import ForwardShape
 from lopa.bench.machine import Machine, date_now, machine_now
 from lopa.bench.progress import Progress, silent
 from lopa.bench.speed.measure import torch_threads
+from lopa.bench.turns import in_turns
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.errors import MissingBackendError
 from tools.peers.agreement import Agreement, agreement_of, check_agreement
@@ -115,12 +117,7 @@ def measured_piece(
             else:
                 process.close()
         peaks = _peaks(threads)
-        seconds: dict[Side, list[float]] = {side: [] for side in opened}
-        for done in range(rounds):
-            for side, process in opened.items():
-                time.sleep(_PAUSE)
-                seconds[side].append(process.run())
-            progress(done + 1)
+        seconds = in_turns({side: partial(_run, process) for side, process in opened.items()}, rounds, progress)
     return Piece(
         date=date_now(),
         command=command,
@@ -133,6 +130,11 @@ def measured_piece(
         sides=tuple(SideRounds(side.name, tuple(seconds[side]), found[side]) for side in opened),
         left_out=left_out,
     )
+
+
+def _run(process: SideProcess, _turn: int) -> float:
+    time.sleep(_PAUSE)
+    return process.run()
 
 
 def _tokens(materials: Materials, shape: ForwardShape, folder: Path) -> Tokens:

@@ -26,6 +26,7 @@ from tests.conformance.family_traces import (
 )
 from tests.conformance.recorded import Comparison, comparisons_of_file, trace_files
 
+from lopa.bench.machine import date_now, machine_line, machine_now
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.manifest import Dialect
 from lopa.runtime.errors import LopaError
@@ -93,6 +94,7 @@ def main(
 
 def _printed(recordings: Iterator[_Recording], device: str, counts: Sequence[int]) -> int:
     """The number of mismatches."""
+    click.echo(f"{machine_line(machine_now(), date_now())}\n")  # the last line has the sums: a log may keep it alone
     click.echo("| " + " | ".join(_HEADER) + " |\n|" + "---|" * len(_HEADER))
     sums = {count: [0] * (len(_HEADER) - 2) for count in counts}
     for recording in recordings:

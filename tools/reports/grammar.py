@@ -1,25 +1,27 @@
-"""Decodes by random schemas, judged by an independent validator; and what a grammar costs: markdown.
+"""Decodes by random schemas, judged by an independent validator; and what a grammar costs.
 
-    python -m tools.reports.grammar BUNDLE --decodes 1000 --seed 1
+Usage: python -m tools.measure grammar BUNDLE [--decodes N] [--seed N] [--strategies NAMES]
 
 Every decode has a schema, a strategy and options of its own. The exit code is 1 where an answer that ended by itself is
 not what its schema allows.
 """
 
-import argparse
 import json
 import random
-import statistics
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
+import click
 import jsonschema
+import numpy as np
 
+from lopa.bench.decoded_steps import result_with_steps
+from lopa.bench.table import Table
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.decoding.decoding import Step
 from lopa.runtime.errors import GrammarRefusedError
@@ -27,9 +29,10 @@ from lopa.runtime.generation_config import TRAITS, GenerationConfig, Strategy
 from lopa.runtime.grammar.source import reading_from_request, request_from_config
 from lopa.runtime.grammar.state import state_of_nothing
 from lopa.runtime.grammar.vocabulary import Vocabulary, vocabulary_from_tokenizer
-from lopa.runtime.requests.result import DoneEvent, GenerationResult
+from lopa.runtime.requests.result import GenerationResult
 from lopa.tiny import EVAL
 from tools.random_schemas import random_schema
+from tools.report import show_report
 
 STRATEGIES = tuple(sorted(name for name, traits in TRAITS.items() if traits.doubt_threshold is None))
 """Those that a grammar goes with: what it has read is not doubted any more."""
@@ -113,54 +116,54 @@ def seen_of_decodes(decoder: Decoder, count: int, seed: int, strategies: Sequenc
         schema, prompt = random_schema(rng), rng.choice(prompts)
         options = random_options(rng, schema, seen.ends.total(), strategies)
         config = decoder.config(**options)
-        steps: list[Step] = []
         try:
-            *_, last = decoder.stream(prompt, config, on_step=steps.append)
+            result, steps = result_with_steps(decoder, prompt, config)
         except GrammarRefusedError as error:
             seen.refused["no room" if "max_new_tokens" in error.received else error.received.rpartition(": ")[2]] += 1
             continue
-        assert isinstance(last, DoneEvent)
-        seen.add(config, last.result, steps)
-        seen.check(schema, last.result)
-        seen.time(config, last.result, vocabulary)
+        seen.add(config, result, steps)
+        seen.check(schema, result)
+        seen.time(config, result, vocabulary)
     return seen
 
 
-def report(seen: Seen, decodes: int) -> Iterator[str]:
-    """Lines of markdown."""
-    yield f"{decodes} decodes: {seen.ends['eos']} ended by themselves, {len(seen.invalid)} of them invalid; "
-    yield f"ends: {dict(seen.ends)}; strategies: {dict(seen.strategies)};"
-    yield f"schemas refused on top: {seen.refused.total()}"
-    yield from (f"- refused {number} times: {what}" for what, number in seen.refused.most_common())
-    yield f"{seen.tokens} tokens in {seen.steps} steps, {seen.tokens / max(1, seen.steps):.2f} a step"
-    yield ""
-    yield "| cost | n | median, us | 99 %, us | most, us |"
-    yield "|---|---|---|---|---|"
-    for name, values in (
-        ("a schema before its first token", seen.start),
-        ("a mask", seen.mask),
-        ("a token that is read, and its way to the end", seen.after),
-        ("a step without its forward", seen.host),
-    ):
-        ranked = sorted(1e6 * value for value in values)
-        middle, rare = statistics.median(ranked), ranked[int(0.99 * (len(ranked) - 1))]
-        yield f"| {name} | {len(ranked)} | {middle:.0f} | {rare:.0f} | {ranked[-1]:.0f} |"
-    yield from ("", *seen.invalid)
+def tables_of_decodes(seen: Seen) -> list[Table]:
+    """Return how the decodes ended, and what grammars cost."""
+    counts = {
+        **{f"ended: {reason}": count for reason, count in seen.ends.items()},
+        "ended by itself, and invalid": len(seen.invalid),
+        **{f"strategy {name}": count for name, count in seen.strategies.items()},
+        **{f"schema refused on top: {reason}": count for reason, count in seen.refused.most_common()},
+        "tokens": seen.tokens,
+        "steps": seen.steps,
+    }
+    costs = {
+        "a schema before its first token": seen.start,
+        "a mask": seen.mask,
+        "a token that is read, and its way to the end": seen.after,
+        "a step without its forward": seen.host,
+    }
+    return [
+        Table("Decodes", ("what", "count"), tuple((name, str(count)) for name, count in counts.items())),
+        Table("Microseconds", ("cost", "n", "median", "99 %", "maximum"), tuple(_row(*each) for each in costs.items())),
+    ]
 
 
-def main() -> int:
-    """Print the report of the bundle that the command line names."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("bundle", type=Path)
-    parser.add_argument("--decodes", type=int, default=1000)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--strategies", default=",".join(STRATEGIES))
-    asked = parser.parse_args()
-    with Decoder.open(asked.bundle, threads=1) as decoder:
-        seen = seen_of_decodes(decoder, asked.decodes, asked.seed, asked.strategies.split(","))
-    print("\n".join(report(seen, asked.decodes)))
-    return 1 if seen.invalid else 0
+def _row(name: str, seconds: Sequence[float]) -> tuple[str, ...]:
+    return (name, str(len(seconds)), *(f"{1e6 * value:.0f}" for value in np.percentile(seconds, (50, 99, 100))))
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+@click.command()
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.option("--decodes", type=click.IntRange(min=1), default=1000, show_default=True)
+@click.option("--seed", default=1, show_default=True)
+@click.option("--strategies", default=",".join(STRATEGIES), show_default=True)
+def main(bundle: Path, decodes: int, seed: int, strategies: str) -> None:
+    """Decode BUNDLE by random schemas, on one thread."""
+    with Decoder.open(bundle, threads=1) as decoder:
+        seen = seen_of_decodes(decoder, decodes, seed, strategies.split(","))
+    show_report(tables_of_decodes(seen))
+    for text in seen.invalid:
+        click.echo(text, err=True)
+    if seen.invalid:
+        sys.exit(1)

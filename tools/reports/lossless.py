@@ -1,13 +1,12 @@
-"""Whether lossless decodes have the tokens of the rule alone, and how many forwards they save.
+"""Random decodes, each by the rule alone and by exact speculative decoding: equal answers, and forwards saved.
 
-Usage: python -m tools.reports.lossless BUNDLE [--strategy NAME]... [--limit N] [--decodes N] [--seed N]
+Usage: python -m tools.measure speculative BUNDLE [--decodes N] [--seed N]
 
-First strategies with 2, 3 and 4 branches on evaluation prompts; then so many random configs and prompts, each decoded
-twice. Exits with 1 where two decodes differ.
+Exits with 1 where two answers differ, or speculation takes more forwards. `lopa-export bench --quality --strategies
+lossless-vanilla,..` says what it saves on evaluation prompts.
 """
 
 import sys
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,18 +14,15 @@ from pathlib import Path
 import click
 import numpy as np
 
-from lopa.bench.eval_set import eval_set_from_jsonl
 from lopa.bench.progress import progress_shown
-from lopa.bench.table import Table, show_table
+from lopa.bench.table import Table
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.generation_config import TRAITS, GenerationConfig, Strategy
-from lopa.runtime.requests.result import DoneEvent, GenerationResult
-from lopa.tiny import EVAL
+from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.requests.result import GenerationResult
 from tools.random_configs import random_config, random_prompt
+from tools.report import show_report
 
-STRATEGIES = tuple(name for name, traits in TRAITS.items() if traits.has_next_step)
-BRANCHES = (2, 3, 4)
 MOST_TOKENS = 96
 """Of a random decode: a few blocks of any size."""
 LOGPROB_ERROR = 1e-4
@@ -50,12 +46,15 @@ class Pair:
             or not np.allclose(one.logprobs or (), other.logprobs or (), rtol=0, atol=LOGPROB_ERROR)
         )
 
+    @property
+    def saved(self) -> int:
+        """Number of forwards that the speculative decode did without."""
+        return self.alone.steps - self.lossless.steps
+
 
 def decoded(decoder: Decoder, prompt: str | Sequence[int], config: GenerationConfig) -> GenerationResult:
     """The result of one request."""
-    *_, done = decoder.stream(prompt, config)
-    assert isinstance(done, DoneEvent)
-    return done.result
+    return next(iter(decoder.generate([prompt], config)))
 
 
 def pair_of(decoder: Decoder, prompt: str | Sequence[int], lossless: GenerationConfig) -> Pair:
@@ -90,83 +89,34 @@ def random_pairs(decoder: Decoder, seeds: Sequence[int]) -> Iterator[tuple[int, 
         yield seed, config, pair_of(decoder, random_prompt(rng, decoder), config)
 
 
-def row_of(name: str, pairs: dict[int, list[Pair]]) -> tuple[str, ...]:
-    """Forwards of the rule alone; of each number of branches how many times fewer and less time, and equal answers."""
-    alone = sum(pair.alone.steps for pair in pairs[BRANCHES[0]])
-    cells = []
-    for own in pairs.values():
-        equal = sum(not pair.differs for pair in own)
-        forwards = alone / sum(pair.lossless.steps for pair in own)
-        seconds = sum(pair.alone.seconds for pair in own) / sum(pair.lossless.seconds for pair in own)
-        cells.append(f"{forwards:.2f}, {seconds:.2f} ({equal} of {len(own)})")
-    return name, str(alone), *cells
-
-
 @click.command()
 @click.argument("bundle", type=click.Path(path_type=Path))
-@click.option(
-    "--strategy",
-    "strategies",
-    type=click.Choice(STRATEGIES),
-    multiple=True,
-    default=("vanilla", "sequential", "threshold", "d2f"),
-    show_default=True,
-    help="Repeatable.",
-)
-@click.option("--decodes", type=click.IntRange(min=0), default=100, show_default=True, help="Random ones.")
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the first random one.")
-@click.option("--limit", type=click.IntRange(min=0), default=5, show_default=True, help="Prompts of each kind.")
-@click.option("--max-new-tokens", type=click.IntRange(min=1), default=256, show_default=True)
-def main(
-    bundle: Path, strategies: tuple[Strategy, ...], decodes: int, seed: int, limit: int, max_new_tokens: int
-) -> None:
-    """Compare decodes of BUNDLE on one thread."""
-    rows, different = [], 0
-    with Decoder.open(bundle, ["cpu"], threads=1) as decoder:
-        prompts = [item.prompt for item in eval_set_from_jsonl(EVAL, limit=limit)] if limit else []
-        for strategy in strategies if prompts else ():
-            pairs = {
-                branches: [
-                    pair_of(
-                        decoder,
-                        prompt,
-                        decoder.config(
-                            strategy=strategy, lossless=True, branches=branches, max_new_tokens=max_new_tokens
-                        ),
-                    )
-                    for prompt in prompts
-                ]
-                for branches in BRANCHES
-            }
-            different += sum(pair.differs for own in pairs.values() for pair in own)
-            rows.append(row_of(strategy, pairs))
-        show_table(
-            Table(
-                title=f"{len(prompts)} prompts: forwards of the rule alone over those of lossless, the same of seconds "
-                "(equal answers)",
-                columns=("strategy", "forwards alone", *(f"{branches} branches" for branches in BRANCHES)),
-                rows=tuple(rows),
-            )
-        )
-        alone = lossless = more = unequal = 0
-        seen = Counter[str]()
-        with progress_shown("random decodes", decodes) as progress:
-            for number, config, pair in random_pairs(decoder, range(seed, seed + decodes)):
-                alone, lossless = alone + pair.alone.steps, lossless + pair.lossless.steps
-                seen[config.strategy] += 1
-                more += pair.lossless.steps > pair.alone.steps
-                if pair.differs:
-                    unequal += 1
-                    click.echo(f"seed {number} differs: {config}")
-                progress(number - seed + 1)
-        click.echo(
-            f"{decodes} random configs from seed {seed}: {decodes - unequal} with equal answers, {more} with more "
-            f"forwards; {alone} forwards by the rule alone, {lossless} lossless; "
-            + ", ".join(f"{name} {count}" for name, count in sorted(seen.items()))
-        )
-    if different or unequal or more:
+@click.option("--decodes", type=click.IntRange(min=1), default=100, show_default=True)
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the first decode.")
+def main(bundle: Path, decodes: int, seed: int) -> None:
+    """Compare exact speculative decodes of BUNDLE with plain ones, on one thread."""
+    by_strategy: dict[str, list[Pair]] = {}
+    with Decoder.open(bundle, ["cpu"], threads=1) as decoder, progress_shown("decodes", decodes) as progress:
+        for number, config, pair in random_pairs(decoder, range(seed, seed + decodes)):
+            by_strategy.setdefault(config.strategy, []).append(pair)
+            if pair.differs:
+                click.echo(f"seed {number} differs: {config}", err=True)
+            progress(number - seed + 1)
+    every = [pair for pairs in by_strategy.values() for pair in pairs]
+    rows = [_row(name, pairs) for name, pairs in (*sorted(by_strategy.items()), ("all", every))]
+    columns = ("strategy", "decodes", "equal answers", "with more forwards", "forwards", "plain / speculative")
+    show_report([Table(f"Random configs and prompts from seed {seed}", columns, tuple(rows))])
+    if any(pair.differs or pair.saved < 0 for pair in every):
         sys.exit(1)
 
 
-if __name__ == "__main__":
-    main()
+def _row(name: str, pairs: Sequence[Pair]) -> tuple[str, ...]:
+    plain, speculative = sum(pair.alone.steps for pair in pairs), sum(pair.lossless.steps for pair in pairs)
+    return (
+        name,
+        str(len(pairs)),
+        str(sum(not pair.differs for pair in pairs)),
+        str(sum(pair.saved < 0 for pair in pairs)),
+        str(plain),
+        f"{plain / speculative:.2f}",
+    )

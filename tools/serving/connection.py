@@ -70,7 +70,9 @@ class Connection:
         return Head(int(lines[0].split()[1]), {name.lower(): value.strip() for name, _, value in fields})
 
     async def body(self, head: Head) -> Any:
-        """The JSON behind a head that announces its length."""
+        """Return the JSON behind a head, which announces its length or is followed by chunks."""
+        if "content-length" not in head.headers:
+            return json.loads(b"".join([part async for part in self.parts()]))
         try:
             return json.loads(await self._reader.readexactly(int(head.headers["content-length"])))
         except asyncio.IncompleteReadError as error:

@@ -1,98 +1,321 @@
-"""A server over HTTP under load, beside the same requests through an engine in process.
+"""Servers under load beside an engine in this process: the same requests to each, in turns.
 
-Usage: python -m tools.serving.load BUNDLE [-o FOLDER] [--clients 1,2,...] [--requests N] [--rounds N]
-    [--branches N] [--tokens N] [--slots N]
+Usage: python -m tools.measure load BUNDLE [URL ...] [--model NAME] [-o FOLDER] [--clients 1,2,...] [--requests N]
+    [--rounds N] [--branches N] [--tokens N] [--slots N]
 
-The server is a process of its own, and so is this one, its client. So many clients ask one request after another, on
-connections that they keep, for answers at once, streamed, and streamed with drafts, until all prompts of a run are
-answered; then an engine in this process is asked for the same, with the server idle. All loads take turns in every
-round. Greedy, one thread. Prints tables; with -o writes load.json and load.md too.
+The sides are an engine in this process, a server of BUNDLE that is a process of its own, and each URL: a server that
+runs already and serves the same bundle. A URL ends in /v1 (OpenAI's protocol: lopa-export serve, Ray) or in /v2
+(Triton's, of which whole answers are requested only).
 
-Time outside the engine is seen in three ways: how much longer the same tokens take over HTTP, what share of the time no
-round runs, and how much more processor time the process takes that decodes. Latencies begin before a request is sent.
+Each client sends one request after another on a connection that it keeps, for whole answers, streamed ones, and
+streamed ones with drafts, until all prompts of a run are answered. All loads take turns in every round. Decoding is
+greedy, on one thread. Every answer must be what a decoder gives alone. Latencies begin before a request is sent. The
+clients are this process: they take from what they measure.
 """
 
 import asyncio
-import sys
-from collections.abc import Sequence
+import json
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import get_args
+from typing import Any, Literal, get_args
+from urllib.parse import urlsplit
 
 import click
+import numpy as np
 
 from lopa.bench.eval_set import eval_set_from_jsonl
-from lopa.bench.report import make_folder, prompt_file, run_now, write_report
-from lopa.bench.table import show_table
+from lopa.bench.progress import progress_shown
+from lopa.bench.report import PromptFile, Run, make_folder, prompt_file, run_now
+from lopa.bench.table import Table
+from lopa.bench.turns import in_turns, median_ratio
+from lopa.cli.options.devices import counts_from_text
 from lopa.runtime.decoder import Decoder
-from lopa.runtime.errors import BadInputError
+from lopa.runtime.engine import Engine
+from lopa.runtime.errors import BadInputError, CheckFailedError
+from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.requests.result import DoneEvent, GenerationResult, TextEvent
+from lopa.serve.openai.options import OURS
 from lopa.tiny import EVAL
-from tools.serving.load_report import LoadReport, Measured, Pair, tables_of_report
-from tools.serving.runs import Form, Load, run_in_process, run_over_http
-from tools.serving.server import ServerProcess, served
-from tools.shown_errors import errors_shown
+from tools.report import command_words, show_report
+from tools.serving.connection import Address, Connection, connected
+from tools.serving.events import events_of_parts
+from tools.serving.server import MODEL, served
 
-_CLIENTS = "1,2,4,8,16,32"
+Form = Literal["whole", "streamed", "with drafts"]
+"""How answers come: at once, as a stream of text, or as one with a draft after every step."""
+Ask = Callable[[str, Callable[[], None]], Coroutine[Any, Any, str]]
+"""Sends one prompt and returns the answer's text; calls back when the first text is there."""
+_ENGINE, _SERVER = "engine", "server"
+
+
+@dataclass(frozen=True)
+class Load:
+    """Clients with one request at a time each, until all prompts are answered."""
+
+    form: Form
+    clients: int
+    prompts: Sequence[str]
+    config: GenerationConfig
+    slots: int
+
+
+@dataclass
+class LoadRun:
+    """Seconds of one load on one side."""
+
+    wall: float = 0.0
+    first_text: list[float] = field(default_factory=list)
+    """Seconds to the first text of each streamed answer."""
+    whole: list[float] = field(default_factory=list)
+    """Seconds to the end of each answer."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """A server that is measured."""
+
+    address: Address
+    base: str
+    """Path of the protocol, which ends in /v1 or /v2."""
+    model: str
+
+    @property
+    def is_triton(self) -> bool:
+        """True for Triton's protocol."""
+        return self.base.endswith("/v2")
+
+
+@dataclass(frozen=True)
+class Measured:
+    """All runs of one load on one side."""
+
+    side: str
+    form: Form
+    clients: int
+    runs: tuple[LoadRun, ...]
+
+
+@dataclass(frozen=True)
+class LoadReport:
+    """Everything that was measured."""
+
+    run: Run
+    prompts: PromptFile
+    requests: int
+    """Number of requests in each run."""
+    tokens: int
+    """Number of tokens in all answers of a run."""
+    slots: int
+    branches: int
+    measured: tuple[Measured, ...]
+
+
+def place_from_url(url: str, model: str) -> Place:
+    """Return the server behind a URL. Raises BadInputError for a URL of neither protocol."""
+    parts = urlsplit(url)
+    base = parts.path.rstrip("/")
+    if parts.scheme != "http" or parts.hostname is None or not base.endswith(("/v1", "/v2")):
+        raise BadInputError(
+            f"URL {url[:80]!r}", expected="http://HOST:PORT/.../v1 or /v2", remedy="e.g. http://127.0.0.1:8000/v1"
+        )
+    return Place(Address(parts.hostname, parts.port or 80), base, model)
+
+
+async def run_in_process(decoder: Decoder, load: Load, expected: Sequence[str]) -> LoadRun:
+    """Run `load` through an engine of its own, from this process's event loop."""
+
+    async def ask(prompt: str, hear: Callable[[], None]) -> str:
+        handle = engine.submit(prompt, load.config, drafts=load.form == "with drafts")
+        if load.form == "whole":
+            return (await handle).text
+        text = ""
+        async for event in handle:
+            if isinstance(event, TextEvent):
+                hear()
+            if isinstance(event, DoneEvent):
+                text = event.result.text
+        return text
+
+    @asynccontextmanager
+    async def client() -> AsyncIterator[Ask]:
+        yield ask
+
+    with Engine(decoder, slots=load.slots, queue_limit=max(0, load.clients - load.slots)) as engine:
+        return await _run(load, client, expected, _ENGINE)
+
+
+async def run_over_http(place: Place, load: Load, expected: Sequence[str]) -> LoadRun:
+    """Run `load` over HTTP. Raises CheckFailedError when a request is refused or gets another answer."""
+    path, body_of = _triton_request(place, load) if place.is_triton else _openai_request(place, load)
+
+    @asynccontextmanager
+    async def client() -> AsyncIterator[Ask]:
+        async with connected(place.address) as connection:
+
+            async def ask(prompt: str, hear: Callable[[], None]) -> str:
+                await connection.send(path, json.dumps(body_of(prompt)).encode())
+                return await _text_of_reply(connection, hear)
+
+            yield ask
+
+    return await _run(load, client, expected, f"{place.address.host}:{place.address.port}")
+
+
+def tables_of_report(report: LoadReport) -> list[Table]:
+    """Return a table for each form; rates are medians over rounds, latencies are those of all answers."""
+    engine = {(each.form, each.clients): each for each in report.measured if each.side == _ENGINE}
+    tables = []
+    for form in dict.fromkeys(each.form for each in report.measured):
+        rows = []
+        for each in (each for each in report.measured if each.form == form):
+            walls = [run.wall for run in each.runs]
+            beside = [run.wall for run in engine[form, each.clients].runs]
+            wall = float(np.median(walls))
+            rows.append(
+                (
+                    f"{each.clients}, {each.side}",
+                    f"{report.requests / wall:.1f}",
+                    f"{report.tokens / wall:.0f}",
+                    f"{median_ratio(beside, walls):.2f}",
+                    _latencies([seconds for run in each.runs for seconds in run.first_text]),
+                    _latencies([seconds for run in each.runs for seconds in run.whole]),
+                )
+            )
+        title = f"Answers {form}: {report.requests} requests, {report.slots} slots, {report.branches} branch(es)"
+        columns = ("clients, side", "requests/s", "tokens/s", "rate / engine's", "first text, ms", "whole answer, ms")
+        tables.append(Table(f"{title}; ms at 50 % / 99 %", columns, tuple(rows)))
+    return tables
 
 
 @click.command()
 @click.argument("bundle", type=click.Path(path_type=Path))
+@click.argument("urls", nargs=-1)
+@click.option("--model", default="tiny", show_default=True, help="Name of the model behind the URLs.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Folder for load.json and load.md.")
-@click.option("--clients", default=_CLIENTS, show_default=True, help="At once; several numbers, each a load.")
-@click.option("--requests", type=click.IntRange(min=1), default=64, show_default=True, help="Of each run of a load.")
+@click.option("--clients", default="1,2,4,8,16,32", show_default=True, help="Numbers of clients, each a load.")
+@click.option("--requests", type=click.IntRange(min=1), default=64, show_default=True, help="Requests of each run.")
 @click.option("--rounds", type=click.IntRange(min=1), default=3, show_default=True)
 @click.option("--branches", default=1, show_default=True)
-@click.option("--tokens", default=64, show_default=True, help="Most of an answer.")
+@click.option("--tokens", default=64, show_default=True, help="Maximum number of tokens of an answer.")
 @click.option("--slots", default=8, show_default=True)
 def main(
-    bundle: Path, output: Path | None, clients: str, requests: int, rounds: int, branches: int, tokens: int, slots: int
+    bundle: Path,
+    urls: tuple[str, ...],
+    model: str,
+    output: Path | None,
+    clients: str,
+    requests: int,
+    rounds: int,
+    branches: int,
+    tokens: int,
+    slots: int,
 ) -> None:
-    """Measure, and show what was found."""
-    with errors_shown():
-        numbers = _numbers(clients)
-        if output is not None:
-            make_folder(output)
-        items = eval_set_from_jsonl(EVAL)
-        prompts = [items[number % len(items)].prompt for number in range(requests)]
-        with Decoder.open(bundle, threads=1) as decoder:
-            run = run_now(decoder.bundle, device="cpu", threads=1, arguments=["tools.serving.load", *sys.argv[1:]])
-            config = decoder.config(branches=branches, max_new_tokens=tokens)
-            forms: tuple[Form, ...] = get_args(Form)
-            loads = [Load(prompts, config, form, number, slots) for number in numbers for form in forms]
-            with served(bundle, ("--slots", slots, "--queue", max(numbers))) as server:
-                pairs = asyncio.run(_pairs(decoder, server, loads, rounds))
-        measured = tuple(Measured(load.form, load.clients, tuple(own)) for load, own in zip(loads, pairs, strict=True))
-        report = LoadReport(run, prompt_file(EVAL, None), requests, slots, branches, tokens, measured)
-        tables = tables_of_report(report)
-        if output is not None:
-            write_report(output, "load", report, tables)
-    for table in tables:
-        show_table(table)
+    """Measure servers beside an engine in this process."""
+    numbers = counts_from_text(clients, "--clients", "client")
+    places = {url: place_from_url(url, model) for url in urls}
+    if output is not None:
+        make_folder(output)
+    items = eval_set_from_jsonl(EVAL)
+    prompts = [items[number % len(items)].prompt for number in range(requests)]
+    with Decoder.open(bundle, threads=1) as decoder:
+        run = run_now(decoder.bundle, device="cpu", threads=1, arguments=command_words())
+        config = decoder.config(branches=branches, max_new_tokens=tokens)
+        alone = [next(iter(decoder.generate([prompt], config))) for prompt in prompts]
+        loads = [Load(form, number, prompts, config, slots) for number in numbers for form in get_args(Form)]
+        with served(bundle, ("--slots", slots, "--queue", max(numbers))) as server:
+            places = {_SERVER: Place(server.address, "/v1", MODEL), **places}
+            measured = _measured(decoder, places, loads, alone, rounds)
+    total = sum(result.tokens for result in alone)
+    report = LoadReport(run, prompt_file(EVAL, None), requests, total, slots, branches, measured)
+    show_report(tables_of_report(report), output=output, name="load", record=report)
 
 
-async def _pairs(decoder: Decoder, server: ServerProcess, loads: Sequence[Load], rounds: int) -> list[list[Pair]]:
-    """Of every load its pairs, one a round; HTTP comes first in one round, the engine in the next."""
-    pairs: list[list[Pair]] = [[] for _ in loads]
-    for number in range(rounds + 1):
-        for load, own in zip(loads, pairs, strict=True):
-            if number % 2:
-                http = await run_over_http(server, load)
-                engine = await run_in_process(decoder, load)
-            else:
-                engine = await run_in_process(decoder, load)
-                http = await run_over_http(server, load)
-            if number:  # the first round finds memory and caches cold
-                own.append(Pair(http, engine))
-    return pairs
+def _measured(
+    decoder: Decoder,
+    places: dict[str, Place],
+    loads: Sequence[Load],
+    alone: Sequence[GenerationResult],
+    rounds: int,
+) -> tuple[Measured, ...]:
+    """Run every load on every side in turns; the first turn finds memory and caches cold, and does not count."""
+    expected = [result.text for result in alone]
+
+    def side(place: Place | None, load: Load) -> Callable[[int], LoadRun]:
+        if place is None:
+            return lambda _: asyncio.run(run_in_process(decoder, load, expected))
+        return lambda _: asyncio.run(run_over_http(place, load, expected))
+
+    sides = {
+        (name, load.form, load.clients): side(place, load)
+        for load in loads
+        for name, place in {_ENGINE: None, **places}.items()
+        if place is None or not place.is_triton or load.form == "whole"
+    }
+    with progress_shown("rounds", rounds + 1) as progress:
+        found = in_turns(sides, rounds + 1, progress)
+    return tuple(Measured(*key, tuple(runs[1:])) for key, runs in found.items())
 
 
-def _numbers(text: str) -> list[int]:
-    numbers = [int(word) for word in text.split(",") if word.isdigit() and int(word) > 0]
-    if not numbers or len(numbers) != len(text.split(",")):
-        raise BadInputError(
-            f"--clients {text[:80]}", expected="whole numbers from 1, with commas", remedy="e.g. 1,8,32"
-        )
-    return numbers
+async def _run(
+    load: Load, client: Callable[[], AbstractAsyncContextManager[Ask]], expected: Sequence[str], side: str
+) -> LoadRun:
+    run = LoadRun()
+    waiting = iter(enumerate(load.prompts))
+
+    async def ask_all() -> None:
+        async with client() as ask:
+            for number, prompt in waiting:
+                began, heard = time.perf_counter(), list[float]()
+                text = await ask(prompt, lambda heard=heard: heard.append(time.perf_counter()))  # type: ignore[misc]
+                run.whole.append(time.perf_counter() - began)
+                run.first_text += [moment - began for moment in heard[:1]]
+                if text != expected[number]:
+                    raise CheckFailedError(
+                        f"{side} answers {text[:80]!r} to prompt {number}",
+                        expected=f"{expected[number][:80]!r}, as the bundle decodes it",
+                        remedy="serve the same bundle",
+                    )
+
+    began = time.perf_counter()
+    await asyncio.gather(*(ask_all() for _ in range(load.clients)))
+    run.wall = time.perf_counter() - began
+    return run
 
 
-if __name__ == "__main__":
-    main()
+def _openai_request(place: Place, load: Load) -> tuple[str, Callable[[str], dict[str, Any]]]:
+    body: dict[str, Any] = {
+        "model": place.model,
+        "max_tokens": load.config.max_new_tokens,
+        OURS: {"strategy": load.config.strategy, "branches": load.config.branches},
+    }
+    if load.form != "whole":
+        body |= {"stream": True, "stream_options": {"include_drafts": load.form == "with drafts"}}
+    return f"{place.base}/completions", lambda prompt: {**body, "prompt": prompt}
+
+
+def _triton_request(place: Place, load: Load) -> tuple[str, Callable[[str], dict[str, Any]]]:
+    body = {"max_new_tokens": load.config.max_new_tokens, "branches": load.config.branches}
+    return f"{place.base}/models/{place.model}/generate", lambda prompt: {**body, "text_input": prompt}
+
+
+async def _text_of_reply(connection: Connection, hear: Callable[[], None]) -> str:
+    head = await connection.head()
+    if "text/event-stream" not in head.headers.get("content-type", ""):
+        reply = await connection.body(head)
+        if head.status != 200:
+            raise CheckFailedError(f"{head.status}: {reply}", expected="an answer", remedy="read the server's log")
+        return str(reply["choices"][0]["text"] if "choices" in reply else reply["text_output"])
+    text = ""
+    async for data in events_of_parts(connection.parts()):
+        more = "" if data == b"[DONE]" else "".join(choice["text"] for choice in json.loads(data)["choices"])
+        if more:
+            hear()
+        text += more
+    return text
+
+
+def _latencies(seconds: Sequence[float]) -> str:
+    return " / ".join(f"{1000 * value:.0f}" for value in np.percentile(seconds, (50, 99))) if seconds else "-"

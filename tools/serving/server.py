@@ -25,7 +25,6 @@ MODEL = "soaked"
 PROGRAM = ("-m", "lopa.cli.main")
 _WAIT = 60.0
 _LOOK = 0.02
-_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True)
@@ -43,11 +42,17 @@ class ServerProcess:
 
     process: "subprocess.Popen[bytes]"
     address: Address
+    log: IO[bytes]
+    """Standard error of the process."""
 
     def metrics(self) -> dict[str, float]:
         """Every sample by its name and its labels but the model's, as `name` or `name{label="value"}`."""
         with urllib.request.urlopen(f"http://{self.address.host}:{self.address.port}/metrics", timeout=_WAIT) as told:
             return samples_of_text(told.read().decode())
+
+    def text_of_log(self) -> str:
+        """Return everything that the process has written to standard error."""
+        return _text_of(self.log)
 
     def resources(self) -> Resources:
         """Now."""
@@ -57,14 +62,6 @@ class ServerProcess:
         fields = dict(line.split(":", 1) for line in status.read_text().splitlines())
         megabytes = int(fields["VmRSS"].split()[0]) / 1024
         return Resources(round(megabytes, 1), sum(1 for _ in files.iterdir()), int(fields["Threads"]))
-
-    def processor_seconds(self) -> float:
-        """Of all its threads so far."""
-        stat = Path(f"/proc/{self.process.pid}/stat")
-        if not stat.is_file():
-            return 0.0
-        fields = stat.read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / _TICKS
 
 
 def samples_of_text(text: str) -> dict[str, float]:
@@ -91,7 +88,7 @@ def served(bundle: Path, options: Sequence[object], *, program: Sequence[str] = 
             [*command, *map(str, options)], stdout=subprocess.DEVNULL, stderr=said, env=environment
         )
         try:
-            yield ServerProcess(process, _address_of(process, said))
+            yield ServerProcess(process, _address_of(process, said), said)
             process.terminate()
             if process.wait(_WAIT) != 0:
                 raise _ended(process, said)

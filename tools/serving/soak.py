@@ -1,7 +1,7 @@
 """Thousands of requests of every kind to a server over HTTP, each answer checked: none lost, none mixed up.
 
-Usage: python -m tools.serving.soak BUNDLE [--requests N] [--distinct N] [--slots N] [--queue N] [--clients N]
-    [--seed N] [--patience SECONDS]
+Usage: python -m tools.measure soak BUNDLE [--requests N] [--distinct N] [--slots N] [--queue N] [--clients N]
+    [--seed N] [--patience SECONDS] [--failing N]
 
 What is asked: chats and completions, one prompt or several, one answer or more, greedy and drawn, streamed (some with
 drafts) and not, stop strings, every strategy. Some clients read slowly or send their body slowly, some have a
@@ -10,7 +10,8 @@ than there are places are turned away (429) and ask again.
 
 Every answer must be what a decoder gives that does nothing else; before, each is asked over HTTP alone. What a
 deadline cut, or a client left, must begin like it. At the end nothing runs, every place is free, the metrics count what
-the clients saw, and memory, open files and threads have not grown. Prints a report as JSON; exit code 1 when a check
+the clients saw, and memory, open files and threads have not grown. With --failing N the branches are dealt over N + 1
+devices, of which N fail one after another: no answer may change. Prints a report as JSON; exit code 1 when a check
 failed.
 """
 
@@ -35,7 +36,7 @@ from tools.serving.bad_requests import MOST_BODY, bad_requests
 from tools.serving.cases import Cases, cases_of_bundle
 from tools.serving.clients import Clients, WrongAnswerError
 from tools.serving.events import BadStreamError
-from tools.serving.server import MODEL, Resources, ServerProcess, served
+from tools.serving.server import MODEL, PROGRAM, Resources, ServerProcess, served
 from tools.serving.tally import Tally, faults_of_metrics
 from tools.shown_errors import errors_shown
 
@@ -44,6 +45,7 @@ _PARTS = 10
 _GROWTH = 0.05
 """Of memory from the middle to the end, as a share of all: more counts as a leak."""
 _LOOK = 0.02
+_LOST = "was lost, the others go on without it"
 _SETTLING = 2.0
 _MORE_THREADS = 2
 """A pool of threads begins one when it first needs it, which may be late."""
@@ -65,6 +67,7 @@ class SoakReport:
     """Answers of 429."""
     after_each_tenth: list[Resources] = field(default_factory=list)
     at_the_end: Resources | None = None
+    devices_lost: int = 0
     faults: list[str] = field(default_factory=list)
 
 
@@ -169,15 +172,26 @@ def chat_bundle(bundle: Path) -> Iterator[Path]:
 @click.option("--queue", default=8, show_default=True)
 @click.option("--clients", default=20, show_default=True, help="At once.")
 @click.option("--seed", default=0, show_default=True)
+@click.option("--failing", type=click.IntRange(min=0), default=0, show_default=True, help="Devices that fail.")
 @click.option("--patience", default=120.0, show_default=True, help="Seconds after which a request counts as lost.")
 def main(
-    bundle: Path, requests: int, distinct: int, slots: int, queue: int, clients: int, seed: int, patience: float
+    bundle: Path,
+    requests: int,
+    distinct: int,
+    slots: int,
+    queue: int,
+    clients: int,
+    seed: int,
+    failing: int,
+    patience: float,
 ) -> None:
     """Soak a server of BUNDLE that runs with one thread."""
     options = ("--slots", slots, "--queue", queue, "--max-body", MOST_BODY)
     with errors_shown(), chat_bundle(bundle) as chats:
         cases = cases_of_bundle(chats, distinct, seed)
-        with served(chats, options) as server:
+        # A request has several calls; half as many are surely made before the soak ends.
+        program = ("-m", "tools.serving.failing_server", str(failing), str(requests // 2)) if failing else PROGRAM
+        with served(chats, options, program=program) as server:
             report = asyncio.run(
                 soaked(
                     server,
@@ -189,9 +203,8 @@ def main(
                     patience=patience,
                 )
             )
+            report.devices_lost = server.text_of_log().count(_LOST)
+            if report.devices_lost != failing:
+                report.faults.append(f"{report.devices_lost} devices were lost, {failing} should be")
     print(json.dumps(asdict(report), indent=2))
     sys.exit(1 if report.faults else 0)
-
-
-if __name__ == "__main__":
-    main()

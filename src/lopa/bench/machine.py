@@ -39,6 +39,12 @@ def machine_now() -> Machine:
     )
 
 
+def machine_line(machine: Machine, date: str) -> str:
+    """Return one line that says when and where something was measured, and with which versions."""
+    versions = ", ".join(f"{name} {version}" for name, version in machine.versions.items())
+    return f"{date}; {machine.cpu}, {machine.cores} cores, {machine.system}, load {machine.load}; {versions}"
+
+
 def date_now() -> str:
     """UTC, ISO 8601, to the second."""
     return datetime.now(UTC).isoformat(timespec="seconds")

@@ -66,5 +66,5 @@ def costs_of(forward: Any = by_rows, **host: float) -> RoundCosts:
     )
 
 
-def run(decodes: Decodes, costs: RoundCosts, *, load: float, branches: int | str = 1, **fields: Any) -> Simulated:
+def run(decodes: Decodes, costs: RoundCosts, *, load: float, branches: int = 1, **fields: Any) -> Simulated:
     return simulated(Material(scenario_of(loads=[load], **fields), decodes, None), costs, load, branches)

@@ -9,10 +9,8 @@ from tests.bench.fleet.materials import by_rows, costs_of
 from tests.bench.fleet.test_scenario import COSTS
 
 from lopa.bench.fleet.arrivals import gaps, prompt_numbers
-from lopa.bench.fleet.branches import branches_under_load
 from lopa.bench.fleet.costs import measured_forward, modelled_forward
 from lopa.bench.fleet.scenario import Arrivals, ModelledCosts, Prompts
-from lopa.bench.scaling.paper import ForwardShape, roofline_seconds
 from lopa.runtime.bundle.costs import CostTable, ForwardCost
 from lopa.runtime.contract.sizes import Sizes
 
@@ -21,10 +19,10 @@ H200 = ModelledCosts(
 )
 
 
-@pytest.mark.parametrize("branches", [1, 2, 4, 8])
-def test_an_accelerator_is_modelled_as_in_the_page_on_scaling(branches: int) -> None:
+@pytest.mark.parametrize(("branches", "milliseconds"), [(1, 3.17), (2, 3.17), (4, 5.90), (8, 11.80)])
+def test_an_accelerator_is_modelled_as_in_the_page_on_scaling(branches: int, milliseconds: float) -> None:
     found = modelled_forward(H200)(Sizes(1, branches, 96, 64, 96))
-    assert found == pytest.approx(roofline_seconds(ForwardShape(branches, 96, 64, 96)))
+    assert 1e3 * found == pytest.approx(milliseconds, abs=0.005)
 
 
 def test_caches_are_moved_once_for_each_request() -> None:
@@ -53,13 +51,6 @@ def test_a_round_packs_what_fits_together_and_adds_the_host() -> None:
     assert round_.forward == pytest.approx(0.13)
     assert round_.host == pytest.approx(1.0 + 0.4 + 0.04 + 2 * 0.5)
     assert round_.seconds == round_.forward + round_.host
-
-
-def test_the_rule_takes_the_most_tokens_a_second() -> None:
-    tokens = {1: 4.0, 4: 8.0}
-    seconds = {1: [1.0, 1.1, 1.2], 4: [1.1, 2.2, 3.0]}
-    assert branches_under_load(3, tokens, seconds) == [4, 1, 1]
-    assert branches_under_load(1, {1: 1.0, 2: 2.0}, {1: [1.0], 2: [2.0]}) == [1]
 
 
 @pytest.mark.parametrize(("variation", "load"), [(None, 4.0), (1.0, 4.0), (3.0, 0.5)])

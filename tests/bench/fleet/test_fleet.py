@@ -1,4 +1,4 @@
-"""What happens to requests: none is lost unheard, failures, retries, prompts used again, branches by load."""
+"""What happens to requests: none is lost unheard, failures, retries, prompts used again."""
 
 import itertools
 from dataclasses import replace
@@ -12,7 +12,6 @@ from tests.bench.fleet.materials import SECOND, costs_of, decode, decodes_of, ru
 from lopa.bench.fleet.fleet import Router, Simulated
 from lopa.bench.fleet.point import FleetReport, Point, Times, best_points, point_of_run
 from lopa.bench.fleet.replica import Asked, PromptRows, Replica
-from lopa.runtime.contract.sizes import Sizes
 
 STEPS = decodes_of(
     [decode([300, 100, 100]), decode([200, 100], branches=2)],
@@ -42,9 +41,9 @@ FLEETS: list[dict[str, Any]] = [
 @pytest.mark.parametrize("fields", FLEETS, ids=lambda fields: ",".join(map(str, fields.values())))
 def test_every_request_is_counted_once_and_the_same_seed_gives_the_same(fields: dict[str, Any]) -> None:
     fields = {**fields, "replicas": 3, "slots": 2, "seconds": 40.0, "warm_up_seconds": 10.0, "seed": 7}
-    first, second = (run(STEPS, costs_of(), load=8.0, branches="load", **fields) for _ in range(2))
+    first, second = (run(STEPS, costs_of(), load=8.0, branches=2, **fields) for _ in range(2))
     assert outcomes(first) == outcomes(second)
-    point = point_of_run(scenario_of(**fields), 8.0, "load", first)
+    point = point_of_run(scenario_of(**fields), 8.0, 2, first)
     assert point.arrived == point.answered + point.refused + point.lost + point.on_their_way
     assert point.on_their_way <= 3 * (2 + fields["queue"]) + (50 if fields["retry"] else 0)
     assert point.answered
@@ -122,19 +121,6 @@ def test_affine_routing_deals_prompts_evenly() -> None:
     assert len(homes) == len({prompt for prompt, _ in homes})
 
 
-def test_branches_by_load_are_many_for_one_and_one_for_many() -> None:
-    """An accelerator: rows are free up to 400, and beyond that cost in proportion."""
-    decodes = decodes_of([decode([100] * 8), decode([100] * 6, branches=4)])
-
-    def seconds(sizes: Sizes) -> float:
-        return max(400, sizes.rows) / SECOND
-
-    few = run(decodes, costs_of(seconds), load=0.001, slots=8, branches="load", seconds=20_000.0, seed=1)
-    many = run(decodes, costs_of(seconds), load=50.0, slots=8, branches="load", seconds=100.0, seed=1)
-    assert {each.decode.branches for each in few.requests if each.decode} == {4}
-    assert [each.decode.branches for each in many.requests if each.decode][-20:] == [1] * 20
-
-
 def test_rates_and_cost_are_of_the_counted_seconds() -> None:
     fields = {
         "seconds": 1000.0,
@@ -167,7 +153,7 @@ def test_the_best_is_the_quickest_among_those_with_about_the_most_good_tokens() 
 
 def test_a_replica_that_fails_holds_nothing_any_more() -> None:
     env = simpy.Environment()
-    replica = Replica(0, env, scenario_of(slots=1), costs_of(), lambda asked, _: STEPS.of(asked.recorded, 1))
+    replica = Replica(0, env, scenario_of(slots=1), costs_of(), lambda asked: STEPS.of(asked.recorded, 1))
     held = [Asked(0, 0, 0.0) for _ in range(3)]
     for asked in held:
         replica.take(asked)
@@ -199,7 +185,7 @@ def test_a_prompt_leaves_its_home_only_while_that_is_full_or_down() -> None:
     env = simpy.Environment()
     scenario = scenario_of(slots=1, queue=0)
     replicas = [
-        Replica(number, env, scenario, costs_of(), lambda asked, _: STEPS.of(asked.recorded, 1)) for number in range(3)
+        Replica(number, env, scenario, costs_of(), lambda asked: STEPS.of(asked.recorded, 1)) for number in range(3)
     ]
     router = Router(replicas, "affine", np.random.default_rng(0))
     home = router.replica_for(17)

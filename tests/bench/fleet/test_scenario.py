@@ -30,7 +30,7 @@ SCENARIO: dict[str, Any] = {
     "decodes": "decodes.json",
     "costs": {"kind": "measured", "table": "costs.json"},
     "loads": [1, 2.5],
-    "branches": [1, 2, "load"],
+    "branches": [1, 2],
     "replicas": 2,
     "slots": 8,
     "queue": 16,
@@ -68,7 +68,7 @@ def test_a_scenario_is_read_with_its_files(folder: Path) -> None:
     material = material_from_file(written(folder, json.dumps(SCENARIO)))
     assert material.decodes.counts == (1, 2)
     assert material.table is not None
-    assert material.scenario.branches == (1, 2, "load")
+    assert material.scenario.branches == (1, 2)
     assert material_from_file(written(folder, json.dumps({**SCENARIO, "costs": MODELLED}))).table is None
 
 
@@ -82,6 +82,7 @@ def test_a_scenario_is_read_with_its_files(folder: Path) -> None:
         ("loads", [1e6], "requests in one load"),
         ("branches", [4], "1, 2"),
         ("branches", ["auto"], "branches[0]"),
+        ("branches", [1, "load"], "branches[1]"),
         ("branches", [1, 1], "each value once"),
         ("branches", [0], "branches[0]"),
         ("replicas", 0, "replicas"),
@@ -156,7 +157,7 @@ def test_the_example_of_the_page_can_be_used(folder: Path) -> None:
     decodes = decodes_of([decode([64, 32]), decode([64], branches=4)])
     (folder / "decodes.json").write_bytes(text_of_decodes(decodes))
     (folder / "costs.cpu.json").write_bytes(msgspec.json.encode(COSTS))
-    assert material_from_file(written(folder, example)).scenario.branches == (1, 4, "load")
+    assert material_from_file(written(folder, example)).scenario.branches == (1, 4)
     named = {field for row in page.split("\n") if row.startswith("| `") for field in row.split("|")[1].split("`")[1::2]}
     assert named >= set(Scenario.__struct_fields__) - {"schema", "decodes"}
 

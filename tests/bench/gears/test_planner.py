@@ -65,7 +65,7 @@ def test_no_choice_of_gears_is_better_at_run_time(
     found = plan(forwards, LIMITS, costs, most, most_bytes)
     assert gears_can_be_used(found.gears)
     assert len(found.gears) <= most
-    assert found.least_share == 1
+    assert 0.5 < found.least_share <= 1
     axes = (
         sorted({1, LIMITS.requests} | {sizes.requests for sizes in forwards}),
         sorted({1, LIMITS.branches} | {sizes.branches for sizes in forwards}),
@@ -147,7 +147,7 @@ def test_recorded_traces_with_eight_gears(path: Path, tiny_bundle: Path) -> None
         )  # fmt: skip
         unpadded, *others = rival_outcomes(forwards, limits, costs)
         outcome = outcome_of_gears("plan", found.gears, forwards)
-        assert found.least_share == 1
+        assert 0.97 < found.least_share <= 1
         assert outcome.seconds <= aim * unpadded.seconds
         largest = others[-1]
         assert outcome.seconds < largest.seconds

@@ -234,7 +234,6 @@ def test_devices_are_measured_projected_and_drawn(tiny_bundle: Path, tmp_path: P
         assert 0 < parts["engine"] < each["step"]
         assert each["predicted"] > 0
     assert "projected only" in done.stdout
-    assert "arXiv 2512.16229" in done.stdout
     assert (tmp_path / "out" / "scaling.md").read_text() + "\n" == done.stdout
     assert plot.read_bytes().startswith(b"\x89PNG")
 

@@ -34,7 +34,7 @@ def changed(path: Path, **fields: Any) -> Path:
 def test_tables_say_every_load_and_what_serves_it_best(scenario: Path) -> None:
     done = lopa_export("simulate", scenario)
     assert done.returncode == 0, done.stderr
-    for point in ("1, 1", "1, 2", "1, load", "2.5, 1", "2.5, 2", "2.5, load"):
+    for point in ("1, 1", "1, 2", "2.5, 1", "2.5, 2"):
         assert f"\n| {point}" in done.stdout
     assert "What serves each load best" in done.stdout
 
@@ -47,7 +47,7 @@ def test_the_report_is_the_same_each_time_and_the_plot_a_png(scenario: Path, tmp
     assert first.stdout == second.stdout
     report = json.loads(first.stdout)
     assert [(each["load"], each["branches"]) for each in report["points"]] == [
-        (load, branches) for load in (1.0, 2.5) for branches in (1, 2, "load")
+        (load, branches) for load in (1.0, 2.5) for branches in (1, 2)
     ]
     assert all(each["cost_per_million_tokens"] > 0 for each in report["points"])
     assert plot.read_bytes().startswith(b"\x89PNG")

@@ -5,11 +5,10 @@ from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
-import pytest
 from tests.runtime.random_windows import random_batch
 
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.contract.timeline import HOST, Span, Timeline, json_from_spans, spans_from_json
+from lopa.runtime.contract.timeline import HOST, Span, Timeline, json_from_spans
 from lopa.runtime.sessions.session import open_session
 
 SPANS = [
@@ -31,20 +30,6 @@ def test_the_file_is_of_the_trace_event_format() -> None:
         ("step 1: micro-batch 0", 2, 500_000, 250_000),
         ("step 1: select", 0, 750_000, 2_500),
     ]
-
-
-def test_a_file_is_read_back() -> None:
-    found = spans_from_json(json_from_spans(SPANS))
-    assert [(span.lane, span.work, span.step) for span in found] == [
-        ("a", "micro-batch 0", 1), ("b", "micro-batch 0", 1), (HOST, "select", 1)
-    ]  # fmt: skip
-    assert [round(span.end, 6) for span in found] == [0.5, 0.75, 0.7525]
-
-
-@pytest.mark.parametrize("text", ["{}", "[]", "{", '{"traceEvents": [{"ph": "X"}]}'])
-def test_another_file_is_refused(text: str) -> None:
-    with pytest.raises(ValueError):  # noqa: PT011 (any message: JSON's own or ours)
-        spans_from_json(text)
 
 
 def test_stages_work_in_order(tiny_staged: Path) -> None:

@@ -52,7 +52,7 @@ def test_fewer_forwards_for_the_same_tokens(decoder: Decoder, strategy: str, for
 
 
 def test_any_options(decoder: Decoder) -> None:
-    """Some; `python -m tools.reports.lossless` compares as many as one likes."""
+    """Some; `python -m tools.measure speculative` compares as many as one likes."""
     saved = 0
     for seed, config, pair in random_pairs(decoder, range(9000, 9012)):
         assert not pair.differs, (seed, config)

@@ -11,8 +11,8 @@ import time
 from pathlib import Path
 
 import numpy as np
-from tools.fuzz_case import worker
-from tools.fuzz_case.case import Case, Material
+from tools.fuzz import worker
+from tools.fuzz.case import Case, Material
 
 from lopa.runtime.errors import BadInputError
 

@@ -2,6 +2,7 @@
 
 import os
 import random
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,10 +13,9 @@ from tests.tools.fuzz.ending_cases import ENDS
 
 pytest.importorskip("torch")
 
-from tools.fuzz.kinds import KINDS
-from tools.fuzz.run import bad_cases, table_of_outcomes
-from tools.fuzz_case.case import Case, Material, Outcome
-from tools.fuzz_case.mutations import changed_bytes, changed_json
+from tools.fuzz.case import Case, Material, Outcome
+from tools.fuzz.mutations import changed_bytes, changed_json
+from tools.fuzz.run import KINDS, table_of_bad_cases, table_of_outcomes
 
 ROOT = Path(__file__).resolve().parents[3]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": python_path(), "OMP_NUM_THREADS": "1"}
@@ -43,7 +43,7 @@ def test_a_bounded_run_finds_nothing(tiny_staged: Path, tiny_portable: Path) -> 
     assert found.returncode == 0, found.stdout + found.stderr
     assert "no bad case" in found.stdout
     for kind in KINDS:
-        assert f"| {kind} | {CASES // len(KINDS)} |" in found.stdout
+        assert re.search(rf"\| {kind} +\| +{CASES // len(KINDS)} \|", found.stdout)
 
 
 def test_how_cases_end() -> None:
@@ -97,12 +97,12 @@ def test_the_table_and_the_groups_of_bad_cases() -> None:
         Outcome("links", 3, "foreign", "c", place="runtime/bundle/bundle.py:84", error="RuntimeError: loop"),
         Outcome("links", 5, "foreign", "d", place="runtime/bundle/bundle.py:84", error="RuntimeError: another"),
     ]
-    table = table_of_outcomes(found)
-    assert "| graph | 2 | 1 | 0 | 0 | 1 | 0 | 0 | 0 | 0 |" in table
-    assert "| all | 4 | 1 | 0 | 0 | 1 | 2 | 0 | 0 | 0 |" in table
-    shown = bad_cases([each for each in found if each.bad])
-    assert "| 2 | foreign | RuntimeError | runtime/bundle/bundle.py:84 | links 3: c |" in shown
-    assert "graph" not in shown
+    rows = table_of_outcomes(found).rows
+    assert ("graph", "2", "1", "0", "0", "1", "0", "0", "0", "0") in rows
+    assert rows[-1] == ("all", "4", "1", "0", "0", "1", "2", "0", "0", "0")
+    bad = table_of_bad_cases([each for each in found if each.bad])
+    assert bad.rows == (("foreign", "2", "RuntimeError", "runtime/bundle/bundle.py:84", "links 3: c"),)
+    assert table_of_bad_cases([]).title == "no bad case"
 
 
 def test_one_case_is_replayed_and_its_files_kept(tiny_staged: Path, tiny_portable: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""tools/fuzz_case/server.py: what it takes for an answer."""
+"""tools/fuzz/server.py: what it takes for an answer."""
 
 import socket
 
@@ -6,8 +6,8 @@ import pytest
 
 pytest.importorskip("torch")
 
-import tools.fuzz_case.server
-from tools.fuzz_case.server import answers_of
+import tools.fuzz.server
+from tools.fuzz.server import answers_of
 
 ERROR = b'{"error": {"message": "m", "type": "t", "param": null, "code": "c"}}'
 CHUNK = b'data: {"choices": []}\n\n'
@@ -62,7 +62,7 @@ def test_answers_that_may_not(sent: bytes) -> None:
 
 
 def test_silence_is_a_hang(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tools.fuzz_case.server, "PATIENCE", 0.3)
+    monkeypatch.setattr(tools.fuzz.server, "PATIENCE", 0.3)
     client, server = socket.socketpair()
     with client, server, pytest.raises(TimeoutError, match="no answer"):
         answers_of(client, bodies=True)

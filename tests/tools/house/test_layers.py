@@ -120,7 +120,7 @@ def test_modules_are_named_in_strings_where_a_backend_is_chosen() -> None:
         # Names that are looked at, and import nothing:
         "src/lopa/runtime/strategy/strategies.py",  # of a group of entry points
         "src/lopa/cli/main.py",  # of a logger, and of a module that may have been imported
-        "tools/measure_export.py",  # of the program to start
-        "tools/serving/server.py",  # the same
-        "tools/vendors/measure_rtx_build.py",  # the same
+        "tools/measure.py",  # the table of measurements
+        "tools/serving/server.py",  # of the program to start
+        "tools/serving/soak.py",  # the same
     }

@@ -5,15 +5,12 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import pytest
 import torch
-from tools.peers.openvino_forward import open_openvino
 from tools.peers.python_side import prepared, windows_of_tokens
 
 from lopa.bench.speed.eager_model import eager_model_from_checkpoint
 from lopa.bench.speed.eager_session import EagerSession
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.errors import MissingBackendError
 from lopa.runtime.sessions.session import open_session
 from lopa.tiny import ADAPTER, CHECKPOINT
 
@@ -58,13 +55,6 @@ def test_windows_see_themselves_and_want_every_row() -> None:
     assert batch.window_mask.all()
     np.testing.assert_array_equal(batch.position_ids[0, 2], np.arange(PREFIX, PREFIX + 8))
     np.testing.assert_array_equal(batch.logits_index[0, 1], np.arange(8))
-
-
-def test_no_openvino(tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "openvino", None)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    with pytest.raises(MissingBackendError, match="OpenVINO cannot be imported"):
-        open_openvino(Bundle.open(tiny_bundle), "f32", 1, tmp_path)
 
 
 def test_a_process_says_what_it_lacks(tiny_bundle: Path) -> None:

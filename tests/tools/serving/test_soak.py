@@ -1,10 +1,12 @@
 """A short soak of a real server, and servers that were broken on purpose: each has to be seen."""
 
 import asyncio
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.tools.run_tool import run_tool
 from tools.serving.bad_requests import MOST_BODY
 from tools.serving.cases import Cases, cases_of_bundle
 from tools.serving.server import PROGRAM, served
@@ -130,6 +132,14 @@ def test_a_short_soak_loses_nothing_and_mixes_nothing_up(chats: Path, cases: Cas
     assert sum(count for outcome, count in report.outcomes.items() if outcome.startswith("leaves")) > 5
     assert report.turned_away >= 2
     assert report.answers > 50
+
+
+def test_devices_that_fail_change_no_answer(tiny_bundle: Path) -> None:
+    done = run_tool("measure", "soak", tiny_bundle, "--requests", 60, "--distinct", 10, "--failing", 2)
+    assert done.returncode == 0, done.stdout + done.stderr
+    report = json.loads(done.stdout)
+    assert (report["devices_lost"], report["faults"]) == (2, [])
+    assert report["outcomes"]["the same as alone"] > 25
 
 
 def test_a_server_that_is_wrong_in_many_ways_is_seen(chats: Path, cases: Cases) -> None:

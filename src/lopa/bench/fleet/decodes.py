@@ -5,7 +5,6 @@ length. Knows sizes only: no tokens, no costs.
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
-from statistics import fmean
 from typing import Annotated
 
 import msgspec
@@ -105,15 +104,6 @@ class Decodes(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
         """Mean over all steps."""
         chosen = self.with_branches(branches)
         return sum(each.tokens for each in chosen) / sum(len(each.steps) for each in chosen)
-
-    def mean_step(self, branches: int) -> tuple[float, float, float]:
-        """Sequences, window and prefix of a step, means over all."""
-        steps = [step for each in self.with_branches(branches) for step in each.steps]
-        return (
-            fmean(step.sequences for step in steps),
-            fmean(step.window for step in steps),
-            fmean(step.prefix for step in steps),
-        )
 
 
 def decodes_from_file(path: Path) -> Decodes:

@@ -7,11 +7,10 @@ import numpy as np
 import simpy
 
 from lopa.bench.fleet.arrivals import gaps, prompt_numbers
-from lopa.bench.fleet.branches import branches_of_decodes
 from lopa.bench.fleet.costs import RoundCosts
 from lopa.bench.fleet.decodes import RecordedDecode
 from lopa.bench.fleet.replica import Asked, Replica, Work
-from lopa.bench.fleet.scenario import UNDER_LOAD, Failures, Material, Prompts, Retry, Routing
+from lopa.bench.fleet.scenario import Failures, Material, Prompts, Retry, Routing
 
 _SPREAD = 2654435761
 """An odd number near 2**32 over the golden ratio, by which prompts with numbers in a row get replicas far apart."""
@@ -26,8 +25,8 @@ class Simulated:
     replicas: Sequence[Work]
 
 
-def simulated(material: Material, costs: RoundCosts, load: float, branches: int | str) -> Simulated:
-    """One load, in requests a second, with a number of branches or with UNDER_LOAD.
+def simulated(material: Material, costs: RoundCosts, load: float, branches: int) -> Simulated:
+    """One load, in requests a second, with a number of branches.
 
     The clients are the same for every number of branches: arrivals, prompts, routing and failures have generators of
     their own.
@@ -38,17 +37,12 @@ def simulated(material: Material, costs: RoundCosts, load: float, branches: int 
 
 
 class _Fleet:
-    def __init__(self, material: Material, costs: RoundCosts, branches: int | str) -> None:
+    def __init__(self, material: Material, costs: RoundCosts, branches: int) -> None:
         self._material, self._scenario = material, material.scenario
         self._env = simpy.Environment()
         seeds = np.random.SeedSequence(self._scenario.seed).spawn(5)
         self._arriving, self._asking, routing, self._retrying, self._failing = map(np.random.default_rng, seeds)
-        self._by_load: list[int] | None = None
-        self._branches = 0
-        if branches == UNDER_LOAD:
-            self._by_load = branches_of_decodes(material.decodes, costs, self._scenario.slots)
-        else:
-            self._branches = int(branches)
+        self._branches = branches
         self.requests: list[Asked] = []
         self.replicas = [
             Replica(number, self._env, self._scenario, costs, self._decode) for number in range(self._scenario.replicas)
@@ -62,9 +56,8 @@ class _Fleet:
                 self._env.process(self._fails(replica, self._scenario.failures))
         self._env.run(until=self._scenario.seconds)
 
-    def _decode(self, asked: Asked, running: int) -> RecordedDecode:
-        branches = self._branches if self._by_load is None else self._by_load[running - 1]
-        return self._material.decodes.of(asked.recorded, branches)
+    def _decode(self, asked: Asked) -> RecordedDecode:
+        return self._material.decodes.of(asked.recorded, self._branches)
 
     def _clients(self, load: float) -> Generator[simpy.Event, None, None]:
         recorded = len(self._material.decodes.prompts)

@@ -4,7 +4,6 @@ from typing import Any
 
 from lopa.bench.figure import png_from_figure
 from lopa.bench.fleet.point import FleetReport
-from lopa.bench.fleet.scenario import UNDER_LOAD
 
 
 def png_from_fleet(report: FleetReport) -> bytes:
@@ -17,8 +16,6 @@ def png_from_fleet(report: FleetReport) -> bytes:
         points = [point for point in report.points if point.branches == branches]
         loads = [point.load for point in points]
         style: dict[str, Any] = {"marker": ".", "label": "1 branch" if branches == 1 else f"{branches} branches"}
-        if branches == UNDER_LOAD:
-            style = {"color": "black", "ls": "--", "label": "branches by load"}
         rates.plot(loads, [point.good_tokens_per_second for point in points], **style)
         (line,) = times.plot(loads, [point.whole.p50 or float("nan") for point in points], **style)
         times.plot(loads, [point.whole.p99 or float("nan") for point in points], color=line.get_color(), ls=":", lw=1)

@@ -29,7 +29,7 @@ class Point:
 
     load: float
     """Requests a second."""
-    branches: int | str
+    branches: int
     arrived: int
     """Requests in all the seconds, warm-up included: the sum of the four below."""
     answered: int
@@ -60,8 +60,6 @@ class Point:
     """Of the rounds' forwards."""
     host_seconds_a_step: float | None
     """Of a request's step, beyond its forward."""
-    mean_branches: float | None
-    """Of the answers."""
     cost_per_million_tokens: float | None
     """Of good tokens; None without a price or without such tokens."""
 
@@ -101,7 +99,7 @@ def best_points(report: FleetReport) -> list[Point]:
     return best
 
 
-def point_of_run(scenario: Scenario, load: float, branches: int | str, run: Simulated) -> Point:
+def point_of_run(scenario: Scenario, load: float, branches: int, run: Simulated) -> Point:
     """Counts what ended after the warm-up."""
     counted_seconds = scenario.seconds - scenario.warm_up_seconds
     counted = [each for each in run.requests if each.ended is not None and each.ended >= scenario.warm_up_seconds]
@@ -138,7 +136,6 @@ def point_of_run(scenario: Scenario, load: float, branches: int | str, run: Simu
         host_seconds_a_step=_ratio(
             sum(work.host_seconds for work in run.replicas), sum(work.steps for work in run.replicas)
         ),
-        mean_branches=_mean([each.decode.branches for each in answers if each.decode is not None]),
         cost_per_million_tokens=None
         if price is None or not good_rate
         else price * scenario.replicas / (3600 * good_rate) * 1e6,
@@ -167,10 +164,6 @@ def _times(seconds: Sequence[float]) -> Times:
 
 def _share(part: int, of: int) -> float:
     return part / of if of else 0.0
-
-
-def _mean(values: Sequence[int]) -> float | None:
-    return _ratio(sum(values), len(values))
 
 
 def _ratio(total: float, of: int) -> float | None:

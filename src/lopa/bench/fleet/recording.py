@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from lopa.bench.decoded_steps import result_with_steps
 from lopa.bench.eval_set import eval_set_from_jsonl
 from lopa.bench.fleet.decodes import DECODES_SCHEMA, Decodes, RecordedDecode, RecordedStep
 from lopa.bench.machine import date_now
@@ -10,7 +11,6 @@ from lopa.bench.table import Table
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.decoding.decoding import Step
 from lopa.runtime.generation_config import GenerationConfig
-from lopa.runtime.requests.result import DoneEvent
 from lopa.tiny import EVAL
 
 
@@ -59,16 +59,14 @@ def _row(decodes: Decodes, count: int) -> tuple[str, ...]:
 
 
 def _recorded(decoder: Decoder, prompt: str, config: GenerationConfig) -> RecordedDecode:
-    steps: list[Step] = []
-    *_, last = decoder.stream(prompt, config, on_step=steps.append)
-    assert isinstance(last, DoneEvent)
+    result, steps = result_with_steps(decoder, prompt, config)
     first = steps[0].windows
     assert isinstance(config.branches, int)
     return RecordedDecode(
         branches=config.branches,
-        prompt=len(last.result.prompt_ids),
+        prompt=len(result.prompt_ids),
         prompt_rows=first.commit,
-        tokens=last.result.tokens,
+        tokens=result.tokens,
         steps=tuple(map(_recorded_step, steps)),
     )
 

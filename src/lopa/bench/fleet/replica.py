@@ -42,8 +42,8 @@ class Asked:
     """Whether its prompt's rows were found."""
 
 
-Decode = Callable[[Asked, int], RecordedDecode]
-"""How a request is decoded, given how many will run beside it and itself."""
+Decode = Callable[[Asked], RecordedDecode]
+"""Return how a request is decoded."""
 
 
 @dataclass
@@ -167,15 +167,14 @@ class Replica:
         free = self._slots - len(self._running)
         rows = [self._rows_to_compute(asked) for asked in list(self._waiting)[:free]]
         for _ in range(self._admission.number_joining(rows, nothing_runs=not self._running)):
-            beside = min(self._slots, self.requests)
             asked = self._waiting.popleft()
-            asked.decode = self._decode(asked, beside)
+            asked.decode = self._decode(asked)
             asked.started, asked.step = self._env.now, 0
             asked.known = self._prompts.use(asked.prompt)
             self._running.append(asked)
 
     def _rows_to_compute(self, asked: Asked) -> int:
-        return 0 if asked.prompt in self._prompts else self._decode(asked, 1).prompt
+        return 0 if asked.prompt in self._prompts else self._decode(asked).prompt
 
     def _round(self) -> Round:
         shapes, branches = [], []

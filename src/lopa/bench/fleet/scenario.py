@@ -16,8 +16,6 @@ from lopa.runtime.generation_config import MOST_BRANCHES
 from lopa.runtime.requests.admission import JOINING_ROWS
 
 SCENARIO_SCHEMA = 1
-UNDER_LOAD = "load"
-"""In place of a number of branches: chosen when a request starts, by how many run and wait."""
 _MOST_REQUESTS = 5_000_000
 """Of one simulated load: more would take hours and hold gigabytes."""
 _EXPECTED = "a scenario as docs/scale.md describes it"
@@ -29,7 +27,7 @@ Least0 = Annotated[float, Meta(ge=0, le=_MOST)]
 Rate = Annotated[float, Meta(gt=0, le=1e9)]
 Count = Annotated[int, Meta(ge=1, le=2**20)]
 Routing = Literal["random", "turns", "least loaded", "affine"]
-Branches = Annotated[int, Meta(ge=1, le=MOST_BRANCHES)] | Literal["load"]
+Branches = Annotated[int, Meta(ge=1, le=MOST_BRANCHES)]
 
 
 class _Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -42,7 +40,7 @@ class MeasuredCosts(_Part, tag_field="kind", tag="measured", frozen=True):
     table: str
     """Its file, seen from the scenario's folder."""
     slowdown: Annotated[float, Meta(gt=0, le=1000)] = 1.0
-    """How many times as long as there a forward takes in a server, after idling: as `tools.fleet.load` finds it."""
+    """How many times as long as there a forward takes in a server, after idling."""
     joining_seconds: Least0 = 0.0
     """Of every request once, beside its steps: it is read, joins, and its answer is written."""
 
@@ -194,7 +192,7 @@ def _reasons_against_material(
     scenario: Scenario, decodes: Decodes, table: CostTable | None
 ) -> Iterator[tuple[str, str]]:
     for branches in scenario.branches:
-        if branches != UNDER_LOAD and branches not in decodes.counts:
+        if branches not in decodes.counts:
             yield f"branches {branches}", f"numbers that were recorded: {', '.join(map(str, decodes.counts))}"
     if scenario.stored_rows and decodes.window != "block_causal":
         yield (

@@ -41,11 +41,8 @@ _COLUMNS = (
 
 
 def _row(point: Point) -> tuple[str, ...]:
-    branches = str(point.branches)
-    if isinstance(point.branches, str) and point.mean_branches is not None:
-        branches += f" ({point.mean_branches:.1f})"
     return (
-        f"{point.load:g}, {branches}",
+        f"{point.load:g}, {point.branches}",
         f"{point.good_answers_per_second:.2f}",
         f"{point.tokens_per_second:.0f}",
         f"{point.good_tokens_per_second:.0f}",

@@ -8,16 +8,16 @@ import statistics
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from lopa.bench.forward.random_inputs import random_prefix_rows, random_window
 from lopa.bench.forward.work import ForwardShape
-from lopa.bench.machine import Machine
 from lopa.bench.progress import Progress, silent
-from lopa.bench.table import Table
+from lopa.bench.turns import in_turns
 from lopa.runtime.bundle.manifest import Manifest
-from lopa.runtime.contract import Statistics
+from lopa.runtime.contract import Statistics, WindowBatch
 from lopa.runtime.sessions.session import Session
 
 _REQUEST = 0
@@ -40,19 +40,6 @@ class SideResult:
     """Mean difference of the most probable token's log-probability from the first side's."""
 
 
-@dataclass(frozen=True)
-class ForwardReport:
-    """Everything that tools/reports/forward.py measured. The first side is what the others are compared with."""
-
-    benchmark: str
-    date: str
-    command: str
-    machine: Machine
-    threads: int
-    rounds: int
-    results: tuple[SideResult, ...]
-
-
 def compared_forwards(
     sides: Mapping[str, Session],
     manifest: Manifest,
@@ -70,22 +57,23 @@ def compared_forwards(
         rows = random_prefix_rows(manifest, shape.prefix, rng)
         batch = random_window(manifest, _REQUEST, shape, rng)
         answers: dict[str, Statistics] = {}
-        seconds: dict[str, list[float]] = {name: [] for name in sides}
         try:
             for name, session in sides.items():
                 session.append_rows(_REQUEST, rows)
                 answers[name] = session.forward(batch)  # not counted: it pays for memory that all others find ready
-            for done in range(rounds):
-                for name, session in sides.items():
-                    began = time.perf_counter()
-                    session.forward(batch)
-                    seconds[name].append(time.perf_counter() - began)
-                progress(number * rounds + done + 1)
+            timed = {name: partial(_seconds_of_forward, session, batch) for name, session in sides.items()}
+            seconds = in_turns(timed, rounds, lambda done, _=None, before=number * rounds: progress(before + done))
         finally:
             for session in sides.values():
                 session.release(_REQUEST)
         results += results_of_shape(shape, seconds, answers)
     return tuple(results)
+
+
+def _seconds_of_forward(session: Session, batch: WindowBatch, _turn: int) -> float:
+    began = time.perf_counter()
+    session.forward(batch)
+    return time.perf_counter() - began
 
 
 def results_of_shape(
@@ -107,29 +95,3 @@ def results_of_shape(
         )
         for name, found in seconds.items()
     ]
-
-
-def table_from_forwards(report: ForwardReport) -> Table:
-    """A row for every side and shape."""
-    return Table(
-        title=f"Milliseconds of a forward: {report.threads} thread(s), {report.machine.cpu}, {report.rounds} rounds",
-        columns=(
-            "side, branches x window, prefix, rows wanted of each branch",
-            "median",
-            "least",
-            "times faster",
-            "same best token",
-            "mean log-probability error",
-        ),
-        rows=tuple(
-            (
-                f"{each.side}, {each.shape.branches} x {each.shape.window}, {each.shape.prefix}, {each.shape.wanted}",
-                f"{each.median * 1e3:.0f}",
-                f"{each.least * 1e3:.0f}",
-                f"{each.ratio:.2f}",
-                f"{each.same_best:.1%}",
-                f"{each.logprob_error:.1e}",
-            )
-            for each in report.results
-        ),
-    )

@@ -1,7 +1,7 @@
 """The gears for a set of forwards: those few shapes in which they all run in the least expected time.
 
-Exact for the sizes that occur: every combination of occurring requests, branches, windows and prefixes is a candidate,
-and the search for the best few of them is exact (column_search). Knows no file and no engine.
+Every combination of occurring requests, branches, windows and prefixes is a candidate; column_search chooses a few of
+them. Knows no file and no engine.
 """
 
 import math
@@ -30,7 +30,7 @@ class Choice:
 
     gears: tuple[Gear, ...]
     least_share: float
-    """Proven: any choice of as many candidates takes at least this share of its time; 1 when the search ended."""
+    """Proven: any choice of as many candidates takes at least this share of its time; 1 when none is better."""
     every_size: bool
     """Whether all sizes that occur were considered; otherwise they were too many, and some were rounded up first."""
 

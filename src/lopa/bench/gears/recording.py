@@ -1,9 +1,10 @@
 """The forwards of decodes, request by request: what gears are planned from. Knows sizes only, no tokens."""
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from lopa.bench.decoded_steps import result_with_steps
 from lopa.bench.progress import Progress
 from lopa.runtime.bundle.gears import Source
 from lopa.runtime.contract import tiles
@@ -51,8 +52,7 @@ def recording_from_decoder(
     requests: list[tuple[Sizes, ...]] = []
     longest = 0
     for prompt in prompts:
-        steps: list[Step] = []
-        deque(decoder.stream(prompt, config, on_step=steps.append), maxlen=0)
+        _, steps = result_with_steps(decoder, prompt, config)
         longest = max(longest, steps[0].branches[0].layout.prompt)
         requests.append(tuple(map(sizes_of_step, steps)))
         progress(len(requests))

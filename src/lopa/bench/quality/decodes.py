@@ -5,7 +5,7 @@ all of them. Does not know what is made of the outcomes.
 """
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from typing import Any, Protocol
 
@@ -61,24 +61,32 @@ def measured_outcomes(
     model, before anything is measured.
     """
     configs = configurations(decoder, variants)
+    prompts = [_prompt_ids(decoder, item, configs[variants[0], False]) for item in items]
     outcomes: Outcomes = {key: [] for key in configs}
-
-    def known(item: EvalItem, key: Configuration) -> Outcome | None:
-        return None if keeping is None else keeping.find(item, key[0].name, configs[key])
-
-    def keep(item: EvalItem, key: Configuration, result: GenerationResult) -> None:
-        if keeping is not None:
-            outcome = outcome_from_result(item, result, drawn=key[0].draws)
-            keeping.add(item, key[0].name, configs[key], outcome, result)
-
-    results = results_by_prompt(decoder, items, variants, lambda item, key: known(item, key) is None, keep)
-    for done, (item, by_config) in enumerate(results, start=1):
+    # In another order for every prompt: what a decode finds in the processor's caches depends on the one before.
+    order, begun = random.Random(0), False
+    for done, (item, prompt) in enumerate(zip(items, prompts, strict=True), start=1):
+        found: dict[Configuration, Outcome] = {}
+        results: dict[Configuration, GenerationResult] = {}
+        for key in order.sample(list(configs), len(configs)):
+            name, config = key[0].name, configs[key]
+            known = None if keeping is None else keeping.find(item, name, config)
+            if known is not None:
+                found[key] = known
+                continue
+            if not begun:
+                # The first decode of a process pays for memory that all others find ready.
+                _decode(decoder, prompts[0], items[0], configs[variants[-1], False])
+                begun = True
+            results[key] = _decode(decoder, prompt, item, config)
+            found[key] = outcome_from_result(item, results[key], drawn=key[0].draws)
+            if keeping is not None:
+                keeping.add(item, name, config, found[key], results[key])
         for key in configs:
             variant, published = key
-            outcome = known(item, key)
-            outcomes[key].append(outcome or outcome_from_result(item, by_config[key], drawn=variant.draws))
-            if key in by_config and not published:
-                answered(variant, item, by_config[key])
+            outcomes[key].append(found[key])
+            if key in results and not published:
+                answered(variant, item, results[key])
         progress(done)
     return outcomes
 
@@ -91,43 +99,6 @@ def configurations(decoder: Decoder, variants: Sequence[Variant]) -> dict[Config
         for variant in variants
         for published in ((False, True) if variant.has_published_twin and twins else (False,))
     }
-
-
-def decode_all(_item: EvalItem, _key: Configuration) -> bool:
-    """Every configuration is wanted of every prompt."""
-    return True
-
-
-def forget(_item: EvalItem, _key: Configuration, _result: GenerationResult) -> None:
-    """Keep no result."""
-
-
-def results_by_prompt(
-    decoder: Decoder,
-    items: Sequence[EvalItem],
-    variants: Sequence[Variant],
-    wanted: Callable[[EvalItem, Configuration], bool] = decode_all,
-    decoded: Callable[[EvalItem, Configuration, GenerationResult], None] = forget,
-) -> Iterator[tuple[EvalItem, dict[Configuration, GenerationResult]]]:
-    """Item by item its results of all configurations that are `wanted`, in their order; raises as measured_outcomes.
-
-    `decoded` is called with each as it comes.
-    """
-    configs = configurations(decoder, variants)
-    prompts = [_prompt_ids(decoder, item, configs[variants[0], False]) for item in items]
-    # In another order for every prompt: what a decode finds in the processor's caches depends on the one before.
-    order, begun = random.Random(0), False
-    for item, prompt in zip(items, prompts, strict=True):
-        left = [key for key in order.sample(list(configs), len(configs)) if wanted(item, key)]
-        if left and not begun:
-            # The first decode of a process pays for memory that all others find ready.
-            _decode(decoder, prompts[0], items[0], configs[variants[-1], False])
-            begun = True
-        results: dict[Configuration, GenerationResult] = {}
-        for key in left:
-            results[key] = _decode(decoder, prompt, item, configs[key])
-            decoded(item, key, results[key])
-        yield item, {key: results[key] for key in configs if key in results}
 
 
 def variant_config(decoder: Decoder, variant: Variant, *, published: bool) -> GenerationConfig:

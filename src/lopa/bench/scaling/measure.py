@@ -4,7 +4,6 @@ Numbers of devices take turns, prompt by prompt, since a machine may be busy wit
 number is always 1: the model replays the steps of one device.
 """
 
-import itertools
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -12,6 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from lopa.bench.decoded_steps import result_with_steps
 from lopa.bench.eval_set import EvalItem
 from lopa.bench.forward.costs import (
     Grid,
@@ -26,6 +26,7 @@ from lopa.bench.forward.work import ForwardShape
 from lopa.bench.progress import Progress, silent
 from lopa.bench.scaling.model import EngineTable, RecordedStep, StepParts, device_shape
 from lopa.bench.scaling.report import Decode, ShareCost, Turn
+from lopa.bench.turns import in_turns
 from lopa.runtime.bundle.costs import CostTable
 from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.contract import tiles
@@ -33,7 +34,6 @@ from lopa.runtime.contract.batch_parts import rows_are_shared
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.decoding.decoding import Step
 from lopa.runtime.generation_config import GenerationConfig
-from lopa.runtime.requests.result import DoneEvent
 from lopa.runtime.state.batch import batch_from_windows
 
 ROUNDS = 3
@@ -54,14 +54,13 @@ def measured_turns(
 
     `progress` hears how many turns are done.
     """
-    turns: dict[int, list[Turn]] = {devices: [] for devices in decoders}
     for decoder in decoders.values():
         _decoded(decoder, items[0], config)  # the first pays for memory that all others find ready
-    for done, (_, item) in enumerate(itertools.product(range(ROUNDS), items), start=1):
-        for devices, decoder in decoders.items():
-            turns[devices].append(_decoded(decoder, item, config))
-        progress(done)
-    return turns
+
+    def side(decoder: Decoder) -> Callable[[int], Turn]:
+        return lambda turn: _decoded(decoder, items[turn % len(items)], config)
+
+    return in_turns({devices: side(each) for devices, each in decoders.items()}, ROUNDS * len(items), progress)
 
 
 def recorded_step(step: Step) -> RecordedStep:
@@ -171,7 +170,5 @@ def _engine_seconds(decoder: Decoder, request: int, shape: ForwardShape, rng: np
 
 
 def _decoded(decoder: Decoder, item: EvalItem, config: GenerationConfig) -> Turn:
-    steps: list[Step] = []
-    *_, last = decoder.stream(item.prompt, config, on_step=steps.append)
-    assert isinstance(last, DoneEvent)
-    return Turn(last.result.token_ids, tuple(map(recorded_step, steps)))
+    result, steps = result_with_steps(decoder, item.prompt, config)
+    return Turn(result.token_ids, tuple(map(recorded_step, steps)))

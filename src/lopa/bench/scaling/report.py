@@ -10,7 +10,6 @@ from lopa.bench.forward.work import ForwardShape
 from lopa.bench.report import PromptFile, Run
 from lopa.bench.scaling.links import Link
 from lopa.bench.scaling.model import EngineSeconds, MessageSizes, RecordedStep, StepParts, steps_on_devices
-from lopa.bench.scaling.paper import PaperScaling
 
 Decode = tuple[RecordedStep, ...]
 
@@ -108,7 +107,6 @@ class ScalingReport:
     links: tuple[Link, ...]
     sizes: MessageSizes
     projected: tuple[Projected, ...]
-    paper: PaperScaling
 
 
 def prompts_with_other_tokens(turns: Mapping[int, Sequence[Turn]], prompts: int) -> tuple[int, ...]:

@@ -19,7 +19,6 @@ from lopa.bench.scaling.measure import (
     slowdowns_from_shares,
 )
 from lopa.bench.scaling.model import sizes_from_manifest
-from lopa.bench.scaling.paper import paper_scaling
 from lopa.bench.scaling.report import (
     ModelCosts,
     ScalingReport,
@@ -109,5 +108,4 @@ def scaling_report(
         links=links,
         sizes=costs.sizes,
         projected=tuple(projected_scale(decodes[1], counts, links, costs, tokens)),
-        paper=paper_scaling(),
     )

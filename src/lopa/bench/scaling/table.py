@@ -1,20 +1,17 @@
 """The tables of a scaling report."""
 
-from lopa.bench.scaling.paper import PaperScaling
 from lopa.bench.scaling.report import Measured, ScalingReport
 from lopa.bench.table import Table
 
 
 def tables_from_scaling(report: ScalingReport) -> list[Table]:
-    """Measured steps, the model beside them, the engine's shares, projections, and the paper's figures."""
+    """Measured steps, the model beside them, the engine's shares, and projections."""
     return [
         _split_table(report),
         _check_table(report),
         _share_table(report),
         _projected_table(report),
         _link_table(report),
-        _paper_table(report.paper),
-        _spread_table(report.paper),
     ]
 
 
@@ -97,37 +94,6 @@ def _link_table(report: ScalingReport) -> Table:
         rows=tuple(
             (link.name, f"{link.latency * 1e6:.1f}", f"{link.bandwidth / 1e9:.1f}", link.source)
             for link in report.links
-        ),
-    )
-
-
-def _paper_table(paper: PaperScaling) -> Table:
-    return Table(
-        title="LoPA's published tokens per second (arXiv 2512.16229, D2F-Dream-7B, H200, a branch a device) beside the "
-        f"model, with two constants fitted: {_ms(paper.host_seconds)} ms of a step outside the forward's roofline, "
-        f"{_ms(paper.message_seconds)} ms for a message one way",
-        columns=("model, task, setting", "devices", "tokens/forward", "published", "model", "error"),
-        rows=tuple(
-            (
-                f"{point.published.model} {point.published.task}, {point.published.setting}",
-                str(point.published.devices),
-                f"{point.tokens_per_forward:.2f}" + (" (interpolated)" if point.interpolated else ""),
-                f"{point.published.tokens_per_second:.1f}",
-                f"{point.tokens_per_second:.1f}",
-                "fitted" if point.fitted else _percent(point.error),
-            )
-            for point in paper.points
-        ),
-    )
-
-
-def _spread_table(paper: PaperScaling) -> Table:
-    return Table(
-        title="The same model, NOT PUBLISHED: 8 branches (Base, MBPP, 15.55 tokens a forward) spread over fewer H200s",
-        columns=("devices", "forward's roofline, ms", "step, ms", "tokens/s"),
-        rows=tuple(
-            (str(each.devices), _ms(each.engine_seconds), _ms(each.step_seconds), f"{each.tokens_per_second:.0f}")
-            for each in paper.spread
         ),
     )
 

@@ -5,7 +5,7 @@ differs is the forward: one ONNX Runtime call for all branches, or PyTorch eager
 lopa.bench.speed.eager_session for what the published loop does beside that). The sides take turns, prompt by prompt.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lopa.bench.decoded_steps import result_with_steps
 from lopa.bench.eval_set import EvalItem
 from lopa.bench.progress import Progress, silent
 from lopa.bench.speed.adapter_apart import put_adapter_apart
@@ -20,14 +21,13 @@ from lopa.bench.speed.eager_model import eager_model_from_weights, merged_weight
 from lopa.bench.speed.eager_session import EagerSession
 from lopa.bench.speed.engine_clock import engine_calls_timed
 from lopa.bench.speed.report import ROUNDS, Decoded, Measured, StepTime, measured_from_turns
+from lopa.bench.turns import in_turns
 from lopa.export.source import source_from_checkpoint
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.weights import weights_from_bundle
 from lopa.runtime.decoder import Decoder
-from lopa.runtime.decoding.decoding import Step
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import GenerationConfig
-from lopa.runtime.requests.result import DoneEvent
 
 _WEIGHT_TOLERANCE = {"float32": 1e-6, "float16": 1e-3, "bfloat16": 8e-3}
 """Of the larger of 1 and the weight's largest value: the rounding of the bundle's dtype and of merging the adapter."""
@@ -83,15 +83,16 @@ def measured_speed(
 
     `progress` hears how many turns (a prompt on both sides) are done.
     """
-    turns: list[tuple[Decoded, Decoded]] = []
     with torch_threads(threads), engine_calls_timed() as calls:
         # The first decode on each side pays for memory that all others find ready.
         _decoded(ours, items[0], config, calls)
         _decoded(eager, items[0], config, None)
-        for _ in range(ROUNDS):
-            for item in items:
-                turns.append((_decoded(ours, item, config, calls), _decoded(eager, item, config, None)))
-                progress(len(turns))
+        sides: dict[str, Callable[[int], Decoded]] = {
+            "ours": lambda turn: _decoded(ours, items[turn % len(items)], config, calls),
+            "eager": lambda turn: _decoded(eager, items[turn % len(items)], config, None),
+        }
+        found = in_turns(sides, ROUNDS * len(items), progress)
+    turns = list(zip(found["ours"], found["eager"], strict=True))
     return measured_from_turns(turns, prompts=len(items), branches=config.lookaheads + 1)
 
 
@@ -110,14 +111,12 @@ def _decoded(decoder: Decoder, item: EvalItem, config: GenerationConfig, calls: 
     """One prompt on one side; `calls` is where the engine's clock writes, None for the side without an engine."""
     if calls is not None:
         calls.clear()
-    steps: list[Step] = []
-    *_, last = decoder.stream(item.prompt, config, on_step=steps.append)
-    assert isinstance(last, DoneEvent)
+    result, steps = result_with_steps(decoder, item.prompt, config)
     if calls is not None and len(calls) != len(steps):
         raise RuntimeError(f"received {len(calls)} engine calls in {len(steps)} steps, expected one call a step")
     seconds: Sequence[float | None] = [None] * len(steps) if calls is None else calls
     return Decoded(
-        ids=last.result.token_ids,
+        ids=result.token_ids,
         steps=tuple(
             StepTime(len(step.branches), sum(step.seconds.values()), step.seconds["forward"], call)
             for step, call in zip(steps, seconds, strict=True)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lopa.bench.report import PromptFile, Run
+from lopa.bench.turns import median_ratio
 
 ROUNDS = 3
 """How often each side decodes each prompt."""
@@ -114,7 +115,7 @@ def measured_from_turns(turns: Sequence[tuple[Decoded, Decoded]], *, prompts: in
         other_tokens=tuple(other),
         all_steps=_compared(pairs),
         full_steps=_compared([pair for pair in pairs if pair[0].branches == branches]),
-        ratio_by_prompt_median=statistics.median(eager.seconds / ours.seconds for ours, eager in same)
+        ratio_by_prompt_median=median_ratio([each.seconds for _, each in same], [each.seconds for each, _ in same])
         if same
         else None,
         outside=_outside(our_steps),

@@ -61,26 +61,6 @@ def json_from_spans(spans: Sequence[Span]) -> str:
     return json.dumps({"displayTimeUnit": "ms", "traceEvents": [*names, *events]})
 
 
-def spans_from_json(text: str) -> list[Span]:
-    """What json_from_spans wrote. Raises ValueError for anything else."""
-    try:
-        events = json.loads(text)["traceEvents"]
-        lanes = {each["tid"]: each["args"]["name"] for each in events if each["name"] == "thread_name"}
-        return [
-            Span(
-                lanes[event["tid"]],
-                event["args"]["work"],
-                event["args"]["step"],
-                1e-6 * event["ts"],
-                1e-6 * (event["ts"] + event["dur"]),
-            )
-            for event in events
-            if event["ph"] == "X"
-        ]
-    except (KeyError, TypeError) as error:
-        raise ValueError(f"not a timeline of lopa-export: {error!r}") from error
-
-
 def lanes_of_spans(spans: Sequence[Span]) -> list[str]:
     """Every lane once: the host, then the others by name."""
     return sorted({span.lane for span in spans}, key=lambda lane: (lane != HOST, lane))

@@ -13,9 +13,9 @@ import msgspec
 from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint
 from lopa.runtime.bundle import Bundle
 from lopa.tiny import ADAPTER, CHECKPOINT
-from tools.fuzz_case.case import Material
-from tools.fuzz_case.decode import answer_of_bundle
-from tools.fuzz_case.worker import answer_in_a_process
+from tools.fuzz.case import Material
+from tools.fuzz.decode import answer_of_bundle
+from tools.fuzz.worker import answer_in_a_process
 
 DEVICES = ("cpu", "numpy", "portable", "staged")
 """Ways to decode: portable is the other bundle, staged two devices with a part of the layers each."""

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
-from tools.fuzz_case.case import NO_ANSWER, Class, MakeCase, Material, Outcome, class_of_error, place_of_error
+from tools.fuzz.case import NO_ANSWER, Class, MakeCase, Material, Outcome, class_of_error, place_of_error
 
 PROCESSOR_SECONDS = 8
 ADDRESS_BYTES = 4 * 2**30

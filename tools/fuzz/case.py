@@ -72,7 +72,7 @@ class Material:
         self.checkpoint = checkpoint
         self.adapter = adapter
         self.answers: dict[str, list[int]] = {}
-        """Token ids, by the way to decode (tools/fuzz_case/material.py)."""
+        """Token ids, by the way to decode (tools/fuzz/material.py)."""
 
 
 MakeCase = Callable[[random.Random, Path, Material], Case]

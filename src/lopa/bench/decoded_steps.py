@@ -1,0 +1,17 @@
+"""Decodes one prompt, and returns what a measurement needs of it."""
+
+from lopa.runtime.decoding.decoding import Step
+from lopa.runtime.decoder import Decoder
+from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.requests.result import DoneEvent, GenerationResult
+from lopa.runtime.text.prompt_ids import Prompt
+
+
+def result_with_steps(
+    decoder: Decoder, prompt: Prompt, config: GenerationConfig
+) -> tuple[GenerationResult, list[Step]]:
+    """Return the result of `prompt`, and all steps that led to it."""
+    steps: list[Step] = []
+    *_, last = decoder.stream(prompt, config, on_step=steps.append)
+    assert isinstance(last, DoneEvent)
+    return last.result, steps

@@ -1,1 +1,0 @@
-"""Real servers under a simulated fleet's load (docs/scale.md)."""

@@ -1,0 +1,30 @@
+"""The report of a measurement: tables in Markdown, and below them the date, the machine and the versions."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from lopa.bench.machine import date_now, machine_line, machine_now
+from lopa.bench.report import files_of_report, json_from_report
+from lopa.bench.table import Table, markdown_from_table, show_table
+from lopa.runtime.files.output_file import write_whole
+
+
+def command_words() -> list[str]:
+    """Return the words of the command that started this process."""
+    spec = sys.modules["__main__"].__spec__
+    program = sys.argv[:1] if spec is None else ["-m", spec.name.removesuffix(".__main__")]
+    return ["python", *program, *sys.argv[1:]]
+
+
+def show_report(tables: Sequence[Table], *, output: Path | None = None, name: str = "", record: Any = None) -> None:
+    """Print `tables` and the machine; with `output` also write them to NAME.md there, and `record` to NAME.json."""
+    machine = machine_line(machine_now(), date_now())
+    for table in tables:
+        show_table(table)
+    print(machine)
+    if output is not None:
+        data, text = files_of_report(output, name)
+        write_whole(data, json_from_report(record))
+        write_whole(text, "\n".join([*map(markdown_from_table, tables), f"{machine}\n"]).encode())
