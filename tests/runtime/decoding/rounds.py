@@ -13,14 +13,15 @@ from lopa.runtime.strategy import Candidates, RoundView
 def scores_of(branch: Branch, positions: Int64, candidates: Candidates) -> Scores:
     """The scores of a round of `branch` alone that asked about `positions` [n] and got `candidates` [n]."""
     count, none = len(positions), np.zeros(0, np.float32)
-    rows = RowStatistics(np.zeros((1, count, 8), np.int64), np.zeros((1, count, 8), np.float32), none[None])
-    cells = np.zeros((1, count, count), np.bool_)
+    rows = RowStatistics(
+        np.zeros((1, count, 8), np.int64), np.zeros((1, count, 8), np.float32), np.zeros((1, count), np.float32)
+    )
     windows = Windows(
         prefix=0,
         commit=0,
         input_ids=positions[None],
         positions=positions[None],
-        mask=cells,
+        mask=np.eye(count, dtype=np.bool_)[None],
         lengths=(count,),
         asked=(positions,),
         wanted=positions[None],
@@ -28,6 +29,5 @@ def scores_of(branch: Branch, positions: Int64, candidates: Candidates) -> Score
         lacking=np.zeros((1, count), np.bool_),
         kept=0,
     )
-    return Scores(
-        (branch,), windows, rows, candidates[None], RoundView((positions,), (candidates,), 0), (0.0,), none, 1
-    )
+    view = RoundView((positions,), (candidates,), winner=0)
+    return Scores((branch,), windows, rows, view, confidences=(0.0,), judged=none, step=1)
