@@ -5,13 +5,13 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
+from tests.plans import plan_of
 
 from lopa.export.verify.token_gate import GateTolerance, Tally, agreement_of_sessions, check_reference, gate_tolerance
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import Statistics
 from lopa.runtime.contract.sizes import Sizes
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.sessions.host_session import HostSession
 from lopa.runtime.sessions.session import open_session
 
@@ -89,14 +89,14 @@ def test_every_forward_runs_on_both(tiny_bundle: Path, monkeypatch: pytest.Monke
     """ONNX Runtime beside numpy: other rounding, the same tokens; and committed rows that differ are felt later."""
     bundle = Bundle.open(tiny_bundle)
     prompt = np.random.default_rng(0).integers(bundle.manifest.dimensions.vocab_size, size=20)
-    config = GenerationConfig(max_new_tokens=16, block_size=8)
+    plan = plan_of(max_new_tokens=16, block_size=8)
     shapes = [Sizes(requests=2, branches=2, window=8, prefix=64, wanted=4)]
 
     def agreement() -> tuple[bool, int]:
         sessions = [open_session(bundle, device, threads=1) for device in ("numpy", "cpu")]
         done: list[tuple[str, int, int]] = []
         found = agreement_of_sessions(
-            *sessions, bundle.manifest, [prompt], [config], shapes, tolerance, lambda *each: done.append(each)
+            *sessions, bundle.manifest, [prompt], [plan], shapes, tolerance, lambda *each: done.append(each)
         )
         assert done == [("comparing tokens", number, 2) for number in range(3)]
         assert [session.prefix_length(number) for session in sessions for number in range(1000)] == [0] * 2000

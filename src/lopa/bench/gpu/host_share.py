@@ -14,7 +14,7 @@ from lopa.runtime.decoding.decoding import Decoding
 from lopa.runtime.generation_config import GenerationConfig, resolve
 from lopa.runtime.sessions.session import Session, unused_request
 
-_PLAN = resolve(GenerationConfig(branches=4, max_new_tokens=128, stop_at_eos=False))
+_CONFIG = GenerationConfig(branches=4, max_new_tokens=128, stop_at_eos=False)
 _PROMPTS = 3
 _PROMPT_ROWS = 100
 _STEPS = 24
@@ -62,7 +62,7 @@ def measured_steps(session: Session, manifest: Manifest) -> StepTimes:
 def _steps_of_prompt(session: Session, manifest: Manifest, prompt: Int64) -> list[tuple[int, dict[str, float]]]:
     """Branches, and seconds by phase, of every step but the first."""
     request = unused_request()
-    decoding = Decoding(session, request, prompt, _PLAN, manifest)
+    decoding = Decoding(session, request, prompt, resolve(_CONFIG), manifest)
     steps: list[tuple[int, dict[str, float]]] = []
     try:
         while decoding.stop_reason is None and len(steps) < _STEPS:
