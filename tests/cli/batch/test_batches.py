@@ -47,7 +47,7 @@ def test_a_line_may_have_an_id_and_options_of_its_own(tiny_bundle: Path, tmp_pat
         {"prompt": PROMPT},
         {"prompt": PROMPT, "id": "b", "strategy": "d2f", "max_new_tokens": 8},
         {"prompt": PROMPT, "id": 7, "temperature": 0.8, "seed": 5, "logprobs": True, "stop": ["="]},
-        {"prompt": PROMPT, "id": 0.5},
+        {"prompt": PROMPT, "id": 0.5, "max_new_tokens": None},
     )
     result = lopa_export("generate", tiny_bundle, "--prompts", prompts, *SHORT, "--no-prompt-ids", "--parallel", 3)
     assert result.returncode == 0, result.stderr

@@ -74,6 +74,13 @@ def test_a_ceiling_is_kept_also_where_nothing_is_asked_for(branches: int | None)
         assert refused.value.param == "lopa.branches"
 
 
+def test_null_is_what_was_not_given() -> None:
+    """A ceiling holds for it; a seed that is null is drawn."""
+    ours = {"max_new_tokens": None, "branches": None, "temperature": None, "seed": None}
+    asked = request_of_body({**usual(CHATS), "lopa": ours}, CHATS, LIMITS)
+    assert asked.options.values == {"max_new_tokens": 100, "branches": 1, "seed": None}
+
+
 def test_without_ceilings_there_are_the_usual_values() -> None:
     asked = request_of_body(usual(COMPLETIONS), COMPLETIONS, ServeLimits())
     assert asked.options.values == {"max_new_tokens": 256}

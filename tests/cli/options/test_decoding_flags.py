@@ -1,0 +1,54 @@
+"""The flags of the decoding options: made from GenerationConfig, with its documentation as help."""
+
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from lopa.cli.options.config import config_options, config_overrides, defaults_from_texts, option_flags
+from lopa.runtime.generation_config import OPTIONS, GenerationConfig, help_texts
+from lopa.runtime.strategy import Strategy, register_strategy
+
+
+def overrides(*arguments: str) -> dict[str, Any]:
+    found: list[dict[str, Any]] = []
+    command = click.command()(config_options(lambda **values: found.append(config_overrides(values))))
+    run = CliRunner().invoke(command, arguments, catch_exceptions=False)
+    assert run.exit_code == 0, run.output
+    return found[0]
+
+
+def test_every_option_has_a_flag_with_its_documentation() -> None:
+    flags = option_flags()
+    assert sorted(flags) == sorted(OPTIONS)
+    assert {name: flag.help for name, flag in flags.items()} == help_texts()
+    assert (flags["published"].opts, flags["strategy_options"].opts) == (["--reference"], ["--strategy-option"])
+
+
+def test_what_is_not_given_is_left_to_the_defaults() -> None:
+    assert overrides() == {}
+    assert overrides("--seed", "random") == {"seed": None}
+    assert overrides("--no-stop-at-eos", "--stop", "a", "--reference", "--branches", "auto") == {
+        "stop_at_eos": False, "stop": ("a",), "published": True, "branches": "auto",
+    }  # fmt: skip
+
+
+def test_options_of_an_installed_strategy() -> None:
+    register_strategy(Strategy(name="other_for_flags", summary="a strategy for tests"))
+    values = ("votes=3", "share=0.5", "strict=true", "how=most=all", "bound=inf")
+    given = [part for value in values for part in ("--strategy-option", value)]
+    found = overrides("--strategy", "other_for_flags", *given)
+    assert found == {
+        "strategy": "other_for_flags",
+        "strategy_options": {"votes": 3, "share": 0.5, "strict": True, "how": "most=all", "bound": float("inf")},
+    }
+    assert GenerationConfig.from_mapping(found).strategy_options == found["strategy_options"]
+    texts = ["strategy=other_for_flags", "strategy_options=votes=3", "strategy-options=share=0.5"]
+    assert defaults_from_texts(texts) == {"strategy": "other_for_flags", "strategy_options": {"votes": 3, "share": 0.5}}
+
+
+@pytest.mark.parametrize("arguments", [("--strategy", "beam"), ("--strategy-option", "votes"), ("--branches", "1.5x")])
+def test_other_values_are_refused(arguments: tuple[str, str]) -> None:
+    command = click.command()(config_options(lambda **values: GenerationConfig(**config_overrides(values))))
+    assert CliRunner().invoke(command, arguments).exit_code != 0
