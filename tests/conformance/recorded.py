@@ -19,6 +19,7 @@ from lopa.runtime.contract import Int64, tiles
 from lopa.runtime.contract.sizes import Sizes
 from lopa.runtime.decoding.decoding import Decoding, Step
 from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.plan.choices import Confidence
 from lopa.runtime.sessions.session import Session
 from lopa.runtime.state.batch import Pays
 
@@ -27,7 +28,7 @@ NEAR_TIE = 1e-4
 """A recorded margin below this may be decided the other way by another float32 rounding."""
 CONFIDENCE_TOLERANCE = 1e-4
 
-_CONFIDENCE = {"neg_entropy": "neg_entropy", "default": "probability", "margin": "margin"}
+_CONFIDENCE: dict[str, Confidence] = {"neg_entropy": "neg_entropy", "default": "probability", "margin": "margin"}
 
 
 def trace_files() -> list[Path]:

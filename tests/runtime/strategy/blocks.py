@@ -30,8 +30,8 @@ def random_block(
 ) -> BlockView:
     """Up to 12 positions, some unmasked, with ties and with probabilities on either side of every usual threshold."""
     size = int(rng.integers(1, 13)) if size is None else size
-    p = rng.choice(np.float32([0.2, 0.5, 0.75, 0.8, 0.9, 0.95, 0.99, 1.0]), size)
-    entropies = rng.choice(np.float32([0.001, 0.05, 0.1, 0.2, 0.3, 1.5]), size)
+    p = rng.choice(np.array([0.2, 0.5, 0.75, 0.8, 0.9, 0.95, 0.99, 1.0], np.float32), size)
+    entropies = rng.choice(np.array([0.001, 0.05, 0.1, 0.2, 0.3, 1.5], np.float32), size)
     candidates = Candidates(np.arange(size), p, -entropies, entropies=entropies)
     positions = np.sort(rng.choice(2 * size, size, replace=False)) + 40
     return view_of(positions, candidates, rng.random(size) < 0.7, complete=complete, memory=memory)
