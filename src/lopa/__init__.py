@@ -83,10 +83,10 @@ _NAMES = {
 }
 """Public names by module, as in the imports above, which only type checkers and editors read."""
 _MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
-__all__ = sorted([*_MODULES, "__version__"])
 
 
 if not TYPE_CHECKING:  # a type checker would take every misspelled name for one that is found here
+    __all__ = sorted([*_MODULES, "__version__"])
 
     def __getattr__(name: str) -> Any:
         if name not in _MODULES:
@@ -95,6 +95,5 @@ if not TYPE_CHECKING:  # a type checker would take every misspelled name for one
         globals()[name] = value  # found there from now on
         return value
 
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})
