@@ -35,16 +35,8 @@ def build_llama_side(folder: Path) -> None:
         with tarfile.open(next(source.glob("*.tar.gz"))) as packed:
             packed.extractall(source, filter="data")
         llama = next(source.glob("*/vendor/llama.cpp"))
-        make = [
-            "-G",
-            "Ninja",
-            "-S",
-            str(_OURS),
-            "-B",
-            str(build),
-            "-DCMAKE_BUILD_TYPE=Release",
-            f"-DLLAMA_SOURCE={llama}",
-        ]
+        where = ["-G", "Ninja", "-S", str(_OURS), "-B", str(build)]
+        make = [*where, "-DCMAKE_BUILD_TYPE=Release", f"-DLLAMA_SOURCE={llama}"]
         run_or_missing(["cmake", *make], "setting up the build of llama.cpp")
         run_or_missing(["cmake", "--build", str(build), "--target", PROGRAM.marker], "the build of llama.cpp")
         (place / VERSION_NAME).write_text(llama.parents[1].name)

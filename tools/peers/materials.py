@@ -1,11 +1,9 @@
-"""What the sides need, in one folder: the checkpoint, our bundles of it, llama.cpp and its files, OpenVINO.
+"""What the sides need, in one folder: the checkpoint, our bundles of it, llama.cpp and its files.
 
 Everything is made beside its place and renamed, so that nothing half built is ever used.
 """
 
 import importlib.metadata
-import importlib.util
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,14 +17,13 @@ from tools.checkpoint.make import checkpoint_from_likeness
 from tools.peers.gguf_file import write_gguf_of_checkpoint
 from tools.peers.llama_build import PROGRAM, VERSION_NAME, build_llama_side, run_or_missing
 
-OPENVINO = ("openvino==2026.4.1", "openvino-telemetry")
 _BUNDLES: dict[str, QuantizationChoice | None] = {
     "fp32": None,
     "int8": QuantizationChoice("int8"),
     "int4": QuantizationChoice("int4"),
 }
 _QUANTIZED = ("q8_0", "q4_0")
-_GGUFS, _OPENVINO = Product("folder of GGUF files", "f32.gguf"), Product("copy of OpenVINO", "openvino")
+_GGUFS = Product("folder of GGUF files", "f32.gguf")
 
 
 @dataclass(frozen=True)
@@ -51,11 +48,6 @@ class Materials:
         return self.llama_side.with_name(VERSION_NAME)
 
     @property
-    def openvino(self) -> Path:
-        """Where OpenVINO is unless it is installed."""
-        return self.folder / "openvino"
-
-    @property
     def ggufs(self) -> Path:
         """The folder of llama.cpp's files."""
         return self.folder / "gguf"
@@ -72,7 +64,7 @@ class Materials:
 def prepare_materials(materials: Materials, likeness: Likeness, say: Callable[[str], None]) -> dict[str, str]:
     """Make what is missing, and all bundles anew, since the code that exports them may have changed.
 
-    Gives the peers that cannot be had, and why. Raises BadInputError where the folder cannot be written.
+    Return the peers that cannot be had, and why. Raises BadInputError where the folder cannot be written.
     """
     if not materials.checkpoint.exists():
         say("making the checkpoint")
@@ -80,14 +72,12 @@ def prepare_materials(materials: Materials, likeness: Likeness, say: Callable[[s
     for name, quantization in _BUNDLES.items():
         say(f"exporting {name}")
         bundle_from_checkpoint(materials.checkpoint, materials.bundle(name), quantization=quantization, overwrite=True)
-    missing = {}
-    for peer, make in (("llama.cpp", _make_llama), ("openvino", _make_openvino)):
-        say(f"preparing {peer}")
-        try:
-            make(materials)
-        except MissingBackendError as error:
-            missing[peer] = error.received
-    return missing
+    say("preparing llama.cpp")
+    try:
+        _make_llama(materials)
+    except MissingBackendError as error:
+        return {"llama.cpp": error.received}
+    return {}
 
 
 def check_prepared(materials: Materials) -> None:
@@ -102,13 +92,10 @@ def check_prepared(materials: Materials) -> None:
 
 
 def versions_of_peers(materials: Materials) -> dict[str, str]:
-    """Of llama.cpp (that of the package which carries it) and OpenVINO, where they are."""
-    found = {}
+    """Return the versions of llama.cpp (that of the package which carries it) and OpenVINO, where they are."""
+    found = {each.name: each.version for each in importlib.metadata.distributions(name="openvino")}
     if materials.llama_version.exists():
         found["llama.cpp"] = materials.llama_version.read_text()
-    where = [*sys.path, str(materials.openvino)]
-    for each in importlib.metadata.distributions(name="openvino", path=where):
-        found.setdefault("openvino", each.version)
     return found
 
 
@@ -122,11 +109,3 @@ def _make_llama(materials: Materials) -> None:
         for kind in _QUANTIZED:
             words = ["quantize", place / "f32.gguf", place / f"{kind}.gguf", kind, 1]
             run_or_missing([str(materials.llama_side), *map(str, words)], f"llama.cpp's {kind}")
-
-
-def _make_openvino(materials: Materials) -> None:
-    if importlib.util.find_spec("openvino") is not None or materials.openvino.exists():
-        return
-    with staged_folder(materials.openvino, overwrite=False, product=_OPENVINO) as place:
-        fetch = ["install", "--quiet", "--no-deps", "--target", str(place), *OPENVINO]
-        run_or_missing([sys.executable, "-m", "pip", *fetch], "fetching OpenVINO")
