@@ -32,10 +32,9 @@ from tests.chat_bundles import with_chat_template
 from lopa.bench.machine import Machine, date_now, machine_now
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.errors import BadInputError
-from tools.serving.bad_requests import MOST_BODY, bad_requests
+from tools.serving.bad_requests import MAX_BODY
 from tools.serving.cases import Cases, cases_of_bundle
-from tools.serving.clients import Clients, WrongAnswerError
-from tools.serving.events import BadStreamError
+from tools.serving.clients import Clients, clients_of_server
 from tools.serving.server import MODEL, PROGRAM, Resources, ServerProcess, served
 from tools.serving.tally import Tally, faults_of_metrics
 from tools.shown_errors import errors_shown
@@ -79,25 +78,20 @@ async def soaked(
     `patience` are seconds after which something counts as lost.
     """
     tally, report = Tally(), SoakReport(requests, len(cases.distinct))
-    asking = Clients(server.address, MODEL, cases.distinct, cases.long, bad_requests(MODEL), tally, patience)
     before, began = server.metrics(), time.perf_counter()
-    for number, case in enumerate(cases.distinct):
-        try:
-            await asking.ask_alone(case)
-        except (WrongAnswerError, BadStreamError, OSError) as error:  # TimeoutError is one
-            tally.fault(f"case {number} alone: {error!r}")
-    await asking.fill(places)
-    await _idle(server, tally, patience)
-    streams = iter(np.random.default_rng(seed).spawn(requests))
-    for number in range(_PARTS):
-        share = requests // _PARTS + (number < requests % _PARTS)
-        part = [next(streams) for _ in range(share)]
-        queue = iter(part)
-        await asyncio.gather(*(_client(asking, queue) for _ in range(clients)))
+    streams = np.random.default_rng(seed).spawn(requests)
+    async with clients_of_server(server.url, MODEL, cases, tally, patience) as asking:
+        for number in range(len(cases.distinct)):
+            await asking.ask_alone(number)
+        await asking.fill(places)
         await _idle(server, tally, patience)
-        report.after_each_tenth.append(server.resources())
-    await asking.fill(places)
-    await _idle(server, tally, patience)
+        for number in range(_PARTS):
+            queue = iter(streams[number::_PARTS])
+            await asyncio.gather(*(_client(asking, queue) for _ in range(clients)))
+            await _idle(server, tally, patience)
+            report.after_each_tenth.append(server.resources())
+        await asking.fill(places)
+        await _idle(server, tally, patience)
     report.at_the_end = await _settled(server, report.after_each_tenth[0])
     report.seconds = round(time.perf_counter() - began, 1)
     report.outcomes = dict(sorted(tally.outcomes.items()))
@@ -186,23 +180,14 @@ def main(
     patience: float,
 ) -> None:
     """Soak a server of BUNDLE that runs with one thread."""
-    options = ("--slots", slots, "--queue", queue, "--max-body", MOST_BODY)
+    options = ("--slots", slots, "--queue", queue, "--max-body", MAX_BODY)
     with errors_shown(), chat_bundle(bundle) as chats:
         cases = cases_of_bundle(chats, distinct, seed)
         # A request has several calls; half as many are surely made before the soak ends.
         program = ("-m", "tools.serving.failing_server", str(failing), str(requests // 2)) if failing else PROGRAM
         with served(chats, options, program=program) as server:
-            report = asyncio.run(
-                soaked(
-                    server,
-                    cases,
-                    requests=requests,
-                    clients=clients,
-                    places=slots + queue,
-                    seed=seed,
-                    patience=patience,
-                )
-            )
+            counts = {"requests": requests, "clients": clients, "places": slots + queue}
+            report = asyncio.run(soaked(server, cases, **counts, seed=seed, patience=patience))
             report.devices_lost = server.text_of_log().count(_LOST)
             if report.devices_lost != failing:
                 report.faults.append(f"{report.devices_lost} devices were lost, {failing} should be")
