@@ -1,7 +1,6 @@
 """Thousands of requests of every kind to a server over HTTP, each answer checked: none lost, none mixed up.
 
-Usage: python -m tools.measure soak BUNDLE [--requests N] [--distinct N] [--slots N] [--queue N] [--clients N]
-    [--seed N] [--patience SECONDS] [--failing N]
+Usage: python -m tools.measure soak BUNDLE [--requests N] [--distinct N] [--seed N] [--failing N]
 
 What is asked: chats and completions, one prompt or several, one answer or more, greedy and drawn, streamed (some with
 drafts) and not, stop strings, every strategy. Some clients read slowly or send their body slowly, some have a
@@ -40,6 +39,9 @@ from tools.serving.tally import Tally, faults_of_metrics
 from tools.shown_errors import errors_shown
 
 _TEMPLATE = "{% for m in messages %}{{ m.role ~ ': ' ~ m.content ~ '\\n' }}{% endfor %}Answer:"
+_SLOTS, _QUEUE, _CLIENTS = 6, 8, 20
+_PATIENCE = 120.0
+"""Seconds after which a request counts as lost."""
 _PARTS = 10
 _GROWTH = 0.05
 """Of memory from the middle to the end, as a share of all: more counts as a leak."""
@@ -162,32 +164,18 @@ def chat_bundle(bundle: Path) -> Iterator[Path]:
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.option("--requests", type=click.IntRange(min=_PARTS), default=5000, show_default=True)
 @click.option("--distinct", default=60, show_default=True, help="Different requests, each decoded alone before.")
-@click.option("--slots", default=6, show_default=True)
-@click.option("--queue", default=8, show_default=True)
-@click.option("--clients", default=20, show_default=True, help="At once.")
 @click.option("--seed", default=0, show_default=True)
 @click.option("--failing", type=click.IntRange(min=0), default=0, show_default=True, help="Devices that fail.")
-@click.option("--patience", default=120.0, show_default=True, help="Seconds after which a request counts as lost.")
-def main(
-    bundle: Path,
-    requests: int,
-    distinct: int,
-    slots: int,
-    queue: int,
-    clients: int,
-    seed: int,
-    failing: int,
-    patience: float,
-) -> None:
+def main(bundle: Path, requests: int, distinct: int, seed: int, failing: int) -> None:
     """Soak a server of BUNDLE that runs with one thread."""
-    options = ("--slots", slots, "--queue", queue, "--max-body", MAX_BODY)
+    options = ("--slots", _SLOTS, "--queue", _QUEUE, "--max-body", MAX_BODY)
     with errors_shown(), chat_bundle(bundle) as chats:
         cases = cases_of_bundle(chats, distinct, seed)
         # A request has several calls; half as many are surely made before the soak ends.
         program = ("-m", "tools.serving.failing_server", str(failing), str(requests // 2)) if failing else PROGRAM
         with served(chats, options, program=program) as server:
-            counts = {"requests": requests, "clients": clients, "places": slots + queue}
-            report = asyncio.run(soaked(server, cases, **counts, seed=seed, patience=patience))
+            counts = {"requests": requests, "clients": _CLIENTS, "places": _SLOTS + _QUEUE}
+            report = asyncio.run(soaked(server, cases, **counts, seed=seed, patience=_PATIENCE))
             report.devices_lost = server.text_of_log().count(_LOST)
             if report.devices_lost != failing:
                 report.faults.append(f"{report.devices_lost} devices were lost, {failing} should be")
