@@ -63,7 +63,7 @@ def ratios_to_baseline(pieces: Iterable[Piece]) -> dict[str, list[float]]:
 
 def tables_of_report(report: PeerReport) -> list[Table]:
     """Return for each number of threads the times, then agreement, and the machine's peaks and versions."""
-    tables = []
+    tables: list[Table] = []
     for threads in sorted({piece.threads for piece in report.pieces}):
         tables += _time_tables([piece for piece in report.pieces if piece.threads == threads], threads)
     tables += [_agreement_table(report.pieces), _peaks_table(report.pieces)]
