@@ -14,13 +14,8 @@ from tools.checkpoint import published_config
 Heads = tuple[int, int, int]
 """Numbers of heads and of key-value heads, and the size of one."""
 LAYER_MATRICES = (
-    "attention.query",
-    "attention.key",
-    "attention.value",
-    "attention.output",
-    "mlp.gate",
-    "mlp.up",
-    "mlp.down",
+    *("attention.query", "attention.key", "attention.value", "attention.output"),
+    *("mlp.gate", "mlp.up", "mlp.down"),
 )
 """In the order of the forward, as a bundle calls them."""
 
