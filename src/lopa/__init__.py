@@ -7,145 +7,87 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from lopa.runtime.bundle import Bundle
-    from lopa.runtime.bundle.manifest import Manifest
-    from lopa.runtime.contract.timeline import Span, Timeline
-    from lopa.runtime.decoder import Decoder
-    from lopa.runtime.decoding.decoding import Step, StopReason
-    from lopa.runtime.decoding.trace_table import trace_table
-    from lopa.runtime.engine import Engine
-    from lopa.runtime.errors import (
-        BadInputError,
-        CheckFailedError,
-        DevicesLostError,
-        EngineClosedError,
-        EngineFailedError,
-        GrammarHelperError,
-        GrammarRefusedError,
-        LopaError,
-        MissingBackendError,
-        NonFiniteAnswerError,
-        OutputFailedError,
-        PreparationStoppedError,
-        PromptTooLongError,
-        QueueFullError,
-    )
-    from lopa.runtime.generation_config import BranchChoice, GenerationConfig, GenerationOptions
-    from lopa.runtime.grammar.limits import GrammarLimits
-    from lopa.runtime.plan import DecodingPlan
-    from lopa.runtime.requests.handle import RequestHandle
-    from lopa.runtime.requests.observer import AdmissionReport, EndReport, EngineObserver, RoundReport
-    from lopa.runtime.requests.prepared import PreparedRequest
-    from lopa.runtime.requests.reservation import Reservation
-    from lopa.runtime.requests.result import DoneEvent, DraftEvent, Event, GenerationResult, TextEvent
-    from lopa.runtime.requests.status import EngineStatus
-    from lopa.runtime.sessions.session import Session
-    from lopa.runtime.text.prompt_ids import Prompt, PromptRequest
-    from lopa.runtime.text.tokenizer import Tokenizer
+    from lopa.runtime.bundle import Bundle as Bundle
+    from lopa.runtime.bundle.manifest import Manifest as Manifest
+    from lopa.runtime.contract.timeline import Span as Span
+    from lopa.runtime.contract.timeline import Timeline as Timeline
+    from lopa.runtime.decoder import Decoder as Decoder
+    from lopa.runtime.decoding.decoding import Step as Step
+    from lopa.runtime.decoding.decoding import StopReason as StopReason
+    from lopa.runtime.decoding.trace_table import trace_table as trace_table
+    from lopa.runtime.engine import Engine as Engine
+    from lopa.runtime.errors import BadInputError as BadInputError
+    from lopa.runtime.errors import CheckFailedError as CheckFailedError
+    from lopa.runtime.errors import DevicesLostError as DevicesLostError
+    from lopa.runtime.errors import EngineClosedError as EngineClosedError
+    from lopa.runtime.errors import EngineFailedError as EngineFailedError
+    from lopa.runtime.errors import GrammarHelperError as GrammarHelperError
+    from lopa.runtime.errors import GrammarRefusedError as GrammarRefusedError
+    from lopa.runtime.errors import LopaError as LopaError
+    from lopa.runtime.errors import MissingBackendError as MissingBackendError
+    from lopa.runtime.errors import NonFiniteAnswerError as NonFiniteAnswerError
+    from lopa.runtime.errors import OutputFailedError as OutputFailedError
+    from lopa.runtime.errors import PreparationStoppedError as PreparationStoppedError
+    from lopa.runtime.errors import PromptTooLongError as PromptTooLongError
+    from lopa.runtime.errors import QueueFullError as QueueFullError
+    from lopa.runtime.generation_config import BranchChoice as BranchChoice
+    from lopa.runtime.generation_config import GenerationConfig as GenerationConfig
+    from lopa.runtime.generation_config import GenerationOptions as GenerationOptions
+    from lopa.runtime.grammar.limits import GrammarLimits as GrammarLimits
+    from lopa.runtime.plan import DecodingPlan as DecodingPlan
+    from lopa.runtime.requests.handle import RequestHandle as RequestHandle
+    from lopa.runtime.requests.observer import AdmissionReport as AdmissionReport
+    from lopa.runtime.requests.observer import EndReport as EndReport
+    from lopa.runtime.requests.observer import EngineObserver as EngineObserver
+    from lopa.runtime.requests.observer import RoundReport as RoundReport
+    from lopa.runtime.requests.prepared import PreparedRequest as PreparedRequest
+    from lopa.runtime.requests.reservation import Reservation as Reservation
+    from lopa.runtime.requests.result import DoneEvent as DoneEvent
+    from lopa.runtime.requests.result import DraftEvent as DraftEvent
+    from lopa.runtime.requests.result import Event as Event
+    from lopa.runtime.requests.result import GenerationResult as GenerationResult
+    from lopa.runtime.requests.result import TextEvent as TextEvent
+    from lopa.runtime.requests.status import EngineStatus as EngineStatus
+    from lopa.runtime.sessions.session import Session as Session
+    from lopa.runtime.text.prompt_ids import Prompt as Prompt
+    from lopa.runtime.text.prompt_ids import PromptRequest as PromptRequest
+    from lopa.runtime.text.tokenizer import Tokenizer as Tokenizer
 
 __version__ = "0.1.0"
 """Version of the whole project. The build reads it here, without importing."""
 
-_MODULES = {
-    "AdmissionReport": "lopa.runtime.requests.observer",
-    "BadInputError": "lopa.runtime.errors",
-    "BranchChoice": "lopa.runtime.generation_config",
-    "Bundle": "lopa.runtime.bundle",
-    "CheckFailedError": "lopa.runtime.errors",
-    "Decoder": "lopa.runtime.decoder",
-    "DecodingPlan": "lopa.runtime.plan",
-    "DevicesLostError": "lopa.runtime.errors",
-    "DoneEvent": "lopa.runtime.requests.result",
-    "DraftEvent": "lopa.runtime.requests.result",
-    "EndReport": "lopa.runtime.requests.observer",
-    "Engine": "lopa.runtime.engine",
-    "EngineClosedError": "lopa.runtime.errors",
-    "EngineFailedError": "lopa.runtime.errors",
-    "EngineObserver": "lopa.runtime.requests.observer",
-    "EngineStatus": "lopa.runtime.requests.status",
-    "Event": "lopa.runtime.requests.result",
-    "GenerationConfig": "lopa.runtime.generation_config",
-    "GenerationOptions": "lopa.runtime.generation_config",
-    "GenerationResult": "lopa.runtime.requests.result",
-    "GrammarHelperError": "lopa.runtime.errors",
-    "GrammarLimits": "lopa.runtime.grammar.limits",
-    "GrammarRefusedError": "lopa.runtime.errors",
-    "LopaError": "lopa.runtime.errors",
-    "Manifest": "lopa.runtime.bundle.manifest",
-    "MissingBackendError": "lopa.runtime.errors",
-    "NonFiniteAnswerError": "lopa.runtime.errors",
-    "OutputFailedError": "lopa.runtime.errors",
-    "PreparationStoppedError": "lopa.runtime.errors",
-    "PreparedRequest": "lopa.runtime.requests.prepared",
-    "Prompt": "lopa.runtime.text.prompt_ids",
-    "PromptRequest": "lopa.runtime.text.prompt_ids",
-    "PromptTooLongError": "lopa.runtime.errors",
-    "QueueFullError": "lopa.runtime.errors",
-    "RequestHandle": "lopa.runtime.requests.handle",
-    "Reservation": "lopa.runtime.requests.reservation",
-    "RoundReport": "lopa.runtime.requests.observer",
-    "Session": "lopa.runtime.sessions.session",
-    "Span": "lopa.runtime.contract.timeline",
-    "Step": "lopa.runtime.decoding.decoding",
-    "StopReason": "lopa.runtime.decoding.decoding",
-    "TextEvent": "lopa.runtime.requests.result",
-    "Timeline": "lopa.runtime.contract.timeline",
-    "Tokenizer": "lopa.runtime.text.tokenizer",
-    "trace_table": "lopa.runtime.decoding.trace_table",
+_NAMES = {
+    "lopa.runtime.bundle": "Bundle",
+    "lopa.runtime.bundle.manifest": "Manifest",
+    "lopa.runtime.contract.timeline": "Span Timeline",
+    "lopa.runtime.decoder": "Decoder",
+    "lopa.runtime.decoding.decoding": "Step StopReason",
+    "lopa.runtime.decoding.trace_table": "trace_table",
+    "lopa.runtime.engine": "Engine",
+    "lopa.runtime.errors": (
+        "BadInputError CheckFailedError DevicesLostError EngineClosedError EngineFailedError GrammarHelperError "
+        "GrammarRefusedError LopaError MissingBackendError NonFiniteAnswerError OutputFailedError "
+        "PreparationStoppedError PromptTooLongError QueueFullError"
+    ),
+    "lopa.runtime.generation_config": "BranchChoice GenerationConfig GenerationOptions",
+    "lopa.runtime.grammar.limits": "GrammarLimits",
+    "lopa.runtime.plan": "DecodingPlan",
+    "lopa.runtime.requests.handle": "RequestHandle",
+    "lopa.runtime.requests.observer": "AdmissionReport EndReport EngineObserver RoundReport",
+    "lopa.runtime.requests.prepared": "PreparedRequest",
+    "lopa.runtime.requests.reservation": "Reservation",
+    "lopa.runtime.requests.result": "DoneEvent DraftEvent Event GenerationResult TextEvent",
+    "lopa.runtime.requests.status": "EngineStatus",
+    "lopa.runtime.sessions.session": "Session",
+    "lopa.runtime.text.prompt_ids": "Prompt PromptRequest",
+    "lopa.runtime.text.tokenizer": "Tokenizer",
 }
-"""Module of every public name, as in the imports above, which only type checkers and editors read."""
-
-__all__ = [
-    "AdmissionReport",
-    "BadInputError",
-    "BranchChoice",
-    "Bundle",
-    "CheckFailedError",
-    "Decoder",
-    "DecodingPlan",
-    "DevicesLostError",
-    "DoneEvent",
-    "DraftEvent",
-    "EndReport",
-    "Engine",
-    "EngineClosedError",
-    "EngineFailedError",
-    "EngineObserver",
-    "EngineStatus",
-    "Event",
-    "GenerationConfig",
-    "GenerationOptions",
-    "GenerationResult",
-    "GrammarHelperError",
-    "GrammarLimits",
-    "GrammarRefusedError",
-    "LopaError",
-    "Manifest",
-    "MissingBackendError",
-    "NonFiniteAnswerError",
-    "OutputFailedError",
-    "PreparationStoppedError",
-    "PreparedRequest",
-    "Prompt",
-    "PromptRequest",
-    "PromptTooLongError",
-    "QueueFullError",
-    "RequestHandle",
-    "Reservation",
-    "RoundReport",
-    "Session",
-    "Span",
-    "Step",
-    "StopReason",
-    "TextEvent",
-    "Timeline",
-    "Tokenizer",
-    "__version__",
-    "trace_table",
-]
+"""Public names by module, as in the imports above, which only type checkers and editors read."""
+_MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
 
 
 if not TYPE_CHECKING:  # a type checker would take every misspelled name for one that is found here
+    __all__ = sorted([*_MODULES, "__version__"])
 
     def __getattr__(name: str) -> Any:
         if name not in _MODULES:
@@ -154,6 +96,5 @@ if not TYPE_CHECKING:  # a type checker would take every misspelled name for one
         globals()[name] = value  # found there from now on
         return value
 
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})

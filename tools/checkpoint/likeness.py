@@ -1,7 +1,7 @@
 """Which published checkpoints can be imitated: their sizes, token ids and config.json. Knows no weights."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -11,14 +11,11 @@ from lopa.export.families.family import Architecture
 from lopa.runtime.bundle.manifest import ModelDimensions
 from tools.checkpoint import published_config
 
+Heads = tuple[int, int, int]
+"""Numbers of heads and of key-value heads, and the size of one."""
 LAYER_MATRICES = (
-    "attention.query",
-    "attention.key",
-    "attention.value",
-    "attention.output",
-    "mlp.gate",
-    "mlp.up",
-    "mlp.down",
+    *("attention.query", "attention.key", "attention.value", "attention.output"),
+    *("mlp.gate", "mlp.up", "mlp.down"),
 )
 """In the order of the forward, as a bundle calls them."""
 
@@ -53,149 +50,81 @@ class Likeness:
         return FAMILIES[self.family].architecture
 
 
-_DREAM_7B = Likeness(
-    ModelDimensions(
-        vocab_size=152064,
-        hidden_size=3584,
-        intermediate_size=18944,
-        layers=28,
-        heads=28,
-        kv_heads=4,
-        head_size=128,
-        max_positions=131072,
-        rope_theta=1e6,
-        rms_norm_eps=1e-6,
-    ),
-    mask=151666,
-    eos=151643,
-    bos=151665,
-)
-_DREAM_HALF_B = Likeness(
-    ModelDimensions(
-        vocab_size=151936,
-        hidden_size=896,
-        intermediate_size=4864,
-        layers=24,
-        heads=14,
-        kv_heads=2,
-        head_size=64,
-        max_positions=131072,
-        rope_theta=1e6,
-        rms_norm_eps=1e-6,
-    ),
-    mask=151666,
-    eos=151643,
-    bos=151665,
-)
-_LLADA_8B = Likeness(
-    ModelDimensions(
-        vocab_size=126464,
-        hidden_size=4096,
-        intermediate_size=12288,
-        layers=32,
-        heads=32,
-        kv_heads=32,
-        head_size=128,
-        max_positions=4096,
-        rope_theta=500000.0,
-        rms_norm_eps=1e-5,
-        qkv_bias=False,
-    ),
-    mask=126336,
-    eos=126081,
-    bos=126080,  # assumed: the id before
-    family="llada",
-    config=published_config.llada,
-    adapted=LAYER_MATRICES[:4],
-)
-# Assumed, since its files were not seen: the sizes of Qwen2.5-1.5B, tied as that is.
-_FAST_DLLM_V2_1_5B = Likeness(
-    ModelDimensions(
-        vocab_size=151936,
-        hidden_size=1536,
-        intermediate_size=8960,
-        layers=28,
-        heads=12,
-        kv_heads=2,
-        head_size=128,
-        max_positions=32768,
-        rope_theta=1e6,
-        rms_norm_eps=1e-6,
-    ),
-    mask=151665,
-    eos=151645,
-    bos=151643,
-    family="fast-dllm-v2",
-    config=published_config.fast_dllm_v2,
-    mask_text="|<MASK>|",
-    names_mask=False,
-    tied=True,
-)
-# Assumed: the sizes of Qwen3-1.7B, untied as SDAR-4B and SDAR-8B are.
-_SDAR_1_7B = Likeness(
-    ModelDimensions(
-        vocab_size=151936,
-        hidden_size=2048,
-        intermediate_size=6144,
-        layers=28,
-        heads=16,
-        kv_heads=8,
-        head_size=128,
-        max_positions=32768,
-        rope_theta=1e6,
-        rms_norm_eps=1e-6,
-        qkv_bias=False,
-        qk_norm=True,
-    ),
-    mask=151669,
-    eos=151643,
-    bos=None,
-    family="sdar",
-    config=published_config.sdar,
-    ends=(151645,),
-)
-# Assumed: the sizes of Qwen2.5-7B, which are Dream's too, and WeDLM-8B's number of positions.
-_WEDLM_7B = Likeness(
-    msgspec.structs.replace(_DREAM_7B.dimensions, max_positions=16384),
-    mask=151665,
-    eos=151643,
-    bos=None,
-    family="wedlm",
-    config=published_config.wedlm,
-    names_mask=False,
-)
-# Layers, heads, positions and eps as Diffulex's configuration class for it has them.
-_STABLE_DIFFCODER_8B = Likeness(
-    ModelDimensions(
-        vocab_size=155136,
-        hidden_size=4096,
-        intermediate_size=14336,
-        layers=32,
-        heads=32,
-        kv_heads=8,
-        head_size=128,
-        max_positions=8192,
-        rope_theta=500000.0,
-        rms_norm_eps=1e-6,
-        qkv_bias=False,
-    ),
-    mask=5,
-    eos=2,
-    bos=0,
-    family="stable-diffcoder",
-    config=published_config.stable_diffcoder,
-    mask_text="<[MASK_TOKEN]>",
-    names_mask=False,
-)
+def _sizes(
+    vocab: int, hidden: int, mlp: int, layers: int, heads: Heads, positions: int, **more: Any
+) -> ModelDimensions:
+    """Return sizes as Qwen2's but for `more`."""
+    count, kv_count, size = heads
+    return ModelDimensions(
+        vocab_size=vocab,
+        hidden_size=hidden,
+        intermediate_size=mlp,
+        layers=layers,
+        heads=count,
+        kv_heads=kv_count,
+        head_size=size,
+        max_positions=positions,
+        **{"rope_theta": 1e6, "rms_norm_eps": 1e-6, **more},
+    )
+
+
+_DREAM_7B = Likeness(_sizes(152064, 3584, 18944, 28, (28, 4, 128), 131072), mask=151666, eos=151643, bos=151665)
 LIKENESSES: dict[str, Likeness] = {
     "dream-7b": _DREAM_7B,
     "diffucoder-7b": _DREAM_7B,  # trained from another base, the same in every size
-    "dream-0.5b": _DREAM_HALF_B,
-    "llada-8b": _LLADA_8B,
-    "fast-dllm-v2-1.5b": _FAST_DLLM_V2_1_5B,
-    "sdar-1.7b": _SDAR_1_7B,
-    "wedlm-7b": _WEDLM_7B,
-    "stable-diffcoder-8b": _STABLE_DIFFCODER_8B,
+    "dream-0.5b": replace(_DREAM_7B, dimensions=_sizes(151936, 896, 4864, 24, (14, 2, 64), 131072)),
+    "llada-8b": Likeness(
+        _sizes(126464, 4096, 12288, 32, (32, 32, 128), 4096, rope_theta=5e5, rms_norm_eps=1e-5, qkv_bias=False),
+        mask=126336,
+        eos=126081,
+        bos=126080,  # assumed: the id before
+        family="llada",
+        config=published_config.llada,
+        adapted=LAYER_MATRICES[:4],
+    ),
+    # Assumed, since its files were not seen: the sizes of Qwen2.5-1.5B, tied as that is.
+    "fast-dllm-v2-1.5b": Likeness(
+        _sizes(151936, 1536, 8960, 28, (12, 2, 128), 32768),
+        mask=151665,
+        eos=151645,
+        bos=151643,
+        family="fast-dllm-v2",
+        config=published_config.fast_dllm_v2,
+        mask_text="|<MASK>|",
+        names_mask=False,
+        tied=True,
+    ),
+    # Assumed: the sizes of Qwen3-1.7B, untied as SDAR-4B and SDAR-8B are.
+    "sdar-1.7b": Likeness(
+        _sizes(151936, 2048, 6144, 28, (16, 8, 128), 32768, qkv_bias=False, qk_norm=True),
+        mask=151669,
+        eos=151643,
+        bos=None,
+        family="sdar",
+        config=published_config.sdar,
+        ends=(151645,),
+    ),
+    # Assumed: the sizes of Qwen2.5-7B, which are Dream's too, and WeDLM-8B's number of positions.
+    "wedlm-7b": Likeness(
+        msgspec.structs.replace(_DREAM_7B.dimensions, max_positions=16384),
+        mask=151665,
+        eos=151643,
+        bos=None,
+        family="wedlm",
+        config=published_config.wedlm,
+        names_mask=False,
+    ),
+    # Layers, heads, positions and eps as Diffulex's configuration class for it has them.
+    "stable-diffcoder-8b": Likeness(
+        _sizes(155136, 4096, 14336, 32, (32, 8, 128), 8192, rope_theta=5e5, qkv_bias=False),
+        mask=5,
+        eos=2,
+        bos=0,
+        family="stable-diffcoder",
+        config=published_config.stable_diffcoder,
+        mask_text="<[MASK_TOKEN]>",
+        names_mask=False,
+    ),
 }
 
 

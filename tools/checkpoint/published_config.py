@@ -7,6 +7,12 @@ from typing import Any
 
 from lopa.runtime.bundle.manifest import ModelDimensions
 
+_LLADA_OFF = (
+    *("alibi", "attention_layer_norm", "bias_for_layer_norm", "include_bias"),
+    *("input_emb_norm", "scale_logits", "use_cache", "weight_tying"),
+)
+_LLADA_ON = ("attention_layer_norm_with_affine", "layer_norm_with_affine", "rope", "rope_full_precision")
+
 
 def dream(sizes: ModelDimensions) -> dict[str, Any]:
     """As DiffuCoder's."""
@@ -62,25 +68,19 @@ def stable_diffcoder(sizes: ModelDimensions) -> dict[str, Any]:
 def llada(sizes: ModelDimensions) -> dict[str, Any]:
     """OLMo's names."""
     return {
+        **dict.fromkeys(_LLADA_OFF, False),
+        **dict.fromkeys(_LLADA_ON, True),
+        **dict.fromkeys(("attention_dropout", "embedding_dropout", "residual_dropout"), 0.0),
         "architectures": ["LLaDAModelLM"],
         "model_type": "llada",
         "activation_type": "silu",
-        "alibi": False,
         "alibi_bias_max": 8.0,
-        "attention_dropout": 0.0,
-        "attention_layer_norm": False,
-        "attention_layer_norm_with_affine": True,
-        "bias_for_layer_norm": False,
         "block_group_size": 1,
         "block_type": "llama",
         "d_model": sizes.hidden_size,
-        "embedding_dropout": 0.0,
         "embedding_size": sizes.vocab_size,
-        "include_bias": False,
         "include_qkv_bias": sizes.qkv_bias,
-        "input_emb_norm": False,
         "layer_norm_type": "rms",
-        "layer_norm_with_affine": True,
         "max_sequence_length": sizes.max_positions,
         "mlp_hidden_size": sizes.intermediate_size,
         "mlp_ratio": 4,
@@ -89,16 +89,10 @@ def llada(sizes: ModelDimensions) -> dict[str, Any]:
         "n_kv_heads": sizes.kv_heads,
         "n_layers": sizes.layers,
         "precision": "amp_bf16",
-        "residual_dropout": 0.0,
         "rms_norm_eps": sizes.rms_norm_eps,
-        "rope": True,
-        "rope_full_precision": True,
         "rope_theta": sizes.rope_theta,
-        "scale_logits": False,
         "torch_dtype": "bfloat16",
-        "use_cache": False,
         "vocab_size": sizes.vocab_size,
-        "weight_tying": False,
     }
 
 

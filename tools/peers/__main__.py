@@ -3,10 +3,10 @@
 Usage: python -m tools.peers [prepare | measure] [--work DIR]
     measure [--threads N].. [--size BxW].. [--prefix P] [--rounds N] [--side NAME].. [--output DIR] [--name NAME]
 
-Without a word it does both. prepare builds llama.cpp (minutes) and fetches OpenVINO into --work, makes the checkpoint
-in every format, and leaves out what this machine has not. measure checks that every side computes what our float32
-bundle does, then times them in turns and writes NAME.json and NAME.md; a later run with the same output adds its
-rounds, so that a long comparison can be run in pieces.
+Without a word it does both. prepare builds llama.cpp (minutes) in --work, makes the checkpoint in every format, and
+leaves out what this machine has not; OpenVINO comes with the extra `test`. measure checks that every side computes what
+our float32 bundle does, then times them in turns and writes NAME.json and NAME.md; a later run with the same output
+adds its rounds, so that a long comparison can be run in pieces.
 """
 
 import itertools

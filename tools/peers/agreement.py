@@ -19,7 +19,7 @@ _ROWS = 64
 
 @dataclass(frozen=True, eq=False)
 class Answer:
-    """Of every row, [B x W]."""
+    """Statistics of every row, [B x W]."""
 
     best: Int64
     logprob: Float32
@@ -30,7 +30,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Agreement:
-    """Of a side with the reference, over all rows."""
+    """Agreement of a side with the reference, over all rows."""
 
     same_best: float
     """Share of rows with the same best token."""
@@ -40,26 +40,17 @@ class Agreement:
     """Mean difference, in nats."""
 
 
-@dataclass(frozen=True)
-class Tolerance:
-    """What an agreement has to reach."""
-
-    same_best: float
-    logprob_error: float
-    entropy_error: float
-
-
 TOLERANCES = {
-    "f32": Tolerance(0.97, 1e-2, 1e-2),
-    "bf16": Tolerance(0.80, 0.15, 0.15),
-    "int8": Tolerance(0.60, 0.4, 0.4),
-    "int4": Tolerance(0.10, 1.5, 1.5),
+    "f32": Agreement(0.97, 1e-2, 1e-2),
+    "bf16": Agreement(0.80, 0.15, 0.15),
+    "int8": Agreement(0.60, 0.4, 0.4),
+    "int4": Agreement(0.10, 1.5, 1.5),
 }
-"""By precision."""
+"""Worst agreement that each precision allows."""
 
 
 def answer_from_logits(logits: npt.NDArray[np.float32]) -> Answer:
-    """Of rows [rows, V]."""
+    """Return the answer that logits [rows, V] give."""
     best, logprob, entropy = [], [], []
     for start in range(0, len(logits), _ROWS):
         part = logits[start : start + _ROWS].astype(np.float64)
@@ -77,7 +68,7 @@ def answer_from_logits(logits: npt.NDArray[np.float32]) -> Answer:
 
 
 def agreement_of(answer: Answer, reference: Answer) -> Agreement:
-    """Raises ValueError when there are not as many rows."""
+    """Compare two answers. Raises ValueError when their numbers of rows differ."""
     if answer.best.shape != reference.best.shape:
         raise ValueError(f"received {answer.best.shape} rows, expected {reference.best.shape}")
     return Agreement(
@@ -104,7 +95,7 @@ def check_agreement(name: str, precision: str, found: Agreement) -> None:
         )
 
 
-def _said(of: Agreement | Tolerance) -> str:
+def _said(of: Agreement) -> str:
     return (
         f"same best token {of.same_best:.1%}, log-probability off by {of.logprob_error:.1e}, "
         f"entropy by {of.entropy_error:.1e}"

@@ -1,12 +1,14 @@
-"""What the sides need, in one folder: the checkpoint, our bundles of it, llama.cpp and its files, OpenVINO.
+"""What the sides need, in one folder: the checkpoint, our bundles of it, llama.cpp and its files.
 
 Everything is made beside its place and renamed, so that nothing half built is ever used.
 """
 
 import importlib.metadata
-import importlib.util
+import shutil
+import subprocess
 import sys
-from collections.abc import Callable
+import tarfile
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,16 +19,19 @@ from lopa.runtime.errors import BadInputError, MissingBackendError
 from tools.checkpoint.likeness import Likeness
 from tools.checkpoint.make import checkpoint_from_likeness
 from tools.peers.gguf_file import write_gguf_of_checkpoint
-from tools.peers.llama_build import PROGRAM, VERSION_NAME, build_llama_side, run_or_missing
 
-OPENVINO = ("openvino==2026.4.1", "openvino-telemetry")
 _BUNDLES: dict[str, QuantizationChoice | None] = {
     "fp32": None,
     "int8": QuantizationChoice("int8"),
     "int4": QuantizationChoice("int4"),
 }
 _QUANTIZED = ("q8_0", "q4_0")
-_GGUFS, _OPENVINO = Product("folder of GGUF files", "f32.gguf"), Product("copy of OpenVINO", "openvino")
+_GGUFS = Product("folder of GGUF files", "f32.gguf")
+_PROGRAM = Product("build of llama.cpp", "llama_side")
+_VERSION_NAME = "version"
+_PACKAGE = "llama-cpp-python"
+"""Carries llama.cpp as source."""
+_TOOLS = ("cmake", "ninja", "c++")
 
 
 @dataclass(frozen=True)
@@ -43,17 +48,12 @@ class Materials:
     @property
     def llama_side(self) -> Path:
         """The program of tools/peers/llama_side.cpp."""
-        return self.folder / "llama.cpp" / PROGRAM.marker
+        return self.folder / "llama.cpp" / _PROGRAM.marker
 
     @property
     def llama_version(self) -> Path:
         """A file that says of which package llama_side was built."""
-        return self.llama_side.with_name(VERSION_NAME)
-
-    @property
-    def openvino(self) -> Path:
-        """Where OpenVINO is unless it is installed."""
-        return self.folder / "openvino"
+        return self.llama_side.with_name(_VERSION_NAME)
 
     @property
     def ggufs(self) -> Path:
@@ -72,7 +72,7 @@ class Materials:
 def prepare_materials(materials: Materials, likeness: Likeness, say: Callable[[str], None]) -> dict[str, str]:
     """Make what is missing, and all bundles anew, since the code that exports them may have changed.
 
-    Gives the peers that cannot be had, and why. Raises BadInputError where the folder cannot be written.
+    Return the peers that cannot be had, and why. Raises BadInputError where the folder cannot be written.
     """
     if not materials.checkpoint.exists():
         say("making the checkpoint")
@@ -80,14 +80,12 @@ def prepare_materials(materials: Materials, likeness: Likeness, say: Callable[[s
     for name, quantization in _BUNDLES.items():
         say(f"exporting {name}")
         bundle_from_checkpoint(materials.checkpoint, materials.bundle(name), quantization=quantization, overwrite=True)
-    missing = {}
-    for peer, make in (("llama.cpp", _make_llama), ("openvino", _make_openvino)):
-        say(f"preparing {peer}")
-        try:
-            make(materials)
-        except MissingBackendError as error:
-            missing[peer] = error.received
-    return missing
+    say("preparing llama.cpp")
+    try:
+        _make_llama(materials)
+    except MissingBackendError as error:
+        return {"llama.cpp": error.received}
+    return {}
 
 
 def check_prepared(materials: Materials) -> None:
@@ -102,31 +100,59 @@ def check_prepared(materials: Materials) -> None:
 
 
 def versions_of_peers(materials: Materials) -> dict[str, str]:
-    """Of llama.cpp (that of the package which carries it) and OpenVINO, where they are."""
-    found = {}
+    """Return the versions of llama.cpp (that of the package which carries it) and OpenVINO, where they are."""
+    found = {each.name: each.version for each in importlib.metadata.distributions(name="openvino")}
     if materials.llama_version.exists():
         found["llama.cpp"] = materials.llama_version.read_text()
-    where = [*sys.path, str(materials.openvino)]
-    for each in importlib.metadata.distributions(name="openvino", path=where):
-        found.setdefault("openvino", each.version)
     return found
 
 
 def _make_llama(materials: Materials) -> None:
     if not materials.llama_side.exists():
-        build_llama_side(materials.llama_side.parent)
+        _build_llama_side(materials.llama_side.parent)
     if materials.ggufs.exists():
         return
     with staged_folder(materials.ggufs, overwrite=False, product=_GGUFS) as place:
         write_gguf_of_checkpoint(materials.checkpoint, place / "f32.gguf")
         for kind in _QUANTIZED:
             words = ["quantize", place / "f32.gguf", place / f"{kind}.gguf", kind, 1]
-            run_or_missing([str(materials.llama_side), *map(str, words)], f"llama.cpp's {kind}")
+            _run_or_missing([str(materials.llama_side), *map(str, words)], f"llama.cpp's {kind}")
 
 
-def _make_openvino(materials: Materials) -> None:
-    if importlib.util.find_spec("openvino") is not None or materials.openvino.exists():
-        return
-    with staged_folder(materials.openvino, overwrite=False, product=_OPENVINO) as place:
-        fetch = ["install", "--quiet", "--no-deps", "--target", str(place), *OPENVINO]
-        run_or_missing([sys.executable, "-m", "pip", *fetch], "fetching OpenVINO")
+def _build_llama_side(folder: Path) -> None:
+    """Make the new folder `folder`, with llama_side in it, whole or not at all: minutes.
+
+    Raises MissingBackendError without a compiler, without the package's source, or when it does not build.
+    """
+    missing = [tool for tool in _TOOLS if shutil.which(tool) is None]
+    if missing:
+        raise MissingBackendError(
+            f"no {', '.join(missing)} on this machine", expected=f"{', '.join(_TOOLS)}", remedy="install them"
+        )
+    with staged_folder(folder, overwrite=False, product=_PROGRAM) as place:
+        source, build = place / "source", place / "build"
+        source.mkdir()
+        fetch = ["download", "--quiet", "--no-deps", "--no-binary", ":all:", _PACKAGE, "--dest", str(source)]
+        _run_or_missing([sys.executable, "-m", "pip", *fetch], f"the source of {_PACKAGE}")
+        with tarfile.open(next(source.glob("*.tar.gz"))) as packed:
+            packed.extractall(source, filter="data")
+        llama = next(source.glob("*/vendor/llama.cpp"))
+        where = ["-G", "Ninja", "-S", str(Path(__file__).parent), "-B", str(build)]
+        make = [*where, "-DCMAKE_BUILD_TYPE=Release", f"-DLLAMA_SOURCE={llama}"]
+        _run_or_missing(["cmake", *make], "setting up the build of llama.cpp")
+        _run_or_missing(["cmake", "--build", str(build), "--target", _PROGRAM.marker], "the build of llama.cpp")
+        (place / _VERSION_NAME).write_text(llama.parents[1].name)
+        shutil.copy2(build / _PROGRAM.marker, place / _PROGRAM.marker)
+        shutil.rmtree(source)
+        shutil.rmtree(build)
+
+
+def _run_or_missing(command: Sequence[str], what: str) -> None:
+    """Run `command`, which makes `what`. Raises MissingBackendError with the end of what it says when it fails."""
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    if done.returncode:
+        raise MissingBackendError(
+            f"{what} failed: {done.stdout.strip()[-600:]}",
+            expected=" ".join(command[:4]) + " .. ends well",
+            remedy="run it by hand, or go on without this peer",
+        )

@@ -1,10 +1,9 @@
 """One side that Python can drive, as a process of its own: ours, OpenVINO on our graphs, torch eager.
 
-Usage: python -m tools.peers.python_side KIND PRECISION FOLDER THREADS LIBRARY
+Usage: python -m tools.peers.python_side KIND PRECISION FOLDER THREADS
 
-KIND is lopa, openvino (both of the bundle FOLDER) or torch (of the checkpoint FOLDER); LIBRARY is where OpenVINO may
-lie. Answers the lines that tools/peers/side_process.py writes: every side computes the prefix itself, then windows
-behind it.
+KIND is lopa, openvino (both of the bundle FOLDER) or torch (of the checkpoint FOLDER). Answers the lines that
+tools/peers/side_process.py writes: every side computes the prefix itself, then windows behind it.
 """
 
 import os
@@ -33,11 +32,10 @@ _TORCH_TYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
 @click.argument("precision")
 @click.argument("folder", type=click.Path(path_type=Path))
 @click.argument("threads", type=int)
-@click.argument("library", type=click.Path(path_type=Path))
-def main(kind: str, precision: str, folder: Path, threads: int, library: Path) -> None:
+def main(kind: str, precision: str, folder: Path, threads: int) -> None:
     """Answer lines on standard output until standard input ends."""
     answers = _own_output()
-    session = _open(kind, precision, folder, threads, library)
+    session = _open(kind, precision, folder, threads)
     _say(answers, "open")
     batch: WindowBatch | None = None
     found: Statistics | None = None
@@ -81,11 +79,10 @@ def windows_of_tokens(tokens: Int64, *, start: int) -> WindowBatch:
     )
 
 
-def _open(kind: str, precision: str, folder: Path, threads: int, library: Path) -> Session:
+def _open(kind: str, precision: str, folder: Path, threads: int) -> Session:
     if kind == "lopa":
         return open_session(Bundle.open(folder), "cpu", threads=threads)
     if kind == "openvino":
-        sys.path.append(str(library))
         device = "openvino:CPU:bf16" if precision == "bf16" else "openvino:CPU"
         return open_session(Bundle.open(folder), device, threads=threads)
     torch.set_num_threads(threads)

@@ -1,8 +1,9 @@
 """Pieces of a comparison on disk, and their tables: times over our int8, with spread. Does not measure."""
 
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import astuple, dataclass, replace
+from operator import truediv
 from pathlib import Path
 
 import msgspec
@@ -12,7 +13,7 @@ from lopa.bench.report import files_of_report, write_report
 from lopa.bench.table import Table
 from lopa.runtime.errors import BadInputError
 from tools.peers.agreement import Agreement
-from tools.peers.rounds import Peaks, Piece
+from tools.peers.rounds import Piece
 from tools.peers.sides import BASELINE, SIDES
 
 
@@ -24,16 +25,6 @@ class PeerReport:
     baseline: str
     """The side that ratios are over."""
     pieces: tuple[Piece, ...]
-
-
-@dataclass(frozen=True)
-class Ratio:
-    """Time of a side over that of the baseline in the same round."""
-
-    median: float
-    least: float
-    most: float
-    rounds: int
 
 
 def add_piece(folder: Path, name: str, piece: Piece) -> PeerReport:
@@ -57,31 +48,26 @@ def report_of_folder(folder: Path, name: str) -> PeerReport:
         ) from error
 
 
-def ratios_to_baseline(pieces: Iterable[Piece]) -> dict[str, Ratio]:
-    """By side, over all rounds of `pieces`, which are of one shape and number of threads.
+def ratios_to_baseline(pieces: Iterable[Piece]) -> dict[str, list[float]]:
+    """Return each side's times over the baseline's of the same round: a slow minute slows both.
 
-    Each time is divided by the baseline's of the same round: a slow minute slows both.
+    The pieces are of one shape and number of threads.
     """
-    quotients: dict[str, list[float]] = {}
+    ratios: dict[str, list[float]] = {}
     for piece in pieces:
         seconds = {side.name: side.seconds for side in piece.sides}
         for name, found in seconds.items():
-            quotients.setdefault(name, []).extend(
-                mine / base for mine, base in zip(found, seconds[BASELINE.name], strict=True)
-            )
-    return {
-        name: Ratio(statistics.median(found), min(found), max(found), len(found)) for name, found in quotients.items()
-    }
+            ratios.setdefault(name, []).extend(map(truediv, found, seconds[BASELINE.name]))
+    return ratios
 
 
 def tables_of_report(report: PeerReport) -> list[Table]:
-    """For each number of threads: times over the baseline's, milliseconds; then agreement, and the machine's peaks."""
-    tables = []
+    """Return for each number of threads the times, then agreement, and the machine's peaks and versions."""
+    tables: list[Table] = []
     for threads in sorted({piece.threads for piece in report.pieces}):
-        pieces = [piece for piece in report.pieces if piece.threads == threads]
-        tables += [_ratio_table(pieces, threads), _seconds_table(pieces, threads)]
+        tables += _time_tables([piece for piece in report.pieces if piece.threads == threads], threads)
     tables += [_agreement_table(report.pieces), _peaks_table(report.pieces)]
-    versions = {name: version for piece in report.pieces for name, version in _versions(piece).items()}
+    versions = {name: text for piece in report.pieces for name, text in (piece.machine.versions | piece.peers).items()}
     tables.append(Table("Versions", ("of", "version"), tuple(versions.items())))
     left_out = {name: reason for piece in report.pieces for name, reason in piece.left_out.items()}
     if left_out:
@@ -89,28 +75,24 @@ def tables_of_report(report: PeerReport) -> list[Table]:
     return tables
 
 
-def _ratio_table(pieces: Sequence[Piece], threads: int) -> Table:
-    ratios = {shape: ratios_to_baseline(some) for shape, some in _by_shape(pieces).items()}
-    return Table(
-        title=f"Time over {BASELINE.name} in the same round, median (least to most): {_where(pieces, threads)}",
-        columns=("side", *map(_size, ratios)),
-        rows=tuple(
-            (name, *(_ratio_text(of_shape.get(name)) for of_shape in ratios.values())) for name in _names(pieces)
-        ),
-    )
-
-
-def _seconds_table(pieces: Sequence[Piece], threads: int) -> Table:
-    shapes = _by_shape(pieces)
-    return Table(
-        title=f"Milliseconds, median: {_where(pieces, threads)}",
-        columns=("side", *map(_size, shapes)),
-        rows=tuple((name, *(_milliseconds(some, name) for some in shapes.values())) for name in _names(pieces)),
-    )
+def _time_tables(pieces: Sequence[Piece], threads: int) -> Iterator[Table]:
+    """Yield times over the baseline's, and milliseconds, with a column for each shape."""
+    shapes: dict[ForwardShape, list[Piece]] = {}
+    for piece in sorted(pieces, key=lambda piece: piece.shape.branches * piece.shape.window):
+        shapes.setdefault(piece.shape, []).append(piece)
+    where = f"{threads} thread{'s' if threads > 1 else ''}, {pieces[0].machine.cpu}"
+    columns = ("side", *(f"{shape.branches} x {shape.window}, prefix {shape.prefix}" for shape in shapes))
+    ratios = [ratios_to_baseline(some) for some in shapes.values()]
+    for title, text_of, found in (
+        (f"Time over {BASELINE.name} in the same round, median (least to most)", _spread, ratios),
+        ("Milliseconds, median", _milliseconds, [_seconds(some) for some in shapes.values()]),
+    ):
+        rows = ((name, *(text_of(each[name]) if name in each else "" for each in found)) for name in _names(pieces))
+        yield Table(f"{title}: {where}", columns, tuple(rows))
 
 
 def _agreement_table(pieces: Sequence[Piece]) -> Table:
-    """Of the largest shape of each side."""
+    """Return the agreement of each side on its largest shape."""
     found: dict[str, tuple[int, Agreement]] = {}
     for piece in pieces:
         rows = piece.shape.branches * piece.shape.window
@@ -128,11 +110,11 @@ def _agreement_table(pieces: Sequence[Piece]) -> Table:
 
 
 def _peaks_table(pieces: Sequence[Piece]) -> Table:
-    """The best that any piece measured, since a busy machine lowers them."""
+    """Return the best that any piece measured, since a busy machine lowers them."""
     rows = []
     for threads in sorted({piece.threads for piece in pieces}):
         some = [piece.peaks for piece in pieces if piece.threads == threads]
-        rows.append((str(threads), *(f"{max(rates) / 1e9:.0f}" for rates in zip(*map(_rates, some), strict=True))))
+        rows.append((str(threads), *(f"{max(rates) / 1e9:.0f}" for rates in zip(*map(astuple, some), strict=True))))
     return Table(
         title=f"Peaks of {pieces[0].machine.cpu}, {', '.join(pieces[0].instructions)}",
         columns=("threads", "float32 GFLOP/s", "bfloat16 GFLOP/s", "int8 GOP/s", "copy GB/s"),
@@ -140,40 +122,22 @@ def _peaks_table(pieces: Sequence[Piece]) -> Table:
     )
 
 
-def _versions(piece: Piece) -> dict[str, str]:
-    return {**piece.machine.versions, **piece.peers}
-
-
-def _rates(peaks: Peaks) -> tuple[float, ...]:
-    return peaks.float32, peaks.bfloat16, peaks.int8, peaks.bandwidth
-
-
-def _by_shape(pieces: Iterable[Piece]) -> Mapping[ForwardShape, list[Piece]]:
-    """Smallest first."""
-    found: dict[ForwardShape, list[Piece]] = {}
-    for piece in sorted(pieces, key=lambda piece: piece.shape.branches * piece.shape.window):
-        found.setdefault(piece.shape, []).append(piece)
+def _seconds(pieces: Iterable[Piece]) -> dict[str, list[float]]:
+    found: dict[str, list[float]] = {}
+    for side in (side for piece in pieces for side in piece.sides):
+        found.setdefault(side.name, []).extend(side.seconds)
     return found
 
 
 def _names(pieces: Iterable[Piece]) -> list[str]:
-    """Of the sides that were timed, in the order of SIDES."""
+    """Return the sides that were timed, in the order of SIDES."""
     timed = {side.name for piece in pieces for side in piece.sides}
     return [side.name for side in SIDES if side.name in timed]
 
 
-def _where(pieces: Sequence[Piece], threads: int) -> str:
-    return f"{threads} thread{'s' if threads > 1 else ''}, {pieces[0].machine.cpu}"
+def _spread(ratios: Sequence[float]) -> str:
+    return f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
 
 
-def _size(shape: ForwardShape) -> str:
-    return f"{shape.branches} x {shape.window}, prefix {shape.prefix}"
-
-
-def _ratio_text(ratio: Ratio | None) -> str:
-    return "" if ratio is None else f"{ratio.median:.2f} ({ratio.least:.2f} to {ratio.most:.2f})"
-
-
-def _milliseconds(pieces: Iterable[Piece], name: str) -> str:
-    found = [each for piece in pieces for side in piece.sides if side.name == name for each in side.seconds]
-    return f"{statistics.median(found) * 1e3:.0f}" if found else ""
+def _milliseconds(seconds: Sequence[float]) -> str:
+    return f"{statistics.median(seconds) * 1e3:.0f}"

@@ -22,7 +22,7 @@ from lopa.runtime.bundle import Bundle
 from lopa.runtime.errors import MissingBackendError
 from tools.peers.agreement import Agreement, agreement_of, check_agreement
 from tools.peers.materials import Materials, versions_of_peers
-from tools.peers.side_process import SideProcess, Tokens
+from tools.peers.side_process import SideProcess
 from tools.peers.sides import BASELINE, OURS, REFERENCE, Side, command_of_side
 
 _ALWAYS = (REFERENCE, BASELINE)
@@ -100,13 +100,14 @@ def measured_piece(
         reference = None
         for side in chosen:
             try:
-                process = held.enter_context(SideProcess(side.name, command_of_side(side, materials, threads), folder))
+                process = SideProcess(side.name, command_of_side(side, materials, threads), folder)
             except MissingBackendError as error:
                 if side.peer == OURS:
                     raise
                 left_out[side.name] = error.received
                 continue
-            process.prepare(tokens)
+            held.callback(process.close)
+            process.prepare(tokens, shape)
             process.run()
             answer = process.answer(shape)
             reference = reference or answer
@@ -137,13 +138,13 @@ def _run(process: SideProcess, _turn: int) -> float:
     return process.run()
 
 
-def _tokens(materials: Materials, shape: ForwardShape, folder: Path) -> Tokens:
-    """Random ones, the same for every run of a shape."""
+def _tokens(materials: Materials, shape: ForwardShape, folder: Path) -> Path:
+    """Write a file of random tokens, the same for every run of a shape."""
     vocabulary = Bundle.open(materials.bundle("fp32")).manifest.dimensions.vocab_size
     rng = np.random.default_rng([shape.prefix, shape.branches, shape.window])
     path = folder / "tokens"
     rng.integers(vocabulary, size=shape.prefix + shape.branches * shape.window, dtype=np.int32).tofile(path)
-    return Tokens(path, shape)
+    return path
 
 
 def _instructions() -> tuple[str, ...]:

@@ -12,10 +12,8 @@ import contextlib
 import shlex
 import subprocess
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import NoReturn, Self
+from typing import NoReturn
 
 import numpy as np
 
@@ -24,16 +22,8 @@ from lopa.runtime.errors import CheckFailedError, MissingBackendError
 from tools.peers.agreement import Answer, answer_from_logits
 
 
-@dataclass(frozen=True)
-class Tokens:
-    """What every side is given."""
-
-    path: Path
-    shape: ForwardShape
-
-
 class SideProcess:
-    """One side, open. A context that ends it."""
+    """One side, open until `close`."""
 
     def __init__(self, name: str, command: Sequence[str], folder: Path) -> None:
         """Start `command`; what it writes beside its answers goes to files in `folder`, which is the caller's.
@@ -54,16 +44,9 @@ class SideProcess:
             self.close()
             raise
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()
-
-    def prepare(self, tokens: Tokens) -> None:
+    def prepare(self, tokens: Path, shape: ForwardShape) -> None:
         """Compute the prefix; what follows runs the windows behind it."""
-        shape = tokens.shape
-        self._tell(f"prepare {shape.prefix} {shape.branches} {shape.window} {tokens.path}")
+        self._tell(f"prepare {shape.prefix} {shape.branches} {shape.window} {tokens}")
         self._expect("prepared")
 
     def run(self) -> float:

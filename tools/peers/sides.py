@@ -62,4 +62,4 @@ def command_of_side(side: Side, materials: Materials, threads: int) -> Sequence[
         return [str(program), "run", str(model), str(threads)]
     folder = materials.checkpoint if side.peer == "torch" else materials.bundle(_BUNDLES[side.precision])
     python = [sys.executable, "-m", python_side.__name__]
-    return [*python, side.peer, side.computes, str(folder), str(threads), str(materials.openvino)]
+    return [*python, side.peer, side.computes, str(folder), str(threads)]

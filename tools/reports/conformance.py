@@ -13,17 +13,11 @@ tests/reference/families where the recordings are apart from it.
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import click
-from tests.conformance.family_traces import (
-    FAMILIES,
-    checkpoint_of,
-    family_comparisons,
-    family_trace_files,
-)
+from tests.conformance.family_traces import FAMILIES, checkpoint_of, family_comparisons, family_trace_files
 from tests.conformance.recorded import Comparison, comparisons_of_file, trace_files
 
 from lopa.bench.machine import date_now, machine_line, machine_now
@@ -36,25 +30,14 @@ from lopa.runtime.sessions.session import Session, open_session
 from lopa.runtime.state.batch import Pays
 
 _HEADER = (
-    "configuration",
-    "devices",
-    "traces",
-    "steps",
-    "near-ties",
-    "decided otherwise at one",
-    "mismatches",
+    *("configuration", "devices", "traces", "steps", "near-ties", "decided otherwise at one", "mismatches"),
     "other than on the first number of devices",
 )
 Found = Sequence[Comparison]
 
 
-@dataclass(frozen=True)
-class _Recording:
-    """One recorded file, and how it is held against a session."""
-
-    name: str
-    bundle: Bundle
-    compared: Callable[[Session], Found]
+_Recording = tuple[str, Bundle, Callable[[Session], Found]]
+"""Name of a recorded file, its bundle, and how it is compared with a session."""
 
 
 @click.command()
@@ -97,19 +80,19 @@ def _printed(recordings: Iterator[_Recording], device: str, counts: Sequence[int
     click.echo(f"{machine_line(machine_now(), date_now())}\n")  # the last line has the sums: a log may keep it alone
     click.echo("| " + " | ".join(_HEADER) + " |\n|" + "---|" * len(_HEADER))
     sums = {count: [0] * (len(_HEADER) - 2) for count in counts}
-    for recording in recordings:
+    for name, bundle, compared in recordings:
         first: Found = []
         for count in counts:
-            session = _session(recording.bundle, device, count)
-            found = recording.compared(session)
+            session = _session(bundle, device, count)
+            found = compared(session)
             session.close()
             first = first or found
             row = _row(found, first)
             sums[count] = [a + b for a, b in zip(sums[count], row, strict=True)]
-            click.echo(f"| {recording.name} | {count} | " + " | ".join(map(str, row)) + " |")
+            click.echo(f"| {name} | {count} | " + " | ".join(map(str, row)) + " |")
             for each in found:
                 if each.mismatch is not None:
-                    click.echo(f"{recording.name} on {count}: {each.mismatch}", err=True)
+                    click.echo(f"{name} on {count}: {each.mismatch}", err=True)
     for count in counts:
         click.echo(f"| all | {count} | " + " | ".join(map(str, sums[count])) + " |")
     return sum(row[-2] for row in sums.values())
@@ -122,7 +105,7 @@ def _recordings(
         bundle = _opened(path, dialect)
         for file in trace_files():
             compared = partial(comparisons_of_file, file, manifest=bundle.manifest, limit=limit, sharing=sharing)
-            yield _Recording(file.name.split(".")[0], bundle, compared)
+            yield file.name.split(".")[0], bundle, compared
         return
     files = family_trace_files(traces)
     if not files:
@@ -131,7 +114,7 @@ def _recordings(
         family = checkpoint_of(file)
         bundle = _opened(_made(path / family.name, family), dialect)
         held = partial(family_comparisons, file, manifest=bundle.manifest, limit=limit)
-        yield _Recording(f"{family.name} {file.name.split('.')[0]}", bundle, held)
+        yield f"{family.name} {file.name.split('.')[0]}", bundle, held
 
 
 def _opened(path: Path, dialect: Dialect | None) -> Bundle:

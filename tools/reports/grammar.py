@@ -1,6 +1,6 @@
 """Decodes by random schemas, judged by an independent validator; and what a grammar costs.
 
-Usage: python -m tools.measure grammar BUNDLE [--decodes N] [--seed N] [--strategies NAMES]
+Usage: python -m tools.measure grammar BUNDLE [--decodes N] [--seed N]
 
 Every decode has a schema, a strategy and options of its own. The exit code is 1 where an answer that ended by itself is
 not what its schema allows.
@@ -90,11 +90,9 @@ class Seen:
             state = after
 
 
-def random_options(
-    rng: random.Random, schema: dict[str, Any], number: int, strategies: Sequence[str]
-) -> dict[str, Any]:
-    """Options of one decode: any of the strategies, blocks, windows, thresholds, draws."""
-    strategy = ALL_STRATEGIES[rng.choice(strategies)]
+def random_options(rng: random.Random, schema: dict[str, Any], number: int) -> dict[str, Any]:
+    """Return options of one decode: any of the strategies, blocks, windows, thresholds, draws."""
+    strategy = ALL_STRATEGIES[rng.choice(STRATEGIES)]
     return {
         "strategy": strategy.name,
         "json_schema": schema,
@@ -109,14 +107,14 @@ def random_options(
     }
 
 
-def seen_of_decodes(decoder: Decoder, count: int, seed: int, strategies: Sequence[str]) -> Seen:
+def seen_of_decodes(decoder: Decoder, count: int, seed: int) -> Seen:
     """What came of `count` decodes; schemas that are refused come on top of them."""
     rng, seen = random.Random(seed), Seen()
     prompts = [json.loads(line)["prompt"] for line in EVAL.read_text(encoding="utf-8").splitlines()]
     vocabulary = vocabulary_from_tokenizer(decoder.tokenizer, decoder.bundle.manifest)
     while seen.ends.total() < count:
         schema, prompt = random_schema(rng), rng.choice(prompts)
-        options = random_options(rng, schema, seen.ends.total(), strategies)
+        options = random_options(rng, schema, seen.ends.total())
         config = decoder.config(**options)
         try:
             result, steps = result_with_steps(decoder, prompt, config)
@@ -159,11 +157,10 @@ def _row(name: str, seconds: Sequence[float]) -> tuple[str, ...]:
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.option("--decodes", type=click.IntRange(min=1), default=1000, show_default=True)
 @click.option("--seed", default=1, show_default=True)
-@click.option("--strategies", default=",".join(STRATEGIES), show_default=True)
-def main(bundle: Path, decodes: int, seed: int, strategies: str) -> None:
+def main(bundle: Path, decodes: int, seed: int) -> None:
     """Decode BUNDLE by random schemas, on one thread."""
     with Decoder.open(bundle, threads=1) as decoder:
-        seen = seen_of_decodes(decoder, decodes, seed, strategies.split(","))
+        seen = seen_of_decodes(decoder, decodes, seed)
     show_report(tables_of_decodes(seen))
     for text in seen.invalid:
         click.echo(text, err=True)

@@ -7,27 +7,25 @@ from typing import Any
 
 from lopa.serve.openai.options import CHATS, COMPLETIONS, OURS
 
-MOST_BODY = 100_000
-"""Bytes: what the server is told to take."""
+MAX_BODY = 100_000
+"""Bytes of the largest body that the server accepts."""
 
 
 @dataclass(frozen=True)
 class BadRequest:
-    """What is sent, and the status, code and param of the answer."""
+    """A request, and the status, code and param of its answer."""
 
     path: str
     body: bytes
     status: int
     code: str | None
     param: str | None = None
-    announced: int | None = None
-    """Bytes of the body as its head has them, where that is not true."""
 
 
 def bad_requests(model: str) -> tuple[BadRequest, ...]:
-    """For a server of `model` whose largest body has MOST_BODY bytes."""
+    """Return requests that a server of `model` with MAX_BODY must refuse."""
     unreadable = [BadRequest(CHATS, body, 400, "invalid_json") for body in (b"", b"[]", b'{"model": ', b"\xff\xfe")]
-    too_large = BadRequest(COMPLETIONS, b"", 413, "body_too_large", announced=MOST_BODY + 1)
+    too_large = BadRequest(COMPLETIONS, b" " * (MAX_BODY + 1), 413, "body_too_large")
     fields = [BadRequest(path, json.dumps(body).encode(), 400, None, param) for path, body, param in _wrong(model)]
     unknown = BadRequest(
         COMPLETIONS, json.dumps({"model": "other", "prompt": "1"}).encode(), 404, "model_not_found", "model"
@@ -38,7 +36,7 @@ def bad_requests(model: str) -> tuple[BadRequest, ...]:
 
 
 def _wrong(model: str) -> Iterator[tuple[str, dict[str, Any], str]]:
-    """Bodies with one field that cannot be used, and its name."""
+    """Yield bodies with one field that cannot be used, and its name."""
     for field, value in (
         ("max_tokens", 0),
         ("max_tokens", "many"),

@@ -1,5 +1,6 @@
-"""What the parts of a stream hold: events, and the answers that they add up to. Knows no socket."""
+"""Events of a stream, and the answers that they add up to."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
@@ -12,12 +13,12 @@ _DONE = b"[DONE]"
 
 
 class BadStreamError(Exception):
-    """A stream that says what it must not say, or not what it must."""
+    """A stream that breaks the protocol."""
 
 
 @dataclass
 class StreamedAnswers:
-    """What has come of every choice so far, by its index."""
+    """Everything received of each choice so far, by its index."""
 
     texts: dict[int, str] = field(default_factory=dict)
     ends: dict[int, dict[str, Any]] = field(default_factory=dict)
@@ -28,7 +29,7 @@ class StreamedAnswers:
     id: str | None = None
 
     def add(self, data: bytes) -> None:
-        """One event. Raises BadStreamError for one that cannot come here."""
+        """Add one event. Raises BadStreamError for one that cannot come here."""
         if self.whole:
             raise BadStreamError("an event behind [DONE]")
         if data == _DONE:
@@ -57,17 +58,18 @@ class StreamedAnswers:
             self.ends[index] = choice
 
     def choices(self) -> list[dict[str, Any]]:
-        """As those of an answer that is not streamed: "text", "finish_reason" and OURS."""
+        """Return the choices as an answer that is not streamed has them: "text", "finish_reason" and OURS."""
         return [{**self.ends[index], "text": self.texts[index]} for index in sorted(self.ends)]
 
 
-async def events_of_parts(parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """The data of each event, comments left out, however the events were cut into parts."""
+async def events_of_parts(parts: AsyncIterator[bytes], *, pause: float = 0.0) -> AsyncIterator[bytes]:
+    """Yield the data of each event, however the events were cut into parts; wait `pause` seconds after each part."""
     rest = b""
     async for part in parts:
         *events, rest = (rest + part).split(b"\n\n")
         for event in events:
             if event.startswith(_DATA):
-                yield event[len(_DATA) :]
+                yield event.removeprefix(_DATA)
+        await asyncio.sleep(pause)
     if rest:
         raise BadStreamError("half an event at the end")

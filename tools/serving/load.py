@@ -15,15 +15,17 @@ clients are this process: they take from what they measure.
 
 import asyncio
 import json
+import re
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, get_args
-from urllib.parse import urlsplit
 
 import click
+import httpx2
 import numpy as np
 
 from lopa.bench.eval_set import eval_set_from_jsonl
@@ -40,7 +42,6 @@ from lopa.runtime.requests.result import DoneEvent, GenerationResult, TextEvent
 from lopa.serve.openai.options import OURS
 from lopa.tiny import EVAL
 from tools.report import command_words, show_report
-from tools.serving.connection import Address, Connection, connected
 from tools.serving.events import events_of_parts
 from tools.serving.server import MODEL, served
 
@@ -77,15 +78,26 @@ class LoadRun:
 class Place:
     """A server that is measured."""
 
-    address: Address
-    base: str
-    """Path of the protocol, which ends in /v1 or /v2."""
+    url: str
+    """Ends in /v1 or /v2."""
     model: str
 
     @property
     def is_triton(self) -> bool:
         """True for Triton's protocol."""
-        return self.base.endswith("/v2")
+        return self.url.endswith("/v2")
+
+    def request(self, load: Load) -> tuple[str, dict[str, Any], str]:
+        """Return the URL of a request, its body without the prompt, and the prompt's name in it."""
+        tokens, branches = load.config.max_new_tokens, load.config.branches
+        if self.is_triton:
+            whole = {"max_new_tokens": tokens, "branches": branches}
+            return f"{self.url}/models/{self.model}/generate", whole, "text_input"
+        options = {"strategy": load.config.strategy, "branches": branches}
+        body: dict[str, Any] = {"model": self.model, "max_tokens": tokens, OURS: options}
+        if load.form != "whole":
+            body |= {"stream": True, "stream_options": {"include_drafts": load.form == "with drafts"}}
+        return f"{self.url}/completions", body, "prompt"
 
 
 @dataclass(frozen=True)
@@ -115,13 +127,11 @@ class LoadReport:
 
 def place_from_url(url: str, model: str) -> Place:
     """Return the server behind a URL. Raises BadInputError for a URL of neither protocol."""
-    parts = urlsplit(url)
-    base = parts.path.rstrip("/")
-    if parts.scheme != "http" or parts.hostname is None or not base.endswith(("/v1", "/v2")):
+    if re.fullmatch(r"http://[^/]+(/.*)?/v[12]/?", url) is None:
         raise BadInputError(
             f"URL {url[:80]!r}", expected="http://HOST:PORT/.../v1 or /v2", remedy="e.g. http://127.0.0.1:8000/v1"
         )
-    return Place(Address(parts.hostname, parts.port or 80), base, model)
+    return Place(url.rstrip("/"), model)
 
 
 async def run_in_process(decoder: Decoder, load: Load, expected: Sequence[str]) -> LoadRun:
@@ -139,29 +149,22 @@ async def run_in_process(decoder: Decoder, load: Load, expected: Sequence[str]) 
                 text = event.result.text
         return text
 
-    @asynccontextmanager
-    async def client() -> AsyncIterator[Ask]:
-        yield ask
-
     with Engine(decoder, slots=load.slots, queue_limit=max(0, load.clients - load.slots)) as engine:
-        return await _run(load, client, expected, _ENGINE)
+        return await _run(load, [ask] * load.clients, expected, _ENGINE)
 
 
 async def run_over_http(place: Place, load: Load, expected: Sequence[str]) -> LoadRun:
     """Run `load` over HTTP. Raises CheckFailedError when a request is refused or gets another answer."""
-    path, body_of = _triton_request(place, load) if place.is_triton else _openai_request(place, load)
+    url, body, field_of_prompt = place.request(load)
 
-    @asynccontextmanager
-    async def client() -> AsyncIterator[Ask]:
-        async with connected(place.address) as connection:
+    async def ask(client: httpx2.AsyncClient, prompt: str, hear: Callable[[], None]) -> str:
+        async with client.stream("POST", url, json={**body, field_of_prompt: prompt}) as reply:
+            return await _text_of_reply(reply, hear)
 
-            async def ask(prompt: str, hear: Callable[[], None]) -> str:
-                await connection.send(path, json.dumps(body_of(prompt)).encode())
-                return await _text_of_reply(connection, hear)
-
-            yield ask
-
-    return await _run(load, client, expected, f"{place.address.host}:{place.address.port}")
+    async with AsyncExitStack() as opened:
+        clients = [httpx2.AsyncClient(timeout=None, trust_env=False) for _ in range(load.clients)]
+        asks = [partial(ask, await opened.enter_async_context(client)) for client in clients]
+        return await _run(load, asks, expected, place.url)
 
 
 def tables_of_report(report: LoadReport) -> list[Table]:
@@ -226,7 +229,7 @@ def main(
         alone = [next(iter(decoder.generate([prompt], config))) for prompt in prompts]
         loads = [Load(form, number, prompts, config, slots) for number in numbers for form in get_args(Form)]
         with served(bundle, ("--slots", slots, "--queue", max(numbers))) as server:
-            places = {_SERVER: Place(server.address, "/v1", MODEL), **places}
+            places = {_SERVER: Place(f"{server.url}/v1", MODEL), **places}
             measured = _measured(decoder, places, loads, alone, rounds)
     total = sum(result.tokens for result in alone)
     report = LoadReport(run, prompt_file(EVAL, None), requests, total, slots, branches, measured)
@@ -259,57 +262,39 @@ def _measured(
     return tuple(Measured(*key, tuple(runs[1:])) for key, runs in found.items())
 
 
-async def _run(
-    load: Load, client: Callable[[], AbstractAsyncContextManager[Ask]], expected: Sequence[str], side: str
-) -> LoadRun:
+async def _run(load: Load, clients: Sequence[Ask], expected: Sequence[str], side: str) -> LoadRun:
     run = LoadRun()
     waiting = iter(enumerate(load.prompts))
 
-    async def ask_all() -> None:
-        async with client() as ask:
-            for number, prompt in waiting:
-                began, heard = time.perf_counter(), list[float]()
-                text = await ask(prompt, lambda heard=heard: heard.append(time.perf_counter()))  # type: ignore[misc]
-                run.whole.append(time.perf_counter() - began)
-                run.first_text += [moment - began for moment in heard[:1]]
-                if text != expected[number]:
-                    raise CheckFailedError(
-                        f"{side} answers {text[:80]!r} to prompt {number}",
-                        expected=f"{expected[number][:80]!r}, as the bundle decodes it",
-                        remedy="serve the same bundle",
-                    )
+    async def ask_all(ask: Ask) -> None:
+        for number, prompt in waiting:
+            began, heard = time.perf_counter(), list[float]()
+            text = await ask(prompt, lambda heard=heard: heard.append(time.perf_counter()))  # type: ignore[misc]
+            run.whole.append(time.perf_counter() - began)
+            run.first_text += [moment - began for moment in heard[:1]]
+            if text != expected[number]:
+                raise CheckFailedError(
+                    f"{side} answers {text[:80]!r} to prompt {number}",
+                    expected=f"{expected[number][:80]!r}, as the bundle decodes it",
+                    remedy="serve the same bundle",
+                )
 
     began = time.perf_counter()
-    await asyncio.gather(*(ask_all() for _ in range(load.clients)))
+    await asyncio.gather(*map(ask_all, clients))
     run.wall = time.perf_counter() - began
     return run
 
 
-def _openai_request(place: Place, load: Load) -> tuple[str, Callable[[str], dict[str, Any]]]:
-    body: dict[str, Any] = {
-        "model": place.model,
-        "max_tokens": load.config.max_new_tokens,
-        OURS: {"strategy": load.config.strategy, "branches": load.config.branches},
-    }
-    if load.form != "whole":
-        body |= {"stream": True, "stream_options": {"include_drafts": load.form == "with drafts"}}
-    return f"{place.base}/completions", lambda prompt: {**body, "prompt": prompt}
-
-
-def _triton_request(place: Place, load: Load) -> tuple[str, Callable[[str], dict[str, Any]]]:
-    body = {"max_new_tokens": load.config.max_new_tokens, "branches": load.config.branches}
-    return f"{place.base}/models/{place.model}/generate", lambda prompt: {**body, "text_input": prompt}
-
-
-async def _text_of_reply(connection: Connection, hear: Callable[[], None]) -> str:
-    head = await connection.head()
-    if "text/event-stream" not in head.headers.get("content-type", ""):
-        reply = await connection.body(head)
-        if head.status != 200:
-            raise CheckFailedError(f"{head.status}: {reply}", expected="an answer", remedy="read the server's log")
-        return str(reply["choices"][0]["text"] if "choices" in reply else reply["text_output"])
+async def _text_of_reply(reply: httpx2.Response, hear: Callable[[], None]) -> str:
+    if "text/event-stream" not in reply.headers.get("content-type", ""):
+        answer = json.loads(await reply.aread())
+        if reply.status_code != 200:
+            raise CheckFailedError(
+                f"{reply.status_code}: {answer}", expected="an answer", remedy="read the server's log"
+            )
+        return str(answer["choices"][0]["text"] if "choices" in answer else answer["text_output"])
     text = ""
-    async for data in events_of_parts(connection.parts()):
+    async for data in events_of_parts(reply.aiter_raw()):
         more = "" if data == b"[DONE]" else "".join(choice["text"] for choice in json.loads(data)["choices"])
         if more:
             hear()

@@ -1,7 +1,6 @@
 """Thousands of requests of every kind to a server over HTTP, each answer checked: none lost, none mixed up.
 
-Usage: python -m tools.measure soak BUNDLE [--requests N] [--distinct N] [--slots N] [--queue N] [--clients N]
-    [--seed N] [--patience SECONDS] [--failing N]
+Usage: python -m tools.measure soak BUNDLE [--requests N] [--distinct N] [--seed N] [--failing N]
 
 What is asked: chats and completions, one prompt or several, one answer or more, greedy and drawn, streamed (some with
 drafts) and not, stop strings, every strategy. Some clients read slowly or send their body slowly, some have a
@@ -32,15 +31,17 @@ from tests.chat_bundles import with_chat_template
 from lopa.bench.machine import Machine, date_now, machine_now
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.errors import BadInputError
-from tools.serving.bad_requests import MOST_BODY, bad_requests
+from tools.serving.bad_requests import MAX_BODY
 from tools.serving.cases import Cases, cases_of_bundle
-from tools.serving.clients import Clients, WrongAnswerError
-from tools.serving.events import BadStreamError
+from tools.serving.clients import Clients, clients_of_server
 from tools.serving.server import MODEL, PROGRAM, Resources, ServerProcess, served
 from tools.serving.tally import Tally, faults_of_metrics
 from tools.shown_errors import errors_shown
 
 _TEMPLATE = "{% for m in messages %}{{ m.role ~ ': ' ~ m.content ~ '\\n' }}{% endfor %}Answer:"
+_SLOTS, _QUEUE, _CLIENTS = 6, 8, 20
+_PATIENCE = 120.0
+"""Seconds after which a request counts as lost."""
 _PARTS = 10
 _GROWTH = 0.05
 """Of memory from the middle to the end, as a share of all: more counts as a leak."""
@@ -79,25 +80,20 @@ async def soaked(
     `patience` are seconds after which something counts as lost.
     """
     tally, report = Tally(), SoakReport(requests, len(cases.distinct))
-    asking = Clients(server.address, MODEL, cases.distinct, cases.long, bad_requests(MODEL), tally, patience)
     before, began = server.metrics(), time.perf_counter()
-    for number, case in enumerate(cases.distinct):
-        try:
-            await asking.ask_alone(case)
-        except (WrongAnswerError, BadStreamError, OSError) as error:  # TimeoutError is one
-            tally.fault(f"case {number} alone: {error!r}")
-    await asking.fill(places)
-    await _idle(server, tally, patience)
-    streams = iter(np.random.default_rng(seed).spawn(requests))
-    for number in range(_PARTS):
-        share = requests // _PARTS + (number < requests % _PARTS)
-        part = [next(streams) for _ in range(share)]
-        queue = iter(part)
-        await asyncio.gather(*(_client(asking, queue) for _ in range(clients)))
+    streams = np.random.default_rng(seed).spawn(requests)
+    async with clients_of_server(server.url, MODEL, cases, tally, patience) as asking:
+        for number in range(len(cases.distinct)):
+            await asking.ask_alone(number)
+        await asking.fill(places)
         await _idle(server, tally, patience)
-        report.after_each_tenth.append(server.resources())
-    await asking.fill(places)
-    await _idle(server, tally, patience)
+        for number in range(_PARTS):
+            queue = iter(streams[number::_PARTS])
+            await asyncio.gather(*(_client(asking, queue) for _ in range(clients)))
+            await _idle(server, tally, patience)
+            report.after_each_tenth.append(server.resources())
+        await asking.fill(places)
+        await _idle(server, tally, patience)
     report.at_the_end = await _settled(server, report.after_each_tenth[0])
     report.seconds = round(time.perf_counter() - began, 1)
     report.outcomes = dict(sorted(tally.outcomes.items()))
@@ -168,41 +164,18 @@ def chat_bundle(bundle: Path) -> Iterator[Path]:
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.option("--requests", type=click.IntRange(min=_PARTS), default=5000, show_default=True)
 @click.option("--distinct", default=60, show_default=True, help="Different requests, each decoded alone before.")
-@click.option("--slots", default=6, show_default=True)
-@click.option("--queue", default=8, show_default=True)
-@click.option("--clients", default=20, show_default=True, help="At once.")
 @click.option("--seed", default=0, show_default=True)
 @click.option("--failing", type=click.IntRange(min=0), default=0, show_default=True, help="Devices that fail.")
-@click.option("--patience", default=120.0, show_default=True, help="Seconds after which a request counts as lost.")
-def main(
-    bundle: Path,
-    requests: int,
-    distinct: int,
-    slots: int,
-    queue: int,
-    clients: int,
-    seed: int,
-    failing: int,
-    patience: float,
-) -> None:
+def main(bundle: Path, requests: int, distinct: int, seed: int, failing: int) -> None:
     """Soak a server of BUNDLE that runs with one thread."""
-    options = ("--slots", slots, "--queue", queue, "--max-body", MOST_BODY)
+    options = ("--slots", _SLOTS, "--queue", _QUEUE, "--max-body", MAX_BODY)
     with errors_shown(), chat_bundle(bundle) as chats:
         cases = cases_of_bundle(chats, distinct, seed)
         # A request has several calls; half as many are surely made before the soak ends.
         program = ("-m", "tools.serving.failing_server", str(failing), str(requests // 2)) if failing else PROGRAM
         with served(chats, options, program=program) as server:
-            report = asyncio.run(
-                soaked(
-                    server,
-                    cases,
-                    requests=requests,
-                    clients=clients,
-                    places=slots + queue,
-                    seed=seed,
-                    patience=patience,
-                )
-            )
+            counts = {"requests": requests, "clients": _CLIENTS, "places": _SLOTS + _QUEUE}
+            report = asyncio.run(soaked(server, cases, **counts, seed=seed, patience=_PATIENCE))
             report.devices_lost = server.text_of_log().count(_LOST)
             if report.devices_lost != failing:
                 report.faults.append(f"{report.devices_lost} devices were lost, {failing} should be")

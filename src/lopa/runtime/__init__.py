@@ -16,16 +16,13 @@ if TYPE_CHECKING:
 # for its makers into the user's cache, unless it is told otherwise. "0" in the environment allows it.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
-__all__ = lopa.__all__
-
-
 if not TYPE_CHECKING:  # as in lopa
+    __all__ = lopa.__all__
 
     def __getattr__(name: str) -> Any:
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         return getattr(lopa, name)
 
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})

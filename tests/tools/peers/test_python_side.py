@@ -58,7 +58,7 @@ def test_windows_see_themselves_and_want_every_row() -> None:
 
 
 def test_a_process_says_what_it_lacks(tiny_bundle: Path) -> None:
-    words = ["-m", "tools.peers.python_side", "lopa", "f32", str(tiny_bundle / "nothing"), "1", "nowhere"]
+    words = ["-m", "tools.peers.python_side", "lopa", "f32", str(tiny_bundle / "nothing"), "1"]
     done = subprocess.run([sys.executable, *words], cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")
     assert "error: " in done.stderr

@@ -26,8 +26,7 @@ pytestmark = [
 def materials(tmp_path_factory: pytest.TempPathFactory) -> Materials:
     assert PREPARED is not None
     folder = tmp_path_factory.mktemp("peers")
-    for name in ("llama.cpp", "openvino"):
-        (folder / name).symlink_to(Path(PREPARED).resolve() / name)
+    (folder / "llama.cpp").symlink_to(Path(PREPARED).resolve() / "llama.cpp")
     assert prepare_materials(Materials(folder), MINIATURE, lambda _: None) == {}
     return Materials(folder)
 

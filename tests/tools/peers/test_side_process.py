@@ -1,11 +1,12 @@
 """A side as a process: what it is told, what comes back, and every way in which it may end."""
 
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 import pytest
-from tools.peers.side_process import SideProcess, Tokens
+from tools.peers.side_process import SideProcess
 
 from lopa.bench.forward.work import ForwardShape
 from lopa.runtime.errors import CheckFailedError, LopaError, MissingBackendError
@@ -37,8 +38,8 @@ def started(program: str, folder: Path) -> SideProcess:
 def test_told_run_and_asked(tmp_path: Path) -> None:
     tokens = np.array([9, 9, 9, 9, 4, 0, 1, 2, 3, 0], np.int32)
     tokens.tofile(tmp_path / "tokens")
-    with started(SIDE, tmp_path) as side:
-        side.prepare(Tokens(tmp_path / "tokens", SHAPE))
+    with closing(started(SIDE, tmp_path)) as side:
+        side.prepare(tmp_path / "tokens", SHAPE)
         assert side.run() == 0.25
         np.testing.assert_array_equal(side.answer(SHAPE).best, tokens[4:])
     assert not (tmp_path / "answer").exists()
@@ -61,7 +62,7 @@ def test_one_that_does_not_open(program: str, error: type[LopaError], said: str,
 
 def test_one_that_ends_in_the_middle(tmp_path: Path) -> None:
     program = "print('open', flush=True); input(); raise SystemExit('out of memory')"
-    with started(program, tmp_path) as side:
+    with closing(started(program, tmp_path)) as side:
         with pytest.raises(CheckFailedError, match="out of memory"):
             side.run()
         with pytest.raises(CheckFailedError, match="out of memory"):
@@ -69,7 +70,7 @@ def test_one_that_ends_in_the_middle(tmp_path: Path) -> None:
 
 
 def test_a_side_that_waits_is_ended_with_its_context(tmp_path: Path) -> None:
-    with started(SIDE, tmp_path) as side:
+    with closing(started(SIDE, tmp_path)) as side:
         process = side._process
         assert process.poll() is None
     assert process.returncode is not None

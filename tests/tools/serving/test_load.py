@@ -21,7 +21,7 @@ COUNTS = ("--requests", 4, "--rounds", 1, "--tokens", 12, "--slots", 2)
 
 def test_the_same_requests_take_turns_on_every_side(tiny_bundle: Path, tmp_path: Path) -> None:
     with served(tiny_bundle, ()) as server:
-        url = f"http://{server.address.host}:{server.address.port}/v1"
+        url = f"{server.url}/v1"
         arguments = (tiny_bundle, url, "--model", MODEL, "--clients", "1,3", *COUNTS, "-o", tmp_path / "out")
         done = run_tool("measure", "load", *arguments)
     assert done.returncode == 0, done.stderr
@@ -49,7 +49,7 @@ def test_a_server_that_answers_otherwise_is_refused(tiny_bundle: Path, tmp_path:
     other = Path(shutil.copytree(tiny_bundle, tmp_path / "other"))
     assert lopa_export("edit", other, "--default", "skip_threshold=0.05").returncode == 0
     with served(other, ()) as server:
-        url = f"http://{server.address.host}:{server.address.port}/v1"
+        url = f"{server.url}/v1"
         done = run_tool("measure", "load", tiny_bundle, url, "--model", MODEL, "--clients", "1", *COUNTS)
     assert done.returncode == 1
     assert "as the bundle decodes it" in done.stderr

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.tools.run_tool import run_tool
-from tools.serving.bad_requests import MOST_BODY
+from tools.serving.bad_requests import MAX_BODY
 from tools.serving.cases import Cases, cases_of_bundle
 from tools.serving.server import PROGRAM, served
 from tools.serving.soak import SoakReport, chat_bundle, soaked
@@ -115,7 +115,7 @@ def cases(chats: Path) -> Cases:
 
 def soak(chats: Path, cases: Cases, *, requests: int, changes: str = "", patience: float = 60.0) -> SoakReport:
     """A soak of the server as it is, or with `changes`."""
-    options = ("--slots", SLOTS, "--queue", QUEUE, "--max-body", MOST_BODY)
+    options = ("--slots", SLOTS, "--queue", QUEUE, "--max-body", MAX_BODY)
     program = ("-c", f"{BROKEN}{changes}\nmain(sys.argv[1:])") if changes else PROGRAM
     with served(chats, options, program=program) as server:
         return asyncio.run(
