@@ -7,17 +7,7 @@ from onnx import AttributeProto, ModelProto, TensorProto
 from tools.fuzz.mutations import NUMBERS, TEXTS, short
 
 _OPERATORS = (
-    "Add",
-    "MatMul",
-    "Reshape",
-    "Gather",
-    "Identity",
-    "Expand",
-    "Loop",
-    "If",
-    "NoSuchOperator",
-    "Tile",
-    "Range",
+    *("Add", "MatMul", "Reshape", "Gather", "Identity", "Expand", "Loop", "If", "NoSuchOperator", "Tile", "Range"),
 )
 
 

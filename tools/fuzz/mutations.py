@@ -11,52 +11,14 @@ NUMBERS: tuple[Any, ...] = (
     *(0.0, -0.0, 0.5, 1.5, -1.5, 1e-300, 1e300, 1e-9, float("nan"), float("inf"), -float("inf")),
 )
 TEXTS = (
-    *("", " ", "a", "0", "-1", "null", "\0", "a\0b", "\ud800", "é", "\u202e", "🙂", "<|mask|>", "<|endoftext|>"),
-    *("..", ".", "/", "../..", "/etc/passwd", "a/../../b", "a" * 300, "a/" * 3000, "model.onnx", "manifest.json"),
-    *(
-        "float16",
-        "bfloat16",
-        "int4",
-        "standard",
-        "portable",
-        "cpu",
-        "numpy",
-        "x" * 100_000,
-        "%s%n",
-        "{{ 7*7 }}",
-        "(.*)*$",
-    ),
+    *("", " ", "a", "0", "-1", "null", "\0", "a\0b", "\ud800", "é", "\u202e", "🙂", "<|mask|>", "<|endoftext|>", ".."),
+    *(".", "/", "../..", "/etc/passwd", "a/../../b", "a" * 300, "a/" * 3000, "model.onnx", "manifest.json", "float16"),
+    *("bfloat16", "int4", "standard", "portable", "cpu", "numpy", "x" * 100_000, "%s%n", "{{ 7*7 }}", "(.*)*$"),
 )
 PIECES = (
-    *(
-        b"\xff",
-        b"\x00",
-        b"\xc3",
-        b"\xed\xa0\x80",
-        b"\xef\xbb\xbf",
-        b'"',
-        b"{",
-        b"}",
-        b"[",
-        b"]",
-        b",",
-        b":",
-        b"\\ud800",
-    ),
-    *(
-        b"null",
-        b"true",
-        b"NaN",
-        b"Infinity",
-        b"-1",
-        b"1e400",
-        b"9" * 400,
-        b"9" * 5000,
-        b"\n",
-        b"\r\n",
-        b"/*",
-        b"\\u0000",
-    ),
+    *(b"\xff", b"\x00", b"\xc3", b"\xed\xa0\x80", b"\xef\xbb\xbf", b'"', b"{", b"}", b"[", b"]", b",", b":"),
+    *(b"\\ud800", b"null", b"true", b"NaN", b"Infinity", b"-1", b"1e400", b"9" * 400, b"9" * 5000, b"\n", b"\r\n"),
+    *(b"/*", b"\\u0000"),
 )
 
 
