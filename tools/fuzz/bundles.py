@@ -21,7 +21,7 @@ from lopa.runtime.cuda.driver import CudaDevice
 from lopa.runtime.tensorrt.manifest import TENSORRT_ENGINES, engine_for_device, target_of_device
 from lopa.runtime.tensorrt.manifest import engine_folder as tensorrt_folder
 from lopa.runtime.text.tokenizer import Tokenizer
-from tools.fuzz.case import NO_ANSWER, VERIFY_SECONDS, Case, Material
+from tools.fuzz.case import VERIFY_SECONDS, Case, Material
 from tools.fuzz.decode import OPTIONS, answer_of_bundle, answer_of_decoder, run_command
 from tools.fuzz.graphs import changed_graph
 from tools.fuzz.material import (
@@ -33,7 +33,7 @@ from tools.fuzz.material import (
     tensorrt_engine,
     write_manifest,
 )
-from tools.fuzz.mutations import changed_bytes, changed_json, number, short, text_of_json, value
+from tools.fuzz.mutations import changed_bytes, changed_document, number, put_in_place, short, text_of_json, value
 
 _WAYS = ("cpu",) * 14 + ("numpy",) * 2 + ("portable",) * 3 + ("staged",)
 
@@ -42,11 +42,7 @@ def manifest_case(rng: random.Random, folder: Path, material: Material) -> Case:
     """manifest.json: any bytes, or any value changed."""
     bundle, way = copied(rng, folder, material)
     path = bundle / "manifest.json"
-    if rng.random() < 0.4:
-        text, words = changed_bytes(rng, path.read_bytes())
-    else:
-        tree, words = changed_json(rng, json.loads(path.read_bytes()))
-        text = text_of_json(rng, tree)
+    text, words = changed_document(rng, path.read_bytes(), bytes_share=0.4)
     path.write_bytes(text)
     return _used(words, bundle, material, way, rng, may_differ=_may_differ(words))
 
@@ -75,7 +71,7 @@ def dimensions_case(rng: random.Random, folder: Path, material: Material) -> Cas
         choices = {"dtype": ["float16", "float32", "bfloat16", "int8", "int4"], "dialect": ["portable", "standard"]}
         tree[name] = rng.choice(choices[name]) if name in choices else number(rng) if rng.random() < 0.9 else value(rng)
         words.append(f"{part}.{name} = {short(tree[name])}")
-    _write_json(bundle / "manifest.json", rng, manifest)
+    (bundle / "manifest.json").write_bytes(text_of_json(rng, manifest))
     # rope_theta and rms_norm_eps are constants of the graph, which only the numpy engine takes from the manifest.
     constants = way == "numpy" and any(name in " ".join(words) for name in ("rope_theta", "rms_norm_eps"))
     may_differ = constants or _may_differ(" ".join(words)) or "tensors" in " ".join(words)
@@ -134,16 +130,8 @@ def links_case(rng: random.Random, folder: Path, material: Material) -> Case:
     if kind in ("name", "record"):
         words = _renamed(rng, bundle)
     else:
-        kept = folder / "kept"
-        path.rename(kept)
         words = f"{name}: {kind}"
-        if kind == "folder":
-            path.mkdir()
-        elif kind == "fifo":
-            os.mkfifo(path)
-        elif kind != "missing":
-            target = {"loop": name, "device": "/dev/zero", "outside": str(kept), "up": "..", "dangling": "nothing"}
-            path.symlink_to(target[kind])
+        put_in_place(path, kind, path.rename(folder / "kept"))
     return _used(words, bundle, material, way, rng, may_differ=False)
 
 
@@ -169,7 +157,7 @@ def _renamed(rng: random.Random, bundle: Path) -> str:
             stage["graph"] = name
     else:
         manifest[part] = name
-    _write_json(bundle / "manifest.json", rng, manifest)
+    (bundle / "manifest.json").write_bytes(text_of_json(rng, manifest))
     return f"{part} is named {short(name)}"
 
 
@@ -188,7 +176,7 @@ def costs_case(rng: random.Random, folder: Path, material: Material) -> Case:
         with Decoder.open(bundle, threads=1) as decoder:
             return answer_of_decoder(decoder, decoder.config(decoder.config(**OPTIONS), branches="auto"))
 
-    return Case(words, run, NO_ANSWER)
+    return Case(words, run)
 
 
 def gears_case(rng: random.Random, folder: Path, material: Material) -> Case:
@@ -219,10 +207,10 @@ def engine_case(rng: random.Random, folder: Path, material: Material) -> Case:
     engine_files(target, engine)
     words = _write_changed(rng, target / "engine.json", engine)
     if rng.random() < 0.2:
-        record = target / rng.choice([*(each["path"] for each in engine["files"]), "engine.json"])
-        record.unlink()
-        rng.choice([lambda: record.symlink_to(record.name), record.mkdir, lambda: os.mkfifo(record), lambda: None])()
-        words += f"; {record.name} replaced"
+        path = target / rng.choice([*(each["path"] for each in engine["files"]), "engine.json"])
+        path.unlink()
+        put_in_place(path, rng.choice(["loop", "folder", "fifo", "missing"]))
+        words += f"; {path.name} replaced"
 
     def run() -> object:
         if target.name.startswith("ascend"):
@@ -233,7 +221,7 @@ def engine_case(rng: random.Random, folder: Path, material: Material) -> Case:
             engine_for_device(opened, gpu, "10.15.1.29")
         return None
 
-    return Case(f"{target.name}: {words}", run, NO_ANSWER)
+    return Case(f"{target.name}: {words}", run)
 
 
 def tokenizer_case(rng: random.Random, folder: Path, material: Material) -> Case:
@@ -337,17 +325,9 @@ def _used(words: str, bundle: Path, material: Material, way: str, rng: random.Ra
 
 
 def _write_changed(rng: random.Random, path: Path, tree: Any) -> str:
-    if rng.random() < 0.3:
-        text, words = changed_bytes(rng, json.dumps(tree, indent=2).encode())
-    else:
-        tree, words = changed_json(rng, tree)
-        text = text_of_json(rng, tree)
+    text, words = changed_document(rng, json.dumps(tree, indent=2).encode(), bytes_share=0.3)
     path.write_bytes(text)
     return words
-
-
-def _write_json(path: Path, rng: random.Random, tree: Any) -> None:
-    path.write_bytes(text_of_json(rng, tree))
 
 
 def list_again(bundle: Path, name: str) -> None:

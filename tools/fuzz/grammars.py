@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from lopa import Decoder, GrammarLimits
-from tools.fuzz.case import NO_ANSWER, Case, Material
+from tools.fuzz.case import Case, Material
 from tools.fuzz.decode import answer_of_decoder
 from tools.fuzz.mutations import changed_bytes, changed_json, short
 
@@ -103,4 +103,4 @@ def grammar_case(rng: random.Random, folder: Path, material: Material) -> Case: 
             config = decoder.config(max_new_tokens=32, block_size=8, **options)
             return answer_of_decoder(decoder, config)
 
-    return Case(short(options), run, NO_ANSWER)
+    return Case(short(options), run)

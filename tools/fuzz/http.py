@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from lopa.runtime.errors import BadInputError
 from tools.fuzz.bundles import list_again
-from tools.fuzz.case import NO_ANSWER, Case, Material
+from tools.fuzz.case import Case, Material
 from tools.fuzz.decode import PROMPT
 from tools.fuzz.mutations import PIECES, TEXTS, changed_bytes, changed_json, short, text_of_json
 from tools.fuzz.server import Answer, FuzzedServer, answers_of, serving
@@ -132,7 +132,7 @@ def http_case(rng: random.Random, folder: Path, material: Material) -> Case:
             raise BadInputError(repr(answers[0].body[:80]), expected="a request", remedy="none")
         return None
 
-    return Case("; ".join(words for _, words in made), run, NO_ANSWER)
+    return Case("; ".join(words for _, words in made), run)
 
 
 def _text(answer: Answer) -> object:

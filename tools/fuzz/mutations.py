@@ -2,7 +2,9 @@
 
 import copy
 import json
+import os
 import random
+from pathlib import Path
 from typing import Any
 
 NUMBERS: tuple[Any, ...] = (
@@ -115,6 +117,27 @@ def _change_one(rng: random.Random, tree: Any) -> str:
 def _changed_text(rng: random.Random, text: str) -> str:
     at = rng.randrange(len(text) + 1)
     return rng.choice([text[:at], text[at:], text + text, text[:at] + rng.choice(TEXTS[:14]) + text[at:], text.upper()])
+
+
+def changed_document(rng: random.Random, text: bytes, *, bytes_share: float) -> tuple[bytes, str]:
+    """Return JSON whose bytes, or in the other cases whose values, are changed, and the changes in words."""
+    if rng.random() < bytes_share:
+        return changed_bytes(rng, text)
+    tree, words = changed_json(rng, json.loads(text))
+    return text_of_json(rng, tree), words
+
+
+def put_in_place(path: Path, kind: str, outside: Path = Path()) -> None:
+    """Put a folder, a FIFO, an empty file, a link or nothing ("missing") where a file was."""
+    targets = {"loop": path.name, "device": "/dev/zero", "outside": outside, "up": "..", "dangling": "nothing"}
+    if kind in targets:
+        path.symlink_to(targets[kind])
+    elif kind == "folder":
+        path.mkdir()
+    elif kind == "fifo":
+        os.mkfifo(path)
+    elif kind == "empty":
+        path.touch()
 
 
 def short(what: object) -> str:

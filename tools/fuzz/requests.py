@@ -8,7 +8,7 @@ from typing import Any
 
 from lopa import Decoder, GenerationConfig
 from lopa.runtime.text.chat_template import text_from_messages
-from tools.fuzz.case import NO_ANSWER, VERIFY_SECONDS, Case, Material
+from tools.fuzz.case import VERIFY_SECONDS, Case, Material
 from tools.fuzz.decode import PROMPT, answer_of_decoder, run_command
 from tools.fuzz.mutations import TEXTS, changed_bytes, changed_json, number, short, text_of_json, value
 
@@ -53,7 +53,7 @@ def template_case(rng: random.Random, folder: Path, material: Material) -> Case:
             raise RuntimeError(f"a {type(text).__name__}")
         return None
 
-    return Case(short(template), run, NO_ANSWER)
+    return Case(short(template), run)
 
 
 def _statement(rng: random.Random, depth: int) -> str:
@@ -133,7 +133,7 @@ def config_case(rng: random.Random, folder: Path, material: Material) -> Case:  
             return answer_of_decoder(decoder, config)
 
     # Whatever may be asked for in the tiny model's 2048 positions is done in the time, if only just.
-    return Case(short(options), run, NO_ANSWER)
+    return Case(short(options), run)
 
 
 def prompt_case(rng: random.Random, folder: Path, material: Material) -> Case:  # noqa: ARG001
@@ -156,7 +156,7 @@ def prompt_case(rng: random.Random, folder: Path, material: Material) -> Case:  
                 return [len(result.token_ids) for result in decoder.generate([PROMPT, chosen], config, parallel=2)]
             return answer_of_decoder(decoder, config, chosen)
 
-    return Case(f"{'generate' if mapped else 'stream'} {short(chosen)}", run, NO_ANSWER)
+    return Case(f"{'generate' if mapped else 'stream'} {short(chosen)}", run)
 
 
 def lines_case(rng: random.Random, folder: Path, material: Material) -> Case:
@@ -187,7 +187,7 @@ def lines_case(rng: random.Random, folder: Path, material: Material) -> Case:
                 raise RuntimeError("a line of the output is no object")
         return None
 
-    return Case(short(text), run, NO_ANSWER)
+    return Case(short(text), run)
 
 
 _FLAGS = (
@@ -221,4 +221,4 @@ def command_case(rng: random.Random, folder: Path, material: Material) -> Case:
     run: Callable[[], object] = lambda: run_command(*arguments)  # noqa: E731
     seconds = VERIFY_SECONDS if arguments[0] == "verify" else 0
     words = short(shown.replace(str(folder), "").replace(str(material.bundle), "BUNDLE"))
-    return Case(words, run, NO_ANSWER, processor_seconds=seconds)
+    return Case(words, run, processor_seconds=seconds)

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
-from tools.fuzz.case import NO_ANSWER, Class, MakeCase, Material, Outcome, class_of_error, place_of_error
+from tools.fuzz.case import Class, MakeCase, Material, Outcome, class_of_error, place_of_error
 
 PROCESSOR_SECONDS = 8
 ADDRESS_BYTES = 4 * 2**30
@@ -145,7 +145,7 @@ def _class_of_run(run: Any, expected: object) -> dict[str, Any]:
     found: Class
     try:
         answer = run()
-        found = "fine" if expected is NO_ANSWER else "same" if answer == expected else "differ"
+        found = "fine" if expected is None else "same" if answer == expected else "differ"
         error: BaseException | None = None
     except BaseException as raised:
         error, found = raised, class_of_error(raised)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from lopa.cli.main import main
-from tools.fuzz.case import NO_ANSWER, Case, Material
+from tools.fuzz.case import Case, Material
 from tools.fuzz.decode import PROMPT
 
 _NAMES = ("out", "link", "hard", "folder/../out")
@@ -96,7 +96,7 @@ def writers_case(rng: random.Random, folder: Path, material: Material) -> Case:
 
     ended = "" if number is None else f", {number.name}"
     shown = " and ".join(f"{each.name}{' resumed' if each.resumes else ''}" for each in writers)
-    return Case(f"{shown}: {'the first waits' if waits else 'a race'}{ended}", run, NO_ANSWER)
+    return Case(f"{shown}: {'the first waits' if waits else 'a race'}{ended}", run)
 
 
 def _one_waits(
