@@ -88,8 +88,8 @@ def _config(rng: random.Random, checkpoint: Path, _adapter: Path) -> str:
     if rng.random() < 0.3:
         extra = ["head_dim", "rope_parameters", "layer_types", "rope_scaling", "use_sliding_window", "mask_token_id"]
         name = rng.choice(extra)
-        ropes = [{"rope_type": value(rng)}, {"rope_type": "default", "rope_theta": number(rng)}]
-        tree[name] = rng.choice([value(rng), *ropes])
+        any_value, any_rope = value(rng), {"rope_type": value(rng)}
+        tree[name] = rng.choice([any_value, any_rope, {"rope_type": "default", "rope_theta": number(rng)}])
         path.write_bytes(text_of_json(rng, tree))
         return f"{name} = {short(tree[name])}"
     return _rewritten(rng, path, tree)

@@ -100,7 +100,6 @@ def grammar_case(rng: random.Random, folder: Path, material: Material) -> Case: 
 
     def run() -> object:
         with Decoder.open(material.bundle, threads=1, grammar_limits=_LIMITS) as decoder:
-            config = decoder.config(max_new_tokens=32, block_size=8, **options)
-            return answer_of_decoder(decoder, config)
+            return answer_of_decoder(decoder, decoder.config(max_new_tokens=32, block_size=8, **options))
 
     return Case(short(options), run)

@@ -9,7 +9,7 @@ from typing import Any
 from lopa import Decoder, GenerationConfig
 from lopa.runtime.text.chat_template import text_from_messages
 from tools.fuzz.case import VERIFY_SECONDS, Case, Material
-from tools.fuzz.decode import PROMPT, answer_of_decoder, run_command
+from tools.fuzz.decode import PROMPT, answer_of_bundle, answer_of_decoder, run_command
 from tools.fuzz.mutations import TEXTS, changed_bytes, changed_json, number, short, text_of_json, value
 
 _ATOMS = (
@@ -128,9 +128,7 @@ def config_case(rng: random.Random, folder: Path, material: Material) -> Case:  
         options[name] = rng.choice(kinds)
 
     def run() -> object:
-        config = GenerationConfig.from_mapping(options)
-        with Decoder.open(material.bundle, threads=1) as decoder:
-            return answer_of_decoder(decoder, config)
+        return answer_of_bundle(material.bundle, config=GenerationConfig.from_mapping(options))
 
     # Whatever may be asked for in the tiny model's 2048 positions is done in the time, if only just.
     return Case(short(options), run)

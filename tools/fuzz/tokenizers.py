@@ -4,9 +4,7 @@ Most are of the library's form, so that they are opened and used: with texts at 
 """
 
 import json
-import os
 import random
-import resource
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +17,7 @@ from tools.fuzz.bundles import copied, list_again
 from tools.fuzz.case import Case, Material
 from tools.fuzz.decode import answer_of_bundle
 from tools.fuzz.mutations import changed_bytes, changed_json, number, text_of_json
+from tools.fuzz.worker import limit_addresses
 
 ADDRESS_BYTES = 3 * 2**29
 """Beyond what the process has: what a good tokenizer takes is far below."""
@@ -51,7 +50,7 @@ def chains_case(rng: random.Random, folder: Path, material: Material) -> Case:
     list_again(bundle, path.name)
 
     def run() -> object:
-        _limit_memory()
+        limit_addresses(ADDRESS_BYTES)
         answer = answer_of_bundle(bundle)
         tokenizer = Tokenizer.open(Bundle.open(bundle))
         for each in TEXTS:
@@ -64,13 +63,6 @@ def chains_case(rng: random.Random, folder: Path, material: Material) -> Case:
         return answer
 
     return Case("; ".join(words), run, material.answers[way], may_differ=True)
-
-
-def _limit_memory() -> None:
-    pages = int(Path("/proc/self/statm").read_text().split()[0])
-    _, most = resource.getrlimit(resource.RLIMIT_AS)
-    limit = pages * os.sysconf("SC_PAGE_SIZE") + ADDRESS_BYTES
-    resource.setrlimit(resource.RLIMIT_AS, (limit if most < 0 else min(limit, most), most))
 
 
 def _changed(rng: random.Random, tree: dict[str, Any]) -> str:

@@ -133,8 +133,15 @@ def _limit(processor_seconds: int) -> None:
     seconds = int(used.ru_utime + used.ru_stime) + processor_seconds
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    limit_addresses(ADDRESS_BYTES)
+
+
+def limit_addresses(more: int) -> None:
+    """Limit this process to `more` bytes of addresses beyond those it has. A limit it has already stays."""
     pages = int(Path("/proc/self/statm").read_text().split()[0])
-    most = pages * resource.getpagesize() + ADDRESS_BYTES
+    most = pages * resource.getpagesize() + more
+    _, limit = resource.getrlimit(resource.RLIMIT_AS)
+    most = most if limit == resource.RLIM_INFINITY else min(most, limit)
     resource.setrlimit(resource.RLIMIT_AS, (most, most))
 
 
