@@ -24,15 +24,7 @@ from lopa.runtime.text.tokenizer import Tokenizer
 from tools.fuzz.case import VERIFY_SECONDS, Case, Material
 from tools.fuzz.decode import OPTIONS, answer_of_bundle, answer_of_decoder, run_command
 from tools.fuzz.graphs import changed_graph
-from tools.fuzz.material import (
-    ascend_engine,
-    bundle_of_way,
-    costs,
-    engine_files,
-    plan,
-    tensorrt_engine,
-    write_manifest,
-)
+from tools.fuzz.material import bundle_of_way, good_description, write_manifest
 from tools.fuzz.mutations import changed_bytes, changed_document, number, put_in_place, short, text_of_json, value
 
 _WAYS = ("cpu",) * 14 + ("numpy",) * 2 + ("portable",) * 3 + ("staged",)
@@ -165,7 +157,7 @@ def costs_case(rng: random.Random, folder: Path, material: Material) -> Case:
     """costs.cpu.json, used by branches=auto."""
     bundle, _ = copied(rng, folder, material, ways=("cpu",))
     path = bundle / "costs.cpu.json"
-    words = _write_changed(rng, path, costs(Bundle.open(bundle)))
+    words = _write_changed(rng, path, good_description("costs", Bundle.open(bundle)))
 
     def run() -> object:
         table = CostTable(costs_from_file(path))
@@ -182,7 +174,7 @@ def costs_case(rng: random.Random, folder: Path, material: Material) -> Case:
 def gears_case(rng: random.Random, folder: Path, material: Material) -> Case:
     """gears.json, its table, and a session that runs in its gears."""
     path = folder / GEARS_NAME
-    words = _write_changed(rng, path, plan(Bundle.open(material.bundle)))
+    words = _write_changed(rng, path, good_description("gears", Bundle.open(material.bundle)))
 
     def run() -> object:
         bundle = Bundle.open(material.bundle)
@@ -201,10 +193,13 @@ def engine_case(rng: random.Random, folder: Path, material: Material) -> Case:
     opened = Bundle.open(bundle)
     gpu = CudaDevice(number=0, name="NVIDIA H100", capability="9.0", memory=2**36)
     if rng.random() < 0.5:
-        target, engine = ascend_folder(opened, "Ascend910B1"), ascend_engine(opened)
+        target, engine = ascend_folder(opened, "Ascend910B1"), good_description("ascend", opened)
     else:
-        target, engine = tensorrt_folder(opened, target_of_device(gpu, "10.15.1.29")), tensorrt_engine(opened)
-    engine_files(target, engine)
+        target = tensorrt_folder(opened, target_of_device(gpu, "10.15.1.29"))
+        engine = good_description("tensorrt", opened)
+    target.mkdir(parents=True)
+    for record in engine["files"]:
+        (target / record["path"]).write_bytes(bytes(record["size"]))
     words = _write_changed(rng, target / "engine.json", engine)
     if rng.random() < 0.2:
         path = target / rng.choice([*(each["path"] for each in engine["files"]), "engine.json"])
@@ -222,83 +217,6 @@ def engine_case(rng: random.Random, folder: Path, material: Material) -> Case:
         return None
 
     return Case(f"{target.name}: {words}", run)
-
-
-def tokenizer_case(rng: random.Random, folder: Path, material: Material) -> Case:
-    """tokenizer.json and tokenizer_config.json."""
-    bundle, way = copied(rng, folder, material, ways=("cpu",))
-    path = bundle / rng.choice(["tokenizer.json", "tokenizer.json", "tokenizer_config.json"])
-    tree = json.loads(path.read_bytes())
-    if path.name == "tokenizer.json" and rng.random() < 0.6:
-        name = rng.choice(["normalizer", "pre_tokenizer", "post_processor", "decoder", "truncation", "padding"])
-        tree[name] = rng.choice(_PARTS)
-        path.write_bytes(text_of_json(rng, tree))
-        words = f"{name} = {short(tree[name])}"
-    else:
-        words = _write_changed(rng, path, tree)
-    list_again(bundle, path.name)
-
-    def run() -> object:
-        answer = answer_of_bundle(bundle)
-        tokenizer = Tokenizer.open(Bundle.open(bundle))
-        for text in ("", "a" * 5000, "é🙂\n\n  1234", "<|mask|><|endoftext|>", "\u0301" * 50):
-            tokenizer.decode(tokenizer.encode(text, add_bos=True))
-        tokenizer.decode(list(range(100)))
-        return answer
-
-    return Case(f"{path.name}: {words}", run, material.answers[way], may_differ=True)
-
-
-_PARTS: tuple[Any, ...] = (
-    {"type": "Replace", "pattern": {"String": ""}, "content": "yy"},
-    {"type": "Replace", "pattern": {"Regex": "(a*)*b"}, "content": "x"},
-    {"type": "Replace", "pattern": {"Regex": "("}, "content": "x"},
-    {"type": "Replace", "pattern": {"Regex": ""}, "content": "x" * 1000},
-    {"type": "Split", "pattern": {"Regex": "(a|aa)*$"}, "behavior": "Isolated", "invert": False},
-    {"type": "Split", "pattern": {"String": ""}, "behavior": "Removed", "invert": True},
-    {"type": "Prepend", "prepend": "x" * 100_000},
-    {"type": "Sequence", "normalizers": [{"type": "NFD"}] * 100},
-    {"type": "Sequence", "normalizers": [{"type": "Replace", "pattern": {"String": "a"}, "content": "aaaa"}] * 14},
-    {"type": "Precompiled", "precompiled_charsmap": "AAAA"},
-    {"type": "Precompiled", "precompiled_charsmap": ""},
-    {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True},
-    {"type": "Metaspace", "replacement": "ab", "prepend_scheme": "always"},
-    {"type": "Strip", "content": "a", "start": 2**63, "stop": 2**63},
-    {"type": "Strip", "content": "a", "start": 2**40, "stop": 7},
-    {"type": "TemplateProcessing", "single": [], "pair": [], "special_tokens": {}},
-    {
-        "type": "TemplateProcessing",
-        "single": [{"SpecialToken": {"id": "x", "type_id": 0}}],
-        "pair": [],
-        "special_tokens": {},
-    },
-    {"type": "BertProcessing", "sep": ["x", 10**9], "cls": ["y", 10**9]},
-    {"type": "CTC", "pad_token": "", "word_delimiter_token": "", "cleanup": True},
-    {"type": "WordPiece", "prefix": "", "cleanup": True},
-    {"type": "Fuse"},
-    {"type": "ByteFallback"},
-    {"type": "Lowercase"},
-    {"max_length": 0, "strategy": "LongestFirst", "stride": 0, "direction": "Right"},
-    {"max_length": 1, "strategy": "LongestFirst", "stride": 2, "direction": "Right"},
-    {
-        "strategy": {"Fixed": 10**9},
-        "direction": "Right",
-        "pad_to_multiple_of": None,
-        "pad_id": 0,
-        "pad_type_id": 0,
-        "pad_token": "x",
-    },
-    {
-        "strategy": "BatchLongest",
-        "direction": "Left",
-        "pad_to_multiple_of": 0,
-        "pad_id": 2**32 - 1,
-        "pad_type_id": 0,
-        "pad_token": "",
-    },
-    None,
-    7,
-)
 
 
 def copied(rng: random.Random, folder: Path, material: Material, ways: tuple[str, ...] = _WAYS) -> tuple[Path, str]:

@@ -129,7 +129,8 @@ def changed_document(rng: random.Random, text: bytes, *, bytes_share: float) -> 
 
 def put_in_place(path: Path, kind: str, outside: Path = Path()) -> None:
     """Put a folder, a FIFO, an empty file, a link or nothing ("missing") where a file was."""
-    targets = {"loop": path.name, "device": "/dev/zero", "outside": outside, "up": "..", "dangling": "nothing"}
+    targets = {"loop": Path(path.name), "device": Path("/dev/zero"), "outside": outside}
+    targets |= {"up": Path(".."), "dangling": Path("nothing")}
     if kind in targets:
         path.symlink_to(targets[kind])
     elif kind == "folder":

@@ -32,6 +32,7 @@ _METHODS = (
     *("center({n})", "replace('', 'x' * {n})", "format({n})", "format_map({{}})", "encode()", "append(1)", "items()"),
     *("expandtabs({n})", "startswith('x')", "count('')", "find('')", "title()", "translate({{}})", "partition('x')"),
 )
+_TAGS = ("include 'x'", "extends 'x'", "import 'x' as y", "generation %}x{% endgeneration")
 _OPERATORS = ("+", "-", "*", "**", "/", "//", "%", "~", "==", "<", "in", "and", "or", "is")
 
 
@@ -73,14 +74,7 @@ def _statement(rng: random.Random, depth: int) -> str:
             f"{{% set n = namespace(a='x') %}}{{% for i in {one} %}}{{% set n.a = n.a + n.a %}}{{% endfor %}}",
             f"{{% filter {rng.choice(_FILTERS).format(n=_size(rng))} %}}{inner}{{% endfilter %}}",
             f"{{% call f() %}}{inner}{{% endcall %}}",
-            rng.choice(
-                [
-                    "{% include 'x' %}",
-                    "{% extends 'x' %}",
-                    "{% import 'x' as y %}",
-                    "{% generation %}x{% endgeneration %}",
-                ]
-            ),
+            f"{{% {rng.choice(_TAGS)} %}}",
             "{% break %}{% continue %}",
             inner * rng.choice([1, 2, 100]),
         ]

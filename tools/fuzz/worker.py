@@ -16,9 +16,10 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
@@ -57,8 +58,8 @@ def outcomes(
     running: dict[int, _Running] = {}
     while True:
         while len(running) < jobs and (following := next(waiting, None)) is not None:
-            one = _started(following, kinds, material)
-            running[one.pipe] = one
+            process, pipe = _forked(partial(_work, following, kinds[following.kind], material))
+            running[pipe] = _Running(following, process, pipe, time.monotonic() + WALL_SECONDS)
         if not running:
             return
         ready, _, _ = select.select(list(running), [], [], 0.5)
@@ -73,34 +74,30 @@ def outcomes(
 
 
 def answer_in_a_process(make: Any) -> Any:
-    """What `make()` gives, computed in a forked process: this one stays without threads. Raises RuntimeError."""
-    read, write = os.pipe()
-    process = os.fork()
-    if process == 0:
-        try:
-            text = json.dumps(make())
-        except BaseException:
-            traceback.print_exc()
-            text = ""
-        os.write(write, text.encode())
-        os._exit(0)
-    os.close(write)
-    with os.fdopen(read, "rb") as file:
-        text = file.read().decode()
+    """Return what `make()` gives in a forked process: this one stays without threads. Raises RuntimeError."""
+    process, pipe = _forked(lambda write: os.write(write, json.dumps(make()).encode()))
+    with os.fdopen(pipe, "rb") as file:
+        text = file.read()
     os.waitpid(process, 0)
     if not text:
         raise RuntimeError("what is not mutated gives no answer")
     return json.loads(text)
 
 
-def _started(asked: Asked, kinds: Mapping[str, MakeCase], material: Material) -> _Running:
+def _forked(work: Callable[[int], object]) -> tuple[int, int]:
+    """Start a process that writes to a pipe. Return its id and the end to read."""
     read, write = os.pipe()
     process = os.fork()
-    if process == 0:
+    if process:
+        os.close(write)
+        return process, read
+    try:
         os.close(read)
-        _work(asked, kinds[asked.kind], material, write)
-    os.close(write)
-    return _Running(asked, process, read, time.monotonic() + WALL_SECONDS)
+        work(write)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(0)
 
 
 def _work(asked: Asked, make: MakeCase, material: Material, write: int) -> None:
@@ -125,7 +122,6 @@ def _work(asked: Asked, make: MakeCase, material: Material, write: int) -> None:
         said |= {"error": f"{type(error).__name__}: {error}", "place": place_of_error(error)}
         traceback.print_exc()
     os.write(write, json.dumps(said).encode() + b"\n")
-    os._exit(0)
 
 
 def _limit(processor_seconds: int) -> None:
