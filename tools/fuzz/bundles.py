@@ -207,14 +207,13 @@ def engine_case(rng: random.Random, folder: Path, material: Material) -> Case:
         put_in_place(path, rng.choice(["loop", "folder", "fifo", "missing"]))
         words += f"; {path.name} replaced"
 
-    def run() -> object:
+    def run() -> None:
         if target.name.startswith("ascend"):
             ASCEND_ENGINES.read(target).fits(opened)
             run_command("inspect", bundle)
         else:
             TENSORRT_ENGINES.read(target)
             engine_for_device(opened, gpu, "10.15.1.29")
-        return None
 
     return Case(f"{target.name}: {words}", run)
 

@@ -36,16 +36,15 @@ def hostile_regex(rng: random.Random, depth: int) -> str:
     if depth > 3 or rng.random() < 0.3:
         return rng.choice(_CLASSES) + rng.choice(["", "*", "+", f"{{{rng.choice(_SIZES[:6])}}}", "?"])
     inner = hostile_regex(rng, depth + 1)
-    return rng.choice(
-        [
-            f"({inner}){{{rng.choice(_SIZES[:7])}}}",
-            f"({inner})*",
-            f"({inner}|{hostile_regex(rng, depth + 1)})+",
-            f".*{rng.choice('abcdef')}.*{inner}",
-            f"{inner}{hostile_regex(rng, depth + 1)}",
-            "|".join(f"{inner}{letter}" for letter in "abcdefgh"),
-        ]
-    )
+    choices = [
+        f"({inner}){{{rng.choice(_SIZES[:7])}}}",
+        f"({inner})*",
+        f"({inner}|{hostile_regex(rng, depth + 1)})+",
+        f".*{rng.choice('abcdef')}.*{inner}",
+        f"{inner}{hostile_regex(rng, depth + 1)}",
+        "|".join(f"{inner}{letter}" for letter in "abcdefgh"),
+    ]
+    return rng.choice(choices)
 
 
 def _schema(rng: random.Random, depth: int) -> dict[str, Any]:

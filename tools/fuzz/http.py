@@ -20,7 +20,7 @@ from tools.fuzz.mutations import PIECES, TEXTS, changed_bytes, changed_json, sho
 from tools.fuzz.server import Answer, FuzzedServer, answers_of, serving
 
 _EXCHANGES = 5
-_MOST_BYTES = 300_000
+_MAX_BYTES = 300_000
 """Of a body, of which the server reads 20,000: some that are mutated have many millions, which take long to be cut."""
 _KEY = "a-key"
 _TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}Answer:"
@@ -119,7 +119,7 @@ def http_case(rng: random.Random, folder: Path, material: Material) -> Case:
     exchanges = [exchange for exchange, _ in made]
     (folder / "sent.txt").write_text("\n".join(map(repr, exchanges)))
 
-    def run() -> object:
+    def run() -> None:
         with serving(bundle, folder / "server.txt", *options) as server:
             ask: Callable[[], object] = lambda: _text(server.asked("/v1/completions", _GOOD, _KEY))  # noqa: E731
             before = ask()
@@ -130,7 +130,6 @@ def http_case(rng: random.Random, folder: Path, material: Material) -> Case:
             server.stop()
         if answers and all(answer.status >= 400 for answer in answers):
             raise BadInputError(repr(answers[0].body[:80]), expected="a request", remedy="none")
-        return None
 
     return Case("; ".join(words for _, words in made), run)
 
@@ -246,7 +245,7 @@ def _request(rng: random.Random) -> tuple[bytes, str]:
     elif way == 7:
         method, path, body = rng.choice(_METHODS), rng.choice(_PATHS), rng.choice([b"", b"", b"{}", body])
         words = f"{method} {path}"
-    body = body[:_MOST_BYTES]
+    body = body[:_MAX_BYTES]
     lines = [b"Host: localhost"]
     if rng.random() < 0.9:
         lines.append(b"Authorization: Bearer " + _KEY.encode())

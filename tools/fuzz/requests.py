@@ -48,11 +48,10 @@ def template_case(rng: random.Random, folder: Path, material: Material) -> Case:
     if rng.random() < 0.3:
         messages, _ = changed_json(rng, messages)
 
-    def run() -> object:
+    def run() -> None:
         text = text_from_messages(template, messages, {"bos_token": "<|b|>"}, source="the template")
         if not isinstance(text, str):
             raise RuntimeError(f"a {type(text).__name__}")
-        return None
 
     return Case(short(template), run)
 
@@ -60,46 +59,44 @@ def template_case(rng: random.Random, folder: Path, material: Material) -> Case:
 def _statement(rng: random.Random, depth: int) -> str:
     inner = "".join(_statement(rng, depth + 1) for _ in range(rng.randrange(3))) if depth < 4 else "x"
     one, other = _expression(rng, 0), _expression(rng, 0)
-    return rng.choice(
-        [
-            f"{{{{ {one} }}}}",
-            f"{{{{ {one} }}}}",
-            f"{{% for i in {one} %}}{inner}{{% endfor %}}",
-            f"{{% for i in {one} recursive %}}{inner}{{{{ loop(i) }}}}{{% endfor %}}",
-            f"{{% if {one} %}}{inner}{{% else %}}{other}{{% endif %}}",
-            f"{{% set x = {one} %}}{inner}",
-            f"{{% set x = x + x %}}{inner}",
-            f"{{% set x %}}{inner}{{% endset %}}{{{{ x * 3 }}}}",
-            f"{{% macro f(a) %}}{inner}{{{{ f(a) }}}}{{% endmacro %}}{{{{ f({one}) }}}}",
-            f"{{% set n = namespace(a='x') %}}{{% for i in {one} %}}{{% set n.a = n.a + n.a %}}{{% endfor %}}",
-            f"{{% filter {rng.choice(_FILTERS).format(n=_size(rng))} %}}{inner}{{% endfilter %}}",
-            f"{{% call f() %}}{inner}{{% endcall %}}",
-            f"{{% {rng.choice(_TAGS)} %}}",
-            "{% break %}{% continue %}",
-            inner * rng.choice([1, 2, 100]),
-        ]
-    )
+    choices = [
+        f"{{{{ {one} }}}}",
+        f"{{{{ {one} }}}}",
+        f"{{% for i in {one} %}}{inner}{{% endfor %}}",
+        f"{{% for i in {one} recursive %}}{inner}{{{{ loop(i) }}}}{{% endfor %}}",
+        f"{{% if {one} %}}{inner}{{% else %}}{other}{{% endif %}}",
+        f"{{% set x = {one} %}}{inner}",
+        f"{{% set x = x + x %}}{inner}",
+        f"{{% set x %}}{inner}{{% endset %}}{{{{ x * 3 }}}}",
+        f"{{% macro f(a) %}}{inner}{{{{ f(a) }}}}{{% endmacro %}}{{{{ f({one}) }}}}",
+        f"{{% set n = namespace(a='x') %}}{{% for i in {one} %}}{{% set n.a = n.a + n.a %}}{{% endfor %}}",
+        f"{{% filter {rng.choice(_FILTERS).format(n=_size(rng))} %}}{inner}{{% endfilter %}}",
+        f"{{% call f() %}}{inner}{{% endcall %}}",
+        f"{{% {rng.choice(_TAGS)} %}}",
+        "{% break %}{% continue %}",
+        inner * rng.choice([1, 2, 100]),
+    ]
+    return rng.choice(choices)
 
 
 def _expression(rng: random.Random, depth: int) -> str:
     if depth > 3 or rng.random() < 0.3:
         return rng.choice(_ATOMS)
     inner = _expression(rng, depth + 1)
-    return rng.choice(
-        [
-            f"({inner} {rng.choice(_OPERATORS)} {_expression(rng, depth + 1)})",
-            f"({inner} {rng.choice(['*', '**', '~'])} {_expression(rng, depth + 1)})",
-            f"({inner}) | {rng.choice(_FILTERS).format(n=_size(rng))}",
-            f"({inner}).{rng.choice(_METHODS).format(n=_size(rng))}",
-            f"({inner})[{_expression(rng, depth + 1)}:]",
-            f"({inner})[{_expression(rng, depth + 1)}]",
-            f"'%{_size(rng)}d' | format({inner})",
-            f"'{{:>{_size(rng)}}}'.format({inner})",
-            f"[{inner}] * {_size(rng)}",
-            f"range({inner}) | list",
-            f"({inner} if {inner} else {inner})",
-        ]
-    )
+    choices = [
+        f"({inner} {rng.choice(_OPERATORS)} {_expression(rng, depth + 1)})",
+        f"({inner} {rng.choice(['*', '**', '~'])} {_expression(rng, depth + 1)})",
+        f"({inner}) | {rng.choice(_FILTERS).format(n=_size(rng))}",
+        f"({inner}).{rng.choice(_METHODS).format(n=_size(rng))}",
+        f"({inner})[{_expression(rng, depth + 1)}:]",
+        f"({inner})[{_expression(rng, depth + 1)}]",
+        f"'%{_size(rng)}d' | format({inner})",
+        f"'{{:>{_size(rng)}}}'.format({inner})",
+        f"[{inner}] * {_size(rng)}",
+        f"range({inner}) | list",
+        f"({inner} if {inner} else {inner})",
+    ]
+    return rng.choice(choices)
 
 
 def _size(rng: random.Random) -> object:
@@ -172,12 +169,11 @@ def lines_case(rng: random.Random, folder: Path, material: Material) -> Case:
     (folder / "in.jsonl").write_bytes(text)
     options = ["--max-new-tokens", 8, "--threads", 1, *(["--parallel", 3] if rng.random() < 0.3 else [])]
 
-    def run() -> object:
+    def run() -> None:
         run_command("generate", material.bundle, "--prompts", folder / "in.jsonl", "--output", folder / "out", *options)
         for line in (folder / "out").read_bytes().splitlines():
             if not isinstance(json.loads(line), dict):
                 raise RuntimeError("a line of the output is no object")
-        return None
 
     return Case(short(text), run)
 

@@ -10,7 +10,7 @@ import shutil
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
@@ -70,7 +70,9 @@ def main(
     portable: Path | None,
 ) -> None:
     """Run the cases, show the table and every bad case."""
-    asked = [_named(only)] if only else list(_dealt(kinds or tuple(KINDS), cases, seed))
+    kinds = kinds or tuple(KINDS)
+    dealt = [(kinds[number % len(kinds)], seed + number // len(kinds)) for number in range(cases)]
+    asked = [_named(only)] if only else dealt
     with tempfile.TemporaryDirectory(prefix="fuzz-") as place:
         if bundle is None or portable is None:
             # In a process of its own: tracing starts threads, which forks of this one would not have.
@@ -120,11 +122,6 @@ def table_of_bad_cases(bad: Sequence[Outcome]) -> Table:
         rows.append((kind, str(len(group)), error, place, case))
     title = "Bad cases" if bad else "no bad case"
     return Table(title, ("class", "n", "error", "where", "first case: mutation"), tuple(rows))
-
-
-def _dealt(kinds: Sequence[str], cases: int, seed: int) -> Iterator[tuple[str, int]]:
-    for number in range(cases):
-        yield kinds[number % len(kinds)], seed + number // len(kinds)
 
 
 def _named(text: str) -> tuple[str, int]:

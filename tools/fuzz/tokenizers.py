@@ -180,48 +180,45 @@ def _table(rng: random.Random) -> dict[str, Any]:
 
 def _normalizer(rng: random.Random) -> dict[str, Any]:
     name = rng.choice(["NFC", "NFD", "NFKC", "NFKD", "Lowercase", "Nmt", "StripAccents", "ByteLevel", "BertNormalizer"])
-    return rng.choice(
-        [
-            {"type": name, "clean_text": True, "handle_chinese_chars": True, "strip_accents": None, "lowercase": True},
-            {"type": "Strip", "strip_left": rng.random() < 0.5, "strip_right": rng.random() < 0.5},
-            {"type": "Prepend", "prepend": rng.choice(_SMALL)},
-            *[_replace(**_pattern(rng), content=rng.choice(_SMALL)) for _ in range(2)],
-            _table(rng),
-        ]
-    )
+    choices = [
+        {"type": name, "clean_text": True, "handle_chinese_chars": True, "strip_accents": None, "lowercase": True},
+        {"type": "Strip", "strip_left": rng.random() < 0.5, "strip_right": rng.random() < 0.5},
+        {"type": "Prepend", "prepend": rng.choice(_SMALL)},
+        *[_replace(**_pattern(rng), content=rng.choice(_SMALL)) for _ in range(2)],
+        _table(rng),
+    ]
+    return rng.choice(choices)
 
 
 def _pre_tokenizer(rng: random.Random) -> dict[str, Any]:
     behavior = rng.choice(["Removed", "Isolated", "MergedWithPrevious", "MergedWithNext", "Contiguous"])
     plain = ["BertPreTokenizer", "Whitespace", "WhitespaceSplit", "UnicodeScripts"]
     mark = rng.choice(["\u2581", "ab", "", "🙂", "e"])
-    return rng.choice(
-        [
-            {"type": rng.choice(plain)},
-            {"type": "ByteLevel", "add_prefix_space": rng.random() < 0.5, "trim_offsets": True, "use_regex": True},
-            {"type": "Metaspace", "replacement": mark, "prepend_scheme": rng.choice(["always", "first", "never"])},
-            {"type": "CharDelimiterSplit", "delimiter": rng.choice(["e", "", "é"])},
-            {"type": "Digits", "individual_digits": rng.random() < 0.5},
-            {"type": "FixedLength", "length": rng.choice([0, 1, 5, 2**63, -1])},
-            {"type": "Punctuation", "behavior": behavior},
-            *[{"type": "Split", "pattern": _pattern(rng), "behavior": behavior, "invert": rng.random() < 0.3}] * 3,
-        ]
-    )
+    choices = [
+        {"type": rng.choice(plain)},
+        {"type": "ByteLevel", "add_prefix_space": rng.random() < 0.5, "trim_offsets": True, "use_regex": True},
+        {"type": "Metaspace", "replacement": mark, "prepend_scheme": rng.choice(["always", "first", "never"])},
+        {"type": "CharDelimiterSplit", "delimiter": rng.choice(["e", "", "é"])},
+        {"type": "Digits", "individual_digits": rng.random() < 0.5},
+        {"type": "FixedLength", "length": rng.choice([0, 1, 5, 2**63, -1])},
+        {"type": "Punctuation", "behavior": behavior},
+        *[{"type": "Split", "pattern": _pattern(rng), "behavior": behavior, "invert": rng.random() < 0.3}] * 3,
+    ]
+    return rng.choice(choices)
 
 
 def _decoder(rng: random.Random) -> dict[str, Any]:
     size = rng.choice([0, 1, 3, 2**16, 2**40, 2**63])
-    return rng.choice(
-        [
-            {"type": rng.choice(["ByteFallback", "Fuse", "ByteLevel"]), "trim_offsets": True},
-            {"type": "BPEDecoder", "suffix": rng.choice(_SMALL)},
-            {"type": "WordPiece", "prefix": rng.choice(_SMALL), "cleanup": True},
-            {"type": "Metaspace", "replacement": rng.choice("\u2581e"), "prepend_scheme": "always", "split": True},
-            {"type": "CTC", **{name: rng.choice(_SMALL) for name in _CTC_TOKENS}, "cleanup": True},
-            {"type": "Strip", "content": rng.choice(["e", " ", ""]), "start": size, "stop": rng.choice([0, 1, size])},
-            *[_replace(**_pattern(rng), content=rng.choice(_SMALL))] * 2,
-        ]
-    )
+    choices = [
+        {"type": rng.choice(["ByteFallback", "Fuse", "ByteLevel"]), "trim_offsets": True},
+        {"type": "BPEDecoder", "suffix": rng.choice(_SMALL)},
+        {"type": "WordPiece", "prefix": rng.choice(_SMALL), "cleanup": True},
+        {"type": "Metaspace", "replacement": rng.choice("\u2581e"), "prepend_scheme": "always", "split": True},
+        {"type": "CTC", **{name: rng.choice(_SMALL) for name in _CTC_TOKENS}, "cleanup": True},
+        {"type": "Strip", "content": rng.choice(["e", " ", ""]), "start": size, "stop": rng.choice([0, 1, size])},
+        *[_replace(**_pattern(rng), content=rng.choice(_SMALL))] * 2,
+    ]
+    return rng.choice(choices)
 
 
 def _post_processor(rng: random.Random) -> dict[str, Any]:
@@ -229,14 +226,13 @@ def _post_processor(rng: random.Random) -> dict[str, Any]:
     pieces = [rng.choice([text, token]) for _ in range(rng.choice([0, 1, 2, 3, 500]))]
     ends = {"sep": ["x", 1], "cls": ["y", 1]}
     special = {"B": {"id": "B", "ids": [1] * rng.choice([1, 1, 5000]), "tokens": ["x"]}}
-    return rng.choice(
-        [
-            {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": rng.random() < 0.5, "use_regex": True},
-            {"type": rng.choice(["BertProcessing", "X"]), "sep": ["x", 10**9], "cls": ["y", 1]},
-            {"type": "RobertaProcessing", **ends, "trim_offsets": True, "add_prefix_space": True},
-            {"type": "TemplateProcessing", "single": pieces, "pair": [text], "special_tokens": special},
-        ]
-    )
+    choices = [
+        {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": rng.random() < 0.5, "use_regex": True},
+        {"type": rng.choice(["BertProcessing", "X"]), "sep": ["x", 10**9], "cls": ["y", 1]},
+        {"type": "RobertaProcessing", **ends, "trim_offsets": True, "add_prefix_space": True},
+        {"type": "TemplateProcessing", "single": pieces, "pair": [text], "special_tokens": special},
+    ]
+    return rng.choice(choices)
 
 
 _PAD = {"pad_type_id": 0, "pad_token": ""}

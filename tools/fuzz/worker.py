@@ -169,7 +169,8 @@ def _ended(one: _Running) -> Outcome:
     """Read what the process said, and how it ended."""
     os.close(one.pipe)
     _, status, used = os.wait4(one.process, 0)
-    _end_leftovers(one.process)
+    with suppress(ProcessLookupError, PermissionError):  # processes that the case started
+        os.killpg(one.process, signal.SIGKILL)
     lines = one.said.splitlines()
     said: dict[str, Any] = json.loads(lines[-1]) if lines else {"found": "crash", "mutation": "?"}
     seconds = used.ru_utime + used.ru_stime
@@ -186,19 +187,4 @@ def _ended(one: _Running) -> Outcome:
     elif found in ("typed", "same", "fine", "differ") and "Traceback (most recent call last)" in text:
         found, said["error"] = "foreign", "a traceback was printed: " + text[-300:]
     assert found in get_args(Class)
-    return Outcome(
-        kind=one.asked.kind,
-        seed=one.asked.seed,
-        found=found,
-        mutation=said["mutation"],
-        place=said.get("place", ""),
-        error=said.get("error", ""),
-        seconds=seconds,
-        may_differ=said.get("may_differ", False),
-    )
-
-
-def _end_leftovers(process: int) -> None:
-    """Of a case that started processes of its own."""
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(process, signal.SIGKILL)
+    return Outcome(one.asked.kind, one.asked.seed, seconds=seconds, **{**said, "found": found})

@@ -75,7 +75,7 @@ def writers_case(rng: random.Random, folder: Path, material: Material) -> Case:
     waits = rng.random() < 0.5
     delays = [rng.random() * _MAX_DELAY for _ in range(2)]
 
-    def run() -> object:
+    def run() -> None:
         _run_alone(_Writer("reference", False, 1), material.bundle, folder)
         expected = _answers(folder / "reference")
         if waits:
@@ -88,7 +88,6 @@ def writers_case(rng: random.Random, folder: Path, material: Material) -> Case:
         _run_alone(_Writer("out", True, 1), material.bundle, folder)
         if _answers(folder / "out") != expected:
             raise RuntimeError("resumed: not the results of an undisturbed run")
-        return None
 
     ended = "" if number is None else f", {number.name}"
     shown = " and ".join(f"{each.name}{' resumed' if each.resumes else ''}" for each in writers)
