@@ -180,7 +180,7 @@ def _table(rng: random.Random) -> dict[str, Any]:
 
 def _normalizer(rng: random.Random) -> dict[str, Any]:
     name = rng.choice(["NFC", "NFD", "NFKC", "NFKD", "Lowercase", "Nmt", "StripAccents", "ByteLevel", "BertNormalizer"])
-    choices = [
+    choices: list[dict[str, Any]] = [
         {"type": name, "clean_text": True, "handle_chinese_chars": True, "strip_accents": None, "lowercase": True},
         {"type": "Strip", "strip_left": rng.random() < 0.5, "strip_right": rng.random() < 0.5},
         {"type": "Prepend", "prepend": rng.choice(_SMALL)},
@@ -194,7 +194,7 @@ def _pre_tokenizer(rng: random.Random) -> dict[str, Any]:
     behavior = rng.choice(["Removed", "Isolated", "MergedWithPrevious", "MergedWithNext", "Contiguous"])
     plain = ["BertPreTokenizer", "Whitespace", "WhitespaceSplit", "UnicodeScripts"]
     mark = rng.choice(["\u2581", "ab", "", "🙂", "e"])
-    choices = [
+    choices: list[dict[str, Any]] = [
         {"type": rng.choice(plain)},
         {"type": "ByteLevel", "add_prefix_space": rng.random() < 0.5, "trim_offsets": True, "use_regex": True},
         {"type": "Metaspace", "replacement": mark, "prepend_scheme": rng.choice(["always", "first", "never"])},
@@ -209,7 +209,7 @@ def _pre_tokenizer(rng: random.Random) -> dict[str, Any]:
 
 def _decoder(rng: random.Random) -> dict[str, Any]:
     size = rng.choice([0, 1, 3, 2**16, 2**40, 2**63])
-    choices = [
+    choices: list[dict[str, Any]] = [
         {"type": rng.choice(["ByteFallback", "Fuse", "ByteLevel"]), "trim_offsets": True},
         {"type": "BPEDecoder", "suffix": rng.choice(_SMALL)},
         {"type": "WordPiece", "prefix": rng.choice(_SMALL), "cleanup": True},
@@ -226,7 +226,7 @@ def _post_processor(rng: random.Random) -> dict[str, Any]:
     pieces = [rng.choice([text, token]) for _ in range(rng.choice([0, 1, 2, 3, 500]))]
     ends = {"sep": ["x", 1], "cls": ["y", 1]}
     special = {"B": {"id": "B", "ids": [1] * rng.choice([1, 1, 5000]), "tokens": ["x"]}}
-    choices = [
+    choices: list[dict[str, Any]] = [
         {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": rng.random() < 0.5, "use_regex": True},
         {"type": rng.choice(["BertProcessing", "X"]), "sep": ["x", 10**9], "cls": ["y", 1]},
         {"type": "RobertaProcessing", **ends, "trim_offsets": True, "add_prefix_space": True},
