@@ -21,19 +21,11 @@ from lopa.runtime.cuda.driver import CudaDevice
 from lopa.runtime.tensorrt.manifest import TENSORRT_ENGINES, engine_for_device, target_of_device
 from lopa.runtime.tensorrt.manifest import engine_folder as tensorrt_folder
 from lopa.runtime.text.tokenizer import Tokenizer
-from tools.fuzz.case import NO_ANSWER, VERIFY_SECONDS, Case, Material
+from tools.fuzz.case import VERIFY_SECONDS, Case, Material
 from tools.fuzz.decode import OPTIONS, answer_of_bundle, answer_of_decoder, run_command
 from tools.fuzz.graphs import changed_graph
-from tools.fuzz.material import (
-    ascend_engine,
-    bundle_of_way,
-    costs,
-    engine_files,
-    plan,
-    tensorrt_engine,
-    write_manifest,
-)
-from tools.fuzz.mutations import changed_bytes, changed_json, number, short, text_of_json, value
+from tools.fuzz.material import bundle_of_way, good_description, write_manifest
+from tools.fuzz.mutations import changed_bytes, changed_document, number, put_in_place, short, text_of_json, value
 
 _WAYS = ("cpu",) * 14 + ("numpy",) * 2 + ("portable",) * 3 + ("staged",)
 
@@ -42,11 +34,7 @@ def manifest_case(rng: random.Random, folder: Path, material: Material) -> Case:
     """manifest.json: any bytes, or any value changed."""
     bundle, way = copied(rng, folder, material)
     path = bundle / "manifest.json"
-    if rng.random() < 0.4:
-        text, words = changed_bytes(rng, path.read_bytes())
-    else:
-        tree, words = changed_json(rng, json.loads(path.read_bytes()))
-        text = text_of_json(rng, tree)
+    text, words = changed_document(rng, path.read_bytes(), bytes_share=0.4)
     path.write_bytes(text)
     return _used(words, bundle, material, way, rng, may_differ=_may_differ(words))
 
@@ -75,7 +63,7 @@ def dimensions_case(rng: random.Random, folder: Path, material: Material) -> Cas
         choices = {"dtype": ["float16", "float32", "bfloat16", "int8", "int4"], "dialect": ["portable", "standard"]}
         tree[name] = rng.choice(choices[name]) if name in choices else number(rng) if rng.random() < 0.9 else value(rng)
         words.append(f"{part}.{name} = {short(tree[name])}")
-    _write_json(bundle / "manifest.json", rng, manifest)
+    (bundle / "manifest.json").write_bytes(text_of_json(rng, manifest))
     # rope_theta and rms_norm_eps are constants of the graph, which only the numpy engine takes from the manifest.
     constants = way == "numpy" and any(name in " ".join(words) for name in ("rope_theta", "rms_norm_eps"))
     may_differ = constants or _may_differ(" ".join(words)) or "tensors" in " ".join(words)
@@ -134,16 +122,8 @@ def links_case(rng: random.Random, folder: Path, material: Material) -> Case:
     if kind in ("name", "record"):
         words = _renamed(rng, bundle)
     else:
-        kept = folder / "kept"
-        path.rename(kept)
         words = f"{name}: {kind}"
-        if kind == "folder":
-            path.mkdir()
-        elif kind == "fifo":
-            os.mkfifo(path)
-        elif kind != "missing":
-            target = {"loop": name, "device": "/dev/zero", "outside": str(kept), "up": "..", "dangling": "nothing"}
-            path.symlink_to(target[kind])
+        put_in_place(path, kind, path.rename(folder / "kept"))
     return _used(words, bundle, material, way, rng, may_differ=False)
 
 
@@ -169,7 +149,7 @@ def _renamed(rng: random.Random, bundle: Path) -> str:
             stage["graph"] = name
     else:
         manifest[part] = name
-    _write_json(bundle / "manifest.json", rng, manifest)
+    (bundle / "manifest.json").write_bytes(text_of_json(rng, manifest))
     return f"{part} is named {short(name)}"
 
 
@@ -177,7 +157,7 @@ def costs_case(rng: random.Random, folder: Path, material: Material) -> Case:
     """costs.cpu.json, used by branches=auto."""
     bundle, _ = copied(rng, folder, material, ways=("cpu",))
     path = bundle / "costs.cpu.json"
-    words = _write_changed(rng, path, costs(Bundle.open(bundle)))
+    words = _write_changed(rng, path, good_description("costs", Bundle.open(bundle)))
 
     def run() -> object:
         table = CostTable(costs_from_file(path))
@@ -188,13 +168,13 @@ def costs_case(rng: random.Random, folder: Path, material: Material) -> Case:
         with Decoder.open(bundle, threads=1) as decoder:
             return answer_of_decoder(decoder, decoder.config(decoder.config(**OPTIONS), branches="auto"))
 
-    return Case(words, run, NO_ANSWER)
+    return Case(words, run)
 
 
 def gears_case(rng: random.Random, folder: Path, material: Material) -> Case:
     """gears.json, its table, and a session that runs in its gears."""
     path = folder / GEARS_NAME
-    words = _write_changed(rng, path, plan(Bundle.open(material.bundle)))
+    words = _write_changed(rng, path, good_description("gears", Bundle.open(material.bundle)))
 
     def run() -> object:
         bundle = Bundle.open(material.bundle)
@@ -213,104 +193,29 @@ def engine_case(rng: random.Random, folder: Path, material: Material) -> Case:
     opened = Bundle.open(bundle)
     gpu = CudaDevice(number=0, name="NVIDIA H100", capability="9.0", memory=2**36)
     if rng.random() < 0.5:
-        target, engine = ascend_folder(opened, "Ascend910B1"), ascend_engine(opened)
+        target, engine = ascend_folder(opened, "Ascend910B1"), good_description("ascend", opened)
     else:
-        target, engine = tensorrt_folder(opened, target_of_device(gpu, "10.15.1.29")), tensorrt_engine(opened)
-    engine_files(target, engine)
+        target = tensorrt_folder(opened, target_of_device(gpu, "10.15.1.29"))
+        engine = good_description("tensorrt", opened)
+    target.mkdir(parents=True)
+    for record in engine["files"]:
+        (target / record["path"]).write_bytes(bytes(record["size"]))
     words = _write_changed(rng, target / "engine.json", engine)
     if rng.random() < 0.2:
-        record = target / rng.choice([*(each["path"] for each in engine["files"]), "engine.json"])
-        record.unlink()
-        rng.choice([lambda: record.symlink_to(record.name), record.mkdir, lambda: os.mkfifo(record), lambda: None])()
-        words += f"; {record.name} replaced"
+        path = target / rng.choice([*(each["path"] for each in engine["files"]), "engine.json"])
+        path.unlink()
+        put_in_place(path, rng.choice(["loop", "folder", "fifo", "missing"]))
+        words += f"; {path.name} replaced"
 
-    def run() -> object:
+    def run() -> None:
         if target.name.startswith("ascend"):
             ASCEND_ENGINES.read(target).fits(opened)
             run_command("inspect", bundle)
         else:
             TENSORRT_ENGINES.read(target)
             engine_for_device(opened, gpu, "10.15.1.29")
-        return None
 
-    return Case(f"{target.name}: {words}", run, NO_ANSWER)
-
-
-def tokenizer_case(rng: random.Random, folder: Path, material: Material) -> Case:
-    """tokenizer.json and tokenizer_config.json."""
-    bundle, way = copied(rng, folder, material, ways=("cpu",))
-    path = bundle / rng.choice(["tokenizer.json", "tokenizer.json", "tokenizer_config.json"])
-    tree = json.loads(path.read_bytes())
-    if path.name == "tokenizer.json" and rng.random() < 0.6:
-        name = rng.choice(["normalizer", "pre_tokenizer", "post_processor", "decoder", "truncation", "padding"])
-        tree[name] = rng.choice(_PARTS)
-        path.write_bytes(text_of_json(rng, tree))
-        words = f"{name} = {short(tree[name])}"
-    else:
-        words = _write_changed(rng, path, tree)
-    list_again(bundle, path.name)
-
-    def run() -> object:
-        answer = answer_of_bundle(bundle)
-        tokenizer = Tokenizer.open(Bundle.open(bundle))
-        for text in ("", "a" * 5000, "é🙂\n\n  1234", "<|mask|><|endoftext|>", "\u0301" * 50):
-            tokenizer.decode(tokenizer.encode(text, add_bos=True))
-        tokenizer.decode(list(range(100)))
-        return answer
-
-    return Case(f"{path.name}: {words}", run, material.answers[way], may_differ=True)
-
-
-_PARTS: tuple[Any, ...] = (
-    {"type": "Replace", "pattern": {"String": ""}, "content": "yy"},
-    {"type": "Replace", "pattern": {"Regex": "(a*)*b"}, "content": "x"},
-    {"type": "Replace", "pattern": {"Regex": "("}, "content": "x"},
-    {"type": "Replace", "pattern": {"Regex": ""}, "content": "x" * 1000},
-    {"type": "Split", "pattern": {"Regex": "(a|aa)*$"}, "behavior": "Isolated", "invert": False},
-    {"type": "Split", "pattern": {"String": ""}, "behavior": "Removed", "invert": True},
-    {"type": "Prepend", "prepend": "x" * 100_000},
-    {"type": "Sequence", "normalizers": [{"type": "NFD"}] * 100},
-    {"type": "Sequence", "normalizers": [{"type": "Replace", "pattern": {"String": "a"}, "content": "aaaa"}] * 14},
-    {"type": "Precompiled", "precompiled_charsmap": "AAAA"},
-    {"type": "Precompiled", "precompiled_charsmap": ""},
-    {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True},
-    {"type": "Metaspace", "replacement": "ab", "prepend_scheme": "always"},
-    {"type": "Strip", "content": "a", "start": 2**63, "stop": 2**63},
-    {"type": "Strip", "content": "a", "start": 2**40, "stop": 7},
-    {"type": "TemplateProcessing", "single": [], "pair": [], "special_tokens": {}},
-    {
-        "type": "TemplateProcessing",
-        "single": [{"SpecialToken": {"id": "x", "type_id": 0}}],
-        "pair": [],
-        "special_tokens": {},
-    },
-    {"type": "BertProcessing", "sep": ["x", 10**9], "cls": ["y", 10**9]},
-    {"type": "CTC", "pad_token": "", "word_delimiter_token": "", "cleanup": True},
-    {"type": "WordPiece", "prefix": "", "cleanup": True},
-    {"type": "Fuse"},
-    {"type": "ByteFallback"},
-    {"type": "Lowercase"},
-    {"max_length": 0, "strategy": "LongestFirst", "stride": 0, "direction": "Right"},
-    {"max_length": 1, "strategy": "LongestFirst", "stride": 2, "direction": "Right"},
-    {
-        "strategy": {"Fixed": 10**9},
-        "direction": "Right",
-        "pad_to_multiple_of": None,
-        "pad_id": 0,
-        "pad_type_id": 0,
-        "pad_token": "x",
-    },
-    {
-        "strategy": "BatchLongest",
-        "direction": "Left",
-        "pad_to_multiple_of": 0,
-        "pad_id": 2**32 - 1,
-        "pad_type_id": 0,
-        "pad_token": "",
-    },
-    None,
-    7,
-)
+    return Case(f"{target.name}: {words}", run)
 
 
 def copied(rng: random.Random, folder: Path, material: Material, ways: tuple[str, ...] = _WAYS) -> tuple[Path, str]:
@@ -337,17 +242,9 @@ def _used(words: str, bundle: Path, material: Material, way: str, rng: random.Ra
 
 
 def _write_changed(rng: random.Random, path: Path, tree: Any) -> str:
-    if rng.random() < 0.3:
-        text, words = changed_bytes(rng, json.dumps(tree, indent=2).encode())
-    else:
-        tree, words = changed_json(rng, tree)
-        text = text_of_json(rng, tree)
+    text, words = changed_document(rng, json.dumps(tree, indent=2).encode(), bytes_share=0.3)
     path.write_bytes(text)
     return words
-
-
-def _write_json(path: Path, rng: random.Random, tree: Any) -> None:
-    path.write_bytes(text_of_json(rng, tree))
 
 
 def list_again(bundle: Path, name: str) -> None:

@@ -3,7 +3,7 @@
 import random
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -12,11 +12,7 @@ from lopa.runtime.errors import CheckFailedError, LopaError
 Class = Literal["typed", "same", "fine", "differ", "foreign", "hang", "memory", "crash"]
 """What a case can become (docs/fuzzing.md says what each means)."""
 CLASSES: tuple[Class, ...] = get_args(Class)
-NO_ANSWER = None
-"""The expected answer of a case of which nothing but a proper end is asked."""
 _PROJECT_FOLDERS = ("runtime", "export", "cli", "bench", "serve", "plugins", "tiny", "tools")
-
-
 VERIFY_SECONDS = 40
 """A whole `lopa-export verify` computes every case of the contract with numpy: 7 to 8 seconds of processor time."""
 
@@ -29,8 +25,8 @@ class Case:
     """In words, short."""
     run: Callable[[], object]
     """Uses it as a user would, and gives an answer. Runs in a process of its own, under limits."""
-    expected: object = NO_ANSWER
-    """What `run` gives for what was not mutated."""
+    expected: object = None
+    """Answer of `run` without the mutation; None where only a proper end is required."""
     processor_seconds: int = 0
     """What it may take, where that is more than others may: an export that traces its graph, a verify."""
     may_differ: bool = False
@@ -63,16 +59,16 @@ class Outcome:
         return self.found in ("foreign", "hang", "memory", "crash") or (self.found == "differ" and not self.may_differ)
 
 
+@dataclass
 class Material:
     """What is mutated: a bundle with two stages, a portable one, their checkpoint; and what they answer unmutated."""
 
-    def __init__(self, bundle: Path, portable: Path, checkpoint: Path, adapter: Path) -> None:
-        self.bundle = bundle
-        self.portable = portable
-        self.checkpoint = checkpoint
-        self.adapter = adapter
-        self.answers: dict[str, list[int]] = {}
-        """Token ids, by the way to decode (tools/fuzz/material.py)."""
+    bundle: Path
+    portable: Path
+    checkpoint: Path
+    adapter: Path
+    answers: dict[str, list[int]] = field(default_factory=dict)
+    """Token ids, by the way to decode (tools/fuzz/material.py)."""
 
 
 MakeCase = Callable[[random.Random, Path, Material], Case]

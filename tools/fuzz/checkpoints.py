@@ -4,7 +4,6 @@ import json
 import os
 import random
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +11,19 @@ from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint
 from lopa.export.source import source_from_checkpoint
 from lopa.export.weights.plan import tensor_records_from_plan
 from lopa.export.weights.writer import write_weights
-from tools.fuzz.case import NO_ANSWER, Case, Material
-from tools.fuzz.mutations import TEXTS, changed_bytes, changed_json, number, short, text_of_json, value
+from tools.fuzz.case import Case, Material
+from tools.fuzz.mutations import (
+    TEXTS,
+    changed_bytes,
+    changed_document,
+    number,
+    put_in_place,
+    short,
+    text_of_json,
+    value,
+)
 
-_SINGLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
+_SINGLE, _INDEX, _ADAPTER = "model.safetensors", "model.safetensors.index.json", "adapter_model.safetensors"
 _TRACING_SECONDS = 60
 _WHOLE = 0.01
 """Share of the cases that are exported whole: tracing takes most of a case's processor time."""
@@ -25,49 +33,34 @@ def checkpoint_case(rng: random.Random, folder: Path, material: Material) -> Cas
     """A file of the checkpoint or of the adapter is changed."""
     checkpoint = _copied(material.checkpoint, folder / "checkpoint")
     adapter = _copied(material.adapter, folder / "adapter")
-    change = rng.choice(
-        [
-            _config,
-            _config,
-            _adapter_config,
-            _adapter_config,
-            _header,
-            _header,
-            _index,
-            _tokenizer,
-            _slow_tokenizer,
-            _slow_tokenizer,
-            _links,
-            _values,
-        ]
+    often = (_config, _config, _adapter_config, _adapter_config, _header, _header)
+    words = rng.choice([*often, _index, _tokenizer, _slow_tokenizer, _slow_tokenizer, _links, _values])(
+        rng, checkpoint, adapter
     )
-    words = change(rng, checkpoint, adapter)
-    if rng.random() < _WHOLE:
-        run = _exporting(checkpoint, adapter, folder)
-        return Case(f"{words}; exported whole", run, NO_ANSWER, processor_seconds=_TRACING_SECONDS)
+    whole = rng.random() < _WHOLE
 
-    def run_without_tracing() -> object:
+    def run() -> None:
+        if whole:
+            _export(checkpoint, adapter, folder / "bundles")
+            return
         source = source_from_checkpoint(checkpoint, adapter)
         records = tensor_records_from_plan(source.planned, "float32")
         write_weights(folder / "weights", source.planned, records, source.stored, source.adapter, lambda _done: None)
-        return None
 
-    return Case(words, run_without_tracing, NO_ANSWER)
+    if whole:
+        return Case(f"{words}; exported whole", run, processor_seconds=_TRACING_SECONDS)
+    return Case(words, run)
 
 
-def _exporting(checkpoint: Path, adapter: Path, folder: Path) -> Callable[[], object]:
-    def run() -> object:
-        place = folder / "bundles"
-        place.mkdir()
-        try:
-            bundle_from_checkpoint(checkpoint, place / "bundle", lora=adapter)
-        except BaseException:
-            if list(place.iterdir()):
-                raise RuntimeError(f"left behind: {list(place.iterdir())}") from None
-            raise
-        return None
-
-    return run
+def _export(checkpoint: Path, adapter: Path, place: Path) -> None:
+    """Export a bundle. Raises RuntimeError where a failure leaves files behind."""
+    place.mkdir()
+    try:
+        bundle_from_checkpoint(checkpoint, place / "bundle", lora=adapter)
+    except BaseException:
+        if list(place.iterdir()):
+            raise RuntimeError(f"left behind: {list(place.iterdir())}") from None
+        raise
 
 
 def _copied(source: Path, target: Path) -> Path:
@@ -83,11 +76,7 @@ def _copied(source: Path, target: Path) -> Path:
 
 def _rewritten(rng: random.Random, path: Path, tree: Any = None) -> str:
     tree = json.loads(path.read_bytes()) if tree is None else tree
-    if rng.random() < 0.25:
-        text, words = changed_bytes(rng, json.dumps(tree).encode())
-    else:
-        tree, words = changed_json(rng, tree)
-        text = text_of_json(rng, tree)
+    text, words = changed_document(rng, json.dumps(tree).encode(), bytes_share=0.25)
     path.unlink(missing_ok=True)
     path.write_bytes(text)
     return f"{path.name}: {words}"
@@ -99,39 +88,23 @@ def _config(rng: random.Random, checkpoint: Path, _adapter: Path) -> str:
     if rng.random() < 0.3:
         extra = ["head_dim", "rope_parameters", "layer_types", "rope_scaling", "use_sliding_window", "mask_token_id"]
         name = rng.choice(extra)
-        tree[name] = rng.choice(
-            [value(rng), {"rope_type": value(rng)}, {"rope_type": "default", "rope_theta": number(rng)}]
-        )
+        any_value, any_rope = value(rng), {"rope_type": value(rng)}
+        tree[name] = rng.choice([any_value, any_rope, {"rope_type": "default", "rope_theta": number(rng)}])
         path.write_bytes(text_of_json(rng, tree))
         return f"{name} = {short(tree[name])}"
     return _rewritten(rng, path, tree)
 
 
 _PATTERNS = (
-    *(
-        ".*",
-        "(.*)*x",
-        "(a|aa)*$",
-        ".*" * 200 + "x",
-        "(",
-        "[",
-        "(?i)x",
-        "(?P<a>x)",
-        "\\1",
-        "q_proj|k_proj",
-        "^q.*$",
-        "(?=.*)*",
-    ),
-    *(
-        "(?:" * 300 + ")" * 300,
-        "x{99999}",
-        "(x{9999}){9999}",
-        "\\",
-        "(?<=x)y",
-        "a" * 5000,
-        "model\\.layers\\.\\d+.*",
-        "",
-    ),
+    *(".*", "(.*)*x", "(a|aa)*$", ".*" * 200 + "x", "(", "[", "(?i)x", "(?P<a>x)", "\\1", "q_proj|k_proj", "^q.*$"),
+    *("(?=.*)*", "(?:" * 300 + ")" * 300, "x{99999}", "(x{9999}){9999}", "\\", "(?<=x)y", "a" * 5000),
+    *("model\\.layers\\.\\d+.*", ""),
+)
+
+
+_ADAPTER_OPTIONS = (
+    *("target_modules", "exclude_modules", "rank_pattern", "alpha_pattern", "modules_to_save", "layers_to_transform"),
+    *("r", "lora_alpha", "use_rslora", "layers_pattern"),
 )
 
 
@@ -139,48 +112,27 @@ def _adapter_config(rng: random.Random, _checkpoint: Path, adapter: Path) -> str
     path = adapter / "adapter_config.json"
     tree = json.loads(path.read_bytes())
     if rng.random() < 0.5:
-        name = rng.choice(
-            [
-                "target_modules",
-                "exclude_modules",
-                "rank_pattern",
-                "alpha_pattern",
-                "modules_to_save",
-                "layers_to_transform",
-                "r",
-                "lora_alpha",
-                "use_rslora",
-                "layers_pattern",
-            ]
-        )
+        name = rng.choice(_ADAPTER_OPTIONS)
         patterns = {rng.choice(_PATTERNS): number(rng) for _ in range(rng.choice([1, 3, 50]))}
-        tree[name] = rng.choice(
-            [
-                value(rng),
-                number(rng),
-                rng.choice(_PATTERNS),
-                patterns,
-                [rng.choice(_PATTERNS)],
-                {f"x{i}.*": 32 for i in range(rng.choice([10, 30_000]))},
-                ["lm_head"],
-                ["q_proj", None],
-            ]
-        )
+        values = [value(rng), number(rng), rng.choice(_PATTERNS), patterns, [rng.choice(_PATTERNS)]]
+        many = {f"x{i}.*": 32 for i in range(rng.choice([10, 30_000]))}
+        tree[name] = rng.choice([*values, many, ["lm_head"], ["q_proj", None]])
         path.write_bytes(text_of_json(rng, tree))
         return f"{name} = {short(tree[name])}"
     return _rewritten(rng, path, tree)
 
 
-def _header(rng: random.Random, checkpoint: Path, adapter: Path) -> str:
-    path = rng.choice([checkpoint / _SINGLE, adapter / "adapter_model.safetensors"])
+def _header_and_values(path: Path) -> tuple[bytes, bytes]:
+    """Return the parts of a safetensors file behind the length of its header."""
     content = path.read_bytes()
     length = int.from_bytes(content[:8], "little")
-    text, values = content[8 : 8 + length], content[8 + length :]
-    if rng.random() < 0.4:
-        text, words = changed_bytes(rng, text)
-    else:
-        tree, words = changed_json(rng, json.loads(text))
-        text = text_of_json(rng, tree)
+    return content[8 : 8 + length], content[8 + length :]
+
+
+def _header(rng: random.Random, checkpoint: Path, adapter: Path) -> str:
+    path = rng.choice([checkpoint / _SINGLE, adapter / _ADAPTER])
+    header, values = _header_and_values(path)
+    text, words = changed_document(rng, header, bytes_share=0.4)
     claimed = len(text) if rng.random() < 0.9 else rng.choice([0, 1, len(text) + 1, 2**24, 2**31, 2**63, 2**64 - 1])
     path.unlink()
     path.write_bytes(claimed.to_bytes(8, "little") + text + values)
@@ -189,8 +141,7 @@ def _header(rng: random.Random, checkpoint: Path, adapter: Path) -> str:
 
 def _index(rng: random.Random, checkpoint: Path, _adapter: Path) -> str:
     path = checkpoint / _INDEX
-    content = (checkpoint / _SINGLE).read_bytes()
-    names = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+    names = json.loads(_header_and_values(checkpoint / _SINGLE)[0])
     (checkpoint / "one.safetensors").symlink_to((checkpoint / _SINGLE).resolve())
     tree: Any = {"metadata": {}, "weight_map": {name: "one.safetensors" for name in names if name != "__metadata__"}}
     if rng.random() < 0.5:
@@ -222,23 +173,16 @@ def _slow_tokenizer(rng: random.Random, checkpoint: Path, _adapter: Path) -> str
     signs = sorted(ByteLevel.alphabet())
     merges = [(a, b) for a in signs[:10] for b in signs[:4]]
     vocabulary = {text: i for i, text in enumerate([*specials, *signs, *(a + b for a, b in merges)])}
-    settings = {
-        "tokenizer_class": "DreamTokenizer",
-        "eos_token": specials[0],
-        "pad_token": specials[0],
-        "bos_token": specials[1],
-        "mask_token": specials[2],
-        "added_tokens_decoder": {str(i): {"content": text, "special": True} for i, text in enumerate(specials)},
+    names = dict(zip(("eos_token", "pad_token", "bos_token", "mask_token"), (specials[0], *specials), strict=True))
+    added = {str(i): {"content": text, "special": True} for i, text in enumerate(specials)}
+    trees: dict[str, dict[str, Any]] = {
+        "vocab.json": vocabulary,
+        "tokenizer_config.json": {"tokenizer_class": "DreamTokenizer", **names, "added_tokens_decoder": added},
+        "added_tokens.json": {text: i for i, text in enumerate(specials)},
+        "special_tokens_map.json": {"mask_token": specials[2], "eos_token": {"content": specials[0]}},
     }
-    files = {
-        "vocab.json": json.dumps(vocabulary).encode(),
-        "merges.txt": ("#version: 0.2\n" + "\n".join(f"{a} {b}" for a, b in merges) + "\n").encode(),
-        "tokenizer_config.json": json.dumps(settings).encode(),
-        "added_tokens.json": json.dumps({text: i for i, text in enumerate(specials)}).encode(),
-        "special_tokens_map.json": json.dumps(
-            {"mask_token": specials[2], "eos_token": {"content": specials[0]}}
-        ).encode(),
-    }
+    files = {name: json.dumps(tree).encode() for name, tree in trees.items()}
+    files["merges.txt"] = ("#version: 0.2\n" + "\n".join(f"{a} {b}" for a, b in merges) + "\n").encode()
     for name, data in files.items():
         (checkpoint / name).write_bytes(data)
     name = rng.choice(sorted(files))
@@ -253,19 +197,12 @@ def _links(rng: random.Random, checkpoint: Path, adapter: Path) -> str:
     path = rng.choice([*sorted(checkpoint.iterdir()), *sorted(adapter.iterdir())])
     path.unlink()
     kind = rng.choice(["loop", "folder", "fifo", "missing", "device", "dangling", "empty"])
-    if kind == "folder":
-        path.mkdir()
-    elif kind == "fifo":
-        os.mkfifo(path)
-    elif kind == "empty":
-        path.touch()
-    elif kind != "missing":
-        path.symlink_to({"loop": path.name, "device": "/dev/zero", "dangling": "nothing"}[kind])
+    put_in_place(path, kind)
     return f"{path.name}: {kind}"
 
 
 def _values(rng: random.Random, checkpoint: Path, adapter: Path) -> str:
-    path = rng.choice([checkpoint / _SINGLE, adapter / "adapter_model.safetensors"])
+    path = rng.choice([checkpoint / _SINGLE, adapter / _ADAPTER])
     content = bytearray(path.read_bytes())
     path.unlink()
     at = 8 + int.from_bytes(content[:8], "little") + rng.randrange(1000) * 4

@@ -2,7 +2,10 @@
 
 import contextlib
 import importlib
+import os
 import sys
+import threading
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -19,14 +22,16 @@ PROMPT = "Question: 2 + 3?\nAnswer:"
 OPTIONS: GenerationOptions = {"branches": 2, "block_size": 8, "max_new_tokens": 16}
 
 
-def answer_of_bundle(path: Path, devices: Sequence[str] = ("cpu",), prompt: object = PROMPT) -> list[int]:
-    """Ids of a short answer, through Decoder.open and stream."""
-    with Decoder.open(path, devices=list(devices), threads=1) as decoder:
-        return answer_of_decoder(decoder, decoder.config(**OPTIONS), prompt)
+def answer_of_bundle(
+    path: Path, devices: Sequence[str] = ("cpu",), config: GenerationConfig | None = None, prompt: object = PROMPT
+) -> list[int]:
+    """Return the token ids of an answer, a short one by default."""
+    with Decoder.open(path, devices=devices, threads=1) as decoder:
+        return answer_of_decoder(decoder, config or decoder.config(**OPTIONS), prompt)
 
 
 def answer_of_decoder(decoder: Decoder, config: GenerationConfig, prompt: object = PROMPT) -> list[int]:
-    """Ids of an answer."""
+    """Return the token ids of an answer."""
     ids: list[int] = []
     for event in decoder.stream(prompt, config):  # type: ignore[arg-type]
         if isinstance(event, DoneEvent):
@@ -53,3 +58,25 @@ def run_command(*arguments: object) -> int:
         if code:
             raise RuntimeError(f"exit code {code!r}") from ended
     return 0
+
+
+def forked_command(arguments: Sequence[object], log: Path) -> int:
+    """Start lopa-export in a forked process that logs its standard error, and return its id.
+
+    A process started anew would import for a second.
+    """
+    log.touch()
+    process = os.fork()
+    if process:
+        return process
+    code = 70
+    try:
+        os.dup2(os.open(log, os.O_WRONLY | os.O_APPEND), 2)
+        threading.excepthook, sys.unraisablehook = threading.__excepthook__, sys.__unraisablehook__
+        main([str(argument) for argument in arguments])
+    except SystemExit as ended:
+        code = ended.code if isinstance(ended.code, int) else code
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(code)

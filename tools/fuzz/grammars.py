@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from lopa import Decoder, GrammarLimits
-from tools.fuzz.case import NO_ANSWER, Case, Material
+from tools.fuzz.case import Case, Material
 from tools.fuzz.decode import answer_of_decoder
 from tools.fuzz.mutations import changed_bytes, changed_json, short
 
@@ -36,16 +36,15 @@ def hostile_regex(rng: random.Random, depth: int) -> str:
     if depth > 3 or rng.random() < 0.3:
         return rng.choice(_CLASSES) + rng.choice(["", "*", "+", f"{{{rng.choice(_SIZES[:6])}}}", "?"])
     inner = hostile_regex(rng, depth + 1)
-    return rng.choice(
-        [
-            f"({inner}){{{rng.choice(_SIZES[:7])}}}",
-            f"({inner})*",
-            f"({inner}|{hostile_regex(rng, depth + 1)})+",
-            f".*{rng.choice('abcdef')}.*{inner}",
-            f"{inner}{hostile_regex(rng, depth + 1)}",
-            "|".join(f"{inner}{letter}" for letter in "abcdefgh"),
-        ]
-    )
+    choices = [
+        f"({inner}){{{rng.choice(_SIZES[:7])}}}",
+        f"({inner})*",
+        f"({inner}|{hostile_regex(rng, depth + 1)})+",
+        f".*{rng.choice('abcdef')}.*{inner}",
+        f"{inner}{hostile_regex(rng, depth + 1)}",
+        "|".join(f"{inner}{letter}" for letter in "abcdefgh"),
+    ]
+    return rng.choice(choices)
 
 
 def _schema(rng: random.Random, depth: int) -> dict[str, Any]:
@@ -100,7 +99,6 @@ def grammar_case(rng: random.Random, folder: Path, material: Material) -> Case: 
 
     def run() -> object:
         with Decoder.open(material.bundle, threads=1, grammar_limits=_LIMITS) as decoder:
-            config = decoder.config(max_new_tokens=32, block_size=8, **options)
-            return answer_of_decoder(decoder, config)
+            return answer_of_decoder(decoder, decoder.config(max_new_tokens=32, block_size=8, **options))
 
-    return Case(short(options), run, NO_ANSWER)
+    return Case(short(options), run)

@@ -14,13 +14,13 @@ from typing import Any, Literal
 
 from lopa.runtime.errors import BadInputError
 from tools.fuzz.bundles import list_again
-from tools.fuzz.case import NO_ANSWER, Case, Material
+from tools.fuzz.case import Case, Material
 from tools.fuzz.decode import PROMPT
 from tools.fuzz.mutations import PIECES, TEXTS, changed_bytes, changed_json, short, text_of_json
 from tools.fuzz.server import Answer, FuzzedServer, answers_of, serving
 
 _EXCHANGES = 5
-_MOST_BYTES = 300_000
+_MAX_BYTES = 300_000
 """Of a body, of which the server reads 20,000: some that are mutated have many millions, which take long to be cut."""
 _KEY = "a-key"
 _TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}Answer:"
@@ -48,31 +48,13 @@ _PATHS = ("/", "/health", "/ready", "/metrics", "/v1/models", "/v1/models/fuzzed
 _TARGETS = (
     *("localhost:22", "127.0.0.1:22", "*", "http://localhost", "http://localhost/health", "http://localhost?a=b"),
     *("https://elsewhere/v1/models", "http:", "rtsp://localhost", "//localhost/health", "?a=b", "#a", "health", ""),
-    *(
-        "/health HTTP/1.1 extra",
-        "/\t",
-        "/health\x00",
-        "/\udcff",
-        "/./../health",
-        "/%2e%2e/health",
-        "[::1]:80",
-        "ftp://x/y",
-    ),
+    *("/health HTTP/1.1 extra", "/\t", "/health\x00", "/\udcff", "/./../health", "/%2e%2e/health", "[::1]:80"),
+    "ftp://x/y",
 )
 """Request targets that are no path of this server, or no path."""
 _METHODS = ("GET", "POST", "HEAD", "OPTIONS", "PUT", "DELETE", "PATCH", "CONNECT", "TRACE", "X", "get", "")
 _ODD_METHODS = (
-    "CONNECT",
-    "CONNECT",
-    "OPTIONS",
-    "PRI",
-    "SOURCE",
-    "DESCRIBE",
-    "M-SEARCH",
-    "PROPFIND",
-    "GET",
-    "POST",
-    "TRACE",
+    *("CONNECT", "CONNECT", "OPTIONS", "PRI", "SOURCE", "DESCRIBE", "M-SEARCH", "PROPFIND", "GET", "POST", "TRACE"),
 )
 _PROTOCOLS = (*("HTTP/1.1",) * 8, "HTTP/1.0", "HTTP/2.0", "RTSP/1.0", "ICE/1.0", "HTTP/1.1 ", "http/1.1", "")
 _BEHIND = (
@@ -87,38 +69,19 @@ _LINES = (
     *(b"Origin: null", b"Origin: http://localhost", b"Origin: \xff\xfe", b"Host: elsewhere", b"Host: [::1]:x"),
     *(b"Host:", b"Host: localhost:%s", b"Content-Length: 5", b"Content-Length: -1", b"Content-Length: 0x10"),
     *(b"Content-Length:", b"Content-Length: 99999999999999999999", b"Transfer-Encoding: chunked"),
-    *(
-        b"Transfer-Encoding: gzip, chunked",
-        b"Transfer-Encoding: identity",
-        b"Transfer-Encoding : chunked",
-        b"Expect: 100-continue",
-    ),
-    *(
-        b"Expect: more",
-        b"Connection: Upgrade\r\nUpgrade: websocket",
-        b"Connection: close",
-        b"Connection: keep-alive, close",
-    ),
-    *(b"Upgrade: h2c\r\nConnection: Upgrade, HTTP2-Settings", b"Authorization: Bearer \xff\x80", b"Authorization:"),
-    *(b"Authorization: Basic a-key", b"Content-Type: text/plain", b"Content-Encoding: gzip", b"X: \x00", b"\xe9: y"),
-    *(b" folded", b"no colon", b": no name", b"X-Many: " + b"y" * 70_000, b"\r\n".join(b"X: y" for _ in range(3000))),
-    *(b"X-Request-ID: mine", b"X-Request-ID: a b", b"X-Request-ID:", b"X-Request-ID: \xff\xfe", b"X-Request-ID: a\tb"),
+    *(b"Transfer-Encoding: gzip, chunked", b"Transfer-Encoding: identity", b"Transfer-Encoding : chunked"),
+    *(b"Expect: 100-continue", b"Expect: more", b"Connection: Upgrade\r\nUpgrade: websocket", b"Connection: close"),
+    *(b"Connection: keep-alive, close", b"Upgrade: h2c\r\nConnection: Upgrade, HTTP2-Settings"),
+    *(b"Authorization: Bearer \xff\x80", b"Authorization:", b"Authorization: Basic a-key", b"Content-Type: text/plain"),
+    *(b"Content-Encoding: gzip", b"X: \x00", b"\xe9: y", b" folded", b"no colon", b": no name"),
+    *(b"X-Many: " + b"y" * 70_000, b"\r\n".join(b"X: y" for _ in range(3000)), b"X-Request-ID: mine"),
+    *(b"X-Request-ID: a b", b"X-Request-ID:", b"X-Request-ID: \xff\xfe", b"X-Request-ID: a\tb"),
     *(b"X-Request-ID: " + b"x" * 129, b"X-Request-ID: one\r\nX-Request-ID: two", b'x-request-id: %s%n"\\{}'),
     *(b"Host: a\r\nHost: b", b"Host : localhost", b"Content-Length: 5\r\nContent-Length: 6", b"Content-Length: +5"),
-    *(
-        b"Connection: Upgrade\r\nUpgrade: h2c",
-        b"Connection: , ,",
-        b"X-A: b\r\n\tfolded",
-        b"X: a\rb",
-        b"X: a\nY: b",
-        b"\r",
-    ),
-    *(
-        b"Authorization: Bearer",
-        b"Authorization: Bearer a-key\r\nAuthorization: Bearer b",
-        b"Authorization: Bearer  \ta-key ",
-    ),
-    *(b"Range: bytes=0-1", b"Access-Control-Request-Method: POST", b"Accept: */*;q=9e999", b"Cookie: " + b"a=b;" * 500),
+    *(b"Connection: Upgrade\r\nUpgrade: h2c", b"Connection: , ,", b"X-A: b\r\n\tfolded", b"X: a\rb", b"X: a\nY: b"),
+    *(b"\r", b"Authorization: Bearer", b"Authorization: Bearer a-key\r\nAuthorization: Bearer b"),
+    *(b"Authorization: Bearer  \ta-key ", b"Range: bytes=0-1", b"Access-Control-Request-Method: POST"),
+    *(b"Accept: */*;q=9e999", b"Cookie: " + b"a=b;" * 500),
 )
 _FORGET = struct.pack("ii", 1, 0)
 _End = Literal["read", "leave", "reset", "half"]
@@ -156,7 +119,7 @@ def http_case(rng: random.Random, folder: Path, material: Material) -> Case:
     exchanges = [exchange for exchange, _ in made]
     (folder / "sent.txt").write_text("\n".join(map(repr, exchanges)))
 
-    def run() -> object:
+    def run() -> None:
         with serving(bundle, folder / "server.txt", *options) as server:
             ask: Callable[[], object] = lambda: _text(server.asked("/v1/completions", _GOOD, _KEY))  # noqa: E731
             before = ask()
@@ -167,9 +130,8 @@ def http_case(rng: random.Random, folder: Path, material: Material) -> Case:
             server.stop()
         if answers and all(answer.status >= 400 for answer in answers):
             raise BadInputError(repr(answers[0].body[:80]), expected="a request", remedy="none")
-        return None
 
-    return Case("; ".join(words for _, words in made), run, NO_ANSWER)
+    return Case("; ".join(words for _, words in made), run)
 
 
 def _text(answer: Answer) -> object:
@@ -283,7 +245,7 @@ def _request(rng: random.Random) -> tuple[bytes, str]:
     elif way == 7:
         method, path, body = rng.choice(_METHODS), rng.choice(_PATHS), rng.choice([b"", b"", b"{}", body])
         words = f"{method} {path}"
-    body = body[:_MOST_BYTES]
+    body = body[:_MAX_BYTES]
     lines = [b"Host: localhost"]
     if rng.random() < 0.9:
         lines.append(b"Authorization: Bearer " + _KEY.encode())

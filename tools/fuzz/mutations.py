@@ -2,7 +2,9 @@
 
 import copy
 import json
+import os
 import random
+from pathlib import Path
 from typing import Any
 
 NUMBERS: tuple[Any, ...] = (
@@ -11,52 +13,14 @@ NUMBERS: tuple[Any, ...] = (
     *(0.0, -0.0, 0.5, 1.5, -1.5, 1e-300, 1e300, 1e-9, float("nan"), float("inf"), -float("inf")),
 )
 TEXTS = (
-    *("", " ", "a", "0", "-1", "null", "\0", "a\0b", "\ud800", "é", "\u202e", "🙂", "<|mask|>", "<|endoftext|>"),
-    *("..", ".", "/", "../..", "/etc/passwd", "a/../../b", "a" * 300, "a/" * 3000, "model.onnx", "manifest.json"),
-    *(
-        "float16",
-        "bfloat16",
-        "int4",
-        "standard",
-        "portable",
-        "cpu",
-        "numpy",
-        "x" * 100_000,
-        "%s%n",
-        "{{ 7*7 }}",
-        "(.*)*$",
-    ),
+    *("", " ", "a", "0", "-1", "null", "\0", "a\0b", "\ud800", "é", "\u202e", "🙂", "<|mask|>", "<|endoftext|>", ".."),
+    *(".", "/", "../..", "/etc/passwd", "a/../../b", "a" * 300, "a/" * 3000, "model.onnx", "manifest.json", "float16"),
+    *("bfloat16", "int4", "standard", "portable", "cpu", "numpy", "x" * 100_000, "%s%n", "{{ 7*7 }}", "(.*)*$"),
 )
 PIECES = (
-    *(
-        b"\xff",
-        b"\x00",
-        b"\xc3",
-        b"\xed\xa0\x80",
-        b"\xef\xbb\xbf",
-        b'"',
-        b"{",
-        b"}",
-        b"[",
-        b"]",
-        b",",
-        b":",
-        b"\\ud800",
-    ),
-    *(
-        b"null",
-        b"true",
-        b"NaN",
-        b"Infinity",
-        b"-1",
-        b"1e400",
-        b"9" * 400,
-        b"9" * 5000,
-        b"\n",
-        b"\r\n",
-        b"/*",
-        b"\\u0000",
-    ),
+    *(b"\xff", b"\x00", b"\xc3", b"\xed\xa0\x80", b"\xef\xbb\xbf", b'"', b"{", b"}", b"[", b"]", b",", b":"),
+    *(b"\\ud800", b"null", b"true", b"NaN", b"Infinity", b"-1", b"1e400", b"9" * 400, b"9" * 5000, b"\n", b"\r\n"),
+    *(b"/*", b"\\u0000"),
 )
 
 
@@ -153,6 +117,28 @@ def _change_one(rng: random.Random, tree: Any) -> str:
 def _changed_text(rng: random.Random, text: str) -> str:
     at = rng.randrange(len(text) + 1)
     return rng.choice([text[:at], text[at:], text + text, text[:at] + rng.choice(TEXTS[:14]) + text[at:], text.upper()])
+
+
+def changed_document(rng: random.Random, text: bytes, *, bytes_share: float) -> tuple[bytes, str]:
+    """Return JSON whose bytes, or in the other cases whose values, are changed, and the changes in words."""
+    if rng.random() < bytes_share:
+        return changed_bytes(rng, text)
+    tree, words = changed_json(rng, json.loads(text))
+    return text_of_json(rng, tree), words
+
+
+def put_in_place(path: Path, kind: str, outside: Path = Path()) -> None:
+    """Put a folder, a FIFO, an empty file, a link or nothing ("missing") where a file was."""
+    targets = {"loop": Path(path.name), "device": Path("/dev/zero"), "outside": outside}
+    targets |= {"up": Path(".."), "dangling": Path("nothing")}
+    if kind in targets:
+        path.symlink_to(targets[kind])
+    elif kind == "folder":
+        path.mkdir()
+    elif kind == "fifo":
+        os.mkfifo(path)
+    elif kind == "empty":
+        path.touch()
 
 
 def short(what: object) -> str:

@@ -8,65 +8,31 @@ from typing import Any
 
 from lopa import Decoder, GenerationConfig
 from lopa.runtime.text.chat_template import text_from_messages
-from tools.fuzz.case import NO_ANSWER, VERIFY_SECONDS, Case, Material
-from tools.fuzz.decode import PROMPT, answer_of_decoder, run_command
+from tools.fuzz.case import VERIFY_SECONDS, Case, Material
+from tools.fuzz.decode import PROMPT, answer_of_bundle, answer_of_decoder, run_command
 from tools.fuzz.mutations import TEXTS, changed_bytes, changed_json, number, short, text_of_json, value
 
 _ATOMS = (
     *("messages", "messages[0]", "messages[-1].content", "bos_token", "loop", "self", "namespace(a=1)", "x", "none"),
-    *(
-        "''",
-        "'x'",
-        "'x' * 1000",
-        "'é'",
-        "1",
-        "-1",
-        "0",
-        "10**9",
-        "2**63",
-        "10**10",
-        "99999",
-        "1e300",
-        "0.5",
-        "true",
-        "[]",
-    ),
-    *(
-        "{}",
-        "[1, 2, 3]",
-        "{'a': [1]}",
-        "range(10)",
-        "range(10**9)",
-        "range(99999)",
-        "lipsum",
-        "cycler(1, 2)",
-        "joiner()",
-    ),
-    *("messages.__class__", "''.__class__.__mro__", "''.format", "strftime_now('%Y')", "raise_exception('no')", "dict"),
+    *("''", "'x'", "'x' * 1000", "'é'", "1", "-1", "0", "10**9", "2**63", "10**10", "99999", "1e300", "0.5", "true"),
+    *("[]", "{}", "[1, 2, 3]", "{'a': [1]}", "range(10)", "range(10**9)", "range(99999)", "lipsum", "cycler(1, 2)"),
+    *("joiner()", "messages.__class__", "''.__class__.__mro__", "''.format", "strftime_now('%Y')"),
+    *("raise_exception('no')", "dict"),
 )
 _FILTERS = (
     *("upper", "center({n})", "indent({n})", "replace('x', 'xx')", "replace('', 'y')", "join(',')", "list", "length"),
     *("tojson", "tojson(indent={n})", "format({n})", "string", "int", "float", "abs", "round({n})", "batch({n})"),
-    *(
-        "slice({n})",
-        "sort",
-        "unique",
-        "reverse",
-        "map('upper')",
-        "select",
-        "sum",
-        "max",
-        "truncate({n})",
-        "wordwrap({n})",
-    ),
-    *("wordcount", "urlize", "xmlattr", "pprint", "items", "dictsort", "groupby('role')", "filesizeformat", "random"),
-    *("default('x')", "first", "last", "attr('x')", "trim", "title", "capitalize", "striptags", "escape", "safe"),
+    *("slice({n})", "sort", "unique", "reverse", "map('upper')", "select", "sum", "max", "truncate({n})"),
+    *("wordwrap({n})", "wordcount", "urlize", "xmlattr", "pprint", "items", "dictsort", "groupby('role')"),
+    *("filesizeformat", "random", "default('x')", "first", "last", "attr('x')", "trim", "title", "capitalize"),
+    *("striptags", "escape", "safe"),
 )
 _METHODS = (
     *("upper()", "strip()", "split()", "split('')", "join(['a'] * {n})", "ljust({n})", "rjust({n})", "zfill({n})"),
     *("center({n})", "replace('', 'x' * {n})", "format({n})", "format_map({{}})", "encode()", "append(1)", "items()"),
     *("expandtabs({n})", "startswith('x')", "count('')", "find('')", "title()", "translate({{}})", "partition('x')"),
 )
+_TAGS = ("include 'x'", "extends 'x'", "import 'x' as y", "generation %}x{% endgeneration")
 _OPERATORS = ("+", "-", "*", "**", "/", "//", "%", "~", "==", "<", "in", "and", "or", "is")
 
 
@@ -82,65 +48,55 @@ def template_case(rng: random.Random, folder: Path, material: Material) -> Case:
     if rng.random() < 0.3:
         messages, _ = changed_json(rng, messages)
 
-    def run() -> object:
+    def run() -> None:
         text = text_from_messages(template, messages, {"bos_token": "<|b|>"}, source="the template")
         if not isinstance(text, str):
             raise RuntimeError(f"a {type(text).__name__}")
-        return None
 
-    return Case(short(template), run, NO_ANSWER)
+    return Case(short(template), run)
 
 
 def _statement(rng: random.Random, depth: int) -> str:
     inner = "".join(_statement(rng, depth + 1) for _ in range(rng.randrange(3))) if depth < 4 else "x"
     one, other = _expression(rng, 0), _expression(rng, 0)
-    return rng.choice(
-        [
-            f"{{{{ {one} }}}}",
-            f"{{{{ {one} }}}}",
-            f"{{% for i in {one} %}}{inner}{{% endfor %}}",
-            f"{{% for i in {one} recursive %}}{inner}{{{{ loop(i) }}}}{{% endfor %}}",
-            f"{{% if {one} %}}{inner}{{% else %}}{other}{{% endif %}}",
-            f"{{% set x = {one} %}}{inner}",
-            f"{{% set x = x + x %}}{inner}",
-            f"{{% set x %}}{inner}{{% endset %}}{{{{ x * 3 }}}}",
-            f"{{% macro f(a) %}}{inner}{{{{ f(a) }}}}{{% endmacro %}}{{{{ f({one}) }}}}",
-            f"{{% set n = namespace(a='x') %}}{{% for i in {one} %}}{{% set n.a = n.a + n.a %}}{{% endfor %}}",
-            f"{{% filter {rng.choice(_FILTERS).format(n=_size(rng))} %}}{inner}{{% endfilter %}}",
-            f"{{% call f() %}}{inner}{{% endcall %}}",
-            rng.choice(
-                [
-                    "{% include 'x' %}",
-                    "{% extends 'x' %}",
-                    "{% import 'x' as y %}",
-                    "{% generation %}x{% endgeneration %}",
-                ]
-            ),
-            "{% break %}{% continue %}",
-            inner * rng.choice([1, 2, 100]),
-        ]
-    )
+    choices = [
+        f"{{{{ {one} }}}}",
+        f"{{{{ {one} }}}}",
+        f"{{% for i in {one} %}}{inner}{{% endfor %}}",
+        f"{{% for i in {one} recursive %}}{inner}{{{{ loop(i) }}}}{{% endfor %}}",
+        f"{{% if {one} %}}{inner}{{% else %}}{other}{{% endif %}}",
+        f"{{% set x = {one} %}}{inner}",
+        f"{{% set x = x + x %}}{inner}",
+        f"{{% set x %}}{inner}{{% endset %}}{{{{ x * 3 }}}}",
+        f"{{% macro f(a) %}}{inner}{{{{ f(a) }}}}{{% endmacro %}}{{{{ f({one}) }}}}",
+        f"{{% set n = namespace(a='x') %}}{{% for i in {one} %}}{{% set n.a = n.a + n.a %}}{{% endfor %}}",
+        f"{{% filter {rng.choice(_FILTERS).format(n=_size(rng))} %}}{inner}{{% endfilter %}}",
+        f"{{% call f() %}}{inner}{{% endcall %}}",
+        f"{{% {rng.choice(_TAGS)} %}}",
+        "{% break %}{% continue %}",
+        inner * rng.choice([1, 2, 100]),
+    ]
+    return rng.choice(choices)
 
 
 def _expression(rng: random.Random, depth: int) -> str:
     if depth > 3 or rng.random() < 0.3:
         return rng.choice(_ATOMS)
     inner = _expression(rng, depth + 1)
-    return rng.choice(
-        [
-            f"({inner} {rng.choice(_OPERATORS)} {_expression(rng, depth + 1)})",
-            f"({inner} {rng.choice(['*', '**', '~'])} {_expression(rng, depth + 1)})",
-            f"({inner}) | {rng.choice(_FILTERS).format(n=_size(rng))}",
-            f"({inner}).{rng.choice(_METHODS).format(n=_size(rng))}",
-            f"({inner})[{_expression(rng, depth + 1)}:]",
-            f"({inner})[{_expression(rng, depth + 1)}]",
-            f"'%{_size(rng)}d' | format({inner})",
-            f"'{{:>{_size(rng)}}}'.format({inner})",
-            f"[{inner}] * {_size(rng)}",
-            f"range({inner}) | list",
-            f"({inner} if {inner} else {inner})",
-        ]
-    )
+    choices = [
+        f"({inner} {rng.choice(_OPERATORS)} {_expression(rng, depth + 1)})",
+        f"({inner} {rng.choice(['*', '**', '~'])} {_expression(rng, depth + 1)})",
+        f"({inner}) | {rng.choice(_FILTERS).format(n=_size(rng))}",
+        f"({inner}).{rng.choice(_METHODS).format(n=_size(rng))}",
+        f"({inner})[{_expression(rng, depth + 1)}:]",
+        f"({inner})[{_expression(rng, depth + 1)}]",
+        f"'%{_size(rng)}d' | format({inner})",
+        f"'{{:>{_size(rng)}}}'.format({inner})",
+        f"[{inner}] * {_size(rng)}",
+        f"range({inner}) | list",
+        f"({inner} if {inner} else {inner})",
+    ]
+    return rng.choice(choices)
 
 
 def _size(rng: random.Random) -> object:
@@ -163,12 +119,10 @@ def config_case(rng: random.Random, folder: Path, material: Material) -> Case:  
         options[name] = rng.choice(kinds)
 
     def run() -> object:
-        config = GenerationConfig.from_mapping(options)
-        with Decoder.open(material.bundle, threads=1) as decoder:
-            return answer_of_decoder(decoder, config)
+        return answer_of_bundle(material.bundle, config=GenerationConfig.from_mapping(options))
 
     # Whatever may be asked for in the tiny model's 2048 positions is done in the time, if only just.
-    return Case(short(options), run, NO_ANSWER)
+    return Case(short(options), run)
 
 
 def prompt_case(rng: random.Random, folder: Path, material: Material) -> Case:  # noqa: ARG001
@@ -191,7 +145,7 @@ def prompt_case(rng: random.Random, folder: Path, material: Material) -> Case:  
                 return [len(result.token_ids) for result in decoder.generate([PROMPT, chosen], config, parallel=2)]
             return answer_of_decoder(decoder, config, chosen)
 
-    return Case(f"{'generate' if mapped else 'stream'} {short(chosen)}", run, NO_ANSWER)
+    return Case(f"{'generate' if mapped else 'stream'} {short(chosen)}", run)
 
 
 def lines_case(rng: random.Random, folder: Path, material: Material) -> Case:
@@ -215,14 +169,13 @@ def lines_case(rng: random.Random, folder: Path, material: Material) -> Case:
     (folder / "in.jsonl").write_bytes(text)
     options = ["--max-new-tokens", 8, "--threads", 1, *(["--parallel", 3] if rng.random() < 0.3 else [])]
 
-    def run() -> object:
+    def run() -> None:
         run_command("generate", material.bundle, "--prompts", folder / "in.jsonl", "--output", folder / "out", *options)
         for line in (folder / "out").read_bytes().splitlines():
             if not isinstance(json.loads(line), dict):
                 raise RuntimeError("a line of the output is no object")
-        return None
 
-    return Case(short(text), run, NO_ANSWER)
+    return Case(short(text), run)
 
 
 _FLAGS = (
@@ -256,4 +209,4 @@ def command_case(rng: random.Random, folder: Path, material: Material) -> Case:
     run: Callable[[], object] = lambda: run_command(*arguments)  # noqa: E731
     seconds = VERIFY_SECONDS if arguments[0] == "verify" else 0
     words = short(shown.replace(str(folder), "").replace(str(material.bundle), "BUNDLE"))
-    return Case(words, run, NO_ANSWER, processor_seconds=seconds)
+    return Case(words, run, processor_seconds=seconds)

@@ -10,62 +10,40 @@ import shutil
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 
 import click
 
 from lopa.bench.table import Table
-from tools.fuzz.bundles import (
-    costs_case,
-    dimensions_case,
-    engine_case,
-    gears_case,
-    graph_case,
-    links_case,
-    manifest_case,
-    tokenizer_case,
-    weights_case,
-)
+from tools.fuzz import bundles, checkpoints, grammars, http, requests, tokenizers, writers
 from tools.fuzz.case import CLASSES, MakeCase, Outcome
-from tools.fuzz.checkpoints import checkpoint_case
-from tools.fuzz.grammars import grammar_case
-from tools.fuzz.http import http_case
 from tools.fuzz.material import bundles_made, material_from_bundles
-from tools.fuzz.requests import (
-    command_case,
-    config_case,
-    lines_case,
-    prompt_case,
-    template_case,
-)
-from tools.fuzz.tokenizers import chains_case
 from tools.fuzz.worker import Asked, answer_in_a_process, outcomes
-from tools.fuzz.writers import writers_case
 from tools.report import show_report
 
 KINDS: dict[str, MakeCase] = {
-    "manifest": manifest_case,
-    "dimensions": dimensions_case,
-    "graph": graph_case,
-    "weights": weights_case,
-    "links": links_case,
-    "costs": costs_case,
-    "gears": gears_case,
-    "engine": engine_case,
-    "tokenizer": tokenizer_case,
-    "grammar": grammar_case,
-    "chains": chains_case,
-    "template": template_case,
-    "checkpoint": checkpoint_case,
-    "lines": lines_case,
-    "config": config_case,
-    "prompt": prompt_case,
-    "command": command_case,
-    "writers": writers_case,
-    "http": http_case,
+    "manifest": bundles.manifest_case,
+    "dimensions": bundles.dimensions_case,
+    "graph": bundles.graph_case,
+    "weights": bundles.weights_case,
+    "links": bundles.links_case,
+    "costs": bundles.costs_case,
+    "gears": bundles.gears_case,
+    "engine": bundles.engine_case,
+    "tokenizer": tokenizers.tokenizer_case,
+    "grammar": grammars.grammar_case,
+    "chains": tokenizers.chains_case,
+    "template": requests.template_case,
+    "checkpoint": checkpoints.checkpoint_case,
+    "lines": requests.lines_case,
+    "config": requests.config_case,
+    "prompt": requests.prompt_case,
+    "command": requests.command_case,
+    "writers": writers.writers_case,
+    "http": http.http_case,
 }
 """A kind is a function that makes the case of a random state."""
 
@@ -92,7 +70,9 @@ def main(
     portable: Path | None,
 ) -> None:
     """Run the cases, show the table and every bad case."""
-    asked = [_named(only)] if only else list(_dealt(kinds or tuple(KINDS), cases, seed))
+    kinds = kinds or tuple(KINDS)
+    dealt = [(kinds[number % len(kinds)], seed + number // len(kinds)) for number in range(cases)]
+    asked = [_named(only)] if only else dealt
     with tempfile.TemporaryDirectory(prefix="fuzz-") as place:
         if bundle is None or portable is None:
             # In a process of its own: tracing starts threads, which forks of this one would not have.
@@ -101,10 +81,11 @@ def main(
         material = material_from_bundles(bundle.resolve(), portable.resolve())
         work = (Asked(kind, number, Path(place, "cases", f"{kind}-{number}")) for kind, number in asked)
         found: list[Outcome] = []
-        with _log(lines) as tell:
+        with nullcontext() if lines is None else lines.open("w", encoding="utf-8") as log:
             for outcome in outcomes(work, KINDS, material, jobs=jobs):
                 found.append(outcome)
-                tell(json.dumps(asdict(outcome)))
+                if log is not None:
+                    print(json.dumps(asdict(outcome)), file=log, flush=True)
                 folder = Path(place, "cases", f"{outcome.kind}-{outcome.seed}")
                 if keep and (outcome.bad or only):
                     shutil.move(folder, Path(keep, folder.name))
@@ -143,22 +124,8 @@ def table_of_bad_cases(bad: Sequence[Outcome]) -> Table:
     return Table(title, ("class", "n", "error", "where", "first case: mutation"), tuple(rows))
 
 
-def _dealt(kinds: Sequence[str], cases: int, seed: int) -> Iterator[tuple[str, int]]:
-    for number in range(cases):
-        yield kinds[number % len(kinds)], seed + number // len(kinds)
-
-
 def _named(text: str) -> tuple[str, int]:
     kind, _, number = text.partition(" ")
     if kind not in KINDS or not number.isdecimal():
         raise click.UsageError(f"--only {text!r}: expected a kind and a number, such as 'graph 17'")
     return kind, int(number)
-
-
-@contextmanager
-def _log(path: Path | None) -> Iterator[Callable[[str], None]]:
-    if path is None:
-        yield lambda _line: None
-        return
-    with path.open("w", encoding="utf-8") as file:
-        yield lambda line: print(line, file=file, flush=True)

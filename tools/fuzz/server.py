@@ -1,17 +1,11 @@
-"""A real server in a process of its own, and what its answers have to be whatever it is sent. Knows no mutation.
-
-The process is forked from the case's, which has imported everything: started anew, each would import for a second.
-"""
+"""A real server in a process of its own, and what its answers have to be whatever it is sent. Knows no mutation."""
 
 import json
 import os
 import re
 import signal
 import socket
-import sys
-import threading
 import time
-import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -23,17 +17,13 @@ import httptools
 import lopa.serve.answering.service
 import lopa.serve.http.keys
 import lopa.serve.process  # noqa: F401 - what the command imports when it runs
-from lopa.cli.main import main
+from tools.fuzz.decode import forked_command
 
 PATIENCE = 15.0
 """Seconds after which something that has to happen never will."""
 _QUIET = 0.15
 """Seconds in which nothing more comes behind an answer."""
-_SAID = (
-    "fuzzed at http://",
-    "stopping: running answers end",
-    "Invalid HTTP request received.",
-)
+_SAID = ("fuzzed at http://", "stopping: running answers end", "Invalid HTTP request received.")
 """What the server may say on standard error."""
 _HEADERS = frozenset(
     (
@@ -136,19 +126,25 @@ class FuzzedServer:
 
     def check_alive(self) -> None:
         """Raise ChildProcessError for a process that has ended."""
-        process, status = os.waitpid(self._process, os.WNOHANG)
-        if process:
-            self._process = 0
+        status = self._status()
+        if status is not None:
             raise ChildProcessError(f"the server ended with status {status}: {''.join(self._lines())[-300:]}")
+
+    def _status(self) -> int | None:
+        """Return how the process ended, or None while it runs."""
+        process, status = os.waitpid(self._process, os.WNOHANG)
+        if not process:
+            return None
+        self._process = 0
+        return status
 
     def stop(self) -> None:
         """Raise unless it ends with exit code 0 and has said nothing that it should not."""
         self.check_alive()
         os.kill(self._process, signal.SIGTERM)
         for _ in _tries("the server does not end"):
-            process, status = os.waitpid(self._process, os.WNOHANG)
-            if process:
-                self._process = 0
+            status = self._status()
+            if status is not None:
                 break
         said = [line for line in self._lines() if line.strip() and not _is_known(line)]
         if any("MemoryError" in line for line in said):
@@ -169,31 +165,13 @@ class FuzzedServer:
 @contextmanager
 def serving(bundle: Path, log: Path, *options: object) -> Iterator[FuzzedServer]:
     """A server of `bundle` whose standard error goes to `log`. Its end is the block's to bring about."""
-    log.touch()
-    process = os.fork()
-    if process == 0:
-        _serve([str(bundle), "--port", "0", "--model", "fuzzed", "--threads", "1", *map(str, options)], log)
-    server = FuzzedServer(process, log)
+    command = ("serve", bundle, "--port", 0, "--model", "fuzzed", "--threads", 1, *options)
+    server = FuzzedServer(forked_command(command, log), log)
     try:
         server.wait_until_ready()
         yield server
     finally:
         server.kill()
-
-
-def _serve(arguments: list[str], log: Path) -> None:
-    """The life of the forked process."""
-    code = 1
-    try:
-        os.dup2(os.open(log, os.O_WRONLY | os.O_APPEND), 2)
-        threading.excepthook, sys.unraisablehook = threading.__excepthook__, sys.__unraisablehook__
-        main(["serve", *arguments])
-    except SystemExit as ended:
-        code = ended.code if isinstance(ended.code, int) else 1
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        os._exit(code)
 
 
 def answers_of(client: socket.socket, *, bodies: bool) -> list[Answer]:
@@ -216,18 +194,14 @@ def answers_of(client: socket.socket, *, bodies: bool) -> list[Answer]:
         if not part:
             break
         received += part
-        if bodies:
-            _feed(reader, part, received)
+        try:
+            if bodies:
+                reader.parser.feed_data(part)
+        except httptools.HttpParserError as error:
+            raise RuntimeError(f"no HTTP ({error}): {received[-200:]!r}") from error
     for answer in reader.answers:
         _check(answer)
     return reader.answers
-
-
-def _feed(reader: _Reader, part: bytes, received: bytes) -> None:
-    try:
-        reader.parser.feed_data(part)
-    except httptools.HttpParserError as error:
-        raise RuntimeError(f"no HTTP ({error}): {received[-200:]!r}") from error
 
 
 def _check(answer: Answer) -> None:
@@ -260,11 +234,9 @@ def _check_stream(text: str) -> None:
 
 def _check_error(told: Any) -> None:
     error = told["error"]
-    texts = [error["message"], error["type"]]
-    more = [error["param"], error["code"]]
-    if set(error) != {"message", "type", "param", "code"} or not all(isinstance(each, str) and each for each in texts):
-        raise RuntimeError(f"an error that says {told}")
-    if not all(each is None or isinstance(each, str) for each in more):
+    texts = all(isinstance(error[name], str) and error[name] for name in ("message", "type"))
+    more = all(error[name] is None or isinstance(error[name], str) for name in ("param", "code"))
+    if len(error) != 4 or not (texts and more):
         raise RuntimeError(f"an error that says {told}")
 
 

@@ -4,9 +4,8 @@ Most are of the library's form, so that they are opened and used: with texts at 
 """
 
 import json
-import os
 import random
-import resource
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +17,18 @@ from lopa.runtime.text.tokenizer import Tokenizer
 from tools.fuzz.bundles import copied, list_again
 from tools.fuzz.case import Case, Material
 from tools.fuzz.decode import answer_of_bundle
-from tools.fuzz.mutations import changed_bytes, changed_json, number, text_of_json
+from tools.fuzz.mutations import changed_bytes, changed_document, changed_json, number, short, text_of_json
+from tools.fuzz.worker import limit_addresses
 
 ADDRESS_BYTES = 3 * 2**29
 """Beyond what the process has: what a good tokenizer takes is far below."""
 TEXTS = (
     *("", "a" * 2500, "ab" * 1200 + "c", " " * 2500, "e" * 2500, "é🙂\n\n  1234" * 200, "\u0301" * 900, "ﷺ" * 900),
-    *("<|mask|><|endoftext|>" * 50, "<a><b></a>" * 100, "aaa \n" * 500 + "b", "1" * 2500, "a b" * 800, "e<a>" * 400),
+    *("a" * 5000, "é🙂\n\n  1234", "<|mask|><|endoftext|>" * 50, "<a><b></a>" * 100, "aaa \n" * 500 + "b", "1" * 2500),
+    *("a b" * 800, "e<a>" * 400),
 )
 _SMALL = ("", "e", " ", "\u2581", "ab", "e" * 4, "e" * 17, "é", "\n", "Z", "e" * 100, "x" * 5000)
+_CTC_TOKENS = ("pad_token", "word_delimiter_token")
 _PIECES = (
     *("a", "b", "[ab]", "[^c]", ".", r"\w", r"\s", r"\p{L}", "(?:a|ab)", "(a)", "(?=a)", "(?!b)", "(?<=a)", "(?>a|ab)"),
     *(r"\1", "(?:a?b)", "^", "$", r"\b", "[[:alpha:]]", "[a&&[^b]]", "(?i)", "(?i:a)", r"\h", r"\R", r"\x{61}", "é"),
@@ -34,9 +36,23 @@ _PIECES = (
 _COUNTS = ("", "", "", "", "?", "*", "+", "*?", "++", "?+", "{2}", "{1,3}", "{2,}", "{,3}", "{0,2000}", "{99999}")
 
 
+def tokenizer_case(rng: random.Random, folder: Path, material: Material) -> Case:
+    """tokenizer.json with a part that has met bad code before, or any change of it or of tokenizer_config.json."""
+    bundle, _ = copied(rng, folder, material, ways=("cpu",))
+    path = bundle / rng.choice(["tokenizer.json", "tokenizer.json", "tokenizer_config.json"])
+    tree = json.loads(path.read_bytes())
+    if path.name == "tokenizer.json" and rng.random() < 0.6:
+        name = rng.choice(["normalizer", "pre_tokenizer", "post_processor", "decoder", "truncation", "padding"])
+        tree[name] = rng.choice(_PARTS)
+        text, words = text_of_json(rng, tree), f"{name} = {short(tree[name])}"
+    else:
+        text, words = changed_document(rng, json.dumps(tree, indent=2).encode(), bytes_share=0.3)
+    return _used(f"{path.name}: {words}", path, text, material)
+
+
 def chains_case(rng: random.Random, folder: Path, material: Material) -> Case:
     """A tokenizer of the bundle with one to three parts of other tokenizers."""
-    bundle, way = copied(rng, folder, material, ways=("cpu",))
+    bundle, _ = copied(rng, folder, material, ways=("cpu",))
     path = bundle / "tokenizer.json"
     tree = json.loads(path.read_bytes())
     words = [_changed(rng, tree) for _ in range(rng.choice([1, 1, 2, 3]))]
@@ -47,30 +63,25 @@ def chains_case(rng: random.Random, folder: Path, material: Material) -> Case:
     if rng.random() < 0.05:  # what stands there first is hostile
         text = b'{"normalizer": ' + json.dumps(precompiled(b"\xfc\xff\xff\xff")).encode() + b", " + text[1:]
         words.append("a normalizer twice")
+    return _used("; ".join(words), path, text, material)
+
+
+def _used(words: str, path: Path, text: bytes, material: Material) -> Case:
+    """Write a file of a bundle's tokenizer, and return the case that uses it."""
     path.write_bytes(text)
-    list_again(bundle, path.name)
+    list_again(path.parent, path.name)
 
     def run() -> object:
-        _limit_memory()
-        answer = answer_of_bundle(bundle)
-        tokenizer = Tokenizer.open(Bundle.open(bundle))
+        limit_addresses(ADDRESS_BYTES)
+        answer = answer_of_bundle(path.parent)
+        tokenizer = Tokenizer.open(Bundle.open(path.parent))
         for each in TEXTS:
-            try:
-                ids = tokenizer.encode(each, add_bos=True)
-                tokenizer.decode(ids[:4000])
-            except BadInputError:
-                continue
+            with suppress(BadInputError):
+                tokenizer.decode(tokenizer.encode(each, add_bos=True)[:4000])
         tokenizer.decode(list(range(1000)))
         return answer
 
-    return Case("; ".join(words), run, material.answers[way], may_differ=True)
-
-
-def _limit_memory() -> None:
-    pages = int(Path("/proc/self/statm").read_text().split()[0])
-    _, most = resource.getrlimit(resource.RLIMIT_AS)
-    limit = pages * os.sysconf("SC_PAGE_SIZE") + ADDRESS_BYTES
-    resource.setrlimit(resource.RLIMIT_AS, (limit if most < 0 else min(limit, most), most))
+    return Case(words, run, material.answers["cpu"], may_differ=True)
 
 
 def _changed(rng: random.Random, tree: dict[str, Any]) -> str:
@@ -133,6 +144,10 @@ def _chain(rng: random.Random, field: str, depth: int = 0) -> Any:
     return parts(rng)
 
 
+def _replace(content: str, **pattern: str) -> dict[str, Any]:
+    return {"type": "Replace", "pattern": pattern, "content": content}
+
+
 def _pattern(rng: random.Random) -> dict[str, str]:
     if rng.random() < 0.4:
         return {"String": rng.choice(_SMALL)}
@@ -158,89 +173,98 @@ def _table(rng: random.Random) -> dict[str, Any]:
     if rng.random() < 0.6:
         data, _ = changed_bytes(rng, data)
     elif rng.random() < 0.3:
-        data = rng.choice([0, 4, 2048, 2**31, 2**32 - 4]).to_bytes(4, "little") + rng.randbytes(
-            rng.choice([0, 8, 4096])
-        )
+        size = rng.choice([0, 4, 2048, 2**31, 2**32 - 4])
+        data = size.to_bytes(4, "little") + rng.randbytes(rng.choice([0, 8, 4096]))
     return precompiled(data)
 
 
 def _normalizer(rng: random.Random) -> dict[str, Any]:
     name = rng.choice(["NFC", "NFD", "NFKC", "NFKD", "Lowercase", "Nmt", "StripAccents", "ByteLevel", "BertNormalizer"])
-    return rng.choice(
-        [
-            {"type": name, "clean_text": True, "handle_chinese_chars": True, "strip_accents": None, "lowercase": True},
-            {"type": "Strip", "strip_left": rng.random() < 0.5, "strip_right": rng.random() < 0.5},
-            {"type": "Prepend", "prepend": rng.choice(_SMALL)},
-            {"type": "Replace", "pattern": _pattern(rng), "content": rng.choice(_SMALL)},
-            {"type": "Replace", "pattern": _pattern(rng), "content": rng.choice(_SMALL)},
-            _table(rng),
-        ]
-    )
+    choices: list[dict[str, Any]] = [
+        {"type": name, "clean_text": True, "handle_chinese_chars": True, "strip_accents": None, "lowercase": True},
+        {"type": "Strip", "strip_left": rng.random() < 0.5, "strip_right": rng.random() < 0.5},
+        {"type": "Prepend", "prepend": rng.choice(_SMALL)},
+        *[_replace(**_pattern(rng), content=rng.choice(_SMALL)) for _ in range(2)],
+        _table(rng),
+    ]
+    return rng.choice(choices)
 
 
 def _pre_tokenizer(rng: random.Random) -> dict[str, Any]:
     behavior = rng.choice(["Removed", "Isolated", "MergedWithPrevious", "MergedWithNext", "Contiguous"])
     plain = ["BertPreTokenizer", "Whitespace", "WhitespaceSplit", "UnicodeScripts"]
     mark = rng.choice(["\u2581", "ab", "", "🙂", "e"])
-    return rng.choice(
-        [
-            {"type": rng.choice(plain)},
-            {"type": "ByteLevel", "add_prefix_space": rng.random() < 0.5, "trim_offsets": True, "use_regex": True},
-            {"type": "Metaspace", "replacement": mark, "prepend_scheme": rng.choice(["always", "first", "never"])},
-            {"type": "CharDelimiterSplit", "delimiter": rng.choice(["e", "", "é"])},
-            {"type": "Digits", "individual_digits": rng.random() < 0.5},
-            {"type": "FixedLength", "length": rng.choice([0, 1, 5, 2**63, -1])},
-            {"type": "Punctuation", "behavior": behavior},
-            *[{"type": "Split", "pattern": _pattern(rng), "behavior": behavior, "invert": rng.random() < 0.3}] * 3,
-        ]
-    )
+    choices: list[dict[str, Any]] = [
+        {"type": rng.choice(plain)},
+        {"type": "ByteLevel", "add_prefix_space": rng.random() < 0.5, "trim_offsets": True, "use_regex": True},
+        {"type": "Metaspace", "replacement": mark, "prepend_scheme": rng.choice(["always", "first", "never"])},
+        {"type": "CharDelimiterSplit", "delimiter": rng.choice(["e", "", "é"])},
+        {"type": "Digits", "individual_digits": rng.random() < 0.5},
+        {"type": "FixedLength", "length": rng.choice([0, 1, 5, 2**63, -1])},
+        {"type": "Punctuation", "behavior": behavior},
+        *[{"type": "Split", "pattern": _pattern(rng), "behavior": behavior, "invert": rng.random() < 0.3}] * 3,
+    ]
+    return rng.choice(choices)
 
 
 def _decoder(rng: random.Random) -> dict[str, Any]:
     size = rng.choice([0, 1, 3, 2**16, 2**40, 2**63])
-    return rng.choice(
-        [
-            {"type": rng.choice(["ByteFallback", "Fuse", "ByteLevel"]), "trim_offsets": True},
-            {"type": "BPEDecoder", "suffix": rng.choice(_SMALL)},
-            {"type": "WordPiece", "prefix": rng.choice(_SMALL), "cleanup": True},
-            {
-                "type": "Metaspace",
-                "replacement": rng.choice(["\u2581", "e"]),
-                "prepend_scheme": "always",
-                "split": True,
-            },
-            {
-                "type": "CTC",
-                "pad_token": rng.choice(_SMALL),
-                "word_delimiter_token": rng.choice(_SMALL),
-                "cleanup": True,
-            },
-            {"type": "Strip", "content": rng.choice(["e", " ", ""]), "start": size, "stop": rng.choice([0, 1, size])},
-            *[{"type": "Replace", "pattern": _pattern(rng), "content": rng.choice(_SMALL)}] * 2,
-        ]
-    )
+    choices: list[dict[str, Any]] = [
+        {"type": rng.choice(["ByteFallback", "Fuse", "ByteLevel"]), "trim_offsets": True},
+        {"type": "BPEDecoder", "suffix": rng.choice(_SMALL)},
+        {"type": "WordPiece", "prefix": rng.choice(_SMALL), "cleanup": True},
+        {"type": "Metaspace", "replacement": rng.choice("\u2581e"), "prepend_scheme": "always", "split": True},
+        {"type": "CTC", **{name: rng.choice(_SMALL) for name in _CTC_TOKENS}, "cleanup": True},
+        {"type": "Strip", "content": rng.choice(["e", " ", ""]), "start": size, "stop": rng.choice([0, 1, size])},
+        *[_replace(**_pattern(rng), content=rng.choice(_SMALL))] * 2,
+    ]
+    return rng.choice(choices)
 
 
 def _post_processor(rng: random.Random) -> dict[str, Any]:
     text, token = {"Sequence": {"id": "A", "type_id": 0}}, {"SpecialToken": {"id": "B", "type_id": 0}}
     pieces = [rng.choice([text, token]) for _ in range(rng.choice([0, 1, 2, 3, 500]))]
+    ends = {"sep": ["x", 1], "cls": ["y", 1]}
     special = {"B": {"id": "B", "ids": [1] * rng.choice([1, 1, 5000]), "tokens": ["x"]}}
-    return rng.choice(
-        [
-            {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": rng.random() < 0.5, "use_regex": True},
-            {"type": rng.choice(["BertProcessing", "X"]), "sep": ["x", 10**9], "cls": ["y", 1]},
-            {
-                "type": "RobertaProcessing",
-                "sep": ["x", 1],
-                "cls": ["y", 1],
-                "trim_offsets": True,
-                "add_prefix_space": True,
-            },
-            {"type": "TemplateProcessing", "single": pieces, "pair": [text], "special_tokens": special},
-        ]
-    )
+    choices: list[dict[str, Any]] = [
+        {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": rng.random() < 0.5, "use_regex": True},
+        {"type": rng.choice(["BertProcessing", "X"]), "sep": ["x", 10**9], "cls": ["y", 1]},
+        {"type": "RobertaProcessing", **ends, "trim_offsets": True, "add_prefix_space": True},
+        {"type": "TemplateProcessing", "single": pieces, "pair": [text], "special_tokens": special},
+    ]
+    return rng.choice(choices)
 
 
+_PAD = {"pad_type_id": 0, "pad_token": ""}
+_CLIP = {"strategy": "LongestFirst", "direction": "Right"}
+_PARTS: tuple[Any, ...] = (
+    _replace("yy", String=""),
+    _replace("x", Regex="(a*)*b"),
+    _replace("x", Regex="("),
+    _replace("x" * 1000, Regex=""),
+    {"type": "Split", "pattern": {"Regex": "(a|aa)*$"}, "behavior": "Isolated", "invert": False},
+    {"type": "Split", "pattern": {"String": ""}, "behavior": "Removed", "invert": True},
+    {"type": "Prepend", "prepend": "x" * 100_000},
+    {"type": "Sequence", "normalizers": [{"type": "NFD"}] * 100},
+    {"type": "Sequence", "normalizers": [_replace("aaaa", String="a")] * 14},
+    *({"type": "Precompiled", "precompiled_charsmap": text} for text in ("AAAA", "")),
+    {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True},
+    {"type": "Metaspace", "replacement": "ab", "prepend_scheme": "always"},
+    *({"type": "Strip", "content": "a", "start": start, "stop": stop} for start, stop in ((2**63, 2**63), (2**40, 7))),
+    *(
+        {"type": "TemplateProcessing", "single": single, "pair": [], "special_tokens": {}}
+        for single in ([], [{"SpecialToken": {"id": "x", "type_id": 0}}])
+    ),
+    {"type": "BertProcessing", "sep": ["x", 10**9], "cls": ["y", 10**9]},
+    {"type": "CTC", "pad_token": "", "word_delimiter_token": "", "cleanup": True},
+    {"type": "WordPiece", "prefix": "", "cleanup": True},
+    *({"type": name} for name in ("Fuse", "ByteFallback", "Lowercase")),
+    *({"max_length": length, "stride": 2 * length, **_CLIP} for length in (0, 1)),
+    {"strategy": {"Fixed": 10**9}, "direction": "Right", "pad_to_multiple_of": None, "pad_id": 0, **_PAD},
+    {"strategy": "BatchLongest", "direction": "Left", "pad_to_multiple_of": 0, "pad_id": 2**32 - 1, **_PAD},
+    *(None, 7),
+)
+"""Parts with which tokenizers have failed or hung."""
 _CHAINS = {
     "normalizer": ("normalizers", _normalizer),
     "pre_tokenizer": ("pretokenizers", _pre_tokenizer),

@@ -16,13 +16,14 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
-from tools.fuzz.case import NO_ANSWER, Class, MakeCase, Material, Outcome, class_of_error, place_of_error
+from tools.fuzz.case import Class, MakeCase, Material, Outcome, class_of_error, place_of_error
 
 PROCESSOR_SECONDS = 8
 ADDRESS_BYTES = 4 * 2**30
@@ -57,8 +58,8 @@ def outcomes(
     running: dict[int, _Running] = {}
     while True:
         while len(running) < jobs and (following := next(waiting, None)) is not None:
-            one = _started(following, kinds, material)
-            running[one.pipe] = one
+            process, pipe = _forked(partial(_work, following, kinds[following.kind], material))
+            running[pipe] = _Running(following, process, pipe, time.monotonic() + WALL_SECONDS)
         if not running:
             return
         ready, _, _ = select.select(list(running), [], [], 0.5)
@@ -73,34 +74,30 @@ def outcomes(
 
 
 def answer_in_a_process(make: Any) -> Any:
-    """What `make()` gives, computed in a forked process: this one stays without threads. Raises RuntimeError."""
-    read, write = os.pipe()
-    process = os.fork()
-    if process == 0:
-        try:
-            text = json.dumps(make())
-        except BaseException:
-            traceback.print_exc()
-            text = ""
-        os.write(write, text.encode())
-        os._exit(0)
-    os.close(write)
-    with os.fdopen(read, "rb") as file:
-        text = file.read().decode()
+    """Return what `make()` gives in a forked process: this one stays without threads. Raises RuntimeError."""
+    process, pipe = _forked(lambda write: os.write(write, json.dumps(make()).encode()))
+    with os.fdopen(pipe, "rb") as file:
+        text = file.read()
     os.waitpid(process, 0)
     if not text:
         raise RuntimeError("what is not mutated gives no answer")
     return json.loads(text)
 
 
-def _started(asked: Asked, kinds: Mapping[str, MakeCase], material: Material) -> _Running:
+def _forked(work: Callable[[int], object]) -> tuple[int, int]:
+    """Start a process that writes to a pipe. Return its id and the end to read."""
     read, write = os.pipe()
     process = os.fork()
-    if process == 0:
+    if process:
+        os.close(write)
+        return process, read
+    try:
         os.close(read)
-        _work(asked, kinds[asked.kind], material, write)
-    os.close(write)
-    return _Running(asked, process, read, time.monotonic() + WALL_SECONDS)
+        work(write)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(0)
 
 
 def _work(asked: Asked, make: MakeCase, material: Material, write: int) -> None:
@@ -125,7 +122,6 @@ def _work(asked: Asked, make: MakeCase, material: Material, write: int) -> None:
         said |= {"error": f"{type(error).__name__}: {error}", "place": place_of_error(error)}
         traceback.print_exc()
     os.write(write, json.dumps(said).encode() + b"\n")
-    os._exit(0)
 
 
 def _limit(processor_seconds: int) -> None:
@@ -133,8 +129,15 @@ def _limit(processor_seconds: int) -> None:
     seconds = int(used.ru_utime + used.ru_stime) + processor_seconds
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    limit_addresses(ADDRESS_BYTES)
+
+
+def limit_addresses(more: int) -> None:
+    """Limit this process to `more` bytes of addresses beyond those it has. A limit it has already stays."""
     pages = int(Path("/proc/self/statm").read_text().split()[0])
-    most = pages * resource.getpagesize() + ADDRESS_BYTES
+    most = pages * resource.getpagesize() + more
+    _, limit = resource.getrlimit(resource.RLIMIT_AS)
+    most = most if limit == resource.RLIM_INFINITY else min(most, limit)
     resource.setrlimit(resource.RLIMIT_AS, (most, most))
 
 
@@ -145,7 +148,7 @@ def _class_of_run(run: Any, expected: object) -> dict[str, Any]:
     found: Class
     try:
         answer = run()
-        found = "fine" if expected is NO_ANSWER else "same" if answer == expected else "differ"
+        found = "fine" if expected is None else "same" if answer == expected else "differ"
         error: BaseException | None = None
     except BaseException as raised:
         error, found = raised, class_of_error(raised)
@@ -166,7 +169,8 @@ def _ended(one: _Running) -> Outcome:
     """Read what the process said, and how it ended."""
     os.close(one.pipe)
     _, status, used = os.wait4(one.process, 0)
-    _end_leftovers(one.process)
+    with suppress(ProcessLookupError, PermissionError):  # processes that the case started
+        os.killpg(one.process, signal.SIGKILL)
     lines = one.said.splitlines()
     said: dict[str, Any] = json.loads(lines[-1]) if lines else {"found": "crash", "mutation": "?"}
     seconds = used.ru_utime + used.ru_stime
@@ -183,19 +187,4 @@ def _ended(one: _Running) -> Outcome:
     elif found in ("typed", "same", "fine", "differ") and "Traceback (most recent call last)" in text:
         found, said["error"] = "foreign", "a traceback was printed: " + text[-300:]
     assert found in get_args(Class)
-    return Outcome(
-        kind=one.asked.kind,
-        seed=one.asked.seed,
-        found=found,
-        mutation=said["mutation"],
-        place=said.get("place", ""),
-        error=said.get("error", ""),
-        seconds=seconds,
-        may_differ=said.get("may_differ", False),
-    )
-
-
-def _end_leftovers(process: int) -> None:
-    """Of a case that started processes of its own."""
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(process, signal.SIGKILL)
+    return Outcome(one.asked.kind, one.asked.seed, seconds=seconds, **{**said, "found": found})

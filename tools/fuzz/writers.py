@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lopa.cli.main import main
-from tools.fuzz.case import NO_ANSWER, Case, Material
-from tools.fuzz.decode import PROMPT
+from tools.fuzz.case import Case, Material
+from tools.fuzz.decode import PROMPT, forked_command
 
 _NAMES = ("out", "link", "hard", "folder/../out")
 """Names of the one file."""
@@ -20,21 +19,6 @@ _SIGNALS = (None, signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 _MAX_DELAY = 0.6
 """Seconds: about what a whole run takes."""
 _REFUSED = "another process is writing it"
-
-
-@dataclass(frozen=True)
-class _Writer:
-    """One of the two processes."""
-
-    name: str
-    resumes: bool
-    parallel: int
-
-    def arguments(self, bundle: Path, folder: Path, prompts: Path) -> list[str]:
-        """Its command line."""
-        flags = ["--resume"] if self.resumes else []
-        paths = [bundle, "--prompts", prompts, "--output", folder / self.name]
-        return ["generate", *map(str, paths), *flags, "--parallel", str(self.parallel), "--threads", "1"]
 
 
 @dataclass(frozen=True)
@@ -58,6 +42,22 @@ class _Process:
         raise RuntimeError(f"exit code {code}: {text[-300:]}")
 
 
+@dataclass(frozen=True)
+class _Writer:
+    """One of the two processes."""
+
+    name: str
+    resumes: bool
+    parallel: int
+
+    def start(self, bundle: Path, folder: Path, prompts: str = "in.jsonl") -> _Process:
+        """Start its command in a process of its own: this one stays without threads, which forks would not have."""
+        paths = (bundle, "--prompts", folder / prompts, "--output", folder / self.name)
+        flags = ("--parallel", self.parallel, "--threads", 1, *(["--resume"] if self.resumes else []))
+        said = folder / f"said-{len(list(folder.glob('said-*')))}.txt"
+        return _Process(forked_command(("generate", *paths, *flags), said), said)
+
+
 def writers_case(rng: random.Random, folder: Path, material: Material) -> Case:
     """Two `generate --prompts --output` on one file; in half of the cases the first one waits until both are there."""
     lines = [{"prompt": PROMPT, "max_new_tokens": rng.choice([8, 16, 24])} for _ in range(rng.randrange(2, 9))]
@@ -75,13 +75,9 @@ def writers_case(rng: random.Random, folder: Path, material: Material) -> Case:
     waits = rng.random() < 0.5
     delays = [rng.random() * _MAX_DELAY for _ in range(2)]
 
-    def run() -> object:
-        reference = folder / "reference"
-        _run(
-            folder,
-            ["generate", str(material.bundle), "--prompts", str(folder / "in.jsonl"), "--output", str(reference)],
-        )
-        expected = _answers(reference)
+    def run() -> None:
+        _run_alone(_Writer("reference", False, 1), material.bundle, folder)
+        expected = _answers(folder / "reference")
         if waits:
             _one_waits(writers, material.bundle, folder, text, number)
         else:
@@ -89,14 +85,13 @@ def writers_case(rng: random.Random, folder: Path, material: Material) -> Case:
         found = _answers(folder / "out") if (folder / "out").exists() else []
         if found != expected[: len(found)]:
             raise RuntimeError(f"after both: {len(found)} lines that are not the first of {len(expected)}")
-        _run(folder, _Writer("out", True, 1).arguments(material.bundle, folder, folder / "in.jsonl"))
+        _run_alone(_Writer("out", True, 1), material.bundle, folder)
         if _answers(folder / "out") != expected:
             raise RuntimeError("resumed: not the results of an undisturbed run")
-        return None
 
     ended = "" if number is None else f", {number.name}"
     shown = " and ".join(f"{each.name}{' resumed' if each.resumes else ''}" for each in writers)
-    return Case(f"{shown}: {'the first waits' if waits else 'a race'}{ended}", run, NO_ANSWER)
+    return Case(f"{shown}: {'the first waits' if waits else 'a race'}{ended}", run)
 
 
 def _one_waits(
@@ -105,9 +100,9 @@ def _one_waits(
     """The first has its output and no prompts yet when the second comes, which has to be refused."""
     fifo = folder / "fifo"
     os.mkfifo(fifo)
-    first = _forked(folder, writers[0].arguments(bundle, folder, fifo))
+    first = writers[0].start(bundle, folder, fifo.name)
     with fifo.open("wb") as file:  # which waits until the first opens it, behind its output
-        found = _forked(folder, writers[1].arguments(bundle, folder, folder / "in.jsonl")).end()
+        found = writers[1].start(bundle, folder).end()
         if found != "refused":
             raise RuntimeError(f"the second of two writers is {found}")
         if number is None:
@@ -120,16 +115,12 @@ def _one_waits(
 
 
 def _both_race(
-    writers: Sequence[_Writer],
-    bundle: Path,
-    folder: Path,
-    number: signal.Signals | None,
-    delays: Sequence[float],
+    writers: Sequence[_Writer], bundle: Path, folder: Path, number: signal.Signals | None, delays: Sequence[float]
 ) -> None:
     """Both start, one later, and the first may be ended: whoever is refused was so while the other wrote."""
-    first = _forked(folder, writers[0].arguments(bundle, folder, folder / "in.jsonl"))
+    first = writers[0].start(bundle, folder)
     time.sleep(delays[0])
-    second = _forked(folder, writers[1].arguments(bundle, folder, folder / "in.jsonl"))
+    second = writers[1].start(bundle, folder)
     if number is not None:
         time.sleep(delays[1])
         os.kill(first.id, number)
@@ -138,28 +129,10 @@ def _both_race(
         raise RuntimeError(f"two writers are {' and '.join(ends)}")
 
 
-def _run(folder: Path, arguments: list[str]) -> None:
-    found = _forked(folder, arguments).end()
+def _run_alone(writer: _Writer, bundle: Path, folder: Path) -> None:
+    found = writer.start(bundle, folder).end()
     if found != "done":
         raise RuntimeError(f"a single writer is {found}")
-
-
-def _forked(folder: Path, arguments: list[str]) -> _Process:
-    """lopa-export in a process of its own: the case's own one stays without threads, which forks would not have."""
-    said = folder / f"said-{len(list(folder.glob('said-*')))}.txt"
-    descriptor = os.open(said, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC)
-    process = os.fork()
-    if process == 0:
-        code = 70
-        try:
-            os.dup2(descriptor, 2)
-            main(arguments)
-        except SystemExit as ended:
-            code = ended.code if isinstance(ended.code, int) else 70
-        finally:
-            os._exit(code)
-    os.close(descriptor)
-    return _Process(process, said)
 
 
 def _answers(path: Path) -> list[dict[str, Any]]:
