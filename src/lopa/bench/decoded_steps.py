@@ -1,7 +1,7 @@
 """Decodes one prompt, and returns what a measurement needs of it."""
 
-from lopa.runtime.decoding.decoding import Step
 from lopa.runtime.decoder import Decoder
+from lopa.runtime.decoding.decoding import Step
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.requests.result import DoneEvent, GenerationResult
 from lopa.runtime.text.prompt_ids import Prompt
