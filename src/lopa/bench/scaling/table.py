@@ -1,9 +1,7 @@
 """The tables of a scaling report."""
 
 from lopa.bench.scaling.report import ScalingReport
-from lopa.bench.table import Table
-
-_PARTS = ("engine", "gather", "select", "commit", "host")
+from lopa.bench.table import Table, ms_text, ratio_text, table_from_records
 
 
 def tables_from_scaling(report: ScalingReport) -> list[Table]:
@@ -20,42 +18,40 @@ def _measured_table(report: ScalingReport) -> Table:
         listed = ", ".join(map(str, report.not_measured))
         missing = f"; {listed} devices are more than the cores here and projected only"
     single = report.measured[0].tokens_per_second
-    return Table(
-        title=f"Measured: milliseconds of a step, medians; {report.settings['branches']} branches, {report.decodes} "
+    return table_from_records(
+        f"Measured: milliseconds of a step, medians; {report.settings['branches']} branches, {report.decodes} "
         f"prompts of {report.steps} steps x {report.rounds} rounds in turns, one core a device, "
         f"{report.run.machine.cpu}; {tokens}{missing}; error = (model - step) / step",
-        columns=("devices", "step", *_PARTS, "tokens/s", "speed-up", "model", "error"),
-        rows=tuple(
-            (
-                str(each.devices),
-                _ms(each.step),
-                *(_ms(getattr(each.parts, part)) for part in _PARTS),
-                f"{each.tokens_per_second:.0f}",
-                f"{each.tokens_per_second / single:.2f}",
-                _ms(each.predicted),
-                f"{each.predicted / each.step - 1:+.1%}",
-            )
-            for each in report.measured
-        ),
+        report.measured,
+        {
+            "devices": lambda each: str(each.devices),
+            "step": lambda each: ms_text(each.step),
+            "engine": lambda each: ms_text(each.parts.engine),
+            "gather": lambda each: ms_text(each.parts.gather),
+            "select": lambda each: ms_text(each.parts.select),
+            "commit": lambda each: ms_text(each.parts.commit),
+            "host": lambda each: ms_text(each.parts.host),
+            "tokens/s": lambda each: f"{each.tokens_per_second:.0f}",
+            "speed-up": lambda each: ratio_text(each.tokens_per_second, single),
+            "model": lambda each: ms_text(each.predicted),
+            "error": lambda each: f"{each.predicted / each.step - 1:+.1%}",
+        },
     )
 
 
 def _share_table(report: ScalingReport) -> Table:
     first = report.shares[0]
-    return Table(
-        title=f"The engine at what the fullest device gets of {first.branches} branches: milliseconds at window "
+    return table_from_records(
+        f"The engine at what the fullest device gets of {first.branches} branches: milliseconds at window "
         f"{first.window}, prefix {first.prefix}, {first.wanted} sampled rows; together = all devices compute as many",
-        columns=("devices", "branches", "alone", "together", "together / alone"),
-        rows=tuple(
-            (
-                str(share.devices),
-                str(share.branches),
-                _ms(share.alone),
-                "-" if share.together is None else _ms(share.together),
-                "-" if share.together is None else f"{share.together / share.alone:.2f}",
-            )
-            for share in report.shares
-        ),
+        report.shares,
+        {
+            "devices": lambda share: str(share.devices),
+            "branches": lambda share: str(share.branches),
+            "alone": lambda share: ms_text(share.alone),
+            "together": lambda share: ms_text(share.together),
+            "together / alone": lambda share: ratio_text(share.together, share.alone),
+        },
     )
 
 
@@ -80,7 +76,3 @@ def _projected_table(report: ScalingReport) -> Table:
             for link in report.links
         ),
     )
-
-
-def _ms(seconds: float) -> str:
-    return f"{seconds * 1e3:.2f}"
