@@ -14,7 +14,7 @@ from lopa.bench.quality.curves import curves_from_outcomes
 from lopa.bench.quality.decodes import measured_outcomes, shared_settings, variant_config, variants_that_fit
 from lopa.bench.quality.kept_outcomes import KeptOutcomes
 from lopa.bench.quality.measure import rows_from_outcomes
-from lopa.bench.quality.plot import png_with_both_speeds
+from lopa.bench.quality.plot import png_from_quality
 from lopa.bench.quality.report import QualityReport
 from lopa.bench.quality.table import tables_from_quality
 from lopa.bench.quality.variants import EVERY, PUBLISHED, variants_from_text
@@ -84,6 +84,6 @@ def bench_quality(
         if any(item.task_id for item in items):
             write_samples(output.folder, items, {name: kept.texts(items, name, config) for name, config in own.items()})
         report = replace(report, outcomes=kept.outcomes)
-    output.put(_NAME, report, tables_from_quality(report), png_with_both_speeds)
+    output.put(_NAME, report, tables_from_quality(report), png_from_quality)
     if kept is not None:
         kept.finish()
