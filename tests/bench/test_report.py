@@ -18,7 +18,7 @@ from lopa.bench.quality.decodes import measured_outcomes, shared_settings
 from lopa.bench.quality.intervals import Interval
 from lopa.bench.quality.measure import Row, rows_from_outcomes
 from lopa.bench.quality.pareto import pareto_front
-from lopa.bench.quality.plot import PER_FORWARD, PER_SECOND, png_from_quality, png_with_both_speeds
+from lopa.bench.quality.plot import PER_FORWARD, PER_SECOND, png_from_quality
 from lopa.bench.quality.report import QualityReport
 from lopa.bench.quality.table import tables_from_quality
 from lopa.bench.quality.variants import VARIANTS
@@ -52,7 +52,7 @@ def test_json_reads_back_as_the_report(report: QualityReport) -> None:
     assert json_from_report(msgspec.json.decode(text, type=QualityReport)) == text
     assert msgspec.json.decode(text, type=QualityReport).rows == report.rows
     plain = msgspec.json.decode(text)
-    assert list(plain) == ["benchmark", "run", "prompts", "settings", "rows", "curves"]
+    assert list(plain) == ["benchmark", "run", "prompts", "settings", "rows", "curves", "outcomes"]
     assert set(plain["rows"][0]["default"]) >= {"score", "steps", "tokens_per_forward", "tokens_per_second", "seconds"}
 
 
@@ -127,11 +127,13 @@ def test_a_single_prompt_has_no_intervals(report: QualityReport) -> None:
     alone = [replace(row, default=replace(row.default, tokens_per_forward_interval=None)) for row in report.rows]
     math, *_ = tables_from_quality(replace(report, rows=tuple(alone)))
     assert f"{alone[2].default.tokens_per_forward:.2f}" in math.rows[2]
-    assert png_from_quality(replace(report, rows=tuple(alone))) != png_from_quality(report), "bars both ways"
+    assert png_from_quality(replace(report, rows=tuple(alone)), [PER_FORWARD]) != png_from_quality(
+        report, [PER_FORWARD]
+    ), "bars both ways"
 
 
 def test_the_plot_is_a_png_that_depends_on_the_scores(report: QualityReport) -> None:
-    data = png_from_quality(report)
+    data = png_from_quality(report, [PER_FORWARD])
     assert data[:8] == b"\x89PNG\r\n\x1a\n"
     width, height = struct.unpack(">II", data[16:24])
     assert (width, height) == (1080, 720)
@@ -143,18 +145,18 @@ def test_the_plot_is_a_png_that_depends_on_the_scores(report: QualityReport) -> 
         else row
         for row in report.rows
     ]
-    assert png_from_quality(report) == data
-    assert png_from_quality(replace(report, rows=tuple(moved))) != data
+    assert png_from_quality(report, [PER_FORWARD]) == data
+    assert png_from_quality(replace(report, rows=tuple(moved)), [PER_FORWARD]) != data
 
 
 def test_both_speeds_are_panels_beside_each_other(report: QualityReport) -> None:
-    data = png_with_both_speeds(report)
+    data = png_from_quality(report)
     assert struct.unpack(">II", data[16:24]) == (2160, 720)
     first, *rest = report.rows
     for name in ("tokens_per_forward", "tokens_per_second"):
         other = replace(first.default, **{name: 1.5, f"{name}_interval": None})
         moved = replace(report, rows=(replace(first, default=other), *rest))
-        assert png_with_both_speeds(moved) != data
+        assert png_from_quality(moved) != data
 
 
 def test_configurations_beaten_in_both_figures_are_grey(report: QualityReport) -> None:
@@ -202,5 +204,5 @@ def test_a_plot_against_seconds(report: QualityReport) -> None:
     first, *rest = report.rows
     slower = replace(first.default, tokens_per_second=1.0, tokens_per_second_interval=Interval(0.5, 2.0))
     moved = replace(report, rows=(replace(first, default=slower), *rest))
-    assert png_from_quality(moved, PER_SECOND) != png_from_quality(report, PER_SECOND)
-    assert png_from_quality(moved) == png_from_quality(report)
+    assert png_from_quality(moved, [PER_SECOND]) != png_from_quality(report, [PER_SECOND])
+    assert png_from_quality(moved, [PER_FORWARD]) == png_from_quality(report, [PER_FORWARD])

@@ -1,8 +1,13 @@
 """A table for readers: drawn by rich on a terminal, Markdown elsewhere. Knows no measurement."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
+
+NOTHING = "-"
+"""Cell of a value that is not there."""
+_Record = TypeVar("_Record")
 
 
 @dataclass(frozen=True)
@@ -12,6 +17,23 @@ class Table:
     title: str
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
+
+
+def table_from_records(
+    title: str, records: Iterable[_Record], columns: Mapping[str, Callable[[_Record], str]]
+) -> Table:
+    """Return a table with a row for each record; `columns` gives the text of its cell by the column's name."""
+    return Table(title, tuple(columns), tuple(tuple(cell(each) for cell in columns.values()) for each in records))
+
+
+def ms_text(seconds: float | None) -> str:
+    """Return milliseconds with two decimals."""
+    return NOTHING if seconds is None else f"{seconds * 1e3:.2f}"
+
+
+def ratio_text(above: float | None, below: float) -> str:
+    """Return a quotient with two decimals."""
+    return NOTHING if above is None else f"{above / below:.2f}"
 
 
 def markdown_from_table(table: Table) -> str:

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from lopa.bench.eval_set import EvalItem, eval_set_from_jsonl
-from lopa.bench.evaluation.line_sets import lines_of_task
-from lopa.bench.evaluation.waiting_lines import MOST_LENGTH, NAMES, TASKS, line_question
+from lopa.bench.evaluation.waiting_lines import MOST_LENGTH, NAMES, TASKS, line_question, lines_of_task
 from lopa.runtime.errors import BadInputError
 
 

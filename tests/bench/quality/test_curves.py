@@ -6,8 +6,7 @@ import pytest
 from lopa.bench.eval_set import EvalItem
 from lopa.bench.quality.aup import aup_from_points
 from lopa.bench.quality.curves import Curve, curves_from_outcomes
-from lopa.bench.quality.decodes import Outcomes
-from lopa.bench.quality.outcome import Outcome
+from lopa.bench.quality.outcome import Outcome, Outcomes
 from lopa.bench.quality.variants import Variant
 
 CAREFUL = Variant("careful", "d2f", curve="d2f")

@@ -15,16 +15,13 @@ from tests.runtime.decoding.test_branch_budget import costs_with
 from lopa.bench.eval_set import EvalItem, is_correct
 from lopa.bench.quality.curves import curves_from_outcomes
 from lopa.bench.quality.decodes import (
-    Answered,
-    Outcomes,
-    kept_nowhere,
     measured_outcomes,
     shared_settings,
     variant_config,
     variants_that_fit,
 )
 from lopa.bench.quality.measure import Row, measure_from_outcomes, rows_from_outcomes
-from lopa.bench.quality.outcome import outcome_from_result
+from lopa.bench.quality.outcome import Outcome, Outcomes, outcome_from_result
 from lopa.bench.quality.variants import AUTO_VARIANT, SWEEPS, VARIANTS, Variant, variants_from_text
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.costs import costs_name
@@ -32,6 +29,7 @@ from lopa.runtime.bundle.record import json_from_record
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.requests.result import GenerationResult
 
 TRACES = Path(__file__).resolve().parents[2] / "reference" / "traces"
 RECORDED = {"d2f": "x_lopa_bf1_bs32_full", "lopa-3": "lopa_bf2_bs32_full", "lopa-4": "lopa_bf3_bs32_full"}
@@ -54,13 +52,8 @@ def decoder(tiny_bundle: Path) -> Decoder:
     return Decoder.open(tiny_bundle, threads=1)
 
 
-def measured_rows(
-    decoder: Decoder,
-    items: list[EvalItem],
-    variants: tuple[Variant, ...],
-    answered: Answered = kept_nowhere,
-) -> tuple[Row, ...]:
-    return rows_from_outcomes(items, measured_outcomes(decoder, items, variants, answered=answered))
+def measured_rows(decoder: Decoder, items: list[EvalItem], variants: tuple[Variant, ...]) -> tuple[Row, ...]:
+    return rows_from_outcomes(items, measured_outcomes(decoder, items, variants))
 
 
 @pytest.fixture(scope="module")
@@ -209,10 +202,7 @@ def test_limits_and_scores_by_what_the_prompts_say(decoder: Decoder, items: list
     )
     slow, fast = Variant("slow", "vanilla"), Variant("fast", "top_n", options=(("per_step", 8),))
     drawn = Variant("drawn", "top_n", options=(("per_step", 8), ("temperature", 1.0)))
-    told: list[tuple[str, str, int]] = []
-    rows = measured_rows(
-        decoder, [item], (slow, fast, drawn), answered=lambda v, i, r: told.append((v.name, i.kind, r.steps))
-    )
+    rows = measured_rows(decoder, [item], (slow, fast, drawn))
     found = {row.config: row.default for row in rows}
     assert found["slow"].steps > 2
     assert (found["fast"].steps, found["drawn"].steps) == (1, 1)
@@ -220,20 +210,27 @@ def test_limits_and_scores_by_what_the_prompts_say(decoder: Decoder, items: list
     score = found["slow"].score
     assert score is not None
     assert score.correct == 1
-    assert told == [(name, "x", found[name].steps) for name in ("slow", "fast", "drawn")]
     (result,) = decoder.generate([items[0].prompt], decoder.config())
     assert measure_from_outcomes([outcome_from_result(items[0], result)]).limit is None
 
 
-def test_stops_and_chats_are_the_prompts_own(tiny_bundle: Path, tmp_path: Path, items: list[EvalItem]) -> None:
+def test_stops_and_chats_are_the_prompts_own(
+    tiny_bundle: Path, tmp_path: Path, items: list[EvalItem], monkeypatch: pytest.MonkeyPatch
+) -> None:
     copy = with_chat_template(tiny_bundle, tmp_path / "chat", "{{ bos_token }}{{ messages[0].content }}")
     plain = replace(items[0], kind="plain", stop=(".",))
     chat = replace(plain, prompt="", messages=({"role": "user", "content": items[0].prompt},), kind="chat")
     begun = replace(chat, begun=" The", kind="chat")
     heard: list[str] = []
+
+    def noted(item: EvalItem, result: GenerationResult, *, drawn: bool) -> Outcome:
+        heard.append(result.text)
+        return outcome_from_result(item, result, drawn=drawn)
+
+    monkeypatch.setattr("lopa.bench.quality.decodes.outcome_from_result", noted)
     with Decoder.open(copy, threads=1) as decoder:
         variant = Variant("d2f", "d2f", options=(("skip_threshold", 0.9),))
-        measured_rows(decoder, [plain, chat, begun], (variant,), answered=lambda _v, _i, r: heard.append(r.text))
+        measured_rows(decoder, [plain, chat, begun], (variant,))
         (asked,) = decoder.generate([items[0].prompt + " The"], variant_config(decoder, variant, published=False))
     assert "." not in heard[0]
     assert heard[0] == heard[1]

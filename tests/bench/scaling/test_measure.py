@@ -8,31 +8,19 @@ from pathlib import Path
 import pytest
 
 from lopa.bench.eval_set import EvalItem, eval_set_from_jsonl
-from lopa.bench.forward.costs import Schedule
 from lopa.bench.forward.work import ForwardShape
 from lopa.bench.report import json_from_report, prompt_file
-from lopa.bench.scaling.links import PUBLISHED_LINKS, Link
-from lopa.bench.scaling.measure import (
-    ROUNDS,
-    measured_shares,
-    measured_table,
-    measured_turns,
-    recorded_step,
-    schedule_of_decodes,
-)
-from lopa.bench.scaling.model import MessageSizes, RecordedStep, StepParts
+from lopa.bench.scaling.links import PUBLISHED_LINKS, SHARED_MEMORY, Link
+from lopa.bench.scaling.measure import ROUNDS, Turn, measured_shares, measured_turns, recorded_step
+from lopa.bench.scaling.model import Decode, MessageSizes, RecordedStep, ScalingModel, ShareCost, StepParts
 from lopa.bench.scaling.report import (
-    Decode,
-    ModelCosts,
-    Turn,
     commonest_full_shape,
     measured_scale,
-    projected_scale,
+    projected_scales,
     prompts_with_other_tokens,
-    slowdown_of,
+    scaling_report,
     typical_decodes,
 )
-from lopa.bench.scaling.run import scaling_report
 from lopa.bench.scaling.table import tables_from_scaling
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.decoding.decoding import Step
@@ -41,8 +29,7 @@ from lopa.runtime.sessions.onnxruntime_graph import available_cores
 from lopa.tiny import EVAL
 
 SHAPE = ForwardShape(4, 16, 64, 9)
-LINK = Link("here", 0.0, float("inf"), "made up")
-SIZES = MessageSizes(cache_row=1, answer_row=1)
+LINK = Link(SHARED_MEMORY, 0.0, float("inf"), "made up")
 CORE = f"cpu:{min(available_cores())}"
 
 
@@ -87,35 +74,28 @@ def test_the_commonest_shape_among_the_steps_with_most_branches() -> None:
     assert commonest_full_shape(decodes) == SHAPE
 
 
-def model_costs(slowdowns: dict[int, float]) -> ModelCosts:
-    """An engine of 2 seconds a branch."""
-    return ModelCosts(LINK, SIZES, lambda shape: 2.0 * shape.branches, slowdowns)
-
-
-def test_errors_of_the_model_by_hand() -> None:
-    """By the model 4 seconds of the engine, 6 while two compute, and 1 beside it; measured were 7 and 10, then 13."""
-    single: list[Decode] = [(step(8.0), step(8.0), step(8.0))]
-    measured = [(step(6.0), step(9.0), step(12.0))]
-    found = measured_scale(2, measured, single, model_costs({2: 1.5}), tokens=60)
-    assert (found.step, found.tokens_per_second) == (10.0, 2.0)
-    assert (found.predicted, found.predicted_parts.engine) == (7.0, 6.0)
-    assert found.error == pytest.approx(-0.3)
-    assert found.error_of_total == pytest.approx(21 / 30 - 1)
-    assert found.error_without_slowdown == pytest.approx(-0.5)
+def test_measured_figures_by_hand() -> None:
+    """Beside the engine's 6, 9 and 12 seconds a step has 1."""
+    decodes: list[Decode] = [(step(6.0), step(9.0), step(12.0))]
+    found = measured_scale(2, decodes, 7.0, tokens=60)
+    assert (found.devices, found.step, found.tokens_per_second, found.predicted) == (2, 10.0, 2.0, 7.0)
+    assert (found.parts.engine, found.parts.host) == (9.0, 0.75)
 
 
 def test_projections_slow_down_on_shared_memory_alone() -> None:
+    """The engine's 8 seconds are 2 for each of 4 branches; two devices of this machine take 1.5 times as long."""
     away = Link("away", 0.0, float("inf"), "made up")
-    found = projected_scale([(step(8.0),)], [1, 2, 4], [LINK, away], model_costs({2: 1.5}), tokens=36)
+    shares = ((1, 4, None), (2, 2, 6.0), (4, 1, None))
+    model = ScalingModel(
+        MessageSizes(cache_row=1, answer_row=1),
+        tuple(ShareCost(devices, share, 16, 64, 9, 2.0 * share, together) for devices, share, together in shares),
+    )
+    found = projected_scales([(step(8.0),)], [1, 2, 4], [LINK, away], model, tokens=36)
     assert [(each.link, each.devices, each.step) for each in found] == [
-        *(("here", 1, 9.0), ("here", 2, 7.0), ("here", 4, 4.0)),
+        *((SHARED_MEMORY, 1, 9.0), (SHARED_MEMORY, 2, 7.0), (SHARED_MEMORY, 4, 4.0)),
         *(("away", 1, 9.0), ("away", 2, 5.0), ("away", 4, 3.0)),
     ]
     assert [each.tokens_per_second for each in found] == pytest.approx([4, 36 / 7, 9, 4, 7.2, 12])
-
-
-def test_the_slowdown_of_the_next_smaller_number() -> None:
-    assert [slowdown_of({2: 1.2, 4: 1.7}, devices) for devices in (1, 2, 3, 4, 8)] == [1.0, 1.2, 1.2, 1.7, 1.7]
 
 
 def test_a_recorded_step_is_the_step(one: Decoder, items: tuple[EvalItem, ...]) -> None:
@@ -144,32 +124,6 @@ def test_steps_of_a_plain_session_are_refused(tiny_bundle: Path, items: tuple[Ev
         recorded_step(steps[0])
 
 
-def test_the_table_has_what_every_number_of_devices_needs(one: Decoder) -> None:
-    """Whole blocks cover the windows; the long one of the prompt's only branch is left out."""
-    block = one.bundle.manifest.decoding.block_size
-    prompt = replace(SHAPE, branches=1, window=9 * block)
-    decodes = [
-        tuple(
-            step(1.0, replace(SHAPE, branches=8, window=block + 1, prefix=prefix))
-            for prefix in (64, 128, 192, 256, 320)
-        ),
-        (step(1.0, prompt),),
-    ]
-    schedule = schedule_of_decodes(decodes, [1, 2, 3, 8], one.bundle.manifest)
-    assert {shape.branches for shape in schedule.shapes} == {1, 3, 4, 8}
-    assert {shape.window for shape in schedule.shapes} == {block, 2 * block}
-    assert {shape.prefix for shape in schedule.shapes} == {64, 192, 320}
-    assert {shape.wanted for shape in schedule.shapes} == {1, block, 2 * block}
-    assert len(schedule.shapes) == len(set(schedule.shapes)) == 4 * 2 * 3 * 2
-
-
-def test_a_table_is_measured(tiny_bundle: Path) -> None:
-    shapes = [ForwardShape(b, w, 64, q) for b in (1, 4) for w in (8, 32) for q in (1, w)]
-    with Decoder.open(tiny_bundle, ["cpu"], threads=1) as decoder:
-        table = measured_table(decoder, Schedule(tuple(shapes), 5))
-    assert table.seconds(ForwardShape(4, 32, 64, 20)) > table.seconds(ForwardShape(1, 8, 64, 1)) > 0
-
-
 def test_shares_alone_and_together(tiny_bundle: Path, one: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two devices on one core do: the numbers of branches are what counts here."""
     monkeypatch.setattr("lopa.bench.scaling.measure.SHARE_ROUNDS", 2)
@@ -184,31 +138,31 @@ def test_shares_alone_and_together(tiny_bundle: Path, one: Decoder, monkeypatch:
 
     def noted(batch):  # type: ignore[no-untyped-def]
         answer = original(batch)
+        assert answer.split is not None
         seen.append([device.branches for device in answer.split.devices])
         return answer
 
     monkeypatch.setattr(pair, "forward", noted)
     with Decoder(bundle, pair, one.tokenizer) as two:
         shares = measured_shares({1: one, 2: two}, [1, 2, 4], replace(SHAPE, branches=5))
-    assert [(share.devices, share.branches) for share in shares] == [(1, 5), (2, 3), (4, 2)]
-    assert [share.together is None for share in shares] == [True, False, True]
+    assert [(share.devices, share.branches) for share in shares] == [(1, 5), (2, 3), (4, 2), (5, 1)]
+    assert [share.together is None for share in shares] == [True, False, True, True]
     assert seen == [[3, 3]] * 2
     assert all(share.alone > 0 for share in shares)
 
 
-def test_the_whole_report(one: Decoder, items: tuple[EvalItem, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lopa.bench.scaling.measure._TABLE_ROUNDS", 3)
+def test_the_whole_report(one: Decoder, items: tuple[EvalItem, ...]) -> None:
     report = scaling_report(
         {1: one}, one.config(branches=3), items, prompt_file(EVAL, 1), counts=[2, 5], arguments=["lopa-export", "bench"]
     )
     assert (report.other_tokens, report.not_measured) == ((), (2, 5))
     assert [each.devices for each in report.measured] == [1]
-    assert [each.devices for each in report.shares] == [1, 2, 5]
+    assert [each.devices for each in report.shares] == [1, 2, 3, 5]
     assert [link.name for link in report.links] == ["shared memory", *(link.name for link in PUBLISHED_LINKS)]
     assert len(report.projected) == 4 * 3
-    assert {each.slowdown for each in report.projected} == {1.0}
     alone = [each for each in report.projected if each.devices == 1]
     assert len({each.tokens_per_second for each in alone}) == 1, "one device needs no link"
+    assert report.measured[0].predicted == pytest.approx(report.measured[0].step), "one device is replayed as it was"
     assert json.loads(json_from_report(report))["rounds"] == ROUNDS
     tables = tables_from_scaling(report)
     assert "2, 5 devices are more than the cores here" in tables[0].title
@@ -220,6 +174,6 @@ def test_other_tokens_everywhere_fail_the_check(
 ) -> None:
     turns = measured_turns({1: one}, items[:1], one.config(branches=1))
     broken = {1: [replace(each, ids=(number,)) for number, each in enumerate(turns[1])]}
-    monkeypatch.setattr("lopa.bench.scaling.run.measured_turns", lambda *_: broken)
+    monkeypatch.setattr("lopa.bench.scaling.report.measured_turns", lambda *_: broken)
     with pytest.raises(CheckFailedError, match="decodes every prompt otherwise"):
         scaling_report({1: one}, one.config(), items[:1], prompt_file(EVAL, 1), counts=[1], arguments=["x"])

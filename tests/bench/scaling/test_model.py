@@ -3,7 +3,6 @@
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,39 +10,43 @@ from hypothesis import strategies as st
 from lopa.bench.forward.work import ForwardShape
 from lopa.bench.scaling.links import PUBLISHED_LINKS, SHARED_MEMORY, Link, shared_memory_link
 from lopa.bench.scaling.model import (
-    EngineTable,
     MessageSizes,
     RecordedStep,
+    ScalingModel,
+    ShareCost,
     StepParts,
     device_shape,
-    message_seconds,
     sizes_from_manifest,
-    steps_on_devices,
-    transfer_seconds,
 )
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.bundle.costs import COSTS_SCHEMA, Costs, CostTable, ForwardCost
-from lopa.runtime.contract import CONTRACT_VERSION
 from lopa.runtime.sessions.onnxruntime_graph import available_cores
 
 SIZES = MessageSizes(cache_row=1000, answer_row=100)
 LINK = Link("test", 0.5, 1000.0, "made up")
+HERE = Link(SHARED_MEMORY, 0.5, 1000.0, "made up")
 FREE = Link("free", 0.0, float("inf"), "made up")
-PARTS = StepParts(windows=1.0, engine=99.0, gather=0.25, select=2.0, commit=0.5, spawn=4.0)
+PARTS = StepParts(windows=1.0, engine=40.0, gather=0.25, select=2.0, commit=0.5, spawn=4.0)
 
 
 def recorded(*, branches: int = 4, window: int = 10, committed: int = 0, shared: bool = False) -> RecordedStep:
     return RecordedStep(ForwardShape(branches, window, 64, 5), committed, shared, PARTS)
 
 
-def engine(shape: ForwardShape) -> float:
-    """10 seconds a branch."""
-    return 10.0 * shape.branches
+def model(*, slowdown: float | None = None) -> ScalingModel:
+    """An engine of 10 seconds a branch; two devices of this machine slow each other down."""
+    together = None if slowdown is None else 500.0 * slowdown
+    shares = ((1, 1000, None), (2, 50, together), (1000, 1, None))
+    return ScalingModel(
+        SIZES, tuple(ShareCost(devices, share, 10, 64, 5, 10.0 * share, busy) for devices, share, busy in shares)
+    )
+
+
+MODEL = model()
 
 
 def test_one_device_is_the_sum_of_its_parts() -> None:
-    (step,) = steps_on_devices([recorded(committed=8)], 1, LINK, SIZES, engine, slowdown=3.0)
-    assert step == replace(PARTS, engine=40.0)
+    (step,) = model(slowdown=3.0).steps([recorded(committed=8)], 1, HERE)
+    assert step == PARTS
     assert step.seconds == 1.0 + 40.0 + 0.25 + 2.0 + 0.5 + 4.0
     assert step.host == 5.0
 
@@ -51,22 +54,21 @@ def test_one_device_is_the_sum_of_its_parts() -> None:
 def test_a_step_on_two_devices_by_hand() -> None:
     """Two branches away. Each asks 2 * 8 * 10 + 100 + 8 * 5 = 300 bytes and answers 5 * 100 = 500."""
     step = recorded()
-    assert SIZES.question(step.shape, 2) == 600
-    assert SIZES.answer(step.shape, 2) == 1000
-    assert message_seconds(step.shape, 2, LINK, SIZES) == 2 * 0.5 + 1600 / 1000
-    (predicted,) = steps_on_devices([step], 2, LINK, SIZES, engine, slowdown=1.5)
+    assert SIZES.messages(step.shape, 2) == 600 + 1000
+    assert MODEL.message_seconds(step.shape, 2, LINK) == 2 * 0.5 + 1600 / 1000
+    (predicted,) = model(slowdown=1.5).steps([step], 2, HERE)
     assert predicted == replace(PARTS, engine=20.0 * 1.5, gather=0.25 + 1.0 + 1.6)
 
 
 def test_the_next_forward_waits_for_what_the_hosts_work_does_not_cover() -> None:
     """9 rows to one device: 0.5 + 9 seconds; 4 of them pass while spawning, 1 while the next windows are built."""
     steps = [recorded(committed=9), recorded(), recorded()]
-    assert transfer_seconds(steps[0], 2, LINK, SIZES) == 9.5
-    gathers = [step.gather for step in steps_on_devices(steps, 2, LINK, SIZES, engine)]
+    assert MODEL.transfer_seconds(steps[0], 2, LINK) == 9.5
+    gathers = [step.gather for step in MODEL.steps(steps, 2, LINK)]
     assert gathers == pytest.approx([2.85, 2.85 + 4.5, 2.85])
     short = [recorded(committed=4), recorded()]
-    assert transfer_seconds(short[0], 2, LINK, SIZES) == 4.5 < PARTS.spawn + PARTS.windows
-    assert [step.gather for step in steps_on_devices(short, 2, LINK, SIZES, engine)] == pytest.approx([2.85, 2.85])
+    assert MODEL.transfer_seconds(short[0], 2, LINK) == 4.5 < PARTS.spawn + PARTS.windows
+    assert [step.gather for step in MODEL.steps(short, 2, LINK)] == pytest.approx([2.85, 2.85])
 
 
 @pytest.mark.parametrize(
@@ -76,12 +78,12 @@ def test_the_next_forward_waits_for_what_the_hosts_work_does_not_cover() -> None
 def test_who_receives_committed_rows(branches: int, devices: int, shared: bool, receivers: int) -> None:
     step = recorded(branches=branches, committed=2, shared=shared)
     expected = 0.5 + receivers * 2 * 1000 / 1000 if receivers else 0.0
-    assert transfer_seconds(step, devices, LINK, SIZES) == expected
+    assert MODEL.transfer_seconds(step, devices, LINK) == expected
 
 
 def test_a_single_branch_sends_nothing_and_shares_no_core() -> None:
-    (step,) = steps_on_devices([recorded(branches=1)], 4, LINK, SIZES, engine, slowdown=2.0)
-    assert step == replace(PARTS, engine=10.0)
+    (step,) = model(slowdown=2.0).steps([recorded(branches=1)], 4, HERE)
+    assert step == PARTS
 
 
 @pytest.mark.parametrize(("devices", "share"), [(1, 5), (2, 3), (3, 2), (4, 2), (5, 1), (8, 1)])
@@ -105,8 +107,8 @@ def test_a_better_link_is_never_slower(
 ) -> None:
     slow, fast = Link("", latency, bandwidth, ""), Link("", latency * less, bandwidth * more, "")
     pairs = zip(
-        steps_on_devices(steps, devices, fast, SIZES, engine),
-        steps_on_devices(steps, devices, slow, SIZES, engine),
+        MODEL.steps(steps, devices, fast),
+        MODEL.steps(steps, devices, slow),
         strict=True,
     )
     assert all(better.seconds <= worse.seconds + 1e-9 for better, worse in pairs)
@@ -116,8 +118,8 @@ def test_a_better_link_is_never_slower(
 def test_without_links_more_devices_are_never_slower(steps: list[RecordedStep], few: int, more: int) -> None:
     few, more = sorted((few, more))
     pairs = zip(
-        steps_on_devices(steps, more, FREE, SIZES, engine),
-        steps_on_devices(steps, few, FREE, SIZES, engine),
+        MODEL.steps(steps, more, FREE),
+        MODEL.steps(steps, few, FREE),
         strict=True,
     )
     assert all(after.seconds <= before.seconds for after, before in pairs)
@@ -126,37 +128,27 @@ def test_without_links_more_devices_are_never_slower(steps: list[RecordedStep], 
 @given(st.integers(1, 8), st.integers(1, 8), decodes)
 def test_a_free_link_divides_the_engine_alone(share: int, devices: int, steps: list[RecordedStep]) -> None:
     steps = [replace(step, shape=replace(step.shape, branches=share * devices)) for step in steps]
-    for step, predicted in zip(steps, steps_on_devices(steps, devices, FREE, SIZES, engine), strict=True):
-        assert predicted.seconds == pytest.approx(step.parts.seconds - step.parts.engine + 10.0 * share)
+    for step, predicted in zip(steps, MODEL.steps(steps, devices, FREE), strict=True):
+        assert predicted.seconds == pytest.approx(step.parts.seconds - step.parts.engine * (1 - 1 / devices))
 
 
-def table(rng: np.random.Generator, scale: float) -> CostTable:
-    """A grid of 2 x 2 x 2 random points."""
-    grid = [(b, w, p) for b in (1, 4) for w in (9, 17) for p in (64, 128)]
-    points = [ForwardCost(branches=b, window=w, prefix=p, seconds=scale * float(rng.uniform(1, 2))) for b, w, p in grid]
-    return CostTable(
-        Costs(
-            schema=COSTS_SCHEMA,
-            contract=CONTRACT_VERSION,
-            device="cpu",
-            machine="",
-            threads=1,
-            weights_sha256="",
-            measured="",
-            host_seconds=1.0,
-            host_seconds_a_branch=0.0,
-            points=points,
-        )
+def test_costs_between_measured_shares_are_linear() -> None:
+    """Shares of 1, 2 and 4 branches take 1, 3 and 4 seconds: 3 branches take 3.5, and 5 are as 4."""
+    costs = {4: 4.0, 2: 3.0, 1: 1.0}
+    shares = tuple(ShareCost(4 // share, share, 10, 64, 5, seconds, None) for share, seconds in costs.items())
+    found = [
+        ScalingModel(SIZES, shares).engine_seconds(recorded(branches=branches), 2, FREE) for branches in (1, 2, 3, 4, 5)
+    ]
+    assert found == pytest.approx([40.0, 40.0 / 3, 40.0 * 3 / 3.5, 40.0 * 3 / 4, 40.0 * 3.5 / 4])
+
+
+def test_the_slowdown_of_the_next_smaller_number() -> None:
+    shares = tuple(
+        ShareCost(devices, 8 // devices, 10, 64, 5, 1.0, together)
+        for devices, together in ((1, None), (2, 1.2), (4, 1.7), (8, None))
     )
-
-
-def test_the_engine_table_lies_between_one_row_and_all() -> None:
-    rng = np.random.default_rng(5)
-    tables = EngineTable(every_row=table(rng, 10.0), one_row=table(rng, 1.0))
-    one, every = tables.one_row.seconds(4, 17, 128), tables.every_row.seconds(4, 17, 128)
-    found = [tables.seconds(ForwardShape(4, 17, 128, wanted)) for wanted in (1, 9, 17, 18)]
-    assert found == pytest.approx([one, (one + every) / 2, every, every])
-    assert tables.seconds(ForwardShape(1, 1, 64, 1)) == pytest.approx(tables.every_row.seconds(1, 1, 64))
+    found = [ScalingModel(SIZES, shares).slowdown(devices) for devices in (1, 2, 3, 4, 8)]
+    assert found == [1.0, 1.2, 1.2, 1.7, 1.7]
 
 
 def test_sizes_of_a_bundle(tiny_bundle: Path) -> None:

@@ -1,5 +1,6 @@
 """Both sides make the same steps; the ratios and shares are those of the steps' seconds. No test looks at a clock."""
 
+import shutil
 from pathlib import Path
 
 import onnxruntime as ort
@@ -14,7 +15,7 @@ from lopa.bench.speed.measure import eager_decoder, measured_speed, torch_thread
 from lopa.bench.speed.report import ROUNDS, Decoded, StepTime, measured_from_turns
 from lopa.export.source import source_from_checkpoint
 from lopa.runtime.decoder import Decoder
-from lopa.runtime.errors import BadInputError
+from lopa.runtime.errors import BadInputError, CheckFailedError
 from lopa.tiny import ADAPTER, CHECKPOINT, EVAL
 
 
@@ -63,9 +64,16 @@ def test_no_adapter_to_put_apart_is_refused() -> None:
         put_adapter_apart(model, source_from_checkpoint(CHECKPOINT, None))
 
 
-def test_another_checkpoint_is_refused(tiny_bundle: Path) -> None:
-    with Decoder.open(tiny_bundle, threads=1) as ours, pytest.raises(BadInputError, match="not that of the bundle"):
-        eager_decoder(ours, CHECKPOINT, None)
+def test_another_checkpoint_is_refused(tiny_bundle: Path, tmp_path: Path) -> None:
+    other = Path(shutil.copytree(ADAPTER, tmp_path / "other"))
+    weights = other / "adapter_model.safetensors"
+    data = weights.read_bytes()
+    weights.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    with Decoder.open(tiny_bundle, threads=1) as ours:
+        with pytest.raises(BadInputError, match="no --lora"):
+            eager_decoder(ours, CHECKPOINT, None)
+        with pytest.raises(CheckFailedError, match=r"adapter_model\.safetensors has another sha256"):
+            eager_decoder(ours, CHECKPOINT, other)
 
 
 def test_ratios_and_shares() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from tests.cli.command import lopa_export
 
-from lopa.bench.evaluation.line_sets import lines_of_task
+from lopa.bench.evaluation.waiting_lines import lines_of_task
 from lopa.bench.quality.variants import variants_from_text
 from lopa.runtime.decoder import Decoder
 

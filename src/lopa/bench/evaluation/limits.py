@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from functools import cache
 from itertools import combinations
+from math import prod
 
 Decided = Callable[[Sequence[int]], tuple[Fraction, ...]]
 """From how many right answers have each of an item's values to the probabilities with which it is decided so."""
@@ -51,14 +52,9 @@ def shuffle_limit(items: int, forwards: int) -> Fraction:
     return best
 
 
-def replace_limit(items: int, forwards: int, decided: Decided) -> Fraction:
-    """One of `items` items, no matter which, is another now."""
-    return _replace_limit(items, forwards, decided)
-
-
 @cache
-def _replace_limit(items: int, forwards: int, decided: Decided) -> Fraction:
-    """Where the other item is one of `items` open ones.
+def replace_limit(items: int, forwards: int, decided: Decided) -> Fraction:
+    """Return the limit where one of `items` items, no matter which, is another now.
 
     Each open one is it in 1 of m right answers. Of k decided together one is, and then all others follow; or none is,
     and it is among the m - k.
@@ -67,11 +63,10 @@ def _replace_limit(items: int, forwards: int, decided: Decided) -> Fraction:
         return _NONE
     old, new = decided((items - 1, 1))
     best = _NONE
-    for number in range(1, items + 1):
+    # In the last forward all open items are decided.
+    for number in range(1 if forwards > 1 else items, items + 1):
         found = number * new * old ** (number - 1)
-        if number < items and forwards == 1:
-            continue  # something stays open
-        best = max(best, found + old**number * _replace_limit(items - number, forwards - 1, decided))
+        best = max(best, found + old**number * replace_limit(items - number, forwards - 1, decided))
     return best
 
 
@@ -122,19 +117,12 @@ def _after(chosen: tuple[int, ...], places: int, forwards: int, decided: Decided
     for number in range(len(chosen) + 1):
         # The change is between the chosen items number - 1 and number.
         between = edges[number + 1] - edges[number] - (not gone)
-        consistent = _product(later[:number]) * _product(earlier[number:])
+        consistent = prod(later[:number]) * prod(earlier[number:])
         if between and consistent:
             total += consistent * _place_limit(between, forwards - 1, decided, gone=gone)
         if number < len(chosen) and here[number]:
-            total += _product(later[:number]) * here[number] * _product(earlier[number + 1 :])
+            total += prod(later[:number]) * here[number] * prod(earlier[number + 1 :])
     return total
-
-
-def _product(numbers: Sequence[Fraction]) -> Fraction:
-    found = _ONE
-    for number in numbers:
-        found *= number
-    return found
 
 
 _LIMITS: Mapping[str, Callable[[int, int, Decided], Fraction]] = {

@@ -4,42 +4,26 @@ Nothing that a model wrote is run here. Their harnesses do that, in a sandbox th
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from lopa.bench.eval_set import EvalItem
-from lopa.bench.quality.variants import Variant
-from lopa.bench.report import check_output
 from lopa.runtime.files.output_file import write_whole
 
 _FOLDER = "samples"
 
 
-class Samples:
-    """The answers to prompts that have a task_id, by configuration."""
-
-    def __init__(self, items: Sequence[EvalItem], variants: Sequence[Variant]) -> None:
-        """Of `variants` on `items`; no files come of items without a task_id."""
-        wanted = any(item.task_id for item in items)
-        self._lines: dict[str, list[str]] = {variant.name: [] for variant in variants} if wanted else {}
-
-    def check(self, folder: Path) -> None:
-        """Raise BadInputError unless every file can be written below `folder`."""
-        for name in self._lines:
-            check_output(_file(folder, name))
-
-    def keep(self, variant: Variant, item: EvalItem, text: str | None) -> None:
-        """Remember one answer."""
-        if item.task_id is not None:
-            sample = {"task_id": item.task_id, "completion": text}
-            self._lines.setdefault(variant.name, []).append(json.dumps(sample, ensure_ascii=False) + "\n")
-
-    def write(self, folder: Path) -> None:
-        """Write the files, each whole or not at all."""
-        for name, lines in self._lines.items():
-            write_whole(_file(folder, name), "".join(lines).encode())
+def sample_file(folder: Path, config: str) -> Path:
+    """Return the place of a configuration's samples; spaces in its name ("d2f 0.9") become hyphens."""
+    return folder / _FOLDER / f"{config.replace(' ', '-')}.jsonl"
 
 
-def _file(folder: Path, name: str) -> Path:
-    """A configuration's name may have spaces ("d2f 0.9"), which commands of others would need quoted."""
-    return folder / _FOLDER / f"{name.replace(' ', '-')}.jsonl"
+def write_samples(folder: Path, items: Sequence[EvalItem], texts: Mapping[str, Sequence[str | None]]) -> None:
+    """Write the answers to the prompts that have a task_id, in the order of `items`, for each configuration."""
+    for config, answers in texts.items():
+        lines = [
+            json.dumps({"task_id": item.task_id, "completion": text}, ensure_ascii=False) + "\n"
+            for item, text in zip(items, answers, strict=True)
+            if item.task_id is not None
+        ]
+        write_whole(sample_file(folder, config), "".join(lines).encode())

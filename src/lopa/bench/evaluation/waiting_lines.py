@@ -9,6 +9,10 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import permutations
+from typing import Any
+
+from lopa.bench.evaluation.limits import drawn, greedy, limits_of_task
+from lopa.runtime.checked_values import whole_number
 
 NAMES = (
     *("Adam", "Alice", "Anna", "Ben", "Clara", "Daniel", "David", "Emma", "Eric", "Fiona", "Frank", "Grace"),
@@ -16,6 +20,9 @@ NAMES = (
     *("Martin", "Mary", "Nina", "Omar", "Paul", "Peter", "Robert", "Ruth", "Sam", "Sarah", "Tom", "Zoe"),
 )
 LEAST_LENGTH, MOST_LENGTH = 2, 8
+MAX_NEW_TOKENS = 64
+"""A line of eight has some 40 tokens in vocabularies that know no names."""
+MOST_QUESTIONS = 10**6
 Line = tuple[str, ...]
 
 
@@ -111,3 +118,23 @@ def line_question(task: LineTask, length: int, draw: random.Random) -> LineQuest
 def text_of_line(line: Sequence[str]) -> str:
     """As it stands in prompts and answers."""
     return ", ".join(line)
+
+
+def lines_of_task(name: str, *, count: int, length: int, seed: int) -> list[dict[str, Any]]:
+    """Return `count` lines of an evaluation set (lopa.bench.eval_set) about lines of `length` people, drawn by `seed`.
+
+    Raises BadInputError for numbers out of range.
+    """
+    whole_number("count", count, least=1, most=MOST_QUESTIONS)
+    whole_number("length", length, least=LEAST_LENGTH, most=MOST_LENGTH)
+    limits = {"limits": limits_of_task(name, length, greedy), "drawn_limits": limits_of_task(name, length, drawn)}
+    # The name is in the seed, so that the tasks of one seed ask of different lines.
+    draw = random.Random(f"{name} {length} {seed}")
+    lines = []
+    for _ in range(count):
+        asked = line_question(TASKS[name], length, draw)
+        line: dict[str, Any] = {"prompt": asked.prompt, "answer": f" {asked.answer}", "kind": name}
+        line["scoring"] = "list_any_order" if asked.any_order else "list"
+        line["answers"] = [f" {answer}" for answer in asked.answers]
+        lines.append(line | {"max_new_tokens": MAX_NEW_TOKENS} | limits)
+    return lines

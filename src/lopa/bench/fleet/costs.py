@@ -2,10 +2,11 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from lopa.bench.fleet.scenario import Material, ModelledCosts
 from lopa.bench.gears.recording import packed_sizes
-from lopa.runtime.bundle.costs import CostTable
+from lopa.runtime.bundle.costs import Costs, CostTable
 from lopa.runtime.contract.sizes import Sizes
 
 ForwardSeconds = Callable[[Sizes], float]
@@ -13,77 +14,60 @@ ForwardSeconds = Callable[[Sizes], float]
 
 @dataclass(frozen=True)
 class Round:
-    """What one takes, in seconds."""
+    """Seconds and rows of one round."""
 
     forward: float
-    """All of its forwards."""
+    """Seconds of all its forwards."""
     host: float
-    """Everything else."""
+    """Seconds of everything else."""
     rows: int
-    """Of the forwards, padding included."""
+    """Rows of the forwards, padding included."""
 
     @property
     def seconds(self) -> float:
-        """Of the whole."""
+        """Seconds of the whole round."""
         return self.forward + self.host
 
 
+@dataclass(frozen=True)
 class RoundCosts:
-    """What rounds take."""
+    """Seconds from which rounds are made."""
 
-    def __init__(
-        self,
-        forward: ForwardSeconds,
-        *,
-        round_seconds: float,
-        host_seconds: float,
-        host_seconds_a_branch: float,
-        joining_seconds: float,
-    ) -> None:
-        self._forward = forward
-        self._round, self._host, self._branch = round_seconds, host_seconds, host_seconds_a_branch
-        self._joining = joining_seconds
-        self._known: dict[Sizes, float] = {}
-
-    def forward_seconds(self, sizes: Sizes) -> float:
-        """Expected, of one forward."""
-        if sizes not in self._known:
-            self._known[sizes] = self._forward(sizes)
-        return self._known[sizes]
+    forward: ForwardSeconds
+    round_seconds: float
+    """Of every round beyond its forwards."""
+    host_seconds: float
+    """Of every request in a round."""
+    host_seconds_a_branch: float
+    """Of each of its branches after the first."""
+    joining_seconds: float
+    """Of every request once."""
 
     def round_of(self, shapes: Sequence[Sizes], branches: Sequence[int], joining: int = 0) -> Round:
-        """Of requests whose forwards alone would have these `shapes`, packed as the engine packs them.
+        """Return the round of requests whose forwards alone would have these `shapes`, packed as the engine packs them.
 
         For `joining` of them it is the first round.
         """
         packed = packed_sizes(shapes)
-        host = len(branches) * self._host + (sum(branches) - len(branches)) * self._branch
+        host = len(branches) * self.host_seconds + (sum(branches) - len(branches)) * self.host_seconds_a_branch
         return Round(
-            forward=sum(map(self.forward_seconds, packed)),
-            host=self._round + host + joining * self._joining,
+            forward=sum(map(self.forward, packed)),
+            host=self.round_seconds + host + joining * self.joining_seconds,
             rows=sum(sizes.rows for sizes in packed),
         )
 
 
 def costs_of_material(material: Material) -> RoundCosts:
-    """As the scenario says."""
+    """Return the costs that the scenario names."""
     costs = material.scenario.costs
+    host: ModelledCosts | Costs
     if isinstance(costs, ModelledCosts):
-        return RoundCosts(
-            modelled_forward(costs),
-            round_seconds=costs.round_seconds,
-            host_seconds=costs.host_seconds,
-            host_seconds_a_branch=costs.host_seconds_a_branch,
-            joining_seconds=costs.joining_seconds,
-        )
-    assert material.table is not None
-    measured = material.table.costs
+        forward, round_seconds, host = modelled_forward(costs), costs.round_seconds, costs
+    else:
+        assert material.table is not None
+        forward, round_seconds, host = measured_forward(material.table, costs.slowdown), 0.0, material.table.costs
     return RoundCosts(
-        measured_forward(material.table, costs.slowdown),
-        round_seconds=0.0,
-        host_seconds=measured.host_seconds,
-        host_seconds_a_branch=measured.host_seconds_a_branch,
-        joining_seconds=costs.joining_seconds,
+        cache(forward), round_seconds, host.host_seconds, host.host_seconds_a_branch, costs.joining_seconds
     )
 
 

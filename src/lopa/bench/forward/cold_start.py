@@ -6,12 +6,12 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from lopa.bench.report import Run
-from lopa.bench.table import Table
+from lopa.bench.table import Table, table_from_records
 from lopa.runtime.errors import CheckFailedError
 
 STARTS = 5
@@ -91,19 +91,19 @@ def measured_cold_start(bundle: Path, devices: Sequence[str], threads: int | Non
 
 
 def table_from_cold(report: ColdReport) -> Table:
-    """The medians over the starts."""
-    return Table(
-        title=f"Cold start: median milliseconds of {len(report.starts)} fresh processes, {report.run.machine.cpu}",
-        columns=("from", "milliseconds"),
-        rows=(
-            ("import of the runtime", _median(report, "imported")),
-            ("opening the bundle", _median(report, "opened")),
-            ("the first forward", _median(report, "forward")),
-            ("import to first forward", _median(report, "to_first_forward")),
-            ("the whole process", _median(report, "process")),
-        ),
+    """Return the medians over the starts."""
+    parts: dict[str, Callable[[ColdStart], float]] = {
+        "import of the runtime": lambda start: start.imported,
+        "opening the bundle": lambda start: start.opened,
+        "the first forward": lambda start: start.forward,
+        "import to first forward": lambda start: start.to_first_forward,
+        "the whole process": lambda start: start.process,
+    }
+    return table_from_records(
+        f"Cold start: median milliseconds of {len(report.starts)} fresh processes, {report.run.machine.cpu}",
+        parts,
+        {
+            "from": lambda part: part,
+            "milliseconds": lambda part: f"{statistics.median(map(parts[part], report.starts)) * 1e3:.0f}",
+        },
     )
-
-
-def _median(report: ColdReport, name: str) -> str:
-    return f"{statistics.median(getattr(start, name) for start in report.starts) * 1e3:.0f}"

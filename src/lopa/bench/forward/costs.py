@@ -9,7 +9,7 @@ import math
 import random
 import statistics
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -128,24 +128,27 @@ class CostMeasurement:
         least = min(LEAST_ROUNDS, self.schedule.rounds)
         if self._host is None or any(len(self._seconds.get(shape, ())) < least for shape in self.schedule.shapes):
             return None
-        return costs_from_seconds(self._decoder, self._seconds, threads=self._threads, host=self._host)
-
-
-def costs_from_seconds(decoder: Decoder, seconds: Seconds, *, threads: int | None, host: tuple[float, float]) -> Costs:
-    """The table of what `timed_forwards` found for `decoder`; `host` as host_cost gives it."""
-    host_seconds, host_seconds_a_branch = host
-    return Costs(
-        schema=COSTS_SCHEMA,
-        contract=CONTRACT_VERSION,
-        device=decoder.session.device,
-        machine=machine_now().cpu,
-        threads=threads,
-        weights_sha256=decoder.bundle.manifest.weights_digest,
-        measured=date_now(),
-        host_seconds=host_seconds,
-        host_seconds_a_branch=host_seconds_a_branch,
-        points=points_from_seconds(seconds),
-    )
+        host_seconds, host_seconds_a_branch = self._host
+        return Costs(
+            schema=COSTS_SCHEMA,
+            contract=CONTRACT_VERSION,
+            device=self._decoder.session.device,
+            machine=machine_now().cpu,
+            threads=self._threads,
+            weights_sha256=self._decoder.bundle.manifest.weights_digest,
+            measured=date_now(),
+            host_seconds=host_seconds,
+            host_seconds_a_branch=host_seconds_a_branch,
+            points=[
+                ForwardCost(
+                    branches=shape.branches,
+                    window=shape.window,
+                    prefix=shape.prefix,
+                    seconds=statistics.median(found),
+                )
+                for shape, found in self._seconds.items()
+            ],
+        )
 
 
 def shapes_of_grid(grid: Grid, manifest: Manifest) -> list[ForwardShape]:
@@ -186,14 +189,6 @@ def timed_forwards(
                     done += 1
                     progress(done, len(schedule.shapes) * schedule.rounds_in((time.perf_counter() - began) / done))
     return seconds
-
-
-def points_from_seconds(seconds: Mapping[ForwardShape, Sequence[float]]) -> list[ForwardCost]:
-    """The median of every shape."""
-    return [
-        ForwardCost(branches=shape.branches, window=shape.window, prefix=shape.prefix, seconds=statistics.median(found))
-        for shape, found in seconds.items()
-    ]
 
 
 def host_cost(decoder: Decoder) -> tuple[float, float]:
@@ -242,14 +237,6 @@ class _Rounds:
         """Not counted."""
 
 
-def _seconds_a_row(decoder: Decoder, shape: ForwardShape) -> float:
-    """Of a forward of `shape`, once its memory is there."""
-    rng = np.random.default_rng(0)
-    with random_prefixes(decoder, [shape.prefix], rng) as requests:
-        _forward_seconds(decoder, requests[shape.prefix], shape, rng)
-        return _forward_seconds(decoder, requests[shape.prefix], shape, rng) / (shape.branches * shape.window)
-
-
 @contextmanager
 def random_prefixes(decoder: Decoder, lengths: Sequence[int], rng: np.random.Generator) -> Iterator[dict[int, int]]:
     """A request with a random prefix of every length: request numbers (negative, so not the decoder's) by length."""
@@ -264,7 +251,7 @@ def random_prefixes(decoder: Decoder, lengths: Sequence[int], rng: np.random.Gen
 
 
 def _forward_seconds(decoder: Decoder, request: int, shape: ForwardShape, rng: np.random.Generator) -> float:
-    """Of one forward of `shape`; of a short one when it follows another of its kind, as most do in a decode."""
+    """Return the seconds of one forward; a short one follows another of its kind, as most do in a decode."""
     first = _seconds_of_one(decoder, request, shape, rng)
     return _seconds_of_one(decoder, request, shape, rng) if first < _SHORT else first
 
@@ -274,3 +261,11 @@ def _seconds_of_one(decoder: Decoder, request: int, shape: ForwardShape, rng: np
     began = time.perf_counter()
     decoder.session.forward(batch)
     return time.perf_counter() - began
+
+
+def _seconds_a_row(decoder: Decoder, shape: ForwardShape) -> float:
+    """Return the seconds of a row in a forward of `shape`, once its memory is there."""
+    rng = np.random.default_rng(0)
+    with random_prefixes(decoder, [shape.prefix], rng) as requests:
+        _forward_seconds(decoder, requests[shape.prefix], shape, rng)
+        return _forward_seconds(decoder, requests[shape.prefix], shape, rng) / (shape.branches * shape.window)

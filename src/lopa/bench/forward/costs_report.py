@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from lopa.bench.forward.machine_rates import MachineRates
 from lopa.bench.forward.work import ForwardShape, floor_seconds, work_of_forward
 from lopa.bench.report import Run
-from lopa.bench.table import Table
+from lopa.bench.table import Table, ms_text, ratio_text, table_from_records
 from lopa.runtime.bundle.costs import Costs, ForwardCost
 from lopa.runtime.bundle.manifest import Manifest
 
@@ -67,19 +67,16 @@ def _rates_table(rates: MachineRates | None, where: str) -> list[Table]:
 
 
 def _points_table(report: CostsReport, where: str) -> Table:
-    return Table(
-        title=f"Milliseconds of a forward whose every row is wanted: {where}; outside its forward a step takes "
+    return table_from_records(
+        f"Milliseconds of a forward whose every row is wanted: {where}; outside its forward a step takes "
         f"{report.host_seconds * 1e3:.2f} ms, and {report.host_seconds_a_branch * 1e3:.2f} ms for each further branch",
-        columns=("branches x window, prefix", "floor", "median", "median / floor"),
-        rows=tuple(
-            (
-                f"{point.branches} x {point.window}, {point.prefix}",
-                "-" if point.floor is None else f"{point.floor * 1e3:.2f}",
-                f"{point.seconds * 1e3:.2f}",
-                "-" if point.floor is None else f"{point.seconds / point.floor:.2f}",
-            )
-            for point in report.points
-        ),
+        report.points,
+        {
+            "branches x window, prefix": lambda point: f"{point.branches} x {point.window}, {point.prefix}",
+            "floor": lambda point: ms_text(point.floor),
+            "median": lambda point: ms_text(point.seconds),
+            "median / floor": lambda point: "-" if point.floor is None else ratio_text(point.seconds, point.floor),
+        },
     )
 
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from lopa.bench.gears.costs import bytes_of_gear
 from lopa.bench.gears.rivals import Outcome
-from lopa.bench.table import Table
+from lopa.bench.table import Table, table_from_records
 from lopa.runtime.bundle.gears import Gear, GearPlan, GearTable
 from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.contract.sizes import Sizes
@@ -18,20 +18,19 @@ def table_of_gears(plan: GearPlan, forwards: Mapping[Sizes, int], manifest: Mani
         gear = chooser.gear_for(sizes)
         runs[gear] += count * gear.forwards(sizes)
     every = runs.total()
-    return Table(
-        title=f"Gears for {plan.costs.device}, {plan.costs.kind} costs ({plan.costs.machine}), "
+    return table_from_records(
+        f"Gears for {plan.costs.device}, {plan.costs.kind} costs ({plan.costs.machine}), "
         f"{sum(source.forwards for source in plan.sources)} recorded forwards",
-        columns=("requests x branches x window, prefix", "wanted", "ms", "share of forwards", "MiB in and out"),
-        rows=tuple(
-            (
-                f"{gear.requests} x {gear.branches} x {gear.window}, {gear.prefix}",
-                f"{gear.wanted}",
-                f"{gear.seconds * 1e3:#.3g}",
-                f"{100 * runs[gear] / every:.1f} %",
-                f"{bytes_of_gear(manifest, gear) / 2**20:.1f}",
-            )
-            for gear in plan.gears
-        ),
+        plan.gears,
+        {
+            "requests x branches x window, prefix": lambda gear: (
+                f"{gear.requests} x {gear.branches} x {gear.window}, {gear.prefix}"
+            ),
+            "wanted": lambda gear: str(gear.wanted),
+            "ms": lambda gear: f"{gear.seconds * 1e3:#.3g}",
+            "share of forwards": lambda gear: f"{100 * runs[gear] / every:.1f} %",
+            "MiB in and out": lambda gear: f"{bytes_of_gear(manifest, gear) / 2**20:.1f}",
+        },
     )
 
 
@@ -42,17 +41,14 @@ def table_of_outcomes(plan: GearPlan, outcomes: Sequence[Outcome]) -> Table:
     gap = 1 - expected.least_seconds / expected.seconds
     considered = "all sizes that occur" if plan.every_size else "a part of the sizes that occur, which are too many,"
     proof = "no better choice exists" if gap <= 0 else f"a better choice saves at most {100 * gap:.2f} %"
-    return Table(
-        title=f"Expected time of a forward; among gears of {considered} {proof}",
-        columns=("shapes", "different", "padding rows", "ms", "over no padding"),
-        rows=tuple(
-            (
-                each.name,
-                f"{each.shapes}",
-                f"{100 * each.padding:.1f} %",
-                f"{each.seconds * 1e3:#.4g}",
-                f"{100 * (each.seconds / unpadded.seconds - 1):+.1f} %",
-            )
-            for each in outcomes
-        ),
+    return table_from_records(
+        f"Expected time of a forward; among gears of {considered} {proof}",
+        outcomes,
+        {
+            "shapes": lambda each: each.name,
+            "different": lambda each: str(each.shapes),
+            "padding rows": lambda each: f"{100 * each.padding:.1f} %",
+            "ms": lambda each: f"{each.seconds * 1e3:#.4g}",
+            "over no padding": lambda each: f"{100 * (each.seconds / unpadded.seconds - 1):+.1f} %",
+        },
     )

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 from lopa.bench.forward.work import ForwardShape
-from lopa.bench.gpu.results import STAGES, ForwardResult, GpuResults
-from lopa.bench.table import Table, markdown_from_table
+from lopa.bench.gpu.results import STAGES, CheckResult, DecodeResult, ForwardResult, GpuResults, OpenedSide
+from lopa.bench.table import NOTHING, Table, markdown_from_table, ms_text, table_from_records
 from lopa.export.weights.plan import Dtype
 
 AIM_SHAPE = (4, 64)
@@ -13,7 +13,6 @@ AIM_TIMES_FLOOR = 1.5
 AIM_HOST_SHARE = 0.05
 ENGINE_PREFIX = "lopa "
 """How the names of our own sides begin; the others are torch's."""
-_NONE = "-"
 
 _EXPLANATION = """\
 The weights are random, so texts mean nothing and only times, memory and agreement do. All sides get the same windows
@@ -45,10 +44,10 @@ def markdown_from_results(results: GpuResults) -> str:
         _EXPLANATION,
         _section("Aims", list(_aim_lines(results))),
         *(_section(f"Forward, {dtype}", _forward_lines(results, dtype)) for dtype in _dtypes(results)),
-        _section("Tokens beside float32", [_TOKENS, "", _token_table(results)] if results.checks else []),
-        _section("Steps", [_STEPS, "", _step_table(results)] if results.decodes else []),
-        _section("Opening and memory", [_OPENING, "", _opening_table(results)] if results.opened else []),
-        _section("Stages", [_stage_table(results)] if results.stages else []),
+        _section("Tokens beside float32", _table_lines(_token_table(results), _TOKENS)),
+        _section("Steps", _table_lines(_step_table(results), _STEPS)),
+        _section("Opening and memory", _table_lines(_opening_table(results), _OPENING)),
+        _section("Stages", _table_lines(_stage_table(results))),
         _section("Missing", list(_missing_lines(results)) or ["Nothing."]),
     ]
     return "\n\n".join(section.strip() for section in sections) + "\n"
@@ -56,6 +55,11 @@ def markdown_from_results(results: GpuResults) -> str:
 
 def _section(title: str, lines: list[str]) -> str:
     return "\n".join([f"## {title}", "", *(lines or ["Not measured."])])
+
+
+def _table_lines(table: Table, *explanation: str) -> list[str]:
+    """Return nothing for a table without rows."""
+    return [*explanation, "", markdown_from_table(table)] if table.rows else []
 
 
 def _dtypes(results: GpuResults) -> list[Dtype]:
@@ -66,7 +70,8 @@ def _machine_lines(results: GpuResults) -> Iterator[str]:
     found = results.machine
     memory = "" if found.memory is None else f", {found.memory / 2**30:.0f} GiB"
     versions = ", ".join(f"{name} {version}" for name, version in found.machine.versions.items())
-    yield f"- device: {found.device}: {found.name}{memory}; driver {found.driver or _NONE}; CUDA {found.cuda or _NONE}"
+    driver = f"driver {found.driver or NOTHING}; CUDA {found.cuda or NOTHING}"
+    yield f"- device: {found.device}: {found.name}{memory}; {driver}"
     yield f"- machine: {found.machine.cpu}, {found.machine.cores} cores, {found.machine.system}"
     yield f"- versions: {versions}"
     for command in results.commands:
@@ -105,7 +110,7 @@ def _forward_lines(results: GpuResults, dtype: Dtype) -> list[str]:
         rows=tuple(
             (
                 _shape_text(shape),
-                f"{floors[shape] * 1e3:.2f}" if shape in floors else _NONE,
+                ms_text(floors.get(shape)),
                 *(_time_text(found.get((side, shape))) for side in sides),
             )
             for shape in sorted(results.shapes, key=lambda shape: (shape.prefix, shape.branches, shape.window))
@@ -124,76 +129,68 @@ def _shape_text(shape: ForwardShape) -> str:
 
 
 def _time_text(found: ForwardResult | None) -> str:
-    return _NONE if found is None else f"{found.median * 1e3:.2f} ({found.times_floor:.2f})"
+    return NOTHING if found is None else f"{ms_text(found.median)} ({found.times_floor:.2f})"
 
 
-def _token_table(results: GpuResults) -> str:
-    return markdown_from_table(
-        Table(
-            title="Most probable tokens",
-            columns=("dtype, side", "rows", "same", "near-ties", "disagree", "worst, nats", "tolerance"),
-            rows=tuple(
-                (
-                    f"{each.dtype}, {each.side}",
-                    str(each.agreement.rows),
-                    f"{each.agreement.same / each.agreement.rows:.1%}",
-                    str(each.agreement.near_ties),
-                    str(each.agreement.disagreements),
-                    f"{each.agreement.worst:.2g}",
-                    f"{each.agreement.tolerance:g}",
-                )
-                for each in results.checks
-            ),
-        )
+def _token_table(results: GpuResults) -> Table:
+    return table_from_records(
+        "Most probable tokens",
+        results.checks,
+        {
+            "dtype, side": _side_text,
+            "rows": lambda each: str(each.agreement.rows),
+            "same": lambda each: f"{each.agreement.same / each.agreement.rows:.1%}",
+            "near-ties": lambda each: str(each.agreement.near_ties),
+            "disagree": lambda each: str(each.agreement.disagreements),
+            "worst, nats": lambda each: f"{each.agreement.worst:.2g}",
+            "tolerance": lambda each: f"{each.agreement.tolerance:g}",
+        },
     )
 
 
-def _step_table(results: GpuResults) -> str:
-    return markdown_from_table(
-        Table(
-            title="Steps of decodes",
-            columns=("dtype, side", "steps", "branches", "step, ms", "forward, ms", "steps per second", "host's share"),
-            rows=tuple(
-                (
-                    f"{each.dtype}, {each.side}",
-                    str(each.steps.steps),
-                    str(each.steps.branches),
-                    f"{each.steps.median * 1e3:.2f}",
-                    f"{each.steps.forward_median * 1e3:.2f}",
-                    f"{each.steps.steps_per_second:.1f}",
-                    f"{each.steps.host_share:.1%}",
-                )
-                for each in results.decodes
-            ),
-        )
+def _step_table(results: GpuResults) -> Table:
+    return table_from_records(
+        "Steps of decodes",
+        results.decodes,
+        {
+            "dtype, side": _side_text,
+            "steps": lambda each: str(each.steps.steps),
+            "branches": lambda each: str(each.steps.branches),
+            "step, ms": lambda each: ms_text(each.steps.median),
+            "forward, ms": lambda each: ms_text(each.steps.forward_median),
+            "steps per second": lambda each: f"{each.steps.steps_per_second:.1f}",
+            "host's share": lambda each: f"{each.steps.host_share:.1%}",
+        },
     )
 
 
-def _opening_table(results: GpuResults) -> str:
-    return markdown_from_table(
-        Table(
-            title="Opening an engine",
-            columns=("dtype, side", "seconds", "device memory, GB"),
-            rows=tuple(
-                (f"{each.dtype}, {each.side}", f"{each.seconds:.1f}", f"{each.memory / 1e9:.2f}")
-                for each in results.opened
-            ),
-        )
+def _opening_table(results: GpuResults) -> Table:
+    return table_from_records(
+        "Opening an engine",
+        results.opened,
+        {
+            "dtype, side": _side_text,
+            "seconds": lambda each: f"{each.seconds:.1f}",
+            "device memory, GB": lambda each: f"{each.memory / 1e9:.2f}",
+        },
     )
 
 
-def _stage_table(results: GpuResults) -> str:
-    ordered = sorted(results.stages, key=lambda run: (STAGES.index(run.stage), run.dtype or ""))
-    return markdown_from_table(
-        Table(
-            title="Seconds of every stage's last run",
-            columns=("stage", "seconds", "outcome", "date"),
-            rows=tuple(
-                (" ".join(filter(None, (run.stage, run.dtype))), f"{run.seconds:.1f}", run.note, run.date)
-                for run in ordered
-            ),
-        )
+def _stage_table(results: GpuResults) -> Table:
+    return table_from_records(
+        "Seconds of every stage's last run",
+        sorted(results.stages, key=lambda run: (STAGES.index(run.stage), run.dtype or "")),
+        {
+            "stage": lambda run: " ".join(filter(None, (run.stage, run.dtype))),
+            "seconds": lambda run: f"{run.seconds:.1f}",
+            "outcome": lambda run: run.note,
+            "date": lambda run: run.date,
+        },
     )
+
+
+def _side_text(each: CheckResult | DecodeResult | OpenedSide) -> str:
+    return f"{each.dtype}, {each.side}"
 
 
 def _missing_lines(results: GpuResults) -> Iterator[str]:

@@ -42,32 +42,34 @@ class StageRun:
 
 
 @dataclass(frozen=True)
-class OpenedSide:
-    """One engine on the device, ready to run."""
+class _OfSide:
+    """A result of one engine, or of torch."""
 
     dtype: Dtype
     side: str
+
+
+@dataclass(frozen=True)
+class OpenedSide(_OfSide):
+    """An engine on the device, ready to run."""
+
     seconds: float
-    """Of opening it, and of one forward of the largest shape."""
+    """Seconds of opening it, and of one forward of the largest shape."""
     memory: int
     """Bytes of the device that this took, peak of that forward included."""
 
 
 @dataclass(frozen=True)
-class CheckResult:
-    """One engine's tokens beside float32."""
+class CheckResult(_OfSide):
+    """Tokens beside float32."""
 
-    dtype: Dtype
-    side: str
     agreement: TokenAgreement
 
 
 @dataclass(frozen=True)
-class DecodeResult:
-    """One engine's steps."""
+class DecodeResult(_OfSide):
+    """Steps of decodes."""
 
-    dtype: Dtype
-    side: str
     steps: StepTimes
 
 
@@ -80,11 +82,9 @@ class RatesResult:
 
 
 @dataclass(frozen=True)
-class ForwardResult:
-    """One side at one shape."""
+class ForwardResult(_OfSide):
+    """One shape."""
 
-    dtype: Dtype
-    side: str
     shape: ForwardShape
     median: float
     """Seconds of Session.forward."""
@@ -96,14 +96,12 @@ class ForwardResult:
 
 
 @dataclass(frozen=True)
-class Failure:
-    """Something that could not be measured."""
+class Failure(_OfSide):
+    """A measurement that failed."""
 
-    dtype: Dtype
-    side: str
     stage: Literal["open"] | Stage
     what: str
-    """Empty, or which shape."""
+    """Empty, or the shape."""
     reason: str
 
 
@@ -137,12 +135,7 @@ _FIELDS: dict[type[Record], str] = {
     ForwardResult: "forwards",
     Failure: "failures",
 }
-_FIELDS_OF_STAGE: dict[str, tuple[str, ...]] = {
-    "open": ("opened",),
-    "check": ("checks",),
-    "decode": ("decodes",),
-    "forward": ("rates", "forwards"),
-}
+_FIELDS_OF_STAGE = {"open": ("opened",), "check": ("checks",), "decode": ("decodes",), "forward": ("rates", "forwards")}
 
 
 def results_from_file(path: Path) -> GpuResults | None:

@@ -9,10 +9,9 @@ import numpy.typing as npt
 from lopa.bench.eval_set import SCORED_KIND, EvalItem
 from lopa.bench.quality.aup import aup_from_points
 from lopa.bench.quality.comparison import tokens_per_forward
-from lopa.bench.quality.decodes import Outcomes
 from lopa.bench.quality.intervals import Interval, interval_from_resamples, resampled_ratios
 from lopa.bench.quality.measure import outcomes_of_kind
-from lopa.bench.quality.outcome import Outcome
+from lopa.bench.quality.outcome import Outcome, Outcomes
 from lopa.bench.quality.variants import Variant
 
 

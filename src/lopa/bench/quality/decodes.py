@@ -1,17 +1,18 @@
 """Every configuration on every prompt.
 
 Each prompt is decoded with every configuration before the next prompt begins, so that a machine that slows down slows
-all of them. Does not know what is made of the outcomes.
+all of them.
 """
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
-from typing import Any, Protocol
+from typing import Any
 
 from lopa.bench.eval_set import EvalItem
 from lopa.bench.progress import Progress, silent
-from lopa.bench.quality.outcome import Outcome, outcome_from_result
+from lopa.bench.quality.kept_outcomes import KeptOutcomes
+from lopa.bench.quality.outcome import Configuration, Outcomes, outcome_from_result
 from lopa.bench.quality.variants import Variant
 from lopa.runtime.bundle.costs import costs_name
 from lopa.runtime.decoder import Decoder
@@ -21,29 +22,6 @@ from lopa.runtime.requests.result import GenerationResult
 from lopa.runtime.text.prompt_ids import Prompt, ids_from_prompt
 
 MAX_NEW_TOKENS = 256
-Answered = Callable[[Variant, EvalItem, GenerationResult], None]
-Configuration = tuple[Variant, bool]
-"""A variant, and whether as published."""
-Outcomes = dict[Configuration, list[Outcome]]
-"""One for each prompt."""
-
-
-def kept_nowhere(_variant: Variant, _item: EvalItem, _result: GenerationResult) -> None:
-    """Forgets an answer."""
-
-
-class Keeping(Protocol):
-    """Outcomes that are known already, and where new ones are kept."""
-
-    def find(self, item: EvalItem, name: str, config: GenerationConfig) -> Outcome | None:
-        """The outcome of a configuration on a prompt, if it is known."""
-        ...
-
-    def add(
-        self, item: EvalItem, name: str, config: GenerationConfig, outcome: Outcome, result: GenerationResult
-    ) -> None:
-        """Keep an outcome."""
-        ...
 
 
 def measured_outcomes(
@@ -51,14 +29,12 @@ def measured_outcomes(
     items: Sequence[EvalItem],
     variants: Sequence[Variant],
     progress: Progress = silent,
-    answered: Answered = kept_nowhere,
-    keeping: Keeping | None = None,
+    kept: KeptOutcomes | None = None,
 ) -> Outcomes:
     """Decode `items` with every variant, and those with a published twin also as published.
 
-    `progress` hears how many prompts are done, `answered` every answer that is decoded and not a published twin's,
-    prompt by prompt. What `keeping` knows is not decoded again. Raises BadInputError for a prompt that does not fit the
-    model, before anything is measured.
+    `progress` receives the number of finished prompts. Outcomes in `kept` are not decoded again, and new ones are added
+    to it. Raises BadInputError for a prompt that does not fit the model, before anything is measured.
     """
     configs = configurations(decoder, variants)
     prompts = [_prompt_ids(decoder, item, configs[variants[0], False]) for item in items]
@@ -66,27 +42,20 @@ def measured_outcomes(
     # In another order for every prompt: what a decode finds in the processor's caches depends on the one before.
     order, begun = random.Random(0), False
     for done, (item, prompt) in enumerate(zip(items, prompts, strict=True), start=1):
-        found: dict[Configuration, Outcome] = {}
-        results: dict[Configuration, GenerationResult] = {}
         for key in order.sample(list(configs), len(configs)):
             name, config = key[0].name, configs[key]
-            known = None if keeping is None else keeping.find(item, name, config)
+            known = None if kept is None else kept.find(item, name, config)
             if known is not None:
-                found[key] = known
+                outcomes[key].append(known.outcome)
                 continue
             if not begun:
-                # The first decode of a process pays for memory that all others find ready.
+                # The first decode of a process allocates memory that all others find ready.
                 _decode(decoder, prompts[0], items[0], configs[variants[-1], False])
                 begun = True
-            results[key] = _decode(decoder, prompt, item, config)
-            found[key] = outcome_from_result(item, results[key], drawn=key[0].draws)
-            if keeping is not None:
-                keeping.add(item, name, config, found[key], results[key])
-        for key in configs:
-            variant, published = key
-            outcomes[key].append(found[key])
-            if key in results and not published:
-                answered(variant, item, results[key])
+            result = _decode(decoder, prompt, item, config)
+            outcomes[key].append(outcome_from_result(item, result, drawn=key[0].draws))
+            if kept is not None:
+                kept.add(item, name, config, outcomes[key][-1], result)
         progress(done)
     return outcomes
 

@@ -7,17 +7,16 @@ prompt, its configuration and the options of that: what changed is decoded again
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from lopa.bench.eval_set import EvalItem
-from lopa.bench.quality.outcome import Outcome
-from lopa.bench.quality.report import QualityReport
+from lopa.bench.quality.outcome import KeptOutcome, Outcome
 from lopa.bench.report import PromptFile, Run, files_of_report
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.files.output_file import OutputLines, place_of_output, write_whole
@@ -28,40 +27,20 @@ from lopa.runtime.requests.result import GenerationResult
 _EXPECTED = "outcomes that bench --quality --output wrote"
 _REMEDY = "leave --resume out, or give another --output"
 _MAX_BYTES = 2**30
-
-
-class KeptOutcome(msgspec.Struct, frozen=True):
-    """Outcome of one prompt with one configuration."""
-
-    prompt: str
-    """Digest of the prompt with all that is asked of it."""
-    config: str
-    """Name of the configuration."""
-    options: str
-    """Digest of its options."""
-    outcome: Outcome
-    text: str | None = None
-    """The answer, of a prompt with a task_id."""
+_Kind = TypeVar("_Kind")
 
 
 class _Begun(msgspec.Struct, frozen=True):
-    """First line of the file of a run that has not finished; of a report what is read."""
+    """First line of the file of a run that has not finished."""
 
     run: Run
     prompts: PromptFile
 
 
-class _Report(msgspec.Struct, frozen=True):
-    run: Run
-    prompts: PromptFile
+class _Report(_Begun, frozen=True):
+    """The fields of a finished run's report that are read."""
+
     outcomes: list[KeptOutcome] | None = None
-
-
-@dataclass(frozen=True)
-class ResumableReport(QualityReport):
-    """A report with the outcomes that it is made of."""
-
-    outcomes: tuple[KeptOutcome, ...] = ()
 
 
 class KeptOutcomes:
@@ -84,24 +63,19 @@ class KeptOutcomes:
         Raises BadInputError for outcomes of another bundle, device, number of threads, processor or file of prompts.
         """
         if self._report.is_file():
-            source = str(self._report)
-            text = bytes_from_file(self._report, expected=_EXPECTED, remedy=_REMEDY, most=_MAX_BYTES)
-            report = value_from_json(text, _Report, source=source, expected=_EXPECTED, remedy=_REMEDY)
+            report = _parsed(_read(self._report), _Report, str(self._report))
             if report.outcomes is None:
-                raise BadInputError(f"{source} has no outcomes", expected=_EXPECTED, remedy=_REMEDY)
-            self._check(source, report.run, report.prompts)
+                raise BadInputError(f"{self._report} has no outcomes", expected=_EXPECTED, remedy=_REMEDY)
+            self._check(self._report, report)
             self._take(report.outcomes)
         if self._path.is_file():
-            source = str(self._path)
-            text = bytes_from_file(self._path, expected=_EXPECTED, remedy=_REMEDY, most=_MAX_BYTES)
-            lines = text.split(b"\n")[:-1]  # a last line without its end was cut off
+            lines = _read(self._path).split(b"\n")[:-1]  # a last line without its end was cut off
             for number, line in enumerate(lines, start=1):
-                words = {"source": f"{source} line {number}", "expected": _EXPECTED, "remedy": _REMEDY}
+                source = f"{self._path} line {number}"
                 if number == 1:
-                    begun = value_from_json(line, _Begun, **words)
-                    self._check(source, begun.run, begun.prompts)
+                    self._check(self._path, _parsed(line, _Begun, source))
                 else:
-                    self._take([value_from_json(line, KeptOutcome, **words)])
+                    self._take([_parsed(line, KeptOutcome, source)])
 
     @contextmanager
     def writing(self) -> Iterator[None]:
@@ -121,30 +95,28 @@ class KeptOutcomes:
                 self.finish()
             raise
 
-    def find(self, item: EvalItem, name: str, config: GenerationConfig) -> Outcome | None:
-        """The outcome of a configuration on a prompt, if it is known."""
-        kept = self._found.get(_key(item, name, config))
-        return None if kept is None else kept.outcome
+    @property
+    def outcomes(self) -> tuple[KeptOutcome, ...]:
+        """All known outcomes."""
+        return tuple(self._found.values())
 
-    def text(self, item: EvalItem, name: str, config: GenerationConfig) -> str | None:
-        """The answer to a prompt with a task_id, if it is known."""
-        kept = self._found.get(_key(item, name, config))
-        return None if kept is None else kept.text
+    def find(self, item: EvalItem, name: str, config: GenerationConfig) -> KeptOutcome | None:
+        """Return the outcome of a configuration on a prompt, if it is known."""
+        return self._found.get(_key(item, name, config))
+
+    def texts(self, items: Sequence[EvalItem], name: str, config: GenerationConfig) -> list[str | None]:
+        """Return the answers of a configuration, None for prompts without a task_id."""
+        kept = [self.find(item, name, config) for item in items]
+        return [None if each is None else each.text for each in kept]
 
     def add(
         self, item: EvalItem, name: str, config: GenerationConfig, outcome: Outcome, result: GenerationResult
     ) -> None:
         """Keep an outcome. Raises OutputFailedError where it cannot be written."""
         key = _key(item, name, config)
-        kept = KeptOutcome(*key, outcome, None if item.task_id is None else result.text)
-        self._found[key] = kept
+        kept = self._found[key] = KeptOutcome(*key, outcome, None if item.task_id is None else result.text)
         if self._lines is not None:
             self._lines.write(msgspec.json.encode(kept).decode())
-
-    def of_report(self, report: QualityReport) -> ResumableReport:
-        """`report` with everything that is kept."""
-        fields = {name: getattr(report, name) for name in QualityReport.__dataclass_fields__}
-        return ResumableReport(**fields, outcomes=tuple(self._found.values()))
 
     def finish(self) -> None:
         """The report is written and has everything: the file of the run is no longer needed."""
@@ -153,11 +125,11 @@ class KeptOutcomes:
     def _take(self, records: list[KeptOutcome]) -> None:
         self._found |= {(record.prompt, record.config, record.options): record for record in records}
 
-    def _check(self, source: str, run: Run, prompts: PromptFile) -> None:
-        own = self._begun
+    def _check(self, source: Path, begun: _Begun) -> None:
+        run, own = begun.run, self._begun
         for what, found, expected in (
             ("bundle", run.bundle_sha256, own.run.bundle_sha256),
-            ("file of prompts", prompts.sha256, own.prompts.sha256),
+            ("file of prompts", begun.prompts.sha256, own.prompts.sha256),
             ("device", run.device, own.run.device),
             ("number of threads", run.threads, own.run.threads),
             ("processor", run.machine.cpu, own.run.machine.cpu),
@@ -168,6 +140,14 @@ class KeptOutcomes:
                     expected=f"{expected}, as in this run",
                     remedy=_REMEDY,
                 )
+
+
+def _read(path: Path) -> bytes:
+    return bytes_from_file(path, expected=_EXPECTED, remedy=_REMEDY, most=_MAX_BYTES)
+
+
+def _parsed(text: bytes, kind: type[_Kind], source: str) -> _Kind:
+    return value_from_json(text, kind, source=source, expected=_EXPECTED, remedy=_REMEDY)
 
 
 def _key(item: EvalItem, name: str, config: GenerationConfig) -> tuple[str, str, str]:

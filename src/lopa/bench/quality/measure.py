@@ -7,9 +7,8 @@ from typing import Any, Literal
 
 from lopa.bench.eval_set import SCORED_KIND, EvalItem
 from lopa.bench.quality.comparison import CONTROL, Comparison, comparison_with_nearest, tokens_per_forward
-from lopa.bench.quality.decodes import Outcomes
 from lopa.bench.quality.intervals import Interval, Score, interval_of_ratio, score_from_count
-from lopa.bench.quality.outcome import Outcome
+from lopa.bench.quality.outcome import Outcome, Outcomes
 from lopa.runtime.plan import StrategyName
 
 

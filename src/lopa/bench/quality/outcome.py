@@ -1,8 +1,9 @@
-"""What one configuration made of one prompt, as far as figures are made of it."""
+"""The outcome of one prompt with one configuration: all that figures are made of."""
 
 from dataclasses import dataclass
 
 from lopa.bench.eval_set import EvalItem
+from lopa.bench.quality.variants import Variant
 from lopa.runtime.requests.result import GenerationResult
 
 
@@ -24,8 +25,29 @@ class Outcome:
     not known."""
 
 
+Configuration = tuple[Variant, bool]
+"""A variant, and whether it runs as published."""
+Outcomes = dict[Configuration, list[Outcome]]
+"""One outcome for each prompt."""
+
+
+@dataclass(frozen=True)
+class KeptOutcome:
+    """An outcome as it is stored, and found again."""
+
+    prompt: str
+    """Digest of the prompt with all that is asked of it."""
+    config: str
+    """Name of the configuration."""
+    options: str
+    """Digest of its options."""
+    outcome: Outcome
+    text: str | None = None
+    """The answer, of a prompt with a task_id."""
+
+
 def outcome_from_result(item: EvalItem, result: GenerationResult, *, drawn: bool = False) -> Outcome:
-    """Of the answer to `item`; `drawn`: its tokens were drawn, which has limits of its own."""
+    """Return the outcome of the answer to `item`; answers whose tokens were `drawn` have limits of their own."""
     return Outcome(
         right=item.is_right(result.text) if item.verdict else None,
         steps=result.steps,

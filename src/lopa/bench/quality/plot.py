@@ -39,20 +39,11 @@ PER_SECOND = Speed(
 )
 
 
-def png_with_both_speeds(report: QualityReport) -> bytes:
-    """Return the figure of png_from_quality: one panel against tokens per forward, one against tokens per second."""
-    return _png(report, (PER_FORWARD, PER_SECOND))
-
-
-def png_from_quality(report: QualityReport, speed: Speed = PER_FORWARD) -> bytes:
-    """Draw a PNG file with a panel for each scored kind: the Pareto front bold, other configurations grey.
+def png_from_quality(report: QualityReport, speeds: Sequence[Speed] = (PER_FORWARD, PER_SECOND)) -> bytes:
+    """Draw a PNG file with a panel for each scored kind and each speed: the Pareto front bold, the others grey.
 
     Bars are the 95 % intervals both ways, dashes the limits. The report must have prompts that are scored.
     """
-    return _png(report, (speed,))
-
-
-def _png(report: QualityReport, speeds: Sequence[Speed]) -> bytes:
     from matplotlib.figure import Figure
 
     kinds = list(dict.fromkeys(row.kind for row in report.rows if row.default.score is not None))

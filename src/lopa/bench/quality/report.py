@@ -5,6 +5,7 @@ from typing import Any
 
 from lopa.bench.quality.curves import Curve
 from lopa.bench.quality.measure import Row
+from lopa.bench.quality.outcome import KeptOutcome
 from lopa.bench.report import PromptFile, Run
 
 
@@ -20,3 +21,5 @@ class QualityReport:
     rows: tuple[Row, ...]
     curves: tuple[Curve, ...]
     """Of the scored prompts; none where nothing was right."""
+    outcomes: tuple[KeptOutcome, ...] = ()
+    """Outcomes behind the rows, and others that a resumed run can take over."""

@@ -1,11 +1,8 @@
-"""What a message between devices costs: latency and bytes per second of a link, published or measured here.
-
-Knows numbers and where they are from. The published ones are what others measured on accelerators and network cards;
-nothing of that kind is in this machine.
-"""
+"""Latency and bandwidth of links between devices: shared memory measured here, others as published, with sources."""
 
 import statistics
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,7 +13,7 @@ SHARED_MEMORY = "shared memory"
 _MESSAGES = 400
 _COPIES = 40
 _COPIED_BYTES = 4 << 20
-"""About the committed rows of a block of a large model."""
+"""About as much as the committed rows of a block of a large model."""
 
 
 @dataclass(frozen=True)
@@ -57,32 +54,28 @@ PUBLISHED_LINKS = (
 
 
 def shared_memory_link(core: int) -> Link:
-    """Measure what threads of this process pay: waking the other one on `core`, and copying.
+    """Measure a link between threads of this process: half an empty call of a thread on `core`, and one thread's copy.
 
-    Latency is half of a call of another thread that does nothing; bandwidth is that of one thread's copy, the source
-    read once for each byte written. Medians.
+    Both are medians.
     """
     worker = DeviceWorker("lopa link test")
     worker.submit(lambda: keep_thread_on([core])).result()
-    calls = []
-    for _ in range(_MESSAGES):
-        began = time.perf_counter()
-        worker.submit(_nothing).result()
-        calls.append(time.perf_counter() - began)
+    call = _median_seconds(lambda: worker.submit(lambda: None).result(), _MESSAGES)
     worker.stop()
     source, target = np.ones(_COPIED_BYTES, np.uint8), np.zeros(_COPIED_BYTES, np.uint8)
-    copies = []
-    for _ in range(_COPIES):
-        began = time.perf_counter()
-        np.copyto(target, source)
-        copies.append(time.perf_counter() - began)
+    copy = _median_seconds(lambda: np.copyto(target, source), _COPIES)
     return Link(
         SHARED_MEMORY,
-        statistics.median(calls) / 2,
-        _COPIED_BYTES / statistics.median(copies),
+        call / 2,
+        _COPIED_BYTES / copy,
         f"measured on this machine: half a call of another thread, a copy of {_COPIED_BYTES >> 20} MiB",
     )
 
 
-def _nothing() -> None:
-    pass
+def _median_seconds(work: Callable[[], object], calls: int) -> float:
+    seconds = []
+    for _ in range(calls):
+        began = time.perf_counter()
+        work()
+        seconds.append(time.perf_counter() - began)
+    return statistics.median(seconds)

@@ -1,47 +1,63 @@
 """Measures how a decode scales over CPU cores, and the costs from which the model projects more devices.
 
-Numbers of devices take turns, prompt by prompt, since a machine may be busy with other work for a while. The first
+Numbers of devices take turns, prompt by prompt, because a machine may be busy with other work for a while. The first
 number is always 1: the model replays the steps of one device.
 """
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 
 from lopa.bench.decoded_steps import result_with_steps
 from lopa.bench.eval_set import EvalItem
-from lopa.bench.forward.costs import (
-    Grid,
-    Schedule,
-    costs_from_seconds,
-    random_prefixes,
-    shapes_of_grid,
-    timed_forwards,
-)
+from lopa.bench.forward.costs import random_prefixes
 from lopa.bench.forward.random_inputs import random_window
 from lopa.bench.forward.work import ForwardShape
 from lopa.bench.progress import Progress, silent
-from lopa.bench.scaling.model import EngineTable, RecordedStep, StepParts, device_shape
-from lopa.bench.scaling.report import Decode, ShareCost, Turn
+from lopa.bench.scaling.model import Decode, RecordedStep, ShareCost, StepParts, device_shape
 from lopa.bench.turns import in_turns
-from lopa.runtime.bundle.costs import CostTable
-from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.contract import tiles
 from lopa.runtime.contract.batch_parts import rows_are_shared
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.decoding.decoding import Step
 from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.sessions.onnxruntime_graph import available_cores
 from lopa.runtime.state.batch import batch_from_windows
 
 ROUNDS = 3
-"""How often each prompt is decoded on each number of devices."""
-_TABLE_ROUNDS = 7
+"""Decodes of each prompt on each number of devices."""
 SHARE_ROUNDS = 25
-"""How often each share is timed."""
-_MOST_PREFIXES = 3
+"""Forwards of each share."""
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One prompt decoded once on some number of devices."""
+
+    ids: tuple[int, ...]
+    """The ids that the result counts."""
+    steps: Decode
+
+
+def decoders_on_cores(
+    opened: ExitStack, path: Path, counts: Sequence[int], *, device_timeout: float
+) -> dict[int, Decoder]:
+    """Open the bundle at `path` on 1 device and on those of `counts` for which this machine has cores.
+
+    Each device is one core; `opened` closes the decoders. Raises as Decoder.open does.
+    """
+    cores = sorted(available_cores())
+    return {
+        count: opened.enter_context(
+            Decoder.open(path, [f"cpu:{core}" for core in cores[:count]], device_timeout=device_timeout)
+        )
+        for count in sorted({1, *counts})
+        if count <= len(cores)
+    }
 
 
 def measured_turns(
@@ -50,21 +66,21 @@ def measured_turns(
     config: GenerationConfig,
     progress: Progress = silent,
 ) -> dict[int, list[Turn]]:
-    """Decode `items` ROUNDS times with each decoder, by its number of devices; one list of turns for each.
+    """Decode `items` ROUNDS times with each decoder, by its number of devices.
 
-    `progress` hears how many turns are done.
+    `progress` receives the number of finished turns.
     """
     for decoder in decoders.values():
-        _decoded(decoder, items[0], config)  # the first pays for memory that all others find ready
+        _decode(decoder, items[0], config)  # the first allocates memory that all others find ready
 
     def side(decoder: Decoder) -> Callable[[int], Turn]:
-        return lambda turn: _decoded(decoder, items[turn % len(items)], config)
+        return lambda turn: _decode(decoder, items[turn % len(items)], config)
 
     return in_turns({devices: side(each) for devices, each in decoders.items()}, ROUNDS * len(items), progress)
 
 
 def recorded_step(step: Step) -> RecordedStep:
-    """What the model needs of a step of a session over devices; one device named as a core is such a session."""
+    """Return what the model needs of a step of a session over devices; one device named as a core is such a session."""
     windows, seconds, split = step.windows, step.seconds, step.split
     if split is None:
         raise ValueError("received a step of a session without a split, expected devices that are named as cores")
@@ -85,90 +101,56 @@ def recorded_step(step: Step) -> RecordedStep:
     )
 
 
-def schedule_of_decodes(decodes: Sequence[Decode], counts: Sequence[int], manifest: Manifest) -> Schedule:
-    """The forwards that a cost table for these decodes on `counts` devices needs: every row wanted, and one row.
-
-    Windows are those of steps with several branches; the table goes on in proportion to the longer one of a prompt.
-    """
-    shapes = [step.shape for decode in decodes for step in decode]
-    most = max(shape.branches for shape in shapes)
-    rows = max(shape.window for shape in shapes if shape.branches > 1 or most == 1)
-    seen = sorted({shape.prefix for shape in shapes})
-    prefixes = {seen[round(i * (len(seen) - 1) / (_MOST_PREFIXES - 1))] for i in range(_MOST_PREFIXES)}
-    grid = Grid(
-        branches=tuple(sorted({1, *(device_shape(ForwardShape(most, 1, 1, 1), count).branches for count in counts)})),
-        blocks=tuple(range(1, -(-rows // manifest.decoding.block_size) + 1)),
-        prefixes=tuple(sorted(prefixes)),
-    )
-    every = shapes_of_grid(grid, manifest)
-    return Schedule((*every, *(replace(shape, wanted=1) for shape in every)), _TABLE_ROUNDS)
-
-
-def measured_table(decoder: Decoder, schedule: Schedule, progress: Progress = silent) -> EngineTable:
-    """Time the forwards of `schedule` on one core; `decoder` was opened on the CPU with one thread."""
-    seconds = timed_forwards(decoder, schedule, progress)
-
-    def table(chosen: Callable[[ForwardShape], bool]) -> CostTable:
-        some = {shape: found for shape, found in seconds.items() if chosen(shape)}
-        return CostTable(costs_from_seconds(decoder, some, threads=1, host=(0.0, 0.0)))
-
-    return EngineTable(
-        every_row=table(lambda shape: shape.wanted == shape.window), one_row=table(lambda shape: shape.wanted == 1)
-    )
-
-
 def measured_shares(
     decoders: Mapping[int, Decoder],
     counts: Sequence[int],
     shape: ForwardShape,
     progress: Progress = silent,
 ) -> tuple[ShareCost, ...]:
-    """The engine at the share of `shape` that the fullest of `counts` devices gets, alone and with all of them busy.
+    """Time the share of `shape` that the fullest of `counts` devices gets, alone and with all of them busy, in turns.
 
-    Both in turns. The devices that compute together have as many branches each.
+    A single branch is always among the shares. The devices that compute together have as many branches each.
     """
     rng = np.random.default_rng(0)
-    alone: dict[int, list[float]] = {count: [] for count in counts}
-    together: dict[int, list[float]] = {count: [] for count in counts if count in decoders and count > 1}
+    shares = {count: device_shape(shape, count) for count in sorted({*counts, shape.branches})}
+
+    def engine_seconds(devices: int, branches: int) -> float:
+        """Return the seconds of the slowest device."""
+        decoder = decoders[devices]
+        window = random_window(decoder.bundle.manifest, requests[devices], replace(shape, branches=branches), rng)
+        split = decoder.session.forward(window).split
+        assert split is not None
+        return max(device.seconds for device in split.devices)
+
+    def sides(count: int, branches: int) -> dict[tuple[int, bool], Callable[[int], float]]:
+        """Return the timings by number of devices and whether all of them compute."""
+        alone = {(count, False): lambda _: engine_seconds(1, branches)}
+        together = {(count, True): lambda _: engine_seconds(count, branches * count)}
+        return alone | together if count > 1 and count in decoders else alone
+
     with ExitStack() as stack:
         requests = {
             count: stack.enter_context(random_prefixes(decoder, [shape.prefix], rng))[shape.prefix]
             for count, decoder in decoders.items()
         }
-        for done in range(1, SHARE_ROUNDS + 1):
-            for count in counts:
-                share = device_shape(shape, count)
-                alone[count].append(_engine_seconds(decoders[1], requests[1], share, rng))
-                if count in together:
-                    whole = replace(share, branches=share.branches * count)
-                    together[count].append(_engine_seconds(decoders[count], requests[count], whole, rng))
-            progress(done)
+        timed: dict[tuple[int, bool], Callable[[int], float]] = {}
+        for count, share in shares.items():
+            timed |= sides(count, share.branches)
+        found = {side: statistics.median(each) for side, each in in_turns(timed, SHARE_ROUNDS, progress).items()}
     return tuple(
         ShareCost(
             devices=count,
-            branches=device_shape(shape, count).branches,
-            window=shape.window,
-            prefix=shape.prefix,
-            wanted=shape.wanted,
-            alone=statistics.median(alone[count]),
-            together=statistics.median(together[count]) if count in together else None,
+            branches=share.branches,
+            window=share.window,
+            prefix=share.prefix,
+            wanted=share.wanted,
+            alone=found[count, False],
+            together=found.get((count, True)),
         )
-        for count in counts
+        for count, share in shares.items()
     )
 
 
-def slowdowns_from_shares(shares: Sequence[ShareCost]) -> dict[int, float]:
-    """How many times longer a forward takes while all devices compute, by their number."""
-    return {share.devices: share.together / share.alone for share in shares if share.together is not None}
-
-
-def _engine_seconds(decoder: Decoder, request: int, shape: ForwardShape, rng: np.random.Generator) -> float:
-    """Of the slowest device."""
-    split = decoder.session.forward(random_window(decoder.bundle.manifest, request, shape, rng)).split
-    assert split is not None
-    return max(device.seconds for device in split.devices)
-
-
-def _decoded(decoder: Decoder, item: EvalItem, config: GenerationConfig) -> Turn:
+def _decode(decoder: Decoder, item: EvalItem, config: GenerationConfig) -> Turn:
     result, steps = result_with_steps(decoder, item.prompt, config)
     return Turn(result.token_ids, tuple(map(recorded_step, steps)))

@@ -1,45 +1,42 @@
-"""What a decode would take on N devices: the steps of a real decode, replayed with measured costs (docs/scaling.md).
+"""Replays the steps of a real decode on another number of devices (docs/scaling.md).
 
-Pure: knows numbers only. Does not measure, and does not know where the costs come from.
+Pure: it knows numbers only, and neither measures nor knows where the costs come from.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
 
 from lopa.bench.forward.work import ForwardShape
-from lopa.bench.scaling.links import Link
-from lopa.runtime.bundle.costs import CostTable
+from lopa.bench.scaling.links import SHARED_MEMORY, Link
 from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.contract import TOP_K
 from lopa.runtime.contract.batch_parts import shares_of_branches
+from lopa.runtime.contract.stored_floats import stored_dtype
 
-EngineSeconds = Callable[[ForwardShape], float]
 _ID_BYTES = 8
-"""Of a token id, a position, and the number of a row."""
+"""Bytes of a token id, a position or the number of a row."""
 
 
 @dataclass(frozen=True)
 class MessageSizes:
-    """Bytes that travel between devices; those of a question follow from the contract."""
+    """Bytes that travel between devices."""
 
     cache_row: int
     """Keys and values of one committed row in all layers."""
     answer_row: int
-    """What comes back for one row whose statistics are wanted."""
+    """Statistics of one sampled row: K candidates (id, log-probability) and an entropy."""
 
-    def question(self, shape: ForwardShape, branches: int) -> int:
-        """Bytes of the windows of `branches` branches of `shape`: ids, positions, mask, wanted rows."""
-        return branches * (2 * _ID_BYTES * shape.window + shape.window**2 + _ID_BYTES * shape.wanted)
-
-    def answer(self, shape: ForwardShape, branches: int) -> int:
-        """Bytes of the statistics of `branches` branches of `shape`."""
-        return branches * shape.wanted * self.answer_row
+    def messages(self, shape: ForwardShape, branches: int) -> int:
+        """Return the bytes of the windows of `branches` branches of `shape`, and of their statistics."""
+        window = 2 * _ID_BYTES * shape.window + shape.window**2 + _ID_BYTES * shape.wanted
+        return branches * (window + shape.wanted * self.answer_row)
 
 
 def sizes_from_manifest(manifest: Manifest) -> MessageSizes:
-    """The messages of a bundle: K candidates (id, log-probability) and an entropy for each wanted row."""
-    sizes = manifest.dimensions
-    item = 4 if manifest.dtype == "float32" else 2
+    """Return the sizes of the messages of a bundle."""
+    sizes, item = manifest.dimensions, stored_dtype(manifest.dtype).itemsize
     return MessageSizes(
         cache_row=2 * sizes.layers * sizes.kv_heads * sizes.head_size * item, answer_row=TOP_K * (_ID_BYTES + 4) + 4
     )
@@ -51,7 +48,7 @@ class StepParts:
 
     windows: float
     engine: float
-    """Of the slowest device."""
+    """The slowest device's."""
     gather: float
     """The forward beyond the engine."""
     select: float
@@ -60,101 +57,110 @@ class StepParts:
 
     @property
     def host(self) -> float:
-        """Building windows and branches."""
+        """Seconds of building windows and branches."""
         return self.windows + self.spawn
 
     @property
     def seconds(self) -> float:
-        """Of the whole step."""
+        """Seconds of the whole step."""
         return self.windows + self.engine + self.gather + self.select + self.commit + self.spawn
 
 
 @dataclass(frozen=True)
 class RecordedStep:
-    """One step of a real decode on one device."""
+    """One step of a real decode."""
 
     shape: ForwardShape
-    """Of its forward, all branches."""
+    """Its forward, all branches."""
     committed: int
-    """Rows."""
+    """Committed rows."""
     shared: bool
-    """The committed rows are the same on every branch (lopa.runtime.contract.batch_parts)."""
+    """Whether the committed rows are the same on every branch (lopa.runtime.contract.batch_parts)."""
     parts: StepParts
 
 
+Decode = tuple[RecordedStep, ...]
+
+
 @dataclass(frozen=True)
-class EngineTable:
-    """A forward's seconds from two cost tables: one for every window row wanted, one for a single row of each branch.
+class ShareCost:
+    """The engine at the shape that the fullest device gets of the commonest step with all branches."""
 
-    The statistics of a row cost the same for each row, so the time is linear in the rows wanted.
-    """
+    devices: int
+    branches: int
+    """Branches of the fullest device."""
+    window: int
+    prefix: int
+    wanted: int
+    alone: float
+    """Seconds while the other devices rest."""
+    together: float | None
+    """Seconds of the slowest device while all compute as many branches; None where there are not enough cores."""
 
-    every_row: CostTable
-    one_row: CostTable
 
-    def seconds(self, shape: ForwardShape) -> float:
-        """Expected seconds of a forward of `shape`."""
-        asked = shape.branches, shape.window, shape.prefix
-        one, every = self.one_row.seconds(*asked), self.every_row.seconds(*asked)
-        share = (shape.wanted - 1) / (shape.window - 1) if shape.window > 1 else 1.0
-        return one + min(share, 1.0) * (every - one)
+@dataclass(frozen=True)
+class ScalingModel:
+    """Costs from which recorded steps of one device become steps of several."""
+
+    sizes: MessageSizes
+    shares: tuple[ShareCost, ...]
+    """One for every number of devices, and one of a single branch."""
+
+    def steps(self, steps: Sequence[RecordedStep], devices: int, link: Link) -> list[StepParts]:
+        """Return the steps of one decode on `devices` devices joined by `link`; the first device is the host's own.
+
+        Committed rows are sent beside the host's work, and the next forward waits for the rest of that transfer.
+        """
+        late, predicted = 0.0, []
+        for step in steps:
+            took = step.parts
+            gather = took.gather + self.message_seconds(step.shape, devices, link) + max(0.0, late - took.windows)
+            predicted.append(replace(took, engine=self.engine_seconds(step, devices, link), gather=gather))
+            late = max(0.0, self.transfer_seconds(step, devices, link) - took.spawn)
+        return predicted
+
+    def engine_seconds(self, step: RecordedStep, devices: int, link: Link) -> float:
+        """Return the recorded seconds times the relative cost of the fullest device's share of the branches.
+
+        The cost is linear between measured shares. Devices that share memory also slow each other down.
+        """
+        costs = {share.branches: share.alone for share in self.shares}
+        known = sorted(costs)
+        share, whole = np.interp(
+            (device_shape(step.shape, devices).branches, step.shape.branches), known, [costs[each] for each in known]
+        )
+        busy = link.name == SHARED_MEMORY and min(devices, step.shape.branches) > 1
+        return float(step.parts.engine * share / whole) * (self.slowdown(devices) if busy else 1.0)
+
+    def slowdown(self, devices: int) -> float:
+        """Return how many times longer a forward takes while all of `devices` devices of this machine compute.
+
+        A number of devices that was not measured has the slowdown of the next smaller one; a device alone has 1.
+        """
+        measured = [each for each in self.shares if each.together is not None and each.devices <= devices]
+        if not measured:
+            return 1.0
+        nearest = max(measured, key=lambda each: each.devices)
+        assert nearest.together is not None
+        return nearest.together / nearest.alone
+
+    def message_seconds(self, shape: ForwardShape, devices: int, link: Link) -> float:
+        """Return the seconds of sending the windows to all devices but the first, and of receiving their statistics.
+
+        Latencies of different devices overlap; their bytes go through the host's one link one after another.
+        """
+        away = shape.branches - device_shape(shape, devices).branches
+        return 2 * link.latency + self.sizes.messages(shape, away) / link.bandwidth if away else 0.0
+
+    def transfer_seconds(self, step: RecordedStep, devices: int, link: Link) -> float:
+        """Return the seconds of sending the committed rows to each device that lacks them, one after another."""
+        lacking = devices - (min(devices, step.shape.branches) if step.shared else 1)
+        if not step.committed or not lacking:
+            return 0.0
+        return link.latency + lacking * step.committed * self.sizes.cache_row / link.bandwidth
 
 
 def device_shape(shape: ForwardShape, devices: int) -> ForwardShape:
-    """What the device with the most branches of a forward computes."""
+    """Return the shape that the device with the most branches of a forward computes."""
     first = shares_of_branches(shape.branches, devices)[0]
-    return ForwardShape(first.stop - first.start, shape.window, shape.prefix, shape.wanted)
-
-
-def steps_on_devices(
-    steps: Sequence[RecordedStep],
-    devices: int,
-    link: Link,
-    sizes: MessageSizes,
-    engine: EngineSeconds,
-    *,
-    slowdown: float = 1.0,
-) -> list[StepParts]:
-    """The steps of one decode as they would be on `devices` devices joined by `link`, the first of them the host's own.
-
-    `engine` is the time of a forward on one device while the others rest; `slowdown` is how many times longer it takes
-    while they compute. Rows that the winner's device sends travel beside the host's work; the next forward waits for
-    what is left of it.
-    """
-    late = 0.0
-    predicted = []
-    for step in steps:
-        took = step.parts
-        waiting = max(0.0, late - took.windows)
-        predicted.append(
-            StepParts(
-                windows=took.windows,
-                engine=engine(device_shape(step.shape, devices))
-                * (slowdown if min(devices, step.shape.branches) > 1 else 1.0),
-                gather=took.gather + message_seconds(step.shape, devices, link, sizes) + waiting,
-                select=took.select,
-                commit=took.commit,
-                spawn=took.spawn,
-            )
-        )
-        late = max(0.0, transfer_seconds(step, devices, link, sizes) - took.spawn)
-    return predicted
-
-
-def message_seconds(shape: ForwardShape, devices: int, link: Link, sizes: MessageSizes) -> float:
-    """Sending the windows and receiving the statistics of all devices but the first.
-
-    Latencies of different devices pass at the same time; their bytes go through the host's one link one after another.
-    """
-    away = shape.branches - device_shape(shape, devices).branches
-    if not away:
-        return 0.0
-    return 2 * link.latency + (sizes.question(shape, away) + sizes.answer(shape, away)) / link.bandwidth
-
-
-def transfer_seconds(step: RecordedStep, devices: int, link: Link, sizes: MessageSizes) -> float:
-    """Sending the committed rows to each device that lacks them, one copy after another from the winner's device."""
-    lacking = devices - (min(devices, step.shape.branches) if step.shared else 1)
-    if not step.committed or not lacking:
-        return 0.0
-    return link.latency + lacking * step.committed * sizes.cache_row / link.bandwidth
+    return replace(shape, branches=first.stop - first.start)

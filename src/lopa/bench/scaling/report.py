@@ -1,4 +1,4 @@
-"""What the scaling benchmark reports: measured steps, the model beside them, and projections. Does not measure."""
+"""The scaling report: measured steps, the model beside them, and projections."""
 
 import statistics
 from collections import Counter
@@ -6,54 +6,29 @@ from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
 from typing import Any
 
+from lopa.bench.eval_set import EvalItem
 from lopa.bench.forward.work import ForwardShape
-from lopa.bench.report import PromptFile, Run
-from lopa.bench.scaling.links import Link
-from lopa.bench.scaling.model import EngineSeconds, MessageSizes, RecordedStep, StepParts, steps_on_devices
-
-Decode = tuple[RecordedStep, ...]
-
-
-@dataclass(frozen=True)
-class Turn:
-    """One prompt decoded once on some number of devices."""
-
-    ids: tuple[int, ...]
-    """Those that the result counts."""
-    steps: Decode
-
-
-@dataclass(frozen=True)
-class ShareCost:
-    """The engine at the shape that the fullest device gets of the commonest step with all branches."""
-
-    devices: int
-    branches: int
-    """Of the fullest device."""
-    window: int
-    prefix: int
-    wanted: int
-    alone: float
-    """Seconds while the other devices rest."""
-    together: float | None
-    """Seconds of the slowest device while all compute as many branches; None where there are not enough cores."""
-
-
-@dataclass(frozen=True)
-class ModelCosts:
-    """Everything that the model is fed with, beside the recorded steps."""
-
-    link: Link
-    """Between devices of this machine."""
-    sizes: MessageSizes
-    engine: EngineSeconds
-    slowdowns: Mapping[int, float]
-    """By devices of this machine that compute at the same time: how many times longer a forward takes."""
+from lopa.bench.progress import progress_shown
+from lopa.bench.report import PromptFile, Run, run_now
+from lopa.bench.scaling.links import PUBLISHED_LINKS, Link, shared_memory_link
+from lopa.bench.scaling.measure import ROUNDS, SHARE_ROUNDS, Turn, measured_shares, measured_turns
+from lopa.bench.scaling.model import (
+    Decode,
+    MessageSizes,
+    ScalingModel,
+    ShareCost,
+    StepParts,
+    sizes_from_manifest,
+)
+from lopa.runtime.decoder import Decoder
+from lopa.runtime.errors import CheckFailedError
+from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.sessions.onnxruntime_graph import available_cores
 
 
 @dataclass(frozen=True)
 class Measured:
-    """Decodes on one number of devices, and what the model says of them."""
+    """Decodes on one number of devices, and the model's prediction of them."""
 
     devices: int
     tokens_per_second: float
@@ -63,22 +38,14 @@ class Measured:
     """Medians of each part: they do not add up to the median of their sum."""
     predicted: float
     """Median seconds of a step by the model."""
-    predicted_parts: StepParts
-    error: float
-    """(predicted - step) / step"""
-    error_of_total: float
-    """The same of the sum of all steps."""
-    error_without_slowdown: float
-    """Of the median, by the cost table as measured on one core alone."""
 
 
 @dataclass(frozen=True)
 class Projected:
-    """The same decodes on devices that are not here."""
+    """The same decodes on some number of devices, by the model."""
 
     link: str
     devices: int
-    slowdown: float
     step: float
     """Median seconds."""
     tokens_per_second: float
@@ -93,11 +60,11 @@ class ScalingReport:
     prompts: PromptFile
     settings: dict[str, Any]
     rounds: int
-    """How often each prompt was decoded on each number of devices; a step's seconds are the median of these."""
+    """Decodes of each prompt on each number of devices; a step's seconds are the median of these."""
     decodes: int
-    """Prompts that are compared."""
+    """Compared prompts."""
     steps: int
-    """Of these prompts together."""
+    """Steps of these prompts together."""
     other_tokens: tuple[int, ...]
     """Indexes of prompts for which some number of devices decoded other tokens or steps; they are left out."""
     not_measured: tuple[int, ...]
@@ -109,8 +76,59 @@ class ScalingReport:
     projected: tuple[Projected, ...]
 
 
+def scaling_report(
+    decoders: Mapping[int, Decoder],
+    config: GenerationConfig,
+    items: Sequence[EvalItem],
+    prompts: PromptFile,
+    *,
+    counts: Sequence[int],
+    arguments: Sequence[str],
+    quiet: bool = False,
+) -> ScalingReport:
+    """Measure the `decoders` of `decoders_on_cores` and project all `counts`; with `quiet` no progress is shown.
+
+    Raises CheckFailedError when no prompt decodes the same on all of them.
+    """
+    one, counts, here = decoders[1], sorted({1, *counts}), sorted(decoders)
+    run = run_now(one.bundle, device=decoders[here[-1]].session.device, threads=1, arguments=arguments)
+    with progress_shown("prompts on every number of devices", ROUNDS * len(items), quiet=quiet) as progress:
+        turns = measured_turns(decoders, items, config, progress)
+    other = prompts_with_other_tokens(turns, len(items))
+    if len(other) == len(items):
+        raise CheckFailedError(
+            f"{run.bundle} decodes every prompt otherwise on some of {', '.join(map(str, here))} devices",
+            expected="the same tokens on every number of devices, for at least one prompt",
+            remedy="report it, with the bundle's manifest.json; lopa-export verify checks the engine itself",
+        )
+    decodes = {count: typical_decodes(turns[count], len(items), other) for count in here}
+    with progress_shown("rounds of shares", SHARE_ROUNDS, quiet=quiet) as progress:
+        shares = measured_shares(decoders, counts, commonest_full_shape(decodes[1]), progress)
+    model = ScalingModel(sizes_from_manifest(one.bundle.manifest), shares)
+    links = (shared_memory_link(max(available_cores())), *PUBLISHED_LINKS)
+    tokens = sum(len(turn.ids) for index, turn in enumerate(turns[1][: len(items)]) if index not in other)
+    projected = projected_scales(decodes[1], counts, links, model, tokens)
+    predicted = {each.devices: each.step for each in projected if each.link == links[0].name}
+    return ScalingReport(
+        benchmark="scaling",
+        run=run,
+        prompts=prompts,
+        settings=dict(one.bundle.manifest.merged_options(config)),
+        rounds=ROUNDS,
+        decodes=len(decodes[1]),
+        steps=sum(map(len, decodes[1])),
+        other_tokens=other,
+        not_measured=tuple(count for count in counts if count not in here),
+        measured=tuple(measured_scale(count, decodes[count], predicted[count], tokens) for count in here),
+        shares=shares,
+        links=links,
+        sizes=model.sizes,
+        projected=projected,
+    )
+
+
 def prompts_with_other_tokens(turns: Mapping[int, Sequence[Turn]], prompts: int) -> tuple[int, ...]:
-    """Indexes of the prompts that were not decoded the same in every turn, on every number of devices."""
+    """Return the indexes of the prompts that were not decoded the same in every turn, on every number of devices."""
     found = [set[tuple[tuple[int, ...], tuple[ForwardShape, ...]]]() for _ in range(prompts)]
     for each in turns.values():
         for number, turn in enumerate(each):
@@ -119,89 +137,42 @@ def prompts_with_other_tokens(turns: Mapping[int, Sequence[Turn]], prompts: int)
 
 
 def typical_decodes(turns: Sequence[Turn], prompts: int, left_out: Sequence[int] = ()) -> list[Decode]:
-    """One decode for each prompt, which the turns run through again and again: medians over its turns, step by step."""
-    decodes = []
-    for index in range(prompts):
-        if index not in left_out:
-            rounds = [turn.steps for turn in turns[index::prompts]]
-            decodes.append(
-                tuple(
-                    replace(same[0], parts=median_parts([step.parts for step in same]))
-                    for same in zip(*rounds, strict=True)
-                )
-            )
-    return decodes
+    """Return one decode for each prompt, with medians over its turns step by step; turns repeat the prompts."""
+    return [
+        tuple(
+            replace(same[0], parts=median_parts([step.parts for step in same]))
+            for same in zip(*(turn.steps for turn in turns[index::prompts]), strict=True)
+        )
+        for index in range(prompts)
+        if index not in left_out
+    ]
 
 
 def median_parts(parts: Sequence[StepParts]) -> StepParts:
-    """The median of each part."""
+    """Return the median of each part."""
     return StepParts(*map(statistics.median, zip(*map(astuple, parts), strict=True)))
 
 
 def commonest_full_shape(decodes: Sequence[Decode]) -> ForwardShape:
-    """The shape that most steps with the most branches have."""
+    """Return the commonest shape among the steps with the most branches."""
     shapes = Counter(step.shape for steps in decodes for step in steps)
-    most = max(shape.branches for shape in shapes)
-    return max((shape for shape in shapes if shape.branches == most), key=lambda shape: shapes[shape])
+    return max(shapes, key=lambda shape: (shape.branches, shapes[shape]))
 
 
-def measured_scale(
-    devices: int, decodes: Sequence[Decode], single: Sequence[Decode], costs: ModelCosts, tokens: int
-) -> Measured:
-    """`decodes` were measured on `devices` devices, `single` are the same on one, from which the model replays them."""
+def measured_scale(devices: int, decodes: Sequence[Decode], predicted: float, tokens: int) -> Measured:
+    """Return the figures of `decodes` of `tokens` tokens, measured on `devices` devices."""
     steps = [step.parts for decode in decodes for step in decode]
-    predicted = _replayed(single, devices, costs.link, costs, costs.slowdowns.get(devices, 1.0))
-    alone = _replayed(single, devices, costs.link, costs, 1.0)
-    step = _median_step(steps)
-    return Measured(
-        devices=devices,
-        tokens_per_second=tokens / _total(steps),
-        step=step,
-        parts=median_parts(steps),
-        predicted=_median_step(predicted),
-        predicted_parts=median_parts(predicted),
-        error=_median_step(predicted) / step - 1,
-        error_of_total=_total(predicted) / _total(steps) - 1,
-        error_without_slowdown=_median_step(alone) / step - 1,
-    )
+    seconds = [step.seconds for step in steps]
+    return Measured(devices, tokens / sum(seconds), statistics.median(seconds), median_parts(steps), predicted)
 
 
-def projected_scale(
-    single: Sequence[Decode], counts: Sequence[int], links: Sequence[Link], costs: ModelCosts, tokens: int
-) -> list[Projected]:
-    """The decodes on every number of devices over every link.
-
-    Devices joined by this machine's own memory slow each other down, beyond the cores that there are as much as the
-    most that were measured; devices on other links have memory of their own.
-    """
+def projected_scales(
+    single: Sequence[Decode], counts: Sequence[int], links: Sequence[Link], model: ScalingModel, tokens: int
+) -> tuple[Projected, ...]:
+    """Return the decodes, recorded on one device, on every number of devices over every link."""
     found = []
     for link in links:
         for devices in counts:
-            slowdown = slowdown_of(costs.slowdowns, devices) if link == costs.link else 1.0
-            steps = _replayed(single, devices, link, costs, slowdown)
-            found.append(Projected(link.name, devices, slowdown, _median_step(steps), tokens / _total(steps)))
-    return found
-
-
-def slowdown_of(slowdowns: Mapping[int, float], devices: int) -> float:
-    """That of `devices` or the next smaller number that was measured; 1 for a device alone."""
-    known = [count for count in slowdowns if count <= devices]
-    return slowdowns[max(known)] if known else 1.0
-
-
-def _replayed(
-    single: Sequence[Decode], devices: int, link: Link, costs: ModelCosts, slowdown: float
-) -> list[StepParts]:
-    return [
-        step
-        for decode in single
-        for step in steps_on_devices(decode, devices, link, costs.sizes, costs.engine, slowdown=slowdown)
-    ]
-
-
-def _median_step(steps: Sequence[StepParts]) -> float:
-    return statistics.median(step.seconds for step in steps)
-
-
-def _total(steps: Sequence[StepParts]) -> float:
-    return sum(step.seconds for step in steps)
+            seconds = [step.seconds for decode in single for step in model.steps(decode, devices, link)]
+            found.append(Projected(link.name, devices, statistics.median(seconds), tokens / sum(seconds)))
+    return tuple(found)

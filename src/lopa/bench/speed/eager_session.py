@@ -13,8 +13,6 @@ branch (here once, for the winner), computes confidences again for the fills and
 candidates, keeps branches as dictionaries that it copies, and collects garbage in every step.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -24,14 +22,8 @@ from lopa.runtime.contract import TOP_K, Bool, CacheRows, Int64, Statistics, Win
 from lopa.runtime.contract.stored_floats import float32_from_stored
 from lopa.runtime.sessions.session import check_kept
 
-
-@dataclass(frozen=True, eq=False)
-class _BranchStatistics:
-    """Statistics [Q, K], [Q, K] and [Q] of one branch."""
-
-    topk_ids: Tensor
-    topk_logprobs: Tensor
-    entropy: Tensor
+_Found = tuple[Tensor, Tensor, Tensor]
+"""One branch's best ids [Q, K], their log-probabilities [Q, K], and entropies [Q]."""
 
 
 class EagerSession:
@@ -64,11 +56,12 @@ class EagerSession:
                 for chosen in calls
                 for each in self._branches(batch, slot, chosen)
             ]
+            ids, logprobs, entropy = map(torch.stack, zip(*found, strict=True))
             wanted = batch.logits_index.shape
             return Statistics(
-                topk_ids=torch.stack([each.topk_ids for each in found]).view(*wanted, TOP_K).cpu().numpy(),
-                topk_logprobs=torch.stack([each.topk_logprobs for each in found]).view(*wanted, TOP_K).cpu().numpy(),
-                entropy=torch.stack([each.entropy for each in found]).view(*wanted).cpu().numpy(),
+                topk_ids=ids.view(*wanted, TOP_K).cpu().numpy(),
+                topk_logprobs=logprobs.view(*wanted, TOP_K).cpu().numpy(),
+                entropy=entropy.view(*wanted).cpu().numpy(),
             )
 
     def commit(self, request: int, branch: int, count: int) -> None:
@@ -116,8 +109,8 @@ class EagerSession:
         self._caches.clear()
         self._rows.clear()
 
-    def _branches(self, batch: WindowBatch, slot: int, chosen: range) -> list[_BranchStatistics]:
-        """One call of the model for the branches `chosen`, N of them."""
+    def _branches(self, batch: WindowBatch, slot: int, chosen: range) -> list[_Found]:
+        """Return the statistics of the branches `chosen`, N of them, by one call of the model."""
         request = batch.requests[slot]
         index = batch.logits_index[slot, chosen.start : chosen.stop]
         seen = batch.window_mask[slot, chosen.start : chosen.stop]
@@ -152,9 +145,9 @@ def real_length(seen: Bool, wanted: Int64) -> int:
     return 1 + max(int(real.max(initial=0)), int(wanted.max()))
 
 
-def _statistics_from_logits(logits: Tensor, temperature: float) -> _BranchStatistics:
-    """Of rows [Q, V]."""
+def _statistics_from_logits(logits: Tensor, temperature: float) -> _Found:
+    """Return the statistics of rows [Q, V]."""
     logprobs = torch.log_softmax(logits.float() / temperature, dim=-1)
     best = torch.topk(logprobs, TOP_K, dim=-1)
     entropy = -(logprobs.exp() * logprobs).sum(dim=-1)
-    return _BranchStatistics(best.indices, best.values, entropy)
+    return best.indices, best.values, entropy

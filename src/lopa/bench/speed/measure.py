@@ -5,13 +5,11 @@ differs is the forward: one ONNX Runtime call for all branches, or PyTorch eager
 lopa.bench.speed.eager_session for what the published loop does beside that). The sides take turns, prompt by prompt.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-import numpy as np
 import torch
-from torch import Tensor
 
 from lopa.bench.decoded_steps import result_with_steps
 from lopa.bench.eval_set import EvalItem
@@ -23,51 +21,25 @@ from lopa.bench.speed.engine_clock import engine_calls_timed
 from lopa.bench.speed.report import ROUNDS, Decoded, Measured, StepTime, measured_from_turns
 from lopa.bench.turns import in_turns
 from lopa.export.source import source_from_checkpoint
-from lopa.runtime.bundle import Bundle
-from lopa.runtime.bundle.weights import weights_from_bundle
+from lopa.export.verify.origin import check_origin
 from lopa.runtime.decoder import Decoder
-from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import GenerationConfig
-
-_WEIGHT_TOLERANCE = {"float32": 1e-6, "float16": 1e-3, "bfloat16": 8e-3}
-"""Of the larger of 1 and the weight's largest value: the rounding of the bundle's dtype and of merging the adapter."""
-_HALF_A_STEP = 0.51
-"""Of the largest scale: the rounding to integers."""
 
 
 def eager_decoder(decoder: Decoder, checkpoint: Path, lora: Path | None, *, adapter_apart: bool = False) -> Decoder:
-    """A decoder of the same bundle whose session is the eager loop on the checkpoint's weights, its adapter merged, or
-    apart beside the matrices that it changes.
+    """Return a decoder of the same bundle whose session is the eager loop on the checkpoint's weights.
 
-    Raises BadInputError for a checkpoint that cannot be read or whose weights are not the bundle's, and for one without
-    an adapter where that is to be apart.
+    Its adapter is merged, or apart beside the matrices that it changes. Raises BadInputError for a checkpoint that
+    cannot be read, a missing adapter, and one that cannot be apart; raises CheckFailedError for files from which the
+    bundle was not made.
     """
     source = source_from_checkpoint(checkpoint, lora)
+    check_origin(decoder.bundle.manifest.origin, checkpoint, lora)
     weights = {each.name: merged_weight(source, each, "cpu") for each in source.planned}
-    check_same_weights(weights, decoder.bundle)
     model = eager_model_from_weights(source, weights, "cpu")
     if adapter_apart:
         put_adapter_apart(model, source)
     return Decoder(decoder.bundle, EagerSession(model), decoder.tokenizer)
-
-
-def check_same_weights(weights: Mapping[str, Tensor], bundle: Bundle) -> None:
-    """Raise BadInputError unless `weights`, by their names in a bundle, are those of the bundle."""
-    stored = weights_from_bundle(bundle)
-    tolerance = _WEIGHT_TOLERANCE[bundle.manifest.dtype]
-    for name, parameter in weights.items():
-        ours = stored[name].astype(np.float32) if name in stored else np.empty(0, np.float32)
-        theirs = parameter.numpy()
-        # A bundle has matrices [inputs, outputs]; nn.Linear has [outputs, inputs]; the embedding is the same in both.
-        theirs = theirs.T if theirs.ndim == 2 and name != "embedding.weight" else theirs
-        scales = stored.scales(name) if name in stored else None
-        allowed = tolerance * max(1.0, np.abs(theirs).max()) if scales is None else _HALF_A_STEP * scales.max()
-        if ours.shape != theirs.shape or np.abs(ours - theirs).max() > allowed:
-            raise BadInputError(
-                f"{name} of the checkpoint is not that of the bundle {bundle.path}",
-                expected="the checkpoint, and the adapter if any, that the bundle was made from",
-                remedy="give --checkpoint and --lora as they were given to lopa-export onnx",
-            )
 
 
 def measured_speed(

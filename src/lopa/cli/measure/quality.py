@@ -1,23 +1,24 @@
 """lopa-export bench --quality: score and speed of every strategy."""
 
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import click
 
 from lopa.bench.eval_set import eval_set_from_jsonl
-from lopa.bench.evaluation.samples import Samples
+from lopa.bench.evaluation.samples import sample_file, write_samples
 from lopa.bench.figure import check_matplotlib
 from lopa.bench.progress import progress_shown
 from lopa.bench.quality.curves import curves_from_outcomes
-from lopa.bench.quality.decodes import configurations, measured_outcomes, shared_settings, variants_that_fit
+from lopa.bench.quality.decodes import measured_outcomes, shared_settings, variant_config, variants_that_fit
 from lopa.bench.quality.kept_outcomes import KeptOutcomes
 from lopa.bench.quality.measure import rows_from_outcomes
-from lopa.bench.quality.plot import png_with_both_speeds
+from lopa.bench.quality.plot import png_from_quality
 from lopa.bench.quality.report import QualityReport
 from lopa.bench.quality.table import tables_from_quality
 from lopa.bench.quality.variants import EVERY, PUBLISHED, variants_from_text
-from lopa.bench.report import prompt_file, run_now
+from lopa.bench.report import check_output, prompt_file, run_now
 from lopa.cli.measure.report_output import ReportOutput, command_line
 from lopa.cli.program.verbosity import quiet
 from lopa.runtime.decoder import Decoder
@@ -56,13 +57,13 @@ def bench_quality(
         output.check(_NAME)
         # What is asked for by name and cannot be is an error; of all, what can be is measured.
         variants = variants_that_fit(decoder, asked) if strategies in (None, PUBLISHED, EVERY) else asked
-        samples = Samples(items, variants)
         run = run_now(decoder.bundle, device=decoder.session.device, threads=threads, arguments=command_line())
         file = prompt_file(prompts, limit)
         kept = None if output.folder is None else KeptOutcomes(output.folder, _NAME, run, file)
         with ExitStack() as opened:
             if kept is not None and output.folder is not None:
-                samples.check(output.folder)
+                for variant in variants if any(item.task_id for item in items) else ():
+                    check_output(sample_file(output.folder, variant.name))
                 if resume:
                     kept.read()
                     if not quiet():
@@ -70,7 +71,7 @@ def bench_quality(
                 opened.enter_context(kept.writing())
             progress = opened.enter_context(progress_shown("prompts", len(items), quiet=quiet()))
             try:
-                outcomes = measured_outcomes(decoder, items, variants, progress, keeping=kept)
+                outcomes = measured_outcomes(decoder, items, variants, progress, kept=kept)
             except BaseException:
                 if kept is not None and len(kept) and not quiet():
                     click.echo(f"{output.folder} has {len(kept)} outcomes: --resume goes on from there", err=True)
@@ -78,13 +79,11 @@ def bench_quality(
         rows, curves = rows_from_outcomes(items, outcomes), curves_from_outcomes(items, outcomes)
         settings = shared_settings(decoder, variants)
         report = QualityReport(_NAME, run, file, settings, rows, curves)
-        configs = configurations(decoder, variants)
+        own = {variant.name: variant_config(decoder, variant, published=False) for variant in variants}
     if kept is not None and output.folder is not None:
-        for item in items:
-            for variant in variants:
-                samples.keep(variant, item, kept.text(item, variant.name, configs[variant, False]))
-        samples.write(output.folder)
-        report = kept.of_report(report)
-    output.put(_NAME, report, tables_from_quality(report), png_with_both_speeds)
+        if any(item.task_id for item in items):
+            write_samples(output.folder, items, {name: kept.texts(items, name, config) for name, config in own.items()})
+        report = replace(report, outcomes=kept.outcomes)
+    output.put(_NAME, report, tables_from_quality(report), png_from_quality)
     if kept is not None:
         kept.finish()

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import click
 
-from lopa.bench.evaluation.line_sets import lines_of_task
 from lopa.bench.evaluation.published import DATA_SETS, lines_of_data_set, records_from_jsonl
-from lopa.bench.evaluation.waiting_lines import LEAST_LENGTH, MOST_LENGTH, TASKS
+from lopa.bench.evaluation.waiting_lines import LEAST_LENGTH, MOST_LENGTH, TASKS, lines_of_task
 from lopa.bench.report import check_output
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.files.output_file import write_whole

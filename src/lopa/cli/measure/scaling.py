@@ -6,8 +6,9 @@ from pathlib import Path
 from lopa.bench.eval_set import eval_set_from_jsonl
 from lopa.bench.figure import check_matplotlib
 from lopa.bench.report import prompt_file
+from lopa.bench.scaling.measure import decoders_on_cores
 from lopa.bench.scaling.plot import png_from_scaling
-from lopa.bench.scaling.run import decoders_on_cores, scaling_report
+from lopa.bench.scaling.report import scaling_report
 from lopa.bench.scaling.table import tables_from_scaling
 from lopa.cli.measure.report_output import ReportOutput, command_line
 from lopa.cli.program.verbosity import quiet
