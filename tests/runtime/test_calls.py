@@ -171,7 +171,7 @@ def calls(decoder: Decoder, engine: Engine) -> None:
     text: str = "".join(decoder.stream_text([1, 2], strategy="eb", gamma=0.1))
     decoder.generate("text", max_new_token=64)
     decoder.config(max_new_tokens="64")
-    decoder.stream_text("text", strategy="loopa")
+    decoder.stream_text("text", alg="entropie")
     engine.submit("text", block_sise=8)
     wrong: list[GenerationResult] = decoder.generate("text")
     decoder.jobs
