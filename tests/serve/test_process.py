@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,14 @@ def streamed(server: Server, body: dict[str, Any], lines: list[str]) -> threadin
     thread.start()
     assert begun.wait(30)
     return thread
+
+
+@pytest.fixture(autouse=True)
+def _hangups_as_usual() -> Iterator[None]:
+    """Servers are started without what nohup leaves to its children: a hangup that is ignored."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
