@@ -158,7 +158,7 @@ def test_samples_of_one_question_differ_and_come_again(chat_bundle: Path, folder
         ("tiny_likelihood", "", (), "generate_until"),
         ("tiny_completions", ",branches=0", (), "branches 0"),
         ("tiny_completions", "", ("--gen_kwargs", '{"num_beams": 4}'), "'num_beams'"),
-        ("tiny_completions", "", ("--gen_kwargs", '{"max_gen_toks": 4000}'), "max_new_tokens 4000"),
+        ("tiny_completions", "", ("--gen_kwargs", '{"max_gen_toks": 4000}'), "max_new_tokens is 4000"),
         ("tiny_completions", "", ("--batch_size", "0"), "batch_size"),
     ],
 )
