@@ -127,9 +127,7 @@ class Decoder:
         An option that is None is left open. `plan` returns what holds then. Raises BadInputError for options that are
         unknown, wrong, or wrong together.
         """
-        config = _checked_config(base)
-        if options:
-            config = GenerationConfig.from_mapping({**config.requested(), **options})
+        config = _changed_config(base, options)
         self.plan(config)
         return config
 
@@ -283,7 +281,7 @@ class Decoder:
         Raises BadInputError for wrong options, an empty prompt, one that does not fit, and branches="auto" without a
         cost table of this device in the bundle.
         """
-        return self._events(self._job(prompt, self.config(config, **options), drafts=drafts, on_step=on_step))
+        return self._events(self._job(prompt, config, drafts=drafts, on_step=on_step, **options))
 
     def stream_text(
         self,
@@ -308,14 +306,15 @@ class Decoder:
         drafts: bool = False,
         on_step: Callable[[Step], None] | None = None,
         is_wanted: Callable[[], bool] | None = None,
+        **options: Unpack[GenerationOptions],
     ) -> Job:
-        """Return a checked request; `deadline` in seconds from now.
+        """Return a checked request by `config` with `options` changed; `deadline` in seconds from now.
 
         Once `is_wanted` returns False or the deadline has passed, the preparation of its grammar stops: with
         PreparationStoppedError, or as a request that is due. Raises as `stream` does, and for a bad deadline.
         """
         submitted = time.perf_counter()
-        config = _checked_config(config)
+        config = _changed_config(config, options)
         plan = self.plan(config)
         check_callback(on_step)
         if deadline is not None:
@@ -515,6 +514,12 @@ def _checked_config(config: Any) -> GenerationConfig:
             remedy="make one with decoder.config(...)",
         )
     return config
+
+
+def _changed_config(base: GenerationConfig | None, options: GenerationOptions) -> GenerationConfig:
+    """Return `base` with `options` changed, each value checked; whether they go together shows its plan."""
+    config = _checked_config(base)
+    return GenerationConfig.from_mapping({**config.requested(), **options}) if options else config
 
 
 def _outcome(handle: RequestHandle) -> GenerationResult | BadInputError:

@@ -429,11 +429,12 @@ class Engine:
         try:
             return self._decoder._job(
                 prompt,
-                self.config(config, **options),
+                config,
                 deadline=deadline,
                 drafts=drafts,
                 on_step=on_step,
                 is_wanted=lambda: not (self._closed or is_cancelled()),
+                **options,
             )
         except PreparationStoppedError:
             self._check_takes(0)
