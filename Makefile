@@ -24,7 +24,7 @@ test: $(VENV)/test-ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --num-workers 2
-	$(BIN)/lint-imports --config tools/house/layers.toml --no-cache
+	$(BIN)/lint-imports --config tools/checks/layers.toml --no-cache
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal $(COVERAGE:--cov=--cov --cov-report=)
 
 # Clients of others against a real server (docs/serving.md): not a part of `test`, since setting them up takes minutes.

@@ -1,4 +1,4 @@
-"""Draw layers.toml as the Mermaid diagram of docs/architecture.md: `python -m tools.house.picture`."""
+"""Draw layers.toml as the Mermaid diagram of docs/architecture.md: `python -m tools.checks.picture`."""
 
 import re
 import tomllib

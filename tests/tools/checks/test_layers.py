@@ -75,7 +75,7 @@ def test_a_file_that_imports_upwards_is_found(tmp_path: Path) -> None:
 
 
 def test_make_test_checks_the_layers() -> None:
-    command = "lint-imports --config tools/house/layers.toml --no-cache"
+    command = "lint-imports --config tools/checks/layers.toml --no-cache"
     assert command in (PROJECT / "Makefile").read_text(encoding="utf-8")
 
 

@@ -1,12 +1,12 @@
 """The diagram of the architecture page is that of layers.toml, to which the real imports are held."""
 
-from tools.house.picture import PAGE, diagram_from_layers, layers_by_container, page_with_diagram
+from tools.checks.picture import PAGE, diagram_from_layers, layers_by_container, page_with_diagram
 
 
 def test_the_page_shows_the_layers_of_today() -> None:
     page = PAGE.read_text(encoding="utf-8")
     assert page.count("```mermaid\n") == 1
-    assert page_with_diagram(page) == page, "run python -m tools.house.picture"
+    assert page_with_diagram(page) == page, "run python -m tools.checks.picture"
 
 
 def test_a_package_with_layers_and_one_without() -> None:
