@@ -34,9 +34,9 @@ def block_diffusion(
     new: int,
     mask: int,
     end: int,
-    published: bool,
+    reference: bool,
 ) -> tuple[list[int], list[PlainFills]]:
-    """The answer, in published mode to the end of its last block, and the steps.
+    """The answer, in reference mode to the end of its last block, and the steps.
 
     `steps` of equal size for a block; None: at least one position a step. Published: where too few masks are left for a
     step's share the best of all rows are written, decided ones too; blocks are whole; the mask may be proposed.
@@ -87,7 +87,7 @@ def _is_over(answer: list[int | None], end: int) -> bool:
 
 
 def _chosen(
-    cells: list[int | None], sure: torch.Tensor, rule: Rule, threshold: float, share: int, published: bool
+    cells: list[int | None], sure: torch.Tensor, rule: Rule, threshold: float, share: int, reference: bool
 ) -> tuple[list[int], list[float]]:
     """Rows of a block to write, and how far each choice was from another one."""
     undecided = torch.tensor([cell is None for cell in cells])

@@ -72,5 +72,5 @@ def plain_decode(
 
 
 def _summed(logits: Array) -> Array:
-    most = logits.max(axis=1, keepdims=True)
-    return most + np.log(np.exp(logits - most).sum(axis=1, keepdims=True))
+    max = logits.max(axis=1, keepdims=True)
+    return max + np.log(np.exp(logits - max).sum(axis=1, keepdims=True))

@@ -24,7 +24,7 @@ STRATEGIES: list[dict[str, Any]] = [
     {"strategy": "dream", "steps": 12},
     {"strategy": "dream", "alg": "origin", "steps": 12, "temperature": 0.5, "top_p": 0.9, "seed": 4},
     {"strategy": "dream", "alg": "topk_margin", "alg_temp": 0.3, "steps": 12},
-    {"strategy": "top_n", "per_step": 3},
+    {"strategy": "top_n", "tokens_per_step": 3},
     {"strategy": "factor"},
     {"strategy": "klass"},
     {"strategy": "credit"},

@@ -145,7 +145,7 @@ class _Rules:
     def set_shape(self, profile: Any, input: str, min: Any, opt: Any, max: Any) -> None:
         """Three shapes of one rank, each within the next."""
         assert len(min) == len(opt) == len(max)
-        assert all(0 < least <= best <= most for least, best, most in zip(min, opt, max, strict=True)), input
+        assert all(0 < min <= best <= max for min, best, max in zip(min, opt, max, strict=True)), input
         profile.state.shapes = {**getattr(profile.state, "shapes", {}), input: [list(min), list(opt), list(max)]}
 
     def add_optimization_profile(self, config: Any, profile: Any) -> int:

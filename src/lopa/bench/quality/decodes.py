@@ -62,7 +62,7 @@ def measured_outcomes(
 
 def configurations(decoder: Decoder, variants: Sequence[Variant]) -> dict[Configuration, GenerationConfig]:
     """The options of every variant, and of its published twin where it has one."""
-    twins = not decoder.plan().slides  # which has no published mode
+    twins = not decoder.plan().slides  # which has no reference mode
     return {
         (variant, published): variant_config(decoder, variant, published=published)
         for variant in variants
@@ -87,7 +87,7 @@ def variant_config(decoder: Decoder, variant: Variant, *, published: bool) -> Ge
 
 
 def variants_that_fit(decoder: Decoder, variants: Sequence[Variant]) -> tuple[Variant, ...]:
-    """Those that this bundle can be decoded with here: not what its own options forbid (lossless with sliding blocks),
+    """Those that this bundle can be decoded with here: not what its own options forbid (speculative with sliding blocks),
     and `auto` branches only with a cost table of the device."""
     return tuple(variant for variant in variants if _fits(decoder, variant))
 

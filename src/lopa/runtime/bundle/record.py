@@ -1,6 +1,6 @@
 """A JSON file of a bundle that says of which schema and contract it is: how each kind is read strictly, and written.
 
-Knows no kind: what manifest.json, costs, gears and engine.json say is the business of their modules.
+Knows no kind: what manifest.json, costs, buckets and engine.json say is the business of their modules.
 """
 
 from collections.abc import Callable, Iterator, Sequence

@@ -14,7 +14,7 @@ PACKAGE_DEFAULTS: Mapping[str, Any] = {
     "block_add_threshold": 0.1,
     "decoded_token_threshold": 0.95,
     "skip_threshold": 0.9,
-    "decide_frontier": False,
+    "unmask_first_masked": False,
     "confidence": "neg_entropy",
     "window": "full",
     "alignment": "prompt",
@@ -24,10 +24,10 @@ PACKAGE_DEFAULTS: Mapping[str, Any] = {
     "stop": (),
     "stop_at_eos": True,
     "drop_after_eos": True,
-    "lossless": False,
+    "speculative": False,
 }
 """Values of options that neither a request nor a bundle gives. The others have none that holds for all requests."""
-_OF_A_REQUEST = frozenset({"seed", "json_schema", "regex", "grammar", "logprobs", "special_tokens", "published"})
+_OF_A_REQUEST = frozenset({"seed", "json_schema", "regex", "grammar", "logprobs", "special_tokens", "reference"})
 """Options that only a request gives: its draws, its grammar, what is returned, how its text is read."""
 DEFAULT_OPTIONS = tuple(name for name in OPTIONS if name not in _OF_A_REQUEST)
 """Names of the options that can have a default."""

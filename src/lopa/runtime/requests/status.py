@@ -31,7 +31,7 @@ class EngineStatus:
     """Decodes that have not joined."""
     reserved: int
     """Places held for requests that are not submitted yet."""
-    slots: int
+    max_num_seqs: int
     """Decodes that may run at once."""
     queue_limit: int
     """Decodes that may wait beside those that run."""

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from lopa.runtime.checked_values import truth
 from lopa.runtime.files.untrusted_input import object_from_json, refused_as_bad_input, value_from_json
 from lopa.runtime.generation_config import OPTIONS as OPTION_NAMES
 from lopa.serve.limits import ServeLimits
@@ -84,7 +83,7 @@ def asked_of_inputs(
 def _flag(name: str, tensor: Any, parameter: Any) -> bool:
     value = parameter if tensor is None else tensor
     with errors_of_field(name):
-        return False if value is None else truth(name, value)
+        return False if value is None else check_bool(name, value)
 
 
 def _text(name: str, value: Any) -> str | None:
