@@ -113,7 +113,7 @@ def command(
 
     One bucket takes every forward that the recorded options allow; the others are where most of the time is.
     """
-    max = min(buckets, _affordable_buckets(build_seconds, build_seconds_per_bucket, buckets))
+    upper = min(buckets, _affordable_buckets(build_seconds, build_seconds_per_bucket, buckets))
     opened = Bundle.open(bundle)
     manifest = opened.manifest
     if plot is not None:
@@ -135,7 +135,7 @@ def command(
         forwards,
         limits,
         seconds,
-        max=max,
+        max=upper,
         most_bytes=None if memory is None else int(memory * _GIB),
         bytes_of=lambda sizes: bytes_of_bucket(manifest, sizes),
         seconds=_SEARCH_SECONDS,

@@ -88,12 +88,12 @@ def _from_line(line: bytes, kind: type[_Line], source: str) -> _Line:
 
 def _check_fits(step: _StepLine, bundle: Bundle, source: str) -> None:
     """Raise BadInputError for sizes that no decode of `bundle` has: what is planned grows with them."""
-    max = bundle.manifest.dimensions.max_positions
+    longest = bundle.manifest.dimensions.max_positions
     largest = max(step.prefix, step.commit, step.window, step.rows_wanted, step.prompt or 0)
-    if largest > max or len(step.branches) > MAX_BRANCHES:
+    if largest > longest or len(step.branches) > MAX_BRANCHES:
         raise BadInputError(
             f"{source} has {len(step.branches)} branches and a size of {largest} positions",
-            expected=f"at most {MAX_BRANCHES} branches and {max} positions, those of {bundle.path}",
+            expected=f"at most {MAX_BRANCHES} branches and {longest} positions, those of {bundle.path}",
             remedy="record a decode of this bundle: generate --trace",
         )
 
