@@ -4,8 +4,9 @@ import re
 from pathlib import Path
 from xml.etree import ElementTree
 
-from lopa import Decoder
 from tools import pictures
+
+from lopa import Decoder
 
 IMAGES = Path(__file__).parents[2] / "docs" / "images"
 SVG = "{http://www.w3.org/2000/svg}"

@@ -1,7 +1,9 @@
-"""Check the mechanical part of the rules for plain English (CONTRIBUTING.md): `python -m tools.checks.plain_words [PATH ...]`.
+"""Check the mechanical part of the rules for plain English (CONTRIBUTING.md).
 
-Reads Python files (docstrings, constants, class names) and Markdown pages (sentences, terms). ruff holds the rest (D401).
-Exits with 1 when something is found.
+Usage: python -m tools.checks.plain_words [PATH ...]
+
+Reads docstrings, constants and class names of Python files, and sentences and terms of Markdown pages. ruff checks the
+mood of docstrings (D401). Exits with 1 when something is found.
 """
 
 import ast
@@ -108,9 +110,9 @@ def _docstrings(tree: ast.Module) -> Iterator[tuple[int, str]]:
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             for before, statement in zip([node, *node.body], node.body, strict=False):
                 described = before is node or isinstance(before, ast.Assign | ast.AnnAssign)
-                if described and isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
-                    if isinstance(statement.value.value, str):
-                        yield statement.lineno, statement.value.value
+                value = statement.value if described and isinstance(statement, ast.Expr) else None
+                if isinstance(value, ast.Constant) and isinstance(value.value, str):
+                    yield statement.lineno, value.value
 
 
 def _paragraphs(page: str) -> Iterator[tuple[int, str]]:

@@ -40,7 +40,7 @@ from tools.vendors.acl_recording import (
 
 _TOLERANCE = 1e-2
 """Of the largest number: half precision."""
-_RULES = ["thread", "model context", "input room", "alignment", "teardown"]
+_RULES = ["thread", "model context", "input size", "alignment", "teardown"]
 """Shown to hold by forwards of all buckets that agree with the CPU, and a close without an error."""
 
 

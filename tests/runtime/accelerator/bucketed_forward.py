@@ -1,6 +1,6 @@
-"""A forward on the host that sees the shapes of a few buckets only, as an accelerator's does: to test padding with.
+"""A forward on the host that runs a few shape buckets only, like an accelerator, to test padding.
 
-The product pads where the caches are on a device (lopa.runtime.accelerator.session); this one runs anywhere.
+The product pads for caches on a device (lopa.runtime.accelerator.session). This forward runs anywhere.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,35 +22,37 @@ from lopa.runtime.sessions.prefix_cache import CacheShape, Prefix, cache_shape_f
 
 
 def host_session(bundle: Bundle, front: Callable[[Forward, CacheShape], Forward]) -> HostSession:
-    """A session on one CPU thread that runs what `front` puts before its forward."""
+    """Open a session on one CPU thread whose forward is wrapped by `front`."""
     shape = cache_shape_from_manifest(bundle.manifest)
     part = whole_model(bundle.manifest.dimensions.layers)
     return HostSession(front(forward_from_bundle(bundle, part, "cpu", threads=1), shape), "cpu", shape)
 
 
 def bucketed_session(bundle: Bundle, buckets: Sequence[ShapeBucket]) -> HostSession:
-    """A session on one CPU thread, every forward of which is padded to one of `buckets`, or split into several."""
+    """Open a session on one CPU thread that pads or splits every forward to one of `buckets`."""
     return host_session(bundle, lambda forward, shape: BucketedForward(forward, buckets, shape))
 
 
 class BucketedForward:
-    """The Forward protocol: pads every forward to its bucket, runs it by `forward`, cuts the answer back."""
+    """Forward that pads every batch to its shape bucket, runs it and removes the padding from the result."""
 
     def __init__(self, forward: Forward, buckets: Sequence[ShapeBucket], shape: CacheShape) -> None:
         self._forward, self._table, self._shape = forward, BucketTable(buckets), shape
 
     def run(self, batch: WindowBatch, prefix: Prefix) -> tuple[Statistics, tuple[Rows, ...]]:
-        """Forward.run. Raises BadInputError for a window or a prefix that no bucket holds."""
+        """Run one forward. Raises BadInputError for a window or prefix beyond all shape buckets."""
         sizes = sizes_of_batch(batch, prefix.mask.shape[1])
         bucket = self._table.bucket_for(sizes)
         parts = tuple(parts_of_forward(sizes, bucket))
         statistics: list[Statistics] = []
         rows: list[npt.NDArray[Any]] = []
         for part in parts:
-            asked = batch.part(*part)
-            answer, new_rows = self._forward.run(padded_batch(asked, bucket), self._padded_prefix(prefix, part, bucket))
-            statistics.append(answer.part(*map(slice, asked.logits_index.shape)))
-            requests, branches, width = asked.input_ids.shape
+            actual = batch.part(*part)
+            answer, new_rows = self._forward.run(
+                padded_batch(actual, bucket), self._padded_prefix(prefix, part, bucket)
+            )
+            statistics.append(answer.part(*map(slice, actual.logits_index.shape)))
+            requests, branches, width = actual.input_ids.shape
             if not rows:
                 axes = (sizes.requests, sizes.branches, self._shape.kv_heads, width, self._shape.head_size)
                 rows = [np.empty(axes, array.dtype) for array in new_rows]
@@ -59,15 +61,15 @@ class BucketedForward:
         return Statistics.joined(statistics, parts_across(parts)), tuple(rows)
 
     def forget_prefix(self) -> None:
-        """Forward.forget_prefix."""
+        """Drop references to the prefix."""
         self._forward.forget_prefix()
 
     def close(self) -> None:
-        """Forward.close."""
+        """Close the inner forward."""
         self._forward.close()
 
     def _padded_prefix(self, prefix: Prefix, part: Part, bucket: ShapeBucket) -> Prefix:
-        """A copy of the prefix of the requests of `part`, with zeros up to the shape of `bucket`."""
+        """Return a copy of the prefix of `part`'s requests, padded with zeros to the shape of `bucket`."""
         padded = self._shape.zeros(bucket.requests, bucket.prefix)
         real = prefix.mask[part.requests]
         count = min(real.shape[1], bucket.prefix)

@@ -1,7 +1,7 @@
-"""A stand-in for the memory of a device: host memory that is strict, and an engine on it by ONNX Runtime.
+"""A stand-in for device memory: strict host memory, with an ONNX Runtime engine on it.
 
-Nothing in the queue happens before `synchronize`, memory begins with garbage, and every access is held against what is
-allocated. Memories are numbered, and each knows which others it reaches.
+Queued work runs only in `synchronize`, memory starts with garbage, and every access is checked. Memories are numbered,
+and each has a set of reachable peers.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -21,11 +21,11 @@ from lopa.runtime.contract.portable_form import PAST
 from lopa.runtime.sessions.prefix_cache import cache_shape_from_manifest
 
 _APART = 1 << 44
-"""Addresses of different memories never meet."""
+"""Distance between the address ranges of different memories."""
 
 
 class HostMemory:
-    """The DeviceMemory protocol."""
+    """DeviceMemory on the host."""
 
     _memories: dict[int, "HostMemory"] = {}  # noqa: RUF012 - shared on purpose: addresses lead to their memory
 
@@ -33,14 +33,14 @@ class HostMemory:
         self.number = number
         self.blocks = HostBlocks()
         self.sums = {"uploaded": 0, "downloaded": 0, "copied": 0, "from peers": 0}
-        """Bytes."""
-        self.max = 0
-        """Bytes allocated at the same time."""
+        """Bytes copied, by kind."""
+        self.peak = 0
+        """Maximum number of bytes allocated at once."""
         self.closed = False
         self._queue: list[Callable[[], None]] = []
         self._reaches = set(reaches)
-        self.asked: set[int] = set()
-        """Peers that `reach` said yes to."""
+        self.enabled_peers: set[int] = set()
+        """Peers for which `reach` returned True."""
         self._next = (number + 1) * _APART
         self._rng = np.random.default_rng(number)
         HostMemory._memories[number] = self
@@ -49,7 +49,7 @@ class HostMemory:
         assert size > 0
         address, self._next = self._next, self._next + -(-size // ALIGNMENT) * ALIGNMENT + ALIGNMENT
         self.blocks.add(address, size, self)
-        self.max = max(self.max, self.blocks.total(lambda _: True))
+        self.peak = max(self.peak, self.blocks.total(lambda _: True))
         return address
 
     def free(self, address: int) -> None:
@@ -71,8 +71,8 @@ class HostMemory:
         owner = self._memories[source // _APART - 1]
         self.sums["copied" if owner is self else "from peers"] += size * count
         if owner is not self:
-            assert owner.number in self.asked
-            assert self.number in owner.asked, "the other side was not asked"
+            assert owner.number in self.enabled_peers
+            assert self.number in owner.enabled_peers, "the other side did not enable access"
         for piece in range(count):
             to, start = target + piece * target_step, source + piece * source_step
             self._queue.append(partial(self._copy, to, owner, start, size))
@@ -92,7 +92,7 @@ class HostMemory:
     def reach(self, peer: DeviceMemory) -> bool:
         if not isinstance(peer, HostMemory) or peer.number not in self._reaches:
             return False
-        self.asked.add(peer.number)
+        self.enabled_peers.add(peer.number)
         return True
 
     def close(self) -> None:
@@ -104,12 +104,12 @@ class HostMemory:
         self._queue.append(work)
 
     def view(self, address: int, size: int) -> Array:
-        """The bytes there. Fails unless all of them are in one allocation."""
+        """Return a view of the bytes. Raises unless all of them are in one allocation."""
         return self.blocks.view(address, size)
 
 
 class OnnxRuntimeDeviceForward:
-    """The DeviceForward protocol on host memory: ONNX Runtime on a bundle's graph, in float32."""
+    """DeviceForward on host memory: ONNX Runtime on a bundle's graph, in float32."""
 
     def __init__(self, bundle: Bundle, buckets: Sequence[ShapeBucket], memory: HostMemory) -> None:
         options = ort.SessionOptions()
@@ -155,7 +155,9 @@ class OnnxRuntimeDeviceForward:
             _write(self.memory.view(buffers[name].address, array.nbytes), np.ascontiguousarray(array))
 
     def _with_garbage(self, inputs: dict[str, Array]) -> None:
-        """Prefix rows that are not committed: they must be zeros, and may be anything without being felt."""
+        """Check that uncommitted prefix rows are zero, and replace them with random values, which must have no
+        effect.
+        """
         mask = inputs["prefix_mask"].reshape(-1, inputs["prefix_mask"].shape[-1])[:, None, :, None]
         committed = mask == 0 if self.portable else mask
         for name in self._past:
@@ -211,7 +213,7 @@ def device_session(
     reaches: Sequence[int] = (),
     fixed_addresses: bool = False,
 ) -> tuple[DeviceSession, OnnxRuntimeDeviceForward, HostMemory]:
-    """A session on a new memory, and its parts."""
+    """Return a session on a new memory, with its engine and memory."""
     memory = HostMemory(number, reaches=reaches)
     engine = OnnxRuntimeDeviceForward(bundle, buckets, memory)
     shape = cache_shape_from_manifest(bundle.manifest)

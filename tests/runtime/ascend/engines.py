@@ -28,11 +28,11 @@ ALL_TRACES_BUCKETS = [
     bucket(1, 1, 272, 64),
     bucket(1, 5, 272, 384),
 ]
-"""That take every recorded trace."""
+"""Shape buckets that hold every recorded trace."""
 
 
 def bundle_with_engine(source: Path, target: Path, buckets: Sequence[ShapeBucket], soc: str = SOC) -> Path:
-    """A copy of the bundle with a plan and an engine."""
+    """Return a copy of the bundle with a plan and an engine."""
     shutil.copytree(source, target)
     (target / BUCKETS_NAME).write_bytes(json_from_record(plan_of(Bundle.open(target), buckets=list(buckets))))
     add_engine(target, buckets, soc)
@@ -40,7 +40,7 @@ def bundle_with_engine(source: Path, target: Path, buckets: Sequence[ShapeBucket
 
 
 def add_engine(bundle: Path, buckets: Sequence[ShapeBucket], soc: str = SOC) -> StoredAscendEngine:
-    """Compile one into the bundle. The toolkit and its cache lie beside it."""
+    """Compile an engine into the bundle. The toolkit and its cache are next to the bundle."""
     opened = Bundle.open(bundle)
     toolkit = stand_in_toolkit(bundle.parent / "toolkit")
     with pytest.MonkeyPatch.context() as patch:
@@ -53,16 +53,18 @@ def add_engine(bundle: Path, buckets: Sequence[ShapeBucket], soc: str = SOC) -> 
 
 
 def engine_of_static_models(bundle: Path, buckets: Sequence[ShapeBucket], soc: str = SOC) -> StoredAscendEngine:
-    """One OM of fixed shapes for each bucket, as for a quantized graph: put together from engines of one bucket each."""
+    """Build an engine with one static OM per shape bucket, as for a quantized graph, from engines of one bucket
+    each.
+    """
     found: list[AscendEngine] = []
-    kept = bundle.parent / "models"
-    kept.mkdir()
+    models = bundle.parent / "models"
+    models.mkdir()
     for number, each in enumerate(buckets):
         one = add_engine(bundle, [each], soc)
         assert not one.engine.dynamic
         (record,) = [file for file in one.engine.files if file.path == one.engine.buckets[0].model]
         name = f"bucket{number}.om"
-        shutil.copy(one.folder / record.path, kept / name)
+        shutil.copy(one.folder / record.path, models / name)
         files = [file for file in one.engine.files if file is not record]
         engine = msgspec.structs.replace(
             one.engine,
@@ -71,7 +73,7 @@ def engine_of_static_models(bundle: Path, buckets: Sequence[ShapeBucket], soc: s
         )
         found.append(engine)
         folder = one.folder
-    for model in kept.iterdir():
+    for model in models.iterdir():
         shutil.copy(model, folder)
     dims = {
         each.name: [each.dims, *(other.dims for other in others)]
@@ -87,12 +89,12 @@ def engine_of_static_models(bundle: Path, buckets: Sequence[ShapeBucket], soc: s
         [
             dim
             for each, mine in zip(inputs, engine.inputs, strict=True)
-            for hole, dim in zip(each.dims, mine.dims, strict=True)
-            if hole == -1
+            for own_dim, dim in zip(each.dims, mine.dims, strict=True)
+            if own_dim == -1
         ]
         for engine in found
     ]
-    joined = msgspec.structs.replace(
+    merged = msgspec.structs.replace(
         found[-1],
         inputs=inputs,
         buckets=[
@@ -103,5 +105,5 @@ def engine_of_static_models(bundle: Path, buckets: Sequence[ShapeBucket], soc: s
             *(file for engine in found[:-1] for file in engine.files if file.path.endswith(".om")),
         ],
     )
-    (folder / ENGINE_NAME).write_bytes(json_from_record(joined))
+    (folder / ENGINE_NAME).write_bytes(json_from_record(merged))
     return ASCEND_ENGINES.read(folder)

@@ -1,4 +1,4 @@
-"""Shapes of forwards that no bucket holds."""
+"""Forwards in shapes that no shape bucket holds."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from lopa.runtime.cuda.memory import CudaMemory
 
 @pytest.mark.parametrize(("window", "expected"), [(97, 100), (99, 100), (100, 100), (101, 104)])
 @pytest.mark.parametrize("with_buckets", [True, False])
-def test_windows_are_of_lengths_that_fused_attention_takes(
+def test_windows_are_rounded_up_for_fused_attention(
     window: int, expected: int, with_buckets: bool, tiny_bundle: Path, machine: StandInOrt
 ) -> None:
     memory = CudaMemory(calls_of_installed_cuda(), 0)

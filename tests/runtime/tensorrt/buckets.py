@@ -16,11 +16,11 @@ from lopa.runtime.tensorrt.manifest import EngineTarget, target_of_device
 
 DEVICE = CudaDevice(0, GPU, "9.0", 80 << 30)
 WANTED = 257
-"""256 generated positions and a kept row."""
+"""Sampled positions: 256 generated positions and a kept row."""
 
 
 def target(trt: ModuleType, device: CudaDevice = DEVICE) -> EngineTarget:
-    """What `trt` builds for on a machine with `device`."""
+    """Return the target that `trt` builds for on a machine with `device`."""
     return target_of_device(device, trt.__version__)
 
 

@@ -1,4 +1,4 @@
-"""Real TensorRT on a real GPU: build, verify, decode. Skipped, with the reason, where either is missing."""
+"""Real TensorRT on a real GPU: build, verify, decode. Skipped with a reason if either is missing."""
 
 import shutil
 from pathlib import Path
@@ -28,14 +28,14 @@ pytestmark = pytest.mark.tensorrt
 
 @pytest.fixture(scope="module", params=sorted(LIBRARIES))
 def library(request: pytest.FixtureRequest) -> TensorRTLibrary:
-    """Each of both, where it is here beside a GPU."""
+    """Return each library that is installed on a machine with a GPU."""
     found = LIBRARIES[request.param]
     try:
         found.module()
         calls_of_installed_cuda()
         cuda_device(0)
     except MissingBackendError as error:
-        pytest.skip(f"not on this machine: {error.received}")
+        pytest.skip(f"not available: {error.received}")
     return found
 
 
@@ -60,7 +60,7 @@ def built(
         ("bfloat16", "numpy", BuildFlags()),
     ],
 )
-def test_engines_are_verified(
+def test_engines_pass_verify(
     dtype: Literal["float32", "float16", "bfloat16"],
     against: str,
     flags: BuildFlags,
@@ -80,7 +80,7 @@ def test_recorded_traces(count: int, tiny_bundle: Path, library: TensorRTLibrary
         try:
             cuda_device(number)
         except MissingBackendError as error:
-            pytest.skip(f"not on this machine: {error.received}")
+            pytest.skip(f"not available: {error.received}")
     bundle = Bundle.open(Path(shutil.copytree(tiny_bundle, tmp_path / "bundle")))
     mark_verified(built(bundle, library, BUCKETS, BuildFlags()), cuda_device(0))
     session = session_from_devices(bundle, [f"{library.name}:{number}" for number in range(count)])

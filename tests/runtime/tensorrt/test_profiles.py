@@ -1,4 +1,4 @@
-"""Every forward falls into exactly one profile, padded to a shape that the profile takes."""
+"""Every forward has exactly one profile, and is padded to a shape that the profile takes."""
 
 from pathlib import Path
 
@@ -34,7 +34,7 @@ TABLE = ProfileTable(BUCKETS, PREFILL)
 
 @st.composite
 def bucket_plans(draw: st.DrawFn) -> list[ShapeBucket]:
-    """Any plan that can be used: its last bucket takes every window and prefix."""
+    """Draw a valid plan whose last shape bucket holds every window and prefix."""
     buckets = draw(
         st.lists(
             st.builds(
@@ -55,7 +55,7 @@ def bucket_plans(draw: st.DrawFn) -> list[ShapeBucket]:
 
 @st.composite
 def forwards(draw: st.DrawFn, buckets: list[ShapeBucket]) -> Sizes:
-    """What a decoder can ask within the limits of `buckets`; more requests and branches than a bucket has, too."""
+    """Draw a forward within the limits of `buckets`, possibly with more requests and branches than a bucket has."""
     window = draw(st.integers(1, max(each.window for each in buckets)))
     return Sizes(
         requests=draw(st.integers(1, 8)),
@@ -75,10 +75,12 @@ def test_every_forward_has_exactly_one_profile(data: st.DataObject) -> None:
     number, shape = ProfileTable(buckets, prefill).profile_for(sizes)
     profiles = profiles_of_buckets(buckets, prefill)
     assert profiles[number].holds(shape)
-    assert shape.holds_rows(sizes)
+    assert shape.fits_rows(sizes)
     if number < len(buckets):
         assert shape == buckets[number]
-        assert [index for index, each in enumerate(profiles[:-1]) if each.holds(shape)] == [number]  # no other bucket's
+        assert [index for index, each in enumerate(profiles[:-1]) if each.holds(shape)] == [
+            number
+        ]  # no other bucket has this shape
         in_range = sizes.requests <= prefill.max.requests and sizes.branches == 1
         assert not in_range or sizes.window < prefill.min.window
     else:
@@ -98,21 +100,21 @@ def test_every_forward_has_exactly_one_profile(data: st.DataObject) -> None:
     [
         (Sizes(1, 1, 20, 64, 20), 0, 32),
         (Sizes(1, 4, 96, 384, 96), 1, 96),
-        (Sizes(1, 1, 288, 64, 257), 2, 288),  # as long as the longest bucket but one
+        (Sizes(1, 1, 288, 64, 257), 2, 288),  # as long as the second longest bucket
         (Sizes(1, 1, 289, 64, 257), 4, 320),
         (Sizes(2, 1, 560, 64, 32), 4, 576),
-        (Sizes(3, 1, 560, 64, 32), 3, 640),  # more requests than the range holds at once
+        (Sizes(3, 1, 560, 64, 32), 3, 640),  # more requests than the range allows
         (Sizes(1, 1, 640, 896, 257), 4, 640),
-        (Sizes(1, 4, 289, 896, 257), 3, 640),  # branches: no first window of a prompt
+        (Sizes(1, 4, 289, 896, 257), 3, 640),  # branches: not the first window of a prompt
     ],
 )
-def test_long_windows_of_one_branch_run_in_the_range(sizes: Sizes, profile: int, window: int) -> None:
+def test_long_one_branch_windows_run_in_the_range(sizes: Sizes, profile: int, window: int) -> None:
     number, shape = TABLE.profile_for(sizes)
     assert (number, shape.window) == (profile, window)
 
 
-def test_the_forwards_of_real_decodes_have_profiles(tiny_bundle: Path) -> None:
-    """By the bundle's own defaults, alone and three requests in a forward."""
+def test_forwards_of_real_decodes_have_profiles(tiny_bundle: Path) -> None:
+    """Uses the bundle's defaults, for single requests and three requests per forward."""
     prompts = [item.prompt for item in eval_set_from_jsonl(EVAL, limit=1)]
     with Decoder.open(tiny_bundle, ["cpu"], threads=1) as decoder:
         recording = recording_from_decoder(
@@ -125,38 +127,38 @@ def test_the_forwards_of_real_decodes_have_profiles(tiny_bundle: Path) -> None:
         for sizes in forwards:
             number, shape = TABLE.profile_for(sizes)
             assert profiles[number].holds(shape)
-            assert shape.holds_rows(sizes)
+            assert shape.fits_rows(sizes)
 
 
-def test_what_no_profile_holds_is_refused() -> None:
+def test_forward_beyond_all_profiles_raises() -> None:
     for sizes in (Sizes(1, 1, 641, 64, 1), Sizes(1, 1, 1, 960, 1), Sizes(1, 1, 300, 64, 258)):
-        with pytest.raises(BadInputError, match="as the largest bucket"):
+        with pytest.raises(BadInputError, match="the largest shape bucket"):
             TABLE.profile_for(sizes)
 
 
-def test_a_window_is_not_padded_beyond_the_range() -> None:
+def test_padding_stays_within_the_range() -> None:
     buckets = [bucket(1, 1, 10, 128, 1.0), bucket(1, 1, 100, 128, 2.0)]
     number, shape = ProfileTable(buckets, prefill_range(buckets)).profile_for(Sizes(1, 1, 80, 64, 80))
     assert (number, shape.window, shape.wanted) == (2, 100, 100)
 
 
-def test_one_window_in_all_buckets_leaves_the_range_that_window() -> None:
-    alone = [bucket(1, 4, 96, 128, 1.0)]
-    table = ProfileTable(alone, prefill_range(alone))
+def test_range_with_one_window_length() -> None:
+    single = [bucket(1, 4, 96, 128, 1.0)]
+    table = ProfileTable(single, prefill_range(single))
     assert table.profile_for(Sizes(1, 1, 95, 64, 1))[0] == 0
     assert table.profile_for(Sizes(1, 1, 96, 64, 1))[0] == 1
 
 
-def test_a_range_is_in_order_and_its_best_lies_within() -> None:
+def test_range_is_ordered() -> None:
     for buckets in (BUCKETS, BUCKETS[:1], [bucket(1, 1, 10, 64, 1.0), bucket(1, 2, 11, 128, 2.0)]):
         found = prefill_range(buckets)
         for name in ("requests", "branches", "window", "prefix", "wanted"):
-            lower, best, upper = (getattr(axes, name) for axes in (found.min, found.best, found.max))
-            assert 1 <= lower <= best <= upper, name
+            low, best, high = (getattr(axes, name) for axes in (found.min, found.best, found.max))
+            assert 1 <= low <= best <= high, name
         assert found.best.wanted <= found.best.window
 
 
-def test_shapes_are_those_of_a_padded_forward(tiny_bundle: Path) -> None:
+def test_shapes_match_a_padded_forward(tiny_bundle: Path) -> None:
     manifest = Bundle.open(tiny_bundle).manifest
     dimensions = manifest.dimensions
     random = np.random.default_rng(5)

@@ -1,4 +1,4 @@
-"""What a device session asks of whoever computes a forward from device memory to device memory. Knows no vendor."""
+"""Protocol of a forward from device memory to device memory, as device sessions use it."""
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol, runtime_checkable
@@ -9,37 +9,37 @@ from lopa.runtime.bundle.buckets import ShapeBucket
 
 
 class DeviceForward(Protocol):
-    """One forward in the shape of a bucket, from device memory to device memory, without memory of requests."""
+    """One forward in the shape of a shape bucket, from device memory to device memory, without state per request."""
 
     @property
     def memory(self) -> DeviceMemory:
-        """Of the device, with the stream that forwards run on."""
+        """Memory of the device, with the stream that forwards run on."""
 
     @property
     def form(self) -> GraphForm:
-        """The shapes of the graph's inputs and outputs."""
+        """Form of the graph's inputs and outputs."""
 
     @property
     def buckets(self) -> Sequence[ShapeBucket]:
-        """All shapes there are, as buckets.buckets_can_be_used wants them."""
+        """All shape buckets, as `buckets_can_be_used` requires."""
 
     @property
     def sizes(self) -> Mapping[str, int]:
-        """Bytes to have for every input and output but the prefix, by name: enough for every bucket."""
+        """Bytes of every input and output except the prefix, by name, enough for every shape bucket."""
 
     def enqueue(self, bucket: ShapeBucket, buffers: Mapping[str, Buffer]) -> None:
-        """Put a forward in the stream's queue; `buffers` has every input and output of the contract by name.
+        """Enqueue a forward on the stream. `buffers` has every input and output of the contract by name.
 
-        Each holds at least what the shape of `bucket` needs.
+        Each buffer has at least the size that the shape of `bucket` needs.
         """
 
     def close(self) -> None:
-        """Free everything but the memory; nothing is in the queue."""
+        """Free everything except the memory. The queue must be empty."""
 
 
 @runtime_checkable
 class AnyShapeForward(DeviceForward, Protocol):
-    """A forward that runs shapes which are none of its buckets too; it may have no buckets at all."""
+    """A forward that also runs shapes outside its shape buckets, and may have no shape buckets."""
 
     def sizes_of(self, bucket: ShapeBucket) -> Mapping[str, int]:
-        """Bytes of every input and output but the prefix in any shape, by name."""
+        """Return the bytes of every input and output except the prefix, by name, for any shape."""

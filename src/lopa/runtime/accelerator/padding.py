@@ -1,7 +1,8 @@
-"""A forward cut into parts that fit a bucket, and padded to its shape. Pure; knows arrays only.
+"""Split a forward into parts that fit a shape bucket, and pad them to its shape.
 
-Padding is inert. A padding row sees itself alone and no real row sees it; a padding branch is made of such rows, and so
-is a padding request, which has no committed prefix row either. What padding computes is cut off (Statistics.part).
+Padding has no effect. A padding row attends to itself only, and no real row attends to it. Padding branches and
+requests consist of such rows; padding requests also have no committed prefix rows. Statistics.part removes the padding
+results.
 """
 
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ from lopa.runtime.contract.sizes import Sizes
 
 
 def parts_of_forward(sizes: Sizes, bucket: ShapeBucket) -> Iterator[Part]:
-    """The parts of `sizes` that fit `bucket` one by one; as many as bucket.forwards."""
+    """Yield the parts of `sizes` that each fit `bucket`, as many as `bucket.forwards` returns."""
     requests = range(0, sizes.requests, bucket.requests)
     branches = range(0, sizes.branches, bucket.branches)
     for request, branch in product(requests, branches):
@@ -27,7 +28,9 @@ def parts_of_forward(sizes: Sizes, bucket: ShapeBucket) -> Iterator[Part]:
 
 
 def padded_batch(batch: WindowBatch, bucket: ShapeBucket) -> WindowBatch:
-    """`batch`, which fits `bucket`, in the bucket's shape. Padding requests have negative numbers of their own."""
+    """Return `batch`, which fits `bucket`, padded to the bucket's shape. Padding requests have unique negative
+    numbers.
+    """
     requests, branches, width = batch.input_ids.shape
     rows = (bucket.requests, bucket.branches, bucket.window)
     input_ids = np.zeros(rows, np.int64)

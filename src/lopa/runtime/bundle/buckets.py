@@ -1,7 +1,7 @@
-"""shape_buckets.json: the few shapes that engines are built for (buckets), and which of them serves a forward.
+"""Shape buckets: the few shapes that engines are built for (`BUCKETS_NAME`), and the choice of one for a forward.
 
-A forward runs in a shape that was planned for: rows, branches and requests that it does not have are padding. Does not
-make a plan (lopa.bench.buckets.planner), does not pad (accelerator.padding), knows no engine.
+A forward runs in a planned shape; missing rows, branches and requests are padded. `lopa.bench.buckets.planner` makes
+plans, and `accelerator.padding` pads.
 """
 
 from bisect import bisect_left
@@ -21,14 +21,16 @@ from lopa.runtime.errors import BadInputError
 
 BUCKETS_SCHEMA = 1
 BUCKETS_NAME = "shape_buckets.json"
-"""File name in a bundle, beside the manifest."""
+"""File name in a bundle, next to the manifest."""
 _FORMER_NAME = "gears.json"
 _FORMER_KEYS = {"gears": "buckets", "gear_bytes": "bucket_bytes"}
 SPLIT_COST = 1.1
-"""By how much a forward that is one of several counts more than alone: answers are copied together, and the host does
-more. It also keeps differences within the error of a measurement from splitting anything."""
+"""Cost factor of a forward that is split into several.
+
+It covers concatenation and extra host work, and avoids splits for gains within measurement error.
+"""
 MAX_MASK_BYTES = 2**32
-"""That the window mask of a bucket may take, [R, B, W, W]: its largest input on the host."""
+"""Maximum size of a shape bucket's window mask [R, B, W, W], its largest input on the host."""
 _REMEDY = "plan again: lopa-export plan BUNDLE"
 
 Seconds = Annotated[float, Meta(ge=0, le=1e9)]
@@ -36,25 +38,26 @@ Count = Annotated[int, Meta(ge=0, le=2**48)]
 
 
 class ShapeBucket(Sizes, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One shape, and what it costs. An engine built for it sees nothing else."""
+    """One shape and its cost. An engine built for it runs no other shape."""
 
     seconds: Annotated[float, Meta(gt=0, le=1e9)]
-    """Expected, of one forward in this shape."""
+    """Expected seconds of one forward in this shape."""
 
     def forwards(self, sizes: Sizes) -> int:
-        """How many forwards in this shape serve `sizes`, whose window, prefix and wanted rows must fit.
+        """Return the number of forwards in this shape that serve `sizes`.
 
-        Requests and branches do not see each other, so that they can be split; the rows of a window do.
+        Window, prefix and sampled positions must fit. Requests and branches are independent, so they can be split. The
+        rows of a window attend to each other and cannot.
         """
         return -(-sizes.requests // self.requests) * -(-sizes.branches // self.branches)
 
     def seconds_for(self, sizes: Sizes) -> float:
-        """Expected for all these forwards, and for putting their answers together."""
+        """Return the expected seconds of all these forwards, including concatenation."""
         forwards = self.forwards(sizes)
         return self.seconds * (forwards if forwards == 1 else SPLIT_COST * forwards)
 
-    def holds_rows(self, sizes: Sizes) -> bool:
-        """Whether window, prefix and wanted rows fit."""
+    def fits_rows(self, sizes: Sizes) -> bool:
+        """Return True if window, prefix and sampled positions fit."""
         return sizes.window <= self.window and sizes.prefix <= self.prefix and sizes.wanted <= self.wanted
 
 
@@ -62,12 +65,12 @@ ShapeBuckets = Annotated[list[ShapeBucket], Meta(min_length=1, max_length=256)]
 
 
 def bucket_from_sizes(sizes: Sizes, seconds: float) -> ShapeBucket:
-    """The bucket of this shape."""
+    """Return the shape bucket of this shape."""
     return ShapeBucket(*msgspec.structs.astuple(sizes), seconds=seconds)
 
 
 class Source(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What the shapes of a plan were counted in: a file of traces, or prompts that were decoded for it."""
+    """Origin of the counted shapes: a trace file, or prompts that were decoded for the plan."""
 
     name: str
     sha256: str
@@ -75,76 +78,84 @@ class Source(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
 
 class BucketPlanCosts(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The seconds that a plan was made with."""
+    """Origin of the seconds that a plan was made with."""
 
     kind: str
-    """measured or modelled."""
+    """"measured" or "modelled"."""
     device: str
     machine: str
     measured: str | None
-    """ISO date and time; None for a model."""
+    """Date and time of the measurement in ISO format, or None for a model."""
 
 
 class Expected(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What the plan makes of the forwards of its sources, by its costs. Seconds are means of one forward."""
+    """Expected effect of a plan on the forwards of its sources. Seconds are means per forward."""
 
     seconds: Seconds
     no_padding_seconds: Seconds
-    """If every shape had an engine of its own."""
+    """Mean seconds if every shape had its own engine."""
     least_seconds: Seconds
-    """Proven: no choice of as many buckets among the sizes considered is faster. Equal to `seconds` for a best plan."""
+    """Proven lower bound for this number of shape buckets among the sizes considered. It equals `seconds` for an
+    optimal plan.
+    """
     padding: Seconds
-    """Padding rows (requests x branches x window) for each real one."""
+    """Padding rows (requests x branches x window) per real row."""
 
 
 class BucketPlan(Record, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The whole file. The last bucket takes every window and prefix within the limits that were planned for."""
+    """The whole plan file. The last shape bucket holds every window and prefix within the planned limits."""
 
     weights_sha256: str
-    """Of the bundle that was planned for."""
+    """SHA-256 of the weights of the planned bundle."""
     made: str
-    """ISO date and time."""
+    """Date and time of planning, in ISO format."""
     sources: Annotated[list[Source], Meta(max_length=4096)]
     costs: BucketPlanCosts
     every_size: bool
-    """Whether all sizes that occur were considered; otherwise they were too many, and some were rounded up first."""
+    """True if all occurring sizes were considered. Otherwise there were too many, and some were rounded up first."""
     bucket_bytes: Count
-    """Of the inputs and outputs of the largest bucket, caches included (not weights, nor an engine's workspace)."""
+    """Bytes of the inputs and outputs of the largest shape bucket.
+
+    Includes caches, but neither weights nor an engine's workspace.
+    """
     expected: Expected
     buckets: ShapeBuckets
-    """Small ones first."""
+    """Shape buckets in ascending size."""
 
 
 class BucketTable:
-    """Chooses among buckets: what serves which sizes is worked out once, when such sizes first occur."""
+    """Selects shape buckets and caches each choice."""
 
     def __init__(self, buckets: Sequence[ShapeBucket]) -> None:
-        """`buckets` as `buckets_can_be_used` wants them."""
+        """Create a table of `buckets` that pass `buckets_can_be_used`."""
         self._buckets = tuple(buckets)
-        self._most = Sizes(*(max(getattr(bucket, name) for bucket in buckets) for name in Sizes.__struct_fields__))
+        self._max_sizes = Sizes(*(max(getattr(bucket, name) for bucket in buckets) for name in Sizes.__struct_fields__))
         self._windows = sorted({bucket.window for bucket in buckets})
         self._prefixes = sorted({bucket.prefix for bucket in buckets})
         self._cheapest: dict[tuple[int, int, int, int], ShapeBucket] = {}
-        """By requests, branches, and the sizes of buckets that hold window and prefix: as many as a program comes to."""
+        """Choices by requests, branches, and the bucket sizes that hold window and prefix."""
 
     def holds(self, sizes: Sizes) -> bool:
-        """Whether some bucket has room for the window, the prefix and the wanted rows, which cannot be split."""
-        upper = self._most
-        return sizes.window <= upper.window and sizes.prefix <= upper.prefix and sizes.wanted <= upper.wanted
+        """Return True if some shape bucket holds the window, the prefix and the sampled positions, which cannot be
+        split.
+        """
+        limits = self._max_sizes
+        return sizes.window <= limits.window and sizes.prefix <= limits.prefix and sizes.wanted <= limits.wanted
 
     def bucket_for(self, sizes: Sizes) -> ShapeBucket:
-        """The bucket with the least `seconds_for` these sizes.
+        """Return the shape bucket with the smallest `seconds_for` these sizes.
 
-        That is mostly one that covers them. Where none does, or where forwards of parts are much cheaper, requests and
-        branches are split. Raises BadInputError when no bucket holds the window, the prefix or the wanted rows: those
-        cannot be split, since a window's rows see each other.
+        It usually covers the whole forward. Requests and branches are split if no shape bucket does, or if split
+        forwards are much cheaper. Raises BadInputError if no shape bucket holds the window, the prefix or the sampled
+        positions. These cannot be split, because a window's rows attend to each other.
         """
-        largest = self._most
+        limits = self._max_sizes
         if not self.holds(sizes):
             raise BadInputError(
-                f"a forward over {sizes.window} window rows, {sizes.prefix} prefix rows and {sizes.wanted} wanted rows",
-                expected=f"at most {largest.window}, {largest.prefix} and {largest.wanted}, as the largest bucket; the rows of a "
-                "window see each other and cannot be run in parts",
+                f"a forward with {sizes.window} query tokens, {sizes.prefix} cached tokens and {sizes.wanted} sampled "
+                "positions",
+                expected=f"at most {limits.window}, {limits.prefix} and {limits.wanted}, the largest shape bucket "
+                "(a window cannot be run in parts)",
                 remedy="shorten the prompt or lower max_new_tokens, or plan again with a larger --max-prompt",
             )
         window = _rounded_up(self._windows, max(sizes.window, sizes.wanted))
@@ -155,28 +166,28 @@ class BucketTable:
         return self._cheapest[key]
 
     def _bucket_from_sizes(self, sizes: Sizes) -> ShapeBucket:
-        """Of equally cheap ones the first."""
+        """Return the cheapest shape bucket; ties go to the first."""
         return min(
-            (bucket for bucket in self._buckets if bucket.holds_rows(sizes)),
+            (bucket for bucket in self._buckets if bucket.fits_rows(sizes)),
             key=lambda bucket: bucket.seconds_for(sizes),
         )
 
 
 def bucket_plan_path(folder: Path) -> Path:
-    """Return where the bundle `folder` has its plan: shape_buckets.json, or gears.json of an earlier version."""
+    """Return the path of a bundle's plan: shape_buckets.json, or the gears.json of an earlier version."""
     former = folder / _FORMER_NAME
     return former if former.is_file() and not (folder / BUCKETS_NAME).exists() else folder / BUCKETS_NAME
 
 
 def bucket_plan_from_file(path: Path, bundle: Bundle) -> BucketPlan:
-    """Read and check a plan. Raises BadInputError when it cannot be used, or was made for another bundle."""
+    """Read and check a plan. Raises BadInputError if it is unusable or was made for another bundle."""
     plan = record_from_file(
         path,
         BucketPlan,
         what="a plan of shape buckets",
         schema=BUCKETS_SCHEMA,
         remedy=_REMEDY,
-        checks=[_reasons_against_buckets],
+        checks=[_find_bucket_errors],
         former_keys=_FORMER_KEYS,
     )
     weights = bundle.manifest.weights_digest
@@ -188,42 +199,42 @@ def bucket_plan_from_file(path: Path, bundle: Bundle) -> BucketPlan:
     return plan
 
 
-def _reasons_against_buckets(plan: BucketPlan) -> Reasons:
+def _find_bucket_errors(plan: BucketPlan) -> Reasons:
     if not buckets_can_be_used(plan.buckets):
         yield (
-            f"the buckets {[_sizes_text(bucket) for bucket in plan.buckets]}",
+            f"the shape buckets {[_sizes_text(bucket) for bucket in plan.buckets]}",
             f"sizes of at least 1, prefixes in multiples of {TILE}, window masks of at most {MAX_MASK_BYTES} bytes, "
-            "as many wanted rows as window rows up to a common limit, and one bucket with the longest window and the "
-            "longest prefix",
+            "as many sampled positions as query tokens up to a common limit, and one shape bucket with the longest "
+            "window and the longest prefix",
         )
 
 
 def check_buckets_fit(buckets: Sequence[ShapeBucket], manifest: Manifest, *, source: str, remedy: str) -> None:
-    """Raise BadInputError for buckets beyond twice the model's positions, which no decode comes near.
+    """Raise BadInputError for shape buckets beyond twice the model's positions.
 
-    Twice, since sizes are rounded up and a plan may be made for longer prompts than the model was trained for.
+    Twice, because sizes are rounded up, and because a plan may cover longer prompts than the model was trained for.
     """
-    longest = tiles(2 * manifest.dimensions.max_positions)
+    max_rows = tiles(2 * manifest.dimensions.max_positions)
     for bucket in buckets:
-        if max(bucket.window, bucket.prefix) > longest:
+        if max(bucket.window, bucket.prefix) > max_rows:
             raise BadInputError(
-                f"{source} has the bucket {_sizes_text(bucket)}",
-                expected=f"windows and prefixes of at most {longest}, for a model of "
+                f"{source} has the shape bucket {_sizes_text(bucket)}",
+                expected=f"windows and prefixes of at most {max_rows}, for a model of "
                 f"{manifest.dimensions.max_positions} positions",
                 remedy=remedy,
             )
 
 
 def buckets_can_be_used(buckets: Sequence[ShapeBucket]) -> bool:
-    """Whether every bucket is a shape of the contract, and one takes every window, prefix and wanted row.
+    """Return True if every shape bucket fits the contract and one holds every window, prefix and sampled position.
 
-    Wanted rows follow the window up to the most that a decode can want, so that a bucket with room for a window has room
-    for what is wanted of it.
+    The number of sampled positions equals the window up to a common limit. A shape bucket that holds a window thus also
+    holds its sampled positions.
     """
     window, prefix, wanted = (
         max((getattr(bucket, name) for bucket in buckets), default=0) for name in ("window", "prefix", "wanted")
     )
-    sound = all(
+    valid = all(
         min(bucket.requests, bucket.branches, bucket.wanted, bucket.prefix) >= 1
         and bucket.wanted == min(bucket.window, wanted)
         and bucket.prefix % TILE == 0
@@ -231,11 +242,11 @@ def buckets_can_be_used(buckets: Sequence[ShapeBucket]) -> bool:
         and bucket.seconds > 0
         for bucket in buckets
     )
-    return sound and any((bucket.window, bucket.prefix) == (window, prefix) for bucket in buckets)
+    return valid and any((bucket.window, bucket.prefix) == (window, prefix) for bucket in buckets)
 
 
 def _rounded_up(values: Sequence[int], number: int) -> int:
-    """The first of the ascending `values` that is not smaller than `number`."""
+    """Return the first of the ascending `values` that is at least `number`."""
     return values[bisect_left(values, number)]
 
 

@@ -1,7 +1,7 @@
-"""One bucket of a TensorRT engine: its contexts, and the CUDA graphs of its forward. Knows no request.
+"""One shape bucket of a TensorRT engine: its contexts and CUDA graphs.
 
-A graph has the addresses of its inputs and outputs in it, and the state of its context. So every set of addresses that
-comes back, of which a forward in parts has one for each part, gets a context and a graph of its own.
+A graph contains the addresses of its inputs and outputs, and the state of its context. So every recurring set of
+addresses gets its own context and graph. A forward in parts has one set per part.
 """
 
 import logging
@@ -12,12 +12,12 @@ from lopa.runtime.cuda.graphs import CaptureError, CudaGraphs
 from lopa.runtime.tensorrt.plan import ProfileContext
 
 MAX_GRAPHS = 8
-"""Of one bucket."""
+"""Maximum number of CUDA graphs per shape bucket."""
 _log = logging.getLogger(__name__)
 
 
 class BucketRunner:
-    """Runs a bucket at whatever addresses it is given."""
+    """Runs a shape bucket at any addresses."""
 
     def __init__(
         self,
@@ -27,9 +27,9 @@ class BucketRunner:
         *,
         can_be_captured: bool,
     ) -> None:
-        """`new_context` makes a context that knows the shapes of the bucket; raises what it raises.
+        """Create a runner. `new_context` returns a context with the bucket's shapes set. Its errors propagate.
 
-        `has_room` says whether the GPU has memory for one more.
+        `has_room` returns True if the GPU has memory for another context.
         """
         self._new_context = new_context
         self._has_room = has_room
@@ -37,36 +37,36 @@ class BucketRunner:
         self._graphs = graphs
         self._unused: list[ProfileContext] = [new_context()]
         self._forwards: list[_Forward] = []
-        """The one that was begun longest ago first."""
+        """Forwards in order of creation."""
 
     def enqueue(self, addresses: Mapping[str, int]) -> None:
-        """Put a forward in the queue, in which none of this bucket at other addresses is. Raises EngineFailedError."""
+        """Enqueue a forward. No forward of this bucket at other addresses may be queued. Raises EngineFailedError."""
         forward = next((each for each in self._forwards if each.addresses == addresses), None)
         if forward is None:
-            forward = _Forward(self._context_for_new(), dict(addresses), self._graphs, self._can_be_captured)
+            forward = _Forward(self._free_context(), dict(addresses), self._graphs, self._can_be_captured)
             self._forwards.append(forward)
         forward.enqueue()
 
     def close(self) -> None:
-        """Free the graphs, which are not in the queue, and forget the contexts."""
+        """Free the graphs, which must not be queued, and drop the contexts."""
         self._unused.clear()
         while self._forwards:
             self._forwards.pop().free_graph()
 
-    def _context_for_new(self) -> ProfileContext:
+    def _free_context(self) -> ProfileContext:
         if self._unused:
             return self._unused.pop()
         if len(self._forwards) < MAX_GRAPHS and self._has_room():
             return self._new_context()
         oldest = self._forwards.pop(0)
-        oldest.free_graph()  # before its context is told other addresses
+        oldest.free_graph()  # before its context gets other addresses
         return oldest.context
 
 
 class _Forward:
-    """The forward at some addresses: run plainly at first, captured the second time, launched from then on.
+    """Forward at fixed addresses. The first run is plain, the second is captured, later runs launch the graph.
 
-    The plain run is what TensorRT asks for: what it puts off after a shape was set is done then.
+    TensorRT requires the plain run, which completes work deferred after setting a shape.
     """
 
     def __init__(
@@ -96,8 +96,8 @@ class _Forward:
 
     def _capture(self) -> None:
         try:
-            self._graph = self._graphs.captured(self.context.enqueue)
+            self._graph = self._graphs.capture(self.context.enqueue)
         except CaptureError as error:
-            # E.g. a layer that waits for the GPU. Such a forward is slower, and as right as before.
+            # For example, a layer that waits for the GPU. Such a forward is slower, but still correct.
             self._can_be_captured = False
-            _log.warning("a bucket runs without a CUDA graph: %s", error)
+            _log.warning("a shape bucket runs without a CUDA graph: %s", error)

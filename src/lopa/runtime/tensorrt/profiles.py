@@ -1,10 +1,10 @@
-"""The optimization profiles of a TensorRT engine: one of exact shapes for each bucket, and one range for long prompts.
+"""Optimization profiles of a TensorRT engine: one exact shape per shape bucket, and one range for long prompts.
 
-Which profile runs a forward, and to which shape it is padded there. Pure; knows no TensorRT.
+Also selects the profile of a forward, and the shape to pad to.
 
-A bucket costs its whole shape whatever part of it is real. That pays for windows of a decode, which come back to few
-sizes; the first window of a request is as long as its prompt, runs once, and would mostly be padding in the one bucket
-that holds the longest. So a one-branch window longer than that of every other bucket runs in the range, nearly as it is.
+A shape bucket always costs its full shape. That suits the windows of a decode, which have few sizes. A request's first
+window is as long as its prompt and runs once. It would mostly be padding in the only bucket that holds the longest
+prompt. So a one-branch window longer than all other buckets runs in the range, almost unpadded.
 """
 
 from collections.abc import Sequence
@@ -16,19 +16,19 @@ from lopa.runtime.contract import TILE
 from lopa.runtime.contract.sizes import Sizes
 
 WINDOW_MULTIPLE = 64
-"""Windows in the range are padded to it: an engine works out memory and kernels once for each shape that it sees."""
+"""Granularity of windows in the range. An engine prepares memory and kernels once per shape."""
 
 
 class ProfileRange(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Shapes that one profile takes, axis by axis."""
+    """Range of shapes of one profile."""
 
     min: Sizes
     best: Sizes
-    """What kernels are chosen for."""
+    """Shape for which kernels are chosen."""
     max: Sizes
 
     def holds(self, bucket: ShapeBucket) -> bool:
-        """Whether the shape of `bucket` is one of them."""
+        """Return True if the range contains the shape of `bucket`."""
         return all(
             getattr(self.min, name) <= getattr(bucket, name) <= getattr(self.max, name)
             for name in Sizes.__struct_fields__
@@ -36,15 +36,18 @@ class ProfileRange(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
 
 def exact_range(bucket: ShapeBucket) -> ProfileRange:
-    """The profile of a bucket: its shape alone."""
+    """Return the profile of a shape bucket, with only its shape."""
     return ProfileRange(min=bucket, best=bucket, max=bucket)
 
 
 def prefill_range(buckets: Sequence[ShapeBucket]) -> ProfileRange:
-    """One branch, windows longer than all but the longest of `buckets`, prefixes and requests as those have them."""
+    """Return the range for one branch and windows longer than all but the longest of `buckets`.
+
+    Prefixes and requests are as in `buckets`.
+    """
     windows = sorted({bucket.window for bucket in buckets})
     shortest = windows[-2] + 1 if len(windows) > 1 else windows[-1]
-    middle = min(_up(-(-(shortest + windows[-1]) // 2), WINDOW_MULTIPLE), windows[-1])
+    middle = min(_round_up(-(-(shortest + windows[-1]) // 2), WINDOW_MULTIPLE), windows[-1])
     wanted = max(bucket.wanted for bucket in buckets)
     return ProfileRange(
         min=Sizes(requests=1, branches=1, window=shortest, prefix=TILE, wanted=1),
@@ -60,12 +63,12 @@ def prefill_range(buckets: Sequence[ShapeBucket]) -> ProfileRange:
 
 
 def profiles_of_buckets(buckets: Sequence[ShapeBucket], prefill: ProfileRange) -> list[ProfileRange]:
-    """All profiles of an engine in their order: those of the buckets, then the range."""
+    """Return all profiles of an engine in order: those of the shape buckets, then the range."""
     return [*(exact_range(bucket) for bucket in buckets), prefill]
 
 
 class ProfileTable:
-    """Chooses the profile of a forward."""
+    """Selects the profile of a forward."""
 
     def __init__(self, buckets: Sequence[ShapeBucket], prefill: ProfileRange) -> None:
         self._buckets = list(buckets)
@@ -74,21 +77,22 @@ class ProfileTable:
         self._prefill = prefill
 
     def profile_for(self, sizes: Sizes) -> tuple[int, ShapeBucket]:
-        """Number of the profile that runs `sizes`, and the shape to pad to: in parts where it is a smaller bucket.
+        """Return the index of the profile that runs `sizes`, and the shape to pad to. A smaller shape means parts.
 
-        Raises BadInputError as BucketTable.bucket_for does, when no profile holds the window, the prefix or what is wanted.
+        Raises BadInputError like BucketTable.bucket_for if no profile holds the window, the prefix or the sampled
+        positions.
         """
         bucket = self._table.bucket_for(sizes)
         upper = self._prefill.max
         in_range = sizes.requests <= upper.requests and sizes.branches == 1 and sizes.window >= self._prefill.min.window
         if not in_range:
             return self._buckets.index(bucket), bucket
-        window = min(_up(sizes.window, WINDOW_MULTIPLE), upper.window)
-        # A cache in device memory has the prefix of a bucket, and is taken as it is then.
+        window = min(_round_up(sizes.window, WINDOW_MULTIPLE), upper.window)
+        # A cache in device memory has the prefix length of a shape bucket, so it is used without a copy.
         prefix = next(prefix for prefix in self._prefixes if prefix >= sizes.prefix)
         shape = Sizes(sizes.requests, 1, window, prefix, min(window, upper.wanted))
         return len(self._buckets), bucket_from_sizes(shape, bucket.seconds)
 
 
-def _up(rows: int, multiple: int) -> int:
+def _round_up(rows: int, multiple: int) -> int:
     return -(-rows // multiple) * multiple

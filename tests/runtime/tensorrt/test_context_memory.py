@@ -1,4 +1,4 @@
-"""What contexts take of the GPU's memory is measured and counted: for more of them, and for weights that stay there."""
+"""GPU memory of contexts is measured and reserved, for further contexts and for weights that stay on the GPU."""
 
 import shutil
 from pathlib import Path
@@ -15,29 +15,29 @@ from tests.runtime.tensorrt.stand_in_engine import AUTOMATIC, PERSISTENT, SCRATC
 from lopa.runtime.accelerator.arrays import GraphArrays
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.sessions.session import open_session
-from lopa.runtime.tensorrt.context_room import ContextRoom
+from lopa.runtime.tensorrt.context_memory import ContextMemory
 from lopa.runtime.tensorrt.manifest import BuildFlags
 
 BUCKETS = [bucket(1, 2, 48, 64), bucket(2, 3, 64, 192)]
 
 
-def test_a_context_is_as_large_as_the_memory_that_is_gone_afterwards() -> None:
+def test_context_size_is_the_decrease_of_free_memory() -> None:
     free = [100]
-    room = ContextRoom(lambda: free[0], reserve=20)
+    memory = ContextMemory(lambda: free[0], reserve=20)
 
-    def takes(size: int) -> str:
+    def allocate(size: int) -> str:
         free[0] -= size
         return "context"
 
-    assert room.made(0, lambda: takes(30)) == "context"
-    assert room.made(1, lambda: takes(5)) == "context"
-    assert room.made(1, lambda: takes(3)) == "context"  # of 5 and 3 the larger is remembered
-    assert room.needed == 30 + 5 + 20
-    assert (free[0], room.has_room(0), room.has_room(1)) == (62, True, True)
+    assert memory.measure(0, lambda: allocate(30)) == "context"
+    assert memory.measure(1, lambda: allocate(5)) == "context"
+    assert memory.measure(1, lambda: allocate(3)) == "context"  # remembers the larger one
+    assert memory.needed == 30 + 5 + 20
+    assert (free[0], memory.has_room(0), memory.has_room(1)) == (62, True, True)
     free[0] = 49
-    assert (room.has_room(0), room.has_room(1)) == (False, True)
-    assert room.made(0, lambda: takes(-40)) == "context"  # meanwhile others gave back
-    assert room.needed == 55
+    assert (memory.has_room(0), memory.has_room(1)) == (False, True)
+    assert memory.measure(0, lambda: allocate(-40)) == "context"  # others freed memory meanwhile
+    assert memory.needed == 55
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def bundle(tiny_bundle: Path, tmp_path: Path) -> Bundle:
     return Bundle.open(Path(shutil.copytree(tiny_bundle, tmp_path / "bundle")))
 
 
-def test_weights_leave_room_for_contexts_and_prefixes(bundle: Bundle, trt: ModuleType, cuda: StandInGraphs) -> None:
+def test_weight_budget_reserves_contexts_and_prefixes(bundle: Bundle, trt: ModuleType, cuda: StandInGraphs) -> None:
     with_verified(built(bundle.path, trt, BUCKETS, BuildFlags(weight_streaming=True)))
     session = open_session(bundle, "tensorrt:0")
     prefixes = max(map(GraphArrays(bundle.manifest).prefix_bytes, BUCKETS))
@@ -56,16 +56,16 @@ def test_weights_leave_room_for_contexts_and_prefixes(bundle: Bundle, trt: Modul
     session.close()
 
 
-@pytest.mark.parametrize("room", [True, False])
-def test_without_room_the_parts_of_a_forward_share_a_context(
-    room: bool, bundle: Bundle, trt: ModuleType, cuda: StandInGraphs, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("memory", [True, False])
+def test_parts_share_a_context_if_memory_is_full(
+    memory: bool, bundle: Bundle, trt: ModuleType, cuda: StandInGraphs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with_verified(built(bundle.path, trt, BUCKETS[:1]))
-    monkeypatch.setattr(ContextRoom, "has_room", lambda _room, _profile: room)
+    monkeypatch.setattr(ContextMemory, "has_room", lambda _room, _profile: memory)
     plain, session = open_session(bundle, "cpu", threads=1), open_session(bundle, "tensorrt:0")
     batch = random_batch(np.random.default_rng(0), (0,), 10, 40, 8)
     for _ in range(3):
         assert_same_statistics(session.forward(batch), plain.forward(batch))
-    assert len(cuda.graphs) == (5 if room else 0)
+    assert len(cuda.graphs) == (5 if memory else 0)
     session.close()
     plain.close()
