@@ -70,9 +70,9 @@ def test_another_checkpoint_is_refused(tiny_bundle: Path, tmp_path: Path) -> Non
     data = weights.read_bytes()
     weights.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
     with Decoder.open(tiny_bundle, threads=1) as ours:
-        with pytest.raises(BadInputError, match="no --lora"):
+        with pytest.raises(BadInputError, match="--lora is missing"):
             eager_decoder(ours, CHECKPOINT, None)
-        with pytest.raises(CheckFailedError, match=r"adapter_model\.safetensors has another sha256"):
+        with pytest.raises(CheckFailedError, match=r"adapter_model\.safetensors has another SHA-256"):
             eager_decoder(ours, CHECKPOINT, other)
 
 

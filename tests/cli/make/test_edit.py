@@ -158,7 +158,7 @@ def test_a_plan_of_shapes_that_is_too_small_is_said(bundle: Path) -> None:
     (bundle / BUCKETS_NAME).write_bytes(json_from_record(plan_of(Bundle.open(bundle), buckets=BUCKETS)))
     done = lopa_export("edit", bundle, "--default", "block_size=512", "--default", "max_new_tokens=1024")
     assert done.returncode == 0
-    assert f"warning: {bundle / BUCKETS_NAME} holds windows of" in done.stderr
+    assert f"warning: {bundle / BUCKETS_NAME} covers windows of" in done.stderr
     assert f"lopa-export plan {'BUNDLE'}" in done.stderr
 
 

@@ -274,7 +274,7 @@ def test_speed_without_torch_names_the_extra(tiny_bundle: Path) -> None:
 def test_speed_of_another_checkpoint(tiny_bundle: Path, tmp_path: Path) -> None:
     done = bench(tiny_bundle, "--speed", "--checkpoint", CHECKPOINT, "--output", tmp_path / "out")
     assert done.returncode == 2
-    assert "no --lora" in done.stderr
+    assert "--lora is missing" in done.stderr
     assert list(tmp_path.iterdir()) == []
 
 

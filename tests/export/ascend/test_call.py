@@ -1,4 +1,4 @@
-"""Golden argument lists: tests/runtime/ascend/arguments.json."""
+"""Expected argument lists: tests/runtime/ascend/arguments.json."""
 
 import json
 from pathlib import Path
@@ -60,7 +60,7 @@ def test_a_scalar_has_no_numbers() -> None:
 
 
 def test_a_model_of_28_layers_is_one_om(tiny_portable: Path) -> None:
-    """The number of inputs, and so that of their dims, does not grow with the layers."""
+    """Check that the number of inputs and their dims does not grow with the layers."""
     model = onnx.load(Bundle.open(tiny_portable).graph, load_external_data=False)
     model.graph.input[-1].type.tensor_type.shape.dim[0].dim_value = 2 * 28
     bucketed = bucketed_inputs(model, BUCKETS)

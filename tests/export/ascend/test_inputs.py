@@ -53,7 +53,7 @@ def test_axes_that_all_buckets_share_are_numbers(model: onnx.ModelProto) -> None
 
 
 def test_buckets_that_fold_to_one_tuple(model: onnx.ModelProto) -> None:
-    """4 branches of 16 rows are 2 of 32."""
+    """Check that 4 branches of 16 rows and 2 of 32 have the same tuple."""
     bucketed = bucketed_inputs(model, [bucket(1, 4, 16, 64), bucket(1, 2, 32, 64), bucket(1, 1, 96, 128)])
     assert bucketed.tuples[0] == bucketed.tuples[1] != bucketed.tuples[2]
     assert bucketed.different == (bucketed.tuples[0], bucketed.tuples[2])
@@ -71,14 +71,14 @@ def test_outputs(model: onnx.ModelProto) -> None:
 
 
 def test_one_head_for_each_request(model: onnx.ModelProto) -> None:
-    """Then the exporter gives the axis no factor."""
+    """Check the case in which the exporter gives the axis no factor."""
     model = onnx.ModelProto.FromString(model.SerializeToString())
     model.graph.input[-1].type.tensor_type.shape.dim[1].dim_param = "requests"
     assert [numbers[-2:] for numbers in bucketed_inputs(model, BUCKETS).tuples] == [(1, 64), (1, 128), (2, 128)]
 
 
 def test_a_graph_with_an_input_for_each_array_is_refused(model: onnx.ModelProto) -> None:
-    """As the portable form once was."""
+    """Check an earlier version of the portable form."""
     model = onnx.ModelProto.FromString(model.SerializeToString())
     past = model.graph.input.pop()
     for name in ("past_key_values.0.key", "past_key_values.0.value"):

@@ -19,7 +19,7 @@ def bundle(tiny_portable: Path) -> Bundle:
     return Bundle.open(tiny_portable)
 
 
-def test_what_is_decided(bundle: Bundle) -> None:
+def test_decisions_of_a_job(bundle: Bundle) -> None:
     job = job_from_bundle(bundle, REQUEST)
     assert (job.precision, job.dynamic, job.data) == ("origin", True, ("model.onnx.data",))
     assert job.graph_sha256 == sha256_of_file(bundle.graph)
@@ -39,7 +39,7 @@ def key(job: AscendJob, version: str | None = "8.0") -> str:
     return job.cache_key(version)
 
 
-def test_everything_that_decides_what_comes_out_is_in_the_key(bundle: Bundle) -> None:
+def test_the_key_covers_all_inputs(bundle: Bundle) -> None:
     job = job_from_bundle(bundle, REQUEST)
     keys = [
         key(job),
@@ -71,7 +71,7 @@ def test_a_bundle_without_a_portable_graph(tiny_bundle: Path) -> None:
 def test_a_quantized_graph(bundle: Bundle, tmp_path: Path) -> None:
     graph = altered_graph(bundle.graph, tmp_path / "int8.onnx", quantized)
     request = AscendRequest("Ascend910B1", BUCKETS, None, True, graph)
-    with pytest.raises(BadInputError, match=r"keeps weights in 'model\.onnx\.data'"):
+    with pytest.raises(BadInputError, match=r"refers to weights in 'model\.onnx\.data'"):
         job_from_bundle(bundle, request)
     shutil.copy(bundle.weights, tmp_path)
     job = job_from_bundle(bundle, request)

@@ -1,6 +1,6 @@
-"""On the PYTHONPATH of a process that a test starts: its exports read the traces of the run (kept_traces.py) as well.
+"""Trace cache for processes that tests start (kept_traces.py), active with this folder on their PYTHONPATH.
 
-Python imports it when it starts. torch is imported no earlier than without it.
+Python imports this module when it starts. It does not import torch earlier than the process itself does.
 """
 
 import importlib.util
@@ -14,7 +14,7 @@ _TRACES = "lopa.export.graph.trace"
 
 
 class _KeepTraces:
-    """Finds the module that traces as it is found without this, and puts the kept traces into it."""
+    """Import hook that finds the tracing module normally and installs the cached traces in it."""
 
     def find_spec(self, name: str, *_: object) -> ModuleSpec | None:
         if name != _TRACES:

@@ -1,4 +1,4 @@
-"""Buckets that a decode with the bundle's own defaults outgrows are refused."""
+"""Shape buckets that are too small for decodes with the bundle's default options are rejected."""
 
 from pathlib import Path
 

@@ -1,6 +1,6 @@
-"""One call of ATC as a list of arguments, never a string for a shell: an unquoted semicolon is its commonest fault.
+"""One call of ATC as a list of arguments. It is never a string for a shell, where semicolons would need quotes.
 
-Pure. Does not judge the call (rules.py) and does not run it (process.py).
+rules.py checks the call, process.py runs it.
 """
 
 from collections.abc import Sequence
@@ -10,12 +10,12 @@ from lopa.export.ascend.inputs import BucketedInputs
 from lopa.runtime.ascend.manifest import EngineInput, Precision
 
 MODEL_FOLDER = "model"
-"""The graph and its weights, below the folder that ATC runs in."""
+"""Folder of the graph and its weights, below the folder in which ATC runs."""
 ENGINE_FOLDER = "engine"
 CACHE_FOLDER = "cache"
 PRECISION_MODES: dict[Precision, str] = {
     "origin": "origin",
-    # Not "fp16", which computes everything in float16 and rounds positions and norms.
+    # "fp16" would compute everything in float16 and round positions and norms.
     "fp16": "mixed_float16",
     "bf16": "mixed_bfloat16",
 }
@@ -23,27 +23,27 @@ PRECISION_MODES: dict[Precision, str] = {
 
 @dataclass(frozen=True)
 class AtcCall:
-    """What is compiled to one OM."""
+    """Inputs of ATC for one OM."""
 
     graph: str
     """File name in MODEL_FOLDER."""
     name: str
-    """Of the OM, without its suffix."""
+    """Name of the OM without its suffix."""
     soc_version: str
     precision: Precision
     int8: bool
-    """Whether the graph was quantized by AMCT."""
+    """True if AMCT quantized the graph."""
     inputs: tuple[EngineInput, ...]
     tuples: tuple[tuple[int, ...], ...]
-    """What stands for every -1 of the inputs, bucket by bucket; empty: a fixed shape."""
+    """Numbers for every -1 of the inputs, one tuple per shape bucket; empty for a fixed shape."""
 
 
 def calls_from_inputs(
     bucketed: BucketedInputs, *, graph: str, soc_version: str, precision: Precision, int8: bool
 ) -> list[AtcCall]:
-    """One call with all buckets; or, where buckets are not possible, a call of a fixed shape for each tuple.
+    """Return one call with all shape buckets, or one call of a fixed shape for each tuple.
 
-    They are not for integers, nor where all buckets have one tuple.
+    Calls are separate for integers, which take no dynamic shapes, and if all shape buckets have the same tuple.
     """
 
     def call(name: str, inputs: tuple[EngineInput, ...], tuples: tuple[tuple[int, ...], ...]) -> AtcCall:
@@ -55,7 +55,7 @@ def calls_from_inputs(
 
 
 def arguments_from_call(call: AtcCall) -> list[str]:
-    """The command, to be run in the folder that has MODEL_FOLDER, ENGINE_FOLDER and CACHE_FOLDER."""
+    """Return the command. It runs in the folder that has MODEL_FOLDER, ENGINE_FOLDER and CACHE_FOLDER."""
     buckets = [f"--dynamic_dims={';'.join(_numbers(each) for each in call.tuples)}"] if call.tuples else []
     return [
         "atc",
@@ -69,15 +69,15 @@ def arguments_from_call(call: AtcCall) -> list[str]:
         *buckets,
         f"--precision_mode_v2={PRECISION_MODES[call.precision]}",
         "--external_weight=1",
-        "--op_compiler_cache_mode=enable",  # "force" spoils a cache that another build uses
+        "--op_compiler_cache_mode=enable",  # "force" corrupts a cache that another build uses
         f"--op_compiler_cache_dir={CACHE_FOLDER}",
-        "--op_debug_level=0",  # others bypass the cache
+        "--op_debug_level=0",  # other levels bypass the cache
         "--log=error",
     ]
 
 
 def _shape(value: EngineInput) -> str:
-    """A scalar has no numbers: `name:`."""
+    """Return the argument's form of a shape; a scalar has no numbers: `name:`."""
     return f"{value.name}:{_numbers(value.dims)}"
 
 

@@ -1,6 +1,6 @@
-"""The inputs of a portable graph in the shapes of buckets, as ATC wants them: dims with -1, and a tuple for each bucket.
+"""Inputs of a portable graph in ATC's form: dims with -1, and a tuple of numbers for each shape bucket.
 
-S = B x W and M = R x B x Q are folded (docs/contract.md), so that two buckets can have one tuple. Knows no command line.
+S = B x W and M = R x B x Q are folded (docs/contract.md), so two shape buckets can have the same tuple.
 """
 
 import re
@@ -22,19 +22,19 @@ _COUNTED = re.compile(r"(?:(\d+)\*)?(requests|window|prefix|rows)", re.ASCII)
 
 @dataclass(frozen=True)
 class BucketedInputs:
-    """All inputs, and what stands in place of their open axes in each bucket."""
+    """All inputs, and the sizes of their dynamic axes in each shape bucket."""
 
     inputs: tuple[EngineInput, ...]
     tuples: tuple[tuple[int, ...], ...]
-    """For every bucket, in their order, a number for every -1 of the inputs, in theirs."""
+    """For every shape bucket, a number for every -1 of the inputs, both in their order."""
 
     @property
     def different(self) -> tuple[tuple[int, ...], ...]:
-        """The tuples without repetition."""
+        """Tuples without repetition."""
         return tuple(dict.fromkeys(self.tuples))
 
     def filled(self, numbers: Sequence[int]) -> tuple[EngineInput, ...]:
-        """The inputs in one fixed shape, that of a tuple."""
+        """Return the inputs with the fixed shape of a tuple."""
         left = iter(numbers)
         return tuple(
             EngineInput(
@@ -45,9 +45,9 @@ class BucketedInputs:
 
 
 def bucketed_inputs(model: onnx.ModelProto, buckets: Sequence[ShapeBucket]) -> BucketedInputs:
-    """The inputs of a portable graph for `buckets`. An axis that is the same in all buckets becomes a number.
+    """Return the inputs of a portable graph for `buckets`. An axis with one size in all of them becomes a number.
 
-    Raises BadInputError for a graph with other inputs or axes than the portable form's.
+    Raises BadInputError for a graph whose inputs or axes are not those of the portable form.
     """
     shapes = {value.name: _axes(value) for value in model.graph.input}
     named = list(dict.fromkeys(axis for axes in shapes.values() for axis in axes if isinstance(axis, str)))
@@ -63,23 +63,23 @@ def bucketed_inputs(model: onnx.ModelProto, buckets: Sequence[ShapeBucket]) -> B
 
 
 def engine_outputs(model: onnx.ModelProto) -> list[EngineOutput]:
-    """Names and types of what the graph gives."""
+    """Return names and types of the graph's outputs."""
     return [EngineOutput(name=value.name, dtype=_dtype(value)) for value in model.graph.output]
 
 
 def _check_portable(inputs: Sequence[str], axes: Sequence[str]) -> None:
     unknown = [axis for axis in axes if _COUNTED.fullmatch(axis) is None]
     if list(inputs) != portable_input_names() or unknown:
-        what = f"dynamic axes {', '.join(unknown)}" if unknown else f"{len(inputs)} inputs, the last {inputs[-1]}"
+        found = f"dynamic axes {', '.join(unknown)}" if unknown else f"{len(inputs)} inputs, the last {inputs[-1]}"
         raise BadInputError(
-            f"a graph with the {what}",
+            f"the graph has {found}",
             expected=f"the portable form: {', '.join(portable_input_names())} over requests, window, prefix and rows",
             remedy="export the checkpoint again with --dialect portable or both",
         )
 
 
 def _size_of_axis(axis: str, bucket: ShapeBucket) -> int:
-    """By the name that the exporter gives it: window, or 2*requests for the heads of all requests."""
+    """Return the size of an axis by the exporter's name: window, or 2*requests for the heads of all requests."""
     found = _COUNTED.fullmatch(axis)
     assert found is not None
     sizes = {

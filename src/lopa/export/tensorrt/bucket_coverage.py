@@ -1,4 +1,4 @@
-"""Whether buckets serve every forward that a decode with a bundle's own defaults can ask for. Knows no engine."""
+"""Check that shape buckets cover every forward of decodes with a bundle's default options."""
 
 from collections.abc import Sequence
 
@@ -11,11 +11,11 @@ from lopa.runtime.state.layout import max_rows
 
 
 def least_limits(manifest: Manifest) -> Sizes:
-    """What the largest bucket must hold at least: a prompt of one token, and all else as the defaults have it.
+    """Return the sizes that the largest shape bucket must hold, for a prompt of one token and the default options.
 
-    The first window is the prompt and a block. Every generated position may come to be in one window, and be wanted
-    beside one kept row, while the prompt and all generated positions may be committed. Branches and requests do not
-    matter: a forward with more than a bucket takes is split.
+    The first window has the prompt and a block. One window may have every generated position, and all of them and one
+    kept row may be sampled. The prompt and all generated positions may be committed. Branches and requests do not
+    matter, because larger forwards are split.
     """
     plan = manifest.plan()
     window, wanted = max_rows(1, plan)
@@ -29,15 +29,15 @@ def least_limits(manifest: Manifest) -> Sizes:
 
 
 def check_buckets_cover_defaults(buckets: Sequence[ShapeBucket], manifest: Manifest, source: str) -> None:
-    """Raise BadInputError unless the largest of `buckets`, which are those of a plan, holds `least_limits`."""
+    """Raise BadInputError unless the largest of the planned `buckets` holds `least_limits`."""
     needed = least_limits(manifest)
     window, prefix, wanted = (
         max(getattr(bucket, name) for bucket in buckets) for name in ("window", "prefix", "wanted")
     )
     if window < needed.window or prefix < needed.prefix or wanted < needed.wanted:
         raise BadInputError(
-            f"{source} holds windows of {window} rows, {wanted} of them wanted, and prefixes of {prefix}",
-            expected=f"at least {needed.window}, {needed.wanted} and {needed.prefix}, which a decode with the bundle's "
-            "own defaults can come to",
+            f"{source} covers windows of {window} rows, {wanted} sampled positions and prefixes of {prefix} rows",
+            expected=f"at least {needed.window}, {needed.wanted} and {needed.prefix}, for decodes with the bundle's "
+            "default options",
             remedy="plan again from decodes with the default max_new_tokens: lopa-export plan BUNDLE",
         )

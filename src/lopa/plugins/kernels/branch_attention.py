@@ -1,4 +1,4 @@
-"""Launches the branch attention kernel on torch tensors. Knows sizes and tiles; the kernel knows the rest."""
+"""Launcher of the branch attention kernel for torch tensors."""
 
 import math
 
@@ -20,10 +20,10 @@ def branch_attention(
     prefix_mask: torch.Tensor,
     tiles: AttentionTiles | None = None,
 ) -> torch.Tensor:
-    """Shapes, meaning and result as `branch_attention_reference`, in the type of `query`; sums are float32.
+    """Compute `branch_attention_reference` with the same shapes, in the type of `query`; sums are float32.
 
-    All tensors are contiguous, on one device, in float32, float16 or bfloat16, masks bool. Raises ValueError for shapes
-    that do not fit.
+    All tensors are contiguous, on one device, in float32, float16 or bfloat16; masks are bool. Raises ValueError for
+    shapes that do not match.
     """
     tiles = tiles or attention_tiles(floats_from_dtype(query.dtype))
     requests, branches, heads, width, size = query.shape

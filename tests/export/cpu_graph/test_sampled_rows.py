@@ -1,4 +1,4 @@
-"""The last layer computed for wanted rows alone, held against the graph that computes all rows."""
+"""The last layer computed for sampled positions only, against the graph that computes all rows."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +10,7 @@ import onnx_ir as ir
 import onnxruntime as ort
 import pytest
 
-from lopa.export.cpu_graph.wanted_rows import WantedRowsPass
+from lopa.export.cpu_graph.sampled_rows import SampledRowsPass
 from lopa.runtime import contract
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.graph_signature import arrays_of_values, inputs_of_graph
@@ -25,11 +25,11 @@ SIZES = [
     Sizes(3, 2, 7, 128, 1),
     Sizes(2, 3, 11, 64, 20),
 ]
-"""One row, several branches, several requests, more rows wanted than there are."""
+"""One row, several branches, several requests, more sampled positions than rows."""
 
 
 def random_inputs(bundle: Bundle, part: ModelPart, sizes: Sizes) -> Arrays:
-    """Of one forward; any row sees itself and some others."""
+    """Return random inputs of one forward; every row sees itself and some others."""
     rng = np.random.default_rng(sizes.rows)
     inputs: Arrays = {}
     for name, form in arrays_of_values(inputs_of_graph(bundle.manifest, part), sizes).items():
@@ -47,7 +47,7 @@ def random_inputs(bundle: Bundle, part: ModelPart, sizes: Sizes) -> Arrays:
 
 
 def opened(model: ir.Model, beside: Path) -> ort.InferenceSession:
-    """On one thread; the weights lie where `beside` has them."""
+    """Open the model on one thread, with the weights in the folder of `beside`."""
     options = ort.SessionOptions()
     options.intra_op_num_threads = 1
     options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(beside))
@@ -55,9 +55,9 @@ def opened(model: ir.Model, beside: Path) -> ort.InferenceSession:
 
 
 def assert_agrees(graph: Path, bundle: Bundle, part: ModelPart, tolerance: float) -> None:
-    """The graph before and after the pass, whose MLP then has as many rows as are wanted."""
+    """Compare the graph before and after the pass. Afterwards its MLP has one row per sampled position."""
     standard, changed = ir.load(graph), ir.load(graph)
-    assert WantedRowsPass(part)(changed).modified
+    assert SampledRowsPass(part)(changed).modified
     last = f"layers.{part.end - 1}.mlp/Mul_1"
     seen = next(node.outputs[0] for node in changed.graph if node.name == last)
     seen.name = "seen"
@@ -71,7 +71,7 @@ def assert_agrees(graph: Path, bundle: Bundle, part: ModelPart, tolerance: float
         for name, right, ours in zip(names, expected, found, strict=True):
             assert ours.shape == right.shape
             if name == contract.TOPK_IDS:
-                assert (ours[..., 0] == right[..., 0]).mean() > 0.95  # near-ties apart
+                assert (ours[..., 0] == right[..., 0]).mean() > 0.95  # except near-ties
             else:
                 allowed = tolerance * max(1.0, float(np.abs(right.astype(np.float32)).max()))
                 np.testing.assert_allclose(ours, right, rtol=0, atol=allowed, err_msg=f"{name} {sizes}")
@@ -94,7 +94,7 @@ def test_quantized(tiny_quantized: Path) -> None:
 
 @pytest.mark.parametrize("family", ["llada", "sdar"])
 def test_families(family_bundle: Callable[..., Path], family: str) -> None:
-    """Without biases; with norms of queries and keys, and as the last of two stages."""
+    """Check families without biases, with query and key norms, and the last of two stages."""
     bundle = Bundle.open(family_bundle(family)).of_dialect("standard")
     layers = bundle.manifest.dimensions.layers
     assert_agrees(bundle.graph, bundle, whole_model(layers), 1e-5)
@@ -108,4 +108,4 @@ def test_a_graph_without_statistics_stays(tiny_staged: Path) -> None:
     first = bundle.manifest.stages[0]
     model = ir.load(bundle.path / first.graph)
     part = ModelPart(first.first_layer, first.end_layer, bundle.manifest.dimensions.layers)
-    assert not WantedRowsPass(part)(model).modified
+    assert not SampledRowsPass(part)(model).modified
