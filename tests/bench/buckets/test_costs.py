@@ -1,4 +1,4 @@
-"""Where seconds come from, and what a bucket's memory is."""
+"""Sources of a forward's seconds, and the memory of a shape bucket."""
 
 import shutil
 from pathlib import Path
@@ -27,9 +27,7 @@ def bundle(tiny_bundle: Path, tmp_path: Path) -> Bundle:
     return Bundle.open(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
 
 
-def test_a_table_in_the_bundle_goes_before_the_model_and_a_named_one_before_both(
-    bundle: Bundle, tmp_path: Path
-) -> None:
+def test_precedence_of_the_cost_sources(bundle: Bundle, tmp_path: Path) -> None:
     sizes = Sizes(2, 2, 64, 128, 64)
     modelled = bucket_costs(bundle, "cpu", None)
     assert modelled.about.kind == "modelled"
@@ -45,19 +43,19 @@ def test_a_table_in_the_bundle_goes_before_the_model_and_a_named_one_before_both
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"device": "cuda:0"}, "device cuda:0"),
         ({"contract": 2}, "contract version 2"),
         ({"weights_sha256": "00"}, "weights 00"),
     ],
 )
-def test_costs_of_something_else_are_refused(
-    bundle: Bundle, tmp_path: Path, changes: dict[str, object], said: str
+def test_costs_of_other_bundles_are_rejected(
+    bundle: Bundle, tmp_path: Path, changes: dict[str, object], message: str
 ) -> None:
     path = tmp_path / "costs.json"
     path.write_bytes(json_from_record(costs_of(bundle, **changes)))
-    with pytest.raises(BadInputError, match=said):
+    with pytest.raises(BadInputError, match=message):
         bucket_costs(bundle, "cpu", path)
 
 
@@ -73,7 +71,7 @@ def test_the_model_is_flat_below_the_knee_and_linear_above(bundle: Bundle) -> No
 
 
 def test_memory_is_that_of_all_inputs_and_outputs(tiny_bundle_logits: Path) -> None:
-    """Held against arrays of a real forward; a mask entry counts as the four bytes of the portable dialect."""
+    """Compare with the arrays of a real forward; a mask entry has four bytes, as in the portable dialect."""
     bundle = Bundle.open(tiny_bundle_logits)
     bucket = ShapeBucket(requests=2, branches=3, window=32, prefix=128, wanted=17, seconds=1.0)
     one = WindowBatch(

@@ -1,4 +1,4 @@
-"""The planner against trying every choice of buckets at run time, its bounds, and the aim on the recorded traces."""
+"""The planner compared with an exhaustive search, its bounds, and its aim on the recorded traces."""
 
 import itertools
 from collections import Counter
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.conformance.recorded import TRACES, recording_of_file
 
 from lopa.bench.buckets.costs import BucketCosts, bucket_costs, bytes_of_bucket
-from lopa.bench.buckets.planner import Choice, chosen_buckets, limits_from_plans
+from lopa.bench.buckets.planner import BucketChoice, chosen_buckets, limits_from_plans
 from lopa.bench.buckets.recording import forwards_of_recording
 from lopa.bench.buckets.rivals import outcome_of_buckets, rival_outcomes
 from lopa.runtime.bundle import Bundle
@@ -24,19 +24,19 @@ LIMITS = Sizes(2, 4, 128, 192, 97)
 
 
 def costs_of(knee: int) -> BucketCosts:
-    """Seconds grow with rows above `knee`, and with the prefix."""
+    """Return costs that grow with the rows above `knee`, and with the prefix."""
     about = BucketPlanCosts(kind="modelled", device="test", machine="test", measured=None)
     return BucketCosts(about, lambda sequences, window, prefix: max(sequences * window, knee) * (1 + prefix / 512))
 
 
 def rows_of(sizes: Sizes) -> int:
-    """Stands for bytes: whatever grows."""
+    """Return a size that stands for bytes."""
     return sizes.requests * sizes.branches * sizes.window
 
 
 def plan(
     forwards: Counter[Sizes], limits: Sizes, costs: BucketCosts, max: int, most_bytes: int | None = None
-) -> Choice:
+) -> BucketChoice:
     return chosen_buckets(forwards, limits, costs, max=max, most_bytes=most_bytes, bytes_of=rows_of, seconds=60)
 
 
@@ -90,7 +90,7 @@ def test_no_choice_of_buckets_is_better_at_run_time(
     assert seconds_at_run_time(list(found.buckets), forwards) <= best * (1 + 1e-9)
 
 
-def test_one_bucket_takes_everything_and_the_others_what_is_frequent() -> None:
+def test_one_bucket_takes_everything_and_the_others_frequent_shapes() -> None:
     forwards = Counter({Sizes(1, 4, 60, 64, 33): 1000, Sizes(1, 1, 90, 64, 33): 5})
     found = plan(forwards, LIMITS, costs_of(1), 2)
     assert [
@@ -106,7 +106,7 @@ def test_below_the_knee_one_bucket_is_enough() -> None:
     assert len(plan(forwards, LIMITS, costs_of(10**6), 5).buckets) == 1
 
 
-def test_memory_takes_branches_from_the_largest_bucket_first() -> None:
+def test_a_memory_limit_reduces_branches_of_the_largest_bucket_first() -> None:
     forwards = Counter({Sizes(1, 4, 60, 64, 33): 1000, Sizes(1, 4, 128, 192, 33): 5})
     found = plan(forwards, LIMITS, costs_of(1), 2, most_bytes=256)
     assert max(rows_of(bucket) for bucket in found.buckets) <= 256
@@ -116,7 +116,7 @@ def test_memory_takes_branches_from_the_largest_bucket_first() -> None:
         plan(forwards, LIMITS, costs_of(1), 2, most_bytes=127)
 
 
-def test_of_too_many_sizes_a_part_is_considered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_sizes_are_thinned_out(monkeypatch: pytest.MonkeyPatch) -> None:
     forwards = Counter({Sizes(1, b, w, p, 1): b + w for b in (1, 2, 4) for w in range(1, 129) for p in (64, 192)})
     best = plan(forwards, LIMITS, costs_of(1), 4)
     assert best.every_size
@@ -128,7 +128,7 @@ def test_of_too_many_sizes_a_part_is_considered(monkeypatch: pytest.MonkeyPatch)
     assert lower < seconds_at_run_time(list(found.buckets), forwards) < 1.2 * lower
 
 
-def test_limits_are_what_the_options_allow() -> None:
+def test_limits_follow_from_the_options() -> None:
     plans = [
         resolve(GenerationConfig(branches=5, block_size=32, max_new_tokens=100)),
         resolve(GenerationConfig(strategy="d2f", block_size=16, max_new_tokens=40)),
@@ -140,7 +140,7 @@ def test_limits_are_what_the_options_allow() -> None:
 
 @pytest.mark.parametrize("path", sorted(TRACES.glob("*lopa*.gz")), ids=lambda path: path.name.split(".")[0])
 def test_recorded_traces_with_eight_buckets(path: Path, tiny_bundle: Path) -> None:
-    """The aim is 10 % over no padding. The model of one CPU thread is the hardest: every padding row costs."""
+    """Padding costs at most 10 % in time. The cost model of one CPU thread is the hardest, since every row costs."""
     bundle = Bundle.open(tiny_bundle)
     recording = recording_of_file(path)
     forwards = forwards_of_recording(recording, 1)

@@ -1,4 +1,4 @@
-"""The shapes that other ways of choosing give, by hand."""
+"""Shapes of other bucketing schemes, computed by hand."""
 
 from collections import Counter
 
@@ -14,19 +14,19 @@ ROWS = BucketCosts(
     BucketPlanCosts(kind="modelled", device="test", machine="test", measured=None),
     lambda sequences, window, _: float(sequences * window),
 )
-"""A second for each row."""
+"""Costs of one second per row."""
 
 
 @pytest.mark.parametrize(
     ("sizes", "expected"),
     [
-        # rows: real, tokens by 8 or 16 dealt to equal windows, sequences up to 8 (1 as it is), powers of two, largest
+        # rows: real, tokens in multiples of 8 or 16, sequences in buckets, powers of two, largest
         (Sizes(1, 5, 58, 64, 33), [290, 5 * 61, 8 * 58, 5 * 64, 2560]),
         (Sizes(1, 1, 17, 64, 17), [17, 24, 17, 32, 2560]),
         (Sizes(2, 3, 256, 320, 1), [1536, 1536, 8 * 256, 2 * 4 * 256, 2560]),
     ],
 )
-def test_rows_of_every_way(sizes: Sizes, expected: list[int]) -> None:
+def test_rows_of_every_scheme(sizes: Sizes, expected: list[int]) -> None:
     outcomes = rival_outcomes({sizes: 3}, LIMITS, ROWS)
     assert [outcome.name.split()[0] for outcome in outcomes] == ["no", "buckets", "buckets", "powers", "always"]
     assert [outcome.seconds for outcome in outcomes] == expected

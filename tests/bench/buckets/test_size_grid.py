@@ -1,4 +1,4 @@
-"""Sizes that occur, and the best few of them."""
+"""The grid of occurring sizes, and its reduction."""
 
 import itertools
 from collections import Counter
@@ -13,7 +13,7 @@ LIMITS = Sizes(4, 5, 250, 384, 257)
 FORWARDS = Counter({Sizes(2, 3, 33, 64, 20): 5, Sizes(2, 3, 48, 64, 20): 2, Sizes(1, 1, 249, 128, 250): 1})
 
 
-def test_all_sizes_that_occur_and_the_limits() -> None:
+def test_the_grid_has_all_occurring_sizes_and_the_limits() -> None:
     grid = grid_of_forwards(FORWARDS, LIMITS)
     assert grid == SizeGrid((1, 2, 4), (1, 3, 5), (48, 250), (64, 128, 384))
     assert grid.rounded(FORWARDS) == {Sizes(2, 3, 48, 64, 0): 7, Sizes(1, 1, 250, 128, 0): 1}
@@ -22,7 +22,7 @@ def test_all_sizes_that_occur_and_the_limits() -> None:
     assert {sizes.wanted for sizes in every} == {48, 100}
 
 
-def test_axes_are_thinned_out_until_the_table_is_small() -> None:
+def test_axes_are_reduced_until_the_table_is_small() -> None:
     rng = np.random.default_rng(0)
     forwards = Counter({Sizes(1, *map(int, rng.integers(1, (6, 250, 384))), 1): 1 for _ in range(300)})
     grid = grid_of_forwards(forwards, LIMITS)
@@ -35,7 +35,7 @@ def test_axes_are_thinned_out_until_the_table_is_small() -> None:
 
 
 @pytest.mark.parametrize("keep", [2, 3, 5, 8])
-def test_the_kept_sizes_are_the_best(keep: int) -> None:
+def test_the_kept_sizes_are_optimal(keep: int) -> None:
     rng = np.random.default_rng(keep)
     for _ in range(10):
         sizes = sorted(rng.choice(200, 8, replace=False).tolist())

@@ -43,7 +43,7 @@ def test_no_samples_where_nothing_asks_for_them(tiny_bundle: Path, tmp_path: Pat
     options = ("--strategies", "drawn", "--output", out, "--plot", plot)
     done = lopa_export("bench", tiny_bundle, "--quality", path, *options)
     assert done.returncode == 0, done.stderr
-    assert "limit %" in done.stdout
+    assert "bound %" in done.stdout
     assert plot.read_bytes().startswith(b"\x89PNG")
     assert sorted(each.name for each in out.iterdir()) == ["quality.json", "quality.md"]
     row = json.loads((out / "quality.json").read_text())["rows"][-1]

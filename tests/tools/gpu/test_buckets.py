@@ -1,4 +1,4 @@
-"""The buckets of the GPU report: every shape that is timed runs as it is, and decodes find room."""
+"""Shape buckets of the GPU report: timed shapes run unpadded, and decodes fit."""
 
 from pathlib import Path
 
@@ -18,8 +18,8 @@ from lopa.runtime.decoding.decoding import Step
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda:0"])
-def test_each_shape_is_a_bucket_and_the_plan_can_be_used(tiny_bundle: Path, tmp_path: Path, device: str) -> None:
-    bundle, path = Bundle.open(tiny_bundle), tmp_path / "shape_buckets.json"
+def test_each_shape_is_a_bucket_and_the_plan_is_valid(tiny_bundle: Path, tmp_path: Path, device: str) -> None:
+    bundle, path = Bundle.open(tiny_bundle), tmp_path / "gears.json"
     path.write_bytes(json_from_record(bucket_plan_of_shapes(bundle, SHAPES, device)))
     plan = bucket_plan_from_file(path, bundle)
     check_buckets_cover_defaults(plan.buckets, bundle.manifest, "the plan")
@@ -30,7 +30,7 @@ def test_each_shape_is_a_bucket_and_the_plan_can_be_used(tiny_bundle: Path, tmp_
         assert bucket == bucket_from_sizes(sizes, bucket.seconds)
 
 
-def test_steps_of_a_decode_run_in_small_buckets(tiny_bundle: Path) -> None:
+def test_decoding_steps_run_in_small_buckets(tiny_bundle: Path) -> None:
     bundle = Bundle.open(tiny_bundle)
     table = BucketTable(bucket_plan_of_shapes(bundle, SHAPES, "cuda:0").buckets)
     steps: list[Step] = []

@@ -1,4 +1,4 @@
-"""The report counts equal answers and forwards, and fails where two decodes differ."""
+"""The report counts equal answers and forwards, and fails if two decodes differ."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +16,7 @@ def test_equal_answers(tiny_bundle: Path) -> None:
     assert [cell.strip() for cell in line.split("|")[2:5]] == ["2", "2", "0"]
 
 
-def test_other_answers(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_different_answers(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def other(*arguments: Any) -> Pair:
         pair = pair_of(*arguments)
         return replace(pair, speculative=replace(pair.speculative, text="?"))

@@ -1,1 +1,1 @@
-"""The planner of buckets."""
+"""Planner of shape buckets."""

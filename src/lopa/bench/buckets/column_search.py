@@ -1,7 +1,7 @@
-"""Which few columns of a table of costs serve all its rows at the least sum (the p-median problem). Knows no buckets.
+"""Select a few columns of a cost table that serve all rows at minimum total cost (p-median problem).
 
-Every row is served by the cheapest of the chosen columns. Lagrange multipliers on the rows give a bound below every
-choice; the columns that the bound is made of are good places to start an exchange of columns from.
+The cheapest selected column serves each row. Lagrange multipliers of the rows give a lower bound for every selection.
+The columns of the bound are good starting points of a local search.
 """
 
 import time
@@ -13,39 +13,39 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float64]
 
 _TOLERANCE = 1e-9
-"""Relative: a choice counts as best when none is better by more."""
+"""Relative difference below which two selections are equally good."""
 _STEPS = 300
-"""Of the multipliers."""
+"""Steps of the multipliers."""
 _PATIENCE = 12
-"""Steps without a better bound after which steps become half as long."""
+"""Steps without a better bound before the step length is halved."""
 _STARTS = 60
-"""Different choices from which columns are exchanged."""
+"""Maximum number of local searches."""
 
 
 @dataclass(frozen=True)
-class Choice:
-    """The columns found, ascending, and the sum over all rows; no choice has a smaller sum than `least`."""
+class ColumnSelection:
+    """Selected columns, ascending, and the sum over all rows. `lower_bound` is a proven bound of the sum."""
 
     columns: tuple[int, ...]
     total: float
-    min: float
+    lower_bound: float
 
 
-def cheapest_columns(costs: Floats, max_columns: int, *, seconds: float) -> Choice:
-    """At most `max_columns` columns (at least 1) of `costs` [rows, columns] with about the least sum of row minima.
+def cheapest_columns(costs: Floats, max_columns: int, *, seconds: float) -> ColumnSelection:
+    """Return at most `max_columns` columns (at least 1) of `costs` [rows, columns] with nearly minimal sum of minima.
 
-    Entries are at least 0 and may be infinite: that column cannot serve that row. The search ends after about
-    `seconds`, then with what is best so far and the bound that is proven. Raises ValueError when no choice that was
-    tried serves all rows.
+    Entries are non-negative. An infinite entry means that the column cannot serve the row. The search stops after about
+    `seconds` with the best selection so far and the proven bound. Raises ValueError if no tested selection serves all
+    rows.
     """
     end = time.perf_counter() + seconds
-    best = _improved(costs, _greedy(costs, max_columns))
+    best = _improve(costs, _greedy(costs, max_columns))
     total = _total(costs, best)
     if not np.isfinite(total):
-        raise ValueError(f"no {max_columns} columns that were tried serve all {len(costs)} rows")
+        raise ValueError(f"no tested selection of {max_columns} columns serves all {len(costs)} rows")
     multipliers: Floats = costs[:, best].min(axis=1)
     tried = {frozenset(best)}
-    proven, length, waited = 0.0, 1.5, 0
+    lower_bound, length, stalled = 0.0, 1.5, 0
     for _ in range(_STEPS):
         if time.perf_counter() > end:
             break
@@ -54,29 +54,29 @@ def cheapest_columns(costs: Floats, max_columns: int, *, seconds: float) -> Choi
         bound = float(multipliers.sum() + gains[chosen].sum())
         if len(tried) < _STARTS and frozenset(chosen) not in tried:
             tried.add(frozenset(chosen))
-            found = _improved(costs, chosen)
+            found = _improve(costs, chosen)
             if _total(costs, found) < total:
                 best, total = found, _total(costs, found)
-        waited = 0 if bound > proven else waited + 1
-        proven = max(proven, bound)
-        if waited == _PATIENCE:
-            length, waited = length / 2, 0
-        # How often each row is served by what is chosen: the multipliers rise where none does, fall where several do.
+        stalled = 0 if bound > lower_bound else stalled + 1
+        lower_bound = max(lower_bound, bound)
+        if stalled == _PATIENCE:
+            length, stalled = length / 2, 0
+        # Subgradient: a multiplier rises if no chosen column serves its row, and falls if several do.
         slope = 1 - (costs[:, chosen] < multipliers[:, None]).sum(axis=1)
-        if not slope.any() or proven >= total * (1 - _TOLERANCE):
+        if not slope.any() or lower_bound >= total * (1 - _TOLERANCE):
             break
         multipliers = np.maximum(multipliers + length * (total - bound) / (slope @ slope) * slope, 0.0)
-    if proven >= total * (1 - _TOLERANCE):
-        proven = total
+    if lower_bound >= total * (1 - _TOLERANCE):
+        lower_bound = total
     for column in sorted(set(best)):
         others = [other for other in set(best) if other != column]
         if _total(costs, others) <= total:
             best = others
-    return Choice(tuple(sorted(set(best))), total, proven)
+    return ColumnSelection(tuple(sorted(set(best))), total, lower_bound)
 
 
 def _greedy(costs: Floats, max_columns: int) -> list[int]:
-    """Columns one by one, each the best beside those before; first the one that serves the most rows."""
+    """Return columns added one by one, each the best addition. The first serves the most rows."""
     unserved = (~np.isfinite(costs)).sum(axis=0)
     sums = np.where(np.isfinite(costs), costs, 0.0).sum(axis=0)
     chosen = [int(np.lexsort((sums, unserved))[0])]
@@ -90,8 +90,8 @@ def _greedy(costs: Floats, max_columns: int) -> list[int]:
     return chosen
 
 
-def _improved(costs: Floats, chosen: list[int]) -> list[int]:
-    """`chosen` with one column exchanged for another as long as that helps."""
+def _improve(costs: Floats, chosen: list[int]) -> list[int]:
+    """Return `chosen` improved by exchanging single columns until no exchange helps."""
     chosen, total = list(chosen), _total(costs, chosen)
     improved = True
     while improved:

@@ -1,7 +1,4 @@
-"""Expected seconds and bytes of a forward of any shape: from a measured cost table, or from a stated model.
-
-Does not measure, does not plan.
-"""
+"""Expected seconds and bytes of a forward of any shape, from a measured cost table or a roofline model."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,34 +16,36 @@ from lopa.runtime.contract.stored_floats import stored_dtype
 from lopa.runtime.device_families import is_on_processor
 
 _CPU_RATES = MachineRates(float32=1.8e11, int8=5.5e11, bandwidth=2.8e10)
-"""One thread of an AMD EPYC with AVX-512 VNNI, rounded (docs/measurements/cpu.md)."""
+"""Rates of one thread of an AMD EPYC with AVX-512 VNNI, rounded (docs/measurements/cpu.md)."""
 _ACCELERATOR_RATES = MachineRates(float32=1e15, int8=2e15, bandwidth=3.3e12)
-"""Dense 16-bit and 8-bit products and memory of one H100, rounded from its data sheet; other accelerators of its time
-have a like ratio of the two, which is what the choice of buckets depends on."""
+"""Rates of an H100, rounded from its data sheet: dense 16-bit and 8-bit products, and memory.
+
+The choice of shape buckets depends on their ratio only, which is similar for other accelerators of that generation.
+"""
 _MASK_BYTES = 4
-"""Of a window mask entry in the portable dialect, where it is a float; a bool elsewhere."""
+"""Bytes of a window mask entry in the portable dialect, where it is a float. Elsewhere it is a bool."""
 
 
 @dataclass(frozen=True)
 class BucketCosts:
-    """What a forward takes, and where that is known from."""
+    """Seconds of a forward with their source."""
 
     about: BucketPlanCosts
     seconds_of: Callable[[int, int, int], float]
-    """Of `sequences` (requests x branches), window rows and allocated prefix rows; all window rows wanted."""
+    """Return seconds by sequences (requests x branches), window rows and prefix rows, with all positions sampled."""
 
     def seconds(self, sizes: Sizes) -> float:
-        """Expected, of one forward.
+        """Return the expected seconds of one forward.
 
-        The table knows one request: the branches of several are taken for as many branches of one.
+        The table covers one request. The branches of several requests count as branches of one.
         """
         return self.seconds_of(sizes.requests * sizes.branches, sizes.window, sizes.prefix)
 
 
 def bucket_costs(bundle: Bundle, device: str, path: Path | None) -> BucketCosts:
-    """The table at `path`, else that of `device` in the bundle, else a model.
+    """Return the costs from the table at `path`, else from the bundle's table for `device`, else from a model.
 
-    Raises BadInputError for a table that cannot be read, or of another device, contract or bundle.
+    Raises BadInputError for an unreadable table, or one of another device, contract or bundle.
     """
     source = bundle.path / costs_name(device) if path is None else path
     if path is None and not source.is_file():
@@ -58,9 +57,9 @@ def bucket_costs(bundle: Bundle, device: str, path: Path | None) -> BucketCosts:
 
 
 def bytes_of_bucket(manifest: Manifest, sizes: Sizes) -> int:
-    """Bytes of all inputs and outputs of an engine in this shape, caches included.
+    """Return the bytes of all inputs and outputs of an engine of this shape, caches included.
 
-    Not the weights, nor what an engine needs for its own work.
+    Weights and the engine's workspace are not included.
     """
     model = manifest.dimensions
     sequences = sizes.requests * sizes.branches
@@ -72,7 +71,7 @@ def bytes_of_bucket(manifest: Manifest, sizes: Sizes) -> int:
 
 
 def _modelled(manifest: Manifest, device: str) -> BucketCosts:
-    """Time of computing or of moving memory, whichever is longer: below a knee in the rows padding costs nothing."""
+    """Return roofline costs. Below the knee of the roofline, padding is free."""
     on_cpu = is_on_processor(device)
     rates = _CPU_RATES if on_cpu else _ACCELERATOR_RATES
 

@@ -1,8 +1,8 @@
-"""The plan file's contents from what the planner found. Does not plan."""
+"""Contents of the plan file from the planner's result."""
 
 from lopa.bench.buckets.costs import BucketCosts, bytes_of_bucket
-from lopa.bench.buckets.planner import Choice
-from lopa.bench.buckets.rivals import Outcome
+from lopa.bench.buckets.planner import BucketChoice
+from lopa.bench.buckets.rivals import PaddingOutcome
 from lopa.bench.machine import date_now
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.buckets import BUCKETS_SCHEMA, BucketPlan, Expected, Source
@@ -10,14 +10,14 @@ from lopa.runtime.contract import CONTRACT_VERSION
 
 
 def bucket_plan_from_choice(
-    choice: Choice,
+    choice: BucketChoice,
     bundle: Bundle,
     sources: tuple[Source, ...],
     costs: BucketCosts,
-    outcome: Outcome,
-    no_padding: Outcome,
+    outcome: PaddingOutcome,
+    no_padding: PaddingOutcome,
 ) -> BucketPlan:
-    """The plan of `choice` for `bundle`; `outcome` is what its buckets make of the forwards of `sources`."""
+    """Return the plan for `bundle`. `outcome` describes the forwards of `sources` in the plan's shape buckets."""
     return BucketPlan(
         schema=BUCKETS_SCHEMA,
         contract=CONTRACT_VERSION,

@@ -1,4 +1,4 @@
-"""Where the forwards fall over windows and branches, and the buckets that take them: a heat map. Does not plan."""
+"""Heat map of forwards by window and branches, with the shape buckets that take them."""
 
 from collections.abc import Mapping, Sequence
 
@@ -11,7 +11,11 @@ from lopa.runtime.contract.sizes import Sizes
 
 
 def png_from_buckets(forwards: Mapping[Sizes, int], buckets: Sequence[ShapeBucket], *, title: str) -> bytes:
-    """The PNG file. Up: requests x branches; across: window rows; a bucket takes what is left of and below its corner."""
+    """Return the plot as a PNG file.
+
+    The y-axis has requests x branches, the x-axis window rows. A bucket takes the forwards left of and below its
+    corner.
+    """
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
@@ -41,7 +45,7 @@ def png_from_buckets(forwards: Mapping[Sizes, int], buckets: Sequence[ShapeBucke
             rotation=40,
         )
     axes.set_xlim(0, width * WINDOW_MULTIPLE * 1.08)
-    axes.set_ylim(0.5, 0.5 + 1.15 * height)  # room for the topmost labels
+    axes.set_ylim(0.5, 0.5 + 1.15 * height)  # space for the topmost labels
     axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel("window rows")
     axes.set_ylabel("requests x branches")

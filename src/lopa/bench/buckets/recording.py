@@ -1,4 +1,4 @@
-"""The forwards of decodes, request by request: what buckets are planned from. Knows sizes only, no tokens."""
+"""Record the forward sizes of decodes by request, the planner's input. No tokens are stored."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -15,22 +15,22 @@ from lopa.runtime.plan import DEFAULT_BRANCHES, DecodingPlan
 from lopa.runtime.text.prompt_ids import Prompt
 
 MAX_PADDING = 0.25
-"""Padding rows that requests in one forward may cause, as a share of the real ones: as the engine packs them."""
+"""Maximum padding rows of a shared forward, as a share of the real rows. The engine uses the same limit."""
 
 
 @dataclass(frozen=True)
 class Recording:
-    """Decoded requests and what they were decoded with."""
+    """Recorded requests with the plans of their decodes."""
 
     requests: tuple[tuple[Sizes, ...], ...]
-    """The forwards of each request in order, each of that request alone (R = 1)."""
+    """Forwards of each request, in order, as if decoded alone (R = 1)."""
     plans: tuple[DecodingPlan, ...]
     longest_prompt: int
     sources: tuple[Source, ...]
 
 
 def sizes_of_step(step: Step) -> Sizes:
-    """The axes of the step's forward, had its request been alone in it."""
+    """Return the sizes of the step's forward as if its request ran alone."""
     windows = step.windows
     branches, window = windows.input_ids.shape
     return Sizes(1, branches, window, tiles(windows.prefix), windows.wanted.shape[1])
@@ -39,13 +39,11 @@ def sizes_of_step(step: Step) -> Sizes:
 def recording_from_decoder(
     decoder: Decoder, prompts: Iterable[Prompt], source: Callable[[int], Source], progress: Progress
 ) -> Recording:
-    """Decode `prompts` by the bundle's defaults, LoPA with as many branches as accelerators have by default.
+    """Decode `prompts` with the bundle's defaults and, for LoPA, the default branches of accelerators.
 
-    `source` names the prompts, given the number of forwards.
-
-    `progress` hears how many prompts are done.
+    `source` describes the prompts, given the number of forwards. `progress` receives the number of finished prompts.
     """
-    # ShapeBuckets are for accelerators, whatever device records.
+    # Shape buckets are for accelerators, although any device can record.
     config = decoder.config()
     if decoder.plan(config).strategy == "lopa":
         config = replace(config, branches=DEFAULT_BRANCHES)
@@ -60,7 +58,7 @@ def recording_from_decoder(
 
 
 def joined_recordings(recordings: Sequence[Recording]) -> Recording:
-    """Several recordings, at least one, as one."""
+    """Join several recordings, at least one."""
     return Recording(
         requests=tuple(request for each in recordings for request in each.requests),
         plans=tuple(plan for each in recordings for plan in each.plans),
@@ -70,27 +68,27 @@ def joined_recordings(recordings: Sequence[Recording]) -> Recording:
 
 
 def forwards_of_recording(recording: Recording, parallel: int) -> Counter[Sizes]:
-    """How often each shape would run with `parallel` requests under way at a time.
+    """Return how often each shape runs with `parallel` concurrent requests.
 
-    Requests come in order, the next as soon as one ends; every round runs the next forward of each. Those whose common
-    shape has few padding rows share a forward, the largest first.
+    Requests start in order, each as soon as another ends. Every round runs the next forward of each. Requests share a
+    forward if that adds little padding, largest first.
     """
     waiting = iter(recording.requests)
-    under_way: list[list[Sizes]] = []
+    running: list[list[Sizes]] = []
     forwards: Counter[Sizes] = Counter()
     while True:
-        while len(under_way) < parallel and (request := next(waiting, None)) is not None:
+        while len(running) < parallel and (request := next(waiting, None)) is not None:
             if request:
-                under_way.append(list(reversed(request)))
-        if not under_way:
+                running.append(list(reversed(request)))
+        if not running:
             return forwards
-        for group in packed_sizes([request.pop() for request in under_way]):
+        for group in packed_sizes([request.pop() for request in running]):
             forwards[group] += 1
-        under_way = [request for request in under_way if request]
+        running = [request for request in running if request]
 
 
 def packed_sizes(alone: Sequence[Sizes]) -> list[Sizes]:
-    """The shapes of the forwards in which requests whose shapes `alone` are these run together."""
+    """Return the shapes of the packed forwards of requests whose own shapes are `alone`."""
     groups: list[tuple[Sizes, int]] = []
     for sizes in sorted(alone, key=lambda each: each.rows, reverse=True):
         for number, (shape, real) in enumerate(groups):
@@ -104,7 +102,7 @@ def packed_sizes(alone: Sequence[Sizes]) -> list[Sizes]:
 
 
 def _common(shape: Sizes, sizes: Sizes) -> Sizes:
-    """`shape` with one more request in it."""
+    """Return `shape` extended by one more request."""
     return Sizes(
         shape.requests + sizes.requests,
         max(shape.branches, sizes.branches),

@@ -1,4 +1,4 @@
-"""What other ways of choosing shapes make of the same forwards. Pure; knows sizes and expected seconds."""
+"""Other bucketing schemes applied to the same forwards, for comparison. Uses sizes and expected seconds only."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,26 +12,26 @@ from lopa.runtime.contract import TILE
 from lopa.runtime.contract.sizes import Sizes
 
 _VLLM_ASCEND = (1, 2, 4, *range(8, 256, 8), *range(256, 1 << 20, 16))
-"""Tokens of a forward: 1, 2, 4, then by 8 to 255, then by 16."""
+"""Token counts of a forward: 1, 2, 4, then multiples of 8 up to 248, then multiples of 16."""
 _XLLM = (1, 2, 4, 8, 16, 32, 48, *range(64, 1 << 16, 16))
-"""Sequences of a forward; what is above its last, 48, is taken to go on by 16."""
+"""Sequence counts of a forward. Above its last value, 48, multiples of 16 are assumed."""
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """One way of choosing shapes."""
+class PaddingOutcome:
+    """Result of one bucketing scheme."""
 
     name: str
     shapes: int
-    """Different shapes that ran: what has to be compiled, or captured, and kept."""
+    """Number of distinct shapes that ran, each of which must be compiled or captured."""
     seconds: float
-    """Mean of a forward."""
+    """Mean seconds of a forward."""
     padding: float
-    """Padding rows (requests x branches x window) for each real one."""
+    """Padding rows (requests x branches x window) per real row."""
 
 
-def outcome_of_buckets(name: str, buckets: Sequence[ShapeBucket], forwards: Mapping[Sizes, int]) -> Outcome:
-    """Every forward in its bucket, or split over several forwards in it."""
+def outcome_of_buckets(name: str, buckets: Sequence[ShapeBucket], forwards: Mapping[Sizes, int]) -> PaddingOutcome:
+    """Return the outcome of running each forward in its shape bucket, split if necessary."""
     table = BucketTable(buckets)
     chosen = {sizes: table.bucket_for(sizes) for sizes in forwards}
     return _outcome(
@@ -42,9 +42,9 @@ def outcome_of_buckets(name: str, buckets: Sequence[ShapeBucket], forwards: Mapp
     )
 
 
-def rival_outcomes(forwards: Mapping[Sizes, int], limits: Sizes, costs: BucketCosts) -> tuple[Outcome, ...]:
-    """No padding first, then the ways that others take, the worst last."""
-    ways: dict[str, Callable[[Sizes], Sizes]] = {
+def rival_outcomes(forwards: Mapping[Sizes, int], limits: Sizes, costs: BucketCosts) -> tuple[PaddingOutcome, ...]:
+    """Return the outcomes without padding, then of other schemes, the worst last."""
+    schemes: dict[str, Callable[[Sizes], Sizes]] = {
         "no padding": lambda sizes: sizes,
         "buckets of vllm-ascend (tokens)": _tokens_in_buckets,
         "buckets of xLLM (sequences)": _sequences_in_buckets,
@@ -52,8 +52,8 @@ def rival_outcomes(forwards: Mapping[Sizes, int], limits: Sizes, costs: BucketCo
         "always largest": lambda _: limits,
     }
     outcomes = []
-    for name, way in ways.items():
-        ran = {sizes: way(sizes) for sizes in forwards}
+    for name, scheme in schemes.items():
+        ran = {sizes: scheme(sizes) for sizes in forwards}
         seconds = {sizes: costs.seconds(shape) for sizes, shape in ran.items()}
         outcomes.append(_outcome(name, forwards, {sizes: [shape] for sizes, shape in ran.items()}, seconds))
     return tuple(outcomes)
@@ -64,10 +64,10 @@ def _outcome(
     forwards: Mapping[Sizes, int],
     ran: Mapping[Sizes, Sequence[Sizes]],
     seconds: Mapping[Sizes, float],
-) -> Outcome:
-    """`ran`: the shapes in which each forward ran, `seconds` what it took."""
+) -> PaddingOutcome:
+    """Return the outcome. `ran` has the shapes of each forward, `seconds` its time."""
     rows = sum(count * sum(each.rows for each in ran[sizes]) for sizes, count in forwards.items())
-    return Outcome(
+    return PaddingOutcome(
         name=name,
         shapes=len({(s.requests, s.branches, s.window, s.prefix) for s in chain.from_iterable(ran.values())}),
         seconds=sum(count * seconds[sizes] for sizes, count in forwards.items()) / sum(forwards.values()),
@@ -76,17 +76,18 @@ def _outcome(
 
 
 def _tokens_in_buckets(sizes: Sizes) -> Sizes:
-    """Its tokens rounded up to a bucket; prefixes are not padded there. Padding tokens are dealt to the windows."""
-    tokens = _up_to(_VLLM_ASCEND, sizes.rows)
+    """Return the shape with its tokens rounded up to a bucket. Padding is spread over the windows, not the prefixes."""
+    tokens = _bucket_for(_VLLM_ASCEND, sizes.rows)
     return msgspec.structs.replace(sizes, window=-(-tokens // (sizes.requests * sizes.branches)))
 
 
 def _sequences_in_buckets(sizes: Sizes) -> Sizes:
-    return msgspec.structs.replace(sizes, requests=1, branches=_up_to(_XLLM, sizes.requests * sizes.branches))
+    return msgspec.structs.replace(sizes, requests=1, branches=_bucket_for(_XLLM, sizes.requests * sizes.branches))
 
 
 def _powers_of_two(sizes: Sizes, limits: Sizes) -> Sizes:
-    """Every axis by itself; a prefix has a tile at least. Never above the limits."""
+    """Return the shape with each axis rounded up to a power of two, limited by `limits`. A prefix has at least a
+    tile."""
     return Sizes(
         min(_power(sizes.requests), limits.requests),
         min(_power(sizes.branches), limits.branches),
@@ -100,5 +101,5 @@ def _power(size: int) -> int:
     return 1 << (size - 1).bit_length()
 
 
-def _up_to(buckets: Sequence[int], size: int) -> int:
+def _bucket_for(buckets: Sequence[int], size: int) -> int:
     return next(bucket for bucket in buckets if bucket >= size)

@@ -1,4 +1,4 @@
-"""The sizes that buckets are made of: all that occur in a set of forwards, or the best few where those are too many."""
+"""Grid of the sizes that shape buckets may have: all occurring sizes, or the best few of too many."""
 
 from bisect import bisect_left
 from collections import Counter
@@ -12,12 +12,12 @@ from lopa.runtime.contract import TILE
 from lopa.runtime.contract.sizes import Sizes
 
 WINDOW_MULTIPLE = 16
-"""Windows are rounded up to this: blocks are multiples of it, and so are the tiles of matrix units."""
+"""Granularity of windows in rows. Blocks and the tiles of matrix units are multiples of it."""
 
 
 @dataclass(frozen=True)
 class SizeGrid:
-    """Sizes by axis of the contract, ascending; the last is the limit."""
+    """Sizes per axis of the contract, ascending. The last one is the limit."""
 
     requests: tuple[int, ...]
     branches: tuple[int, ...]
@@ -25,14 +25,14 @@ class SizeGrid:
     prefix: tuple[int, ...]
 
     def combinations(self, wanted: int) -> list[Sizes]:
-        """All of them; wanted rows follow the window up to `wanted`."""
-        every = product(self.requests, self.branches, self.window, self.prefix)
-        return [Sizes(*sizes, wanted=min(sizes[2], wanted)) for sizes in every]
+        """Return all combinations. Each samples its whole window, but at most `wanted` positions."""
+        combinations = product(self.requests, self.branches, self.window, self.prefix)
+        return [Sizes(*sizes, wanted=min(sizes[2], wanted)) for sizes in combinations]
 
     def rounded(self, forwards: Mapping[Sizes, int]) -> Counter[Sizes]:
-        """How often each shape runs, every size rounded up to one of these.
+        """Return how often each shape runs, with every size rounded up to the grid.
 
-        Shapes that differ in wanted rows alone become one: what has room for the window has room for those.
+        Shapes that differ only in sampled positions are merged, since a bucket samples its whole window.
         """
         shapes: Counter[Sizes] = Counter()
         for sizes, count in forwards.items():
@@ -42,7 +42,7 @@ class SizeGrid:
 
 
 def grid_of_forwards(forwards: Mapping[Sizes, int], limits: Sizes) -> SizeGrid:
-    """Every size that occurs, every limit, and one request and one branch, which always can be run."""
+    """Return the grid of all occurring sizes, the limits, one request and one branch."""
 
     def axis(name: str, smallest: int, multiple: int = 1) -> tuple[int, ...]:
         occurring = {-(-_needed(sizes, name) // multiple) * multiple for sizes in forwards}
@@ -57,12 +57,12 @@ def grid_of_forwards(forwards: Mapping[Sizes, int], limits: Sizes) -> SizeGrid:
     )
 
 
-def grid_within(grid: SizeGrid, forwards: Mapping[Sizes, int], most_cells: int) -> SizeGrid:
-    """`grid`, thinned out until there are at most `most_cells` pairs of a shape and a combination.
+def grid_within(grid: SizeGrid, forwards: Mapping[Sizes, int], max_cells: int) -> SizeGrid:
+    """Return `grid` with fewer sizes: at most `max_cells` pairs of a shape and a combination.
 
-    The longest axis loses a quarter of its sizes at a time, those without which the forwards grow least.
+    The longest axis repeatedly loses the quarter of its sizes whose removal adds the least padding.
     """
-    while len(grid.rounded(forwards)) * len(grid.combinations(1)) > most_cells:
+    while len(grid.rounded(forwards)) * len(grid.combinations(1)) > max_cells:
         name = max((field.name for field in fields(grid)), key=lambda name: len(getattr(grid, name)))
         axis: tuple[int, ...] = getattr(grid, name)
         counts = Counter[int]()
@@ -73,30 +73,33 @@ def grid_within(grid: SizeGrid, forwards: Mapping[Sizes, int], most_cells: int) 
 
 
 def fewer_sizes(sizes: Sequence[int], counts: Sequence[int], keep: int) -> tuple[int, ...]:
-    """`keep` of the ascending `sizes` (at least 2), first and last among them, so that rounding up adds least.
+    """Return `keep` of the ascending `sizes` (at least 2), including first and last, that minimize the padding.
 
-    Size i occurs counts[i] times. Dynamic programming over the last size that was kept.
+    Size i occurs counts[i] times. Uses dynamic programming over the last size kept.
     """
     values, weights = np.array(sizes), np.array(counts)
     number = len(sizes)
     before = np.concatenate([[0], np.cumsum(weights)])
     summed = np.concatenate([[0], np.cumsum(weights * values)])
-    # added[i, j]: what rounding the sizes behind i up to j adds.
+    # added[i, j]: padding from rounding the sizes after i up to size j.
     added = values[None, :] * (before[None, 1:] - before[1:, None]) - (summed[None, 1:] - summed[1:, None])
     added = np.where(np.arange(number)[:, None] < np.arange(number)[None, :], added, np.inf)
-    lower = np.where(np.arange(number) == 0, 0.0, np.inf)
+    padding = np.where(np.arange(number) == 0, 0.0, np.inf)
     steps = []
     for _ in range(max(keep, 2) - 1):
-        through = lower[:, None] + added
+        through = padding[:, None] + added
         steps.append(through.argmin(axis=0))
-        lower = through.min(axis=0)
+        padding = through.min(axis=0)
     kept = [number - 1]
-    for came_from in reversed(steps):
-        kept.append(int(came_from[kept[-1]]))
+    for predecessors in reversed(steps):
+        kept.append(int(predecessors[kept[-1]]))
     return tuple(sizes[place] for place in reversed(kept))
 
 
 def _needed(sizes: Sizes, name: str) -> int:
-    """A bucket has as many wanted rows as window rows, up to the limit; the same row may be wanted twice."""
+    """Return the size an axis needs. A bucket samples as many positions as its window has rows, up to the limit.
+
+    A position may be sampled twice.
+    """
     needed: int = max(sizes.window, sizes.wanted) if name == "window" else getattr(sizes, name)
     return needed

@@ -1,15 +1,15 @@
-"""What lm-eval asks for, as our options; tests/clients holds the same against lm-eval itself."""
+"""Translation of lm-eval's generation_kwargs; tests/clients checks the same against lm-eval itself."""
 
 from typing import Any
 
 import pytest
 
-from lopa.bench.evaluation.asked_options import options_from_asked
+from lopa.bench.evaluation.generation_kwargs import options_from_kwargs
 from lopa.runtime.errors import BadInputError
 
 
 @pytest.mark.parametrize(
-    ("asked", "expected"),
+    ("kwargs", "expected"),
     [
         ({}, {"max_new_tokens": 99, "temperature": 0.0, "stop": ()}),
         ({"until": "\n\n"}, {"stop": ("\n\n",)}),
@@ -26,15 +26,15 @@ from lopa.runtime.errors import BadInputError
         ({"lopa": {"branches": 4}, "max_gen_toks": 7}, {"branches": 4, "max_new_tokens": 7}),
     ],
 )
-def test_options(asked: dict[str, Any], expected: dict[str, Any]) -> None:
-    found = options_from_asked(asked, default_tokens=99)
+def test_options(kwargs: dict[str, Any], expected: dict[str, Any]) -> None:
+    found = options_from_kwargs(kwargs, default_tokens=99)
     assert expected.items() <= found.items()
     assert set(found) == {"max_new_tokens", "temperature", "stop", *expected}
 
 
 @pytest.mark.parametrize(
-    ("asked", "named"), [({"num_beams": 2}, "num_beams"), ({"lopa": 4}, "lopa 4"), ({"until": [1]}, "until")]
+    ("kwargs", "named"), [({"num_beams": 2}, "num_beams"), ({"lopa": 4}, "lopa 4"), ({"until": [1]}, "until")]
 )
-def test_what_means_nothing_here_is_refused(asked: dict[str, Any], named: str) -> None:
+def test_unknown_and_malformed_fields_are_rejected(kwargs: dict[str, Any], named: str) -> None:
     with pytest.raises(BadInputError, match=named):
-        options_from_asked(asked, default_tokens=99)
+        options_from_kwargs(kwargs, default_tokens=99)

@@ -1,4 +1,4 @@
-"""How a program of the developers ends when lopa refuses something: as lopa-export does, without a traceback."""
+"""Error handling of developer programs: like lopa-export, without a traceback."""
 
 import sys
 from collections.abc import Iterator
@@ -10,8 +10,8 @@ from lopa.runtime.errors import LopaError
 
 
 @contextmanager
-def errors_shown() -> Iterator[None]:
-    """A LopaError of the block is said on standard error and ends the process with its exit code."""
+def exit_on_error() -> Iterator[None]:
+    """Print a LopaError of the block to standard error, and exit with its exit code."""
     try:
         yield
     except LopaError as error:
