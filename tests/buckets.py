@@ -1,4 +1,4 @@
-"""Buckets and plans for tests."""
+"""Shape buckets and plans for tests."""
 
 import msgspec
 
@@ -9,7 +9,7 @@ from lopa.runtime.bundle.buckets import BucketPlan, BucketPlanCosts, Expected, S
 def bucket(
     requests: int, branches: int, window: int, prefix: int, seconds: float | None = None, *, wanted: int = 96
 ) -> ShapeBucket:
-    """By default the seconds are the rows of the bucket; at most `wanted` rows are wanted."""
+    """Return a bucket with at most `wanted` sampled rows; its default seconds are its number of rows."""
     rows = float(requests * branches * window)
     return ShapeBucket(
         requests=requests,
@@ -22,11 +22,11 @@ def bucket(
 
 
 BUCKETS = [bucket(1, 1, 80, 64), bucket(1, 3, 64, 128), bucket(1, 5, 48, 64), bucket(2, 5, 96, 192)]
-"""That serve the recorded traces of five branches, some of them split."""
+"""Buckets for the recorded traces of five branches, some of which are split."""
 
 
 def plan_of(bundle: Bundle, **changes: object) -> BucketPlan:
-    """A plan for `bundle` with these fields, BUCKETS otherwise."""
+    """Return a plan for `bundle` with BUCKETS and these changes."""
     plan = BucketPlan(
         schema=1,
         contract=1,

@@ -1,6 +1,7 @@
-"""With caches that are exact, what was committed in many rounds is what one pass over the finished text gives.
+"""Committed rows of exact caches equal those of one pass over the finished text.
 
-That goes for models that see nothing behind their own block, whatever was a mask, or a lookahead, when a row was made.
+This holds for models whose rows attend to nothing behind their block, whatever was masked or a lookahead when a row was
+computed.
 """
 
 from collections.abc import Callable, Sequence
@@ -36,7 +37,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 class Committed(CountingSession):
-    """Notes the rows that one request committed and did not forget, layer by layer."""
+    """Recorder of the rows that one request committed and did not drop, by layer."""
 
     rows: Sequence[Rows] = ()
 
@@ -54,7 +55,7 @@ class Committed(CountingSession):
 
 def rows_of_one_pass(session: Session, decoding: Decoding) -> tuple[Rows, ...]:
     ids = decoding.anchor.tokens
-    numbers = decoding.anchor.layout.numbers(np.arange(len(ids)))
+    numbers = decoding.anchor.layout.block_numbers(np.arange(len(ids)))
     batch = WindowBatch(
         requests=(77,),
         input_ids=ids[None, None],

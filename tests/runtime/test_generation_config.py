@@ -1,4 +1,4 @@
-"""GenerationConfig keeps what was requested, and `resolve` makes the plan of it."""
+"""GenerationConfig stores the requested options, and `resolve` makes the plan."""
 
 import dataclasses
 import inspect
@@ -115,7 +115,7 @@ from lopa.runtime.strategy import STRATEGIES, OwnOption, Strategy, register_stra
             {"cache": "prefix", "strategy": "threshold", "window": "block_causal"},
             "cache 'prefix' with alignment 'prompt' and window 'block_causal'",
         ),
-        ({"cache": "sub_block", "strategy": "threshold"}, "cache 'sub_block' without sub-blocks"),
+        ({"cache": "sub_block", "strategy": "threshold"}, "cache 'sub_block' without the option sub_block"),
         ({"strategy": "eb", "gamma": -0.1}, "gamma -0.1"),
         ({"strategy": "eb", "gamma": math.nan}, "gamma nan"),
         ({"strategy": "eb", "gamma": -math.inf}, "gamma -inf"),
@@ -143,7 +143,7 @@ from lopa.runtime.strategy import STRATEGIES, OwnOption, Strategy, register_stra
         ),
     ],
 )
-def test_bad_values_are_refused_by_name(options: dict[str, Any], named: str) -> None:
+def test_bad_values_are_rejected_by_name(options: dict[str, Any], named: str) -> None:
     with pytest.raises(BadInputError) as caught:
         resolve(GenerationConfig.from_mapping(options))
     assert caught.value.received == named
@@ -153,23 +153,23 @@ def test_bad_values_are_refused_by_name(options: dict[str, Any], named: str) -> 
 
 
 @pytest.mark.parametrize("values", [None, 5, "seed", ["seed"], [("seed", 1)]])
-def test_options_that_are_no_mapping(values: Any) -> None:
+def test_options_must_be_a_mapping(values: Any) -> None:
     with pytest.raises(BadInputError, match="options "):
         GenerationConfig.from_mapping(values)
 
 
-def test_a_value_whose_repr_fails_is_refused_all_the_same() -> None:
-    class Rude:
+def test_a_value_whose_repr_fails_is_rejected() -> None:
+    class BadRepr:
         def __repr__(self) -> str:
             raise ZeroDivisionError
 
-    rude: Any = Rude()
+    rude: Any = BadRepr()
     for field in dataclasses.fields(GenerationConfig):
-        with pytest.raises(BadInputError, match=f"{field.name} a value of type Rude"):
+        with pytest.raises(BadInputError, match=f"{field.name} a value of type BadRepr"):
             GenerationConfig(**{field.name: rude})
 
 
-def test_numbers_of_numpy_become_plain_ones() -> None:
+def test_numpy_numbers_become_python_numbers() -> None:
     given: dict[str, Any] = {
         "branches": np.int64(3), "block_size": np.uint8(16), "max_new_tokens": np.int32(8), "seed": np.uint64(7),
         "temperature": np.float32(0.5), "top_k": np.int8(2), "top_p": np.float16(0.5), "time_limit": np.int64(3),
@@ -184,7 +184,7 @@ def test_numbers_of_numpy_become_plain_ones() -> None:
     assert type((config.stop or (None,))[0]) is str
 
 
-def test_no_seed_draws_one() -> None:
+def test_none_picks_a_seed() -> None:
     drawn = [GenerationConfig(seed=None).seed for _ in range(4)]
     assert all(isinstance(seed, int) for seed in drawn)
     assert len(set(drawn)) > 1
@@ -192,7 +192,7 @@ def test_no_seed_draws_one() -> None:
     assert dataclasses.replace(config, max_new_tokens=8).seed == config.seed == resolve(config).seed
 
 
-def test_lookaheads_are_the_branches_beside_the_anchor() -> None:
+def test_lookaheads_are_the_branches_besides_the_anchor() -> None:
     assert plan(devices=["cuda:0"]).lookaheads == 3
     assert plan().lookaheads == 0
     assert plan(branches=8).lookaheads == 7
@@ -203,7 +203,7 @@ def test_lookaheads_are_the_branches_beside_the_anchor() -> None:
     assert (plan(branches="auto").branches, plan(branches="auto").auto_branches) == (8, True)
 
 
-def test_block_by_block_strategies_open_a_block_when_the_last_is_done() -> None:
+def test_block_by_block_strategies_open_one_block_at_a_time() -> None:
     assert plan(strategy="threshold").block_add_threshold == 1.0
     assert plan(strategy="vanilla").block_add_threshold == 1.0
     assert plan(strategy="d2f", block_add_threshold=0.3).block_add_threshold == 0.3
@@ -238,7 +238,7 @@ def test_a_sliding_block_is_unmasked_by_its_score() -> None:
         ({**SLIDING, "distance_penalty": math.nan}, "distance_penalty"),
     ],
 )
-def test_what_a_sliding_block_does_not_have_is_refused(options: dict[str, Any], received: str) -> None:
+def test_options_that_a_sliding_block_does_not_support_are_rejected(options: dict[str, Any], received: str) -> None:
     with pytest.raises(BadInputError, match=received):
         plan(**options)
 
@@ -249,7 +249,7 @@ def has_option(strategy: Strategy, name: str) -> bool:
     return strategy.unmasks_first if name == "unmask_first_masked" else name in {each.name for each in strategy.options}
 
 
-def test_every_option_of_a_strategy_is_refused_by_all_others() -> None:
+def test_options_of_other_strategies_are_rejected() -> None:
     values: dict[str, Any] = {
         "gamma": 0.3, "tokens_per_step": 2, "factor": 0.5, "kl_threshold": 0.1, "alg": "origin", "steps": 3, "alg_temp": 0.2,
         "remask_threshold": 0.5, "remask_limit": 3, "unmask_first_masked": True,
@@ -267,7 +267,7 @@ def test_every_option_of_a_strategy_is_refused_by_all_others() -> None:
             assert name in caught.value.remedy
 
 
-def test_a_bound_of_entropy_may_be_infinite() -> None:
+def test_the_entropy_bound_may_be_infinite() -> None:
     assert plan(strategy="eb").own == {"gamma": 0.2}
     assert plan(strategy="eb", gamma=math.inf).own["gamma"] == math.inf
     assert GenerationConfig(strategy="eb", gamma=np.float32(math.inf)).gamma == math.inf  # type: ignore[arg-type]
@@ -288,8 +288,8 @@ def test_dream_decodes_the_whole_answer_as_one_block() -> None:
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_what_a_model_is_decoded_by_leaves_out_what_another_strategy_lacks(strategy: str) -> None:
-    """A model's own loop has sub-blocks, steps and a cache of them; every strategy can be requested all the same."""
+def test_a_models_options_are_dropped_if_the_strategy_lacks_them(strategy: str) -> None:
+    """A model's own loop has sub-blocks, steps and a cache of them. Any other strategy can still be requested."""
     own = {"strategy": "threshold", "cache": "sub_block", "sub_block": 8, "block_steps": 4}
     found = resolve(GenerationConfig(strategy=strategy), own=own)
     kept = strategy in ("threshold", "vanilla", "sequential", "top_n")
@@ -298,7 +298,7 @@ def test_what_a_model_is_decoded_by_leaves_out_what_another_strategy_lacks(strat
     assert found.sub_block == (found.block_size if strategy == "dream" else 8)
 
 
-def test_what_a_model_is_decoded_by_leaves_out_what_a_sliding_block_lacks() -> None:
+def test_a_models_options_are_dropped_if_a_sliding_block_lacks_them() -> None:
     own = {"strategy": "threshold", "sub_block": 8, "block_steps": 4}
     found = resolve(GenerationConfig(**SLIDING), own=own)
     assert (found.sub_block, found.block_steps) == (32, 32)
@@ -306,18 +306,18 @@ def test_what_a_model_is_decoded_by_leaves_out_what_a_sliding_block_lacks() -> N
         resolve(GenerationConfig(**SLIDING, sub_block=8), own=own)
 
 
-def test_what_remasks_and_how_much() -> None:
+def test_remasking_options() -> None:
     assert plan().remask_threshold == 0.0
     assert plan(strategy="wino").remask_threshold == 0.9
     assert plan(strategy="wino", remask_threshold=0.5).remask_threshold == 0.5
     assert not plan(remask_threshold=0.0).remasks
     assert plan(strategy="wino", max_new_tokens=40).remask_limit == 40
     assert plan(strategy="wino", remask_limit=np.int64(7)).remask_limit == 7
-    # More is remasked than was certain: the rule ends by itself.
+    # More is remasked than was certain, and the rule still ends.
     assert plan(strategy="wino", skip_threshold=0.1, remask_threshold=1.0).remask_threshold == 1.0
 
 
-# What was requested, apart from what holds
+# Requested options, apart from resolved ones
 
 
 def test_a_changed_strategy_has_its_own_cache_and_block_size() -> None:
@@ -327,7 +327,7 @@ def test_a_changed_strategy_has_its_own_cache_and_block_size() -> None:
     assert (resolve(config).cache, resolve(config).block_size) == ("blocks", 32)
 
 
-def test_a_config_is_what_was_requested() -> None:
+def test_a_config_contains_the_requested_options() -> None:
     options: dict[str, Any] = {"strategy": "dream", "max_new_tokens": 64, "stop": ("x",), "strategy_options": {"a": 1}}
     config = GenerationConfig(**options)
     unasked = {"seed": 0, "logprobs": False, "special_tokens": False, "reference": False}
@@ -337,7 +337,7 @@ def test_a_config_is_what_was_requested() -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"strategy_options": {"votes": 3, "how": "all"}}, {"stop": ["a"], "top_k": 3}])
-def test_configs_and_plans_are_keys(options: dict[str, Any]) -> None:
+def test_configs_and_plans_are_hashable(options: dict[str, Any]) -> None:
     configs = [GenerationConfig(**options) for _ in range(2)]
     assert len({*configs, pickle.loads(pickle.dumps(configs[0]))}) == 1
     given = options.pop("strategy_options", None)
@@ -348,7 +348,7 @@ def test_configs_and_plans_are_keys(options: dict[str, Any]) -> None:
             configs[0].strategy_options["votes"] = 4  # type: ignore[index]
 
 
-def test_a_plan_leaves_nothing_open() -> None:
+def test_a_plan_has_a_value_for_every_option() -> None:
     for strategy in STRATEGIES:
         found = plan(strategy=strategy)
         assert all(getattr(found, field.name) is not None for field in dataclasses.fields(DecodingPlan))
@@ -367,7 +367,7 @@ def test_a_plan_leaves_nothing_open() -> None:
         ({"branches": 4, "deduplicate_rows": False}, ["cpu"], "never"),
     ],
 )
-def test_when_rows_are_shared(options: dict[str, Any], devices: list[str], found: str) -> None:
+def test_default_of_shared_rows(options: dict[str, Any], devices: list[str], found: str) -> None:
     assert plan(devices=devices, **options).deduplicate_rows == found
 
 
@@ -385,12 +385,12 @@ def test_when_rows_are_shared(options: dict[str, Any], devices: list[str], found
         ({"temperature": 1.0, "top_p": 0.5, "reference": True, "alignment": "absolute"}, True, TOP_K, 0.5, False),
     ],
 )
-def test_what_is_drawn_among(options: dict[str, Any], filters: bool, top_k: int, top_p: float, of_kept: bool) -> None:
+def test_filters_of_draws(options: dict[str, Any], filters: bool, top_k: int, top_p: float, of_kept: bool) -> None:
     found = plan(**options)
     assert (found.filters, found.top_k, found.top_p, found.top_p_of_kept) == (filters, top_k, top_p, of_kept)
 
 
-def test_what_published_means() -> None:
+def test_reference_mode() -> None:
     usual, found = plan(max_new_tokens=70), plan(max_new_tokens=70, reference=True, block_size=32)
     assert (usual.positions, usual.drop_after_eos, usual.overwrites_unmasked) == (70, True, False)
     assert (found.positions, found.drop_after_eos, found.overwrites_unmasked) == (64, False, False)
@@ -408,7 +408,7 @@ def test_a_plan_as_json() -> None:
     assert list(found) == [field.name for field in dataclasses.fields(DecodingPlan)]
 
 
-# Strategies of others
+# Third-party strategies
 
 OTHER = Strategy(
     name="other_for_config",
@@ -421,7 +421,7 @@ OTHER = Strategy(
 )
 
 
-def test_options_of_a_strategy_that_others_wrote() -> None:
+def test_options_of_an_installed_strategy() -> None:
     register_strategy(OTHER)
     assert plan(strategy=OTHER.name).own == {"votes": 2, "how": "most", "gamma": 1.5}
     found = plan(strategy=OTHER.name, gamma=0.5, strategy_options={"votes": 3, "how": "all"})
@@ -434,17 +434,17 @@ def test_options_of_a_strategy_that_others_wrote() -> None:
     [
         ({"strategy_options": {"votes": 10}}, "votes 10"),
         ({"strategy_options": {"how": 3}}, "how 3"),
-        ({"strategy_options": {"vote": 3}}, "'vote', which strategy 'other_for_config' does not have"),
-        ({"strategy_options": {"gamma": 1.0}, "gamma": 0.5}, "'gamma', which is given as an option too"),
+        ({"strategy_options": {"vote": 3}}, "'vote', unknown to strategy 'other_for_config'"),
+        ({"strategy_options": {"gamma": 1.0}, "gamma": 0.5}, "'gamma', which is also given as an option"),
         ({"strategy_options": [("votes", 3)]}, "strategy_options "),
         ({"strategy_options": {"votes": None}}, "strategy_options "),
         ({"strategy_options": {3: 4}}, "strategy_options "),
         ({"strategy_options": {f"v{number}": number for number in range(65)}}, "strategy_options "),
-        ({"strategy": "lopa", "strategy_options": {"votes": 3}}, "'votes', which strategy 'lopa' does not have"),
+        ({"strategy": "lopa", "strategy_options": {"votes": 3}}, "'votes', unknown to strategy 'lopa'"),
         ({"tokens_per_step": 3}, "tokens_per_step 3 with strategy 'other_for_config'"),
     ],
 )
-def test_options_that_it_does_not_have_are_refused(options: dict[str, Any], received: str) -> None:
+def test_unknown_options_of_an_installed_strategy_are_rejected(options: dict[str, Any], received: str) -> None:
     register_strategy(OTHER)
     with pytest.raises(BadInputError) as caught:
         plan(**{"strategy": OTHER.name, **options})
@@ -467,7 +467,7 @@ def test_documented_options_of_strategies_are_their_own() -> None:
             assert help_texts()[option.name] == option.help + default
 
 
-def test_documented_defaults_are_those_that_hold() -> None:
+def test_documented_defaults_are_the_effective_ones() -> None:
     found = {**PACKAGE_DEFAULTS, "top_k": TOP_K, "top_p": 1.0, "seed": GenerationConfig().seed}
     found |= {"entropy_threshold": DEFAULT_ENTROPY_THRESHOLD, "distance_penalty": DEFAULT_DISTANCE_PENALTY}
     found |= dict.fromkeys(("logprobs", "special_tokens", "reference"), False)
@@ -475,7 +475,7 @@ def test_documented_defaults_are_those_that_hold() -> None:
         assert help_texts()[name].endswith(f"  [default: {value}]") or value == ()
 
 
-def test_every_strategy_of_the_package_is_named() -> None:
+def test_every_built_in_strategy_is_documented() -> None:
     assert get_args(get_args(StrategyName)[0]) == tuple(STRATEGIES)
     assert all(name in help_texts()["strategy"] for name in STRATEGIES)
 

@@ -1,4 +1,4 @@
-"""Stable-DiffCoder's shape (Llama's layers, grouped heads) under SDAR's rules; there are no recordings of it."""
+"""Stable-DiffCoder's architecture (Llama's layers, grouped heads) with SDAR's rules; there are no recordings of it."""
 
 from pathlib import Path
 
@@ -24,7 +24,7 @@ def network(tiny_bundle: Path) -> SmallNetwork:
 @pytest.mark.parametrize("reference", [True, False])
 @pytest.mark.parametrize("rule", STRATEGIES)
 @pytest.mark.parametrize(("block", "steps", "new"), [(4, None, 14), (4, 4, 16), (4, 2, 13), (8, 3, 20)])
-def test_every_step_is_that_of_the_plain_loop(
+def test_every_step_matches_the_plain_loop(
     network: SmallNetwork, reference: bool, rule: Rule, block: int, steps: int | None, new: int
 ) -> None:
     config = GenerationConfig(
@@ -47,13 +47,13 @@ def test_every_step_is_that_of_the_plain_loop(
             network.network, prompt, rule=rule, block=block, steps=steps, threshold=0.6, new=new, mask=MASK, end=END,
             reference=reference,
         )  # fmt: skip
-        ours, decided = network.decode(prompt, config)
-        written = [step.fills for step in decided if len(step.fills.positions)]
-        for expected, fills in zip(plain, written, strict=False):
+        ours, decoded = network.decode(prompt, config)
+        written = [step.fills for step in decoded if len(step.fills.positions)]
+        for expected, tokens in zip(plain, written, strict=False):
             if expected.margin < NEAR_TIE:
                 near_ties += 1
                 break
-            assert dict(zip(fills.positions.tolist(), fills.tokens.tolist(), strict=True)) == expected.fills
+            assert dict(zip(tokens.positions.tolist(), tokens.tokens.tolist(), strict=True)) == expected.written
             compared += 1
         else:
             assert len(plain) == len(written)

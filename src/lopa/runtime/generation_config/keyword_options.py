@@ -1,4 +1,4 @@
-"""Decoding options as keyword arguments, for type checkers and editors. Checks nothing."""
+"""Types of the decoding options as keyword arguments, for type checkers and editors."""
 
 from collections.abc import Mapping
 from typing import Any, Literal, TypedDict
@@ -7,7 +7,7 @@ from lopa.runtime.plan.choices import Alg, Alignment, Cache, Confidence, Strateg
 
 
 class GenerationOptions(TypedDict, total=False):
-    """Keyword arguments that change a decoding option each: the fields of GenerationConfig, which describes them."""
+    """Keyword arguments for the decoding options. GenerationConfig describes them."""
 
     strategy: StrategyName | None
     branches: int | Literal["auto"] | None

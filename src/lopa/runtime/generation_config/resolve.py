@@ -1,4 +1,4 @@
-"""From the options of a request to the plan that it is decoded by."""
+"""Resolve the options of a request into a decoding plan."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -30,10 +30,10 @@ def resolve(
     defaults: Mapping[str, Any] = NOTHING,
     devices: Sequence[str] = DEFAULT_DEVICES,
 ) -> DecodingPlan:
-    """Return the plan of a request: `config`, over `defaults` of a bundle or server, over `own`, those of the model.
+    """Return the plan of a request from `config`, the `defaults` of a bundle or server, and the model's `own` options.
 
-    `devices` are the names of those that share the branches. Raises BadInputError for options that do not go together,
-    and for defaults that are unknown or wrong.
+    Earlier ones take precedence. `devices` are the names of the devices that share the branches. Raises BadInputError
+    for invalid combinations of options and for unknown or invalid defaults.
     """
     options = merged_options(config, own=own, defaults=defaults)
     strategy = strategy_from_name(options["strategy"])
@@ -85,13 +85,13 @@ def resolve(
 
 
 def _branches(options: Options, devices: Sequence[str]) -> tuple[int, bool]:
-    """Return how many branches a step verifies at most, and whether every step chooses their number."""
+    """Return the maximum number of branches per step, and True if every step chooses their number."""
     number = branch_choice(options, devices).number
     return (MAX_AUTO_BRANCHES, True) if number == "auto" else (number, False)
 
 
 def _own_options(options: Options, strategy: Strategy) -> FrozenOptions:
-    """Return the strategy's own options with their defaults, checked."""
+    """Return the checked options of the strategy, defaults included."""
     given = {**{name: options[name] for name in OWN_OPTIONS}, **(options["strategy_options"] or {})}
     return FrozenOptions(
         {option.name: option.value(given.get(option.name), options["max_new_tokens"]) for option in strategy.options}
