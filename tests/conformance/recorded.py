@@ -43,7 +43,8 @@ def read_traces(path: Path) -> tuple[GenerationConfig, list[dict[str, Any]]]:
     params = header["params"]
     lopa = params["use_uncertainty_logic"]
     lookaheads = params["branching_factor"] if lopa and params["branching_factor"] > 1 else 0
-    config = GenerationConfig.reference(
+    config = GenerationConfig(
+        reference=True,
         strategy="lopa" if lopa else "d2f",
         branches=lookaheads + 1 if lopa else None,
         block_size=params["block_size"],

@@ -130,9 +130,9 @@ def test_the_clock_of_a_stream_starts_when_it_is_first_asked(decoder: Decoder, p
 
 
 def test_max_new_tokens_bounds_the_answer_whatever_the_block_size(decoder: Decoder, prompts: list[str]) -> None:
-    for max in (1, 7, 33):
-        result = decode(decoder, prompts[0], max_new_tokens=max)
-        assert (result.tokens, result.window_tokens, result.stop_reason) == (max, max, "length")
+    for upper in (1, 7, 33):
+        result = decode(decoder, prompts[0], max_new_tokens=upper)
+        assert (result.tokens, result.window_tokens, result.stop_reason) == (upper, upper, "length")
     assert decode(decoder, prompts[0], max_new_tokens=31, reference=True).token_ids == ()
 
 

@@ -26,14 +26,14 @@ def decoder(tiny_bundle: Path) -> Iterator[Decoder]:
 @pytest.mark.parametrize("name", ["max_new_tokens", "block_size", "branches", "seed", "top_k", "time_limit"])
 def test_huge_numbers_are_harmless(tiny_bundle: Path, name: str) -> None:
     """In a process of its own, in which an allocation of any size would fail."""
-    max = 3 * 2**30
+    upper = 3 * 2**30
     ran = subprocess.run(
         [sys.executable, "-c", _HUGE, str(tiny_bundle), name, PROMPT],
         capture_output=True,
         text=True,
         timeout=100,
         check=False,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (max, max)),
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (upper, upper)),
     )
     assert ran.returncode == 0, ran.stderr
     assert set(ran.stdout.split()) == {"refused"}

@@ -172,7 +172,7 @@ def costs_case(rng: random.Random, folder: Path, material: Material) -> Case:
 
 
 def buckets_case(rng: random.Random, folder: Path, material: Material) -> Case:
-    """gears.json, its table, and a session that runs in its buckets."""
+    """shape_buckets.json, its table, and a session that runs in its buckets."""
     path = folder / BUCKETS_NAME
     words = _write_changed(rng, path, good_description("buckets", Bundle.open(material.bundle)))
 

@@ -21,9 +21,9 @@ def bucket_plan_of_shapes(bundle: Bundle, shapes: Sequence[ForwardShape], device
     """A bucket for each of `shapes`, a few for decodes, and one that takes everything which the defaults can come to."""
     limits = least_limits(bundle.manifest)
     sizes = {(shape.branches, shape.window, shape.prefix) for shape in shapes} | set(_DECODED)
-    max = tuple(max(each[axis] for each in sizes) for axis in range(3))
-    sizes.add((max[0], max(max[1], limits.window), max(max[2], limits.prefix)))
-    wanted = max(limits.wanted, max[1])
+    largest_sizes = tuple(max(each[axis] for each in sizes) for axis in range(3))
+    sizes.add((largest_sizes[0], max(largest_sizes[1], limits.window), max(largest_sizes[2], limits.prefix)))
+    wanted = max(limits.wanted, largest_sizes[1])
     costs = bucket_costs(bundle, device, None)
     forwards = Counter(Sizes(1, b, w, p, min(w, wanted)) for b, w, p in sorted(sizes, key=lambda s: s[::-1]))
     buckets = tuple(bucket_from_sizes(each, costs.seconds(each)) for each in forwards)

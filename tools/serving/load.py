@@ -189,7 +189,9 @@ def tables_of_report(report: LoadReport) -> list[Table]:
                     _latencies([seconds for run in each.runs for seconds in run.whole]),
                 )
             )
-        title = f"Answers {form}: {report.requests} requests, {report.slots} max_num_seqs, {report.branches} branch(es)"
+        title = (
+            f"Answers {form}: {report.requests} requests, {report.max_num_seqs} at once, {report.branches} branch(es)"
+        )
         columns = ("clients, side", "requests/s", "tokens/s", "rate / engine's", "first text, ms", "whole answer, ms")
         tables.append(Table(f"{title}; ms at 50 % / 99 %", columns, tuple(rows)))
     return tables

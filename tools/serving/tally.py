@@ -63,9 +63,9 @@ def faults_of_metrics(before: Mapping[str, float], after: Mapping[str, float], t
         "lopa_generated_tokens_total": (tally.tokens, float("inf")),
     }
     wrong = [
-        f"{name} counted {counted(name):g}, the clients {min:g} to {max:g}"
-        for name, (min, max) in sorted(bounds.items())
-        if not min <= counted(name) <= max
+        f"{name} counted {counted(name):g}, the clients {lower:g} to {upper:g}"
+        for name, (lower, upper) in sorted(bounds.items())
+        if not lower <= counted(name) <= upper
     ]
     gauges = ("lopa_requests_running", "lopa_requests_waiting", "lopa_cache_used_ratio", "lopa_engine_failed")
     return wrong + [f"{name} is {after[name]:g} with nothing under way" for name in gauges if after[name]]

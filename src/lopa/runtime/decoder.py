@@ -41,7 +41,7 @@ from lopa.runtime.requests.handle import RequestHandle
 from lopa.runtime.requests.job import Job
 from lopa.runtime.requests.observer import EngineObserver
 from lopa.runtime.requests.pool import RequestPool
-from lopa.runtime.requests.prompt_store import PROMPT_ROWS, PromptStore
+from lopa.runtime.requests.prompt_store import PREFIX_CACHE_TOKENS, PromptStore
 from lopa.runtime.requests.result import Event, GenerationResult, TextEvent
 from lopa.runtime.row_sharing import CheaperForward, always
 from lopa.runtime.sessions.device_errors import TypedSession
@@ -344,7 +344,7 @@ class Decoder:
             deadline=due,
         )
 
-    def _pool(self, prompt_rows: int = PROMPT_ROWS, observer: EngineObserver | None = None) -> RequestPool:
+    def _pool(self, prompt_rows: int = PREFIX_CACHE_TOKENS, observer: EngineObserver | None = None) -> RequestPool:
         """Return an empty pool on this decoder's session, which keeps up to `prompt_rows` rows of prompts for reuse."""
         return RequestPool(
             TypedSession(self.session),

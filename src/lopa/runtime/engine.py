@@ -30,12 +30,13 @@ from lopa.runtime.generation_config import GenerationConfig, GenerationOptions
 from lopa.runtime.grammar.limits import GrammarLimits
 from lopa.runtime.parallel.branch_session import STALL_SECONDS
 from lopa.runtime.plan import DecodingPlan
+from lopa.runtime.plan.renamed_options import accept_former_arguments
 from lopa.runtime.requests.admission import MAX_NUM_BATCHED_TOKENS, Admission
 from lopa.runtime.requests.handle import RequestHandle
 from lopa.runtime.requests.job import Job
 from lopa.runtime.requests.observer import EngineObserver, checked_observer
 from lopa.runtime.requests.prepared import PreparedRequest
-from lopa.runtime.requests.prompt_store import PROMPT_ROWS
+from lopa.runtime.requests.prompt_store import PREFIX_CACHE_TOKENS
 from lopa.runtime.requests.reservation import Reservation
 from lopa.runtime.requests.status import EngineStatus
 from lopa.runtime.sessions.device_errors import failure_of_device
@@ -44,43 +45,54 @@ from lopa.runtime.text.prompt_ids import Prompt, PromptRequest, check_prompts
 MAX_NUM_SEQS = 8
 QUEUE_LIMIT = 64
 MAX_WAITING = 10**6
-MAX_PROMPT_ROWS = 2**40
-"""None is allocated before there is a prompt to keep."""
+MAX_PREFIX_CACHE_TOKENS = 2**40
+_RENAMED = {
+    "slots": "max_num_seqs",
+    "joining_rows": "max_num_batched_tokens",
+    "prompt_rows": "prefix_cache_tokens",
+}
+"""Current name of each former argument."""
 
 
 class Engine:
     """Decodes the requests of any number of threads with one decoder, which nothing else uses meanwhile.
 
-    Requests join at the next round in the order in which they came, as soon as fewer than `max_num_seqs` run. A result is the
-    same whatever else runs (docs/engine.md says how far). Every handle ends: with a result, with its request's own
+    Requests join at the next round in the order in which they came, as soon as fewer than `max_num_seqs` run. A
+    result is the same whatever else runs (docs/engine.md says how far). Every handle ends: with a result, with its request's own
     error, or, when the device fails, with an EngineFailedError. Closing cancels what has not ended, draining waits for
     it. Every method may be called from any thread.
     """
 
+    @accept_former_arguments(_RENAMED)
     def __init__(
         self,
         decoder: Decoder,
         *,
         max_num_seqs: int = MAX_NUM_SEQS,
         queue_limit: int = QUEUE_LIMIT,
-        prompt_rows: int = PROMPT_ROWS,
+        prefix_cache_tokens: int = PREFIX_CACHE_TOKENS,
         max_num_batched_tokens: int = MAX_NUM_BATCHED_TOKENS,
         observer: EngineObserver | None = None,
     ) -> None:
-        """`max_num_seqs` requests run at once, each with a prefix cache, and `queue_limit` more may wait.
+        """Start an engine on `decoder`, which stays open when the engine closes.
 
-        `prompt_rows` rows of prompts are kept for requests with the same prompt (0: none; window="block_causal" only).
-        Requests whose prompts have `max_num_batched_tokens` rows in all may join a round; a longer prompt waits so many rounds as
-        would have had its rows, if something else runs. `observer` hears of rounds, admissions and ends.
+        Args:
+            decoder: The decoder whose session computes the forwards.
+            max_num_seqs: Maximum number of requests that run at once, each with its own prefix cache.
+            queue_limit: Maximum number of waiting requests.
+            prefix_cache_tokens: Prompt tokens whose keys and values are kept for later requests with the same prompt;
+                0 keeps none. Only used with window="block_causal".
+            max_num_batched_tokens: Maximum number of prompt tokens of the requests that join in one round. While other
+                requests run, a longer prompt first waits for the rounds that its tokens would have filled.
+            observer: Receives a report of every round, admission and end.
 
-        The decoder stays open when the engine closes. Raises BadInputError for a number that is too small or too large
-        and for an observer that is none.
+        Raises BadInputError for a number out of range and for an observer without the expected methods.
         """
         self._max_num_seqs = check_int("max_num_seqs", max_num_seqs, min=1, max=MAX_PARALLEL)
         self._queue_limit = check_int("queue_limit", queue_limit, min=0, max=MAX_WAITING)
-        rows = check_int("prompt_rows", prompt_rows, min=0, max=MAX_PROMPT_ROWS)
+        rows = check_int("prefix_cache_tokens", prefix_cache_tokens, min=0, max=MAX_PREFIX_CACHE_TOKENS)
         self._admission = Admission(
-            check_int("max_num_batched_tokens", max_num_batched_tokens, min=1, max=MAX_PROMPT_ROWS)
+            check_int("max_num_batched_tokens", max_num_batched_tokens, min=1, max=MAX_PREFIX_CACHE_TOKENS)
         )
         self._decoder = decoder
         self._closes_decoder = False
@@ -103,6 +115,7 @@ class Engine:
         self._worker.start()
 
     @classmethod
+    @accept_former_arguments(_RENAMED)
     def open(
         cls,
         path: Path | str,
@@ -112,7 +125,7 @@ class Engine:
         device_timeout: float = STALL_SECONDS,
         max_num_seqs: int = MAX_NUM_SEQS,
         queue_limit: int = QUEUE_LIMIT,
-        prompt_rows: int = PROMPT_ROWS,
+        prefix_cache_tokens: int = PREFIX_CACHE_TOKENS,
         max_num_batched_tokens: int = MAX_NUM_BATCHED_TOKENS,
         observer: EngineObserver | None = None,
         grammar_limits: GrammarLimits | None = None,
@@ -130,7 +143,7 @@ class Engine:
                 decoder,
                 max_num_seqs=max_num_seqs,
                 queue_limit=queue_limit,
-                prompt_rows=prompt_rows,
+                prefix_cache_tokens=prefix_cache_tokens,
                 max_num_batched_tokens=max_num_batched_tokens,
                 observer=observer,
             )

@@ -46,10 +46,10 @@ class ServeLimits:
         An answer's length is no such default: it becomes `max_tokens` where it is more.
         """
         branches = defaults.get("branches", 1)
-        max = MAX_AUTO_BRANCHES if branches == "auto" else branches
-        if max > self.max_branches:
+        upper = MAX_AUTO_BRANCHES if branches == "auto" else branches
+        if upper > self.max_branches:
             raise BadInputError(
                 f"branches {branches} by default and --max-branches {self.max_branches}",
                 expected="a default that a request may ask for",
-                remedy=f"raise --max-branches to {max}, or set --default branches={self.max_branches}",
+                remedy=f"raise --max-branches to {upper}, or set --default branches={self.max_branches}",
             )

@@ -30,11 +30,11 @@ def tables(draw: st.DrawFn) -> tuple[Floats, int]:
 @settings(max_examples=150, deadline=None)
 @given(tables())
 def test_no_choice_is_better(table: tuple[Floats, int]) -> None:
-    costs, max = table
-    found, best = cheapest_columns(costs, max, seconds=30), best_by_trying(costs, max)
+    costs, upper = table
+    found, best = cheapest_columns(costs, upper, seconds=30), best_by_trying(costs, upper)
     assert found.total == pytest.approx(best, rel=0.01)
     assert found.min <= best * (1 + 1e-9)
-    assert 1 <= len(set(found.columns)) == len(found.columns) <= max
+    assert 1 <= len(set(found.columns)) == len(found.columns) <= upper
     assert costs[:, list(found.columns)].min(axis=1).sum() == pytest.approx(found.total)
 
 

@@ -124,8 +124,8 @@ def test_of_too_many_sizes_a_part_is_considered(monkeypatch: pytest.MonkeyPatch)
     found = plan(forwards, LIMITS, costs_of(1), 4)
     assert not found.every_size
     assert buckets_can_be_used(found.buckets)
-    min = seconds_at_run_time(list(best.buckets), forwards)
-    assert min < seconds_at_run_time(list(found.buckets), forwards) < 1.2 * min
+    lower = seconds_at_run_time(list(best.buckets), forwards)
+    assert lower < seconds_at_run_time(list(found.buckets), forwards) < 1.2 * lower
 
 
 def test_limits_are_what_the_options_allow() -> None:

@@ -176,7 +176,9 @@ def test_configs_start_from_the_bundle(decoder: Decoder) -> None:
     assert "branches" not in settings
     for variant in VARIANTS:
         config = variant_config(decoder, variant, published=True)
-        assert config == GenerationConfig.reference(**settings, strategy=variant.strategy, branches=variant.branches)
+        assert config == GenerationConfig(
+            reference=True, **settings, strategy=variant.strategy, branches=variant.branches
+        )
 
 
 def test_auto_is_measured_where_the_bundle_has_a_cost_table(

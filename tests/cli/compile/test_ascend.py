@@ -193,7 +193,7 @@ def test_a_dry_run_and_what_its_commands_make(
     assert runs(atc_calls) == built  # it ran nothing
     assert json.loads((target / "commands.json").read_text())["commands"] == built
     assert files_of(target) == [
-        *("README.txt", "cache", "commands.json", "engine", "gears.json", "model", "model/model.onnx.data"),
+        *("README.txt", "cache", "commands.json", "engine", "shape_buckets.json", "model", "model/model.onnx.data"),
         *("model/portable.onnx", "run.py"),
     ]
     for path in (target / "model").iterdir():

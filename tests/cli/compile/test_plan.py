@@ -42,7 +42,7 @@ def test_a_plan_from_a_trace(bundle: Path, trace: Path, tmp_path: Path) -> None:
     assert "no better choice exists" in done.stdout or "a better choice saves at most" in done.stdout
     assert plot.read_bytes().startswith(b"\x89PNG")
 
-    plan = bucket_plan_from_file(bundle / "gears.json", Bundle.open(bundle))
+    plan = bucket_plan_from_file(bundle / "shape_buckets.json", Bundle.open(bundle))
     assert len(plan.buckets) == 3
     last = plan.buckets[-1]
     assert (last.branches, last.window, last.prefix, last.wanted) == (3, 256, 384, 256)
@@ -53,7 +53,7 @@ def test_a_plan_from_a_trace(bundle: Path, trace: Path, tmp_path: Path) -> None:
     assert sum(source.forwards for source in plan.sources) == len(steps)
     BucketTable(plan.buckets)
     open_session(Bundle.open(bundle), "cpu", threads=1).close()  # a plan in a bundle disturbs nothing
-    (bundle / "gears.json").unlink()
+    (bundle / "shape_buckets.json").unlink()
 
 
 def test_without_a_trace_prompts_are_decoded_and_the_plan_can_go_elsewhere_as_json(
@@ -64,7 +64,7 @@ def test_without_a_trace_prompts_are_decoded_and_the_plan_can_go_elsewhere_as_js
     done = lopa_export("plan", bundle, "--costs", costs, "-o", output, "--json", "--parallel", 4, "--memory", 1)
     assert done.returncode == 0, done.stderr
     assert done.stdout == output.read_text()
-    assert not (bundle / "gears.json").exists()
+    assert not (bundle / "shape_buckets.json").exists()
     plan = json.loads(done.stdout)
     assert plan["costs"]["kind"] == "measured"
     assert "16 prompts, decoded now" in plan["sources"][0]["name"]
@@ -127,7 +127,7 @@ def test_traces_that_cannot_be_used(bundle: Path, trace: Path, tmp_path: Path, d
     assert (done.returncode, done.stdout) == (2, "")
     assert said in done.stderr
     assert "Traceback" not in done.stderr
-    assert not (bundle / "gears.json").exists()
+    assert not (bundle / "shape_buckets.json").exists()
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def test_traces_that_cannot_be_used(bundle: Path, trace: Path, tmp_path: Path, d
         (["--trace", "/dev/zero"], "not a regular file"),
         (["--device", "warp:0", "-o", "nowhere/plan.json"], "device 'warp:0'"),
         (["--costs", "no/such.json"], "no/such.json"),
-        (["-o", "/proc/gears.json"], "cannot write"),
+        (["-o", "/proc/shape_buckets.json"], "cannot write"),
     ],
 )
 def test_bad_usage_is_one_clear_message(bundle: Path, trace: Path, arguments: list[object], said: str) -> None:
@@ -167,10 +167,10 @@ def test_a_place_that_cannot_be_written_is_known_before_anything_is_decoded(
 
 def test_the_least_memory_that_is_named_is_enough(bundle: Path, trace: Path, tmp_path: Path) -> None:
     arguments = ("plan", bundle, "--trace", trace, "--json", "-o", tmp_path / "plan.json", "--memory")
-    min = lopa_export(*arguments, 1e-6).stderr.split("at least ")[1].split()[0]
-    done = lopa_export(*arguments, min)
+    lower = lopa_export(*arguments, 1e-6).stderr.split("at least ")[1].split()[0]
+    done = lopa_export(*arguments, lower)
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["bucket_bytes"] <= float(min) * 2**30
+    assert json.loads(done.stdout)["bucket_bytes"] <= float(lower) * 2**30
 
 
 def test_costs_of_another_device_are_refused(bundle: Path, trace: Path, tmp_path: Path) -> None:

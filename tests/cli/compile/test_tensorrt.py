@@ -19,7 +19,7 @@ from lopa.runtime.errors import MissingBackendError
 def bundle(tiny_bundle: Path, tmp_path: Path) -> Path:
     """A copy with a plan."""
     folder = shutil.copytree(tiny_bundle, tmp_path / "bundle")
-    plan_file(Bundle.open(folder), folder / "gears.json")
+    plan_file(Bundle.open(folder), folder / "shape_buckets.json")
     return folder
 
 
@@ -54,16 +54,16 @@ def test_build_and_build_again(bundle: Path, capsys: pytest.CaptureFixture[str])
 
 @pytest.mark.usefixtures("machine")
 def test_a_plan_at_another_place(bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (bundle / "gears.json").rename(tmp_path / "other.json")
+    (bundle / "shape_buckets.json").rename(tmp_path / "other.json")
     assert run(bundle) == 2
-    assert f"{bundle / 'gears.json'} does not exist" in capsys.readouterr().err
+    assert f"{bundle / 'shape_buckets.json'} does not exist" in capsys.readouterr().err
     assert run(bundle, "--buckets", tmp_path / "other.json", "--timing-cache", tmp_path / "t") == 0
     assert (tmp_path / "t").stat().st_size > 0
 
 
 @pytest.mark.usefixtures("machine")
 def test_buckets_that_do_not_cover_the_defaults(bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    plan_file(Bundle.open(bundle), bundle / "gears.json", [bucket(1, 4, 96, 384, 1.0)])
+    plan_file(Bundle.open(bundle), bundle / "shape_buckets.json", [bucket(1, 4, 96, 384, 1.0)])
     assert run(bundle) == 2
     assert "holds windows of 96 rows" in capsys.readouterr().err
     assert not (bundle / "engines").exists()

@@ -37,7 +37,7 @@ def test_every_step_is_that_of_the_plain_loop(
         skip_threshold=0.6,
         max_new_tokens=new,
         drop_after_eos=False,
-        reference=published,
+        reference=reference,
     )
     rng = np.random.default_rng(block)
     compared = near_ties = 0
@@ -45,7 +45,7 @@ def test_every_step_is_that_of_the_plain_loop(
         prompt = rng.integers(3, 24, length).tolist()
         answer, plain = block_diffusion(
             network.network, prompt, rule=rule, block=block, steps=steps, threshold=0.6, new=new, mask=MASK, end=END,
-            reference=published,
+            reference=reference,
         )  # fmt: skip
         ours, decided = network.decode(prompt, config)
         written = [step.fills for step in decided if len(step.fills.positions)]

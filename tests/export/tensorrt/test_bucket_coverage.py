@@ -20,8 +20,8 @@ def test_the_limits_are_those_of_the_defaults(tiny_bundle: Path) -> None:
     manifest = Bundle.open(tiny_bundle).manifest
     limits = least_limits(manifest)
     assert (limits.window, limits.prefix, limits.wanted) == (256, 320, 256)
-    check_buckets_cover_defaults([_bucket(256, 320, 256)], manifest, "gears.json")
-    check_buckets_cover_defaults(BUCKETS, manifest, "gears.json")
+    check_buckets_cover_defaults([_bucket(256, 320, 256)], manifest, "shape_buckets.json")
+    check_buckets_cover_defaults(BUCKETS, manifest, "shape_buckets.json")
 
 
 @pytest.mark.parametrize(
@@ -31,5 +31,5 @@ def test_the_limits_are_those_of_the_defaults(tiny_bundle: Path) -> None:
 )
 def test_a_plan_that_is_too_small_is_refused(tiny_bundle: Path, short: ShapeBucket) -> None:
     with pytest.raises(BadInputError, match=r"buckets\.json holds windows of") as caught:
-        check_buckets_cover_defaults([short], Bundle.open(tiny_bundle).manifest, "gears.json")
+        check_buckets_cover_defaults([short], Bundle.open(tiny_bundle).manifest, "shape_buckets.json")
     assert "256, 256 and 320" in caught.value.expected

@@ -154,10 +154,10 @@ def test_memory_is_given_back(bundle: Bundle) -> None:
         return sum(block.size for block in memory.blocks.values())
 
     left = decode()
-    max = memory.max
+    upper = memory.max
     for _ in range(4):
         assert decode() == left
-    assert memory.max == max
+    assert memory.max == upper
     session.close()
     session.close()
     assert memory.closed

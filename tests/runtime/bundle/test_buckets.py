@@ -11,7 +11,7 @@ from tests.buckets import bucket as any_bucket
 from tests.buckets import plan_of
 
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.bundle.buckets import BucketTable, bucket_plan_from_file
+from lopa.runtime.bundle.buckets import BucketTable, bucket_plan_from_file, bucket_plan_path
 from lopa.runtime.bundle.record import json_from_record
 from lopa.runtime.contract.sizes import Sizes
 from lopa.runtime.errors import BadInputError
@@ -44,18 +44,18 @@ def test_the_table_agrees_with_trying_every_bucket() -> None:
     for _ in range(20):
         buckets = [
             bucket(
-                *(int(rng.integers(1, max)) for max in (3, 6, 80)), 64 * int(rng.integers(1, 5)), float(rng.random())
+                *(int(rng.integers(1, end)) for end in (3, 6, 80)), 64 * int(rng.integers(1, 5)), float(rng.random())
             )
             for _ in range(4)
         ]
         buckets.append(bucket(3, 6, 80, 320, float(rng.random())))
         table = BucketTable(buckets)
         for _ in range(100):
-            sizes = Sizes(*(int(rng.integers(1, max)) for max in (5, 9, 81, 321, 65)))
+            sizes = Sizes(*(int(rng.integers(1, end)) for end in (5, 9, 81, 321, 65)))
             fitting = [each for each in buckets if each.holds_rows(sizes)]
-            min = min(each.seconds_for(sizes) for each in fitting)
+            least = min(each.seconds_for(sizes) for each in fitting)
             found = table.bucket_for(sizes)
-            assert found.seconds_for(sizes) <= min * (1 + 1e-12) or sizes.wanted > sizes.window
+            assert found.seconds_for(sizes) <= least * (1 + 1e-12) or sizes.wanted > sizes.window
             assert found in fitting
 
 
@@ -79,7 +79,7 @@ def test_rows_that_no_bucket_holds_are_refused(sizes: Sizes) -> None:
 
 
 def test_a_plan_is_read_back(tiny_bundle: Path, tmp_path: Path) -> None:
-    bundle, path = Bundle.open(tiny_bundle), tmp_path / "gears.json"
+    bundle, path = Bundle.open(tiny_bundle), tmp_path / "shape_buckets.json"
     path.write_bytes(json_from_record(plan_of(bundle)))
     assert bucket_plan_from_file(path, bundle) == plan_of(bundle)
 
@@ -101,7 +101,7 @@ def test_a_plan_is_read_back(tiny_bundle: Path, tmp_path: Path) -> None:
 def test_a_plan_of_something_else_or_a_wrong_one_is_refused(
     tiny_bundle: Path, tmp_path: Path, changes: dict[str, object], said: str
 ) -> None:
-    bundle, path = Bundle.open(tiny_bundle), tmp_path / "gears.json"
+    bundle, path = Bundle.open(tiny_bundle), tmp_path / "shape_buckets.json"
     path.write_bytes(json_from_record(plan_of(bundle, **changes)))
     with pytest.raises(BadInputError, match=said):
         bucket_plan_from_file(path, bundle)
@@ -109,7 +109,7 @@ def test_a_plan_of_something_else_or_a_wrong_one_is_refused(
 
 @pytest.mark.parametrize("text", [None, b"", b"{}", b'{"buckets": 3}'])
 def test_what_is_no_plan_is_refused(tiny_bundle: Path, tmp_path: Path, text: bytes | None) -> None:
-    path = tmp_path / "gears.json"
+    path = tmp_path / "shape_buckets.json"
     if text is not None:
         path.write_bytes(text)
     with pytest.raises(BadInputError, match=r"buckets\.json"):
@@ -117,7 +117,7 @@ def test_what_is_no_plan_is_refused(tiny_bundle: Path, tmp_path: Path, text: byt
 
 
 def test_unknown_fields_are_refused(tiny_bundle: Path, tmp_path: Path) -> None:
-    bundle, path = Bundle.open(tiny_bundle), tmp_path / "gears.json"
+    bundle, path = Bundle.open(tiny_bundle), tmp_path / "shape_buckets.json"
     path.write_bytes(json_from_record(plan_of(bundle)).replace(b'"made"', b'"maker": 1, "made"'))
     with pytest.raises(BadInputError, match="maker"):
         bucket_plan_from_file(path, bundle)
@@ -126,7 +126,7 @@ def test_unknown_fields_are_refused(tiny_bundle: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("value", [2**20, 2**31 - 1, 2**31, 2**63, 10**30, -1, 0, None, 1.5])
 @pytest.mark.parametrize("name", ["requests", "branches", "window", "prefix", "wanted"])
 def test_sizes_that_nobody_plans_for_are_refused(tiny_bundle: Path, tmp_path: Path, name: str, value: object) -> None:
-    bundle, path = Bundle.open(tiny_bundle), tmp_path / "gears.json"
+    bundle, path = Bundle.open(tiny_bundle), tmp_path / "shape_buckets.json"
     for place in range(len(BUCKETS)):
         content = json.loads(json_from_record(plan_of(bundle)))
         content["buckets"][place][name] = value
@@ -136,7 +136,7 @@ def test_sizes_that_nobody_plans_for_are_refused(tiny_bundle: Path, tmp_path: Pa
 
 
 def test_buckets_beyond_the_model_are_refused(tiny_bundle: Path, tmp_path: Path) -> None:
-    bundle, path = Bundle.open(tiny_bundle), tmp_path / "gears.json"
+    bundle, path = Bundle.open(tiny_bundle), tmp_path / "shape_buckets.json"
     path.write_bytes(json_from_record(plan_of(bundle, buckets=[bucket(1, 1, 64, 8192)])))
     with pytest.raises(BadInputError, match="model of 2048 positions"):
         bucket_plan_from_file(path, bundle)
@@ -149,3 +149,15 @@ def test_a_table_of_huge_buckets_costs_nothing() -> None:
     """Whoever hands such buckets over: neither memory nor time follows their numbers."""
     huge = [bucket(2**62, 2**62, 2**62, 2**62), bucket(1, 1, 64, 64)]
     assert BucketTable(huge).bucket_for(Sizes(3, 2, 64, 64, 64)) == huge[1]  # six forwards, and still cheaper
+
+
+def test_a_plan_of_an_earlier_version_is_read(tiny_bundle: Path, tmp_path: Path) -> None:
+    plan = plan_of(Bundle.open(tiny_bundle))
+    former = json.loads(json_from_record(plan))
+    former["gears"], former["gear_bytes"] = former.pop("buckets"), former.pop("bucket_bytes")
+    (tmp_path / "gears.json").write_text(json.dumps(former))
+    path = bucket_plan_path(tmp_path)
+    assert path == tmp_path / "gears.json"
+    assert bucket_plan_from_file(path, Bundle.open(tiny_bundle)) == plan
+    (tmp_path / "shape_buckets.json").write_bytes(json_from_record(plan))
+    assert bucket_plan_path(tmp_path).name == "shape_buckets.json"

@@ -295,7 +295,7 @@ def test_a_graph_that_cannot_be_captured(tiny_bundle: Path, tmp_path: Path, mach
     bundle = with_buckets(tiny_bundle, tmp_path / "b")
     with pytest.raises(BadInputError, match="not been partitioned") as caught:
         open_session(bundle, "cuda:0")
-    assert "move gears.json away" in caught.value.remedy
+    assert "move shape_buckets.json away" in caught.value.remedy
     (bundle.path / BUCKETS_NAME).unlink()
     session = open_session(bundle, "cuda:0")
     session.forward(random_batch(np.random.default_rng(0), (0,), 1, 40, 8))

@@ -124,9 +124,9 @@ def test_an_answer_that_is_forced_as_a_whole_takes_no_forward(decoder: Decoder, 
 def test_a_tight_room_is_enough(decoder: Decoder, prompt: tuple[int, ...]) -> None:
     with pytest.raises(GrammarRefusedError) as error:
         answered(decoder, prompt, json_schema=SCHEMA, max_new_tokens=3)
-    min = int(re.search(r"raise max_new_tokens to (\d+)", str(error.value))[1])  # type: ignore[index]
+    lower = int(re.search(r"raise max_new_tokens to (\d+)", str(error.value))[1])  # type: ignore[index]
     for strategy in ("lopa", "vanilla"):
-        result = answered(decoder, prompt, json_schema=SCHEMA, max_new_tokens=min, strategy=strategy)
+        result = answered(decoder, prompt, json_schema=SCHEMA, max_new_tokens=lower, strategy=strategy)
         assert valid(result, SCHEMA)
 
 

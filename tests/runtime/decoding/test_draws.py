@@ -34,11 +34,11 @@ def kept_plainly(p: list[float], top_k: int, top_p: float, *, of_kept: bool) -> 
 def test_filters_over_the_vocabulary(top_k: int, top_p: float, reference: bool) -> None:
     rng = np.random.default_rng(top_k)
     logits = rng.normal(size=(6, 40)).astype(np.float32) * 2
-    asked = plan(top_k=top_k, top_p=top_p, temperature=0.7, reference=published, alignment="absolute")
+    asked = plan(top_k=top_k, top_p=top_p, temperature=0.7, reference=reference, alignment="absolute")
     found = np.exp(filtered_vocabulary(logits, asked, without=None))
     for row, own in zip(found, logits.astype(np.float64) / 0.7, strict=True):
         p = (np.exp(own) / np.exp(own).sum()).tolist()
-        np.testing.assert_allclose(row, kept_plainly(p, top_k, top_p, of_kept=published), atol=1e-6)
+        np.testing.assert_allclose(row, kept_plainly(p, top_k, top_p, of_kept=reference), atol=1e-6)
 
 
 def test_the_mask_token_is_never_drawn() -> None:

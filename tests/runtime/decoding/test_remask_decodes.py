@@ -142,8 +142,8 @@ def test_any_decode_follows_the_rule_and_ends(
                     found = np.flatnonzero(rows.topk_ids[-1, column] == anchor.tokens[position])
                     judged[position] = float(np.exp(rows.topk_logprobs[-1, column, found]).sum())
             improbable = [p for p in judged if judged[p] < np.float32(given_options["remask_threshold"]) and p < end]
-            max = min(last - 1, limit - total - len(expected)) if accepted > 1 else 0
-            expected += sorted(sorted(improbable, key=lambda p: (judged[p], p))[:max])
+            cap = min(last - 1, limit - total - len(expected)) if accepted > 1 else 0
+            expected += sorted(sorted(improbable, key=lambda p: (judged[p], p))[:cap])
         before |= {block.start: in_block(block) for block in winner.active}
         assert step.remasked.tolist() == expected
         total += len(expected)

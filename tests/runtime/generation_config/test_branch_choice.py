@@ -85,7 +85,7 @@ def test_the_result_says_what_was_used(tiny_bundle: Path) -> None:
             used[branches] = (last.result.branches, max(len(step.branches) for step in steps))  # type: ignore[union-attr]
         assert used == {None: (1, 1), 1: (1, 1), 2: (2, 2)}
         (reference,) = decoder.generate(["Two plus"], decoder.config(reference=True, max_new_tokens=32))
-        assert published.branches == 4
+        assert reference.branches == 4
 
 
 def choice(devices: list[str], **options: Any) -> BranchChoice:

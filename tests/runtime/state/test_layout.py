@@ -12,7 +12,7 @@ from lopa.runtime.state.layout import Layout, layout_of_prompt, max_rows
 
 
 def reference_plan(**options: Any) -> DecodingPlan:
-    return plan_of(GenerationConfig.reference(**options))
+    return plan_of(GenerationConfig(reference=True, **options))
 
 
 def lengths(layout: Layout) -> list[int]:
@@ -42,7 +42,7 @@ def test_only_the_published_loop_drops_the_last_short_block() -> None:
     ],
 )
 def test_blocks_counted_from_position_0(prompt: int, shift: int, reference: bool, first: int, end: int) -> None:
-    plan = plan_of(alignment="absolute", strategy="threshold", block_size=4, max_new_tokens=10, reference=published)
+    plan = plan_of(alignment="absolute", strategy="threshold", block_size=4, max_new_tokens=10, reference=reference)
     layout = layout_of_prompt(prompt, plan, shift)
     assert (layout.first, layout.end, layout.hands_over, layout.unseen) == (first, end, shift == 1, 0)
     assert layout.numbers(np.arange(9)).tolist() == [0, 0, 0, 0, 1, 1, 1, 1, 2]

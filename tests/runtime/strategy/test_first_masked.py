@@ -128,4 +128,4 @@ def test_refused_for_strategies_that_say_themselves_which_position_is_next(strat
 
 def test_refused_in_published_mode() -> None:
     with pytest.raises(BadInputError, match="unmask_first_masked in reference mode"):
-        plan_of(GenerationConfig.reference(unmask_first_masked=True))
+        plan_of(GenerationConfig(reference=True, unmask_first_masked=True))

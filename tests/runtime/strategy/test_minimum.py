@@ -55,7 +55,7 @@ def test_what_each_strategy_unmasks(case: tuple[int, int, int, float]) -> None:
     rng = np.random.default_rng(seed)
     p = rng.choice(np.float32([0.1, 0.3, 0.5, 0.8, 0.9]), size)
     confidences, masked = rng.choice(np.float32([-2, -1, -0.5]), size), rng.random(size) < 0.7
-    min = -(-size // min(steps, size))
+    share = -(-size // min(steps, size))
     for strategy, ranks, limit in (
         ("threshold", confidences, threshold),
         ("vanilla", confidences, 2.0),
@@ -65,7 +65,7 @@ def test_what_each_strategy_unmasks(case: tuple[int, int, int, float]) -> None:
             "strategy": strategy, "skip_threshold": threshold, "block_size": size, "block_steps": min(steps, size)
         }  # fmt: skip
         found = chosen(block_of(p, confidences, masked), **options)
-        assert found == plainly(p, ranks, masked, limit, min)
+        assert found == plainly(p, ranks, masked, limit, share)
         waiting = chosen(block_of(p, confidences, masked, complete=False), **options)
         assert waiting == [i for i in range(size) if masked[i] and p[i] > np.float32(limit)]
 

@@ -237,11 +237,11 @@ class StandInEngines:
         state = context.state
         if self._says_no("IExecutionContext.set_input_shape", context):
             return False
-        min, _, max = state.engine.state.profiles[state.profile][name]
-        if len(shape) != len(min) or any(
-            not low <= size <= high for low, size, high in zip(min, shape, max, strict=True)
+        lower, _, upper = state.engine.state.profiles[state.profile][name]
+        if len(shape) != len(lower) or any(
+            not low <= size <= high for low, size, high in zip(lower, shape, upper, strict=True)
         ):
-            return self._no(context, f"{name} {shape} is not between {min} and {max}")
+            return self._no(context, f"{name} {shape} is not between {lower} and {upper}")
         self._unchanged_under_graphs(context, "shape")
         state.shapes[name], state.settled = tuple(shape), False
         return True

@@ -151,8 +151,8 @@ def test_a_range_is_in_order_and_its_best_lies_within() -> None:
     for buckets in (BUCKETS, BUCKETS[:1], [bucket(1, 1, 10, 64, 1.0), bucket(1, 2, 11, 128, 2.0)]):
         found = prefill_range(buckets)
         for name in ("requests", "branches", "window", "prefix", "wanted"):
-            min, best, max = (getattr(axes, name) for axes in (found.min, found.best, found.max))
-            assert 1 <= min <= best <= max, name
+            lower, best, upper = (getattr(axes, name) for axes in (found.min, found.best, found.max))
+            assert 1 <= lower <= best <= upper, name
         assert found.best.wanted <= found.best.window
 
 

@@ -111,4 +111,4 @@ def test_one_case_is_replayed_and_its_files_kept(tiny_staged: Path, tiny_portabl
         *("--only", "buckets 4", "--keep", tmp_path / "kept"), "--bundle", tiny_staged, "--portable", tiny_portable
     )
     assert '"kind": "buckets"' in done.stdout
-    assert (tmp_path / "kept" / "buckets-4" / "gears.json").is_file()
+    assert (tmp_path / "kept" / "buckets-4" / "shape_buckets.json").is_file()

@@ -19,7 +19,7 @@ from lopa.runtime.decoding.decoding import Step
 
 @pytest.mark.parametrize("device", ["cpu", "cuda:0"])
 def test_each_shape_is_a_bucket_and_the_plan_can_be_used(tiny_bundle: Path, tmp_path: Path, device: str) -> None:
-    bundle, path = Bundle.open(tiny_bundle), tmp_path / "gears.json"
+    bundle, path = Bundle.open(tiny_bundle), tmp_path / "shape_buckets.json"
     path.write_bytes(json_from_record(bucket_plan_of_shapes(bundle, SHAPES, device)))
     plan = bucket_plan_from_file(path, bundle)
     check_buckets_cover_defaults(plan.buckets, bundle.manifest, "the plan")

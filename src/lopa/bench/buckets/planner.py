@@ -38,7 +38,7 @@ class Choice:
 def limits_from_plans(plans: Sequence[DecodingPlan], forwards: Mapping[Sizes, int], prompt: int) -> Sizes:
     """Return the largest sizes of decodes with `plans`, at least one, and prompts of up to `prompt` tokens."""
     generated = max(plan.positions for plan in plans)
-    window, asked = (max(max) for max in zip(*(max_rows(prompt, plan) for plan in plans), strict=True))
+    window, asked = (max(rows) for rows in zip(*(max_rows(prompt, plan) for plan in plans), strict=True))
     occurring = list(forwards)
     return Sizes(
         requests=max(sizes.requests for sizes in occurring),
@@ -100,11 +100,13 @@ def _affordable(
     needed = {sizes: bytes_of(sizes) for sizes in every}
     if most_bytes is None:
         return sorted(every, key=needed.__getitem__)
-    min = min(needed[sizes] for sizes in every if (sizes.window, sizes.prefix) == (limits.window, limits.prefix))
-    if min > most_bytes:
+    least_bytes = min(
+        needed[sizes] for sizes in every if (sizes.window, sizes.prefix) == (limits.window, limits.prefix)
+    )
+    if least_bytes > most_bytes:
         raise BadInputError(
             f"{most_bytes / 2**30:g} GiB of memory for the largest bucket",
-            expected=f"at least {math.ceil(1e6 * min / 2**30) / 1e6:.6f} GiB: one branch of one request over a "
+            expected=f"at least {math.ceil(1e6 * least_bytes / 2**30) / 1e6:.6f} GiB: one branch of one request over a "
             f"window of {limits.window} and a prefix of {limits.prefix} rows",
             remedy="raise --memory, or plan for shorter prompts with --max-prompt",
         )

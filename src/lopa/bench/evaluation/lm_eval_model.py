@@ -74,7 +74,7 @@ class LopaLM(LM):  # type: ignore[misc]
         asked = [self._request(number, *request.args) for number, request in enumerate(requests)]
         texts = []
         with (
-            Engine(self._decoder, slots=self._slots, queue_limit=MAX_WAITING) as engine,
+            Engine(self._decoder, max_num_seqs=self._slots, queue_limit=MAX_WAITING) as engine,
             tqdm(total=len(asked), disable=disable_tqdm, desc="Running generate_until requests") as bar,
         ):
             for request, handle in zip(requests, engine.submit_many(asked), strict=True):

@@ -177,9 +177,9 @@ def _reasons_against(scenario: Scenario) -> Iterator[tuple[str, str]]:
             f"warm_up_seconds {scenario.warm_up_seconds:g} of {scenario.seconds:g} seconds",
             "a warm-up that is over before the end",
         )
-    max = max(scenario.loads) * scenario.seconds
-    if max > _MAX_REQUESTS:
-        yield f"{max:.0f} requests in one load", f"at most {_MAX_REQUESTS}: a lower load, or fewer seconds"
+    requests = max(scenario.loads) * scenario.seconds
+    if requests > _MAX_REQUESTS:
+        yield f"{requests:.0f} requests in one load", f"at most {_MAX_REQUESTS}: a lower load, or fewer seconds"
     bursty = scenario.arrivals.process == "bursty"
     if bursty != (scenario.arrivals.variation is not None):
         yield (

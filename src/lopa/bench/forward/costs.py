@@ -125,8 +125,8 @@ class CostMeasurement:
     @property
     def costs(self) -> Costs | None:
         """The table, once every shape was timed MIN_ROUNDS times, or as often as the schedule has it."""
-        min = min(MIN_ROUNDS, self.schedule.rounds)
-        if self._host is None or any(len(self._seconds.get(shape, ())) < min for shape in self.schedule.shapes):
+        rounds = min(MIN_ROUNDS, self.schedule.rounds)
+        if self._host is None or any(len(self._seconds.get(shape, ())) < rounds for shape in self.schedule.shapes):
             return None
         host_seconds, host_seconds_a_branch = self._host
         return Costs(
@@ -154,8 +154,8 @@ class CostMeasurement:
 def shapes_of_grid(grid: Grid, manifest: Manifest) -> list[ForwardShape]:
     """The shapes of `grid` whose positions the model has, largest last; every row is wanted."""
     block = manifest.decoding.block_size
-    max = manifest.dimensions.max_positions - block * max(grid.blocks)
-    prefixes = [prefix for prefix in grid.prefixes if prefix <= max]
+    longest = manifest.dimensions.max_positions - block * max(grid.blocks)
+    prefixes = [prefix for prefix in grid.prefixes if prefix <= longest]
     if not prefixes:
         raise BadInputError(
             f"a model of {manifest.dimensions.max_positions} positions",
@@ -217,8 +217,8 @@ def _host_rounds(decoder: Decoder, branches: int) -> tuple[float, float]:
             job.handle.result()  # raises what made it fail
         finally:
             pool.close()
-    max = statistics.median_high(counts)
-    return statistics.median(rounds.outside[number] for number, count in enumerate(counts) if count == max), max
+    upper = statistics.median_high(counts)
+    return statistics.median(rounds.outside[number] for number, count in enumerate(counts) if count == upper), upper
 
 
 class _Rounds:

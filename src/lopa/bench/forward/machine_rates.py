@@ -73,11 +73,11 @@ def _copied(part: tuple[Array, Array]) -> None:
 def least_seconds(work: Callable[[], object], seconds: float = _SECONDS) -> float:
     """Of one call of `work`, tried for about `seconds`, and at least once, after a first one that is not counted."""
     work()
-    min, end = float("inf"), time.perf_counter() + seconds
+    best, end = float("inf"), time.perf_counter() + seconds
     while True:
         began = time.perf_counter()
         work()
         ended = time.perf_counter()
-        min = min(min, ended - began)
+        best = min(best, ended - began)
         if ended >= end:
-            return min
+            return best

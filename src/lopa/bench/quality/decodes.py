@@ -79,7 +79,7 @@ def variant_config(decoder: Decoder, variant: Variant, *, published: bool) -> Ge
             "strategy": variant.strategy,
             "branches": variant.branches,
             "max_new_tokens": MAX_NEW_TOKENS,
-            "published": published,
+            "reference": published,
             **dict(variant.options),
         }
     )
@@ -95,7 +95,7 @@ def variants_that_fit(decoder: Decoder, variants: Sequence[Variant]) -> tuple[Va
 def shared_settings(decoder: Decoder, variants: Sequence[Variant]) -> dict[str, Any]:
     """Return the options that are the same for every variant, by name."""
     configs = [asdict(variant_config(decoder, variant, published=False)) for variant in variants]
-    apart = {"strategy", "branches", "published"}
+    apart = {"strategy", "branches", "reference"}
     return {
         name: value
         for name, value in configs[0].items()

@@ -11,7 +11,7 @@ from lopa.cli.program.grouped_option import QUALITY, option
 from lopa.cli.terminal.defaults import defaults_text
 from lopa.export.tensorrt.bucket_coverage import check_buckets_cover_defaults
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.bundle.buckets import BUCKETS_NAME, bucket_plan_from_file
+from lopa.runtime.bundle.buckets import bucket_plan_from_file, bucket_plan_path
 from lopa.runtime.bundle.edit import CHAT_TEMPLATE, edited_bundle, write_manifest
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.text.tokenizer import Tokenizer
@@ -64,7 +64,7 @@ def command(bundle: Path, chat_template: str | None, defaults: tuple[str, ...], 
 
 def _warn_of_buckets(bundle: Bundle) -> None:
     """Warn where the bundle's shape buckets are too small for its new defaults."""
-    path = bundle.path / BUCKETS_NAME
+    path = bucket_plan_path(bundle.path)
     if path.is_file():
         try:
             check_buckets_cover_defaults(bucket_plan_from_file(path, bundle).buckets, bundle.manifest, str(path))

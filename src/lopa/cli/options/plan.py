@@ -3,13 +3,13 @@
 from pathlib import Path
 
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.bundle.buckets import BUCKETS_NAME, BucketPlan, bucket_plan_from_file
+from lopa.runtime.bundle.buckets import BucketPlan, bucket_plan_from_file, bucket_plan_path
 from lopa.runtime.errors import BadInputError
 
 
 def bucket_plan_from_option(bundle: Bundle, path: Path | None) -> BucketPlan:
     """Return the plan at `path`, or the bundle's own for None. Raises BadInputError where there is no usable plan."""
-    plan = bundle.path / BUCKETS_NAME if path is None else path
+    plan = bucket_plan_path(bundle.path) if path is None else path
     if not plan.is_file():
         raise BadInputError(
             f"{plan} does not exist",

@@ -47,7 +47,7 @@ Compiles an engine for {soc} with ATC of Ascend's CANN: {buckets} in {commands}.
 
 model/         the graph and its weights
 commands.json  a list of arguments for each OM; paths are relative to this folder
-gears.json     the buckets, and the numbers that stand for every -1 of the inputs in each
+shape_buckets.json     the buckets, and the numbers that stand for every -1 of the inputs in each
 engine/        what the commands make
 cache/         operators that ATC has compiled, for another run
 """
@@ -74,7 +74,7 @@ def build_folder_from_job(job: AscendJob, destination: Path) -> None:
             shutil.copyfile(path, target)  # no hard link: ONNX refuses weights with two names, the bundle's as well
         _write_json(folder / COMMANDS_NAME, {"commands": job.commands})
         _write_json(
-            folder / "gears.json",
+            folder / "shape_buckets.json",
             {
                 "inputs": job.bucketed.inputs,
                 "buckets": [

@@ -59,11 +59,11 @@ def check_graph(model: onnx.ModelProto, *, int8: bool) -> None:
 
 def number_of_buckets(call: AtcCall) -> Iterator[Fault]:
     """2 to 100 with --dynamic_dims, 256 on the 950."""
-    max = SOCS[call.soc_version].most_buckets
+    upper = SOCS[call.soc_version].most_buckets
     if call.tuples and len(call.tuples) < MIN_BUCKETS:
         yield Fault("E10035", f"{len(call.tuples)} bucket with dynamic_dims, which take at least {MIN_BUCKETS}", _PLAN)
-    if len(call.tuples) > max:
-        yield Fault("E10036", f"{len(call.tuples)} buckets for {call.soc_version}, which takes at most {max}", _PLAN)
+    if len(call.tuples) > upper:
+        yield Fault("E10036", f"{len(call.tuples)} buckets for {call.soc_version}, which takes at most {upper}", _PLAN)
 
 
 def ragged_tuples(call: AtcCall) -> Iterator[Fault]:

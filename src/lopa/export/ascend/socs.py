@@ -24,7 +24,7 @@ _FAMILIES = (
     (("Ascend310P1", "Ascend310P3", "Ascend310P5", "Ascend310P7"), False, _MAX_BUCKETS),
     (("Ascend950PR_9579", "Ascend950PR_9589", "Ascend950PR_9599"), True, 256),
 )
-SOCS = {name: Soc(name, bfloat16, max) for names, bfloat16, max in _FAMILIES for name in names}
+SOCS = {name: Soc(name, bfloat16, upper) for names, bfloat16, upper in _FAMILIES for name in names}
 
 
 def soc_from_name(name: str) -> Soc:

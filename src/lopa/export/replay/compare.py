@@ -58,7 +58,7 @@ def outputs_found(expected: Answers, found: Answers, rule: dict[str, Any]) -> di
 
 def _relative_error(name: str, expected: Answers, found: Answers, *, by_rms: bool) -> float:
     """Infinite for another shape; not a number, which is within no tolerance, where something found is none."""
-    min = 1.0 if name in _STATISTICS else _MIN
+    lower = 1.0 if name in _STATISTICS else _MIN
     if name == _IDS:
         right, given = _logprobs_of_ids(expected, found)
     else:
@@ -67,9 +67,9 @@ def _relative_error(name: str, expected: Answers, found: Answers, *, by_rms: boo
         return float("inf")
     errors = given - right
     if by_rms:
-        size = max(float(np.square(right).sum()), right.size * min**2)
+        size = max(float(np.square(right).sum()), right.size * lower**2)
         return float(np.sqrt(np.square(errors).sum() / size))
-    return float(np.abs(errors).max() / max(float(np.abs(right).max()), min))
+    return float(np.abs(errors).max() / max(float(np.abs(right).max()), lower))
 
 
 def _logprobs_of_ids(expected: Answers, found: Answers) -> tuple[Float64, Float64]:

@@ -175,14 +175,14 @@ def _add_profiles(builder: Any, config: Any, network: Any, request: BuildRequest
     inputs = [network.get_input(index) for index in range(network.num_inputs)]
     names = {each.name: [each.get_dimension_name(axis) for axis in range(len(each.shape))] for each in inputs}
     for number, profile_range in enumerate(request.profiles):
-        min, best, max = (
+        lower, best, upper = (
             arrays.input_shapes(sizes) for sizes in (profile_range.min, profile_range.best, profile_range.max)
         )
-        for shapes in (min, best, max):
+        for shapes in (lower, best, upper):
             check_named_dimensions(names, shapes, number)
         profile = builder.create_optimization_profile()
-        for name in min:
-            profile.set_shape(name, min[name], best[name], max[name])
+        for name in lower:
+            profile.set_shape(name, lower[name], best[name], upper[name])
         if config.add_optimization_profile(profile) != number:
             raise RuntimeError(f"TensorRT did not take profile {number}, {profile_range}")
 

@@ -29,8 +29,8 @@ def int4_from_values(values: Tensor, scale_dtype: Dtype) -> tuple[Tensor, Tensor
     """
     inputs, outputs = values.shape
     blocks = values.reshape(inputs // BLOCK, BLOCK, outputs)
-    min, greatest = torch.aminmax(blocks, dim=1)
-    scales = _rounded_up(torch.maximum(greatest / _INT4_STEPS_ABOVE, min / -_INT4_STEPS_BELOW), scale_dtype)
+    lower, greatest = torch.aminmax(blocks, dim=1)
+    scales = _rounded_up(torch.maximum(greatest / _INT4_STEPS_ABOVE, lower / -_INT4_STEPS_BELOW), scale_dtype)
     integers = (blocks / scales.float()[:, None]).round_().clamp_(-8, 7).to(torch.int8)
     return integers.reshape(inputs, outputs), scales
 

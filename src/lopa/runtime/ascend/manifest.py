@@ -15,7 +15,7 @@ from lopa.runtime.bundle.engine_file import EngineFile, EngineKind, StoredEngine
 from lopa.runtime.bundle.manifest import Name
 from lopa.runtime.bundle.record import Reasons
 
-ENGINE_SCHEMA = 1
+ENGINE_SCHEMA = 2
 _REMEDY = "build it again: lopa-export ascend BUNDLE --soc-version SOC"
 Precision = Literal["origin", "fp16", "bf16"]
 """The graph's own types, or what ATC may lower float32 to."""

@@ -1,4 +1,4 @@
-"""gears.json: the few shapes that engines are built for (buckets), and which of them serves a forward.
+"""shape_buckets.json: the few shapes that engines are built for (buckets), and which of them serves a forward.
 
 A forward runs in a shape that was planned for: rows, branches and requests that it does not have are padding. Does not
 make a plan (lopa.bench.buckets.planner), does not pad (accelerator.padding), knows no engine.
@@ -20,8 +20,10 @@ from lopa.runtime.contract.sizes import Sizes
 from lopa.runtime.errors import BadInputError
 
 BUCKETS_SCHEMA = 1
-BUCKETS_NAME = "gears.json"
-"""Its place in a bundle, beside the manifest."""
+BUCKETS_NAME = "shape_buckets.json"
+"""File name in a bundle, beside the manifest."""
+_FORMER_NAME = "gears.json"
+_FORMER_KEYS = {"gears": "buckets", "gear_bytes": "bucket_bytes"}
 SPLIT_COST = 1.1
 """By how much a forward that is one of several counts more than alone: answers are copied together, and the host does
 more. It also keeps differences within the error of a measurement from splitting anything."""
@@ -127,8 +129,8 @@ class BucketTable:
 
     def holds(self, sizes: Sizes) -> bool:
         """Whether some bucket has room for the window, the prefix and the wanted rows, which cannot be split."""
-        max = self._most
-        return sizes.window <= max.window and sizes.prefix <= max.prefix and sizes.wanted <= max.wanted
+        upper = self._most
+        return sizes.window <= upper.window and sizes.prefix <= upper.prefix and sizes.wanted <= upper.wanted
 
     def bucket_for(self, sizes: Sizes) -> ShapeBucket:
         """The bucket with the least `seconds_for` these sizes.
@@ -137,11 +139,11 @@ class BucketTable:
         branches are split. Raises BadInputError when no bucket holds the window, the prefix or the wanted rows: those
         cannot be split, since a window's rows see each other.
         """
-        max = self._most
+        largest = self._most
         if not self.holds(sizes):
             raise BadInputError(
                 f"a forward over {sizes.window} window rows, {sizes.prefix} prefix rows and {sizes.wanted} wanted rows",
-                expected=f"at most {most.window}, {most.prefix} and {most.wanted}, as the largest bucket; the rows of a "
+                expected=f"at most {largest.window}, {largest.prefix} and {largest.wanted}, as the largest bucket; the rows of a "
                 "window see each other and cannot be run in parts",
                 remedy="shorten the prompt or lower max_new_tokens, or plan again with a larger --max-prompt",
             )
@@ -160,11 +162,22 @@ class BucketTable:
         )
 
 
+def bucket_plan_path(folder: Path) -> Path:
+    """Return where the bundle `folder` has its plan: shape_buckets.json, or gears.json of an earlier version."""
+    former = folder / _FORMER_NAME
+    return former if former.is_file() and not (folder / BUCKETS_NAME).exists() else folder / BUCKETS_NAME
+
+
 def bucket_plan_from_file(path: Path, bundle: Bundle) -> BucketPlan:
     """Read and check a plan. Raises BadInputError when it cannot be used, or was made for another bundle."""
-    checks = [_reasons_against_buckets]
     plan = record_from_file(
-        path, BucketPlan, what="a bucket plan", schema=BUCKETS_SCHEMA, remedy=_REMEDY, checks=checks
+        path,
+        BucketPlan,
+        what="a plan of shape buckets",
+        schema=BUCKETS_SCHEMA,
+        remedy=_REMEDY,
+        checks=[_reasons_against_buckets],
+        former_keys=_FORMER_KEYS,
     )
     weights = bundle.manifest.weights_digest
     if plan.weights_sha256 != weights:
@@ -190,12 +203,12 @@ def check_buckets_fit(buckets: Sequence[ShapeBucket], manifest: Manifest, *, sou
 
     Twice, since sizes are rounded up and a plan may be made for longer prompts than the model was trained for.
     """
-    max = tiles(2 * manifest.dimensions.max_positions)
+    longest = tiles(2 * manifest.dimensions.max_positions)
     for bucket in buckets:
-        if max(bucket.window, bucket.prefix) > max:
+        if max(bucket.window, bucket.prefix) > longest:
             raise BadInputError(
                 f"{source} has the bucket {_sizes_text(bucket)}",
-                expected=f"windows and prefixes of at most {max}, for a model of "
+                expected=f"windows and prefixes of at most {longest}, for a model of "
                 f"{manifest.dimensions.max_positions} positions",
                 remedy=remedy,
             )

@@ -108,9 +108,9 @@ def unpack_int4(packed: Bytes, scales: Floats, integers: Int8) -> Float32:
     greatest = np.zeros(rows * outputs, np.float32)
     for block, step in zip(blocks, steps, strict=True):
         for parity, sixteenfold in enumerate(_halves(block)):
-            max, min = (array.astype(np.float32) for array in (sixteenfold.max(axis=0), sixteenfold.min(axis=0)))
+            upper, lower = (array.astype(np.float32) for array in (sixteenfold.max(axis=0), sixteenfold.min(axis=0)))
             found = greatest[parity::2]
-            np.maximum(found, np.maximum(max, -min) * step[parity::2], out=found)
+            np.maximum(found, np.maximum(upper, -lower) * step[parity::2], out=found)
     column_scales: Float32 = np.maximum(greatest.reshape(rows, outputs).max(axis=0) / _GREATEST, _MIN_SCALE)
     steps /= np.tile(column_scales, rows)
     written = integers.reshape(len(scales), -1, rows * outputs)

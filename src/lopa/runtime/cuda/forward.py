@@ -143,7 +143,7 @@ def _session_of_bundle(bundle: Bundle, memory: CudaMemory, *, with_graphs: bool)
                 str(bundle.graph), options, providers=[(PROVIDER, cuda), ("CPUExecutionProvider", {})]
             )
     except Exception as error:
-        graphs = ", or move gears.json away to run without CUDA graphs" if with_graphs else ""
+        graphs = ", or move shape_buckets.json away to run without CUDA graphs" if with_graphs else ""
         raise BadInputError(
             f"ONNX Runtime {ort.__version__} cannot open {bundle.graph} on cuda:{memory.device}: {error}",
             expected="a graph made by this version of lopa-export, all of it for the CUDA provider",

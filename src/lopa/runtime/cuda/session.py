@@ -10,7 +10,7 @@ from functools import partial
 
 from lopa.runtime.accelerator.session import DeviceSession
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.bundle.buckets import BUCKETS_NAME, ShapeBucket, bucket_plan_from_file
+from lopa.runtime.bundle.buckets import ShapeBucket, bucket_plan_from_file, bucket_plan_path
 from lopa.runtime.cuda.calls import CudaCalls, calls_of_installed_cuda
 from lopa.runtime.cuda.forward import CudaForward
 from lopa.runtime.cuda.memory import CudaMemory
@@ -25,12 +25,12 @@ from lopa.runtime.sessions.threaded_session import ThreadedSession
 def open_session(bundle: Bundle, device: str, *, threads: int | None) -> ThreadedSession:  # noqa: ARG001
     """Open the bundle's graph on "cuda:N"; `threads` is for processors.
 
-    Raises BadInputError for another device, and for a graph or a gears.json that cannot be used; MissingBackendError
+    Raises BadInputError for another device, and for a graph or a shape_buckets.json that cannot be used; MissingBackendError
     without ONNX Runtime's CUDA provider or cuda-bindings; CudaError (exit code 3) when the device does not answer.
     """
     number = parse_device(device, "cuda").number
     check_types(bundle, device)
-    path = bundle.path / BUCKETS_NAME
+    path = bucket_plan_path(bundle.path)
     buckets = bucket_plan_from_file(path, bundle).buckets if path.is_file() else []
     check_cuda_provider(device)
     load_cuda_libraries()

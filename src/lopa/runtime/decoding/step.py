@@ -7,6 +7,7 @@ import numpy as np
 from lopa.runtime.contract import Int64
 from lopa.runtime.contract.forward import ForwardSplit
 from lopa.runtime.decoding.round import Fills
+from lopa.runtime.plan.renamed_options import warn_renamed
 from lopa.runtime.state.branch import Branch, Lookahead
 from lopa.runtime.state.windows import Windows
 from lopa.runtime.strategy import Candidates
@@ -38,3 +39,9 @@ class Step:
     """[fills]: the branch from whose answers each fill comes; with `speculative` a step may use several."""
     last: Lookahead | None = None
     """The lookahead token that completed the answer, so that no further step verifies it; else None."""
+
+    @property
+    def taken_back(self) -> Int64:
+        """Former name of `remasked`."""
+        warn_renamed("taken_back", "remasked", stacklevel=3)
+        return self.remasked

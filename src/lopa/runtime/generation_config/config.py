@@ -1,15 +1,21 @@
 """The options of one request, exactly as they were requested. Knows no model."""
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Literal, Self, Unpack
+from typing import Any, Literal, Self
 
 from lopa.runtime.checked_values import shown
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.generation_config.keyword_options import GenerationOptions
 from lopa.runtime.generation_config.value_checks import CHECKS
 from lopa.runtime.plan import GRAMMARS
 from lopa.runtime.plan.choices import Alg, Alignment, Cache, Confidence, StrategyName, Window
+from lopa.runtime.plan.renamed_options import (
+    RENAMED_OPTIONS,
+    current_names,
+    former_attribute,
+    warn_renamed,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,16 +136,10 @@ class GenerationConfig:
                 object.__setattr__(self, name, check(value))
 
     @classmethod
-    def reference(cls, **options: Unpack[GenerationOptions]) -> Self:
-        """Return a config with the published implementation's behaviour, quirks included (docs/decoding.md)."""
-        options["reference"] = True
-        return cls(**options)
-
-    @classmethod
     def from_mapping(cls, options: Mapping[str, Any]) -> Self:
         """Return a config from options by name, e.g. read from JSON. Raises BadInputError for unknown names too."""
         check_names(options)
-        return cls(**options)
+        return cls(**current_names(options))
 
     def requested(self) -> dict[str, Any]:
         """Return the options that are not None, by name, as `from_mapping` takes them."""
@@ -148,11 +148,35 @@ class GenerationConfig:
             found["strategy_options"] = dict(self.strategy_options)
         return found
 
+    def __getattr__(self, name: str) -> Any:
+        """Return an option by its former name, with a DeprecationWarning."""
+        return former_attribute(self, name)
+
     @property
     def has_grammar(self) -> bool:
         """Whether a grammar constrains the answer."""
         return any(getattr(self, name) is not None for name in GRAMMARS)
 
+
+def _accept_former_names() -> None:
+    """Let GenerationConfig take options by their former names, and keep its former constructor `reference`."""
+    init = GenerationConfig.__init__
+
+    @functools.wraps(init)
+    def renamed_init(self: GenerationConfig, **options: Any) -> None:
+        init(self, **(current_names(options) if not RENAMED_OPTIONS.keys().isdisjoint(options) else options))
+
+    def reference(cls: type[GenerationConfig], /, **options: Any) -> GenerationConfig:
+        """Return a config of reference mode. Deprecated: use GenerationConfig(reference=True, ...)."""
+        warn_renamed("GenerationConfig.reference(...)", "GenerationConfig(reference=True, ...)", stacklevel=3)
+        return cls(**{**options, "reference": True})
+
+    # Set behind the dataclass, whose field `reference` an instance finds first.
+    for name, member in (("__init__", renamed_init), ("reference", classmethod(reference))):
+        setattr(GenerationConfig, name, member)
+
+
+_accept_former_names()
 
 OPTIONS = tuple(option.name for option in fields(GenerationConfig))
 """Names of all options."""
@@ -166,7 +190,7 @@ def check_names(options: Mapping[str, Any]) -> None:
         raise BadInputError(
             f"options {shown(options)}", expected="names and values", remedy='e.g. {"max_new_tokens": 64}'
         )
-    unknown = sorted(shown(name) for name in options if name not in OPTIONS)
+    unknown = sorted(shown(name) for name in options if name not in OPTIONS and name not in RENAMED_OPTIONS)
     if unknown:
         raise BadInputError(
             "unknown option " + ", ".join(unknown[:5]),
@@ -178,4 +202,4 @@ def check_names(options: Mapping[str, Any]) -> None:
 def checked_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return options by name with every value checked; None is left out. Raises BadInputError."""
     check_names(options)
-    return {name: CHECKS[name](value) for name, value in options.items() if value is not None}
+    return {name: CHECKS[name](value) for name, value in current_names(options).items() if value is not None}

@@ -7,6 +7,7 @@ from typing import Any
 from lopa.runtime.checked_values import shown
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config.config import OPTIONS
+from lopa.runtime.plan.renamed_options import current_names
 
 PACKAGE_DEFAULTS: Mapping[str, Any] = {
     "strategy": "lopa",
@@ -38,6 +39,7 @@ def checked_defaults(defaults: Mapping[str, Any]) -> dict[str, Any]:
 
     Raises BadInputError for names that are no option with a default. `resolve` checks the values.
     """
+    defaults = current_names(defaults)
     for name in defaults:
         if name not in DEFAULT_OPTIONS:
             of_a_request = isinstance(name, str) and name in _OF_A_REQUEST
@@ -51,7 +53,7 @@ def checked_defaults(defaults: Mapping[str, Any]) -> dict[str, Any]:
 
 def options_from_defaults(defaults: Mapping[str, Any]) -> dict[str, Any]:
     """Return `defaults`, as checked_defaults made them, as options of GenerationConfig."""
-    return {name: math.inf if value == "inf" else value for name, value in defaults.items()}
+    return {name: math.inf if value == "inf" else value for name, value in current_names(defaults).items()}
 
 
 def _in_json(value: Any) -> Any:

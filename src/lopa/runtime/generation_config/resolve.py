@@ -68,7 +68,7 @@ def resolve(
         top_k=_given_or(options["top_k"], TOP_K),
         top_p=_given_or(options["top_p"], 1.0),
         filters=filters_given and (options["temperature"] > 0 or strategy.filters_greedy),
-        top_p_of_kept=published and options["alignment"] == "absolute" and bool(options["top_k"]),
+        top_p_of_kept=reference and options["alignment"] == "absolute" and bool(options["top_k"]),
         seed=options["seed"],
         stop=options["stop"],
         has_grammar=bool(grammars_given(options)),
@@ -78,9 +78,9 @@ def resolve(
         special_tokens=options["special_tokens"],
         time_limit=_given_or(options["time_limit"], math.inf),
         deduplicate_rows=_shared_rows(options["deduplicate_rows"], branches, devices),
-        reference=published,
+        reference=reference,
         step_limit=own_options["steps"] if strategy.whole and "steps" in own_options else PUBLISHED_STEP_LIMIT,
-        overwrites_unmasked=published and options["block_steps"] is not None,
+        overwrites_unmasked=reference and options["block_steps"] is not None,
     )
 
 

@@ -42,13 +42,13 @@ class BoundedExpression:
             found += more
         return found
 
-    def makes_matchers_within(self, seconds: float, max: int) -> bool:
-        """Return whether a matcher takes at most so much processor time, by trying sizes up to `most` characters.
+    def makes_matchers_within(self, seconds: float, max_characters: int) -> bool:
+        """Return whether a matcher takes at most so much processor time, by trying sizes up to `max_characters`.
 
         Small ones can take far longer than large ones: that nothing so short matches is hard to see for the library.
         """
         size = 1
-        while size < _SIZE_RATIO * max:
+        while size < _SIZE_RATIO * max_characters:
             if min(self._seconds_of_matcher(size) for _ in range(2)) > seconds:
                 return False
             size = max(size + 1, int(size * _SIZE_RATIO))

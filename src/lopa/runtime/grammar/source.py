@@ -136,10 +136,10 @@ def _hints_of_schema(text: str, vocabulary: Vocabulary) -> tuple[bytes, ...]:
 
 def _least_multiple(schema: dict[str, Any]) -> list[bytes]:
     """The least multiple that a schema of whole numbers allows, if it asks for one and for at least so much."""
-    factor, min, above = (schema.get(name) for name in ("multipleOf", "minimum", "exclusiveMinimum"))
+    factor, lower, above = (schema.get(name) for name in ("multipleOf", "minimum", "exclusiveMinimum"))
     if isinstance(factor, int) and factor > 0:
-        if isinstance(min, int):
-            return [str(-(-min // factor) * factor).encode()]
+        if isinstance(lower, int):
+            return [str(-(-lower // factor) * factor).encode()]
         if isinstance(above, int):
             return [str((above // factor + 1) * factor).encode()]
     return []

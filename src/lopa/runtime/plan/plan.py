@@ -8,6 +8,7 @@ from typing import Any
 
 from lopa.runtime.contract import TOP_K
 from lopa.runtime.plan.choices import Alignment, Cache, Confidence, SharedRows, Window
+from lopa.runtime.plan.renamed_options import former_attribute
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +75,10 @@ class DecodingPlan:
     overwrites_unmasked: bool
     """Whether a rule that fills so many positions a step takes unmasked ones where too few are masked, as the published
     loops do (docs/models.md)."""
+
+    def __getattr__(self, name: str) -> Any:
+        """Return an option by its former name, with a DeprecationWarning."""
+        return former_attribute(self, name)
 
     def as_json(self) -> dict[str, Any]:
         """Return every field by name as JSON holds it, which has no infinity: "inf"."""

@@ -13,7 +13,7 @@ from lopa.runtime.contract import CacheRows, Int64
 from lopa.runtime.contract.row_statistics import RowStatistics
 from lopa.runtime.plan import DecodingPlan
 
-PROMPT_ROWS = 4096
+PREFIX_CACHE_TOKENS = 4096
 """Rows to keep when nothing else is asked: 235 MB of Dream-7B in 16 bits, 10 MB of the tiny model in 32."""
 
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from lopa.runtime.errors import LopaError
+from lopa.runtime.plan.renamed_options import warn_renamed
 
 
 @dataclass(frozen=True)
@@ -53,3 +54,9 @@ class EngineStatus:
     """Whether they are because of close() or a failure."""
     failure: LopaError | None
     """The error after which the engine closed by itself."""
+
+    @property
+    def slots(self) -> int:
+        """Former name of `max_num_seqs`."""
+        warn_renamed("slots", "max_num_seqs", stacklevel=3)
+        return self.max_num_seqs

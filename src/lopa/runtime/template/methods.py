@@ -56,7 +56,7 @@ def joined_text(budget: Budget, parts: Sequence[Any], separator: str = "") -> st
     return joined(texts, separator)
 
 
-def replaced_text(budget: Budget, text: str, old: str, new: str, max: int = -1) -> str:
+def replaced_text(budget: Budget, text: str, old: str, new: str, count: int = -1) -> str:
     """`text` with `new` for `old`; its size is known before it is made."""
     for each in (old, new):
         _text(each)
@@ -64,7 +64,7 @@ def replaced_text(budget: Budget, text: str, old: str, new: str, max: int = -1) 
     found = text.count(old)
     budget.operations(found)
     budget.characters(max(0, found * len(new)))
-    return replaced(text, old, new, _whole(max))
+    return replaced(text, old, new, _whole(count))
 
 
 def json_text(

@@ -20,7 +20,7 @@ from lopa.runtime.errors import BadInputError
 from lopa.runtime.tensorrt.library import LIBRARIES, TENSORRT, TensorRTLibrary
 from lopa.runtime.tensorrt.profiles import ProfileRange, prefill_range
 
-ENGINE_SCHEMA = 2
+ENGINE_SCHEMA = 3
 PLAN_NAME = "engine.plan"
 MODEL_NAME = "model.onnx"
 """The graph that a plan without weights was built of, whose weights are put in again; they stay in the bundle."""
@@ -121,8 +121,8 @@ class TensorRTEngine(EngineFile, frozen=True, forbid_unknown_fields=True, kw_onl
         """What it is for, for people."""
         if self.target.gpu is not None:
             return self.target.gpu
-        min = ".".join(map(str, _FIRST_WITH_FP8 if self.flags.products == "fp8" else MIN_RTX_CAPABILITY))
-        return f"GPUs of compute capability {', '.join(self.target.capabilities) or f'{min} and later'}"
+        lower = ".".join(map(str, _FIRST_WITH_FP8 if self.flags.products == "fp8" else MIN_RTX_CAPABILITY))
+        return f"GPUs of compute capability {', '.join(self.target.capabilities) or f'{lower} and later'}"
 
     def is_verified_on(self, device: CudaDevice) -> bool:
         """Whether it may decode there."""

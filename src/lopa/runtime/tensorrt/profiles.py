@@ -79,14 +79,14 @@ class ProfileTable:
         Raises BadInputError as BucketTable.bucket_for does, when no profile holds the window, the prefix or what is wanted.
         """
         bucket = self._table.bucket_for(sizes)
-        max = self._prefill.max
-        in_range = sizes.requests <= max.requests and sizes.branches == 1 and sizes.window >= self._prefill.min.window
+        upper = self._prefill.max
+        in_range = sizes.requests <= upper.requests and sizes.branches == 1 and sizes.window >= self._prefill.min.window
         if not in_range:
             return self._buckets.index(bucket), bucket
-        window = min(_up(sizes.window, WINDOW_MULTIPLE), max.window)
+        window = min(_up(sizes.window, WINDOW_MULTIPLE), upper.window)
         # A cache in device memory has the prefix of a bucket, and is taken as it is then.
         prefix = next(prefix for prefix in self._prefixes if prefix >= sizes.prefix)
-        shape = Sizes(sizes.requests, 1, window, prefix, min(window, max.wanted))
+        shape = Sizes(sizes.requests, 1, window, prefix, min(window, upper.wanted))
         return len(self._buckets), bucket_from_sizes(shape, bucket.seconds)
 
 

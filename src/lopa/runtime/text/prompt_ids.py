@@ -77,20 +77,20 @@ def ids_from_prompt(prompt: Prompt, plan: DecodingPlan, tokenizer: Tokenizer, ma
 
 def check_length(length: int, plan: DecodingPlan, manifest: Manifest) -> None:
     """Raise PromptTooLongError unless a prompt of `length` tokens leaves room for the answer."""
-    max, answer = manifest.dimensions.max_positions, plan.positions
-    if length + answer <= max:
+    upper, answer = manifest.dimensions.max_positions, plan.positions
+    if length + answer <= upper:
         return
-    room = f"this model has {max} positions for prompt and answer together"
-    if answer < max:
+    room = f"this model has {upper} positions for prompt and answer together"
+    if answer < upper:
         raise PromptTooLongError(
             f"the prompt has {length} tokens, but {room} (max_new_tokens: {plan.max_new_tokens})",
-            expected=f"at most {max - answer} tokens with this max_new_tokens",
-            remedy="shorten the prompt" + (" or lower max_new_tokens" if length < max else ""),
+            expected=f"at most {upper - answer} tokens with this max_new_tokens",
+            remedy="shorten the prompt" + (" or lower max_new_tokens" if length < upper else ""),
         )
     error = PromptTooLongError(
         f"max_new_tokens is {plan.max_new_tokens}, but {room} (prompt: {length})",
-        expected=f"at most {max - length} with this prompt" if length < max else "a prompt and an answer that fit",
-        remedy="lower max_new_tokens" + ("" if length < max else " and shorten the prompt"),
+        expected=f"at most {upper - length} with this prompt" if length < upper else "a prompt and an answer that fit",
+        remedy="lower max_new_tokens" + ("" if length < upper else " and shorten the prompt"),
     )
     error.answer_too_long = True
     raise error

@@ -135,9 +135,9 @@ def keep_within(options: BodyOptions, limits: ServeLimits, defaults: Mapping[str
 
     `defaults`, which `check_defaults` has seen, hold where a request does not say.
     """
-    max = MAX_POSITIONS if limits.max_tokens is None else limits.max_tokens
-    _check_ceiling(options, LENGTH, max)
-    options.values.setdefault(LENGTH, min(defaults.get(LENGTH, USUAL_TOKENS), max))
+    upper = MAX_POSITIONS if limits.max_tokens is None else limits.max_tokens
+    _check_ceiling(options, LENGTH, upper)
+    options.values.setdefault(LENGTH, min(defaults.get(LENGTH, USUAL_TOKENS), upper))
     _check_ceiling(options, "branches", limits.max_branches)
     branches = options.values.get("branches")
     if branches == "auto" and limits.max_branches < MAX_AUTO_BRANCHES:
@@ -164,6 +164,6 @@ def deadline_within(value: Any, limits: ServeLimits, param: str) -> float | None
     """Seconds from now; None asks for the longest there is. Raises FieldError for what cannot be used."""
     if value is None:
         return limits.max_seconds
-    max = MAX_SECONDS if limits.max_seconds is None else limits.max_seconds
+    upper = MAX_SECONDS if limits.max_seconds is None else limits.max_seconds
     with errors_of_field(param):
-        return check_float(param, value, min=0.0, max=max, above=True)
+        return check_float(param, value, min=0.0, max=upper, above=True)
