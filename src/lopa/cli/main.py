@@ -1,6 +1,7 @@
 """The program lopa-export: runs a command and turns its end into at most one message and an exit code.
 
-Imports next to nothing before `main` runs, so that Ctrl-C is handled from the start. lopa.cli.commands has the commands.
+Imports next to nothing before `main` runs, so that Ctrl-C is handled from the start. The commands are in
+lopa.cli.commands.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Progress of a batch on standard error: a bar on a terminal, otherwise a line every few seconds; a summary at the end."""
+"""Progress of a batch on standard error: a bar on a terminal, otherwise lines; in both cases a summary."""
 
 import time
 from datetime import timedelta

@@ -42,7 +42,7 @@ def open_prompts(path: Path) -> Iterator[BinaryIO]:
 
 
 def count_of_prompts(file: BinaryIO, path: Path) -> int | None:
-    """Return the number of prompts still to be read in a regular file; None for a stream, which cannot be read twice."""
+    """Return the number of prompts left to read in a regular file; None for a stream, which can be read only once."""
     with _reading(path):
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             return None

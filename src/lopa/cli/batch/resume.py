@@ -1,7 +1,7 @@
 """Results of an interrupted batch that --resume keeps. Alters nothing.
 
-Results are written in the order of their lines, so that a file holds those of the first lines. Each has the number of its
-line and a digest of the line and of the options and files it was decoded with.
+Results are written in the order of their lines, so that a file holds those of the first lines. Each result has the
+number of its line, and a digest of the line and of the options and files that it was decoded with.
 """
 
 from collections.abc import Iterator, Mapping

@@ -38,5 +38,7 @@ def shard_from_option(context: click.Context, option: click.Parameter, text: str
         if 1 <= number <= count <= MAX_SHARDS:
             return Shard(number, count)
     raise click.BadParameter(
-        f"{text!r} is not a shard: expected K/N with K from 1 to N and N at most {MAX_SHARDS}, e.g. 3/16", context, option
+        f"{text!r} is not a shard: expected K/N with K from 1 to N and N at most {MAX_SHARDS}, e.g. 3/16",
+        context,
+        option,
     )

@@ -87,8 +87,8 @@ def command(
     if int8 and int8_graph is None:
         raise BadInputError(
             "--int8 without a quantized graph",
-            expected="--int8-graph FILE: the deploy graph that AMCT (amct_onnx of Ascend's CANN) makes from the portable "
-            "graph. ATC does not quantize, and it lacks the operators of lopa-export's int8 bundles",
+            expected="--int8-graph FILE: the deploy graph that AMCT (amct_onnx of Ascend's CANN) makes from the "
+            "portable graph. ATC does not quantize, and it lacks the operators of lopa-export's int8 bundles",
             remedy=f"quantize {job.graph} with AMCT; --dry-run writes a build folder with instructions",
         )
     if built is not None:

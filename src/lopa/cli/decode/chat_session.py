@@ -36,7 +36,7 @@ class ChatSession:
     """A decoder, its options, and one conversation."""
 
     def __init__(self, decoder: Decoder, overrides: dict[str, Any], conversation: Conversation) -> None:
-        """Raises BadInputError for unusable options and for a system message without a chat template."""
+        """Start a session. Raises BadInputError for bad options and for a system message without a chat template."""
         self._decoder = decoder
         self._overrides = overrides
         self._config = decoder.config(**overrides)

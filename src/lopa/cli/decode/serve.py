@@ -74,17 +74,32 @@ _ACCESS, _LOAD, _LOG_GROUP = "Address and access", "Load and limits", "Log"
 @option("--max-num-seqs", type=int, default=MAX_NUM_SEQS, group=_LOAD, help="Maximum number of running requests.")
 @option("--queue", type=int, default=QUEUE_LIMIT, group=_LOAD, help="Maximum number of waiting requests.")
 @option("--max-tokens", type=int, group=_LOAD, show_default="model's limit", help="Maximum tokens of an answer.")
-@option("--max-seconds", type=float, group=_LOAD, show_default="none", help="Maximum seconds of a request, queue included.")
 @option(
-    "--max-branches", type=int, default=_LIMITS.max_branches, group=_LOAD, advanced=True,
+    "--max-seconds", type=float, group=_LOAD, show_default="none", help="Maximum seconds of a request, queue included."
+)
+@option(
+    "--max-branches",
+    type=int,
+    default=_LIMITS.max_branches,
+    group=_LOAD,
+    advanced=True,
     help="Maximum number of branches of a request.",
 )
 @option(
-    "--max-choices", type=int, default=_LIMITS.max_choices, group=_LOAD, advanced=True,
+    "--max-choices",
+    type=int,
+    default=_LIMITS.max_choices,
+    group=_LOAD,
+    advanced=True,
     help="Maximum number of answers to one request.",
 )
 @option(
-    "--max-body", type=int, default=_LIMITS.max_body, metavar="BYTES", group=_LOAD, advanced=True,
+    "--max-body",
+    type=int,
+    default=_LIMITS.max_body,
+    metavar="BYTES",
+    group=_LOAD,
+    advanced=True,
     help="Maximum size of a request's body.",
 )
 @option(

@@ -24,8 +24,8 @@ from lopa.runtime.generation_config import GenerationConfig, reason_against_look
     examples=("lopa-export inspect BUNDLE", "lopa-export inspect BUNDLE --json", "lopa-export inspect BUNDLE --lint"),
 )
 @click.argument("bundle", type=click.Path(path_type=Path))
-@option("--json", "as_json", is_flag=True, help="Print the manifest and the decoding plan of a request without options.")
-@option("--lint", is_flag=True, help="List the operators of the portable graph, or else of the only one, that ATC rejects.")
+@option("--json", "as_json", is_flag=True, help="Print the manifest and the plan of a request without options.")
+@option("--lint", is_flag=True, help="List what ATC rejects in the portable graph, or else in the only one.")
 def command(bundle: Path, as_json: bool, lint: bool) -> None:
     """Show the contents of BUNDLE: the model, its files, its origin and its decoding defaults."""
     if as_json and lint:

@@ -49,9 +49,7 @@ _DIALECTS: dict[str, tuple["Dialect", ...]] = {
     show_default="from config.json",
     help="Family of the model, for a checkpoint whose config.json names an autoregressive one.",
 )
-@option(
-    "--dtype", type=click.Choice(list(_DTYPES)), default="fp32", help="Type of the weights that are not quantized."
-)
+@option("--dtype", type=click.Choice(list(_DTYPES)), default="fp32", help="Type of the weights that are not quantized.")
 @option(
     "--quantize",
     "kind",

@@ -40,7 +40,7 @@ def command(
 ) -> None:
     """Decode the embedded prompts with BUNDLE one after another and record the sizes of every step.
 
-    lopa-export bench simulate reads the file.
+    The subcommand simulate reads the file.
     """
     numbers = counts_from_text(counts, "--branches", "branch")
     with Decoder.open(bundle, devices, threads=threads, device_timeout=device_timeout) as decoder:

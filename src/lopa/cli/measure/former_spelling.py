@@ -47,4 +47,3 @@ def _split(arg: str) -> list[str]:
     """Return flag and value of "--flag=value", and any other argument as it is."""
     flag, sign, value = arg.partition("=")
     return [flag, value] if sign and flag.startswith("--") else [arg]
-

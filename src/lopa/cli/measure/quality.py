@@ -51,7 +51,10 @@ _NAME = "quality"
 @option("--resume", is_flag=True, help="Keep the outcomes in --output and decode only the missing ones.")
 @report_option
 @option(
-    "--plot", type=click.Path(path_type=Path), metavar="PNG", help="Plot of score against tokens per forward and second."
+    "--plot",
+    type=click.Path(path_type=Path),
+    metavar="PNG",
+    help="Plot of score against tokens per forward and second.",
 )
 @device_options
 def command(
@@ -68,7 +71,7 @@ def command(
 ) -> None:
     """Measure score and speed of decoding strategies with BUNDLE on the prompts in EVAL.
 
-    EVAL is a file of JSON lines with "prompt", "answer" and "kind" (docs/evaluation.md). lopa-export bench questions
+    EVAL is a file of JSON lines with "prompt", "answer" and "kind" (docs/evaluation.md). The subcommand questions
     writes such files.
     """
     if resume and output is None:

@@ -71,8 +71,8 @@ def command(
     """Write the evaluation set NAME for bench quality.
 
     Questions about a waiting line are generated for the names copy, reverse, sort, shuffle, replace_index,
-    replace_random, insert_index, insert_random, remove_index and remove_random. The names gsm8k, humaneval and mbpp need
-    DATA, the data set's own file.
+    replace_random, insert_index, insert_random, remove_index and remove_random. The names gsm8k, humaneval and mbpp
+    need DATA, the data set's own file.
     """
     given = {
         **{"--count": count, "--length": length, "--seed": seed},
@@ -107,7 +107,9 @@ def command(
 def _check_usage(name: str, data: Path | None, given: Mapping[str, object]) -> None:
     is_data = name in DATA_SETS
     if is_data and data is None:
-        raise click.UsageError(f"{name} needs DATA, the data set's own file of JSON lines, which is not part of this project")
+        raise click.UsageError(
+            f"{name} needs DATA, the data set's own file of JSON lines, which is not part of this project"
+        )
     if not is_data and data is not None:
         raise click.UsageError(f"{name} is generated: omit DATA")
     for name_of_option in _GENERATED_ONLY if is_data else _DATA_ONLY:

@@ -53,6 +53,15 @@ _ADVANCED: Mapping[str, tuple[str, ...]] = {
     ),
 }
 """Options that only --help-all lists, by group. Those of one strategy have the strategy's group."""
+_OWN_HELP: Mapping[str, str] = {
+    "seed": "Seed of random draws, or random for another one in each run.",
+    "stop": "Text that ends the answer. Repeatable.",
+    "json_schema": "File with a JSON schema that the answer satisfies.",
+    "grammar": "File with a grammar that the answer satisfies, in llguidance's Lark or GBNF.",
+    "strategy_options": "Option of an installed strategy. Repeatable. All together replace the default ones.",
+}
+"""Help texts of options whose value on the command line differs from the field's."""
+_DEFAULT = "  [default: "
 _INSTALLED = "Options of installed strategies"
 
 
@@ -166,9 +175,16 @@ def _grouped_names() -> Iterator[tuple[str, str, bool]]:
 
 def _option_of_field(name: str, hint: Any, group: str, advanced: bool) -> Callable[[_Command], _Command]:
     flag, kind = "--" + name.replace("_", "-"), _without_none(hint)
-    common: dict[str, Any] = {"help": help_texts().get(name, ""), "group": group, "advanced": advanced}
+    text, _, default = help_texts().get(name, "").partition(_DEFAULT)
+    default = default.removesuffix("]")
+    common: dict[str, Any] = {"help": _OWN_HELP.get(name, text), "group": group, "advanced": advanced}
     if name == _REFERENCE:
         return option(flag, name, is_flag=True, default=None, **common)
+    if kind is bool:
+        flags = {"True": flag[2:], "False": f"no-{flag[2:]}"}
+        common["show_default"] = flags.get(default, default)
+        return option(f"{flag}/--no-{flag[2:]}", name, default=None, **common)
+    common["show_default"] = default or True
     if name == _STRATEGY:
         return option(flag, name, type=_StrategyName(), **common)
     if name == _STRATEGY_OPTIONS:
@@ -179,8 +195,6 @@ def _option_of_field(name: str, hint: Any, group: str, advanced: bool) -> Callab
         return option(flag, name, type=_NumberOrWord(_WORDS_FOR_NONE[name]), **common)
     if get_origin(kind) in (Union, types.UnionType):
         return option(flag, name, type=_NumberOrWord("auto"), **common)
-    if kind is bool:
-        return option(f"{flag}/--no-{flag[2:]}", name, default=None, **common)
     if get_origin(kind) is tuple:
         return option(flag, name, multiple=True, metavar="TEXT", **common)
     if get_origin(kind) is Literal:
@@ -228,6 +242,9 @@ class _NumberOrWord(click.ParamType[int | str]):
 
     def __init__(self, word: str) -> None:
         self.name = f"INTEGER|{word}"
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str | None:  # noqa: ARG002
+        return self.name
 
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> int | str:  # noqa: ARG002
         try:

@@ -5,16 +5,19 @@ from typing import Any
 
 import click
 
+from lopa.cli.program.examples import write_examples
 from lopa.cli.program.grouped_option import OTHER, PLAIN, GroupedOption
 from lopa.cli.program.renamed_options import former_options
 from lopa.cli.program.verbosity import add_verbosity
 
 _ALL = "lopa.help_all"
 """Key in the context's `meta`: True while the help is written in full."""
+MAX_BASIC = 20
+"""Number of parameters up to which --help lists all options."""
 
 
 class GroupedCommand(click.Command):
-    """A command with --help, which lists the basic options, and --help-all, which lists the advanced ones too.
+    """A command whose --help omits advanced options where there are many parameters. --help-all lists all.
 
     `examples` are complete command lines, written at the end of the help. A test runs them.
     """
@@ -22,7 +25,7 @@ class GroupedCommand(click.Command):
     def __init__(self, *args: Any, examples: Sequence[str] = (), **attributes: Any) -> None:
         super().__init__(*args, **attributes)
         self.examples = tuple(examples)
-        self._has_levels = any(isinstance(each, GroupedOption) and each.advanced for each in self.params)
+        self._has_levels = len(self.params) > MAX_BASIC
         self.params += former_options(self.params)
         self.params.append(
             GroupedOption(
@@ -33,7 +36,7 @@ class GroupedCommand(click.Command):
                 callback=_show_all,
                 hidden=not self._has_levels,
                 group=OTHER,
-                help="Show all options, also those of single strategies, and exit.",
+                help="Show all options and exit.",
             )
         )
         add_verbosity(self)
@@ -69,14 +72,6 @@ class GroupedCommand(click.Command):
         if not self._has_levels or _is_full(ctx):
             return True
         return not (isinstance(parameter, GroupedOption) and parameter.advanced)
-
-
-def write_examples(examples: Sequence[str], formatter: click.HelpFormatter) -> None:
-    """Write `examples` under their title, so that each can be copied as a line."""
-    if examples:
-        formatter.write("\nExamples:\n")
-        for example in examples:
-            formatter.write(f"  {example}\n")
 
 
 def _is_full(ctx: click.Context) -> bool:

@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
+from lopa.cli.program.examples import write_examples
 from lopa.cli.program.folder_type import FOLDER
-from lopa.cli.program.grouped_command import write_examples
 from lopa.cli.program.signals import Signals
 from lopa.cli.program.verbosity import add_verbosity
 
@@ -16,9 +16,7 @@ from lopa.cli.program.verbosity import add_verbosity
 class LazyGroup(click.Group):
     """Commands by name, each the object `command` of a module. A misspelled name is answered with similar ones."""
 
-    def __init__(
-        self, *args: Any, modules: Mapping[str, str], examples: Sequence[str] = (), **attributes: Any
-    ) -> None:
+    def __init__(self, *args: Any, modules: Mapping[str, str], examples: Sequence[str] = (), **attributes: Any) -> None:
         super().__init__(*args, **attributes)
         self.modules = modules
         self.examples = tuple(examples)

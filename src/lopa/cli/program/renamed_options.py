@@ -6,24 +6,21 @@ from typing import Any, cast
 
 import click
 
-RENAMED_OPTIONS: Mapping[str, str] = {
-    "build-seconds-per-gear": "build-seconds-per-bucket",
-    "decide-frontier": "unmask-first-masked",
-    "gears": "buckets",
-    "lossless": "speculative",
-    "per-step": "tokens-per-step",
-    "shared-rows": "deduplicate-rows",
+from lopa.runtime.plan.renamed_options import RENAMED_OPTIONS
+
+RENAMED_FLAGS: Mapping[str, str] = {
+    **{former.replace("_", "-"): present.replace("_", "-") for former, present in RENAMED_OPTIONS.items()},
     "slots": "max-num-seqs",
-    "take-back-limit": "remask-limit",
-    "take-back-threshold": "remask-threshold",
+    "gears": "buckets",
+    "build-seconds-per-gear": "build-seconds-per-bucket",
 }
-"""Present name of an option by its former name, without the leading dashes. The next minor version drops the table."""
+"""Present name of an option by its former name, without the leading dashes. Those of decoding come from the runtime."""
 
 
 def former_options(parameters: list[click.Parameter]) -> Iterator[click.Option]:
     """Yield a hidden option for every former name of an option in `parameters`."""
     for parameter in parameters:
-        for former, present in RENAMED_OPTIONS.items():
+        for former, present in RENAMED_FLAGS.items():
             if isinstance(parameter, click.Option) and f"--{present}" in parameter.opts:
                 yield FormerOption(former, present, parameter)
 
@@ -33,7 +30,7 @@ class FormerOption(click.Option):
 
     def __init__(self, former: str, present: str, option: click.Option) -> None:
         names = f"--{former}/--no-{former}" if option.secondary_opts else f"--{former}"
-        kind = {} if option.is_flag else {"type": option.type, "multiple": option.multiple, "nargs": option.nargs}
+        kind: dict[str, Any] = {} if option.is_flag else {"type": option.type, "multiple": option.multiple, "nargs": option.nargs}
         super().__init__(
             [names, f"former_{former.replace('-', '_')}"],
             is_flag=option.is_flag,
@@ -53,7 +50,7 @@ class FormerOption(click.Option):
         if self.name in opts:
             values = cast("dict[str, Any]", opts)
             value = values.pop(self.name)
-            values.setdefault(cast("str", self.option.name), value)
+            values.setdefault(self.option.name, value)
             if not ctx.resilient_parsing:
                 warn_of_former_name(f"--{self.former}", f"--{self.present}")
         return None, args

@@ -31,7 +31,12 @@ _OTHER_ABILITIES = (
         ("polygraphy", "onnx-graphsurgeon"),
         partial(pip_install, "polygraphy"),
     ),
-    Ability("plugins", "compile this project's kernels (docs/plugins.md)", ("torch", "triton"), partial(pip_install, "plugins")),
+    Ability(
+        "plugins",
+        "compile this project's kernels (docs/plugins.md)",
+        ("torch", "triton"),
+        partial(pip_install, "plugins"),
+    ),
     Ability(
         "server",
         "serve over HTTP",

@@ -48,7 +48,9 @@ def lines_of_fastest(bundle: Bundle, devices: Sequence[str], *, report_all: bool
 def verdict_of(results: Sequence[SideResult]) -> str:
     """Return the sentence that names the fastest device: the first one unless another is clearly faster."""
     first, best = results[0], min(results, key=lambda each: each.median)
-    what = f"a forward of {first.shape.window} tokens after {first.shape.prefix} cached ones, medians of {_ROUNDS} in turn"
+    what = (
+        f"a forward of {first.shape.window} tokens after {first.shape.prefix} cached ones, medians of {_ROUNDS} in turn"
+    )
     if len(results) == 1:
         return f"{first.side} is the only device that opens"
     if best is first or best.median > first.median * (1 - _MARGIN):
