@@ -23,7 +23,7 @@ PATIENCE = 15.0
 """Seconds after which something that has to happen never will."""
 _QUIET = 0.15
 """Seconds in which nothing more comes behind an answer."""
-_SAID = ("fuzzed at http://", "stopping: running answers end", "Invalid HTTP request received.")
+_SAID = ("fuzzed at http://", "stopping: running requests finish", "Invalid HTTP request received.")
 """What the server may say on standard error."""
 _HEADERS = frozenset(
     (

@@ -241,7 +241,7 @@ def test_one_file_for_two_things_is_refused(
     monkeypatch.chdir(tmp_path)
     result = lopa_export("generate", tiny_bundle, "--prompts", "in.jsonl", *arguments)
     assert (result.returncode, result.stdout) == (2, "")
-    assert "are one file" in result.stderr
+    assert "are the same file" in result.stderr
     assert prompts.read_text() == f"{GOOD}\n"
     assert not (tmp_path / "new").exists()
 

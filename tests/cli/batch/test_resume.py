@@ -83,13 +83,13 @@ def test_what_is_done_stays_and_a_half_line_goes(
     output.write_text("\n".join([*kept, '{"line": 37, "requ']))
     done = lopa_export("generate", tiny_bundle, "--prompts", prompts, "--output", output, "--resume")
     assert done.returncode == 2
-    assert "4 prompts (35 were there), 2 errors, " in done.stderr
+    assert "4 prompts (35 kept), 2 errors, " in done.stderr
     found = answers(output.read_text())
     assert [stable(line) for line in found] == undisturbed
     assert [line.get("seconds") == -1.0 for line in found] == [number < 35 for number in range(len(found))]
     whole = output.read_bytes()
     again = lopa_export("generate", tiny_bundle, "--prompts", prompts, "--output", output, "--resume")
-    assert "0 prompts (39 were there), 2 errors, 0 tokens" in again.stderr
+    assert "0 prompts (39 kept), 2 errors, 0 tokens" in again.stderr
     assert (again.returncode, output.read_bytes()) == (2, whole)
 
 
@@ -114,7 +114,7 @@ def test_results_of_something_else_are_refused_and_stay(
         output.write_text(content + "half")
         done = lopa_export("generate", *arguments, "--output", output, "--resume")
         assert (done.returncode, done.stdout) == (2, "")
-        assert "results of the same prompts, bundle and options" in done.stderr
+        assert "with the same prompts, bundle and options" in done.stderr
         assert output.read_text() == content + "half"
 
 
@@ -122,8 +122,8 @@ def test_results_of_something_else_are_refused_and_stay(
     ("arguments", "said"),
     [
         (["--output", "/dev/null"], "not a regular file"),
-        ([], "--resume goes with"),
-        (["--output", "new", "--trace", "t"], "--resume goes with"),
+        ([], "--resume needs"),
+        (["--output", "new", "--trace", "t"], "--resume needs"),
     ],
 )
 def test_resume_needs_a_file_of_results(arguments: list[str], said: str, tiny_bundle: Path, prompts: Path) -> None:

@@ -83,7 +83,7 @@ def test_a_build(planned_bundle: Path, atc_calls: Path, ascend: Command, capsys:
     with pytest.raises(SystemExit):
         main(["inspect", str(planned_bundle)])
     shown = capsys.readouterr().out
-    assert "ascend-910B1  for Ascend910B1, 3 buckets in 1 OM, precision origin, of these weights" in shown
+    assert "ascend-910B1  for Ascend910B1, 3 buckets in 1 OM, precision origin, matches the weights" in shown
 
 
 def test_an_unchanged_request_runs_nothing(planned_bundle: Path, atc_calls: Path, ascend: Command) -> None:
@@ -92,7 +92,7 @@ def test_an_unchanged_request_runs_nothing(planned_bundle: Path, atc_calls: Path
     before = (folder / "engine.json").read_bytes()
     code, output, errors = ascend(planned_bundle, *SOC)
     assert (code, errors) == (0, "")
-    assert "unchanged, nothing was run" in output
+    assert "up to date, nothing was run" in output
     assert len(runs(atc_calls)) == 1
     assert (folder / "engine.json").read_bytes() == before
 
@@ -134,9 +134,9 @@ def test_a_change_builds_again(
     change(planned_bundle)
     code, output, _ = ascend(planned_bundle, *SOC)
     assert code == 0
-    assert "unchanged" not in output
+    assert "up to date" not in output
     assert len(runs(atc_calls)) == 2
-    assert "unchanged" in ascend(planned_bundle, *SOC)[1]
+    assert "up to date" in ascend(planned_bundle, *SOC)[1]
     assert ascend(planned_bundle, *SOC, "--precision", "bf16")[0] == 0
     assert len(runs(atc_calls)) == 3
     assert files_of(planned_bundle / "engines")[0] == "ascend-910B1"
@@ -381,7 +381,7 @@ def test_a_killed_build_is_cleared_by_the_next(planned_bundle: Path, atc_calls: 
         (["--soc-version", "Ascend310P3", "--precision", "bf16"], "which has no bfloat16"),
         ([*SOC, "--int8"], "AMCT"),
         ([*SOC, "--int8", "--precision", "origin", "--dry-run"], "int8 with precision origin"),
-        ([*SOC, "--int8-graph", "x.onnx"], "goes with --int8"),
+        ([*SOC, "--int8-graph", "x.onnx"], "needs --int8"),
         ([*SOC, "--int8", "--int8-graph", "no/such.onnx"], "no/such.onnx"),
         ([*SOC, "--buckets", "no/such.json"], "lopa-export plan"),
         ([*SOC, "--precision", "fp32"], "--precision"),

@@ -6,7 +6,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from lopa.cli.options.config import config_options, config_overrides, defaults_from_texts, option_flags
+from lopa.cli.options.decoding_options import config_options, config_overrides, defaults_from_texts, option_flags
 from lopa.runtime.generation_config import OPTIONS, GenerationConfig, help_texts
 from lopa.runtime.strategy import Strategy, register_strategy
 

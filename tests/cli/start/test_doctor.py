@@ -60,14 +60,14 @@ def test_an_install_of_the_runtime_is_told_what_it_is_for_and_nothing_is_missing
     assert "\nmore" not in everything
     timed = lopa_export("doctor", tiny_bundle).stdout
     assert "not measured" not in timed
-    assert re.findall(r"^fastest +(.*)$", timed, re.MULTILINE)[-1] == "cpu is the only one that opens"
+    assert re.findall(r"^fastest +(.*)$", timed, re.MULTILINE)[-1] == "cpu is the only device that opens"
     assert "cuda:0: not measured" in lopa_export("doctor", tiny_bundle, "--all").stdout
 
 
 @pytest.mark.parametrize(
     ("names", "uses"),
     [
-        (RUNTIME[:2], "not even the runtime"),
+        (RUNTIME[:2], "nothing, not even the runtime"),
         (
             (*RUNTIME, "starlette", "uvicorn", "httptools", "prometheus-client", "llguidance"),
             "runtime, server, grammar",

@@ -54,7 +54,7 @@ def test_an_engine_decodes_once_it_was_verified(
     assert run("verify", path, "--device", "tensorrt:0") == 0
     shown = capsys.readouterr().out
     assert "verified, " in shown
-    assert " 0 other tokens, beside cpu" in shown
+    assert " 0 other tokens, compared with cpu" in shown
     assert "tensorrt:0 agrees with the references in 18 cases" in shown
     assert verified(path)
     assert {profile for profile, _ in trt.engines.forwards} == {0, 1, 2, 3}
