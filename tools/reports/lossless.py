@@ -2,7 +2,7 @@
 
 Usage: python -m tools.measure speculative BUNDLE [--decodes N] [--seed N]
 
-Exits with 1 where two answers differ, or speculation takes more forwards. `lopa-export bench --quality --strategies
+Exits with 1 where two answers differ, or speculation takes more forwards. `lopa-export bench quality --strategies
 speculative-vanilla,..` says what it saves on evaluation prompts.
 """
 

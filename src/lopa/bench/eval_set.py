@@ -134,7 +134,7 @@ def _item_from_object(value: dict[str, Any], *, source: str, chats: bool) -> Eva
     if is_chat and not chats:
         raise BadInputError(
             f"{source} is a chat (messages)",
-            expected="a prompt: chats are for bench --quality",
+            expected="a prompt: chats are for bench quality",
             remedy="give lines with prompts",
         )
     if is_chat and "prompt" in value:

@@ -124,6 +124,4 @@ def test_a_file_system_without_locks_is_told(
     prompts, output = jsonl(tmp_path / "in.jsonl", *LINES[:1]), tmp_path / "out.jsonl"
     done = lopa_export("--quiet", "generate", tiny_bundle, "--prompts", prompts, "--output", output)
     assert done.returncode == 0
-    assert done.stderr == (
-        f"warning: this file system has no locks: make sure that no other process writes {output}\n"
-    )
+    assert done.stderr == (f"warning: this file system has no locks: make sure that no other process writes {output}\n")

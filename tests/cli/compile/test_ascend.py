@@ -76,7 +76,7 @@ def test_a_build(planned_bundle: Path, atc_calls: Path, ascend: Command, capsys:
     ]
     assert [each.name for each in engine.outputs] == [each.name for each in model.outputs]
     assert {record.path for record in engine.files} == {"buckets.om", "atc.log", *model.weights}
-    assert sorted(path.name for path in folder.iterdir()) == ["atc.log", "engine.json", "buckets.om", "weight"]
+    assert sorted(path.name for path in folder.iterdir()) == ["atc.log", "buckets.om", "engine.json", "weight"]
     assert files_of(planned_bundle / "engines")[0] == "ascend-910B1"
     assert (folder / "atc.log").read_text().splitlines()[-1] == "ATC run success, welcome to the next use."
     assert (planned_bundle / "manifest.json").read_bytes() == manifest
@@ -150,7 +150,7 @@ def test_a_toolkit_without_a_version(
     assert ascend(planned_bundle, *SOC)[0] == 0
     engine = ASCEND_ENGINES.read(planned_bundle / "engines" / "ascend-910B1").engine
     assert engine.cann_version is None
-    assert {each.model for each in engine.buckets} == {"gears_linux_aarch64.om"}
+    assert {each.model for each in engine.buckets} == {"buckets_linux_aarch64.om"}
 
 
 def test_one_bucket_is_an_om_of_fixed_shape(planned_bundle: Path, atc_calls: Path, ascend: Command) -> None:
@@ -193,7 +193,7 @@ def test_a_dry_run_and_what_its_commands_make(
     assert runs(atc_calls) == built  # it ran nothing
     assert json.loads((target / "commands.json").read_text())["commands"] == built
     assert files_of(target) == [
-        *("README.txt", "cache", "commands.json", "engine", "shape_buckets.json", "model", "model/model.onnx.data"),
+        *("README.txt", "cache", "commands.json", "engine", "model", "model/model.onnx.data"),
         *("model/portable.onnx", "run.py"),
     ]
     for path in (target / "model").iterdir():

@@ -116,7 +116,7 @@ def test_engines_for_rtx(bundle: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
     assert "no layers.json: there is no GPU here" in shown.out
     assert (bundle / "engines" / "tensorrt-rtx-sm89-sm120-1.7.1.116" / "engine.plan").is_file()
     for arguments, said in (
-        (("--compute-capability", "8.9"), "--compute-capability is for --rtx"),
+        (("--compute-capability", "8.9"), "--compute-capability needs --rtx"),
         (("--rtx", "--compute-capability", "5.0"), "builds for: 7.5, 8.0"),
         (("--rtx", "--version-compatible"), "--version-compatible with --rtx"),
     ):

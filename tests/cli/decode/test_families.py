@@ -81,7 +81,7 @@ def test_quality_of_every_strategy(bundle: Path, tmp_path: Path, monkeypatch: py
     monkeypatch.setattr("lopa.bench.quality.decodes.MAX_NEW_TOKENS", 32)
     prompts = tmp_path / "eval.jsonl"
     prompts.write_text(json.dumps({"id": "one", "kind": "wp", "prompt": "Question: 2 + 3?", "answer": "5"}) + "\n")
-    done = lopa_export("bench", bundle, "--quality", prompts, "--threads", 1, "--output", tmp_path / "report")
+    done = lopa_export("bench", "quality", bundle, prompts, "--threads", 1, "--output", tmp_path / "report")
     assert done.returncode == 0, done.stderr
     rows = json.loads((tmp_path / "report" / "quality.json").read_text())["rows"]
     assert [row["config"] for row in rows][:3] == ["vanilla", "threshold", "d2f"]

@@ -219,7 +219,7 @@ def refusals(tmp_path_factory: pytest.TempPathFactory, tiny_bundle: Path) -> dic
             else ["verify", tiny_bundle, "--checkpoint", given[1], "--lora", ADAPTER]
         )
     for name in MEASURED:
-        commands[f"bench: {name}"] = ["bench", tiny_bundle, "--speed", "--checkpoint", commands[name][1]]
+        commands[f"bench: {name}"] = ["bench", "speed", tiny_bundle, "--checkpoint", commands[name][1]]
     (place / "file").write_text("x")
     commands["options: stages"] = ["onnx", base, "-o", output, "--stages", 3]
     commands["options: quantize"] = ["onnx", base, "-o", output, "--quantize", "int8", "--quantize-exclude", "no.such"]
@@ -244,7 +244,7 @@ def refusals(tmp_path_factory: pytest.TempPathFactory, tiny_bundle: Path) -> dic
 VERIFIED = ("hub id", "empty folder", "pointers", "adapter", "gguf file", "pickled", "lora: checkpoint", "lora: hub id")
 """Of these `verify --checkpoint` says the same."""
 MEASURED = ("hub id", "adapter", "wrong shape")
-"""Of these `bench --speed` does."""
+"""Of these `bench speed` does."""
 
 
 @pytest.mark.parametrize("name", [*CHECKPOINTS, *ADAPTERS])

@@ -1,4 +1,4 @@
-"""The file of `lopa-export simulate`: a fleet and its load, read strictly. Runs nothing."""
+"""The file of `lopa-export bench simulate`: a fleet and its load, read strictly. Runs nothing."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ class _Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
 
 class MeasuredCosts(_Part, tag_field="kind", tag="measured", frozen=True):
-    """Of a device: the table of `bench --costs`."""
+    """Of a device: the table of `bench costs`."""
 
     table: str
     """Its file, seen from the scenario's folder."""
@@ -105,7 +105,7 @@ class Scenario(_Part, frozen=True):
 
     schema: int
     decodes: str
-    """File of `bench --decodes`, seen from the scenario's folder."""
+    """File of `bench decodes`, seen from the scenario's folder."""
     costs: MeasuredCosts | ModelledCosts
     loads: Annotated[tuple[Rate, ...], Meta(min_length=1, max_length=1000)]
     """Requests a second that come to the whole fleet; each is simulated by itself."""

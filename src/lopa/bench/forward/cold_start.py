@@ -53,7 +53,7 @@ class ColdStart:
 
 @dataclass(frozen=True)
 class ColdReport:
-    """Everything that `lopa-export bench --cold` measured."""
+    """Everything that `lopa-export bench cold` measured."""
 
     benchmark: str
     run: Run

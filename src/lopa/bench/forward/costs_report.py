@@ -24,7 +24,7 @@ class RoofedCost:
 
 @dataclass(frozen=True)
 class CostsReport:
-    """Everything that `lopa-export bench --costs` measured."""
+    """Everything that `lopa-export bench costs` measured."""
 
     benchmark: str
     run: Run

@@ -1,4 +1,4 @@
-"""Outcomes of `bench --quality` on disk, so that a run that was stopped goes on, and a finished one takes more.
+"""Outcomes of `bench quality` on disk, so that a run that was stopped goes on, and a finished one takes more.
 
 While a run decodes, every outcome is a line of FOLDER/quality.outcomes.jsonl. The report of a finished run,
 FOLDER/quality.json, has all of them, and that file goes. A resumed run reads both. An outcome is found again by its
@@ -24,7 +24,7 @@ from lopa.runtime.files.untrusted_input import bytes_from_file, value_from_json
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.requests.result import GenerationResult
 
-_EXPECTED = "outcomes that bench --quality --output wrote"
+_EXPECTED = "outcomes that bench quality --output wrote"
 _REMEDY = "leave --resume out, or give another --output"
 _MAX_BYTES = 2**30
 _Kind = TypeVar("_Kind")

@@ -1,4 +1,4 @@
-"""Everything that `lopa-export bench --quality` measured, as its JSON file has it."""
+"""Everything that `lopa-export bench quality` measured, as its JSON file has it."""
 
 from dataclasses import dataclass
 from typing import Any

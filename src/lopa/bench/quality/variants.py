@@ -1,4 +1,4 @@
-"""The configurations that `bench --quality` measures: strategies, each with one of its controls at some values."""
+"""The configurations that `bench quality` measures: strategies, each with one of its controls at some values."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

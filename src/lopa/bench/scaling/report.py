@@ -53,7 +53,7 @@ class Projected:
 
 @dataclass(frozen=True)
 class ScalingReport:
-    """Everything that `lopa-export bench --devices` found."""
+    """Everything that `lopa-export bench scaling` found."""
 
     benchmark: str
     run: Run

@@ -90,7 +90,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class SpeedReport:
-    """Everything that `lopa-export bench --speed` measured."""
+    """Everything that `lopa-export bench speed` measured."""
 
     benchmark: str
     run: Run

@@ -30,7 +30,9 @@ class FormerOption(click.Option):
 
     def __init__(self, former: str, present: str, option: click.Option) -> None:
         names = f"--{former}/--no-{former}" if option.secondary_opts else f"--{former}"
-        kind: dict[str, Any] = {} if option.is_flag else {"type": option.type, "multiple": option.multiple, "nargs": option.nargs}
+        kind: dict[str, Any] = (
+            {} if option.is_flag else {"type": option.type, "multiple": option.multiple, "nargs": option.nargs}
+        )
         super().__init__(
             [names, f"former_{former.replace('-', '_')}"],
             is_flag=option.is_flag,
