@@ -110,8 +110,8 @@ class _Commands(LazyGroup):
             formatter.write_dl(_EXIT_CODES)
         formatter.write_paragraph()
         formatter.write_text(
-            "lopa-export COMMAND --help describes a command. docs/glossary.md explains the terms, "
-            "docs/command-line.md what all commands have in common."
+            "lopa-export COMMAND --help describes a command. docs/reference/glossary.md explains the terms, "
+            "docs/reference/commands.md what all commands have in common."
         )
 
 

@@ -93,7 +93,7 @@ class _Arguments:
     type=click.Path(path_type=Path),
     metavar="FILE",
     group=INPUT,
-    help='File of JSON lines such as {"prompt": text}, or - for standard input (docs/batches.md).',
+    help='File of JSON lines such as {"prompt": text}, or - for standard input (docs/how-to/prompt-files.md).',
 )
 @option(
     "--shard",

@@ -164,7 +164,7 @@ def command(
     access_log: bool | None,
     log_format: LogFormat,
 ) -> int:
-    """Serve BUNDLE over HTTP with OpenAI's API until SIGTERM, SIGHUP or Ctrl-C (docs/serving.md).
+    """Serve BUNDLE over HTTP with OpenAI's API until SIGTERM, SIGHUP or Ctrl-C (docs/how-to/serve.md).
 
     After the signal the server accepts no new requests and ends when the running ones are answered. A second SIGTERM or
     Ctrl-C ends it at once.

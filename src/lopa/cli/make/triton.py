@@ -80,7 +80,7 @@ def command(
     max_seconds: float | None,
     python_path: str | None,
 ) -> None:
-    """Add BUNDLE to a model repository of NVIDIA's Triton Inference Server (docs/triton.md).
+    """Add BUNDLE to a model repository of NVIDIA's Triton Inference Server (docs/how-to/deploy.md).
 
     The options are written to config.pbtxt, where they can be changed.
     """

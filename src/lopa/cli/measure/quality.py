@@ -71,7 +71,7 @@ def command(
 ) -> None:
     """Measure score and speed of decoding strategies with BUNDLE on the prompts in EVAL.
 
-    EVAL is a file of JSON lines with "prompt", "answer" and "kind" (docs/evaluation.md). The subcommand questions
+    EVAL is a file of JSON lines with "prompt", "answer" and "kind" (docs/how-to/measure.md). The subcommand questions
     writes such files.
     """
     if resume and output is None:

@@ -43,7 +43,7 @@ def command(
 ) -> None:
     """Measure steps and tokens per second of BUNDLE on as many one-core devices as this machine has.
 
-    A model projects the other numbers of devices, and other links (docs/scaling.md).
+    A model projects the other numbers of devices, and other links (docs/measurements/scale.md).
     """
     numbers = counts_from_text(counts)
     files = ReportOutput(output, plot)

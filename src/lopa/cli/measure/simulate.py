@@ -20,7 +20,7 @@ from lopa.runtime.files.output_file import write_whole
 @option("--json", "as_json", is_flag=True, help="Print the whole report as JSON instead of tables.")
 @option("--plot", type=click.Path(path_type=Path), metavar="PNG", help="Plot of tokens and times against the load.")
 def command(scenario: Path, as_json: bool, plot: Path | None) -> None:
-    """Simulate replicas of a server, as the file SCENARIO describes them (docs/scale.md).
+    """Simulate replicas of a server, as the file SCENARIO describes them (docs/how-to/measure.md).
 
     For every load the report has the share of answers in time, latencies, refused and lost requests, and the cost of a
     million tokens. It also names the best number of branches. The same file gives the same result.

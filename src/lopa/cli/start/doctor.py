@@ -33,7 +33,7 @@ _OTHER_ABILITIES = (
     ),
     Ability(
         "plugins",
-        "compile this project's kernels (docs/plugins.md)",
+        "compile this project's kernels (docs/how-to/engines.md)",
         ("torch", "triton"),
         partial(pip_install, "plugins"),
     ),
@@ -45,19 +45,19 @@ _OTHER_ABILITIES = (
     ),
     Ability(
         "ray",
-        "serve replicas on Ray (docs/ray.md)",
+        "serve replicas on Ray (docs/how-to/deploy.md)",
         ("ray", "starlette", "prometheus-client"),
         partial(pip_install, "ray"),
     ),
     Ability(
         "grammar",
-        "structured output: schemas, regular expressions, grammars (docs/grammars.md)",
+        "structured output: schemas, regular expressions, grammars (docs/how-to/structured-output.md)",
         ("llguidance",),
         partial(pip_install, "grammar"),
     ),
     Ability("plot", "plot measurements", ("matplotlib",), partial(pip_install, "plot")),
-    Ability("simulate", "simulate replicas (docs/scale.md)", ("simpy",), partial(pip_install, "simulate")),
-    Ability("lm-eval", "evaluate with lm-eval (docs/evaluation.md)", ("lm_eval",), partial(pip_install, "eval")),
+    Ability("simulate", "simulate replicas (docs/how-to/measure.md)", ("simpy",), partial(pip_install, "simulate")),
+    Ability("lm-eval", "evaluate with lm-eval (docs/how-to/measure.md)", ("lm_eval",), partial(pip_install, "eval")),
     Ability("tests", "run the tests", ("pytest", "hypothesis", "mypy", "ruff"), partial(pip_install, "test")),
 )
 """Abilities that do not concern devices."""
