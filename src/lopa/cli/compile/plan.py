@@ -55,7 +55,6 @@ def _positive(context: click.Context, parameter: click.Parameter, value: float |
     examples=(
         "lopa-export plan BUNDLE --buckets 4",
         "lopa-export plan BUNDLE --trace TRACE.jsonl --device tensorrt:0 -o PLAN.json",
-        "lopa-export plan BUNDLE --trace TRACE.jsonl --build-seconds 600 --build-seconds-per-bucket 100",
     ),
 )
 @click.argument("bundle", type=click.Path(path_type=Path))

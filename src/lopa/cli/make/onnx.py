@@ -36,7 +36,6 @@ _DIALECTS: dict[str, tuple["Dialect", ...]] = {
     examples=(
         "lopa-export onnx CHECKPOINT --lora ADAPTER -o BUNDLE --overwrite",
         "lopa-export onnx CHECKPOINT --lora ADAPTER -o BUNDLE-INT8 --quantize int8 --default branches=4",
-        "lopa-export onnx CHECKPOINT --lora ADAPTER -o BUNDLE-NPU --dtype fp16 --dialect portable",
     ),
 )
 @click.argument("checkpoint", type=click.Path(path_type=Path))

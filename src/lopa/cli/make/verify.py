@@ -56,7 +56,6 @@ _GATE_TOKENS = 64
     name="verify",
     cls=GroupedCommand,
     examples=(
-        "lopa-export verify BUNDLE",
         "lopa-export verify BUNDLE --checkpoint CHECKPOINT --lora ADAPTER",
         "lopa-export verify BUNDLE --device numpy --save-cases CASES",
     ),

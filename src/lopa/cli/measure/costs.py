@@ -27,7 +27,7 @@ _WITH_FLOOR = ("cpu", "openvino:CPU")
 @click.command(
     name="costs",
     cls=GroupedCommand,
-    examples=("lopa-export bench costs BUNDLE", "lopa-export bench costs BUNDLE --device cpu --threads 1 -o REPORT"),
+    examples=("lopa-export bench costs BUNDLE --device cpu --threads 1 -o REPORT",),
 )
 @click.argument("bundle", type=click.Path(path_type=Path))
 @report_option

@@ -16,7 +16,7 @@ _SHELLS = ("bash", "zsh", "fish")
 @click.command(
     name="completion",
     cls=GroupedCommand,
-    examples=("lopa-export completion bash", "lopa-export completion zsh > ~/.lopa-export.zsh"),
+    examples=("lopa-export completion bash", "lopa-export completion zsh"),
 )
 @click.argument("shell", required=False, type=click.Choice(_SHELLS))
 def command(shell: str | None) -> None:

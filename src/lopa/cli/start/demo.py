@@ -51,7 +51,7 @@ class Decoded:
 @click.command(
     name="demo",
     cls=GroupedCommand,
-    examples=("lopa-export demo", "lopa-export demo --prompts 1 -o BUNDLE"),
+    examples=("lopa-export demo --prompts 3 -o TINY-BUNDLE",),
 )
 @option(
     "-o",
