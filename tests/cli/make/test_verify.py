@@ -98,7 +98,7 @@ def test_without_a_checkpoint_it_says_what_was_not_compared(tiny_bundle: Path, v
     assert code == 0
     assert "numpy agrees with the references" in output
     assert "transformers" not in output
-    assert output.endswith("The weights were not compared with a checkpoint: add --checkpoint DIR for that.\n")
+    assert output.endswith("The weights were not compared with a checkpoint; add --checkpoint DIR to compare them.\n")
 
 
 @pytest.mark.parametrize("name", ["model.onnx", "model.onnx.data", "tokenizer.json", "tokenizer_config.json"])

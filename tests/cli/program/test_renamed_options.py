@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from lopa.cli.commands import COMMANDS
+from lopa.cli.options.decoding_options import defaults_from_texts
 from lopa.cli.program.environment import EnvironmentCommand
 from lopa.cli.program.grouped_command import GroupedCommand
 from lopa.cli.program.grouped_option import option
@@ -78,3 +79,14 @@ def test_every_former_name_is_one_of_some_command_and_hidden() -> None:
         assert isinstance(made, GroupedCommand) or name == "bench"
     assert found == set(RENAMED_FLAGS)
     assert all(former != present for former, present in RENAMED_FLAGS.items())
+
+
+def test_a_former_name_of_a_default_works_with_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
+    assert defaults_from_texts(["decide-frontier=true", "per_step=3"]) == {
+        "unmask_first_masked": True,
+        "tokens_per_step": 3,
+    }
+    assert capsys.readouterr().err.splitlines() == [
+        "warning: decide_frontier is deprecated; use unmask_first_masked",
+        "warning: per_step is deprecated; use tokens_per_step",
+    ]

@@ -86,8 +86,8 @@ def command(
     network on the checkpoint and its adapter, in float32. The weights of a quantized bundle are compared with the
     checkpoint's: rounding may change a value by at most half a step. Exits with 1 if a check fails.
 
-    The tokens of a TensorRT engine are also compared with another device (--against): for every forward of a few
-    decodes, and for one forward in each optimization profile. The engine is enabled for decoding only when they agree.
+    The tokens of a TensorRT engine are also compared with another device (--against), in every forward of a few
+    decodes. A forward in each optimization profile follows. The engine is enabled for decoding only when they agree.
     Otherwise --save-cases saves forwards in which they differ.
     """
     pace = Pace()

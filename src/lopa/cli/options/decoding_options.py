@@ -10,6 +10,7 @@ import click
 
 from lopa.cli.program.grouped_command import GroupedCommand
 from lopa.cli.program.grouped_option import BLOCKS, LENGTH, QUALITY, STRUCTURE, option
+from lopa.cli.program.renamed_options import present_option_name
 from lopa.runtime.errors import BadInputError, LopaError
 from lopa.runtime.files.untrusted_input import bytes_from_file, refused_as_bad_input
 from lopa.runtime.generation_config import DEFAULT_OPTIONS, OPTIONS, GenerationConfig, help_texts
@@ -118,7 +119,7 @@ def defaults_from_texts(texts: Sequence[str]) -> dict[str, Any]:
     flags, found = option_flags(), dict[str, Any]()
     for text in texts:
         name, sign, value = text.partition("=")
-        name = name.strip().removeprefix("--").replace("-", "_")
+        name = present_option_name(name)
         if not sign or name not in DEFAULT_OPTIONS:
             near = difflib.get_close_matches(name, DEFAULT_OPTIONS, n=1)
             raise BadInputError(

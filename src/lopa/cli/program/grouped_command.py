@@ -10,7 +10,7 @@ from lopa.cli.program.grouped_option import OTHER, PLAIN, GroupedOption
 from lopa.cli.program.renamed_options import former_options
 from lopa.cli.program.verbosity import add_verbosity
 
-_ALL = "lopa.help_all"
+_ALL = "lopa-help-all"
 """Key in the context's `meta`: True while the help is written in full."""
 MAX_BASIC = 20
 """Number of parameters up to which --help lists all options."""

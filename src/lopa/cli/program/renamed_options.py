@@ -58,6 +58,14 @@ class FormerOption(click.Option):
         return None, args
 
 
+def present_option_name(text: str) -> str:
+    """Return the current field of GenerationConfig for a name that a user typed, with a warning for a former name."""
+    name = text.strip().removeprefix("--").replace("-", "_")
+    if name in RENAMED_OPTIONS:
+        warn_of_former_name(name, RENAMED_OPTIONS[name])
+    return RENAMED_OPTIONS.get(name, name)
+
+
 def present_variable(former: str, present: str) -> str:
     """Return the environment variable to read: `former`, with a warning, where it alone is set."""
     if os.environ.get(former) and not os.environ.get(present):

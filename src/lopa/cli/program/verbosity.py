@@ -1,4 +1,4 @@
-"""How much the command writes to standard error: --quiet, --verbose or neither."""
+"""The verbosity of the command on standard error: --quiet, --verbose or neither."""
 
 import logging
 import sys
