@@ -1,4 +1,4 @@
-"""The help of lopa-export, what it says of a typo, and completion in a shell."""
+"""The help of lopa-export, its answers to typing errors, and completion in a shell."""
 
 import importlib
 import os

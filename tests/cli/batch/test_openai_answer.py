@@ -1,4 +1,4 @@
-"""How lines of OpenAI's batch files are answered."""
+"""Answers to lines of OpenAI's batch files."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What lines of OpenAI's batch files ask for, field by field."""
+"""Parsing of lines of OpenAI's batch files, field by field."""
 
 from typing import Any
 

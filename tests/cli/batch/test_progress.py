@@ -1,4 +1,4 @@
-"""How far a batch is, in a log: lines now and then, with rate and time left, and a sum."""
+"""Progress of a batch in a log: lines with rate and time left, and a summary."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""A batch that is ended at any moment keeps its results, and --resume makes the file what it would have been."""
+"""A batch that is interrupted at any moment keeps its results, and --resume completes the same file."""
 
 import json
 import random
@@ -20,7 +20,7 @@ CHANGES = ("seconds",)
 
 @pytest.fixture(scope="module")
 def prompts(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Bad lines and blank ones among the good."""
+    """Write good lines, bad lines and blank lines."""
     lines: list[str | dict[str, Any]] = [
         {"prompt": PROMPT, "id": f"n{number}", "max_new_tokens": 8 + number % 5} for number in range(LINES)
     ]
@@ -149,7 +149,7 @@ def test_answers_in_the_shape_of_openai_are_resumed(tiny_bundle: Path, tmp_path:
 
 @pytest.mark.parametrize("changed", ["template", "default"])
 def test_another_template_or_default_is_not_resumed(tiny_bundle: Path, tmp_path: Path, changed: str) -> None:
-    """Both are in the bundle's manifest, beside the digests of its files."""
+    """Both are in the bundle's manifest, next to the digests of its files."""
     bundle, output = Path(shutil.copytree(tiny_bundle, tmp_path / "bundle")), tmp_path / "out.jsonl"
     template = tmp_path / "chat.jinja"
     template.write_text("{{ messages[0].content }}")

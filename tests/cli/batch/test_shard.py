@@ -1,4 +1,4 @@
-"""generate --shard: the shards of a file answer every line once, with the numbers of the whole file."""
+"""generate --shard: the shards of a file answer every line once, with the line numbers of the whole file."""
 
 import json
 from pathlib import Path
@@ -15,7 +15,7 @@ OPTIONS = ("--max-new-tokens", 8, "--temperature", 0.7, "--seed", 5)
 
 @pytest.fixture
 def prompts(tmp_path: Path) -> Path:
-    """Blank lines in a pattern, a line that is wrong, and one without an end."""
+    """Write prompts with blank lines in a pattern, a bad line, and a last line without an end."""
     lines: list[str] = []
     for number in range(7):
         lines += [json.dumps({"prompt": PROMPT, "id": number}), ""]

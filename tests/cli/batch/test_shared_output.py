@@ -1,4 +1,4 @@
-"""Two processes with one output: the second is refused before it does anything, and the first one's file is whole."""
+"""Two processes with one output: the second is refused at once, and the first one's file is complete."""
 
 import json
 import os
@@ -20,7 +20,7 @@ Running = tuple["subprocess.Popen[str]", Callable[[], None]]
 
 @contextmanager
 def first_process(bundle: Path, output: Path, *more: object) -> Iterator[Running]:
-    """A process that has opened its output and waits for its prompts, and a function that gives it these."""
+    """Start a process that has opened its output and waits for prompts. Yield it with a function that sends them."""
     prompts = output.parent / "prompts.fifo"
     os.mkfifo(prompts)
     with subprocess.Popen(command(bundle, prompts, output, *more), stderr=subprocess.PIPE, text=True) as process:

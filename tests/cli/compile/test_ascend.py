@@ -1,4 +1,4 @@
-"""lopa-export ascend as a user runs it, with a stand-in for ATC. The real one has not been run."""
+"""lopa-export ascend with a stand-in for ATC. The real ATC has not been run."""
 
 import json
 import os
@@ -33,7 +33,7 @@ SOC = ("--soc-version", "Ascend910B1")
 
 @pytest.fixture
 def ascend(capsys: pytest.CaptureFixture[str]) -> Command:
-    """Runs lopa-export ascend here and gives its exit code, standard output and standard error."""
+    """Return a function that runs lopa-export ascend and returns its exit code, output and errors."""
 
     def run(*arguments: object) -> tuple[int, str, str]:
         with pytest.raises(SystemExit) as caught:
@@ -294,7 +294,7 @@ def test_a_failure_that_is_known_is_explained(
 def test_failures_that_are_not_known(
     planned_bundle: Path, atc_calls: Path, ascend: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """An engine that was there stays, and the next good build clears what the bad one left."""
+    """An existing engine stays, and the next successful build removes the remains of the failed one."""
     assert ascend(planned_bundle, *SOC)[0] == 0
     folder = planned_bundle / "engines" / "ascend-910B1"
     before = files_of(folder)

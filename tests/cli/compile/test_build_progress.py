@@ -1,4 +1,4 @@
-"""A build's phases, and the time that ATC takes: as bars and a clock on a terminal, as lines elsewhere."""
+"""Progress of a TensorRT build and of ATC: bars and a clock on a terminal, lines elsewhere."""
 
 import io
 

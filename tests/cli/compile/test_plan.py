@@ -1,4 +1,4 @@
-"""lopa-export plan as a user runs it: traces in, a plan, tables and a picture out, and what it refuses."""
+"""lopa-export plan: traces as input; a plan, tables and a plot as output; bad usage."""
 
 import json
 import shutil
@@ -17,7 +17,7 @@ from lopa.runtime.sessions.session import open_session
 
 @pytest.fixture(scope="module")
 def bundle(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A bundle of our own, since a plan is written into it."""
+    """Return a bundle of this module's own, since a plan is written into it."""
     return Path(shutil.copytree(tiny_bundle, tmp_path_factory.mktemp("plan") / "bundle"))
 
 

@@ -17,7 +17,7 @@ from lopa.runtime.errors import MissingBackendError
 
 @pytest.fixture
 def bundle(tiny_bundle: Path, tmp_path: Path) -> Path:
-    """A copy with a plan."""
+    """Return a copy with shape buckets."""
     folder = shutil.copytree(tiny_bundle, tmp_path / "bundle")
     plan_file(Bundle.open(folder), folder / "shape_buckets.json")
     return folder
@@ -25,7 +25,7 @@ def bundle(tiny_bundle: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One with TensorRT 11 and a GPU."""
+    """Simulate a machine with TensorRT 11 and a GPU."""
     monkeypatch.setitem(sys.modules, "tensorrt", stand_in_tensorrt(11))
     monkeypatch.setattr("lopa.cli.compile.tensorrt.cuda_device", lambda _number: DEVICE)
 
@@ -108,7 +108,7 @@ def test_inspect_lists_engines(bundle: Path, capsys: pytest.CaptureFixture[str])
 
 
 def test_engines_for_rtx(bundle: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """Without a GPU: here the driver is missing."""
+    """The driver is missing here, so that the build runs without a GPU."""
     monkeypatch.setitem(sys.modules, "tensorrt_rtx_bindings", stand_in_tensorrt(RTX))
     assert run(bundle, "--rtx", "--compute-capability", "8.9", "--compute-capability", "120") == 0
     shown = capsys.readouterr()

@@ -1,4 +1,4 @@
-"""lopa-export chat: line by line from standard input, and as a user runs it, on a pseudo-terminal."""
+"""lopa-export chat: line by line from standard input, and on a pseudo-terminal."""
 
 import json
 import os
@@ -28,7 +28,7 @@ TEMPLATE = (
 
 @pytest.fixture
 def chat_bundle(tiny_bundle: Path, tmp_path: Path) -> Path:
-    """The tiny bundle with a chat template of the test's own."""
+    """Return the tiny bundle with a chat template."""
     return with_chat_template(tiny_bundle, tmp_path / "chat", TEMPLATE)
 
 
@@ -167,7 +167,7 @@ class Terminal:
         os.write(self.master, text.encode())
 
     def wait_for(self, pattern: str, seconds: float = 60.0) -> None:
-        """Read until `pattern` is seen behind what was waited for before."""
+        """Read until `pattern` appears after the last match."""
         until = time.monotonic() + seconds
         while not (found := re.search(pattern, self.seen)):
             assert time.monotonic() < until, self.seen
@@ -183,7 +183,7 @@ class Terminal:
         self.process.wait()
 
     def end(self) -> int:
-        """The exit code; what is still printed is read, and appended to what was seen."""
+        """Read the rest of the output and return the exit code."""
         while True:
             try:
                 self.seen += os.read(self.master, 4096).decode(errors="replace")

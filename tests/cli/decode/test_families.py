@@ -1,4 +1,4 @@
-"""Bundles of other families through the command line: one recording of each reproduced, plans, benchmarks, inspect."""
+"""Bundles of other families on the command line: a recording of each reproduced, plans, benchmarks, inspect."""
 
 import json
 import shutil
@@ -27,7 +27,7 @@ RECORDED = {
         ["--max-new-tokens", 64],
     ),
 }
-"""A file of recorded traces and the options that decode so; the rest are the bundle's defaults."""
+"""Files of recorded traces, with the options that reproduce them beyond the bundle's defaults."""
 
 
 @pytest.mark.parametrize("family", RECORDED)
@@ -54,7 +54,7 @@ def test_a_recording_is_reproduced(family: str, family_bundle: Callable[..., Pat
 
 @pytest.fixture(params=RECORDED)
 def bundle(request: pytest.FixtureRequest, family_bundle: Callable[..., Path], tmp_path: Path) -> Path:
-    """Of the test's own, since a plan is written into it."""
+    """Return a bundle of this module's own, since a plan is written into it."""
     return Path(shutil.copytree(family_bundle(request.param), tmp_path / str(request.param)))
 
 

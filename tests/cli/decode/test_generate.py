@@ -1,4 +1,4 @@
-"""lopa-export generate: what it prints and writes, and what it says of bad usage."""
+"""lopa-export generate: its output, its files, and its errors for bad usage."""
 
 import json
 import shutil

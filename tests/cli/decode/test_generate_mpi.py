@@ -1,4 +1,4 @@
-"""lopa-export generate --device mpi as a user starts it: with mpirun, without, and on machines that do not fit."""
+"""lopa-export generate --device mpi: with mpirun, without it, and on unsuitable machines."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""lopa-export edit: a bundle's defaults and chat template from the command line, and where else both can be given."""
+"""lopa-export edit: a bundle's defaults and chat template, and the other commands that set them."""
 
 import json
 import shutil

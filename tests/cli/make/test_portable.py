@@ -1,4 +1,4 @@
-"""The portable dialect as a user meets it: export, verify, inspect, lint."""
+"""The portable dialect on the command line: export, verify, inspect, lint."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +15,7 @@ Command = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def lopa_export(capsys: pytest.CaptureFixture[str]) -> Command:
-    """Runs a command here and gives its exit code, standard output and standard error."""
+    """Return a function that runs a command and returns its exit code, output and errors."""
 
     def run(*arguments: object) -> tuple[int, str, str]:
         with pytest.raises(SystemExit) as caught:

@@ -1,4 +1,4 @@
-"""lopa-export verify --save-cases as a user runs it: when the folder is there, and when it is not."""
+"""lopa-export verify --save-cases: when the folder is written, and when it is not."""
 
 import shutil
 from pathlib import Path

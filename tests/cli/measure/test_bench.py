@@ -1,4 +1,4 @@
-"""lopa-export bench: tables, files, and what it says when something is missing."""
+"""lopa-export bench: tables, files, and errors where something is missing."""
 
 import json
 import os
@@ -28,9 +28,9 @@ costs.GRIDS = (costs.Grid(branches=(1, 4), blocks=(1, 2), prefixes=(64, 128)),)
 costs._MAX_ROUNDS, costs._HOST_PROMPTS = 6, 1
 machine_rates.least_seconds.__defaults__ = (0.05,)
 """
-"""8 sizes instead of 144, and less of everything else: the whole takes a minute."""
+"""Program that measures 8 sizes instead of 144, and less of everything else."""
 SHORT = "from lopa.bench.quality import decodes; decodes.MAX_NEW_TOKENS = 32"
-"""An eighth of an answer."""
+"""Program that shortens answers to an eighth."""
 
 
 def bench(*arguments: object) -> subprocess.CompletedProcess[str]:
@@ -141,7 +141,7 @@ costs._forward_seconds = stopped
 def test_a_stopped_measurement_keeps_what_is_a_table(
     tiny_bundle: Path, tmp_path: Path, name: str, forwards: int, kept: bool
 ) -> None:
-    """The grid has 8 sizes, so that 24 forwards are a table; 2 in a round are not timed."""
+    """The grid has 8 sizes, so that a table needs 24 forwards. 2 forwards per round are not timed."""
     bundle = Path(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
     first = f"{COARSE}\n{STOPPED.format(name=name, forwards=forwards)}"
     done = bench_alone("costs", bundle, "--threads", 1, first=first)

@@ -1,4 +1,4 @@
-"""bench quality --resume: outcomes that are there are not decoded again, those of anything else are refused."""
+"""bench quality --resume: existing outcomes are not decoded again, outcomes of another run are refused."""
 
 import json
 import subprocess

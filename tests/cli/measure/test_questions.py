@@ -1,4 +1,4 @@
-"""lopa-export bench questions: files that bench quality takes, and what it refuses."""
+"""lopa-export bench questions: files for bench quality, and bad usage."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""bench quality on prompts of others' harnesses: their files of samples, and limits beside scores."""
+"""bench quality on prompts of other projects' harnesses: files of samples, and limits of scores."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""lopa-export bench simulate: tables, JSON, a plot, and what it refuses; bench decodes before it."""
+"""lopa-export bench simulate: tables, JSON, a plot, bad input, and decodes recorded by bench decodes."""
 
 import json
 from pathlib import Path

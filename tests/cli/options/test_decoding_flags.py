@@ -1,4 +1,4 @@
-"""The flags of the decoding options: made from GenerationConfig, with its documentation as help."""
+"""Options of decoding on the command line, made from GenerationConfig and its documentation."""
 
 from typing import Any
 

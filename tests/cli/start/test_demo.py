@@ -1,4 +1,4 @@
-"""What lopa-export demo draws: nothing is cut at usual widths, and plain lines where nobody watches."""
+"""Output of lopa-export demo: nothing is cut at usual widths, and there are plain lines without a terminal."""
 
 import io
 import re
@@ -6,8 +6,8 @@ import re
 import pytest
 from rich.console import Console
 
-from lopa.cli.start.demo import _TOY, Decoded, table_of_results
 from lopa.cli.start.comparison_view import ComparisonView
+from lopa.cli.start.demo import _TOY, Decoded, table_of_results
 from lopa.runtime.generation_config import GenerationConfig, resolve
 from lopa.runtime.requests.result import GenerationResult
 
@@ -35,7 +35,7 @@ def drawn(width: int, *, terminal: bool) -> str:
 
 
 def words(text: str) -> str:
-    """The words of a column in order, without the frame and the line breaks within it."""
+    """Return the words of a column in order, without the frame and the line breaks in it."""
     return re.sub(r"\s+", " ", text)
 
 

@@ -1,4 +1,4 @@
-"""doctor BUNDLE: which device it calls the fastest, and what it says of the others."""
+"""doctor BUNDLE: the choice of the fastest device, and the lines about the others."""
 
 import re
 from pathlib import Path

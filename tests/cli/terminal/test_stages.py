@@ -1,4 +1,4 @@
-"""Stages of an export or a verification, on a terminal and in a log."""
+"""Progress of the stages of an export or a verification, on a terminal and in a log."""
 
 import io
 import re
@@ -13,7 +13,7 @@ from lopa.cli.terminal.stages import StageProgress
 
 
 class Clock:
-    """Time that passes when the test says so."""
+    """A clock that only the test advances."""
 
     def __init__(self) -> None:
         self.now = 0.0
