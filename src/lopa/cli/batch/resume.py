@@ -33,7 +33,7 @@ class KeptResults:
 def kept_results(place: OutputPlace, lines: Iterator[RawLine]) -> KeptResults:
     """Check the results in a file against `lines`, which afterwards continues with the first line without a result.
 
-    An incomplete last line does not count. Raises BadInputError for a line that is no result, or not that of its line.
+    An incomplete last line does not count. Raises BadInputError for a line that is not the result of its prompt.
     """
     kept, path = KeptResults(), place.path
     if not place.regular:
@@ -45,7 +45,7 @@ def kept_results(place: OutputPlace, lines: Iterator[RawLine]) -> KeptResults:
     with refused_as_bad_input(str(path), expected=_EXPECTED, remedy=_REMEDY), path.open("rb") as file:
         for number, written in enumerate(_whole_lines(file), start=1):
             value = object_from_json(
-                written, source=f"{path} line {number} is no result", expected=_EXPECTED, remedy=_REMEDY
+                written, source=f"{path} line {number} is not a result", expected=_EXPECTED, remedy=_REMEDY
             )
             line = next(lines, None)
             if line is None or _identity(value) != (line.number, line.digest):

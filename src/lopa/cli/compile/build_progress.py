@@ -16,7 +16,7 @@ _LINE_SECONDS = 30.0
 
 
 class TensorRTProgress(ProgressBars):
-    """A lopa.export.progress.Progress, to be called inside its `with` block, from any thread.
+    """Progress of a TensorRT build, a lopa.export.progress.Progress. Call it inside its `with` block, from any thread.
 
     Each phase has a bar on a terminal and a line elsewhere. Phases are nested, unlike StageProgress's stages.
     """
@@ -38,7 +38,7 @@ class TensorRTProgress(ProgressBars):
 
 
 class AtcProgress:
-    """A lopa.export.ascend.build.Elapsed, to be called inside its `with` block.
+    """Time that ATC has run, a lopa.export.ascend.build.Elapsed. Call it inside its `with` block.
 
     It shows a clock on a terminal and prints a line every half minute elsewhere.
     """

@@ -99,7 +99,7 @@ def _check_fits(step: _StepLine, bundle: Bundle, source: str) -> None:
 
 
 def _plan_from_header(header: _HeaderLine, path: Path, bundle: Bundle) -> DecodingPlan:
-    """Return the plan of the decode on an accelerator, for which buckets are, whichever device recorded it."""
+    """Return the decode's plan for an accelerator, whichever device recorded it: only accelerators use buckets."""
     for name, found, expected in (
         ("version", header.version, TRACE_VERSION),
         ("weights", header.bundle.get(bundle.manifest.weights), bundle.manifest.weights_digest),

@@ -133,7 +133,7 @@ class ChatSession:
 
     def _undo(self) -> None:
         if not self._conversation.undo():
-            raise BadInputError("/undo", expected="a turn to remove", remedy="send a message first")
+            raise BadInputError("/undo without a turn", expected="a turn to remove", remedy="send a message first")
         _print_notice(f"{len(self._conversation.turns)} turns are left")
 
     def _set_system(self, text: str) -> None:
@@ -143,7 +143,9 @@ class ChatSession:
 
     def _save(self, name: str) -> None:
         if not name:
-            raise BadInputError("/save", expected="the name of a file after it", remedy="e.g. /save talk.jsonl")
+            raise BadInputError(
+                "/save without a file", expected="the name of a file after it", remedy="e.g. /save talk.jsonl"
+            )
         lines = self._conversation.lines()
         write_whole(Path(name), "".join(f"{line}\n" for line in lines).encode("utf-8", "backslashreplace"))
         _print_notice(f"{name}: {len(lines)} messages")

@@ -47,7 +47,4 @@ class _Benchmarks(LazyGroup):
     ),
 )
 def command() -> None:
-    """Measure a bundle. Each benchmark prints tables to standard output.
-
-    lopa-export bench NAME --help describes a benchmark and its options.
-    """
+    """Measure a bundle. Each benchmark prints tables to standard output."""

@@ -61,7 +61,7 @@ class GroupedCommand(click.Command):
             self.format_more_options(formatter)
 
     def format_more_options(self, formatter: click.HelpFormatter) -> None:
-        """Write what --help-all lists behind the options: here nothing."""
+        """Write further sections of --help-all. Subclasses override this."""
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the examples, each on one line however long it is."""

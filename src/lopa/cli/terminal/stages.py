@@ -16,7 +16,7 @@ _LONG_SECONDS = 1.0
 
 
 class StageProgress(ProgressBars):
-    """A lopa.export.progress.Progress, to be called inside its `with` block.
+    """Progress of stages, a lopa.export.progress.Progress. Call it inside its `with` block.
 
     A stage ends when another begins and at the end of the block. `amount` formats an amount, e.g. bytes.
     """
