@@ -1,5 +1,5 @@
 """lm-eval, unmodified, against a server and with our model inside: every answer and every verdict are those of
-`lopa-export bench --quality`.
+`lopa-export bench quality`.
 """
 
 import json

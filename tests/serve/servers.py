@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 WAIT = 60.0
 """Seconds after which something that has to happen counts as lost."""
 _NEEDED = ("starlette", "uvicorn", "httptools", "prometheus_client", "httpx2", "openai")
-STOPPING = "stopping: running answers end, no new ones are taken"
+STOPPING = "stopping: running requests finish, new ones are refused"
 INVALID = "Invalid HTTP request received."
 """In the line of the log that tells of what is no HTTP."""
 

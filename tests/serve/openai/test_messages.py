@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from tests.runtime.text.test_markup import QWEN, tokenizer_with
 
-from lopa.cli.batch.asked_line import asked_of_line
-from lopa.cli.batch.openai_line import asked_of_openai_line
+from lopa.cli.batch.openai_line import parse_openai_line
+from lopa.cli.batch.plain_line import parse_plain_line
 from lopa.runtime.errors import BadInputError
 from lopa.serve.openai.request import messages_of_field
 from lopa.serve.triton.asked import _messages
@@ -34,14 +34,14 @@ RENDERED = (
 
 def by_openai_batch(messages: list[dict[str, Any]]) -> Any:
     body = {"model": "m", "messages": messages}
-    return asked_of_openai_line({"custom_id": "1", "url": "/v1/chat/completions", "body": body}).messages
+    return parse_openai_line({"custom_id": "1", "url": "/v1/chat/completions", "body": body}).messages
 
 
 DOORS: dict[str, Callable[[Any], Any]] = {
     "server": messages_of_field,
     "Triton": lambda messages: _messages(json.dumps(messages)),
     "a batch of OpenAI's": by_openai_batch,
-    "a batch of ours": lambda messages: asked_of_line({"messages": messages}).messages,
+    "a batch of ours": lambda messages: parse_plain_line({"messages": messages}).messages,
 }
 
 

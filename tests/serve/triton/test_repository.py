@@ -97,7 +97,7 @@ def test_several_models_share_a_repository(tiny_bundle: Path, written: Callable[
         (["{bundle}", "-o", "{new}", "--device", "cpu", "--device", "cpu"], "--device cpu twice"),
         (["{bundle}", "-o", "{new}", "--device", "mpi"], "device 'mpi'"),
         (["{bundle}", "-o", "{new}", "--instances", "0"], "--instances 0"),
-        (["{bundle}", "-o", "{new}", "--max-num-seqs", "0"], "slots 0"),
+        (["{bundle}", "-o", "{new}", "--max-num-seqs", "0"], "max_num_seqs 0"),
         (["{bundle}", "-o", "{new}", "--queue", "-1"], "queue_limit -1"),
         (["{bundle}", "-o", "{new}", "--threads", "0"], "threads 0"),
         (["{bundle}", "-o", "{new}", "--max-branches", "65"], "max_branches 65"),
@@ -145,7 +145,7 @@ def test_settings_are_what_was_written() -> None:
         TritonSettings(max_branches=2, max_seconds=0.25),
     ):
         assert settings_of_parameters(parameters_of_settings(settings)) == settings
-    assert settings_of_parameters({"EXECUTION_ENV_PATH": "x", "max_num_seqs": "5"}).slots == 5
+    assert settings_of_parameters({"EXECUTION_ENV_PATH": "x", "max_num_seqs": "5"}).max_num_seqs == 5
     assert settings_of_parameters({}).limits.max_tokens is None
 
 

@@ -21,6 +21,7 @@ from lopa.runtime.mpi.link import on_mpi
 from lopa.runtime.parallel.branch_session import STALL_SECONDS
 from lopa.runtime.sessions.cpu_cores import check_devices
 from lopa.serve.limits import ServeLimits
+from lopa.serve.renamed_settings import current_settings
 
 _MAX_REPLICAS = 10**4
 _MAX_UNITS = 10**4
@@ -157,6 +158,7 @@ def options_from_args(args: Mapping[str, Any]) -> RayOptions:
 
 
 def _given(args: Mapping[str, Any]) -> _Args:
+    args = current_settings(args)
     unknown = sorted(set(args) - set(_Args.__struct_fields__), key=str)
     if unknown:
         raise BadInputError(

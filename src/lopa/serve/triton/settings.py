@@ -11,6 +11,7 @@ from lopa.runtime.engine import MAX_NUM_SEQS, MAX_WAITING, QUEUE_LIMIT
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.parallel.branch_session import STALL_SECONDS
 from lopa.serve.limits import ServeLimits
+from lopa.serve.renamed_settings import current_settings
 
 BUNDLE = "bundle"
 """Of the folder beside model.py that the bundle was copied to."""
@@ -71,7 +72,7 @@ def settings_of_parameters(parameters: Mapping[str, str]) -> TritonSettings:
     """The settings in the parameters of a config.pbtxt. Names in capitals are Triton's own. Raises BadInputError."""
     known = ("bundle", *_NUMBERS)
     values: dict[str, Any] = {}
-    for name, text in parameters.items():
+    for name, text in current_settings(parameters).items():
         if name.isupper() or name == PYTHON_PATH or name.startswith(DEVICE):
             continue
         if name not in known:

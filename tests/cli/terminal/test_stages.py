@@ -1,4 +1,4 @@
-"""Stages of an export or a verification, on a terminal and in a log."""
+"""Progress of the stages of an export or a verification, on a terminal and in a log."""
 
 import io
 import re
@@ -8,12 +8,12 @@ from rich.console import Console
 
 from lopa.bench import pace
 from lopa.bench.pace import bytes_text
-from lopa.cli.shown import bars
-from lopa.cli.shown.stages import ShownStages
+from lopa.cli.terminal import progress_bars
+from lopa.cli.terminal.stages import StageProgress
 
 
 class Clock:
-    """Time that passes when the test says so."""
+    """A clock that only the test advances."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -33,13 +33,13 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 def shown(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> io.StringIO:
     text = io.StringIO()
     console = Console(file=text, force_terminal=request.param, width=120)
-    monkeypatch.setattr(bars, "Console", lambda **_options: console)
+    monkeypatch.setattr(progress_bars, "Console", lambda **_options: console)
     return text
 
 
 @pytest.mark.parametrize("shown", [False], indirect=True)
 def test_in_a_log_every_stage_says_its_rate_its_time_left_and_its_end(shown: io.StringIO, clock: Clock) -> None:
-    with ShownStages(bytes_text) as progress:
+    with StageProgress(bytes_text) as progress:
         progress("tracing", 0, 0)
         clock.now += 12
         for done in range(0, 101):
@@ -57,7 +57,7 @@ def test_in_a_log_every_stage_says_its_rate_its_time_left_and_its_end(shown: io.
 
 @pytest.mark.parametrize("shown", [True], indirect=True)
 def test_on_a_terminal_every_stage_has_a_clock(shown: io.StringIO) -> None:
-    with ShownStages() as progress:
+    with StageProgress() as progress:
         progress("loading the checkpoint", 0, 0)
         for done in range(4):
             progress("comparing", done, 3)
@@ -75,6 +75,6 @@ def test_a_stage_that_fails_has_no_end(shown: io.StringIO) -> None:
 
 
 def _failing() -> None:
-    with ShownStages() as progress:
+    with StageProgress() as progress:
         progress("comparing", 1, 3)
         raise KeyError

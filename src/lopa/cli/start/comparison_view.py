@@ -1,4 +1,4 @@
-"""Two decodes of one prompt beside each other: live on a terminal, one paragraph each elsewhere."""
+"""Decodes of one prompt side by side: live columns on a terminal, otherwise a paragraph each."""
 
 from types import TracebackType
 from typing import Self
@@ -11,12 +11,12 @@ from rich.table import Table
 from rich.text import Text
 
 _MIN_LINES = 6
-"""Of a column, so that it does not grow with every block."""
+"""Minimum lines of a column, so that it does not grow with every block."""
 _STYLES = {"right": "bold green", "wrong": "bold red"}
 
 
-class DuelView:
-    """Columns named after the contestants, under the prompt. Whatever is long is wrapped, nothing is cut."""
+class ComparisonView:
+    """A column per decode below the prompt. Long text is wrapped, not cut."""
 
     def __init__(self, console: Console, prompt: str, names: list[str]) -> None:
         self._console = console
@@ -26,15 +26,15 @@ class DuelView:
         self._live = Live(console=console, auto_refresh=False) if console.is_terminal else None
 
     def show(self, name: str, step: int, draft: str) -> None:
-        """The draft of `name` after `step`."""
+        """Show the draft of `name` after `step`."""
         self._drafts[name] = draft
         self._states[name] = Text(f"step {step}")
         self._refresh()
 
-    def done(self, name: str, text: str, took: str, verdict: str) -> None:
-        """The final text of `name`, what it took in words, and whether it is right."""
+    def done(self, name: str, text: str, cost: str, verdict: str) -> None:
+        """Show the final text of `name`, its cost as text, and the verdict."""
         self._drafts[name] = text
-        self._states[name] = Text(f"{took}, ").append(verdict, style=_STYLES.get(verdict, ""))
+        self._states[name] = Text(f"{cost}, ").append(verdict, style=_STYLES.get(verdict, ""))
         self._refresh()
 
     def __enter__(self) -> Self:

@@ -1,6 +1,6 @@
-"""What a line of a file of prompts asks for, in its own words: a prompt or a chat, options, and who is answered how.
+"""Parsing of this project's own lines in a file of prompts: a prompt or a chat, and decoding options.
 
-Lines of OpenAI's batches are read in openai_line. Knows no bundle.
+openai_line parses the lines of OpenAI's batch files. Knows no bundle.
 """
 
 from collections.abc import Mapping
@@ -14,58 +14,58 @@ from lopa.runtime.text.prompt_ids import Prompt
 from lopa.serve.openai.prompts import Messages, checked_ids, checked_messages, checked_text, plain_messages
 
 _PROMPTS = ("prompt", "prompt_ids", "messages")
-_DRAWN = "seed"
-"""Option whose null means something: a seed that is drawn. Of others it is the same as no option."""
+_NULLABLE = "seed"
+"""Option whose null has a meaning: a seed is drawn. For other options null is the same as no value."""
 _REMEDY = "correct the line"
 
 
-class Answers(Protocol):
-    """The shape in which a line is answered; values are those of JSON."""
+class AnswerFormat(Protocol):
+    """The format of the answer to a line, as JSON values."""
 
-    def of_result(self, result: GenerationResult) -> dict[str, Any]:
-        """The line of a result."""
+    def from_result(self, result: GenerationResult) -> dict[str, Any]:
+        """Return the line for a result."""
 
-    def of_error(self, error: BadInputError) -> dict[str, Any]:
-        """The line of what was wrong."""
+    def from_error(self, error: BadInputError) -> dict[str, Any]:
+        """Return the line for an error."""
 
 
 @dataclass(frozen=True)
-class Asked:
-    """A prompt or a chat, one of the two, and decoding options by the names of GenerationConfig."""
+class ParsedLine:
+    """Either a prompt or a chat, and decoding options by the names of GenerationConfig."""
 
     prompt: Prompt | None = None
     messages: Messages | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     params: Mapping[str, str] = field(default_factory=dict)
-    """Names of options in this line, where they differ from ours."""
+    """Names of the options in the line, where they differ from GenerationConfig's, by GenerationConfig's."""
     raw: bool = False
-    """Whether the prompt is to be completed as it is, whatever the command line says of chats."""
+    """True to complete the prompt as it is, even with --chat."""
 
 
-def asked_of_line(value: Mapping[str, Any]) -> Asked:
-    """What an object of ours asks for: {"prompt" or "prompt_ids" or "messages", "id", and options}.
+def parse_plain_line(value: Mapping[str, Any]) -> ParsedLine:
+    """Parse an object with "prompt", "prompt_ids" or "messages", with options and perhaps an "id".
 
-    Raises BadInputError for any other.
+    Raises BadInputError for any other object.
     """
     given = [name for name in _PROMPTS if name in value]
     if len(given) != 1:
         raise BadInputError(
             f"{' and '.join(given) or 'no prompt'} in {_shown(value)}",
-            expected='exactly one of "prompt" (text), "prompt_ids" (whole numbers) and "messages" (a chat)',
+            expected='exactly one of "prompt" (text), "prompt_ids" (integers) and "messages" (a chat)',
             remedy=_REMEDY,
         )
     options = {name: each for name, each in value.items() if name not in (*_PROMPTS, "id")}
     check_options(options)
-    options = {name: each for name, each in options.items() if each is not None or name == _DRAWN}
+    options = {name: each for name, each in options.items() if each is not None or name == _NULLABLE}
     if "messages" in value:
-        return Asked(messages=plain_messages(checked_messages(value["messages"])), options=options)
+        return ParsedLine(messages=plain_messages(checked_messages(value["messages"])), options=options)
     if "prompt_ids" in value:
-        return Asked(prompt=checked_ids(value["prompt_ids"]), options=options)
-    return Asked(prompt=checked_text(value["prompt"]), options=options)
+        return ParsedLine(prompt=checked_ids(value["prompt_ids"]), options=options)
+    return ParsedLine(prompt=checked_text(value["prompt"]), options=options)
 
 
 def id_of_line(value: Mapping[str, Any]) -> str | int | float | None:
-    """The "id" of an object of ours, if it has one. Raises BadInputError for what is neither text nor number."""
+    """Return the "id" of a line's object, None without one. Raises BadInputError unless it is a text or a number."""
     found = value.get("id")
     if found is None or (isinstance(found, str | int | float) and not isinstance(found, bool)):
         return found
@@ -73,7 +73,7 @@ def id_of_line(value: Mapping[str, Any]) -> str | int | float | None:
 
 
 def check_options(options: Mapping[str, Any]) -> None:
-    """Raise BadInputError for names that are no decoding options; their values are checked when a config is made."""
+    """Raise BadInputError for names that are no decoding options. GenerationConfig checks their values."""
     unknown = sorted(set(options) - set(OPTIONS))
     if unknown:
         raise BadInputError(

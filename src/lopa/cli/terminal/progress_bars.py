@@ -1,4 +1,4 @@
-"""Progress bars on standard error while a `with` block runs, on a terminal only. Knows no work."""
+"""Progress bars on standard error while a `with` block runs, on a terminal only."""
 
 import sys
 from types import TracebackType
@@ -10,13 +10,13 @@ from rich.progress import Progress, ProgressColumn
 from lopa.cli.program.verbosity import quiet
 
 
-class ShownBars:
-    """What shows the progress of different work has in common. With --quiet there are neither bars nor lines."""
+class ProgressBars:
+    """Base class of progress displays. With --quiet they show neither bars nor lines."""
 
     def __init__(self, *columns: str | ProgressColumn) -> None:
         self._console = Console(stderr=True, highlight=False, quiet=quiet())
         self._bars = self._new_bars(columns) if self._console.is_terminal and not quiet() else None
-        """None elsewhere: then there are lines."""
+        """None without a terminal: subclasses print lines instead."""
 
     def __enter__(self) -> Self:
         if self._bars is not None:
@@ -30,5 +30,5 @@ class ShownBars:
             self._bars.stop()
 
     def _new_bars(self, columns: tuple[str | ProgressColumn, ...]) -> Progress:
-        """What goes to standard output is printed above the bars on a terminal, and left alone in a file or a pipe."""
+        """Return the bars. Standard output is printed above them on a terminal, and unchanged in a file or a pipe."""
         return Progress(*columns, console=self._console, redirect_stdout=sys.stdout.isatty())

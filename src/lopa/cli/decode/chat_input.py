@@ -1,4 +1,4 @@
-"""What the user of a conversation types: edited on a terminal, a line each elsewhere."""
+"""The messages of a user of chat: edited on a terminal, otherwise the lines of standard input."""
 
 import contextlib
 import sys
@@ -9,13 +9,13 @@ import click
 from lopa.cli.program.standard_input import lines_from_stdin
 from lopa.runtime.errors import BadInputError
 
-_PROMPT, _MORE = "> ", ". "
-_GOES_ON = "\\"
-"""At the end of a line: the text goes on in the next one."""
+_PROMPT, _CONTINUATION_PROMPT = "> ", ". "
+_CONTINUES = "\\"
+"""End of a line whose message continues on the next line."""
 
 
-class TypedLines:
-    """Texts from standard input. `on_terminal` says whether somebody sits there and sees prompts."""
+class ChatInput:
+    """Messages from standard input. `on_terminal` tells whether a user sees prompts and notices."""
 
     def __init__(self) -> None:
         self.on_terminal = sys.stdin.isatty() and sys.stdout.isatty()
@@ -26,8 +26,8 @@ class TypedLines:
                 readline.set_history_length(1000)
 
     def __iter__(self) -> Iterator[str]:
-        """Until the end of input, or the second Ctrl-C in a row, which raises KeyboardInterrupt."""
-        return self._from_terminal() if self.on_terminal else _whole(lines_from_stdin())
+        """Yield messages until the end of input. Raises KeyboardInterrupt at the second Ctrl-C in a row."""
+        return self._from_terminal() if self.on_terminal else _joined_lines(lines_from_stdin())
 
     def _from_terminal(self) -> Iterator[str]:
         interrupted = False
@@ -38,7 +38,7 @@ class TypedLines:
                 click.echo()
                 return
             except UnicodeDecodeError:
-                click.echo("that was not UTF-8 text", err=True)
+                click.echo("the line is not UTF-8 text", err=True)
                 continue
             except KeyboardInterrupt:
                 click.echo()
@@ -53,21 +53,21 @@ class TypedLines:
 
 def _parts_from_terminal() -> Iterator[str]:
     line = input(_PROMPT)
-    while line.endswith(_GOES_ON):
-        yield line.removesuffix(_GOES_ON)
-        line = input(_MORE)
+    while line.endswith(_CONTINUES):
+        yield line.removesuffix(_CONTINUES)
+        line = input(_CONTINUATION_PROMPT)
     yield line
 
 
-def _whole(lines: Iterator[str]) -> Iterator[str]:
-    """Lines with those joined that go on. Raises BadInputError where the input ends in the middle of one."""
+def _joined_lines(lines: Iterator[str]) -> Iterator[str]:
+    """Yield messages, continued lines joined. Raises BadInputError where the input ends in the middle of one."""
     parts: list[str] = []
     for line in lines:
-        parts.append(line.removesuffix(_GOES_ON))
-        if not line.endswith(_GOES_ON):
+        parts.append(line.removesuffix(_CONTINUES))
+        if not line.endswith(_CONTINUES):
             yield "\n".join(parts)
             parts = []
     if parts:
         raise BadInputError(
-            "standard input ends behind a \\", expected="another line behind it", remedy="remove the last \\"
+            "standard input ends with a \\", expected="another line after it", remedy="remove the last \\"
         )

@@ -1,6 +1,6 @@
-"""Stages of work that follow each other, on standard error: a bar or a running clock each on a terminal, else lines.
+"""Progress of consecutive stages of work on standard error, with rate, time left and duration.
 
-With the rate, the time left and how long each took. Knows no work.
+On a terminal each stage is a bar or a running clock, otherwise lines.
 """
 
 from collections.abc import Callable
@@ -9,16 +9,16 @@ from types import TracebackType
 from rich.progress import BarColumn, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from lopa.bench.pace import Pace, count_text, duration_text
-from lopa.cli.shown.bars import ShownBars
+from lopa.cli.terminal.progress_bars import ProgressBars
 
-_LONG = 1.0
-"""Seconds of a stage without amounts from which a log says how long it was."""
+_LONG_SECONDS = 1.0
+"""Seconds from which the duration of a stage without amounts is printed."""
 
 
-class ShownStages(ShownBars):
-    """A lopa.export.progress.Progress, to be called inside its `with` block.
+class StageProgress(ProgressBars):
+    """Progress of stages, a lopa.export.progress.Progress. Call it inside its `with` block.
 
-    A stage ends when another begins and at the end of the block. `amount` puts a number into words, e.g. of bytes.
+    A stage ends when another begins and at the end of the block. `amount` formats an amount, e.g. bytes.
     """
 
     def __init__(self, amount: Callable[[float], str] = count_text) -> None:
@@ -39,11 +39,11 @@ class ShownStages(ShownBars):
 
     @property
     def seconds(self) -> float:
-        """Since this was made."""
+        """Seconds since this object was made."""
         return self._whole.seconds
 
     def __call__(self, stage: str, done: int, total: int) -> None:
-        """`done` of `total` of `stage`; 0 of 0 for a stage that cannot be counted."""
+        """Report that `done` of `total` of `stage` is done; 0 of 0 for a stage without amounts."""
         if stage != self._stage:
             self._end_stage()
             self._begin_stage(stage, total)
@@ -74,7 +74,7 @@ class ShownStages(ShownBars):
             self._bars.update(self._task, total=self._done or 1, completed=self._done or 1)
         elif self._done:
             self._line(f"{self._stage}: {self._pace.at_the_end(self._done)}")
-        elif self._pace.seconds >= _LONG:
+        elif self._pace.seconds >= _LONG_SECONDS:
             self._line(f"{self._stage}: {duration_text(self._pace.seconds)}")
 
     def _shown(self, done: int, total: int) -> str:
