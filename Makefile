@@ -122,3 +122,16 @@ $(RAY)/ready: $(SOURCES)
 	$(PYTHON) -m venv $(RAY)
 	$(RAY)/bin/pip install -qq --disable-pip-version-check --constraint constraints.txt --editable ".[ray]" pytest openai
 	touch $@
+
+# The documentation site in out/docs/index.html. A broken link or a page outside the navigation is an error.
+DOCS := .venv-docs
+.PHONY: docs
+docs: $(DOCS)/ready
+	$(DOCS)/bin/sphinx-build --fail-on-warning --keep-going --nitpicky --quiet docs out/docs
+	@echo "The site is in out/docs/index.html."
+
+$(DOCS)/ready: $(SOURCES)
+	@echo "Installing Sphinx and what the site needs into $(DOCS): 0.3 GB."
+	$(PYTHON) -m venv $(DOCS)
+	$(DOCS)/bin/pip install -qq --disable-pip-version-check --constraint constraints.txt --editable ".[docs]"
+	touch $@
