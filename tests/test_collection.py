@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def collected(*arguments: str, without: tuple[str, ...]) -> "subprocess.CompletedProcess[str]":
-    """pytest --collect-only in a process in which these libraries cannot be imported."""
+    """Pytest --collect-only in a process in which these libraries cannot be imported."""
     program = f"""
 import sys, pytest
 class Refuse:

@@ -10,8 +10,8 @@ GLOSSARY = (PROJECT / "docs" / "glossary.md").read_text(encoding="utf-8")
 TERMS = [term for bold in re.findall(r"^\*\*(.+?)\.\*\*", GLOSSARY, re.MULTILINE) for term in bold.split(", ")]
 USED_IN = (PROJECT / "README.md", *(PROJECT / "docs").rglob("*.md"), *(PROJECT / "src" / "lopa" / "cli").rglob("*.py"))
 BEFORE_EXPLAINED = (
-    "block", "window", "branch", "anchor", "lookahead", "prefix", "KV cache", "gear", "wanted rows", "tile",
-    "embedded model", "host", "published mode", "D2F", "LoPA", "tokens per forward", "profile", "dialect", "bundle",
+    "block", "window", "branch", "anchor", "lookahead", "prefix", "KV cache", "bucket", "wanted rows", "tile",
+    "embedded model", "host", "reference mode", "D2F", "LoPA", "tokens per forward", "profile", "dialect", "bundle",
     "engine", "session", "commit", "draft", "checkpoint", "adapter", "forward", "step", "cost table", "plan", "stage",
 )  # fmt: skip
 """What a newcomer met without a word of explanation."""
@@ -36,6 +36,6 @@ def test_an_explanation_is_short() -> None:
         assert len(entry.split()) <= 60, entry
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/decoding.md", "docs/gears.md", "docs/tensorrt.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/decoding.md", "docs/buckets.md", "docs/tensorrt.md"])
 def test_pages_lead_to_it(page: str) -> None:
     assert "glossary.md)" in (PROJECT / page).read_text(encoding="utf-8")

@@ -15,7 +15,7 @@ from tools.shown_errors import errors_shown
 MEASUREMENTS = {
     "conformance": ("tools.reports.conformance", "Decode the recorded prompts of published implementations again."),
     "strategies": ("tools.strategy_recordings", "Make recorded decisions of published strategies again."),
-    "speculative": ("tools.reports.lossless", "Compare exact speculative decodes with plain ones."),
+    "speculative": ("tools.reports.speculative", "Compare exact speculative decodes with plain ones."),
     "grammar": ("tools.reports.grammar", "Decode by random schemas, and time what a grammar costs."),
     "load": ("tools.serving.load", "Time servers beside an engine in this process."),
     "soak": ("tools.serving.soak", "Send thousands of requests to a server and check each answer."),

@@ -36,7 +36,7 @@ def random_config(rng: np.random.Generator, decoder: Decoder) -> GenerationConfi
         **blocks,
         **_own_options(rng, strategy),
         **taking_back,
-        decide_frontier=not published and strategy.unmasks_first and bool(rng.random() < 0.2),
+        unmask_first_masked=not published and strategy.unmasks_first and bool(rng.random() < 0.2),
         branches=int(rng.integers(1, 6)) if strategy.looks_ahead else None,
         block_size=block_size,
         block_add_threshold=float(rng.choice([0.1, 0.3, 0.7])),
@@ -52,7 +52,7 @@ def random_config(rng: np.random.Generator, decoder: Decoder) -> GenerationConfi
         stop=("=",) if not drawn and rng.random() < 0.3 else (),
         stop_at_eos=bool(rng.random() < 0.8),
         drop_after_eos=bool(rng.random() < 0.5),
-        published=published,
+        reference=published,
     )
 
 
@@ -82,7 +82,7 @@ def _own_options(rng: np.random.Generator, strategy: Strategy) -> dict[str, Any]
     """Some of the options that only this strategy has."""
     values = {
         "gamma": float(rng.choice([0.0, 0.1, 0.4, np.inf])),
-        "per_step": int(rng.integers(1, 6)),
+        "tokens_per_step": int(rng.integers(1, 6)),
         "factor": float(rng.choice([0.3, 1.0])),
         "kl_threshold": float(rng.choice([0.001, 0.1])),
         "alg": str(rng.choice(["origin", "maskgit_plus", "topk_margin", "entropy"])),
@@ -97,7 +97,7 @@ def _take_back(rng: np.random.Generator, strategy: Strategy) -> dict[str, Any]:
     """Return some of the options by which tokens are remasked."""
     if strategy.remask is None or rng.random() < 0.6:
         return {}
-    return {"take_back_threshold": float(rng.choice([0.3, 0.9])), "take_back_limit": 5 if rng.random() < 0.5 else None}
+    return {"remask_threshold": float(rng.choice([0.3, 0.9])), "remask_limit": 5 if rng.random() < 0.5 else None}
 
 
 def random_prompt(rng: np.random.Generator, decoder: Decoder) -> tuple[int, ...]:

@@ -22,10 +22,10 @@ def _any(rng: random.Random, depth: int) -> dict[str, Any]:
 
 
 def _string(rng: random.Random, depth: int) -> dict[str, Any]:  # noqa: ARG001
-    least = rng.randint(0, 5)
+    lower = rng.randint(0, 5)
     more: list[dict[str, Any]] = [
         {},
-        {"minLength": least, "maxLength": least + rng.randint(0, 10)},
+        {"minLength": lower, "maxLength": lower + rng.randint(0, 10)},
         {"pattern": rng.choice(_PATTERNS)},
         {"format": rng.choice(_FORMATS)},
     ]
@@ -33,8 +33,8 @@ def _string(rng: random.Random, depth: int) -> dict[str, Any]:  # noqa: ARG001
 
 
 def _integer(rng: random.Random, depth: int) -> dict[str, Any]:  # noqa: ARG001
-    least = rng.randint(-200, 200)
-    bounds = {"minimum": least, "maximum": least + rng.randint(10, 500)} if rng.random() < 0.6 else {}
+    lower = rng.randint(-200, 200)
+    bounds = {"minimum": lower, "maximum": lower + rng.randint(10, 500)} if rng.random() < 0.6 else {}
     return {"type": "integer", **bounds, **({"multipleOf": rng.choice([2, 5, 10])} if rng.random() < 0.2 else {})}
 
 
@@ -57,8 +57,8 @@ def _one_of_several(rng: random.Random, depth: int) -> dict[str, Any]:
 
 
 def _array(rng: random.Random, depth: int) -> dict[str, Any]:
-    least = rng.randint(0, 2)
-    bounds = {"minItems": least, "maxItems": least + rng.randint(0, 3)} if rng.random() < 0.6 else {}
+    lower = rng.randint(0, 2)
+    bounds = {"minItems": lower, "maxItems": lower + rng.randint(0, 3)} if rng.random() < 0.6 else {}
     return {"type": "array", "items": _any(rng, depth - 1), **bounds}
 
 

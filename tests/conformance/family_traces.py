@@ -169,7 +169,7 @@ def config_of(header: Header, **more: Any) -> GenerationConfig:
             remedy="say there what they are in our terms",
         )
     own = options(header)
-    return GenerationConfig.reference(**{"confidence": "probability", **own, "logprobs": True, **more})
+    return GenerationConfig(**{"confidence": "probability", "reference": True, **own, "logprobs": True, **more})
 
 
 def manifest_of(manifest: Manifest, header: Header) -> Manifest:

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from tests.plans import plan_of
 
-from lopa.bench.gears.recording import Recording
+from lopa.bench.buckets.recording import Recording
 from lopa.runtime.bundle import sha256_of_file
-from lopa.runtime.bundle.gears import Source
+from lopa.runtime.bundle.buckets import Source
 from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.contract import Int64, tiles
 from lopa.runtime.contract.sizes import Sizes
@@ -43,7 +43,8 @@ def read_traces(path: Path) -> tuple[GenerationConfig, list[dict[str, Any]]]:
     params = header["params"]
     lopa = params["use_uncertainty_logic"]
     lookaheads = params["branching_factor"] if lopa and params["branching_factor"] > 1 else 0
-    config = GenerationConfig.reference(
+    config = GenerationConfig(
+        reference=True,
         strategy="lopa" if lopa else "d2f",
         branches=lookaheads + 1 if lopa else None,
         block_size=params["block_size"],
@@ -125,7 +126,7 @@ def assert_reproduced(name: str, session: Session, manifest: Manifest, *, limit:
 
 
 def recording_of_file(path: Path) -> Recording:
-    """The forwards of a file of traces, as the gear planner takes them."""
+    """The forwards of a file of traces, as the bucket planner takes them."""
     config, traces = read_traces(path)
     requests = tuple(tuple(map(_sizes_of_recorded, trace["steps"])) for trace in traces)
     source = Source(name=path.name, sha256=sha256_of_file(path), forwards=sum(map(len, requests)))

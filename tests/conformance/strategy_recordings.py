@@ -41,7 +41,7 @@ class Decision:
     same: bool
     tie: bool = False
     """It differs, by which of equally probable positions were taken."""
-    taken_back: int = 0
+    remasked: int = 0
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ def counted(decisions: Iterator[Decision]) -> Counter[str]:
         found[decision.kind] += 1
         found["tie"] += decision.tie
         found["different"] += not decision.same and not decision.tie
-        found["taken back"] += decision.taken_back
+        found["taken back"] += decision.remasked
     return found
 
 
@@ -127,7 +127,7 @@ def _freedave(params: Mapping[str, Any], trace: Mapping[str, Any]) -> Iterator[D
             raise UnknownSettingError(f"op {step['op']!r}: known are forward, predict, transfer, verify")
 
 
-def drafts_from(state: Int64, said: Said, threshold: float | None, most: int, mask: int) -> tuple[Int64, ...]:
+def drafts_from(state: Int64, said: Said, threshold: float | None, max: int, mask: int) -> tuple[Int64, ...]:
     """The rule's next state, which is certain, and the drafts behind it, at most `most` in all."""
     plan = plan_of(strategy="vanilla")
     if threshold is not None:
@@ -145,7 +145,7 @@ def drafts_from(state: Int64, said: Said, threshold: float | None, most: int, ma
 
     known = following(state)
     found = [state if known is None else known]
-    while len(found) < most and (draft := following(found[-1])) is not None:
+    while len(found) < max and (draft := following(found[-1])) is not None:
         found.append(draft)
     return tuple(found)
 
@@ -191,7 +191,7 @@ def _said(rows: list[list[float]], length: int, mask: int) -> Said:
 
 def _wino(params: Mapping[str, Any], trace: Mapping[str, Any]) -> Iterator[Decision]:
     mask = params["mask_id"]
-    plan = plan_of(strategy="wino", skip_threshold=params["threshold"], take_back_threshold=params["threshold_back"])
+    plan = plan_of(strategy="wino", skip_threshold=params["threshold"], remask_threshold=params["threshold_back"])
     wino = STRATEGIES["wino"]
     assert wino.remask is not None
     states = [*(step["x"] for step in trace["steps"]), trace["generated_ids"]]

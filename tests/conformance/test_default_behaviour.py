@@ -33,7 +33,7 @@ FILES = [
 @pytest.mark.parametrize("name", FILES)
 def test_same_answer_in_fewer_steps(name: str, tiny_bundle: Path, record_property) -> None:
     published, traces = read_traces(TRACES / f"{name}.jsonl.gz")
-    config = dataclasses.replace(published, published=False, drop_after_eos=False)
+    config = dataclasses.replace(published, reference=False, drop_after_eos=False)
     bundle = Bundle.open(tiny_bundle)
     session = open_session(bundle, "cpu", threads=1)
     eos = bundle.manifest.special_tokens.eos if config.stop_at_eos else None
@@ -63,7 +63,7 @@ def test_same_answer_in_fewer_steps(name: str, tiny_bundle: Path, record_propert
 def test_the_last_block_may_be_shorter(tiny_bundle: Path) -> None:
     """120 new tokens in blocks of 32 are 3 blocks and 24 positions here, 96 positions in the published loop."""
     published, traces = read_traces(TRACES / "x_lopa_bf4_new120_bs32.jsonl.gz")
-    config = dataclasses.replace(published, published=False, stop_at_eos=False)
+    config = dataclasses.replace(published, reference=False, stop_at_eos=False)
     bundle = Bundle.open(tiny_bundle)
     session = open_session(bundle, "cpu", threads=1)
     decoding = Decoding(session, 0, prompt_of(traces[0]), plan_of(config), bundle.manifest)

@@ -76,10 +76,10 @@ def test_committed_rows_are_those_of_one_pass(name: str, prompt: int, family_bun
     noting: Any = Committed(session)
     config = GenerationConfig(**{**BLOCKS, **options})
     decoding = Decoding(noting, 0, np.arange(5, 5 + prompt), plan_of(config), bundle.manifest)
-    most = 0
+    upper = 0
     while decoding.stop_reason is None:
-        most = max(most, len(decoding.step().branches))
-    assert most == (3 if config.strategy == "lopa" else 1)
+        upper = max(upper, len(decoding.step().branches))
+    assert upper == (3 if config.strategy == "lopa" else 1)
     blocks = decoding.anchor.blocks
     final = max(block.end for block in blocks if block.state is BlockState.IN_CACHE)
     assert final > prompt + 8

@@ -122,7 +122,8 @@ def test_the_product_agrees_with_random_options(decoder: Decoder, forward: Any, 
     }
     window = str(rng.choice(["full", "block_causal"]))
     prompt = rng.integers(3, 1024, int(rng.integers(1, 60)))
-    config = GenerationConfig.reference(
+    config = GenerationConfig(
+        reference=True,
         strategy="lopa" if branches > 1 else "d2f",
         branches=branches if branches > 1 else None,
         window=window,

@@ -1,6 +1,6 @@
 """A sample of the recorded block-causal traces with lookahead, rows that are equal on several branches computed once.
 
-tools/reports/conformance.py --shared-rows decodes all of them so.
+tools/reports/conformance.py --deduplicate-rows decodes all of them so.
 """
 
 from pathlib import Path

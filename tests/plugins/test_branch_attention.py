@@ -64,7 +64,7 @@ def test_sizes_and_types(kernels: Kernels, sizes: tuple[int, ...], dtype: str) -
 
 @FEW
 @given(
-    st.tuples(*(st.integers(1, most) for most in (3, 4, 3, 3, 20, 70, 40))),
+    st.tuples(*(st.integers(1, upper) for upper in (3, 4, 3, 3, 20, 70, 40))),
     st.sampled_from([16, 32, 64]),
     st.sampled_from([16, 32, 64]),
     st.integers(0, 1 << 30),

@@ -44,7 +44,7 @@ def assert_random_windows_agree(session: Session, reference: Session, *, seed: i
     forced = [(1, 1, 1, 1), (1, 5, 64, 64), (3, 1, 40, 1), (2, 3, 1, 4)]
     for turn in range(turns):
         count, branches, width, queries = (
-            forced[turn] if turn < len(forced) else [int(rng.integers(1, most)) for most in (4, 5, 50, 20)]
+            forced[turn] if turn < len(forced) else [int(rng.integers(1, upper)) for upper in (4, 5, 50, 20)]
         )
         requests = [int(request) for request in rng.permutation(4)[:count]]
         starts = [reference.prefix_length(request) for request in requests]

@@ -28,7 +28,6 @@ from lopa.runtime.sessions.session import unused_request
 
 PROMPT = "Question: 2 + 3?\nAnswer:"
 TAKING_OPTIONS = [
-    GenerationConfig.reference,
     *(getattr(Decoder, name) for name in ("config", "generate", "iter_generate", "outcomes", "stream", "stream_text")),
     *(getattr(Engine, name) for name in ("config", "prepare", "submit", "submit_many")),
 ]
@@ -125,7 +124,7 @@ def test_options_change_a_config_but_none_of_a_prompts_own(decoder: Decoder) -> 
 def test_an_engine_takes_options_too(decoder: Decoder) -> None:
     options: GenerationOptions = {"max_new_tokens": 8, "branches": 2}
     expected = plain(decoder.generate(PROMPT, **options))
-    with Engine(Decoder(decoder.bundle, decoder.session, decoder.tokenizer), prompt_rows=0) as engine:
+    with Engine(Decoder(decoder.bundle, decoder.session, decoder.tokenizer), prefix_cache_tokens=0) as engine:
         config = engine.config(branches=2)
         handles = [
             engine.submit(PROMPT, **options),

@@ -130,10 +130,10 @@ def test_the_clock_of_a_stream_starts_when_it_is_first_asked(decoder: Decoder, p
 
 
 def test_max_new_tokens_bounds_the_answer_whatever_the_block_size(decoder: Decoder, prompts: list[str]) -> None:
-    for most in (1, 7, 33):
-        result = decode(decoder, prompts[0], max_new_tokens=most)
-        assert (result.tokens, result.window_tokens, result.stop_reason) == (most, most, "length")
-    assert decode(decoder, prompts[0], max_new_tokens=31, published=True).token_ids == ()
+    for upper in (1, 7, 33):
+        result = decode(decoder, prompts[0], max_new_tokens=upper)
+        assert (result.tokens, result.window_tokens, result.stop_reason) == (upper, upper, "length")
+    assert decode(decoder, prompts[0], max_new_tokens=31, reference=True).token_ids == ()
 
 
 def test_draws_repeat_with_their_seed(decoder: Decoder, prompts: list[str]) -> None:
@@ -152,7 +152,7 @@ def test_a_prompt_may_hold_the_text_of_the_mask_token(decoder: Decoder, prompts:
     assert mask in result.prompt_ids
     assert mask not in result.token_ids
     assert result.stop_reason == "eos"
-    published = decode(decoder, "Say <|mask|> twice. " + prompts[0], published=True, branches=5, **asked)
+    published = decode(decoder, "Say <|mask|> twice. " + prompts[0], reference=True, branches=5, **asked)
     plain = decode(decoder, "Say <|mask|> twice. " + prompts[0], branches=5, **asked)
     assert published.token_ids[: plain.tokens] == plain.token_ids
 
@@ -161,7 +161,7 @@ def test_a_mask_token_in_the_prompt_costs_the_published_loop_one_more_step(
     decoder: Decoder, prompts: list[str]
 ) -> None:
     """Quirk 4: after the last block is full it is cached once more before the loop ends."""
-    steps = steps_of(decoder, "<|mask|>" + prompts[0], published=True, strategy="d2f", special_tokens=True)
+    steps = steps_of(decoder, "<|mask|>" + prompts[0], reference=True, strategy="d2f", special_tokens=True)
     assert steps[-1].windows.asked[0].tolist() == []
     assert steps[-1].windows.commit == 32
     assert len(steps_of(decoder, "<|mask|>" + prompts[0], strategy="d2f", special_tokens=True)) < len(steps)
@@ -172,7 +172,7 @@ def test_a_mask_token_in_the_prompt_ends_no_loop_that_keeps_the_whole_answer(dec
     """It made them look for a block to keep rows around when none was left, and the request failed."""
     asked: dict[str, Any] = {
         "strategy": "sequential",
-        "published": True,
+        "reference": True,
         "cache": cache,
         "block_size": 4,
         "stop_at_eos": False,

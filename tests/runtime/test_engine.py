@@ -47,7 +47,7 @@ def test_a_random_mix_gives_what_each_gives_alone(decoder: Decoder, seed: int) -
     rng = np.random.default_rng(seed)
     asked = [(random_prompt(rng, decoder), random_config(rng, decoder)) for _ in range(12)]
     expected = [alone(decoder, *each) for each in asked]
-    with Engine(decoder, slots=int(rng.integers(2, 9)), queue_limit=100) as engine:
+    with Engine(decoder, max_num_seqs=int(rng.integers(2, 9)), queue_limit=100) as engine:
         for _ in range(2):
             order = rng.permutation(len(asked))
             with ThreadPoolExecutor(3) as threads:
@@ -61,24 +61,24 @@ def test_draws_do_not_depend_on_the_company(decoder: Decoder, prompt: tuple[int,
     configs = [decoder.config(temperature=1.5, skip_threshold=0.4, seed=seed, max_new_tokens=24) for seed in range(5)]
     expected = [alone(decoder, prompt, config) for config in configs]
     assert len({each.token_ids for each in expected}) > 1
-    with Engine(decoder, slots=3) as engine:
+    with Engine(decoder, max_num_seqs=3) as engine:
         handles = [engine.submit(prompt, config) for config in configs]
         assert [result_of(handle) for handle in handles] == expected
 
 
-@pytest.mark.parametrize("lossless", [False, True])
-def test_draws_do_not_depend_on_a_stored_prompt(decoder: Decoder, prompt: tuple[int, ...], lossless: bool) -> None:
+@pytest.mark.parametrize("speculative", [False, True])
+def test_draws_do_not_depend_on_a_stored_prompt(decoder: Decoder, prompt: tuple[int, ...], speculative: bool) -> None:
     """Not even where the round that keeps the prompt's rows falls away."""
     own = {
         "strategy": "threshold",
         "window": "block_causal",
         "sub_block": 8,
         "cache": "sub_block",
-        "lossless": lossless,
+        "speculative": speculative,
     }
     config = decoder.config(**own, temperature=1.5, top_p=0.9, max_new_tokens=24, seed=3)
     expected = alone(decoder, prompt, config)
-    with Engine(decoder, slots=2) as engine:
+    with Engine(decoder, max_num_seqs=2) as engine:
         first, second = (result_of(engine.submit(prompt, config)) for _ in range(2))
     assert first == expected
     assert second.reused_rows > 0
@@ -98,7 +98,7 @@ def test_events_are_those_of_the_decoder(decoder: Decoder, prompt: tuple[int, ..
         assert [e for e in events if type(e) is TextEvent] == [e for e in expected if type(e) is TextEvent]
         assert newest in events
 
-    with Engine(decoder, slots=2) as engine:
+    with Engine(decoder, max_num_seqs=2) as engine:
         company = engine.submit(prompt[:-1], config)
         handle = engine.submit(prompt, config, drafts=True)
         check(list(handle))
@@ -113,7 +113,7 @@ def test_events_are_those_of_the_decoder(decoder: Decoder, prompt: tuple[int, ..
 def test_a_request_joins_while_others_run_and_leaves_before_them(decoder: Decoder, prompt: tuple[int, ...]) -> None:
     long, short = decoder.config(strategy="vanilla", max_new_tokens=48), decoder.config(max_new_tokens=4)
     gate, order = Gate(), []
-    with Engine(decoder, slots=2) as engine:
+    with Engine(decoder, max_num_seqs=2) as engine:
         first = engine.submit(prompt, dataclasses.replace(long, stop_at_eos=False), on_step=gate)
         assert gate.reached.wait(WAIT)
         second = engine.submit(prompt, short, on_step=lambda _: order.append(first.done))
@@ -135,7 +135,7 @@ def alone_outside(
 def test_requests_run_in_the_order_in_which_they_came(decoder: Decoder, prompt: tuple[int, ...]) -> None:
     gate, started = Gate(), []
     config = decoder.config(max_new_tokens=4)
-    with Engine(decoder, slots=1, queue_limit=5) as engine:
+    with Engine(decoder, max_num_seqs=1, queue_limit=5) as engine:
         handles = [engine.submit(prompt, config, on_step=gate)]
         assert gate.reached.wait(WAIT)
         for number in range(5):
@@ -151,7 +151,7 @@ def test_requests_run_in_the_order_in_which_they_came(decoder: Decoder, prompt: 
 
 
 def test_the_place_of_a_finished_request_is_free_at_once(decoder: Decoder, prompt: tuple[int, ...]) -> None:
-    with Engine(decoder, slots=1, queue_limit=0) as engine:
+    with Engine(decoder, max_num_seqs=1, queue_limit=0) as engine:
         for _ in range(20):
             assert engine.submit(prompt, decoder.config(max_new_tokens=1)).result(WAIT).steps > 0
 
@@ -160,7 +160,7 @@ def test_cancel_and_deadline_end_what_runs_and_what_waits(decoder: Decoder, prom
     config = decoder.config(strategy="vanilla", max_new_tokens=40)
     whole = alone(decoder, prompt, config)
     gates = [Gate(), Gate()]
-    with Engine(decoder, slots=2) as engine:
+    with Engine(decoder, max_num_seqs=2) as engine:
         running = [
             engine.submit(prompt, config, on_step=gates[0]),
             engine.submit(prompt, config, deadline=DEADLINE, on_step=gates[1]),
@@ -187,7 +187,7 @@ def test_cancel_and_deadline_end_what_runs_and_what_waits(decoder: Decoder, prom
 
 
 def test_the_time_limit_of_the_config_counts_from_the_first_round(decoder: Decoder, prompt: tuple[int, ...]) -> None:
-    with Engine(decoder, slots=1) as engine:
+    with Engine(decoder, max_num_seqs=1) as engine:
         cut = engine.submit(prompt, decoder.config(time_limit=1e-9)).result(WAIT)
         assert (cut.stop_reason, cut.steps) == ("time_limit", 1)
 
@@ -200,7 +200,7 @@ def test_a_request_that_fails_harms_no_other(decoder: Decoder, prompt: tuple[int
         if step.number == 2:
             raise ZeroDivisionError("its own fault")
 
-    with Engine(decoder, slots=3) as engine:
+    with Engine(decoder, max_num_seqs=3) as engine:
         good = [engine.submit(prompt, config) for _ in range(2)]
         bad = engine.submit(prompt, config, on_step=fail)
         more = engine.submit(prompt, config)
@@ -239,7 +239,7 @@ def test_an_error_anywhere_in_a_request_is_its_own(
                 raise ZeroDivisionError("its own fault")
 
     monkeypatch.setattr("lopa.runtime.requests.pool.Decoding", Faulty)
-    with Engine(decoder, slots=3) as engine:
+    with Engine(decoder, max_num_seqs=3) as engine:
         handles = [engine.submit(prompt, config) for config in (good, bad, good)]
         with pytest.raises(ZeroDivisionError, match="its own fault"):
             handles[1].result(WAIT)
@@ -255,7 +255,7 @@ def test_a_device_that_fails_ends_every_request_and_the_engine(
     broken = Decoder(decoder.bundle, session, decoder.tokenizer, threads=1)  # type: ignore[arg-type]
     config = decoder.config(max_new_tokens=32, window="block_causal")
     gate = Gate()
-    with Engine(broken, slots=2) as engine:
+    with Engine(broken, max_num_seqs=2) as engine:
         engine.submit(prompt, config).result(WAIT)  # its prompt is stored, so that the next ones append rows
         running = engine.submit(prompt, config, on_step=gate)
         assert gate.reached.wait(WAIT)
@@ -294,7 +294,7 @@ def test_a_commit_that_fails_is_its_requests_error(decoder: Decoder, prompt: tup
 
 def test_closing_cancels_what_runs_and_what_waits(decoder: Decoder, prompt: tuple[int, ...]) -> None:
     gate = Gate()
-    engine = Engine(decoder, slots=1)
+    engine = Engine(decoder, max_num_seqs=1)
     config = decoder.config(strategy="vanilla", max_new_tokens=40)
     handles = [engine.submit(prompt, config, on_step=gate), engine.submit(prompt, config)]
     assert gate.reached.wait(WAIT)
@@ -315,12 +315,12 @@ def test_closing_cancels_what_runs_and_what_waits(decoder: Decoder, prompt: tupl
 
 
 def test_an_engine_opened_by_itself_closes_its_decoder(tiny_bundle: Path, prompt: tuple[int, ...]) -> None:
-    with Engine.open(tiny_bundle, threads=1, slots=2) as engine:
+    with Engine.open(tiny_bundle, threads=1, max_num_seqs=2) as engine:
         assert engine.submit(prompt, engine.config(max_new_tokens=4)).result(WAIT).tokens > 0
     with pytest.raises(EngineFailedError, match="used after close"):
         next(iter(engine._decoder.stream(prompt)))
     with pytest.raises(BadInputError, match="slots 0"):
-        Engine.open(tiny_bundle, slots=0)
+        Engine.open(tiny_bundle, max_num_seqs=0)
 
 
 @pytest.mark.parametrize(
@@ -341,7 +341,9 @@ def test_bad_requests_are_refused_when_submitted(decoder: Decoder, arguments: di
         engine.submit(**{"prompt": [5], **arguments})
 
 
-@pytest.mark.parametrize("options", [{"slots": 0}, {"slots": 1.5}, {"queue_limit": -1}, {"prompt_rows": True}])
+@pytest.mark.parametrize(
+    "options", [{"max_num_seqs": 0}, {"max_num_seqs": 1.5}, {"queue_limit": -1}, {"prompt_rows": True}]
+)
 def test_bad_options_are_refused(decoder: Decoder, options: dict[str, Any]) -> None:
     with pytest.raises(BadInputError, match=next(iter(options))):
         Engine(decoder, **options)

@@ -10,15 +10,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.runtime.accelerator.geared_forward import geared_session
+from tests.runtime.accelerator.bucketed_forward import bucketed_session
 from tests.runtime.requests.company import alone, result_of
 
-from lopa.bench.gears.costs import gear_costs
-from lopa.bench.gears.planner import chosen_gears, limits_from_plans
-from lopa.bench.gears.recording import forwards_of_recording, recording_from_decoder
+from lopa.bench.buckets.costs import bucket_costs
+from lopa.bench.buckets.planner import chosen_buckets, limits_from_plans
+from lopa.bench.buckets.recording import forwards_of_recording, recording_from_decoder
 from lopa.runtime import Decoder, Engine, GenerationResult, PromptRequest
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.bundle.gears import Source
+from lopa.runtime.bundle.buckets import Source
 from lopa.runtime.sessions.session import open_session
 from lopa.runtime.text.tokenizer import Tokenizer
 
@@ -38,7 +38,7 @@ LOOPS: dict[str, list[dict[str, Any]]] = {
     "sdar": [
         {},
         {"strategy": "vanilla", "block_steps": 2},
-        {"strategy": "vanilla", "block_steps": 2, "published": True},
+        {"strategy": "vanilla", "block_steps": 2, "reference": True},
         {"strategy": "sequential"},
         {"temperature": 1.0, "top_p": 0.9},
         {"strategy": "lopa", "branches": 3, "block_size": 16},
@@ -50,16 +50,16 @@ LOOPS: dict[str, list[dict[str, Any]]] = {
             "block_size": 16,
             "sub_block": 4,
             "skip_threshold": 0.0,
-            "take_back_threshold": 0.9,
+            "remask_threshold": 0.9,
         },
     ],
     "fast_dllm_v2": [
         {},
         {"cache": "sub_block"},
-        {"cache": "sub_block", "published": True, "max_new_tokens": 32},
+        {"cache": "sub_block", "reference": True, "max_new_tokens": 32},
         {"strategy": "lopa", "branches": 3},
         {"strategy": "d2f", "sub_block": 32},
-        {"strategy": "threshold", "skip_threshold": 0.0, "take_back_threshold": 0.9},
+        {"strategy": "threshold", "skip_threshold": 0.0, "remask_threshold": 0.9},
     ],
 }
 """Each family's defaults, and other options of GenerationConfig."""
@@ -114,12 +114,12 @@ def test_the_same_answers_in_company(opened: Opened, asked: list[PromptRequest])
     """Twice, so that what was stored of prompts is used."""
     decoder = opened()
     expected = answers(decoder, asked)
-    with Engine(decoder, slots=5, queue_limit=len(asked)) as engine:
+    with Engine(decoder, max_num_seqs=5, queue_limit=len(asked)) as engine:
         for _ in range(2):
             assert [result_of(handle) for handle in engine.submit_many(asked)] == expected
 
 
-def test_the_same_answers_in_gears(family: str, opened: Opened, asked: list[PromptRequest]) -> None:
+def test_the_same_answers_in_buckets(family: str, opened: Opened, asked: list[PromptRequest]) -> None:
     """Planned from decodes by the family's defaults, they hold every decode by these."""
     decoder = opened()
     recording = recording_from_decoder(
@@ -128,20 +128,20 @@ def test_the_same_answers_in_gears(family: str, opened: Opened, asked: list[Prom
     assert recording.longest_prompt == 37
     forwards = forwards_of_recording(recording, 1)
     limits = limits_from_plans(recording.plans, forwards, recording.longest_prompt)
-    costs = gear_costs(decoder.bundle, "cuda:0", None)
-    choice = chosen_gears(forwards, limits, costs, most=3, most_bytes=None, bytes_of=lambda _: 1, seconds=1)
+    costs = bucket_costs(decoder.bundle, "cuda:0", None)
+    choice = chosen_buckets(forwards, limits, costs, max=3, most_bytes=None, bytes_of=lambda _: 1, seconds=1)
     plans = [decoder.plan(each.config) for each in asked]
     like_default = [plan.strategy == decoder.plan().strategy and not plan.remasks for plan in plans]
     own = [each for each, same in zip(asked, like_default, strict=True) if same]
-    geared = opened(session=lambda bundle: geared_session(bundle, choice.gears))
-    assert answers(geared, own) == answers(decoder, own)
+    bucketed = opened(session=lambda bundle: bucketed_session(bundle, choice.buckets))
+    assert answers(bucketed, own) == answers(decoder, own)
 
 
 @pytest.mark.parametrize("kind", ["int8", "int4"])
 def test_quantized_bundles_answer_the_same_in_company(opened: Opened, asked: list[PromptRequest], kind: str) -> None:
     decoder = opened(quantize=kind)
     expected = answers(decoder, asked)
-    with Engine(decoder, slots=5, queue_limit=len(asked)) as engine:
+    with Engine(decoder, max_num_seqs=5, queue_limit=len(asked)) as engine:
         found = [result_of(handle) for handle in engine.submit_many(asked)]
     assert found == expected
 
@@ -149,7 +149,7 @@ def test_quantized_bundles_answer_the_same_in_company(opened: Opened, asked: lis
 def test_an_answer_has_no_more_than_was_asked_for_and_ends_where_it_ends(
     family: str, opened: Opened, asked: list[PromptRequest]
 ) -> None:
-    """Outside published mode: what is decided stays unless it is taken back; the first of `ends` is the last."""
+    """Outside reference mode: what is decided stays unless it is taken back; the first of `ends` is the last."""
     decoder = opened()
     for each in asked:
         if each.config.published:
@@ -166,9 +166,9 @@ def test_an_answer_has_no_more_than_was_asked_for_and_ends_where_it_ends(
                     assert position not in seen
                     assert position >= len(each.prompt)
                     seen[position] = token
-                for position in step.taken_back.tolist():
+                for position in step.remasked.tolist():
                     seen.pop(position, None)  # a lookahead token was no fill
-            taken = sum(len(step.taken_back) for step in steps)
+            taken = sum(len(step.remasked) for step in steps)
             assert (taken > 0) == decoder.plan(config).remasks
             result = alone(decoder, each.prompt, config)
             ends = decoder.bundle.manifest.special_tokens.ends

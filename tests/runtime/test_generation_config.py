@@ -24,13 +24,13 @@ from lopa.runtime.strategy import STRATEGIES, OwnOption, Strategy, register_stra
         ({"branches": 0}, "branches 0"),
         ({"branches": 2.0}, "branches 2.0"),
         ({"strategy": "d2f", "branches": 3}, "branches 3 with strategy 'd2f'"),
-        ({"lossless": 1}, "lossless 1"),
-        ({"lossless": True}, "lossless with strategy 'lopa'"),
-        ({"lossless": True, "strategy": "vanilla", "published": True}, "lossless with published mode"),
-        ({"lossless": True, "strategy": "d2f", "branches": "auto"}, "lossless with branches 'auto'"),
+        ({"speculative": 1}, "speculative 1"),
+        ({"speculative": True}, "speculative with strategy 'lopa'"),
+        ({"speculative": True, "strategy": "vanilla", "reference": True}, "speculative with reference mode"),
+        ({"speculative": True, "strategy": "d2f", "branches": "auto"}, "speculative with branches 'auto'"),
         (
-            {"lossless": True, "strategy": "threshold", "alignment": "sliding", "window": "causal"},
-            "lossless with alignment 'sliding'",
+            {"speculative": True, "strategy": "threshold", "alignment": "sliding", "window": "causal"},
+            "speculative with alignment 'sliding'",
         ),
         ({"block_size": 0}, "block_size 0"),
         ({"block_add_threshold": 1.5}, "block_add_threshold 1.5"),
@@ -73,25 +73,25 @@ from lopa.runtime.strategy import STRATEGIES, OwnOption, Strategy, register_stra
         ({"strategy": ["lopa"]}, "strategy ['lopa']"),
         ({"strategy": np.array(["lopa", "d2f"])}, "strategy array(['lopa', 'd2f'], dtype='<U4')"),
         ({"stop_at_eos": 1}, "stop_at_eos 1"),
-        ({"take_back_threshold": 1.5}, "take_back_threshold 1.5"),
-        ({"take_back_threshold": -0.1}, "take_back_threshold -0.1"),
-        ({"take_back_threshold": math.nan}, "take_back_threshold nan"),
-        ({"take_back_threshold": "0.5"}, "take_back_threshold '0.5'"),
-        ({"take_back_threshold": 0.5, "take_back_limit": -1}, "take_back_limit -1"),
-        ({"take_back_threshold": 0.5, "take_back_limit": 2.0}, "take_back_limit 2.0"),
-        ({"take_back_limit": 3}, "take_back_limit 3 without take_back_threshold"),
-        ({"strategy": "vanilla", "take_back_threshold": 0.5}, "take_back_threshold 0.5 with strategy 'vanilla'"),
-        ({"strategy": "sequential", "take_back_limit": 5}, "take_back_limit 5 with strategy 'sequential'"),
-        ({"take_back_threshold": 0.5, "published": True}, "take_back_threshold with published True"),
-        ({"strategy": "wino", "published": True}, "strategy 'wino' with published True"),
+        ({"remask_threshold": 1.5}, "remask_threshold 1.5"),
+        ({"remask_threshold": -0.1}, "remask_threshold -0.1"),
+        ({"remask_threshold": math.nan}, "remask_threshold nan"),
+        ({"remask_threshold": "0.5"}, "remask_threshold '0.5'"),
+        ({"remask_threshold": 0.5, "remask_limit": -1}, "remask_limit -1"),
+        ({"remask_threshold": 0.5, "remask_limit": 2.0}, "remask_limit 2.0"),
+        ({"remask_limit": 3}, "remask_limit 3 without remask_threshold"),
+        ({"strategy": "vanilla", "remask_threshold": 0.5}, "remask_threshold 0.5 with strategy 'vanilla'"),
+        ({"strategy": "sequential", "remask_limit": 5}, "remask_limit 5 with strategy 'sequential'"),
+        ({"remask_threshold": 0.5, "reference": True}, "remask_threshold with published True"),
+        ({"strategy": "wino", "reference": True}, "strategy 'wino' with published True"),
         (
-            {"strategy": "threshold", "take_back_threshold": 0.5, "alignment": "sliding", "window": "causal"},
-            "take_back_threshold with alignment 'sliding'",
+            {"strategy": "threshold", "remask_threshold": 0.5, "alignment": "sliding", "window": "causal"},
+            "remask_threshold with alignment 'sliding'",
         ),
         ({"strategy": "wino", "alignment": "sliding", "window": "causal"}, "strategy 'wino' with alignment 'sliding'"),
         ({"strategy": "wino", "cache": "sub_block", "sub_block": 8}, "strategy 'wino' with cache 'sub_block'"),
         ({"strategy": "wino", "branches": 4}, "branches 4 with strategy 'wino'"),
-        ({"published": "yes"}, "published 'yes'"),
+        ({"reference": "yes"}, "published 'yes'"),
         ({"logprobs": None}, "logprobs None"),
         ({"stop": 5}, "stop 5"),
         ({"stop": ["a", 5]}, "stop ['a', 5]"),
@@ -127,8 +127,8 @@ from lopa.runtime.strategy import STRATEGIES, OwnOption, Strategy, register_stra
         ({"strategy": "factor", "branches": 2}, "branches 2 with strategy 'factor'"),
         ({"strategy": "factor", "factor": -1}, "factor -1"),
         ({"strategy": "klass", "kl_threshold": math.inf}, "kl_threshold inf"),
-        ({"strategy": "vanilla", "per_step": 2}, "per_step 2 with strategy 'vanilla'"),
-        ({"strategy": "top_n", "per_step": 0}, "per_step 0"),
+        ({"strategy": "vanilla", "tokens_per_step": 2}, "tokens_per_step 2 with strategy 'vanilla'"),
+        ({"strategy": "top_n", "tokens_per_step": 0}, "tokens_per_step 0"),
         ({"strategy": "top_n", "block_steps": 4}, "block_steps with strategy 'top_n'"),
         ({"strategy": "threshold", "steps": 8}, "steps 8 with strategy 'threshold'"),
         ({"strategy": "dream", "steps": 0}, "steps 0"),
@@ -196,8 +196,8 @@ def test_lookaheads_are_the_branches_beside_the_anchor() -> None:
     assert plan(devices=["cuda:0"]).lookaheads == 3
     assert plan().lookaheads == 0
     assert plan(branches=8).lookaheads == 7
-    assert plan(strategy="vanilla", lossless=True).lookaheads == 1
-    assert plan(strategy="d2f", lossless=True, branches=1).lookaheads == 0
+    assert plan(strategy="vanilla", speculative=True).lookaheads == 1
+    assert plan(strategy="d2f", speculative=True, branches=1).lookaheads == 0
     for strategy in ("d2f", "threshold", "vanilla"):
         assert plan(strategy=strategy, devices=["cuda:0"]).lookaheads == 0
     assert (plan(branches="auto").branches, plan(branches="auto").auto_branches) == (8, True)
@@ -233,7 +233,7 @@ def test_a_sliding_block_is_unmasked_by_its_score() -> None:
             {**SLIDING, "strategy": "threshold", "cache": "sub_block", "sub_block": 4},
             "cache 'sub_block' with alignment 'sliding'",
         ),
-        ({**SLIDING, "published": True}, "published True with alignment 'sliding'"),
+        ({**SLIDING, "reference": True}, "published True with alignment 'sliding'"),
         ({**SLIDING, "entropy_threshold": -1}, "entropy_threshold -1"),
         ({**SLIDING, "distance_penalty": math.nan}, "distance_penalty"),
     ],
@@ -246,19 +246,19 @@ def test_what_a_sliding_block_does_not_have_is_refused(options: dict[str, Any], 
 def has_option(strategy: Strategy, name: str) -> bool:
     if name.startswith("take_back"):
         return strategy.remask is not None
-    return strategy.unmasks_first if name == "decide_frontier" else name in {each.name for each in strategy.options}
+    return strategy.unmasks_first if name == "unmask_first_masked" else name in {each.name for each in strategy.options}
 
 
 def test_every_option_of_a_strategy_is_refused_by_all_others() -> None:
     values: dict[str, Any] = {
-        "gamma": 0.3, "per_step": 2, "factor": 0.5, "kl_threshold": 0.1, "alg": "origin", "steps": 3, "alg_temp": 0.2,
-        "take_back_threshold": 0.5, "take_back_limit": 3, "decide_frontier": True,
+        "gamma": 0.3, "tokens_per_step": 2, "factor": 0.5, "kl_threshold": 0.1, "alg": "origin", "steps": 3, "alg_temp": 0.2,
+        "remask_threshold": 0.5, "remask_limit": 3, "unmask_first_masked": True,
     }  # fmt: skip
     assert {option.name for strategy in STRATEGIES.values() for option in strategy.options} <= values.keys()
     for strategy in STRATEGIES.values():
         for name, value in values.items():
             if has_option(strategy, name):
-                needed = {"take_back_threshold": 0.5} if name == "take_back_limit" else {}
+                needed = {"remask_threshold": 0.5} if name == "remask_limit" else {}
                 found = plan(strategy=strategy.name, **{**needed, name: value})
                 assert (found.own[name] if name in found.own else getattr(found, name)) == value
                 continue
@@ -307,14 +307,14 @@ def test_what_a_model_is_decoded_by_leaves_out_what_a_sliding_block_lacks() -> N
 
 
 def test_what_remasks_and_how_much() -> None:
-    assert plan().take_back_threshold == 0.0
-    assert plan(strategy="wino").take_back_threshold == 0.9
-    assert plan(strategy="wino", take_back_threshold=0.5).take_back_threshold == 0.5
-    assert not plan(take_back_threshold=0.0).remasks
-    assert plan(strategy="wino", max_new_tokens=40).take_back_limit == 40
-    assert plan(strategy="wino", take_back_limit=np.int64(7)).take_back_limit == 7
+    assert plan().remask_threshold == 0.0
+    assert plan(strategy="wino").remask_threshold == 0.9
+    assert plan(strategy="wino", remask_threshold=0.5).remask_threshold == 0.5
+    assert not plan(remask_threshold=0.0).remasks
+    assert plan(strategy="wino", max_new_tokens=40).remask_limit == 40
+    assert plan(strategy="wino", remask_limit=np.int64(7)).remask_limit == 7
     # More is remasked than was certain: the rule ends by itself.
-    assert plan(strategy="wino", skip_threshold=0.1, take_back_threshold=1.0).take_back_threshold == 1.0
+    assert plan(strategy="wino", skip_threshold=0.1, remask_threshold=1.0).remask_threshold == 1.0
 
 
 # What was requested, apart from what holds
@@ -330,7 +330,7 @@ def test_a_changed_strategy_has_its_own_cache_and_block_size() -> None:
 def test_a_config_is_what_was_requested() -> None:
     options: dict[str, Any] = {"strategy": "dream", "max_new_tokens": 64, "stop": ("x",), "strategy_options": {"a": 1}}
     config = GenerationConfig(**options)
-    unasked = {"seed": 0, "logprobs": False, "special_tokens": False, "published": False}
+    unasked = {"seed": 0, "logprobs": False, "special_tokens": False, "reference": False}
     assert config.requested() == {**options, **unasked}
     assert GenerationConfig.from_mapping(config.requested()) == config
     assert GenerationConfig().requested() == unasked
@@ -363,12 +363,12 @@ def test_a_plan_leaves_nothing_open() -> None:
         ({"branches": 4}, ["cpu:0", "cpu:1"], "never"),
         ({"branches": 1}, ["cpu"], "never"),
         ({"branches": "auto"}, ["numpy"], "auto"),
-        ({"branches": 1, "shared_rows": True}, ["cpu"], "always"),
-        ({"branches": 4, "shared_rows": False}, ["cpu"], "never"),
+        ({"branches": 1, "deduplicate_rows": True}, ["cpu"], "always"),
+        ({"branches": 4, "deduplicate_rows": False}, ["cpu"], "never"),
     ],
 )
 def test_when_rows_are_shared(options: dict[str, Any], devices: list[str], found: str) -> None:
-    assert plan(devices=devices, **options).shared_rows == found
+    assert plan(devices=devices, **options).deduplicate_rows == found
 
 
 @pytest.mark.parametrize(
@@ -380,9 +380,9 @@ def test_when_rows_are_shared(options: dict[str, Any], devices: list[str], found
         ({"temperature": 1.0, "top_k": 3}, True, 3, 1.0, False),
         ({"temperature": 1.0, "top_p": 0.5}, True, TOP_K, 0.5, False),
         ({"strategy": "dream", "top_k": 3}, True, 3, 1.0, False),
-        ({"temperature": 1.0, "top_k": 3, "published": True, "alignment": "absolute"}, True, 3, 1.0, True),
-        ({"temperature": 1.0, "top_k": 0, "published": True, "alignment": "absolute"}, True, 0, 1.0, False),
-        ({"temperature": 1.0, "top_p": 0.5, "published": True, "alignment": "absolute"}, True, TOP_K, 0.5, False),
+        ({"temperature": 1.0, "top_k": 3, "reference": True, "alignment": "absolute"}, True, 3, 1.0, True),
+        ({"temperature": 1.0, "top_k": 0, "reference": True, "alignment": "absolute"}, True, 0, 1.0, False),
+        ({"temperature": 1.0, "top_p": 0.5, "reference": True, "alignment": "absolute"}, True, TOP_K, 0.5, False),
     ],
 )
 def test_what_is_drawn_among(options: dict[str, Any], filters: bool, top_k: int, top_p: float, of_kept: bool) -> None:
@@ -391,13 +391,13 @@ def test_what_is_drawn_among(options: dict[str, Any], filters: bool, top_k: int,
 
 
 def test_what_published_means() -> None:
-    usual, found = plan(max_new_tokens=70), plan(max_new_tokens=70, published=True, block_size=32)
+    usual, found = plan(max_new_tokens=70), plan(max_new_tokens=70, reference=True, block_size=32)
     assert (usual.positions, usual.drop_after_eos, usual.overwrites_unmasked) == (70, True, False)
     assert (found.positions, found.drop_after_eos, found.overwrites_unmasked) == (64, False, False)
-    assert plan(strategy="threshold", published=True, block_steps=4).overwrites_unmasked
+    assert plan(strategy="threshold", reference=True, block_steps=4).overwrites_unmasked
     assert not plan(strategy="threshold", block_steps=4).overwrites_unmasked
     assert not plan(stop_at_eos=False).drop_after_eos
-    assert plan(regex="[0-9]+").decide_frontier
+    assert plan(regex="[0-9]+").unmask_first_masked
     assert plan(time_limit=3).time_limit == 3.0
     assert plan().time_limit == math.inf
 
@@ -441,7 +441,7 @@ def test_options_of_a_strategy_that_others_wrote() -> None:
         ({"strategy_options": {3: 4}}, "strategy_options "),
         ({"strategy_options": {f"v{number}": number for number in range(65)}}, "strategy_options "),
         ({"strategy": "lopa", "strategy_options": {"votes": 3}}, "'votes', which strategy 'lopa' does not have"),
-        ({"per_step": 3}, "per_step 3 with strategy 'other_for_config'"),
+        ({"tokens_per_step": 3}, "tokens_per_step 3 with strategy 'other_for_config'"),
     ],
 )
 def test_options_that_it_does_not_have_are_refused(options: dict[str, Any], received: str) -> None:
@@ -470,7 +470,7 @@ def test_documented_options_of_strategies_are_their_own() -> None:
 def test_documented_defaults_are_those_that_hold() -> None:
     found = {**PACKAGE_DEFAULTS, "top_k": TOP_K, "top_p": 1.0, "seed": GenerationConfig().seed}
     found |= {"entropy_threshold": DEFAULT_ENTROPY_THRESHOLD, "distance_penalty": DEFAULT_DISTANCE_PENALTY}
-    found |= dict.fromkeys(("logprobs", "special_tokens", "published"), False)
+    found |= dict.fromkeys(("logprobs", "special_tokens", "reference"), False)
     for name, value in found.items():
         assert help_texts()[name].endswith(f"  [default: {value}]") or value == ()
 

@@ -140,8 +140,8 @@ def test_a_request_says_it_a_table_says_it_or_the_sizes_do(
         with Decoder.open(path, threads=1) as decoder:
             found[name] = decoded(decoder, prompt, **options)
             if name == "none":
-                found["yes"] = decoded(decoder, prompt, **options, shared_rows=True)
-                found["no"] = decoded(decoder, prompt, **options, shared_rows=False)
+                found["yes"] = decoded(decoder, prompt, **options, deduplicate_rows=True)
+                found["no"] = decoded(decoder, prompt, **options, deduplicate_rows=False)
     assert len({ids for ids, _ in found.values()}) == 1
     counts = {name: shared_steps(steps) for name, (_, steps) in found.items()}
     assert counts["no"] == 0
@@ -152,16 +152,16 @@ def test_a_request_says_it_a_table_says_it_or_the_sizes_do(
 
 
 def test_random_requests_decode_the_same_alone_and_in_company(decoder: Decoder) -> None:
-    """With draws, stops, published mode and every alignment: rows shared everywhere, and nowhere."""
+    """With draws, stops, reference mode and every alignment: rows shared everywhere, and nowhere."""
     rng = np.random.default_rng(12)
     asked = [(random_prompt(rng, decoder), with_more_branches(random_config(rng, decoder))) for _ in range(20)]
-    apart = [result(decoder, prompt, replace(config, shared_rows=False)) for prompt, config in asked]
+    apart = [result(decoder, prompt, replace(config, deduplicate_rows=False)) for prompt, config in asked]
     steps: list[Step] = []
-    once = [result(decoder, prompt, replace(config, shared_rows=True), steps) for prompt, config in asked]
+    once = [result(decoder, prompt, replace(config, deduplicate_rows=True), steps) for prompt, config in asked]
     assert once == apart
     assert shared_steps(steps) > 10
     company = decoder.generate(
-        [PromptRequest(prompt, replace(config, shared_rows=True)) for prompt, config in asked], parallel=6
+        [PromptRequest(prompt, replace(config, deduplicate_rows=True)) for prompt, config in asked], parallel=6
     )
     assert [list(each.token_ids) for each in company] == apart
 
@@ -193,13 +193,13 @@ def test_families_decode_the_same(family: str, *, shares: bool, family_bundle: C
         more: dict[str, Any] = {"strategy": "lopa", "branches": 4, "max_new_tokens": 40, "stop_at_eos": False}
         more |= {"block_size": 8, "sub_block": None, "block_add_threshold": 0.1, "window": "block_causal"}
         for prompt in (list(range(5, 12)), list(range(5, 46))):
-            apart, _ = decoded(decoder, prompt, **more, shared_rows=False)
-            once, steps = decoded(decoder, prompt, **more, shared_rows=True)
+            apart, _ = decoded(decoder, prompt, **more, deduplicate_rows=False)
+            once, steps = decoded(decoder, prompt, **more, deduplicate_rows=True)
             assert list(once) == list(apart)
             assert (shared_steps(steps) > 0) is shares
 
 
 def test_an_option_that_is_no_switch_is_refused(decoder: Decoder) -> None:
-    with pytest.raises(BadInputError, match="shared_rows"):
-        decoder.config(shared_rows="yes")
-    assert dataclasses.replace(decoder.config(), shared_rows=np.True_).shared_rows is True
+    with pytest.raises(BadInputError, match="deduplicate_rows"):
+        decoder.config(deduplicate_rows="yes")
+    assert dataclasses.replace(decoder.config(), deduplicate_rows=np.True_).deduplicate_rows is True

@@ -26,14 +26,14 @@ def decoder(tiny_bundle: Path) -> Iterator[Decoder]:
 @pytest.mark.parametrize("name", ["max_new_tokens", "block_size", "branches", "seed", "top_k", "time_limit"])
 def test_huge_numbers_are_harmless(tiny_bundle: Path, name: str) -> None:
     """In a process of its own, in which an allocation of any size would fail."""
-    most = 3 * 2**30
+    upper = 3 * 2**30
     ran = subprocess.run(
         [sys.executable, "-c", _HUGE, str(tiny_bundle), name, PROMPT],
         capture_output=True,
         text=True,
         timeout=100,
         check=False,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (most, most)),
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (upper, upper)),
     )
     assert ran.returncode == 0, ran.stderr
     assert set(ran.stdout.split()) == {"refused"}
@@ -189,7 +189,7 @@ def test_callbacks_configs_and_switches_of_another_type(decoder: Decoder, value:
             next(decoder.outcomes(5 if value == [] else value, decoder.config(max_new_tokens=8)))
 
 
-@pytest.mark.parametrize("name", ["slots", "queue_limit", "prompt_rows"])
+@pytest.mark.parametrize("name", ["max_num_seqs", "queue_limit", "prompt_rows"])
 @pytest.mark.parametrize("value", [-1, 2**60, 10**30, 1.5, "3", None, True])
 def test_options_of_an_engine(decoder: Decoder, name: str, value: Any) -> None:
     with pytest.raises(BadInputError, match=name):
@@ -209,7 +209,11 @@ def test_deadlines(decoder: Decoder, deadline: Any) -> None:
 
 
 def test_an_engine_with_numbers_of_numpy_is_awaited(tiny_bundle: Path) -> None:
-    options: dict[str, Any] = {"slots": np.int64(2), "queue_limit": np.int32(4), "device_timeout": np.float32(30)}
+    options: dict[str, Any] = {
+        "max_num_seqs": np.int64(2),
+        "queue_limit": np.int32(4),
+        "device_timeout": np.float32(30),
+    }
 
     async def main() -> tuple[int, ...]:
         with Engine.open(tiny_bundle, threads=1, **options) as engine:

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import onnx
-from tests.runtime.accelerator.geared_forward import geared_session
+from tests.runtime.accelerator.bucketed_forward import bucketed_session
 
 from lopa import Decoder
 from lopa.runtime.ascend.manifest import ASCEND_ENGINES
 from lopa.runtime.ascend.manifest import engine_folder as ascend_folder
 from lopa.runtime.bundle import Bundle
+from lopa.runtime.bundle.buckets import BUCKETS_NAME, BucketTable, bucket_plan_from_file
 from lopa.runtime.bundle.costs import CostTable, costs_from_file
-from lopa.runtime.bundle.gears import GEARS_NAME, GearTable, gear_plan_from_file
 from lopa.runtime.cuda.driver import CudaDevice
 from lopa.runtime.tensorrt.manifest import TENSORRT_ENGINES, engine_for_device, target_of_device
 from lopa.runtime.tensorrt.manifest import engine_folder as tensorrt_folder
@@ -171,16 +171,16 @@ def costs_case(rng: random.Random, folder: Path, material: Material) -> Case:
     return Case(words, run)
 
 
-def gears_case(rng: random.Random, folder: Path, material: Material) -> Case:
-    """gears.json, its table, and a session that runs in its gears."""
-    path = folder / GEARS_NAME
-    words = _write_changed(rng, path, good_description("gears", Bundle.open(material.bundle)))
+def buckets_case(rng: random.Random, folder: Path, material: Material) -> Case:
+    """shape_buckets.json, its table, and a session that runs in its buckets."""
+    path = folder / BUCKETS_NAME
+    words = _write_changed(rng, path, good_description("buckets", Bundle.open(material.bundle)))
 
     def run() -> object:
         bundle = Bundle.open(material.bundle)
-        found = gear_plan_from_file(path, bundle)
-        GearTable(found.gears)
-        session = geared_session(bundle, found.gears)
+        found = bucket_plan_from_file(path, bundle)
+        BucketTable(found.buckets)
+        session = bucketed_session(bundle, found.buckets)
         with Decoder(bundle, session, Tokenizer.open(bundle), threads=1) as decoder:
             return answer_of_decoder(decoder, decoder.config(**OPTIONS))
 

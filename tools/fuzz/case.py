@@ -94,7 +94,7 @@ def class_of_error(error: BaseException) -> Class:
 
 
 def place_of_error(error: BaseException) -> str:
-    """File and line of the last frame that is ours, such as runtime/bundle/gears.py:137."""
+    """File and line of the last frame that is ours, such as runtime/bundle/buckets.py:137."""
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         parts = Path(frame.filename).parts
         if len(parts) > 1 and parts[-2] in _PROJECT_FOLDERS:

@@ -25,7 +25,20 @@ _MAX_BYTES = 300_000
 _KEY = "a-key"
 _TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}Answer:"
 _LIMITS = (
-    *("--slots", 2, "--queue", 2, "--max-tokens", 24, "--max-branches", 4, "--max-seconds", 4, "--max-choices", 4),
+    *(
+        "--max_num_seqs",
+        2,
+        "--queue",
+        2,
+        "--max-tokens",
+        24,
+        "--max-branches",
+        4,
+        "--max-seconds",
+        4,
+        "--max-choices",
+        4,
+    ),
     *("--max-body", 20_000, "--stall", 0.4, "--keep-alive", 0.05, "--drain", 8),
 )
 _GOOD = {"model": "fuzzed", "prompt": PROMPT, "max_tokens": 8}

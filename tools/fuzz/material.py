@@ -46,7 +46,7 @@ def bundle_of_way(material: Material, way: str) -> tuple[Path, list[str]]:
 
 
 def good_description(name: str, bundle: Bundle) -> dict[str, Any]:
-    """Return a gear plan, a cost table or the description of an engine that fits `bundle`, as if it was made for it."""
+    """Return a bucket plan, a cost table or the description of an engine that fits `bundle`, as if it was made for it."""
     tree: dict[str, Any] = json.loads(_DESCRIPTIONS.read_bytes())[name]
     manifest = bundle.manifest
     digests = {"weights_sha256": manifest.weights_digest, "graph_sha256": manifest.digest(manifest.graph)}

@@ -31,7 +31,7 @@ KINDS: dict[str, MakeCase] = {
     "weights": bundles.weights_case,
     "links": bundles.links_case,
     "costs": bundles.costs_case,
-    "gears": bundles.gears_case,
+    "buckets": bundles.buckets_case,
     "engine": bundles.engine_case,
     "tokenizer": tokenizers.tokenizer_case,
     "grammar": grammars.grammar_case,

@@ -135,10 +135,10 @@ def _limit(processor_seconds: int) -> None:
 def limit_addresses(more: int) -> None:
     """Limit this process to `more` bytes of addresses beyond those it has. A limit it has already stays."""
     pages = int(Path("/proc/self/statm").read_text().split()[0])
-    most = pages * resource.getpagesize() + more
+    upper = pages * resource.getpagesize() + more
     _, limit = resource.getrlimit(resource.RLIMIT_AS)
-    most = most if limit == resource.RLIM_INFINITY else min(most, limit)
-    resource.setrlimit(resource.RLIMIT_AS, (most, most))
+    upper = upper if limit == resource.RLIM_INFINITY else min(upper, limit)
+    resource.setrlimit(resource.RLIMIT_AS, (upper, upper))
 
 
 def _class_of_run(run: Any, expected: object) -> dict[str, Any]:

@@ -18,7 +18,7 @@ def has_tensorrt() -> bool:
 
 
 def engine_of_bundle(bundle: Path, number: int, seconds: float) -> None:
-    """Build for the gears of the bundle and hold the tokens against ONNX Runtime's on GPU `number`; again: a cache hit.
+    """Build for the buckets of the bundle and hold the tokens against ONNX Runtime's on GPU `number`; again: a cache hit.
 
     Raises TimeoutExpired when that takes longer than `seconds`, CheckFailedError when a command fails.
     """

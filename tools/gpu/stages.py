@@ -32,7 +32,7 @@ from lopa.export.json_file import json_object_from_file
 from lopa.export.weights.plan import Dtype
 from lopa.export.weights.torch_dtypes import TORCH_DTYPES
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.bundle.gears import GEARS_NAME, gear_plan_from_file
+from lopa.runtime.bundle.buckets import BUCKETS_NAME, bucket_plan_from_file
 from lopa.runtime.bundle.record import json_from_record
 from lopa.runtime.device_families import parse_device
 from lopa.runtime.errors import BadInputError, CheckFailedError, MissingBackendError
@@ -40,8 +40,8 @@ from lopa.runtime.files.output_file import write_whole
 from lopa.runtime.sessions.session import Session
 from tools.checkpoint.likeness import config_from_likeness
 from tools.checkpoint.make import checkpoint_from_likeness
+from tools.gpu.buckets import bucket_plan_of_shapes
 from tools.gpu.engine import engine_of_bundle, has_tensorrt
-from tools.gpu.gears import gear_plan_of_shapes
 from tools.gpu.run import GpuRun, Settings
 from tools.gpu.sides import EAGER, Sides, opened_sides, run_once
 
@@ -113,16 +113,16 @@ def _checkpoint(run: GpuRun) -> None:
 
 
 def _export(run: GpuRun, dtype: Dtype) -> None:
-    """The bundle, and in it a plan with the report's shapes as gears: engines make CUDA graphs of those."""
+    """The bundle, and in it a plan with the report's shapes as buckets: engines make CUDA graphs of those."""
     settings, began = run.settings, time.perf_counter()
     path = settings.bundle(dtype)
     there = path.exists()
     if not there:
         bundle_from_checkpoint(settings.checkpoint, path, dtype=dtype)
-    bundle, gears = Bundle.open(path), path / GEARS_NAME
-    plan = gear_plan_of_shapes(bundle, settings.shapes, settings.device)
-    if not gears.exists() or gear_plan_from_file(gears, bundle).gears != plan.gears:
-        write_whole(gears, json_from_record(plan))
+    bundle, buckets = Bundle.open(path), path / BUCKETS_NAME
+    plan = bucket_plan_of_shapes(bundle, settings.shapes, settings.device)
+    if not buckets.exists() or bucket_plan_from_file(buckets, bundle).buckets != plan.buckets:
+        write_whole(buckets, json_from_record(plan))
     run.ended("export", dtype, began, _REUSED if there else _MADE)
 
 
@@ -210,7 +210,7 @@ def _forward_of_shape(run: GpuRun, dtype: Dtype, sides: Sides, shape: ForwardSha
         run.failed(dtype, "all sides", "forward", what, error)
         return
     for each in found:
-        run.add(ForwardResult(dtype, each.side, shape, each.median, each.least, floor, each.median / floor))
+        run.add(ForwardResult(dtype, each.side, shape, each.median, each.min, floor, each.median / floor))
     times = ", ".join(f"{each.side} {each.median * 1e3:.2f}" for each in found)
     run.tell(f"forward {dtype} {what}: floor {floor * 1e3:.2f} ms; {times}")
 

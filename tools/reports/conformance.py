@@ -1,7 +1,7 @@
 """Decode every recorded prompt of published implementations and print how the steps compare.
 
 Usage: python -m tools.reports.conformance BUNDLE [DEVICE] [--devices 1,2,4] [--dialect portable] [--traces FOLDER]
-       [--shared-rows]
+       [--deduplicate-rows]
 
 Without --traces, the recordings of Dream's loops with BUNDLE, the embedded model's. With it, the recordings
 FOLDER/FAMILY/traces/*.jsonl.gz of other families (tests/reference/families), and BUNDLE is a folder of their bundles:
@@ -47,7 +47,9 @@ _Recording = tuple[str, Bundle, Callable[[Session], Found]]
     "--devices", default="1", show_default=True, help="Numbers of sessions on DEVICE that share the branches."
 )
 @click.option("--limit", type=click.IntRange(min=1), help="At most so many traces of each configuration.")
-@click.option("--shared-rows", is_flag=True, help="Compute rows that are equal on several branches once, everywhere.")
+@click.option(
+    "--deduplicate-rows", is_flag=True, help="Compute rows that are equal on several branches once, everywhere."
+)
 @click.option("--dialect", type=click.Choice(["standard", "portable"]), help="Which graph, where there are two.")
 @click.option(
     "--traces",
@@ -62,13 +64,13 @@ def main(
     dialect: Dialect | None,
     traces: Path | None,
     *,
-    shared_rows: bool,
+    deduplicate_rows: bool,
 ) -> None:
     """Print a line per recorded configuration and number of devices, and the sums."""
-    if shared_rows and traces is not None:
-        raise click.UsageError("--shared-rows with --traces: those loops have one branch, which shares no rows")
+    if deduplicate_rows and traces is not None:
+        raise click.UsageError("--deduplicate-rows with --traces: those loops have one branch, which shares no rows")
     try:
-        recordings = _recordings(bundle, traces, dialect, limit, always if shared_rows else None)
+        recordings = _recordings(bundle, traces, dialect, limit, always if deduplicate_rows else None)
         mismatches = _printed(recordings, device, list(map(int, devices.split(","))))
     except LopaError as error:
         raise click.ClickException(str(error)) from error

@@ -3,7 +3,7 @@
 Usage: python -m tools.measure speculative BUNDLE [--decodes N] [--seed N]
 
 Exits with 1 where two answers differ, or speculation takes more forwards. `lopa-export bench --quality --strategies
-lossless-vanilla,..` says what it saves on evaluation prompts.
+speculative-vanilla,..` says what it saves on evaluation prompts.
 """
 
 import sys
@@ -24,7 +24,7 @@ from lopa.runtime.strategy import STRATEGIES
 from tools.random_configs import random_config, random_prompt
 from tools.report import show_report
 
-MOST_TOKENS = 96
+MAX_TOKENS = 96
 """Of a random decode: a few blocks of any size."""
 LOGPROB_ERROR = 1e-4
 """Between forwards with more and with fewer branches, whose sums may round their last bits otherwise."""
@@ -32,15 +32,15 @@ LOGPROB_ERROR = 1e-4
 
 @dataclass(frozen=True)
 class Pair:
-    """One prompt decoded by the rule alone and lossless."""
+    """One prompt decoded by the rule alone and speculative."""
 
     alone: GenerationResult
-    lossless: GenerationResult
+    speculative: GenerationResult
 
     @property
     def differs(self) -> bool:
         """In anything that the answer is."""
-        one, other = self.alone, self.lossless
+        one, other = self.alone, self.speculative
         return (
             (one.token_ids, one.text, one.stop_reason) != (other.token_ids, other.text, other.stop_reason)
             or (one.logprobs is None) != (other.logprobs is None)
@@ -50,7 +50,7 @@ class Pair:
     @property
     def saved(self) -> int:
         """Number of forwards that the speculative decode did without."""
-        return self.alone.steps - self.lossless.steps
+        return self.alone.steps - self.speculative.steps
 
 
 def decoded(decoder: Decoder, prompt: str | Sequence[int], config: GenerationConfig) -> GenerationResult:
@@ -58,25 +58,25 @@ def decoded(decoder: Decoder, prompt: str | Sequence[int], config: GenerationCon
     return next(iter(decoder.generate([prompt], config)))
 
 
-def pair_of(decoder: Decoder, prompt: str | Sequence[int], lossless: GenerationConfig) -> Pair:
-    """`prompt` decoded as `lossless` says, and by the rule alone."""
-    alone = replace(lossless, lossless=False, branches=1)
-    return Pair(decoded(decoder, prompt, alone), decoded(decoder, prompt, lossless))
+def pair_of(decoder: Decoder, prompt: str | Sequence[int], speculative: GenerationConfig) -> Pair:
+    """`prompt` decoded as `speculative` says, and by the rule alone."""
+    alone = replace(speculative, speculative=False, branches=1)
+    return Pair(decoded(decoder, prompt, alone), decoded(decoder, prompt, speculative))
 
 
-def random_lossless_config(rng: np.random.Generator, decoder: Decoder) -> GenerationConfig:
-    """Any options with which lossless is not refused, 2 to 8 branches."""
+def random_speculative_config(rng: np.random.Generator, decoder: Decoder) -> GenerationConfig:
+    """Any options with which speculative is not refused, 2 to 8 branches."""
     while True:
         drawn = random_config(rng, decoder)
         try:
             config = replace(
                 drawn,
-                lossless=True,
+                speculative=True,
                 strategy=drawn.strategy if STRATEGIES[str(drawn.strategy)].from_one_branch else "d2f",
                 branches=int(rng.integers(2, 9)),
-                max_new_tokens=int(rng.integers(1, MOST_TOKENS + 1)),
+                max_new_tokens=int(rng.integers(1, MAX_TOKENS + 1)),
                 logprobs=bool(rng.random() < 0.3),
-                published=False,
+                reference=False,
             )
             decoder.plan(config)
             return config
@@ -88,7 +88,7 @@ def random_pairs(decoder: Decoder, seeds: Sequence[int]) -> Iterator[tuple[int, 
     """A random config and prompt of each seed, decoded both ways."""
     for seed in seeds:
         rng = np.random.default_rng(seed)
-        config = random_lossless_config(rng, decoder)
+        config = random_speculative_config(rng, decoder)
         yield seed, config, pair_of(decoder, random_prompt(rng, decoder), config)
 
 
@@ -101,7 +101,7 @@ def main(bundle: Path, decodes: int, seed: int) -> None:
     by_strategy: dict[str, list[Pair]] = {}
     with Decoder.open(bundle, ["cpu"], threads=1) as decoder, progress_shown("decodes", decodes) as progress:
         for number, config, pair in random_pairs(decoder, range(seed, seed + decodes)):
-            by_strategy.setdefault(pair.lossless.plan.strategy, []).append(pair)
+            by_strategy.setdefault(pair.speculative.plan.strategy, []).append(pair)
             if pair.differs:
                 click.echo(f"seed {number} differs: {config}", err=True)
             progress(number - seed + 1)
@@ -114,7 +114,7 @@ def main(bundle: Path, decodes: int, seed: int) -> None:
 
 
 def _row(name: str, pairs: Sequence[Pair]) -> tuple[str, ...]:
-    plain, speculative = sum(pair.alone.steps for pair in pairs), sum(pair.lossless.steps for pair in pairs)
+    plain, speculative = sum(pair.alone.steps for pair in pairs), sum(pair.speculative.steps for pair in pairs)
     return (
         name,
         str(len(pairs)),

@@ -1,7 +1,7 @@
 """Servers under load beside an engine in this process: the same requests to each, in turns.
 
 Usage: python -m tools.measure load BUNDLE [URL ...] [--model NAME] [-o FOLDER] [--clients 1,2,...] [--requests N]
-    [--rounds N] [--branches N] [--tokens N] [--slots N]
+    [--rounds N] [--branches N] [--tokens N] [--max-num-seqs N]
 
 The sides are an engine in this process, a server of BUNDLE that is a process of its own, and each URL: a server that
 runs already and serves the same bundle. A URL ends in /v1 (OpenAI's protocol: lopa-export serve, Ray) or in /v2
@@ -60,7 +60,7 @@ class Load:
     clients: int
     prompts: Sequence[str]
     config: GenerationConfig
-    slots: int
+    max_num_seqs: int
 
 
 @dataclass
@@ -120,7 +120,7 @@ class LoadReport:
     """Number of requests in each run."""
     tokens: int
     """Number of tokens in all answers of a run."""
-    slots: int
+    max_num_seqs: int
     branches: int
     measured: tuple[Measured, ...]
 
@@ -149,7 +149,9 @@ async def run_in_process(decoder: Decoder, load: Load, expected: Sequence[str]) 
                 text = event.result.text
         return text
 
-    with Engine(decoder, slots=load.slots, queue_limit=max(0, load.clients - load.slots)) as engine:
+    with Engine(
+        decoder, max_num_seqs=load.max_num_seqs, queue_limit=max(0, load.clients - load.max_num_seqs)
+    ) as engine:
         return await _run(load, [ask] * load.clients, expected, _ENGINE)
 
 
@@ -187,7 +189,9 @@ def tables_of_report(report: LoadReport) -> list[Table]:
                     _latencies([seconds for run in each.runs for seconds in run.whole]),
                 )
             )
-        title = f"Answers {form}: {report.requests} requests, {report.slots} slots, {report.branches} branch(es)"
+        title = (
+            f"Answers {form}: {report.requests} requests, {report.max_num_seqs} at once, {report.branches} branch(es)"
+        )
         columns = ("clients, side", "requests/s", "tokens/s", "rate / engine's", "first text, ms", "whole answer, ms")
         tables.append(Table(f"{title}; ms at 50 % / 99 %", columns, tuple(rows)))
     return tables
@@ -203,7 +207,7 @@ def tables_of_report(report: LoadReport) -> list[Table]:
 @click.option("--rounds", type=click.IntRange(min=1), default=3, show_default=True)
 @click.option("--branches", default=1, show_default=True)
 @click.option("--tokens", default=64, show_default=True, help="Maximum number of tokens of an answer.")
-@click.option("--slots", default=8, show_default=True)
+@click.option("--max_num_seqs", default=8, show_default=True)
 def main(
     bundle: Path,
     urls: tuple[str, ...],
@@ -214,7 +218,7 @@ def main(
     rounds: int,
     branches: int,
     tokens: int,
-    slots: int,
+    max_num_seqs: int,
 ) -> None:
     """Measure servers beside an engine in this process."""
     numbers = counts_from_text(clients, "--clients", "client")
@@ -227,12 +231,12 @@ def main(
         run = run_now(decoder.bundle, device="cpu", threads=1, arguments=command_words())
         config = decoder.config(branches=branches, max_new_tokens=tokens)
         alone = [next(iter(decoder.generate([prompt], config))) for prompt in prompts]
-        loads = [Load(form, number, prompts, config, slots) for number in numbers for form in get_args(Form)]
-        with served(bundle, ("--slots", slots, "--queue", max(numbers))) as server:
+        loads = [Load(form, number, prompts, config, max_num_seqs) for number in numbers for form in get_args(Form)]
+        with served(bundle, ("--max_num_seqs", max_num_seqs, "--queue", max(numbers))) as server:
             places = {_SERVER: Place(f"{server.url}/v1", MODEL), **places}
             measured = _measured(decoder, places, loads, alone, rounds)
     total = sum(result.tokens for result in alone)
-    report = LoadReport(run, prompt_file(EVAL, None), requests, total, slots, branches, measured)
+    report = LoadReport(run, prompt_file(EVAL, None), requests, total, max_num_seqs, branches, measured)
     show_report(tables_of_report(report), output=output, name="load", record=report)
 
 

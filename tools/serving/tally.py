@@ -63,9 +63,9 @@ def faults_of_metrics(before: Mapping[str, float], after: Mapping[str, float], t
         "lopa_generated_tokens_total": (tally.tokens, float("inf")),
     }
     wrong = [
-        f"{name} counted {counted(name):g}, the clients {least:g} to {most:g}"
-        for name, (least, most) in sorted(bounds.items())
-        if not least <= counted(name) <= most
+        f"{name} counted {counted(name):g}, the clients {lower:g} to {upper:g}"
+        for name, (lower, upper) in sorted(bounds.items())
+        if not lower <= counted(name) <= upper
     ]
     gauges = ("lopa_requests_running", "lopa_requests_waiting", "lopa_cache_used_ratio", "lopa_engine_failed")
     return wrong + [f"{name} is {after[name]:g} with nothing under way" for name in gauges if after[name]]

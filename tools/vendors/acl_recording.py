@@ -42,7 +42,7 @@ class Transcript(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     provoked: dict[str, int]
     """Codes of calls that were made to fail."""
     largest_difference: dict[str, float]
-    """Of the statistics of each gear from those of ONNX Runtime on the CPU, relative to the largest number."""
+    """Of the statistics of each bucket from those of ONNX Runtime on the CPU, relative to the largest number."""
     rules: list[str]
     """Those of the table that these calls have shown to hold."""
 

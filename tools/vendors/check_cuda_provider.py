@@ -33,7 +33,7 @@ _NOT_WHILE_CAPTURING = {
 """Calls that NVIDIA's documentation calls unsafe while a stream is captured, or that wait for it."""
 _LAUNCHES = {"__cudaLaunchKernel", "cudaLaunchKernel"}
 _COSTLY = _NOT_WHILE_CAPTURING | _LAUNCHES | {"cudaMemcpyAsync", "cudaMemsetAsync"}
-_GEAR = {"requests": 1, "branches": 2, "window": 32, "prefix": 64, "wanted": 16}
+_BUCKET = {"requests": 1, "branches": 2, "window": 32, "prefix": 64, "wanted": 16}
 
 
 class CudaCode(IntEnum):
@@ -124,23 +124,23 @@ def stand_ins_for_provider(folder: Path, headers: Path) -> StandInRuntime:
 
 
 def failures_of_bundle(bundle: "Bundle", cuda: StandInRuntime) -> Iterator[str]:
-    """Run one gear twice and another shape once, print what was called, and say what is wrong."""
+    """Run one bucket twice and another shape once, print what was called, and say what is wrong."""
     import onnxruntime
 
     from lopa.runtime.accelerator.arrays import GraphArrays
     from lopa.runtime.accelerator.memory import Buffer
-    from lopa.runtime.bundle.gears import Gear
+    from lopa.runtime.bundle.buckets import ShapeBucket
     from lopa.runtime.cuda.calls import CudaCalls
     from lopa.runtime.cuda.forward import CudaForward
     from lopa.runtime.cuda.memory import CudaMemory
 
-    gear = Gear(**_GEAR, seconds=1.0)
-    other = Gear(**_GEAR | {"branches": 3}, seconds=0.0)
+    bucket = ShapeBucket(**_BUCKET, seconds=1.0)
+    other = ShapeBucket(**_BUCKET | {"branches": 3}, seconds=0.0)
     memory = CudaMemory(CudaCalls(cuda), 0)
-    engine = CudaForward(bundle, memory, [gear])
+    engine = CudaForward(bundle, memory, [bucket])
     print(f"onnxruntime-gpu {onnxruntime.__version__}: {bundle.path.name} opens for CUDA graphs")
 
-    def calls_of_forward(shape: Gear) -> list[str]:
+    def calls_of_forward(shape: ShapeBucket) -> list[str]:
         forms = GraphArrays(bundle.manifest)
         arrays = forms.inputs(shape) | forms.outputs(shape)
         buffers = addresses.setdefault(
@@ -150,18 +150,18 @@ def failures_of_bundle(bundle: "Bundle", cuda: StandInRuntime) -> Iterator[str]:
         engine.enqueue(shape, buffers)
         return cuda.calls()[before:]
 
-    addresses: dict[Gear, dict[str, Buffer]] = {}
-    first, again, without = (calls_of_forward(each) for each in (gear, gear, other))
+    addresses: dict[ShapeBucket, dict[str, Buffer]] = {}
+    first, again, without = (calls_of_forward(each) for each in (bucket, bucket, other))
     engine.close()
-    for title, calls in (("a gear's first forward", first), ("its next", again), ("another shape", without)):
+    for title, calls in (("a bucket's first forward", first), ("its next", again), ("another shape", without)):
         print(f"{title}: {', '.join(f'{count} {name}' for name, count in Counter(calls).items())}")
     yield from failures_of_calls(first, again, without)
 
 
 def failures_of_calls(first: Sequence[str], again: Sequence[str], without: Sequence[str]) -> Iterator[str]:
-    """What is wrong with the calls of a gear's first and next forward, and of a shape that is no gear."""
+    """What is wrong with the calls of a bucket's first and next forward, and of a shape that is no bucket."""
     if first.count("cudaStreamBeginCapture") != 1 or first.count("cudaGraphLaunch") != 1:
-        yield "a gear's first forward should capture one CUDA graph and launch it"
+        yield "a bucket's first forward should capture one CUDA graph and launch it"
     else:
         captured = first[first.index("cudaStreamBeginCapture") : first.index("cudaStreamEndCapture")]
         if unsafe := _NOT_WHILE_CAPTURING & set(captured):
@@ -169,9 +169,9 @@ def failures_of_calls(first: Sequence[str], again: Sequence[str], without: Seque
         if not _LAUNCHES & set(captured):
             yield "the CUDA graph has no kernels"
     if again.count("cudaGraphLaunch") != 1 or _COSTLY & set(again):
-        yield "a gear's next forward should only launch its CUDA graph"
+        yield "a bucket's next forward should only launch its CUDA graph"
     if "cudaStreamBeginCapture" in without or "cudaStreamSynchronize" in without:
-        yield "a shape that is no gear should run as it is and not be waited for"
+        yield "a shape that is no bucket should run as it is and not be waited for"
 
 
 def _function(name: str) -> str:

@@ -3,7 +3,7 @@
 Usage: python -m tools.vendors.record_ascend BUNDLE [--device N] [--peer N] -o TRANSCRIPT.json
        [--against EARLIER.json] [--mark]
 
-Every gear is run, beside ONNX Runtime on the CPU; rows are committed, read and, with --peer, copied to another device;
+Every bucket is run, beside ONNX Runtime on the CPU; rows are committed, read and, with --peer, copied to another device;
 two calls are made to fail. Exit code 1 where something was not as runtime/ascend/acl_contract.json says.
 """
 
@@ -23,7 +23,7 @@ from lopa.runtime.ascend.manifest import ASCEND_ENGINES
 from lopa.runtime.ascend.process import THE_PROCESS
 from lopa.runtime.ascend.session import open_session as open_ascend
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.bundle.gears import Gear
+from lopa.runtime.bundle.buckets import ShapeBucket
 from lopa.runtime.contract import Float32, Statistics, WindowBatch
 from lopa.runtime.contract.stored_floats import float32_from_stored
 from lopa.runtime.errors import MissingBackendError
@@ -41,7 +41,7 @@ from tools.vendors.acl_recording import (
 _TOLERANCE = 1e-2
 """Of the largest number: half precision."""
 _RULES = ["thread", "model context", "input room", "alignment", "teardown"]
-"""Shown to hold by forwards of all gears that agree with the CPU, and a close without an error."""
+"""Shown to hold by forwards of all buckets that agree with the CPU, and a close without an error."""
 
 
 @click.command()
@@ -60,8 +60,8 @@ def main(bundle: Path, device: int, peer: int | None, output: Path, against: Pat
     if against is not None:
         found += differences_of_transcripts(transcript, msgspec.json.decode(against.read_bytes(), type=Transcript))
     found += [
-        f"the gear {gear} differs from the CPU by {difference:.1e} of the largest number"
-        for gear, difference in transcript.largest_difference.items()
+        f"the bucket {bucket} differs from the CPU by {difference:.1e} of the largest number"
+        for bucket, difference in transcript.largest_difference.items()
         if not difference < _TOLERANCE
     ]
     for line in found:
@@ -107,12 +107,14 @@ def transcript_of_machine(bundle: Bundle, device: int, peer: int | None) -> Tran
 
 
 def _run_everything(bundle: Bundle, device: int, peer: int | None) -> dict[str, float]:
-    """Of every gear: how far its statistics are from those of the CPU."""
+    """Of every bucket: how far its statistics are from those of the CPU."""
     plain = open_session(bundle.of_dialect("portable"), "cpu")
     session = open_session(bundle, f"ascend:{device}")
     differences = {}
-    for request, gear in enumerate(_gears(bundle)):
-        differences[str(msgspec.structs.astuple(gear)[:5])] = _difference_of_gear(bundle, gear, request, session, plain)
+    for request, bucket in enumerate(_buckets(bundle)):
+        differences[str(msgspec.structs.astuple(bucket)[:5])] = _difference_of_bucket(
+            bundle, bucket, request, session, plain
+        )
     session.close()
     if peer is not None:
         differences["peers"] = _difference_behind_lent_rows(bundle, device, peer, plain)
@@ -144,18 +146,18 @@ def _difference_behind_lent_rows(bundle: Bundle, device: int, peer: int, plain: 
     return found
 
 
-def _difference_of_gear(bundle: Bundle, gear: Gear, request: int, session: Session, plain: Session) -> float:
-    """Twice the gear's whole window, with rows committed between, and rows read to the host."""
-    requests = tuple(1000 * request + slot for slot in range(gear.requests))
-    batch = _batch(bundle, requests, gear.branches, gear.window, 0)
+def _difference_of_bucket(bundle: Bundle, bucket: ShapeBucket, request: int, session: Session, plain: Session) -> float:
+    """Twice the bucket's whole window, with rows committed between, and rows read to the host."""
+    requests = tuple(1000 * request + slot for slot in range(bucket.requests))
+    batch = _batch(bundle, requests, bucket.branches, bucket.window, 0)
     found = _difference(session.forward(batch), plain.forward(batch))
-    count = min(gear.window, gear.prefix)
+    count = min(bucket.window, bucket.prefix)
     for each in requests:
         for one in (session, plain):
-            one.commit(each, gear.branches - 1, count)
+            one.commit(each, bucket.branches - 1, count)
         rows = zip(*(one.read_rows(each, 0, count).layers for one in (session, plain)), strict=True)
         found = max(found, *(_relative(float32_from_stored(a), float32_from_stored(b)) for a, b in rows))
-    batch = _batch(bundle, requests, gear.branches, gear.window, count)
+    batch = _batch(bundle, requests, bucket.branches, bucket.window, count)
     found = max(found, _difference(session.forward(batch), plain.forward(batch)))
     for each in requests:
         session.release(each)
@@ -169,8 +171,8 @@ def _provoked(recording: RecordingAcl) -> dict[str, int]:
     return {"rt.set_device": recording.rt.set_device(9999), "rt.malloc": recording.rt.malloc(64, 0)[1]}
 
 
-def _gears(bundle: Bundle) -> list[Gear]:
-    return [each.gear for each in ASCEND_ENGINES.read(ASCEND_ENGINES.folders(bundle)[0]).engine.gears]
+def _buckets(bundle: Bundle) -> list[ShapeBucket]:
+    return [each.bucket for each in ASCEND_ENGINES.read(ASCEND_ENGINES.folders(bundle)[0]).engine.buckets]
 
 
 def _batch(bundle: Bundle, requests: tuple[int, ...], branches: int, width: int, start: int) -> WindowBatch:

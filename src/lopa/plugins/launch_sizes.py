@@ -5,9 +5,9 @@ from typing import Literal
 
 Floats = Literal["fp32", "fp16", "bf16"]
 """Types of hidden rows, caches and weights."""
-LEAST_CHANNELS = 16
+MIN_CHANNELS = 16
 """The smallest side of a product of tiles."""
-MOST_SPLITS = 128
+MAX_SPLITS = 128
 """Of the vocabulary: about as many programs as a large GPU runs at once, for the fewest rows."""
 SPLIT_COLUMNS = 128
 """Of the vocabulary, at least, for one split."""
@@ -48,4 +48,4 @@ def head_tiles(floats: Floats) -> HeadTiles:
 
 def splits_from_vocabulary(vocabulary: int) -> int:
     """Into how many parts the vocabulary is cut."""
-    return min(MOST_SPLITS, -(-vocabulary // SPLIT_COLUMNS))
+    return min(MAX_SPLITS, -(-vocabulary // SPLIT_COLUMNS))

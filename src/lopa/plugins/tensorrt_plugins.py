@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from types import GenericAlias
 from typing import Any
 
-from lopa.plugins.launch_sizes import MOST_SPLITS, SPLIT_COLUMNS, Floats, attention_tiles, head_tiles
+from lopa.plugins.launch_sizes import MAX_SPLITS, SPLIT_COLUMNS, Floats, attention_tiles, head_tiles
 from lopa.runtime.contract import TOP_K
 from lopa.runtime.errors import MissingBackendError
 from lopa.runtime.install_hint import pip_install
@@ -124,7 +124,7 @@ def _partials(libraries: _Libraries, inputs: Descriptors) -> tuple[Any, ...]:
     trt, trtp = libraries.trt, libraries.trtp
     hidden, weight, _ = inputs
     requests, branches, queries, _ = hidden.shape_expr
-    splits = trtp.min(trtp.cdiv(weight.shape_expr[1], SPLIT_COLUMNS), MOST_SPLITS)
+    splits = trtp.min(trtp.cdiv(weight.shape_expr[1], SPLIT_COLUMNS), MAX_SPLITS)
     sums = [trtp.from_shape_expr((requests, branches, queries, splits), dtype=trt.float32) for _ in range(3)]
     candidates = (requests, branches, queries, splits, TOP_K)
     types = (trt.float32, trt.int32)

@@ -13,7 +13,7 @@ import numpy as np
 
 from lopa.runtime.errors import BadInputError
 
-MOST_SECONDS = 1e9
+MAX_SECONDS = 1e9
 """Thirty years: what the waiting functions of every system take."""
 _SHOWN = 80
 """Characters of a value in an error."""
@@ -28,30 +28,30 @@ def shown(value: object) -> str:
     return text if len(text) <= _SHOWN else text[:_SHOWN] + "..."
 
 
-def whole_number(name: str, value: Any, *, least: int, most: int) -> int:
+def check_int(name: str, value: Any, *, min: int, max: int) -> int:
     """`value`, an int or numpy's, as an int. Raises BadInputError for any other and outside `least` to `most`."""
     whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
-    if not whole or not least <= value <= most:
+    if not whole or not min <= value <= max:
         raise BadInputError(
-            f"{name} {shown(value)}", expected=f"a whole number from {least} to {most}", remedy=f"correct {name}"
+            f"{name} {shown(value)}", expected=f"a whole number from {min} to {max}", remedy=f"correct {name}"
         )
     return int(value)
 
 
-def real_number(name: str, value: Any, *, least: float, most: float = math.inf, above: bool = False) -> float:
+def check_float(name: str, value: Any, *, min: float, max: float = math.inf, above: bool = False) -> float:
     """`value`, a number or numpy's, as a float, finite and from `least` to `most`; with `above` larger than `least`.
 
     Raises BadInputError for every other.
     """
     number = _float_from(value)
-    if number is None or not least <= number <= most or (above and number == least):
-        low = f"above {least:g}" if above else f"at least {least:g}"
-        span = low if math.isinf(most) else f"{low}, at most {most:g}"
+    if number is None or not min <= number <= max or (above and number == min):
+        low = f"above {min:g}" if above else f"at least {min:g}"
+        span = low if math.isinf(max) else f"{low}, at most {max:g}"
         raise BadInputError(f"{name} {shown(value)}", expected=f"a number {span}", remedy=f"correct {name}")
     return number
 
 
-def truth(name: str, value: Any) -> bool:
+def check_bool(name: str, value: Any) -> bool:
     """`value`, a bool or numpy's, as a bool. Raises BadInputError for every other."""
     if not isinstance(value, (bool, np.bool_)):
         raise BadInputError(f"{name} {shown(value)}", expected="true or false", remedy=f"correct {name}")
@@ -66,7 +66,7 @@ def check_callback(on_step: Any) -> None:
         )
 
 
-def word_among(name: str, value: Any, words: Sequence[str]) -> str:
+def check_choice(name: str, value: Any, words: Sequence[str]) -> str:
     """`value` if it is one of `words`. Raises BadInputError for every other."""
     if not isinstance(value, str) or value not in words:
         raise BadInputError(f"{name} {shown(value)}", expected="one of " + ", ".join(words), remedy="choose one")

@@ -15,7 +15,7 @@ from typing import Any, Self, Unpack, overload
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.costs import CostTable, costs_from_bundle
 from lopa.runtime.bundle.edit import edited_bundle
-from lopa.runtime.checked_values import MOST_SECONDS, check_callback, real_number, truth, whole_number
+from lopa.runtime.checked_values import MAX_SECONDS, check_bool, check_callback, check_float, check_int
 from lopa.runtime.contract.timeline import Timeline
 from lopa.runtime.decoding.branch_budget import BranchBudget
 from lopa.runtime.decoding.candidates import missing_logits
@@ -41,7 +41,7 @@ from lopa.runtime.requests.handle import RequestHandle
 from lopa.runtime.requests.job import Job
 from lopa.runtime.requests.observer import EngineObserver
 from lopa.runtime.requests.pool import RequestPool
-from lopa.runtime.requests.prompt_store import PROMPT_ROWS, PromptStore
+from lopa.runtime.requests.prompt_store import PREFIX_CACHE_TOKENS, PromptStore
 from lopa.runtime.requests.result import Event, GenerationResult, TextEvent
 from lopa.runtime.row_sharing import CheaperForward, always
 from lopa.runtime.sessions.device_errors import TypedSession
@@ -49,7 +49,7 @@ from lopa.runtime.sessions.session import Session
 from lopa.runtime.text.prompt_ids import Prompt, PromptRequest, check_prompts, ids_from_prompt, is_single_prompt
 from lopa.runtime.text.tokenizer import Tokenizer
 
-MOST_PARALLEL = 4096
+MAX_PARALLEL = 4096
 """Requests that may share a forward: each has a prefix cache."""
 
 _LOG = logging.getLogger(__name__)
@@ -217,7 +217,7 @@ class Decoder:
         called after every step with the number of its prompt, from 0, and the step; an error that it raises ends that
         prompt, and the iterator raises it. Raises BadInputError at once for wrong options and for one prompt where
         several are meant. The iterator raises as `stream` does at the first prompt that cannot be used, and for a
-        `parallel` that is no number from 1 to MOST_PARALLEL.
+        `parallel` that is no number from 1 to MAX_PARALLEL.
         """
         check_prompts(prompts)
         check_callback(on_step)
@@ -241,7 +241,7 @@ class Decoder:
         check_prompts(prompts)
         check_callback(on_step)
         config = self.config(config, **options) if options else config
-        parallel = whole_number("parallel", parallel, least=1, most=MOST_PARALLEL)
+        parallel = check_int("parallel", parallel, min=1, max=MAX_PARALLEL)
         pool = self._pool()
         entries = enumerate(prompts)
         pending: deque[RequestHandle] = deque()
@@ -318,7 +318,7 @@ class Decoder:
         plan = self.plan(config)
         check_callback(on_step)
         if deadline is not None:
-            deadline = real_number("deadline", deadline, least=0.0, most=MOST_SECONDS)
+            deadline = check_float("deadline", deadline, min=0.0, max=MAX_SECONDS)
         if plan.draws_from_logits and not self.bundle.manifest.with_logits:
             raise missing_logits(plan)
         if plan.slides and self.bundle.manifest.prediction_shift:
@@ -338,13 +338,13 @@ class Decoder:
             sharing=self._sharing(plan),
             grammar=self._grammar_in_time(config, plan, is_wanted or _always, due),
             handle=RequestHandle(),
-            drafts=truth("drafts", drafts),
+            drafts=check_bool("drafts", drafts),
             on_step=on_step,
             submitted=submitted,
             deadline=due,
         )
 
-    def _pool(self, prompt_rows: int = PROMPT_ROWS, observer: EngineObserver | None = None) -> RequestPool:
+    def _pool(self, prompt_rows: int = PREFIX_CACHE_TOKENS, observer: EngineObserver | None = None) -> RequestPool:
         """Return an empty pool on this decoder's session, which keeps up to `prompt_rows` rows of prompts for reuse."""
         return RequestPool(
             TypedSession(self.session),
@@ -434,9 +434,9 @@ class Decoder:
 
     def _sharing(self, plan: DecodingPlan) -> Pays | None:
         """Return where rows that are equal on several branches are computed once; None for nowhere."""
-        if plan.shared_rows == "auto":
+        if plan.deduplicate_rows == "auto":
             return self._cheaper_forward
-        return always if plan.shared_rows == "always" else None
+        return always if plan.deduplicate_rows == "always" else None
 
     def _results(
         self,

@@ -4,14 +4,14 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.checked_values import MOST_SECONDS, real_number, whole_number
+from lopa.runtime.checked_values import MAX_SECONDS, check_float, check_int
 from lopa.runtime.contract.timeline import Timeline
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.parallel.branch_session import STALL_SECONDS, BranchParallelSession
 from lopa.runtime.sessions.cpu_cores import check_devices, cores_from_device
 from lopa.runtime.sessions.session import Session, open_session
 
-MOST_THREADS = 1024
+MAX_THREADS = 1024
 """Of one device: a thread pool is made of them before anything is computed."""
 
 
@@ -33,13 +33,13 @@ def session_from_devices(
     `open_session`; what was opened is closed then.
     """
     check_devices(devices)
-    stall_seconds = real_number("a device's time limit", stall_seconds, least=0.0, most=MOST_SECONDS, above=True)
+    stall_seconds = check_float("a device's time limit", stall_seconds, min=0.0, max=MAX_SECONDS, above=True)
     if timeline is not None and not isinstance(timeline, Timeline):
         raise BadInputError(
             f"a timeline of type {type(timeline).__name__}", expected="a Timeline, or None", remedy="e.g. Timeline()"
         )
     if threads is not None:
-        threads = whole_number("threads", threads, least=1, most=MOST_THREADS)
+        threads = check_int("threads", threads, min=1, max=MAX_THREADS)
     if len(devices) == 1 and cores_from_device(devices[0]) is None:
         return open_session(bundle, devices[0], threads=threads, timeline=timeline)
     with ExitStack() as opened:

@@ -15,8 +15,8 @@ from types import TracebackType
 from typing import Any, Self, Unpack
 
 from lopa.runtime.bundle.manifest import Manifest
-from lopa.runtime.checked_values import MOST_SECONDS, check_callback, real_number, whole_number
-from lopa.runtime.decoder import MOST_PARALLEL, Decoder
+from lopa.runtime.checked_values import MAX_SECONDS, check_callback, check_float, check_int
+from lopa.runtime.decoder import MAX_PARALLEL, Decoder
 from lopa.runtime.decoding.decoding import Step
 from lopa.runtime.errors import (
     BadInputError,
@@ -30,56 +30,70 @@ from lopa.runtime.generation_config import GenerationConfig, GenerationOptions
 from lopa.runtime.grammar.limits import GrammarLimits
 from lopa.runtime.parallel.branch_session import STALL_SECONDS
 from lopa.runtime.plan import DecodingPlan
-from lopa.runtime.requests.admission import JOINING_ROWS, Admission
+from lopa.runtime.plan.renamed_options import accept_former_arguments
+from lopa.runtime.requests.admission import MAX_NUM_BATCHED_TOKENS, Admission
 from lopa.runtime.requests.handle import RequestHandle
 from lopa.runtime.requests.job import Job
 from lopa.runtime.requests.observer import EngineObserver, checked_observer
 from lopa.runtime.requests.prepared import PreparedRequest
-from lopa.runtime.requests.prompt_store import PROMPT_ROWS
+from lopa.runtime.requests.prompt_store import PREFIX_CACHE_TOKENS
 from lopa.runtime.requests.reservation import Reservation
 from lopa.runtime.requests.status import EngineStatus
 from lopa.runtime.sessions.device_errors import failure_of_device
 from lopa.runtime.text.prompt_ids import Prompt, PromptRequest, check_prompts
 
-SLOTS = 8
+MAX_NUM_SEQS = 8
 QUEUE_LIMIT = 64
-MOST_WAITING = 10**6
-MOST_PROMPT_ROWS = 2**40
-"""None is allocated before there is a prompt to keep."""
+MAX_WAITING = 10**6
+MAX_PREFIX_CACHE_TOKENS = 2**40
+_RENAMED = {
+    "slots": "max_num_seqs",
+    "joining_rows": "max_num_batched_tokens",
+    "prompt_rows": "prefix_cache_tokens",
+}
+"""Current name of each former argument."""
 
 
 class Engine:
     """Decodes the requests of any number of threads with one decoder, which nothing else uses meanwhile.
 
-    Requests join at the next round in the order in which they came, as soon as fewer than `slots` run. A result is the
-    same whatever else runs (docs/engine.md says how far). Every handle ends: with a result, with its request's own
+    Requests join at the next round in the order in which they came, as soon as fewer than `max_num_seqs` run. A
+    result is the same whatever else runs (docs/engine.md says how far). Every handle ends: with a result, with its request's own
     error, or, when the device fails, with an EngineFailedError. Closing cancels what has not ended, draining waits for
     it. Every method may be called from any thread.
     """
 
+    @accept_former_arguments(_RENAMED)
     def __init__(
         self,
         decoder: Decoder,
         *,
-        slots: int = SLOTS,
+        max_num_seqs: int = MAX_NUM_SEQS,
         queue_limit: int = QUEUE_LIMIT,
-        prompt_rows: int = PROMPT_ROWS,
-        joining_rows: int = JOINING_ROWS,
+        prefix_cache_tokens: int = PREFIX_CACHE_TOKENS,
+        max_num_batched_tokens: int = MAX_NUM_BATCHED_TOKENS,
         observer: EngineObserver | None = None,
     ) -> None:
-        """`slots` requests run at once, each with a prefix cache, and `queue_limit` more may wait.
+        """Start an engine on `decoder`, which stays open when the engine closes.
 
-        `prompt_rows` rows of prompts are kept for requests with the same prompt (0: none; window="block_causal" only).
-        Requests whose prompts have `joining_rows` rows in all may join a round; a longer prompt waits so many rounds as
-        would have had its rows, if something else runs. `observer` hears of rounds, admissions and ends.
+        Args:
+            decoder: The decoder whose session computes the forwards.
+            max_num_seqs: Maximum number of requests that run at once, each with its own prefix cache.
+            queue_limit: Maximum number of waiting requests.
+            prefix_cache_tokens: Prompt tokens whose keys and values are kept for later requests with the same prompt;
+                0 keeps none. Only used with window="block_causal".
+            max_num_batched_tokens: Maximum number of prompt tokens of the requests that join in one round. While other
+                requests run, a longer prompt first waits for the rounds that its tokens would have filled.
+            observer: Receives a report of every round, admission and end.
 
-        The decoder stays open when the engine closes. Raises BadInputError for a number that is too small or too large
-        and for an observer that is none.
+        Raises BadInputError for a number out of range and for an observer without the expected methods.
         """
-        self._slots = whole_number("slots", slots, least=1, most=MOST_PARALLEL)
-        self._queue_limit = whole_number("queue_limit", queue_limit, least=0, most=MOST_WAITING)
-        rows = whole_number("prompt_rows", prompt_rows, least=0, most=MOST_PROMPT_ROWS)
-        self._admission = Admission(whole_number("joining_rows", joining_rows, least=1, most=MOST_PROMPT_ROWS))
+        self._max_num_seqs = check_int("max_num_seqs", max_num_seqs, min=1, max=MAX_PARALLEL)
+        self._queue_limit = check_int("queue_limit", queue_limit, min=0, max=MAX_WAITING)
+        rows = check_int("prefix_cache_tokens", prefix_cache_tokens, min=0, max=MAX_PREFIX_CACHE_TOKENS)
+        self._admission = Admission(
+            check_int("max_num_batched_tokens", max_num_batched_tokens, min=1, max=MAX_PREFIX_CACHE_TOKENS)
+        )
         self._decoder = decoder
         self._closes_decoder = False
         self._pool = decoder._pool(rows, checked_observer(observer))
@@ -101,6 +115,7 @@ class Engine:
         self._worker.start()
 
     @classmethod
+    @accept_former_arguments(_RENAMED)
     def open(
         cls,
         path: Path | str,
@@ -108,10 +123,10 @@ class Engine:
         *,
         threads: int | None = None,
         device_timeout: float = STALL_SECONDS,
-        slots: int = SLOTS,
+        max_num_seqs: int = MAX_NUM_SEQS,
         queue_limit: int = QUEUE_LIMIT,
-        prompt_rows: int = PROMPT_ROWS,
-        joining_rows: int = JOINING_ROWS,
+        prefix_cache_tokens: int = PREFIX_CACHE_TOKENS,
+        max_num_batched_tokens: int = MAX_NUM_BATCHED_TOKENS,
         observer: EngineObserver | None = None,
         grammar_limits: GrammarLimits | None = None,
     ) -> Self:
@@ -126,10 +141,10 @@ class Engine:
         try:
             engine = cls(
                 decoder,
-                slots=slots,
+                max_num_seqs=max_num_seqs,
                 queue_limit=queue_limit,
-                prompt_rows=prompt_rows,
-                joining_rows=joining_rows,
+                prefix_cache_tokens=prefix_cache_tokens,
+                max_num_batched_tokens=max_num_batched_tokens,
                 observer=observer,
             )
         except BadInputError:
@@ -173,10 +188,10 @@ class Engine:
                 running=_unfinished(self._admitted),
                 waiting=len(self._waiting),
                 reserved=self._places_held(),
-                slots=self._slots,
+                max_num_seqs=self._max_num_seqs,
                 queue_limit=self._queue_limit,
                 cache_rows=self._load.cache_rows,
-                cache_rows_limit=self._slots * self.manifest.dimensions.max_positions,
+                cache_rows_limit=self._max_num_seqs * self.manifest.dimensions.max_positions,
                 prompt_rows=self._load.prompt_rows,
                 stored_rows=self._load.stored_rows,
                 saved_rows=self._load.saved_rows,
@@ -305,7 +320,7 @@ class Engine:
 
         Raises BadInputError for a number that is too small, QueueFullError and EngineClosedError.
         """
-        whole_number("count", count, least=1, most=MOST_PARALLEL + MOST_WAITING)
+        check_int("count", count, min=1, max=MAX_PARALLEL + MAX_WAITING)
         with self._changed:
             self._check_takes(count)
             self._held.append(reservation := Reservation(count))
@@ -324,7 +339,7 @@ class Engine:
         and on the engine's own thread, which would wait for itself.
         """
         if timeout is not None:
-            timeout = real_number("timeout", timeout, least=0.0, most=MOST_SECONDS)
+            timeout = check_float("timeout", timeout, min=0.0, max=MAX_SECONDS)
         if threading.current_thread() is self._worker:
             raise BadInputError(
                 "drain() on the engine's own thread",
@@ -383,7 +398,7 @@ class Engine:
             leaving = [(job, each) for job in self._waiting if (each := job.leaving()).handles]
             gone = {job for job, each in leaving if each.everyone}
             in_time = [job for job in self._waiting if job not in gone]
-            rows = [self._pool.rows_to_compute(job) for job in in_time[: self._slots - len(self._pool)]]
+            rows = [self._pool.rows_to_compute(job) for job in in_time[: self._max_num_seqs - len(self._pool)]]
             count = self._admission.number_joining(rows, nothing_runs=not len(self._pool))
             joining, self._waiting = in_time[:count], in_time[count:]
             self._admitted = [job for job in self._admitted if not job.done] + joining
@@ -478,11 +493,11 @@ class Engine:
                 )
             taken = self._places_taken()
             held = self._places_held(but_of=reservation)
-            if taken + held + count > self._slots + self._queue_limit:
+            if taken + held + count > self._max_num_seqs + self._queue_limit:
                 what = "a request more" if count == 1 else f"{count} requests more"
                 raise QueueFullError(
                     f"{what}, while {taken} are not done{f' and {held} are on their way' if held else ''}",
-                    expected=f"at most {self._slots} that run and {self._queue_limit} that wait",
+                    expected=f"at most {self._max_num_seqs} that run and {self._queue_limit} that wait",
                     remedy="submit again when one is done, or open the engine with a larger queue_limit",
                 )
 

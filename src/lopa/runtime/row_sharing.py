@@ -10,7 +10,7 @@ from lopa.runtime.bundle.network import HEAD, network_from_dimensions
 from lopa.runtime.contract import tiles
 from lopa.runtime.state.windows import Windows
 
-LEAST_SAVED = 0.05
+MIN_SAVED = 0.05
 """Share of a forward's time that has to be saved: less is within the error of an estimate."""
 ATTENTION = 2.0
 """How many operations of a product with float32 weights take as long as one of attention (measured:
@@ -47,7 +47,7 @@ class CheaperForward:
         prefix = tiles(windows.prefix)
         apart = self._cost(branches, branches * width, prefix + width, windows.logits_index.size)
         together = self._cost(branches, rows, prefix + rows, wanted)
-        return together < (1 - LEAST_SAVED) * apart
+        return together < (1 - MIN_SAVED) * apart
 
     def _cost(self, branches: int, rows: int, seen: int, wanted: int) -> float:
         """Of a forward of so many rows, each of which attends over so many: seconds, or work where no table is.

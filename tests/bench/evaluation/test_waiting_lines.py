@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lopa.bench.eval_set import EvalItem, eval_set_from_jsonl
-from lopa.bench.evaluation.waiting_lines import MOST_LENGTH, NAMES, TASKS, line_question, lines_of_task
+from lopa.bench.evaluation.waiting_lines import MAX_LENGTH, NAMES, TASKS, line_question, lines_of_task
 from lopa.runtime.errors import BadInputError
 
 
@@ -87,10 +87,10 @@ def test_a_seed_decides(tmp_path: Path) -> None:
 
 def test_the_longest_line_has_names_enough() -> None:
     assert len(set(NAMES)) == len(NAMES)
-    assert line_question(TASKS["insert_random"], MOST_LENGTH, random.Random(0)).answer.count(",") == MOST_LENGTH
+    assert line_question(TASKS["insert_random"], MAX_LENGTH, random.Random(0)).answer.count(",") == MAX_LENGTH
 
 
-@pytest.mark.parametrize("numbers", [{"count": 0}, {"length": 1}, {"length": MOST_LENGTH + 1}, {"count": 10**7}])
+@pytest.mark.parametrize("numbers", [{"count": 0}, {"length": 1}, {"length": MAX_LENGTH + 1}, {"count": 10**7}])
 def test_impossible_numbers_are_refused(numbers: dict[str, int]) -> None:
     with pytest.raises(BadInputError):
         lines_of_task("copy", **{"count": 1, "length": 3, "seed": 0, **numbers})

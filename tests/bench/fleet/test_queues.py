@@ -54,7 +54,7 @@ def test_slots_that_do_not_slow_each_other_down_wait_as_erlang_says() -> None:
     lengths = [max(1, round(rounds * each)) for each in QUANTILES]
     decodes = decodes_of(*([decode([1] * length)] for length in lengths))
     costs = costs_of(lambda _: 0.0, round_seconds=1 / rounds)
-    found = run(decodes, costs, load=load, slots=slots, seconds=8000.0, seed=5, joining_rows=2**20)
+    found = run(decodes, costs, load=load, slots=slots, seconds=8000.0, seed=5, max_num_batched_tokens=2**20)
     load *= float(np.mean(lengths)) / rounds  # in answers' times
     tail = load**slots / factorial(slots) / (1 - load / slots)
     waits = tail / (sum(load**k / factorial(k) for k in range(slots)) + tail)

@@ -27,8 +27,8 @@ def test_medians_ratios_and_differences() -> None:
     best = np.array([[[5, 6, 7, 8]]])
     answers = {"a": statistics_of(best, -1.0), "b": statistics_of(np.array([[[5, 6, 7, 9]]]), -1.25)}
     a, b = results_of_shape(SHAPES[0], {"a": [3.0, 1.0, 2.0], "b": [0.5, 0.5, 4.0]}, answers)
-    assert (a.side, a.median, a.least, a.ratio, a.same_best, a.logprob_error) == ("a", 2.0, 1.0, 1.0, 1.0, 0.0)
-    assert (b.side, b.median, b.least, b.ratio, b.same_best, b.logprob_error) == ("b", 0.5, 0.5, 4.0, 0.75, 0.25)
+    assert (a.side, a.median, a.min, a.ratio, a.same_best, a.logprob_error) == ("a", 2.0, 1.0, 1.0, 1.0, 0.0)
+    assert (b.side, b.median, b.min, b.ratio, b.same_best, b.logprob_error) == ("b", 0.5, 0.5, 4.0, 0.75, 0.25)
 
 
 def test_sides_run_in_turns_on_the_same_prefix_and_windows(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ import pytest
 from lopa.bench.forward import costs
 from lopa.bench.forward.costs import (
     GRIDS,
-    LEAST_ROUNDS,
+    MIN_ROUNDS,
     CostMeasurement,
     Schedule,
     host_cost,
@@ -117,7 +117,7 @@ def test_what_was_measured_is_a_table_once_it_is_enough(
     decoder: Decoder, monkeypatch: pytest.MonkeyPatch, forwards: int, kept: bool
 ) -> None:
     monkeypatch.setattr(costs, "host_cost", lambda _: (1e-3, 1e-4))
-    measurement = CostMeasurement(decoder, replace(SMALL, rounds=LEAST_ROUNDS + 1), threads=1)
+    measurement = CostMeasurement(decoder, replace(SMALL, rounds=MIN_ROUNDS + 1), threads=1)
     assert measurement.costs is None
 
     def stop(done: int, _total: int) -> None:

@@ -14,12 +14,12 @@ def test_rates_are_operations_and_bytes_over_seconds(monkeypatch: pytest.MonkeyP
     tried: list[float] = []
     said = iter([0.001, 0.01, 0.008, 0.5, 0.125])
 
-    def least(work: Callable[[], object], device: str, seconds: float) -> float:
+    def min(work: Callable[[], object], device: str, seconds: float) -> float:
         work()
         tried.append(seconds)
         return next(said)
 
-    monkeypatch.setattr(torch_rates, "_least_seconds", least)
+    monkeypatch.setattr(torch_rates, "_least_seconds", min)
     rates = measured_torch_rates("cpu", torch.float32)
     assert tried == [0, 0, 1, 1, 1]
     assert rates.float32 == rates.int8 == 2 * 1024**3 / 0.008

@@ -176,7 +176,9 @@ def test_configs_start_from_the_bundle(decoder: Decoder) -> None:
     assert "branches" not in settings
     for variant in VARIANTS:
         config = variant_config(decoder, variant, published=True)
-        assert config == GenerationConfig.reference(**settings, strategy=variant.strategy, branches=variant.branches)
+        assert config == GenerationConfig(
+            reference=True, **settings, strategy=variant.strategy, branches=variant.branches
+        )
 
 
 def test_auto_is_measured_where_the_bundle_has_a_cost_table(
@@ -200,8 +202,8 @@ def test_limits_and_scores_by_what_the_prompts_say(decoder: Decoder, items: list
     item = replace(
         items[0], kind="x", scoring="text", answer=answer, max_new_tokens=8, limits=(0.25, 0.5), drawn_limits=(0.125,)
     )
-    slow, fast = Variant("slow", "vanilla"), Variant("fast", "top_n", options=(("per_step", 8),))
-    drawn = Variant("drawn", "top_n", options=(("per_step", 8), ("temperature", 1.0)))
+    slow, fast = Variant("slow", "vanilla"), Variant("fast", "top_n", options=(("tokens_per_step", 8),))
+    drawn = Variant("drawn", "top_n", options=(("tokens_per_step", 8), ("temperature", 1.0)))
     rows = measured_rows(decoder, [item], (slow, fast, drawn))
     found = {row.config: row.default for row in rows}
     assert found["slow"].steps > 2
@@ -282,7 +284,7 @@ def test_what_a_bundle_cannot_be_decoded_with_is_left_out_of_all(tiny_bundle: Pa
         bundle = replace(decoder.bundle, manifest=manifest)
         slides = Decoder(bundle, decoder.session, decoder.tokenizer)
         names = {variant.curve_name for variant in variants_that_fit(slides, every)}
-        assert not any(name.startswith("lossless") for name in names)
+        assert not any(name.startswith("speculative") for name in names)
         assert {"threshold", "vanilla"} <= names
 
 

@@ -34,15 +34,15 @@ def block_diffusion(
     new: int,
     mask: int,
     end: int,
-    published: bool,
+    reference: bool,
 ) -> tuple[list[int], list[PlainFills]]:
-    """The answer, in published mode to the end of its last block, and the steps.
+    """The answer, in reference mode to the end of its last block, and the steps.
 
     `steps` of equal size for a block; None: at least one position a step. Published: where too few masks are left for a
     step's share the best of all rows are written, decided ones too; blocks are whole; the mask may be proposed.
     """
     total = len(prompt) + new
-    if published:
+    if reference:
         total = -(-total // block) * block
     ids: list[int | None] = [*prompt, *[None] * (total - len(prompt))]
     found: list[PlainFills] = []
@@ -61,20 +61,20 @@ def block_diffusion(
                 network, [mask if each is None else each for each in ids[:stop]], list(range(stop)), allowed
             )
             own = logits[start:stop]
-            if not published:
+            if not reference:
                 own[:, mask] = -torch.inf
             best = own.softmax(-1).topk(2, dim=-1)
-            chosen, margins = _chosen(cells, best.values[:, 0], rule, threshold, share, published)
+            chosen, margins = _chosen(cells, best.values[:, 0], rule, threshold, share, reference)
             margins += [float(best.values[i, 0] - best.values[i, 1]) for i in chosen]
             written = {start + i: int(best.indices[i, 0]) for i in sorted(chosen)}
             for position, token in written.items():
                 ids[position] = None if token == mask else token
             found.append(PlainFills(written, min(margins)))
-            if not published and _is_over(ids[len(prompt) :], end):
+            if not reference and _is_over(ids[len(prompt) :], end):
                 break
         answer = ids[len(prompt) : stop]
         if end in answer:
-            if published:
+            if reference:
                 return [token for token in answer if token is not None], found
             if _is_over(answer, end):
                 return [token for token in answer[: answer.index(end) + 1] if token is not None], found
@@ -87,7 +87,7 @@ def _is_over(answer: list[int | None], end: int) -> bool:
 
 
 def _chosen(
-    cells: list[int | None], sure: torch.Tensor, rule: Rule, threshold: float, share: int, published: bool
+    cells: list[int | None], sure: torch.Tensor, rule: Rule, threshold: float, share: int, reference: bool
 ) -> tuple[list[int], list[float]]:
     """Rows of a block to write, and how far each choice was from another one."""
     undecided = torch.tensor([cell is None for cell in cells])
@@ -100,9 +100,9 @@ def _chosen(
         margins += (sure[undecided] - threshold).abs().tolist()
         if len(above) >= share:
             return above, margins
-    if not published:
+    if not reference:
         share = min(share, int(undecided.sum()))
     ordered = sure[undecided].sort(descending=True).values
     margins += (ordered[:-1] - ordered[1:])[: share + 1].tolist()
-    # In float32, as the published code has it: which of equal values topk takes depends on the type's loop.
+    # In float32, as the reference code has it: which of equal values topk takes depends on the type's loop.
     return masked.float().topk(min(share, len(cells))).indices.tolist(), margins

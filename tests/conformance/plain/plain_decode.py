@@ -72,5 +72,5 @@ def plain_decode(
 
 
 def _summed(logits: Array) -> Array:
-    most = logits.max(axis=1, keepdims=True)
-    return most + np.log(np.exp(logits - most).sum(axis=1, keepdims=True))
+    upper = logits.max(axis=1, keepdims=True)
+    return upper + np.log(np.exp(logits - upper).sum(axis=1, keepdims=True))

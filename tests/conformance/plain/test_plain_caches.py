@@ -164,7 +164,7 @@ def random_default_config(rng: np.random.Generator, manifest: Manifest) -> Gener
             config = random_config(rng, cast(Decoder, stand_in))
             config = dataclasses.replace(
                 config,
-                published=False,
+                reference=False,
                 temperature=float(rng.choice([0.0, 0.0, 0.7])),
                 top_k=None,
                 top_p=None,
@@ -183,7 +183,7 @@ def random_default_config(rng: np.random.Generator, manifest: Manifest) -> Gener
                     block_steps=None,
                 )
             if rng.random() < 0.3:
-                config = dataclasses.replace(config, lossless=True, branches=int(rng.integers(2, 5)))
+                config = dataclasses.replace(config, speculative=True, branches=int(rng.integers(2, 5)))
             plan_of(config)
         except BadInputError:
             continue
@@ -316,7 +316,7 @@ RULES: dict[str, tuple[Any, dict[str, Any]]] = {
     "threshold": (above(0.6), {"skip_threshold": 0.6}),
     "vanilla": (best(1), {}),
     "sequential": (first, {}),
-    "top_n": (best(3), {"per_step": 3}),
+    "top_n": (best(3), {"tokens_per_step": 3}),
 }
 CACHES = [
     ("none", "full", "prompt"),
@@ -353,7 +353,7 @@ def compared(model: Model, rng: np.random.Generator, cache: str, window: str, al
         if margin < CLOSE:
             ties += 1
             continue
-        for own in (config, dataclasses.replace(config, lossless=True, branches=int(rng.integers(2, 5)))):
+        for own in (config, dataclasses.replace(config, speculative=True, branches=int(rng.integers(2, 5)))):
             assert answer_of(model, prompt, own) == expected, (own, prompt)
         tokens += len(expected)
     return tokens, ties

@@ -94,7 +94,7 @@ def test_what_is_committed_is_as_in_one_causal_pass_over_the_answer(network: Sma
 
 
 def test_one_position_a_step(network: SmallNetwork) -> None:
-    """vanilla fills the best, sequential the first."""
+    """Vanilla fills the best, sequential the first."""
     prompt = prompts(1)[3]
     answer, plain = wedlm(network.network, prompt, new=20, mask=MASK, end=END, threshold=-np.inf)
     ours, steps = network.decode(prompt, sliding(strategy="vanilla", max_new_tokens=20))

@@ -22,7 +22,7 @@ def call(
     precision: Precision = "origin",
     int8: bool = False,
 ) -> AtcCall:
-    return AtcCall("portable.onnx", "gears", soc, precision, int8, inputs, tuples)
+    return AtcCall("portable.onnx", "buckets", soc, precision, int8, inputs, tuples)
 
 
 def many(count: int) -> list[tuple[int, int]]:
@@ -50,19 +50,19 @@ def test_what_atc_takes(good: AtcCall) -> None:
 @pytest.mark.parametrize(
     ("bad", "code", "said"),
     [
-        (call((1, 2)), "E10035", "1 gear with dynamic_dims"),
-        (call(*many(101)), "E10036", "101 gears for Ascend910B1, which takes at most 100"),
+        (call((1, 2)), "E10035", "1 bucket with dynamic_dims"),
+        (call(*many(101)), "E10036", "101 buckets for Ascend910B1, which takes at most 100"),
         (call(*many(257), soc="Ascend950PR_9599"), "E10036", "at most 256"),
-        (call((1, 2), (3,)), "E10037", "gears with 1 and 2 numbers"),
-        (call((1, 2), (3, 4), (1, 2)), "E10039", "2 gears with the dims 1, 2"),
-        (call(), "E10001", "2 open axes and no gears"),
+        (call((1, 2), (3,)), "E10037", "buckets with 1 and 2 numbers"),
+        (call((1, 2), (3, 4), (1, 2)), "E10039", "2 buckets with the dims 1, 2"),
+        (call(), "E10001", "2 open axes and no buckets"),
         (call((1, 2), (3, 4), inputs=FIXED), "E10040", "no open axis"),
         (call((1, 2, 3), (3, 4, 5)), "E10045", "for 2 open axes"),
         (call((1, 2), (0, 4)), "", "a size of zero"),
         (call(inputs=(msgspec.structs.replace(X, dims=[1, 0]),)), "", "a size of zero"),
         (call(inputs=(msgspec.structs.replace(X, dims=[1] * 5),)), "", "x has 5 axes; keep to 4"),
-        (call(*[(n,) * 132 for n in (1, 2)], inputs=(Y,) * 66 + (X,) * 66), "", "gears with 264 dims"),
-        (call((1, 2), (3, 4), int8=True, precision="fp16"), "", "int8 with gears"),
+        (call(*[(n,) * 132 for n in (1, 2)], inputs=(Y,) * 66 + (X,) * 66), "", "buckets with 264 dims"),
+        (call((1, 2), (3, 4), int8=True, precision="fp16"), "", "int8 with buckets"),
         (call(inputs=FIXED, int8=True), "", "int8 with precision origin"),
         (call((1, 2), (3, 4), soc="Ascend310P3", precision="bf16"), "", "precision bf16 for Ascend310P3"),
     ],

@@ -15,7 +15,7 @@ from onnx_ir.passes import common
 
 from lopa.export.cpu_graph import vocabulary_statistics
 from lopa.export.cpu_graph.vocabulary_statistics import (
-    LEAST_VOCABULARY,
+    MIN_VOCABULARY,
     VocabularyStatisticsPass,
     group_of_vocabulary,
 )
@@ -28,7 +28,7 @@ Array = npt.NDArray[Any]
 
 LARGE, PRIME = 80_000, 80_021
 """Groups of 64 ids; groups of one, since no size divides it."""
-SUMMED = {LARGE: 4e-6, LEAST_VOCABULARY: 4e-6, PRIME: 3e-5}
+SUMMED = {LARGE: 4e-6, MIN_VOCABULARY: 4e-6, PRIME: 3e-5}
 """Allowed difference from float64: two units of the greatest logits; one sum over all ids loses more."""
 NAMES = (TOPK_IDS, TOPK_LOGPROBS, ENTROPY)
 
@@ -53,7 +53,7 @@ def head(tiny_bundle: Path) -> bytes:
 @pytest.fixture
 def any_vocabulary(monkeypatch: pytest.MonkeyPatch) -> None:
     """The pass takes small ones too."""
-    monkeypatch.setattr(vocabulary_statistics, "LEAST_VOCABULARY", 1)
+    monkeypatch.setattr(vocabulary_statistics, "MIN_VOCABULARY", 1)
 
 
 def _answers(graph: bytes | Path, inputs: Mapping[str, Array]) -> list[Array]:
@@ -88,7 +88,7 @@ def _in_float64(logits: Array, temperature: Array) -> tuple[Array, Array, Array]
     return ids, np.take_along_axis(logprobs, ids, -1), -(np.exp(logprobs) * logprobs).sum(-1)
 
 
-@pytest.mark.parametrize("vocabulary", [LARGE, PRIME, LEAST_VOCABULARY])
+@pytest.mark.parametrize("vocabulary", [LARGE, PRIME, MIN_VOCABULARY])
 def test_random_logits_of_several_requests(head: bytes, vocabulary: int) -> None:
     rng = np.random.default_rng(vocabulary)
     logits = rng.normal(0, 3, (2, 3, 2, vocabulary)).astype(np.float32)
@@ -143,7 +143,7 @@ def test_groups_divide_the_vocabulary() -> None:
 
 def test_small_vocabularies_and_graphs_without_statistics_stay(head: bytes) -> None:
     model = ir.from_proto(onnx.load_from_string(head))
-    assert not VocabularyStatisticsPass(LEAST_VOCABULARY - 1)(model).modified
+    assert not VocabularyStatisticsPass(MIN_VOCABULARY - 1)(model).modified
     assert model.graph.outputs[0].producer().op_type == "TopK"  # type: ignore[union-attr]
     del model.graph.outputs[:]
     assert not VocabularyStatisticsPass(LARGE)(model).modified

@@ -58,7 +58,7 @@ def test_rows_that_branches_share_change_no_token(wedlm: Bundle) -> None:
     with Decoder.open(wedlm.path, threads=1) as decoder:
         for prompt, config in some_mix(7, decoder):
             apart, once = (
-                deque(decoder.stream(prompt, replace(config, shared_rows=on), on_step=heard), maxlen=1)[0]
+                deque(decoder.stream(prompt, replace(config, deduplicate_rows=on), on_step=heard), maxlen=1)[0]
                 for on, heard in ((False, None), (True, steps.append))
             )
             assert once.result.token_ids == apart.result.token_ids

@@ -10,7 +10,7 @@ from lopa.export.graph.lint import LintedGraph, Violation
 
 
 def _graph(*imports: tuple[str, int]) -> LintedGraph:
-    """y = x [2, n] @ w [4, 3], z = an operator of another domain, of which nothing can be inferred."""
+    """Y = x [2, n] @ w [4, 3], z = an operator of another domain, of which nothing can be inferred."""
     nodes = [
         make.make_node("MatMul", ["x", "w"], ["y"], name="product"),
         make.make_node("FusedThing", ["y"], ["z"], domain="com.microsoft"),

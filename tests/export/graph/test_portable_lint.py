@@ -217,7 +217,7 @@ def test_the_exporter_stops_at_a_violation(clean: onnx.ModelProto) -> None:
 
 def test_nothing_is_left_of_an_export_that_breaks_a_rule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     checkpoint = small_checkpoint(tmp_path / "checkpoint", changes={"num_hidden_layers": 1})
-    monkeypatch.setattr("lopa.export.graph.portable_lint.MOST_AXES", 3)
+    monkeypatch.setattr("lopa.export.graph.portable_lint.MAX_AXES", 3)
     with pytest.raises(CheckFailedError, match="has 4 axes"):
         bundle_from_checkpoint(checkpoint, tmp_path / "bundle", dialects=("portable",), with_logits=True)
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]

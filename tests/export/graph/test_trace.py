@@ -121,7 +121,7 @@ def test_onnx_runtime_agrees_with_the_module(
 
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
-    st.tuples(*(st.integers(1, most) for most in (3, 5, 20, 3, 12))),
+    st.tuples(*(st.integers(1, upper) for upper in (3, 5, 20, 3, 12))),
     st.integers(0, 1 << 30),
 )
 def test_any_sizes(

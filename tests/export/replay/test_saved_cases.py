@@ -91,11 +91,11 @@ def test_both_dialects_and_a_wrong_weight(both: Path, tmp_path: Path) -> None:
 
 def test_shapes_of_all_forwards_fit_the_written_range(tiny_bundle: Path, tmp_path: Path) -> None:
     folder = saved(tiny_bundle, tmp_path / "cases")
-    least, best, most = (folder / "trt-shapes.txt").read_text().splitlines()
-    assert least.startswith("--trt-min-shapes input_ids:[1,1,1] position_ids:[1,1,1] window_mask:[1,1,1,1] ")
-    assert most.startswith("--trt-max-shapes input_ids:[3,3,20] ")
-    assert best.replace("--trt-opt-", "--trt-max-") == most
-    names = {word.partition(":")[0] for word in most.split()[1:]}
+    lower, best, upper = (folder / "trt-shapes.txt").read_text().splitlines()
+    assert lower.startswith("--trt-min-shapes input_ids:[1,1,1] position_ids:[1,1,1] window_mask:[1,1,1,1] ")
+    assert upper.startswith("--trt-max-shapes input_ids:[3,3,20] ")
+    assert best.replace("--trt-opt-", "--trt-max-") == upper
+    names = {word.partition(":")[0] for word in upper.split()[1:]}
     assert names == set(load_json(str(folder / "inputs.json"))[0])
 
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from signal import SIGINT
 from types import ModuleType
 
-from tests.gears import gear
-from tests.runtime.tensorrt.gears import target
+from tests.buckets import bucket
+from tests.runtime.tensorrt.buckets import target
 from tests.runtime.tensorrt.stand_in_tensorrt import stand_in_tensorrt
 
 from lopa.export.progress import Progress
@@ -93,7 +93,7 @@ def main() -> None:
     else:
         trt = stand_in_tensorrt(10)
         wanted = target(trt)
-    job = job_from_bundle(bundle, [gear(1, 2, 32, 64), gear(1, 1, 96, 128)], flags)
+    job = job_from_bundle(bundle, [bucket(1, 2, 32, 64), bucket(1, 1, 96, 128)], flags)
     try:
         engine_from_job(job, trt, wanted, None, tell)
     except KeyboardInterrupt:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.runtime.tensorrt.gears import GEARS, target
+from tests.runtime.tensorrt.buckets import BUCKETS, target
 from tests.runtime.tensorrt.stand_in_tensorrt import stand_in_tensorrt
 
 import lopa.export.tensorrt.builder as builder
@@ -22,19 +22,19 @@ from lopa.runtime.accelerator.arrays import GraphArrays
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.tensorrt.manifest import BuildFlags
-from lopa.runtime.tensorrt.profiles import profiles_of_gears
+from lopa.runtime.tensorrt.profiles import profiles_of_buckets
 
 TRT = stand_in_tensorrt(11)
 
 
 @pytest.fixture
 def request_of_tiny(tiny_bundle: Path) -> BuildRequest:
-    job = job_from_bundle(Bundle.open(tiny_bundle), GEARS[:1], BuildFlags())
+    job = job_from_bundle(Bundle.open(tiny_bundle), BUCKETS[:1], BuildFlags())
     return BuildRequest(
         model=job.model,
         beside=job.bundle.graph,
         manifest=job.bundle.manifest,
-        profiles=profiles_of_gears(job.gears, job.prefill),
+        profiles=profiles_of_buckets(job.buckets, job.prefill),
         flags=job.flags,
         target=target(TRT),
         timing_cache=None,

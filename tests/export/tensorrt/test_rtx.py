@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tests.runtime.tensorrt.gears import DEVICE, GEARS
+from tests.runtime.tensorrt.buckets import BUCKETS, DEVICE
 from tests.runtime.tensorrt.recorded_api import RTX
 from tests.runtime.tensorrt.stand_in_tensorrt import stand_in_tensorrt
 
@@ -68,7 +68,7 @@ def bundle(tiny_bundle: Path, tmp_path: Path) -> Bundle:
 
 def build(bundle: Bundle, capabilities: tuple[str, ...] = (), flags: BuildFlags | None = None) -> Made:
     rtx, flags = stand_in_tensorrt(RTX), flags or BuildFlags()
-    job = job_from_bundle(bundle, GEARS, flags)
+    job = job_from_bundle(bundle, BUCKETS, flags)
     return engine_from_job(job, rtx, target_of_rtx(rtx, capabilities, flags), None, silent)
 
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import onnx
 import pytest
+from tests.buckets import bucket
 from tests.export.tensorrt.interrupted_build import seen_of_interrupted
-from tests.gears import gear
 
 from lopa.export.progress import silent
 from lopa.export.tensorrt.builder import BuildRequest, Built, plan_from_request
@@ -27,8 +27,8 @@ from lopa.runtime.tensorrt.profiles import exact_range
 
 pytestmark = pytest.mark.tensorrt_rtx
 
-GEAR = gear(1, 2, 32, 64)
-GEARS = [GEAR, gear(1, 1, 96, 128)]
+BUCKET = bucket(1, 2, 32, 64)
+BUCKETS = [BUCKET, bucket(1, 1, 96, 128)]
 PLAN_START = b"vtrt"
 """Of every plan of 1.7."""
 FUSED: dict[str, set[bytes]] = {
@@ -47,7 +47,7 @@ def in_floats(request: pytest.FixtureRequest) -> Path:
 
 
 @pytest.mark.parametrize("products", ["graph", "int8", "fp8"])
-def test_a_gear_in_floats_and_in_8_bits(
+def test_a_bucket_in_floats_and_in_8_bits(
     in_floats: Path, products: Products, real_rtx: ModuleType, tmp_path: Path
 ) -> None:
     job = _job(in_floats, BuildFlags(products=products))
@@ -56,17 +56,17 @@ def test_a_gear_in_floats_and_in_8_bits(
         assert (len(plan) > job.bundle.weights.stat().st_size) == (products == "graph")
 
 
-def test_a_gear_of_a_quantized_bundle(tiny_quantized: Path, real_rtx: ModuleType, tmp_path: Path) -> None:
+def test_a_bucket_of_a_quantized_bundle(tiny_quantized: Path, real_rtx: ModuleType, tmp_path: Path) -> None:
     _checked_plan(real_rtx, _job(tiny_quantized), tmp_path)
 
 
-def test_a_gear_of_plugins_by_their_bodies(tiny_plugins: Path, real_rtx: ModuleType, tmp_path: Path) -> None:
+def test_a_bucket_of_plugins_by_their_bodies(tiny_plugins: Path, real_rtx: ModuleType, tmp_path: Path) -> None:
     job = _job(tiny_plugins)
     assert {each.domain for each in onnx.load_model_from_string(job.model).functions} == {"lopa"}
     _checked_plan(real_rtx, job, tmp_path)
 
 
-def test_a_gear_of_layers_with_norms_of_queries_and_keys(wedlm: Bundle, real_rtx: ModuleType, tmp_path: Path) -> None:
+def test_a_bucket_of_layers_with_norms_of_queries_and_keys(wedlm: Bundle, real_rtx: ModuleType, tmp_path: Path) -> None:
     """And heads that together are wider than the hidden size."""
     _checked_plan(real_rtx, _job(wedlm.path), tmp_path)
 
@@ -77,11 +77,11 @@ def test_a_portable_graph_is_parsed(tiny_portable: Path, real_rtx: ModuleType) -
     assert _parsed(real_rtx, bundle.graph.read_bytes(), bundle)["outputs"]
 
 
-def test_gears_and_the_range_make_one_engine(tiny_bundle: Path, real_rtx: ModuleType, tmp_path: Path) -> None:
+def test_buckets_and_the_range_make_one_engine(tiny_bundle: Path, real_rtx: ModuleType, tmp_path: Path) -> None:
     """The whole way of `lopa-export tensorrt --rtx`, for a GPU that is named."""
     bundle = Bundle.open(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
     flags = BuildFlags()
-    job, target = job_from_bundle(bundle, GEARS, flags), target_of_rtx(real_rtx, ["8.6", "120"], flags)
+    job, target = job_from_bundle(bundle, BUCKETS, flags), target_of_rtx(real_rtx, ["8.6", "120"], flags)
     told: list[tuple[str, int, int]] = []
     made = engine_from_job(job, real_rtx, target, None, lambda *what: told.append(what))
     plan = (made.found.folder / PLAN_NAME).read_bytes()
@@ -153,11 +153,11 @@ def test_weights_that_stay_on_the_host(tiny_bundle: Path, real_rtx: ModuleType, 
 
 
 def _job(path: Path, flags: BuildFlags | None = None) -> EngineJob:
-    return job_from_bundle(Bundle.open(path), [GEAR], flags or BuildFlags())
+    return job_from_bundle(Bundle.open(path), [BUCKET], flags or BuildFlags())
 
 
 def _checked_plan(rtx: ModuleType, job: EngineJob, folder: Path) -> bytes:
-    """The plan of one gear, of a network that has the inputs and outputs of the contract."""
+    """The plan of one bucket, of a network that has the inputs and outputs of the contract."""
     manifest = job.bundle.manifest
     whole = whole_model(manifest.dimensions.layers)
     assert _parsed(rtx, job.model, job.bundle) == {
@@ -182,7 +182,7 @@ def _built(rtx: ModuleType, job: EngineJob, path: Path, capabilities: Sequence[s
         model=job.model,
         beside=job.bundle.graph,
         manifest=job.bundle.manifest,
-        profiles=[exact_range(GEAR)],
+        profiles=[exact_range(BUCKET)],
         flags=job.flags,
         target=target_of_rtx(rtx, capabilities, job.flags),
         timing_cache=None,

@@ -8,11 +8,11 @@ from types import ModuleType
 import onnx
 import onnx.defs
 import pytest
+from tests.buckets import BUCKETS
 from tests.export.tensorrt.one_node import F32, model_of_node
 from tests.export.tensorrt.operator_models import MODELS
 from tests.export.tensorrt.parser_controls import CONTROLS
 from tests.export.tensorrt.real_verdict import verdict_of_model
-from tests.gears import GEARS
 
 from lopa.export.tensorrt import lint
 from lopa.export.tensorrt.builder import check_named_dimensions
@@ -69,8 +69,8 @@ def test_every_type_that_the_table_has_is_built(operator: str, real_rtx: ModuleT
 
 def test_those_are_the_operators_of_our_graphs(tiny_bundle_logits: Path, tiny_quantized: Path) -> None:
     jobs = [
-        job_from_bundle(Bundle.open(tiny_bundle_logits), GEARS, BuildFlags(products="int8")),
-        job_from_bundle(Bundle.open(tiny_quantized), GEARS, BuildFlags()),
+        job_from_bundle(Bundle.open(tiny_bundle_logits), BUCKETS, BuildFlags(products="int8")),
+        job_from_bundle(Bundle.open(tiny_quantized), BUCKETS, BuildFlags()),
     ]
     used = {node.op_type for job in jobs for node in onnx.load_model_from_string(job.model).graph.node}
     assert used <= set(MODELS)

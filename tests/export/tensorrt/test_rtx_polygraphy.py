@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.gears import gear
+from tests.buckets import bucket
 from tests.runtime.tensorrt.bindings import installed_rtx
 
 from lopa.export.replay.folder import shape_options
@@ -45,9 +45,9 @@ def environment(pytestconfig: pytest.Config, tmp_path: Path) -> dict[str, str]:
 
 
 def _said(command: str, bundle: Path, folder: Path, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    """A command of the page, in `folder`, which gets the shapes of one small gear as the saved cases have them."""
+    """A command of the page, in `folder`, which gets the shapes of one small bucket as the saved cases have them."""
     opened = Bundle.open(bundle)
-    shapes = GraphArrays(opened.manifest).input_shapes(gear(1, 2, 32, 64))
+    shapes = GraphArrays(opened.manifest).input_shapes(bucket(1, 2, 32, 64))
     (folder / "trt-shapes.txt").write_text(shape_options([{name: np.empty(each) for name, each in shapes.items()}]))
     line = command.replace("BUNDLE/model.onnx", str(opened.graph)).replace("CASES", str(folder))
     return subprocess.run(line, shell=True, cwd=folder, env=environment, capture_output=True, text=True, check=False)

@@ -87,9 +87,9 @@ def _check_int4(values: np.ndarray, dtype: Dtype) -> None:
     blocks = values.astype(np.float64).reshape(-1, BLOCK, values.shape[1])
     needed = np.maximum(blocks.max(axis=1) / 7.5, blocks.min(axis=1) / -8.5)
     rounding = {"float32": 1e-6, "bfloat16": 2.0**-7, "float16": 2.0**-10}[dtype]
-    least = {"float32": 2.0**-126, "bfloat16": 2.0**-126, "float16": 2.0**-24}[dtype]
+    lower = {"float32": 2.0**-126, "bfloat16": 2.0**-126, "float16": 2.0**-24}[dtype]
     assert (scales >= needed * (1 - 1e-6)).all()
-    assert (scales <= needed * (1 + rounding) + least).all()
+    assert (scales <= needed * (1 + rounding) + lower).all()
 
 
 def test_blocks_have_their_own_scales() -> None:

@@ -15,7 +15,7 @@ from lopa.runtime.accelerator.graph_form import ContractForm, GraphForm, Portabl
 from lopa.runtime.accelerator.memory import ALIGNMENT, Array, Buffer, DeviceMemory
 from lopa.runtime.accelerator.session import DeviceSession
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.bundle.gears import Gear
+from lopa.runtime.bundle.buckets import ShapeBucket
 from lopa.runtime.contract import TOP_K, past_names, window_names
 from lopa.runtime.contract.portable_form import PAST
 from lopa.runtime.sessions.prefix_cache import cache_shape_from_manifest
@@ -34,7 +34,7 @@ class HostMemory:
         self.blocks = HostBlocks()
         self.sums = {"uploaded": 0, "downloaded": 0, "copied": 0, "from peers": 0}
         """Bytes."""
-        self.most = 0
+        self.max = 0
         """Bytes allocated at the same time."""
         self.closed = False
         self._queue: list[Callable[[], None]] = []
@@ -49,7 +49,7 @@ class HostMemory:
         assert size > 0
         address, self._next = self._next, self._next + -(-size // ALIGNMENT) * ALIGNMENT + ALIGNMENT
         self.blocks.add(address, size, self)
-        self.most = max(self.most, self.blocks.total(lambda _: True))
+        self.max = max(self.max, self.blocks.total(lambda _: True))
         return address
 
     def free(self, address: int) -> None:
@@ -111,38 +111,38 @@ class HostMemory:
 class OnnxRuntimeDeviceForward:
     """The DeviceForward protocol on host memory: ONNX Runtime on a bundle's graph, in float32."""
 
-    def __init__(self, bundle: Bundle, gears: Sequence[Gear], memory: HostMemory) -> None:
+    def __init__(self, bundle: Bundle, buckets: Sequence[ShapeBucket], memory: HostMemory) -> None:
         options = ort.SessionOptions()
         options.intra_op_num_threads = 1
         self._session = ort.InferenceSession(str(bundle.graph), options, providers=["CPUExecutionProvider"])
         self.portable = bundle.manifest.dialect == "portable"
         self.form: GraphForm = PortableForm() if self.portable else ContractForm()
-        self.memory, self.gears = memory, gears
+        self.memory, self.buckets = memory, buckets
         self._dimensions = bundle.manifest.dimensions
         self._inputs = [value.name for value in self._session.get_inputs()]
         self._past = [name for name in self._inputs if name.startswith(PAST)]
         self._outputs = [value.name for value in self._session.get_outputs()]
         self._rng = np.random.default_rng(3)
-        self.runs: list[Gear] = []
+        self.runs: list[ShapeBucket] = []
         self.closed = False
-        shapes = [self._shapes(gear) for gear in gears]
+        shapes = [self._shapes(bucket) for bucket in buckets]
         self.sizes = {
             name: max(_bytes(*each[name]) for each in shapes)
             for name in (*self._inputs, *self._outputs)
             if name not in self._past
         }
 
-    def enqueue(self, gear: Gear, buffers: Mapping[str, Buffer]) -> None:
+    def enqueue(self, bucket: ShapeBucket, buffers: Mapping[str, Buffer]) -> None:
         assert set(buffers) == {*self._inputs, *self._outputs}
-        self.runs.append(gear)
+        self.runs.append(bucket)
         buffers = dict(buffers)
-        self.memory.enqueue(lambda: self._run(gear, buffers))
+        self.memory.enqueue(lambda: self._run(bucket, buffers))
 
     def close(self) -> None:
         self.closed = True
 
-    def _run(self, gear: Gear, buffers: Mapping[str, Buffer]) -> None:
-        shapes = self._shapes(gear)
+    def _run(self, bucket: ShapeBucket, buffers: Mapping[str, Buffer]) -> None:
+        shapes = self._shapes(bucket)
         inputs = {}
         for name in self._inputs:
             shape, dtype = shapes[name]
@@ -165,8 +165,8 @@ class OnnxRuntimeDeviceForward:
             past = np.where(committed, past, self._rng.standard_normal(past.shape, np.float32))
             inputs[name] = past.reshape(shape)
 
-    def _shapes(self, gear: Gear) -> dict[str, tuple[tuple[int, ...], np.dtype]]:
-        r, b, w, p, q = gear.requests, gear.branches, gear.window, gear.prefix, gear.wanted
+    def _shapes(self, bucket: ShapeBucket) -> dict[str, tuple[tuple[int, ...], np.dtype]]:
+        r, b, w, p, q = bucket.requests, bucket.branches, bucket.window, bucket.prefix, bucket.wanted
         heads, size = self._dimensions.kv_heads, self._dimensions.head_size
         s, m = b * w, (r * b * q,)
         int64, float32 = np.dtype(np.int64), np.dtype(np.float32)
@@ -205,7 +205,7 @@ class OnnxRuntimeDeviceForward:
 
 def device_session(
     bundle: Bundle,
-    gears: Sequence[Gear],
+    buckets: Sequence[ShapeBucket],
     number: int = 0,
     *,
     reaches: Sequence[int] = (),
@@ -213,7 +213,7 @@ def device_session(
 ) -> tuple[DeviceSession, OnnxRuntimeDeviceForward, HostMemory]:
     """A session on a new memory, and its parts."""
     memory = HostMemory(number, reaches=reaches)
-    engine = OnnxRuntimeDeviceForward(bundle, gears, memory)
+    engine = OnnxRuntimeDeviceForward(bundle, buckets, memory)
     shape = cache_shape_from_manifest(bundle.manifest)
     name = f"stand-in:{number}"
     vocabulary = bundle.manifest.dimensions.vocab_size

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.gears import GEARS
+from tests.buckets import BUCKETS
 from tests.runtime.ascend.engines import bundle_with_engine
 from tests.runtime.ascend.stand_in_acl import StandInAcl
 
@@ -14,8 +14,8 @@ from lopa.runtime.ascend.process import THE_PROCESS
 
 @pytest.fixture(scope="session")
 def ascend_bundle(tiny_portable: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A portable bundle with an engine of four gears. Shared: a test that alters it copies it first."""
-    return bundle_with_engine(tiny_portable, tmp_path_factory.mktemp("ascend") / "bundle", GEARS)
+    """A portable bundle with an engine of four buckets. Shared: a test that alters it copies it first."""
+    return bundle_with_engine(tiny_portable, tmp_path_factory.mktemp("ascend") / "bundle", BUCKETS)
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from tests.runtime.accelerator.host_blocks import HostBlocks
 from tests.runtime.ascend.stand_in_om import StandInModel, read_om
 
 DIMS_INPUT = "ascend_mbatch_shape_data"
-MOST_DIMS = 128
+MAX_DIMS = 128
 REPEATED_INIT, NO_SUCH_DEVICE, NO_CONTEXT, NO_MEMORY = 100002, 107001, 107002, 207001
 _DEVICE_SPACE = 1 << 44
 _HANDLES = 1 << 60
@@ -273,20 +273,20 @@ class StandInAcl:
 
     def mdl__get_num_inputs(self, handle: int) -> int:
         om = self._om(handle)
-        return len(om.inputs) + bool(om.gears)
+        return len(om.inputs) + bool(om.buckets)
 
     def mdl__get_num_outputs(self, handle: int) -> int:
         return len(self._om(handle).outputs)
 
     def mdl__get_input_index_by_name(self, handle: int, name: str) -> tuple[int, int]:
         om = self._om(handle)
-        names = [*(each.name for each in om.inputs), *([DIMS_INPUT] if om.gears else [])]
+        names = [*(each.name for each in om.inputs), *([DIMS_INPUT] if om.buckets else [])]
         return names.index(name), 0
 
     def mdl__get_input_size_by_index(self, handle: int, index: int) -> int:
         om = self._om(handle)
-        if index == len(om.inputs) and om.gears:
-            return 8 * len(om.gears[0])
+        if index == len(om.inputs) and om.buckets:
+            return 8 * len(om.buckets[0])
         return max(sizes[0][index] for sizes in (self._sizes(om, dims) for dims in _all_dims(om)))
 
     def mdl__get_output_size_by_index(self, handle: int, index: int) -> int:
@@ -294,25 +294,25 @@ class StandInAcl:
         return max(sizes[1][index] for sizes in (self._sizes(om, dims) for dims in _all_dims(om)))
 
     def mdl__get_input_dynamic_gear_count(self, handle: int, index: int) -> tuple[int, int]:
-        self._require(index == -1, "gears of one input")
-        return len(self._om(handle).gears), 0
+        self._require(index == -1, "buckets of one input")
+        return len(self._om(handle).buckets), 0
 
     def mdl__get_input_dynamic_dims(self, handle: int, index: int, count: int) -> tuple[list[dict[str, Any]], int]:
         om = self._om(handle)
-        self._require((index, count) == (-1, len(om.gears)), "dims of other gears than there are")
+        self._require((index, count) == (-1, len(om.buckets)), "dims of other buckets than there are")
         return [{"name": "", "dimCount": len(dims), "dims": list(dims)} for dims in _all_dims(om)], 0
 
     def mdl__set_input_dynamic_dims(self, number: int, handle: int, index: int, dims: dict[str, Any]) -> int:
         model, dataset = self._models[number], self._get(handle, Dataset)
         om = model.om
         self._require(set(dims) == {"name", "dimCount", "dims"}, f"dims that say {sorted(dims)}")
-        self._require(len(dims["dims"]) == dims["dimCount"] <= MOST_DIMS, "dims without their count")
-        self._require(bool(om.gears) and dims["dims"] in _all_dims(om), f"no such gear: {dims['dims']}")
+        self._require(len(dims["dims"]) == dims["dimCount"] <= MAX_DIMS, "dims without their count")
+        self._require(bool(om.buckets) and dims["dims"] in _all_dims(om), f"no such bucket: {dims['dims']}")
         self._require(index == len(om.inputs) < len(dataset.buffers), "dims in another input")
         buffer = self._get(dataset.buffers[index], DataBuffer)
-        self._require(buffer.size >= 8 * len(om.gears[0]), "too little memory for dims")
+        self._require(buffer.size >= 8 * len(om.buckets[0]), "too little memory for dims")
         self._require(self._device_of(buffer.address, buffer.size) == model.context.device, "dims elsewhere")
-        self._require(not buffer.used, "the gear of a forward changed before it ran")
+        self._require(not buffer.used, "the bucket of a forward changed before it ran")
         dataset.dims = list(dims["dims"])
         return 0
 
@@ -336,15 +336,15 @@ class StandInAcl:
         om, dataset = model.om, self._get(inputs, Dataset)
         given = [self._get(each, DataBuffer) for each in dataset.buffers]
         wanted = [self._get(each, DataBuffer) for each in self._get(outputs, Dataset).buffers]
-        counts = len(om.inputs) + bool(om.gears), len(om.outputs)
+        counts = len(om.inputs) + bool(om.buckets), len(om.outputs)
         self._require((len(given), len(wanted)) == counts, "other inputs or outputs than the model's")
-        self._require(bool(dataset.dims or not om.gears), "a forward without a gear")
+        self._require(bool(dataset.dims or not om.buckets), "a forward without a bucket")
         dims = dataset.dims or _all_dims(om)[0]
         needed = [size for sizes in self._sizes(om, dims) for size in sizes]
         places = []
         for buffer, size in zip((*given[: len(om.inputs)], *wanted), needed, strict=True):
             self._require(size <= buffer.size, f"a buffer of {buffer.size} bytes for {size}")
-            self._require(bool(om.gears) or size == buffer.size, f"{buffer.size} bytes for {size} of a fixed shape")
+            self._require(bool(om.buckets) or size == buffer.size, f"{buffer.size} bytes for {size} of a fixed shape")
             device = self._device_of(buffer.address, buffer.size)
             self._require(device == stream.context.device, "a buffer on another device")
             self._require(buffer.address % 64 == 0, "a buffer that is not aligned")
@@ -517,10 +517,10 @@ def _is_code(function: Callable[..., Any]) -> bool:
 
 
 def _all_dims(om: StandInModel) -> list[list[int]]:
-    """All dims of all inputs, for each gear, or for the only shape."""
+    """All dims of all inputs, for each bucket, or for the only shape."""
     found = []
-    for gear in om.gears or [[]]:
-        numbers = iter(gear)
+    for bucket in om.buckets or [[]]:
+        numbers = iter(bucket)
         found.append([next(numbers) if dim == -1 else dim for each in om.inputs for dim in each.dims])
     return found
 

@@ -86,7 +86,7 @@ def shapes_of_text(text: str) -> dict[str, list[int]]:
     shapes: dict[str, list[int]] = {}
     for part in text.split(";") if text else []:
         if "~" in part:
-            refuse("E10046", f"a range in {part!r} beside gears")
+            refuse("E10046", f"a range in {part!r} beside buckets")
         name, colon, dims = part.partition(":")
         if not colon or name in shapes:
             refuse("E10001", f"Value [{text}] for parameter [--input_shape] is invalid")
@@ -94,19 +94,19 @@ def shapes_of_text(text: str) -> dict[str, list[int]]:
     return shapes
 
 
-def gears_of_text(text: str, most: int) -> list[list[int]]:
+def buckets_of_text(text: str, max: int) -> list[list[int]]:
     if not all(part and all(number.isdecimal() for number in part.split(",")) for part in text.split(";")):
         refuse("E10038", f"Value [{text}] for parameter [--dynamic_dims] has what is no number")
-    gears = [[int(number) for number in part.split(",")] for part in text.split(";")]
-    if len(gears) < 2:
-        refuse("E10035", f"--dynamic_dims has {len(gears)} gear, fewer than 2")
-    if len(gears) > most:
-        refuse("E10036", f"--dynamic_dims has {len(gears)} gears, more than {most}")
-    if len({len(gear) for gear in gears}) > 1:
-        refuse("E10037", "--dynamic_dims has gears of different lengths")
-    if any(first == second for first, second in pairwise(sorted(gears))):
-        refuse("E10039", "--dynamic_dims has a gear twice")
-    return gears
+    buckets = [[int(number) for number in part.split(",")] for part in text.split(";")]
+    if len(buckets) < 2:
+        refuse("E10035", f"--dynamic_dims has {len(buckets)} bucket, fewer than 2")
+    if len(buckets) > max:
+        refuse("E10036", f"--dynamic_dims has {len(buckets)} buckets, more than {max}")
+    if len({len(bucket) for bucket in buckets}) > 1:
+        refuse("E10037", "--dynamic_dims has buckets of different lengths")
+    if any(first == second for first, second in pairwise(sorted(buckets))):
+        refuse("E10039", "--dynamic_dims has a bucket twice")
+    return buckets
 
 
 def check_graph(model: onnx.ModelProto) -> None:
@@ -156,17 +156,17 @@ def model_of_options(options: dict[str, str], arguments: list[str]) -> None:
     check_graph(model)
     inputs = checked_inputs(model, shapes_of_text(options.get("input_shape", "")))
     open_axes = sum(dim == -1 for each in inputs for dim in each.dims)
-    gears: list[list[int]] = []
+    buckets: list[list[int]] = []
     if "dynamic_dims" in options:
-        gears = gears_of_text(options["dynamic_dims"], 256 if soc.startswith("Ascend950") else 100)
+        buckets = buckets_of_text(options["dynamic_dims"], 256 if soc.startswith("Ascend950") else 100)
         if not open_axes:
             refuse("E10040", "--dynamic_dims needs -1 in --input_shape")
-        if len(gears[0]) != open_axes:
-            refuse("E10045", f"--dynamic_dims has {len(gears[0])} numbers for {open_axes} times -1")
+        if len(buckets[0]) != open_axes:
+            refuse("E10045", f"--dynamic_dims has {len(buckets[0])} numbers for {open_axes} times -1")
     elif open_axes:
         refuse("E10001", "an input has the size -1, and there is no --dynamic_dims")
     if any(node.op_type in QUANTIZED for node in model.graph.node):
-        if gears:
+        if buckets:
             refuse("E10001", "a quantized model takes no dynamic shapes")
         if precision == "origin":
             refuse("E10001", "a quantized model takes no high precision")
@@ -186,7 +186,7 @@ def model_of_options(options: dict[str, str], arguments: list[str]) -> None:
             soc_version=soc,
             inputs=inputs,
             outputs=[OmOutput(name=value.name, dtype=dtype_of(value)) for value in model.graph.output],
-            gears=gears,
+            buckets=buckets,
             graph=model.SerializeToString(),
             weights=weights,
         ),

@@ -16,7 +16,7 @@ class OmInput(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
     name: str
     dims: list[int]
-    """-1 for an axis that a gear decides."""
+    """-1 for an axis that a bucket decides."""
     dtype: str
     """numpy's name; bfloat16 has none of its own there and is called that."""
 
@@ -35,7 +35,7 @@ class StandInModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     soc_version: str
     inputs: list[OmInput]
     outputs: list[OmOutput]
-    gears: list[list[int]]
+    buckets: list[list[int]]
     """One tuple over every -1, in the order of the inputs; empty in a static OM."""
     graph: bytes
     """The ONNX graph; its external data lies in `weights`, relative to the OM's folder."""

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from tests.runtime.bundle.test_gears import GEARS
+from tests.runtime.bundle.test_buckets import BUCKETS
 
 from lopa.runtime.ascend.manifest import (
     ASCEND_ENGINES,
     AscendEngine,
-    EngineGear,
+    EngineBucket,
     EngineInput,
     EngineOutput,
     engine_folder,
@@ -30,19 +30,19 @@ ENGINE = AscendEngine(
     dynamic=True,
     inputs=[EngineInput(name="input_ids", dtype="int64", dims=[1, -1])],
     outputs=[EngineOutput(name="entropy", dtype="float32")],
-    gears=[EngineGear(gear=each, dims=[each.window], model="gears.om") for each in GEARS],
+    buckets=[EngineBucket(bucket=each, dims=[each.window], model="buckets.om") for each in BUCKETS],
     graph_sha256="0",
     weights_sha256="1",
     commands=[["atc"]],
     cann_version=None,
     cache_key="2",
-    files=[FileRecord(path="gears.om", size=3, sha256="3" * 64)],
+    files=[FileRecord(path="buckets.om", size=3, sha256="3" * 64)],
 )
 
 
 def write(folder: Path, engine: AscendEngine = ENGINE) -> Path:
     folder.mkdir(parents=True)
-    (folder / "gears.om").write_bytes(b"abc")
+    (folder / "buckets.om").write_bytes(b"abc")
     (folder / ENGINE_NAME).write_bytes(json_from_record(engine))
     return folder
 
@@ -51,7 +51,7 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     found = ASCEND_ENGINES.read(write(tmp_path / "ascend-910B1"))
     assert found.engine == ENGINE
     assert found.name == "ascend-910B1"
-    assert (found.folder / found.engine.gears[1].model) == tmp_path / "ascend-910B1" / "gears.om"
+    assert (found.folder / found.engine.buckets[1].model) == tmp_path / "ascend-910B1" / "buckets.om"
 
 
 def test_the_engines_of_a_bundle(tiny_bundle: Path, tmp_path: Path) -> None:
@@ -75,11 +75,11 @@ def test_the_engines_of_a_bundle(tiny_bundle: Path, tmp_path: Path) -> None:
         ({"contract": 2}, "contract version 2"),
         ({"more": 1}, "unknown field `more`"),
         ({"precision": "fp8"}, "fp8"),
-        ({"gears": []}, "0 gears"),
+        ({"buckets": []}, "0 buckets"),
         ({"inputs": [{"name": "x", "dtype": "int64", "dims": [-1, -1]}]}, "3 of them"),
-        ({"files": [{"path": "gears.om", "size": 4, "sha256": "3" * 64}]}, "has 3 bytes"),
+        ({"files": [{"path": "buckets.om", "size": 4, "sha256": "3" * 64}]}, "has 3 bytes"),
         ({"files": [{"path": "other.om", "size": 3, "sha256": "3" * 64}]}, "is missing"),
-        ({"files": [{"path": "../gears.om", "size": 3, "sha256": "3" * 64}]}, "names the file '../gears.om'"),
+        ({"files": [{"path": "../buckets.om", "size": 3, "sha256": "3" * 64}]}, "names the file '../buckets.om'"),
         ({"files": []}, "3 of them"),
     ],
 )
@@ -103,10 +103,10 @@ def test_one_without_a_description(tmp_path: Path) -> None:
     [
         lambda text: text.replace(b"Ascend910B1", b"Ascend\xe9"),
         lambda text: text.rstrip()[:-1] + b', "x": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
-        lambda text: text.replace(b'"gears.om"', b'"a\\u0000b"'),
-        lambda text: text.replace(b'"gears.om"', b'"' + b"a" * 6000 + b'"'),
-        lambda text: text.replace(b'"gears.om"', b'"' + b"a/" * 500 + b'b"'),
-        lambda text: text.replace(b'"gears.om"', b'"\\ud800"'),
+        lambda text: text.replace(b'"buckets.om"', b'"a\\u0000b"'),
+        lambda text: text.replace(b'"buckets.om"', b'"' + b"a" * 6000 + b'"'),
+        lambda text: text.replace(b'"buckets.om"', b'"' + b"a/" * 500 + b'b"'),
+        lambda text: text.replace(b'"buckets.om"', b'"\\ud800"'),
         lambda text: text.replace(b'"requests": 1', b'"requests": 1000000'),
         lambda text: text.replace(b'"window": ', b'"window": 99999999999'),
         lambda text: text.replace(b'"seconds": ', b'"seconds": -'),
@@ -124,7 +124,7 @@ def test_a_description_that_somebody_spoiled(tmp_path: Path, spoil: Callable[[by
         ASCEND_ENGINES.read(folder)
 
 
-@pytest.mark.parametrize("name", [ENGINE_NAME, "gears.om"])
+@pytest.mark.parametrize("name", [ENGINE_NAME, "buckets.om"])
 def test_a_link_to_itself(tmp_path: Path, name: str) -> None:
     folder = write(tmp_path / "ascend-910B1")
     (folder / name).unlink()

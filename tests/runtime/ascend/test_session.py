@@ -11,8 +11,8 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
+from tests.buckets import bucket
 from tests.conformance.recorded import assert_reproduced
-from tests.gears import gear
 from tests.runtime.ascend.engines import SOC, add_engine, bundle_with_engine, engine_of_static_models
 from tests.runtime.ascend.stand_in_acl import StandInAcl
 from tests.runtime.ascend.stand_in_om import read_om, write_om
@@ -36,7 +36,7 @@ from lopa.runtime.parallel.branch_session import BranchParallelSession
 from lopa.runtime.sessions.session import open_session
 
 GOLDEN = Path(__file__).parent / "traces_of_calls.json"
-TWO_GEARS = [gear(1, 1, 80, 64), gear(1, 5, 96, 192)]
+TWO_BUCKETS = [bucket(1, 1, 80, 64), bucket(1, 5, 96, 192)]
 FOUR = [f"ascend:{number}" for number in range(4)]
 
 
@@ -96,7 +96,7 @@ def peer_copies(machine: StandInAcl) -> int:
 
 
 def test_every_shape_of_forward(bundle: Bundle, machine: StandInAcl) -> None:
-    """Requests, branches, masks and prefixes on which engines are checked, as far as the gears hold them."""
+    """Requests, branches, masks and prefixes on which engines are checked, as far as the buckets hold them."""
     session = open_session(bundle, "ascend:3")
     assert assert_cases_agree(bundle, session, taken=fits(prefix=192, window=96)) > 20
     session.close()
@@ -109,12 +109,12 @@ def test_a_shortened_request_equals_a_fresh_one(bundle: Bundle, machine: StandIn
     plain.close()
 
 
-def test_one_static_om_for_each_gear(tiny_portable: Path, machine: StandInAcl, tmp_path: Path) -> None:
+def test_one_static_om_for_each_bucket(tiny_portable: Path, machine: StandInAcl, tmp_path: Path) -> None:
     path = tmp_path / "bundle"
     shutil.copytree(tiny_portable, path)
-    found = engine_of_static_models(path, TWO_GEARS)
+    found = engine_of_static_models(path, TWO_BUCKETS)
     assert not found.engine.dynamic
-    assert len({each.model for each in found.engine.gears}) == 2
+    assert len({each.model for each in found.engine.buckets}) == 2
     bundle = Bundle.open(path)
     session = open_session(bundle, "ascend:0")
     assert_reproduced("lopa_bf4_bs32_full", session, bundle.manifest, limit=2)
@@ -322,8 +322,8 @@ def test_a_bundle_without_an_engine(tiny_portable: Path, machine: StandInAcl) ->
 
 
 def test_of_several_engines_the_chip_decides(tiny_portable: Path, machine: StandInAcl, tmp_path: Path) -> None:
-    path = bundle_with_engine(tiny_portable, tmp_path / "bundle", TWO_GEARS, "Ascend910B3")
-    add_engine(path, TWO_GEARS, SOC)
+    path = bundle_with_engine(tiny_portable, tmp_path / "bundle", TWO_BUCKETS, "Ascend910B3")
+    add_engine(path, TWO_BUCKETS, SOC)
     bundle = Bundle.open(path)
     open_session(bundle, "ascend:0").close()
     machine.soc = "Ascend910B4"
@@ -337,7 +337,7 @@ def test_of_several_engines_the_chip_decides(tiny_portable: Path, machine: Stand
         ({"weights_sha256": "0" * 64}, "made of other weights"),
         ({"outputs": []}, "has the outputs"),
         ({"inputs": "one less"}, "6 inputs, the last temperature"),
-        ({"gears": "another"}, "has no gear with the dims"),
+        ({"buckets": "another"}, "has no bucket with the dims"),
     ],
 )
 def test_an_engine_that_does_not_fit(
@@ -348,11 +348,11 @@ def test_an_engine_that_does_not_fit(
     engine = ASCEND_ENGINES.read(folder).engine
     if change == {"inputs": "one less"}:
         holes = engine.inputs[-1].dims.count(-1)
-        gears = [msgspec.structs.replace(each, dims=each.dims[: len(each.dims) - holes]) for each in engine.gears]
-        change = {"inputs": engine.inputs[:-1], "gears": gears}
-    elif change == {"gears": "another"}:
-        last = engine.gears[-1]
-        change = {"gears": [*engine.gears[:-1], msgspec.structs.replace(last, dims=[dim + 1 for dim in last.dims])]}
+        buckets = [msgspec.structs.replace(each, dims=each.dims[: len(each.dims) - holes]) for each in engine.buckets]
+        change = {"inputs": engine.inputs[:-1], "buckets": buckets}
+    elif change == {"buckets": "another"}:
+        last = engine.buckets[-1]
+        change = {"buckets": [*engine.buckets[:-1], msgspec.structs.replace(last, dims=[dim + 1 for dim in last.dims])]}
     (folder / ENGINE_NAME).write_bytes(json_from_record(msgspec.structs.replace(engine, **change)))
     with pytest.raises(BadInputError, match=words):
         open_session(Bundle.open(path), "ascend:0")
@@ -361,9 +361,9 @@ def test_an_engine_that_does_not_fit(
 def test_an_om_with_other_inputs_than_its_engine(ascend_bundle: Path, machine: StandInAcl, tmp_path: Path) -> None:
     path = Path(shutil.copytree(ascend_bundle, tmp_path / "bundle"))
     found = ASCEND_ENGINES.read(next((path / "engines").iterdir()))
-    model = found.folder / found.engine.gears[0].model
+    model = found.folder / found.engine.buckets[0].model
     om = read_om(model)
-    write_om(model, msgspec.structs.replace(om, inputs=om.inputs[:-1], gears=[each[:-2] for each in om.gears]))
+    write_om(model, msgspec.structs.replace(om, inputs=om.inputs[:-1], buckets=[each[:-2] for each in om.buckets]))
     files = [
         msgspec.structs.replace(each, size=model.stat().st_size) if each.path == model.name else each
         for each in found.engine.files

@@ -30,11 +30,11 @@ class Machine:
         self.stream = value(acl.rt.create_stream())
         (folder,) = ASCEND_ENGINES.folders(Bundle.open(bundle))
         found = ASCEND_ENGINES.read(folder)
-        self.path = str(found.folder / found.engine.gears[0].model)
+        self.path = str(found.folder / found.engine.buckets[0].model)
         self.model = value(acl.mdl.load_from_file(self.path))
         self.desc = acl.mdl.create_desc()
         assert acl.mdl.get_desc(self.desc, self.model) == 0
-        self.gears = [each["dims"] for each in value(acl.mdl.get_input_dynamic_dims(self.desc, -1, 4))]
+        self.buckets = [each["dims"] for each in value(acl.mdl.get_input_dynamic_dims(self.desc, -1, 4))]
         self.names = [each.name for each in found.engine.inputs]
         self.memory: list[int] = []
         self.buffers: list[int] = []
@@ -58,7 +58,7 @@ class Machine:
         return self.acl.mdl.execute_async(self.model, self.inputs, self.outputs, self.stream)
 
     def run(self) -> None:
-        assert (self.choose(self.gears[0]), self.execute()) == (0, 0)
+        assert (self.choose(self.buckets[0]), self.execute()) == (0, 0)
 
     def synchronize(self) -> int:
         return self.acl.rt.synchronize_stream(self.stream)
@@ -130,8 +130,8 @@ VIOLATIONS: dict[str, tuple[str, Callable[[Machine], object]]] = {
         "another thread's context",
         lambda one: on_another_thread(lambda: one.acl.rt.synchronize_stream(one.stream)),
     ),
-    "no such gear": ("no such gear", lambda one: one.choose([*one.gears[0][:-1], 33])),
-    "no gear": ("without a gear", lambda one: one.execute()),
+    "no such bucket": ("no such bucket", lambda one: one.choose([*one.buckets[0][:-1], 33])),
+    "no bucket": ("without a bucket", lambda one: one.execute()),
     "leak": ("left at finalize", lambda one: one.acl.finalize()),
     "context of another thread": (
         "destroyed by another thread",
@@ -153,7 +153,7 @@ VIOLATIONS: dict[str, tuple[str, Callable[[Machine], object]]] = {
     "buffer changed too early": (
         "a buffer changed before",
         lambda one: (
-            one.choose(one.gears[0]),
+            one.choose(one.buckets[0]),
             one.execute(),
             one.acl.update_data_buffer(one.buffers[0], one.memory[0], one.sizes[0]),
         ),
@@ -162,9 +162,9 @@ VIOLATIONS: dict[str, tuple[str, Callable[[Machine], object]]] = {
         "a buffer destroyed before",
         lambda one: (one.run(), one.acl.destroy_data_buffer(one.buffers[0])),
     ),
-    "gear changed too early": (
-        "the gear of a forward changed",
-        lambda one: (one.run(), one.choose(one.gears[0])),
+    "bucket changed too early": (
+        "the bucket of a forward changed",
+        lambda one: (one.run(), one.choose(one.buckets[0])),
     ),
     "another chip": (
         "an OM for Ascend910B1 on Ascend310P3",

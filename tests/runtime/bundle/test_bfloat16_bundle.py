@@ -119,7 +119,7 @@ def test_cuda_computes_it(bundle: Bundle) -> None:
     _follow(open_session(bundle, "cuda:0"), open_session(bundle, "numpy"), tolerance=0.1)
 
 
-def test_gears_are_planned_for_it_where_nothing_but_numpy_computes_it(bundle: Bundle, tmp_path: Path) -> None:
+def test_buckets_are_planned_for_it_where_nothing_but_numpy_computes_it(bundle: Bundle, tmp_path: Path) -> None:
     done = lopa_export("plan", bundle.path, "--device", "tensorrt:0", "-o", tmp_path / "plan.json")
     assert done.returncode == 0, done.stderr
     assert json.loads((tmp_path / "plan.json").read_text())["sources"][0]["forwards"] > 16

@@ -23,7 +23,13 @@ from lopa.runtime.generation_config import GenerationConfig, resolve
 from lopa.runtime.text.tokenizer import Tokenizer
 
 TEMPLATE = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
-DEFAULTS: dict[str, Any] = {"strategy": "eb", "gamma": math.inf, "branches": 4, "decide_frontier": True, "stop": ("#",)}
+DEFAULTS: dict[str, Any] = {
+    "strategy": "eb",
+    "gamma": math.inf,
+    "branches": 4,
+    "unmask_first_masked": True,
+    "stop": ("#",),
+}
 KILLED = """
 import os, signal, sys
 from lopa.runtime.bundle import Bundle
@@ -65,7 +71,7 @@ def test_defaults_are_those_of_every_request_that_does_not_say(bundle: Path) -> 
         asked = {"gamma": 0.1, "max_new_tokens": 9}
         assert decoder.plan(decoder.config(**asked)) == resolve(GenerationConfig(**{**DEFAULTS, **asked}), own=own)
         other: dict[str, Any] = {
-            "block_size": 32, "decide_frontier": True, "stop": ("#",), "strategy": "threshold",
+            "block_size": 32, "unmask_first_masked": True, "stop": ("#",), "strategy": "threshold",
         }  # fmt: skip
         changed = dataclasses.replace(decoder.config(strategy="dream", max_new_tokens=64), strategy="threshold")
         for config, more in ((decoder.config(strategy="threshold"), {}), (changed, {"max_new_tokens": 64})):
@@ -91,13 +97,13 @@ def test_later_edits_keep_what_goes_with_them(bundle: Path) -> None:
     assert edit(bundle, defaults={"strategy": "d2f", "skip_threshold": 0.8}).manifest.defaults == {
         "strategy": "d2f",
         "skip_threshold": 0.8,
-        "decide_frontier": True,
+        "unmask_first_masked": True,
         "stop": ["#"],
     }
     assert edit(bundle, unset=["stop", "strategy"], defaults={"branches": 2}).manifest.defaults == {
         "branches": 2,
         "skip_threshold": 0.8,
-        "decide_frontier": True,
+        "unmask_first_masked": True,
     }
     assert Bundle.open(bundle).manifest.chat_template is None
 

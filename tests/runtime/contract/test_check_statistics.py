@@ -76,7 +76,7 @@ def test_broken_weights_end_the_request(tiny_bundle: Path, tmp_path: Path, devic
     session = sessions[0] if len(sessions) == 1 else BranchParallelSession(sessions)
     with Decoder(bundle, session, Tokenizer.open(bundle), threads=1) as decoder:
         for published in (False, True):
-            config = decoder.config(max_new_tokens=32, published=published)
+            config = decoder.config(max_new_tokens=32, reference=published)
             with pytest.raises(NonFiniteAnswerError, match="in step 1"):
                 list(decoder.stream(PROMPT, config))
         assert all(isinstance(each, NonFiniteAnswerError) for each in decoder.outcomes([PROMPT] * 3, parallel=2))

@@ -19,7 +19,7 @@ from lopa.runtime.contract.portable_form import (
 )
 from lopa.runtime.sessions.prefix_cache import CacheShape
 
-SIZES = st.tuples(*(st.integers(1, most) for most in (3, 4, 5, 4)))
+SIZES = st.tuples(*(st.integers(1, upper) for upper in (3, 4, 5, 4)))
 
 
 def _batch(sizes: tuple[int, ...], seed: int) -> tuple[np.random.Generator, WindowBatch]:

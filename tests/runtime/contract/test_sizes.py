@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from lopa.runtime.bundle.gears import Gear, gear_from_sizes
+from lopa.runtime.bundle.buckets import ShapeBucket, bucket_from_sizes
 from lopa.runtime.contract import WindowBatch
 from lopa.runtime.contract.sizes import Sizes, sizes_of_batch
 
@@ -26,10 +26,10 @@ def test_the_sizes_of_a_batch() -> None:
     assert sizes_of_batch(batch, 128) == SIZES
 
 
-def test_a_gear_is_the_sizes_and_its_seconds() -> None:
-    gear = gear_from_sizes(SIZES, 0.5)
-    assert gear == Gear(requests=2, branches=3, window=16, prefix=128, wanted=5, seconds=0.5)
-    assert list(json.loads(msgspec.json.encode(gear)).items()) == [*TEXT.items(), ("seconds", 0.5)]
+def test_a_bucket_is_the_sizes_and_its_seconds() -> None:
+    bucket = bucket_from_sizes(SIZES, 0.5)
+    assert bucket == ShapeBucket(requests=2, branches=3, window=16, prefix=128, wanted=5, seconds=0.5)
+    assert list(json.loads(msgspec.json.encode(bucket)).items()) == [*TEXT.items(), ("seconds", 0.5)]
     assert msgspec.json.decode(json.dumps(TEXT), type=Sizes) == SIZES
 
 

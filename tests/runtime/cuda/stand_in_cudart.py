@@ -21,7 +21,7 @@ from tests.runtime.accelerator.host_blocks import HostBlocks
 
 ALIGNED = 256
 """Bytes: what cudaMalloc promises. Addresses here are no multiples of more."""
-MOST_PITCH = (1 << 31) - 1
+MAX_PITCH = (1 << 31) - 1
 _DEVICE_SPACE = 1 << 44
 
 
@@ -192,7 +192,7 @@ class StandInCudart:
     def cudaMemcpy2DAsync(
         self, dst: int, dpitch: int, src: int, spitch: int, width: int, height: int, kind: Any, stream: Any
     ) -> tuple[Any, ...]:
-        if not width <= min(dpitch, spitch) or max(dpitch, spitch) > MOST_PITCH:
+        if not width <= min(dpitch, spitch) or max(dpitch, spitch) > MAX_PITCH:
             return (cudaError_t.cudaErrorInvalidPitchValue,)
         return self._copy(dst, dpitch, src, spitch, width, height, kind, stream)
 

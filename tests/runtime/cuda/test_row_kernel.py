@@ -12,8 +12,8 @@ from tests.conformance.recorded import assert_reproduced
 from tests.runtime.cuda.stand_in_cudart import StandInCudart
 from tests.runtime.cuda.stand_in_driver import StandInDriver
 from tests.runtime.cuda.stand_in_ort import StandInOrt
-from tests.runtime.cuda.test_session import with_gears
-from tests.runtime.tensorrt.gears import DEVICE
+from tests.runtime.cuda.test_session import with_buckets
+from tests.runtime.tensorrt.buckets import DEVICE
 
 from lopa.runtime.accelerator.memory import RowPlace, copy_rows
 from lopa.runtime.cuda.calls import CudaCalls
@@ -75,7 +75,7 @@ def test_recorded_traces_are_committed_by_the_kernel(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
-    bundle = with_gears(tiny_plugins, tmp_path / "b")
+    bundle = with_buckets(tiny_plugins, tmp_path / "b")
     driver = driver_of(machine.cudart, monkeypatch, bundle.manifest.dimensions.head_size)
     session = session_from_devices(bundle, devices)
     assert_reproduced("lopa_bf4_bs32_full", session, bundle.manifest, limit=4)
@@ -88,7 +88,7 @@ def test_a_bundle_without_plugins_has_no_kernel(
     tiny_bundle: Path, machine: StandInOrt, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     driver = driver_of(machine.cudart, monkeypatch, SIZE)
-    bundle = with_gears(tiny_bundle, tmp_path / "b")
+    bundle = with_buckets(tiny_bundle, tmp_path / "b")
     session_from_devices(bundle, ["cuda:0"]).close()
     assert driver.loads == 0
 

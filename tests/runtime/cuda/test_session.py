@@ -15,8 +15,8 @@ import msgspec
 import numpy as np
 import onnxruntime as ort
 import pytest
+from tests.buckets import bucket, plan_of
 from tests.conformance.recorded import assert_reproduced
-from tests.gears import gear, plan_of
 from tests.runtime.check_cases import assert_cases_agree, assert_growth_agrees, fits
 from tests.runtime.cuda.stand_in_cudart import cudaError_t
 from tests.runtime.cuda.stand_in_ort import StandInBinding, StandInOrt, StandInSession
@@ -27,7 +27,7 @@ from lopa.cli.start.doctor import command as doctor
 from lopa.runtime import Decoder, Engine
 from lopa.runtime.accelerator.memory import Buffer
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.bundle.gears import GEARS_NAME, Gear
+from lopa.runtime.bundle.buckets import BUCKETS_NAME, ShapeBucket
 from lopa.runtime.bundle.record import json_from_record
 from lopa.runtime.cuda.calls import MODULE, CudaCalls, CudaError
 from lopa.runtime.cuda.forward import CudaForward
@@ -38,20 +38,20 @@ from lopa.runtime.install_hint import pip_install
 from lopa.runtime.parallel.branch_session import BranchParallelSession
 from lopa.runtime.sessions.session import Session, open_session
 
-GEARS = [gear(1, 1, 80, 64), gear(1, 3, 64, 128), gear(1, 5, 48, 64), gear(2, 5, 96, 192)]
+BUCKETS = [bucket(1, 1, 80, 64), bucket(1, 3, 64, 128), bucket(1, 5, 48, 64), bucket(2, 5, 96, 192)]
 
 
-def with_gears(source: Path, target: Path, gears: Sequence[Gear] = GEARS) -> Bundle:
+def with_buckets(source: Path, target: Path, buckets: Sequence[ShapeBucket] = BUCKETS) -> Bundle:
     """A copy of the bundle with a plan."""
     shutil.copytree(source, target)
     bundle = Bundle.open(target)
-    (target / GEARS_NAME).write_bytes(json_from_record(plan_of(bundle, gears=list(gears))))
+    (target / BUCKETS_NAME).write_bytes(json_from_record(plan_of(bundle, buckets=list(buckets))))
     return bundle
 
 
-@pytest.fixture(params=["gears", "no gears"])
+@pytest.fixture(params=["buckets", "no buckets"])
 def bundle(request: pytest.FixtureRequest, tiny_bundle: Path, tmp_path: Path) -> Bundle:
-    return with_gears(tiny_bundle, tmp_path / "b") if request.param == "gears" else Bundle.open(tiny_bundle)
+    return with_buckets(tiny_bundle, tmp_path / "b") if request.param == "buckets" else Bundle.open(tiny_bundle)
 
 
 @pytest.mark.parametrize("name", ["lopa_bf4_bs32_full", "lopa_bf2_bs16_block"])
@@ -60,7 +60,7 @@ def test_recorded_traces_on_one_device(name: str, bundle: Bundle, machine: Stand
     assert_reproduced(name, session, bundle.manifest, limit=10)
     session.close()
     assert machine.waits == 0
-    if (bundle.path / GEARS_NAME).exists():
+    if (bundle.path / BUCKETS_NAME).exists():
         assert machine.replays > len(machine.captures) > 2
     else:
         assert machine.captures == []
@@ -86,26 +86,26 @@ def either_form(request: pytest.FixtureRequest) -> Path:
 
 
 @pytest.mark.parametrize(
-    "gears",
-    [None, [gear(1, 1, 20, 64, 1.0), gear(2, 3, 33, 128, 2.0)], [gear(1, 2, 64, 64)]],
-    ids=["no gears", "small gears", "split"],
+    "buckets",
+    [None, [bucket(1, 1, 20, 64, 1.0), bucket(2, 3, 33, 128, 2.0)], [bucket(1, 2, 64, 64)]],
+    ids=["no buckets", "small buckets", "split"],
 )
 def test_every_shape_gives_the_same_statistics_and_rows(
-    gears: list[Gear] | None, either_form: Path, machine: StandInOrt, tmp_path: Path
+    buckets: list[ShapeBucket] | None, either_form: Path, machine: StandInOrt, tmp_path: Path
 ) -> None:
     """All requests, branches, masks, padding rows and prefixes on which engines are checked; small ones are split."""
-    bundle = Bundle.open(either_form) if gears is None else with_gears(either_form, tmp_path / "b", gears)
+    bundle = Bundle.open(either_form) if buckets is None else with_buckets(either_form, tmp_path / "b", buckets)
     session = open_session(bundle, "cuda:0")
-    split = gears is not None and len(gears) == 1
+    split = buckets is not None and len(buckets) == 1
     taken = fits(prefix=64, window=64) if split else fits(prefix=256, window=160)
     assert_cases_agree(bundle, session, rows=True, taken=taken)
     session.close()
-    assert (machine.plain_runs > 0) == (gears is None or len(gears) == 2)
-    assert (machine.replays > 0) == (gears is not None)
+    assert (machine.plain_runs > 0) == (buckets is None or len(buckets) == 2)
+    assert (machine.replays > 0) == (buckets is not None)
 
 
 def test_prefixes_grow_and_requests_come_and_go(bundle: Bundle, machine: StandInOrt) -> None:
-    """Requests together and alone, over several tiles and beyond the largest gear; a released number begins anew."""
+    """Requests together and alone, over several tiles and beyond the largest bucket; a released number begins anew."""
     session = open_session(bundle, "cuda:2")
     lengths = assert_growth_agrees(bundle, session, rounds=2, most_branches=5, width=40, ends=(6, 13))
     assert lengths[1] > 256
@@ -115,14 +115,14 @@ def test_prefixes_grow_and_requests_come_and_go(bundle: Bundle, machine: StandIn
 def test_a_shortened_request_equals_a_fresh_one(bundle: Bundle, machine: StandInOrt) -> None:
     session, plain = open_session(bundle, "cuda:2"), open_session(bundle, "cpu", threads=1)
     assert_shortened_equals_fresh(session, plain, exact=False)
-    assert (machine.replays > 0) == (bundle.path / GEARS_NAME).exists()
+    assert (machine.replays > 0) == (bundle.path / BUCKETS_NAME).exists()
     session.close()
     plain.close()
 
 
 def test_graphs_and_memory_do_not_grow(tiny_bundle: Path, tmp_path: Path, machine: StandInOrt) -> None:
     """Request after request: the same graphs at the same addresses."""
-    session = open_session(with_gears(tiny_bundle, tmp_path / "b"), "cuda:0")
+    session = open_session(with_buckets(tiny_bundle, tmp_path / "b"), "cuda:0")
     rng = np.random.default_rng(5)
 
     def decode(number: int) -> tuple[int, int]:
@@ -144,7 +144,7 @@ def test_graphs_and_memory_do_not_grow(tiny_bundle: Path, tmp_path: Path, machin
     session.close()
 
 
-def test_a_prefix_in_no_gear_is_given_back(tiny_bundle: Path, machine: StandInOrt) -> None:
+def test_a_prefix_in_no_bucket_is_given_back(tiny_bundle: Path, machine: StandInOrt) -> None:
     session = open_session(Bundle.open(tiny_bundle), "cuda:0")
     rng = np.random.default_rng(5)
     left = []
@@ -179,7 +179,7 @@ def test_several_requests_at_once(bundle: Bundle, machine: StandInOrt) -> None:
     def tokens(device: str) -> list[tuple[int, ...]]:
         with Decoder.open(bundle.path, [device], threads=1) as decoder:
             config = decoder.config(max_new_tokens=48, branches=3)
-            with Engine(decoder, slots=3) as engine:
+            with Engine(decoder, max_num_seqs=3) as engine:
                 handles = [engine.submit(prompt, config) for prompt in prompts]
                 return [handle.result(60).token_ids for handle in handles]
 
@@ -256,7 +256,7 @@ def test_rows_in_bfloat16_are_bound_as_such(
     monkeypatch.setattr(ort, "InferenceSession", lambda *_, **__: Session())
     memory = CudaMemory(CudaCalls(machine.cudart), 0)
     engine = CudaForward(bundle, memory, [])
-    shape = gear(1, 2, 30, 64)
+    shape = bucket(1, 2, 30, 64)
     sizes = engine.sizes_of(shape)
     names = [each.name for each in (*plain.get_inputs(), *plain.get_outputs())]
     engine.enqueue(shape, {name: Buffer(512, sizes.get(name, 0)) for name in names})
@@ -292,20 +292,20 @@ def test_a_provider_that_does_not_start(tiny_bundle: Path, machine: StandInOrt) 
 def test_a_graph_that_cannot_be_captured(tiny_bundle: Path, tmp_path: Path, machine: StandInOrt) -> None:
     """Says how to run it all the same; without a plan it runs."""
     machine.unsupported = True
-    bundle = with_gears(tiny_bundle, tmp_path / "b")
+    bundle = with_buckets(tiny_bundle, tmp_path / "b")
     with pytest.raises(BadInputError, match="not been partitioned") as caught:
         open_session(bundle, "cuda:0")
-    assert "move gears.json away" in caught.value.remedy
-    (bundle.path / GEARS_NAME).unlink()
+    assert "move shape_buckets.json away" in caught.value.remedy
+    (bundle.path / BUCKETS_NAME).unlink()
     session = open_session(bundle, "cuda:0")
     session.forward(random_batch(np.random.default_rng(0), (0,), 1, 40, 8))
     session.close()
 
 
 def test_a_plan_for_other_weights(tiny_bundle: Path, tmp_path: Path, machine: StandInOrt) -> None:
-    bundle = with_gears(tiny_bundle, tmp_path / "b")
-    plan = plan_of(bundle, gears=GEARS, weights_sha256="0" * 64)
-    (bundle.path / GEARS_NAME).write_bytes(json_from_record(plan))
+    bundle = with_buckets(tiny_bundle, tmp_path / "b")
+    plan = plan_of(bundle, buckets=BUCKETS, weights_sha256="0" * 64)
+    (bundle.path / BUCKETS_NAME).write_bytes(json_from_record(plan))
     with pytest.raises(BadInputError, match="was made for weights 0000"):
         open_session(bundle, "cuda:0")
 
@@ -327,7 +327,7 @@ def test_the_thread_of_a_session_is_its_own(bundle: Bundle, machine: StandInOrt)
 
 def test_captures_on_two_devices_at_once(tiny_bundle: Path, tmp_path: Path, machine: StandInOrt) -> None:
     """While one device captures, the other calls nothing: the stand-in would say so."""
-    bundle = with_gears(tiny_bundle, tmp_path / "b", [gear(1, 1, 20 * n, 64) for n in (1, 2, 3, 4)])
+    bundle = with_buckets(tiny_bundle, tmp_path / "b", [bucket(1, 1, 20 * n, 64) for n in (1, 2, 3, 4)])
     sessions = [open_session(bundle, f"cuda:{number}") for number in range(3)]
     rng = np.random.default_rng(3)
     batches = [random_batch(rng, (0,), 1, width, 8) for width in (20, 40, 60, 80)]

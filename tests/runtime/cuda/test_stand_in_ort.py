@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnxruntime as ort
 import pytest
-from tests.gears import gear
+from tests.buckets import bucket
 from tests.runtime.accelerator.host_blocks import ViolationError
 from tests.runtime.cuda.stand_in_cudart import StandInCudart
 from tests.runtime.cuda.stand_in_ort import StandInOrt
@@ -16,7 +16,7 @@ from tests.runtime.cuda.stand_in_ort import StandInOrt
 from lopa.runtime.accelerator.arrays import GraphArrays
 from lopa.runtime.bundle import Bundle
 
-SHAPE = gear(1, 2, 20, 64)
+SHAPE = bucket(1, 2, 20, 64)
 
 
 class Forward:

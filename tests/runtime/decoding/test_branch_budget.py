@@ -124,7 +124,7 @@ def copy(tiny_bundle: Path, tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(("first", "each", "most"), [(1.0, 0.0, 8), (0.0, 1.0, 1)])
-def test_whole_decodes_follow_the_table(copy: Path, first: float, each: float, most: int) -> None:
+def test_whole_decodes_follow_the_table(copy: Path, first: float, each: float, max: int) -> None:
     digest = Bundle.open(copy).manifest.weights_digest
     (copy / costs_name("cpu")).write_bytes(json_from_record(costs_with(digest, first=first, each=each)))
     with tiny.EVAL.open(encoding="utf-8") as lines:
@@ -135,14 +135,14 @@ def test_whole_decodes_follow_the_table(copy: Path, first: float, each: float, m
             runs: list[list[Step]] = [[], []]
             results = [list(decoder.stream(prompt, auto, on_step=run.append))[-1] for run in runs]
             counts = [len(step.branches) for step in runs[0]]
-            assert max(counts) == most
+            assert max(counts) == max
             assert counts == [len(step.branches) for step in runs[1]], "not the same twice"
             assert results[0].result.token_ids == results[1].result.token_ids
 
 
 REMASKING: list[dict[str, Any]] = [
-    {"strategy": "lopa", "take_back_threshold": 0.9},
-    {"strategy": "eb", "gamma": 2.0, "take_back_threshold": 0.7},
+    {"strategy": "lopa", "remask_threshold": 0.9},
+    {"strategy": "eb", "gamma": 2.0, "remask_threshold": 0.7},
     {"strategy": "lopa"},
 ]
 
@@ -172,9 +172,9 @@ def test_the_rows_that_it_reckons_with_are_those_of_the_next_round(
         step = decoding.step()
         if expected:
             assert expected == [(step.windows.lengths[-1], tiles(step.windows.prefix))]
-        shadows, back = shadows + len(step.windows.judged), back + len(step.taken_back)
+        shadows, back = shadows + len(step.windows.judged), back + len(step.remasked)
     decoder.session.release(7)
-    assert (shadows > 0) == (back > 0) == ("take_back_threshold" in options)
+    assert (shadows > 0) == (back > 0) == ("remask_threshold" in options)
     if each == 9.0:  # never more than the anchor, except where one lookahead unmasks the last position
         assert budget._tokens[0] == 40 - (decoding.anchor.lookahead is not None)
 
@@ -200,8 +200,8 @@ def test_the_choice_does_not_depend_on_the_company(copy: Path) -> None:
 def test_auto_needs_a_table_and_is_not_published(tiny_bundle: Path) -> None:
     with Decoder.open(tiny_bundle, threads=1) as decoder, pytest.raises(BadInputError, match="does not exist"):
         decoder.stream("a prompt", decoder.config(branches="auto"))
-    with pytest.raises(BadInputError, match="published"):
-        plan_of(published=True, branches="auto")
+    with pytest.raises(BadInputError, match="reference"):
+        plan_of(reference=True, branches="auto")
     with pytest.raises(BadInputError, match="d2f"):
         plan_of(strategy="d2f", branches="auto")
     with pytest.raises(BadInputError, match="branches 'many'"):

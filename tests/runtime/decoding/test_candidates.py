@@ -17,7 +17,7 @@ MASK = 7
 
 
 def reference_context(**options: Any) -> Context:
-    return context_of(plan_of(GenerationConfig.reference(**options)), mask_token=MASK)
+    return context_of(plan_of(GenerationConfig(reference=True, **options)), mask_token=MASK)
 
 
 def rows_from_logits(logits: np.ndarray) -> RowStatistics:

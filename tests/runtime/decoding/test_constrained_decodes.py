@@ -124,16 +124,16 @@ def test_an_answer_that_is_forced_as_a_whole_takes_no_forward(decoder: Decoder, 
 def test_a_tight_room_is_enough(decoder: Decoder, prompt: tuple[int, ...]) -> None:
     with pytest.raises(GrammarRefusedError) as error:
         answered(decoder, prompt, json_schema=SCHEMA, max_new_tokens=3)
-    least = int(re.search(r"raise max_new_tokens to (\d+)", str(error.value))[1])  # type: ignore[index]
+    lower = int(re.search(r"raise max_new_tokens to (\d+)", str(error.value))[1])  # type: ignore[index]
     for strategy in ("lopa", "vanilla"):
-        result = answered(decoder, prompt, json_schema=SCHEMA, max_new_tokens=least, strategy=strategy)
+        result = answered(decoder, prompt, json_schema=SCHEMA, max_new_tokens=lower, strategy=strategy)
         assert valid(result, SCHEMA)
 
 
 def test_requests_with_different_grammars_share_forwards(tiny_bundle: Path, prompt: tuple[int, ...]) -> None:
     lark = 'start: "a" "b"+ "!"'
     grammars: list[dict[str, Any]] = [{"json_schema": SCHEMA}, {"regex": "[0-9]{2} candies"}, {}, {"grammar": lark}]
-    with Engine.open(tiny_bundle, threads=1, slots=4) as engine:
+    with Engine.open(tiny_bundle, threads=1, max_num_seqs=4) as engine:
         configs = [engine.config(max_new_tokens=32, branches=2, **grammar) for grammar in grammars]
         handles = engine.submit_many([PromptRequest(prompt, config) for config in configs])
         together = [handle.result(60).text for handle in handles]
@@ -147,10 +147,10 @@ def test_requests_with_different_grammars_share_forwards(tiny_bundle: Path, prom
     "options",
     [
         {"regex": "a", "json_schema": {}},
-        {"regex": "a", "published": True},
+        {"regex": "a", "reference": True},
         {"regex": "a", "stop_at_eos": False},
         {"regex": "a", "strategy": "wino"},
-        {"regex": "a", "strategy": "vanilla", "lossless": True},
+        {"regex": "a", "strategy": "vanilla", "speculative": True},
         {"regex": ""},
         {"grammar": 5},
         {"json_schema": "[1]"},

@@ -30,15 +30,15 @@ def kept_plainly(p: list[float], top_k: int, top_p: float, *, of_kept: bool) -> 
 
 
 @pytest.mark.parametrize(("top_k", "top_p"), [(0, 1.0), (0, 0.6), (9, 1.0), (12, 0.7), (20, 0.3)])
-@pytest.mark.parametrize("published", [False, True])
-def test_filters_over_the_vocabulary(top_k: int, top_p: float, published: bool) -> None:
+@pytest.mark.parametrize("reference", [False, True])
+def test_filters_over_the_vocabulary(top_k: int, top_p: float, reference: bool) -> None:
     rng = np.random.default_rng(top_k)
     logits = rng.normal(size=(6, 40)).astype(np.float32) * 2
-    asked = plan(top_k=top_k, top_p=top_p, temperature=0.7, published=published, alignment="absolute")
+    asked = plan(top_k=top_k, top_p=top_p, temperature=0.7, reference=reference, alignment="absolute")
     found = np.exp(filtered_vocabulary(logits, asked, without=None))
     for row, own in zip(found, logits.astype(np.float64) / 0.7, strict=True):
         p = (np.exp(own) / np.exp(own).sum()).tolist()
-        np.testing.assert_allclose(row, kept_plainly(p, top_k, top_p, of_kept=published), atol=1e-6)
+        np.testing.assert_allclose(row, kept_plainly(p, top_k, top_p, of_kept=reference), atol=1e-6)
 
 
 def test_the_mask_token_is_never_drawn() -> None:
@@ -53,7 +53,7 @@ def test_the_mask_token_is_never_drawn() -> None:
 def test_filters_over_candidates(of_published_sdar: bool) -> None:
     """Eight candidates with the mass 0.8 of the whole, best first."""
     p = np.array([0.3, 0.2, 0.1, 0.08, 0.06, 0.03, 0.02, 0.01])
-    asked = plan(top_k=3, top_p=0.55, published=of_published_sdar, alignment="absolute")
+    asked = plan(top_k=3, top_p=0.55, reference=of_published_sdar, alignment="absolute")
     found = filtered_candidates(np.log(p).astype(np.float32)[None], asked)
     # 0.3 + 0.2 are 0.5 of the whole and 0.83 of the three that top_k keeps: a third one, or none.
     expected = [0.6, 0.4, 0.0] if of_published_sdar else [0.5, 1 / 3, 1 / 6]

@@ -1,4 +1,4 @@
-"""Lossless decodes have the tokens of the strategy alone and no more forwards; without its conditions they have not."""
+"""Speculative decodes have the tokens of the strategy alone and no more forwards; without its conditions they have not."""
 
 import itertools
 import json
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tools.random_configs import random_prompt
-from tools.reports.lossless import Pair, decoded, pair_of, random_lossless_config, random_pairs
+from tools.reports.speculative import Pair, decoded, pair_of, random_pairs, random_speculative_config
 
 from lopa.runtime import Decoder, Engine, TextEvent
 from lopa.runtime.contract import Bool
@@ -43,12 +43,12 @@ def prompt_number(number: int) -> str:
     ],
 )
 def test_fewer_forwards_for_the_same_tokens(decoder: Decoder, strategy: str, forwards: float) -> None:
-    config = decoder.config(strategy=strategy, lossless=True, branches=4, max_new_tokens=64)
+    config = decoder.config(strategy=strategy, speculative=True, branches=4, max_new_tokens=64)
     pair = pair_of(decoder, prompt_number(2), config)
     assert not pair.differs
-    assert pair.lossless.window_tokens == pair.alone.window_tokens
-    assert pair.lossless.steps <= forwards * pair.alone.steps
-    assert (pair.lossless.branches, pair.alone.branches) == (4, 1)
+    assert pair.speculative.window_tokens == pair.alone.window_tokens
+    assert pair.speculative.steps <= forwards * pair.alone.steps
+    assert (pair.speculative.branches, pair.alone.branches) == (4, 1)
 
 
 def test_any_options(decoder: Decoder) -> None:
@@ -56,8 +56,8 @@ def test_any_options(decoder: Decoder) -> None:
     saved = 0
     for seed, config, pair in random_pairs(decoder, range(9000, 9012)):
         assert not pair.differs, (seed, config)
-        assert pair.lossless.steps <= pair.alone.steps, (seed, config)
-        saved += pair.alone.steps - pair.lossless.steps
+        assert pair.speculative.steps <= pair.alone.steps, (seed, config)
+        saved += pair.alone.steps - pair.speculative.steps
     assert saved > 12
 
 
@@ -106,7 +106,7 @@ def test_a_draft_that_completes_a_block_is_noticed(decoder: Decoder, monkeypatch
     """Condition a: the rows of that block are not in the cache, with any window, and the next round needs them."""
     for window in ("full", "block_causal"):
         config = decoder.config(
-            strategy="vanilla", lossless=True, branches=4, block_size=16, max_new_tokens=32, window=window
+            strategy="vanilla", speculative=True, branches=4, block_size=16, max_new_tokens=32, window=window
         )
         assert not pair_of(decoder, prompt_number(0), config).differs
         with monkeypatch.context() as patched:
@@ -129,7 +129,7 @@ def test_each_condition_is_needed(
     number: int,
     options: dict[str, Any],
 ) -> None:
-    config = decoder.config(lossless=True, branches=4, **options)
+    config = decoder.config(speculative=True, branches=4, **options)
     good = pair_of(decoder, prompt_number(number), config)
     assert not good.differs
     broken(monkeypatch)
@@ -140,7 +140,7 @@ def test_rounds_that_commit_rows_have_the_anchor_alone(decoder: Decoder) -> None
     for window in ("full", "block_causal"):
         steps: list[Step] = []
         config = decoder.config(
-            strategy="d2f", window=window, block_size=8, lossless=True, branches=4, max_new_tokens=64
+            strategy="d2f", window=window, block_size=8, speculative=True, branches=4, max_new_tokens=64
         )
         list(decoder.stream(prompt_number(1), config, on_step=steps.append))
         committing = [len(step.branches) for step in steps if step.windows.commit]
@@ -152,7 +152,7 @@ def test_rounds_that_commit_rows_have_the_anchor_alone(decoder: Decoder) -> None
 def test_a_round_reports_all_that_its_steps_unmasked(decoder: Decoder) -> None:
     steps: list[Step] = []
     config = decoder.config(
-        strategy="vanilla", lossless=True, branches=4, logprobs=True, stop_at_eos=False, max_new_tokens=32
+        strategy="vanilla", speculative=True, branches=4, logprobs=True, stop_at_eos=False, max_new_tokens=32
     )
     *_, done = decoder.stream(prompt_number(1), config, on_step=steps.append)
     result = done.result  # type: ignore[union-attr]
@@ -168,16 +168,16 @@ def test_a_round_reports_all_that_its_steps_unmasked(decoder: Decoder) -> None:
 
 def test_a_draw_is_that_of_the_strategys_own_step(decoder: Decoder) -> None:
     """Draws depend on the number of the step: those of several steps of one round are as different as alone."""
-    config = decoder.config(strategy="sequential", temperature=1.5, seed=3, lossless=True, max_new_tokens=48)
+    config = decoder.config(strategy="sequential", temperature=1.5, seed=3, speculative=True, max_new_tokens=48)
     pair = pair_of(decoder, prompt_number(4), config)
     assert not pair.differs
-    assert pair.lossless.steps < pair.alone.steps
+    assert pair.speculative.steps < pair.alone.steps
     greedy = decoded(decoder, prompt_number(4), replace(config, temperature=0.0))
-    assert greedy.token_ids != pair.lossless.token_ids
+    assert greedy.token_ids != pair.speculative.token_ids
 
 
 def test_text_that_streams_never_changes(decoder: Decoder) -> None:
-    config = decoder.config(strategy="vanilla", lossless=True, branches=4, max_new_tokens=64)
+    config = decoder.config(strategy="vanilla", speculative=True, branches=4, max_new_tokens=64)
     *events, done = decoder.stream(prompt_number(2), config, drafts=True)
     texts = [event.text for event in events if isinstance(event, TextEvent)]
     drafts = [event for event in events if isinstance(event, DraftEvent)]
@@ -188,19 +188,19 @@ def test_text_that_streams_never_changes(decoder: Decoder) -> None:
 
 
 @pytest.mark.parametrize(("ids", "most"), [((5,), 1), ((5,), 37), ((7, 9), 8)])
-def test_the_shortest_prompts_and_answers(decoder: Decoder, ids: tuple[int, ...], most: int) -> None:
+def test_the_shortest_prompts_and_answers(decoder: Decoder, ids: tuple[int, ...], max: int) -> None:
     for strategy in ("vanilla", "d2f"):
-        config = decoder.config(strategy=strategy, lossless=True, branches=3, block_size=8, max_new_tokens=most)
+        config = decoder.config(strategy=strategy, speculative=True, branches=3, block_size=8, max_new_tokens=max)
         pair = pair_of(decoder, ids, config)
         assert not pair.differs
-        assert pair.lossless.steps <= pair.alone.steps
-        assert pair.lossless.window_tokens == pair.alone.window_tokens
+        assert pair.speculative.steps <= pair.alone.steps
+        assert pair.speculative.window_tokens == pair.alone.window_tokens
 
 
 def test_a_stop_string_ends_the_same_answer(decoder: Decoder) -> None:
-    config = decoder.config(strategy="vanilla", stop=(" 1",), lossless=True, logprobs=True)
+    config = decoder.config(strategy="vanilla", stop=(" 1",), speculative=True, logprobs=True)
     pair = pair_of(decoder, prompt_number(0), config)
-    assert pair.lossless.stop_reason == "stop_string"
+    assert pair.speculative.stop_reason == "stop_string"
     assert not pair.differs
 
 
@@ -208,12 +208,12 @@ def test_among_other_requests(decoder: Decoder) -> None:
     rng = np.random.default_rng(5)
     requests = []
     for number in range(4):
-        config = random_lossless_config(rng, decoder)
+        config = random_speculative_config(rng, decoder)
         if number % 2:
-            config = replace(config, lossless=False, branches=1)
+            config = replace(config, speculative=False, branches=1)
         requests.append((random_prompt(rng, decoder), config))
     alone = [decoded(decoder, *request) for request in requests]
-    with Engine(decoder, slots=4) as engine:
+    with Engine(decoder, max_num_seqs=4) as engine:
         handles = [engine.submit(prompt, config) for prompt, config in requests]
         together = [handle.result(60) for handle in handles]
     for one, other in zip(alone, together, strict=True):
@@ -224,7 +224,7 @@ def test_over_several_devices(tiny_bundle: Path, decoder: Decoder) -> None:
     options: dict[str, Any] = {"strategy": "vanilla", "max_new_tokens": 40}
     alone = decoded(decoder, prompt_number(3), decoder.config(**options))
     with Decoder.open(tiny_bundle, ["cpu:0", "cpu:1"], threads=1) as several:
-        result = decoded(several, prompt_number(3), several.config(**options, lossless=True))
+        result = decoded(several, prompt_number(3), several.config(**options, speculative=True))
     assert not Pair(alone, result).differs
     assert result.steps < alone.steps
 
@@ -232,6 +232,11 @@ def test_over_several_devices(tiny_bundle: Path, decoder: Decoder) -> None:
 @pytest.mark.parametrize("shared", [False, True])
 def test_rows_that_drafts_share(decoder: Decoder, shared: bool) -> None:
     config = decoder.config(
-        strategy="threshold", window="block_causal", lossless=True, branches=4, shared_rows=shared, max_new_tokens=64
+        strategy="threshold",
+        window="block_causal",
+        speculative=True,
+        branches=4,
+        deduplicate_rows=shared,
+        max_new_tokens=64,
     )
     assert not pair_of(decoder, prompt_number(5), config).differs

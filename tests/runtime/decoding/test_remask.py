@@ -25,7 +25,7 @@ MASK, END = 2, 0
 def test_the_least_probable_first_and_fewer_than_the_step_before_unmasked(
     probabilities: list[float], accepted: int, before: int, limit: int
 ) -> None:
-    plan = plan_of(strategy="d2f", take_back_threshold=0.5)
+    plan = plan_of(strategy="d2f", remask_threshold=0.5)
     found = least_probable(RemaskView(np.array(probabilities, np.float32), accepted, before, limit), plan)
     expected: list[int] = []
     while accepted > 1 and len(expected) < min(before - 1, limit):
@@ -66,14 +66,14 @@ def two_blocks(*, before: int | None = None) -> Branch:
     ],
 )
 def test_what_is_judged(before: int | None, limit: int | None, ends: tuple[int, ...], expected: list[int]) -> None:
-    context = context_of(ends=ends, strategy="d2f", take_back_threshold=0.5, take_back_limit=limit)
+    context = context_of(ends=ends, strategy="d2f", remask_threshold=0.5, remask_limit=limit)
     found = judged_positions(two_blocks(before=before), context)
     assert found.tolist() == expected
 
 
 @pytest.mark.parametrize(("limit", "expected"), [(1, [5]), (3, [4, 5, 7]), (9, [4, 5, 7, 9])])
 def test_the_limit_is_of_all_blocks_together(limit: int, expected: list[int]) -> None:
-    context = context_of(mask_token=MASK, ends=(END,), strategy="d2f", take_back_threshold=0.5, take_back_limit=limit)
+    context = context_of(mask_token=MASK, ends=(END,), strategy="d2f", remask_threshold=0.5, remask_limit=limit)
     judged = np.array([4, 5, 7, 9])
     probabilities = np.array([0.3, 0.2, 0.1, 0.4], np.float32)
     written = np.array([3, 6, 8, 10])
@@ -86,5 +86,5 @@ def test_the_limit_is_of_all_blocks_together(limit: int, expected: list[int]) ->
 def test_a_block_before_its_first_step_may_lose_29_positions() -> None:
     """As published: it is taken to have unmasked 30 before."""
     view = RemaskView(np.full(40, 0.1), accepted=2, before=BEFORE_FIRST_STEP, limit=64)
-    found = least_probable(view, plan_of(strategy="wino", take_back_threshold=0.5))
+    found = least_probable(view, plan_of(strategy="wino", remask_threshold=0.5))
     assert np.flatnonzero(found).tolist() == list(range(29))

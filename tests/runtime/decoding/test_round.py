@@ -25,7 +25,7 @@ PROMPT = 5
 
 
 def reference_context(*, ends: tuple[int, ...] = (EOS,), **options: Any) -> Context:
-    plan = plan_of(GenerationConfig.reference(**options))
+    plan = plan_of(GenerationConfig(reference=True, **options))
     return context_of(plan, mask_token=MASK, ends=ends, prediction_shift=1)
 
 

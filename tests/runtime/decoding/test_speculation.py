@@ -68,7 +68,7 @@ def counting(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 def drafted(branches: int) -> tuple[Any, ...]:
     states: Any = (2, 3)
-    context = context_of(lossless=True, branches=branches, **OPTIONS)
+    context = context_of(speculative=True, branches=branches, **OPTIONS)
     return drafts(Verified(states, (), (0, 1)), NO_SCORES, 9, context)
 
 

@@ -12,7 +12,7 @@ CASES: list[dict[str, Any]] = [
     {"strategy": "lopa", "branches": 4},
     {"strategy": "d2f", "logprobs": True},
     {"strategy": "threshold", "cache": "prefix"},
-    {"strategy": "vanilla", "lossless": True, "branches": 3},
+    {"strategy": "vanilla", "speculative": True, "branches": 3},
     {"strategy": "lopa", "branches": 3, "temperature": 0.8, "seed": 4},
 ]
 
@@ -44,7 +44,7 @@ def test_the_tokens_that_a_step_unmasks_make_the_answer(
         rows = table["step"] == step.number
         of_winner = table["branch"][rows & table["unmasked"]]
         assert len(of_winner) >= len(step.fills)
-        assert options.get("lossless") or set(of_winner) <= {step.winner}
+        assert options.get("speculative") or set(of_winner) <= {step.winner}
 
 
 def test_probabilities_are_those_of_the_answer(decoder: Decoder, prompt: tuple[int, ...]) -> None:

@@ -61,9 +61,9 @@ def test_text_that_is_the_value_is_read() -> None:
 def test_a_file_is_read_up_to_its_limit(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"12345")
-    assert bytes_from_file(path, most=5, **WORDS) == b"12345"
+    assert bytes_from_file(path, max=5, **WORDS) == b"12345"
     with pytest.raises(BadInputError, match="more than 4 bytes"):
-        bytes_from_file(path, most=4, **WORDS)
+        bytes_from_file(path, max=4, **WORDS)
 
 
 def test_what_is_no_regular_file_is_not_waited_for(tmp_path: Path) -> None:

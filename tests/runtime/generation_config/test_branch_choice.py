@@ -40,10 +40,10 @@ def test_by_device(devices: list[str], number: int) -> None:
         ({"branches": "auto"}, "auto"),
         ({"strategy": "d2f"}, 1),
         ({"strategy": "vanilla", "branches": 1}, 1),
-        ({"strategy": "vanilla", "lossless": True}, 2),
-        ({"strategy": "threshold", "lossless": True, "branches": 2}, 2),
-        ({"published": True}, 4),
-        ({"published": True, "branches": 2}, 2),
+        ({"strategy": "vanilla", "speculative": True}, 2),
+        ({"strategy": "threshold", "speculative": True, "branches": 2}, 2),
+        ({"reference": True}, 4),
+        ({"reference": True, "branches": 2}, 2),
     ],
 )
 def test_by_config(options: dict[str, Any], number: int | str) -> None:
@@ -52,7 +52,7 @@ def test_by_config(options: dict[str, Any], number: int | str) -> None:
 
 @pytest.mark.parametrize(("devices", "number"), [(["numpy"], 2), (["cpu:0", "cpu:1", "cpu:2"], 3), (["cuda:0"], 4)])
 def test_lossless_by_device(devices: list[str], number: int) -> None:
-    assert choice(devices, strategy="vanilla", lossless=True).number == number
+    assert choice(devices, strategy="vanilla", speculative=True).number == number
 
 
 @pytest.mark.parametrize(
@@ -84,8 +84,8 @@ def test_the_result_says_what_was_used(tiny_bundle: Path) -> None:
             *_, last = decoder.stream("Two plus", config, on_step=steps.append)
             used[branches] = (last.result.branches, max(len(step.branches) for step in steps))  # type: ignore[union-attr]
         assert used == {None: (1, 1), 1: (1, 1), 2: (2, 2)}
-        (published,) = decoder.generate(["Two plus"], decoder.config(published=True, max_new_tokens=32))
-        assert published.branches == 4
+        (reference,) = decoder.generate(["Two plus"], decoder.config(reference=True, max_new_tokens=32))
+        assert reference.branches == 4
 
 
 def choice(devices: list[str], **options: Any) -> BranchChoice:

@@ -59,7 +59,7 @@ def test_the_same_as_the_whole_graph(session: Session, whole: Session, seed: int
     """Random sizes and requests that come and go; prefixes grow by rows of either, through several tiles."""
     rng = np.random.default_rng(seed)
     sizes = [(1, 1, 1, 1), (1, 5, 64, 9), (3, 1, 40, 1), (2, 3, 9, 4)]
-    sizes += [tuple(int(rng.integers(1, most)) for most in (4, 6, 50, 9)) for _ in range(4)]
+    sizes += [tuple(int(rng.integers(1, upper)) for upper in (4, 6, 50, 9)) for _ in range(4)]
     for requests, branches, width, queries in sizes:
         numbers = [int(number) for number in rng.choice(4, requests, replace=False)]
         starts = [whole.prefix_length(number) for number in numbers]

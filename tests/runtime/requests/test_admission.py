@@ -64,7 +64,7 @@ def test_a_random_mix_that_joins_slowly_gives_what_each_gives_alone(decoder: Dec
     asked = [(random_prompt(rng, decoder), random_config(rng, decoder)) for _ in range(10)]
     assert {bool(config.temperature) for _, config in asked} == {True, False}
     expected = [alone(decoder, *each) for each in asked]
-    with Engine(decoder, slots=5, queue_limit=20, joining_rows=int(rng.integers(1, 40))) as engine:
+    with Engine(decoder, max_num_seqs=5, queue_limit=20, max_num_batched_tokens=int(rng.integers(1, 40))) as engine:
         handles = [engine.submit(*each) for each in asked]
         assert [result_of(handle) for handle in handles] == expected
 
@@ -92,7 +92,7 @@ def test_long_prompts_join_one_by_one_while_something_runs(
     seen, order, gate = Rounds(), list[int](), Gate()
     slow = decoder.config(strategy="vanilla", max_new_tokens=30, stop_at_eos=False, window=window)
     long = [(prompt * 9)[: 300 + number] for number in range(4)]
-    with Engine(decoder, slots=8, joining_rows=100, observer=seen) as engine:
+    with Engine(decoder, max_num_seqs=8, max_num_batched_tokens=100, observer=seen) as engine:
         running = engine.submit(prompt, slow, on_step=gate)
         assert gate.reached.wait(WAIT)
         config = decoder.config(max_new_tokens=2, window=window)
@@ -120,7 +120,7 @@ def test_long_prompts_join_one_by_one_while_something_runs(
 def test_stored_prompts_join_without_being_counted(decoder: Decoder, prompt: tuple[int, ...]) -> None:
     seen, gate = Rounds(), Gate()
     config = decoder.config(max_new_tokens=4, window="block_causal")
-    with Engine(decoder, slots=8, joining_rows=1, observer=seen) as engine:
+    with Engine(decoder, max_num_seqs=8, max_num_batched_tokens=1, observer=seen) as engine:
         engine.submit(prompt, config).result(WAIT)
         running = engine.submit(prompt[:-1], decoder.config(strategy="vanilla", max_new_tokens=20), on_step=gate)
         assert gate.reached.wait(WAIT)
@@ -137,5 +137,5 @@ def test_stored_prompts_join_without_being_counted(decoder: Decoder, prompt: tup
 
 @pytest.mark.parametrize("rows", [0, -1, 1.5, True, "many", 2**50])
 def test_a_number_of_rows_that_is_none(decoder: Decoder, rows: Any) -> None:
-    with pytest.raises(BadInputError, match="joining_rows"):
-        Engine(decoder, joining_rows=rows)
+    with pytest.raises(BadInputError, match="max_num_batched_tokens"):
+        Engine(decoder, max_num_batched_tokens=rows)

@@ -15,7 +15,7 @@ from lopa.runtime.decoding.decoding import Step
 def test_what_runs_and_waits_ends_whole_and_nothing_comes_in(decoder: Decoder, prompt: tuple[int, ...]) -> None:
     config, gate = decoder.config(max_new_tokens=16), Gate()
     expected = alone(decoder, prompt, config)
-    with Engine(decoder, slots=1) as engine:
+    with Engine(decoder, max_num_seqs=1) as engine:
         handles = [engine.submit(prompt, config, on_step=gate), *engine.submit_many([prompt] * 2, config)]
         assert gate.reached.wait(WAIT)
         assert not engine.status.draining
@@ -53,7 +53,7 @@ def test_several_threads_drain_while_others_submit(decoder: Decoder, prompt: tup
             started.set()
             taken[-1].result(WAIT)
 
-    with Engine(decoder, slots=2) as engine, ThreadPoolExecutor(6) as threads:
+    with Engine(decoder, max_num_seqs=2) as engine, ThreadPoolExecutor(6) as threads:
         submitting = [threads.submit(submit_on) for _ in range(3)]
         assert started.wait(WAIT)
         draining = [threads.submit(engine.drain, WAIT) for _ in range(3)]
@@ -67,7 +67,7 @@ def test_several_threads_drain_while_others_submit(decoder: Decoder, prompt: tup
 
 def test_closing_meanwhile_is_no_whole_end(decoder: Decoder, prompt: tuple[int, ...]) -> None:
     gate = Gate()
-    engine = Engine(decoder, slots=1)
+    engine = Engine(decoder, max_num_seqs=1)
     handles = [engine.submit(prompt, on_step=gate), engine.submit(prompt)]
     assert gate.reached.wait(WAIT)
     with ThreadPoolExecutor(2) as threads:
@@ -85,7 +85,7 @@ def test_closing_meanwhile_is_no_whole_end(decoder: Decoder, prompt: tuple[int, 
 def test_a_failure_meanwhile_is_no_whole_end(decoder: Decoder, prompt: tuple[int, ...]) -> None:
     session, gate = FailingSession(decoder.session, "forward"), Gate()
     broken = Decoder(decoder.bundle, session, decoder.tokenizer, threads=1)  # type: ignore[arg-type]
-    with Engine(broken, slots=1) as engine, ThreadPoolExecutor(1) as threads:
+    with Engine(broken, max_num_seqs=1) as engine, ThreadPoolExecutor(1) as threads:
         handles = [engine.submit(prompt, on_step=gate), engine.submit(prompt), engine.submit(prompt)]
         assert gate.reached.wait(WAIT)
         draining = threads.submit(engine.drain, WAIT)

@@ -86,13 +86,18 @@ def recomputed(decoder: Decoder, prompt: str, **options: Any) -> tuple[Generatio
     [
         {"branches": 1},
         {"branches": 5},
-        {"branches": 4, "window": "block_causal", "confidence": "margin", "shared_rows": False},  # heard a branch a row
+        {
+            "branches": 4,
+            "window": "block_causal",
+            "confidence": "margin",
+            "deduplicate_rows": False,
+        },  # heard a branch a row
         {"strategy": "d2f"},
         {"strategy": "threshold"},
         {"strategy": "vanilla", "max_new_tokens": 40},
         {"branches": 4, "temperature": 1.5, "seed": 3, "skip_threshold": 0.5},
         {"branches": 4, "temperature": 0.7, "top_k": 3, "top_p": 0.9, "seed": 5},
-        {"branches": 4, "published": True, "max_new_tokens": 64},
+        {"branches": 4, "reference": True, "max_new_tokens": 64},
         {"branches": 3, "drop_after_eos": False, "stop_at_eos": False, "max_new_tokens": 40},
     ],
     ids=str,
@@ -120,7 +125,7 @@ def test_they_change_nothing_and_are_left_out_unless_asked_for(decoder: Decoder)
 
 
 def test_an_undecided_position_of_published_mode_has_none(decoder: Decoder) -> None:
-    config = decoder.config(published=True, strategy="vanilla", max_new_tokens=32, logprobs=True, time_limit=1e-9)
+    config = decoder.config(reference=True, strategy="vanilla", max_new_tokens=32, logprobs=True, time_limit=1e-9)
     (result,) = decoder.generate(["Question: 2 + 3?\nAnswer:"], config)
     assert result.logprobs is not None
     mask = decoder.bundle.manifest.special_tokens.mask

@@ -56,7 +56,7 @@ def test_every_prompt_of_a_random_list_gives_what_it_gives_alone(decoder: Decode
     asked = [PromptRequest(random_prompt(rng, decoder), random_config(rng, decoder)) for _ in range(8)]
     asked = [asked[i] for i in rng.integers(0, len(asked), 14)]  # some twice, greedy and drawn
     expected = [alone(decoder, each.prompt, each.config) for each in asked]
-    with Engine(decoder, slots=4, queue_limit=20) as engine:
+    with Engine(decoder, max_num_seqs=4, queue_limit=20) as engine:
         for handle, each, wanted in zip(engine.submit_many(asked), asked, expected, strict=True):
             result = result_of(handle)
             assert each.config is not None
@@ -70,7 +70,7 @@ def test_greedy_copies_are_decoded_once_and_answered_to_all(counted: Counted, pr
     *events, _ = decoder.stream(prompt, config)
     counted.session.forwards.clear()
     other = dataclasses.replace(config, max_new_tokens=23)
-    with Engine(decoder, slots=1, queue_limit=1) as engine:  # two decodes, seven handles
+    with Engine(decoder, max_num_seqs=1, queue_limit=1) as engine:  # two decodes, seven handles
         handles = engine.submit_many([prompt] * 3 + [PromptRequest(list(prompt), other)] * 2 + [prompt] * 2, config)
         assert len(set(handles)) == 7
         for number, handle in enumerate(handles):
@@ -101,7 +101,7 @@ def test_a_cancelled_copy_leaves_and_the_others_get_the_whole_answer(decoder: De
     held = Decoder(decoder.bundle, session, decoder.tokenizer, threads=1)  # type: ignore[arg-type]
     config = decoder.config(strategy="vanilla", max_new_tokens=24, stop_at_eos=False)
     whole = alone(decoder, prompt, config)
-    with Engine(held, slots=1) as engine:
+    with Engine(held, max_num_seqs=1) as engine:
         first, second, third = engine.submit_many([prompt] * 3, config)
         session.wait_until_held()
         second.cancel()
@@ -124,7 +124,7 @@ def test_the_work_ends_with_the_last_copy(decoder: Decoder, prompt: tuple[int, .
     session = HeldSession(decoder.session, allowed=1)
     held = Decoder(decoder.bundle, session, decoder.tokenizer, threads=1)  # type: ignore[arg-type]
     slow = decoder.config(strategy="vanilla", max_new_tokens=60, stop_at_eos=False)
-    with Engine(held, slots=1) as engine:
+    with Engine(held, max_num_seqs=1) as engine:
         before = [engine.submit(prompt[:-1], slow)] if waiting else []
         if waiting:
             session.wait_until_held()
@@ -150,7 +150,7 @@ def test_the_work_ends_with_the_last_copy(decoder: Decoder, prompt: tuple[int, .
 def test_closing_cancels_every_copy(decoder: Decoder, prompt: tuple[int, ...]) -> None:
     session = HeldSession(decoder.session, allowed=1)
     held = Decoder(decoder.bundle, session, decoder.tokenizer, threads=1)  # type: ignore[arg-type]
-    engine = Engine(held, slots=1)
+    engine = Engine(held, max_num_seqs=1)
     slow = decoder.config(strategy="vanilla", stop_at_eos=False)
     handles = [*engine.submit_many([prompt] * 3, slow), *engine.submit_many([prompt[:-1]] * 2, slow)]
     session.wait_until_held()
@@ -185,7 +185,7 @@ def test_all_are_queued_or_none(counted: Counted, prompt: tuple[int, ...]) -> No
     decoder, gate = counted.decoder, Gate()
     config = decoder.config(max_new_tokens=4)
     different = [prompt[: 5 + number] for number in range(5)]
-    with Engine(decoder, slots=1, queue_limit=3) as engine:
+    with Engine(decoder, max_num_seqs=1, queue_limit=3) as engine:
         running = engine.submit(prompt, config, on_step=gate)
         assert gate.reached.wait(WAIT)
         with pytest.raises(QueueFullError, match="4 requests more, while 1 are not done"):
@@ -212,7 +212,7 @@ def test_reserved_places_are_there_for_what_is_prepared_and_count_once(
 ) -> None:
     config, gate = decoder.config(max_new_tokens=2), Gate()
     different = [prompt[: 5 + number] for number in range(5)]
-    with Engine(decoder, slots=1, queue_limit=3) as engine:
+    with Engine(decoder, max_num_seqs=1, queue_limit=3) as engine:
         running = engine.submit(prompt, config, on_step=gate)
         assert gate.reached.wait(WAIT)
         with engine.reserved(2) as places:
@@ -252,7 +252,7 @@ def test_none_is_turned_away_while_others_are_prepared_and_submitted(decoder: De
         with engine.reserved(1) as place:
             return engine.submit_many([prompt[: 3 + number]], config, reservation=place)[0].result(WAIT).tokens
 
-    with Engine(decoder, slots=2, queue_limit=6) as engine, ThreadPoolExecutor(8) as threads:
+    with Engine(decoder, max_num_seqs=2, queue_limit=6) as engine, ThreadPoolExecutor(8) as threads:
         for _ in range(5):
             assert list(threads.map(ask, range(8))) == [1] * 8
 
@@ -282,7 +282,7 @@ def test_what_happens_between_the_look_at_the_queue_and_the_queueing(
             engine.submit(ids)
 
     gate, config = Gate(), decoder.config(max_new_tokens=2)
-    with Engine(decoder, slots=2, queue_limit=0) as engine:
+    with Engine(decoder, max_num_seqs=2, queue_limit=0) as engine:
         with pytest.raises(QueueFullError):
             submit(engine, lambda: [engine.submit(prompt[:-2], config, on_step=gate) for _ in range(2)])
         gate.open()
@@ -359,7 +359,10 @@ def test_threads_that_submit_and_cancel_copies_all_get_their_ends(decoder: Decod
         ended.append(number)
 
     ended: list[int] = []
-    with Engine(decoder, slots=3, queue_limit=9, joining_rows=64) as engine, ThreadPoolExecutor(4) as threads:
+    with (
+        Engine(decoder, max_num_seqs=3, queue_limit=9, max_num_batched_tokens=64) as engine,
+        ThreadPoolExecutor(4) as threads,
+    ):
         list(threads.map(one, rng.spawn(40)))
     assert len(ended) > 20
     assert threading.active_count() == before

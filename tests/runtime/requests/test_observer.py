@@ -63,7 +63,7 @@ def test_reports_of_a_random_mix_agree_with_steps_forwards_and_results(decoder: 
     asked = [PromptRequest(random_prompt(rng, decoder), random_config(rng, decoder)) for _ in range(10)]
     session, steps = MeasuredSession(decoder.session), list[Step]()
     measured = Decoder(decoder.bundle, session, decoder.tokenizer, threads=1)  # type: ignore[arg-type]
-    with Engine(measured, slots=4, observer=noted) as engine:
+    with Engine(measured, max_num_seqs=4, observer=noted) as engine:
         handles = engine.submit_many(asked, on_step=lambda _, step: steps.append(step))
         results = [handle.result(WAIT) for handle in handles]
         assert len(noted.ends) == 10  # each is told before its result can be seen
@@ -96,7 +96,7 @@ def test_every_kind_of_end_is_told_once(decoder: Decoder, prompt: tuple[int, ...
     def fail(step: Step) -> None:
         raise ZeroDivisionError("its own fault")
 
-    with Engine(decoder, slots=1, observer=noted) as engine:
+    with Engine(decoder, max_num_seqs=1, observer=noted) as engine:
         held = engine.submit(prompt, config, on_step=gate)
         assert gate.reached.wait(WAIT)
         late = engine.submit(prompt[:-1], config, deadline=0)
@@ -135,7 +135,7 @@ def test_closing_and_a_failing_device_are_told_too(decoder: Decoder, prompt: tup
         noted, gate = Noted(), Gate()
         session = FailingSession(decoder.session, "forward")
         broken = Decoder(decoder.bundle, session, decoder.tokenizer, threads=1)  # type: ignore[arg-type]
-        engine = Engine(broken, slots=1, observer=noted)
+        engine = Engine(broken, max_num_seqs=1, observer=noted)
         engine.submit(prompt, on_step=gate)
         assert gate.reached.wait(WAIT)
         engine.submit_many([prompt] * 2)
@@ -193,9 +193,9 @@ def test_the_status_follows_what_happens(decoder: Decoder, prompt: tuple[int, ..
     session = HeldSession(decoder.session, allowed=0)
     held = Decoder(decoder.bundle, session, decoder.tokenizer, threads=1)  # type: ignore[arg-type]
     config = decoder.config(strategy="vanilla", max_new_tokens=6, window="block_causal", stop_at_eos=False)
-    engine = Engine(held, slots=2, queue_limit=5)
+    engine = Engine(held, max_num_seqs=2, queue_limit=5)
     idle = engine.status
-    assert (idle.running, idle.waiting, idle.slots, idle.queue_limit) == (0, 0, 2, 5)
+    assert (idle.running, idle.waiting, idle.max_num_seqs, idle.queue_limit) == (0, 0, 2, 5)
     assert (idle.rounds, idle.cache_rows, idle.prompt_rows, idle.stored_rows, idle.saved_rows) == (0,) * 5
     assert idle.cache_rows_limit == 2 * engine.manifest.dimensions.max_positions
     assert (idle.draining, idle.closed, idle.failure) == (False, False, None)
@@ -241,7 +241,7 @@ def test_cache_rows_are_those_of_the_session(decoder: Decoder, prompt: tuple[int
     session = WatchedSession(decoder.session)
     watched = Decoder(decoder.bundle, session, decoder.tokenizer, threads=1)  # type: ignore[arg-type]
     configs = [decoder.config(block_size=4, max_new_tokens=30, branches=branches) for branches in (1, 2, 3)]
-    with Engine(watched, slots=2) as engine:
+    with Engine(watched, max_num_seqs=2) as engine:
         session.engine = engine
         for handle in [engine.submit(prompt, config) for config in configs]:
             handle.result(WAIT)

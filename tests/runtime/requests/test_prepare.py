@@ -106,7 +106,7 @@ def test_a_cancelled_reservation_stops_the_preparation(guarded: Decoder) -> None
                 engine.submit_many([PROMPT], guarded.config(**COSTLY["multiples"]), reservation=reservation)
             ends.append(stopped.value)
 
-    with Engine(guarded, slots=1, queue_limit=0) as engine:
+    with Engine(guarded, max_num_seqs=1, queue_limit=0) as engine:
         held: list[object] = []
         thread = threading.Thread(target=ask)
         thread.start()

@@ -51,7 +51,7 @@ def test_what_is_stored_is_found_for_the_same_prompt_and_temperature_alone() -> 
         assert store.find(prompt, plan) is not None
     for plan in (
         plan_of(window="full"),
-        plan_of(window="block_causal", published=True),
+        plan_of(window="block_causal", reference=True),
         plan_of(window="block_causal", temperature=0.5),
     ):
         assert store.find(prompt, plan) is None

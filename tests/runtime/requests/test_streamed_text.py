@@ -12,7 +12,7 @@ from lopa.runtime.decoding.decoding import Step
 from lopa.runtime.requests.answer import UNDECIDED
 from lopa.runtime.requests.result import DoneEvent, Event
 
-DOUBTFUL: dict[str, Any] = {"skip_threshold": 0.3, "take_back_threshold": 0.95, "max_new_tokens": 40}
+DOUBTFUL: dict[str, Any] = {"skip_threshold": 0.3, "remask_threshold": 0.95, "max_new_tokens": 40}
 GRAMMAR = {"regex": "(The|An?) [a-zéü ]{1,24}\\."}
 
 
@@ -50,14 +50,14 @@ def check(decoder: Decoder, config: GenerationConfig, prompt: int, events: list[
 def test_what_is_streamed_stays(decoder: Decoder) -> None:
     pytest.importorskip("llguidance")
     asked, back = asked_of(decoder, np.random.default_rng(1)), 0
-    with Engine(decoder, slots=6, queue_limit=len(asked)) as engine:
+    with Engine(decoder, max_num_seqs=6, queue_limit=len(asked)) as engine:
         running = []
         for prompt, config in asked:
             steps: list[Step] = []
             running.append((engine.submit(prompt, config, drafts=True, on_step=steps.append), steps))
         for (prompt, config), (handle, steps) in zip(asked, running, strict=True):
             check(decoder, config, len(prompt), list(handle), steps)
-            back += sum(len(step.taken_back) for step in steps)
+            back += sum(len(step.remasked) for step in steps)
     assert back > 0, "nothing was ever taken back"
 
 

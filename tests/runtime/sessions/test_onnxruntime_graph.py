@@ -90,7 +90,7 @@ def test_sessions_in_several_threads_keep_to_themselves(copied_bundle: Path) -> 
         session = opened(copied_bundle)
         found: list[Floats] = []
         for _ in range(12):
-            branches, width = (int(rng.integers(1, most)) for most in (4, 30))
+            branches, width = (int(rng.integers(1, upper)) for upper in (4, 30))
             start = session.prefix_length(7)
             statistics = session.forward(random_batch(rng, [7], branches, width, 5, starts=start))
             found += [statistics.topk_logprobs, *session.read_rows(7, branches - 1, width).layers]

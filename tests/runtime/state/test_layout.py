@@ -12,7 +12,7 @@ from lopa.runtime.state.layout import Layout, layout_of_prompt, max_rows
 
 
 def reference_plan(**options: Any) -> DecodingPlan:
-    return plan_of(GenerationConfig.reference(**options))
+    return plan_of(GenerationConfig(reference=True, **options))
 
 
 def lengths(layout: Layout) -> list[int]:
@@ -31,7 +31,7 @@ def test_only_the_published_loop_drops_the_last_short_block() -> None:
 
 
 @pytest.mark.parametrize(
-    ("prompt", "shift", "published", "first", "end"),
+    ("prompt", "shift", "reference", "first", "end"),
     [
         (5, 0, False, 4, 15),
         (5, 0, True, 4, 16),  # SDAR: to the end of a block
@@ -41,8 +41,8 @@ def test_only_the_published_loop_drops_the_last_short_block() -> None:
         (8, 1, True, 8, 17),
     ],
 )
-def test_blocks_counted_from_position_0(prompt: int, shift: int, published: bool, first: int, end: int) -> None:
-    plan = plan_of(alignment="absolute", strategy="threshold", block_size=4, max_new_tokens=10, published=published)
+def test_blocks_counted_from_position_0(prompt: int, shift: int, reference: bool, first: int, end: int) -> None:
+    plan = plan_of(alignment="absolute", strategy="threshold", block_size=4, max_new_tokens=10, reference=reference)
     layout = layout_of_prompt(prompt, plan, shift)
     assert (layout.first, layout.end, layout.hands_over, layout.unseen) == (first, end, shift == 1, 0)
     assert layout.numbers(np.arange(9)).tolist() == [0, 0, 0, 0, 1, 1, 1, 1, 2]
@@ -71,7 +71,7 @@ def test_max_rows_of_a_decode() -> None:
     assert max_rows(30, plan_of(max_new_tokens=40, **sliding)) == (46, 16)
     assert max_rows(1, plan_of(max_new_tokens=20, **sliding)) == (20, 16)
     assert max_rows(1, plan_of(max_new_tokens=9, **sliding)) == (10, 9)
-    assert max_rows(10, plan_of(max_new_tokens=40, take_back_threshold=0.5)) == (80, 40)
-    assert max_rows(90, plan_of(max_new_tokens=40, take_back_threshold=0.5)) == (122, 40)
+    assert max_rows(10, plan_of(max_new_tokens=40, remask_threshold=0.5)) == (80, 40)
+    assert max_rows(90, plan_of(max_new_tokens=40, remask_threshold=0.5)) == (122, 40)
     wino = plan_of(max_new_tokens=40, strategy="wino", cache="none")
     assert max_rows(10, wino) == (82, 40)

@@ -53,8 +53,8 @@ def test_the_tail_of_the_prompt_lies_unmasked_in_the_first_block() -> None:
 
 def test_published_rules_of_so_many_a_step_ask_about_every_row() -> None:
     plan = plan_of(
-        GenerationConfig.reference(
-            strategy="vanilla", alignment="absolute", block_size=8, block_steps=4, max_new_tokens=5
+        GenerationConfig(
+            reference=True, strategy="vanilla", alignment="absolute", block_size=8, block_steps=4, max_new_tokens=5
         )
     )
     assert asked_positions(branch_with([4], plan), plan).tolist() == list(range(8))

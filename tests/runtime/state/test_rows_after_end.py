@@ -57,7 +57,7 @@ def test_windows_end_at_the_end_of_text_unless_they_are_to_stay(tiny_bundle: Pat
                 if branch.lookahead is None and ((branch.tokens == EOS) & branch.unmasked).any()
             ]
             eos_seen[drop] = behind
-        published = decoder.config(branches=3, published=True)
-        assert not plan_of(published).drop_after_eos
+        reference = decoder.config(branches=3, reference=True)
+        assert not plan_of(reference).drop_after_eos
     assert set(eos_seen[True]) <= {0}
     assert max(eos_seen[False]) > 0

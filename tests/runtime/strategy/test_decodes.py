@@ -24,7 +24,7 @@ STRATEGIES: list[dict[str, Any]] = [
     {"strategy": "dream", "steps": 12},
     {"strategy": "dream", "alg": "origin", "steps": 12, "temperature": 0.5, "top_p": 0.9, "seed": 4},
     {"strategy": "dream", "alg": "topk_margin", "alg_temp": 0.3, "steps": 12},
-    {"strategy": "top_n", "per_step": 3},
+    {"strategy": "top_n", "tokens_per_step": 3},
     {"strategy": "factor"},
     {"strategy": "klass"},
     {"strategy": "credit"},
@@ -43,7 +43,7 @@ def test_batches_streams_and_engines_give_the_same_tokens(
     asked = [PromptRequest(each, config) for each, config in zip(prompts, configs, strict=True)]
     together = decoder.generate(asked, parallel=3)
     assert [each.token_ids for each in together] == [each.token_ids for each in expected]
-    with Engine(Decoder(decoder.bundle, decoder.session, decoder.tokenizer), prompt_rows=0) as engine:
+    with Engine(Decoder(decoder.bundle, decoder.session, decoder.tokenizer), prefix_cache_tokens=0) as engine:
         handles = [engine.submit(each, config) for each, config in zip(prompts, configs, strict=True)]
         assert [result_of(each).token_ids for each in handles] == [each.token_ids for each in expected]
 

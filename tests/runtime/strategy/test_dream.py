@@ -84,7 +84,7 @@ def test_every_step_is_that_of_dreams_loop(
     if masked:
         prompt = (*prompt[:9], manifest.special_tokens.mask, *prompt[10:])
     seen: list[Step] = []
-    config = with_logits.config(strategy="dream", alg=alg, max_new_tokens=new, published=True, **options)
+    config = with_logits.config(strategy="dream", alg=alg, max_new_tokens=new, reference=True, **options)
     *_, done = with_logits.stream(prompt, config, on_step=seen.append)
     steps, mask = options.get("steps", new), manifest.special_tokens.mask
     times = torch.linspace(1, 1e-3, steps + 1)
@@ -128,7 +128,7 @@ def test_origin_unmasks_by_its_draws_alone(decoder: Decoder, prompt: tuple[int, 
     order: dict[int, list[list[int]]] = {}
     for seed in (1, 1, 2):
         steps: list[Step] = []
-        config = decoder.config(strategy="dream", alg="origin", steps=8, max_new_tokens=16, seed=seed, published=True)
+        config = decoder.config(strategy="dream", alg="origin", steps=8, max_new_tokens=16, seed=seed, reference=True)
         list(decoder.stream(prompt, config, on_step=steps.append))
         found = [each.fills.positions.tolist() for each in steps]
         assert sorted(position for each in found for position in each) == list(range(len(prompt), len(prompt) + 16))

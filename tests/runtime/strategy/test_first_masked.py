@@ -34,7 +34,7 @@ def test_it_is_unmasked_beside_what_is_sure(seed: int, complete: bool, leads: bo
     first = np.flatnonzero(block.masked)[:1].tolist()
     sure = unmasked(replace(block, complete=False), strategy=strategy)
     expected = sorted({*sure, *first}) if leads else unmasked(block, strategy=strategy)
-    assert unmasked(block, strategy=strategy, decide_frontier=True) == expected
+    assert unmasked(block, strategy=strategy, unmask_first_masked=True) == expected
 
 
 @settings(deadline=None)
@@ -44,7 +44,7 @@ def test_it_is_the_first_of_so_many(seed: int, count: int) -> None:
     first, *others = np.flatnonzero(block.masked).tolist() or [None]
     surest = sorted(others, key=lambda i: -block.candidates.confidences[i])[: count - 1]
     expected = [] if first is None else sorted([first, *surest])
-    assert unmasked(block, strategy="top_n", per_step=count, decide_frontier=True) == expected
+    assert unmasked(block, strategy="top_n", tokens_per_step=count, unmask_first_masked=True) == expected
 
 
 @settings(deadline=None)
@@ -60,7 +60,7 @@ def test_it_counts_within_the_entropy_bound(seed: int, gamma: float) -> None:
         for length in range(1, len(ranked) + 1)
         if length == 1 or sum(own := entropies[ranked[:length]].astype(float)) - max(own) <= gamma + 1e-12
     ]
-    assert unmasked(block, strategy="eb", gamma=gamma, decide_frontier=True) == sorted(
+    assert unmasked(block, strategy="eb", gamma=gamma, unmask_first_masked=True) == sorted(
         max(fitting, key=len, default=[])
     )
 
@@ -73,7 +73,7 @@ def test_it_is_one_of_those_that_a_factor_counts(seed: int, factor: float) -> No
     first, *others = np.flatnonzero(block.masked).tolist() or [None]
     ranked = [] if first is None else [first, *sorted(others, key=lambda i: -p[i])]
     count = max((n for n in range(1, len(ranked) + 1) if (n + 1) * (1 - float(p[ranked[n - 1]])) < factor), default=1)
-    assert unmasked(block, strategy="factor", factor=factor, decide_frontier=True) == sorted(ranked[:count])
+    assert unmasked(block, strategy="factor", factor=factor, unmask_first_masked=True) == sorted(ranked[:count])
 
 
 def steps_of(decoder: Decoder, prompt: tuple[int, ...], **options: Any) -> list[Step]:
@@ -93,7 +93,7 @@ def test_every_step_moves_it(decoder: Decoder, prompt: tuple[int, ...], strategy
         options = {**more, "strategy": strategy, "skip_threshold": 1.0}
         if STRATEGIES[strategy].looks_ahead:
             options["branches"] = 3
-        steps = steps_of(decoder, prompt, decide_frontier=True, **options)
+        steps = steps_of(decoder, prompt, unmask_first_masked=True, **options)
         assert all(first_ununmasked(after) > first_ununmasked(before) for before, after in pairwise(steps))
         assert len(steps) <= 41
 
@@ -112,20 +112,20 @@ def test_with_a_grammar_every_step_moves_it(decoder: Decoder, prompt: tuple[int,
 
 def test_lossless_decodes_with_it_are_the_same(decoder: Decoder, prompt: tuple[int, ...]) -> None:
     for strategy in ("d2f", "threshold", "top_n", "eb"):
-        options = {"strategy": strategy, "decide_frontier": True, "max_new_tokens": 40}
+        options = {"strategy": strategy, "unmask_first_masked": True, "max_new_tokens": 40}
         alone = decoder.generate(prompt, decoder.config(**options))
-        beside = decoder.generate(prompt, decoder.config(**options, lossless=True, branches=3))
+        beside = decoder.generate(prompt, decoder.config(**options, speculative=True, branches=3))
         assert beside.token_ids == alone.token_ids
         assert beside.steps <= alone.steps
 
 
 @pytest.mark.parametrize("strategy", WITHOUT)
 def test_refused_for_strategies_that_say_themselves_which_position_is_next(strategy: str) -> None:
-    with pytest.raises(BadInputError, match=f"decide_frontier True with strategy '{strategy}'"):
-        plan_of(strategy=strategy, decide_frontier=True)
-    assert not plan_of(strategy=strategy, decide_frontier=False).decide_frontier
+    with pytest.raises(BadInputError, match=f"unmask_first_masked True with strategy '{strategy}'"):
+        plan_of(strategy=strategy, unmask_first_masked=True)
+    assert not plan_of(strategy=strategy, unmask_first_masked=False).unmask_first_masked
 
 
 def test_refused_in_published_mode() -> None:
-    with pytest.raises(BadInputError, match="decide_frontier in published mode"):
-        plan_of(GenerationConfig.reference(decide_frontier=True))
+    with pytest.raises(BadInputError, match="unmask_first_masked in reference mode"):
+        plan_of(GenerationConfig(reference=True, unmask_first_masked=True))

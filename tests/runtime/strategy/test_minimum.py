@@ -37,11 +37,11 @@ def test_steps_of_equal_size_the_first_ones_larger(size: int, steps: int | None,
     assert count_in(99) >= 1  # where more rounds were needed, they end
 
 
-def plainly(p: Floats, ranks: Floats, masked: Bool, threshold: float, least: int) -> list[int]:
+def plainly(p: Floats, ranks: Floats, masked: Bool, threshold: float, min: int) -> list[int]:
     """All masked ones above the threshold if these are enough; else the best ones."""
     free = [i for i in range(len(p)) if masked[i]]
     sure = [i for i in free if p[i] > np.float32(threshold)]
-    return sure if len(sure) >= least else sorted(sorted(free, key=lambda i: -ranks[i])[:least])
+    return sure if len(sure) >= min else sorted(sorted(free, key=lambda i: -ranks[i])[:min])
 
 
 cases = st.tuples(
@@ -55,7 +55,7 @@ def test_what_each_strategy_unmasks(case: tuple[int, int, int, float]) -> None:
     rng = np.random.default_rng(seed)
     p = rng.choice(np.float32([0.1, 0.3, 0.5, 0.8, 0.9]), size)
     confidences, masked = rng.choice(np.float32([-2, -1, -0.5]), size), rng.random(size) < 0.7
-    least = -(-size // min(steps, size))
+    share = -(-size // min(steps, size))
     for strategy, ranks, limit in (
         ("threshold", confidences, threshold),
         ("vanilla", confidences, 2.0),
@@ -65,7 +65,7 @@ def test_what_each_strategy_unmasks(case: tuple[int, int, int, float]) -> None:
             "strategy": strategy, "skip_threshold": threshold, "block_size": size, "block_steps": min(steps, size)
         }  # fmt: skip
         found = chosen(block_of(p, confidences, masked), **options)
-        assert found == plainly(p, ranks, masked, limit, least)
+        assert found == plainly(p, ranks, masked, limit, share)
         waiting = chosen(block_of(p, confidences, masked, complete=False), **options)
         assert waiting == [i for i in range(size) if masked[i] and p[i] > np.float32(limit)]
 
@@ -80,6 +80,6 @@ def test_published_rules_of_so_many_a_step_take_unmasked_ones_too() -> None:
         ("vanilla", False, 2),
         ("sequential", True, 2),
     ):
-        found = chosen(block_of(p, p, masked), strategy=strategy, published=published, **options)
+        found = chosen(block_of(p, p, masked), strategy=strategy, reference=published, **options)
         assert len(found) == count
         assert {1, 3} <= set(found)

@@ -89,7 +89,7 @@ def test_factor(seed: int, complete: bool, factor: float) -> None:
 @given(seeds, st.integers(1, 5))
 def test_top_n(seed: int, count: int) -> None:
     block = random_block(np.random.default_rng(seed))
-    assert unmasked(block, strategy="top_n", per_step=count) == sorted(order_of(block)[:count])
+    assert unmasked(block, strategy="top_n", tokens_per_step=count) == sorted(order_of(block)[:count])
 
 
 @settings(deadline=None)

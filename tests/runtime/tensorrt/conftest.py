@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 from tests.runtime.cuda.stand_in_graphs import StandInGraphs
-from tests.runtime.tensorrt.gears import DEVICE
+from tests.runtime.tensorrt.buckets import DEVICE
 from tests.runtime.tensorrt.machines import built, with_verified
 from tests.runtime.tensorrt.recorded_api import RTX
 from tests.runtime.tensorrt.stand_in_tensorrt import stand_in_tensorrt

@@ -237,11 +237,11 @@ class StandInEngines:
         state = context.state
         if self._says_no("IExecutionContext.set_input_shape", context):
             return False
-        least, _, most = state.engine.state.profiles[state.profile][name]
-        if len(shape) != len(least) or any(
-            not low <= size <= high for low, size, high in zip(least, shape, most, strict=True)
+        lower, _, upper = state.engine.state.profiles[state.profile][name]
+        if len(shape) != len(lower) or any(
+            not low <= size <= high for low, size, high in zip(lower, shape, upper, strict=True)
         ):
-            return self._no(context, f"{name} {shape} is not between {least} and {most}")
+            return self._no(context, f"{name} {shape} is not between {lower} and {upper}")
         self._unchanged_under_graphs(context, "shape")
         state.shapes[name], state.settled = tuple(shape), False
         return True

@@ -6,7 +6,7 @@ from types import ModuleType
 
 import numpy as np
 import pytest
-from tests.gears import gear
+from tests.buckets import bucket
 from tests.runtime.cuda.stand_in_graphs import StandInGraphs
 from tests.runtime.random_windows import assert_same_statistics, random_batch
 from tests.runtime.tensorrt.machines import built, with_verified
@@ -18,7 +18,7 @@ from lopa.runtime.sessions.session import open_session
 from lopa.runtime.tensorrt.context_room import ContextRoom
 from lopa.runtime.tensorrt.manifest import BuildFlags
 
-GEARS = [gear(1, 2, 48, 64), gear(2, 3, 64, 192)]
+BUCKETS = [bucket(1, 2, 48, 64), bucket(2, 3, 64, 192)]
 
 
 def test_a_context_is_as_large_as_the_memory_that_is_gone_afterwards() -> None:
@@ -46,11 +46,11 @@ def bundle(tiny_bundle: Path, tmp_path: Path) -> Bundle:
 
 
 def test_weights_leave_room_for_contexts_and_prefixes(bundle: Bundle, trt: ModuleType, cuda: StandInGraphs) -> None:
-    with_verified(built(bundle.path, trt, GEARS, BuildFlags(weight_streaming=True)))
+    with_verified(built(bundle.path, trt, BUCKETS, BuildFlags(weight_streaming=True)))
     session = open_session(bundle, "tensorrt:0")
-    prefixes = max(map(GraphArrays(bundle.manifest).prefix_bytes, GEARS))
+    prefixes = max(map(GraphArrays(bundle.manifest).prefix_bytes, BUCKETS))
     assert prefixes == 2 * 192 * 2 * 5 * 2 * 32 * 4  # key and value of five layers in float32
-    scratch = SCRATCH + len(GEARS)
+    scratch = SCRATCH + len(BUCKETS)
     assert trt.engines.budgets == [0, AUTOMATIC - 3 * PERSISTENT - prefixes - scratch]
     session.forward(random_batch(np.random.default_rng(0), (0,), 2, 40, 8))
     session.close()
@@ -60,7 +60,7 @@ def test_weights_leave_room_for_contexts_and_prefixes(bundle: Bundle, trt: Modul
 def test_without_room_the_parts_of_a_forward_share_a_context(
     room: bool, bundle: Bundle, trt: ModuleType, cuda: StandInGraphs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with_verified(built(bundle.path, trt, GEARS[:1]))
+    with_verified(built(bundle.path, trt, BUCKETS[:1]))
     monkeypatch.setattr(ContextRoom, "has_room", lambda _room, _profile: room)
     plain, session = open_session(bundle, "cpu", threads=1), open_session(bundle, "tensorrt:0")
     batch = random_batch(np.random.default_rng(0), (0,), 10, 40, 8)

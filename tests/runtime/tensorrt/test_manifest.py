@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from tests.runtime.tensorrt.gears import DEVICE, GEARS
+from tests.runtime.tensorrt.buckets import BUCKETS, DEVICE
 
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.engine_file import ENGINE_NAME
@@ -40,8 +40,8 @@ def _engine(bundle: Bundle, **changes: object) -> TensorRTEngine:
         made="2026-11-21T00:00:00+00:00",
         target=target_of_device(DEVICE, VERSION),
         flags=BuildFlags(),
-        gears=GEARS,
-        prefill=prefill_range(GEARS),
+        buckets=BUCKETS,
+        prefill=prefill_range(BUCKETS),
         graph_sha256=digests[bundle.manifest.graph],
         weights_sha256=digests[bundle.manifest.weights],
         cache_key="00",
@@ -163,7 +163,7 @@ def _edited(**changes: object) -> Callable[[Path], None]:
         (_edited(unknown=1), "unknown"),
         (_edited(files=[]), "has no engine.plan"),
         (_edited(files=[{"path": "../model.onnx", "size": 1, "sha256": "0" * 64}]), "names the file '../model.onnx'"),
-        (_edited(gears=[]), "length >= 1 - at `$.gears`"),
+        (_edited(buckets=[]), "length >= 1 - at `$.buckets`"),
         (_edited(prefill={"least": ONE_ROW, "best": ONE_ROW, "most": ONE_ROW}), "another profile for prompts"),
         (_edited(prefill={"least": ONE_ROW, "best": ONE_ROW, "most": {**ONE_ROW, "window": 2**31}}), "prefill"),
     ],

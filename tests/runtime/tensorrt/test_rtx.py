@@ -9,12 +9,12 @@ from types import ModuleType
 
 import numpy as np
 import pytest
+from tests.buckets import bucket
 from tests.conformance.recorded import assert_reproduced
-from tests.gears import gear
 from tests.runtime.cuda.stand_in_graphs import StandInGraphs
 from tests.runtime.random_windows import assert_same_statistics, random_batch
-from tests.runtime.tensorrt.gears import DEVICE
-from tests.runtime.tensorrt.machines import GATE_GEARS, built, built_for_rtx, with_verified
+from tests.runtime.tensorrt.buckets import DEVICE
+from tests.runtime.tensorrt.machines import GATE_BUCKETS, built, built_for_rtx, with_verified
 
 from lopa.cli.main import main
 from lopa.runtime.bundle import Bundle
@@ -24,7 +24,7 @@ from lopa.runtime.sessions.session import open_session
 from lopa.runtime.tensorrt.library import RTX
 from lopa.runtime.tensorrt.manifest import TENSORRT_ENGINES, BuildFlags, engine_for_device
 
-GEARS = [gear(1, 2, 48, 64), gear(1, 3, 64, 128)]
+BUCKETS = [bucket(1, 2, 48, 64), bucket(1, 3, 64, 128)]
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def test_recorded_traces(devices: list[str], path: Path, rtx: ModuleType, cuda: 
 
 
 def decode(bundle: Bundle) -> None:
-    """A window in a gear, and one that only the range holds."""
+    """A window in a bucket, and one that only the range holds."""
     plain, session = open_session(bundle, "cpu", threads=1), open_session(bundle, "tensorrt-rtx:0")
     rng = np.random.default_rng(0)
     for branches, width in ((2, 40), (2, 40), (1, 60)):
@@ -55,10 +55,10 @@ def decode(bundle: Bundle) -> None:
 
 
 def test_kernels_are_made_once_for_a_gpu(path: Path, rtx: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = with_verified(built_for_rtx(path, rtx, GEARS))
+    found = with_verified(built_for_rtx(path, rtx, BUCKETS))
     bundle, engines = Bundle.open(path), rtx.engines
     decode(bundle)
-    # A gear is waited for, whose forward is captured next; a long prompt is not.
+    # A bucket is waited for, whose forward is captured next; a long prompt is not.
     assert engines.compiled == {(0, "EAGER"), (2, "LAZY")}
     kept = found.folder / "kernels-stand-in-gpu.cache"
     before = kept.read_bytes()
@@ -82,7 +82,7 @@ def test_kernels_are_made_once_for_a_gpu(path: Path, rtx: ModuleType, monkeypatc
 def test_kernels_that_cannot_be_read_or_kept_are_made_again(
     path: Path, rtx: ModuleType, caplog: pytest.LogCaptureFixture
 ) -> None:
-    found = with_verified(built_for_rtx(path, rtx, GEARS))
+    found = with_verified(built_for_rtx(path, rtx, BUCKETS))
     (found.folder / "kernels-stand-in-gpu.cache").mkdir()
     with caplog.at_level(logging.INFO):
         decode(Bundle.open(path))
@@ -93,7 +93,7 @@ def test_kernels_that_cannot_be_read_or_kept_are_made_again(
 
 def test_streamed_weights_run_without_graphs(path: Path, rtx: ModuleType, cuda: StandInGraphs) -> None:
     """The builder takes them only where nothing is captured."""
-    with_verified(built_for_rtx(path, rtx, GEARS, BuildFlags(weight_streaming=True)))
+    with_verified(built_for_rtx(path, rtx, BUCKETS, BuildFlags(weight_streaming=True)))
     for _ in range(2):
         decode(Bundle.open(path))
     assert (cuda.launches, {way for _, way in rtx.engines.forwards}) == (0, {"plain"})
@@ -173,7 +173,7 @@ def test_the_gate(
 ) -> None:
     monkeypatch.setattr("lopa.cli.make.verify._GATE_PROMPTS", 1)
     monkeypatch.setattr("lopa.cli.make.verify._GATE_TOKENS", 8)
-    built_for_rtx(path, rtx, GATE_GEARS)
+    built_for_rtx(path, rtx, GATE_BUCKETS)
 
     def run(*arguments: object) -> int:
         with pytest.raises(SystemExit) as caught:
@@ -190,4 +190,4 @@ def test_the_gate(
     assert run(*decodes) == 0
     capsys.readouterr()
     assert run("inspect", path) == 0
-    assert "TensorRT for RTX 1.7.1.116, 3 gears, verified on Stand-in GPU" in capsys.readouterr().out
+    assert "TensorRT for RTX 1.7.1.116, 3 buckets, verified on Stand-in GPU" in capsys.readouterr().out

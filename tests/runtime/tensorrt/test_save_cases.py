@@ -13,7 +13,7 @@ import pytest
 from polygraphy.comparator import IterationResult
 from polygraphy.json import load_json
 from tests.export.replay.replayed import replayed
-from tests.runtime.tensorrt.machines import GATE_GEARS, built
+from tests.runtime.tensorrt.machines import GATE_BUCKETS, built
 
 from lopa.cli.main import main
 from lopa.export.replay.compare import outputs_found
@@ -27,7 +27,7 @@ from lopa.runtime.sessions.prefix_cache import cache_shape_from_manifest
 from lopa.runtime.sessions.session import open_session
 
 WRONG = 2
-"""The profile of the last gear: [2, 3, 160], prefix 256."""
+"""The profile of the last bucket: [2, 3, 160], prefix 256."""
 
 
 @pytest.fixture(autouse=True)
@@ -47,7 +47,7 @@ def verify(path: Path, cases: Path, capsys: pytest.CaptureFixture[str]) -> tuple
 def path(tiny_bundle: Path, tmp_path: Path, trt: ModuleType) -> Path:
     """A bundle of the test's own with an engine that was not verified."""
     copy = Path(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
-    built(copy, trt, GATE_GEARS)
+    built(copy, trt, GATE_BUCKETS)
     return copy
 
 
@@ -65,7 +65,7 @@ def test_what_a_wrong_engine_should_have_answered(
     found = re.search(r"/cases/failed: (\d) of \1 forwards that differ, with the answers of cpu$", output, re.MULTILINE)
     assert found is not None
     count = int(found[1])
-    assert count > 1  # of the decode, and the one as large as the gear
+    assert count > 1  # of the decode, and the one as large as the bucket
     done = replayed(path / "model.onnx", cases)
     assert done.returncode == 0
     done = replayed(path / "model.onnx", cases / "failed")
@@ -94,7 +94,7 @@ def test_a_right_engine_has_no_failed_forwards(path: Path, tmp_path: Path, capsy
 
 
 def test_only_the_first_are_kept(tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lopa.export.replay.failed_forwards.MOST_FORWARDS", 2)
+    monkeypatch.setattr("lopa.export.replay.failed_forwards.MAX_FORWARDS", 2)
     bundle = Bundle.open(tiny_bundle)
     rng = np.random.default_rng(0)
     failed = FailedForwards()

@@ -13,14 +13,14 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from tests.buckets import bucket
 from tests.conformance.recorded import assert_reproduced
-from tests.gears import gear
 from tests.runtime.check_cases import assert_cases_agree, fits
 from tests.runtime.cuda.stand_in_driver import StandInDriver
 from tests.runtime.cuda.stand_in_graphs import StandInGraphs
 from tests.runtime.random_windows import assert_same_statistics, random_batch
 from tests.runtime.shortened import assert_shortened_equals_fresh
-from tests.runtime.tensorrt.gears import DEVICE
+from tests.runtime.tensorrt.buckets import DEVICE
 from tests.runtime.tensorrt.machines import built, with_verified
 from tests.runtime.tensorrt.stand_in_tensorrt import stand_in_tensorrt
 
@@ -31,7 +31,7 @@ from lopa.runtime.errors import BadInputError, EngineFailedError, MissingBackend
 from lopa.runtime.install_hint import pip_install
 from lopa.runtime.parallel.branch_session import BranchParallelSession
 from lopa.runtime.sessions.session import open_session
-from lopa.runtime.tensorrt.gear import MOST_GRAPHS
+from lopa.runtime.tensorrt.bucket import MAX_GRAPHS
 from lopa.runtime.tensorrt.manifest import TENSORRT_ENGINES, BuildFlags, target_of_device
 
 TARGET = msgspec.to_builtins(target_of_device(DEVICE, "11.4.0.106"))
@@ -63,7 +63,7 @@ def test_recorded_traces_on_two_devices(name: str, bundle: Bundle, cuda: StandIn
 
 
 def test_every_shape_of_forward(bundle: Bundle, trt: ModuleType) -> None:
-    """Requests, branches, masks and prefixes on which engines are checked, as far as the gears hold them."""
+    """Requests, branches, masks and prefixes on which engines are checked, as far as the buckets hold them."""
     session = open_session(bundle, "tensorrt:3")
     assert assert_cases_agree(bundle, session, taken=fits(prefix=192, window=96)) > 20
     assert {profile for profile, _ in trt.engines.forwards} == {0, 1, 3, 4}
@@ -95,10 +95,10 @@ def test_a_step_allocates_nothing_and_waits_once(bundle: Bundle, cuda: StandInGr
     session.close()
 
 
-def test_the_next_gear_up_serves_what_has_no_gear(bundle: Bundle, trt: ModuleType) -> None:
+def test_the_next_bucket_up_serves_what_has_no_bucket(bundle: Bundle, trt: ModuleType) -> None:
     session = open_session(bundle, "tensorrt:0")
     rng = np.random.default_rng(0)
-    session.forward(random_batch(rng, (0,), 2, 49, 8))  # no gear of 2 branches, nor of 49 rows
+    session.forward(random_batch(rng, (0,), 2, 49, 8))  # no bucket of 2 branches, nor of 49 rows
     assert trt.engines.forwards == [(1, "plain")]
     session.forward(random_batch(rng, (0,), 4, 64, 8, starts=0))
     assert trt.engines.forwards[-1][0] in (1, 3)
@@ -132,13 +132,13 @@ def test_parts_of_a_forward_have_a_graph_each(bundle: Bundle, cuda: StandInGraph
     """Of more parts than graphs are kept, none is wrong."""
     plain, session = open_session(bundle, "cpu", threads=1), open_session(bundle, "tensorrt:0")
     rng = np.random.default_rng(1)
-    for parts in (2, MOST_GRAPHS + 1):
+    for parts in (2, MAX_GRAPHS + 1):
         before = cuda.launches
         for _ in range(4):
             batch = random_batch(rng, (0,), 3 * parts, 60, 4)
             assert_same_statistics(session.forward(batch), plain.forward(batch))
         assert (cuda.launches - before == 3 * parts) == (parts == 2)
-    assert len(cuda.graphs) <= MOST_GRAPHS
+    assert len(cuda.graphs) <= MAX_GRAPHS
     session.close()
     plain.close()
 
@@ -199,7 +199,7 @@ def test_flags_of_the_build(
     trt = stand_in_tensorrt(major, cuda=cuda)
     monkeypatch.setitem(sys.modules, "tensorrt", trt)
     bundle, expected = copied(tiny_bundle, tmp_path), open_session(Bundle.open(tiny_bundle), "cpu", threads=1)
-    with_verified(built(bundle.path, trt, [gear(1, 2, 48, 64)], flags))
+    with_verified(built(bundle.path, trt, [bucket(1, 2, 48, 64)], flags))
     session = open_session(bundle, "tensorrt:0")
     batch = random_batch(np.random.default_rng(0), (0,), 2, 40, 8)
     assert_same_statistics(session.forward(batch), expected.forward(batch))
@@ -378,7 +378,7 @@ def write_plan(folder: Path, plan: bytes) -> None:
 
 
 def test_weights_that_cannot_be_put_in(bundle: Bundle, trt: ModuleType) -> None:
-    with_verified(built(bundle.path, trt, [gear(1, 2, 48, 64)], BuildFlags(strip_weights=True)))
+    with_verified(built(bundle.path, trt, [bucket(1, 2, 48, 64)], BuildFlags(strip_weights=True)))
     (folder,) = TENSORRT_ENGINES.folders(bundle)
     plan = json.loads((folder / "engine.plan").read_bytes())
     plan["weights"] |= {f"scale.{number}": [1, 7] for number in range(7)}
@@ -389,7 +389,7 @@ def test_weights_that_cannot_be_put_in(bundle: Bundle, trt: ModuleType) -> None:
 
 
 def test_the_graph_that_weights_are_put_in_by_is_held_against_its_digest(bundle: Bundle, trt: ModuleType) -> None:
-    with_verified(built(bundle.path, trt, [gear(1, 2, 48, 64)], BuildFlags(strip_weights=True)))
+    with_verified(built(bundle.path, trt, [bucket(1, 2, 48, 64)], BuildFlags(strip_weights=True)))
     (folder,) = TENSORRT_ENGINES.folders(bundle)
     model = folder / "model.onnx"
     model.write_bytes(model.read_bytes()[:-1] + b"!")

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.gears import gear
+from tests.buckets import bucket
 from tests.runtime.cuda.stand_in_graphs import CaptureCode, StandInGraphs
 from tests.runtime.random_windows import random_batch
 from tests.runtime.tensorrt.machines import built
@@ -28,11 +28,11 @@ from lopa.runtime.cuda.memory import CudaMemory
 from lopa.runtime.tensorrt.manifest import PLAN_NAME, TENSORRT_ENGINES
 from lopa.runtime.tensorrt.plan_file import stream_reader
 
-GEAR = gear(1, 2, 8, 64)
+BUCKET = bucket(1, 2, 8, 64)
 
 
 class Bench:
-    """One context of a plan of one gear, with memory for everything, ready to run."""
+    """One context of a plan of one bucket, with memory for everything, ready to run."""
 
     def __init__(self, bundle: Bundle, trt: ModuleType, cuda: StandInGraphs) -> None:
         self.trt, self.cuda, manifest = trt, cuda, bundle.manifest
@@ -53,14 +53,14 @@ class Bench:
         self.plan = (folder / PLAN_NAME).read_bytes()
         self.engine = self.opened(self.plan)
         arrays = GraphArrays(manifest)
-        self.shapes = arrays.input_shapes(GEAR)
-        sizes = arrays.bytes_but_prefix(GEAR)
+        self.shapes = arrays.input_shapes(BUCKET)
+        sizes = arrays.bytes_but_prefix(BUCKET)
         item = 4
         sizes |= {name: math.prod(self.shapes[name]) * item for name in past_names(manifest.dimensions.layers)}
         self.addresses = {name: self.memory.allocate(size) for name, size in sizes.items()}
         for name, size in sizes.items():
             self.memory.fill_zero(self.addresses[name], size)
-        batch = random_batch(np.random.default_rng(0), (0,), 2, 8, GEAR.wanted)
+        batch = random_batch(np.random.default_rng(0), (0,), 2, 8, BUCKET.wanted)
         for name, array in ContractForm().inputs(batch, np.zeros((1, 64), np.bool_)).items():
             self.memory.upload(self.addresses[name], array)
         self.scratch = self.memory.allocate(SCRATCH)
@@ -95,7 +95,7 @@ def bench(tiny_bundle: Path, tmp_path: Path) -> Bench:
     path = Path(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
     cuda = StandInGraphs()
     trt = stand_in_tensorrt(11, cuda=cuda)
-    built(path, trt, [GEAR])
+    built(path, trt, [BUCKET])
     return Bench(Bundle.open(path), trt, cuda)
 
 

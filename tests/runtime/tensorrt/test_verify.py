@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.runtime.tensorrt.gears import DEVICE
-from tests.runtime.tensorrt.machines import GATE_GEARS, built
+from tests.runtime.tensorrt.buckets import DEVICE
+from tests.runtime.tensorrt.machines import GATE_BUCKETS, built
 
 from lopa.cli.main import main
 from lopa.cli.make.verify import agreement_of_engine
@@ -22,7 +22,7 @@ from lopa.runtime.tensorrt.manifest import TENSORRT_ENGINES, BuildFlags, mark_ve
 def path(tiny_bundle: Path, tmp_path: Path, trt: ModuleType) -> Path:
     """A bundle of the test's own with an engine that was not verified."""
     copy = Path(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
-    built(copy, trt, GATE_GEARS)
+    built(copy, trt, GATE_BUCKETS)
     return copy
 
 
@@ -103,7 +103,7 @@ def test_products_of_8_bits_have_a_tolerance_of_their_own(
 ) -> None:
     """The stand-in computes in floats, which is well within it; rows that are far away are not."""
     path = Path(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
-    built(path, trt, GATE_GEARS, BuildFlags(products="int8"))
+    built(path, trt, GATE_BUCKETS, BuildFlags(products="int8"))
     trt.engines.spoil = lambda _profile, name, array: array - np.float32(5) if name == "topk_logprobs" else array
     assert run("verify", path, "--device", "tensorrt:0") == 1
     shown = capsys.readouterr()
@@ -134,7 +134,7 @@ def test_what_it_is_held_against(
 def test_an_engine_that_was_built_again_meanwhile(path: Path, trt: ModuleType) -> None:
     (folder,) = TENSORRT_ENGINES.folders(Bundle.open(path))
     found = TENSORRT_ENGINES.read(folder)
-    built(path, trt, GATE_GEARS[2:])
+    built(path, trt, GATE_BUCKETS[2:])
     with pytest.raises(BadInputError, match="was changed while the engine was verified"):
         mark_verified(found, DEVICE)
     assert not verified(path)

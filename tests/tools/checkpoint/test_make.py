@@ -92,7 +92,7 @@ def _qwen2_config(settings: dict[str, Any]) -> Qwen2Config:
 
 
 def _qwen2(folder: Path) -> Any:
-    """transformers' model with the checkpoint's tensors in float32; every name and shape must fit."""
+    """Transformers' model with the checkpoint's tensors in float32; every name and shape must fit."""
     model = Qwen2ForCausalLM(_qwen2_config(json.loads((folder / "config.json").read_text())))
     model.load_state_dict({name: tensor.float() for name, tensor in _values(folder).items()}, strict=True)
     return model.eval()

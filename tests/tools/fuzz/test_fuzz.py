@@ -108,7 +108,7 @@ def test_the_table_and_the_groups_of_bad_cases() -> None:
 def test_one_case_is_replayed_and_its_files_kept(tiny_staged: Path, tiny_portable: Path, tmp_path: Path) -> None:
     (tmp_path / "kept").mkdir()
     done = run_fuzzer(
-        *("--only", "gears 4", "--keep", tmp_path / "kept"), "--bundle", tiny_staged, "--portable", tiny_portable
+        *("--only", "buckets 4", "--keep", tmp_path / "kept"), "--bundle", tiny_staged, "--portable", tiny_portable
     )
-    assert '"kind": "gears"' in done.stdout
-    assert (tmp_path / "kept" / "gears-4" / "gears.json").is_file()
+    assert '"kind": "buckets"' in done.stdout
+    assert (tmp_path / "kept" / "buckets-4" / "shape_buckets.json").is_file()

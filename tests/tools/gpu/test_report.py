@@ -110,7 +110,7 @@ def test_the_floor_by_hand(cut_off: tuple[Settings, GpuResults, list[str]]) -> N
     for each in results.forwards:
         assert each.floor == pytest.approx(floor)
         assert each.times_floor == pytest.approx(each.median / floor)
-        assert 0 < each.least <= each.median
+        assert 0 < each.min <= each.median
 
 
 def test_the_files(cut_off: tuple[Settings, GpuResults, list[str]]) -> None:

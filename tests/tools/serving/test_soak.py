@@ -12,7 +12,7 @@ from tools.serving.cases import Cases, cases_of_bundle
 from tools.serving.server import PROGRAM, served
 from tools.serving.soak import SoakReport, chat_bundle, soaked
 
-SLOTS, QUEUE = 4, 6
+MAX_NUM_SEQS, QUEUE = 4, 6
 BROKEN = """
 import asyncio, itertools, sys
 import lopa.serve.answering.stream as stream
@@ -115,11 +115,11 @@ def cases(chats: Path) -> Cases:
 
 def soak(chats: Path, cases: Cases, *, requests: int, changes: str = "", patience: float = 60.0) -> SoakReport:
     """A soak of the server as it is, or with `changes`."""
-    options = ("--slots", SLOTS, "--queue", QUEUE, "--max-body", MAX_BODY)
+    options = ("--max_num_seqs", MAX_NUM_SEQS, "--queue", QUEUE, "--max-body", MAX_BODY)
     program = ("-c", f"{BROKEN}{changes}\nmain(sys.argv[1:])") if changes else PROGRAM
     with served(chats, options, program=program) as server:
         return asyncio.run(
-            soaked(server, cases, requests=requests, clients=16, places=SLOTS + QUEUE, seed=3, patience=patience)
+            soaked(server, cases, requests=requests, clients=16, places=MAX_NUM_SEQS + QUEUE, seed=3, patience=patience)
         )
 
 
@@ -150,7 +150,7 @@ def test_a_server_that_is_wrong_in_many_ways_is_seen(chats: Path, cases: Cases) 
         "streamed: ('",
         "no end after",
         "whole or not",
-        f"with {SLOTS + QUEUE} places got 429",
+        f"with {MAX_NUM_SEQS + QUEUE} places got 429",
         'rejected_total{reason="bad_request"}',
         "files at the end",
         "memory grew",

@@ -32,8 +32,8 @@ def test_calls_as_the_engine_needs_them() -> None:
         ([*GRAPH[:2], *GRAPH[3:]], LAUNCH, PLAIN, "has no kernels"),
         (GRAPH, [*LAUNCH, "cudaStreamSynchronize"], PLAIN, "next forward should only launch"),
         (GRAPH, PLAIN, PLAIN, "next forward should only launch"),
-        (GRAPH, LAUNCH, GRAPH, "is no gear"),
-        (GRAPH, LAUNCH, [*PLAIN, "cudaStreamSynchronize"], "is no gear"),
+        (GRAPH, LAUNCH, GRAPH, "is no bucket"),
+        (GRAPH, LAUNCH, [*PLAIN, "cudaStreamSynchronize"], "is no bucket"),
     ],
 )
 def test_other_calls_are_failures(first: list[str], again: list[str], without: list[str], expected: str) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from tests.gears import gear
+from tests.buckets import bucket
 from tests.python_path import python_path
 from tests.runtime.ascend.engines import bundle_with_engine
 from tools.vendors.acl_recording import (
@@ -26,8 +26,8 @@ ROOT = Path(__file__).resolve().parents[3]
 
 @pytest.fixture(scope="module")
 def bundle(tiny_portable: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    gears = [gear(1, 1, 48, 64), gear(2, 2, 64, 128)]
-    return bundle_with_engine(tiny_portable, tmp_path_factory.mktemp("record") / "bundle", gears)
+    buckets = [bucket(1, 1, 48, 64), bucket(2, 2, 64, 128)]
+    return bundle_with_engine(tiny_portable, tmp_path_factory.mktemp("record") / "bundle", buckets)
 
 
 def run(*arguments: str, stand_in: bool = True) -> "subprocess.CompletedProcess[str]":
@@ -51,7 +51,7 @@ def transcript(bundle: Path) -> Transcript:
     return msgspec.json.decode(output.read_bytes(), type=Transcript)
 
 
-def test_every_call_and_every_gear_is_in_the_transcript(transcript: Transcript) -> None:
+def test_every_call_and_every_bucket_is_in_the_transcript(transcript: Transcript) -> None:
     assert transcript.stand_in
     assert {call.name for call in transcript.calls} == {call.name for call in acl_contract().calls}
     assert transcript.provoked == {"rt.set_device": 107001, "rt.malloc": 107002}

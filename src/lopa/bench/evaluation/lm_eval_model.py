@@ -17,7 +17,7 @@ from tqdm import tqdm
 from lopa.bench.evaluation.asked_options import options_from_asked
 from lopa.runtime.checked_values import shown
 from lopa.runtime.decoder import Decoder
-from lopa.runtime.engine import MOST_WAITING, SLOTS, Engine
+from lopa.runtime.engine import MAX_NUM_SEQS, MAX_WAITING, Engine
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.requests.result import GenerationResult
@@ -74,7 +74,7 @@ class LopaLM(LM):  # type: ignore[misc]
         asked = [self._request(number, *request.args) for number, request in enumerate(requests)]
         texts = []
         with (
-            Engine(self._decoder, slots=self._slots, queue_limit=MOST_WAITING) as engine,
+            Engine(self._decoder, max_num_seqs=self._slots, queue_limit=MAX_WAITING) as engine,
             tqdm(total=len(asked), disable=disable_tqdm, desc="Running generate_until requests") as bar,
         ):
             for request, handle in zip(requests, engine.submit_many(asked), strict=True):
@@ -169,7 +169,7 @@ def _with_own_seed(config: GenerationConfig, number: int) -> GenerationConfig:
 
 def _slots(batch_size: int | str | None) -> int:
     if batch_size is None or batch_size == "auto":
-        return SLOTS
+        return MAX_NUM_SEQS
     if not str(batch_size).isdecimal() or not int(batch_size):
         raise BadInputError(
             f"batch_size {shown(batch_size)}", expected="a number from 1, or auto", remedy="e.g. --batch_size 8"

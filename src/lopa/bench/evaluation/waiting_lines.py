@@ -12,17 +12,17 @@ from itertools import permutations
 from typing import Any
 
 from lopa.bench.evaluation.limits import drawn, greedy, limits_of_task
-from lopa.runtime.checked_values import whole_number
+from lopa.runtime.checked_values import check_int
 
 NAMES = (
     *("Adam", "Alice", "Anna", "Ben", "Clara", "Daniel", "David", "Emma", "Eric", "Fiona", "Frank", "Grace"),
     *("Henry", "Hugo", "Ida", "Ivy", "Jack", "James", "Julia", "Kate", "Laura", "Leo", "Lucy", "Mark"),
     *("Martin", "Mary", "Nina", "Omar", "Paul", "Peter", "Robert", "Ruth", "Sam", "Sarah", "Tom", "Zoe"),
 )
-LEAST_LENGTH, MOST_LENGTH = 2, 8
+MIN_LENGTH, MAX_LENGTH = 2, 8
 MAX_NEW_TOKENS = 64
 """A line of eight has some 40 tokens in vocabularies that know no names."""
-MOST_QUESTIONS = 10**6
+MAX_QUESTIONS = 10**6
 Line = tuple[str, ...]
 
 
@@ -125,8 +125,8 @@ def lines_of_task(name: str, *, count: int, length: int, seed: int) -> list[dict
 
     Raises BadInputError for numbers out of range.
     """
-    whole_number("count", count, least=1, most=MOST_QUESTIONS)
-    whole_number("length", length, least=LEAST_LENGTH, most=MOST_LENGTH)
+    check_int("count", count, min=1, max=MAX_QUESTIONS)
+    check_int("length", length, min=MIN_LENGTH, max=MAX_LENGTH)
     limits = {"limits": limits_of_task(name, length, greedy), "drawn_limits": limits_of_task(name, length, drawn)}
     # The name is in the seed, so that the tasks of one seed ask of different lines.
     draw = random.Random(f"{name} {length} {seed}")

@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 
+from lopa.bench.buckets.recording import packed_sizes
 from lopa.bench.fleet.scenario import Material, ModelledCosts
-from lopa.bench.gears.recording import packed_sizes
 from lopa.runtime.bundle.costs import Costs, CostTable
 from lopa.runtime.contract.sizes import Sizes
 

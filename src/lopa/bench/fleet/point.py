@@ -93,8 +93,8 @@ def best_points(report: FleetReport) -> list[Point]:
     best = []
     for load in report.scenario.loads:
         points = [point for point in report.points if point.load == load]
-        most = max(point.good_tokens_per_second for point in points)
-        good = [point for point in points if point.good_tokens_per_second >= _AS_MUCH * most]
+        best_rate = max(point.good_tokens_per_second for point in points)
+        good = [point for point in points if point.good_tokens_per_second >= _AS_MUCH * best_rate]
         best.append(min(good, key=lambda point: np.inf if point.whole.p50 is None else point.whole.p50))
     return best
 

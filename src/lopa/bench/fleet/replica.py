@@ -69,7 +69,7 @@ class Work:
 class PromptRows:
     """Prompts whose rows are kept, the least recently used first to go."""
 
-    most: int
+    max: int
     _rows: OrderedDict[int, int] = field(default_factory=OrderedDict)
     _total: int = 0
 
@@ -84,10 +84,10 @@ class PromptRows:
 
     def add(self, prompt: int, rows: int) -> None:
         """Keep it, if it fits at all."""
-        if 0 < rows <= self.most and prompt not in self._rows:
+        if 0 < rows <= self.max and prompt not in self._rows:
             self._rows[prompt] = rows
             self._total += rows
-        while self._total > self.most:
+        while self._total > self.max:
             self._total -= self._rows.popitem(last=False)[1]
 
     def clear(self) -> None:
@@ -107,7 +107,7 @@ class Replica:
         self.up = True
         self._env, self._costs, self._decode = env, costs, decode
         self._slots, self._places = scenario.slots, scenario.slots + scenario.queue
-        self._joining_rows = scenario.joining_rows
+        self._max_num_batched_tokens = scenario.max_num_batched_tokens
         self._waiting: deque[Asked] = deque()
         self._running: list[Asked] = []
         self._prompts = PromptRows(scenario.stored_rows)
@@ -146,7 +146,7 @@ class Replica:
         self._start()
 
     def _start(self) -> None:
-        self._admission = Admission(self._joining_rows)
+        self._admission = Admission(self._max_num_batched_tokens)
         self._woken = self._env.event()
         self._rounds = self._env.process(self._run())
 

@@ -13,17 +13,17 @@ from lopa.runtime.bundle.costs import CostTable, costs_from_file
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.files.untrusted_input import bytes_from_file, value_from_json
 from lopa.runtime.plan import MAX_BRANCHES
-from lopa.runtime.requests.admission import JOINING_ROWS
+from lopa.runtime.requests.admission import MAX_NUM_BATCHED_TOKENS
 
 SCENARIO_SCHEMA = 1
-_MOST_REQUESTS = 5_000_000
+_MAX_REQUESTS = 5_000_000
 """Of one simulated load: more would take hours and hold gigabytes."""
 _EXPECTED = "a scenario as docs/scale.md describes it"
 _REMEDY = "correct the file"
-_MOST = 1e12
+_MAX = 1e12
 
 Seconds = Annotated[float, Meta(gt=0, le=1e9)]
-Least0 = Annotated[float, Meta(ge=0, le=_MOST)]
+NonNegative = Annotated[float, Meta(ge=0, le=_MAX)]
 Rate = Annotated[float, Meta(gt=0, le=1e9)]
 Count = Annotated[int, Meta(ge=1, le=2**20)]
 Routing = Literal["random", "turns", "least loaded", "affine"]
@@ -41,7 +41,7 @@ class MeasuredCosts(_Part, tag_field="kind", tag="measured", frozen=True):
     """Its file, seen from the scenario's folder."""
     slowdown: Annotated[float, Meta(gt=0, le=1000)] = 1.0
     """How many times as long as there a forward takes in a server, after idling."""
-    joining_seconds: Least0 = 0.0
+    joining_seconds: NonNegative = 0.0
     """Of every request once, beside its steps: it is read, joins, and its answer is written."""
 
 
@@ -50,19 +50,19 @@ class ModelledCosts(_Part, tag_field="kind", tag="modelled", frozen=True):
 
     parameters: Annotated[float, Meta(gt=0, le=1e15)]
     weight_bytes: Annotated[float, Meta(gt=0, le=1e15)]
-    cache_row_bytes: Least0
+    cache_row_bytes: NonNegative
     """Keys and values of one committed row in all layers."""
     operations: Annotated[float, Meta(gt=0, le=1e20)]
     """Per second."""
     bandwidth: Annotated[float, Meta(gt=0, le=1e18)]
     """Bytes per second."""
-    round_seconds: Least0
+    round_seconds: NonNegative
     """Of every round beyond its forwards, however many requests it has."""
-    host_seconds: Least0 = 0.0
+    host_seconds: NonNegative = 0.0
     """Of every request in a round."""
-    host_seconds_a_branch: Least0 = 0.0
+    host_seconds_a_branch: NonNegative = 0.0
     """Of each of its branches after the first."""
-    joining_seconds: Least0 = 0.0
+    joining_seconds: NonNegative = 0.0
     """Of every request once."""
 
 
@@ -121,9 +121,9 @@ class Scenario(_Part, frozen=True):
     seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
     deadline_seconds: Seconds | None = None
     """An answer counts as good within them, from its first asking; None: whenever it comes."""
-    request_seconds: Least0 = 0.0
+    request_seconds: NonNegative = 0.0
     """Of every answer outside its replica's rounds: network, parsing, text."""
-    price_per_hour: Least0 | None = None
+    price_per_hour: NonNegative | None = None
     """Of one replica, in any currency."""
     routing: Routing = "random"
     arrivals: Arrivals = Arrivals()
@@ -131,7 +131,7 @@ class Scenario(_Part, frozen=True):
     """None: the recorded ones, all alike."""
     stored_rows: Annotated[int, Meta(ge=0, le=2**30)] = 0
     """Of prompts that a replica keeps for requests to come."""
-    joining_rows: Count = JOINING_ROWS
+    max_num_batched_tokens: Count = MAX_NUM_BATCHED_TOKENS
     retry: Retry | None = None
     failures: Failures | None = None
 
@@ -177,9 +177,9 @@ def _reasons_against(scenario: Scenario) -> Iterator[tuple[str, str]]:
             f"warm_up_seconds {scenario.warm_up_seconds:g} of {scenario.seconds:g} seconds",
             "a warm-up that is over before the end",
         )
-    most = max(scenario.loads) * scenario.seconds
-    if most > _MOST_REQUESTS:
-        yield f"{most:.0f} requests in one load", f"at most {_MOST_REQUESTS}: a lower load, or fewer seconds"
+    requests = max(scenario.loads) * scenario.seconds
+    if requests > _MAX_REQUESTS:
+        yield f"{requests:.0f} requests in one load", f"at most {_MAX_REQUESTS}: a lower load, or fewer seconds"
     bursty = scenario.arrivals.process == "bursty"
     if bursty != (scenario.arrivals.variation is not None):
         yield (

@@ -31,7 +31,7 @@ class SideResult:
     shape: ForwardShape
     median: float
     """Seconds of session.forward."""
-    least: float
+    min: float
     ratio: float
     """How many times less time than the first side, of the medians."""
     same_best: float
@@ -86,7 +86,7 @@ def results_of_shape(
             side=name,
             shape=shape,
             median=statistics.median(found),
-            least=min(found),
+            min=min(found),
             ratio=statistics.median(seconds[first]) / statistics.median(found),
             same_best=float((answers[name].topk_ids[..., 0] == answers[first].topk_ids[..., 0]).mean()),
             logprob_error=float(

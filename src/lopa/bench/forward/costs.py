@@ -33,7 +33,7 @@ BUDGET = 600.0
 """Seconds that the least rounds may take: a slower model gets a coarser grid."""
 ENOUGH = 40.0
 """Seconds after which a table with its least rounds will do: one of a small model takes under a minute."""
-LEAST_ROUNDS, _MOST_ROUNDS = 3, 25
+MIN_ROUNDS, _MAX_ROUNDS = 3, 25
 """Of which the medians are taken."""
 _SHORT = 0.05
 """Seconds of a forward that another of its sizes right before makes faster by a share that counts."""
@@ -71,7 +71,7 @@ class Schedule:
     rounds: int
     """At most."""
     enough: float = math.inf
-    """Seconds after which no further round begins, once there are LEAST_ROUNDS."""
+    """Seconds after which no further round begins, once there are MIN_ROUNDS."""
 
     @property
     def forwards(self) -> int:
@@ -81,11 +81,11 @@ class Schedule:
     def rounds_in(self, seconds_a_forward: float) -> int:
         """How many rounds there will be at this speed."""
         in_time = self.enough / (seconds_a_forward * len(self.shapes))
-        return int(min(max(in_time, LEAST_ROUNDS), self.rounds))
+        return int(min(max(in_time, MIN_ROUNDS), self.rounds))
 
 
 def schedule_for_decoder(decoder: Decoder, budget: float = BUDGET) -> Schedule:
-    """The finest grid of which LEAST_ROUNDS rounds fit in about `budget` seconds, by the time of one large forward.
+    """The finest grid of which MIN_ROUNDS rounds fit in about `budget` seconds, by the time of one large forward.
 
     The coarsest where none fits. Raises BadInputError for a model with too few positions.
     """
@@ -94,9 +94,9 @@ def schedule_for_decoder(decoder: Decoder, budget: float = BUDGET) -> Schedule:
     for grid in GRIDS:
         shapes = shapes_of_grid(grid, manifest)
         seconds_a_round = seconds_a_row * sum(shape.branches * shape.window for shape in shapes)
-        if LEAST_ROUNDS * seconds_a_round <= budget:
+        if MIN_ROUNDS * seconds_a_round <= budget:
             break
-    return Schedule(tuple(shapes), _MOST_ROUNDS, ENOUGH)
+    return Schedule(tuple(shapes), _MAX_ROUNDS, ENOUGH)
 
 
 class CostMeasurement:
@@ -124,9 +124,9 @@ class CostMeasurement:
 
     @property
     def costs(self) -> Costs | None:
-        """The table, once every shape was timed LEAST_ROUNDS times, or as often as the schedule has it."""
-        least = min(LEAST_ROUNDS, self.schedule.rounds)
-        if self._host is None or any(len(self._seconds.get(shape, ())) < least for shape in self.schedule.shapes):
+        """The table, once every shape was timed MIN_ROUNDS times, or as often as the schedule has it."""
+        rounds = min(MIN_ROUNDS, self.schedule.rounds)
+        if self._host is None or any(len(self._seconds.get(shape, ())) < rounds for shape in self.schedule.shapes):
             return None
         host_seconds, host_seconds_a_branch = self._host
         return Costs(
@@ -154,8 +154,8 @@ class CostMeasurement:
 def shapes_of_grid(grid: Grid, manifest: Manifest) -> list[ForwardShape]:
     """The shapes of `grid` whose positions the model has, largest last; every row is wanted."""
     block = manifest.decoding.block_size
-    most = manifest.dimensions.max_positions - block * max(grid.blocks)
-    prefixes = [prefix for prefix in grid.prefixes if prefix <= most]
+    longest = manifest.dimensions.max_positions - block * max(grid.blocks)
+    prefixes = [prefix for prefix in grid.prefixes if prefix <= longest]
     if not prefixes:
         raise BadInputError(
             f"a model of {manifest.dimensions.max_positions} positions",
@@ -217,8 +217,8 @@ def _host_rounds(decoder: Decoder, branches: int) -> tuple[float, float]:
             job.handle.result()  # raises what made it fail
         finally:
             pool.close()
-    most = statistics.median_high(counts)
-    return statistics.median(rounds.outside[number] for number, count in enumerate(counts) if count == most), most
+    upper = statistics.median_high(counts)
+    return statistics.median(rounds.outside[number] for number, count in enumerate(counts) if count == upper), upper
 
 
 class _Rounds:

@@ -66,18 +66,18 @@ def _copy_rate(threads: int) -> float:
 
 
 def _copied(part: tuple[Array, Array]) -> None:
-    """numpy copies without holding Python's lock, so that threads copy at once."""
+    """Numpy copies without holding Python's lock, so that threads copy at once."""
     np.copyto(part[1], part[0])
 
 
 def least_seconds(work: Callable[[], object], seconds: float = _SECONDS) -> float:
     """Of one call of `work`, tried for about `seconds`, and at least once, after a first one that is not counted."""
     work()
-    least, end = float("inf"), time.perf_counter() + seconds
+    best, end = float("inf"), time.perf_counter() + seconds
     while True:
         began = time.perf_counter()
         work()
         ended = time.perf_counter()
-        least = min(least, ended - began)
+        best = min(best, ended - began)
         if ended >= end:
-            return least
+            return best

@@ -18,7 +18,7 @@ Array = npt.NDArray[Any]
 
 
 def graph_of_product(operator: str, left: tuple[int, int], left_type: npt.DTypeLike, right: Array) -> bytes:
-    """y = operator(x, `right`): x [left] of `left_type` is the input, `right` a constant that engines may pack.
+    """Y = operator(x, `right`): x [left] of `left_type` is the input, `right` a constant that engines may pack.
 
     `operator` is MatMul (float32) or MatMulInteger (uint8 times int8, giving int32).
     """

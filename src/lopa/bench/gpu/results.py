@@ -88,7 +88,7 @@ class ForwardResult(_OfSide):
     shape: ForwardShape
     median: float
     """Seconds of Session.forward."""
-    least: float
+    min: float
     floor: float
     """Seconds, at the device's measured rates."""
     times_floor: float

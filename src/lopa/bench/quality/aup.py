@@ -15,7 +15,7 @@ from itertools import pairwise
 
 PENALTY = 3.0
 """alpha: how fast what is lost in score outweighs what is won in speed."""
-MOST_LOST = 5.0
+MAX_LOST = 5.0
 """Points of score below the first, from which a curve no longer counts."""
 
 
@@ -29,7 +29,7 @@ def aup_from_points(points: Iterable[tuple[float, float]], best: float) -> float
         by_speed[speed] = max(score, by_speed.get(speed, score))
     ordered = sorted(by_speed.items())
     first_speed, first_score = ordered[0]
-    kept = [(speed, score * _weight(score, best)) for speed, score in ordered if score >= first_score - MOST_LOST]
+    kept = [(speed, score * _weight(score, best)) for speed, score in ordered if score >= first_score - MAX_LOST]
     return first_speed * first_score + sum((b - a) * (y + x) / 2 for (a, x), (b, y) in pairwise(kept))
 
 

@@ -62,7 +62,7 @@ def measured_outcomes(
 
 def configurations(decoder: Decoder, variants: Sequence[Variant]) -> dict[Configuration, GenerationConfig]:
     """The options of every variant, and of its published twin where it has one."""
-    twins = not decoder.plan().slides  # which has no published mode
+    twins = not decoder.plan().slides  # which has no reference mode
     return {
         (variant, published): variant_config(decoder, variant, published=published)
         for variant in variants
@@ -79,7 +79,7 @@ def variant_config(decoder: Decoder, variant: Variant, *, published: bool) -> Ge
             "strategy": variant.strategy,
             "branches": variant.branches,
             "max_new_tokens": MAX_NEW_TOKENS,
-            "published": published,
+            "reference": published,
             **dict(variant.options),
         }
     )
@@ -87,7 +87,7 @@ def variant_config(decoder: Decoder, variant: Variant, *, published: bool) -> Ge
 
 
 def variants_that_fit(decoder: Decoder, variants: Sequence[Variant]) -> tuple[Variant, ...]:
-    """Those that this bundle can be decoded with here: not what its own options forbid (lossless with sliding blocks),
+    """Those that this bundle can be decoded with here: not what its own options forbid (speculative with sliding blocks),
     and `auto` branches only with a cost table of the device."""
     return tuple(variant for variant in variants if _fits(decoder, variant))
 
@@ -95,7 +95,7 @@ def variants_that_fit(decoder: Decoder, variants: Sequence[Variant]) -> tuple[Va
 def shared_settings(decoder: Decoder, variants: Sequence[Variant]) -> dict[str, Any]:
     """Return the options that are the same for every variant, by name."""
     configs = [asdict(variant_config(decoder, variant, published=False)) for variant in variants]
-    apart = {"strategy", "branches", "published"}
+    apart = {"strategy", "branches", "reference"}
     return {
         name: value
         for name, value in configs[0].items()

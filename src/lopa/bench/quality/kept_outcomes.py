@@ -143,7 +143,7 @@ class KeptOutcomes:
 
 
 def _read(path: Path) -> bytes:
-    return bytes_from_file(path, expected=_EXPECTED, remedy=_REMEDY, most=_MAX_BYTES)
+    return bytes_from_file(path, expected=_EXPECTED, remedy=_REMEDY, max=_MAX_BYTES)
 
 
 def _parsed(text: bytes, kind: type[_Kind], source: str) -> _Kind:

@@ -10,7 +10,7 @@ from lopa.bench.quality.measure import Measure, Row
 from lopa.bench.quality.pareto import pareto_front
 from lopa.bench.quality.report import QualityReport
 
-_MOST_NAMES = 12
+_MAX_NAMES = 12
 """Configurations that have their names beside their points; of more, those on the Pareto front alone."""
 _FRONT, _GREY = "C0", "0.72"
 
@@ -47,7 +47,7 @@ def png_from_quality(report: QualityReport, speeds: Sequence[Speed] = (PER_FORWA
     from matplotlib.figure import Figure
 
     kinds = list(dict.fromkeys(row.kind for row in report.rows if row.default.score is not None))
-    few = len([row for row in report.rows if row.kind == kinds[0]]) <= _MOST_NAMES
+    few = len([row for row in report.rows if row.kind == kinds[0]]) <= _MAX_NAMES
     width, height = (7.2, 4.8) if few else (9.6, 6.4)
     figure = Figure(figsize=(width * len(speeds), height * len(kinds)), layout="constrained")
     panels = [(kind, speed) for kind in kinds for speed in speeds]

@@ -79,9 +79,9 @@ class Sweep:
 _THRESHOLDS = (0.95, 0.9, 0.8, 0.7)
 _GAMMAS = (0.05, 0.1, 0.2, 0.4, 0.8)
 _GUESSES = (2, 3, 4)
-_TAKING_BACK = ("take_back_threshold", 0.5)
-_LOSSLESS = ("lossless", True)
-_FRONTIER = ("decide_frontier", True)
+_TAKING_BACK = ("remask_threshold", 0.5)
+_SPECULATIVE = ("speculative", True)
+_FRONTIER = ("unmask_first_masked", True)
 SWEEPS: Mapping[str, Sweep] = {
     "vanilla": Sweep("vanilla"),
     "sequential": Sweep("sequential"),
@@ -102,14 +102,14 @@ SWEEPS: Mapping[str, Sweep] = {
     "eb-frontier": Sweep("eb", "gamma", _GAMMAS, (_FRONTIER,)),
     "eb-taking-back": Sweep("eb", "gamma", _GAMMAS, (_TAKING_BACK,)),
     "wino": Sweep("wino", "skip_threshold", (0.9, 0.8, 0.7, 0.6), (_TAKING_BACK,)),
-    "lossless-vanilla": Sweep("vanilla", "branches", _GUESSES, (_LOSSLESS,)),
-    "lossless-sequential": Sweep("sequential", "branches", _GUESSES, (_LOSSLESS,)),
-    "lossless-threshold": Sweep("threshold", "branches", _GUESSES, (_LOSSLESS,)),
-    "lossless-d2f": Sweep("d2f", "branches", _GUESSES, (_LOSSLESS,)),
-    "lossless-top_n": Sweep("top_n", "branches", _GUESSES, (("per_step", 2), _LOSSLESS)),
-    "lossless-dream": Sweep("dream", "branches", _GUESSES, (("steps", 128), _LOSSLESS)),
-    "top_n": Sweep("top_n", "per_step", (1, 2, 3, 4)),
-    "drawn": Sweep("top_n", "per_step", (1, 2, 3, 4, 8), (("temperature", 1.0),)),
+    "speculative-vanilla": Sweep("vanilla", "branches", _GUESSES, (_SPECULATIVE,)),
+    "speculative-sequential": Sweep("sequential", "branches", _GUESSES, (_SPECULATIVE,)),
+    "speculative-threshold": Sweep("threshold", "branches", _GUESSES, (_SPECULATIVE,)),
+    "speculative-d2f": Sweep("d2f", "branches", _GUESSES, (_SPECULATIVE,)),
+    "speculative-top_n": Sweep("top_n", "branches", _GUESSES, (("tokens_per_step", 2), _SPECULATIVE)),
+    "speculative-dream": Sweep("dream", "branches", _GUESSES, (("steps", 128), _SPECULATIVE)),
+    "top_n": Sweep("top_n", "tokens_per_step", (1, 2, 3, 4)),
+    "drawn": Sweep("top_n", "tokens_per_step", (1, 2, 3, 4, 8), (("temperature", 1.0),)),
     "factor": Sweep("factor", "factor", (0.25, 0.5, 1.0)),
     "klass": Sweep("klass", "skip_threshold", _THRESHOLDS),
     "credit": Sweep("credit", "skip_threshold", _THRESHOLDS),

@@ -48,7 +48,7 @@ class EagerModel(nn.Module):
 
     @property
     def layers(self) -> Any:
-        """transformers' decoder layers."""
+        """Transformers' decoder layers."""
         return self.network.model.layers
 
     def forward(

@@ -24,7 +24,7 @@ from lopa.runtime.ascend.manifest import (
     ASCEND_ENGINES,
     ENGINE_SCHEMA,
     AscendEngine,
-    EngineGear,
+    EngineBucket,
     StoredAscendEngine,
     engine_folder,
 )
@@ -179,11 +179,11 @@ def _om_of_call(folder: Path, call: AtcCall) -> Path | None:
 
 
 def _described(job: AscendJob, folder: Path, version: str | None) -> AscendEngine:
-    gears = []
-    for index, (gear, numbers) in enumerate(zip(job.gears, job.geared.tuples, strict=True)):
-        model = _om_of_call(folder, job.call_of_gear(index))
+    buckets = []
+    for index, (bucket, numbers) in enumerate(zip(job.buckets, job.bucketed.tuples, strict=True)):
+        model = _om_of_call(folder, job.call_of_bucket(index))
         assert model is not None  # each call was checked for it
-        gears.append(EngineGear(gear=gear, dims=list(numbers), model=model.name))
+        buckets.append(EngineBucket(bucket=bucket, dims=list(numbers), model=model.name))
     return AscendEngine(
         schema=ENGINE_SCHEMA,
         contract=CONTRACT_VERSION,
@@ -192,9 +192,9 @@ def _described(job: AscendJob, folder: Path, version: str | None) -> AscendEngin
         precision=job.precision,
         int8=job.int8,
         dynamic=job.dynamic,
-        inputs=list(job.geared.inputs),
+        inputs=list(job.bucketed.inputs),
         outputs=list(job.outputs),
-        gears=gears,
+        buckets=buckets,
         graph_sha256=job.graph_sha256,
         weights_sha256=job.weights_sha256,
         commands=job.commands,

@@ -30,24 +30,24 @@ if shutil.which("atc") is None:
     sys.exit("atc is not on PATH: source set_env.sh of the toolkit first")
 here = pathlib.Path(__file__).resolve().parent
 for number, command in enumerate(json.loads((here / "commands.json").read_text())["commands"], 1):
-    print(f"command {number}: atc takes minutes for each gear", flush=True)
+    print(f"command {number}: atc takes minutes for each bucket", flush=True)
     code = subprocess.run(command, cwd=here).returncode
     if code:
         sys.exit(f"atc ended with exit code {code}")
 '''
 _README = """\
-Compiles an engine for {soc} with ATC of Ascend's CANN: {gears} in {commands}.
+Compiles an engine for {soc} with ATC of Ascend's CANN: {buckets} in {commands}.
 
 1. Install CANN's toolkit and the operator package of {soc}, and source set_env.sh.
 {int8}{run}. Run: python3 run.py
    It runs the argument lists of commands.json in this folder. Typed into a shell, a list needs quotes: an unquoted
-   semicolon ends the command (ATC's E10054). ATC takes minutes for each gear, and its memory is that of the largest.
+   semicolon ends the command (ATC's E10054). ATC takes minutes for each bucket, and its memory is that of the largest.
 {back}. Copy this folder back and run, with the options that it was made with and the bundle that it was made of:
    lopa-export ascend BUNDLE --soc-version {soc} ... --built THIS_FOLDER
 
 model/         the graph and its weights
 commands.json  a list of arguments for each OM; paths are relative to this folder
-gears.json     the gears, and the numbers that stand for every -1 of the inputs in each
+shape_buckets.json     the buckets, and the numbers that stand for every -1 of the inputs in each
 engine/        what the commands make
 cache/         operators that ATC has compiled, for another run
 """
@@ -74,12 +74,12 @@ def build_folder_from_job(job: AscendJob, destination: Path) -> None:
             shutil.copyfile(path, target)  # no hard link: ONNX refuses weights with two names, the bundle's as well
         _write_json(folder / COMMANDS_NAME, {"commands": job.commands})
         _write_json(
-            folder / "gears.json",
+            folder / "shape_buckets.json",
             {
-                "inputs": job.geared.inputs,
-                "gears": [
-                    {"gear": gear, "dims": numbers, "model": job.call_of_gear(index).name}
-                    for index, (gear, numbers) in enumerate(zip(job.gears, job.geared.tuples, strict=True))
+                "inputs": job.bucketed.inputs,
+                "buckets": [
+                    {"bucket": bucket, "dims": numbers, "model": job.call_of_bucket(index).name}
+                    for index, (bucket, numbers) in enumerate(zip(job.buckets, job.bucketed.tuples, strict=True))
                 ],
             },
         )
@@ -111,10 +111,10 @@ def check_build_folder(source: Path, job: AscendJob) -> None:
 
 def _readme(job: AscendJob) -> str:
     waits = job.calls[0].graph == INT8_GRAPH and job.graph.name != INT8_GRAPH
-    gears, commands = len(job.gears), len(job.calls)
+    buckets, commands = len(job.buckets), len(job.calls)
     return _README.format(
         soc=job.soc_version,
-        gears=f"{gears} gear{'s' * (gears > 1)}",
+        buckets=f"{buckets} bucket{'s' * (buckets > 1)}",
         commands=f"{commands} command{'s' * (commands > 1)}",
         int8=_INT8_STEP.format(graph=job.graph.name, int8=INT8_GRAPH) if waits else "",
         run=3 if waits else 2,

@@ -6,7 +6,7 @@ Pure. Does not judge the call (rules.py) and does not run it (process.py).
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lopa.export.ascend.inputs import GearedInputs
+from lopa.export.ascend.inputs import BucketedInputs
 from lopa.runtime.ascend.manifest import EngineInput, Precision
 
 MODEL_FOLDER = "model"
@@ -35,28 +35,28 @@ class AtcCall:
     """Whether the graph was quantized by AMCT."""
     inputs: tuple[EngineInput, ...]
     tuples: tuple[tuple[int, ...], ...]
-    """What stands for every -1 of the inputs, gear by gear; empty: a fixed shape."""
+    """What stands for every -1 of the inputs, bucket by bucket; empty: a fixed shape."""
 
 
 def calls_from_inputs(
-    geared: GearedInputs, *, graph: str, soc_version: str, precision: Precision, int8: bool
+    bucketed: BucketedInputs, *, graph: str, soc_version: str, precision: Precision, int8: bool
 ) -> list[AtcCall]:
-    """One call with all gears; or, where gears are not possible, a call of a fixed shape for each tuple.
+    """One call with all buckets; or, where buckets are not possible, a call of a fixed shape for each tuple.
 
-    They are not for integers, nor where all gears have one tuple.
+    They are not for integers, nor where all buckets have one tuple.
     """
 
     def call(name: str, inputs: tuple[EngineInput, ...], tuples: tuple[tuple[int, ...], ...]) -> AtcCall:
         return AtcCall(graph, name, soc_version, precision, int8, inputs, tuples)
 
-    if len(geared.different) > 1 and not int8:
-        return [call("gears", geared.inputs, geared.different)]
-    return [call(f"gear-{i}", geared.filled(numbers), ()) for i, numbers in enumerate(geared.different)]
+    if len(bucketed.different) > 1 and not int8:
+        return [call("buckets", bucketed.inputs, bucketed.different)]
+    return [call(f"bucket-{i}", bucketed.filled(numbers), ()) for i, numbers in enumerate(bucketed.different)]
 
 
 def arguments_from_call(call: AtcCall) -> list[str]:
     """The command, to be run in the folder that has MODEL_FOLDER, ENGINE_FOLDER and CACHE_FOLDER."""
-    gears = [f"--dynamic_dims={';'.join(_numbers(each) for each in call.tuples)}"] if call.tuples else []
+    buckets = [f"--dynamic_dims={';'.join(_numbers(each) for each in call.tuples)}"] if call.tuples else []
     return [
         "atc",
         "--mode=0",
@@ -66,7 +66,7 @@ def arguments_from_call(call: AtcCall) -> list[str]:
         f"--soc_version={call.soc_version}",
         "--input_format=ND",
         f"--input_shape={';'.join(_shape(each) for each in call.inputs)}",
-        *gears,
+        *buckets,
         f"--precision_mode_v2={PRECISION_MODES[call.precision]}",
         "--external_weight=1",
         "--op_compiler_cache_mode=enable",  # "force" spoils a cache that another build uses

@@ -13,12 +13,12 @@ import onnx
 import onnx.external_data_helper
 
 from lopa.export.ascend.call import AtcCall, arguments_from_call, calls_from_inputs
-from lopa.export.ascend.inputs import GearedInputs, engine_outputs, geared_inputs
+from lopa.export.ascend.inputs import BucketedInputs, bucketed_inputs, engine_outputs
 from lopa.export.ascend.rules import check_call, check_graph
 from lopa.export.ascend.socs import soc_from_name
 from lopa.runtime.ascend.manifest import ENGINE_SCHEMA, EngineOutput, Precision
 from lopa.runtime.bundle import Bundle, sha256_of_file
-from lopa.runtime.bundle.gears import Gear
+from lopa.runtime.bundle.buckets import ShapeBucket
 from lopa.runtime.contract import CONTRACT_VERSION
 from lopa.runtime.errors import BadInputError
 
@@ -31,7 +31,7 @@ class AscendRequest:
     """What the user asked for."""
 
     soc_version: str
-    gears: Sequence[Gear]
+    buckets: Sequence[ShapeBucket]
     precision: Precision | None
     """None: origin, or fp16 for integers, which take no origin."""
     int8: bool
@@ -50,8 +50,8 @@ class AscendJob:
     soc_version: str
     precision: Precision
     int8: bool
-    gears: tuple[Gear, ...]
-    geared: GearedInputs
+    buckets: tuple[ShapeBucket, ...]
+    bucketed: BucketedInputs
     outputs: tuple[EngineOutput, ...]
     calls: tuple[AtcCall, ...]
     graph_sha256: str
@@ -61,7 +61,7 @@ class AscendJob:
 
     @property
     def dynamic(self) -> bool:
-        """Whether one OM serves all gears."""
+        """Whether one OM serves all buckets."""
         return bool(self.calls[0].tuples)
 
     @property
@@ -69,9 +69,9 @@ class AscendJob:
         """A list of arguments for each OM."""
         return [arguments_from_call(call) for call in self.calls]
 
-    def call_of_gear(self, index: int) -> AtcCall:
-        """The call whose OM runs gear number `index`."""
-        return self.calls[0 if self.dynamic else self.geared.different.index(self.geared.tuples[index])]
+    def call_of_bucket(self, index: int) -> AtcCall:
+        """The call whose OM runs bucket number `index`."""
+        return self.calls[0 if self.dynamic else self.bucketed.different.index(self.bucketed.tuples[index])]
 
     def cache_key(self, cann_version: str | None) -> str:
         """sha256 over all that decides what comes out."""
@@ -79,7 +79,7 @@ class AscendJob:
             "schema": ENGINE_SCHEMA,
             "contract": CONTRACT_VERSION,
             "commands": self.commands,
-            "gears": self.gears,
+            "buckets": self.buckets,
             "int8": self.int8,
             "graph": self.graph_sha256,
             "data": dict(zip(self.data, self.data_sha256, strict=True)),
@@ -102,10 +102,10 @@ def job_from_bundle(bundle: Bundle, request: AscendRequest) -> AscendJob:
     check_graph(model, int8=request.int8_graph is not None)
     _check_same_values(model, portable_model, graph)
     precision = request.precision or ("fp16" if request.int8 else "origin")
-    geared = geared_inputs(portable_model, request.gears)
+    bucketed = bucketed_inputs(portable_model, request.buckets)
     waits = request.int8 and request.int8_graph is None
     calls = calls_from_inputs(
-        geared,
+        bucketed,
         graph=INT8_GRAPH if waits else graph.name,
         soc_version=soc.name,
         precision=precision,
@@ -120,8 +120,8 @@ def job_from_bundle(bundle: Bundle, request: AscendRequest) -> AscendJob:
         soc_version=soc.name,
         precision=precision,
         int8=request.int8,
-        gears=tuple(request.gears),
-        geared=geared,
+        buckets=tuple(request.buckets),
+        bucketed=bucketed,
         outputs=tuple(engine_outputs(portable_model)),
         calls=tuple(calls),
         graph_sha256=sha256_of_file(graph),

@@ -15,13 +15,13 @@ from lopa.export.ascend.call import AtcCall
 from lopa.export.ascend.inputs import OPEN
 from lopa.export.ascend.socs import SOCS
 from lopa.export.graph.operator_table import ascend_operators
-from lopa.export.graph.portable_lint import MOST_AXES, violations_of_model
+from lopa.export.graph.portable_lint import MAX_AXES, violations_of_model
 from lopa.runtime.errors import BadInputError
 
-LEAST_GEARS = 2
-MOST_DIMS = 128
+MIN_BUCKETS = 2
+MAX_DIMS = 128
 """Dims of all inputs together that can be set before a forward: pyACL passes them in an aclmdlIODims of so many."""
-_PLAN = "plan again: lopa-export plan BUNDLE --gears N"
+_PLAN = "plan again: lopa-export plan BUNDLE --buckets N"
 _EXPORT = "export the checkpoint again with --dialect portable or both"
 # Rules of the linter that hold for a graph that AMCT has rewritten, and the codes that ATC gives for them. AMCT's own
 # operators have no shapes that ONNX could infer, and its weights are not where the exporter puts them.
@@ -57,46 +57,46 @@ def check_graph(model: onnx.ModelProto, *, int8: bool) -> None:
     _refuse(list(faults_of_graph(model, int8=int8)))
 
 
-def number_of_gears(call: AtcCall) -> Iterator[Fault]:
+def number_of_buckets(call: AtcCall) -> Iterator[Fault]:
     """2 to 100 with --dynamic_dims, 256 on the 950."""
-    most = SOCS[call.soc_version].most_gears
-    if call.tuples and len(call.tuples) < LEAST_GEARS:
-        yield Fault("E10035", f"{len(call.tuples)} gear with dynamic_dims, which take at least {LEAST_GEARS}", _PLAN)
-    if len(call.tuples) > most:
-        yield Fault("E10036", f"{len(call.tuples)} gears for {call.soc_version}, which takes at most {most}", _PLAN)
+    upper = SOCS[call.soc_version].most_buckets
+    if call.tuples and len(call.tuples) < MIN_BUCKETS:
+        yield Fault("E10035", f"{len(call.tuples)} bucket with dynamic_dims, which take at least {MIN_BUCKETS}", _PLAN)
+    if len(call.tuples) > upper:
+        yield Fault("E10036", f"{len(call.tuples)} buckets for {call.soc_version}, which takes at most {upper}", _PLAN)
 
 
 def ragged_tuples(call: AtcCall) -> Iterator[Fault]:
     """All tuples are equally long."""
     lengths = sorted({len(each) for each in call.tuples})
     if len(lengths) > 1:
-        yield Fault("E10037", f"gears with {' and '.join(map(str, lengths))} numbers", _PLAN)
+        yield Fault("E10037", f"buckets with {' and '.join(map(str, lengths))} numbers", _PLAN)
 
 
 def repeated_tuples(call: AtcCall) -> Iterator[Fault]:
-    """No tuple occurs twice; gears of different sizes can fold to one."""
+    """No tuple occurs twice; buckets of different sizes can fold to one."""
     for numbers, count in Counter(call.tuples).items():
         if count > 1:
-            yield Fault("E10039", f"{count} gears with the dims {', '.join(map(str, numbers))}", _PLAN)
+            yield Fault("E10039", f"{count} buckets with the dims {', '.join(map(str, numbers))}", _PLAN)
 
 
 def numbers_for_open_axes(call: AtcCall) -> Iterator[Fault]:
-    """A tuple has a number for every -1; without gears there is no -1."""
+    """A tuple has a number for every -1; without buckets there is no -1."""
     open_axes = sum(dim == OPEN for each in call.inputs for dim in each.dims)
     if not call.tuples and open_axes:
-        yield Fault("E10001", f"{open_axes} open axes and no gears", _PLAN)
+        yield Fault("E10001", f"{open_axes} open axes and no buckets", _PLAN)
     if call.tuples and open_axes == 0:
-        yield Fault("E10040", "gears and no open axis", _PLAN)
+        yield Fault("E10040", "buckets and no open axis", _PLAN)
     elif call.tuples and any(len(each) != open_axes for each in call.tuples):
         lengths = sorted({len(each) for each in call.tuples})
-        yield Fault("E10045", f"gears with {lengths} numbers for {open_axes} open axes", _PLAN)
+        yield Fault("E10045", f"buckets with {lengths} numbers for {open_axes} open axes", _PLAN)
 
 
 def sizes_of_inputs(call: AtcCall) -> Iterator[Fault]:
     """At most four axes; every size at least 1, or open."""
     for each in call.inputs:
-        if len(each.dims) > MOST_AXES:
-            yield Fault("", f"{each.name} has {len(each.dims)} axes; keep to {MOST_AXES}", _EXPORT)
+        if len(each.dims) > MAX_AXES:
+            yield Fault("", f"{each.name} has {len(each.dims)} axes; keep to {MAX_AXES}", _EXPORT)
     if any(dim < 1 and dim != OPEN for each in call.inputs for dim in each.dims) or any(
         number < 1 for each in call.tuples for number in each
     ):
@@ -104,16 +104,16 @@ def sizes_of_inputs(call: AtcCall) -> Iterator[Fault]:
 
 
 def dims_at_run_time(call: AtcCall) -> Iterator[Fault]:
-    """With gears pyACL must be able to pass the dims of all inputs; ATC itself would not notice."""
-    if call.tuples and (dims := sum(len(each.dims) for each in call.inputs)) > MOST_DIMS:
-        yield Fault("", f"gears with {dims} dims, of which pyACL sets {MOST_DIMS}", _EXPORT)
+    """With buckets pyACL must be able to pass the dims of all inputs; ATC itself would not notice."""
+    if call.tuples and (dims := sum(len(each.dims) for each in call.inputs)) > MAX_DIMS:
+        yield Fault("", f"buckets with {dims} dims, of which pyACL sets {MAX_DIMS}", _EXPORT)
 
 
-def integers_with_gears(call: AtcCall) -> Iterator[Fault]:
+def integers_with_buckets(call: AtcCall) -> Iterator[Fault]:
     """Dynamic shapes are not possible for a quantized graph."""
     if call.int8 and call.tuples:
         yield Fault(
-            "", "int8 with gears in one OM (dynamic_dims), which ATC does not take", "an OM of fixed shape for each"
+            "", "int8 with buckets in one OM (dynamic_dims), which ATC does not take", "an OM of fixed shape for each"
         )
 
 
@@ -145,13 +145,13 @@ def faults_of_graph(model: onnx.ModelProto, *, int8: bool) -> Iterator[Fault]:
 
 
 _RULES: tuple[Callable[[AtcCall], Iterator[Fault]], ...] = (
-    number_of_gears,
+    number_of_buckets,
     ragged_tuples,
     repeated_tuples,
     numbers_for_open_axes,
     sizes_of_inputs,
     dims_at_run_time,
-    integers_with_gears,
+    integers_with_buckets,
     integers_with_origin,
 )
 _SHOWN = 3

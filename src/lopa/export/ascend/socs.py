@@ -12,19 +12,19 @@ class Soc:
 
     name: str
     bfloat16: bool
-    most_gears: int
+    most_buckets: int
 
 
-_MOST_GEARS = 100
+_MAX_BUCKETS = 100
 _FAMILIES = (
-    # (names, bfloat16, most gears). The names of A2, A3 and 310P are those of the graph engine's source. Of the 950
+    # (names, bfloat16, most buckets). The names of A2, A3 and 310P are those of the graph engine's source. Of the 950
     # only those are listed that other public source names.
-    (("Ascend910B1", "Ascend910B2", "Ascend910B2C", "Ascend910B3", "Ascend910B4", "Ascend910B4-1"), True, _MOST_GEARS),
-    (tuple(f"Ascend910_{number}" for number in (9362, 9363, 9372, 9381, 9382, 9391, 9392)), True, _MOST_GEARS),
-    (("Ascend310P1", "Ascend310P3", "Ascend310P5", "Ascend310P7"), False, _MOST_GEARS),
+    (("Ascend910B1", "Ascend910B2", "Ascend910B2C", "Ascend910B3", "Ascend910B4", "Ascend910B4-1"), True, _MAX_BUCKETS),
+    (tuple(f"Ascend910_{number}" for number in (9362, 9363, 9372, 9381, 9382, 9391, 9392)), True, _MAX_BUCKETS),
+    (("Ascend310P1", "Ascend310P3", "Ascend310P5", "Ascend310P7"), False, _MAX_BUCKETS),
     (("Ascend950PR_9579", "Ascend950PR_9589", "Ascend950PR_9599"), True, 256),
 )
-SOCS = {name: Soc(name, bfloat16, most) for names, bfloat16, most in _FAMILIES for name in names}
+SOCS = {name: Soc(name, bfloat16, upper) for names, bfloat16, upper in _FAMILIES for name in names}
 
 
 def soc_from_name(name: str) -> Soc:

@@ -12,8 +12,8 @@ from lopa.runtime.bundle.manifest import ModelDimensions
 
 CONFIG_NAME = "config.json"
 GENERATION_CONFIG_NAME = "generation_config.json"
-_MOST_BYTES = 2**20
-_MOST_ENDS = 64
+_MAX_BYTES = 2**20
+_MAX_ENDS = 64
 _REMEDY = "check that this is the checkpoint's folder and that its files are whole"
 
 
@@ -66,7 +66,7 @@ def config_from_checkpoint(checkpoint: Path, family: str | None = None) -> Check
 
 
 def _values_of(path: Path) -> JsonValues:
-    return JsonValues(json_object_from_file(path, remedy=_REMEDY, most=_MOST_BYTES), str(path), _REMEDY)
+    return JsonValues(json_object_from_file(path, remedy=_REMEDY, max=_MAX_BYTES), str(path), _REMEDY)
 
 
 def _block_size(config: JsonValues, family: Family) -> int | None:
@@ -74,16 +74,16 @@ def _block_size(config: JsonValues, family: Family) -> int | None:
         return None
     says_family = config.values.get("model_type") == family.model_type
     given = says_family or config.values.get(family.block_size) is not None
-    return config.whole_number(family.block_size, most=2**20) if given else None
+    return config.check_int(family.block_size, max=2**20) if given else None
 
 
 def _ids(config: JsonValues, role: str, family: Family, vocab_size: int) -> list[int]:
     """None, one, or of eos several where the family has several."""
     name = f"{role}_token_id"
     value: Any = config.values.get(name)
-    several = _MOST_ENDS if role == "eos" and family.more_ends else 1
+    several = _MAX_ENDS if role == "eos" and family.more_ends else 1
     given = value if isinstance(value, list) and 1 <= len(value) <= several else [value]
-    return [config.whole(name, each, least=0, most=vocab_size - 1) for each in given] if value is not None else []
+    return [config.whole(name, each, min=0, max=vocab_size - 1) for each in given] if value is not None else []
 
 
 def _ends_of_generation(checkpoint: Path, family: Family, vocab_size: int) -> list[int]:

@@ -20,11 +20,11 @@ ADAPTER_WEIGHTS_NAME = "adapter_model.safetensors"
 _KEY_PREFIX = "base_model.model."
 _OTHER_BASE = "give the adapter that was trained on this checkpoint"
 _SAVE_AGAIN = "save the adapter again, or correct its configuration"
-_MOST_CONFIG_BYTES = 2**22
-_MOST_NAMES = 10_000
+_MAX_CONFIG_BYTES = 2**22
+_MAX_NAMES = 10_000
 """In a list or a table of the configuration. A table may name every module of a network by itself: some hundreds."""
-_MOST_SAVED = 1000
-_LEAST_ALPHA, _GREATEST_ALPHA = 1e-6, 1e6
+_MAX_SAVED = 1000
+_MIN_ALPHA, _GREATEST_ALPHA = 1e-6, 1e6
 # Settings that change what an adapter computes; each is off when its value is false, null or empty.
 _UNSUPPORTED = (
     "use_dora",
@@ -78,7 +78,7 @@ def adapter_from_folder(
     """
     path = folder / ADAPTER_CONFIG_NAME
     values = json_object_from_file(
-        path, remedy="check the path: a PEFT adapter folder is needed", most=_MOST_CONFIG_BYTES
+        path, remedy="check the path: a PEFT adapter folder is needed", max=_MAX_CONFIG_BYTES
     )
     config = JsonValues(values, str(path), _SAVE_AGAIN)
     _check_supported(config, path)
@@ -172,7 +172,7 @@ def _named(config: JsonValues, name: str, modules: Sequence[str], head: str) -> 
         return frozenset(module for module, match in zip(modules, matches, strict=True) if match is not None)
     if names is not None and not isinstance(names, list | str):
         raise config.refused(name, names, "a pattern or a list of names")
-    endings = frozenset(config.texts(name, most=_MOST_NAMES) if names else ())
+    endings = frozenset(config.texts(name, max=_MAX_NAMES) if names else ())
     return frozenset(module for module in modules if not endings.isdisjoint(_endings(module)))
 
 
@@ -189,7 +189,7 @@ def _layers(config: JsonValues) -> frozenset[int]:
     if value is None:
         return frozenset()
     layers = value if isinstance(value, list) else [value]
-    return frozenset(config.whole(name, layer, least=0) for layer in layers)
+    return frozenset(config.whole(name, layer, min=0) for layer in layers)
 
 
 def _layer_of(module: str) -> int | None:
@@ -207,7 +207,7 @@ def _product(
     base_shapes: Mapping[str, tuple[int, ...]],
 ) -> LowRankProduct:
     rank = config.whole("r", given_rank)
-    alpha = config.real("lora_alpha", given_alpha, least=_LEAST_ALPHA, most=_GREATEST_ALPHA)
+    alpha = config.real("lora_alpha", given_alpha, min=_MIN_ALPHA, max=_GREATEST_ALPHA)
     outputs, inputs = base_shapes[f"{module}.weight"]
     pair = []
     for part, shape in (("lora_A", (rank, inputs)), ("lora_B", (outputs, rank))):
@@ -231,7 +231,7 @@ def _product(
 
 def _by_module(config: JsonValues, table: str, modules: Sequence[str], default: str) -> list[object]:
     """For each module the value of the first pattern that matches its name or the end of it, else the default."""
-    values = config.table(table, most=_MOST_NAMES)
+    values = config.table(table, max=_MAX_NAMES)
     matches = first_matches([rf"(.*\.)?({pattern})" for pattern in values], modules, source=config.source)
     choices = list(values.values())
     return [config.values.get(default) if match is None else choices[match] for match in matches]
@@ -262,7 +262,7 @@ def _check_saved_modules(
     replaced: Mapping[str, StoredTensor],
     base_shapes: Mapping[str, tuple[int, ...]],
 ) -> None:
-    for saved in sorted(set(config.texts("modules_to_save", most=_MOST_SAVED))):
+    for saved in sorted(set(config.texts("modules_to_save", max=_MAX_SAVED))):
         names = [name for name in base_shapes if name.rpartition(".")[0].endswith(saved)]
         missing = [name for name in names if name not in replaced]
         if missing or not names:

@@ -18,8 +18,8 @@ ITEM_SIZES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
 _LENGTH_SIZE = 8
 _LONGEST = 2**24
 """Bytes of a header: that of a hundred thousand tensors. The format's own library allows six times as many."""
-_MOST_AXES = 8
-_MOST_ITEMS = 2**62
+_MAX_AXES = 8
+_MAX_ITEMS = 2**62
 """Numbers along an axis, and bytes of a file."""
 _METADATA = "__metadata__"
 _COPY = "copy the checkpoint again; a download may have stopped half-way"
@@ -95,9 +95,9 @@ def _tensor_header(path: Path, name: str, entry: object, start: int) -> TensorHe
 
 
 def _are_sizes(values: object) -> bool:
-    if not isinstance(values, list) or len(values) > _MOST_AXES:
+    if not isinstance(values, list) or len(values) > _MAX_AXES:
         return False
-    return all(type(value) is int and 0 <= value <= _MOST_ITEMS for value in values)
+    return all(type(value) is int and 0 <= value <= _MAX_ITEMS for value in values)
 
 
 def _check_without_gaps(path: Path, headers: dict[str, TensorHeader], start: int, size: int) -> None:

@@ -27,8 +27,8 @@ TOKENIZER_CONFIG_NAME = "tokenizer_config.json"
 CHAT_TEMPLATE_NAME = "chat_template.jinja"
 _COPY_AGAIN = "copy the checkpoint again"
 _TOKENIZER_FILE = "a file of the tokenizers library"
-_MOST_SETTINGS_BYTES = 2**24
-_MOST_TEMPLATE_BYTES = 2**20
+_MAX_SETTINGS_BYTES = 2**24
+_MAX_TEMPLATE_BYTES = 2**20
 
 
 @dataclass(frozen=True)
@@ -116,11 +116,11 @@ def _check_vocabulary(tokenizer: Tokenizer, config: CheckpointConfig, path: Path
 
 def _settings_with_chat_template(checkpoint: Path) -> dict[str, Any]:
     path = checkpoint / TOKENIZER_CONFIG_NAME
-    settings = json_object_from_file(path, remedy=_COPY_AGAIN, most=_MOST_SETTINGS_BYTES) if path.is_file() else {}
+    settings = json_object_from_file(path, remedy=_COPY_AGAIN, max=_MAX_SETTINGS_BYTES) if path.is_file() else {}
     template = checkpoint / CHAT_TEMPLATE_NAME
     if template.is_file():
         words = {"expected": "a chat template in UTF-8", "remedy": _COPY_AGAIN}
-        text = bytes_from_file(template, most=_MOST_TEMPLATE_BYTES, **words)
+        text = bytes_from_file(template, max=_MAX_TEMPLATE_BYTES, **words)
         with refused_as_bad_input(str(template), **words):
             settings["chat_template"] = text.decode("utf-8")
     return settings

@@ -147,12 +147,12 @@ def _round_in_blocks(rounding: _RowRounding, inputs: int, zero_points: _ZeroPoin
     """Magnitudes from extremes, and a row as one block of QuantizeLinear: the same scales and integers."""
     largest, name = rounding.largest, rounding.largest.name
     largest.replace_input_with(0, rounding.factor)
-    least = ir.node("ReduceMin", [rounding.factor, *largest.inputs[1:]], {"keepdims": 1}, name=f"{name}/least")
-    negative = ir.node("Neg", [least.outputs[0]], name=f"{name}/negative")
+    lower = ir.node("ReduceMin", [rounding.factor, *largest.inputs[1:]], {"keepdims": 1}, name=f"{name}/least")
+    negative = ir.node("Neg", [lower.outputs[0]], name=f"{name}/negative")
     magnitude = ir.node(
         "Max", [largest.outputs[0], negative.outputs[0], *rounding.not_zero.inputs[1:]], name=rounding.not_zero.name
     )
-    rounding.not_zero.prepend([least, negative, magnitude])
+    rounding.not_zero.prepend([lower, negative, magnitude])
     rounding.not_zero.outputs[0].replace_all_uses_with(magnitude.outputs[0])
     quantized = rounding.quantized
     quantized.replace_input_with(0, rounding.factor)

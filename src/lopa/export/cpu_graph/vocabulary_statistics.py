@@ -24,7 +24,7 @@ from onnx_ir.passes import common
 
 from lopa.runtime.contract import ENTROPY, LOGITS_INDEX, TOP_K, TOPK_IDS, TOPK_LOGPROBS
 
-LEAST_VOCABULARY = 65_536
+MIN_VOCABULARY = 65_536
 """Below, what a Scan costs a row may count for more than the cache: of an int8 head (896 inputs) and statistics, in
 docs/measurements/cpu-statistics.md, 8 and 64 rows on two threads took 1.87 and 1.04 times as long at 32,768
 ids, and were 1.01 and 1.33 times faster at 65,536."""
@@ -52,7 +52,7 @@ class VocabularyStatisticsPass(ir.passes.InPlacePass):
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Replace; names, types and shapes of the outputs stay."""
         tempered = _tempered_logits(model.graph)
-        if tempered is None or self._vocabulary < LEAST_VOCABULARY:
+        if tempered is None or self._vocabulary < MIN_VOCABULARY:
             return ir.passes.PassResult(model, modified=False)
         group = group_of_vocabulary(self._vocabulary)
         index = next(value for value in model.graph.inputs if value.name == LOGITS_INDEX)

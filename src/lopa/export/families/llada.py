@@ -16,9 +16,9 @@ def _sizes(config: JsonValues) -> ModelDimensions:
     `embedding_size` are the rows of embedding and head; null: those of the vocabulary.
     """
     values = config.values
-    hidden, heads = config.whole_number("d_model"), config.whole_number("n_heads")
+    hidden, heads = config.check_int("d_model"), config.check_int("n_heads")
     tokens = vocabulary(config, "vocab_size")
-    rows = config.whole_number("embedding_size", least=tokens) if values.get("embedding_size") is not None else tokens
+    rows = config.check_int("embedding_size", min=tokens) if values.get("embedding_size") is not None else tokens
     has_mlp = values.get("mlp_hidden_size") is not None
     return checked_sizes(
         config,
@@ -26,13 +26,12 @@ def _sizes(config: JsonValues) -> ModelDimensions:
         heads_share_hidden=True,
         vocab_size=rows,
         hidden_size=hidden,
-        intermediate_size=config.whole_number("mlp_hidden_size" if has_mlp else "mlp_ratio")
-        * (1 if has_mlp else hidden),
-        layers=config.whole_number("n_layers", most=MAX_LAYERS),
+        intermediate_size=config.check_int("mlp_hidden_size" if has_mlp else "mlp_ratio") * (1 if has_mlp else hidden),
+        layers=config.check_int("n_layers", max=MAX_LAYERS),
         heads=heads,
-        kv_heads=config.whole_number("n_kv_heads") if values.get("n_kv_heads") is not None else heads,
+        kv_heads=config.check_int("n_kv_heads") if values.get("n_kv_heads") is not None else heads,
         head_size=hidden // heads,
-        max_positions=config.whole_number("max_sequence_length"),
+        max_positions=config.check_int("max_sequence_length"),
         rope_theta=rope_theta(config),
         rms_norm_eps=rms_norm_eps(config),
         qkv_bias=config.flag("include_qkv_bias"),

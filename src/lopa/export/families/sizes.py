@@ -16,8 +16,8 @@ def sizes_with_names_of_transformers(
     Raises BadInputError for a value that is missing, of another type, or that does not go with the others.
     """
     values = config.values
-    hidden = config.whole_number("hidden_size")
-    heads = config.whole_number("num_attention_heads")
+    hidden = config.check_int("hidden_size")
+    heads = config.check_int("num_attention_heads")
     has_head_dim = head_dim_needed or values.get("head_dim") is not None
     # Newer files have rope_theta among the rope_parameters; check_settings has seen that these are an object.
     rope = JsonValues({**values, **(values.get("rope_parameters") or {})}, config.source, config.remedy)
@@ -27,12 +27,12 @@ def sizes_with_names_of_transformers(
         heads_share_hidden=not has_head_dim,
         vocab_size=vocabulary(config, "vocab_size"),
         hidden_size=hidden,
-        intermediate_size=config.whole_number("intermediate_size"),
-        layers=config.whole_number("num_hidden_layers", most=MAX_LAYERS),
+        intermediate_size=config.check_int("intermediate_size"),
+        layers=config.check_int("num_hidden_layers", max=MAX_LAYERS),
         heads=heads,
-        kv_heads=config.whole_number("num_key_value_heads") if "num_key_value_heads" in values else heads,
-        head_size=config.whole_number("head_dim") if has_head_dim else hidden // heads,
-        max_positions=config.whole_number("max_position_embeddings"),
+        kv_heads=config.check_int("num_key_value_heads") if "num_key_value_heads" in values else heads,
+        head_size=config.check_int("head_dim") if has_head_dim else hidden // heads,
+        max_positions=config.check_int("max_position_embeddings"),
         rope_theta=rope_theta(rope),
         rms_norm_eps=rms_norm_eps(config),
         qkv_bias=qkv_bias,
@@ -42,17 +42,17 @@ def sizes_with_names_of_transformers(
 
 def vocabulary(config: JsonValues, name: str) -> int:
     """A number of tokens; a step takes the best TOP_K of them."""
-    return config.whole_number(name, least=TOP_K)
+    return config.check_int(name, min=TOP_K)
 
 
 def rope_theta(config: JsonValues) -> float:
     """The base of rotary positions, which every family calls the same."""
-    return config.number("rope_theta", least=1.0, most=1e12)
+    return config.number("rope_theta", min=1.0, max=1e12)
 
 
 def rms_norm_eps(config: JsonValues) -> float:
     """What norms add to the mean square, which every family calls the same."""
-    return config.number("rms_norm_eps", least=1e-15, most=0.1)
+    return config.number("rms_norm_eps", min=1e-15, max=0.1)
 
 
 def checked_sizes(

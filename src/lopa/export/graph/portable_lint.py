@@ -17,7 +17,7 @@ from lopa.export.graph.operator_table import OperatorTable, ascend_operators
 from lopa.export.graph.portable_passes import OPSET
 from lopa.runtime.errors import CheckFailedError
 
-MOST_AXES = 4
+MAX_AXES = 4
 ALLOWED = frozenset(
     {
         *("Add", "Sub", "Mul", "Div", "Pow", "Sqrt", "Reciprocal", "Neg", "Exp", "Log", "Sin", "Cos", "Sigmoid"),
@@ -143,8 +143,8 @@ def _ranks_and_sizes(graph: _Graph) -> Iterator[Violation]:
     values = [*(value.name for value in graph.model.graph.input), *graph.initializers, *made_by]
     for name in values:
         node, rank = made_by.get(name), graph.rank(name)
-        if rank is not None and rank > MOST_AXES:
-            mend = f"fold axes until there are {MOST_AXES}"
+        if rank is not None and rank > MAX_AXES:
+            mend = f"fold axes until there are {MAX_AXES}"
             yield graph.violation("rank", f"{name} has {rank} axes", mend, node=node, name=name, rank=rank)
         sizes = graph.sizes(name)
         if name not in graph.initializers and sizes is not None and 0 in sizes:

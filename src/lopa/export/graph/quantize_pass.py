@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-LEAST_MAGNITUDE = 1e-30
+MIN_MAGNITUDE = 1e-30
 """Stands for the largest magnitude of a row of zeros."""
 
 
@@ -166,7 +166,7 @@ class RoundedProducts:
         x = factor if factor.dtype == ir.DataType.FLOAT else add("Cast", [factor], {"to": ir.DataType.FLOAT})
         last_axis = self._constant("last_axis", np.array([-1], np.int64))
         magnitude = add("ReduceMax", [add("Abs", [x]), last_axis], {"keepdims": 1})
-        not_zero = add("Max", [magnitude, self._constant("least", np.float32(LEAST_MAGNITUDE))])
+        not_zero = add("Max", [magnitude, self._constant("least", np.float32(MIN_MAGNITUDE))])
         scales = add("Mul", [not_zero, self._constant("step", np.float32(1.0 / self._kind.greatest))])
         integers = add("QuantizeLinear", [add("Div", [x, scales]), one, zero])
         return _Rows(add("DequantizeLinear", [integers, one, zero]), scales)

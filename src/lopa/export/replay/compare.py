@@ -19,7 +19,7 @@ Float64 = npt.NDArray[np.float64]
 _IDS, _LOGPROBS, _ENTROPY = "topk_ids", "topk_logprobs", "entropy"
 _STATISTICS = (_IDS, _LOGPROBS, _ENTROPY)
 """In nats (ids by how probable they are): an error counts relative to 1 at least."""
-_LEAST = float(np.finfo(np.float32).tiny)
+_MIN = float(np.finfo(np.float32).tiny)
 
 
 class Answers(Protocol):
@@ -58,7 +58,7 @@ def outputs_found(expected: Answers, found: Answers, rule: dict[str, Any]) -> di
 
 def _relative_error(name: str, expected: Answers, found: Answers, *, by_rms: bool) -> float:
     """Infinite for another shape; not a number, which is within no tolerance, where something found is none."""
-    least = 1.0 if name in _STATISTICS else _LEAST
+    lower = 1.0 if name in _STATISTICS else _MIN
     if name == _IDS:
         right, given = _logprobs_of_ids(expected, found)
     else:
@@ -67,9 +67,9 @@ def _relative_error(name: str, expected: Answers, found: Answers, *, by_rms: boo
         return float("inf")
     errors = given - right
     if by_rms:
-        size = max(float(np.square(right).sum()), right.size * least**2)
+        size = max(float(np.square(right).sum()), right.size * lower**2)
         return float(np.sqrt(np.square(errors).sum() / size))
-    return float(np.abs(errors).max() / max(float(np.abs(right).max()), least))
+    return float(np.abs(errors).max() / max(float(np.abs(right).max()), lower))
 
 
 def _logprobs_of_ids(expected: Answers, found: Answers) -> tuple[Float64, Float64]:

@@ -9,7 +9,7 @@ from lopa.export.replay.saved_cases import SAVED
 from lopa.export.staging import staged_folder
 from lopa.export.verify.token_gate import GateTolerance
 
-MOST_FORWARDS = 8
+MAX_FORWARDS = 8
 """Kept, the first ones: each has the prefix and the new rows of all its windows, in memory and on disk."""
 
 
@@ -24,7 +24,7 @@ class FailedForwards:
     def add_last(self, session: RecordedSession) -> None:
         """Keep the last forward of `session`, which is the other device's."""
         self.count += 1
-        if len(self._kept) < MOST_FORWARDS:
+        if len(self._kept) < MAX_FORWARDS:
             self._kept.append(session.last_forward())
 
     def save(self, folder: Path, reference: str, tolerance: GateTolerance) -> int:

@@ -84,11 +84,11 @@ def write_forwards(folder: Path, forwards: Sequence[AnsweredForward], dialect: D
 def shape_options(inputs: Sequence[Arrays]) -> str:
     """Options that give TensorRT one range of shapes for all of `inputs`, best for the largest: words and spaces."""
     shapes = {name: np.array([arrays[name].shape for arrays in inputs]) for name in inputs[0]}
-    least = {name: found.min(axis=0) for name, found in shapes.items()}
-    most = {name: found.max(axis=0) for name, found in shapes.items()}
+    lower = {name: found.min(axis=0) for name, found in shapes.items()}
+    upper = {name: found.max(axis=0) for name, found in shapes.items()}
     lines = [
         " ".join([f"--trt-{which}-shapes", *(f"{name}:[{','.join(map(str, sizes))}]" for name, sizes in found.items())])
-        for which, found in (("min", least), ("opt", most), ("max", most))
+        for which, found in (("min", lower), ("opt", upper), ("max", upper))
     ]
     return "\n".join(lines) + "\n"
 

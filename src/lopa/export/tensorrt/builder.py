@@ -175,14 +175,14 @@ def _add_profiles(builder: Any, config: Any, network: Any, request: BuildRequest
     inputs = [network.get_input(index) for index in range(network.num_inputs)]
     names = {each.name: [each.get_dimension_name(axis) for axis in range(len(each.shape))] for each in inputs}
     for number, profile_range in enumerate(request.profiles):
-        least, best, most = (
-            arrays.input_shapes(sizes) for sizes in (profile_range.least, profile_range.best, profile_range.most)
+        lower, best, upper = (
+            arrays.input_shapes(sizes) for sizes in (profile_range.min, profile_range.best, profile_range.max)
         )
-        for shapes in (least, best, most):
+        for shapes in (lower, best, upper):
             check_named_dimensions(names, shapes, number)
         profile = builder.create_optimization_profile()
-        for name in least:
-            profile.set_shape(name, least[name], best[name], most[name])
+        for name in lower:
+            profile.set_shape(name, lower[name], best[name], upper[name])
         if config.add_optimization_profile(profile) != number:
             raise RuntimeError(f"TensorRT did not take profile {number}, {profile_range}")
 
@@ -252,7 +252,7 @@ def _built(builder: Any, network: Any, config: Any, writer: Any, monitor: Cancel
 def _cannot_build(received: str, messages: Messages) -> BadInputError:
     return BadInputError(
         received + last_messages(messages),
-        expected="a graph, types and gears that TensorRT has kernels for, and memory for the largest gear",
-        remedy="see docs/tensorrt.md, Troubleshooting: free memory of the GPU, plan smaller gears "
+        expected="a graph, types and buckets that TensorRT has kernels for, and memory for the largest bucket",
+        remedy="see docs/tensorrt.md, Troubleshooting: free memory of the GPU, plan smaller buckets "
         "(lopa-export plan --memory), build for other GPUs, or export in another dtype",
     )

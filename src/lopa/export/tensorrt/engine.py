@@ -1,4 +1,4 @@
-"""A bundle and its gears in, an engine for some GPUs in the bundle's engines/ out, unless it is there already.
+"""A bundle and its buckets in, an engine for some GPUs in the bundle's engines/ out, unless it is there already.
 
 Decides what is built and writes it down; the build itself is builder.py's.
 """
@@ -25,8 +25,8 @@ from lopa.export.tensorrt.parser_graph import model_for_parser
 from lopa.export.tensorrt.products import Products, magnitudes_of_columns, quantize_products
 from lopa.plugins.tensorrt_plugins import register_plugins
 from lopa.runtime.bundle import Bundle
+from lopa.runtime.bundle.buckets import ShapeBucket
 from lopa.runtime.bundle.engine_file import ENGINE_NAME, ENGINES_FOLDER
-from lopa.runtime.bundle.gears import Gear
 from lopa.runtime.bundle.manifest import FileRecord
 from lopa.runtime.bundle.record import json_from_record
 from lopa.runtime.contract import CONTRACT_VERSION, Float32
@@ -45,7 +45,7 @@ from lopa.runtime.tensorrt.manifest import (
     TensorRTEngine,
     engine_folder,
 )
-from lopa.runtime.tensorrt.profiles import ProfileRange, prefill_range, profiles_of_gears
+from lopa.runtime.tensorrt.profiles import ProfileRange, prefill_range, profiles_of_buckets
 
 _ENGINE = Product("TensorRT engine", ENGINE_NAME)
 _ROOM_BESIDE_WEIGHTS = 1 << 28
@@ -60,7 +60,7 @@ class EngineJob:
     """With the standard graph alone."""
     model: bytes
     """What the parser is given."""
-    gears: Sequence[Gear]
+    buckets: Sequence[ShapeBucket]
     prefill: ProfileRange
     flags: BuildFlags
 
@@ -73,7 +73,7 @@ class EngineJob:
             "model": hashlib.sha256(self.model).hexdigest(),
             "graph": manifest.digest(manifest.graph),
             "weights": manifest.weights_digest,
-            "gears": self.gears,
+            "buckets": self.buckets,
             "prefill": self.prefill,
             "flags": self.flags,
             "target": target,
@@ -91,7 +91,7 @@ class Made:
     """Why there is no report of its layers; None if there is one."""
 
 
-def job_from_bundle(bundle: Bundle, gears: Sequence[Gear], flags: BuildFlags) -> EngineJob:
+def job_from_bundle(bundle: Bundle, buckets: Sequence[ShapeBucket], flags: BuildFlags) -> EngineJob:
     """Check everything that can be checked without TensorRT; for 8-bit products the weights are read.
 
     Raises BadInputError for a bundle without a standard graph, for 8-bit products of one that has integers already, for
@@ -108,7 +108,7 @@ def job_from_bundle(bundle: Bundle, gears: Sequence[Gear], flags: BuildFlags) ->
     if flags.products != "graph":
         _quantize(model, standard, flags.products)
     check_parser_takes(model, str(standard.graph))
-    return EngineJob(standard, model.SerializeToString(deterministic=True), gears, prefill_range(gears), flags)
+    return EngineJob(standard, model.SerializeToString(deterministic=True), buckets, prefill_range(buckets), flags)
 
 
 def _quantize(model: onnx.ModelProto, bundle: Bundle, products: Products) -> None:
@@ -163,7 +163,7 @@ def engine_from_job(
             made=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             target=target,
             flags=job.flags,
-            gears=list(job.gears),
+            buckets=list(job.buckets),
             prefill=job.prefill,
             graph_sha256=manifest.digest(manifest.graph),
             weights_sha256=manifest.weights_digest,
@@ -205,7 +205,7 @@ def _request(job: EngineJob, target: EngineTarget, cache: Path | None) -> BuildR
         model=job.model,
         beside=job.bundle.graph,
         manifest=job.bundle.manifest,
-        profiles=profiles_of_gears(job.gears, job.prefill),
+        profiles=profiles_of_buckets(job.buckets, job.prefill),
         flags=job.flags,
         target=target,
         timing_cache=None if cache is None else TimingCache(_timed(cache), str(cache)),

@@ -32,7 +32,7 @@ _MENDS = {
 }
 _FLOAT_BUNDLE = "export the checkpoint in floats (--quantize none): scales worked out from the rows are not constant"
 _OTHERWISE = "write it with operators that the parser has"
-_MOST_TOP_K = 3840
+_MAX_TOP_K = 3840
 """The builder takes it and refuses more; the parser refuses none."""
 _NUMBERS = {"value", "value_int", "value_ints", "value_float", "value_floats"}
 """Forms of a Constant that are numbers."""
@@ -226,9 +226,9 @@ def _single_cases(graph: _Graph) -> Iterator[Violation]:
         if node.op_type == "TopK":
             count = graph.constants.get(node.input[1])
             known = None if count is None else int(onnx.numpy_helper.to_array(count).reshape(-1)[0])
-            if attributes.get("sorted", 1) != 1 or (known is not None and known > _MOST_TOP_K):
+            if attributes.get("sorted", 1) != 1 or (known is not None and known > _MAX_TOP_K):
                 found = f"K is {known} and sorted {attributes.get('sorted', 1)}"
-                yield graph.refusal("top k", found, f"sort, and take {_MOST_TOP_K} at most", node)
+                yield graph.refusal("top k", found, f"sort, and take {_MAX_TOP_K} at most", node)
         if node.op_type == "RotaryEmbedding" and len(node.input) > 3 and graph.dtype(node.input[3]) != "INT64":
             yield graph.refusal("rotary positions", "position_ids is not INT64", "cast it", node, node.input[3])
 

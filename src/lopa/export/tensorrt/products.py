@@ -16,12 +16,12 @@ import numpy.typing as npt
 import onnx
 import onnx_ir as ir
 
-from lopa.export.graph.quantize_pass import LEAST_MAGNITUDE, EightBits, RoundedProducts, initializer
+from lopa.export.graph.quantize_pass import MIN_MAGNITUDE, EightBits, RoundedProducts, initializer
 from lopa.runtime.contract import Float32
 
 Products = Literal["int8", "fp8"]
 
-_LEAST_FLOAT16 = 2.0**-14
+_MIN_FLOAT16 = 2.0**-14
 """Smaller numbers lose digits in float16."""
 _CHUNK_ROWS = 1024
 """Of a weight, widened to float32 at a time."""
@@ -70,11 +70,11 @@ class EightBitProductsPass(ir.passes.InPlacePass):
             raise ir.passes.PassError(f"a weight {weight.name} of the type {weight.dtype}")
         name, magnitudes = weight.name, self._magnitudes(weight.name)
         largest = np.maximum(
-            magnitudes if self._a_scale_for_each_column else magnitudes.max(), np.float32(LEAST_MAGNITUDE)
+            magnitudes if self._a_scale_for_each_column else magnitudes.max(), np.float32(MIN_MAGNITUDE)
         )
         exact = np.asarray(largest / np.float32(self._kind.greatest), np.float32)
         if weight.dtype == ir.DataType.FLOAT16:
-            exact = np.maximum(exact, np.float32(_LEAST_FLOAT16))
+            exact = np.maximum(exact, np.float32(_MIN_FLOAT16))
         stored = exact.astype(weight.dtype.numpy())
         scale, wide_scale, zero = (
             initializer(model, ir.tensor(array, name=f"{name}/{what}"))

@@ -23,7 +23,7 @@ TOLERANCES = {"float32": 1e-4, "float16": 3e-2, "bfloat16": 2e-1}
 # Rounded activations make single numbers differ by far more, so the largest would tell little. Measured with the tiny
 # checkpoint over 20 seeds: at most 6.4e-2 and 2.8e-2, both of the entropy; half the tolerance.
 RMS_TOLERANCES = {"int8": 1.2e-1, "int4": 6e-2}
-_LEAST_MAGNITUDE = float(np.finfo(np.float32).tiny)
+_MIN_MAGNITUDE = float(np.finfo(np.float32).tiny)
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ def differences_of_statistics(found: Statistics, logits: Float32, temperature: F
     return differences
 
 
-def difference_of(found: Floats, expected: Floats, *, least_magnitude: float = _LEAST_MAGNITUDE) -> Difference:
+def difference_of(found: Floats, expected: Floats, *, least_magnitude: float = _MIN_MAGNITUDE) -> Difference:
     """Between two arrays of any one shape."""
     magnitude = max(float(np.abs(expected).max()), least_magnitude)
     exact = expected.astype(np.float64)

@@ -153,7 +153,7 @@ def _check_files(bundle: Bundle) -> None:
 def _reference_from_checkpoint(
     bundle: Bundle, checkpoint: Path, lora: Path | None
 ) -> tuple[Reference, tuple[OutputError, ...]]:
-    """transformers' network, and how far the weights are from the checkpoint's: empty if they are not quantized."""
+    """Transformers' network, and how far the weights are from the checkpoint's: empty if they are not quantized."""
     with export_extra_needed("comparing with the checkpoint"):
         from lopa.export.verify.quantized_weights import dequantized_weights, errors_of_weights
         from lopa.export.verify.reference_model import reference_from_weights, weights_from_origin

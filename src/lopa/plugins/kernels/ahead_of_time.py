@@ -12,7 +12,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-MOST_SHARED_BYTES = 48 * 1024
+MAX_SHARED_BYTES = 48 * 1024
 """Of shared memory that every launch may ask for; more only after the launcher has raised the limit of the kernel."""
 _THREADS_OF_WARP = 32
 _ALIGNED = [["tt.divisibility", 16]]
@@ -45,7 +45,7 @@ def compiled_kernel(
     """Compile for a GPU of this compute capability, e.g. (9, 0).
 
     `types` are those of the arguments by name, "*fp16" for a pointer, "i32" for a number; `constants` the rest.
-    Raises ValueError when it needs more shared memory than MOST_SHARED_BYTES: its tiles are too large.
+    Raises ValueError when it needs more shared memory than MAX_SHARED_BYTES: its tiles are too large.
     """
     arguments = [name for name in kernel.arg_names if name not in constants]
     source = ASTSource(
@@ -59,10 +59,10 @@ def compiled_kernel(
     target = GPUTarget("cuda", 10 * capability[0] + capability[1], _THREADS_OF_WARP)
     compiled = triton.compile(source, target=target, options={"num_warps": warps, "num_stages": stages})
     metadata = compiled.metadata
-    if metadata.shared > MOST_SHARED_BYTES:
+    if metadata.shared > MAX_SHARED_BYTES:
         raise ValueError(
             f"received tiles for which {metadata.name} needs {metadata.shared} bytes of shared memory, "
-            f"expected at most {MOST_SHARED_BYTES}"
+            f"expected at most {MAX_SHARED_BYTES}"
         )
     ptx = ptx_with_arguments(compiled.asm["ptx"], len(arguments))
     threads = metadata.num_warps * _THREADS_OF_WARP

@@ -7,7 +7,7 @@ import triton
 
 from lopa.plugins.kernels.branch_attention_kernel import branch_attention_kernel
 from lopa.plugins.kernels.factors import factors_from_dtype, floats_from_dtype
-from lopa.plugins.launch_sizes import LEAST_CHANNELS, AttentionTiles, attention_tiles
+from lopa.plugins.launch_sizes import MIN_CHANNELS, AttentionTiles, attention_tiles
 
 
 def branch_attention(
@@ -60,7 +60,7 @@ def branch_attention(
         SIZE=size,
         SCALE=1.0 / math.sqrt(size),
         FACTORS=factors_from_dtype(query.dtype),
-        CHANNELS=max(LEAST_CHANNELS, triton.next_power_of_2(size)),
+        CHANNELS=max(MIN_CHANNELS, triton.next_power_of_2(size)),
         ROWS=tiles.rows,
         COLUMNS=tiles.columns,
     )

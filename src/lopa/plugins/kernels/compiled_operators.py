@@ -13,7 +13,7 @@ from lopa.plugins.kernels.ahead_of_time import CompiledKernel, compiled_kernel
 from lopa.plugins.kernels.branch_attention_kernel import branch_attention_kernel
 from lopa.plugins.kernels.commit_kernel import commit_kernel
 from lopa.plugins.kernels.confidence_head_kernel import confidence_merge_kernel, confidence_partials_kernel
-from lopa.plugins.launch_sizes import COMMIT_ROWS, LEAST_CHANNELS, Floats, attention_tiles, head_tiles
+from lopa.plugins.launch_sizes import COMMIT_ROWS, MIN_CHANNELS, Floats, attention_tiles, head_tiles
 from lopa.runtime.contract import TOP_K
 
 _FACTORS = {"fp32": tl.float32, "fp16": tl.float16, "bf16": tl.bfloat16}
@@ -33,7 +33,7 @@ def compiled_branch_attention(
         "SIZE": size,
         "SCALE": 1.0 / math.sqrt(size),
         "FACTORS": _FACTORS[floats],
-        "CHANNELS": max(LEAST_CHANNELS, triton.next_power_of_2(size)),
+        "CHANNELS": max(MIN_CHANNELS, triton.next_power_of_2(size)),
         "ROWS": tiles.rows,
         "COLUMNS": tiles.columns,
     }

@@ -1,4 +1,4 @@
-"""Everything that goes in and out of a bundle's graph for a forward in the shape of a gear, by name.
+"""Everything that goes in and out of a bundle's graph for a forward in the shape of a bucket, by name.
 
 For engines that are told shapes and types with every address, in the manifest's dialect. Knows no engine.
 """
@@ -22,23 +22,23 @@ class GraphArrays:
         self._prefix = {name: form for name, form in self._inputs.items() if name in past}
         self._but_prefix = {name: form for name, form in (self._inputs | self._outputs).items() if name not in past}
 
-    def inputs(self, gear: Sizes) -> dict[str, ArrayForm]:
+    def inputs(self, bucket: Sizes) -> dict[str, ArrayForm]:
         """All inputs, in order."""
-        return arrays_of_values(self._inputs, gear)
+        return arrays_of_values(self._inputs, bucket)
 
-    def outputs(self, gear: Sizes) -> dict[str, ArrayForm]:
+    def outputs(self, bucket: Sizes) -> dict[str, ArrayForm]:
         """All outputs, in order."""
-        return arrays_of_values(self._outputs, gear)
+        return arrays_of_values(self._outputs, bucket)
 
-    def input_shapes(self, gear: Sizes) -> dict[str, tuple[int, ...]]:
+    def input_shapes(self, bucket: Sizes) -> dict[str, tuple[int, ...]]:
         """Of all inputs, in order."""
-        return {name: array.shape for name, array in self.inputs(gear).items()}
+        return {name: array.shape for name, array in self.inputs(bucket).items()}
 
-    def bytes_but_prefix(self, *gears: Sizes) -> dict[str, int]:
-        """Of every input and output but the prefix: enough for each of `gears`, at least one."""
-        each = [arrays_of_values(self._but_prefix, gear) for gear in gears]
+    def bytes_but_prefix(self, *buckets: Sizes) -> dict[str, int]:
+        """Of every input and output but the prefix: enough for each of `buckets`, at least one."""
+        each = [arrays_of_values(self._but_prefix, bucket) for bucket in buckets]
         return {name: max(arrays[name].size for arrays in each) for name in self._but_prefix}
 
-    def prefix_bytes(self, gear: Sizes) -> int:
+    def prefix_bytes(self, bucket: Sizes) -> int:
         """Of all its prefixes together."""
-        return sum(array.size for array in arrays_of_values(self._prefix, gear).values())
+        return sum(array.size for array in arrays_of_values(self._prefix, bucket).values())

@@ -81,7 +81,7 @@ class DeviceCache:
         forgotten, self.length = self.length - length, length
         capacity = self._capacity_for(length)
         if capacity < self.capacity:
-            self._resize(capacity)  # so that a gear for so few rows takes this memory as it is
+            self._resize(capacity)  # so that a bucket for so few rows takes this memory as it is
         else:
             fill_rows_zero(self._memory, self.place(length), forgotten * row_bytes(self._shape), self._heads)
 
@@ -113,7 +113,7 @@ class DeviceCache:
 
 
 class StackedCaches:
-    """Copies of some requests' caches in the shape of a gear: arrays [requests, Hkv, rows, D], zeros elsewhere.
+    """Copies of some requests' caches in the shape of a bucket: arrays [requests, Hkv, rows, D], zeros elsewhere.
 
     Kept from forward to forward: while the caches stay the same, only newly committed rows are copied.
     """

@@ -5,11 +5,11 @@ from typing import Protocol, runtime_checkable
 
 from lopa.runtime.accelerator.graph_form import GraphForm
 from lopa.runtime.accelerator.memory import Buffer, DeviceMemory
-from lopa.runtime.bundle.gears import Gear
+from lopa.runtime.bundle.buckets import ShapeBucket
 
 
 class DeviceForward(Protocol):
-    """One forward in the shape of a gear, from device memory to device memory, without memory of requests."""
+    """One forward in the shape of a bucket, from device memory to device memory, without memory of requests."""
 
     @property
     def memory(self) -> DeviceMemory:
@@ -20,17 +20,17 @@ class DeviceForward(Protocol):
         """The shapes of the graph's inputs and outputs."""
 
     @property
-    def gears(self) -> Sequence[Gear]:
-        """All shapes there are, as gears.gears_can_be_used wants them."""
+    def buckets(self) -> Sequence[ShapeBucket]:
+        """All shapes there are, as buckets.buckets_can_be_used wants them."""
 
     @property
     def sizes(self) -> Mapping[str, int]:
-        """Bytes to have for every input and output but the prefix, by name: enough for every gear."""
+        """Bytes to have for every input and output but the prefix, by name: enough for every bucket."""
 
-    def enqueue(self, gear: Gear, buffers: Mapping[str, Buffer]) -> None:
+    def enqueue(self, bucket: ShapeBucket, buffers: Mapping[str, Buffer]) -> None:
         """Put a forward in the stream's queue; `buffers` has every input and output of the contract by name.
 
-        Each holds at least what the shape of `gear` needs.
+        Each holds at least what the shape of `bucket` needs.
         """
 
     def close(self) -> None:
@@ -39,7 +39,7 @@ class DeviceForward(Protocol):
 
 @runtime_checkable
 class AnyShapeForward(DeviceForward, Protocol):
-    """A forward that runs shapes which are none of its gears too; it may have no gears at all."""
+    """A forward that runs shapes which are none of its buckets too; it may have no buckets at all."""
 
-    def sizes_of(self, gear: Gear) -> Mapping[str, int]:
+    def sizes_of(self, bucket: ShapeBucket) -> Mapping[str, int]:
         """Bytes of every input and output but the prefix in any shape, by name."""

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from lopa.runtime import contract
 from lopa.runtime.accelerator.memory import Buffer, BufferSet
-from lopa.runtime.bundle.gears import Gear
+from lopa.runtime.bundle.buckets import ShapeBucket
 from lopa.runtime.contract import Bool, WindowBatch, past_names
 from lopa.runtime.contract.portable_form import PAST, portable_inputs
 
@@ -37,8 +37,8 @@ class GraphForm(Protocol):
     def past(self, arrays: BufferSet) -> dict[str, Buffer]:
         """The prefix rows by name; `arrays` each dtype [R, Hkv, P, D], in the order of contract.past_names."""
 
-    def row_steps(self, gear: Gear, kv_heads: int) -> RowSteps:
-        """Where the new rows lie after a forward in the shape of `gear`."""
+    def row_steps(self, bucket: ShapeBucket, kv_heads: int) -> RowSteps:
+        """Where the new rows lie after a forward in the shape of `bucket`."""
 
 
 class ContractForm:
@@ -60,9 +60,9 @@ class ContractForm:
         """GraphForm.past: an input for each array."""
         return dict(zip(past_names(len(arrays.buffers) // 2), arrays.buffers, strict=True))
 
-    def row_steps(self, gear: Gear, kv_heads: int) -> RowSteps:
+    def row_steps(self, bucket: ShapeBucket, kv_heads: int) -> RowSteps:
         """GraphForm.row_steps."""
-        return RowSteps(gear.branches * kv_heads * gear.window, kv_heads * gear.window, gear.window)
+        return RowSteps(bucket.branches * kv_heads * bucket.window, kv_heads * bucket.window, bucket.window)
 
 
 class PortableForm:
@@ -76,7 +76,7 @@ class PortableForm:
         """GraphForm.past: one input. Raises ValueError as BufferSet.whole does."""
         return {PAST: arrays.whole}
 
-    def row_steps(self, gear: Gear, kv_heads: int) -> RowSteps:
+    def row_steps(self, bucket: ShapeBucket, kv_heads: int) -> RowSteps:
         """GraphForm.row_steps."""
-        rows = gear.branches * gear.window
-        return RowSteps(kv_heads * rows, gear.window, rows)
+        rows = bucket.branches * bucket.window
+        return RowSteps(kv_heads * rows, bucket.window, rows)

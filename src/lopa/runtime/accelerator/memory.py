@@ -110,9 +110,9 @@ class GrowingBuffers:
         had = {name: buffer.size for name, buffer in self._buffers.items()}
         if any(size > had.get(name, 0) for name, size in sizes.items()):
             self.free()
-            most = had | {name: max(size, had.get(name, 0)) for name, size in sizes.items()}
-            self._set = BufferSet(self._memory, list(most.values()))
-            self._buffers = dict(zip(most, self._set.buffers, strict=True))
+            upper = had | {name: max(size, had.get(name, 0)) for name, size in sizes.items()}
+            self._set = BufferSet(self._memory, list(upper.values()))
+            self._buffers = dict(zip(upper, self._set.buffers, strict=True))
         return self._buffers
 
     def free(self) -> None:

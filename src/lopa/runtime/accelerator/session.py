@@ -1,4 +1,4 @@
-"""A Session whose prefix caches and new rows live in the memory of a device, over a forward with a few gears.
+"""A Session whose prefix caches and new rows live in the memory of a device, over a forward with a few buckets.
 
 Knows when caches begin, grow and end, what is padded, and what the last forward left to commit; only the small inputs
 and the statistics travel between host and device. Does not know whose device it is, nor how a forward is computed.
@@ -23,7 +23,7 @@ from lopa.runtime.accelerator.memory import (
     download_rows,
 )
 from lopa.runtime.accelerator.padding import padded_batch, parts_of_forward
-from lopa.runtime.bundle.gears import Gear, GearTable
+from lopa.runtime.bundle.buckets import BucketTable, ShapeBucket
 from lopa.runtime.contract import (
     Bool,
     CacheRows,
@@ -50,21 +50,21 @@ class DeviceSession:
         device: str,
         shape: CacheShape,
         vocab_size: int,
-        gear_for: Callable[[Sizes], Gear] | None = None,
+        bucket_for: Callable[[Sizes], ShapeBucket] | None = None,
         *,
         fixed_addresses: bool = False,
     ) -> None:
-        """`gear_for` says in which shape `forward` runs a forward; None: in that of the cheapest of its gears.
+        """`bucket_for` says in which shape `forward` runs a forward; None: in that of the cheapest of its buckets.
 
-        `fixed_addresses`: every input and output of a part of a forward in a gear lies in the same place every time.
-        That costs a second copy of the prefix rows in each gear's shape; it is what captured CUDA graphs need.
+        `fixed_addresses`: every input and output of a part of a forward in a bucket lies in the same place every time.
+        That costs a second copy of the prefix rows in each bucket's shape; it is what captured CUDA graphs need.
         """
         self._forward: DeviceForward | None = forward
         self._memory = forward.memory
         self._device = device
         self._shape = shape
-        self._gear_for = gear_for or GearTable(forward.gears).gear_for
-        self._prefixes = sorted({gear.prefix for gear in forward.gears})
+        self._bucket_for = bucket_for or BucketTable(forward.buckets).bucket_for
+        self._prefixes = sorted({bucket.prefix for bucket in forward.buckets})
         self._window_names = window_names(shape.arrays // 2)
         self._statistics = _statistics_arrays(vocab_size, with_logits=contract.LOGITS in forward.sizes)
         self._buffers = ForwardBuffers(forward, shape, fixed_addresses=fixed_addresses)
@@ -80,7 +80,7 @@ class DeviceSession:
     def forward(self, batch: WindowBatch) -> Statistics:
         """Run every window against its request's prefix.
 
-        Raises ValueError when the arrays do not fit together, BadInputError for what no gear holds, EngineFailedError
+        Raises ValueError when the arrays do not fit together, BadInputError for what no bucket holds, EngineFailedError
         for whatever the forward raises.
         """
         self._open_forward()
@@ -89,16 +89,16 @@ class DeviceSession:
         self._lender.end_unused()
         longest = max(map(self.prefix_length, batch.requests))
         sizes = sizes_of_batch(batch, tiles(longest))
-        gear = self._gear_for(sizes)
-        parts = tuple(parts_of_forward(sizes, gear))
-        places = [self._buffers.of_part(number, gear) for number in range(len(parts))]
+        bucket = self._bucket_for(sizes)
+        parts = tuple(parts_of_forward(sizes, bucket))
+        places = [self._buffers.of_part(number, bucket) for number in range(len(parts))]
         with raised_as_failure_of(self._device):
             answers = [
-                self._run_part(place, batch.part(*part), part.requests.start, gear)
+                self._run_part(place, batch.part(*part), part.requests.start, bucket)
                 for part, place in zip(parts, places, strict=True)
             ]
         rows = tuple(tuple(place[name] for name in self._window_names) for place in places)
-        self._last = _LastForward(batch, gear, parts_across(parts), rows)
+        self._last = _LastForward(batch, bucket, parts_across(parts), rows)
         return Statistics.joined(answers, self._last.across)
 
     def commit(self, request: int, branch: int, count: int) -> None:
@@ -208,17 +208,17 @@ class DeviceSession:
             raise RuntimeError(f"the session on {self._device} was used after close(); expected an open session")
         return self._forward
 
-    def _run_part(self, place: Mapping[str, Buffer], batch: WindowBatch, first: int, gear: Gear) -> Statistics:
-        """One forward in the shape of `gear`: a part whose first request is the `first`, and its arrays."""
+    def _run_part(self, place: Mapping[str, Buffer], batch: WindowBatch, first: int, bucket: ShapeBucket) -> Statistics:
+        """One forward in the shape of `bucket`: a part whose first request is the `first`, and its arrays."""
         forward, memory = self._open_forward(), self._memory
         lengths = [self.prefix_length(request) for request in batch.requests]
-        mask = _prefix_mask(lengths, gear.requests, gear.prefix)
-        padded = padded_batch(batch, gear)
+        mask = _prefix_mask(lengths, bucket.requests, bucket.prefix)
+        padded = padded_batch(batch, bucket)
         for name, array in forward.form.inputs(padded, mask).items():
             memory.upload(place[name].address, array)
-        past = self._buffers.prefix([self._cache(request) for request in batch.requests], first, gear)
-        forward.enqueue(gear, {**place, **forward.form.past(past)})
-        rows = (gear.requests, gear.branches, gear.wanted)
+        past = self._buffers.prefix([self._cache(request) for request in batch.requests], first, bucket)
+        forward.enqueue(bucket, {**place, **forward.form.past(past)})
+        rows = (bucket.requests, bucket.branches, bucket.wanted)
         outputs: dict[str, Array] = {
             name: np.empty((*rows, *last), dtype) for name, (last, dtype) in self._statistics.items()
         }
@@ -234,7 +234,7 @@ class DeviceSession:
         return self._caches[request]
 
     def _capacity_for(self, rows: int) -> int:
-        """The next prefix that some gear has: such a cache is used without a copy."""
+        """The next prefix that some bucket has: such a cache is used without a copy."""
         return next((prefix for prefix in self._prefixes if prefix >= rows), tiles(rows))
 
     def _place(self, request: int, branch: int, count: int) -> RowPlace:
@@ -242,10 +242,10 @@ class DeviceSession:
         forward, last = self._open_forward(), self._last
         slot = slot_of_rows(None if last is None else last.batch, request, branch, count)
         assert last is not None
-        gear = last.gear
-        part = slot // gear.requests * last.across + branch // gear.branches
-        steps, size = forward.form.row_steps(gear, self._shape.kv_heads), row_bytes(self._shape)
-        offset = (slot % gear.requests * steps.request + branch % gear.branches * steps.branch) * size
+        bucket = last.bucket
+        part = slot // bucket.requests * last.across + branch // bucket.branches
+        steps, size = forward.form.row_steps(bucket, self._shape.kv_heads), row_bytes(self._shape)
+        offset = (slot % bucket.requests * steps.request + branch % bucket.branches * steps.branch) * size
         addresses = tuple(buffer.address + offset for buffer in last.rows[part])
         return RowPlace(addresses, steps.head * size)
 
@@ -255,7 +255,7 @@ class _LastForward:
     """What the last forward left."""
 
     batch: WindowBatch
-    gear: Gear
+    bucket: ShapeBucket
     across: int
     """Parts that have the branches of the same requests."""
     rows: tuple[tuple[Buffer, ...], ...]

@@ -10,12 +10,12 @@ import msgspec
 from msgspec import Meta
 
 from lopa.runtime.bundle import Bundle
+from lopa.runtime.bundle.buckets import ShapeBucket, buckets_can_be_used
 from lopa.runtime.bundle.engine_file import EngineFile, EngineKind, StoredEngine
-from lopa.runtime.bundle.gears import Gear, gears_can_be_used
 from lopa.runtime.bundle.manifest import Name
 from lopa.runtime.bundle.record import Reasons
 
-ENGINE_SCHEMA = 1
+ENGINE_SCHEMA = 2
 _REMEDY = "build it again: lopa-export ascend BUNDLE --soc-version SOC"
 Precision = Literal["origin", "fp16", "bf16"]
 """The graph's own types, or what ATC may lower float32 to."""
@@ -30,7 +30,7 @@ class EngineInput(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     name: str
     dtype: Dtype
     dims: Annotated[list[Annotated[int, Meta(ge=-1, le=2**32)]], Meta(max_length=8)]
-    """-1 where gears differ."""
+    """-1 where buckets differ."""
 
 
 class EngineOutput(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -40,12 +40,12 @@ class EngineOutput(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     dtype: Dtype
 
 
-class EngineGear(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One gear and how the engine runs it."""
+class EngineBucket(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One bucket and how the engine runs it."""
 
-    gear: Gear
+    bucket: ShapeBucket
     dims: Annotated[list[Dim], Meta(max_length=4096)]
-    """What stands in place of every -1 of the inputs, in their order. Two gears may have the same."""
+    """What stands in place of every -1 of the inputs, in their order. Two buckets may have the same."""
     model: Name
     """The OM file, relative to the engine's folder."""
 
@@ -58,30 +58,30 @@ class AscendEngine(EngineFile, frozen=True, forbid_unknown_fields=True, kw_only=
     int8: bool
     """Whether the graph was one that AMCT had quantized."""
     dynamic: bool
-    """One OM for all gears, whose dims are set before every forward; otherwise OMs of fixed shapes."""
+    """One OM for all buckets, whose dims are set before every forward; otherwise OMs of fixed shapes."""
     inputs: Annotated[list[EngineInput], Meta(max_length=4096)]
     outputs: Annotated[list[EngineOutput], Meta(max_length=65536)]
-    gears: Annotated[list[EngineGear], Meta(max_length=256)]
-    """In the order of the plan of gears."""
+    buckets: Annotated[list[EngineBucket], Meta(max_length=256)]
+    """In the order of the plan of buckets."""
     commands: list[list[str]]
     """What was run, a list of arguments for each OM; paths are relative to the folder that it was run in."""
     cann_version: str | None
     """Of the toolkit; None if it does not say."""
 
 
-def _reasons_against_gears(engine: AscendEngine) -> Reasons:
+def _reasons_against_buckets(engine: AscendEngine) -> Reasons:
     listed = {record.path for record in engine.files}
     holes = sum(dim == -1 for each in engine.inputs for dim in each.dims)
-    wrong = [gear.model for gear in engine.gears if gear.model not in listed or len(gear.dims) != holes]
-    if wrong or not gears_can_be_used([each.gear for each in engine.gears]):
+    wrong = [bucket.model for bucket in engine.buckets if bucket.model not in listed or len(bucket.dims) != holes]
+    if wrong or not buckets_can_be_used([each.bucket for each in engine.buckets]):
         yield (
-            f"{len(engine.gears)} gears that cannot be used, {len(wrong)} of them without a model or with the wrong "
+            f"{len(engine.buckets)} buckets that cannot be used, {len(wrong)} of them without a model or with the wrong "
             "number of dims",
-            f"gears with a listed model and {holes} dims, in shapes as a plan of gears has them",
+            f"buckets with a listed model and {holes} dims, in shapes as a plan of buckets has them",
         )
 
 
-ASCEND_ENGINES = EngineKind("ascend-", AscendEngine, ENGINE_SCHEMA, _REMEDY, _reasons_against_gears)
+ASCEND_ENGINES = EngineKind("ascend-", AscendEngine, ENGINE_SCHEMA, _REMEDY, _reasons_against_buckets)
 StoredAscendEngine = StoredEngine[AscendEngine]
 
 

@@ -1,4 +1,4 @@
-"""One OM on one Ascend device: loaded, run with the buffers that the caller gives, unloaded. Knows no gears of a plan.
+"""One OM on one Ascend device: loaded, run with the buffers that the caller gives, unloaded. Knows no buckets of a plan.
 
 Everything runs on the thread and in the context that loaded it.
 """
@@ -13,7 +13,7 @@ from lopa.runtime.ascend.memory import AclMemory
 from lopa.runtime.errors import BadInputError
 
 _DIMS_INPUT = "ascend_mbatch_shape_data"
-"""An input that ATC adds to a model with gears: the dims of the gear to run."""
+"""An input that ATC adds to a model with buckets: the dims of the bucket to run."""
 _ALL_INPUTS = -1
 
 
@@ -49,7 +49,7 @@ class AclModel:
             index = {name: acl("mdl.get_input_index_by_name", self._desc, name) for name in inputs}
             self._inputs = sorted(inputs, key=index.__getitem__)
             self._outputs = list(outputs)
-            # Bytes of every input and output, for the largest gear.
+            # Bytes of every input and output, for the largest bucket.
             self.sizes = {name: acl("mdl.get_input_size_by_index", self._desc, index[name]) for name in inputs}
             self.sizes |= {
                 name: acl("mdl.get_output_size_by_index", self._desc, place) for place, name in enumerate(outputs)
@@ -61,16 +61,16 @@ class AclModel:
             raise
 
     @property
-    def gears(self) -> list[list[int]]:
-        """Of each gear all dims of all inputs, in order; none in a model of fixed shapes."""
+    def buckets(self) -> list[list[int]]:
+        """Of each bucket all dims of all inputs, in order; none in a model of fixed shapes."""
         if self._dims_index is None:
             return []
         count = self._acl("mdl.get_input_dynamic_gear_count", self._desc, _ALL_INPUTS)
         found = self._acl("mdl.get_input_dynamic_dims", self._desc, _ALL_INPUTS, count)
-        return [list(gear["dims"])[: gear["dimCount"]] for gear in found]
+        return [list(bucket["dims"])[: bucket["dimCount"]] for bucket in found]
 
     def enqueue(self, dims: Sequence[int], buffers: Mapping[str, Buffer]) -> None:
-        """Put a forward in the stream's queue. `dims` are all those of all inputs, in order: one of `gears`."""
+        """Put a forward in the stream's queue. `dims` are all those of all inputs, in order: one of `buckets`."""
         inputs, outputs = self._datasets
         given = [self._fitted(name, buffers[name]) for name in self._inputs]
         if self._dims_index is not None:

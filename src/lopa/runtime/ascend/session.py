@@ -14,7 +14,7 @@ from lopa.runtime.ascend.manifest import ASCEND_ENGINES, StoredAscendEngine
 from lopa.runtime.ascend.memory import COPY_ALIGNMENT, AclMemory
 from lopa.runtime.ascend.process import THE_PROCESS
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.bundle.gears import check_gears_fit
+from lopa.runtime.bundle.buckets import check_buckets_fit
 from lopa.runtime.contract import window_names
 from lopa.runtime.contract.portable_form import portable_input_names
 from lopa.runtime.contract.stored_floats import stored_dtype
@@ -85,8 +85,8 @@ def _check_engine(found: StoredAscendEngine, bundle: Bundle) -> None:
             expected="an engine of this bundle",
             remedy=remedy,
         )
-    check_gears_fit(
-        [each.gear for each in found.engine.gears], bundle.manifest, source=str(found.folder), remedy=remedy
+    check_buckets_fit(
+        [each.bucket for each in found.engine.buckets], bundle.manifest, source=str(found.folder), remedy=remedy
     )
     inputs = [each.name for each in found.engine.inputs]
     if inputs != portable_input_names():

@@ -21,7 +21,7 @@ from lopa.runtime.device_families import spans_processes
 from lopa.runtime.errors import BadInputError
 
 COSTS_SCHEMA = 2
-_MOST_SECONDS = 1e6
+_MAX_SECONDS = 1e6
 """Of anything that was measured: days."""
 _REMEDY = "measure again: lopa-export bench BUNDLE --costs"
 
@@ -32,7 +32,7 @@ class ForwardCost(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     branches: Annotated[int, Meta(ge=1, le=2**16)]
     window: Annotated[int, Meta(ge=1, le=2**24)]
     prefix: Annotated[int, Meta(ge=1, le=2**24)]
-    seconds: Annotated[float, Meta(gt=0, le=_MOST_SECONDS)]
+    seconds: Annotated[float, Meta(gt=0, le=_MAX_SECONDS)]
 
 
 class Costs(Record, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -46,9 +46,9 @@ class Costs(Record, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Of the bundle that was measured."""
     measured: str
     """ISO date and time."""
-    host_seconds: Annotated[float, Meta(ge=0, le=_MOST_SECONDS)]
+    host_seconds: Annotated[float, Meta(ge=0, le=_MAX_SECONDS)]
     """Median seconds of a round of one request with one branch outside its forward."""
-    host_seconds_a_branch: Annotated[float, Meta(ge=0, le=_MOST_SECONDS)]
+    host_seconds_a_branch: Annotated[float, Meta(ge=0, le=_MAX_SECONDS)]
     """What every further branch adds to them."""
     points: Annotated[list[ForwardCost], Meta(min_length=1, max_length=100_000)]
 

@@ -76,7 +76,7 @@ def free_memory() -> int | None:
     found = [line.split() for line in _lines(_MEMINFO) if line.startswith("MemAvailable:")]
     if not found:
         return None
-    least = int(found[0][1]) * 1024
+    free = int(found[0][1]) * 1024
     own = next((line.removeprefix("0::/").strip() for line in _lines(_OWN_GROUP) if line.startswith("0::")), "")
     group = _GROUPS / own
     for folder in (group, *group.parents):
@@ -85,8 +85,8 @@ def free_memory() -> int | None:
         limit, used = _lines(folder / "memory.max"), _lines(folder / "memory.current")
         if limit and used and limit[0].strip().isdigit():
             cached = (line.split()[1] for line in _lines(folder / "memory.stat") if line.startswith("inactive_file "))
-            least = min(least, int(limit[0]) - int(used[0]) + sum(map(int, cached)))
-    return max(least, 0)
+            free = min(free, int(limit[0]) - int(used[0]) + sum(map(int, cached)))
+    return max(free, 0)
 
 
 def _lines(path: Path) -> list[str]:

@@ -41,7 +41,7 @@ PREDICTION_SHIFTS = {
 """By architecture, of those that this version knows; what another one has, its manifest alone says."""
 WEIGHT_ALIGNMENT = 4096
 """Bytes, of which every tensor's offset in the weights file is a multiple: so each can be mapped by itself."""
-MOST_TILE_BYTES = 2**30
+MAX_TILE_BYTES = 2**30
 """That one tile of one request's prefix cache may take, as float32. Dream 7B's takes 14 MiB."""
 MAX_LAYERS = 4096
 
@@ -315,11 +315,11 @@ def _reasons_against_dimensions(manifest: Manifest) -> Reasons:
     if sizes.heads % sizes.kv_heads:
         yield f"dimensions.heads = {sizes.heads}", f"a multiple of dimensions.kv_heads, {sizes.kv_heads}"
     tile = 2 * sizes.layers * sizes.kv_heads * sizes.head_size * TILE * 4
-    if tile > MOST_TILE_BYTES:
+    if tile > MAX_TILE_BYTES:
         yield (
             f"{sizes.layers} layers of {sizes.kv_heads} key-value heads of {sizes.head_size}, whose caches take {tile} "
             f"bytes for {TILE} positions",
-            f"at most {MOST_TILE_BYTES} bytes",
+            f"at most {MAX_TILE_BYTES} bytes",
         )
 
 

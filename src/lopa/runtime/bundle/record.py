@@ -1,9 +1,9 @@
 """A JSON file of a bundle that says of which schema and contract it is: how each kind is read strictly, and written.
 
-Knows no kind: what manifest.json, costs, gears and engine.json say is the business of their modules.
+Knows no kind: what manifest.json, costs, buckets and engine.json say is the business of their modules.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -35,10 +35,22 @@ class _Versions(msgspec.Struct):
 
 
 def record_from_file(
-    path: Path, kind: type[Kind], *, what: str, schema: int, remedy: str, checks: Sequence[Check[Kind]] = ()
+    path: Path,
+    kind: type[Kind],
+    *,
+    what: str,
+    schema: int,
+    remedy: str,
+    checks: Sequence[Check[Kind]] = (),
+    former_keys: Mapping[str, str] | None = None,
 ) -> Kind:
-    """`record_from_json` of the file at `path`, which is `what`, e.g. "a cost table"; BadInputError without one."""
+    """Read the file at `path` as record_from_json does. `what` names its kind in errors, e.g. "a cost table".
+
+    `former_keys` maps keys of earlier versions to the current ones. Raises BadInputError for a missing file too.
+    """
     text = bytes_from_file(path, expected=what, remedy=remedy)
+    if former_keys:
+        text = _with_current_keys(text, former_keys)
     return record_from_json(text, kind, source=str(path), what=what, schema=schema, remedy=remedy, checks=checks)
 
 
@@ -67,6 +79,17 @@ def record_from_json(
     for check in checks:
         refuse_for(check(record), source=source, remedy=remedy)
     return record
+
+
+def _with_current_keys(text: bytes, former_keys: Mapping[str, str]) -> bytes:
+    """Return the JSON object `text` with its former keys renamed; other text unchanged, for its reader to refuse."""
+    try:
+        values = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
+    except msgspec.DecodeError:
+        return text
+    if former_keys.keys().isdisjoint(values):
+        return text
+    return msgspec.json.encode({former_keys.get(key, key): value for key, value in values.items()})
 
 
 def refuse_for(reasons: Reasons, *, source: str, remedy: str) -> None:

@@ -24,7 +24,7 @@ from lopa.runtime.errors import BadInputError
 Bytes = npt.NDArray[np.uint8]
 
 _GREATEST = 127
-_LEAST_SCALE = np.float32(2.0**-126)
+_MIN_SCALE = np.float32(2.0**-126)
 """Where all values are (nearly) zero: the least that is not flushed to zero."""
 _PIECE = 2048
 """Bytes of a row in a piece: with 32 rows half a megabyte of floats."""
@@ -108,10 +108,10 @@ def unpack_int4(packed: Bytes, scales: Floats, integers: Int8) -> Float32:
     greatest = np.zeros(rows * outputs, np.float32)
     for block, step in zip(blocks, steps, strict=True):
         for parity, sixteenfold in enumerate(_halves(block)):
-            most, least = (array.astype(np.float32) for array in (sixteenfold.max(axis=0), sixteenfold.min(axis=0)))
+            upper, lower = (array.astype(np.float32) for array in (sixteenfold.max(axis=0), sixteenfold.min(axis=0)))
             found = greatest[parity::2]
-            np.maximum(found, np.maximum(most, -least) * step[parity::2], out=found)
-    column_scales: Float32 = np.maximum(greatest.reshape(rows, outputs).max(axis=0) / _GREATEST, _LEAST_SCALE)
+            np.maximum(found, np.maximum(upper, -lower) * step[parity::2], out=found)
+    column_scales: Float32 = np.maximum(greatest.reshape(rows, outputs).max(axis=0) / _GREATEST, _MIN_SCALE)
     steps /= np.tile(column_scales, rows)
     written = integers.reshape(len(scales), -1, rows * outputs)
     for block, step, numbers in zip(blocks, steps, written, strict=True):

@@ -66,7 +66,7 @@ class BundleWeights(Mapping[str, Floats]):
 
 
 def _floats(stored: npt.NDArray[Any], record: TensorRecord) -> Floats:
-    """numpy's own types as they are, bfloat16 as float32."""
+    """Numpy's own types as they are, bfloat16 as float32."""
     floats = float32_from_stored(stored) if record.dtype == "bfloat16" else stored
     return floats.reshape(record.shape)
 

@@ -1,4 +1,4 @@
-"""The dynamic axes of a forward in one record, whoever speaks of them: a forward, a gear, a shape of an engine.
+"""The dynamic axes of a forward in one record, whoever speaks of them: a forward, a bucket, a shape of an engine.
 
 Knows numbers only.
 """

@@ -17,7 +17,7 @@ from lopa.runtime.install_hint import pip_install
 MODULE = "cuda.bindings.runtime"
 _REMEDIES = {
     "cudaErrorMemoryAllocation": "end other programs on the device, decode fewer requests at a time, or plan smaller "
-    "gears",
+    "buckets",
     "cudaErrorInvalidDevice": "check nvidia-smi and CUDA_VISIBLE_DEVICES",
     "cudaErrorNoDevice": "check nvidia-smi and CUDA_VISIBLE_DEVICES",
     "cudaErrorInsufficientDriver": "install the driver of an NVIDIA GPU, a version for CUDA 13",

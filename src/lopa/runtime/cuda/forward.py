@@ -1,6 +1,6 @@
 """One forward by ONNX Runtime's CUDA provider, from device memory to device memory: the DeviceForward protocol.
 
-Every gear becomes a CUDA graph at its first forward and is replayed from then on; other shapes run node by node. Knows
+Every bucket becomes a CUDA graph at its first forward and is replayed from then on; other shapes run node by node. Knows
 no request. ONNX Runtime keeps graphs by thread, so one thread makes, uses and closes an engine.
 """
 
@@ -14,7 +14,7 @@ from lopa.runtime.accelerator.arrays import GraphArrays
 from lopa.runtime.accelerator.graph_form import ContractForm, GraphForm, PortableForm
 from lopa.runtime.accelerator.memory import Buffer
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.bundle.gears import Gear, GearTable, gear_from_sizes
+from lopa.runtime.bundle.buckets import BucketTable, ShapeBucket, bucket_from_sizes
 from lopa.runtime.bundle.graph_signature import ArrayForm
 from lopa.runtime.contract.model_part import whole_model
 from lopa.runtime.contract.sizes import Sizes
@@ -32,7 +32,7 @@ _NO_GRAPH = -1
 _WINDOW_STEP = 4
 """ONNX Runtime's fused attention with a mask takes no other lengths (prefixes are multiples of 64)."""
 _NOTHING = Sizes(0, 0, 0, 0, 0)
-"""Without gears nothing has to be there before the first forward."""
+"""Without buckets nothing has to be there before the first forward."""
 _BFLOAT16_IN_ONNX = 16
 """TensorProto.BFLOAT16"""
 
@@ -40,43 +40,43 @@ _BFLOAT16_IN_ONNX = 16
 class CudaForward:
     """The AnyShapeForward protocol."""
 
-    def __init__(self, bundle: Bundle, memory: CudaMemory, gears: Sequence[Gear]) -> None:
-        """Open the bundle's graph for the device and the stream of `memory`; without gears there are no CUDA graphs.
+    def __init__(self, bundle: Bundle, memory: CudaMemory, buckets: Sequence[ShapeBucket]) -> None:
+        """Open the bundle's graph for the device and the stream of `memory`; without buckets there are no CUDA graphs.
 
         Raises MissingBackendError when the provider does not start, BadInputError when the graph cannot be opened.
         """
         self.memory = memory
-        self.gears = gears
+        self.buckets = buckets
         self.form: GraphForm = PortableForm() if bundle.manifest.dialect == "portable" else ContractForm()
         self._arrays = GraphArrays(bundle.manifest)
-        self._table = GearTable(gears) if gears else None
-        self.sizes = self._arrays.bytes_but_prefix(_NOTHING, *gears)
-        self._session: Any = _session_of_bundle(bundle, memory, with_graphs=bool(gears))
-        self._graphs: dict[tuple[Gear, tuple[int, ...]], tuple[Any, Any]] = {}
+        self._table = BucketTable(buckets) if buckets else None
+        self.sizes = self._arrays.bytes_but_prefix(_NOTHING, *buckets)
+        self._session: Any = _session_of_bundle(bundle, memory, with_graphs=bool(buckets))
+        self._graphs: dict[tuple[ShapeBucket, tuple[int, ...]], tuple[Any, Any]] = {}
         """Binding and options of each captured run. A graph uses the addresses that it was captured with."""
         self._other = self._session.io_binding()
         self._other_key: object = None
         """What is bound there."""
-        self._other_options = _run_options(_NO_GRAPH if gears else None)
+        self._other_options = _run_options(_NO_GRAPH if buckets else None)
 
-    def sizes_of(self, gear: Gear) -> dict[str, int]:
+    def sizes_of(self, bucket: ShapeBucket) -> dict[str, int]:
         """AnyShapeForward.sizes_of."""
-        return self._arrays.bytes_but_prefix(gear)
+        return self._arrays.bytes_but_prefix(bucket)
 
-    def gear_for(self, sizes: Sizes) -> Gear:
-        """The gear that serves a forward best, or nearly its own shape where none has room for it."""
+    def bucket_for(self, sizes: Sizes) -> ShapeBucket:
+        """The bucket that serves a forward best, or nearly its own shape where none has room for it."""
         if self._table is not None and self._table.holds(sizes):
-            return self._table.gear_for(sizes)
+            return self._table.bucket_for(sizes)
         window = -(-sizes.window // _WINDOW_STEP) * _WINDOW_STEP
-        return gear_from_sizes(msgspec.structs.replace(sizes, window=window), seconds=0.0)
+        return bucket_from_sizes(msgspec.structs.replace(sizes, window=window), seconds=0.0)
 
-    def enqueue(self, gear: Gear, buffers: Mapping[str, Buffer]) -> None:
+    def enqueue(self, bucket: ShapeBucket, buffers: Mapping[str, Buffer]) -> None:
         """DeviceForward.enqueue. Raises EngineFailedError when ONNX Runtime cannot run it."""
-        key = (gear, tuple(buffer.address for buffer in buffers.values()))
-        if gear not in self.gears:
+        key = (bucket, tuple(buffer.address for buffer in buffers.values()))
+        if bucket not in self.buckets:
             if key != self._other_key:
                 self._other_key = None
-                self._bind(self._other, gear, buffers)
+                self._bind(self._other, bucket, buffers)
                 self._other_key = key
             with CAPTURES.forbidden():
                 self._run(self._other, self._other_options)
@@ -86,7 +86,7 @@ class CudaForward:
                 self._run(*self._graphs[key])
             return
         binding, options = self._session.io_binding(), _run_options(len(self._graphs) + 1)
-        self._bind(binding, gear, buffers)
+        self._bind(binding, bucket, buffers)
         with CAPTURES.alone():
             self._run(binding, options)  # twice as it is, then captured, then replayed: all within this call
         self._graphs[key] = binding, options
@@ -96,11 +96,11 @@ class CudaForward:
         self._graphs.clear()
         self._other = self._session = None
 
-    def _bind(self, binding: Any, gear: Gear, buffers: Mapping[str, Buffer]) -> None:
+    def _bind(self, binding: Any, bucket: ShapeBucket, buffers: Mapping[str, Buffer]) -> None:
         device = self.memory.device
-        for name, array in self._arrays.inputs(gear).items():
+        for name, array in self._arrays.inputs(bucket).items():
             binding.bind_input(name, "cuda", device, _type_of(array), array.shape, buffers[name].address)
-        for name, array in self._arrays.outputs(gear).items():
+        for name, array in self._arrays.outputs(bucket).items():
             binding.bind_output(name, "cuda", device, _type_of(array), array.shape, buffers[name].address)
 
     def _run(self, binding: Any, options: Any) -> None:
@@ -110,7 +110,7 @@ class CudaForward:
             raise EngineFailedError(
                 f"ONNX Runtime on cuda:{self.memory.device}: {error}",
                 expected="a forward that runs",
-                remedy="if the memory is full, decode fewer requests at a time or plan smaller gears; check nvidia-smi",
+                remedy="if the memory is full, decode fewer requests at a time or plan smaller buckets; check nvidia-smi",
             ) from error
 
 
@@ -143,7 +143,7 @@ def _session_of_bundle(bundle: Bundle, memory: CudaMemory, *, with_graphs: bool)
                 str(bundle.graph), options, providers=[(PROVIDER, cuda), ("CPUExecutionProvider", {})]
             )
     except Exception as error:
-        graphs = ", or move gears.json away to run without CUDA graphs" if with_graphs else ""
+        graphs = ", or move shape_buckets.json away to run without CUDA graphs" if with_graphs else ""
         raise BadInputError(
             f"ONNX Runtime {ort.__version__} cannot open {bundle.graph} on cuda:{memory.device}: {error}",
             expected="a graph made by this version of lopa-export, all of it for the CUDA provider",

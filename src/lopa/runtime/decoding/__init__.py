@@ -10,5 +10,5 @@
 5. `round` spawns the next branches: a lookahead token each, and the anchor without one. `branch_budget` says how many
    pay, where the plan leaves that open.
 
-With `lossless`, `speculation` takes the place of 3 to 5. A grammar has its say in `constrained`.
+With `speculative`, `speculation` takes the place of 3 to 5. A grammar has its say in `constrained`.
 """

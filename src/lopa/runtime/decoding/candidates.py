@@ -39,7 +39,7 @@ def candidates_from_rows(rows: RowStatistics, positions: Int64, context: Context
 
 def _from_best(rows: RowStatistics, positions: Int64, context: Context, step: int) -> Candidates:
     plan = context.plan
-    if not plan.published:
+    if not plan.reference:
         rows = _without_token(rows, context.mask_token)
     logprobs = received = rows.topk_logprobs
     neg_entropy = -rows.entropy
@@ -78,7 +78,7 @@ def _drawn_from_logits(rows: RowStatistics, positions: Int64, context: Context, 
     plan = context.plan
     if rows.logits is None:
         raise missing_logits(plan)
-    logprobs = filtered_vocabulary(rows.logits, plan, without=None if plan.published else context.mask_token)
+    logprobs = filtered_vocabulary(rows.logits, plan, without=None if plan.reference else context.mask_token)
     if plan.temperature > 0:
         tokens = drawn_tokens(logprobs, plan, step=step, positions=positions)
     else:

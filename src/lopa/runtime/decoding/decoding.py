@@ -164,7 +164,7 @@ class Decoding:
         self.steps += 1
         check_statistics(rows, self._context.vocab_size, device=self._session.device, step=self.steps)
         rows = with_kept_row(rows, self.kept_row, windows.lacking)
-        step = self._speculative_round if self._context.plan.lossless else self._round
+        step = self._speculative_round if self._context.plan.speculative else self._round
         return step(windows, rows, split)
 
     def _round(self, windows: Windows, rows: RowStatistics, split: ForwardSplit | None) -> Step:
@@ -251,7 +251,7 @@ class Decoding:
         """Count the positions of the anchor and of all `states` that it went through; see whether anything is left."""
         longest = max(len(state.tokens) for state in states) - self.prompt_length
         self.window_tokens = max(self.window_tokens, longest)
-        if self._context.plan.published:
+        if self._context.plan.reference:
             self.stop_reason = published_stop_reason(self._branches, self.steps, self._context)
         else:
             self.stop_reason = stop_reason(self.anchor, self._context.ends)

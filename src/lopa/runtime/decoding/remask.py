@@ -19,7 +19,7 @@ def judged_positions(anchor: Branch, context: Context) -> Int64:
     An end of text is never among them: rows behind it may be gone.
     """
     plan = context.plan
-    if context.strategy.remask is None or not plan.remasks or anchor.remasked >= plan.take_back_limit:
+    if context.strategy.remask is None or not plan.remasks or anchor.remasked >= plan.remask_limit:
         return np.empty(0, np.int64)
     open_now = np.zeros(len(anchor.tokens), np.bool_)
     for block in anchor.active:
@@ -52,7 +52,7 @@ def remasked_branch(
     if remask is None:
         return winner, np.empty(0, np.int64)
     found: list[Int64] = []
-    blocks, left = [], context.plan.take_back_limit - winner.remasked
+    blocks, left = [], context.plan.remask_limit - winner.remasked
     for block in winner.blocks:
         accepted = int(np.count_nonzero((block.start <= written) & (written < block.end)))
         if block.state is BlockState.ACTIVE:

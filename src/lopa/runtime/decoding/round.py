@@ -160,7 +160,7 @@ def spawn(anchor: Branch, outcome: Outcome, count: int, context: Context) -> Spa
     branches = [next_lookahead(outcome.branch, lookahead, context) for lookahead in lookaheads]
     if anchor.grammar is not None:
         branches = [settled(branch, context) for branch in branches]
-    if not branches and context.plan.published and context.plan.lookaheads:
+    if not branches and context.plan.reference and context.plan.lookaheads:
         branches = [anchor]
     return Spawned(branches_of_round((*branches, anchor), context), lookaheads)
 

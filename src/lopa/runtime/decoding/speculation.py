@@ -1,4 +1,4 @@
-"""A lossless round: exact speculative decoding, which accepts drafts of the strategy's next states (FreeDave, arXiv
+"""A speculative round: exact speculative decoding, which accepts drafts of the strategy's next states (FreeDave, arXiv
 2510.00294).
 
 Beside the state that a strategy has reached, a forward computes drafts of its next states, a branch each. Where the

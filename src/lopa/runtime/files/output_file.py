@@ -25,7 +25,7 @@ from lopa.runtime.files.file_lock import FileIsLockedError, lock_file
 from lopa.runtime.files.held_signals import signals_held
 from lopa.runtime.files.untrusted_input import said_by
 
-_MOST_LINKS = 40
+_MAX_LINKS = 40
 """That a path may lead over, as Linux has it."""
 _CANNOT_RENAME = (errno.EACCES, errno.EPERM, errno.EBUSY, errno.EXDEV)
 """A folder of somebody else's, or a file that is a mount point: a file in it can still be written in place."""
@@ -321,7 +321,7 @@ def _own_descriptor(path: Path) -> int | None:
     """N where the path leads to /dev/fd/N: that is written where the process writes it, not opened once more."""
     own = os.path.realpath("/dev/fd")
     place = os.fspath(path)
-    for _ in range(_MOST_LINKS):
+    for _ in range(_MAX_LINKS):
         folder, name = os.path.split(place)
         if name.isdecimal() and os.path.realpath(folder or ".") == own:
             return int(name)

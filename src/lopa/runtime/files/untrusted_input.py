@@ -14,7 +14,7 @@ import msgspec
 
 from lopa.runtime.errors import BadInputError, LopaError
 
-MOST_JSON_BYTES = 64 * 2**20
+MAX_JSON_BYTES = 64 * 2**20
 """A manifest of 7 billion weights takes a few hundred kilobytes, the largest tokenizer known some twenty megabytes."""
 _SHOWN = 300
 """Characters of what a library said."""
@@ -66,16 +66,16 @@ def regular_file(path: Path, *, expected: str, remedy: str) -> Iterator[BinaryIO
             yield file
 
 
-def bytes_from_file(path: Path, *, expected: str, remedy: str, most: int = MOST_JSON_BYTES) -> bytes:
+def bytes_from_file(path: Path, *, expected: str, remedy: str, max: int = MAX_JSON_BYTES) -> bytes:
     """The content of a regular file of at most `most` bytes; nothing is read of any other.
 
     Raises BadInputError for a larger one, for what is no regular file (a FIFO would be waited for), and for whatever
     the operating system says.
     """
     with regular_file(path, expected=expected, remedy=remedy) as file:
-        content = file.read(most + 1)
-    if len(content) > most:
-        raise BadInputError(f"{path} has more than {most} bytes", expected=expected, remedy=remedy)
+        content = file.read(max + 1)
+    if len(content) > max:
+        raise BadInputError(f"{path} has more than {max} bytes", expected=expected, remedy=remedy)
     return content
 
 

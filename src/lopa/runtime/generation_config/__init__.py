@@ -23,17 +23,20 @@ from lopa.runtime.generation_config.help_texts import help_texts
 from lopa.runtime.generation_config.keyword_options import GenerationOptions
 from lopa.runtime.generation_config.merged_options import defaults_beside, merged_options
 from lopa.runtime.generation_config.resolve import DEFAULT_DEVICES, resolve
+from lopa.runtime.plan.renamed_options import RENAMED_OPTIONS, current_names
 
 __all__ = [
     "DEFAULT_DEVICES",
     "DEFAULT_OPTIONS",
     "OPTIONS",
     "PACKAGE_DEFAULTS",
+    "RENAMED_OPTIONS",
     "BranchChoice",
     "GenerationConfig",
     "GenerationOptions",
     "branch_choice",
     "checked_defaults",
+    "current_names",
     "defaults_beside",
     "help_texts",
     "may_share_rows",

@@ -28,7 +28,7 @@ def branch_choice(options: Options, devices: Sequence[str]) -> BranchChoice:
     The choice is the same on every machine that has such devices, so that an answer does not depend on how busy one is.
     """
     strategy, requested = strategy_from_name(options["strategy"]), options["branches"]
-    if options["lossless"]:
+    if options["speculative"]:
         return _choice_of_drafts(requested, devices)
     if not strategy.looks_ahead:
         return BranchChoice(1, f"{strategy.name} does not look ahead")
@@ -38,7 +38,7 @@ def branch_choice(options: Options, devices: Sequence[str]) -> BranchChoice:
         return BranchChoice(requested, "as asked for")
     if strategy.default_branches is not None:
         return BranchChoice(strategy.default_branches, f"{strategy.name} looks ahead where branches are asked for")
-    if options["published"]:
+    if options["reference"]:
         return BranchChoice(DEFAULT_BRANCHES, "the published behaviour")
     little = reason_against_lookahead(options["block_size"], options["sub_block"], options["block_add_threshold"])
     if little is not None:
@@ -53,14 +53,14 @@ def branch_choice(options: Options, devices: Sequence[str]) -> BranchChoice:
 
 
 def _choice_of_drafts(requested: int | None, devices: Sequence[str]) -> BranchChoice:
-    """Return the choice of a lossless decode."""
+    """Return the choice of a speculative decode."""
     if requested is not None:
         return BranchChoice(requested, "as asked for")
     if not all(map(is_on_processor, devices)):
-        return BranchChoice(DEFAULT_BRANCHES, "lossless: guesses of the next three steps")
+        return BranchChoice(DEFAULT_BRANCHES, "speculative: guesses of the next three steps")
     if len(devices) > 1:
-        return BranchChoice(min(len(devices), MAX_BRANCHES), "lossless: one for each CPU device")
-    return BranchChoice(2, "lossless: on a CPU more than one guess costs more than it brings")
+        return BranchChoice(min(len(devices), MAX_BRANCHES), "speculative: one for each CPU device")
+    return BranchChoice(2, "speculative: on a CPU more than one guess costs more than it brings")
 
 
 def reason_against_lookahead(block_size: int, sub_block: int | None, block_add_threshold: float) -> str | None:

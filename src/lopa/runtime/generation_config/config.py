@@ -1,15 +1,21 @@
 """The options of one request, exactly as they were requested. Knows no model."""
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Literal, Self, Unpack
+from typing import Any, Literal, Self
 
 from lopa.runtime.checked_values import shown
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.generation_config.keyword_options import GenerationOptions
 from lopa.runtime.generation_config.value_checks import CHECKS
 from lopa.runtime.plan import GRAMMARS
 from lopa.runtime.plan.choices import Alg, Alignment, Cache, Confidence, StrategyName, Window
+from lopa.runtime.plan.renamed_options import (
+    RENAMED_OPTIONS,
+    current_names,
+    former_attribute,
+    warn_renamed,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +36,7 @@ class GenerationConfig:
         block_size: Tokens per block. Default: 32.
         gamma: Maximum total entropy, in nats, of the tokens unmasked per block and step, excluding the largest.
             Default: 0.2.
-        per_step: Tokens unmasked per block and step. Default: 2.
+        tokens_per_step: Tokens unmasked per block and step. Default: 2.
         factor: Unmask n tokens while (n + 1) (1 - probability of the n-th) is below this. Default: 1.0.
         kl_threshold: KL divergence, in nats, between steps below which a distribution counts as stable. Default: 0.01.
         alg: Which positions are unmasked first, by Dream's names: origin (random), maskgit_plus (probability),
@@ -43,7 +49,7 @@ class GenerationConfig:
         decoded_token_threshold: Share of a block that is unmasked when the next block may unmask a token in every step.
             Default: 0.95.
         skip_threshold: Unmask every token whose probability exceeds this. Default: 0.9.
-        decide_frontier: Unmask the first masked position of the answer in every step, whatever its probability. With a
+        unmask_first_masked: Unmask the first masked position of the answer in every step, whatever its probability. With a
             grammar this is always so. Default: False.
         confidence: How positions and branches are ranked: neg_entropy, probability or margin. Default: neg_entropy.
         window: What a row of the window attends to: full, block_causal (its own and earlier blocks) or causal (sliding
@@ -55,9 +61,9 @@ class GenerationConfig:
         entropy_threshold: Entropy, in nats, below which a token of a sliding block is unmasked. Default: 0.4.
         distance_penalty: Added to the entropy, in nats, for each position behind the first masked one of a sliding
             block. Default: 0.02.
-        take_back_threshold: Remask unmasked tokens of an unfinished block whose probability falls below this. Text then
+        remask_threshold: Remask unmasked tokens of an unfinished block whose probability falls below this. Text then
             comes by finished blocks. Default: 0.9 for wino, otherwise none.
-        take_back_limit: Maximum number of tokens that an answer remasks. Default: max_new_tokens.
+        remask_limit: Maximum number of tokens that an answer remasks. Default: max_new_tokens.
         cache: Which keys and values are kept: blocks (finished blocks); none, prefix or dual (Fast-dLLM, where rows
             attend to the whole answer); sub_block (Fast-dLLM v2). Default: blocks.
         max_new_tokens: Maximum number of tokens to generate. Default: 256.
@@ -74,17 +80,17 @@ class GenerationConfig:
         logprobs: Return the log-probability of every token of the answer. Default: False.
         special_tokens: Read special tokens written in the prompt's text as tokens. Default: False.
         time_limit: Seconds after which the committed text is returned. Default: none.
-        shared_rows: Compute rows that are equal on several branches once. Default: on CPUs, where that is faster.
-        lossless: Return the same tokens in fewer forwards: branches are drafts of the strategy's next steps, verified
+        deduplicate_rows: Compute rows that are equal on several branches once. Default: on CPUs, where that is faster.
+        speculative: Return the same tokens in fewer forwards: branches are drafts of the strategy's next steps, verified
             exactly. Default: False.
-        published: Behave as the published implementation, quirks included. Default: False.
+        reference: Behave as the published implementation, quirks included. Default: False.
     """
 
     strategy: StrategyName | None = None
     branches: int | Literal["auto"] | None = None
     block_size: int | None = None
     gamma: float | None = None
-    per_step: int | None = None
+    tokens_per_step: int | None = None
     factor: float | None = None
     kl_threshold: float | None = None
     alg: Alg | None = None
@@ -94,7 +100,7 @@ class GenerationConfig:
     block_add_threshold: float | None = None
     decoded_token_threshold: float | None = None
     skip_threshold: float | None = None
-    decide_frontier: bool | None = None
+    unmask_first_masked: bool | None = None
     confidence: Confidence | None = None
     window: Window | None = None
     alignment: Alignment | None = None
@@ -102,8 +108,8 @@ class GenerationConfig:
     block_steps: int | None = None
     entropy_threshold: float | None = None
     distance_penalty: float | None = None
-    take_back_threshold: float | None = None
-    take_back_limit: int | None = None
+    remask_threshold: float | None = None
+    remask_limit: int | None = None
     cache: Cache | None = None
     max_new_tokens: int | None = None
     temperature: float | None = None
@@ -119,9 +125,9 @@ class GenerationConfig:
     logprobs: bool = False
     special_tokens: bool = False
     time_limit: float | None = None
-    shared_rows: bool | None = None
-    lossless: bool | None = None
-    published: bool = False
+    deduplicate_rows: bool | None = None
+    speculative: bool | None = None
+    reference: bool = False
 
     def __post_init__(self) -> None:
         for name, check in CHECKS.items():
@@ -130,16 +136,10 @@ class GenerationConfig:
                 object.__setattr__(self, name, check(value))
 
     @classmethod
-    def reference(cls, **options: Unpack[GenerationOptions]) -> Self:
-        """Return a config with the published implementation's behaviour, quirks included (docs/decoding.md)."""
-        options["published"] = True
-        return cls(**options)
-
-    @classmethod
     def from_mapping(cls, options: Mapping[str, Any]) -> Self:
         """Return a config from options by name, e.g. read from JSON. Raises BadInputError for unknown names too."""
         check_names(options)
-        return cls(**options)
+        return cls(**current_names(options))
 
     def requested(self) -> dict[str, Any]:
         """Return the options that are not None, by name, as `from_mapping` takes them."""
@@ -148,15 +148,39 @@ class GenerationConfig:
             found["strategy_options"] = dict(self.strategy_options)
         return found
 
+    def __getattr__(self, name: str) -> Any:
+        """Return an option by its former name, with a DeprecationWarning."""
+        return former_attribute(self, name)
+
     @property
     def has_grammar(self) -> bool:
         """Whether a grammar constrains the answer."""
         return any(getattr(self, name) is not None for name in GRAMMARS)
 
 
+def _accept_former_names() -> None:
+    """Let GenerationConfig take options by their former names, and keep its former constructor `reference`."""
+    init = GenerationConfig.__init__
+
+    @functools.wraps(init)
+    def renamed_init(self: GenerationConfig, **options: Any) -> None:
+        init(self, **(current_names(options) if not RENAMED_OPTIONS.keys().isdisjoint(options) else options))
+
+    def reference(cls: type[GenerationConfig], /, **options: Any) -> GenerationConfig:
+        """Return a config of reference mode. Deprecated: use GenerationConfig(reference=True, ...)."""
+        warn_renamed("GenerationConfig.reference(...)", "GenerationConfig(reference=True, ...)", stacklevel=3)
+        return cls(**{**options, "reference": True})
+
+    # Set behind the dataclass, whose field `reference` an instance finds first.
+    for name, member in (("__init__", renamed_init), ("reference", classmethod(reference))):
+        setattr(GenerationConfig, name, member)
+
+
+_accept_former_names()
+
 OPTIONS = tuple(option.name for option in fields(GenerationConfig))
 """Names of all options."""
-_NEVER_NONE = frozenset({"seed", "logprobs", "special_tokens", "published"})
+_NEVER_NONE = frozenset({"seed", "logprobs", "special_tokens", "reference"})
 """Options that no default is taken for: None is a value to check."""
 
 
@@ -166,7 +190,7 @@ def check_names(options: Mapping[str, Any]) -> None:
         raise BadInputError(
             f"options {shown(options)}", expected="names and values", remedy='e.g. {"max_new_tokens": 64}'
         )
-    unknown = sorted(shown(name) for name in options if name not in OPTIONS)
+    unknown = sorted(shown(name) for name in options if name not in OPTIONS and name not in RENAMED_OPTIONS)
     if unknown:
         raise BadInputError(
             "unknown option " + ", ".join(unknown[:5]),
@@ -178,4 +202,4 @@ def check_names(options: Mapping[str, Any]) -> None:
 def checked_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return options by name with every value checked; None is left out. Raises BadInputError."""
     check_names(options)
-    return {name: CHECKS[name](value) for name, value in options.items() if value is not None}
+    return {name: CHECKS[name](value) for name, value in current_names(options).items() if value is not None}

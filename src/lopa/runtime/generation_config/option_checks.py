@@ -6,7 +6,7 @@ They are given every option by name: its value, or None where neither a request 
 from collections.abc import Mapping
 from typing import Any
 
-from lopa.runtime.checked_values import shown, whole_number
+from lopa.runtime.checked_values import check_int, shown
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config.value_checks import OWN_OPTIONS
 from lopa.runtime.plan import GRAMMARS, WHOLE_CACHES
@@ -22,7 +22,7 @@ def check_together(options: Options, strategy: Strategy) -> None:
     _check_frontier(options)
     _check_cache(options, strategy)
     _check_sliding(options)
-    _check_lossless(options, strategy)
+    _check_speculative(options, strategy)
     _check_remasking(options, strategy)
     _check_branches(options, strategy)
     _check_grammar(options, strategy)
@@ -36,17 +36,17 @@ def grammars_given(options: Options) -> list[str]:
 def _check_parts_of_blocks(options: Options) -> None:
     for name in ("sub_block", "block_steps"):
         if options[name] is not None:
-            whole_number(name, options[name], least=1, most=options["block_size"])
+            check_int(name, options[name], min=1, max=options["block_size"])
 
 
-_NOT_OF_ALL = (*OWN_OPTIONS, "decide_frontier", "take_back_limit", "take_back_threshold")
+_NOT_OF_ALL = (*OWN_OPTIONS, "unmask_first_masked", "remask_limit", "remask_threshold")
 """Options that not every strategy has."""
 
 
 def _has_option(strategy: Strategy, name: str) -> bool:
-    if name in ("take_back_limit", "take_back_threshold"):
+    if name in ("remask_limit", "remask_threshold"):
         return strategy.remask is not None
-    if name == "decide_frontier":
+    if name == "unmask_first_masked":
         return strategy.unmasks_first
     return any(option.name == name for option in strategy.options)
 
@@ -75,10 +75,10 @@ def _check_own_options(options: Options, strategy: Strategy) -> None:
 
 
 def _check_frontier(options: Options) -> None:
-    """Refuse decide_frontier in published mode, which unmasks what the published loop does."""
-    if options["decide_frontier"] and options["published"]:
+    """Refuse unmask_first_masked in reference mode, which unmasks what the published loop does."""
+    if options["unmask_first_masked"] and options["reference"]:
         raise BadInputError(
-            "decide_frontier in published mode",
+            "unmask_first_masked in reference mode",
             expected="the default mode: the published loop unmasks no position because of its place",
             remedy="leave one of the two out",
         )
@@ -110,21 +110,21 @@ def _check_cache(options: Options, strategy: Strategy) -> None:
 
 def _remasks(options: Options, strategy: Strategy) -> bool:
     """Return whether unmasked tokens may be remasked: on request, or because the strategy does so by itself."""
-    return options["take_back_threshold"] is not None or strategy.remask_threshold > 0
+    return options["remask_threshold"] is not None or strategy.remask_threshold > 0
 
 
 def _check_remasking(options: Options, strategy: Strategy) -> None:
     """Refuse what has no shadow rows: loops that unmask for good, and rows that leave the window before their block."""
     if not _remasks(options, strategy):
-        if options["take_back_limit"] is not None:
+        if options["remask_limit"] is not None:
             raise BadInputError(
-                f"take_back_limit {options['take_back_limit']} without take_back_threshold",
+                f"remask_limit {options['remask_limit']} without remask_threshold",
                 expected="both, or neither",
-                remedy="give take_back_threshold, e.g. 0.5",
+                remedy="give remask_threshold, e.g. 0.5",
             )
         return
-    what = "take_back_threshold" if options["take_back_threshold"] is not None else f"strategy {strategy.name!r}"
-    for name, wrong in (("published", True), ("alignment", "sliding"), ("cache", "sub_block")):
+    what = "remask_threshold" if options["remask_threshold"] is not None else f"strategy {strategy.name!r}"
+    for name, wrong in (("reference", True), ("alignment", "sliding"), ("cache", "sub_block")):
         if options[name] == wrong:
             raise BadInputError(
                 f"{what} with {name} {wrong!r}",
@@ -155,7 +155,7 @@ def _check_sliding(options: Options) -> None:
         ("cache", "blocks"),
         ("sub_block", None),
         ("block_steps", None),
-        ("published", False),
+        ("reference", False),
     ):
         if options[name] != allowed:
             raise BadInputError(
@@ -165,9 +165,9 @@ def _check_sliding(options: Options) -> None:
             )
 
 
-def _check_lossless(options: Options, strategy: Strategy) -> None:
-    """Refuse lossless where drafts of the next steps cannot be verified beside the anchor."""
-    if not options["lossless"]:
+def _check_speculative(options: Options, strategy: Strategy) -> None:
+    """Refuse speculative where drafts of the next steps cannot be verified beside the anchor."""
+    if not options["speculative"]:
         return
     refused = (
         (
@@ -183,14 +183,14 @@ def _check_lossless(options: Options, strategy: Strategy) -> None:
             "leave one of the two out",
         ),
         (
-            options["take_back_threshold"] is not None,
-            "take_back_threshold",
+            options["remask_threshold"] is not None,
+            "remask_threshold",
             "unmasked tokens that stay: drafts build on them",
             "leave one of the two out",
         ),
         (
-            options["published"],
-            "published mode",
+            options["reference"],
+            "reference mode",
             "the default mode, since the published loops verify nothing twice",
             "leave one of the two out",
         ),
@@ -198,7 +198,7 @@ def _check_lossless(options: Options, strategy: Strategy) -> None:
             options["alignment"] == "sliding",
             "alignment 'sliding'",
             "blocks that stay where they are: one that slides commits rows in nearly every round",
-            "leave lossless out",
+            "leave speculative out",
         ),
         (
             options["branches"] == "auto",
@@ -209,7 +209,7 @@ def _check_lossless(options: Options, strategy: Strategy) -> None:
     )
     for is_so, other, expected, remedy in refused:
         if is_so:
-            raise BadInputError(f"lossless with {other}", expected=expected, remedy=remedy)
+            raise BadInputError(f"speculative with {other}", expected=expected, remedy=remedy)
 
 
 def _check_grammar(options: Options, strategy: Strategy) -> None:
@@ -218,8 +218,8 @@ def _check_grammar(options: Options, strategy: Strategy) -> None:
     wrong = None
     if len(given) > 1:
         wrong = " and ".join(given), "one of them: an answer satisfies one grammar"
-    elif given and options["published"]:
-        wrong = f"{given[0]} in published mode", "the default mode: the published loop knows no grammar"
+    elif given and options["reference"]:
+        wrong = f"{given[0]} in reference mode", "the default mode: the published loop knows no grammar"
     elif given and _remasks(options, strategy):
         wrong = f"{given[0]} with remasked tokens", "tokens that stay, since a grammar reads each once"
     elif given and not options["stop_at_eos"]:
@@ -231,15 +231,15 @@ def _check_grammar(options: Options, strategy: Strategy) -> None:
 def _check_branches(options: Options, strategy: Strategy) -> None:
     """Refuse several branches where nothing looks ahead, and auto where the published loop has a fixed number."""
     branches = options["branches"]
-    if branches not in (None, 1) and not strategy.looks_ahead and not options["lossless"]:
+    if branches not in (None, 1) and not strategy.looks_ahead and not options["speculative"]:
         raise BadInputError(
             f"branches {branches} with strategy {strategy.name!r}",
             expected=f"one branch, since {strategy.name} does not look ahead",
-            remedy="leave branches out, use strategy lopa, or ask for lossless",
+            remedy="leave branches out, use strategy lopa, or ask for speculative",
         )
-    if branches == "auto" and options["published"]:
+    if branches == "auto" and options["reference"]:
         raise BadInputError(
-            "branches 'auto' in published mode",
+            "branches 'auto' in reference mode",
             expected="a number of branches, since the published loop has a fixed one",
             remedy="give a number",
         )

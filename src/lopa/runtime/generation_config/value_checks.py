@@ -7,13 +7,13 @@ from functools import partial
 from typing import Any, get_args
 
 from lopa.runtime.checked_values import (
-    MOST_SECONDS,
+    MAX_SECONDS,
+    check_bool,
+    check_choice,
+    check_float,
+    check_int,
     is_unicode,
-    real_number,
     shown,
-    truth,
-    whole_number,
-    word_among,
 )
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.files.untrusted_input import refused_as_bad_input
@@ -46,7 +46,7 @@ def checked_seed(seed: Any) -> int:
     """Return `seed`, or a drawn one for None."""
     if seed is None:
         return secrets.randbits(32)
-    return whole_number("seed", seed, least=0, most=2**63 - 1)
+    return check_int("seed", seed, min=0, max=2**63 - 1)
 
 
 def checked_strategy(name: Any) -> str:
@@ -58,12 +58,12 @@ def checked_branches(branches: Any) -> int | str:
     """Return a number of branches, or "auto"."""
     if isinstance(branches, str) and branches == "auto":
         return "auto"
-    return whole_number("branches", branches, least=1, most=MAX_BRANCHES)
+    return check_int("branches", branches, min=1, max=MAX_BRANCHES)
 
 
 def checked_temperature(temperature: Any) -> float:
     """Return 0, or a temperature by which logits can be divided."""
-    given = real_number("temperature", temperature, least=0.0, most=MAX_TEMPERATURE)
+    given = check_float("temperature", temperature, min=0.0, max=MAX_TEMPERATURE)
     if 0.0 < given < MIN_TEMPERATURE:
         raise BadInputError(
             f"temperature {shown(temperature)}",
@@ -136,7 +136,7 @@ Check = Callable[[Any], Any]
 CHECKS: Mapping[str, Check] = {
     "strategy": checked_strategy,
     **{
-        name: partial(word_among, name, words=get_args(words))
+        name: partial(check_choice, name, words=get_args(words))
         for name, words in (
             ("confidence", Confidence),
             ("window", Window),
@@ -145,39 +145,38 @@ CHECKS: Mapping[str, Check] = {
         )
     },
     **{
-        name: partial(whole_number, name, least=1, most=MAX_POSITIONS)
+        name: partial(check_int, name, min=1, max=MAX_POSITIONS)
         for name in ("block_size", "max_new_tokens", "sub_block", "block_steps")
     },
     **{
-        name: partial(truth, name)
+        name: partial(check_bool, name)
         for name in (
             "stop_at_eos",
             "drop_after_eos",
             "logprobs",
             "special_tokens",
-            "lossless",
-            "decide_frontier",
-            "published",
-            "shared_rows",
+            "speculative",
+            "unmask_first_masked",
+            "reference",
+            "deduplicate_rows",
         )
     },
     **{
-        name: partial(real_number, name, least=0.0, most=1.0)
-        for name in ("block_add_threshold", "decoded_token_threshold", "skip_threshold", "take_back_threshold")
+        name: partial(check_float, name, min=0.0, max=1.0)
+        for name in ("block_add_threshold", "decoded_token_threshold", "skip_threshold", "remask_threshold")
     },
     **{
-        name: partial(real_number, name, least=0.0, most=MAX_ENTROPY)
-        for name in ("entropy_threshold", "distance_penalty")
+        name: partial(check_float, name, min=0.0, max=MAX_ENTROPY) for name in ("entropy_threshold", "distance_penalty")
     },
     **{name: partial(_own_value, option) for name, option in OWN_OPTIONS.items()},
     "strategy_options": checked_strategy_options,
-    "take_back_limit": partial(whole_number, "take_back_limit", least=0, most=MAX_POSITIONS),
+    "remask_limit": partial(check_int, "remask_limit", min=0, max=MAX_POSITIONS),
     "seed": checked_seed,
     "branches": checked_branches,
     "temperature": checked_temperature,
-    "top_k": partial(whole_number, "top_k", least=0, most=MAX_TOP_K),
-    "top_p": partial(real_number, "top_p", least=0.0, most=1.0, above=True),
-    "time_limit": partial(real_number, "time_limit", least=0.0, most=MOST_SECONDS, above=True),
+    "top_k": partial(check_int, "top_k", min=0, max=MAX_TOP_K),
+    "top_p": partial(check_float, "top_p", min=0.0, max=1.0, above=True),
+    "time_limit": partial(check_float, "time_limit", min=0.0, max=MAX_SECONDS, above=True),
     "stop": checked_stop,
     "json_schema": checked_schema,
     "regex": partial(checked_grammar, "regex"),

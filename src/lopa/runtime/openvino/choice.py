@@ -14,9 +14,9 @@ from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.contract import WindowBatch
 from lopa.runtime.sessions.session import Session, unused_request
 
-_LEAST_ROUNDS, _MOST_ROUNDS = 3, 15
+_MIN_ROUNDS, _MAX_ROUNDS = 3, 15
 _ENOUGH = 2.0
-"""Seconds after which no further round begins, once there are _LEAST_ROUNDS."""
+"""Seconds after which no further round begins, once there are _MIN_ROUNDS."""
 _BLOCKS = 2
 """Of a window: the active block and the one behind it. As many rows lie in the prefix."""
 
@@ -70,8 +70,8 @@ def choice_from_sessions(sessions: Mapping[str, Session], manifest: Manifest) ->
             session.commit(request, 0, rows)
             session.forward(window)  # not counted: it pays for memory that later ones find ready
         began = time.perf_counter()
-        for done in range(_MOST_ROUNDS):
-            if done >= _LEAST_ROUNDS and time.perf_counter() - began > _ENOUGH:
+        for done in range(_MAX_ROUNDS):
+            if done >= _MIN_ROUNDS and time.perf_counter() - began > _ENOUGH:
                 break
             for device, session in sessions.items():
                 seconds[device].append(_seconds(session, window))

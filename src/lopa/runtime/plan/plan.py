@@ -8,6 +8,7 @@ from typing import Any
 
 from lopa.runtime.contract import TOP_K
 from lopa.runtime.plan.choices import Alignment, Cache, Confidence, SharedRows, Window
+from lopa.runtime.plan.renamed_options import former_attribute
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,13 +26,13 @@ class DecodingPlan:
     """Branches that a step verifies at most, anchor included."""
     auto_branches: bool
     """Whether every step chooses their number by the device's cost table."""
-    lossless: bool
+    speculative: bool
     block_size: int
     block_add_threshold: float
     """1 where blocks come one by one."""
     decoded_token_threshold: float
     skip_threshold: float
-    decide_frontier: bool
+    unmask_first_masked: bool
     """Whether every step unmasks the answer's first masked position; with a grammar it always does."""
     confidence: Confidence
     window: Window
@@ -42,9 +43,9 @@ class DecodingPlan:
     """Steps in which a block is unmasked at the latest; `block_size` for one position a step."""
     entropy_threshold: float
     distance_penalty: float
-    take_back_threshold: float
+    remask_threshold: float
     """Probability below which an unmasked position is remasked; 0: none is."""
-    take_back_limit: int
+    remask_limit: int
     cache: Cache
     max_new_tokens: int
     positions: int
@@ -67,13 +68,17 @@ class DecodingPlan:
     special_tokens: bool
     time_limit: float
     """Seconds; infinite for none."""
-    shared_rows: SharedRows
-    published: bool
+    deduplicate_rows: SharedRows
+    reference: bool
     step_limit: int
     """Steps after which the published loop ends, whatever is left."""
     overwrites_unmasked: bool
     """Whether a rule that fills so many positions a step takes unmasked ones where too few are masked, as the published
     loops do (docs/models.md)."""
+
+    def __getattr__(self, name: str) -> Any:
+        """Return an option by its former name, with a DeprecationWarning."""
+        return former_attribute(self, name)
 
     def as_json(self) -> dict[str, Any]:
         """Return every field by name as JSON holds it, which has no infinity: "inf"."""
@@ -92,7 +97,7 @@ class DecodingPlan:
     @cached_property
     def remasks(self) -> bool:
         """Whether unmasked positions may be masked again by their probability."""
-        return self.take_back_threshold > 0 and self.take_back_limit > 0
+        return self.remask_threshold > 0 and self.remask_limit > 0
 
     @cached_property
     def logits_temperature(self) -> float:

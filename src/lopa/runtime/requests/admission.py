@@ -6,7 +6,7 @@ it cannot be cut into pieces. What can be bounded is how many prompts are comput
 
 from collections.abc import Sequence
 
-JOINING_ROWS = 1024
+MAX_NUM_BATCHED_TOKENS = 1024
 """As many as eight requests with four branches of a block of 32 have in a round."""
 
 

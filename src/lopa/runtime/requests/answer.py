@@ -101,7 +101,7 @@ class Answer:
         decoding = self._decoding
         # Ids up to the end of the stop string, if one ended the answer.
         answer = decoding.committed()[: None if self._stream.stopped is None else self._stream.token_count]
-        ids = decoding.generated() if self._plan.published else answer
+        ids = decoding.generated() if self._plan.reference else answer
         logprobs = decoding.logprobs()
         return GenerationResult(
             prompt_ids=tuple(self._prompt_ids.tolist()),

@@ -10,7 +10,7 @@ from contextlib import aclosing, contextmanager, suppress
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
-from lopa.runtime.checked_values import MOST_SECONDS, real_number
+from lopa.runtime.checked_values import MAX_SECONDS, check_float
 from lopa.runtime.requests.result import DoneEvent, DraftEvent, Event, GenerationResult
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class RequestHandle:
         Raises TimeoutError when it is not there by then, which leaves the request running, or what made it fail.
         """
         if timeout is not None:
-            timeout = real_number("timeout", timeout, least=0.0, most=MOST_SECONDS)
+            timeout = check_float("timeout", timeout, min=0.0, max=MAX_SECONDS)
         with self._changed:
             if not self._changed.wait_for(lambda: self.done, timeout):
                 raise TimeoutError(f"the request is not done after {timeout} seconds")

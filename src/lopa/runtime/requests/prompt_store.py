@@ -3,7 +3,7 @@
 With window="block_causal" the rows of a prompt see the whole prompt and nothing behind it: they depend on the prompt's
 ids alone, and may be used again exactly when all of its ids are the same. (A shorter common beginning is not enough:
 inside the prompt every row sees every other.) With window="full" they saw the masks behind the prompt, and the
-published mode is to be reproduced step for step: neither is stored. Knows arrays only, no session.
+reference mode is to be reproduced step for step: neither is stored. Knows arrays only, no session.
 """
 
 from collections import OrderedDict
@@ -13,7 +13,7 @@ from lopa.runtime.contract import CacheRows, Int64
 from lopa.runtime.contract.row_statistics import RowStatistics
 from lopa.runtime.plan import DecodingPlan
 
-PROMPT_ROWS = 4096
+PREFIX_CACHE_TOKENS = 4096
 """Rows to keep when nothing else is asked: 235 MB of Dream-7B in 16 bits, 10 MB of the tiny model in 32."""
 
 
@@ -69,7 +69,7 @@ class PromptStore:
 
 def _reusable(plan: DecodingPlan) -> bool:
     # With blocks counted from position 0 the last committed row need not be the prompt's last.
-    return plan.window == "block_causal" and plan.alignment == "prompt" and not plan.published
+    return plan.window == "block_causal" and plan.alignment == "prompt" and not plan.reference
 
 
 def _key(prompt: Int64, plan: DecodingPlan) -> tuple[bytes, float]:

@@ -12,13 +12,13 @@ class GenerationResult:
     """The answer to one prompt and what it took.
 
     `tokens` counts ids up to and including the first end-of-text, `window_tokens` all generated positions as the paper
-    does; `steps` counts forward rounds. `token_ids` are the ids that `tokens` counts; in published mode all generated
+    does; `steps` counts forward rounds. `token_ids` are the ids that `tokens` counts; in reference mode all generated
     positions. `text` ends before an end-of-text or a stop string. `seconds` is wall time. `seed` and `branches` are
     those that were used, also where the config left them open, and `plan` has every option with the value that held.
 
     `logprobs`, if they were asked for, are natural logarithms, one for each of `token_ids`: the probability that the
     model (at the temperature, before top_k and top_p) gave the token in the step that decided it, a lookahead token's
-    in the step that proposed it. NaN stands for a position that published mode left undecided.
+    in the step that proposed it. NaN stands for a position that reference mode left undecided.
     """
 
     prompt_ids: tuple[int, ...]

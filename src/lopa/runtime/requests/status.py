@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from lopa.runtime.errors import LopaError
+from lopa.runtime.plan.renamed_options import warn_renamed
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class EngineStatus:
     """Decodes that have not joined."""
     reserved: int
     """Places held for requests that are not submitted yet."""
-    slots: int
+    max_num_seqs: int
     """Decodes that may run at once."""
     queue_limit: int
     """Decodes that may wait beside those that run."""
@@ -53,3 +54,9 @@ class EngineStatus:
     """Whether they are because of close() or a failure."""
     failure: LopaError | None
     """The error after which the engine closed by itself."""
+
+    @property
+    def slots(self) -> int:
+        """Former name of `max_num_seqs`."""
+        warn_renamed("slots", "max_num_seqs", stacklevel=3)
+        return self.max_num_seqs

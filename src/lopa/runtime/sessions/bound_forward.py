@@ -24,7 +24,7 @@ Array = npt.NDArray[Any]
 Handle = Any
 """What an engine calls an array's own memory."""
 
-_MOST_BUFFERS = 64
+_MAX_BUFFERS = 64
 """Sets of views kept: creating one costs more than binding it, and a decode comes back to few sizes."""
 
 
@@ -133,7 +133,7 @@ class BoundForward:
         self._bound_window = None  # its views may go
         inputs, outputs = arrays_of_values(self._inputs, sizes), arrays_of_values(self._outputs, sizes)
         both = inputs | outputs
-        if len(self._buffers) == _MOST_BUFFERS:
+        if len(self._buffers) == _MAX_BUFFERS:
             self._buffers.clear()
         for name, form in both.items():
             size = math.prod(form.shape)

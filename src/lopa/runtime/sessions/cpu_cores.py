@@ -17,7 +17,7 @@ from lopa.runtime.device_families import (
 )
 from lopa.runtime.errors import BadInputError
 
-MOST_DEVICES = 256
+MAX_DEVICES = 256
 """That one decoder uses, stages of pipelines counted one by one."""
 
 
@@ -52,9 +52,9 @@ def check_devices(devices: Sequence[str]) -> None:
             f"devices {shown(devices)}", expected="a list of at least one device", remedy='e.g. devices=["cpu"]'
         )
     count = sum(len(stages_of_device(device)) for device in devices)
-    if count > MOST_DEVICES:
+    if count > MAX_DEVICES:
         raise BadInputError(
-            f"{count} devices and stages", expected=f"at most {MOST_DEVICES}", remedy="name fewer devices"
+            f"{count} devices and stages", expected=f"at most {MAX_DEVICES}", remedy="name fewer devices"
         )
     for first, second in combinations(devices, 2):
         problems = (_problem(one, other) for one in stages_of_device(first) for other in stages_of_device(second))

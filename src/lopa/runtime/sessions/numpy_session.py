@@ -115,7 +115,7 @@ def rms_norm(x: Float32, weight: Float32, eps: float) -> Float32:
 
 
 def silu(x: Float32) -> Float32:
-    """x * sigmoid(x); written with tanh, which cannot overflow."""
+    """X * sigmoid(x); written with tanh, which cannot overflow."""
     sigmoid: Float32 = np.float32(0.5) + np.float32(0.5) * np.tanh(x * np.float32(0.5))
     return x * sigmoid
 

@@ -85,11 +85,11 @@ def layout_of_prompt(prompt: int, plan: DecodingPlan, prediction_shift: int = 1)
     first = prompt // size * size
     hands_over = prediction_shift == 1
     end = prompt + plan.max_new_tokens
-    if plan.published:
+    if plan.reference:
         # Fast-dLLM v2 counts the blocks that it generates, the prompt's last one too, and then keeps the token that the
         # last commit handed over. SDAR goes on to the end of a block.
         end = first + plan.positions + 1 if hands_over else -(-end // size) * size
-    unseen = prompt if plan.published and hands_over and prompt == size else 0
+    unseen = prompt if plan.reference and hands_over and prompt == size else 0
     return Layout(
         prompt,
         first,

@@ -41,7 +41,7 @@ def branches_of_round(branches: tuple[Branch, ...], context: Context) -> tuple[B
     do, and unmask nothing. A grammar reads on into a block that was opened.
     """
     opened = tuple(with_next_block(branch, context) for branch in branches)
-    if not context.plan.published:
+    if not context.plan.reference:
         whole = (number for number, branch in enumerate(opened) if branch.unmasked.all() and len(branch.blocks) > 1)
         alone = next(whole, None)
         if alone is not None:

@@ -11,7 +11,7 @@ from lopa.runtime.strategy.views import match_positions
 
 STEPS = 2
 """So many steps in a row have to move little."""
-_LEAST_REST = 1e-8
+_MIN_REST = 1e-8
 """Probability of everything else, below which float32 has no digits left."""
 
 
@@ -33,10 +33,10 @@ class Divergences:
         kept = self.positions < end
         return type(self)(self.positions[kept], self.ids[kept], self.logprobs[kept], self.moved[kept])
 
-    def settled(self, positions: Int64, most: float) -> Bool:
+    def settled(self, positions: Int64, max: float) -> Bool:
         """[n]: which of `positions`, all known, moved by less than `most` in each of the last steps."""
         _, places = match_positions(self.positions, positions)
-        little: Bool = self.moved[places] < most
+        little: Bool = self.moved[places] < max
         return np.asarray(little.all(axis=-1))
 
 
@@ -62,6 +62,6 @@ def divergence(ids: Int64, logprobs: Float32, last_ids: Int64, last_logprobs: Fl
     both = (p > 0) & (q > 0)
     # Logarithms apart: a quotient by the least of probabilities would be infinite.
     of_tokens = (p * (np.log(np.where(both, p, 1.0)) - np.log(np.where(both, q, 1.0)))).sum(axis=1, where=both)
-    rest, last_rest = (np.maximum(1.0 - np.where(both, each, 0.0).sum(axis=1), _LEAST_REST) for each in (p, q))
+    rest, last_rest = (np.maximum(1.0 - np.where(both, each, 0.0).sum(axis=1), _MIN_REST) for each in (p, q))
     result: Floats = of_tokens + rest * np.log(rest / last_rest)
     return result

@@ -137,7 +137,7 @@ STRATEGIES: Mapping[str, Strategy] = {
             minimum=stages.fixed_count,
             options=(
                 OwnOption(
-                    name="per_step",
+                    name="tokens_per_step",
                     help="Tokens unmasked per block and step.",
                     default=2,
                     min=1,

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from lopa.runtime.checked_values import real_number, truth, whole_number, word_among
+from lopa.runtime.checked_values import check_bool, check_choice, check_float, check_int
 from lopa.runtime.contract import Bool, Float32, Floats, Int64
 from lopa.runtime.contract.row_statistics import RowStatistics
 from lopa.runtime.plan import DecodingPlan
@@ -214,8 +214,8 @@ def wino_cap(ranked: Int64, block: BlockView, plan: DecodingPlan) -> int:  # noq
 
 
 def fixed_count(block: BlockView, plan: DecodingPlan) -> int:  # noqa: ARG001
-    """As many positions as per_step says."""
-    count: int = plan.own["per_step"]
+    """As many positions as tokens_per_step says."""
+    count: int = plan.own["tokens_per_step"]
     return count
 
 
@@ -238,14 +238,14 @@ def share_of_step(block: BlockView, plan: DecodingPlan) -> int:
 
 
 def least_probable(view: RemaskView, plan: DecodingPlan) -> Bool:
-    """The least probable positions below take_back_threshold, fewer than the step before unmasked, of equal ones the
+    """The least probable positions below remask_threshold, fewer than the step before unmasked, of equal ones the
     first; none in a step that unmasked no more than one (WINO).
 
     Every two steps together unmask more than they remask, so an answer comes to its end.
     """
     result = np.zeros(len(view.probabilities), np.bool_)
     if view.accepted > 1:
-        below = np.flatnonzero(view.probabilities < plan.take_back_threshold)
+        below = np.flatnonzero(view.probabilities < plan.remask_threshold)
         limit = min(view.limit, remask_limit(view.before))
         result[below[np.argsort(view.probabilities[below], kind="stable")[:limit]]] = True
     return result
@@ -298,14 +298,14 @@ class OwnOption:
         if given is None:
             return default
         if self.choices:
-            return word_among(self.name, given, self.choices)
+            return check_choice(self.name, given, self.choices)
         if isinstance(default, bool):
-            return truth(self.name, given)
+            return check_bool(self.name, given)
         if isinstance(default, int):
-            return whole_number(self.name, given, least=int(self.min), most=int(self.max))
+            return check_int(self.name, given, min=int(self.min), max=int(self.max))
         if self.infinite and given == float("inf") and not isinstance(given, str):
             return float("inf")
-        return real_number(self.name, given, least=self.min, most=self.max)
+        return check_float(self.name, given, min=self.min, max=self.max)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -323,7 +323,7 @@ class Strategy:
     cut: Cut = no_limit
     minimum: Minimum = share_of_step
     remask: Remask | None = None
-    """None: what is unmasked stays, and the options take_back_threshold and take_back_limit are refused."""
+    """None: what is unmasked stays, and the options remask_threshold and remask_limit are refused."""
 
     options: tuple[OwnOption, ...] = ()
     """Options that other strategies do not have. Stages find their values in `plan.own`."""
@@ -341,11 +341,11 @@ class Strategy:
     filters_greedy: bool = False
     """Whether top_k and top_p also restrict the distributions from which the best token is taken."""
     from_one_branch: bool = True
-    """Whether what a step unmasks follows from the answers to one branch alone, which `lossless` needs."""
+    """Whether what a step unmasks follows from the answers to one branch alone, which `speculative` needs."""
     unmasks_first: bool = True
-    """Whether the option decide_frontier is allowed."""
+    """Whether the option unmask_first_masked is allowed."""
     remask_threshold: float = 0.0
-    """take_back_threshold where none is given; 0: nothing is remasked."""
+    """remask_threshold where none is given; 0: nothing is remasked."""
     confidence: Callable[[Mapping[str, Any]], Confidence] | None = None
     """What ranks positions, from the strategy's own options; None: the option `confidence` says so."""
     overwrites_unmasked: bool = True
@@ -367,7 +367,7 @@ def unmasked_positions(block: BlockView, strategy: Strategy, plan: DecodingPlan)
 
     Of the positions that are eligible and above the threshold these are the first by rank, as many as the cut leaves.
     Where they are fewer than the minimum and the block is complete, they are the first by rank of all masked ones.
-    With decide_frontier the answer's first masked position is certain and the first of all.
+    With unmask_first_masked the answer's first masked position is certain and the first of all.
     """
     first = _first_masked(block, plan)
     ranks = np.where(first, np.inf, strategy.rank(block, plan))
@@ -392,7 +392,7 @@ def certainties(block: BlockView, plan: DecodingPlan) -> Float32:
 
 def _first_masked(block: BlockView, plan: DecodingPlan) -> Bool:
     first = np.zeros(len(block.positions), np.bool_)
-    if plan.decide_frontier and block.leads:
+    if plan.unmask_first_masked and block.leads:
         first[np.flatnonzero(block.masked)[:1]] = True
     return first
 

@@ -16,7 +16,7 @@ from lopa.runtime.files.untrusted_input import bytes_from_file
 from lopa.runtime.tensorrt.library import RTX
 from lopa.runtime.tensorrt.manifest import StoredTensorRTEngine
 
-_MOST_CACHE_BYTES = 2**30
+_MAX_CACHE_BYTES = 2**30
 _log = logging.getLogger(__name__)
 
 
@@ -99,7 +99,7 @@ class RtxContexts:
             return b""
         try:
             kernels = bytes_from_file(
-                self._file, expected="kernels", remedy=f"remove {self._file}", most=_MOST_CACHE_BYTES
+                self._file, expected="kernels", remedy=f"remove {self._file}", max=_MAX_CACHE_BYTES
             )
         except LopaError as error:
             _log.warning("kernels are made again: %s", error)

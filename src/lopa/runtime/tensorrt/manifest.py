@@ -11,8 +11,8 @@ from typing import Literal
 import msgspec
 
 from lopa.runtime.bundle import Bundle
+from lopa.runtime.bundle.buckets import ShapeBuckets, buckets_can_be_used
 from lopa.runtime.bundle.engine_file import ENGINE_NAME, EngineFile, EngineKind, StoredEngine
-from lopa.runtime.bundle.gears import Gears, gears_can_be_used
 from lopa.runtime.bundle.manifest import Bytes, Manifest
 from lopa.runtime.bundle.record import Reasons, json_from_record
 from lopa.runtime.cuda.driver import CudaDevice, version_numbers
@@ -20,7 +20,7 @@ from lopa.runtime.errors import BadInputError
 from lopa.runtime.tensorrt.library import LIBRARIES, TENSORRT, TensorRTLibrary
 from lopa.runtime.tensorrt.profiles import ProfileRange, prefill_range
 
-ENGINE_SCHEMA = 2
+ENGINE_SCHEMA = 3
 PLAN_NAME = "engine.plan"
 MODEL_NAME = "model.onnx"
 """The graph that a plan without weights was built of, whose weights are put in again; they stay in the bundle."""
@@ -28,7 +28,7 @@ LAYERS_NAME = "layers.json"
 """What TensorRT made of the graph, layer by layer, for people. Not one of the engine's files: it may be missing."""
 REBUILD = TENSORRT.rebuild
 """Where it cannot be read which library built an engine."""
-LEAST_RTX_CAPABILITY = (8, 0)
+MIN_RTX_CAPABILITY = (8, 0)
 """Of an engine by TensorRT for RTX that was built for no capability by name ("CPU-Only AOT" of its documentation)."""
 _FIRST_WITH_FP8 = (8, 9)
 
@@ -82,7 +82,7 @@ class EngineTarget(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
             return (self.gpu, self.capabilities) == (device.name, [device.capability])
         if self.capabilities:
             return device.capability in self.capabilities
-        return version_numbers(device.capability) >= LEAST_RTX_CAPABILITY
+        return version_numbers(device.capability) >= MIN_RTX_CAPABILITY
 
 
 def can_be_captured(target: EngineTarget, flags: BuildFlags) -> bool:
@@ -108,8 +108,8 @@ class TensorRTEngine(EngineFile, frozen=True, forbid_unknown_fields=True, kw_onl
 
     target: EngineTarget
     flags: BuildFlags
-    gears: Gears
-    """In the order of the plan of gears; profile i takes the exact shape of gear i."""
+    buckets: ShapeBuckets
+    """In the order of the plan of buckets; profile i takes the exact shape of bucket i."""
     prefill: ProfileRange
     """The last profile."""
     verified_on: list[str]
@@ -121,8 +121,8 @@ class TensorRTEngine(EngineFile, frozen=True, forbid_unknown_fields=True, kw_onl
         """What it is for, for people."""
         if self.target.gpu is not None:
             return self.target.gpu
-        least = ".".join(map(str, _FIRST_WITH_FP8 if self.flags.products == "fp8" else LEAST_RTX_CAPABILITY))
-        return f"GPUs of compute capability {', '.join(self.target.capabilities) or f'{least} and later'}"
+        lower = ".".join(map(str, _FIRST_WITH_FP8 if self.flags.products == "fp8" else MIN_RTX_CAPABILITY))
+        return f"GPUs of compute capability {', '.join(self.target.capabilities) or f'{lower} and later'}"
 
     def is_verified_on(self, device: CudaDevice) -> bool:
         """Whether it may decode there."""
@@ -131,12 +131,12 @@ class TensorRTEngine(EngineFile, frozen=True, forbid_unknown_fields=True, kw_onl
 
 def _reasons_against_engine(engine: TensorRTEngine) -> Reasons:
     names = {record.path for record in engine.files}
-    wrong = PLAN_NAME not in names or not gears_can_be_used(engine.gears)
-    if wrong or engine.prefill != prefill_range(engine.gears):
+    wrong = PLAN_NAME not in names or not buckets_can_be_used(engine.buckets)
+    if wrong or engine.prefill != prefill_range(engine.buckets):
         yield (
-            f"no {PLAN_NAME} among its files, or gears that cannot be used, or another profile for prompts than "
+            f"no {PLAN_NAME} among its files, or buckets that cannot be used, or another profile for prompts than "
             "belongs to them",
-            "a plan, its gears, and the profile made of them",
+            "a plan, its buckets, and the profile made of them",
         )
     if engine.flags.strip_weights and MODEL_NAME not in names:
         yield f"a plan without weights, and no {MODEL_NAME} among its files", "the graph that the plan was built of"

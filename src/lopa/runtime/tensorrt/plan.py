@@ -18,7 +18,7 @@ from lopa.runtime.tensorrt.contexts import contexts_of_engine
 from lopa.runtime.tensorrt.manifest import MODEL_NAME, PLAN_NAME, StoredTensorRTEngine
 from lopa.runtime.tensorrt.messages import last_messages, messages_logger
 from lopa.runtime.tensorrt.plan_file import check_file, engine_from_plan
-from lopa.runtime.tensorrt.profiles import profiles_of_gears
+from lopa.runtime.tensorrt.profiles import profiles_of_buckets
 
 _SHOWN_WEIGHTS = 5
 _TYPES = {"int64": "INT64", "bool": "BOOL", "float32": "FLOAT", "float16": "HALF", "bfloat16": "BF16"}
@@ -164,12 +164,12 @@ def _differences(engine: Any, trt: ModuleType, found: StoredTensorRTEngine, mani
         known = _TYPES[forms[name].type]
         if engine.get_tensor_mode(name) != mode or engine.get_tensor_dtype(name) != getattr(trt.DataType, known):
             yield f"{name} is no {mode.name.lower()} of {known}"
-    profiles = profiles_of_gears(found.engine.gears, found.engine.prefill)
+    profiles = profiles_of_buckets(found.engine.buckets, found.engine.prefill)
     if engine.num_optimization_profiles != len(profiles):
         yield f"it has {engine.num_optimization_profiles} profiles, engine.json {len(profiles)}"
         return
     for number, profile in enumerate(profiles):
-        shapes = [arrays_of_values(inputs, sizes) for sizes in (profile.least, profile.best, profile.most)]
+        shapes = [arrays_of_values(inputs, sizes) for sizes in (profile.min, profile.best, profile.max)]
         for name in inputs:
             there = [tuple(shape) for shape in engine.get_tensor_profile_shape(name, number)]
             if there != [arrays[name].shape for arrays in shapes]:

@@ -10,7 +10,7 @@ from types import ModuleType
 
 from lopa.runtime.accelerator.session import DeviceSession
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.bundle.gears import check_gears_fit
+from lopa.runtime.bundle.buckets import check_buckets_fit
 from lopa.runtime.cuda.calls import CudaCalls, calls_of_installed_cuda
 from lopa.runtime.cuda.driver import cuda_device
 from lopa.runtime.cuda.graphs import CudaGraphs
@@ -53,7 +53,9 @@ def session_from_engine(bundle: Bundle, device: str, found: StoredTensorRTEngine
     """A session on an engine that `engine_from_device` found, verified or not; raises as `open_session`."""
     trt, cuda = library_of_device(device).module(), calls_of_installed_cuda()
     standard = bundle.of_dialect("standard")
-    check_gears_fit(found.engine.gears, bundle.manifest, source=str(found.folder), remedy=found.engine.target.rebuild)
+    check_buckets_fit(
+        found.engine.buckets, bundle.manifest, source=str(found.folder), remedy=found.engine.target.rebuild
+    )
     return ThreadedSession(device, partial(_opened, trt, cuda, found, standard, device))
 
 
@@ -75,7 +77,7 @@ def _opened(
             memory.use_row_kernel(row_kernel_from_plugins(number, shape))
         engine = TensorRTForward(trt, found, bundle, cuda_device(number), memory, CudaGraphs(cuda, memory.stream))
         opened.callback(engine.close)
-        session = DeviceSession(engine, device, shape, vocabulary, fixed_addresses=True, gear_for=engine.gear_for)
+        session = DeviceSession(engine, device, shape, vocabulary, fixed_addresses=True, bucket_for=engine.bucket_for)
         opened.pop_all()
     return session
 

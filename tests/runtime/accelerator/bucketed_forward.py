@@ -1,4 +1,4 @@
-"""A forward on the host that sees the shapes of a few gears only, as an accelerator's does: to test padding with.
+"""A forward on the host that sees the shapes of a few buckets only, as an accelerator's does: to test padding with.
 
 The product pads where the caches are on a device (lopa.runtime.accelerator.session); this one runs anywhere.
 """
@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from lopa.runtime.accelerator.padding import padded_batch, parts_of_forward
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.bundle.gears import Gear, GearTable
+from lopa.runtime.bundle.buckets import BucketTable, ShapeBucket
 from lopa.runtime.contract import Rows, Statistics, WindowBatch
 from lopa.runtime.contract.batch_parts import Part, parts_across
 from lopa.runtime.contract.model_part import whole_model
@@ -28,27 +28,27 @@ def host_session(bundle: Bundle, front: Callable[[Forward, CacheShape], Forward]
     return HostSession(front(forward_from_bundle(bundle, part, "cpu", threads=1), shape), "cpu", shape)
 
 
-def geared_session(bundle: Bundle, gears: Sequence[Gear]) -> HostSession:
-    """A session on one CPU thread, every forward of which is padded to one of `gears`, or split into several."""
-    return host_session(bundle, lambda forward, shape: GearedForward(forward, gears, shape))
+def bucketed_session(bundle: Bundle, buckets: Sequence[ShapeBucket]) -> HostSession:
+    """A session on one CPU thread, every forward of which is padded to one of `buckets`, or split into several."""
+    return host_session(bundle, lambda forward, shape: BucketedForward(forward, buckets, shape))
 
 
-class GearedForward:
-    """The Forward protocol: pads every forward to its gear, runs it by `forward`, cuts the answer back."""
+class BucketedForward:
+    """The Forward protocol: pads every forward to its bucket, runs it by `forward`, cuts the answer back."""
 
-    def __init__(self, forward: Forward, gears: Sequence[Gear], shape: CacheShape) -> None:
-        self._forward, self._table, self._shape = forward, GearTable(gears), shape
+    def __init__(self, forward: Forward, buckets: Sequence[ShapeBucket], shape: CacheShape) -> None:
+        self._forward, self._table, self._shape = forward, BucketTable(buckets), shape
 
     def run(self, batch: WindowBatch, prefix: Prefix) -> tuple[Statistics, tuple[Rows, ...]]:
-        """Forward.run. Raises BadInputError for a window or a prefix that no gear holds."""
+        """Forward.run. Raises BadInputError for a window or a prefix that no bucket holds."""
         sizes = sizes_of_batch(batch, prefix.mask.shape[1])
-        gear = self._table.gear_for(sizes)
-        parts = tuple(parts_of_forward(sizes, gear))
+        bucket = self._table.bucket_for(sizes)
+        parts = tuple(parts_of_forward(sizes, bucket))
         statistics: list[Statistics] = []
         rows: list[npt.NDArray[Any]] = []
         for part in parts:
             asked = batch.part(*part)
-            answer, new_rows = self._forward.run(padded_batch(asked, gear), self._padded_prefix(prefix, part, gear))
+            answer, new_rows = self._forward.run(padded_batch(asked, bucket), self._padded_prefix(prefix, part, bucket))
             statistics.append(answer.part(*map(slice, asked.logits_index.shape)))
             requests, branches, width = asked.input_ids.shape
             if not rows:
@@ -66,11 +66,11 @@ class GearedForward:
         """Forward.close."""
         self._forward.close()
 
-    def _padded_prefix(self, prefix: Prefix, part: Part, gear: Gear) -> Prefix:
-        """A copy of the prefix of the requests of `part`, with zeros up to the shape of `gear`."""
-        padded = self._shape.zeros(gear.requests, gear.prefix)
+    def _padded_prefix(self, prefix: Prefix, part: Part, bucket: ShapeBucket) -> Prefix:
+        """A copy of the prefix of the requests of `part`, with zeros up to the shape of `bucket`."""
+        padded = self._shape.zeros(bucket.requests, bucket.prefix)
         real = prefix.mask[part.requests]
-        count = min(real.shape[1], gear.prefix)
+        count = min(real.shape[1], bucket.prefix)
         padded.block[:, : len(real), :, :count] = prefix.block[:, part.requests, :, :count]
         padded.mask[: len(real), :count] = real[:, :count]
         return padded

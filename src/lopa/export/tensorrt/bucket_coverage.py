@@ -1,8 +1,8 @@
-"""Whether gears serve every forward that a decode with a bundle's own defaults can ask for. Knows no engine."""
+"""Whether buckets serve every forward that a decode with a bundle's own defaults can ask for. Knows no engine."""
 
 from collections.abc import Sequence
 
-from lopa.runtime.bundle.gears import Gear
+from lopa.runtime.bundle.buckets import ShapeBucket
 from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.contract import TILE
 from lopa.runtime.contract.sizes import Sizes
@@ -11,11 +11,11 @@ from lopa.runtime.state.layout import max_rows
 
 
 def least_limits(manifest: Manifest) -> Sizes:
-    """What the largest gear must hold at least: a prompt of one token, and all else as the defaults have it.
+    """What the largest bucket must hold at least: a prompt of one token, and all else as the defaults have it.
 
     The first window is the prompt and a block. Every generated position may come to be in one window, and be wanted
     beside one kept row, while the prompt and all generated positions may be committed. Branches and requests do not
-    matter: a forward with more than a gear takes is split.
+    matter: a forward with more than a bucket takes is split.
     """
     plan = manifest.plan()
     window, wanted = max_rows(1, plan)
@@ -28,10 +28,12 @@ def least_limits(manifest: Manifest) -> Sizes:
     )
 
 
-def check_gears_cover_defaults(gears: Sequence[Gear], manifest: Manifest, source: str) -> None:
-    """Raise BadInputError unless the largest of `gears`, which are those of a plan, holds `least_limits`."""
+def check_buckets_cover_defaults(buckets: Sequence[ShapeBucket], manifest: Manifest, source: str) -> None:
+    """Raise BadInputError unless the largest of `buckets`, which are those of a plan, holds `least_limits`."""
     needed = least_limits(manifest)
-    window, prefix, wanted = (max(getattr(gear, name) for gear in gears) for name in ("window", "prefix", "wanted"))
+    window, prefix, wanted = (
+        max(getattr(bucket, name) for bucket in buckets) for name in ("window", "prefix", "wanted")
+    )
     if window < needed.window or prefix < needed.prefix or wanted < needed.wanted:
         raise BadInputError(
             f"{source} holds windows of {window} rows, {wanted} of them wanted, and prefixes of {prefix}",

@@ -1,22 +1,22 @@
-"""Where the forwards fall over windows and branches, and the gears that take them: a heat map. Does not plan."""
+"""Where the forwards fall over windows and branches, and the buckets that take them: a heat map. Does not plan."""
 
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from lopa.bench.buckets.size_grid import WINDOW_MULTIPLE
 from lopa.bench.figure import png_from_figure
-from lopa.bench.gears.size_grid import WINDOW_MULTIPLE
-from lopa.runtime.bundle.gears import Gear
+from lopa.runtime.bundle.buckets import ShapeBucket
 from lopa.runtime.contract.sizes import Sizes
 
 
-def png_from_gears(forwards: Mapping[Sizes, int], gears: Sequence[Gear], *, title: str) -> bytes:
-    """The PNG file. Up: requests x branches; across: window rows; a gear takes what is left of and below its corner."""
+def png_from_buckets(forwards: Mapping[Sizes, int], buckets: Sequence[ShapeBucket], *, title: str) -> bytes:
+    """The PNG file. Up: requests x branches; across: window rows; a bucket takes what is left of and below its corner."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
-    width = max(gear.window for gear in gears) // WINDOW_MULTIPLE
-    height = max(gear.requests * gear.branches for gear in gears)
+    width = max(bucket.window for bucket in buckets) // WINDOW_MULTIPLE
+    height = max(bucket.requests * bucket.branches for bucket in buckets)
     counts = np.zeros((height, width))
     for sizes, count in forwards.items():
         row = min(sizes.requests * sizes.branches, height) - 1
@@ -27,8 +27,8 @@ def png_from_gears(forwards: Mapping[Sizes, int], gears: Sequence[Gear], *, titl
     image = axes.pcolormesh(np.arange(width + 1) * WINDOW_MULTIPLE, np.arange(height + 1) + 0.5, shown, cmap="Blues")
     figure.colorbar(image, label="forwards, %")
     prefixes_of_corner: dict[tuple[int, int], list[str]] = {}
-    for gear in gears:
-        prefixes_of_corner.setdefault((gear.window, gear.requests * gear.branches), []).append(str(gear.prefix))
+    for bucket in buckets:
+        prefixes_of_corner.setdefault((bucket.window, bucket.requests * bucket.branches), []).append(str(bucket.prefix))
     for (window, sequences), prefixes in prefixes_of_corner.items():
         axes.plot([0, window, window], [sequences + 0.5, sequences + 0.5, 0.5], color="tab:orange", lw=1, alpha=0.6)
         axes.plot([window], [sequences + 0.5], "o", color="tab:orange", ms=4)

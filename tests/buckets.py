@@ -1,17 +1,17 @@
-"""Gears and plans for tests."""
+"""Buckets and plans for tests."""
 
 import msgspec
 
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.bundle.gears import Expected, Gear, GearPlan, GearPlanCosts, Source
+from lopa.runtime.bundle.buckets import BucketPlan, BucketPlanCosts, Expected, ShapeBucket, Source
 
 
-def gear(
+def bucket(
     requests: int, branches: int, window: int, prefix: int, seconds: float | None = None, *, wanted: int = 96
-) -> Gear:
-    """By default the seconds are the rows of the gear; at most `wanted` rows are wanted."""
+) -> ShapeBucket:
+    """By default the seconds are the rows of the bucket; at most `wanted` rows are wanted."""
     rows = float(requests * branches * window)
-    return Gear(
+    return ShapeBucket(
         requests=requests,
         branches=branches,
         window=window,
@@ -21,22 +21,22 @@ def gear(
     )
 
 
-GEARS = [gear(1, 1, 80, 64), gear(1, 3, 64, 128), gear(1, 5, 48, 64), gear(2, 5, 96, 192)]
+BUCKETS = [bucket(1, 1, 80, 64), bucket(1, 3, 64, 128), bucket(1, 5, 48, 64), bucket(2, 5, 96, 192)]
 """That serve the recorded traces of five branches, some of them split."""
 
 
-def plan_of(bundle: Bundle, **changes: object) -> GearPlan:
-    """A plan for `bundle` with these fields, GEARS otherwise."""
-    plan = GearPlan(
+def plan_of(bundle: Bundle, **changes: object) -> BucketPlan:
+    """A plan for `bundle` with these fields, BUCKETS otherwise."""
+    plan = BucketPlan(
         schema=1,
         contract=1,
         weights_sha256=bundle.manifest.weights_digest,
         made="2026-11-21",
         sources=[Source(name="t.jsonl", sha256="00", forwards=10)],
-        costs=GearPlanCosts(kind="modelled", device="cpu", machine="test", measured=None),
+        costs=BucketPlanCosts(kind="modelled", device="cpu", machine="test", measured=None),
         every_size=True,
-        gear_bytes=1000,
+        bucket_bytes=1000,
         expected=Expected(seconds=1.1, no_padding_seconds=1.0, least_seconds=1.1, padding=0.2),
-        gears=GEARS,
+        buckets=BUCKETS,
     )
     return msgspec.structs.replace(plan, **changes)

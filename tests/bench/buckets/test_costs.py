@@ -1,4 +1,4 @@
-"""Where seconds come from, and what a gear's memory is."""
+"""Where seconds come from, and what a bucket's memory is."""
 
 import shutil
 from pathlib import Path
@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from tests.runtime.bundle.test_costs import costs_of
 
-from lopa.bench.gears.costs import bytes_of_gear, gear_costs
+from lopa.bench.buckets.costs import bucket_costs, bytes_of_bucket
 from lopa.runtime.accelerator.padding import padded_batch
 from lopa.runtime.bundle import Bundle
+from lopa.runtime.bundle.buckets import ShapeBucket
 from lopa.runtime.bundle.costs import costs_name
-from lopa.runtime.bundle.gears import Gear
 from lopa.runtime.bundle.record import json_from_record
 from lopa.runtime.bundle.weights import weights_from_bundle
 from lopa.runtime.contract import WindowBatch
@@ -31,17 +31,17 @@ def test_a_table_in_the_bundle_goes_before_the_model_and_a_named_one_before_both
     bundle: Bundle, tmp_path: Path
 ) -> None:
     sizes = Sizes(2, 2, 64, 128, 64)
-    modelled = gear_costs(bundle, "cpu", None)
+    modelled = bucket_costs(bundle, "cpu", None)
     assert modelled.about.kind == "modelled"
     (bundle.path / costs_name("cpu")).write_bytes(json_from_record(costs_of(bundle)))
-    measured = gear_costs(bundle, "cpu", None)
+    measured = bucket_costs(bundle, "cpu", None)
     assert (measured.about.kind, measured.about.measured) == ("measured", "2026-11-21")
     assert measured.seconds(sizes) == pytest.approx(4 * 64 * 1128e-6)
     slow = [msgspec.structs.replace(point, seconds=1.0) for point in costs_of(bundle).points]
     other = tmp_path / "costs.json"
     other.write_bytes(json_from_record(costs_of(bundle, points=slow)))
-    assert gear_costs(bundle, "cpu", other).seconds(sizes) == 1.0
-    assert gear_costs(bundle, "cuda:0", None).about.kind == "modelled"
+    assert bucket_costs(bundle, "cpu", other).seconds(sizes) == 1.0
+    assert bucket_costs(bundle, "cuda:0", None).about.kind == "modelled"
 
 
 @pytest.mark.parametrize(
@@ -58,11 +58,11 @@ def test_costs_of_something_else_are_refused(
     path = tmp_path / "costs.json"
     path.write_bytes(json_from_record(costs_of(bundle, **changes)))
     with pytest.raises(BadInputError, match=said):
-        gear_costs(bundle, "cpu", path)
+        bucket_costs(bundle, "cpu", path)
 
 
 def test_the_model_is_flat_below_the_knee_and_linear_above(bundle: Bundle) -> None:
-    costs = gear_costs(bundle, "tensorrt:0", None)
+    costs = bucket_costs(bundle, "tensorrt:0", None)
 
     def seconds(window: int) -> float:
         return costs.seconds(Sizes(1, 1, window, 64, window))
@@ -75,12 +75,12 @@ def test_the_model_is_flat_below_the_knee_and_linear_above(bundle: Bundle) -> No
 def test_memory_is_that_of_all_inputs_and_outputs(tiny_bundle_logits: Path) -> None:
     """Held against arrays of a real forward; a mask entry counts as the four bytes of the portable dialect."""
     bundle = Bundle.open(tiny_bundle_logits)
-    gear = Gear(requests=2, branches=3, window=32, prefix=128, wanted=17, seconds=1.0)
+    bucket = ShapeBucket(requests=2, branches=3, window=32, prefix=128, wanted=17, seconds=1.0)
     one = WindowBatch(
         (0,), *(np.ones((1, 1, 1), np.int64),) * 2, np.ones((1, 1, 1, 1), np.bool_), np.zeros((1, 1, 1), np.int64),
         np.ones(1, np.float32),
     )  # fmt: skip
-    batch = padded_batch(one, gear)
+    batch = padded_batch(one, bucket)
     prefix = cache_shape_from_manifest(bundle.manifest).zeros(2, 128)
     statistics, rows = NumpyForward(weights_from_bundle(bundle), bundle.manifest).run(batch, prefix)
     assert statistics.logits is not None
@@ -97,4 +97,4 @@ def test_memory_is_that_of_all_inputs_and_outputs(tiny_bundle_logits: Path) -> N
         *(statistics.topk_ids, statistics.topk_logprobs, statistics.entropy, statistics.logits),
     ]
     expected = sum(array.nbytes for array in arrays) + 4 * batch.window_mask.size
-    assert bytes_of_gear(bundle.manifest, Sizes(2, 3, 32, 128, 17)) == expected
+    assert bytes_of_bucket(bundle.manifest, Sizes(2, 3, 32, 128, 17)) == expected

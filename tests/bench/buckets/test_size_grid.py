@@ -6,7 +6,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from lopa.bench.gears.size_grid import SizeGrid, fewer_sizes, grid_of_forwards, grid_within
+from lopa.bench.buckets.size_grid import SizeGrid, fewer_sizes, grid_of_forwards, grid_within
 from lopa.runtime.contract.sizes import Sizes
 
 LIMITS = Sizes(4, 5, 250, 384, 257)

@@ -1,4 +1,4 @@
-"""The forwards of decodes, request by request: what gears are planned from. Knows sizes only, no tokens."""
+"""The forwards of decodes, request by request: what buckets are planned from. Knows sizes only, no tokens."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from lopa.bench.decoded_steps import result_with_steps
 from lopa.bench.progress import Progress
-from lopa.runtime.bundle.gears import Source
+from lopa.runtime.bundle.buckets import Source
 from lopa.runtime.contract import tiles
 from lopa.runtime.contract.sizes import Sizes
 from lopa.runtime.decoder import Decoder
@@ -45,7 +45,7 @@ def recording_from_decoder(
 
     `progress` hears how many prompts are done.
     """
-    # Gears are for accelerators, whatever device records.
+    # ShapeBuckets are for accelerators, whatever device records.
     config = decoder.config()
     if decoder.plan(config).strategy == "lopa":
         config = replace(config, branches=DEFAULT_BRANCHES)

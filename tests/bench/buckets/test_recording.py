@@ -3,16 +3,16 @@
 from collections import Counter
 from pathlib import Path
 
-from tests.runtime.accelerator.geared_forward import host_session
+from tests.runtime.accelerator.bucketed_forward import host_session
 
-from lopa.bench.gears.recording import (
+from lopa.bench.buckets.recording import (
     Recording,
     forwards_of_recording,
     joined_recordings,
     recording_from_decoder,
 )
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.bundle.gears import Source
+from lopa.runtime.bundle.buckets import Source
 from lopa.runtime.contract import Rows, Statistics, WindowBatch
 from lopa.runtime.contract.sizes import Sizes, sizes_of_batch
 from lopa.runtime.decoder import Decoder

@@ -10,8 +10,8 @@ from pathlib import Path
 from lopa.bench.forward.machine_rates import MachineRates
 from lopa.bench.forward.work import ForwardShape, floor_seconds, work_of_forward
 from lopa.runtime.bundle import Bundle
+from lopa.runtime.bundle.buckets import BucketPlanCosts
 from lopa.runtime.bundle.costs import CostTable, checked_costs, costs_from_file, costs_name
-from lopa.runtime.bundle.gears import GearPlanCosts
 from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.contract import TOP_K
 from lopa.runtime.contract.sizes import Sizes
@@ -22,16 +22,16 @@ _CPU_RATES = MachineRates(float32=1.8e11, int8=5.5e11, bandwidth=2.8e10)
 """One thread of an AMD EPYC with AVX-512 VNNI, rounded (docs/measurements/cpu.md)."""
 _ACCELERATOR_RATES = MachineRates(float32=1e15, int8=2e15, bandwidth=3.3e12)
 """Dense 16-bit and 8-bit products and memory of one H100, rounded from its data sheet; other accelerators of its time
-have a like ratio of the two, which is what the choice of gears depends on."""
+have a like ratio of the two, which is what the choice of buckets depends on."""
 _MASK_BYTES = 4
 """Of a window mask entry in the portable dialect, where it is a float; a bool elsewhere."""
 
 
 @dataclass(frozen=True)
-class GearCosts:
+class BucketCosts:
     """What a forward takes, and where that is known from."""
 
-    about: GearPlanCosts
+    about: BucketPlanCosts
     seconds_of: Callable[[int, int, int], float]
     """Of `sequences` (requests x branches), window rows and allocated prefix rows; all window rows wanted."""
 
@@ -43,7 +43,7 @@ class GearCosts:
         return self.seconds_of(sizes.requests * sizes.branches, sizes.window, sizes.prefix)
 
 
-def gear_costs(bundle: Bundle, device: str, path: Path | None) -> GearCosts:
+def bucket_costs(bundle: Bundle, device: str, path: Path | None) -> BucketCosts:
     """The table at `path`, else that of `device` in the bundle, else a model.
 
     Raises BadInputError for a table that cannot be read, or of another device, contract or bundle.
@@ -53,11 +53,11 @@ def gear_costs(bundle: Bundle, device: str, path: Path | None) -> GearCosts:
         return _modelled(bundle.manifest, device)
     costs = costs_from_file(source)
     table = CostTable(checked_costs(costs, bundle, device, costs.threads, source=str(source)))
-    about = GearPlanCosts(kind="measured", device=device, machine=costs.machine, measured=costs.measured)
-    return GearCosts(about, table.seconds)
+    about = BucketPlanCosts(kind="measured", device=device, machine=costs.machine, measured=costs.measured)
+    return BucketCosts(about, table.seconds)
 
 
-def bytes_of_gear(manifest: Manifest, sizes: Sizes) -> int:
+def bytes_of_bucket(manifest: Manifest, sizes: Sizes) -> int:
     """Bytes of all inputs and outputs of an engine in this shape, caches included.
 
     Not the weights, nor what an engine needs for its own work.
@@ -71,7 +71,7 @@ def bytes_of_gear(manifest: Manifest, sizes: Sizes) -> int:
     return inputs + outputs + cache_row * (sizes.requests * sizes.prefix + rows)
 
 
-def _modelled(manifest: Manifest, device: str) -> GearCosts:
+def _modelled(manifest: Manifest, device: str) -> BucketCosts:
     """Time of computing or of moving memory, whichever is longer: below a knee in the rows padding costs nothing."""
     on_cpu = is_on_processor(device)
     rates = _CPU_RATES if on_cpu else _ACCELERATOR_RATES
@@ -80,4 +80,4 @@ def _modelled(manifest: Manifest, device: str) -> GearCosts:
         return floor_seconds(work_of_forward(manifest, ForwardShape(sequences, window, prefix, window)), rates)
 
     machine = "a processor with AVX-512, one thread" if on_cpu else "an accelerator like an H100"
-    return GearCosts(GearPlanCosts(kind="modelled", device=device, machine=machine, measured=None), seconds)
+    return BucketCosts(BucketPlanCosts(kind="modelled", device=device, machine=machine, measured=None), seconds)

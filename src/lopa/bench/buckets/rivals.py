@@ -6,8 +6,8 @@ from itertools import chain
 
 import msgspec
 
-from lopa.bench.gears.costs import GearCosts
-from lopa.runtime.bundle.gears import Gear, GearTable
+from lopa.bench.buckets.costs import BucketCosts
+from lopa.runtime.bundle.buckets import BucketTable, ShapeBucket
 from lopa.runtime.contract import TILE
 from lopa.runtime.contract.sizes import Sizes
 
@@ -30,19 +30,19 @@ class Outcome:
     """Padding rows (requests x branches x window) for each real one."""
 
 
-def outcome_of_gears(name: str, gears: Sequence[Gear], forwards: Mapping[Sizes, int]) -> Outcome:
-    """Every forward in its gear, or split over several forwards in it."""
-    table = GearTable(gears)
-    chosen = {sizes: table.gear_for(sizes) for sizes in forwards}
+def outcome_of_buckets(name: str, buckets: Sequence[ShapeBucket], forwards: Mapping[Sizes, int]) -> Outcome:
+    """Every forward in its bucket, or split over several forwards in it."""
+    table = BucketTable(buckets)
+    chosen = {sizes: table.bucket_for(sizes) for sizes in forwards}
     return _outcome(
         name,
         forwards,
-        ran={sizes: [gear] * gear.forwards(sizes) for sizes, gear in chosen.items()},
-        seconds={sizes: gear.seconds_for(sizes) for sizes, gear in chosen.items()},
+        ran={sizes: [bucket] * bucket.forwards(sizes) for sizes, bucket in chosen.items()},
+        seconds={sizes: bucket.seconds_for(sizes) for sizes, bucket in chosen.items()},
     )
 
 
-def rival_outcomes(forwards: Mapping[Sizes, int], limits: Sizes, costs: GearCosts) -> tuple[Outcome, ...]:
+def rival_outcomes(forwards: Mapping[Sizes, int], limits: Sizes, costs: BucketCosts) -> tuple[Outcome, ...]:
     """No padding first, then the ways that others take, the worst last."""
     ways: dict[str, Callable[[Sizes], Sizes]] = {
         "no padding": lambda sizes: sizes,

@@ -4,14 +4,14 @@ from collections import Counter
 
 import pytest
 
-from lopa.bench.gears.costs import GearCosts
-from lopa.bench.gears.rivals import outcome_of_gears, rival_outcomes
-from lopa.runtime.bundle.gears import SPLIT_COST, Gear, GearPlanCosts
+from lopa.bench.buckets.costs import BucketCosts
+from lopa.bench.buckets.rivals import outcome_of_buckets, rival_outcomes
+from lopa.runtime.bundle.buckets import SPLIT_COST, BucketPlanCosts, ShapeBucket
 from lopa.runtime.contract.sizes import Sizes
 
 LIMITS = Sizes(2, 5, 256, 320, 257)
-ROWS = GearCosts(
-    GearPlanCosts(kind="modelled", device="test", machine="test", measured=None),
+ROWS = BucketCosts(
+    BucketPlanCosts(kind="modelled", device="test", machine="test", measured=None),
     lambda sequences, window, _: float(sequences * window),
 )
 """A second for each row."""
@@ -41,12 +41,12 @@ def test_means_are_weighted_and_shapes_counted() -> None:
     assert (powers.seconds, powers.shapes, largest.shapes) == (64, 1, 1)
 
 
-def test_gears_count_every_forward_of_a_split() -> None:
-    gears = [
-        Gear(requests=1, branches=2, window=64, prefix=320, wanted=64, seconds=1.0),
-        Gear(requests=1, branches=1, window=32, prefix=64, wanted=32, seconds=0.25),
+def test_buckets_count_every_forward_of_a_split() -> None:
+    buckets = [
+        ShapeBucket(requests=1, branches=2, window=64, prefix=320, wanted=64, seconds=1.0),
+        ShapeBucket(requests=1, branches=1, window=32, prefix=64, wanted=32, seconds=0.25),
     ]
-    outcome = outcome_of_gears("gears", gears, {Sizes(1, 5, 40, 128, 1): 1, Sizes(1, 1, 30, 64, 1): 3})
+    outcome = outcome_of_buckets("buckets", buckets, {Sizes(1, 5, 40, 128, 1): 1, Sizes(1, 1, 30, 64, 1): 3})
     assert outcome.seconds == pytest.approx((SPLIT_COST * 3 * 1.0 + 3 * 0.25) / 4)
     assert outcome.padding == pytest.approx((6 * 64 + 3 * 32) / (5 * 40 + 3 * 30) - 1)
     assert outcome.shapes == 2

@@ -1,4 +1,4 @@
-"""The sizes that gears are made of: all that occur in a set of forwards, or the best few where those are too many."""
+"""The sizes that buckets are made of: all that occur in a set of forwards, or the best few where those are too many."""
 
 from bisect import bisect_left
 from collections import Counter
@@ -44,10 +44,10 @@ class SizeGrid:
 def grid_of_forwards(forwards: Mapping[Sizes, int], limits: Sizes) -> SizeGrid:
     """Every size that occurs, every limit, and one request and one branch, which always can be run."""
 
-    def axis(name: str, least: int, multiple: int = 1) -> tuple[int, ...]:
+    def axis(name: str, smallest: int, multiple: int = 1) -> tuple[int, ...]:
         occurring = {-(-_needed(sizes, name) // multiple) * multiple for sizes in forwards}
         last: int = getattr(limits, name)
-        return tuple(sorted({min(size, last) for size in occurring} | {least, last}))
+        return tuple(sorted({min(size, last) for size in occurring} | {smallest, last}))
 
     return SizeGrid(
         requests=axis("requests", 1),
@@ -84,12 +84,12 @@ def fewer_sizes(sizes: Sequence[int], counts: Sequence[int], keep: int) -> tuple
     # added[i, j]: what rounding the sizes behind i up to j adds.
     added = values[None, :] * (before[None, 1:] - before[1:, None]) - (summed[None, 1:] - summed[1:, None])
     added = np.where(np.arange(number)[:, None] < np.arange(number)[None, :], added, np.inf)
-    least = np.where(np.arange(number) == 0, 0.0, np.inf)
+    lower = np.where(np.arange(number) == 0, 0.0, np.inf)
     steps = []
     for _ in range(max(keep, 2) - 1):
-        through = least[:, None] + added
+        through = lower[:, None] + added
         steps.append(through.argmin(axis=0))
-        least = through.min(axis=0)
+        lower = through.min(axis=0)
     kept = [number - 1]
     for came_from in reversed(steps):
         kept.append(int(came_from[kept[-1]]))
@@ -97,6 +97,6 @@ def fewer_sizes(sizes: Sequence[int], counts: Sequence[int], keep: int) -> tuple
 
 
 def _needed(sizes: Sizes, name: str) -> int:
-    """A gear has as many wanted rows as window rows, up to the limit; the same row may be wanted twice."""
+    """A bucket has as many wanted rows as window rows, up to the limit; the same row may be wanted twice."""
     needed: int = max(sizes.window, sizes.wanted) if name == "window" else getattr(sizes, name)
     return needed

@@ -1,4 +1,4 @@
-"""Which few columns of a table of costs serve all its rows at the least sum (the p-median problem). Knows no gears.
+"""Which few columns of a table of costs serve all its rows at the least sum (the p-median problem). Knows no buckets.
 
 Every row is served by the cheapest of the chosen columns. Lagrange multipliers on the rows give a bound below every
 choice; the columns that the bound is made of are good places to start an exchange of columns from.
@@ -28,59 +28,59 @@ class Choice:
 
     columns: tuple[int, ...]
     total: float
-    least: float
+    min: float
 
 
-def cheapest_columns(costs: Floats, most: int, *, seconds: float) -> Choice:
-    """At most `most` columns (at least 1) of `costs` [rows, columns] with about the least sum of row minima.
+def cheapest_columns(costs: Floats, max_columns: int, *, seconds: float) -> Choice:
+    """At most `max_columns` columns (at least 1) of `costs` [rows, columns] with about the least sum of row minima.
 
     Entries are at least 0 and may be infinite: that column cannot serve that row. The search ends after about
     `seconds`, then with what is best so far and the bound that is proven. Raises ValueError when no choice that was
     tried serves all rows.
     """
     end = time.perf_counter() + seconds
-    best = _improved(costs, _greedy(costs, most))
+    best = _improved(costs, _greedy(costs, max_columns))
     total = _total(costs, best)
     if not np.isfinite(total):
-        raise ValueError(f"no {most} columns that were tried serve all {len(costs)} rows")
+        raise ValueError(f"no {max_columns} columns that were tried serve all {len(costs)} rows")
     multipliers: Floats = costs[:, best].min(axis=1)
     tried = {frozenset(best)}
-    least, length, waited = 0.0, 1.5, 0
+    proven, length, waited = 0.0, 1.5, 0
     for _ in range(_STEPS):
         if time.perf_counter() > end:
             break
         gains = np.minimum(costs - multipliers[:, None], 0.0).sum(axis=0)
-        chosen = np.argsort(gains, kind="stable")[:most].tolist()
+        chosen = np.argsort(gains, kind="stable")[:max_columns].tolist()
         bound = float(multipliers.sum() + gains[chosen].sum())
         if len(tried) < _STARTS and frozenset(chosen) not in tried:
             tried.add(frozenset(chosen))
             found = _improved(costs, chosen)
             if _total(costs, found) < total:
                 best, total = found, _total(costs, found)
-        waited = 0 if bound > least else waited + 1
-        least = max(least, bound)
+        waited = 0 if bound > proven else waited + 1
+        proven = max(proven, bound)
         if waited == _PATIENCE:
             length, waited = length / 2, 0
         # How often each row is served by what is chosen: the multipliers rise where none does, fall where several do.
         slope = 1 - (costs[:, chosen] < multipliers[:, None]).sum(axis=1)
-        if not slope.any() or least >= total * (1 - _TOLERANCE):
+        if not slope.any() or proven >= total * (1 - _TOLERANCE):
             break
         multipliers = np.maximum(multipliers + length * (total - bound) / (slope @ slope) * slope, 0.0)
-    if least >= total * (1 - _TOLERANCE):
-        least = total
+    if proven >= total * (1 - _TOLERANCE):
+        proven = total
     for column in sorted(set(best)):
         others = [other for other in set(best) if other != column]
         if _total(costs, others) <= total:
             best = others
-    return Choice(tuple(sorted(set(best))), total, least)
+    return Choice(tuple(sorted(set(best))), total, proven)
 
 
-def _greedy(costs: Floats, most: int) -> list[int]:
+def _greedy(costs: Floats, max_columns: int) -> list[int]:
     """Columns one by one, each the best beside those before; first the one that serves the most rows."""
     unserved = (~np.isfinite(costs)).sum(axis=0)
     sums = np.where(np.isfinite(costs), costs, 0.0).sum(axis=0)
     chosen = [int(np.lexsort((sums, unserved))[0])]
-    while len(chosen) < min(most, costs.shape[1]):
+    while len(chosen) < min(max_columns, costs.shape[1]):
         served = costs[:, chosen].min(axis=1)
         better = np.minimum(served[:, None], costs)
         left = (~np.isfinite(better)).sum(axis=0)

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lopa.bench.gears.column_search import Floats, cheapest_columns
+from lopa.bench.buckets.column_search import Floats, cheapest_columns
 
 
-def best_by_trying(costs: Floats, most: int) -> float:
-    choices = itertools.combinations(range(costs.shape[1]), min(most, costs.shape[1]))
+def best_by_trying(costs: Floats, max: int) -> float:
+    choices = itertools.combinations(range(costs.shape[1]), min(max, costs.shape[1]))
     return min(float(costs[:, list(choice)].min(axis=1).sum()) for choice in choices)
 
 
@@ -30,11 +30,11 @@ def tables(draw: st.DrawFn) -> tuple[Floats, int]:
 @settings(max_examples=150, deadline=None)
 @given(tables())
 def test_no_choice_is_better(table: tuple[Floats, int]) -> None:
-    costs, most = table
-    found, best = cheapest_columns(costs, most, seconds=30), best_by_trying(costs, most)
+    costs, upper = table
+    found, best = cheapest_columns(costs, upper, seconds=30), best_by_trying(costs, upper)
     assert found.total == pytest.approx(best, rel=0.01)
-    assert found.least <= best * (1 + 1e-9)
-    assert 1 <= len(set(found.columns)) == len(found.columns) <= most
+    assert found.min <= best * (1 + 1e-9)
+    assert 1 <= len(set(found.columns)) == len(found.columns) <= upper
     assert costs[:, list(found.columns)].min(axis=1).sum() == pytest.approx(found.total)
 
 
@@ -43,15 +43,15 @@ def test_a_larger_table_needs_more_than_one_start(seed: int) -> None:
     costs = np.random.default_rng(seed).random((40, 22))
     found, best = cheapest_columns(costs, 5, seconds=60), best_by_trying(costs, 5)
     assert found.total == pytest.approx(best, rel=1e-9)
-    assert 0.8 * best < found.least <= best
+    assert 0.8 * best < found.min <= best
 
 
 def test_without_time_the_bound_says_how_far_the_best_can_be() -> None:
     costs = np.random.default_rng(4).random((30, 18))
     best = best_by_trying(costs, 4)
     found = cheapest_columns(costs, 4, seconds=0)
-    assert found.least <= best <= found.total
-    assert found.least < found.total
+    assert found.min <= best <= found.total
+    assert found.min < found.total
 
 
 def test_rows_that_no_choice_serves_are_an_error() -> None:

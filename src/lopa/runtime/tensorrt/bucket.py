@@ -1,4 +1,4 @@
-"""One gear of a TensorRT engine: its contexts, and the CUDA graphs of its forward. Knows no request.
+"""One bucket of a TensorRT engine: its contexts, and the CUDA graphs of its forward. Knows no request.
 
 A graph has the addresses of its inputs and outputs in it, and the state of its context. So every set of addresses that
 comes back, of which a forward in parts has one for each part, gets a context and a graph of its own.
@@ -11,13 +11,13 @@ from typing import Any
 from lopa.runtime.cuda.graphs import CaptureError, CudaGraphs
 from lopa.runtime.tensorrt.plan import ProfileContext
 
-MOST_GRAPHS = 8
-"""Of one gear."""
+MAX_GRAPHS = 8
+"""Of one bucket."""
 _log = logging.getLogger(__name__)
 
 
-class GearRunner:
-    """Runs a gear at whatever addresses it is given."""
+class BucketRunner:
+    """Runs a bucket at whatever addresses it is given."""
 
     def __init__(
         self,
@@ -27,7 +27,7 @@ class GearRunner:
         *,
         can_be_captured: bool,
     ) -> None:
-        """`new_context` makes a context that knows the shapes of the gear; raises what it raises.
+        """`new_context` makes a context that knows the shapes of the bucket; raises what it raises.
 
         `has_room` says whether the GPU has memory for one more.
         """
@@ -40,7 +40,7 @@ class GearRunner:
         """The one that was begun longest ago first."""
 
     def enqueue(self, addresses: Mapping[str, int]) -> None:
-        """Put a forward in the queue, in which none of this gear at other addresses is. Raises EngineFailedError."""
+        """Put a forward in the queue, in which none of this bucket at other addresses is. Raises EngineFailedError."""
         forward = next((each for each in self._forwards if each.addresses == addresses), None)
         if forward is None:
             forward = _Forward(self._context_for_new(), dict(addresses), self._graphs, self._can_be_captured)
@@ -56,7 +56,7 @@ class GearRunner:
     def _context_for_new(self) -> ProfileContext:
         if self._unused:
             return self._unused.pop()
-        if len(self._forwards) < MOST_GRAPHS and self._has_room():
+        if len(self._forwards) < MAX_GRAPHS and self._has_room():
             return self._new_context()
         oldest = self._forwards.pop(0)
         oldest.free_graph()  # before its context is told other addresses
@@ -100,4 +100,4 @@ class _Forward:
         except CaptureError as error:
             # E.g. a layer that waits for the GPU. Such a forward is slower, and as right as before.
             self._can_be_captured = False
-            _log.warning("a gear runs without a CUDA graph: %s", error)
+            _log.warning("a bucket runs without a CUDA graph: %s", error)
