@@ -127,7 +127,7 @@ $(RAY)/ready: $(SOURCES)
 DOCS := .venv-docs
 .PHONY: docs
 docs: $(DOCS)/ready
-	$(DOCS)/bin/sphinx-build --fail-on-warning --keep-going --nitpicky --quiet docs out/docs
+	$(DOCS)/bin/sphinx-build --fail-on-warning --keep-going --quiet docs out/docs
 	@echo "The site is in out/docs/index.html."
 
 $(DOCS)/ready: $(SOURCES)

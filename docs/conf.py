@@ -21,6 +21,7 @@ default_role = "code"  # `name` in docstrings
 myst_heading_anchors = 4  # #anchors of headings, as forges make them
 myst_enable_extensions = ["colon_fence"]
 autodoc_member_order = "bysource"
+python_use_unqualified_type_names = True
 autodoc_typehints = "signature"
 napoleon_use_ivar = True
 html_theme = "furo"
