@@ -109,7 +109,7 @@ def test_the_walks_name_files_in_order() -> None:
 def test_docstrings_cite_what_the_specification_has() -> None:
     sections = dict(re.findall(r"^## (\d+)\. .+\n((?:.|\n)+?)(?=^## |\Z)", LOPA, re.MULTILINE))
     quirks = re.findall(r"^(\d+)\. ", sections["9"], re.MULTILINE)
-    citing = [path for path in SOURCES if "docs/lopa.md" in text_of(path) and path != Path(__file__)]
+    citing = [path for path in SOURCES if "docs/reference/algorithm.md" in text_of(path) and path != Path(__file__)]
     assert len(citing) >= 10
     cited = 0
     for path in citing:

@@ -36,6 +36,7 @@ def test_an_explanation_is_short() -> None:
         assert len(entry.split()) <= 60, entry
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/decoding.md", "docs/buckets.md", "docs/tensorrt.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/concepts/decoding.md", "docs/how-to/engines.md",
+"docs/how-to/engines.md"])
 def test_pages_lead_to_it(page: str) -> None:
     assert "glossary.md)" in (PROJECT / page).read_text(encoding="utf-8")

@@ -1,4 +1,5 @@
-"""Every type that a public signature names is public itself: exported by lopa, and listed in docs/public-api.md."""
+"""Every type that a public signature names is public itself: exported by lopa, and listed in
+docs/reference/python.md."""
 
 import dis
 import inspect
@@ -15,7 +16,7 @@ import lopa
 PAGE = (Path(__file__).resolve().parents[1] / "docs" / "public-api.md").read_text(encoding="utf-8")
 PUBLIC = {name: getattr(lopa, name) for name in lopa.__all__}
 OPAQUE = {"Manifest", "Session", "Step"}
-"""Exported to be named in annotations; docs/public-api.md says which of their members are public."""
+"""Exported to be named in annotations; docs/reference/python.md says which of their members are public."""
 
 
 def lopa_types(annotation: Any) -> Iterator[type]:

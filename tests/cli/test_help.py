@@ -31,7 +31,7 @@ def test_help_lists_every_command_in_full_and_in_order(columns: int) -> None:
         assert all(help_text in flat for help_text in commands.values())
     for code in ("0 ", "1 ", "2 ", "3 ", "70 ", "130 ", "141 "):
         assert re.search(rf"^  {code} +\S", text, re.MULTILINE)
-    assert "docs/glossary.md" in flat
+    assert "docs/reference/glossary.md" in flat
 
 
 def test_every_command_is_there_and_has_the_common_options() -> None:

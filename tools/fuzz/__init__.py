@@ -1,1 +1,1 @@
-"""The fuzzer: altered input of every kind against the program (docs/fuzzing.md)."""
+"""The fuzzer: altered input of every kind against the program (tools/fuzz/README.md)."""

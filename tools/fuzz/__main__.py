@@ -1,4 +1,4 @@
-"""python -m tools.fuzz: the fuzzer as a program (docs/fuzzing.md)."""
+"""python -m tools.fuzz: the fuzzer as a program (tools/fuzz/README.md)."""
 
 from tools.fuzz.run import main
 

@@ -10,7 +10,7 @@ from typing import Literal, get_args
 from lopa.runtime.errors import CheckFailedError, LopaError
 
 Class = Literal["typed", "same", "fine", "differ", "foreign", "hang", "memory", "crash"]
-"""What a case can become (docs/fuzzing.md says what each means)."""
+"""What a case can become (tools/fuzz/README.md says what each means)."""
 CLASSES: tuple[Class, ...] = get_args(Class)
 _PROJECT_FOLDERS = ("runtime", "export", "cli", "bench", "serve", "plugins", "tiny", "tools")
 VERIFY_SECONDS = 40

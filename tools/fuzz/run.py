@@ -2,7 +2,8 @@
 
 Usage: python -m tools.fuzz [--cases N] [--seed N] [--kind K]... [--jobs N] [--only "kind seed"] [--keep DIR]
 
-docs/fuzzing.md says what is mutated, what the classes mean and how a kind is added. Exit code 1 when a case was bad.
+tools/fuzz/README.md says what is mutated, what the classes mean and how a kind is added. Exit code 1 when a case was
+bad.
 """
 
 import json

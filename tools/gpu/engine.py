@@ -37,5 +37,5 @@ def engine_of_bundle(bundle: Path, number: int, seconds: float) -> None:
             raise CheckFailedError(
                 f"lopa-export {arguments[0]} ended with {done.returncode}: {said}",
                 expected="an engine whose tokens are right",
-                remedy="run the command by hand (docs/tensorrt.md, Troubleshooting)",
+                remedy="run the command by hand (docs/how-to/engines.md, Troubleshooting)",
             )

@@ -6,7 +6,7 @@ Usage: python -m tools.gpu.report --out DIR [--work DIR] [--device cuda:N] [--dt
 Makes a checkpoint with random weights and its bundle in the work folder (31 GB for dream-7b, 15 more for each further
 dtype), and writes gpu.json and gpu.md to DIR after every result, so that a run that is cut off leaves what it had. With
 the same work folder the next run goes on: folders are used again, and results stay until their stage runs again.
-docs/gpu-report.md says more.
+tools/gpu/README.md says more.
 """
 
 import math

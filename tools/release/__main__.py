@@ -1,4 +1,4 @@
-"""python -m tools.release: build, check, describe and try a release. It uploads nothing (docs/releasing.md)."""
+"""python -m tools.release: build, check, describe and try a release. It uploads nothing (tools/release/README.md)."""
 
 import os
 import re

@@ -129,8 +129,8 @@ class _Commands(click.Group):
             formatter.write_dl(_EXIT_CODES)
         formatter.write_paragraph()
         formatter.write_text(
-            "lopa-export COMMAND --help describes a command; docs/glossary.md explains the words, and "
-            "docs/command-line.md what all commands have in common."
+            "lopa-export COMMAND --help describes a command; docs/reference/glossary.md explains the words, and "
+            "docs/reference/commands.md what all commands have in common."
         )
 
 

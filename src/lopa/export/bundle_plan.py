@@ -36,7 +36,7 @@ class BundleChoices:
     stages: int = 1
     """Above 1: also the standard graphs of a pipeline of so many stages, over the same weights."""
     plugins: bool = False
-    """True to use the functions of domain `lopa` in the standard graphs (docs/plugins.md)."""
+    """True to use the functions of domain `lopa` in the standard graphs (docs/how-to/engines.md)."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
     """Decoding options by name, in place of those that the checkpoint was trained for."""
     chat_template: Path | None = None

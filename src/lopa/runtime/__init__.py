@@ -1,7 +1,7 @@
 """Open bundles, run their engines and decode with LoPA. Needs neither torch, transformers nor onnx.
 
-The public names are those of `lopa` (docs/public-api.md). They can be imported from here too, and are loaded when they
-are first used, so that a module of this package loads what it needs itself and nothing else.
+The public names are those of `lopa` (docs/reference/python.md). They can be imported from here too, and are loaded when
+they are first used, so that a module of this package loads what it needs itself and nothing else.
 """
 
 import os

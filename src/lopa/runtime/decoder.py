@@ -101,9 +101,9 @@ class Decoder:
         """Open the bundle at `path` on devices ("cpu", "cpu:0-3", "cuda:0", "numpy") that share the branches.
 
         `threads` of each device; None lets the device choose. With several devices, or one named as cores, a device
-        that takes longer than `device_timeout` seconds for a forward is given up (docs/devices.md). With
+        that takes longer than `device_timeout` seconds for a forward is given up (docs/how-to/devices.md). With
         `grammar_limits` the grammars of requests are prepared in a helper process within these limits, as servers need
-        it (docs/grammars.md); without, in this process, within the library's own.
+        it (docs/how-to/structured-output.md); without, in this process, within the library's own.
 
         `defaults` of decoding options and `chat_template` take the place of the bundle's own; requests override them.
 
@@ -213,11 +213,11 @@ class Decoder:
         """Decode prompts; results come in the same order, each as soon as it and those before it are done.
 
         A PromptRequest is decoded by its own config, other prompts by `config` (None: the bundle's own) with `options`
-        changed. `parallel` requests share every forward; the answers do not depend on it (docs/engine.md). `on_step` is
-        called after every step with the number of its prompt, from 0, and the step; an error that it raises ends that
-        prompt, and the iterator raises it. Raises BadInputError at once for wrong options and for one prompt where
-        several are meant. The iterator raises as `stream` does at the first prompt that cannot be used, and for a
-        `parallel` that is no number from 1 to MAX_PARALLEL.
+        changed. `parallel` requests share every forward; the answers do not depend on it (docs/reference/python.md).
+        `on_step` is called after every step with the number of its prompt, from 0, and the step; an error that it
+        raises ends that prompt, and the iterator raises it. Raises BadInputError at once for wrong options and for one
+        prompt where several are meant. The iterator raises as `stream` does at the first prompt that cannot be used,
+        and for a `parallel` that is no number from 1 to MAX_PARALLEL.
         """
         check_prompts(prompts)
         check_callback(on_step)

@@ -58,9 +58,9 @@ class Engine:
     """Decodes the requests of any number of threads with one decoder, which nothing else uses meanwhile.
 
     Requests join at the next round in the order in which they came, as soon as fewer than `max_num_seqs` run. A
-    result is the same whatever else runs (docs/engine.md says how far). Every handle ends: with a result, with its request's own
-    error, or, when the device fails, with an EngineFailedError. Closing cancels what has not ended, draining waits for
-    it. Every method may be called from any thread.
+    result is the same whatever else runs (docs/reference/python.md says how far). Every handle ends: with a result,
+    with its request's own error, or, when the device fails, with an EngineFailedError. Closing cancels what has not
+    ended, draining waits for it. Every method may be called from any thread.
     """
 
     @accept_former_arguments(_RENAMED)

@@ -1,4 +1,4 @@
-"""Where rows that are equal on several branches are computed once (docs/decoding.md, "Rows that branches share").
+"""Where rows that are equal on several branches are computed once (docs/concepts/decoding.md, "Caches").
 
 As one window they are fewer rows to multiply with the weights, but every row's attention goes over all of them. Which
 weighs more is known from the cost table of the device, or else estimated from the sizes of the model. Knows no tokens.
@@ -14,7 +14,7 @@ MIN_SAVED = 0.05
 """Share of a forward's time that has to be saved: less is within the error of an estimate."""
 ATTENTION = 2.0
 """How many operations of a product with float32 weights take as long as one of attention (measured:
-docs/measurements/cpu-shared-rows.md)."""
+docs/measurements/cpu.md)."""
 INTEGER = 3.0
 """How many operations of a product with integer weights take as long as one with float32 weights (measured there)."""
 

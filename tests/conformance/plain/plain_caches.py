@@ -1,7 +1,8 @@
 """Predictions of a model in a round, by the definition of each cache, without the runtime's windows.
 
 Exact caches have no definition but the sequence itself: one pass over all of it, nothing kept. The others are
-approximations, and this is what they are (docs/models.md, "Caches"): which keys and values are computed in a round, and
+approximations, and this is what they are (docs/concepts/decoding.md, "Caches"): which keys and values are computed in a
+round, and
 from which round those come that are not.
 """
 

@@ -1,7 +1,7 @@
 """WeDLM's loop written out plainly over a network of transformers, in float64.
 
-From what is known of the published code (docs/models.md), without a cache: every step computes the whole sequence anew,
-causal in the order of its rows. Nothing of ours is used.
+From what is known of the published code (docs/how-to/export.md), without a cache: every step computes the whole
+sequence anew, causal in the order of its rows. Nothing of ours is used.
 """
 
 from dataclasses import dataclass

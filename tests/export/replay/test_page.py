@@ -1,4 +1,5 @@
-"""The commands of docs/polygraphy.md, as they stand there: run in one folder, or their options held against --help."""
+"""The commands of docs/how-to/engines.md, as they stand there: run in one folder, or their options held against
+--help."""
 
 import os
 import re

@@ -180,7 +180,7 @@ REQUIRED = {
 
 @pytest.mark.parametrize("record", REQUIRED)
 def test_bundles_of_earlier_versions_stay_readable(record: str) -> None:
-    """A field that is added to the schema has a default, as docs/public-api.md promises."""
+    """A field that is added to the schema has a default, as docs/reference/python.md promises."""
     assert manifest.SCHEMA_VERSION == 2, "list the required fields of the new schema"
     found = {field.name: field.required for field in msgspec.structs.fields(getattr(manifest, record))}
     assert [name for name, required in found.items() if required] == REQUIRED[record].split()

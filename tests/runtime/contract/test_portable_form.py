@@ -1,4 +1,5 @@
-"""The contract's arrays folded into the portable form and back, against what docs/contract.md says of each number."""
+"""The contract's arrays folded into the portable form and back, against what docs/concepts/contract.md says of each
+number."""
 
 from itertools import product
 

@@ -1,4 +1,4 @@
-"""docs/gpu-report.md lists every wheel that a machine with torch and without a network may lack."""
+"""tools/gpu/README.md lists every wheel that a machine with torch and without a network may lack."""
 
 import importlib.metadata
 import re

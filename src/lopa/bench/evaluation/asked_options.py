@@ -13,7 +13,7 @@ from lopa.runtime.errors import BadInputError
 _LENGTHS = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
 _TAKEN = ("top_p", "top_k", "seed")
 OPTIONS = "lopa"
-"""The field with options that only we have, as in requests over HTTP (docs/serving.md)."""
+"""The field with options that only we have, as in requests over HTTP (docs/how-to/serve.md)."""
 _KNOWN = ("until", "do_sample", "temperature", *_LENGTHS, *_TAKEN, OPTIONS)
 _REMEDY = "change generation_kwargs in the task, or --gen_kwargs"
 

@@ -2,7 +2,7 @@
 
 Prompts, shots and stops are those of lm-eval's tasks gsm8k, humaneval and mbpp, which the published scripts run; `chat`
 is what they do with --apply_chat_template --fewshot_as_multiturn, and of humaneval the prompt of the DiffuCoder
-scripts. What is known of them and what is not: docs/evaluation.md. Pure but for reading files; runs no code.
+scripts. What is known of them and what is not: docs/how-to/measure.md. Pure but for reading files; runs no code.
 """
 
 from collections.abc import Callable, Mapping, Sequence

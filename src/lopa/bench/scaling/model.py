@@ -1,4 +1,4 @@
-"""Replays the steps of a real decode on another number of devices (docs/scaling.md).
+"""Replays the steps of a real decode on another number of devices (docs/measurements/scale.md).
 
 Pure: it knows numbers only, and neither measures nor knows where the costs come from.
 """

@@ -82,7 +82,7 @@ class _Asked:
 @click.option(
     "--prompts",
     type=click.Path(path_type=Path),
-    help='JSON lines, - for standard input: {"prompt": text} and more (docs/batches.md).',
+    help='JSON lines, - for standard input: {"prompt": text} and more (docs/how-to/prompt-files.md).',
 )
 @click.option(
     "--output", type=click.Path(path_type=Path), help="Results of --prompts as JSON lines [default: standard output]."

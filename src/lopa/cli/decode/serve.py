@@ -116,7 +116,7 @@ def command(
     access_log: bool | None,
     log_format: LogFormat,
 ) -> int:
-    """Answer over HTTP as OpenAI's API does, until SIGTERM, SIGHUP or Ctrl-C (docs/serving.md).
+    """Answer over HTTP as OpenAI's API does, until SIGTERM, SIGHUP or Ctrl-C (docs/how-to/serve.md).
 
     Then no more requests are taken, and the process ends when those that it has are answered; a second SIGTERM or
     Ctrl-C ends it at once.

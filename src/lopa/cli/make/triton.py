@@ -66,7 +66,7 @@ def command(
     max_seconds: float | None,
     python_path: str | None,
 ) -> None:
-    """Add BUNDLE to a model repository of NVIDIA's Triton Inference Server (docs/triton.md).
+    """Add BUNDLE to a model repository of NVIDIA's Triton Inference Server (docs/how-to/deploy.md).
 
     What is said here stands in config.pbtxt, where it can be changed.
     """

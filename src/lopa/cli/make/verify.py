@@ -71,7 +71,7 @@ _GATE_TOKENS = 64
     "cases",
     type=_FOLDER,
     metavar="DIR",
-    help="A new folder for the random windows and numpy's answers, which Polygraphy runs (docs/polygraphy.md).",
+    help="A new folder for the random windows and numpy's answers, which Polygraphy runs (docs/how-to/engines.md).",
 )
 def command(
     bundle: Path, checkpoint: Path | None, lora: Path | None, device: str, against: str | None, cases: Path | None
@@ -100,7 +100,7 @@ def command(
         )
     _print_errors(report.errors)
     if cases is not None:
-        click.echo(f"{cases}: the cases and numpy's answers, for Polygraphy (docs/polygraphy.md)")
+        click.echo(f"{cases}: the cases and numpy's answers, for Polygraphy (docs/how-to/engines.md)")
     if not report.ok:
         wrong = [f"{error.output} against {error.reference}" for error in report.errors if not error.ok]
         raise CheckFailedError(
@@ -142,7 +142,7 @@ def _gate(bundle: Bundle, device: str, against: str | None, cases: Path | None) 
         raise CheckFailedError(
             f"{found.folder} on {device} beside {reference}: {counts}",
             expected="the same token wherever the other device prefers one clearly, and statistics within tolerance",
-            remedy="do not use this engine: see docs/tensorrt.md, Troubleshooting, wrong tokens",
+            remedy="do not use this engine: see docs/how-to/engines.md, Troubleshooting, wrong tokens",
         )
     mark_verified_on(found, device)
     click.echo(f"{found.folder}: verified, {counts}, beside {reference}")

@@ -74,8 +74,8 @@ _GOES_WITH = {
     "--devices",
     "counts",
     metavar="1,2,..",
-    help="Steps and tokens per second on so many devices of one core each, beside the model of docs/scaling.md, and "
-    "what it projects for more devices and other links.",
+    help="Steps and tokens per second on so many devices of one core each, beside the model of "
+    "docs/measurements/scale.md, and what it projects for more devices and other links.",
 )
 @click.option(
     "--plot",

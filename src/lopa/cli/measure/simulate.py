@@ -1,4 +1,4 @@
-"""lopa-export simulate: a fleet of replicas under load, from recorded decodes and costs (docs/scale.md)."""
+"""lopa-export simulate: a fleet of replicas under load, from recorded decodes and costs (docs/how-to/measure.md)."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from lopa.runtime.files.output_file import write_whole
 @click.option("--json", "as_json", is_flag=True, help="Print the whole report as JSON instead of tables.")
 @click.option("--plot", type=click.Path(path_type=Path), metavar="PNG", help="Draw tokens and times against the load.")
 def command(scenario: Path, as_json: bool, plot: Path | None) -> None:
-    """Simulate a fleet of replicas that answer over HTTP, as the file SCENARIO describes it (docs/scale.md).
+    """Simulate a fleet of replicas that answer over HTTP, as the file SCENARIO describes it (docs/how-to/measure.md).
 
     It says how many answers come in time at every load, how long they take, what is refused or lost, what a million
     tokens cost, and how many branches serve each load best. The same file gives the same result.

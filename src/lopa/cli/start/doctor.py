@@ -29,7 +29,9 @@ _BESIDE_DEVICES = (
         ("polygraphy", "onnx-graphsurgeon"),
         partial(pip_install, "polygraphy"),
     ),
-    Ability("plugins", "compile our kernels (docs/plugins.md)", ("torch", "triton"), partial(pip_install, "plugins")),
+    Ability(
+        "plugins", "compile our kernels (docs/how-to/engines.md)", ("torch", "triton"), partial(pip_install, "plugins")
+    ),
     Ability(
         "server",
         "serve over HTTP",
@@ -38,19 +40,19 @@ _BESIDE_DEVICES = (
     ),
     Ability(
         "ray",
-        "serve replicas on Ray (docs/ray.md)",
+        "serve replicas on Ray (docs/how-to/deploy.md)",
         ("ray", "starlette", "prometheus-client"),
         partial(pip_install, "ray"),
     ),
     Ability(
         "grammar",
-        "answer by a schema, a regex or a grammar (docs/grammars.md)",
+        "answer by a schema, a regex or a grammar (docs/how-to/structured-output.md)",
         ("llguidance",),
         partial(pip_install, "grammar"),
     ),
     Ability("plot", "plot measurements", ("matplotlib",), partial(pip_install, "plot")),
-    Ability("simulate", "simulate replicas (docs/scale.md)", ("simpy",), partial(pip_install, "simulate")),
-    Ability("lm-eval", "evaluate with lm-eval (docs/evaluation.md)", ("lm_eval",), partial(pip_install, "eval")),
+    Ability("simulate", "simulate replicas (docs/how-to/measure.md)", ("simpy",), partial(pip_install, "simulate")),
+    Ability("lm-eval", "evaluate with lm-eval (docs/how-to/measure.md)", ("lm_eval",), partial(pip_install, "eval")),
     Ability("tests", "run the tests", ("pytest", "hypothesis", "mypy", "ruff"), partial(pip_install, "test")),
 )
 """Abilities that are not about devices."""

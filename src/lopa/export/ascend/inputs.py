@@ -1,6 +1,7 @@
 """The inputs of a portable graph in the shapes of buckets, as ATC wants them: dims with -1, and a tuple for each bucket.
 
-S = B x W and M = R x B x Q are folded (docs/contract.md), so that two buckets can have one tuple. Knows no command line.
+S = B x W and M = R x B x Q are folded (docs/concepts/contract.md), so that two buckets can have one tuple. Knows no
+command line.
 """
 
 import re

@@ -10,7 +10,7 @@ QuantizeLinear, and a float product that ONNX Runtime makes an integer one. Here
 - the product is com.microsoft's MatMulIntegerToFloat, written directly, since the one that ONNX Runtime makes has a
   vector of the weights' zero points, all 0, which costs time.
 
-Does not know which products a model has, nor any weight. Measured: docs/measurements/cpu-int8.md.
+Does not know which products a model has, nor any weight. Measured: docs/measurements/cpu.md.
 """
 
 from collections.abc import Iterator

@@ -1,7 +1,7 @@
 """A pass that multiplies products of rounded rows by the rows' scales where they are added to the residual.
 
 com.microsoft's GatedAdd multiplies and adds in one pass over memory, with the same bits as Mul and Add. Comes after
-lopa.export.cpu_graph.rounded_rows, whose nodes it looks for. Measured: docs/measurements/cpu-int8.md.
+lopa.export.cpu_graph.rounded_rows, whose nodes it looks for. Measured: docs/measurements/cpu.md.
 """
 
 import onnx_ir as ir

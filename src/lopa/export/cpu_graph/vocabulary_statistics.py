@@ -26,7 +26,7 @@ from lopa.runtime.contract import ENTROPY, LOGITS_INDEX, TOP_K, TOPK_IDS, TOPK_L
 
 MIN_VOCABULARY = 65_536
 """Below, what a Scan costs a row may count for more than the cache: of an int8 head (896 inputs) and statistics, in
-docs/measurements/cpu-statistics.md, 8 and 64 rows on two threads took 1.87 and 1.04 times as long at 32,768
+docs/measurements/cpu.md, 8 and 64 rows on two threads took 1.87 and 1.04 times as long at 32,768
 ids, and were 1.01 and 1.33 times faster at 65,536."""
 _BEST_GROUP = 64
 _GROUPS = range(16, 257)

@@ -1,4 +1,4 @@
-"""What in an ONNX graph breaks the rules of the portable dialect (docs/contract.md), node by node.
+"""What in an ONNX graph breaks the rules of the portable dialect (docs/concepts/contract.md), node by node.
 
 A pure function of the model and a table of operators. Values in external files are not read, and the insides of
 subgraphs are not looked at: an operator with a subgraph is itself a violation.

@@ -58,7 +58,7 @@ class PortableLayer(Layer):
 
 
 class PortableForward(LayersWithHead):
-    """One forward in the portable form (docs/contract.md): the contract's inputs and outputs, folded."""
+    """One forward in the portable form (docs/concepts/contract.md): the contract's inputs and outputs, folded."""
 
     layer_type = PortableLayer
 

@@ -253,6 +253,6 @@ def _cannot_build(received: str, messages: Messages) -> BadInputError:
     return BadInputError(
         received + last_messages(messages),
         expected="a graph, types and buckets that TensorRT has kernels for, and memory for the largest bucket",
-        remedy="see docs/tensorrt.md, Troubleshooting: free memory of the GPU, plan smaller buckets "
+        remedy="see docs/how-to/engines.md, Troubleshooting: free memory of the GPU, plan smaller buckets "
         "(lopa-export plan --memory), build for other GPUs, or export in another dtype",
     )

@@ -179,7 +179,7 @@ def engine_from_job(
 
 
 def _check_has_gpu_to_strip(target: EngineTarget) -> None:
-    """What else needs no GPU asks for one then: seen with 1.7.1 (docs/tensorrt.md)."""
+    """What else needs no GPU asks for one then: seen with 1.7.1 (docs/how-to/engines.md)."""
     try:
         cuda_device(0)
     except MissingBackendError as error:

@@ -53,7 +53,7 @@ def check_parser_takes(model: onnx.ModelProto, name: str) -> None:
     if found:
         raise BadInputError(
             f"{name} has {len(found)} places that TensorRT's parser refuses: {'; '.join(map(str, found[:3]))}",
-            expected="a graph of operators, types and shapes that it has (docs/tensorrt.md)",
+            expected="a graph of operators, types and shapes that it has (docs/how-to/engines.md)",
             remedy=found[0].mend,
         )
 

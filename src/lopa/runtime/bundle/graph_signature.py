@@ -1,4 +1,4 @@
-"""What a graph's inputs and outputs must be for its manifest: names, types and shapes (docs/contract.md).
+"""What a graph's inputs and outputs must be for its manifest: names, types and shapes (docs/concepts/contract.md).
 
 As the graph has them, with dynamic axes, and as arrays of one forward. Knows no engine: what an opened graph says of
 itself is handed in.

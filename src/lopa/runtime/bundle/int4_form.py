@@ -1,8 +1,8 @@
 """Whether a CPU multiplies with int4 matrices packed or unpacked to int8: by what a user asks, else by free memory.
 
-Unpacked they are faster (docs/devices.md) and take a byte for each weight, twice the packed form. All sessions of a
-process on one bundle get the same form, so that devices which share branches compute alike. Knows the machine's memory,
-no engine.
+Unpacked they are faster (docs/how-to/devices.md) and take a byte for each weight, twice the packed form. All sessions
+of a process on one bundle get the same form, so that devices which share branches compute alike. Knows the machine's
+memory, no engine.
 """
 
 import logging

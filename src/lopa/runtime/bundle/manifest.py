@@ -28,7 +28,8 @@ from lopa.runtime.plan import DecodingPlan
 SCHEMA_VERSION = 2
 MANIFEST_NAME = "manifest.json"
 Dialect = Literal["standard", "portable"]
-"""How a graph is written (docs/contract.md): ai.onnx 23 in the contract's shapes, or 17 in the portable form."""
+"""How a graph is written (docs/concepts/contract.md): ai.onnx 23 in the contract's shapes, or 17 in the portable
+form."""
 
 PREDICTION_SHIFTS = {
     "dream": 1,
@@ -142,7 +143,8 @@ class TensorRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
 
 class Quantization(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """How the matrices with integer types were quantized: value = integer x scale, no zero point (docs/bundles.md).
+    """How the matrices with integer types were quantized: value = integer x scale, no zero point
+    (docs/reference/bundle.md).
 
     The embedding, norms and biases never are.
     """
@@ -218,7 +220,8 @@ class Manifest(Record, frozen=True, forbid_unknown_fields=True, kw_only=True, om
     cpu_graphs: Annotated[list[CpuGraph], Meta(max_length=4096)] = msgspec.field(default_factory=list)
     """Twins of `graph` and of those of stages, where there is a faster form for ONNX Runtime on a CPU."""
     plugins: list[str] = msgspec.field(default_factory=list)
-    """Functions of domain `lopa` in `graph` and those of stages (docs/plugins.md); any backend may run their bodies."""
+    """Functions of domain `lopa` in `graph` and those of stages (docs/how-to/engines.md); any backend may run their
+    bodies."""
     defaults: Annotated[
         dict[str, bool | int | float | str | list[str] | dict[str, bool | int | float | str]],
         Meta(max_length=len(DEFAULT_OPTIONS)),

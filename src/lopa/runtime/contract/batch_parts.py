@@ -51,8 +51,8 @@ def rows_are_shared(batch: WindowBatch, slot: int, count: int) -> bool:
 
     A row depends on the prefix, which all branches share, and on the rows that it sees, through all layers. So the rows
     are the same when they see nothing behind themselves, and when tokens, positions and mask up to there are equal on
-    all branches: what the block-causal window makes of rows to be cached (docs/decoding.md). Another device, or another
-    number of branches in the forward, may still round them differently.
+    all branches: what the block-causal window makes of rows to be cached (docs/concepts/decoding.md). Another device,
+    or another number of branches in the forward, may still round them differently.
     """
     mask = batch.window_mask[slot, :, :count]
     if mask[:, :, count:].any():

@@ -1,4 +1,4 @@
-"""The contract's arrays as a graph of the portable dialect takes and gives them, and back (docs/contract.md).
+"""The contract's arrays as a graph of the portable dialect takes and gives them, and back (docs/concepts/contract.md).
 
 The windows of a request's branches lie one behind the other: S = B x W rows, no row seeing another branch's, and the
 M = R x B x Q wanted rows are one list. No array has more than 4 axes and masks are finite floats that are added. Knows

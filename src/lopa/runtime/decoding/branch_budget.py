@@ -1,4 +1,4 @@
-"""How many branches the next round should verify: branches="auto" (docs/decoding.md, "Branches that pay").
+"""How many branches the next round should verify: branches="auto" (docs/how-to/choose-a-strategy.md).
 
 A lookahead branch brings tokens and costs time. The budget knows what a forward costs on this device (a cost table) and
 learns, round by round, what each number of branches would have brought; it asks for the number with the most expected

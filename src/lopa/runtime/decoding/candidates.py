@@ -1,6 +1,6 @@
 """From a forward's statistics to one candidate token per position, with its probability and confidence.
 
-The published rules are those of docs/lopa.md, section 3.
+The published rules are those of docs/reference/algorithm.md, section 3.
 """
 
 from dataclasses import replace

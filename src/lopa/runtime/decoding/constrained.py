@@ -1,4 +1,5 @@
-"""A grammar's part in a round: which candidates may stand, and how far a round may unmask (docs/grammars.md).
+"""A grammar's part in a round: which candidates may stand, and how far a round may unmask
+(docs/how-to/structured-output.md).
 
 Before the first masked position every token was read and is allowed; behind it tokens are provisional. The run that
 begins at the first masked position is exact: each of its tokens is one that the grammar allows behind those before it,

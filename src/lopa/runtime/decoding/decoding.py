@@ -1,4 +1,5 @@
-"""One request being decoded: LoPA's loop (docs/lopa.md, section 6; D2F, threshold and vanilla are its special cases).
+"""One request being decoded: LoPA's loop (docs/reference/algorithm.md, section 6; D2F, threshold and vanilla are its
+special cases).
 
 Knows token ids only: no tokenizer, no text, no file.
 """

@@ -1,4 +1,5 @@
-"""A round of one request: score the branches, pick the winner, unmask, spawn (docs/lopa.md, section 6 E to K)."""
+"""A round of one request: score the branches, pick the winner, unmask, spawn (docs/reference/algorithm.md, section 6 E
+to K)."""
 
 import math
 from collections.abc import Sequence

@@ -3,7 +3,7 @@
 
 Beside the state that a strategy has reached, a forward computes drafts of its next states, a branch each. Where the
 strategy, by the answers to one state, arrives at another that was computed too, it goes on from there
-(docs/decoding.md, "The same tokens in fewer forwards").
+(docs/concepts/decoding.md, "Exact speculative decoding").
 """
 
 from collections.abc import Sequence

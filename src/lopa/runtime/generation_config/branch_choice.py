@@ -48,7 +48,7 @@ def branch_choice(options: Options, devices: Sequence[str]) -> BranchChoice:
     if len(devices) > 1:
         return BranchChoice(min(len(devices), MAX_BRANCHES), "one for each CPU device, which verify them side by side")
     return BranchChoice(
-        1, "on a CPU a forward with more branches costs more than it brings (docs/decoding.md, Branches that pay)"
+        1, "on a CPU a forward with more branches costs more than it brings (docs/how-to/choose-a-strategy.md)"
     )
 
 

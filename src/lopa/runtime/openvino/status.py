@@ -19,7 +19,7 @@ def find_devices(family: str) -> list[DeviceStatus]:
     for name in core.available_devices:
         device = f"{family}:{name}"
         bf16 = "BF16" in map(str, core.get_property(name, "OPTIMIZATION_CAPABILITIES"))
-        ran = "" if name == "CPU" else ", never run by us (docs/openvino.md)"
+        ran = "" if name == "CPU" else ", never run by us (docs/how-to/devices.md)"
         also = f"; {device}:bf16 too, rounded, and {device}:auto, the faster" if bf16 else ""
         devices.append(DeviceStatus(device, f"ready (OpenVINO {openvino.__version__.split('-')[0]}){also}{ran}"))
     return devices

@@ -3,10 +3,11 @@
 Knows who computed which branch, how committed rows reach the devices that did not, and what to do when a device fails.
 Does not know what kind of session a device has, nor any decoding rule.
 
-The protocol is LoPA-Dist's in two phases (docs/lopa.md, section 10). Forward: every device computes its branches and
-holds their new rows. Commit: the winner's rows go from the device that has them to the others, which append them; the
-next forward of a device queues behind its append, so the transfer runs beside the caller's work. Where the rows are the
-same on every branch (lopa.runtime.contract.batch_parts) each device commits its own instead, and nothing is sent.
+The protocol is LoPA-Dist's in two phases (docs/reference/algorithm.md, section 10). Forward: every device computes its
+branches and holds their new rows. Commit: the winner's rows go from the device that has them to the others, which
+append them; the next forward of a device queues behind its append, so the transfer runs beside the caller's work. Where
+the rows are the same on every branch (lopa.runtime.contract.batch_parts) each device commits its own instead, and
+nothing is sent.
 """
 
 import logging

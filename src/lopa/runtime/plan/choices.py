@@ -52,4 +52,5 @@ GRAMMARS = ("json_schema", "regex", "grammar")
 """Options that constrain the answer's form; at most one is given."""
 MAX_GRAMMAR_CHARACTERS = 2**18
 PUBLISHED_STEP_LIMIT = 1001
-"""Step after which the published D2F loop gives up; its LoPA loop would go on for ever (docs/lopa.md, quirk 3)."""
+"""Step after which the published D2F loop gives up; its LoPA loop would go on for ever (docs/reference/algorithm.md,
+quirk 3)."""

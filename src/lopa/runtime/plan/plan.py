@@ -74,7 +74,7 @@ class DecodingPlan:
     """Steps after which the published loop ends, whatever is left."""
     overwrites_unmasked: bool
     """Whether a rule that fills so many positions a step takes unmasked ones where too few are masked, as the published
-    loops do (docs/models.md)."""
+    loops do (docs/concepts/decoding.md)."""
 
     def __getattr__(self, name: str) -> Any:
         """Return an option by its former name, with a DeprecationWarning."""

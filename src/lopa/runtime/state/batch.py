@@ -23,7 +23,7 @@ from lopa.runtime.state.windows import SharedRows, Windows
 Pays = Callable[[Windows, int, int], bool]
 """Whether to compute windows as one of so many rows, of which so many are wanted."""
 MAX_PADDING = 0.25
-"""Padding that a forward may have, as a share of its real rows (measured: docs/engine.md)."""
+"""Padding that a forward may have, as a share of its real rows (measured: docs/measurements/serving.md)."""
 
 
 def groups_from_windows(windows: Sequence[Windows], max_padding: float) -> tuple[tuple[int, ...], ...]:

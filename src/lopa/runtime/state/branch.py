@@ -1,4 +1,5 @@
-"""A branch: one hypothesis of the sequence, its blocks and its tokens (docs/lopa.md, sections 1 and 4)."""
+"""A branch: one hypothesis of the sequence, its blocks and its tokens (docs/reference/algorithm.md, sections 1 and
+4)."""
 
 import math
 from dataclasses import dataclass, replace
@@ -174,7 +175,7 @@ def without_rows_after_end(branch: Branch, ends: tuple[int, ...]) -> Branch:
     """Return `branch` up to its first unmasked end of text: the answer ends there at the latest.
 
     The last block becomes shorter, later ones go. What is left no longer sees the rows that went, so confidences
-    change a little (docs/decoding.md has the measured effect on score and speed).
+    change a little (docs/concepts/decoding.md has the measured effect on score and speed).
     """
     prompt = branch.layout.prompt
     found = is_end(branch.tokens[prompt:], ends) & branch.unmasked[prompt:]

@@ -2,7 +2,8 @@
 
 Models differ in where their blocks begin. Dream, LLaDA and D2F count them from the end of the prompt, which is a block
 of its own. SDAR, Fast-dLLM v2 and Stable-DiffCoder count them from position 0: the prompt is as many whole blocks, and
-what is left of it lies decided inside the first block to generate. WeDLM has one block, which slides (docs/models.md).
+what is left of it lies decided inside the first block to generate. WeDLM has one block, which slides
+(docs/concepts/decoding.md).
 """
 
 from dataclasses import dataclass

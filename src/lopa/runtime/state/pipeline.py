@@ -1,4 +1,5 @@
-"""D2F's pipeline of blocks: how blocks open and fall due, and the branches of the next round (docs/lopa.md, section 4).
+"""D2F's pipeline of blocks: how blocks open and fall due, and the branches of the next round
+(docs/reference/algorithm.md, section 4).
 
 A branch between two rounds is in one canonical form, which `settled` and `branches_of_round` give it: read by its
 grammar, cut behind its end of text, its next block open.

@@ -1,4 +1,4 @@
-"""How the grammar of a branch reads its unmasked tokens (docs/grammars.md)."""
+"""How the grammar of a branch reads its unmasked tokens (docs/how-to/structured-output.md)."""
 
 from dataclasses import replace
 

@@ -11,7 +11,7 @@ one of them would be the very token that is judged, and the others stand twice t
 
 What it answers is what a forward of the same branch with that one position masked would, as far as the shadow row
 itself reads: other rows, and cached ones, have seen the token, and what they have made of it is read in every layer
-but the first (docs/decoding.md, "Taking back", has how much that is).
+but the first (docs/concepts/decoding.md, "Remasking", has how much that is).
 """
 
 from dataclasses import replace

@@ -7,7 +7,7 @@ whole sequence: rows are kept for a while although they would have to change, an
 A block's rows are those that speak of its positions. Where a row predicts the next position, they include the row
 before the block, which speaks of its first position: it is computed in every round, so that what it says is as fresh as
 what the others say. (Fast-dLLM's code for Dream keeps that row, and unmasks the first position in the block's first
-round, however unsure it is.) See docs/lopa.md, section 2.
+round, however unsure it is.) See docs/reference/algorithm.md, section 2.
 """
 
 from collections.abc import Callable, Mapping
@@ -221,7 +221,8 @@ def masked_among(branch: Branch, positions: Int64) -> Bool:
 def asked_positions(branch: Branch, plan: DecodingPlan) -> Int64:
     """Return the positions whose candidates a round wants, ascending: the masked ones of all blocks that were opened.
 
-    The published rules that unmask so many a step also ask about unmasked ones (docs/models.md, "Published quirks").
+    The published rules that unmask so many a step also ask about unmasked ones (docs/reference/algorithm.md, section
+    12).
     """
     if plan.overwrites_unmasked:
         spans = [np.arange(block.start, block.end) for block in branch.active]

@@ -1,4 +1,4 @@
-"""The record of a strategy: five stages, its traits and its own options (docs/decoding.md, "Five stages").
+"""The record of a strategy: five stages, its traits and its own options (docs/concepts/decoding.md, "Five stages").
 
 A step of a round goes through the stages in this order:
 
@@ -349,7 +349,7 @@ class Strategy:
     confidence: Callable[[Mapping[str, Any]], Confidence] | None = None
     """What ranks positions, from the strategy's own options; None: the option `confidence` says so."""
     overwrites_unmasked: bool = True
-    """Whether the published loop overwrites unmasked positions where too few are masked (docs/models.md)."""
+    """Whether the published loop overwrites unmasked positions where too few are masked (docs/concepts/decoding.md)."""
 
     @property
     def default_cache(self) -> str | None:
@@ -407,5 +407,6 @@ def _best(ranks: Floats, among: Bool, count: int) -> Int64:
 
 
 def _best_of_all(ranks: Floats, among: Bool, count: int) -> Int64:
-    """Return the first `count` by rank, and where fewer are `among`, others as torch.topk chooses (docs/models.md)."""
+    """Return the first `count` by rank, and where fewer are `among`, others as torch.topk chooses
+    (docs/concepts/decoding.md)."""
     return indices_of_topk(np.where(among, ranks, -np.inf), min(count, len(ranks)))

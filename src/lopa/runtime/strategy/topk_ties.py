@@ -1,4 +1,5 @@
-"""Which of equal values torch.topk takes, for published rules that depend on it (docs/models.md, "Published quirks").
+"""Which of equal values torch.topk takes, for published rules that depend on it (docs/reference/algorithm.md, section
+12).
 
 SDAR's rules ask for the n best of a block where fewer than n are undecided; the rest have a confidence of minus
 infinity, and the published code overwrites those that torch.topk happens to return. On a CPU that is what selection by

@@ -14,7 +14,7 @@ def find_devices(family: str) -> list[DeviceStatus]:
     except MissingBackendError as error:
         return [DeviceStatus(name, f"needs {library.title} and a GPU for it: {error.received}", is_here=False)]
     try:
-        state = f"{library.title} {version} is here, for {cuda_device(0).name} (docs/tensorrt.md)"
+        state = f"{library.title} {version} is here, for {cuda_device(0).name} (docs/how-to/engines.md)"
     except MissingBackendError:
         state = f"{library.title} {version} is here; engines need a GPU and its driver to run"
     return [DeviceStatus(name, state)]
