@@ -6,7 +6,7 @@ from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parents[2]
 PAGE = PROJECT / "ARCHITECTURE.md"
-_LAYERS = PROJECT / "tools" / "house" / "layers.toml"
+_LAYERS = PROJECT / "tools" / "checks" / "layers.toml"
 _DIAGRAM = re.compile(r"(?<=```mermaid\n).*?(?=```)", re.DOTALL)
 
 Layers = list[list[str]]

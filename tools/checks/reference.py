@@ -36,7 +36,7 @@ def commands() -> str:
 
 
 def decoding_options() -> str:
-    """Return the options of GenerationConfig with flag, type, meaning, default and the strategies that own them."""
+    """Return the options of GenerationConfig with their meaning, default and, for some, strategy or flag."""
     from lopa.cli.options.config import option_flags
     from lopa.runtime.generation_config import OPTIONS, help_texts
     from lopa.runtime.strategy import STRATEGIES
@@ -50,9 +50,10 @@ def decoding_options() -> str:
     for name in OPTIONS:
         text, _, default = texts.get(name, "").removesuffix("]").partition("  [default: ")
         only = f" Strategy: {', '.join(owners[name])}." if name in owners else ""
-        flag = f"`{flags[name].opts[0]}`" if name in flags else ""
-        rows.append((f"`{name}`", flag, text + only, default))
-    return table(("option", "flag", "meaning", "default"), rows)
+        flag = flags[name].opts[0]
+        other = "" if flag == f"--{name.replace('_', '-')}" else f" Flag: `{flag}`."
+        rows.append((f"`{name}`", text + only + other, default))
+    return table(("option", "meaning", "default"), rows)
 
 
 def http_routes() -> str:
