@@ -13,7 +13,7 @@ import pytest
 
 import lopa
 
-PAGE = (Path(__file__).resolve().parents[1] / "docs" / "public-api.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).resolve().parents[1] / "docs" / "reference" / "python.md").read_text(encoding="utf-8")
 PUBLIC = {name: getattr(lopa, name) for name in lopa.__all__}
 OPAQUE = {"Manifest", "Session", "Step"}
 """Exported to be named in annotations; docs/reference/python.md says which of their members are public."""

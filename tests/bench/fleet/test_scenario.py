@@ -152,7 +152,7 @@ def test_decodes_that_cannot_be_are_refused(folder: Path, old: str, new: str, sa
 
 
 def test_the_example_of_the_page_can_be_used(folder: Path) -> None:
-    page = (ROOT / "docs" / "scale.md").read_text()
+    page = (ROOT / "docs" / "how-to" / "measure.md").read_text()
     example = page.partition("```json\n")[2].partition("```")[0]
     decodes = decodes_of([decode([64, 32]), decode([64], branches=4)])
     (folder / "decodes.json").write_bytes(text_of_decodes(decodes))
