@@ -319,7 +319,7 @@ def test_an_engine_opened_by_itself_closes_its_decoder(tiny_bundle: Path, prompt
         assert engine.submit(prompt, engine.config(max_new_tokens=4)).result(WAIT).tokens > 0
     with pytest.raises(EngineFailedError, match="used after close"):
         next(iter(engine._decoder.stream(prompt)))
-    with pytest.raises(BadInputError, match="slots 0"):
+    with pytest.raises(BadInputError, match="max_num_seqs 0"):
         Engine.open(tiny_bundle, max_num_seqs=0)
 
 
@@ -342,7 +342,7 @@ def test_bad_requests_are_refused_when_submitted(decoder: Decoder, arguments: di
 
 
 @pytest.mark.parametrize(
-    "options", [{"max_num_seqs": 0}, {"max_num_seqs": 1.5}, {"queue_limit": -1}, {"prompt_rows": True}]
+    "options", [{"max_num_seqs": 0}, {"max_num_seqs": 1.5}, {"queue_limit": -1}, {"prefix_cache_tokens": True}]
 )
 def test_bad_options_are_refused(decoder: Decoder, options: dict[str, Any]) -> None:
     with pytest.raises(BadInputError, match=next(iter(options))):

@@ -82,8 +82,8 @@ from lopa.runtime.strategy import STRATEGIES, OwnOption, Strategy, register_stra
         ({"remask_limit": 3}, "remask_limit 3 without remask_threshold"),
         ({"strategy": "vanilla", "remask_threshold": 0.5}, "remask_threshold 0.5 with strategy 'vanilla'"),
         ({"strategy": "sequential", "remask_limit": 5}, "remask_limit 5 with strategy 'sequential'"),
-        ({"remask_threshold": 0.5, "reference": True}, "remask_threshold with published True"),
-        ({"strategy": "wino", "reference": True}, "strategy 'wino' with published True"),
+        ({"remask_threshold": 0.5, "reference": True}, "remask_threshold with reference True"),
+        ({"strategy": "wino", "reference": True}, "strategy 'wino' with reference True"),
         (
             {"strategy": "threshold", "remask_threshold": 0.5, "alignment": "sliding", "window": "causal"},
             "remask_threshold with alignment 'sliding'",
@@ -91,7 +91,7 @@ from lopa.runtime.strategy import STRATEGIES, OwnOption, Strategy, register_stra
         ({"strategy": "wino", "alignment": "sliding", "window": "causal"}, "strategy 'wino' with alignment 'sliding'"),
         ({"strategy": "wino", "cache": "sub_block", "sub_block": 8}, "strategy 'wino' with cache 'sub_block'"),
         ({"strategy": "wino", "branches": 4}, "branches 4 with strategy 'wino'"),
-        ({"reference": "yes"}, "published 'yes'"),
+        ({"reference": "yes"}, "reference 'yes'"),
         ({"logprobs": None}, "logprobs None"),
         ({"stop": 5}, "stop 5"),
         ({"stop": ["a", 5]}, "stop ['a', 5]"),
@@ -233,7 +233,7 @@ def test_a_sliding_block_is_unmasked_by_its_score() -> None:
             {**SLIDING, "strategy": "threshold", "cache": "sub_block", "sub_block": 4},
             "cache 'sub_block' with alignment 'sliding'",
         ),
-        ({**SLIDING, "reference": True}, "published True with alignment 'sliding'"),
+        ({**SLIDING, "reference": True}, "reference True with alignment 'sliding'"),
         ({**SLIDING, "entropy_threshold": -1}, "entropy_threshold -1"),
         ({**SLIDING, "distance_penalty": math.nan}, "distance_penalty"),
     ],
@@ -244,7 +244,7 @@ def test_what_a_sliding_block_does_not_have_is_refused(options: dict[str, Any], 
 
 
 def has_option(strategy: Strategy, name: str) -> bool:
-    if name.startswith("take_back"):
+    if name.startswith("remask"):
         return strategy.remask is not None
     return strategy.unmasks_first if name == "unmask_first_masked" else name in {each.name for each in strategy.options}
 

@@ -20,7 +20,7 @@ def server(chat_bundle: Path) -> Iterator[Server]:
     """Four at once and eight waiting; small limits, so that they can be reached."""
     limits = ("--max-tokens", 1024, "--max-branches", 8, "--max-choices", 8, "--max-body", 100_000, "--max-seconds", 50)
     with serving(
-        chat_bundle, "--max_num_seqs", 4, "--queue", 8, *limits, "--keep-alive", 0.05, "--stall", 2
+        chat_bundle, "--max-num-seqs", 4, "--queue", 8, *limits, "--keep-alive", 0.05, "--stall", 2
     ) as started:
         yield started
         code, said = started.stop()

@@ -26,7 +26,7 @@ _KEY = "a-key"
 _TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}Answer:"
 _LIMITS = (
     *(
-        "--max_num_seqs",
+        "--max-num-seqs",
         2,
         "--queue",
         2,

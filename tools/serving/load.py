@@ -207,7 +207,7 @@ def tables_of_report(report: LoadReport) -> list[Table]:
 @click.option("--rounds", type=click.IntRange(min=1), default=3, show_default=True)
 @click.option("--branches", default=1, show_default=True)
 @click.option("--tokens", default=64, show_default=True, help="Maximum number of tokens of an answer.")
-@click.option("--max_num_seqs", default=8, show_default=True)
+@click.option("--max-num-seqs", default=8, show_default=True)
 def main(
     bundle: Path,
     urls: tuple[str, ...],
@@ -232,7 +232,7 @@ def main(
         config = decoder.config(branches=branches, max_new_tokens=tokens)
         alone = [next(iter(decoder.generate([prompt], config))) for prompt in prompts]
         loads = [Load(form, number, prompts, config, max_num_seqs) for number in numbers for form in get_args(Form)]
-        with served(bundle, ("--max_num_seqs", max_num_seqs, "--queue", max(numbers))) as server:
+        with served(bundle, ("--max-num-seqs", max_num_seqs, "--queue", max(numbers))) as server:
             places = {_SERVER: Place(f"{server.url}/v1", MODEL), **places}
             measured = _measured(decoder, places, loads, alone, rounds)
     total = sum(result.tokens for result in alone)

@@ -168,7 +168,7 @@ def chat_bundle(bundle: Path) -> Iterator[Path]:
 @click.option("--failing", type=click.IntRange(min=0), default=0, show_default=True, help="Devices that fail.")
 def main(bundle: Path, requests: int, distinct: int, seed: int, failing: int) -> None:
     """Soak a server of BUNDLE that runs with one thread."""
-    options = ("--max_num_seqs", _SLOTS, "--queue", _QUEUE, "--max-body", MAX_BODY)
+    options = ("--max-num-seqs", _SLOTS, "--queue", _QUEUE, "--max-body", MAX_BODY)
     with errors_shown(), chat_bundle(bundle) as chats:
         cases = cases_of_bundle(chats, distinct, seed)
         # A request has several calls; half as many are surely made before the soak ends.

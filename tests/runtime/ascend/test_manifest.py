@@ -21,7 +21,7 @@ from lopa.runtime.bundle.record import json_from_record
 from lopa.runtime.errors import BadInputError
 
 ENGINE = AscendEngine(
-    schema=1,
+    schema=2,
     contract=1,
     made="2026-11-21T00:00:00+00:00",
     soc_version="Ascend910B1",
@@ -71,7 +71,7 @@ def test_the_engines_of_a_bundle(tiny_bundle: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"schema": 2}, "schema version 2"),
+        ({"schema": 1}, "schema version 1"),
         ({"contract": 2}, "contract version 2"),
         ({"more": 1}, "unknown field `more`"),
         ({"precision": "fp8"}, "fp8"),

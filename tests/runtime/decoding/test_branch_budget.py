@@ -123,7 +123,7 @@ def copy(tiny_bundle: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
 
 
-@pytest.mark.parametrize(("first", "each", "most"), [(1.0, 0.0, 8), (0.0, 1.0, 1)])
+@pytest.mark.parametrize(("first", "each", "max"), [(1.0, 0.0, 8), (0.0, 1.0, 1)])
 def test_whole_decodes_follow_the_table(copy: Path, first: float, each: float, max: int) -> None:
     digest = Bundle.open(copy).manifest.weights_digest
     (copy / costs_name("cpu")).write_bytes(json_from_record(costs_with(digest, first=first, each=each)))

@@ -187,7 +187,7 @@ def test_text_that_streams_never_changes(decoder: Decoder) -> None:
     assert any(later.decided - draft.decided > 1 for draft, later in itertools.pairwise(drafts))
 
 
-@pytest.mark.parametrize(("ids", "most"), [((5,), 1), ((5,), 37), ((7, 9), 8)])
+@pytest.mark.parametrize(("ids", "max"), [((5,), 1), ((5,), 37), ((7, 9), 8)])
 def test_the_shortest_prompts_and_answers(decoder: Decoder, ids: tuple[int, ...], max: int) -> None:
     for strategy in ("vanilla", "d2f"):
         config = decoder.config(strategy=strategy, speculative=True, branches=3, block_size=8, max_new_tokens=max)

@@ -72,7 +72,7 @@ def test_a_circle_is_left(vocabulary: Vocabulary, grammar: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("regex", "least"), [("(abc|d)(abc|d)", 2), ("(aa|b){3}", 3), ("[0-9]{4}-x|[0-9]{2}y", 3), ("a*", 0)]
+    ("regex", "min"), [("(abc|d)(abc|d)", 2), ("(aa|b){3}", 3), ("[0-9]{4}-x|[0-9]{2}y", 3), ("a*", 0)]
 )
 def test_a_short_one_is_found(vocabulary: Vocabulary, regex: str, min: int) -> None:
     read = matcher(vocabulary.bytes, library().LLMatcher.grammar_from_regex(regex))

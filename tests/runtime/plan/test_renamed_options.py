@@ -72,10 +72,14 @@ def test_configs_and_plans_are_copied_without_warnings(recwarn: pytest.WarningsR
 
 
 def test_an_engine_takes_its_former_arguments(decoder: Decoder) -> None:
-    with pytest.warns(DeprecationWarning, match="slots is deprecated: use max_num_seqs"):
+    with pytest.warns(DeprecationWarning) as given:
         engine = Engine(decoder, slots=2, joining_rows=50, prompt_rows=0)  # type: ignore[call-arg]
+    assert {str(each.message).split()[-1] for each in given} == {
+        "max_num_seqs", "max_num_batched_tokens", "prefix_cache_tokens"
+    }  # fmt: skip
+    assert {each.filename for each in given} == {__file__}
     with engine:
-        status = engine.status()
+        status = engine.status
     assert status.max_num_seqs == 2
     with pytest.warns(DeprecationWarning, match="use max_num_seqs"):
         assert status.slots == 2

@@ -142,11 +142,11 @@ class _Rules:
         config.state.capabilities = {**getattr(config.state, "capabilities", {}), index: compute_capability.name}
         return True
 
-    def set_shape(self, profile: Any, input: str, lower: Any, opt: Any, upper: Any) -> None:
+    def set_shape(self, profile: Any, input: str, min: Any, opt: Any, max: Any) -> None:
         """Three shapes of one rank, each within the next."""
-        assert len(lower) == len(opt) == len(upper)
-        assert all(0 < lower <= best <= upper for lower, best, upper in zip(lower, opt, upper, strict=True)), input
-        profile.state.shapes = {**getattr(profile.state, "shapes", {}), input: [list(lower), list(opt), list(upper)]}
+        assert len(min) == len(opt) == len(max)
+        assert all(0 < lower <= best <= upper for lower, best, upper in zip(min, opt, max, strict=True)), input
+        profile.state.shapes = {**getattr(profile.state, "shapes", {}), input: [list(min), list(opt), list(max)]}
 
     def add_optimization_profile(self, config: Any, profile: Any) -> int:
         config.state.profiles = [*getattr(config.state, "profiles", []), profile.state.shapes]

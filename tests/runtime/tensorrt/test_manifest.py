@@ -35,7 +35,7 @@ PLAN = b"a plan of some bytes"
 def _engine(bundle: Bundle, **changes: object) -> TensorRTEngine:
     digests = {record.path: record.sha256 for record in bundle.manifest.files}
     engine = TensorRTEngine(
-        schema=2,
+        schema=3,
         contract=1,
         made="2026-11-21T00:00:00+00:00",
         target=target_of_device(DEVICE, VERSION),
@@ -158,14 +158,14 @@ def _edited(**changes: object) -> Callable[[Path], None]:
         (_remove, "is missing"),
         (_garble, "engine.json"),
         (_forget, "engine.json"),
-        (_edited(schema=1), "schema version 1"),
+        (_edited(schema=2), "schema version 2"),
         (_edited(contract=9), "contract version 9"),
         (_edited(unknown=1), "unknown"),
         (_edited(files=[]), "has no engine.plan"),
         (_edited(files=[{"path": "../model.onnx", "size": 1, "sha256": "0" * 64}]), "names the file '../model.onnx'"),
         (_edited(buckets=[]), "length >= 1 - at `$.buckets`"),
-        (_edited(prefill={"least": ONE_ROW, "best": ONE_ROW, "most": ONE_ROW}), "another profile for prompts"),
-        (_edited(prefill={"least": ONE_ROW, "best": ONE_ROW, "most": {**ONE_ROW, "window": 2**31}}), "prefill"),
+        (_edited(prefill={"min": ONE_ROW, "best": ONE_ROW, "max": ONE_ROW}), "another profile for prompts"),
+        (_edited(prefill={"min": ONE_ROW, "best": ONE_ROW, "max": {**ONE_ROW, "window": 2**31}}), "prefill"),
     ],
 )
 def test_an_engine_that_is_not_whole_is_refused(bundle: Bundle, spoil: Callable[[Path], None], said: str) -> None:

@@ -75,7 +75,7 @@ def model(
     folder = written(
         triton_bundle,
         tmp_path_factory.mktemp("repository") / "models",
-        *("--model", "tiny", "--threads", 1, "--max_num_seqs", MAX_NUM_SEQS, "--queue", QUEUE),
+        *("--model", "tiny", "--threads", 1, "--max-num-seqs", MAX_NUM_SEQS, "--queue", QUEUE),
         *("--max-tokens", 512, "--max-branches", 8, "--max-seconds", 50),
     )
     found = loaded(folder)

@@ -187,7 +187,7 @@ def test_a_cancel_stops_the_preparation_of_a_grammar(model: Loaded) -> None:
 def test_unloading_tells_those_who_wait(
     triton_bundle: Path, written: Callable[..., Path], loaded: Callable[..., Loaded], tmp_path: Path
 ) -> None:
-    found = loaded(written(triton_bundle, tmp_path / "models", "--max_num_seqs", 1, "--threads", 1))
+    found = loaded(written(triton_bundle, tmp_path / "models", "--max-num-seqs", 1, "--threads", 1))
     asked = {"text_input": PROMPTS[0], "options": long_options(), "stream": True, "drafts": True}
     running, waiting = (found.ask(**asked) for _ in range(2))
     until(lambda: running.parts)

@@ -97,7 +97,7 @@ def test_several_models_share_a_repository(tiny_bundle: Path, written: Callable[
         (["{bundle}", "-o", "{new}", "--device", "cpu", "--device", "cpu"], "--device cpu twice"),
         (["{bundle}", "-o", "{new}", "--device", "mpi"], "device 'mpi'"),
         (["{bundle}", "-o", "{new}", "--instances", "0"], "--instances 0"),
-        (["{bundle}", "-o", "{new}", "--max_num_seqs", "0"], "slots 0"),
+        (["{bundle}", "-o", "{new}", "--max-num-seqs", "0"], "slots 0"),
         (["{bundle}", "-o", "{new}", "--queue", "-1"], "queue_limit -1"),
         (["{bundle}", "-o", "{new}", "--threads", "0"], "threads 0"),
         (["{bundle}", "-o", "{new}", "--max-branches", "65"], "max_branches 65"),

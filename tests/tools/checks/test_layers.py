@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 PROJECT = Path(__file__).resolve().parents[3]
-LAYERS = PROJECT / "tools" / "house" / "layers.toml"
+LAYERS = PROJECT / "tools" / "checks" / "layers.toml"
 TOPS = (Path("src", "lopa"), Path("tools"))
 
 

@@ -16,7 +16,7 @@ from tools.serving.server import MODEL, served
 from lopa.runtime.errors import BadInputError, CheckFailedError
 from lopa.runtime.generation_config import GenerationConfig
 
-COUNTS = ("--requests", 4, "--rounds", 1, "--tokens", 12, "--max_num_seqs", 2)
+COUNTS = ("--requests", 4, "--rounds", 1, "--tokens", 12, "--max-num-seqs", 2)
 
 
 def test_the_same_requests_take_turns_on_every_side(tiny_bundle: Path, tmp_path: Path) -> None:

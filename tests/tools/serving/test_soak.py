@@ -115,7 +115,7 @@ def cases(chats: Path) -> Cases:
 
 def soak(chats: Path, cases: Cases, *, requests: int, changes: str = "", patience: float = 60.0) -> SoakReport:
     """A soak of the server as it is, or with `changes`."""
-    options = ("--max_num_seqs", MAX_NUM_SEQS, "--queue", QUEUE, "--max-body", MAX_BODY)
+    options = ("--max-num-seqs", MAX_NUM_SEQS, "--queue", QUEUE, "--max-body", MAX_BODY)
     program = ("-c", f"{BROKEN}{changes}\nmain(sys.argv[1:])") if changes else PROGRAM
     with served(chats, options, program=program) as server:
         return asyncio.run(

@@ -43,7 +43,7 @@ _CUT = 143
 )
 @device_options
 @click.option("--threads", type=click.IntRange(min=1), help="Threads of the engine [default: its own choice].")
-@click.option("--max_num_seqs", type=int, default=MAX_NUM_SEQS, show_default=True, help="Requests that run at once.")
+@click.option("--max-num-seqs", type=int, default=MAX_NUM_SEQS, show_default=True, help="Requests that run at once.")
 @click.option("--queue", type=int, default=QUEUE_LIMIT, show_default=True, help="Requests that may wait beside them.")
 @defaults_option("Default of a decoding option, which requests override, e.g. branches=4. Repeatable.")
 @chat_template_option

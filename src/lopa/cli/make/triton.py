@@ -43,7 +43,7 @@ from lopa.serve.triton.settings import TritonSettings, parameters_of_settings
 @click.option("--instances", type=int, default=1, show_default=True, help="Engines of each group, a process each.")
 @click.option("--threads", type=int, help="Threads of each engine [default: its own choice].")
 @click.option(
-    "--max_num_seqs", type=int, default=MAX_NUM_SEQS, show_default=True, help="Requests that an engine runs at once."
+    "--max-num-seqs", type=int, default=MAX_NUM_SEQS, show_default=True, help="Requests that an engine runs at once."
 )
 @click.option("--queue", type=int, default=QUEUE_LIMIT, show_default=True, help="Requests that may wait beside them.")
 @click.option("--max-tokens", type=int, help="Most tokens of an answer [default: what the model has room for].")

@@ -164,7 +164,8 @@ def _accept_former_names() -> None:
 
     @functools.wraps(init)
     def renamed_init(self: GenerationConfig, **options: Any) -> None:
-        init(self, **(current_names(options) if not RENAMED_OPTIONS.keys().isdisjoint(options) else options))
+        former = {name: options.pop(name) for name in RENAMED_OPTIONS if name in options}
+        init(self, **(options | current_names(former)))  # dataclasses.replace gives every current name too
 
     def reference(cls: type[GenerationConfig], /, **options: Any) -> GenerationConfig:
         """Return a config of reference mode. Deprecated: use GenerationConfig(reference=True, ...)."""

@@ -30,14 +30,10 @@ def current_names(options: Mapping[str, Any]) -> dict[str, Any]:
     current: dict[str, Any] = {}
     for name, value in options.items():
         new = RENAMED_OPTIONS.get(name, name) if isinstance(name, str) else name
+        if new != name and new in options:
+            raise BadInputError(f"{new} twice, once as {name}", expected="one name", remedy=f"remove {name}")
         if new != name:
             warn_renamed(name, new)
-        if new in current or (new != name and new in options):
-            raise BadInputError(
-                f"{new} twice, once as {name if new != name else 'its former name'}",
-                expected="one name",
-                remedy=f"remove the former name of {new}",
-            )
         current[new] = value
     return current
 
