@@ -27,13 +27,13 @@ def blocks(language: str, page: str = README) -> list[str]:
 
 
 def commands(page: str = README) -> list[str]:
-    """A prompt has a line break in it, so a command may have several lines."""
+    """Return the commands of a page's shell blocks. A prompt may contain a line break."""
     return re.findall(r"(?:\"[^\"]*\"|[^\"\n])+", "".join(blocks("sh", page)))
 
 
 @pytest.fixture(scope="module")
 def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the project's files, in which the README's paths hold."""
+    """Return a folder with the project's files, in which the README's paths hold."""
     folder = tmp_path_factory.mktemp("readme") / "lopa-export"
     shutil.copytree(PROJECT, folder, symlinks=True, ignore=shutil.ignore_patterns(".*", "out", "*.egg-info", "tests"))
     (folder / "out").mkdir()

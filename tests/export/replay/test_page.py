@@ -57,7 +57,7 @@ def test_the_commands_for_the_cpu_do_what_the_page_says(tiny_bundle: Path, tmp_p
 
 @cache
 def help_of(tool: str) -> str:
-    """What `polygraphy TOOL --help` prints."""
+    """Return what `polygraphy TOOL --help` prints."""
     command = [*POLYGRAPHY, *tool.split(), "--help"]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
