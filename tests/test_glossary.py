@@ -11,7 +11,8 @@ TERMS = [term for bold in re.findall(r"^\*\*(.+?)\.\*\*", GLOSSARY, re.MULTILINE
 PAGES = (PROJECT / "README.md", *(PROJECT / "docs").rglob("*.md"))
 USED_IN = (*PAGES, *(PROJECT / "src" / "lopa" / "cli").rglob("*.py"))
 EXPLAINED = (
-    "block", "window", "branch", "anchor", "lookahead", "prefix", "KV cache", "shape bucket", "sampled positions", "tile",
+    "block", "window", "branch", "anchor", "lookahead", "prefix", "KV cache", "shape bucket", "sampled positions",
+    "tile",
     "embedded model", "host", "reference mode", "D2F", "LoPA", "tokens per forward", "optimization profile", "dialect",
     "bundle", "engine", "session", "commit", "draft", "checkpoint", "adapter", "forward", "step", "cost table", "plan",
     "stage", "near-tie", "round", "remask", "exact speculative decoding", "contract",

@@ -43,7 +43,7 @@ def environment(pytestconfig: pytest.Config, tmp_path: Path) -> dict[str, str]:
 
 
 def _said(command: str, bundle: Path, folder: Path, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    """A command of the page, in `folder`, which gets the shapes of one small bucket as the saved cases have them."""
+    """Run a command of the page in `folder`, which gets the shapes of one small bucket as saved cases have them."""
     opened = Bundle.open(bundle)
     shapes = GraphArrays(opened.manifest).input_shapes(bucket(1, 2, 32, 64))
     (folder / "trt-shapes.txt").write_text(shape_options([{name: np.empty(each) for name, each in shapes.items()}]))
