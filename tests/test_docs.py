@@ -171,10 +171,12 @@ def unknown_part(words: list[str]) -> str | None:
         return words[0]
     command = importlib.import_module(COMMANDS[words[0]]).command
     rest = words[1:]
+    context = click.Context(command)
     while isinstance(command, click.Group) and rest and not rest[0].startswith("-"):
-        if rest[0] not in command.commands:
+        subcommand = command.get_command(context, rest[0])
+        if subcommand is None:
             return rest[0]
-        command, rest = command.commands[rest[0]], rest[1:]
+        command, rest = subcommand, rest[1:]
     known = {flag for parameter in command.params for flag in (*parameter.opts, *parameter.secondary_opts)}
     known |= {"--help", "--help-all", "-h", "--quiet", "-q", "--verbose", "-v"}
     return next(

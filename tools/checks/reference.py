@@ -42,7 +42,7 @@ def commands() -> str:
 
 def decoding_options() -> str:
     """Return the options of GenerationConfig with their meaning, default and, for some, strategy or flag."""
-    from lopa.cli.options.config import option_flags
+    from lopa.cli.decode.generate import command
     from lopa.runtime.generation_config import OPTIONS, help_texts
     from lopa.runtime.strategy import STRATEGIES
 
@@ -50,13 +50,12 @@ def decoding_options() -> str:
     for strategy in STRATEGIES.values():
         for option in strategy.options:
             owners.setdefault(option.name, []).append(strategy.name)
-    flags, texts = option_flags(), help_texts()
+    flags = {parameter.name: parameter.opts[0] for parameter in command.params}
     rows = []
     for name in OPTIONS:
-        text, _, default = texts.get(name, "").removesuffix("]").partition("  [default: ")
+        text, _, default = help_texts().get(name, "").removesuffix("]").partition("  [default: ")
         only = f" Strategy: {', '.join(owners[name])}." if name in owners else ""
-        flag = flags[name].opts[0]
-        other = "" if flag == f"--{name.replace('_', '-')}" else f" Flag: `{flag}`."
+        other = "" if flags[name] == f"--{name.replace('_', '-')}" else f" Flag: `{flags[name]}`."
         rows.append((f"`{name}`", text + only + other, default))
     return table(("option", "meaning", "default"), rows)
 
@@ -111,6 +110,7 @@ def metrics() -> str:
     return table(("metric", "type", "labels besides `model`", "meaning"), rows)
 
 
+_COMMON = {"--quiet", "--verbose", "--help", "--help-all"}
 _COMPLETION = "a completion, as one response or as a stream"
 _PATHS: Mapping[str, str] = {
     "/": "a page that shows two decodes side by side",
@@ -139,9 +139,12 @@ def _sections_of_command(command: click.Command, path: str) -> Iterator[str]:
         yield table(("option", "meaning"), rows)
     if any(_is_decoding_option(each) for each in command.params):
         yield "All [decoding options](#decoding-options) as well."
+    if examples := getattr(command, "examples", ()):
+        yield "```sh\n" + "\n".join(examples) + "\n```"
     if isinstance(command, click.Group):
-        for name, subcommand in command.commands.items():
-            if not subcommand.hidden:
+        for name in command.list_commands(context):
+            subcommand = command.get_command(context, name)
+            if subcommand is not None and not subcommand.hidden:
                 yield from _sections_of_command(subcommand, f"{path} {name}")
 
 
@@ -149,7 +152,7 @@ def _option_rows(command: click.Command, context: click.Context) -> Iterator[tup
     for parameter in command.params:
         if isinstance(parameter, click.Option) and not _is_decoding_option(parameter):
             record = parameter.get_help_record(context)
-            if record is not None and not {"--quiet", "--verbose", "--help"} & set(parameter.opts):
+            if record is not None and not _COMMON & set(parameter.opts):
                 yield f"`{record[0]}`", _plain(record[1])
 
 
