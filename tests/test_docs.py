@@ -15,6 +15,7 @@ from tools.checks import reference
 from tools.checks.picture import layers_by_container
 
 from lopa.cli.commands import COMMANDS
+from lopa.serve.openai.error_code import ERROR_CODES
 
 PROJECT = Path(__file__).resolve().parents[1]
 FOLDERS = ("deploy", "docs", "src", "tests", "tools")
@@ -199,6 +200,12 @@ def test_an_unknown_command_or_option_is_found() -> None:
     assert list(command_lines('```sh\nlopa-export generate B "a\nb" --x  # why\n```')) == [
         ["generate", "B", "a\nb", "--x"]
     ]
+
+
+def test_the_page_of_http_has_every_error_code() -> None:
+    section = text_of(SITE / "reference" / "http.md").partition("\n## Errors\n")[2].partition("\n## ")[0]
+    rows = [line.split("|")[2] for line in section.splitlines() if re.match(r"\| \d", line)]
+    assert sorted(re.findall(r"`(\w+)`", " ".join(rows))) == sorted(ERROR_CODES)
 
 
 def test_generated_tables_name_what_the_code_has() -> None:
