@@ -214,7 +214,7 @@ def test_generated_tables_name_what_the_code_has() -> None:
     assert "`--json-schema" not in commands, "decoding options have a table of their own"
     assert "| `json_schema` |" in reference.decoding_options()
     assert "| `POST /v1/chat/completions` |" in reference.http_routes()
-    assert "| `repetition_penalty` |" in reference.http_fields()
+    assert "`repetition_penalty`" in reference.http_fields()
     assert "| `QueueFullError` | `BadInputError` | 2 |" in reference.errors()
     assert "| `lopa_requests_total` | counter |" in reference.metrics()
     page = reference.text_with_tables("# A\n\n<!-- generated: errors -->\n")

@@ -6,6 +6,7 @@ A page has a line `<!-- generated: NAME -->` where the table NAME belongs. The s
 
 import importlib
 import inspect
+import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import SimpleNamespace
@@ -73,15 +74,22 @@ def http_routes() -> str:
 
 
 def http_fields() -> str:
-    """Return the fields of a request body: OpenAI's that are options, other servers', and those with one value."""
+    """Return what the fields of a request body do that need no explanation on the page, by effect."""
     from lopa.serve.openai import foreign_options, options
 
-    mapped = [(f"`{name}`", f"decoding option `{option}`") for name, option in options._OPTIONS.items()]
-    neutral = {**options._ONLY, **foreign_options.NEUTRAL}
-    rows = [*mapped, *((f"`{name}`", "converted to decoding options") for name in foreign_options.MAPPED)]
-    rows += [(f"`{name}`", "ignored") for name in sorted(options._IGNORED)]
-    rows += [(f"`{name}`", _accepted_values(values)) for name, values in neutral.items() if name not in ("n", "stream")]
-    return table(("field", "effect"), rows)
+    effects: dict[str, list[str]] = {}
+    for name, option in options._OPTIONS.items():
+        effects.setdefault(f"decoding option `{option}`", []).append(name)
+    effects["converted to decoding options"] = list(foreign_options.MAPPED)
+    effects["ignored"] = sorted(options._IGNORED)
+    for name, values in {**options._ONLY, **foreign_options.NEUTRAL}.items():
+        accepted = " or ".join(f"`{json.dumps(value)}`" for value in (*values, None))
+        effects.setdefault(f"only {accepted}; otherwise status 400", []).append(name)
+    rows = [
+        (", ".join(f"`{name}`" for name in names if name not in _EXPLAINED), effect)
+        for effect, names in effects.items()
+    ]
+    return table(("field", "effect"), [row for row in rows if row[0]])
 
 
 def errors() -> str:
@@ -110,6 +118,7 @@ def metrics() -> str:
     return table(("metric", "type", "labels besides `model`", "meaning"), rows)
 
 
+_EXPLAINED = {"model", "n", "stream", "stream_options"}
 _COMMON = {"--quiet", "--verbose", "--help", "--help-all"}
 _COMPLETION = "a completion, as one response or as a stream"
 _PATHS: Mapping[str, str] = {
@@ -160,10 +169,6 @@ def _is_decoding_option(parameter: click.Parameter) -> bool:
     from lopa.runtime.generation_config import OPTIONS
 
     return parameter.name in OPTIONS
-
-
-def _accepted_values(values: tuple[object, ...]) -> str:
-    return f"accepted only as {' or '.join(f'`{value}`' for value in (*values, None))}; otherwise status 400"
 
 
 def _first_line(kind: type) -> str:
