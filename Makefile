@@ -27,22 +27,22 @@ test: $(VENV)/test-ready
 	$(BIN)/lint-imports --config tools/checks/layers.toml --no-cache
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal $(COVERAGE:--cov=--cov --cov-report=)
 
-# Clients of others against a real server (docs/serving.md): not a part of `test`, since setting them up takes minutes.
+# Clients of others against a real server (docs/how-to/serve.md): not a part of `test`, since setting them up takes minutes.
 test-clients: $(VENV)/test-ready $(CLIENTS)/ready
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -m clients tests/clients
 
-# The real tritonserver (docs/triton.md), on the processor.
+# The real tritonserver (docs/how-to/deploy.md), on the processor.
 test-triton: $(VENV)/test-ready $(TRITON)/ready
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -m triton tests/serve/triton
 
-# Replicas on a real Ray of this machine (docs/ray.md): with a network of its own where that may be made, since Ray listens
+# Replicas on a real Ray of this machine (docs/how-to/deploy.md): with a network of its own where that may be made, since Ray listens
 # on every address of a machine. It wants a machine that does little else.
 test-ray: $(VENV)/test-ready $(RAY)/ready
 	test -d out/bundle || $(BIN)/lopa-export onnx src/lopa/tiny/base --lora src/lopa/tiny/d2f_lora -o out/bundle
 	OMP_NUM_THREADS=1 LOPA_RAY_BUNDLE=out/bundle $(RAY)/bin/python tests/serve/ray/alone.py \
 		$(RAY)/bin/python -m pytest -m ray tests/serve/ray
 
-# Our forwards on this processor beside llama.cpp, OpenVINO and torch (docs/cpu.md): builds llama.cpp, so it takes long.
+# Our forwards on this processor beside llama.cpp, OpenVINO and torch (docs/measurements/cpu.md): builds llama.cpp, so it takes long.
 peers: $(VENV)/test-ready
 	$(BIN)/python -m tools.peers
 
@@ -50,12 +50,12 @@ test-peers: $(VENV)/test-ready
 	$(BIN)/python -m tools.peers prepare
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 LOPA_PEERS=.peers $(BIN)/pytest -m peers tests/tools/peers
 
-# 1,000 decodes by random schemas, judged by another validator, and what grammars cost (docs/grammars.md).
+# 1,000 decodes by random schemas, judged by another validator, and what grammars cost (docs/how-to/structured-output.md).
 grammars: $(VENV)/test-ready
 	test -d out/bundle || $(BIN)/lopa-export onnx src/lopa/tiny/base --lora src/lopa/tiny/d2f_lora -o out/bundle
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m tools.measure grammar out/bundle --decodes 1000
 
-# Archives, their checks and a bill of materials in out/release (docs/releasing.md).
+# Archives, their checks and a bill of materials in out/release (tools/release/README.md).
 release: $(VENV)/demo-ready $(RELEASE)/ready
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m tools.release
 
@@ -121,4 +121,17 @@ $(RAY)/ready: $(SOURCES)
 	@echo "Installing Ray Serve and what it needs into $(RAY): 0.6 GB. This takes minutes."
 	$(PYTHON) -m venv $(RAY)
 	$(RAY)/bin/pip install -qq --disable-pip-version-check --constraint constraints.txt --editable ".[ray]" pytest openai
+	touch $@
+
+# The documentation site in out/docs/index.html. A broken link or a page outside the navigation is an error.
+DOCS := .venv-docs
+.PHONY: docs
+docs: $(DOCS)/ready
+	$(DOCS)/bin/sphinx-build --fail-on-warning --keep-going --quiet docs out/docs
+	@echo "The site is in out/docs/index.html."
+
+$(DOCS)/ready: $(SOURCES)
+	@echo "Installing Sphinx and what the site needs into $(DOCS): 0.3 GB."
+	$(PYTHON) -m venv $(DOCS)
+	$(DOCS)/bin/pip install -qq --disable-pip-version-check --constraint constraints.txt --editable ".[docs]"
 	touch $@

@@ -19,6 +19,7 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 from tests.serve.servers import WAIT, Server
 from tests.serve.test_streams import LONG
+from tools.checks.reference import text_with_tables
 
 from lopa.cli.decode.serve import command
 from lopa.serve.limits import ServeLimits
@@ -33,8 +34,8 @@ ALERTS = yaml.safe_load((DEPLOY / "alerts.yml").read_text(encoding="utf-8"))
 PANELS: list[dict[str, Any]] = json.loads((DEPLOY / "grafana.json").read_text(encoding="utf-8"))["panels"]
 DASHBOARD = [target["expr"] for panel in PANELS for target in panel["targets"]]
 RULES = [rule["expr"] for group in ALERTS["groups"] for rule in group["rules"]]
-SERVING = (PROJECT / "docs" / "serving.md").read_text(encoding="utf-8")
-DEPLOYING = (PROJECT / "docs" / "deploying.md").read_text(encoding="utf-8")
+HTTP_PAGE = text_with_tables((PROJECT / "docs" / "reference" / "http.md").read_text(encoding="utf-8"))
+DEPLOY_PAGE = (PROJECT / "docs" / "how-to" / "deploy.md").read_text(encoding="utf-8")
 SCRAPED = {"instance", "job"}
 """Labels that Prometheus adds."""
 
@@ -93,7 +94,7 @@ def test_counters_are_read_as_rates_and_gauges_are_not() -> None:
 
 def test_the_page_has_every_metric_and_no_other(labels: dict[str, set[str]]) -> None:
     """A histogram by its name; the labels that a line names in backticks are there."""
-    section = SERVING.partition("## Metrics")[2].partition("\n## ")[0]
+    section = HTTP_PAGE.partition("## Metrics")[2].partition("\n## ")[0]
     lines = dict(re.findall(r"^\| `(lopa_\w+)` \| (.+) \|$", section, re.MULTILINE))
     of_process = {name for name in labels if name.startswith("process_")}
     assert set(re.findall(r"`(process_\w+)`", section)) == of_process
@@ -102,7 +103,7 @@ def test_the_page_has_every_metric_and_no_other(labels: dict[str, set[str]]) -> 
     single = {name for name in labels if name.startswith("lopa_") and not name.endswith("_created")} - parts
     assert set(lines) == single | histograms
     for name, line in lines.items():
-        assert ("(histogram)" in line) == (name in histograms)
+        assert line.startswith("histogram |") == (name in histograms)
         for label in labels.get(name, {"model"}) - {"model"}:
             assert f"`{label}`" in line
 
@@ -168,20 +169,21 @@ def test_the_containerfile_starts_the_server() -> None:
 
 def test_the_page_of_deployments_uses_options_that_are_there() -> None:
     """Those after the image's name are the server's; the others are podman's, pip's and systemctl's."""
-    started = re.findall(r"podman run .*? lopa-export (--.+)", DEPLOYING.replace("\\\n", " "))
+    started = re.findall(r"podman run .*? lopa-export (--.+)", DEPLOY_PAGE.replace("\\\n", " "))
     assert started
     for arguments in started:
         options_of(["/bundle", *shlex.split(arguments)])
     of_command = {flag for parameter in command.params for flag in parameter.opts}
+    server_part = DEPLOY_PAGE.partition("\n## Ray Serve")[0]
     others = {"--init", "--read-only", "--cap-drop", "--stop-timeout", "--no-deps", "--now"}
     others |= {"--build-arg", "--format", "--from-file"}
     others |= {"--prompts", "--shard"}  # of generate, in the table
-    assert set(re.findall(r"--[a-z][a-z-]+", DEPLOYING)) <= of_command | others
+    assert set(re.findall(r"--[a-z][a-z-]+", server_part)) <= of_command | others
 
 
 def test_the_page_of_deployments_is_about_every_file() -> None:
     for path in DEPLOY.iterdir():
-        assert f"(../deploy/{path.name})" in DEPLOYING
+        assert f"`deploy/{path.name}`" in DEPLOY_PAGE
 
 
 def test_the_proxy_fits_the_server() -> None:

@@ -21,6 +21,7 @@ from tests.cli.command import lopa_export
 from tests.serve.servers import STOPPING, Server, serving
 from tests.serve.test_answers import QUESTIONS, TALK
 from tests.serve.test_streams import events, long_body
+from tools.checks.reference import metrics
 
 
 def streamed(server: Server, body: dict[str, Any], lines: list[str]) -> threading.Thread:
@@ -342,8 +343,7 @@ def test_metrics_are_those_of_the_page(server: Server) -> None:
     server.client.completions.create(model="tiny", prompt="2 + 2", max_tokens=4)
     text = server.http.get("/metrics").text
     told = {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE lopa_")}
-    page = (Path(__file__).resolve().parents[2] / "docs" / "serving.md").read_text(encoding="utf-8")
-    named = {word.strip("`") for line in page.splitlines() if line.startswith("| `lopa_") for word in [line.split()[1]]}
+    named = {line.split()[1].strip("`") for line in metrics().splitlines() if line.startswith("| `lopa_")}
     assert named == {name for name in told if not name.endswith("_created")}
     assert server.metric('lopa_requests_total{endpoint="completions",finish_reason="length"') > 0
     for name in ("lopa_generated_tokens_total", "lopa_prompt_tokens_total", "lopa_request_seconds_count"):

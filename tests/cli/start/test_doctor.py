@@ -140,5 +140,6 @@ def test_an_openvino_that_is_too_old_is_no_openvino(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(doctor, "installed_version", found)
     lines = lopa_export("doctor").stdout.splitlines()
     place = next(i for i, line in enumerate(lines) if "decode with OpenVINO" in line)
-    assert lines[place].split() == [state, *f"decode with OpenVINO (docs/openvino.md): openvino {version}".split()]
+    expected = f"decode with OpenVINO (docs/how-to/devices.md): openvino {version}"
+    assert lines[place].split() == [state, *expected.split()]
     assert ("needs openvino" in lines[place + 1]) == (state == "missing")

@@ -130,8 +130,8 @@ def test_the_file_that_is_deployed_is_understood() -> None:
 
 
 def test_the_page_has_every_option() -> None:
-    page = (PROJECT / "docs" / "ray.md").read_text(encoding="utf-8")
-    table = page[page.index("## Options") : page.index("## Ray itself")]
+    page = (PROJECT / "docs" / "how-to" / "deploy.md").read_text(encoding="utf-8")
+    table = page[page.index("## Ray Serve") : page.index("## Triton Inference Server")]
     told = {name for row in re.findall(r"^\| (`.+?) \|", table, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)}
     with pytest.raises(BadInputError) as refused:
         options_from_args({"nothing": 1})

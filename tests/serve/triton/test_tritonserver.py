@@ -166,8 +166,8 @@ def test_bad_input_is_told_over_both(server: TritonServer) -> None:
 
 
 def test_the_examples_of_the_page(server: TritonServer, alone: Decoder) -> None:
-    page = (Path(__file__).parents[3] / "docs" / "triton.md").read_text(encoding="utf-8")
-    curls = re.findall(r"^    (curl .+)$", page, re.MULTILINE)
+    page = (Path(__file__).parents[3] / "docs" / "how-to" / "deploy.md").read_text(encoding="utf-8")
+    curls = re.findall(r"^(curl .+/v2/.+)$", page, re.MULTILINE)
     programs = re.findall(r"```python\n(.+?)```", page, re.DOTALL)
     assert (len(curls), len(programs)) == (2, 1)
     prompt = "Question: 2 + 3?\nAnswer:"

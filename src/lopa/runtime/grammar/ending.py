@@ -1,7 +1,7 @@
 """How a text can still end: a short run of bytes behind which the grammar may stop. Knows matchers of bytes only.
 
 Such a run is kept for every text that is decided, so that no answer runs out of room: what is left of the answer
-suffices for it (docs/grammars.md).
+suffices for it (docs/how-to/structured-output.md).
 """
 
 import heapq

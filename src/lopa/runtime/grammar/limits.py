@@ -13,7 +13,7 @@ MAX_GRAMMAR_PROCESSES = 64
 
 @dataclass(frozen=True)
 class GrammarLimits:
-    """Limits of the helper process in which the grammars of requests are compiled (docs/grammars.md).
+    """Limits of the helper process in which the grammars of requests are compiled (docs/how-to/structured-output.md).
 
     A grammar that passes is compiled once more in the process that decodes. So that part of the work may take a quarter
     of the processor time and a sixteenth of the memory. Raises BadInputError for values that make no sense.

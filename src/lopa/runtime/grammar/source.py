@@ -173,7 +173,7 @@ def _no_hints(text: str, vocabulary: Vocabulary) -> tuple[bytes, ...]:  # noqa: 
 _HINTS = {"json_schema": _hints_of_schema, "regex": _no_hints, "grammar": _hints_of_grammar}
 """By option: texts that help to find how a text can end."""
 _EXPECTED = {
-    "json_schema": "a JSON schema of the features that llguidance has (docs/grammars.md)",
+    "json_schema": "a JSON schema of the features that llguidance has (docs/how-to/structured-output.md)",
     "regex": "a regular expression in the syntax of Rust's regex crate: no look-around, no references back",
     "grammar": "a grammar in llguidance's Lark, or in llama.cpp's GBNF",
 }

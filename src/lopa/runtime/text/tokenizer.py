@@ -241,7 +241,7 @@ class Tokenizer:
             if len(text) > longest:
                 raise PromptTooLongError(
                     f"a text of {len(text)} characters",
-                    expected=f"at most {longest}, since no longer one fits into the model's {self._positions} positions",
+                    expected=f"at most {longest} characters, the most that fit into {self._positions} positions",
                     remedy="shorten the prompt",
                 )
         with self._library():

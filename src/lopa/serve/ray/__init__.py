@@ -1,4 +1,5 @@
-"""Replicas of the server's app on Ray Serve (docs/ray.md). Ray is imported when an application is built, not before."""
+"""Replicas of the server's app on Ray Serve (docs/how-to/deploy.md). Ray is imported when an application is built, not
+before."""
 
 from typing import Any
 

@@ -1,6 +1,6 @@
 """Where a request should go: which model it names, and a key that is equal for requests which may share rows.
 
-Pure. A replica keeps the rows of the prompts that it computed (docs/engine.md, "Prompts used again"): they serve those
+Pure. A replica keeps the rows of the prompts that it computed (docs/reference/python.md): they serve those
 requests alone that have the very same prompt at the same temperature with a window that looks at nothing behind it.
 """
 

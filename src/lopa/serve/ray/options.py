@@ -170,7 +170,7 @@ def _given(args: Mapping[str, Any]) -> _Args:
         return msgspec.convert(dict(args), _Args, strict=False)
     except msgspec.ValidationError as error:
         raise BadInputError(
-            f"args of the application: {error}", expected="options of docs/ray.md", remedy=_PLACE
+            f"args of the application: {error}", expected="options of docs/how-to/deploy.md", remedy=_PLACE
         ) from error
 
 

@@ -20,7 +20,7 @@ def config_text(name: str, groups: Sequence[InstanceGroup], parameters: Mapping[
     """
     devices = {f"{DEVICE}{group.name}": group.devices for group in groups}
     lines = [
-        "# Written by `lopa-export triton`; docs/triton.md says what each parameter means.",
+        "# Written by `lopa-export triton`; docs/how-to/deploy.md says what each parameter means.",
         f"name: {_quoted(name)}",
         'backend: "python"',
         "# Requests share forwards inside an engine, round by round: Triton makes no batches of them.",
