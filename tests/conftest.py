@@ -17,10 +17,36 @@ from tests.python_path import python_path
 
 from lopa.tiny import ADAPTER, CHECKPOINT
 
+_TRACE = "lopa.export.graph.trace"
+_QUICK = "runtime"
+_NOT_QUICK = ("accelerator", "ascend", "cuda", "mpi", "openvino", "parallel", "tensorrt")
+"""Folders of tests/runtime about one kind of device, or about several devices: `--quick` leaves them out."""
+_SLOW_FIXTURE = "family_bundle"
+"""Exports checkpoints of other families. `--quick` has the embedded one."""
 
-def pytest_configure() -> None:
-    """A shell that starts the tests in the background has Ctrl-C ignored, and so would every process they interrupt."""
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--quick",
+        action="store_true",
+        help="Run the tests of lopa.runtime that belong to no device and no other family. Skip a test when it starts a"
+        " process.",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # A shell ignores Ctrl-C in what it starts in the background. Processes that the tests interrupt would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    if config.option.quick:
+        _skip_tests_that_start_processes()
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out of `--quick` what tests a device, and what is outside tests/runtime."""
+    if not config.option.quick:
+        return None
+    package, *folders = collection_path.relative_to(Path(__file__).parent).parts or (_QUICK,)
+    return True if package != _QUICK or (folders and folders[0] in _NOT_QUICK) else None
 
 
 @pytest.hookimpl(wrapper=True)
@@ -51,7 +77,11 @@ def pytest_make_collect_report(
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Coverage of a package is what its own tests reach: others would take longer and tell less."""
+    if config.option.quick:
+        left_out = [item for item in items if _SLOW_FIXTURE in getattr(item, "fixturenames", ())]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
+    # Coverage of a package is what its own tests reach. To measure the others takes longer and says less.
     if not config.pluginmanager.hasplugin("_cov"):  # only with --cov
         return
     own = tuple(config.rootpath / "tests" / package for package in ("runtime", "export"))
@@ -72,10 +102,17 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         )
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _keep_traces_of_session(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Let exports in this process use kept traces (tests/export/kept_traces.py), also those of session fixtures."""
+    if _TRACE in sys.modules:
+        _keep_traces(tmp_path_factory)
+
+
 @pytest.fixture(autouse=True)
-def _kept_traces(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Exports in this process trace what no test of the run traced before; see tests/export/kept_traces.py."""
-    if "lopa.export.graph.trace" in sys.modules:  # it brings torch, without which the runtime's tests run too
+def _keep_traces_of_test(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Do so where a test imported the exporter, which brings torch. Tests of the runtime run without it."""
+    if _TRACE in sys.modules:
         _keep_traces(tmp_path_factory)
 
 
@@ -234,6 +271,21 @@ def _bundle_made_once(
                     plugins=plugins,
                 )
     return bundle
+
+
+def _skip_tests_that_start_processes() -> None:
+    # Names that the hook keeps: it is called until the interpreter ends, when modules are gone.
+    started = frozenset(("subprocess.Popen", "os.posix_spawn", "os.fork"))
+    environment = os.environ
+
+    def before_event(event: str, arguments: tuple[object, ...]) -> None:
+        if event not in started or "PYTEST_CURRENT_TEST" not in environment:
+            return
+        # ctypes.util.find_library starts it, in modules that are imported while a test runs.
+        if not arguments or arguments[0] != "/sbin/ldconfig":
+            pytest.skip("starts a process, which --quick leaves out")
+
+    sys.addaudithook(before_event)  # https://docs.python.org/3/library/audit_events.html
 
 
 def _shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
