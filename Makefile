@@ -16,8 +16,9 @@ demo: $(VENV)/demo-ready
 	$(BIN)/lopa-export demo
 	@echo "lopa-export is in $(BIN). To use it in this shell: . $(BIN)/activate"
 
-# Two test processes with one thread each. Libraries that start a thread per core would slow each other down.
-PYTEST := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal
+# Test processes with one thread each, as libraries that start a thread per core slow each other down. Bytecode is written
+# even where the environment says otherwise: the tests start hundreds of processes that import the same modules.
+PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest --dist worksteal
 # `make test COVERAGE=--cov`, as CI runs it, also measures coverage and fails below 92 % (pyproject.toml). It takes a
 # quarter longer. `.venv/bin/coverage report --show-missing` then lists the lines that no test reached.
 COVERAGE ?=
@@ -31,16 +32,17 @@ quick: $(VENV)/test-ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --num-workers 2
-	$(PYTEST) --quick -rfE $(COVERAGE:--cov=--cov --cov-report= --cov-fail-under=0)
+	$(PYTEST) -n 2 --quick -rfE $(COVERAGE:--cov=--cov --cov-report= --cov-fail-under=0)
 	$(if $(COVERAGE),$(BIN)/coverage report --fail-under=95 --include='$(CORE)')
 
-# Everything that needs no hardware and no other environment.
+# Everything that needs no hardware and no other environment. Three test processes keep two cores busy: many tests wait
+# for servers, signals and timeouts.
 test: $(VENV)/test-ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --num-workers 2
 	$(BIN)/lint-imports --config tools/house/layers.toml --no-cache
-	$(PYTEST) $(COVERAGE:--cov=--cov --cov-report=)
+	$(PYTEST) -n 3 $(COVERAGE:--cov=--cov --cov-report=)
 
 # Other projects' clients against a real server (docs/serving.md). Not a part of `test`: the set-up takes minutes.
 test-clients: $(VENV)/test-ready $(CLIENTS)/ready

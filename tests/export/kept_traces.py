@@ -5,13 +5,14 @@ that have in_processes/ on their PYTHONPATH, read what it gave. That is the same
 of values. It is traced with logits, and where none are wanted, that output is taken away again: test_kept_traces.py
 sees that no other graph comes of it.
 
-RECORDED holds those of a whole run. One stands in for a trace of exactly what it was made from: the same arguments, the
-same source of what is traced, the same versions of everything that traces. After a change of any of these, runs trace
-anew (200 s of processor time in all) until a whole run is recorded:
+RECORDED holds the traces of a whole run. A recorded trace is used only for what it was made from: the same arguments,
+the same code of what is traced (comments and docstrings aside), the same versions of everything that traces. After a
+change of any of these, runs trace again, which takes 200 s of processor time, until a whole run is recorded:
 
     pytest --basetemp out/tests && python -m tests.export.kept_traces out/tests/traces
 """
 
+import ast
 import fcntl
 import gc
 import hashlib
@@ -77,7 +78,7 @@ def kept_traces(folder: Path) -> Callable[..., ir.Model]:
 
 
 def trace_name(*arguments: object) -> str:
-    """Another for other arguments, another source of what is traced, or other versions of what traces."""
+    """Return the file name of a trace. It differs for other arguments, other traced code and other versions."""
     return hashlib.sha256(repr((arguments, basis())).encode()).hexdigest()
 
 
@@ -85,7 +86,18 @@ def trace_name(*arguments: object) -> str:
 def basis() -> tuple[str, ...]:
     """What a trace is made from besides its arguments."""
     sources = [Path(str(each.__file__)).read_text(encoding="utf-8") for each in SOURCES]
-    return (*platform.python_version_tuple()[:2], *map(version, _TRACERS), *sources)
+    return (*platform.python_version_tuple()[:2], *map(version, _TRACERS), *map(code_without_texts, sources))
+
+
+def code_without_texts(source: str) -> str:
+    """Return the syntax tree of Python source without comments, docstrings and line numbers."""
+
+    class WithoutTexts(ast.NodeTransformer):
+        def visit_Expr(self, node: ast.Expr) -> ast.Expr | None:
+            is_text = isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+            return None if is_text else node
+
+    return ast.dump(WithoutTexts().visit(ast.parse(source)))
 
 
 def recorded_traces(folder: Path) -> Path:

@@ -130,3 +130,9 @@ def test_what_is_recorded_is_what_a_run_asked_for(tmp_path: Path, monkeypatch: p
     assert packed[0] == packed[1]
     unpacked = kept_traces.recorded_traces(tmp_path)
     assert {path.name: path.read_text() for path in unpacked.iterdir()} == {"a": "trace a", "b": "trace b"}
+
+
+def test_comments_and_docstrings_are_no_part_of_what_a_recording_was_made_from() -> None:
+    bare = kept_traces.code_without_texts("def f(x):\n    return x + 1\n")
+    assert kept_traces.code_without_texts('"""A."""\n\ndef f(x):\n    """B."""\n    return x + 1  # C\n') == bare
+    assert kept_traces.code_without_texts("def f(x):\n    return x + 2\n") != bare
