@@ -1,4 +1,4 @@
-"""Bundles with a chat template, which the embedded model has not."""
+"""Bundles with a chat template. The embedded model has none."""
 
 import hashlib
 import json
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def with_chat_template(bundle: Path, copy: Path, template: str) -> Path:
-    """A copy of `bundle` at `copy` with `template` in its tokenizer's config, as if it had been exported so."""
+    """Copy `bundle` to `copy`, add `template` to the tokenizer config, update the digests and return `copy`."""
     shutil.copytree(bundle, copy)
     path = copy / "tokenizer_config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "chat_template": template}))

@@ -9,7 +9,7 @@ from lopa.runtime.bundle.gears import Expected, Gear, GearPlan, GearPlanCosts, S
 def gear(
     requests: int, branches: int, window: int, prefix: int, seconds: float | None = None, *, wanted: int = 96
 ) -> Gear:
-    """By default the seconds are the rows of the gear; at most `wanted` rows are wanted."""
+    """Return a gear with at most `wanted` sampled positions. Its seconds default to its number of rows."""
     rows = float(requests * branches * window)
     return Gear(
         requests=requests,
@@ -22,11 +22,11 @@ def gear(
 
 
 GEARS = [gear(1, 1, 80, 64), gear(1, 3, 64, 128), gear(1, 5, 48, 64), gear(2, 5, 96, 192)]
-"""That serve the recorded traces of five branches, some of them split."""
+"""Enough for the recorded traces with five branches. Some forwards are split."""
 
 
 def plan_of(bundle: Bundle, **changes: object) -> GearPlan:
-    """A plan for `bundle` with these fields, GEARS otherwise."""
+    """Return a plan of GEARS for `bundle`, with `changes` applied to its fields."""
     plan = GearPlan(
         schema=1,
         contract=1,

@@ -1,4 +1,4 @@
-"""Libraries that only some tests need: a module of tests whose own is absent is skipped, and others are collected."""
+"""Libraries that only some tests need. A test module is skipped when its library is not installed."""
 
 import sys
 from pathlib import Path
@@ -9,7 +9,7 @@ _NAMES = (
     "transformers triton uvicorn yaml",
 )
 OPTIONAL = frozenset(name for line in _NAMES for name in line.split())
-"""Names of modules, which the extras export, plot and test bring."""
+"""Module names of packages in the extras export, plot and test."""
 
 
 def missing_library(error: BaseException | None) -> str | None:
@@ -24,7 +24,7 @@ def missing_library(error: BaseException | None) -> str | None:
 
 
 def forget_module(path: Path) -> None:
-    """Drop what a failed import left of the module at `path`, so that who imports it meets the same error."""
+    """Remove the half-imported module at `path` from sys.modules, so that the next import fails in the same way."""
     for name, module in list(sys.modules.items()):
         if getattr(module, "__file__", None) == str(path):
             del sys.modules[name]

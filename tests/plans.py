@@ -13,7 +13,7 @@ from lopa.runtime.strategy import strategy_from_name
 
 
 def plan_of(config: GenerationConfig | None = None, /, **options: Any) -> DecodingPlan:
-    """The plan of a config, or of options, as a model without preferences decodes them on a processor."""
+    """Return the decoding plan of a config or of options, for the CPU and a model without defaults of its own."""
     return resolve(GenerationConfig(**options) if config is None else config)
 
 
@@ -26,14 +26,14 @@ def context_of(
     vocab_size: int = 2**31,
     **options: Any,
 ) -> Context:
-    """The context of a plan, or of the plan of options, for a model with these tokens."""
+    """Return the context of a plan, or of the plan of `options`, for a model with these tokens."""
     held = plan_of(**options) if plan is None else plan
     strategy = strategy_from_name(held.strategy)
     return Context(held, strategy, mask_token, 0, ends if held.stop_at_eos else (), prediction_shift, vocab_size)
 
 
 def branch_of(prompt: Int64, context: Context, *, cached: bool = False, blocks: int = 1) -> Branch:
-    """The anchor behind a `prompt` [length] with so many blocks opened, nothing unmasked."""
+    """Return the anchor after a `prompt` [length] with `blocks` opened blocks, all positions masked."""
     layout = layout_of_prompt(len(prompt), context.plan, context.prediction_shift)
     branch = first_branch(prompt, layout, context, cached=cached)
     for _ in range(blocks):

@@ -8,6 +8,9 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def python_path(*folders: Path | str) -> str:
-    """`folders`, or those of a checkout, before whatever PYTHONPATH has: libraries may lie there alone."""
+    """Return PYTHONPATH with `folders`, by default those of this checkout, before the current entries.
+
+    The current entries stay, because libraries may be installed there only.
+    """
     found: Iterable[Path | str] = folders or (ROOT / "src", ROOT)
     return os.pathsep.join(filter(None, [*map(str, found), os.environ.get("PYTHONPATH", "")]))

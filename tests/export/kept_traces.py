@@ -1,9 +1,9 @@
-"""Traces of torch's exporter, kept: one takes seconds, and whatever is done to it after does not.
+"""A cache of the traces of torch's exporter. A trace takes seconds; the rest of an export does not.
 
-The first export of a size, dialect, type and part traces; others in the run, also of other workers and of processes
-that have in_processes/ on their PYTHONPATH, read what it gave. That is the same graph but for the numbers in the names
-of values. It is traced with logits, and where none are wanted, that output is taken away again: test_kept_traces.py
-sees that no other graph comes of it.
+The first export of a size, dialect, type and part in a test run traces. Later exports read that trace, also those of
+other workers and of processes with in_processes/ on their PYTHONPATH. The graph is the same except for numbers in the
+names of values. Every trace has logits; for an export without them that output is removed. test_kept_traces.py checks
+that this gives the exporter's own graph.
 
 RECORDED holds the traces of a whole run. A recorded trace is used only for what it was made from: the same arguments,
 the same code of what is traced (comments and docstrings aside), the same versions of everything that traces. After a
@@ -42,15 +42,15 @@ from lopa.runtime.contract.model_part import ModelPart
 
 RECORDED = Path(__file__).resolve().parents[1] / "reference" / "onnx_traces.tar.xz"
 SOURCES = (trace, traced_forms, module, portable_module, torch_dtypes, network, forward, model_part, portable_form)
-"""All of ours that decides what a trace is of its arguments."""
+"""Our modules that determine the trace of given arguments."""
 _TRACERS = ("torch", "onnxscript", "onnx-ir", "onnx", "sympy", "numpy")
 traced_by_the_exporter = trace.traced_graph
 ONNXRegistry.from_torchlib = staticmethod(cache(ONNXRegistry.from_torchlib))
-"""torch reads its library of operators anew for each export, in two thirds of a second."""
+"""torch would otherwise read its operator library for each export, which takes two thirds of a second."""
 
 
 def kept_traces(folder: Path) -> Callable[..., ir.Model]:
-    """In place of traced_graph of lopa.export.graph.trace; `folder` gets a file for each trace that is asked for."""
+    """Return a replacement for lopa.export.graph.trace.traced_graph that writes each requested trace to `folder`."""
 
     def traced_graph(
         dimensions: ModelDimensions, dialect: Dialect, dtype: str, part: ModelPart, *, with_logits: bool
@@ -84,7 +84,7 @@ def trace_name(*arguments: object) -> str:
 
 @cache
 def basis() -> tuple[str, ...]:
-    """What a trace is made from besides its arguments."""
+    """Return everything that a trace depends on besides its arguments."""
     sources = [Path(str(each.__file__)).read_text(encoding="utf-8") for each in SOURCES]
     return (*platform.python_version_tuple()[:2], *map(version, _TRACERS), *map(code_without_texts, sources))
 
@@ -101,7 +101,7 @@ def code_without_texts(source: str) -> str:
 
 
 def recorded_traces(folder: Path) -> Path:
-    """Where those of RECORDED lie, unpacked in `folder` when first asked for."""
+    """Return the folder of the recorded traces. The first call unpacks RECORDED into `folder`."""
     unpacked = folder / "recorded"
     with (folder / "recorded.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -112,7 +112,7 @@ def recorded_traces(folder: Path) -> Path:
 
 
 def record(folder: Path) -> None:
-    """Every trace that a run asked for, into RECORDED; the same files make the same bytes."""
+    """Write the traces in `folder` to RECORDED. The same files give the same bytes."""
     with (
         lzma.open(RECORDED, "wb", preset=9 | lzma.PRESET_EXTREME) as packed,
         tarfile.open(fileobj=packed, mode="w") as out,
@@ -126,9 +126,9 @@ def record(folder: Path) -> None:
 
 @contextmanager
 def unmeasured() -> Iterator[None]:
-    """Without coverage, which makes torch's exporter take twice as long. What it runs is run by tests of its own.
+    """Switch off coverage and garbage collection, which more than double the time of torch's exporter.
 
-    And without a search for garbage: another tenth of its time.
+    Other tests cover what the exporter runs.
     """
     measuring = sys.gettrace()
     sys.settrace(None)
@@ -141,7 +141,7 @@ def unmeasured() -> Iterator[None]:
 
 
 def _bytes(model: ir.Model) -> bytes:
-    """Its tensors have no values: that they lie in a file is said in their place."""
+    """Serialize a graph whose tensors have no values, by declaring their values external."""
     for name, value in model.graph.initializers.items():
         tensor = value.const_value
         value.const_value = ir.ExternalTensor("nowhere", 0, tensor.nbytes, tensor.dtype, shape=tensor.shape, name=name)

@@ -1,4 +1,4 @@
-"""What stands in for torch's exporter in most tests gives what the exporter gives."""
+"""The cached traces that most tests use are the traces of torch's exporter."""
 
 from importlib.metadata import version
 from pathlib import Path
@@ -27,11 +27,11 @@ ONE = ModelDimensions(
     rope_theta=10000.0,
     rms_norm_eps=1e-6,
 )
-"""Of tests/export/checkpoints.py, with one layer: other tests need its trace too."""
+"""The sizes of tests/export/checkpoints.py with one layer, whose trace other tests need too."""
 
 
 def _described(model: ir.Model) -> list[object]:
-    """All that is in a graph: nodes and attributes in order, constants, values by their places, shapes and types."""
+    """Return the content of a graph: nodes, attributes, constants, shapes and types, with values by position."""
     graph = model.graph
     places: dict[ir.Value, object] = {value: ("input", i) for i, value in enumerate(graph.inputs)}
     for name, value in graph.initializers.items():
@@ -55,7 +55,7 @@ def _described(model: ir.Model) -> list[object]:
 def test_without_logits_it_is_what_the_exporter_makes_without_them(
     dialect: Dialect, dtype: Any, part: ModelPart | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is recorded or was kept, beside the exporter itself."""
+    """Compare a recorded or cached trace with a new one of the exporter."""
     sizes = msgspec.structs.replace(ONE, layers=1 if part is None else part.layers)
 
     def described(*, with_logits: bool) -> list[object]:
@@ -118,7 +118,7 @@ def test_a_recording_stands_in_only_for_what_it_was_made_from(
 
 
 def test_what_is_recorded_is_what_a_run_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither locks nor what was unpacked; the same files make the same bytes."""
+    """Locks and unpacked traces stay out. The same files give the same bytes."""
     run, packed = tmp_path / "run", []
     (run / "recorded").mkdir(parents=True)
     for name in ("recorded/of-other-code", "b", "a", "a.lock"):

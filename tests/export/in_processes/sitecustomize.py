@@ -1,6 +1,6 @@
-"""On the PYTHONPATH of a process that a test starts: its exports read the traces of the run (kept_traces.py) as well.
+"""Makes the exports of a process that a test starts use the kept traces of the run (kept_traces.py).
 
-Python imports it when it starts. torch is imported no earlier than without it.
+Python imports this module at start when its folder is on PYTHONPATH. It does not import torch.
 """
 
 import importlib.util
@@ -14,7 +14,7 @@ _TRACES = "lopa.export.graph.trace"
 
 
 class _KeepTraces:
-    """Finds the module that traces as it is found without this, and puts the kept traces into it."""
+    """Import hook that replaces traced_graph when the tracing module is imported."""
 
     def find_spec(self, name: str, *_: object) -> ModuleSpec | None:
         if name != _TRACES:
